@@ -1,0 +1,52 @@
+# Everything sets itself up: Python 3.11+, make and a C compiler are all that a machine needs.
+PYTHON ?= python3
+UV_VERSION := 0.13.8
+UV := .tools/bin/uv
+BIN := .venv/bin
+OUT ?= out
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint docs unit bench browser clean
+
+help: ## show the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(UV):
+	$(PYTHON) -m venv .tools
+	.tools/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+.venv/.synced: pyproject.toml uv.lock $(UV)
+	$(UV) sync --quiet --locked --all-extras --python $(PYTHON)
+	@touch $@
+
+setup: .venv/.synced ## create .venv from the lock file
+
+demo: setup ## the published experiment: two policies, 2,500 nodes, 48 hours
+	@mkdir -p $(OUT)
+	$(BIN)/joulie simulate published-2500 --scheduler most-allocated,joulie --seed 42 --cooling dx --report $(OUT)/demo.html
+
+lint: setup ## format, lint, types, import rules, lock file
+	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(UV) lock --quiet --check
+
+docs: setup ## build the documentation, warnings are errors
+	$(BIN)/mkdocs build --quiet --strict
+
+browser:
+	@sh tests/ui/ensure-browser.sh
+
+unit: setup ## the fast tests alone
+	$(BIN)/pytest tests/unit tests/property -m "not slow" -n auto
+
+test: setup browser lint docs ## everything that CI runs
+	$(BIN)/pytest -n auto --cov --cov-report=term
+
+bench: setup ## the full benchmarks with their committed ranges
+	$(BIN)/joulie bench parity
+	$(BIN)/joulie bench equal-work
+
+clean: ## remove what make created
+	rm -rf .venv .tools site $(OUT)

@@ -1,0 +1,5 @@
+"""``python -m joulie``."""
+
+from joulie.apps.cli.main import main
+
+main()

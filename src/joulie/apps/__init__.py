@@ -1,0 +1,1 @@
+"""The programs: configuration, wire formats, composition."""

@@ -1,0 +1,295 @@
+"""``joulie bench``: the benchmarks, each a command with a table, a plot, JSON and committed ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from joulie.apps.cli.errors import UserError
+
+if TYPE_CHECKING:
+    from joulie.apps.cli.parallel import Executor
+
+_PATH = click.Path(path_type=Path)
+_RANGES = Path("benchmarks")
+_WIDE = 160
+"""Columns of a table that goes to a file or a pipe."""
+_BENCHMARKS: Mapping[str, str] = {
+    "parity": "the published figures to every digit, and the speed of the engine",
+    "equal-work": "all schedulers doing the same work on nodes that may sleep, beside a lower bound",
+}
+Command = TypeVar("Command", bound=Callable[..., Any])
+Cells = Sequence[str]
+
+
+def _common(command: Command) -> Command:
+    """The options that every benchmark has."""
+    for option in reversed(
+        (
+            click.option("--small", is_flag=True, help="The sample that takes seconds, as in CI."),
+            click.option("--json", "json_file", type=_PATH, help="Write every figure as JSON."),
+            click.option("--plots", "plots_folder", type=_PATH, help="Write the plot as PNG into a folder."),
+            click.option("--ranges", type=_PATH, help="Ranges to check.  [default: benchmarks/NAME.yaml]"),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@click.group()
+def bench() -> None:
+    """Run the benchmarks that Joulie is judged by.
+
+    Each prints a table and checks its figures against committed ranges: exit status 1, and a line for each range
+    that is missed.
+    """
+
+
+@bench.command("list")
+def list_benchmarks() -> None:
+    """List the benchmarks."""
+    width = max(map(len, _BENCHMARKS))
+    for name, summary in _BENCHMARKS.items():
+        click.echo(f"{name:<{width}}  {summary}")
+
+
+@bench.command(help=f"Measure {_BENCHMARKS['parity']}.")
+@_common
+def parity(*, small: bool, json_file: Path | None, plots_folder: Path | None, ranges: Path | None) -> None:
+    """Measure parity and speed."""
+    from rich.console import Console
+
+    from joulie.simulation.benchmarks import parity as benchmark
+    from joulie.simulation.benchmarks.plots import parity_growth
+
+    def run() -> dict[str, Any]:
+        with Console(stderr=True).status("") as status:
+            return benchmark.measure(benchmark.SMALL if small else benchmark.FULL, perf_counter, status.update)
+
+    _bench("parity", run, _print_parity, parity_growth, small=small, files=(json_file, plots_folder, ranges))
+
+
+@bench.command("equal-work", help=f"Measure {_BENCHMARKS['equal-work']}.")
+@_common
+@click.option("--seeds", metavar="N,...", help="Seeds to report.  [default: the eight that nothing is tuned on]")
+@click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time.  [default: one a core]")
+@click.option(
+    "--executor", metavar="local|dask[://HOST:PORT]", default="local", show_default=True, help="Where to run."
+)
+def equal_work(
+    *,
+    small: bool,
+    json_file: Path | None,
+    plots_folder: Path | None,
+    ranges: Path | None,
+    seeds: str | None,
+    jobs: int | None,
+    executor: str,
+) -> None:
+    """Measure the honest placement benchmark."""
+    from joulie.apps.cli.parallel import Executor
+    from joulie.simulation.benchmarks.plots import equal_work as plot
+
+    where = Executor.parse(executor, jobs)
+
+    def run() -> dict[str, Any]:
+        return _measure_equal_work(_whole_numbers(seeds), where, small=small)
+
+    _bench("equal-work", run, _print_equal_work, plot, small=small, files=(json_file, plots_folder, ranges))
+
+
+def _bench(
+    name: str,
+    measure: Callable[[], dict[str, Any]],
+    show: Callable[[Mapping[str, Any]], None],
+    plot: Callable[[Mapping[str, Any]], bytes],
+    *,
+    small: bool,
+    files: tuple[Path | None, Path | None, Path | None],
+) -> None:
+    """Measure, show, write, check."""
+    from joulie.apps.cli.outputs import Outputs
+    from joulie.apps.cli.render import render_value
+    from joulie.simulation.benchmarks.ranges import RangesError, load_ranges, misses
+
+    json_file, plots_folder, ranges_file = files
+    ranges_file = ranges_file or _RANGES / f"{name}.yaml"
+    try:
+        ranges = load_ranges(ranges_file, small=small)
+    except RangesError as error:
+        raise UserError(f"{error} (run it where benchmarks/ is, or name a file with --ranges)") from error
+    with Outputs() as outputs:
+        json_part = outputs.file("--json", json_file)
+        plots_part = outputs.folder("--plots", plots_folder)
+        measured = measure()
+        missed = misses(ranges, measured)
+        if json_part:
+            document = {"benchmark": name, "small": small, **measured, "missed": missed}
+            json_part.write_text(render_value(document, "json") + "\n", encoding="utf-8")
+        if plots_part:
+            (plots_part / f"{name}.png").write_bytes(plot(measured))
+        outputs.commit()
+    show(measured)
+    for line in missed:
+        click.echo(f"missed: {line}", err=True)
+    click.echo(f"{len(ranges) - len(missed)} of {len(ranges)} ranges of {ranges_file} hold")
+    if missed:
+        click.get_current_context().exit(1)
+
+
+def _measure_equal_work(seeds: tuple[int, ...] | None, executor: Executor, *, small: bool) -> dict[str, Any]:
+    from joulie.apps.cli.parallel import played
+    from joulie.simulation.benchmarks import equal_work as benchmark
+    from joulie.simulation.sweep import plan
+
+    chosen = benchmark.small_plan() if small else benchmark.full_plan()
+    reported = seeds or chosen.seeds
+    every = tuple(dict.fromkeys((benchmark.PARITY_SEED, *reported)))
+    tasks = plan(chosen.scenario.schedulers, every)
+    with closing(played(chosen.scenario, tasks, executor)) as records:
+        runs = list(records)
+    bounds = {seed: benchmark.bound_of_seed_kwh(chosen.scenario, seed) for seed in every}
+    by_task = {(run.scheduler, run.seed): run for run in runs}
+    return benchmark.summarise([by_task[task] for task in tasks], bounds, reported)
+
+
+def _whole_numbers(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(item) for item in text.split(","))
+    except ValueError:
+        raise UserError(f"--seeds: {text!r} is not a list of whole numbers") from None
+
+
+def _print_parity(measured: Mapping[str, Any]) -> None:
+    _table(
+        "Figures, seed 42",
+        ("", "mean kW", "peak kW", "std kW", "P99 ramp", "dropped", "jobs", "s a run"),
+        (
+            (
+                name,
+                f"{run['mean_kw']:.9f}",
+                f"{run['peak_kw']:.9f}",
+                f"{run['std_kw']:.9f}",
+                f"{run['p99_ramp_kw']:.9f}",
+                f"{run['dropped']:,}",
+                f"{run['jobs']:,}",
+                f"{run['seconds']:.2f}",
+            )
+            for name, run in measured["figures"].items()
+        ),
+    )
+    _table(
+        "Against the plain NumPy way, same first hours",
+        ("", "hours", "jobs", "plain s", "engine s", "ratio", "power differs by", "drops differ in"),
+        (
+            (
+                name,
+                f"{row['hours']:g}",
+                f"{row['jobs']:,}",
+                f"{row['plain_s']:.2f}",
+                f"{row['fast_s']:.4f}",
+                f"{row['ratio']:,.0f}",
+                f"{row['largest_relative_power_difference']:.1e}",
+                f"{row['differing_drops']} steps",
+            )
+            for name, row in measured["speed"].items()
+        ),
+    )
+    _table(
+        "Growth with nodes, same workload",
+        ("nodes", "scheduler", "jobs", "dropped", "s a run", "µs a job", "plain, µs a job"),
+        (
+            (f"{row['nodes']:,}", *_growth_cells(row), f"{row['plain_us_per_job']:.1f}")
+            for row in measured["growth_with_nodes"]
+        ),
+    )
+    _table(
+        "Growth with jobs, same cluster",
+        ("rate", "scheduler", "jobs", "dropped", "s a run", "µs a job"),
+        ((f"{row['share']:g}x", *_growth_cells(row)) for row in measured["growth_with_jobs"]),
+    )
+
+
+def _growth_cells(row: Mapping[str, Any]) -> Cells:
+    return (
+        row["scheduler"],
+        f"{row['jobs']:,}",
+        f"{row['dropped']:,}",
+        f"{row['seconds']:.2f}",
+        f"{row['us_per_job']:.2f}",
+    )
+
+
+def _print_equal_work(measured: Mapping[str, Any]) -> None:
+    def cell(value: Mapping[str, float | None], digits: int) -> str:
+        half_width = "" if value["half_width"] is None else f" ±{value['half_width']:,.{digits}f}"
+        return f"{value['mean']:,.{digits}f}{half_width}"
+
+    columns = {
+        "it_kwh": ("energy, kWh", 0),
+        "above_bound_pct": ("above bound, %", 2),
+        "std_kw": ("std, kW", 1),
+        "p99_ramp_kw": ("P99 ramp, kW", 2),
+        "peak_kw": ("peak, kW", 0),
+        "mean_wait_min": ("mean wait, min", 3),
+        "p99_wait_min": ("P99 wait", 1),
+        "wakes": ("wakes", 0),
+        "unfinished": ("unfinished", 0),
+    }
+    n_seeds = len(measured["seeds"])
+    bound = cell(measured["bound_kwh"], 0)
+    _table(
+        f"Mean of {n_seeds} seeds ± 95 % confidence interval; lower bound {bound} kWh",
+        ("", *(label for label, _ in columns.values())),
+        (
+            (name, *(cell(row[key], digits) for key, (_, digits) in columns.items()))
+            for name, row in measured["reported"].items()
+        ),
+    )
+    references = next(iter(measured["reported"].values()))["saving_pct"]
+    _table(
+        "Energy saved, %",
+        ("", *(f"against {name}" for name in references)),
+        (
+            (name, *(cell(value, 2) for value in row["saving_pct"].values()))
+            for name, row in measured["reported"].items()
+        ),
+    )
+    _table(
+        "Seed 42",
+        ("", "energy, kWh", "jobs", "P99 ramp, kW", "mean wait, min", "wakes", "s a run"),
+        (
+            (
+                name,
+                f"{run['it_kwh']:,.1f}",
+                f"{run['jobs']:,}",
+                f"{run['p99_ramp_kw']:.2f}",
+                f"{run['mean_wait_min']:.4f}",
+                f"{run['wakes']:,}",
+                f"{run['seconds']:.2f}",
+            )
+            for name, run in measured["parity"].items()
+        ),
+    )
+
+
+def _table(title: str, columns: Cells, rows: Iterable[Cells]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console = console if console.is_terminal else Console(width=_WIDE)
+    table = Table(title=title, title_justify="left", show_edge=False)
+    for index, label in enumerate(columns):
+        table.add_column(label, justify="right" if index else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    console.print()

@@ -1,0 +1,234 @@
+"""The drain guard: a node goes from full power to caps only when nothing on it would suffer.
+
+The states are types, and each has only the transitions that are legal: there is no way from `ActivePerformance` to
+`ActiveEco` but through `DrainingPerformance`. Source: spec, control loop, state machine.
+
+    ActivePerformance --eco planned--> DrainingPerformance --settled--> ActiveEco
+            ^                               | re-planned                   | performance planned
+            +-------------------------------+------------------------------+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from joulie.domain.policy import PowerConstraint, Profile, WorkloadClass
+from joulie.domain.units import finite, non_negative, positive
+
+
+class SchedulableClass(StrEnum):
+    """NodeTwin's `schedulableClass`: what the scheduler may put on a node."""
+
+    PERFORMANCE = "performance"
+    ECO = "eco"
+    DRAINING = "draining"
+
+
+class Escalation(StrEnum):
+    """What happens when a drain takes longer than its timeout."""
+
+    HOLD = "hold"
+    """Nothing but a visible timeout: running pods keep their power."""
+    FORCE = "force"
+    """The node is capped under the pods that still run."""
+
+
+@dataclass(frozen=True)
+class DrainSettings:
+    """Settings of the guard.
+
+    Attributes:
+        settling_s: time without a blocking pod before caps are written, since a pod may be on its way to the node, s.
+        timeout_s: DRAIN_TIMEOUT, s; None never.
+        escalation: DRAIN_ESCALATION.
+    """
+
+    settling_s: float = 30.0
+    timeout_s: float | None = 1800.0
+    escalation: Escalation = Escalation.HOLD
+
+    def __post_init__(self) -> None:
+        non_negative("settling_s", self.settling_s)
+        if self.timeout_s is not None:
+            positive("timeout_s", self.timeout_s)
+
+
+@dataclass(frozen=True)
+class GuardedPod:
+    """A pod bound to the node and not finished, as the guard sees it.
+
+    Attributes:
+        workload_class: from the annotation; None where there is none, and the constraint decides.
+        constraint: what its scheduling constraints admit.
+        reschedulable: from annotation or profile; None where neither says, which never blocks.
+    """
+
+    workload_class: WorkloadClass | None = None
+    constraint: PowerConstraint = PowerConstraint.GENERAL
+    reschedulable: bool | None = None
+
+    @property
+    def blocks(self) -> bool:
+        """Whether the node must keep its power for this pod."""
+        if self.reschedulable is not None:
+            return not self.reschedulable
+        if self.workload_class is not None:
+            return self.workload_class is WorkloadClass.PERFORMANCE
+        return self.constraint in {PowerConstraint.PERFORMANCE_ONLY, PowerConstraint.UNKNOWN}
+
+
+def blocking_count(pods: Iterable[GuardedPod]) -> int:
+    """Number of pods that hold up a drain."""
+    return sum(pod.blocks for pod in pods)
+
+
+@dataclass(frozen=True)
+class ActivePerformance:
+    """At full power, open to all pods."""
+
+    def drained(self, now_s: float) -> DrainingPerformance:
+        """Eco is planned: stop new performance pods first."""
+        return DrainingPerformance(since_s=now_s, quiet_since_s=None)
+
+
+@dataclass(frozen=True)
+class DrainingPerformance:
+    """At full power, closed to performance pods, on the way to eco.
+
+    Attributes:
+        since_s: when the drain began, s since the epoch.
+        quiet_since_s: since when no blocking pod was seen; None while one is there.
+    """
+
+    since_s: float
+    quiet_since_s: float | None
+
+    def observed(self, blocking_pods: int, now_s: float) -> DrainingPerformance:
+        """The same drain after another look at the node's pods."""
+        if blocking_pods > 0:
+            return replace(self, quiet_since_s=None)
+        return self if self.quiet_since_s is not None else replace(self, quiet_since_s=now_s)
+
+    def settled(self, now_s: float, settling_s: float) -> bool:
+        """Whether the node was quiet for long enough."""
+        return self.quiet_since_s is not None and now_s - self.quiet_since_s >= settling_s
+
+    def timed_out(self, now_s: float, timeout_s: float | None) -> bool:
+        """Whether the drain takes longer than its timeout."""
+        return timeout_s is not None and now_s - self.since_s >= timeout_s
+
+    def finished(self) -> ActiveEco:
+        """Nothing blocks any more, or the escalation says so: cap the node."""
+        return ActiveEco()
+
+    def cancelled(self) -> ActivePerformance:
+        """Performance is planned again."""
+        return ActivePerformance()
+
+
+@dataclass(frozen=True)
+class ActiveEco:
+    """Under caps, closed to performance pods."""
+
+    def promoted(self) -> ActivePerformance:
+        """Performance is planned: more power never hurts, so at once."""
+        return ActivePerformance()
+
+
+NodeState = ActivePerformance | DrainingPerformance | ActiveEco
+
+
+@dataclass(frozen=True)
+class GuardDecision:
+    """What is published for a node.
+
+    Attributes:
+        state: the state to go on with.
+        profile: of caps and node label.
+        schedulable: what the scheduler may put on the node.
+        timed_out: the drain takes longer than its timeout and holds.
+        forced: caps are written in this step under pods that still block.
+    """
+
+    state: NodeState
+    profile: Profile
+    schedulable: SchedulableClass
+    timed_out: bool = False
+    forced: bool = False
+
+
+def guard(
+    state: NodeState, planned: Profile, blocking_pods: int, now_s: float, settings: DrainSettings
+) -> GuardDecision:
+    """One step of the state machine for one node.
+
+    Args:
+        state: where the node is; `ActivePerformance` for one that is new.
+        planned: what the policy, or the administrator, wants.
+        blocking_pods: see `blocking_count`.
+        now_s: time, s since the epoch.
+        settings: settling, timeout, escalation.
+
+    Raises:
+        InvalidQuantityError: a count or time that is NaN, or a negative count.
+    """
+    non_negative("blocking_pods", blocking_pods)
+    finite("now_s", now_s)
+    if planned is Profile.PERFORMANCE:
+        return _published(_to_performance(state))
+    if isinstance(state, ActiveEco):
+        return _published(state)
+    draining = state.drained(now_s) if isinstance(state, ActivePerformance) else state
+    draining = draining.observed(blocking_pods, now_s)
+    if draining.settled(now_s, settings.settling_s):
+        return _published(draining.finished())
+    if not draining.timed_out(now_s, settings.timeout_s):
+        return _published(draining)
+    if settings.escalation is Escalation.FORCE:
+        return replace(_published(draining.finished()), forced=blocking_pods > 0)
+    return replace(_published(draining), timed_out=True)
+
+
+def _to_performance(state: NodeState) -> ActivePerformance:
+    match state:
+        case ActivePerformance():
+            return state
+        case DrainingPerformance():
+            return state.cancelled()
+        case ActiveEco():
+            return state.promoted()
+
+
+def _published(state: NodeState) -> GuardDecision:
+    match state:
+        case ActivePerformance():
+            return GuardDecision(state, Profile.PERFORMANCE, SchedulableClass.PERFORMANCE)
+        case DrainingPerformance():
+            return GuardDecision(state, Profile.PERFORMANCE, SchedulableClass.DRAINING)
+        case ActiveEco():
+            return GuardDecision(state, Profile.ECO, SchedulableClass.ECO)
+
+
+def restored(profile: Profile | None, draining: bool, draining_since_s: float | None, now_s: float) -> NodeState:
+    """The state of a node after a restart of the operator, from what its NodeTwin stores.
+
+    How long the node was quiet is not stored: settling starts anew, which costs half a minute and no pod its power. A
+    drain counts as a drain whatever the profile beside it says: that is the state with full power and no new pods.
+
+    Args:
+        profile: ``spec.profile``; None where there is no NodeTwin.
+        draining: ``spec.scheduling.draining``.
+        draining_since_s: last transition of the condition that says so, s since the epoch; None where unknown.
+        now_s: time, s since the epoch.
+
+    Raises:
+        InvalidQuantityError: a time that is NaN.
+    """
+    finite("now_s", now_s)
+    if draining:
+        since_s = now_s if draining_since_s is None else float(finite("draining_since_s", draining_since_s))
+        # A clock that went backwards must not make a drain wait for the future.
+        return DrainingPerformance(since_s=min(since_s, now_s), quiet_since_s=None)
+    return ActiveEco() if profile is Profile.ECO else ActivePerformance()

@@ -1,0 +1,364 @@
+"""Policies: which nodes run at full power and which under caps.
+
+A policy maps a frozen snapshot of the cluster to a plan. All of them order nodes by density, highest first, name as the
+tie-break, so a plan does not depend on the order in which nodes were listed. Source: spec, control loop, operator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import ROUND_HALF_UP, Decimal
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Protocol
+
+from joulie.domain.hardware import CapRange, normalised
+from joulie.domain.units import finite, positive
+
+MIN_CONFIDENCE = 0.5
+"""A workload profile below this counts as a hint only."""
+
+
+class Profile(StrEnum):
+    """The power profile of a node."""
+
+    PERFORMANCE = "performance"
+    ECO = "eco"
+
+
+class WorkloadClass(StrEnum):
+    """The class that a pod's annotation gives it."""
+
+    PERFORMANCE = "performance"
+    STANDARD = "standard"
+
+
+class PowerConstraint(StrEnum):
+    """What a pod's scheduling constraints on the power-profile label admit."""
+
+    GENERAL = "general"
+    PERFORMANCE_ONLY = "performance-only"
+    ECO_ONLY = "eco-only"
+    UNKNOWN = "unknown"
+    """A shape that cannot be read."""
+
+
+class Intensity(StrEnum):
+    """How hard a workload uses its hardware, from its profile."""
+
+    NONE = "none"
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+
+
+class PodPhase(StrEnum):
+    """Where a pod is in its life."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True)
+class PodDemand:
+    """A pod as the policy's demand sees it.
+
+    Attributes:
+        phase: pending pods count as running ones do.
+        workload_class: from the annotation; None where there is none, and the constraint decides.
+        constraint: the older signal.
+        intensity: from the pod's profile, None without one.
+        confidence: of that profile, 0..1.
+    """
+
+    phase: PodPhase
+    workload_class: WorkloadClass | None = None
+    constraint: PowerConstraint = PowerConstraint.GENERAL
+    intensity: Intensity | None = None
+    confidence: float = 0.0
+
+    @property
+    def weight(self) -> int:
+        """What the pod adds to the demand for performance nodes: 2 where known to be of high intensity, else 1."""
+        if self.phase is PodPhase.FINISHED or not self._wants_performance:
+            return 0
+        return 2 if self.intensity is Intensity.HIGH and self.confidence >= MIN_CONFIDENCE else 1
+
+    @property
+    def _wants_performance(self) -> bool:
+        if self.workload_class is not None:
+            return self.workload_class is WorkloadClass.PERFORMANCE
+        return self.constraint is PowerConstraint.PERFORMANCE_ONLY
+
+
+def performance_demand(pods: Iterable[PodDemand]) -> int:
+    """Weighted count of the performance pods, pending and running."""
+    return sum(pod.weight for pod in pods)
+
+
+@dataclass(frozen=True)
+class PolicyNode:
+    """A node that may be planned.
+
+    Attributes:
+        name: unique in the cluster.
+        family: GPU model, else CPU model, else any name for "unknown".
+        density: `joulie.domain.twin.hardware_density`, 0..100.
+    """
+
+    name: str
+    family: str
+    density: float
+
+
+@dataclass(frozen=True)
+class ClusterSnapshot:
+    """What a policy decides on.
+
+    Attributes:
+        nodes: eligible nodes, in any order.
+        performance_demand: see `performance_demand`.
+        now_s: time of the snapshot, s since the epoch.
+    """
+
+    nodes: tuple[PolicyNode, ...]
+    performance_demand: int
+    now_s: float
+
+    def __post_init__(self) -> None:
+        finite("now_s", self.now_s)
+        finite("performance_demand", self.performance_demand, minimum=0.0)
+        finite("density", [node.density for node in self.nodes], minimum=0.0, maximum=100.0)
+        if len({node.name for node in self.nodes}) != len(self.nodes):
+            names = [node.name for node in self.nodes]
+            twice = sorted(name for name in set(names) if names.count(name) > 1)
+            raise ValueError(f"nodes listed twice: {', '.join(twice)}")
+
+    def by_density(self) -> list[PolicyNode]:
+        """The nodes, densest first, name as the tie-break."""
+        return sorted(self.nodes, key=lambda node: (-node.density, node.name))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A policy's decision.
+
+    Attributes:
+        policy: name of the policy.
+        profiles: profile by node name, in density order.
+    """
+
+    policy: str
+    profiles: Mapping[str, Profile]
+
+    @property
+    def hp_count(self) -> int:
+        """Number of performance nodes."""
+        return sum(profile is Profile.PERFORMANCE for profile in self.profiles.values())
+
+
+class Policy(Protocol):
+    """Snapshot in, plan out: every node of the snapshot gets a profile, and nothing but the snapshot decides."""
+
+    def plan(self, snapshot: ClusterSnapshot) -> Plan:
+        """Decide the profiles."""
+        ...
+
+
+class PolicySettingsError(ValueError):
+    """A setting that no policy can work with; the message names it."""
+
+
+class UnknownPolicyError(ValueError):
+    """A POLICY_TYPE that is not registered."""
+
+
+@dataclass(frozen=True)
+class PolicySettings:
+    """Settings of the built-in policies; the defaults are the documented ones.
+
+    Attributes:
+        static_hp_frac: STATIC_HP_FRAC, share of nodes.
+        queue_hp_base_frac: QUEUE_HP_BASE_FRAC, share of nodes.
+        queue_hp_min: QUEUE_HP_MIN, nodes.
+        queue_hp_max: QUEUE_HP_MAX, nodes.
+        queue_perf_per_hp_node: QUEUE_PERF_PER_HP_NODE, weighted pods that one performance node serves.
+        rule_swap_interval_s: seconds between two swaps.
+    """
+
+    static_hp_frac: float = 0.50
+    queue_hp_base_frac: float = 0.60
+    queue_hp_min: int = 1
+    queue_hp_max: int = 1_000_000
+    queue_perf_per_hp_node: int = 10
+    rule_swap_interval_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name, fraction in (
+            ("STATIC_HP_FRAC", self.static_hp_frac),
+            ("QUEUE_HP_BASE_FRAC", self.queue_hp_base_frac),
+        ):
+            if not 0.0 <= fraction <= 1.0:
+                raise PolicySettingsError(f"{name} must be within 0..1, got {fraction}")
+        if not 0 <= self.queue_hp_min <= self.queue_hp_max:
+            raise PolicySettingsError(
+                f"QUEUE_HP_MIN must be within 0..QUEUE_HP_MAX ({self.queue_hp_max}), got {self.queue_hp_min}"
+            )
+        if self.queue_perf_per_hp_node < 1:
+            raise PolicySettingsError(f"QUEUE_PERF_PER_HP_NODE must be at least 1, got {self.queue_perf_per_hp_node}")
+        if not (math.isfinite(self.rule_swap_interval_s) and self.rule_swap_interval_s > 0.0):
+            raise PolicySettingsError(f"the swap interval must be above 0 s, got {self.rule_swap_interval_s}")
+
+
+@dataclass(frozen=True)
+class StaticPartition:
+    """A fixed share of performance nodes: ``round(N * STATIC_HP_FRAC)``."""
+
+    settings: PolicySettings
+
+    def plan(self, snapshot: ClusterSnapshot) -> Plan:
+        """See `Policy.plan`."""
+        return _filled("static_partition", snapshot, _share(len(snapshot.nodes), self.settings.static_hp_frac))
+
+
+@dataclass(frozen=True)
+class QueueAware:
+    """As many performance nodes as the demand asks for.
+
+    ``max(round(N * QUEUE_HP_BASE_FRAC), ceil(P / QUEUE_PERF_PER_HP_NODE))``, clamped to QUEUE_HP_MIN..QUEUE_HP_MAX.
+    """
+
+    settings: PolicySettings
+
+    def plan(self, snapshot: ClusterSnapshot) -> Plan:
+        """See `Policy.plan`."""
+        settings = self.settings
+        base = _share(len(snapshot.nodes), settings.queue_hp_base_frac)
+        needed = -(-snapshot.performance_demand // settings.queue_perf_per_hp_node)
+        hp = min(max(base, needed, settings.queue_hp_min), settings.queue_hp_max)
+        return _filled("queue_aware_v1", snapshot, hp)
+
+
+@dataclass(frozen=True)
+class RuleSwap:
+    """For debugging: in each interval one of the two densest nodes is eco, in turn, and all others are performance.
+
+    Where its turn would take the last performance node of a family, the other of the two is eco instead, if it can be.
+    """
+
+    settings: PolicySettings
+
+    def plan(self, snapshot: ClusterSnapshot) -> Plan:
+        """See `Policy.plan`."""
+        nodes = snapshot.by_density()
+        pair = nodes[:2]
+        if pair:
+            turn = int(snapshot.now_s // self.settings.rule_swap_interval_s) % len(pair)
+            in_turn = [*pair[turn:], *pair[:turn]]
+            families = [node.family for node in nodes]
+            eco = next((node for node in in_turn if families.count(node.family) > 1), in_turn[0])
+            performance = {node.name for node in nodes} - {eco.name}
+        else:
+            performance = set()
+        return _plan("rule_swap_v1", nodes, performance)
+
+
+PolicyFactory = Callable[[PolicySettings], Policy]
+
+POLICIES: Mapping[str, PolicyFactory] = MappingProxyType(
+    {"static_partition": StaticPartition, "queue_aware_v1": QueueAware, "rule_swap_v1": RuleSwap}
+)
+
+
+def make_policy(
+    name: str, settings: PolicySettings | None = None, registry: Mapping[str, PolicyFactory] = POLICIES
+) -> Policy:
+    """The policy called `name`.
+
+    Raises:
+        UnknownPolicyError: no such policy; an error at start, never a silent default.
+    """
+    if name not in registry:
+        raise UnknownPolicyError(f"POLICY_TYPE: unknown policy {name!r}; known: {', '.join(sorted(registry))}")
+    return registry[name](settings or PolicySettings())
+
+
+def _share(n_nodes: int, fraction: float) -> int:
+    """``round(n * fraction)``, halves up, in decimal: 50 x 0.29 is 14.5 and not the 14.499... of binary floats."""
+    return int((n_nodes * Decimal(repr(float(fraction)))).quantize(Decimal(1), rounding=ROUND_HALF_UP))
+
+
+def _filled(policy: str, snapshot: ClusterSnapshot, hp: int) -> Plan:
+    """`hp` performance nodes: first the densest of each family while they last, then by density."""
+    nodes = snapshot.by_density()
+    families: set[str] = set()
+    floor: list[PolicyNode] = []
+    rest: list[PolicyNode] = []
+    for node in nodes:
+        (rest if node.family in families else floor).append(node)
+        families.add(node.family)
+    return _plan(policy, nodes, {node.name for node in [*floor, *rest][:hp]})
+
+
+def _plan(policy: str, nodes: Sequence[PolicyNode], performance: set[str]) -> Plan:
+    profiles = {node.name: Profile.PERFORMANCE if node.name in performance else Profile.ECO for node in nodes}
+    return Plan(policy, MappingProxyType(profiles))
+
+
+@dataclass(frozen=True)
+class Cap:
+    """A cap as a profile states it: absolute watts, which win, or a percentage of the device's base.
+
+    Attributes:
+        percent: percent of the base, 0 (exclusive) to 100.
+        watts: W; None where the percentage counts.
+    """
+
+    percent: float = 100.0
+    watts: float | None = None
+
+    def __post_init__(self) -> None:
+        positive("percent", finite("percent", self.percent, maximum=100.0))
+        if self.watts is not None:
+            positive("watts", self.watts)
+
+    def for_device(self, limits: CapRange) -> float:
+        """The cap of one device in watts, within what the device accepts."""
+        if self.watts is not None:
+            return float(limits.clamped(self.watts))
+        return float(limits.from_percent(self.percent))
+
+
+@dataclass(frozen=True)
+class ProfileCaps:
+    """The caps of one profile.
+
+    Attributes:
+        cpu: cap of one CPU package.
+        gpu: cap of one GPU.
+        gpu_model_w: absolute caps of one GPU by model, W, which go before `gpu` (GPU_MODEL_CAPS_JSON). Names are
+            compared whole, after normalisation.
+    """
+
+    cpu: Cap
+    gpu: Cap
+    gpu_model_w: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    def gpu_cap(self, model: str | None) -> Cap:
+        """The cap of one GPU of a model; None where the model is not known."""
+        for name, watts in self.gpu_model_w.items():
+            if model is not None and normalised(name) == normalised(model):
+                return Cap(watts=watts)
+        return self.gpu
+
+
+DEFAULT_CAPS: Mapping[Profile, ProfileCaps] = MappingProxyType(
+    {
+        Profile.PERFORMANCE: ProfileCaps(cpu=Cap(100.0), gpu=Cap(100.0)),
+        Profile.ECO: ProfileCaps(cpu=Cap(60.0), gpu=Cap(60.0)),
+    }
+)
+"""Documented defaults: 100 and 60 percent of the base for both."""

@@ -1,0 +1,1 @@
+"""Where a pod should run: formulas, the published schedulers, the extender's decision."""

@@ -1,0 +1,260 @@
+"""From a snapshot of nodes and a request to a node: the published schedulers as pure functions.
+
+A scorer looks at all nodes at once and returns one or more criteria, most important first, higher is better. `place`
+takes the best node that fits; equal nodes go to the lowest index. The simulator's compiled engine finds the same node
+without looking at all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from joulie.domain.marginal import gpu_coefficient, published_marginal_w
+from joulie.domain.scoring import formulas
+from joulie.domain.units import BoolArray, FloatArray, InvalidQuantityError, finite, non_negative, positive
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Nodes as a scheduler sees them at one moment; every array has shape ``(n_nodes,)``.
+
+    Attributes:
+        cores: allocatable CPU cores.
+        gpus: GPUs.
+        free_cores: cores that no pod has requested.
+        free_gpus: GPUs that no pod has requested.
+        cpu_max_w: CPU power at full load, W.
+        gpu_max_w: limit of one GPU, W; 0 on nodes without.
+        measured_w: power now, W.
+        capped_w: power limit in force, W.
+        tdp_w: power limit without caps, W.
+        trend_w_per_min: slope of measured power, W/min.
+        cluster_trend_w_per_min: slope of the cluster's power, W/min.
+
+    Raises:
+        InvalidQuantityError: a value is NaN or out of range, or the arrays differ in length.
+    """
+
+    cores: FloatArray
+    gpus: FloatArray
+    free_cores: FloatArray
+    free_gpus: FloatArray
+    cpu_max_w: FloatArray
+    gpu_max_w: FloatArray
+    measured_w: FloatArray
+    capped_w: FloatArray
+    tdp_w: FloatArray
+    trend_w_per_min: FloatArray
+    cluster_trend_w_per_min: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("cores", "cpu_max_w", "capped_w", "tdp_w"):
+            positive(name, getattr(self, name))
+        for name in ("gpus", "free_cores", "free_gpus", "gpu_max_w", "measured_w"):
+            non_negative(name, getattr(self, name))
+        finite("trend_w_per_min", self.trend_w_per_min)
+        finite("cluster_trend_w_per_min", self.cluster_trend_w_per_min)
+        for field in fields(self):
+            if field.name != "cluster_trend_w_per_min" and np.shape(getattr(self, field.name)) != np.shape(self.cores):
+                raise InvalidQuantityError(field.name, f"must have one value a node, {len(self.cores)} in all")
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a pod asks for: cores, whole GPUs, and whether it is of class performance."""
+
+    cores: float
+    gpus: float = 0.0
+    performance: bool = False
+
+    def __post_init__(self) -> None:
+        non_negative("cores", self.cores)
+        non_negative("gpus", self.gpus)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a pod goes.
+
+    Attributes:
+        node: index of the chosen node, or None where none fits.
+        criteria: its criteria, empty where none fits.
+        fitting: how many nodes fit.
+    """
+
+    node: int | None
+    criteria: tuple[float, ...]
+    fitting: int
+
+
+Criteria = tuple[FloatArray, ...]
+Scorer = Callable[[Fleet, Demand], Criteria]
+
+
+def fits(fleet: Fleet, demand: Demand) -> BoolArray:
+    """Which nodes have the cores and GPUs free, shape ``(n_nodes,)``."""
+    return (fleet.free_cores >= demand.cores) & (fleet.free_gpus >= demand.gpus)
+
+
+def place(fleet: Fleet, demand: Demand, scorer: Scorer) -> Placement:
+    """The best fitting node by the scorer's criteria, in lexical order; the lowest index of equals."""
+    candidates = np.flatnonzero(fits(fleet, demand))
+    fitting = len(candidates)
+    if fitting == 0:
+        return Placement(None, (), 0)
+    criteria = scorer(fleet, demand)
+    for criterion in criteria:
+        values = criterion[candidates]
+        candidates = candidates[values == values.max()]
+    node = int(candidates[0])
+    return Placement(node, tuple(float(criterion[node]) for criterion in criteria), fitting)
+
+
+def place_at_random(fleet: Fleet, demand: Demand, rng: np.random.Generator) -> Placement:
+    """A node drawn uniformly from those that fit."""
+    candidates = np.flatnonzero(fits(fleet, demand))
+    if len(candidates) == 0:
+        return Placement(None, (), 0)
+    return Placement(int(candidates[int(rng.random() * len(candidates))]), (), len(candidates))
+
+
+def marginal_w(fleet: Fleet, demand: Demand) -> FloatArray:
+    """Power that the pod would add to each node as published, W, shape ``(n_nodes,)``."""
+    gpus = np.where(fleet.gpus > 0.0, demand.gpus, 0.0)
+    coefficient = float(gpu_coefficient(demand.performance))
+    return np.asarray(
+        published_marginal_w(fleet.cpu_max_w, demand.cores / fleet.cores, gpus, fleet.gpu_max_w, coefficient)
+    )
+
+
+def headroom_scorer(cap_points: float, *, adaptive: bool, gpu_penalty: bool = False) -> Scorer:
+    """The Joulie formula with a trend bonus of at most `cap_points`.
+
+    Args:
+        cap_points: limit of the trend bonus, points.
+        adaptive: scale the trend by the cluster's (t25-adap), else by a tenth of the node's TDP (t10..t30).
+        gpu_penalty: subtract the idle-GPU penalty for pods without GPUs.
+    """
+
+    def score(fleet: Fleet, demand: Demand) -> Criteria:
+        if adaptive:
+            scale = formulas.adaptive_trend_scale(fleet.cluster_trend_w_per_min)
+            trend = formulas.trend_points(fleet.trend_w_per_min, scale, -cap_points, cap_points)
+        else:
+            trend = formulas.tdp_trend_points(fleet.trend_w_per_min, fleet.tdp_w, cap_points)
+        joulie = formulas.joulie_score(
+            formulas.projected_headroom_pct(fleet.capped_w, fleet.measured_w, marginal_w(fleet, demand)),
+            formulas.power_load_pct(fleet.measured_w, fleet.tdp_w),
+            trend,
+            _idle_gpu_points(fleet, demand) if gpu_penalty else 0.0,
+        )
+        return (np.asarray(joulie),)
+
+    return score
+
+
+def _idle_gpu_points(fleet: Fleet, demand: Demand) -> FloatArray:
+    points = formulas.idle_gpu_penalty_points(fleet.gpus, fleet.gpus - fleet.free_gpus)
+    return np.where((fleet.gpus > 0.0) & (demand.gpus == 0.0), points, 0.0)
+
+
+def _legacy(fleet: Fleet, demand: Demand) -> Criteria:
+    scale = formulas.adaptive_trend_scale(fleet.cluster_trend_w_per_min)
+    score = formulas.legacy_score(
+        formulas.projected_headroom_pct(fleet.tdp_w, fleet.measured_w, 0.0),
+        formulas.power_load_pct(fleet.measured_w, formulas.LEGACY_COOLING_REFERENCE_W, 80.0),
+        formulas.power_load_pct(fleet.measured_w, formulas.LEGACY_RACK_CAPACITY_W),
+        marginal_w(fleet, demand),
+        _idle_gpu_points(fleet, demand),
+        formulas.trend_points(fleet.trend_w_per_min, scale, *formulas.LEGACY_TREND_LIMITS),
+    )
+    return (np.asarray(score),)
+
+
+def _core_fraction(fleet: Fleet) -> FloatArray:
+    return np.asarray(formulas.allocated_fraction(fleet.cores - fleet.free_cores, fleet.cores))
+
+
+def _gpu_fraction(fleet: Fleet) -> FloatArray:
+    return np.asarray(formulas.allocated_fraction(fleet.gpus - fleet.free_gpus, fleet.gpus))
+
+
+def _gpu_avoidance(fleet: Fleet, demand: Demand) -> FloatArray:
+    return np.where((fleet.gpus > 0.0) & (demand.gpus == 0.0), formulas.GPU_AVOIDANCE_POINTS, 0.0)
+
+
+def _most_allocated(fleet: Fleet, demand: Demand) -> Criteria:
+    del demand
+    return (np.asarray(formulas.most_allocated_score(_core_fraction(fleet), _gpu_fraction(fleet))),)
+
+
+def _least_allocated(fleet: Fleet, demand: Demand) -> Criteria:
+    del demand
+    has_gpus = (fleet.gpus > 0.0).astype(np.float64)
+    return (np.asarray(formulas.least_allocated_score(_core_fraction(fleet), _gpu_fraction(fleet), has_gpus)),)
+
+
+def _gpu_most_allocated(fleet: Fleet, demand: Demand) -> Criteria:
+    if demand.gpus > 0.0:
+        return (np.asarray(formulas.gpu_most_allocated_score(_core_fraction(fleet), _gpu_fraction(fleet))),)
+    return (_core_fraction(fleet) - _gpu_avoidance(fleet, demand),)
+
+
+def _gpu_avoid(fleet: Fleet, demand: Demand) -> Criteria:
+    (packed,) = _most_allocated(fleet, demand)
+    return (packed - _gpu_avoidance(fleet, demand),)
+
+
+def _pwr(fleet: Fleet, demand: Demand) -> Criteria:
+    empty = ((fleet.free_cores == fleet.cores) & (fleet.free_gpus == fleet.gpus)).astype(np.float64)
+    cost_w = formulas.pwr_cost_w(marginal_w(fleet, demand), fleet.cpu_max_w, demand.gpus, empty, fleet.gpus)
+    return (-np.asarray(cost_w), _core_fraction(fleet))
+
+
+def _steady_trend_points(fleet: Fleet) -> FloatArray:
+    return np.asarray(
+        formulas.trend_points(fleet.trend_w_per_min, formulas.STEADY_TREND_SCALE, *formulas.LEGACY_TREND_LIMITS)
+    )
+
+
+def _most_allocated_trend(fleet: Fleet, demand: Demand) -> Criteria:
+    (packed,) = _most_allocated(fleet, demand)
+    return (packed - _steady_trend_points(fleet),)
+
+
+def _power_pack(fleet: Fleet, demand: Demand) -> Criteria:
+    del demand
+    return (fleet.measured_w / fleet.tdp_w - _steady_trend_points(fleet),)
+
+
+def _combined(fleet: Fleet, demand: Demand) -> Criteria:
+    (packed,) = _power_pack(fleet, demand)
+    return (packed - _gpu_avoidance(fleet, demand),)
+
+
+_T25_ADAPTIVE = headroom_scorer(formulas.TREND_CAP_POINTS, adaptive=True)
+
+SCORERS: Mapping[str, Scorer] = {
+    "most-allocated": _most_allocated,
+    "least-allocated": _least_allocated,
+    "gpu-most-allocated": _gpu_most_allocated,
+    "pwr": _pwr,
+    "joulie": _T25_ADAPTIVE,
+    "joulie-legacy": _legacy,
+    "t10": headroom_scorer(10.0, adaptive=False),
+    "t15": headroom_scorer(15.0, adaptive=False),
+    "t20": headroom_scorer(20.0, adaptive=False),
+    "t25": headroom_scorer(25.0, adaptive=False),
+    "t30": headroom_scorer(30.0, adaptive=False),
+    "t20-gpu": headroom_scorer(20.0, adaptive=False, gpu_penalty=True),
+    "t20-adap": headroom_scorer(20.0, adaptive=True),
+    "t25-adap": _T25_ADAPTIVE,
+    "gpu-avoid": _gpu_avoid,
+    "power-pack": _power_pack,
+    "most-allocated-trend": _most_allocated_trend,
+    "combined": _combined,
+}
+"""Scorers by scheduler name; `place_at_random` is the one that does not score."""

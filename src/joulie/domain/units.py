@@ -1,0 +1,96 @@
+"""Units and the checks that every physical quantity passes on its way in.
+
+Inside Joulie everything is SI (watts, joules, seconds, kelvin); names carry the unit as a suffix.
+Conversions happen here and in adapters, nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+FloatLike = float | FloatArray
+"""A scalar or an array: the formulas of the domain serve one node and ten thousand alike."""
+
+SECONDS_PER_MINUTE = 60.0
+SECONDS_PER_HOUR = 3600.0
+JOULES_PER_KWH = 3.6e6
+WATTS_PER_KW = 1000.0
+ZERO_CELSIUS_K = 273.15
+
+
+class InvalidQuantityError(ValueError):
+    """A physical quantity that cannot be: NaN, infinite, or outside its range.
+
+    Attributes:
+        quantity: the name of the argument, with its unit suffix.
+    """
+
+    def __init__(self, quantity: str, problem: str) -> None:
+        super().__init__(f"{quantity}: {problem}")
+        self.quantity = quantity
+
+
+def finite(quantity: str, value: npt.ArrayLike, *, minimum: float = -np.inf, maximum: float = np.inf) -> FloatArray:
+    """Return `value` as float64, or refuse it by name.
+
+    Args:
+        quantity: name used in the error, with its unit suffix (``power_w``).
+        value: scalar or array of any shape.
+        minimum: smallest allowed value, inclusive.
+        maximum: largest allowed value, inclusive.
+
+    Returns:
+        An array of the shape of `value` (0-d for a scalar).
+
+    Raises:
+        InvalidQuantityError: any element is NaN, infinite or out of range.
+    """
+    array = np.asarray(value, dtype=np.float64)
+    if not np.all(np.isfinite(array)):
+        raise InvalidQuantityError(quantity, f"must be finite, got {_first(array, ~np.isfinite(array))}")
+    bad = (array < minimum) | (array > maximum)
+    if np.any(bad):
+        raise InvalidQuantityError(quantity, f"must be within [{minimum:g}, {maximum:g}], got {_first(array, bad)}")
+    return array
+
+
+def non_negative(quantity: str, value: npt.ArrayLike) -> FloatArray:
+    """Like `finite`, with zero as the smallest allowed value."""
+    return finite(quantity, value, minimum=0.0)
+
+
+def positive(quantity: str, value: npt.ArrayLike) -> FloatArray:
+    """Like `finite`, refusing zero and less."""
+    array = finite(quantity, value)
+    if np.any(array <= 0.0):
+        raise InvalidQuantityError(quantity, f"must be above zero, got {_first(array, array <= 0.0)}")
+    return array
+
+
+def joules_to_kwh(energy_j: float) -> float:
+    """Kilowatt-hours of `energy_j` joules."""
+    return energy_j / JOULES_PER_KWH
+
+
+def celsius_to_kelvin(temperature_c: FloatLike) -> FloatLike:
+    """Kelvin of a temperature in degrees Celsius."""
+    return temperature_c + ZERO_CELSIUS_K
+
+
+def kelvin_to_celsius(temperature_k: FloatLike) -> FloatLike:
+    """Degrees Celsius of a temperature in kelvin."""
+    return temperature_k - ZERO_CELSIUS_K
+
+
+def _first(array: FloatArray, bad: npt.NDArray[Any]) -> str:
+    """Describe the first offending element, with its index where there is one."""
+    if array.ndim == 0:
+        return f"{float(array):g}"
+    index = int(np.flatnonzero(bad)[0])
+    return f"{float(array.flat[index]):g} at index {index}"

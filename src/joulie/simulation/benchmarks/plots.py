@@ -1,0 +1,86 @@
+"""The benchmarks as pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from joulie.simulation.report.charts import PALETTE
+
+
+def parity_growth(measured: Mapping[str, Any]) -> bytes:
+    """What a job costs as the cluster grows, and a run as its jobs grow: a PNG image."""
+    figure, (by_nodes, by_jobs) = _figure(2)
+    nodes, jobs = measured["growth_with_nodes"], measured["growth_with_jobs"]
+    for name, color in zip(_schedulers(nodes), PALETTE, strict=False):
+        own = [row for row in nodes if row["scheduler"] == name]
+        sizes = [row["nodes"] for row in own]
+        by_nodes.plot(sizes, [row["us_per_job"] for row in own], "o-", color=color, label=name)
+        by_nodes.plot(sizes, [row["plain_us_per_job"] for row in own], "s:", color=color, label=f"{name}, plain NumPy")
+        own = [row for row in jobs if row["scheduler"] == name]
+        by_jobs.plot(
+            [row["jobs"] / 1000.0 for row in own], [row["seconds"] for row in own], "o-", color=color, label=name
+        )
+    by_nodes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="µs a job")
+    _title(by_nodes, "Cost of a job, same workload")
+    by_jobs.set(xlabel="thousand jobs", ylabel="s a run")
+    by_jobs.set_xlim(left=0.0)
+    by_jobs.set_ylim(bottom=0.0)
+    _title(by_jobs, "Cost of a run, same cluster")
+    by_nodes.legend(frameon=False, fontsize="small")
+    by_jobs.legend(frameon=False, fontsize="small")
+    return _png(figure)
+
+
+def equal_work(measured: Mapping[str, Any]) -> bytes:
+    """Energy above the lower bound, ramp and wait of every scheduler, with confidence intervals: a PNG image."""
+    figure, (energy, ramp, wait) = _figure(3)
+    reported = measured["reported"]
+    names = sorted(reported, key=lambda name: -reported[name]["above_bound_pct"]["mean"])
+    for axes, metric, label in (
+        (energy, "above_bound_pct", "energy above the lower bound, %"),
+        (ramp, "p99_ramp_kw", "P99 ramp, kW/min"),
+        (wait, "mean_wait_min", "mean wait, min"),
+    ):
+        values = [reported[name][metric] for name in names]
+        axes.barh(
+            range(len(names)),
+            [value["mean"] for value in values],
+            xerr=[value["half_width"] or 0.0 for value in values],
+            color=PALETTE[0],
+            alpha=0.8,
+        )
+        axes.set_yticks(range(len(names)), names if axes is energy else [""] * len(names))
+        _title(axes, label)
+    n_seeds = len(measured["seeds"])
+    figure.supxlabel(f"mean of {n_seeds} seeds, bars of error: 95 % confidence interval", fontsize="small")
+    return _png(figure)
+
+
+def _schedulers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(row["scheduler"] for row in rows))
+
+
+def _figure(n_axes: int) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(11.0, 4.5), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = [figure.add_subplot(1, n_axes, index + 1) for index in range(n_axes)]
+    for one in axes:
+        one.grid(alpha=0.3)
+        one.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _title(axes: Axes, text: str) -> None:
+    axes.set_title(text, loc="left", fontweight="bold", fontsize="medium")
+
+
+def _png(figure: Figure) -> bytes:
+    out = BytesIO()
+    figure.savefig(out, format="png")
+    return out.getvalue()

@@ -1,0 +1,6 @@
+"""The simulation engine: jobs through a cluster under a scheduler, compiled and exact."""
+
+from joulie.simulation.engine.play import Play, QueueSettings, Session, play
+from joulie.simulation.engine.schedulers import SCHEDULERS, UnknownSchedulerError
+
+__all__ = ["SCHEDULERS", "Play", "QueueSettings", "Session", "UnknownSchedulerError", "play"]

@@ -1,0 +1,1 @@
+"""Reports of finished runs: the metrics shown, the charts' data, one HTML file, PNG plots."""

@@ -1,0 +1,227 @@
+"""What must hold for every curve, load, cap and step length."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulie.domain.hardware import BUILTIN_CATALOGUE, GpuModel
+from joulie.domain.power.cpu import Boundness, CpuPower, activity_factor, cpu_throughput
+from joulie.domain.power.dynamics import lagged, lagged_mean
+from joulie.domain.power.gpu import (
+    THROUGHPUT_MODELS,
+    NoPublishedExponentError,
+    ThroughputModel,
+    natural_power_w,
+    operate_gpu,
+)
+from joulie.domain.power.gpu_clock import ClockPower, JobPhase, better_knob
+from joulie.domain.units import InvalidQuantityError
+
+quick = settings(max_examples=50, deadline=None)
+UNIT = st.floats(0.0, 1.0)
+CAPS_W = st.floats(0.0, 2000.0) | st.just(np.inf)
+CPUS = st.sampled_from(
+    [CpuPower.of(model, sockets) for model in BUILTIN_CATALOGUE.cpus for sockets in (1, 2)]
+    + [CpuPower(np.linspace(90.0, 600.0, 11), np.asarray(500.0), np.asarray(1.15), np.asarray(0.3))]
+)
+
+
+def throughput_models() -> list[ThroughputModel]:
+    models = []
+    for gpu in BUILTIN_CATALOGUE.gpus:
+        for make in THROUGHPUT_MODELS.values():
+            try:
+                models.append(make(gpu))
+            except NoPublishedExponentError:
+                continue
+    return models
+
+
+MODELS = st.sampled_from(throughput_models())
+
+
+@quick
+@given(power=CPUS, util=UNIT, cap_w=CAPS_W, activity=st.floats(0.35, 1.0), deep=st.booleans())
+def test_solved_clock_meets_the_cap_or_is_saturated(
+    power: CpuPower, util: float, cap_w: float, activity: float, deep: bool
+) -> None:
+    state = power.operate(util, cap_w, activity=activity, deep_idle=deep)
+    assert power.frequency_floor <= state.frequency <= 1.0
+    if state.saturated:
+        assert state.frequency == power.frequency_floor
+        assert state.package_w > cap_w
+    else:
+        assert state.package_w <= cap_w * (1.0 + 1e-9)
+    free = power.operate(util, activity=activity, deep_idle=deep)
+    if cap_w >= free.package_w:
+        assert state == free
+    elif not state.saturated and state.frequency > power.frequency_floor:
+        # No watt of the budget is wasted.
+        assert state.package_w == pytest.approx(cap_w, rel=1e-9)
+
+
+@quick
+@given(power=CPUS, util=UNIT, caps_w=st.tuples(CAPS_W, CAPS_W), activity=st.floats(0.35, 1.0), deep=st.booleans())
+def test_deeper_cpu_cap_never_more_power_or_throughput(
+    power: CpuPower, util: float, caps_w: tuple[float, float], activity: float, deep: bool
+) -> None:
+    low = power.operate(util, min(caps_w), activity=activity, deep_idle=deep)
+    high = power.operate(util, max(caps_w), activity=activity, deep_idle=deep)
+    assert low.wall_w <= high.wall_w + 1e-9
+    assert low.frequency <= high.frequency
+    assert cpu_throughput(low.frequency) <= cpu_throughput(high.frequency)
+
+
+@quick
+@given(power=CPUS, utils=st.tuples(UNIT, UNIT), cap_w=CAPS_W, deep=st.booleans())
+def test_more_load_never_less_power(power: CpuPower, utils: tuple[float, float], cap_w: float, deep: bool) -> None:
+    less = power.operate(min(utils), cap_w, deep_idle=deep)
+    more = power.operate(max(utils), cap_w, deep_idle=deep)
+    assert less.wall_w <= more.wall_w + 1e-9
+    assert power.curve_w[-1] * (1 + 1e-12) >= more.wall_w > 0.0
+
+
+@quick
+@given(
+    nodes=st.lists(st.tuples(CPUS, UNIT, CAPS_W, st.booleans()), min_size=1, max_size=6),
+    activity=st.floats(0.35, 1.0),
+)
+def test_a_fleet_is_its_nodes(nodes: list[tuple[CpuPower, float, float, bool]], activity: float) -> None:
+    fleet = CpuPower.fleet([node[0] for node in nodes], np.arange(len(nodes)))
+    utils, caps_w, deep = (np.array([node[i] for node in nodes]) for i in (1, 2, 3))
+    together = fleet.operate(utils, caps_w, activity=activity, deep_idle=deep)
+    for row, (power, util, cap_w, sleeps) in enumerate(nodes):
+        alone = power.operate(util, cap_w, activity=activity, deep_idle=sleeps)
+        np.testing.assert_allclose([field[row] for field in together], [float(field) for field in alone], rtol=1e-14)
+
+
+@quick
+@given(memory=UNIT, io=UNIT, bound=st.sampled_from(list(Boundness)), clocks=st.tuples(UNIT, UNIT))
+def test_activity_and_throughput_are_bounded_and_monotone(
+    memory: float, io: float, bound: Boundness, clocks: tuple[float, float]
+) -> None:
+    assert 0.35 <= activity_factor(memory, io, bound) <= 1.0
+    slow = cpu_throughput(min(clocks), memory, io, bound)
+    fast = cpu_throughput(max(clocks), memory, io, bound)
+    assert 0.0 <= slow <= fast + 1e-12 <= 1.0 + 2e-12
+    assert cpu_throughput(1.0, memory, io, bound) == pytest.approx(1.0)
+
+
+@quick
+@given(model=MODELS, ratios=st.tuples(UNIT, UNIT), memory=UNIT)
+def test_less_gpu_power_never_more_throughput(
+    model: ThroughputModel, ratios: tuple[float, float], memory: float
+) -> None:
+    low, high = model.under(min(ratios), memory), model.under(max(ratios), memory)
+    for below, above in zip(low, high, strict=True):
+        assert -1e-12 <= below <= above + 1e-12 <= 1.0 + 1e-9
+    assert low.p10 <= low.median + 1e-12
+    assert low.median <= low.p90 + 1e-12
+    assert model.under(1.0, memory).median == pytest.approx(1.0)
+
+
+@quick
+@given(
+    gpu=st.sampled_from(BUILTIN_CATALOGUE.gpus),
+    model=MODELS,
+    util=UNIT,
+    memory=UNIT,
+    caps_w=st.tuples(CAPS_W, CAPS_W),
+    deep=st.booleans(),
+)
+def test_gpu_power_is_bounded_and_follows_the_cap(
+    gpu: GpuModel, model: ThroughputModel, util: float, memory: float, caps_w: tuple[float, float], deep: bool
+) -> None:
+    limits = (gpu.idle_w, gpu.default_w)
+    low, high = (
+        operate_gpu(*limits, util, cap_w, memory_share=memory, deep_idle=deep, throughput=model)
+        for cap_w in sorted(caps_w)
+    )
+    assert low.power_w <= high.power_w <= high.natural_w <= limits[1] + 1e-9
+    assert low.throughput.median <= high.throughput.median + 1e-12
+    assert low.saturated or low.power_w <= min(caps_w)
+
+
+@quick
+@given(idle_w=st.floats(0.0, 100.0), dynamic_w=st.floats(0.0, 700.0), utils=st.tuples(UNIT, UNIT), memory=UNIT)
+def test_gpu_natural_power_grows_with_load(
+    idle_w: float, dynamic_w: float, utils: tuple[float, float], memory: float
+) -> None:
+    less, more = natural_power_w(idle_w, idle_w + dynamic_w, sorted(utils), memory)
+    assert idle_w <= less <= more + 1e-9 <= idle_w + dynamic_w + 2e-9
+
+
+CLOCK_POWERS = st.builds(
+    ClockPower,
+    base_w=st.floats(0.0, 300.0),
+    linear_w=st.floats(1.0, 500.0),
+    nonlinear_w=st.floats(0.0, 3000.0),
+    transition=UNIT,
+)
+
+
+@quick
+@given(power=CLOCK_POWERS, cap_w=CAPS_W, floor=st.floats(0.05, 1.0))
+def test_gpu_clock_meets_the_cap_or_is_at_its_floor(power: ClockPower, cap_w: float, floor: float) -> None:
+    clock = power.clock_under(cap_w, floor)
+    assert floor <= clock <= 1.0
+    assert clock == floor or power.power_w(clock) <= cap_w * (1.0 + 1e-9) + 1e-9
+    if floor < clock < 1.0:
+        assert power.power_w(clock) == pytest.approx(cap_w, rel=1e-9, abs=1e-9)
+
+
+PHASES = st.lists(
+    st.builds(JobPhase, time_share=st.floats(0.01, 10.0), power=CLOCK_POWERS, clock_sensitivity=UNIT),
+    min_size=1,
+    max_size=3,
+)
+
+
+@quick
+@given(phases=PHASES, bounds=st.tuples(st.floats(1.0, 2.0), st.floats(1.0, 2.0)))
+def test_knob_keeps_its_bound_and_looser_bounds_never_cost_energy(
+    phases: list[JobPhase], bounds: tuple[float, float]
+) -> None:
+    gpu = BUILTIN_CATALOGUE.gpus[1]
+    tight, loose = (better_knob(phases, gpu.cap_range, max_slowdown=bound) for bound in sorted(bounds))
+    assert tight.slowdown <= min(bounds) * (1 + 1e-9)
+    assert loose.energy_ratio <= tight.energy_ratio + 0.001 + 1e-12
+    assert 0.0 < loose.energy_ratio <= 1.0
+    assert better_knob(phases[::-1], gpu.cap_range, max_slowdown=min(bounds)).energy_ratio == pytest.approx(
+        tight.energy_ratio, abs=0.0011
+    )
+
+
+@quick
+@given(
+    current=st.floats(0.0, 1000.0),
+    target=st.floats(0.0, 1000.0),
+    steps_s=st.lists(st.floats(0.01, 100.0), min_size=1, max_size=6),
+    tau_s=st.floats(0.0, 100.0),
+)
+def test_lag_does_not_depend_on_the_step_length(
+    current: float, target: float, steps_s: list[float], tau_s: float
+) -> None:
+    value = current
+    energy_j = 0.0
+    for step_s in steps_s:
+        energy_j += float(lagged_mean(value, target, step_s, tau_s)) * step_s
+        value = float(lagged(value, target, step_s, tau_s))
+    total_s = sum(steps_s)
+    assert value == pytest.approx(float(lagged(current, target, total_s, tau_s)), abs=1e-6)
+    assert energy_j == pytest.approx(float(lagged_mean(current, target, total_s, tau_s)) * total_s, rel=1e-6, abs=1e-6)
+    assert min(current, target) - 1e-9 <= value <= max(current, target) + 1e-9
+
+
+@quick
+@given(
+    bad=st.sampled_from([np.nan, -1e-9, np.inf, -np.inf]), others=st.lists(UNIT, max_size=4), place=st.integers(0, 4)
+)
+def test_bad_elements_are_refused_wherever_they_stand(bad: float, others: list[float], place: int) -> None:
+    utils = [*others[:place], bad, *others[place:]]
+    with pytest.raises(InvalidQuantityError) as caught:
+        CpuPower.of(BUILTIN_CATALOGUE.cpus[0], 2).operate(utils)
+    assert caught.value.quantity == "util"
+    with pytest.raises(InvalidQuantityError):
+        operate_gpu(60.0, 400.0, utils)

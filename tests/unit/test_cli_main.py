@@ -1,0 +1,90 @@
+"""The `joulie` group: light, honest about errors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from joulie import __version__
+from joulie.apps.cli import main as main_module
+from joulie.apps.cli.errors import UserError
+
+HEAVY = ("numpy", "pydantic", "yaml", "rich", "numba", "polars", "matplotlib", "plotly", "jinja2", "fmpy", "scipy")
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main_module.main(list(arguments))
+    return int(caught.value.code or 0)
+
+
+@pytest.mark.parametrize("argument", ["--help", "--version"])
+def test_help_imports_nothing_heavy(argument):
+    program = (
+        "import sys\n"
+        "from joulie.apps.cli.main import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        f"print('HEAVY', [name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    out = subprocess.run([sys.executable, "-c", program, argument], capture_output=True, text=True, check=True).stdout
+    assert "joulie" in out.lower()
+    assert out.splitlines()[-1] == "HEAVY []"
+
+
+def test_version(capsys):
+    assert run("--version") == 0
+    assert capsys.readouterr().out.strip().endswith(__version__)
+
+
+def test_help_lists_every_command(capsys):
+    assert run("--help") == 0
+    out = capsys.readouterr().out
+    for name in ("simulate", "scenario", "sweep", "bench", "fmu", "completion"):
+        assert f"  {name}" in out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["simulat"], ["simulate", "quick", "--nope"], ["simulate"], ["completion", "tcsh"]]
+)
+def test_wrong_usage_is_one_line_and_two(arguments, capsys):
+    assert run(*arguments) == 2
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert len(streams.err.splitlines()) == 1
+    assert streams.err.startswith("joulie: error: ")
+
+
+def test_user_errors_are_a_line_each(monkeypatch, capsys):
+    def fail(**_: object) -> None:
+        raise UserError("first\nsecond")
+
+    monkeypatch.setattr(main_module.cli, "main", fail)
+    assert run() == 2
+    assert capsys.readouterr().err == "joulie: error: first\njoulie: error: second\n"
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, main_module.click.Abort])
+def test_interruption_is_130(monkeypatch, capsys, interruption):
+    def interrupted(**_: object) -> None:
+        raise interruption
+
+    monkeypatch.setattr(main_module.cli, "main", interrupted)
+    assert run() == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell, capsys):
+    assert run("completion", shell) == 0
+    assert "_JOULIE_COMPLETE" in capsys.readouterr().out
+
+
+def test_completion_knows_the_commands(monkeypatch, capsys):
+    monkeypatch.setenv("_JOULIE_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "joulie s")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    run()
+    assert capsys.readouterr().out.split() == ["plain,simulate", "plain,scenario", "plain,sweep"]

@@ -1,0 +1,207 @@
+import numpy as np
+import pytest
+
+from joulie.domain.hardware import BUILTIN_CATALOGUE, CapRange, GpuModel, Provenance
+from joulie.domain.power.dynamics import lagged, lagged_mean, steady_temperature_k, thermal_throttle
+from joulie.domain.power.gpu import (
+    P100_THROUGHPUT,
+    POOLED_THROUGHPUT,
+    NoPublishedExponentError,
+    UnknownThroughputModelError,
+    natural_power_w,
+    operate_gpu,
+    throughput_model,
+)
+from joulie.domain.power.gpu_clock import ClockPower, JobPhase, Knob, better_knob
+from joulie.domain.units import InvalidQuantityError
+
+
+def model(key: str) -> GpuModel:
+    match = BUILTIN_CATALOGUE.gpu(key).model
+    assert match is not None
+    return match
+
+
+def test_natural_power() -> None:
+    assert natural_power_w(60.0, 400.0, 0.0) == 60.0
+    assert natural_power_w(60.0, 400.0, 1.0) == 400.0
+    assert natural_power_w(60.0, 400.0, 0.5) == pytest.approx(60 + 340 * 0.5**1.02)
+    assert natural_power_w(60.0, 400.0, 0.5, 1.0) == pytest.approx(60 + 340 * (0.35 * 0.5**0.5 + 0.15))
+    assert natural_power_w(60.0, 400.0, 1.0, 0.5) == pytest.approx(60 + 340 * (0.5 + 0.325))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "median"), [(1.0, 1.0), (0.9, 0.98), (0.8, 0.95), (0.7, 0.88), (0.6, 0.61), (0.5, 0.41), (0.4, 0.25)]
+)
+def test_measured_points(ratio: float, median: float) -> None:
+    assert POOLED_THROUGHPUT.under(ratio).median == pytest.approx(median)
+
+
+def test_measured_spread() -> None:
+    at_70 = POOLED_THROUGHPUT.under(0.7)
+    at_60 = POOLED_THROUGHPUT.under(0.6)
+    assert (at_70.p10, at_70.p90) == (pytest.approx(0.72), pytest.approx(0.94))
+    assert (at_60.p10, at_60.p90) == (pytest.approx(0.37), pytest.approx(0.79))
+
+
+def test_measured_sweeps_of_their_own_gpus() -> None:
+    assert throughput_model("measured", model("A40")).under(0.8).median == pytest.approx(0.96)
+    assert throughput_model("measured", model("P100")).under(0.7).median == pytest.approx(0.89)
+    assert throughput_model("measured", model("H100 NVL")) is POOLED_THROUGHPUT
+    assert P100_THROUGHPUT.measured_from == pytest.approx(0.7)
+    assert POOLED_THROUGHPUT.measured_from == pytest.approx(0.4)
+
+
+def test_measured_energy_per_work_has_its_minimum_near_70_percent() -> None:
+    ratios = np.linspace(0.4, 1.0, 61)
+    energy = ratios / POOLED_THROUGHPUT.under(ratios).median
+    assert energy.min() == pytest.approx(0.8, abs=0.01)
+    assert ratios[energy.argmin()] == pytest.approx(0.7, abs=0.01)
+    assert energy[0] > 1.0
+
+
+def test_trap_every_capped_job_uses_more_energy() -> None:
+    published = throughput_model("published", model("H100 SXM"))
+    measured = throughput_model("measured", model("H100 SXM"))
+    assert published.under(0.7).median == pytest.approx(0.586, abs=1e-3)
+    assert 0.7 / published.under(0.7).median > 1.0
+    assert 0.7 / measured.under(0.7).median < 0.81
+    assert published.evidence.provenance is Provenance.ASSUMED
+    assert measured.evidence.provenance is Provenance.MEASURED
+
+
+def test_published_memory_bound() -> None:
+    published = throughput_model("published", model("L40S"))
+    assert published.under(0.5, 1.0).median == pytest.approx(1 - 0.15 * 0.5**0.9)
+    assert published.under(0.5, 0.0).median == pytest.approx(0.5**1.4)
+
+
+def test_model_names() -> None:
+    with pytest.raises(UnknownThroughputModelError, match="'guess'; known: measured, published"):
+        throughput_model("guess", model("T4"))
+    with pytest.raises(NoPublishedExponentError, match="Tesla T4"):
+        throughput_model("published", model("T4"))
+
+
+def test_operate_under_a_cap() -> None:
+    state = operate_gpu(60.0, 400.0, 1.0, [np.inf, 400.0, 280.0])
+    np.testing.assert_allclose(state.power_w, [400.0, 400.0, 280.0])
+    np.testing.assert_allclose(state.throughput.median, [1.0, 1.0, 0.88])
+
+
+def test_cap_above_the_natural_power_changes_nothing() -> None:
+    free = operate_gpu(60.0, 400.0, 0.5)
+    capped = operate_gpu(60.0, 400.0, 0.5, 250.0)
+    assert (capped.power_w, capped.throughput.median) == (free.power_w, 1.0)
+
+
+def test_cap_below_idle_saturates_at_idle() -> None:
+    state = operate_gpu(60.0, 400.0, 1.0, 10.0)
+    assert state.power_w == 60.0
+    assert state.saturated
+
+
+def test_deep_idle_is_for_unused_devices_only() -> None:
+    state = operate_gpu(60.0, 400.0, [0.0, 0.0, 0.1], deep_idle=[True, False, True])
+    np.testing.assert_allclose(state.power_w, [6.0, 60.0, natural_power_w(60.0, 400.0, 0.1)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ((60.0, 400.0, float("nan")), "util"),
+        ((60.0, 400.0, 1.2), "util"),
+        ((-1.0, 400.0, 0.5), "idle_w"),
+        ((60.0, 50.0, 0.5), "max_w - idle_w"),
+        ((60.0, 400.0, 0.5, float("nan")), "cap_w"),
+    ],
+)
+def test_bad_input_is_refused_by_name(arguments: tuple[float, ...], name: str) -> None:
+    with pytest.raises(InvalidQuantityError) as caught:
+        operate_gpu(*arguments)
+    assert caught.value.quantity == name
+
+
+# --- the second knob
+
+H100 = ClockPower(base_w=150.0, linear_w=250.0, nonlinear_w=1200.0, transition=0.5)
+LIMITS = CapRange(350.0, 700.0, 700.0)
+
+
+def test_clock_power() -> None:
+    assert H100.power_w(0.5) == 275.0
+    assert H100.power_w(1.0) == 700.0
+
+
+@pytest.mark.parametrize("nonlinear_w", [0.0, 1e-9, 300.0, 1200.0])
+def test_solved_clock_meets_the_cap(nonlinear_w: float) -> None:
+    power = ClockPower(150.0, 250.0, nonlinear_w, 0.5)
+    caps_w = np.linspace(220.0, float(power.power_w(1.0)), 50)
+    clocks = power.clock_under(caps_w, floor=0.1)
+    np.testing.assert_allclose(power.power_w(clocks), caps_w, rtol=1e-12)
+    assert power.clock_under(np.inf, floor=0.1) == 1.0
+    assert power.clock_under(0.0, floor=0.1) == 0.1
+
+
+def test_clock_beats_the_limit_where_the_draw_stays_below_it() -> None:
+    """Decoding: memory-bound, 300 W of 700 W; no limit within the device's range ever acts."""
+    decode = ClockPower(base_w=120.0, linear_w=100.0, nonlinear_w=320.0, transition=0.5)
+    choice = better_knob([JobPhase(1.0, decode, 0.05)], LIMITS, max_slowdown=1.05)
+    assert choice.knob is Knob.LOCKED_CLOCK
+    assert choice.energy_ratio < 0.8
+    assert choice.slowdown <= 1.05
+
+
+def test_limit_beats_the_clock_where_only_the_insensitive_phase_is_hungry() -> None:
+    """A limit slows just the phase that exceeds it; a clock would stretch the lean, sensitive one too."""
+    hungry = JobPhase(0.5, H100, 0.1)
+    lean = JobPhase(0.5, ClockPower(150.0, 50.0, 0.0, 0.9), 1.0)
+    choice = better_knob([hungry, lean], LIMITS, max_slowdown=1.10)
+    assert choice.knob is Knob.POWER_LIMIT
+    assert 350.0 <= choice.setting <= 700.0
+
+
+def test_equal_knobs_prefer_the_limit() -> None:
+    choice = better_knob([JobPhase(1.0, H100, 1.0)], LIMITS, max_slowdown=1.2)
+    assert choice.knob is Knob.POWER_LIMIT
+
+
+def test_no_knob_where_none_saves() -> None:
+    idle_heavy = ClockPower(base_w=600.0, linear_w=10.0, nonlinear_w=0.0, transition=1.0)
+    choice = better_knob([JobPhase(1.0, idle_heavy, 1.0)], LIMITS, max_slowdown=2.0)
+    assert choice == (Knob.NONE, 1.0, 1.0, 1.0)
+
+
+def test_bad_knob_input_is_refused() -> None:
+    with pytest.raises(InvalidQuantityError, match="phases"):
+        better_knob([], LIMITS, max_slowdown=1.1)
+    with pytest.raises(InvalidQuantityError, match="max_slowdown"):
+        better_knob([JobPhase(1.0, H100, 1.0)], LIMITS, max_slowdown=0.9)
+
+
+# --- lags and temperature
+
+
+def test_lag_reaches_63_percent_after_its_time_constant() -> None:
+    assert lagged(100.0, 200.0, 10.0, 10.0) == pytest.approx(200 - 100 * np.exp(-1))
+
+
+def test_no_lag_follows_at_once() -> None:
+    np.testing.assert_array_equal(lagged(100.0, [200.0, 50.0], 1.0, [0.0, 0.0]), [200.0, 50.0])
+    assert lagged(100.0, 200.0, 0.0, 5.0) == 100.0
+    assert lagged_mean(100.0, 200.0, 3.0, 0.0) == 200.0
+
+
+def test_extreme_steps_do_not_overflow() -> None:
+    assert lagged(1.0, 2.0, 1e300, 1e-300) == 2.0
+
+
+def test_steady_temperature() -> None:
+    assert steady_temperature_k(300.0, 700.0, 10.0) == 370.0
+
+
+def test_thermal_throttle() -> None:
+    factors = thermal_throttle([300.0, 350.0, 355.0, 360.0, 400.0], 350.0, 360.0, 0.5)
+    np.testing.assert_allclose(factors, [1.0, 1.0, 0.75, 0.5, 0.5])
+    with pytest.raises(InvalidQuantityError, match="full_k - start_k"):
+        thermal_throttle(300.0, 360.0, 350.0, 0.5)
