@@ -82,26 +82,31 @@ class SweepState:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             kept = self._read(sweep, fresh=fresh) if path.exists() else b""
-            self._file = path.open("ab")
-            self._file.truncate(len(kept))
+            with path.open("ab") as file:
+                file.truncate(len(kept))
         except OSError as error:
             raise SweepStateError(f"{path}: cannot be used as the state of a sweep: {error.strerror}") from error
         if not kept:
             self._write({_FORMAT: _VERSION, "sweep": sweep})
 
     def add(self, record: RunRecord) -> None:
-        """Keep a finished run; it is on the disk when this returns."""
+        """Keep a finished run; it is on the disk when this returns.
+
+        Raises:
+            SweepStateError: it cannot be written.
+        """
         self._write(record.as_dict())
         self.records[Task(record.scheduler, record.seed)] = record
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
     def _write(self, value: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(value, allow_nan=False).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        line = json.dumps(value, allow_nan=False).encode() + b"\n"
+        try:
+            with self.path.open("ab") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise SweepStateError(f"{self.path}: cannot be written: {error.strerror}") from error
 
     def _read(self, sweep: Mapping[str, Any], *, fresh: bool) -> bytes:
         """Take over the runs of the file; returns the part of it that stays."""

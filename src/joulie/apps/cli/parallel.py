@@ -109,20 +109,20 @@ def played(scenario: Scenario, tasks: Sequence[Task], executor: Executor) -> Gen
             bars.reset(bar, description=f"runs, {executor.n_workers} at a time", total=len(tasks))
             with closing(_records(scenario, tasks, executor)) as records:
                 for done, record in enumerate(records, start=1):
+                    yield record
                     bars.update(bar, completed=done)
                     if not console.is_terminal:
-                        print_line(console, f"[{done}/{len(tasks)}] {described(record)}")
-                    yield record
+                        _print_line(console, f"[{done}/{len(tasks)}] {_described(record)}")
         except (JobTableError, CoolingPlantError, InvalidQuantityError, ExecutorError) as error:
             raise UserError(str(error)) from error
 
 
-def described(record: RunRecord) -> str:
+def _described(record: RunRecord) -> str:
     """A run in one line."""
     return f"{record.scheduler}, seed {record.seed}: mean {record.mean_kw:,.1f} kW, {record.seconds:.2f} s"
 
 
-def print_line(console: Console, text: str) -> None:
+def _print_line(console: Console, text: str) -> None:
     """Plain text on a line of its own, whatever it holds."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 

@@ -140,22 +140,24 @@ def _finished(scenario: Scenario, where: Path | None, executor: Executor, *, fre
     """Every run of the sweep, those of the state and those still to do, scheduler by scheduler."""
     from joulie.apps.cli.parallel import played
     from joulie.simulation.sweep import Task, plan
+    from joulie.simulation.sweep_state import SweepStateError
 
     state = _open_state(scenario, where, fresh=fresh)
-    with closing(state):
-        tasks = plan(scenario.schedulers, scenario.seeds)
-        missing = plan(scenario.schedulers, scenario.seeds, state.records)
-        if len(missing) < len(tasks):
-            click.echo(f"{len(tasks) - len(missing)} of {len(tasks)} runs are kept in {state.path}", err=True)
-        try:
-            with closing(played(scenario, missing, executor)) as records:
-                for record in records:
-                    state.add(record)
-        except (KeyboardInterrupt, UserError):
-            kept = sum(task in state.records for task in tasks)
-            click.echo(f"{kept} of {len(tasks)} runs are kept in {state.path}; the same command goes on", err=True)
-            raise
-        return [state.records[Task(name, seed)] for name in scenario.schedulers for seed in scenario.seeds]
+    tasks = plan(scenario.schedulers, scenario.seeds)
+    missing = plan(scenario.schedulers, scenario.seeds, state.records)
+    if len(missing) < len(tasks):
+        click.echo(f"{len(tasks) - len(missing)} of {len(tasks)} runs are kept in {state.path}", err=True)
+    try:
+        with closing(played(scenario, missing, executor)) as records:
+            for record in records:
+                state.add(record)
+    except SweepStateError as error:
+        raise UserError(str(error)) from error
+    except (KeyboardInterrupt, UserError):
+        kept = sum(task in state.records for task in tasks)
+        click.echo(f"{kept} of {len(tasks)} runs are kept in {state.path}; the same command goes on", err=True)
+        raise
+    return [state.records[Task(name, seed)] for name in scenario.schedulers for seed in scenario.seeds]
 
 
 def _open_state(scenario: Scenario, where: Path | None, *, fresh: bool) -> SweepState:

@@ -333,7 +333,9 @@ def _place(
     _add_job_power(pools, shapes, jobs, rules, nodes, node, job)
     _set_power(pools, rules, nodes, scratch, node)
     _activate(nodes, scratch, node)
+    # The step's sample is corrected, so that a new power has been there for one sample already.
     nodes.ring_w[node, step % RING] = nodes.power_w[node]
+    nodes.still_steps[node] = max(1, nodes.still_steps[node])
     scratch.counters[RUNNING] += 1
     was_standby = nodes.standby[node]
     if was_standby:

@@ -1,0 +1,173 @@
+"""The scheduler extender's decision: which nodes a pod may use, and how good each is.
+
+Source: spec of the control loop, scheduler extender; the score is the published formula (t25-adap) on what the twins
+say, with the steering of standard pods and the penalty for capped subsystems that a pod is sensitive to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from joulie.domain.scoring import formulas
+from joulie.domain.twin import NEUTRAL_SCORE
+from joulie.domain.units import BoolArray, FloatArray, IntArray, finite, non_negative, positive
+
+PRESSURE_BONUS_ON_ECO = 0.1
+PRESSURE_PENALTY_ON_PERFORMANCE = 0.3
+WIRE_MAXIMUM = 10
+
+
+class NodeClass(IntEnum):
+    """Schedulable class of a node, as its twin says."""
+
+    PERFORMANCE = 0
+    ECO = 1
+    DRAINING = 2
+    UNKNOWN = 3
+
+
+class Sensitivity(IntEnum):
+    """Points that a pod loses on a fully capped subsystem."""
+
+    LOW = 0
+    MEDIUM = 10
+    HIGH = 20
+
+
+@dataclass(frozen=True)
+class TwinView:
+    """What the twins say of the candidate nodes; every array has shape ``(n_nodes,)``.
+
+    Attributes:
+        node_class: values of `NodeClass`.
+        fresh: whether the twin is there and young enough; the other nodes score neutral.
+        capped_w: power limit in force, W.
+        measured_w: power now, W.
+        cooling_stress_pct: 0..100.
+        headroom_score: the twin's own headroom, 0..100.
+        trend_w_per_min: slope of measured power, W/min.
+        cpu_cap_fraction: CPU cap over its base, 0..1.
+        gpu_cap_fraction: GPU cap over its base, 0..1.
+        cluster_trend_w_per_min: sum of the trends of the whole cluster, W/min.
+        perf_pressure: `performance_pressure` of the whole cluster, 0..100.
+
+    Raises:
+        InvalidQuantityError: a value of a fresh node is NaN or out of range.
+    """
+
+    node_class: IntArray
+    fresh: BoolArray
+    capped_w: FloatArray
+    measured_w: FloatArray
+    cooling_stress_pct: FloatArray
+    headroom_score: FloatArray
+    trend_w_per_min: FloatArray
+    cpu_cap_fraction: FloatArray
+    gpu_cap_fraction: FloatArray
+    cluster_trend_w_per_min: float = 0.0
+    perf_pressure: float = 0.0
+
+    def __post_init__(self) -> None:
+        fresh = self.fresh
+        positive("capped_w", self.capped_w[fresh])
+        non_negative("measured_w", self.measured_w[fresh])
+        finite("trend_w_per_min", self.trend_w_per_min[fresh])
+        for name in ("cooling_stress_pct", "headroom_score"):
+            finite(name, getattr(self, name)[fresh], minimum=0.0, maximum=100.0)
+        for name in ("cpu_cap_fraction", "gpu_cap_fraction"):
+            finite(name, getattr(self, name)[fresh], minimum=0.0, maximum=1.0)
+        finite("cluster_trend_w_per_min", self.cluster_trend_w_per_min)
+        finite("perf_pressure", self.perf_pressure, minimum=0.0, maximum=100.0)
+
+
+@dataclass(frozen=True)
+class PodView:
+    """What the extender knows of a pod.
+
+    Attributes:
+        performance: whether its class is performance.
+        reschedulable: what it says of being moved; None where it says nothing.
+        daemon: whether a DaemonSet owns it.
+        cpu_sensitivity: to CPU caps.
+        gpu_sensitivity: to GPU caps.
+    """
+
+    performance: bool = False
+    reschedulable: bool | None = None
+    daemon: bool = False
+    cpu_sensitivity: Sensitivity = Sensitivity.LOW
+    gpu_sensitivity: Sensitivity = Sensitivity.LOW
+
+
+def performance_pressure(headroom_score: FloatArray, node_class: IntArray, fresh: BoolArray) -> float:
+    """How full the performance nodes are: the mean of ``100 - headroom`` over the fresh ones, 0 without any."""
+    counted = fresh & (node_class == NodeClass.PERFORMANCE)
+    if not counted.any():
+        return 0.0
+    return float(np.mean(100.0 - headroom_score[counted]))
+
+
+def may_run(pod: PodView, node_class: IntArray) -> BoolArray:
+    """Nodes that the class rule allows, shape of `node_class`.
+
+    Performance pods never run on eco or draining nodes; all other pods, and DaemonSet pods, may run anywhere.
+    """
+    if pod.daemon or not pod.performance:
+        return np.ones(node_class.shape, dtype=np.bool_)
+    return ~np.isin(node_class, (NodeClass.ECO, NodeClass.DRAINING))
+
+
+def extender_score(pod: PodView, twins: TwinView, marginal_w: FloatArray) -> FloatArray:
+    """Score of each node for the pod, 0..100, shape ``(n_nodes,)``.
+
+    Args:
+        pod: the pod.
+        twins: the candidate nodes.
+        marginal_w: power that the pod would add to each node, W, shape ``(n_nodes,)``.
+
+    Raises:
+        InvalidQuantityError: a marginal power is NaN or negative.
+    """
+    marginal_w = non_negative("marginal_w", marginal_w)
+    # Nodes without data are computed with harmless numbers and overwritten at the end.
+    fresh = twins.fresh
+    scale = formulas.adaptive_trend_scale(twins.cluster_trend_w_per_min)
+    trend_w_per_min = np.where(fresh, twins.trend_w_per_min, 0.0)
+    headroom_pct = formulas.projected_headroom_pct(
+        np.where(fresh, twins.capped_w, 1.0), np.where(fresh, twins.measured_w, 0.0), marginal_w
+    )
+    score = formulas.joulie_score(
+        headroom_pct,
+        np.where(fresh, twins.cooling_stress_pct, 0.0),
+        formulas.trend_points(trend_w_per_min, scale, -formulas.TREND_CAP_POINTS, formulas.TREND_CAP_POINTS),
+        0.0,
+    )
+    if not pod.performance:
+        score = score + _congestion_points(twins)
+    score = formulas.clamp(score - _capped_points(pod, twins), 0.0, 100.0)
+    score = np.where(fresh, score, NEUTRAL_SCORE)
+    if pod.reschedulable is False:
+        score = np.where(twins.node_class == NodeClass.DRAINING, 0.0, score)
+    return score
+
+
+def wire_score(score: FloatArray) -> IntArray:
+    """Scores 0..100 as the scheduler extender protocol carries them: whole numbers 0..10, halves rounded up."""
+    return np.floor(score / (100.0 / WIRE_MAXIMUM) + 0.5).astype(np.int64)
+
+
+def _congestion_points(twins: TwinView) -> FloatArray:
+    """Points that steer standard pods from full performance nodes to eco nodes."""
+    on_eco = np.where(twins.node_class == NodeClass.ECO, PRESSURE_BONUS_ON_ECO * twins.perf_pressure, 0.0)
+    on_performance = twins.node_class == NodeClass.PERFORMANCE
+    return on_eco - np.where(on_performance, PRESSURE_PENALTY_ON_PERFORMANCE * twins.perf_pressure, 0.0)
+
+
+def _capped_points(pod: PodView, twins: TwinView) -> FloatArray:
+    """Points that a pod loses where a subsystem that it is sensitive to is capped: deeper cap, larger loss."""
+    cpu_depth = np.where(twins.fresh, 1.0 - twins.cpu_cap_fraction, 0.0)
+    gpu_depth = np.where(twins.fresh, 1.0 - twins.gpu_cap_fraction, 0.0)
+    return float(pod.cpu_sensitivity) * cpu_depth + float(pod.gpu_sensitivity) * gpu_depth
