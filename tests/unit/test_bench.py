@@ -33,8 +33,8 @@ def jobs(*rows):
     )
 
 
-def bound_wh(table, cluster=Cluster((CPU, GPU)), n_steps=120):
-    return equal_work.lower_bound_kwh(cluster, table, QUEUE, n_steps=n_steps, step_s=60.0) * 1000.0
+def bound_wh(table, pools=(CPU, GPU)):
+    return equal_work.lower_bound_kwh(Cluster(pools), table, QUEUE, n_steps=120, step_s=60.0) * 1000.0
 
 
 ASLEEP_WH = 0.05 * (2 * 100.0 + 200.0) * 2.0
@@ -70,7 +70,7 @@ def test_cpu_work_fits_beside_gpu_jobs_for_nothing():
 @pytest.mark.parametrize("pools", [(CPU,), (GPU, GPU), (CPU, CPU, GPU)])
 def test_the_bound_is_defined_for_two_kinds_of_node(pools):
     with pytest.raises(ValueError, match="one pool"):
-        bound_wh(jobs((60, 1, 0, False, 0.0, 0.0)), Cluster(pools))
+        bound_wh(jobs((60, 1, 0, False, 0.0, 0.0)), pools)
 
 
 def test_a_scaled_cluster_keeps_its_proportions_and_its_size():

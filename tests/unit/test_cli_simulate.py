@@ -23,17 +23,25 @@ CSV = "t,len,cpus\n0,600,4\n60,600,8\n"
 TABLE = "workload={csv: jobs.csv, columns: {arrival: t, duration: len, cores: cpus}}"
 
 
-def fake_play(cluster, jobs, scheduler, *, n_steps, step_s, seed, queue, on_progress) -> Play:
-    on_progress(n_steps, n_steps)
-    ones = np.ones(n_steps, dtype=np.int64)
-    series = RunSeries(np.arange(n_steps) * step_s, np.full(n_steps, 5e4 + seed), ones, ones, ones, ones, ones)
-    return Play(series, 1.0, 0.0, 1.0, None, None, None)
+class FakeSession:
+    """Stands in for the engine: a constant power that tells the seed."""
+
+    def __init__(self, cluster, jobs, scheduler, *, n_steps, step_s, seed, queue) -> None:
+        ones = np.ones(n_steps, dtype=np.int64)
+        self.it_w = np.full(n_steps, 5e4 + seed)
+        self.series = RunSeries(np.arange(n_steps) * step_s, self.it_w, ones, ones, ones, ones, ones)
+
+    def run(self, on_progress) -> None:
+        on_progress(len(self.it_w), len(self.it_w))
+
+    def result(self) -> Play:
+        return Play(self.series, 1.0, 0.0, 1.0, None, None, None)
 
 
 @pytest.fixture
 def joulie(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runner, "play", fake_play)
+    monkeypatch.setattr(runner, "Session", FakeSession)
     monkeypatch.setattr(runner, "warm_up", lambda: None)
     monkeypatch.setattr(runner, "published_jobs", lambda seed, hours, rate: range(100_000))
 
@@ -115,7 +123,7 @@ def test_bad_input_is_two_and_leaves_nothing(joulie, tmp_path, arguments, expect
 
 
 def test_an_output_that_cannot_be_written_is_told_before_the_run(joulie, tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "play", lambda *_, **__: pytest.fail("played"))
+    monkeypatch.setattr(runner, "Session", lambda *_, **__: pytest.fail("played"))
     (tmp_path / "file").write_text("")
     for option, path in (("--json", "."), ("--json", "file/x.json"), ("--plots", "file")):
         status, _, err = joulie("simulate", "quick", option, path)
@@ -129,7 +137,7 @@ def test_a_failing_run_leaves_old_files_alone(joulie, tmp_path, monkeypatch):
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner, "play", interrupted)
+    monkeypatch.setattr(runner, "Session", interrupted)
     (tmp_path / "runs.json").write_text("old")
     status, _, _ = joulie("simulate", "quick", "--json", "runs.json")
     assert status == 130

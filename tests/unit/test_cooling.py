@@ -10,6 +10,7 @@ from joulie.simulation.cooling import (
     CoSimulation,
     DxPlant,
     LinearPlant,
+    co_simulate,
     cooling_energy_kwh,
     mean_cop,
     mean_pue,
@@ -95,7 +96,7 @@ def test_linear_proxy_follows_the_twins_estimate(load: float, outdoor_c: float, 
     assert output.room_k == 298.15
 
 
-class _Echo(LinearPlant):
+class _Echo(DxPlant):
     """Reports its input as its output, so that the order of exchange shows."""
 
     def step(self, it_w: float, outdoor_k: float, dt_s: float) -> CoolingOutput:
@@ -103,7 +104,7 @@ class _Echo(LinearPlant):
 
 
 def test_a_run_shows_outputs_one_step_late_and_the_first_one_twice() -> None:
-    series = run_plant(_Echo(1.0), np.array([10.0, 20.0, 30.0]), np.array([281.0, 282.0, 283.0]), 60.0)
+    series = run_plant(_Echo(), np.array([10.0, 20.0, 30.0]), np.array([281.0, 282.0, 283.0]), 60.0)
     assert series.cooling_w.tolist() == [10.0, 10.0, 20.0]
     assert series.room_k.tolist() == [281.0, 281.0, 282.0]
     assert series.outdoor_k.tolist() == [281.0, 282.0, 283.0]
@@ -191,3 +192,12 @@ def test_a_bad_value_in_a_series_is_found_before_the_plant_starts() -> None:
 def test_impossible_parameters_are_refused_by_name(bad: dict[str, float]) -> None:
     with pytest.raises(InvalidQuantityError, match=next(iter(bad))):
         DxParameters(**bad)
+
+
+def test_linear_plant_in_one_go_is_the_stepped_one() -> None:
+    plant = LinearPlant(1e6)
+    it_w, outdoor_k = np.array([1e5, 9e5, 5e5]), np.array([290.0, 305.0, 300.0])
+    whole = run_plant(plant, it_w, outdoor_k, 60.0)
+    stepped = co_simulate(plant, it_w.tolist(), outdoor_k, 60.0)
+    for name in ("room_k", "cooling_w", "cop"):
+        assert np.array_equal(getattr(whole, name), getattr(stepped, name)), name

@@ -26,27 +26,40 @@ class Engine:
     def __init__(self) -> None:
         self.calls: list[dict[str, object]] = []
 
-    def play(self, cluster, jobs, scheduler, *, n_steps, step_s, seed, queue, on_progress) -> Play:
+    def session(self, cluster, jobs, scheduler, *, n_steps, step_s, seed, queue) -> StandIn:
         self.calls.append({"jobs": jobs, "scheduler": scheduler, "seed": seed, "queue": queue})
-        zeros = np.zeros(n_steps, dtype=np.int64)
+        return StandIn(len(jobs), n_steps, step_s, queue is not None)
+
+
+class StandIn:
+    """A session that has been played before it is asked."""
+
+    def __init__(self, n_jobs: int, n_steps: int, step_s: float, queueing: bool) -> None:
+        self.n_jobs, self.n_steps, self.step_s, self.queueing = n_jobs, n_steps, step_s, queueing
+        self.it_w = IT_W[:n_steps]
+
+    def run(self, on_progress) -> None:
+        pass
+
+    def result(self) -> Play:
+        zeros = np.zeros(self.n_steps, dtype=np.int64)
         arrived, dropped = zeros.copy(), zeros.copy()
-        arrived[0], dropped[1] = len(jobs), 2
-        queueing = queue is not None
+        arrived[0], dropped[1] = self.n_jobs, 2
         return Play(
-            series=RunSeries(np.arange(n_steps) * step_s, IT_W[:n_steps], arrived, dropped, zeros, zeros, zeros),
+            series=RunSeries(np.arange(self.n_steps) * self.step_s, self.it_w, arrived, dropped, zeros, zeros, zeros),
             core_hours=12.0,
             gpu_hours=3.0,
             useful_work_kwh=4.0,
-            wait_min=np.array([0.0, 1.0, 2.0]) if queueing else None,
-            wakes=5 if queueing else None,
-            unfinished=0 if queueing else None,
+            wait_min=np.array([0.0, 1.0, 2.0]) if self.queueing else None,
+            wakes=5 if self.queueing else None,
+            unfinished=0 if self.queueing else None,
         )
 
 
 @pytest.fixture
 def engine(monkeypatch) -> Iterator[Engine]:
     stand_in = Engine()
-    monkeypatch.setattr(runner_module, "play", stand_in.play)
+    monkeypatch.setattr(runner_module, "Session", stand_in.session)
     monkeypatch.setattr(runner_module, "warm_up", lambda: None)
     monkeypatch.setattr(runner_module, "published_jobs", lambda seed, hours, rate: range(int(hours * 10)))
     return stand_in
@@ -164,3 +177,12 @@ def test_too_many_classes(engine):
 def test_an_fmu_needs_its_adapter(engine):
     with pytest.raises(ValueError, match="an FMU is run by its adapter"):
         runner(load_scenario("quick", ("cooling={fmu: {file: x.fmu}}",))).run("joulie", 1)
+
+
+def test_cooling_in_the_loop_is_cooling_afterwards() -> None:
+    after = runner(load_scenario("quick", ("hours=1.0", "cooling={dx: {}}"))).run("joulie", 1)
+    in_loop = runner(load_scenario("quick", ("hours=1.0", "cooling={dx: {}, coupling: in-loop}"))).run("joulie", 1)
+    assert in_loop.cooling is not None
+    assert after.cooling is not None
+    assert np.array_equal(in_loop.cooling.cooling_w, after.cooling.cooling_w)
+    assert np.array_equal(in_loop.series.it_w, after.series.it_w)

@@ -5,6 +5,7 @@ A plant is stepped through time behind `joulie.ports.CoolingPlant`, whether it i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
 from types import TracebackType
 from typing import Self
@@ -58,8 +59,22 @@ class LinearPlant(_BuiltInPlant):
     def step(self, it_w: float, outdoor_k: float, dt_s: float) -> CoolingOutput:
         """Outputs for these inputs; the step's length does not matter."""
         _check_inputs(it_w, outdoor_k, dt_s)
-        overhead = float(estimated_pue(linear_cooling_stress(it_w, self._rated_it_w, outdoor_k))) - 1.0
+        overhead = float(self._overhead(np.float64(it_w), np.float64(outdoor_k)))
         return CoolingOutput(cooling_w=it_w * overhead, room_k=self._room_k, cop=1.0 / overhead)
+
+    def series(self, it_w: FloatArray, outdoor_k: FloatArray) -> CoolingSeries:
+        """What `CoSimulation` over these inputs gives, in one go: without state there is nothing to step through."""
+        overhead = self._overhead(it_w, outdoor_k)
+        lagged = np.concatenate(([0], np.arange(len(it_w) - 1)))
+        return CoolingSeries(
+            outdoor_k=outdoor_k,
+            room_k=np.full(len(it_w), self._room_k),
+            cooling_w=(it_w * overhead)[lagged],
+            cop=(1.0 / overhead)[lagged],
+        )
+
+    def _overhead(self, it_w: FloatArray | np.float64, outdoor_k: FloatArray | np.float64) -> FloatArray:
+        return np.asarray(estimated_pue(linear_cooling_stress(it_w, self._rated_it_w, outdoor_k)) - 1.0)
 
 
 class DxPlant(_BuiltInPlant):
@@ -123,9 +138,27 @@ def run_plant(plant: CoolingPlant, it_w: FloatArray, outdoor_k: FloatArray, dt_s
     positive("dt_s", dt_s)
     if it_w.ndim != 1 or it_w.shape != outdoor_k.shape:
         raise InvalidQuantityError("outdoor_k", f"needs one value a step, got {outdoor_k.shape} for {it_w.shape}")
+    if isinstance(plant, LinearPlant):
+        return plant.series(it_w, outdoor_k)
+    return co_simulate(plant, it_w.tolist(), outdoor_k, dt_s)
+
+
+def co_simulate(plant: CoolingPlant, it_w: Iterable[float], outdoor_k: FloatArray, dt_s: float) -> CoolingSeries:
+    """Cool a run as its IT power arrives, step by step: `CoSimulation` over a stream.
+
+    Args:
+        plant: a plant that is not running; it is started and released here, also after a failure.
+        it_w: IT power of each step, W; asked for one at a time, so that it may be computed on the way.
+        outdoor_k: outdoor temperature of each step, K, shape ``(n_steps,)``.
+        dt_s: length of a step, s.
+
+    Raises:
+        InvalidQuantityError: an input is not finite or out of range.
+        CoolingPlantError: the plant cannot be used, or failed on the way.
+    """
     with plant:
         exchange = CoSimulation(plant, dt_s).exchange
-        rows = [exchange(power_w, air_k) for power_w, air_k in zip(it_w.tolist(), outdoor_k.tolist(), strict=True)]
+        rows = [exchange(power_w, air_k) for power_w, air_k in zip(it_w, outdoor_k.tolist(), strict=True)]
     cooling_w, room_k, cop = np.array(rows, dtype=np.float64).reshape(-1, 3).T.copy()
     return CoolingSeries(outdoor_k=outdoor_k, room_k=room_k, cooling_w=cooling_w, cop=cop)
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
 from joulie.domain.jobs import JobColumns, JobTableError, JobTableSpec
-from joulie.domain.units import SECONDS_PER_HOUR, WATTS_PER_KW, BoolArray, IntArray, joules_to_kwh
+from joulie.domain.units import SECONDS_PER_HOUR, WATTS_PER_KW, BoolArray, FloatArray, IntArray, joules_to_kwh
 from joulie.ports import CoolingPlant
 from joulie.simulation import cooling as plants
 from joulie.simulation.cluster import Cluster, NodePool
-from joulie.simulation.engine import Play, QueueSettings, play
+from joulie.simulation.engine import Play, QueueSettings, Session, play
 from joulie.simulation.results import CoolingSeries, Run, RunRecord
 from joulie.simulation.scenario import Scenario, Workload
 from joulie.simulation.workload import JobTable, published_jobs, thinned
@@ -27,6 +27,7 @@ PlantFactory = Callable[[Scenario], CoolingPlant | None]
 OnProgress = Callable[[int, int], None]
 """Told (steps done, steps in all)."""
 
+PROGRESS_STEPS = 100
 _SETTLING_H = 2.0
 _QUEUE_WINDOW_END_H = 24.0
 _CLASSES_MAX = np.iinfo(np.int8).max
@@ -117,7 +118,7 @@ class Runner:
         plant = self._open_plant(scenario)  # a plant that cannot be used is known before the long part
         jobs = self.jobs(seed)
         start = self._clock()
-        played = play(
+        session = Session(
             scenario.cluster,
             jobs.table,
             scheduler,
@@ -125,12 +126,18 @@ class Runner:
             step_s=scenario.step_s,
             seed=seed,
             queue=scenario.queue if scenario.mode == "queue" else None,
-            on_progress=on_progress,
         )
-        cooled = None
-        if plant is not None:
+        if plant is None:
+            session.run(on_progress)
+            cooled = None
+        else:
             outdoor_k = scenario.climate.outdoor_k(scenario.n_steps, scenario.step_s, np.random.default_rng(seed + 1))
-            cooled = plants.run_plant(plant, played.series.it_w, outdoor_k, scenario.step_s)
+            if scenario.cooling.coupling == "in-loop":
+                cooled = _cool_in_loop(session, plant, outdoor_k, scenario.step_s, on_progress)
+            else:
+                session.run(on_progress)
+                cooled = plants.run_plant(plant, session.it_w, outdoor_k, scenario.step_s)
+        played = session.result()
         seconds = jobs.seconds + self._clock() - start
         record = _record(
             scenario, scheduler, seed, n_jobs=len(jobs.table), played=played, cooled=cooled, seconds=seconds
@@ -164,6 +171,22 @@ def warm_up() -> None:
     jobs = published_jobs(0, 0.01)
     for queue in (None, QueueSettings()):
         play(cluster, jobs, "joulie", n_steps=2, seed=0, queue=queue)
+
+
+def _cool_in_loop(
+    session: Session, plant: CoolingPlant, outdoor_k: FloatArray, step_s: float, on_progress: OnProgress | None
+) -> CoolingSeries:
+    """Play the session and its plant in turn, a step at a time."""
+    n_steps = len(outdoor_k)
+
+    def it_w() -> Iterator[float]:
+        for step in range(n_steps):
+            session.advance(step, step + 1)
+            if on_progress is not None and (step + 1) % PROGRESS_STEPS == 0:
+                on_progress(step + 1, n_steps)
+            yield float(session.it_w[step])
+
+    return plants.co_simulate(plant, it_w(), outdoor_k, step_s)
 
 
 def _job_table(columns: JobColumns, within: BoolArray, workload: Workload) -> JobTable:

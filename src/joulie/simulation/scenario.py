@@ -230,11 +230,17 @@ class FmuCooling(_Model):
 
 
 class Cooling(_Shorthand):
-    """The cooling plant: at most one of `linear`, `dx` and `fmu`; or the words none, linear, dx."""
+    """The cooling plant: at most one of `linear`, `dx` and `fmu`; or the words none, linear, dx.
+
+    `coupling` says when it runs: over the finished run, or in the loop, a step of the cluster and a step of the plant
+    in turn. Both give the same numbers as long as no decision reads the plant; in the loop a plant that fails ends the
+    run at once.
+    """
 
     linear: LinearCooling | None = None
     dx: DxParameters | None = None
     fmu: FmuCooling | None = None
+    coupling: Literal["after", "in-loop"] = "after"
 
     @classmethod
     def _spell_out(cls, text: str) -> Mapping[str, Any]:

@@ -109,12 +109,7 @@ def play(
         UnknownSchedulerError: no scheduler of that name.
     """
     session = Session(cluster, jobs, scheduler, n_steps=n_steps, step_s=step_s, seed=seed, queue=queue)
-    chunk = n_steps if on_progress is None else max(1, n_steps // 100)
-    for first in range(0, n_steps, chunk):
-        last = min(n_steps, first + chunk)
-        session.advance(first, last)
-        if on_progress is not None:
-            on_progress(last, n_steps)
+    session.run(on_progress)
     return session.result()
 
 
@@ -200,6 +195,16 @@ class Session:
             first,
             last,
         )
+
+    def run(self, on_progress: Callable[[int, int], None] | None = None) -> None:
+        """Play all steps of a fresh session, some hundred times telling (steps done, steps in all)."""
+        n_steps = self._n_steps
+        chunk = n_steps if on_progress is None else max(1, n_steps // 100)
+        for first in range(0, n_steps, chunk):
+            last = min(n_steps, first + chunk)
+            self.advance(first, last)
+            if on_progress is not None:
+                on_progress(last, n_steps)
 
     @property
     def it_w(self) -> FloatArray:

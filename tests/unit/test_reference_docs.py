@@ -1,0 +1,41 @@
+"""The generated reference pages say what the code says."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "generate_reference.py"
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_reference", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["cli.md", "scenario.md"])
+def test_page_is_what_the_code_would_write(generator: ModuleType, name: str) -> None:
+    written = (generator.REFERENCE / name).read_text(encoding="utf-8")
+    assert written == generator.pages()[name], "run: .venv/bin/python scripts/generate_reference.py"
+
+
+def test_every_command_and_option_is_there(generator: ModuleType) -> None:
+    page = generator.pages()["cli.md"]
+    for heading in ("## joulie simulate", "## joulie sweep", "### joulie bench parity", "### joulie fmu build"):
+        assert f"\n{heading}\n" in page
+    assert "- `--cooling none|linear|dx|FILE.fmu`: Cooling plant." in page
+
+
+def test_every_key_is_there_with_its_meaning(generator: ModuleType) -> None:
+    page = generator.pages()["scenario.md"]
+    assert "| `drain_hours` | number from 0 | `0.0` | time after the arrivals for the queue to empty, h;" in page
+    assert "| `cpu_max_w` | number | required | CPU power of one node at full load, W. |" in page
+    assert "Instead of a mapping: `none`, `linear`, `dx`." in page
