@@ -3,8 +3,6 @@
 Source: "Scoring Formula Validation", Joulie documentation; exact values of seed 42 by the experiment's own procedure.
 """
 
-from time import perf_counter
-
 import pytest
 
 from joulie.simulation.runner import Runner
@@ -67,7 +65,7 @@ HYBRID-t25-adap | -6.16% | -4.52% | +3.00% | -136,928 | -18.38% | -8.31% | 8/8
 @pytest.fixture(scope="module")
 def records():
     """All runs of the published sweep."""
-    runner = Runner(load_scenario("published-2500"), clock=perf_counter)
+    runner = Runner(load_scenario("published-2500"), clock=float)
     tasks = plan([PUBLISHED_BASELINE, *PUBLISHED_LABELS], SWEEP_SEEDS)
     return [runner.run(task.scheduler, task.seed).record for task in tasks]
 

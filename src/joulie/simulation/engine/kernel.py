@@ -250,7 +250,7 @@ def _measure(pools: Pools, rules: Rules, nodes: Nodes, scratch: Scratch, indexes
         nodes.ring_w[node, column] = nodes.power_w[node]
         nodes.still_steps[node] += 1
         # Equal samples have no trend, whatever rounding would make of them.
-        level = nodes.still_steps[node] >= count
+        level = nodes.still_steps[node] >= count or rules.trend == TREND_NONE
         slope = 0.0 if level else least_squares_slope(nodes.ring_w[node], first, count)
         nodes.trend_w_per_min[node] = slope / rules.step_min
         nodes.trend_points[node] = _trend_points(pools, rules, nodes, node, scale)

@@ -1,0 +1,146 @@
+"""Writes the reference pages that come from the code: the command line and the scenario schema.
+
+Run it after a change of an option or of the scenario; a test compares the pages with what it would write.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from joulie.apps.cli.main import cli
+from joulie.simulation.scenario_files import json_schema
+
+REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
+_GENERATED = "<!-- Written by scripts/generate_reference.py: change the code, then run it again. -->"
+_USAGE_WIDTH = 100
+
+
+def pages() -> dict[str, str]:
+    """Every generated page by its file name."""
+    return {"cli.md": cli_page(), "scenario.md": scenario_page(json_schema())}
+
+
+def cli_page() -> str:
+    """All commands with their arguments and options."""
+    intro = [
+        "# Command line",
+        _GENERATED,
+        "Every command has `--help`. Tables, and JSON or YAML with `-o`, go to standard output; progress and notes to"
+        " standard error. A mistake of the user gives one line a mistake and exit status 2; an interruption, 130.",
+    ]
+    return _joined([*intro, *_command(cli, click.Context(cli, info_name="joulie", terminal_width=_USAGE_WIDTH), 2)])
+
+
+def _command(command: click.Command, context: click.Context, level: int) -> Iterator[str]:
+    """A command and those below it, as blocks of Markdown."""
+    if context.parent is not None:
+        yield f"{'#' * level} {context.command_path}"
+    yield f"```\n{command.get_usage(context)}\n```"
+    if command.help:
+        yield inspect.cleandoc(command.help)
+    yield "\n".join(
+        f"- `{names}`: {text}"
+        for option in command.params
+        if isinstance(option, click.Option)
+        for names, text in [option.get_help_record(context) or ("", "")]
+    )
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            below = click.Context(child, info_name=name, parent=context, terminal_width=_USAGE_WIDTH)
+            yield from _command(child, below, level + (context.parent is not None))
+
+
+def scenario_page(schema: Mapping[str, Any]) -> str:
+    """Every key of a scenario with its type, default and meaning."""
+    blocks = [
+        "# Scenario",
+        _GENERATED,
+        "A scenario is a YAML file with the keys below; unknown ones are refused. `joulie scenario schema` prints the"
+        " JSON Schema for editors, `joulie scenario validate FILE` checks a file.",
+        *_model(schema),
+    ]
+    for name, part in sorted(schema["$defs"].items()):
+        blocks += [f"## {name}", *_model(part)]
+    return _joined(blocks)
+
+
+def _model(part: Mapping[str, Any]) -> Iterator[str]:
+    """One model: what it is, what may stand for it, and its keys."""
+    shorthands = [option for option in part.get("anyOf", ()) if option.get("type") != "object"]
+    model = next((option for option in part.get("anyOf", ()) if option.get("type") == "object"), part)
+    text, _, rest = inspect.cleandoc(model.get("description", "")).partition("\n\nAttributes:\n")
+    yield text.partition("\n\nRaises:\n")[0].replace("``", "`")
+    if shorthands:
+        yield f"Instead of a mapping: {' or '.join(_type(option) for option in shorthands)}."
+    meanings = _attributes(rest)
+    required = model.get("required", ())
+    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    for key, value in model["properties"].items():
+        default = "required" if key in required else _default(value)
+        rows.append(f"| `{key}` | {_type(value)} | {default} | {value.get('description') or meanings.get(key, '')} |")
+    yield "\n".join(rows)
+
+
+def _attributes(text: str) -> dict[str, str]:
+    """Meaning of each attribute of a docstring's section."""
+    section = text.partition("\n\n")[0]
+    return {match[1]: " ".join(match[2].split()) for match in re.finditer(r"^ +(\w+): ((?:.|\n {8})+)", section, re.M)}
+
+
+def _type(value: Mapping[str, Any]) -> str:
+    """A JSON Schema type in words."""
+    if "$ref" in value:
+        name = value["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in value:
+        return " or ".join(_type(option) for option in value["anyOf"] if option.get("type") != "null")
+    if "enum" in value:
+        return ", ".join(f"`{item}`" for item in value["enum"])
+    if value["type"] == "array":
+        return f"list of {_type(value['items']).replace('number', 'numbers')}"
+    if value["type"] == "object":
+        names = value.get("propertyNames", {}).get("enum")
+        keys = f" from {', '.join(f'`{name}`' for name in names)}" if names else ""
+        return f"mapping{keys} to {_type(value['additionalProperties'])}"
+    words = {"string": "text", "integer": "whole number", "number": "number"}
+    return words[value["type"]] + _bounds(value)
+
+
+def _bounds(value: Mapping[str, Any]) -> str:
+    if "maximum" in value:
+        return f", {value['minimum']:g} to {value['maximum']:g}"
+    if "exclusiveMinimum" in value:
+        return f" above {value['exclusiveMinimum']:g}"
+    return f" from {value['minimum']:g}" if "minimum" in value else ""
+
+
+def _default(value: Mapping[str, Any]) -> str:
+    """The default as YAML would say it; that of a nested model stands with that model."""
+    default = value.get("default")
+    if default is None or isinstance(default, dict) or default == "":
+        return ""
+    return f"`{json.dumps(default, ensure_ascii=False)}`".replace('"', "")
+
+
+def _joined(blocks: list[str]) -> str:
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def main() -> None:
+    """Write the pages."""
+    REFERENCE.mkdir(parents=True, exist_ok=True)
+    for name, text in pages().items():
+        (REFERENCE / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
