@@ -105,7 +105,7 @@ class CoSimulation:
 
     At the time of a step the plant knows the inputs up to then: what `exchange` returns for step k is the output of
     the plant step that ended there, under the inputs of step k - 1. Step 0 shows the plant's first output. With this
-    convention the published figures come out to every printed digit.
+    convention mean PUE, COP and cooling energy of the published runs come out as the public plant gives them.
     """
 
     def __init__(self, plant: CoolingPlant, dt_s: float) -> None:

@@ -18,8 +18,8 @@ class RunRecord:
         std_kw: sample standard deviation of IT power; in mode queue over hours 2-24.
         std_after_2h_kw: the same without the first two hours.
         p99_ramp_kw: 99th percentile of the absolute difference of successive steps; in mode queue over hours 2-24.
-        core_hours: cores x hours of the jobs, as far as they ran.
-        useful_work_kwh: utilisation-weighted work, see docs/experiments/honest-metrics.md.
+        core_hours: cores x duration of the jobs that started, to their end.
+        useful_work_kwh: utilisation-weighted work within the run, see docs/experiments/honest-metrics.md.
         seconds: wall time of the run with its job generation, without compilation.
     """
 

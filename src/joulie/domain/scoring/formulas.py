@@ -3,7 +3,7 @@
 Every function takes scalars or arrays that broadcast, does no checks and keeps the operations in the published order:
 the same source serves one node, ten thousand, and the simulator's compiled loops (which is why it is written with
 `np.minimum` and `np.maximum` and nothing cleverer). Inputs are checked once where they enter, in
-`joulie.domain.scoring.fleet`.
+`joulie.domain.scoring.placement`.
 
 Sources: "Scoring Formula Validation", Joulie documentation (formulas, weights, trend scales); kube-scheduler's
 NodeResourcesFit plugin (MostAllocated, LeastAllocated); PWR: "Power- and fragmentation-aware online scheduling for GPU

@@ -10,16 +10,17 @@ active list for power trends), and the best node is found by index (see `search`
 
 from __future__ import annotations
 
-import numpy as np
-
 from joulie.domain.scoring import formulas
 from joulie.domain.units import FloatArray
-from joulie.simulation.compiled import compilable, compiled
+from joulie.simulation.compiled import compilable, compiled, compiled_inner
+from joulie.simulation.engine import energy
 from joulie.simulation.engine.index import insert, next_member, remove
+from joulie.simulation.engine.power import add_job_power, node_power_w
 from joulie.simulation.engine.search import choose, join_class, leave_class, refresh_leaves, uses_tree, write_leaf
 from joulie.simulation.engine.state import (
     AWAKE,
     BY_CLASS,
+    BY_ENERGY,
     N_ACTIVE,
     N_WAITING,
     NEXT_JOB,
@@ -29,78 +30,48 @@ from joulie.simulation.engine.state import (
     TREND_NONE,
     TREND_TDP,
     WAKES,
-    ClassOrder,
-    Indexes,
-    Jobs,
     Links,
     Nodes,
     Pools,
-    Record,
     Rules,
+    Run,
     Scratch,
-    Shapes,
 )
 
 for _formula in (formulas.clamp, formulas.trend_points, formulas.tdp_trend_points):
     compilable(_formula)
 
 
-@compiled
+@compiled_inner
 def least_squares_slope(ring: FloatArray, first: int, count: int) -> float:
     """Slope by step of the `count` latest ring entries, oldest first; `first` is the column of the oldest.
 
-    A single entry has slope zero. The denominator is the sum of the squared offsets from the middle step.
+    A single entry has slope zero. The order of operations is the published one: entries are taken as differences from
+    their mean, although that changes nothing but the rounding.
     """
     if count < 2:
         return 0.0
+    mean = 0.0
+    for column in range(first, count):
+        mean += ring[column]
+    for column in range(first):
+        mean += ring[column]
+    mean /= count
     offset = (1.0 - count) / 2.0
     numerator = 0.0
     for column in range(first, count):
-        numerator += offset * ring[column]
+        numerator += offset * (ring[column] - mean)
         offset += 1.0
     for column in range(first):
-        numerator += offset * ring[column]
+        numerator += offset * (ring[column] - mean)
         offset += 1.0
     return float(numerator / (count * (count * count - 1.0) / 12.0))
 
 
-@compiled
-def node_power_w(pools: Pools, nodes: Nodes, rules: Rules, node: int) -> float:
-    """Power of a node from the sums over its jobs, W."""
-    pool = nodes.pool[node]
-    if nodes.asleep[node]:
-        return float(pools.cpu_max_w[pool] * rules.sleep_fraction)
-    busy = nodes.first_job[node] >= 0
-    power = nodes.cpu_sum_w[node] + (rules.busy_fraction if busy else rules.empty_fraction) * pools.cpu_max_w[pool]
-    if pools.gpus[pool] > 0:
-        power += nodes.gpu_sum_w[node] + pools.gpu_idle_w[pool] * nodes.free_gpus[node]
-    return float(power)
-
-
-@compiled
-def _job_cpu_w(pools: Pools, rules: Rules, pool: int, cores: int, util: float) -> float:
-    if rules.w_per_core > 0.0:
-        return rules.w_per_core * cores * util
-    return float(pools.cpu_max_w[pool] * 0.7 * (cores / pools.cores[pool]) * util)
-
-
-@compiled
-def _add_job_power(pools: Pools, shapes: Shapes, jobs: Jobs, rules: Rules, nodes: Nodes, node: int, job: int) -> None:
-    """Add a job's terms to its node's sums."""
-    pool = nodes.pool[node]
-    shape = jobs.shape[job]
-    nodes.cpu_sum_w[node] += _job_cpu_w(pools, rules, pool, shapes.cores[shape], jobs.cpu_util[job])
-    gpus = shapes.gpus[shape]
-    if gpus > 0:
-        coeff = rules.gpu_performance_coeff if shapes.performance[shape] else rules.gpu_standard_coeff
-        nodes.gpu_sum_w[node] += gpus * pools.gpu_max_w[pool] * coeff * jobs.gpu_util[job]
-
-
-@compiled
-def _recount(
-    pools: Pools, shapes: Shapes, jobs: Jobs, rules: Rules, nodes: Nodes, links: Links, node: int, step: int
-) -> int:
+@compiled_inner
+def _recount(run: Run, node: int, step: int) -> int:
     """Unlink the jobs of `node` that end by `step` and sum up those left, in placement order; returns how many left."""
+    pools, shapes, jobs, nodes, links = run.pools, run.shapes, run.jobs, run.nodes, run.links
     pool = nodes.pool[node]
     nodes.cpu_sum_w[node] = 0.0
     nodes.gpu_sum_w[node] = 0.0
@@ -114,6 +85,8 @@ def _recount(
         following = links.next_on_node[job]
         if links.end_step[job] <= step:
             left += 1
+            if run.rules.family == BY_ENERGY:
+                energy.note_end(run, job)
         else:
             if previous < 0:
                 nodes.first_job[node] = job
@@ -122,7 +95,7 @@ def _recount(
             previous = job
             nodes.free_cores[node] -= shapes.cores[jobs.shape[job]]
             nodes.free_gpus[node] -= shapes.gpus[jobs.shape[job]]
-            _add_job_power(pools, shapes, jobs, rules, nodes, node, job)
+            add_job_power(pools, shapes, jobs, run.rules, nodes, node, job)
         job = following
     nodes.last_job[node] = previous
     if previous >= 0:
@@ -130,7 +103,7 @@ def _recount(
     return left
 
 
-@compiled
+@compiled_inner
 def _activate(nodes: Nodes, scratch: Scratch, node: int) -> None:
     if not nodes.active[node]:
         nodes.active[node] = True
@@ -138,7 +111,7 @@ def _activate(nodes: Nodes, scratch: Scratch, node: int) -> None:
         scratch.counters[N_ACTIVE] += 1
 
 
-@compiled
+@compiled_inner
 def _set_power(pools: Pools, rules: Rules, nodes: Nodes, scratch: Scratch, node: int) -> None:
     """Bring a node's power up to date; a change starts its stillness anew."""
     power = node_power_w(pools, nodes, rules, node)
@@ -148,20 +121,10 @@ def _set_power(pools: Pools, rules: Rules, nodes: Nodes, scratch: Scratch, node:
         _activate(nodes, scratch, node)
 
 
-@compiled
-def _end_jobs(
-    pools: Pools,
-    shapes: Shapes,
-    jobs: Jobs,
-    rules: Rules,
-    order: ClassOrder,
-    nodes: Nodes,
-    links: Links,
-    scratch: Scratch,
-    indexes: Indexes,
-    step: int,
-) -> None:
+@compiled_inner
+def _end_jobs(run: Run, step: int) -> None:
     """Let the jobs that end now leave their nodes."""
+    pools, rules, nodes, links, scratch = run.pools, run.rules, run.nodes, run.links, run.scratch
     n_touched = 0
     job = links.ending_head[step]
     while job >= 0:
@@ -175,10 +138,10 @@ def _end_jobs(
         node = scratch.touched_list[which]
         scratch.touched[node] = False
         if rules.family == BY_CLASS:
-            leave_class(pools, order, indexes, nodes, node)
-        scratch.counters[RUNNING] -= _recount(pools, shapes, jobs, rules, nodes, links, node, step)
+            leave_class(pools, run.order, run.indexes, nodes, node)
+        scratch.counters[RUNNING] -= _recount(run, node, step)
         if rules.family == BY_CLASS:
-            join_class(pools, order, indexes, nodes, node)
+            join_class(pools, run.order, run.indexes, nodes, node)
         if nodes.first_job[node] < 0:
             nodes.empty_step[node] = step
             if rules.queueing and not nodes.dozing[node]:
@@ -187,7 +150,7 @@ def _end_jobs(
         _activate(nodes, scratch, node)
 
 
-@compiled
+@compiled_inner
 def _doze(rules: Rules, nodes: Nodes, links: Links, node: int) -> None:
     """Note when an empty node may fall asleep; it stands in one list at a time."""
     step = nodes.empty_step[node] + rules.sleep_after_steps
@@ -197,9 +160,10 @@ def _doze(rules: Rules, nodes: Nodes, links: Links, node: int) -> None:
         nodes.dozing[node] = True
 
 
-@compiled
-def _fall_asleep(pools: Pools, rules: Rules, nodes: Nodes, links: Links, scratch: Scratch, step: int) -> None:
+@compiled_inner
+def _fall_asleep(run: Run, step: int) -> None:
     """Put nodes to sleep that have been empty long enough; those that were busy in between doze on."""
+    rules, nodes, links = run.rules, run.nodes, run.links
     node = links.dozing_head[step]
     while node >= 0:
         following = links.next_dozing[node]
@@ -209,12 +173,12 @@ def _fall_asleep(pools: Pools, rules: Rules, nodes: Nodes, links: Links, scratch
                 _doze(rules, nodes, links, node)
             else:
                 nodes.asleep[node] = True
-                scratch.counters[AWAKE] -= 1
-                _set_power(pools, rules, nodes, scratch, node)
+                run.scratch.counters[AWAKE] -= 1
+                _set_power(run.pools, rules, nodes, run.scratch, node)
         node = following
 
 
-@compiled
+@compiled_inner
 def _trend_points(pools: Pools, rules: Rules, nodes: Nodes, node: int, scale: float) -> float:
     if rules.trend == TREND_TDP:
         peak_w = pools.peak_w[nodes.pool[node]]
@@ -224,9 +188,10 @@ def _trend_points(pools: Pools, rules: Rules, nodes: Nodes, node: int, scale: fl
     return float(formulas.trend_points(nodes.trend_w_per_min[node], scale, rules.trend_low, rules.trend_high))
 
 
-@compiled
-def _measure(pools: Pools, rules: Rules, nodes: Nodes, scratch: Scratch, indexes: Indexes, step: int) -> None:
+@compiled_inner
+def _measure(run: Run, step: int) -> None:
     """Push power into the rings, derive trends and their points, and bring the trees up to date."""
+    pools, rules, nodes, scratch, indexes = run.pools, run.rules, run.nodes, run.scratch, run.indexes
     total_w = 0.0
     for node in range(len(nodes.power_w)):
         total_w += nodes.power_w[node]
@@ -270,37 +235,28 @@ def _measure(pools: Pools, rules: Rules, nodes: Nodes, scratch: Scratch, indexes
 
 
 @compiled
-def prepare(pools: Pools, rules: Rules, order: ClassOrder, nodes: Nodes, indexes: Indexes) -> None:
+def prepare(run: Run) -> None:
     """Put an empty cluster into its initial state: every node on standby, power and indexes filled in."""
+    pools, rules, nodes, indexes = run.pools, run.rules, run.nodes, run.indexes
     for node in range(len(nodes.pool)):
         nodes.power_w[node] = node_power_w(pools, nodes, rules, node)
         nodes.ring_w[node, :] = nodes.power_w[node]
         nodes.standby[node] = True
         insert(indexes.standby, nodes.pool[node], node - pools.start[nodes.pool[node]])
         if rules.family == BY_CLASS:
-            join_class(pools, order, indexes, nodes, node)
+            join_class(pools, run.order, indexes, nodes, node)
+        if rules.family == BY_ENERGY:
+            insert(run.energy.resting, nodes.pool[node], node - pools.start[nodes.pool[node]])
     if uses_tree(rules):
         for pool in range(len(pools.cores)):
             write_leaf(pools, rules, nodes, indexes, pools.start[pool], True)
 
 
-@compiled
-def _place(
-    pools: Pools,
-    shapes: Shapes,
-    jobs: Jobs,
-    rules: Rules,
-    order: ClassOrder,
-    nodes: Nodes,
-    links: Links,
-    scratch: Scratch,
-    indexes: Indexes,
-    record: Record,
-    job: int,
-    node: int,
-    step: int,
-) -> None:
+@compiled_inner
+def _place(run: Run, job: int, node: int, step: int) -> None:
     """Put a job on a node: allocation, power and indexes follow at once, trends with the next step."""
+    pools, shapes, jobs, rules = run.pools, run.shapes, run.jobs, run.rules
+    nodes, links, scratch, indexes = run.nodes, run.links, run.scratch, run.indexes
     pool = nodes.pool[node]
     start = step
     if nodes.asleep[node]:
@@ -308,13 +264,15 @@ def _place(
         start += rules.wake_steps
         scratch.counters[AWAKE] += 1
         scratch.counters[WAKES] += 1
+    if rules.family == BY_ENERGY:
+        energy.note_start(run, job, node, start - step)
     if rules.family == BY_CLASS:
-        leave_class(pools, order, indexes, nodes, node)
+        leave_class(pools, run.order, run.indexes, nodes, node)
     shape = jobs.shape[job]
     nodes.free_cores[node] -= shapes.cores[shape]
     nodes.free_gpus[node] -= shapes.gpus[shape]
     if rules.family == BY_CLASS:
-        join_class(pools, order, indexes, nodes, node)
+        join_class(pools, run.order, run.indexes, nodes, node)
     links.next_on_node[job] = -1
     if nodes.first_job[node] < 0:
         nodes.cpu_sum_w[node] = 0.0
@@ -324,13 +282,13 @@ def _place(
         links.next_on_node[nodes.last_job[node]] = job
     nodes.last_job[node] = job
     links.node_of_job[job] = node
-    record.start_step[job] = start
+    run.record.start_step[job] = start
     end = start + jobs.length_steps[job]
     links.end_step[job] = end
     if end < len(links.ending_head):
         links.next_ending[job] = links.ending_head[end]
         links.ending_head[end] = job
-    _add_job_power(pools, shapes, jobs, rules, nodes, node, job)
+    add_job_power(pools, shapes, jobs, rules, nodes, node, job)
     _set_power(pools, rules, nodes, scratch, node)
     _activate(nodes, scratch, node)
     # The step's sample is corrected, so that a new power has been there for one sample already.
@@ -349,61 +307,66 @@ def _place(
                 write_leaf(pools, rules, nodes, indexes, pools.start[pool] + following, True)
 
 
+@compiled_inner
+def _try(run: Run, job: int, step: int) -> bool:
+    """Place a job if there is a node for it that its scheduler will take now."""
+    shape = run.jobs.shape[job]
+    # Placing only takes room: a shape that found none in this step finds none later in it.
+    if run.scratch.refused_step[shape] == step:
+        return False
+    node = energy.least_energy(run, job, step) if run.rules.family == BY_ENERGY else choose(run, shape)
+    if node < 0:
+        run.scratch.refused_step[shape] = step
+        return False
+    if run.energy_rules.governed and energy.holds_back(run, job, node, step):
+        return False
+    _place(run, job, node, step)
+    return True
+
+
+@compiled_inner
+def _start_jobs(run: Run, step: int) -> None:
+    """Take in the jobs that arrive and start what can start, the longest waiting first."""
+    jobs, scratch, record = run.jobs, run.scratch, run.record
+    waiting = scratch.counters[N_WAITING]
+    while scratch.counters[NEXT_JOB] < len(jobs.first_step) and jobs.first_step[scratch.counters[NEXT_JOB]] <= step:
+        scratch.waiting[waiting] = scratch.counters[NEXT_JOB]
+        scratch.counters[NEXT_JOB] += 1
+        waiting += 1
+        record.arrived[step] += 1
+    if run.energy_rules.governed:
+        energy.put_heavy_last(run, waiting, step)
+    left = 0
+    for which in range(waiting):
+        job = scratch.waiting[which]
+        if not _try(run, job, step):
+            scratch.waiting[left] = job
+            left += 1
+    if run.energy_rules.governed:
+        energy.restore_order(run, left)
+    if run.rules.queueing:
+        scratch.counters[N_WAITING] = left
+        record.waiting[step] = left
+    else:
+        record.dropped[step] = left
+
+
 @compiled
-def advance(
-    pools: Pools,
-    shapes: Shapes,
-    jobs: Jobs,
-    rules: Rules,
-    order: ClassOrder,
-    nodes: Nodes,
-    links: Links,
-    scratch: Scratch,
-    indexes: Indexes,
-    record: Record,
-    rng: np.random.Generator,
-    first_step: int,
-    last_step: int,
-) -> None:
+def advance(run: Run, first_step: int, last_step: int) -> None:
     """Play the steps ``first_step <= step < last_step`` on the given state."""
-    stack = scratch.stack
     for step in range(first_step, last_step):
-        _end_jobs(pools, shapes, jobs, rules, order, nodes, links, scratch, indexes, step)
-        if rules.queueing:
-            _fall_asleep(pools, rules, nodes, links, scratch, step)
-        _measure(pools, rules, nodes, scratch, indexes, step)
-        arrived = 0
-        dropped = 0
-        waiting = scratch.counters[N_WAITING]
-        while scratch.counters[NEXT_JOB] < len(jobs.first_step) and jobs.first_step[scratch.counters[NEXT_JOB]] <= step:
-            scratch.waiting[waiting] = scratch.counters[NEXT_JOB]
-            scratch.counters[NEXT_JOB] += 1
-            waiting += 1
-            arrived += 1
-        still_waiting = 0
-        for which in range(waiting):
-            job = scratch.waiting[which]
-            shape = jobs.shape[job]
-            node = -1
-            # Placing only takes room: a shape that found none in this step finds none later in it.
-            if scratch.refused_step[shape] != step:
-                node = choose(pools, shapes, rules, order, nodes, indexes, stack, rng, shape)
-            if node >= 0:
-                _place(pools, shapes, jobs, rules, order, nodes, links, scratch, indexes, record, job, node, step)
-            else:
-                scratch.refused_step[shape] = step
-                if rules.queueing:
-                    scratch.waiting[still_waiting] = job
-                    still_waiting += 1
-                else:
-                    dropped += 1
-        scratch.counters[N_WAITING] = still_waiting
+        _end_jobs(run, step)
+        if run.rules.queueing:
+            _fall_asleep(run, step)
+        _measure(run, step)
+        if run.rules.family == BY_ENERGY:
+            energy.observe(run, step)
+        _start_jobs(run, step)
         total_w = 0.0
-        for node in range(len(nodes.power_w)):
-            total_w += nodes.power_w[node]
-        record.it_w[step] = total_w
-        record.arrived[step] = arrived
-        record.dropped[step] = dropped
-        record.running[step] = scratch.counters[RUNNING]
-        record.waiting[step] = still_waiting
-        record.awake_nodes[step] = scratch.counters[AWAKE]
+        for node in range(len(run.nodes.power_w)):
+            total_w += run.nodes.power_w[node]
+        run.record.it_w[step] = total_w
+        run.record.running[step] = run.scratch.counters[RUNNING]
+        run.record.awake_nodes[step] = run.scratch.counters[AWAKE]
+        if run.rules.family == BY_ENERGY:
+            energy.close_minute(run, total_w)

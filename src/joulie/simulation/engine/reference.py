@@ -15,7 +15,8 @@ from joulie.domain.marginal import gpu_coefficient
 from joulie.domain.scoring.placement import SCORERS, Demand, Fleet, Placement, place, place_at_random
 from joulie.domain.units import FloatArray
 from joulie.simulation.cluster import Cluster
-from joulie.simulation.engine.play import Play, QueueSettings, summarise, whole_steps
+from joulie.simulation.engine.layout import QueueSettings, whole_steps
+from joulie.simulation.engine.play import Play, summarise
 from joulie.simulation.engine.schedulers import UnknownSchedulerError
 from joulie.simulation.results import RunSeries
 from joulie.simulation.workload import JobTable
@@ -203,10 +204,11 @@ def _slope(samples: npt.NDArray[np.float64]) -> FloatArray:
     count = len(samples)
     if count < 2:
         return np.zeros(samples.shape[1:])
+    mean = samples.sum(axis=0) / count
     numerator = np.zeros(samples.shape[1:])
     denominator = 0.0
     for step, sample in enumerate(samples):
         offset = step - (count - 1) / 2.0
-        numerator += offset * sample
+        numerator += offset * (sample - mean)
         denominator += offset**2
     return np.where(np.all(samples == samples[0], axis=0), 0.0, numerator / denominator)

@@ -35,6 +35,8 @@ class Scheduler:
         trend_high: upper limit of the trend's points.
         gpu_penalty: whether jobs without GPUs lose points on nodes with GPUs.
         packs_by_power: family BY_KEY packs by power instead of by allocation.
+        governed: family BY_ENERGY with the ramp governor, which needs a queue to hold jobs in.
+        oracle: family BY_ENERGY knows durations instead of learning them: a yardstick, not a policy.
     """
 
     family: int
@@ -43,6 +45,8 @@ class Scheduler:
     trend_high: float = 0.0
     gpu_penalty: bool = False
     packs_by_power: bool = False
+    governed: bool = False
+    oracle: bool = False
 
 
 def _headroom(cap_points: float, trend: int, *, gpu_penalty: bool = False) -> Scheduler:
@@ -69,6 +73,9 @@ _SCHEDULERS: Mapping[str, Scheduler] = {
     "t20-adap": _headroom(20.0, state.TREND_ADAPTIVE),
     "t25-adap": _ADAPTIVE_25,
     "gpu-most-allocated": _BY_CLASS,
+    "marginal-energy": Scheduler(state.BY_ENERGY),
+    "marginal-energy-ramp": Scheduler(state.BY_ENERGY, governed=True),
+    "marginal-energy-ramp-oracle": Scheduler(state.BY_ENERGY, governed=True, oracle=True),
     "gpu-avoid": _BY_CLASS,
     "power-pack": Scheduler(state.BY_KEY, state.TREND_STEADY, *formulas.LEGACY_TREND_LIMITS, packs_by_power=True),
     "most-allocated-trend": _PACK,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from joulie.domain.scoring import formulas
-from joulie.domain.units import IntArray
-from joulie.simulation.compiled import compilable, compiled
+from joulie.simulation.compiled import compilable, compiled_inner
 from joulie.simulation.engine.index import (
     FLOOR,
     FREE_CORES,
@@ -30,6 +29,7 @@ from joulie.simulation.engine.state import (
     Nodes,
     Pools,
     Rules,
+    Run,
     Scratch,
     Shapes,
 )
@@ -49,13 +49,13 @@ BOUND_SLACK = 1e-9
 """Points by which a bound may miss the exact score through rounding (scores stay within 200, doubles give 3e-14)."""
 
 
-@compiled
+@compiled_inner
 def _class_of(pools: Pools, nodes: Nodes, node: int) -> int:
     pool = nodes.pool[node]
     return int(pools.class_base[pool] + nodes.free_cores[node] * (pools.gpus[pool] + 1) + nodes.free_gpus[node])
 
 
-@compiled
+@compiled_inner
 def leave_class(pools: Pools, order: ClassOrder, indexes: Indexes, nodes: Nodes, node: int) -> None:
     """Take a node out of its class, before its allocation changes."""
     pool = nodes.pool[node]
@@ -68,7 +68,7 @@ def leave_class(pools: Pools, order: ClassOrder, indexes: Indexes, nodes: Nodes,
             remove(indexes.occupied, pools.gpu_view[pool], order.rank[pools.gpu_view[pool], kind])
 
 
-@compiled
+@compiled_inner
 def join_class(pools: Pools, order: ClassOrder, indexes: Indexes, nodes: Nodes, node: int) -> None:
     """Put a node into the class of its allocation."""
     pool = nodes.pool[node]
@@ -81,13 +81,13 @@ def join_class(pools: Pools, order: ClassOrder, indexes: Indexes, nodes: Nodes, 
             insert(indexes.occupied, pools.gpu_view[pool], order.rank[pools.gpu_view[pool], kind])
 
 
-@compiled
+@compiled_inner
 def uses_tree(rules: Rules) -> bool:
     """Whether the scheduler searches trees."""
     return rules.family in (BY_HEADROOM, BY_LEGACY, BY_KEY)
 
 
-@compiled
+@compiled_inner
 def write_leaf(pools: Pools, rules: Rules, nodes: Nodes, indexes: Indexes, node: int, climb: bool) -> None:
     """Write a node's keys into the trees of its views."""
     pool = nodes.pool[node]
@@ -109,7 +109,7 @@ def write_leaf(pools: Pools, rules: Rules, nodes: Nodes, indexes: Indexes, node:
             lift(indexes.trees, view, position)
 
 
-@compiled
+@compiled_inner
 def refresh_leaves(pools: Pools, rules: Rules, nodes: Nodes, scratch: Scratch, indexes: Indexes, changed: int) -> None:
     """Write the leaves of the changed nodes: one by one when few, with a rebuild of the trees when many."""
     few = changed * 8 < len(nodes.power_w)
@@ -120,7 +120,7 @@ def refresh_leaves(pools: Pools, rules: Rules, nodes: Nodes, scratch: Scratch, i
             rebuild(indexes.trees, view)
 
 
-@compiled
+@compiled_inner
 def _penalty(pools: Pools, rules: Rules, nodes: Nodes, node: int, without_gpus: bool) -> float:
     """Points that a job without GPUs loses on a node with idle ones."""
     pool = nodes.pool[node]
@@ -132,7 +132,7 @@ def _penalty(pools: Pools, rules: Rules, nodes: Nodes, node: int, without_gpus: 
     return float(formulas.idle_gpu_penalty_points(gpus, gpus - nodes.free_gpus[node]))
 
 
-@compiled
+@compiled_inner
 def _keys(pools: Pools, rules: Rules, nodes: Nodes, node: int, without_gpus: bool) -> tuple[float, float]:
     """Key and floor of a node: no job scores above ``max(key - offset, floor)``."""
     pool = nodes.pool[node]
@@ -151,7 +151,7 @@ def _keys(pools: Pools, rules: Rules, nodes: Nodes, node: int, without_gpus: boo
     return _keyed_score(pools, rules, nodes, node, penalty), -np.inf
 
 
-@compiled
+@compiled_inner
 def _legacy(pools: Pools, nodes: Nodes, node: int, marginal_w: float, penalty: float) -> float:
     peak_w = pools.peak_w[nodes.pool[node]]
     power_w = nodes.power_w[node]
@@ -166,7 +166,7 @@ def _legacy(pools: Pools, nodes: Nodes, node: int, marginal_w: float, penalty: f
     return float(score)
 
 
-@compiled
+@compiled_inner
 def _keyed_score(pools: Pools, rules: Rules, nodes: Nodes, node: int, penalty: float) -> float:
     """Scores that no job changes: allocation or power packing, less the trend."""
     pool = nodes.pool[node]
@@ -179,7 +179,7 @@ def _keyed_score(pools: Pools, rules: Rules, nodes: Nodes, node: int, penalty: f
     return float(packing - nodes.trend_points[node] - penalty)
 
 
-@compiled
+@compiled_inner
 def _exact_score(
     pools: Pools, shapes: Shapes, rules: Rules, nodes: Nodes, node: int, shape: int, without_gpus: bool
 ) -> float:
@@ -200,32 +200,21 @@ def _exact_score(
     return _keyed_score(pools, rules, nodes, node, penalty)
 
 
-@compiled
-def choose(
-    pools: Pools,
-    shapes: Shapes,
-    rules: Rules,
-    order: ClassOrder,
-    nodes: Nodes,
-    indexes: Indexes,
-    stack: IntArray,
-    rng: np.random.Generator,
-    shape: int,
-) -> int:
+@compiled_inner
+def choose(run: Run, shape: int) -> int:
     """Node for a job of that shape, or -1 where none fits."""
-    if rules.family == BY_CLASS:
-        return _best_by_class(pools, shapes, order, indexes, shape)
-    if rules.family == AT_RANDOM:
-        return _at_random(pools, shapes, nodes, rng, shape)
-    return _best_by_tree(pools, shapes, rules, nodes, indexes, stack, shape)
+    if run.rules.family == BY_CLASS:
+        return _best_by_class(run.pools, run.shapes, run.order, run.indexes, shape)
+    if run.rules.family == AT_RANDOM:
+        return _at_random(run.shapes, run.nodes, run.rng, shape)
+    return _best_by_tree(run, shape)
 
 
-@compiled
-def _best_by_tree(
-    pools: Pools, shapes: Shapes, rules: Rules, nodes: Nodes, indexes: Indexes, stack: IntArray, shape: int
-) -> int:
+@compiled_inner
+def _best_by_tree(run: Run, shape: int) -> int:
     """Node of the highest score that fits, the lowest index on a tie, or -1."""
-    trees = indexes.trees
+    pools, shapes, rules, nodes = run.pools, run.shapes, run.rules, run.nodes
+    trees, stack = run.indexes.trees, run.scratch.stack
     slots = trees.slots
     cores = float(shapes.cores[shape])
     gpus = float(shapes.gpus[shape])
@@ -273,7 +262,7 @@ def _best_by_tree(
     return best
 
 
-@compiled
+@compiled_inner
 def _first_position(slot: int, leaves: int) -> int:
     """Position of the leftmost leaf below a slot."""
     while slot < leaves:
@@ -281,7 +270,7 @@ def _first_position(slot: int, leaves: int) -> int:
     return slot - leaves
 
 
-@compiled
+@compiled_inner
 def _best_by_class(pools: Pools, shapes: Shapes, order: ClassOrder, indexes: Indexes, shape: int) -> int:
     """Like `_best_by_tree`, over the classes of equal allocation: preference first, then score, then index."""
     cores = shapes.cores[shape]
@@ -315,8 +304,8 @@ def _best_by_class(pools: Pools, shapes: Shapes, order: ClassOrder, indexes: Ind
     return best
 
 
-@compiled
-def _at_random(pools: Pools, shapes: Shapes, nodes: Nodes, rng: np.random.Generator, shape: int) -> int:
+@compiled_inner
+def _at_random(shapes: Shapes, nodes: Nodes, rng: np.random.Generator, shape: int) -> int:
     """A node drawn uniformly from those that fit, or -1."""
     cores = shapes.cores[shape]
     gpus = shapes.gpus[shape]

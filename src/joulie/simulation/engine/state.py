@@ -188,3 +188,77 @@ class Indexes(NamedTuple):
     """Members of each class."""
     standby: Bitsets
     """By pool: nodes on standby."""
+
+
+WAITED_MIN, BEFORE_W, NOW_W = range(3)
+N_GAUGES = 3
+
+
+class EnergyRules(NamedTuple):
+    """`EnergyPolicy` on this cluster, as numbers."""
+
+    governed: bool
+    """Whether the ramp governor may hold jobs back."""
+    oracle: bool
+    """Durations are known, not learned: a yardstick, not a policy."""
+    wake_stay_min: float
+    wake_min: float
+    cores_per_gpu: float
+    prior_mean_min: float
+    prior_weight_min: float
+    heavy_w: float
+    limits: tuple[float, float, float, float, float, float]
+    """As `energy.may_hold` takes them."""
+
+
+class EnergyState(NamedTuple):
+    """What the policy knows; classes are those of the job table."""
+
+    edges_min: FloatArray
+    bin_of_minute: npt.NDArray[np.int32]
+    ends: FloatArray
+    """Ends by class and age bin, shape ``(n_classes, n_bins)``; so the next three."""
+    at_risk_min: FloatArray
+    hazard_per_min: FloatArray
+    remaining_at_edge_min: FloatArray
+    """Mean residual life at the start of each bin."""
+    ended: FloatArray
+    """Jobs that ended by class, shape ``(n_classes,)``; so the next two."""
+    cpu_util_sum: FloatArray
+    gpu_util_sum: FloatArray
+    job_class: npt.NDArray[np.int8]
+    base_w: FloatArray
+    """Base power above that at rest, by pool; so the next."""
+    stranded_gpu_w: FloatArray
+    surcharge_w_per_core: float
+    busy_min: FloatArray
+    """Minutes that each node is expected to be busy."""
+    up: npt.NDArray[np.int32]
+    """Nodes that are not at rest."""
+    is_up: BoolArray
+    resting: Bitsets
+    """By pool: nodes at rest."""
+    n_up: IntArray
+    """How many nodes are up, shape ``(1,)``."""
+    gauges: FloatArray
+    """`WAITED_MIN`, `BEFORE_W` and `NOW_W`: minutes waited so far, the cluster's power a minute ago, and now."""
+    merged: npt.NDArray[np.int32]
+    """Room for a second list of waiting jobs."""
+
+
+class Run(NamedTuple):
+    """All of a run."""
+
+    pools: Pools
+    shapes: Shapes
+    jobs: Jobs
+    rules: Rules
+    energy_rules: EnergyRules
+    order: ClassOrder
+    nodes: Nodes
+    links: Links
+    scratch: Scratch
+    indexes: Indexes
+    energy: EnergyState
+    record: Record
+    rng: np.random.Generator
