@@ -45,7 +45,7 @@ if "NUMBA_CACHE_DIR" not in os.environ:
 
 _OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "forceinline": True}
 _WITHOUT_REFERENCE_COUNTS = _OPTIONS | {"_nrt": False}
-_WITHOUT_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_INNER = _WITHOUT_REFERENCE_COUNTS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
@@ -62,7 +62,7 @@ def compiled_inner(function: Callable[P, R]) -> Callable[P, R]:
 
     Without the code that unpacks their arguments from Python objects, the whole compiles several times faster.
     """
-    return cast("Callable[P, R]", numba.njit(**_WITHOUT_REFERENCE_COUNTS, **_WITHOUT_WRAPPERS)(function))
+    return cast("Callable[P, R]", numba.njit(**_INNER)(function))
 
 
 def compiled_allocating(function: Callable[P, R]) -> Callable[P, R]:
