@@ -21,8 +21,8 @@ R = TypeVar("R")
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
-
 _COMPILED_SOURCES = (
+    "domain/lifetimes.py",
     "domain/marginal.py",
     "domain/scoring/*.py",
     "simulation/compiled.py",

@@ -66,7 +66,7 @@ def lay_out(
     spec = schedulers.scheduler(scheduler)
     pools = _pools(cluster)
     shapes, shape_of_job = _shapes(cluster, jobs, scheduler, spec)
-    rules = _rules(spec, queue, step_s)
+    rules = node_rules(spec, queue, step_s)
     order = _class_order(cluster, pools, scheduler, spec)
     n_nodes, n_jobs = cluster.n_nodes, len(jobs)
     scratch = state.Scratch(
@@ -91,7 +91,7 @@ def lay_out(
             jobs.gpu_util,
         ),
         rules=rules,
-        energy_rules=_energy_rules(spec, cluster, rules),
+        energy_rules=energy_rules(spec, cluster, rules),
         order=order,
         nodes=_nodes(cluster, pools, rules),
         links=state.Links(
@@ -187,7 +187,8 @@ def _shapes(
     return state.Shapes(cores, gpus, performance, marginal, offset, preference), number[code]
 
 
-def _rules(spec: schedulers.Scheduler, queue: QueueSettings | None, step_s: float) -> state.Rules:
+def node_rules(spec: schedulers.Scheduler, queue: QueueSettings | None, step_s: float) -> state.Rules:
+    """The scheduler's numbers and the node power model of the mode."""
     settings = queue or QueueSettings()
     queueing = queue is not None
     return state.Rules(
@@ -266,7 +267,8 @@ def _indexes(cluster: Cluster, pools: state.Pools, order: state.ClassOrder) -> s
     )
 
 
-def _energy_rules(spec: schedulers.Scheduler, cluster: Cluster, rules: state.Rules) -> state.EnergyRules:
+def energy_rules(spec: schedulers.Scheduler, cluster: Cluster, rules: state.Rules) -> state.EnergyRules:
+    """`EnergyPolicy` on this cluster; without a queue nothing wakes and nothing can be held."""
     policy = EnergyPolicy()
     peak_w = cluster.peak_w
     return state.EnergyRules(

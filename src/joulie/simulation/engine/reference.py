@@ -17,7 +17,8 @@ from joulie.domain.units import FloatArray
 from joulie.simulation.cluster import Cluster
 from joulie.simulation.engine.layout import QueueSettings, whole_steps
 from joulie.simulation.engine.play import Play, summarise
-from joulie.simulation.engine.schedulers import UnknownSchedulerError
+from joulie.simulation.engine.reference_energy import EnergyPlan, NodeView, plans_energy
+from joulie.simulation.engine.schedulers import scheduler as scheduler_of
 from joulie.simulation.results import RunSeries
 from joulie.simulation.workload import JobTable
 
@@ -60,8 +61,7 @@ class _PlainRun:
         seed: int,
         queue: QueueSettings | None,
     ) -> None:
-        if scheduler != "random" and scheduler not in SCORERS:
-            raise UnknownSchedulerError(scheduler)
+        spec = scheduler_of(scheduler)
         self.jobs, self.n_steps, self.step_s, self.queue = jobs, n_steps, step_s, queue
         self.scheduler = scheduler
         self.rng = np.random.default_rng(seed + 2)
@@ -83,6 +83,7 @@ class _PlainRun:
         self.length = whole_steps(jobs.duration_s, step_s)
         self.start_step = np.full(len(jobs), -1, np.int32)
         self.wakes = 0
+        self.plan = EnergyPlan(spec, cluster, jobs, self.length, step_s, queue) if plans_energy(spec) else None
 
     def run(self) -> Play:
         n = self.n_steps
@@ -94,11 +95,13 @@ class _PlainRun:
         for step in range(n):
             self._end_jobs(step)
             fleet = self._observe()
+            if self.plan is not None:
+                self.plan.observe([node.jobs for node in self.nodes], self.start_step, self.power_w, step)
             last = int(np.searchsorted(self.first_step, step, side="right"))
             series.arrived[step] = last - arrived
             waiting += range(arrived, last)
             arrived = last
-            left = [job for job in waiting if not self._try(fleet, job, step)]
+            left = sorted(job for job in self._ordered(waiting, step) if not self._try(fleet, job, step))
             if self.queue is None:
                 series.dropped[step] = len(left)
                 left = []
@@ -107,6 +110,8 @@ class _PlainRun:
             series.running[step] = sum(len(node.jobs) for node in self.nodes)
             series.waiting[step] = len(waiting)
             series.awake_nodes[step] = sum(not node.asleep for node in self.nodes)
+            if self.plan is not None:
+                self.plan.close_minute(float(series.it_w[step]), len(waiting))
         return summarise(
             self.jobs,
             series,
@@ -117,15 +122,27 @@ class _PlainRun:
             self.wakes if self.queue is not None else None,
         )
 
+    def _ordered(self, waiting: list[int], step: int) -> list[int]:
+        """The waiting jobs in the order of their turns."""
+        plan = self.plan
+        if plan is None or not plan.energy_rules.governed:
+            return waiting
+        return sorted(waiting, key=lambda job: (plan.comes_last(job, step - int(self.first_step[job])), job))
+
     def _end_jobs(self, step: int) -> None:
         for index, node in enumerate(self.nodes):
             left = [job for job in node.jobs if self.start_step[job] + self.length[job] > step]
             if len(left) < len(node.jobs):
+                if self.plan is not None:
+                    for job in node.jobs:
+                        if job not in left:
+                            self.plan.note_end(job)
                 node.jobs = left
                 self.free_cores[index] = self.cores[index] - sum(int(self.jobs.cores[job]) for job in left)
                 self.free_gpus[index] = self.gpus[index] - sum(int(self.jobs.gpus[job]) for job in left)
-            if self.queue is not None and not node.jobs and not node.asleep:
+            if not node.jobs and not node.asleep:
                 node.empty_steps += 1
+            if self.queue is not None and not node.jobs and not node.asleep:
                 node.asleep = node.empty_steps > np.ceil(self.queue.sleep_after_min * 60.0 / self.step_s)
             self.power_w[index] = self._power_w(index)
 
@@ -175,15 +192,22 @@ class _PlainRun:
     def _try(self, fleet: Fleet, job: int, step: int) -> bool:
         """Place a job if it fits; allocation and power of its node follow at once."""
         demand = Demand(int(self.jobs.cores[job]), int(self.jobs.gpus[job]), bool(self.jobs.performance[job]))
-        placement = self._decide(fleet, demand)
+        placement = self._decide(fleet, demand, job)
         if placement.node is None:
             return False
         node = self.nodes[placement.node]
+        plan, waited_steps = self.plan, step - int(self.first_step[job])
+        if plan is not None and plan.energy_rules.governed:
+            n_arrived = int(np.searchsorted(self.first_step, step, side="right"))
+            if plan.holds_back(self._view(), job, placement.node, waited_steps, n_arrived):
+                return False
         start = step
         if node.asleep and self.queue is not None:
             node.asleep = False
             start += int(np.ceil(self.queue.wake_min * 60.0 / self.step_s))
             self.wakes += 1
+        if plan is not None:
+            plan.note_start(job, placement.node, not node.jobs, start - step)
         node.empty_steps = 0
         node.jobs.append(job)
         self.start_step[job] = start
@@ -193,10 +217,19 @@ class _PlainRun:
         self.rings[-1][placement.node] = self.power_w[placement.node]
         return True
 
-    def _decide(self, fleet: Fleet, demand: Demand) -> Placement:
+    def _decide(self, fleet: Fleet, demand: Demand, job: int) -> Placement:
+        if self.plan is not None:
+            return self.plan.place(fleet, self._view(), job)
         if self.scheduler == "random":
             return place_at_random(fleet, demand, self.rng)
         return place(fleet, demand, SCORERS[self.scheduler])
+
+    def _view(self) -> NodeView:
+        empty = np.array([not node.jobs for node in self.nodes])
+        at_rest = empty if self.queue is None else np.array([node.asleep for node in self.nodes])
+        # Counted from the step that found the node empty, which is the first of `empty_steps`.
+        minutes = np.array([max(0, node.empty_steps - 1) for node in self.nodes]) * (self.step_s / 60.0)
+        return NodeView(at_rest, empty, minutes)
 
 
 def _slope(samples: npt.NDArray[np.float64]) -> FloatArray:
