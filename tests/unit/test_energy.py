@@ -108,27 +108,27 @@ def test_a_constant_hazard_has_the_same_remaining_life_at_every_age() -> None:
     assert mean_remaining_min(widths, 0.02, 50.0) == pytest.approx([50.0] * 3)
 
 
-CLUSTER = Cluster((NodePool("cpu", 200, 96, 700.0), NodePool("gpu", 50, 128, 500.0, 8, 700.0, 70.0)))
+CLUSTER = Cluster((NodePool("cpu", 2000, 96, 700.0), NodePool("gpu", 500, 128, 500.0, 8, 700.0, 70.0)))
 
 
+@pytest.mark.slow
 def test_marginal_energy_uses_less_energy_and_the_governor_smooths() -> None:
-    """A tenth of benchmark B2, on seeds that nothing was tuned on."""
-    kwh: dict[str, list[float]] = {}
-    ramp_w: dict[str, list[float]] = {}
-    for seed in (501, 502):
-        jobs = thinned(published_jobs(seed, 12.0, 0.1), EQUAL_WORK_KEEP)
-        for name in ("most-allocated", "marginal-energy", "marginal-energy-ramp"):
-            played = play(CLUSTER, jobs, name, n_steps=1440, seed=seed, queue=QueueSettings())
-            assert played.unfinished == 0
-            kwh.setdefault(name, []).append(float(played.series.it_w.sum()) / 6e4)
-            ramp_w.setdefault(name, []).append(float(np.percentile(np.abs(np.diff(played.series.it_w[120:720])), 99)))
-    assert np.mean(kwh["marginal-energy"]) < np.mean(kwh["most-allocated"])
-    assert np.mean(kwh["marginal-energy-ramp"]) < np.mean(kwh["most-allocated"])
-    assert np.mean(ramp_w["marginal-energy-ramp"]) < np.mean(ramp_w["marginal-energy"])
+    """Six hours of benchmark B2 and their drain, on a seed that nothing was tuned on."""
+    jobs = thinned(published_jobs(501, 6.0), EQUAL_WORK_KEEP)
+    energy_wmin: dict[str, float] = {}
+    ramp_w: dict[str, float] = {}
+    for name in ("most-allocated", "marginal-energy", "marginal-energy-ramp"):
+        played = play(CLUSTER, jobs, name, n_steps=1080, seed=501, queue=QueueSettings())
+        assert played.unfinished == 0
+        energy_wmin[name] = float(played.series.it_w.sum())
+        ramp_w[name] = float(np.percentile(np.abs(np.diff(played.series.it_w[120:360])), 99))
+    assert energy_wmin["marginal-energy"] < 0.98 * energy_wmin["most-allocated"]
+    assert energy_wmin["marginal-energy-ramp"] < 0.98 * energy_wmin["most-allocated"]
+    assert ramp_w["marginal-energy-ramp"] < 0.8 * ramp_w["marginal-energy"]
 
 
 def test_no_job_is_held_longer_than_the_limit() -> None:
-    jobs = thinned(published_jobs(77, 6.0, 0.05), EQUAL_WORK_KEEP)
-    played = play(CLUSTER, jobs, "marginal-energy-ramp", n_steps=900, seed=77, queue=QueueSettings())
+    jobs = thinned(published_jobs(77, 2.0, 0.1), EQUAL_WORK_KEEP)
+    played = play(CLUSTER, jobs, "marginal-energy-ramp", n_steps=700, seed=77, queue=QueueSettings())
     assert played.wait_min is not None
     assert played.wait_min.max() <= EnergyPolicy().hold_limit_min + QueueSettings().wake_min
