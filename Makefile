@@ -6,7 +6,7 @@ BIN := .venv/bin
 OUT ?= out
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs unit bench browser clean
+.PHONY: help setup demo test lint docs reference unit bench browser clean
 
 help: ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -26,14 +26,17 @@ demo: setup ## the published experiment: two policies, 2,500 nodes, 48 hours
 	$(BIN)/joulie simulate published-2500 --scheduler most-allocated,joulie --seed 42 --cooling dx --report $(OUT)/demo.html
 
 lint: setup ## format, lint, types, import rules, lock file
-	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests scripts
+	$(BIN)/ruff check src tests scripts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(UV) lock --quiet --check
 
 docs: setup ## build the documentation, warnings are errors
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+reference: setup ## regenerate the reference pages from the code
+	$(BIN)/python scripts/generate_reference.py
 
 browser:
 	@sh tests/ui/ensure-browser.sh

@@ -99,6 +99,8 @@ def test_equal_work_reports_the_seeds_it_is_told_to():
     assert best["saving_pct"]["least-allocated"]["mean"] == pytest.approx(28.0)
     assert best["saving_pct"]["most-allocated"]["mean"] == pytest.approx(10.0)
     assert best["ramp_above_most_allocated_pct"]["mean"] == pytest.approx(-10.0)
+    assert best["ramp_not_above_most_allocated"] == 2
+    assert measured["reported"]["joulie"]["ramp_not_above_most_allocated"] == 0
     assert measured["parity"]["joulie"]["it_kwh"] == 1080.0
 
 

@@ -61,6 +61,7 @@ def engine(monkeypatch) -> Iterator[Engine]:
     stand_in = Engine()
     monkeypatch.setattr(runner_module, "Session", stand_in.session)
     monkeypatch.setattr(runner_module, "warm_up", lambda: None)
+    monkeypatch.setattr(runner_module, "_refuse_unplaceable_draws", lambda table, cluster: None)
     monkeypatch.setattr(runner_module, "published_jobs", lambda seed, hours, rate: range(int(hours * 10)))
     return stand_in
 
@@ -186,3 +187,11 @@ def test_cooling_in_the_loop_is_cooling_afterwards() -> None:
     assert after.cooling is not None
     assert np.array_equal(in_loop.cooling.cooling_w, after.cooling.cooling_w)
     assert np.array_equal(in_loop.series.it_w, after.series.it_w)
+
+
+def test_drawn_jobs_that_fit_no_node_cannot_queue() -> None:
+    small = ("mode=queue", "hours=3", "cluster.pools=[{name: cpu, count: 50, cores: 96, cpu_max_w: 700}]")
+    with pytest.raises(
+        JobTableError, match=r"fit no node and would wait for ever, such as one of \d+ cores and \d GPU"
+    ):
+        runner(load_scenario("quick", small)).jobs(1)

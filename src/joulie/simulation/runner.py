@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from joulie.domain.jobs import JobColumns, JobTableError, JobTableSpec
 from joulie.domain.units import SECONDS_PER_HOUR, WATTS_PER_KW, BoolArray, FloatArray, IntArray, joules_to_kwh
@@ -24,6 +26,7 @@ JobReader = Callable[[JobTableSpec], JobColumns]
 """Reads a job table from a file; raises `JobTableError`."""
 PlantFactory = Callable[[Scenario], CoolingPlant | None]
 """Makes the cooling plant of one run, or None without one; raises `joulie.ports.CoolingPlantError`."""
+AnyInts = npt.NDArray[np.integer[Any]]
 OnProgress = Callable[[int, int], None]
 """Told (steps done, steps in all)."""
 
@@ -152,6 +155,8 @@ class Runner:
             table = published_jobs(seed, hours, workload.published.rate)
             if workload.published.keep:
                 table = thinned(table, dict(workload.published.keep.items()))
+            if self.scenario.mode == "queue":
+                _refuse_unplaceable_draws(table, self.scenario.cluster)
         else:
             if self._read_jobs is None:
                 raise JobTableError("a workload from a file needs a reader; pass read_jobs to the Runner")
@@ -233,10 +238,7 @@ def _split_evenly(amount: IntArray, parts: IntArray) -> IntArray:
 def _refuse_unplaceable(columns: JobColumns, cluster: Cluster, split_at_cores: int | None) -> None:
     """In a queue, a job that fits no empty node would wait for ever."""
     parts = np.ones(len(columns), dtype=np.int64) if split_at_cores is None else -(-columns.cores // split_at_cores)
-    cores, gpus = -(-columns.cores // parts), -(-columns.gpus // parts)
-    fits = np.zeros(len(columns), dtype=np.bool_)
-    for pool in cluster.pools:
-        fits |= (cores <= pool.cores) & (gpus <= pool.gpus)
+    fits = _fits_a_node(-(-columns.cores // parts), -(-columns.gpus // parts), cluster)
     if not np.all(fits):
         job = int(np.flatnonzero(~fits)[0])
         gpu_part = f" and {columns.gpus[job]} GPUs" if columns.gpus[job] else ""
@@ -244,6 +246,26 @@ def _refuse_unplaceable(columns: JobColumns, cluster: Cluster, split_at_cores: i
             f"{columns.place}{columns.line[job]}: a job of {columns.cores[job]} cores{gpu_part} fits no node and would"
             f" wait for ever ({np.count_nonzero(~fits)} such jobs); add larger nodes, or set workload.split_at_cores"
         )
+
+
+def _refuse_unplaceable_draws(table: JobTable, cluster: Cluster) -> None:
+    """The same for jobs that a generator drew."""
+    fits = _fits_a_node(table.cores, table.gpus, cluster)
+    if not np.all(fits):
+        job = int(np.flatnonzero(~fits)[0])
+        raise JobTableError(
+            f"cluster: {np.count_nonzero(~fits)} of the {len(table)} jobs fit no node and would wait for ever, such as"
+            f" one of {table.cores[job]} cores and {table.gpus[job]} GPUs; add larger nodes, or drop the class"
+            f" {table.class_names[table.job_class[job]]} with workload.published.keep"
+        )
+
+
+def _fits_a_node(cores: AnyInts, gpus: AnyInts, cluster: Cluster) -> BoolArray:
+    """Which requests an empty node of some pool can hold, shape of `cores`."""
+    fits = np.zeros(len(cores), dtype=np.bool_)
+    for pool in cluster.pools:
+        fits |= (cores <= pool.cores) & (gpus <= pool.gpus)
+    return fits
 
 
 def _record(

@@ -68,8 +68,12 @@ def parity(*, small: bool, json_file: Path | None, plots_folder: Path | None, ra
     from joulie.simulation.benchmarks.plots import parity_growth
 
     def run() -> dict[str, Any]:
-        with Console(stderr=True).status("") as status:
-            return benchmark.measure(benchmark.SMALL if small else benchmark.FULL, perf_counter, status.update)
+        chosen = benchmark.SMALL if small else benchmark.FULL
+        console = Console(stderr=True)
+        if not console.is_terminal:
+            return benchmark.measure(chosen, perf_counter, lambda stage: click.echo(stage, err=True))
+        with console.status("") as status:
+            return benchmark.measure(chosen, perf_counter, status.update)
 
     _bench("parity", run, _print_parity, parity_growth, small=small, files=(json_file, plots_folder, ranges))
 
@@ -255,10 +259,14 @@ def _print_equal_work(measured: Mapping[str, Any]) -> None:
     )
     references = next(iter(measured["reported"].values()))["saving_pct"]
     _table(
-        "Energy saved, %",
-        ("", *(f"against {name}" for name in references)),
+        "Energy saved, %, and seeds on which the P99 ramp is not above most-allocated's",
+        ("", *(f"against {name}" for name in references), "seeds"),
         (
-            (name, *(cell(value, 2) for value in row["saving_pct"].values()))
+            (
+                name,
+                *(cell(value, 2) for value in row["saving_pct"].values()),
+                f"{row['ramp_not_above_most_allocated']} of {n_seeds}",
+            )
             for name, row in measured["reported"].items()
         ),
     )

@@ -120,8 +120,10 @@ def _play(scenario: Scenario) -> list[Run]:
 
     runs: list[Run] = []
     try:
-        open_plant(scenario)  # a plant that cannot be used is told at once
+        plant = open_plant(scenario)  # a plant that cannot be used is told at once
         with RunProgress(len(scenario.seeds) * len(scenario.schedulers)) as progress:
+            for note in getattr(plant, "notes", ()):  # what an FMU's variables had to be converted from
+                progress.note(note)
             progress.begin("compiling (once an installation)")
             warm_up()
             progress.end()

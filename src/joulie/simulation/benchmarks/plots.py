@@ -42,23 +42,31 @@ def equal_work(measured: Mapping[str, Any]) -> bytes:
     figure, (energy, ramp, wait) = _figure(3)
     reported = measured["reported"]
     names = sorted(reported, key=lambda name: -reported[name]["above_bound_pct"]["mean"])
-    for axes, metric, label in (
-        (energy, "above_bound_pct", "energy above the lower bound, %"),
-        (ramp, "p99_ramp_kw", "P99 ramp, kW/min"),
-        (wait, "mean_wait_min", "mean wait, min"),
+    colors = [PALETTE[2] if name.startswith("marginal-energy") else PALETTE[0] for name in names]
+    for axes, metric, label, digits in (
+        (energy, "above_bound_pct", "Energy above the lower bound, %", 2),
+        (ramp, "p99_ramp_kw", "P99 ramp, kW/min", 1),
+        (wait, "mean_wait_min", "Mean wait, min", 3),
     ):
-        values = [reported[name][metric] for name in names]
-        axes.barh(
-            range(len(names)),
-            [value["mean"] for value in values],
-            xerr=[value["half_width"] or 0.0 for value in values],
-            color=PALETTE[0],
-            alpha=0.8,
-        )
+        means = [reported[name][metric]["mean"] for name in names]
+        half_widths = [reported[name][metric]["half_width"] or 0.0 for name in names]
+        axes.barh(range(len(names)), means, xerr=half_widths, color=colors, error_kw={"elinewidth": 1.2, "capsize": 3})
+        for row, (mean, half_width) in enumerate(zip(means, half_widths, strict=True)):
+            axes.annotate(
+                f"{mean:.{digits}f}",
+                (mean + half_width, row),
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize="small",
+            )
+        axes.margins(x=0.15)
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", length=0)
         axes.set_yticks(range(len(names)), names if axes is energy else [""] * len(names))
         _title(axes, label)
     n_seeds = len(measured["seeds"])
-    figure.supxlabel(f"mean of {n_seeds} seeds, bars of error: 95 % confidence interval", fontsize="small")
+    figure.supxlabel(f"Mean of {n_seeds} seeds; whiskers: 95 % confidence interval", fontsize="small")
     return _png(figure)
 
 
@@ -72,6 +80,7 @@ def _figure(n_axes: int) -> tuple[Figure, list[Axes]]:
     axes = [figure.add_subplot(1, n_axes, index + 1) for index in range(n_axes)]
     for one in axes:
         one.grid(alpha=0.3)
+        one.set_axisbelow(True)
         one.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
