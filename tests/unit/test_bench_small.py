@@ -25,6 +25,7 @@ def test_the_small_sample_holds_its_ranges(tmp_path, capsys, name):
     )
     captured = capsys.readouterr()
     assert (status, captured.err.count("missed")) == (0, 0), captured.err
+    assert captured.err.count("most-allocated") > 1, "progress, also where there is no terminal"
     document = json.loads((tmp_path / "j").read_text())
     assert (document["benchmark"], document["small"], document["missed"]) == (name, True, [])
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")

@@ -9,6 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from joulie.simulation.report.charts import PALETTE
 
@@ -27,6 +28,10 @@ def parity_growth(measured: Mapping[str, Any]) -> bytes:
             [row["jobs"] / 1000.0 for row in own], [row["seconds"] for row in own], "o-", color=color, label=name
         )
     by_nodes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="µs a job")
+    node_counts = sorted({row["nodes"] for row in nodes})
+    by_nodes.set_xticks(node_counts, [f"{count:,}" for count in node_counts])
+    by_nodes.xaxis.set_minor_locator(NullLocator())
+    by_nodes.yaxis.set_major_formatter("{x:,g}")
     _title(by_nodes, "Cost of a job, same workload")
     by_jobs.set(xlabel="thousand jobs", ylabel="s a run")
     by_jobs.set_xlim(left=0.0)
@@ -60,7 +65,8 @@ def equal_work(measured: Mapping[str, Any]) -> bytes:
                 va="center",
                 fontsize="small",
             )
-        axes.margins(x=0.15)
+        axes.margins(x=0.18)
+        axes.set_xlim(left=0.0)
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
         axes.set_yticks(range(len(names)), names if axes is energy else [""] * len(names))
