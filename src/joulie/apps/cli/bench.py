@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _PATH = click.Path(path_type=Path)
 _RANGES = Path("benchmarks")
-_WIDE = 160
+_WIDE = 180
 """Columns of a table that goes to a file or a pipe."""
 _BENCHMARKS: Mapping[str, str] = {
     "parity": "the published figures to every digit, and the speed of the engine",
