@@ -45,6 +45,7 @@ if "NUMBA_CACHE_DIR" not in os.environ:
 
 _OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "forceinline": True}
 _WITHOUT_REFERENCE_COUNTS = _OPTIONS | {"_nrt": False}
+_ALLOCATING = _OPTIONS | {"_nrt": True}
 _INNER = _WITHOUT_REFERENCE_COUNTS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
@@ -67,7 +68,7 @@ def compiled_inner(function: Callable[P, R]) -> Callable[P, R]:
 
 def compiled_allocating(function: Callable[P, R]) -> Callable[P, R]:
     """Like `compiled`, for functions that make arrays of their own, or call a `Generator` that does."""
-    return cast("Callable[P, R]", numba.njit(**_OPTIONS)(function))
+    return cast("Callable[P, R]", numba.njit(**_ALLOCATING)(function))
 
 
 def compilable(function: Callable[P, R]) -> Callable[P, R]:

@@ -18,7 +18,7 @@ from joulie.domain.units import (
     non_negative,
     positive,
 )
-from joulie.simulation.compiled import compiled_allocating
+from joulie.simulation.compiled import compiled, compiled_allocating, compiled_inner
 
 JOB_CLASSES = ("small-cpu", "medium-cpu", "gpu-training", "gpu-inference", "large-cpu")
 """Names of the published classes, in the order of the generator's table; other sources bring their own."""
@@ -137,7 +137,7 @@ class _Columns(NamedTuple):
         )
 
 
-@compiled_allocating
+@compiled
 def _draw_jobs(rng: np.random.Generator, end_s: float, rate_scale: float, columns: _Columns) -> int:
     """Draw jobs until `end_s` and return their number, or more than there is room for."""
     capacity = len(columns.arrival_s)
@@ -149,7 +149,7 @@ def _draw_jobs(rng: np.random.Generator, end_s: float, rate_scale: float, column
         t += rng.exponential(1.0 / max(rate_per_s, 0.001))
         if t >= end_s:
             break
-        burst = rng.integers(50, 201) if rng.random() < 0.10 else 1
+        burst = _integer(rng, 50, 201) if rng.random() < 0.10 else 1
         for _ in range(burst):
             if n == capacity:
                 return capacity + 1
@@ -160,39 +160,45 @@ def _draw_jobs(rng: np.random.Generator, end_s: float, rate_scale: float, column
 
 
 @compiled_allocating
+def _integer(rng: np.random.Generator, low: int, above: int) -> int:
+    """A whole number of ``low..above - 1``, apart from the rest because NumPy's draw makes an array."""
+    return int(rng.integers(low, above))
+
+
+@compiled_inner
 def _draw_job(rng: np.random.Generator, columns: _Columns, row: int) -> None:
     """Draw class, request and work of one job, in the published order."""
     r = rng.random()
     if r < 0.35:
         columns.job_class[row] = SMALL_CPU
-        columns.cores[row] = 1 << rng.integers(0, 4)
+        columns.cores[row] = 1 << _integer(rng, 0, 4)
         columns.cpu_util[row] = rng.uniform(0.3, 0.8)
         columns.duration_s[row] = rng.uniform(60.0, 600.0)
     elif r < 0.55:
         columns.job_class[row] = MEDIUM_CPU
         columns.performance[row] = rng.random() < 0.3
-        columns.cores[row] = 16 * (1 + rng.integers(0, 4))
+        columns.cores[row] = 16 * (1 + _integer(rng, 0, 4))
         columns.cpu_util[row] = rng.uniform(0.4, 0.9)
         columns.duration_s[row] = rng.uniform(300.0, 3600.0)
     elif r < 0.80:
         columns.job_class[row] = GPU_TRAINING
         columns.performance[row] = True
-        columns.cores[row] = 16 << rng.integers(0, 3)
-        columns.gpus[row] = 1 << rng.integers(0, 4)
+        columns.cores[row] = 16 << _integer(rng, 0, 3)
+        columns.gpus[row] = 1 << _integer(rng, 0, 4)
         columns.cpu_util[row] = rng.uniform(0.3, 0.6)
         columns.gpu_util[row] = rng.uniform(0.6, 0.95)
         columns.duration_s[row] = rng.uniform(3600.0, 28800.0)
     elif r < 0.92:
         columns.job_class[row] = GPU_INFERENCE
-        columns.cores[row] = 4 << rng.integers(0, 3)
-        columns.gpus[row] = 1 << rng.integers(0, 2)
+        columns.cores[row] = 4 << _integer(rng, 0, 3)
+        columns.gpus[row] = 1 << _integer(rng, 0, 2)
         columns.cpu_util[row] = rng.uniform(0.3, 0.6)
         columns.gpu_util[row] = rng.uniform(0.3, 0.7)
         columns.duration_s[row] = rng.uniform(60.0, 900.0)
     else:
         columns.job_class[row] = LARGE_CPU
         columns.performance[row] = True
-        columns.cores[row] = 64 if rng.integers(0, 2) == 0 else 96
+        columns.cores[row] = 64 if _integer(rng, 0, 2) == 0 else 96
         columns.cpu_util[row] = rng.uniform(0.5, 0.95)
         columns.duration_s[row] = rng.uniform(1800.0, 7200.0)
 
