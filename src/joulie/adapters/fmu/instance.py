@@ -8,6 +8,7 @@ fault) ends the process; nothing here can prevent it.
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager, suppress
@@ -25,7 +26,7 @@ _KEPT_MESSAGES = 5
 _KEPT_CHARACTERS = 300
 
 
-class FmuInstance:
+class FmuInstance(ABC):
     """What FMI 2.0 and 3.0 have in common; times are in seconds, values in the FMU's own units."""
 
     def __init__(self, label: str, description: Any) -> None:
@@ -35,23 +36,23 @@ class FmuInstance:
         self._failed_status = _OK
         self._identity = {"guid": description.guid, "modelIdentifier": description.coSimulation.modelIdentifier}
 
+    @abstractmethod
     def initialize(
         self, parameters: Sequence[tuple[int, float]], input_references: Sequence[int], inputs: Sequence[float]
     ) -> None:
         """Set `parameters` (reference, value), then initialize at time 0 under the first inputs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def set(self, references: Sequence[int], values: Sequence[float]) -> None:
         """Set real variables between steps."""
-        raise NotImplementedError
 
+    @abstractmethod
     def get(self, references: Sequence[int]) -> list[float]:
         """Read real variables."""
-        raise NotImplementedError
 
+    @abstractmethod
     def advance(self, time_s: float, dt_s: float) -> float:
         """Step from `time_s` by `dt_s`; returns the time reached, which is earlier where the FMU stopped early."""
-        raise NotImplementedError
 
     def release(self) -> None:
         """Terminate and free the instance, as far as its state allows. Safe to call twice."""

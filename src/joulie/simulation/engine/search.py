@@ -45,6 +45,8 @@ for _formula in (
 ):
     compilable(_formula)
 
+_BLOCK_NODES = 128
+
 BOUND_SLACK = 1e-9
 """Points by which a bound may miss the exact score through rounding (scores stay within 200, doubles give 3e-14)."""
 
@@ -305,19 +307,33 @@ def _best_by_class(pools: Pools, shapes: Shapes, order: ClassOrder, indexes: Ind
 
 
 @compiled_inner
+def _count_fitting(nodes: Nodes, cores: int, gpus: int, first: int, last: int) -> int:
+    """How many of the nodes ``first <= node < last`` have the room; without branches, so that it is vectorised."""
+    fitting = 0
+    for node in range(first, last):
+        fitting += (nodes.free_cores[node] >= cores) & (nodes.free_gpus[node] >= gpus)
+    return fitting
+
+
+@compiled_inner
 def _at_random(shapes: Shapes, nodes: Nodes, rng: np.random.Generator, shape: int) -> int:
-    """A node drawn uniformly from those that fit, or -1."""
+    """A node drawn uniformly from those that fit, or -1: counted by blocks, looked for in one of them."""
     cores = shapes.cores[shape]
     gpus = shapes.gpus[shape]
-    fitting = 0
-    for node in range(len(nodes.pool)):
-        fitting += (nodes.free_cores[node] >= cores) & (nodes.free_gpus[node] >= gpus)
+    n_nodes = len(nodes.pool)
+    fitting = _count_fitting(nodes, cores, gpus, 0, n_nodes)
     if fitting == 0:
         return -1
     chosen = int(rng.random() * fitting)
-    for node in range(len(nodes.pool)):
-        if nodes.free_cores[node] >= cores and nodes.free_gpus[node] >= gpus:
-            if chosen == 0:
-                return node
-            chosen -= 1
-    return -1
+    first = 0
+    while True:
+        in_block = _count_fitting(nodes, cores, gpus, first, min(first + _BLOCK_NODES, n_nodes))
+        if chosen < in_block:
+            break
+        chosen -= in_block
+        first += _BLOCK_NODES
+    node = first - 1
+    while chosen >= 0:
+        node += 1
+        chosen -= _count_fitting(nodes, cores, gpus, node, node + 1)
+    return node
