@@ -1,6 +1,7 @@
 """Ranges, the lower bound, and the figures of the benchmarks."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -159,6 +160,8 @@ def joulie(*arguments):
 def test_the_benchmarks_are_listed(capsys):
     assert joulie("bench", "list") == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["parity", "equal-work"]
+    assert joulie("bench", "list", "-o", "json") == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["parity", "equal-work"]
 
 
 @pytest.mark.parametrize(

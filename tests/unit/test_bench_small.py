@@ -42,3 +42,12 @@ def test_a_missed_range_is_status_1_and_its_line(tmp_path, capsys):
     assert "missed: reported.joulie.unfinished.mean: 0 is below 1 (it cannot)" in captured.err
     assert "0 of 1 ranges" in captured.out
     assert json.loads((tmp_path / "j").read_text())["seeds"] == [5]
+
+
+def test_away_from_the_checkout_figures_are_given_unchecked(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status = joulie("bench", "equal-work", "--small", "--seeds", "5", "-o", "json")
+    captured = capsys.readouterr()
+    assert status == 0, captured.err
+    assert json.loads(captured.out)["missed"] == []
+    assert "benchmarks/equal-work.yaml is not here: nothing is checked" in captured.err

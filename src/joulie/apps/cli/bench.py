@@ -27,6 +27,11 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Cells = Sequence[str]
 
 
+_OUTPUT = click.option(
+    "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True
+)
+
+
 def _common(command: Command) -> Command:
     """The options that every benchmark has."""
     for option in reversed(
@@ -35,6 +40,7 @@ def _common(command: Command) -> Command:
             click.option("--json", "json_file", type=_PATH, help="Write every figure as JSON."),
             click.option("--plots", "plots_folder", type=_PATH, help="Write the plot as PNG into a folder."),
             click.option("--ranges", type=_PATH, help="Ranges to check.  [default: benchmarks/NAME.yaml]"),
+            _OUTPUT,
         )
     ):
         command = option(command)
@@ -51,8 +57,15 @@ def bench() -> None:
 
 
 @bench.command("list")
-def list_benchmarks() -> None:
+@_OUTPUT
+def list_benchmarks(*, output: str) -> None:
     """List the benchmarks."""
+    if output != "table":
+        from joulie.apps.cli.render import render_value
+
+        rows = [{"name": name, "summary": summary} for name, summary in _BENCHMARKS.items()]
+        click.echo(render_value(rows, output))
+        return
     width = max(map(len, _BENCHMARKS))
     for name, summary in _BENCHMARKS.items():
         click.echo(f"{name:<{width}}  {summary}")
@@ -60,7 +73,7 @@ def list_benchmarks() -> None:
 
 @bench.command(help=f"Measure {_BENCHMARKS['parity']}.")
 @_common
-def parity(*, small: bool, json_file: Path | None, plots_folder: Path | None, ranges: Path | None) -> None:
+def parity(*, small: bool, json_file: Path | None, plots_folder: Path | None, ranges: Path | None, output: str) -> None:
     """Measure parity and speed."""
     from rich.console import Console
 
@@ -75,7 +88,9 @@ def parity(*, small: bool, json_file: Path | None, plots_folder: Path | None, ra
         with console.status("") as status:
             return benchmark.measure(chosen, perf_counter, status.update)
 
-    _bench("parity", run, _print_parity, parity_growth, small=small, files=(json_file, plots_folder, ranges))
+    _bench(
+        "parity", run, _print_parity, parity_growth, small=small, output=output, files=(json_file, plots_folder, ranges)
+    )
 
 
 @bench.command("equal-work", help=f"Measure {_BENCHMARKS['equal-work']}.")
@@ -91,6 +106,7 @@ def equal_work(
     json_file: Path | None,
     plots_folder: Path | None,
     ranges: Path | None,
+    output: str,
     seeds: str | None,
     jobs: int | None,
     executor: str,
@@ -104,7 +120,9 @@ def equal_work(
     def run() -> dict[str, Any]:
         return _measure_equal_work(_whole_numbers(seeds), where, small=small)
 
-    _bench("equal-work", run, _print_equal_work, plot, small=small, files=(json_file, plots_folder, ranges))
+    _bench(
+        "equal-work", run, _print_equal_work, plot, small=small, output=output, files=(json_file, plots_folder, ranges)
+    )
 
 
 def _bench(
@@ -114,6 +132,7 @@ def _bench(
     plot: Callable[[Mapping[str, Any]], bytes],
     *,
     small: bool,
+    output: str,
     files: tuple[Path | None, Path | None, Path | None],
 ) -> None:
     """Measure, show, write, check."""
@@ -122,26 +141,34 @@ def _bench(
     from joulie.simulation.benchmarks.ranges import RangesError, load_ranges, misses
 
     json_file, plots_folder, ranges_file = files
-    ranges_file = ranges_file or _RANGES / f"{name}.yaml"
+    place = ranges_file or _RANGES / f"{name}.yaml"
+    # Away from a checkout there are no committed ranges: the figures are still worth having.
+    unchecked = ranges_file is None and not place.exists()
     try:
-        ranges = load_ranges(ranges_file, small=small)
+        ranges = () if unchecked else load_ranges(place, small=small)
     except RangesError as error:
-        raise UserError(f"{error} (run it where benchmarks/ is, or name a file with --ranges)") from error
+        raise UserError(str(error)) from error
     with Outputs() as outputs:
         json_part = outputs.file("--json", json_file)
         plots_part = outputs.folder("--plots", plots_folder)
         measured = measure()
         missed = misses(ranges, measured)
+        document = {"benchmark": name, "small": small, **measured, "missed": missed}
         if json_part:
-            document = {"benchmark": name, "small": small, **measured, "missed": missed}
             json_part.write_text(render_value(document, "json") + "\n", encoding="utf-8")
         if plots_part:
             (plots_part / f"{name}.png").write_bytes(plot(measured))
         outputs.commit()
-    show(measured)
+    if output == "table":
+        show(measured)
+    else:
+        click.echo(render_value(document, output))
     for line in missed:
         click.echo(f"missed: {line}", err=True)
-    click.echo(f"{len(ranges) - len(missed)} of {len(ranges)} ranges of {ranges_file} hold")
+    if unchecked:
+        click.echo(f"{place} is not here: nothing is checked; name a file with --ranges", err=True)
+    else:
+        click.echo(f"{len(ranges) - len(missed)} of {len(ranges)} ranges of {place} hold", err=output != "table")
     if missed:
         click.get_current_context().exit(1)
 
