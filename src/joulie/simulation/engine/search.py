@@ -96,6 +96,7 @@ def write_leaf(pools: Pools, rules: Rules, nodes: Nodes, indexes: Indexes, node:
     position = node - pools.start[pool]
     free_cores = float(nodes.free_cores[node])
     free_gpus = float(nodes.free_gpus[node])
+    # A full node takes nobody; of the nodes on standby, which are all alike, the lowest stands for the others.
     if nodes.free_cores[node] == 0 or (nodes.standby[node] and next_member(indexes.standby, pool, 0) != position):
         free_cores = -np.inf
         free_gpus = -np.inf
