@@ -92,12 +92,12 @@ def published_jobs(seed: int, hours: float, rate_scale: float = 1.0) -> JobTable
     mean_rate_per_s = 0.6 * 80.0 / 60.0 * rate_scale
     expected = mean_rate_per_s * MEAN_BURST_FACTOR * hours * SECONDS_PER_HOUR
     capacity = int(expected * 1.2 + 100.0 * np.sqrt(expected)) + 1000
-    columns = _Columns.empty(capacity)
-    n = _draw_jobs(np.random.default_rng(seed), hours * SECONDS_PER_HOUR, rate_scale, columns)
-    while n > capacity:
-        capacity *= 2
+    while True:
         columns = _Columns.empty(capacity)
         n = _draw_jobs(np.random.default_rng(seed), hours * SECONDS_PER_HOUR, rate_scale, columns)
+        if n <= capacity:
+            break
+        capacity *= 2
     return JobTable(
         arrival_s=columns.arrival_s[:n],
         duration_s=columns.duration_s[:n],

@@ -14,10 +14,11 @@ from joulie.simulation.compiled import compilable, compiled_inner
 from joulie.simulation.engine.index import insert, next_member, remove
 from joulie.simulation.engine.power import job_cpu_w, job_gpu_w
 from joulie.simulation.engine.state import (
-    BEFORE_W,
+    N_UP,
     N_WAITING,
     NEXT_JOB,
     NOW_W,
+    RING,
     WAITED_MIN,
     EnergyState,
     Nodes,
@@ -117,7 +118,7 @@ def observe(run: Run, step: int) -> None:
     """Bring life tables, the list of nodes that are up, and their expected busy times to the present."""
     pools, jobs, rules, nodes, links, state = run.pools, run.jobs, run.rules, run.nodes, run.links, run.energy
     kept = 0
-    for which in range(state.n_up[0]):
+    for which in range(run.scratch.counters[N_UP]):
         node = state.up[which]
         if at_rest(rules, nodes, node):
             state.is_up[node] = False
@@ -129,12 +130,9 @@ def observe(run: Run, step: int) -> None:
         while job >= 0:
             note_minute(run, state.job_class[job], step - links.end_step[job] + jobs.length_steps[job])
             job = links.next_on_node[job]
-    state.n_up[0] = kept
+    run.scratch.counters[N_UP] = kept
     _update_life_tables(run)
-    total_w = 0.0
-    for node in range(len(nodes.power_w)):
-        total_w += nodes.power_w[node]
-    state.gauges[NOW_W] = total_w
+    state.gauges[NOW_W] = run.scratch.cluster_ring_w[step % RING]
     for which in range(kept):
         node = state.up[which]
         busy_min = 0.0
@@ -189,7 +187,7 @@ def least_energy(run: Run, job: int, step: int) -> int:
     cores = shapes.cores[shape]
     gpus = shapes.gpus[shape]
     duration_min = expected_duration_min(run, job)
-    n_up = state.n_up[0]
+    n_up = run.scratch.counters[N_UP]
     best = -1
     best_cost = np.inf
     best_rank: float = np.inf
@@ -255,12 +253,14 @@ def holds_back(run: Run, job: int, node: int, step: int) -> bool:
     step_min = run.rules.step_min
     waited_min = (step - run.jobs.first_step[job]) * step_min
     mean_wait_min = (state.gauges[WAITED_MIN] + step_min) / run.scratch.counters[NEXT_JOB]
+    # At the first step nothing was recorded yet: no rise is known.
+    before_w = run.record.it_w[step - 1] if step > 0 else state.gauges[NOW_W]
     held = energy.may_hold(
         waited_min,
         mean_wait_min,
         state.gauges[NOW_W],
         rise_w,
-        state.gauges[BEFORE_W],
+        before_w,
         job_w >= run.energy_rules.heavy_w,
         wakes,
         run.energy_rules.limits,
@@ -319,9 +319,8 @@ def restore_order(run: Run, waiting: int) -> None:
 
 
 @compiled_inner
-def close_minute(run: Run, total_w: float) -> None:
-    """Remember the power of the step, and that the jobs left in the queue have waited for one more."""
-    run.energy.gauges[BEFORE_W] = total_w
+def close_minute(run: Run) -> None:
+    """The jobs left in the queue have waited for one step more."""
     run.energy.gauges[WAITED_MIN] += run.scratch.counters[N_WAITING] * run.rules.step_min
 
 
@@ -332,8 +331,8 @@ def note_start(run: Run, job: int, node: int, delay_steps: int) -> None:
     if not state.is_up[node]:
         state.is_up[node] = True
         remove(state.resting, nodes.pool[node], node - pools.start[nodes.pool[node]])
-        state.up[state.n_up[0]] = node
-        state.n_up[0] += 1
+        state.up[run.scratch.counters[N_UP]] = node
+        run.scratch.counters[N_UP] += 1
     if nodes.first_job[node] < 0:
         state.busy_min[node] = 0.0
     delay_min = delay_steps * run.rules.step_min

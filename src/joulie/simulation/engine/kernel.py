@@ -369,4 +369,4 @@ def advance(run: Run, first_step: int, last_step: int) -> None:
         run.record.running[step] = run.scratch.counters[RUNNING]
         run.record.awake_nodes[step] = run.scratch.counters[AWAKE]
         if run.rules.family == BY_ENERGY:
-            energy.close_minute(run, total_w)
+            energy.close_minute(run)

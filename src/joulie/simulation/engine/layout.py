@@ -339,7 +339,6 @@ def _energy_state(
         up=np.zeros(n_nodes, np.int32),
         is_up=np.zeros(n_nodes, np.bool_),
         resting=empty_bitsets(len(cluster.pools), n_nodes),
-        n_up=np.zeros(1, np.int64),
         gauges=np.zeros(state.N_GAUGES),
         merged=np.zeros(len(jobs) if spec.governed else 0, np.int32),
     )

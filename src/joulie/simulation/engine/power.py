@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from joulie.domain.marginal import CPU_LOAD
 from joulie.simulation.compiled import compiled_inner
 from joulie.simulation.engine.state import Jobs, Nodes, Pools, Rules, Shapes
 
@@ -24,7 +25,7 @@ def job_cpu_w(pools: Pools, rules: Rules, pool: int, cores: int, util: float) ->
     """What a job adds to a node's CPU power, W."""
     if rules.w_per_core > 0.0:
         return rules.w_per_core * cores * util
-    return float(pools.cpu_max_w[pool] * 0.7 * (cores / pools.cores[pool]) * util)
+    return float(pools.cpu_max_w[pool] * CPU_LOAD * (cores / pools.cores[pool]) * util)
 
 
 @compiled_inner

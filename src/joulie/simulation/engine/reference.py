@@ -11,14 +11,20 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from joulie.domain.marginal import gpu_coefficient
+from joulie.domain.marginal import CPU_LOAD, gpu_coefficient
 from joulie.domain.scoring.placement import SCORERS, Demand, Fleet, Placement, place, place_at_random
 from joulie.domain.units import FloatArray
 from joulie.simulation.cluster import Cluster
-from joulie.simulation.engine.layout import QueueSettings, whole_steps
+from joulie.simulation.engine.layout import (
+    PUBLISHED_BUSY_FRACTION,
+    PUBLISHED_EMPTY_FRACTION,
+    QueueSettings,
+    whole_steps,
+)
 from joulie.simulation.engine.play import Play, summarise
-from joulie.simulation.engine.reference_energy import EnergyPlan, NodeView, plans_energy
+from joulie.simulation.engine.reference_energy import EnergyPlan, NodeView
 from joulie.simulation.engine.schedulers import scheduler as scheduler_of
+from joulie.simulation.engine.state import BY_ENERGY
 from joulie.simulation.results import RunSeries
 from joulie.simulation.workload import JobTable
 
@@ -83,7 +89,9 @@ class _PlainRun:
         self.length = whole_steps(jobs.duration_s, step_s)
         self.start_step = np.full(len(jobs), -1, np.int32)
         self.wakes = 0
-        self.plan = EnergyPlan(spec, cluster, jobs, self.length, step_s, queue) if plans_energy(spec) else None
+        self.plan: EnergyPlan | None = None
+        if spec.family == BY_ENERGY:
+            self.plan = EnergyPlan(spec, cluster, jobs, self.length, step_s, queue)
 
     def run(self) -> Play:
         n = self.n_steps
@@ -157,7 +165,7 @@ class _PlainRun:
             if self.queue is not None:
                 cpu_w += self.queue.w_per_core * cores * util
             else:
-                cpu_w += cpu_max_w * 0.7 * (cores / float(self.cores[index])) * util
+                cpu_w += cpu_max_w * CPU_LOAD * (cores / float(self.cores[index])) * util
             gpus = int(self.jobs.gpus[job])
             if gpus > 0:
                 coefficient = float(gpu_coefficient(self.jobs.performance[job]))
@@ -165,7 +173,7 @@ class _PlainRun:
         if self.queue is not None:
             power_w = cpu_w + self.queue.awake_fraction * cpu_max_w
         else:
-            power_w = cpu_w + (0.10 if node.jobs else 0.05) * cpu_max_w
+            power_w = cpu_w + (PUBLISHED_BUSY_FRACTION if node.jobs else PUBLISHED_EMPTY_FRACTION) * cpu_max_w
         if self.gpus[index] > 0.0:
             power_w += gpu_w + float(self.gpu_idle_w[index]) * float(self.free_gpus[index])
         return power_w

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulie.domain import lifetimes
-from joulie.domain.marginal import gpu_coefficient
+from joulie.domain.marginal import CPU_LOAD, gpu_coefficient
 from joulie.domain.scoring import energy
 from joulie.domain.scoring.placement import Demand, Fleet, Placement, fits
 from joulie.domain.units import BoolArray, FloatArray
 from joulie.simulation.cluster import Cluster
-from joulie.simulation.engine import state
 from joulie.simulation.engine.energy import UTIL_PRIOR
 from joulie.simulation.engine.layout import QueueSettings, Steps, base_w, energy_rules, node_rules, surcharge_w_per_core
 from joulie.simulation.engine.schedulers import Scheduler
@@ -55,7 +54,8 @@ class EnergyPlan:
         self.ends, self.at_risk_min = np.zeros(shape), np.zeros(shape)
         self.ended, self.cpu_util_sum, self.gpu_util_sum = (np.zeros(shape[0]) for _ in range(3))
         self.busy_min = np.zeros(cluster.n_nodes)
-        self.waited_min = self.before_w = self.now_w = 0.0
+        self.waited_min = self.now_w = 0.0
+        self.before_w: float | None = None
 
     def note_minute(self, job: int, age_steps: int) -> None:
         """A job was at risk of ending in the step before it reached `age_steps`."""
@@ -120,7 +120,7 @@ class EnergyPlan:
             (self.waited_min + step_min) / n_arrived,
             self.now_w,
             rise_w,
-            self.before_w,
+            self.now_w if self.before_w is None else self.before_w,
             job_w >= self.energy_rules.heavy_w,
             wakes,
             self.energy_rules.limits,
@@ -163,7 +163,7 @@ class EnergyPlan:
         if self.rules.w_per_core > 0.0:
             cpu_w = self.rules.w_per_core * cores * cpu_util
         else:
-            cpu_w = pool.cpu_max_w * 0.7 * (cores / pool.cores) * cpu_util
+            cpu_w = pool.cpu_max_w * CPU_LOAD * (cores / pool.cores) * cpu_util
         coefficient = float(gpu_coefficient(self.jobs.performance[job]))
         return float(cpu_w + gpus * pool.gpu_max_w * coefficient * gpu_util)
 
@@ -210,8 +210,3 @@ class EnergyPlan:
                 float(self.remaining_min[job_class, which + 1]),
             )
         )
-
-
-def plans_energy(spec: Scheduler) -> bool:
-    """Whether a scheduler needs an `EnergyPlan`."""
-    return spec.family == state.BY_ENERGY

@@ -160,8 +160,8 @@ class Scratch(NamedTuple):
     counters: IntArray
 
 
-N_ACTIVE, N_WAITING, NEXT_JOB, RUNNING, AWAKE, WAKES = range(6)
-N_COUNTERS = 6
+N_ACTIVE, N_WAITING, NEXT_JOB, RUNNING, AWAKE, WAKES, N_UP = range(7)
+N_COUNTERS = 7
 
 
 class Record(NamedTuple):
@@ -190,8 +190,8 @@ class Indexes(NamedTuple):
     """By pool: nodes on standby."""
 
 
-WAITED_MIN, BEFORE_W, NOW_W = range(3)
-N_GAUGES = 3
+WAITED_MIN, NOW_W = range(2)
+N_GAUGES = 2
 
 
 class EnergyRules(NamedTuple):
@@ -238,10 +238,8 @@ class EnergyState(NamedTuple):
     is_up: BoolArray
     resting: Bitsets
     """By pool: nodes at rest."""
-    n_up: IntArray
-    """How many nodes are up, shape ``(1,)``."""
     gauges: FloatArray
-    """`WAITED_MIN`, `BEFORE_W` and `NOW_W`: minutes waited so far, the cluster's power a minute ago, and now."""
+    """`WAITED_MIN` and `NOW_W`: minutes waited so far, and the cluster's power with the starts of this step."""
     merged: npt.NDArray[np.int32]
     """Room for a second list of waiting jobs."""
 
