@@ -5,6 +5,9 @@ Each names its contract, units and errors; adapters implement them, `joulie.apps
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
@@ -43,4 +46,144 @@ class CoolingPlant(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         """Release what the plant holds, also after a failure."""
+        ...
+
+
+class ControlRefusedError(RuntimeError):
+    """A device that cannot be controlled: not supported, no permission, locked by firmware. Trying again is useless."""
+
+
+class ControlFailedError(RuntimeError):
+    """A write or read that failed although the device can be controlled; the next cycle tries again."""
+
+
+class DeviceKind(StrEnum):
+    """What a power limit belongs to."""
+
+    CPU_PACKAGE = "cpu"
+    GPU = "gpu"
+
+
+@dataclass(frozen=True)
+class PowerDevice:
+    """One CPU package or GPU whose power can be read, and limited where `limit_w` is known.
+
+    Attributes:
+        id: stable over reboots where the hardware allows: ``package-0``, a GPU's UUID.
+        kind: what it is.
+        model: the model string as the device or its driver prints it; None where unknown.
+        limit_w: the limit in force, W; None where it cannot be read.
+        min_w: smallest limit that the device accepts, W; None where it does not say.
+        max_w: largest limit that the device accepts, W; None where it does not say (sysfs may say 0).
+        default_w: limit at 100 %, W: a GPU's default limit, a CPU's maximum; None where it does not say.
+    """
+
+    id: str
+    kind: DeviceKind
+    model: str | None = None
+    limit_w: float | None = None
+    min_w: float | None = None
+    max_w: float | None = None
+    default_w: float | None = None
+
+
+class PowerLimiter(Protocol):
+    """A way to limit the power of the CPU packages, or of the GPUs, of one node.
+
+    Candidates are tried in order; one that cannot work says why (`unavailable`) and never raises for it.
+    """
+
+    name: str
+    """The backend as NodeTwin's controlStatus and `joulie_backend_mode` name it: rapl, hsmp, nvml, amdsmi, rocm-smi."""
+
+    def unavailable(self) -> str | None:
+        """Why this backend cannot limit power here, or None if it can."""
+        ...
+
+    def devices(self) -> Sequence[PowerDevice]:
+        """The devices as they are now, in a stable order; one that does not answer (a lost GPU) is left out.
+
+        Raises:
+            ControlFailedError: the backend as a whole does not answer.
+        """
+        ...
+
+    def set_limit(self, device_id: str, limit_w: float) -> float:
+        """Write a limit, read it back and return what is in force, W.
+
+        Raises:
+            ControlRefusedError: the device cannot be limited.
+            ControlFailedError: the write failed, or what was read back is not what was written.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class FrequencyPolicy:
+    """One cpufreq policy: CPUs that change frequency together.
+
+    Attributes:
+        id: ``policy0``.
+        min_hz: lowest frequency of the hardware, Hz.
+        max_hz: highest frequency of the hardware, Hz.
+        limit_hz: upper limit in force (scaling_max_freq), Hz.
+        current_hz: frequency now, Hz; None where it cannot be read.
+    """
+
+    id: str
+    min_hz: float
+    max_hz: float
+    limit_hz: float
+    current_hz: float | None = None
+
+
+class FrequencyLimiter(Protocol):
+    """Upper frequency limits of a node's CPUs (cpufreq)."""
+
+    driver: str
+    """Driver family: ``intel_pstate``, ``amd-pstate``, ``acpi-cpufreq``, or empty where there is none."""
+
+    def unavailable(self) -> str | None:
+        """Why frequencies cannot be limited here, or None if they can."""
+        ...
+
+    def policies(self) -> Sequence[FrequencyPolicy]:
+        """All policies as they are now, ordered by number."""
+        ...
+
+    def set_limit(self, policy_id: str, limit_hz: float) -> float:
+        """Write an upper limit, read it back and return what is in force, Hz; raises as `PowerLimiter.set_limit`."""
+        ...
+
+
+class EnergyReading(NamedTuple):
+    """A cumulative energy counter at one moment."""
+
+    device_id: str
+    """As `PowerDevice.id`; other RAPL domains by their own names (``dram-0``, ``psys``)."""
+    energy_j: float
+    """Counter, J."""
+    wraps_at_j: float | None
+    """Value at which the counter starts again at 0, J; None where it does not wrap or does not say."""
+
+
+class PowerSource(Protocol):
+    """Measured power of a node's CPUs or GPUs.
+
+    A device that cannot be read is left out: missing is never zero.
+    """
+
+    name: str
+    """rapl or nvml, as NodeTwin's powerMeasurement.source names it."""
+
+    def unavailable(self) -> str | None:
+        """Why nothing can be measured here, or None if it can."""
+        ...
+
+    def energy(self) -> Sequence[EnergyReading]:
+        """All energy counters now; empty where there are none."""
+        ...
+
+    def power_w(self) -> dict[str, float]:
+        """Power by device now, W, of devices that report it directly (GPUs); empty for those with counters only."""
         ...

@@ -328,8 +328,8 @@ class Cap:
     def for_device(self, limits: CapRange) -> float:
         """The cap of one device in watts, within what the device accepts."""
         if self.watts is not None:
-            return float(limits.clamped(self.watts))
-        return float(limits.from_percent(self.percent))
+            return limits.clamped(self.watts)
+        return limits.from_percent(self.percent)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,4 @@
-"""Units and the checks that every physical quantity passes on its way in.
-
-Inside Joulie everything is SI (watts, joules, seconds, kelvin); names carry the unit as a suffix.
-Conversions happen here and in adapters, nowhere else.
-"""
+"""The checks that every physical quantity passes on its way in, for scalars and arrays alike."""
 
 from __future__ import annotations
 
@@ -11,29 +7,40 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from joulie.domain.quantities import (
+    JOULES_PER_KWH,
+    SECONDS_PER_HOUR,
+    SECONDS_PER_MINUTE,
+    WATTS_PER_KW,
+    ZERO_CELSIUS_K,
+    InvalidQuantityError,
+    joules_to_kwh,
+)
+
+__all__ = [
+    "JOULES_PER_KWH",
+    "SECONDS_PER_HOUR",
+    "SECONDS_PER_MINUTE",
+    "WATTS_PER_KW",
+    "ZERO_CELSIUS_K",
+    "BoolArray",
+    "FloatArray",
+    "FloatLike",
+    "IntArray",
+    "InvalidQuantityError",
+    "celsius_to_kelvin",
+    "finite",
+    "joules_to_kwh",
+    "kelvin_to_celsius",
+    "non_negative",
+    "positive",
+]
+
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 FloatLike = float | FloatArray
 """A scalar or an array: the formulas of the domain serve one node and ten thousand alike."""
-
-SECONDS_PER_MINUTE = 60.0
-SECONDS_PER_HOUR = 3600.0
-JOULES_PER_KWH = 3.6e6
-WATTS_PER_KW = 1000.0
-ZERO_CELSIUS_K = 273.15
-
-
-class InvalidQuantityError(ValueError):
-    """A physical quantity that cannot be: NaN, infinite, or outside its range.
-
-    Attributes:
-        quantity: the name of the argument, with its unit suffix.
-    """
-
-    def __init__(self, quantity: str, problem: str) -> None:
-        super().__init__(f"{quantity}: {problem}")
-        self.quantity = quantity
 
 
 def finite(quantity: str, value: npt.ArrayLike, *, minimum: float = -np.inf, maximum: float = np.inf) -> FloatArray:
@@ -71,11 +78,6 @@ def positive(quantity: str, value: npt.ArrayLike) -> FloatArray:
     if np.any(array <= 0.0):
         raise InvalidQuantityError(quantity, f"must be above zero, got {_first(array, array <= 0.0)}")
     return array
-
-
-def joules_to_kwh(energy_j: float) -> float:
-    """Kilowatt-hours of `energy_j` joules."""
-    return energy_j / JOULES_PER_KWH
 
 
 def celsius_to_kelvin(temperature_c: FloatLike) -> FloatLike:

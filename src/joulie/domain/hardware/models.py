@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
-
-from joulie.domain.units import FloatArray, InvalidQuantityError, finite, positive
+from joulie.domain.quantities import InvalidQuantityError, finite_number, positive_number
 
 CURVE_POINTS = 11
 """Points of a measured power curve: 0, 10, ... 100 % utilisation, as SPECpower_ssj2008 reports them."""
@@ -65,28 +63,28 @@ class CapRange:
     base_w: float
 
     def __post_init__(self) -> None:
-        finite("min_w", self.min_w, minimum=0.0)
-        positive("base_w", self.base_w)
+        finite_number("min_w", self.min_w, minimum=0.0)
+        positive_number("base_w", self.base_w)
         if not self.min_w <= self.base_w <= self.max_w:
             raise InvalidQuantityError(
                 "base_w", f"must lie within the device's range [{self.min_w:g}, {self.max_w:g}], got {self.base_w:g}"
             )
 
-    def from_percent(self, percent: npt.ArrayLike) -> FloatArray:
+    def from_percent(self, percent: float) -> float:
         """Limit in watts at `percent` of the base, clamped to the range (spec: control loop, percent and watts).
 
         Args:
-            percent: 0 (exclusive) to 100, any shape.
+            percent: 0 (exclusive) to 100.
 
         Raises:
             InvalidQuantityError: a percentage that is NaN, zero, negative or above 100.
         """
-        share = finite("percent", positive("percent", percent), maximum=100.0) / 100.0
+        share = finite_number("percent", positive_number("percent", percent), maximum=100.0) / 100.0
         return self.clamped(share * self.base_w)
 
-    def clamped(self, cap_w: npt.ArrayLike) -> FloatArray:
+    def clamped(self, cap_w: float) -> float:
         """`cap_w` moved into the range, W."""
-        return np.clip(positive("cap_w", cap_w), self.min_w, self.max_w)
+        return min(max(positive_number("cap_w", cap_w), self.min_w), self.max_w)
 
 
 @dataclass(frozen=True)
@@ -135,13 +133,14 @@ class CpuModel:
     evidence: Mapping[str, Evidence] = field(default_factory=dict, hash=False, repr=False)
 
     def __post_init__(self) -> None:
-        positive("cores_per_socket", self.cores_per_socket)
-        positive("curve_sockets", self.curve_sockets)
-        positive("base_hz", self.base_hz)
-        curve_w = positive("curve_w", self.curve_w)
-        if len(curve_w) not in {2, CURVE_POINTS}:
-            raise HardwareModelError(f"{self.key}: curve_w needs {CURVE_POINTS} points or 2, got {len(curve_w)}")
-        if np.any(np.diff(curve_w) < 0.0):
+        positive_number("cores_per_socket", self.cores_per_socket)
+        positive_number("curve_sockets", self.curve_sockets)
+        positive_number("base_hz", self.base_hz)
+        for power_w in self.curve_w:
+            positive_number("curve_w", power_w)
+        if len(self.curve_w) not in {2, CURVE_POINTS}:
+            raise HardwareModelError(f"{self.key}: curve_w needs {CURVE_POINTS} points or 2, got {len(self.curve_w)}")
+        if any(higher < lower for lower, higher in pairwise(self.curve_w)):
             raise HardwareModelError(f"{self.key}: curve_w must not fall as utilisation rises")
         if self.boost_hz < self.base_hz:
             raise HardwareModelError(f"{self.key}: boost_hz is below base_hz")
@@ -185,11 +184,11 @@ class GpuModel:
     evidence: Mapping[str, Evidence] = field(default_factory=dict, hash=False, repr=False)
 
     def __post_init__(self) -> None:
-        finite("idle_w", self.idle_w, minimum=0.0)
+        finite_number("idle_w", self.idle_w, minimum=0.0)
         if self.idle_w >= self.default_w:
             raise HardwareModelError(f"{self.key}: idle_w must be below default_w")
         if self.compute_gamma is not None:
-            positive("compute_gamma", self.compute_gamma)
+            positive_number("compute_gamma", self.compute_gamma)
         _ = self.cap_range
         stated = [name for name in self.FACTS if getattr(self, name) is not None]
         _check_evidence(self.key, self.evidence, stated)
