@@ -1,0 +1,1 @@
+"""What every daemon of Joulie is made of: settings, logs, probes and metrics over HTTP, signals, traces."""

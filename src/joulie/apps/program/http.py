@@ -1,0 +1,197 @@
+"""HTTP of the daemons: a server for ASGI applications, and health, readiness and metrics for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import uvicorn
+from prometheus_client import CollectorRegistry, make_asgi_app
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_CERTIFICATE_CHECK_S = 60.0
+_GRACE_S = 10
+
+_log = logging.getLogger(__name__)
+
+
+class AddressError(ValueError):
+    """Text that is no listen address."""
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of ``:8080``, ``127.0.0.1:8080`` or ``[::1]:8080``; without a host, all interfaces.
+
+    Raises:
+        AddressError: the text is no such address.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise AddressError(f"{text!r} is not an address; write :8080 or 127.0.0.1:8080")
+    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - pods listen on their only interface
+
+
+class Probes:
+    """Named checks that must all pass before a program counts as ready."""
+
+    def __init__(self) -> None:
+        self._checks: dict[str, Callable[[], str | None]] = {}
+
+    def add(self, name: str, why_not: Callable[[], str | None]) -> None:
+        """Add a check that says why the program is not ready, or None if it is."""
+        self._checks[name] = why_not
+
+    def failures(self) -> dict[str, str]:
+        """What stands in the way, by check."""
+        found = {name: why_not() for name, why_not in self._checks.items()}
+        return {name: reason for name, reason in found.items() if reason is not None}
+
+
+def observability_app(ready: Probes, registry: CollectorRegistry, *, alive: Probes | None = None) -> AsgiApp:
+    """The application of /healthz, /readyz and /metrics.
+
+    Args:
+        ready: checks of /readyz; 503 with the reasons while one fails.
+        registry: metrics of /metrics.
+        alive: checks of /healthz: only what a restart would mend.
+    """
+    metrics: AsgiApp = make_asgi_app(registry)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        match scope["path"]:
+            case "/healthz":
+                await _send_probe(alive or Probes(), send)
+            case "/readyz":
+                await _send_probe(ready, send)
+            case "/metrics":
+                await metrics(scope, receive, send)
+            case _:
+                await respond(send, 404, b"not found; there are /healthz, /readyz and /metrics\n")
+
+    return app
+
+
+async def _send_probe(probes: Probes, send: Send) -> None:
+    failures = probes.failures()
+    lines = [f"{name}: {reason}" for name, reason in failures.items()] or ["ok"]
+    await respond(send, 503 if failures else 200, "\n".join([*lines, ""]).encode())
+
+
+async def respond(send: Send, status: int, body: bytes, content_type: bytes = b"text/plain; charset=utf-8") -> None:
+    """Send a whole response."""
+    headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """PEM files of a server; a rotated certificate is taken up without a restart.
+
+    Attributes:
+        certificate: chain of the server.
+        key: its private key.
+        client_ca: authorities whose clients are let in (mutual TLS); None lets everyone in.
+    """
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+    def stamp(self) -> tuple[float, float]:
+        """When certificate and key last changed."""
+        return self.certificate.stat().st_mtime, self.key.stat().st_mtime
+
+
+class _Uvicorn(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals belong to the program, which stops all of its servers in order."""
+        yield
+
+
+class Server:
+    """An HTTP server for the length of an ``async with`` block.
+
+    Attributes:
+        port: where it listens, also where it was asked for port 0.
+    """
+
+    def __init__(self, app: AsgiApp, address: tuple[str, int], *, tls: TlsFiles | None = None) -> None:
+        """Bind the address.
+
+        Raises:
+            OSError: the address is in use, or not ours.
+        """
+        host, port = address
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, port), family=family, backlog=1024)
+        self.port: int = self._socket.getsockname()[1]
+        self._tls = tls
+        self._config = uvicorn.Config(
+            app,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=_GRACE_S,
+            ssl_certfile=tls.certificate if tls else None,
+            ssl_keyfile=tls.key if tls else None,
+            ssl_ca_certs=str(tls.client_ca) if tls and tls.client_ca else None,
+            ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_ca else ssl.CERT_NONE,
+        )
+        self._server = _Uvicorn(self._config)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        self._tasks.append(serving)
+        while not self._server.started:
+            if serving.done():
+                serving.result()
+                raise RuntimeError("the HTTP server ended while it started")
+            await asyncio.sleep(0.005)
+        if self._tls is not None:
+            self._tasks.append(asyncio.create_task(self._renew_certificate(self._tls)))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        """Answer what was asked, then close."""
+        self._server.should_exit = True
+        serving, *others = self._tasks
+        for task in others:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        await serving
+        self._socket.close()
+
+    async def _renew_certificate(self, tls: TlsFiles) -> None:
+        known = tls.stamp()
+        while True:
+            await asyncio.sleep(_CERTIFICATE_CHECK_S)
+            try:
+                stamp = tls.stamp()
+                if stamp != known and self._config.ssl is not None:
+                    self._config.ssl.load_cert_chain(tls.certificate, tls.key)
+                    known = stamp
+                    _log.info("took up a new certificate", extra={"file": str(tls.certificate)})
+            except (OSError, ssl.SSLError) as error:
+                # A rotation in progress: the old certificate serves on, and the next look will find both files.
+                _log.warning("certificate not renewed", extra={"file": str(tls.certificate), "error": str(error)})

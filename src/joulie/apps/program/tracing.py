@@ -1,0 +1,44 @@
+"""OpenTelemetry traces, where they are asked for: the extra ``tracing`` and OTEL_EXPORTER_OTLP_ENDPOINT."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_log = logging.getLogger(__name__)
+_tracer: Any = None
+
+
+def configure(service: str) -> None:
+    """Export spans of this process by OTLP over HTTP if OTEL_EXPORTER_OTLP_ENDPOINT is set; else do nothing."""
+    global _tracer  # noqa: PLW0603 - one tracer a process, as OpenTelemetry has one provider
+    if not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+        return
+    try:
+        from opentelemetry import trace
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        _log.warning(
+            "OTEL_EXPORTER_OTLP_ENDPOINT is set but OpenTelemetry is not installed: pip install joulie[tracing]"
+        )
+        return
+    provider = TracerProvider(resource=Resource.create({"service.name": service}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
+    _tracer = provider.get_tracer("joulie")
+
+
+@contextmanager
+def span(name: str, **attributes: str | int | float | bool) -> Iterator[None]:
+    """A span around a block; free where tracing is off."""
+    if _tracer is None:
+        yield
+        return
+    with _tracer.start_as_current_span(name, attributes=attributes):
+        yield

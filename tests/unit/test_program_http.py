@@ -1,0 +1,120 @@
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+
+import httpx2
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from joulie.apps.program.http import AddressError, Probes, Server, observability_app, parse_address
+from joulie.apps.program.run import every
+
+
+def ask(probes: Probes, path: str) -> httpx2.Response:
+    registry = CollectorRegistry()
+    Counter("joulie_example", "An example.", registry=registry).inc()
+
+    async def talk() -> httpx2.Response:
+        async with (
+            Server(observability_app(probes, registry), ("127.0.0.1", 0)) as server,
+            httpx2.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", trust_env=False) as client,
+        ):
+            return await client.get(path)
+
+    return asyncio.run(talk())
+
+
+def test_metrics_are_served() -> None:
+    answer = ask(Probes(), "/metrics")
+    assert answer.status_code == 200
+    assert "joulie_example_total 1.0" in answer.text
+
+
+def test_not_ready_says_why_and_stays_alive() -> None:
+    probes = Probes()
+    probes.add("caches", lambda: "nodes: not listed yet")
+    answer = ask(probes, "/readyz")
+    assert (answer.status_code, answer.text) == (503, "caches: nodes: not listed yet\n")
+    assert ask(probes, "/healthz").status_code == 200
+
+
+def test_ready_without_failures() -> None:
+    probes = Probes()
+    probes.add("caches", lambda: None)
+    assert ask(probes, "/readyz").status_code == 200
+
+
+def test_unknown_path() -> None:
+    assert ask(Probes(), "/nothing").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [(":8080", ("0.0.0.0", 8080)), ("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:9877", ("::1", 9877))],
+)
+def test_addresses(text: str, address: tuple[str, int]) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["8080", "host", "host:", "host:x", ":70000"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(AddressError, match="write :8080"):
+        parse_address(text)
+
+
+def in_loop(body: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(body())  # type: ignore[arg-type]
+
+
+def test_every_ends_when_told_to() -> None:
+    async def body() -> None:
+        stop = asyncio.Event()
+        rounds = 0
+        async for _ in every(0.0, stop):
+            rounds += 1
+            if rounds == 3:
+                stop.set()
+        assert rounds == 3
+
+    in_loop(body)
+
+
+DAEMON = """
+import asyncio, sys
+from joulie.apps.program.logs import configure
+from joulie.apps.program.run import run
+
+async def main(stop):
+    print("up", flush=True)
+    await stop.wait()
+    print("restored", flush=True)
+
+async def broken(stop):
+    raise ValueError("no such policy")
+
+configure("info", "json")
+run(broken if "broken" in sys.argv else main)
+"""
+
+
+@pytest.mark.slow
+def test_sigterm_stops_gracefully() -> None:
+    with subprocess.Popen([sys.executable, "-c", DAEMON], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as daemon:
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline() == b"up\n"
+        os.kill(daemon.pid, signal.SIGTERM)
+        out, err = daemon.communicate(timeout=20)
+    assert (daemon.returncode, out) == (0, b"restored\n")
+    assert b'"msg": "stopping"' in err
+    assert b'"signal": "SIGTERM"' in err
+
+
+@pytest.mark.slow
+def test_a_failure_is_logged_and_ends_with_1() -> None:
+    done = subprocess.run([sys.executable, "-c", DAEMON, "broken"], capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"no such policy" in done.stderr
+    assert done.stderr.count(b"\n") == 1
