@@ -1,0 +1,247 @@
+"""Work on simulated nodes: what pods draw, and how far their jobs get under the caps in force.
+
+Source: spec, simulator, physics and workloads. A job's CPU work is counted in core-seconds at the highest clock, its
+GPU work in GPU-seconds without a cap; both must be done. The members of a gang advance only while all of them run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from joulie.domain.power.cpu import Boundness, cpu_throughput
+from joulie.domain.units import FloatArray, finite, non_negative
+from joulie.simulation.live.fleet import FleetLoad, LiveFleet
+
+_WORK_EPSILON = 1e-9
+
+
+@dataclass(frozen=True)
+class Activity:
+    """How hard a pod uses what it requested.
+
+    Attributes:
+        cpu_util: of its cores, 0..1.
+        gpu_util: of its GPUs, 0..1.
+        memory_intensity: 0..1.
+        io_intensity: 0..1.
+        cpu_feed: how far its GPU work waits for its CPU work, 0..1.
+        cpu_bound: what bounds its CPU work.
+        gpu_memory_share: how far its GPU work is bound by memory, 0..1.
+    """
+
+    cpu_util: float = 0.5
+    gpu_util: float = 0.0
+    memory_intensity: float = 0.0
+    io_intensity: float = 0.0
+    cpu_feed: float = 0.0
+    cpu_bound: Boundness = Boundness.MIXED
+    gpu_memory_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("cpu_util", "gpu_util", "memory_intensity", "io_intensity", "cpu_feed", "gpu_memory_share"):
+            finite(name, getattr(self, name), minimum=0.0, maximum=1.0)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is left of a job: core-seconds at the highest clock, and uncapped GPU-seconds."""
+
+    cpu_units: float
+    gpu_units: float
+
+    def __post_init__(self) -> None:
+        non_negative("cpu_units", self.cpu_units)
+        non_negative("gpu_units", self.gpu_units)
+
+
+_NO_WORK = Work(0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class RunningPod:
+    """A pod on a node.
+
+    Attributes:
+        key: names it uniquely.
+        node: name of its node.
+        cores: CPU requested, cores.
+        gpus: GPUs requested.
+        activity: how hard it uses them.
+        work: what its job has left; None for a pod that just runs.
+        gang: names the gang that it belongs to, None outside of any.
+        gang_size: members that the gang needs.
+    """
+
+    key: str
+    node: str
+    cores: float
+    gpus: float
+    activity: Activity
+    work: Work | None = None
+    gang: str | None = None
+    gang_size: int = 1
+
+    def __post_init__(self) -> None:
+        non_negative("cores", self.cores)
+        non_negative("gpus", self.gpus)
+
+
+_COLUMNS = ("cores", "gpus", "cpu_util", "gpu_util", "memory", "io", "feed", "gpu_memory", "cpu_left", "gpu_left")
+_FIRST_CAPACITY = 64
+
+
+class Workload:
+    """The pods that run on a fleet: a slot each in arrays that grow, so that a pod more or less costs nothing."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, RunningPod] = {}
+        self._slot: dict[str, int] = {}
+        self._key: list[str | None] = []
+        self._free: list[int] = []
+        self._gangs: dict[str, set[str]] = {}
+        self._place: dict[str, int] = {}
+        self._fleet: LiveFleet | None = None
+        self._values = {name: np.zeros(0) for name in _COLUMNS}
+        self._node = np.zeros(0, dtype=np.int64)
+        self._bound = np.zeros(0, dtype=np.int64)
+        self._works = np.zeros(0, dtype=np.bool_)
+        self._grow(_FIRST_CAPACITY)
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._pods
+
+    @property
+    def pods(self) -> Mapping[str, RunningPod]:
+        """The running pods by key, with the work that they started with."""
+        return self._pods
+
+    def work_left(self, key: str) -> Work:
+        """What the job of a running pod has left now."""
+        slot = self._slot[key]
+        return Work(float(self._values["cpu_left"][slot]), float(self._values["gpu_left"][slot]))
+
+    def put(self, pod: RunningPod) -> None:
+        """Start a pod, or start it anew with other facts."""
+        self.remove(pod.key)
+        if not self._free:
+            self._grow(2 * len(self._key))
+        slot = self._free.pop()
+        self._pods[pod.key] = pod
+        self._slot[pod.key] = slot
+        self._key[slot] = pod.key
+        self._node[slot] = self._place.get(pod.node, -1)
+        use, work = pod.activity, pod.work or _NO_WORK
+        row = (
+            pod.cores,
+            pod.gpus,
+            use.cpu_util,
+            use.gpu_util,
+            use.memory_intensity,
+            use.io_intensity,
+            use.cpu_feed,
+            use.gpu_memory_share,
+            work.cpu_units,
+            work.gpu_units,
+        )
+        for name, value in zip(_COLUMNS, row, strict=True):
+            self._values[name][slot] = value
+        self._bound[slot] = use.cpu_bound
+        self._works[slot] = pod.work is not None
+        if pod.gang is not None:
+            self._gangs.setdefault(pod.gang, set()).add(pod.key)
+            self._update_gang(pod.gang)
+
+    def remove(self, key: str) -> RunningPod | None:
+        """End a pod; None if it did not run."""
+        pod = self._pods.pop(key, None)
+        if pod is None:
+            return None
+        slot = self._slot.pop(key)
+        self._key[slot] = None
+        self._free.append(slot)
+        self._node[slot] = -1
+        self._works[slot] = False
+        if pod.gang is not None:
+            self._gangs[pod.gang].discard(key)
+            self._update_gang(pod.gang)
+        return pod
+
+    def load(self, fleet: LiveFleet) -> FleetLoad:
+        """What the pods ask of the nodes; more than a node has counts as all that it has."""
+        self._move_to(fleet)
+        here = self._node >= 0
+        node = self._node[here]
+        values = {name: column[here] for name, column in self._values.items()}
+
+        def total(weights: FloatArray) -> FloatArray:
+            return np.asarray(np.bincount(node, weights=weights, minlength=len(fleet.specs)), dtype=np.float64)
+
+        cpu_demand = values["cores"] * values["cpu_util"]
+        used_cores, used_gpus = total(cpu_demand), total(values["gpus"])
+        return FleetLoad(
+            cpu_util=np.clip(used_cores / fleet.cores, 0.0, 1.0),
+            memory_intensity=_mean(total(cpu_demand * values["memory"]), used_cores),
+            io_intensity=_mean(total(cpu_demand * values["io"]), used_cores),
+            gpus_busy=np.minimum(used_gpus, fleet.gpus),
+            gpu_util=_mean(total(values["gpus"] * values["gpu_util"]), used_gpus),
+            gpu_memory_share=_mean(total(values["gpus"] * values["gpu_memory"]), used_gpus),
+        )
+
+    def advance(self, fleet: LiveFleet, dt_s: float) -> list[str]:
+        """Let all jobs work for `dt_s` at the operating points of the fleet.
+
+        Returns:
+            The keys of the pods whose jobs are done, in the order in which they started; they stay until removed.
+        """
+        self._move_to(fleet)
+        slots = np.flatnonzero(self._works & (self._node >= 0))
+        if not len(slots):
+            return []
+        node = self._node[slots]
+        values = {name: column[slots] for name, column in self._values.items()}
+        cpu_rate = cpu_throughput(fleet.frequency[node], values["memory"], values["io"], self._bound[slots])
+        gpu_rate = fleet.gpu_throughput[node] * (1.0 - values["feed"] * (1.0 - cpu_rate))
+        cpu_left = np.maximum(values["cpu_left"] - values["cores"] * values["cpu_util"] * cpu_rate * dt_s, 0.0)
+        gpu_left = np.maximum(values["gpu_left"] - values["gpus"] * values["gpu_util"] * gpu_rate * dt_s, 0.0)
+        self._values["cpu_left"][slots] = cpu_left
+        self._values["gpu_left"][slots] = gpu_left
+        done = {self._key[slot] for slot in slots[(cpu_left <= _WORK_EPSILON) & (gpu_left <= _WORK_EPSILON)]}
+        return [key for key in self._pods if key in done] if done else []
+
+    def _move_to(self, fleet: LiveFleet) -> None:
+        """Look up the nodes of all pods where the fleet is another one than last time."""
+        if fleet is self._fleet:
+            return
+        self._fleet = fleet
+        self._place = {spec.name: index for index, spec in enumerate(fleet.specs)}
+        for key, slot in self._slot.items():
+            self._node[slot] = self._place.get(self._pods[key].node, -1)
+
+    def _update_gang(self, gang: str) -> None:
+        members = self._gangs[gang]
+        for key in members:
+            pod = self._pods[key]
+            self._works[self._slot[key]] = pod.work is not None and len(members) >= pod.gang_size
+        if not members:
+            del self._gangs[gang]
+
+    def _grow(self, capacity: int) -> None:
+        old = len(self._key)
+        added = capacity - old
+        self._key += [None] * added
+        self._free = list(range(capacity - 1, old - 1, -1)) + self._free
+        self._values = {name: np.append(column, np.zeros(added)) for name, column in self._values.items()}
+        self._node = np.append(self._node, np.full(added, -1))
+        self._bound = np.append(self._bound, np.zeros(added, dtype=np.int64))
+        self._works = np.append(self._works, np.zeros(added, dtype=np.bool_))
+
+
+def _mean(weighted: FloatArray, weights: FloatArray) -> FloatArray:
+    """Weighted means; 0 where nothing weighs."""
+    return np.clip(np.divide(weighted, weights, out=np.zeros_like(weighted), where=weights > 0.0), 0.0, 1.0)

@@ -1,0 +1,186 @@
+"""Simulated nodes in steps: caps bite, work slows with them, gangs wait, nodes keep their history."""
+
+import numpy as np
+import pytest
+
+from joulie.domain.hardware import BUILTIN_CATALOGUE, CpuModel, GpuModel
+from joulie.domain.power.cpu import IdleStates
+from joulie.simulation.live.fleet import FleetLoad, LiveFleet, NodeSpec
+from joulie.simulation.live.jobs import Activity, RunningPod, Work, Workload
+
+AMBIENT_K = 295.15
+
+
+def cpu_model(name: str) -> CpuModel:
+    model = BUILTIN_CATALOGUE.cpu(name).model
+    assert model is not None
+    return model
+
+
+def gpu_model(name: str) -> GpuModel:
+    model = BUILTIN_CATALOGUE.gpu(name).model
+    assert model is not None
+    return model
+
+
+CPU_NODE = NodeSpec("cpu-0", cpu_model("AMD EPYC 9965"), sockets=2, cores=384.0)
+GPU_NODE = NodeSpec("gpu-0", cpu_model("AMD EPYC 9654"), 2, 192.0, gpu_model("NVIDIA H100 NVL"), 8)
+
+
+def fleet(*specs: NodeSpec, idle_states: IdleStates = IdleStates.ALL) -> LiveFleet:
+    return LiveFleet(specs, ambient_k=AMBIENT_K, idle_states=idle_states)
+
+
+def run(nodes: LiveFleet, work: Workload, seconds: int) -> list[tuple[int, str]]:
+    """Steps of a second; when each job was done."""
+    done: dict[str, int] = {}
+    for second in range(seconds):
+        nodes.step(1.0, work.load(nodes), AMBIENT_K)
+        for key in work.advance(nodes, 1.0):
+            done.setdefault(key, second + 1)
+    return [(second, key) for key, second in done.items()]
+
+
+def busy(node: str, *, cpu_units: float = 1e9, gpu_units: float = 0.0, cores: float = 300.0) -> RunningPod:
+    return RunningPod("a/busy", node, cores, 0.0, Activity(cpu_util=1.0), Work(cpu_units, gpu_units))
+
+
+def test_an_uncapped_job_takes_the_time_that_its_units_say() -> None:
+    nodes, work = fleet(CPU_NODE), Workload()
+    work.put(busy("cpu-0", cpu_units=300.0 * 60.0))
+    assert run(nodes, work, 120) == [(60, "a/busy")]
+
+
+def test_a_cap_lowers_power_and_slows_the_work() -> None:
+    free, capped = fleet(CPU_NODE), fleet(CPU_NODE)
+    assert capped.cap_cpu(0, 120.0) == 120.0
+    results = []
+    for nodes in (free, capped):
+        work = Workload()
+        work.put(busy("cpu-0", cpu_units=300.0 * 60.0))
+        results.append(run(nodes, work, 200)[0][0])
+    assert capped.state.package_w[0] <= 2 * 120.0 * 1.001
+    assert results[1] > results[0]
+
+
+def test_a_cap_above_the_draw_changes_nothing() -> None:
+    free, capped = fleet(CPU_NODE), fleet(CPU_NODE)
+    capped.cap_cpu(0, 499.0)
+    for nodes in (free, capped):
+        run(nodes, Workload(), 60)
+    assert capped.state.package_w[0] == pytest.approx(free.state.package_w[0])
+
+
+def test_caps_are_clamped_to_what_the_device_accepts() -> None:
+    nodes = fleet(GPU_NODE)
+    assert nodes.cap_cpu(0, 1.0) == pytest.approx(0.2 * 360.0)
+    assert nodes.cap_cpu(0, 9999.0) == 360.0
+    assert nodes.cap_gpus(0, 10.0) == 200.0
+    assert nodes.cap_gpus(0, None) == 400.0
+    assert fleet(CPU_NODE).cap_gpus(0, 300.0) is None
+
+
+def test_a_gpu_limit_slows_gpu_work_by_the_measured_curve() -> None:
+    nodes, work = fleet(GPU_NODE), Workload()
+    use = Activity(cpu_util=0.1, gpu_util=1.0)
+    work.put(RunningPod("a/train", "gpu-0", 8.0, 4.0, use, Work(0.0, 4.0 * 100.0)))
+    nodes.cap_gpus(0, 0.7 * 400.0)
+    finished = run(nodes, work, 200)
+    assert finished == [(114, "a/train")]  # 100 s at 0.88 of the throughput
+    assert nodes.gpu_device_w(0)[:5] == pytest.approx([280.0, 280.0, 280.0, 280.0, 6.0])
+
+
+def test_throttling_to_the_floor_slows_like_the_clock() -> None:
+    nodes, work = fleet(CPU_NODE), Workload()
+    work.put(busy("cpu-0"))
+    nodes.throttle_cpu(0, 100.0)
+    run(nodes, work, 30)
+    assert nodes.frequency[0] == pytest.approx(0.40, abs=1e-3)
+    nodes.throttle_cpu(0, 0.0)
+    run(nodes, work, 30)
+    assert nodes.frequency[0] == pytest.approx(1.0, abs=1e-3)
+
+
+def test_telemetry_is_averaged_and_the_cap_lags() -> None:
+    nodes, work = fleet(CPU_NODE), Workload()
+    work.put(busy("cpu-0"))
+    run(nodes, work, 60)
+    before_w = float(nodes.state.package_mean_w[0])
+    nodes.cap_cpu(0, 120.0)
+    nodes.step(0.5, work.load(nodes), AMBIENT_K)
+    nodes.step(0.5, work.load(nodes), AMBIENT_K)
+    assert 240.0 < nodes.state.package_mean_w[0] < before_w
+
+
+def test_a_hot_node_is_throttled() -> None:
+    nodes, work = fleet(CPU_NODE), Workload()
+    work.put(busy("cpu-0", cores=384.0))
+    for _ in range(600):
+        nodes.step(1.0, work.load(nodes), 273.15 + 75.0)
+    assert nodes.frequency[0] < 1.0
+
+
+def test_gangs_advance_only_while_all_members_run() -> None:
+    nodes, work = fleet(CPU_NODE, GPU_NODE), Workload()
+    member = {"cores": 10.0, "gpus": 0.0, "activity": Activity(1.0), "work": Work(100.0, 0.0), "gang": "g"}
+    work.put(RunningPod("a/one", "cpu-0", gang_size=2, **member))  # type: ignore[arg-type]
+    assert run(nodes, work, 20) == []
+    work.put(RunningPod("a/two", "gpu-0", gang_size=2, **member))  # type: ignore[arg-type]
+    run(nodes, work, 5)
+    assert work.work_left("a/one") == Work(50.0, 0.0)
+    work.remove("a/two")
+    assert run(nodes, work, 20) == []
+    assert work.work_left("a/one") == Work(50.0, 0.0)
+
+
+def test_pods_of_unknown_nodes_wait() -> None:
+    nodes, work = fleet(CPU_NODE), Workload()
+    work.put(busy("elsewhere", cpu_units=1.0))
+    assert run(nodes, work, 3) == []
+    assert "a/busy" in work
+
+
+def test_a_node_keeps_its_history_when_others_come_and_go() -> None:
+    nodes, work = fleet(CPU_NODE), Workload()
+    work.put(busy("cpu-0"))
+    nodes.cap_cpu(0, 150.0)
+    run(nodes, work, 30)
+    grown = fleet(GPU_NODE, CPU_NODE)
+    grown.adopt(nodes)
+    assert grown.state.energy_j[1] == nodes.state.energy_j[0]
+    assert grown.state.cpu_cap_w[1] == 300.0
+    run(grown, work, 5)
+    assert grown.load.cpu_util[1] > 0.0
+
+
+def test_deep_idle_follows_the_switch() -> None:
+    deep, shallow = fleet(GPU_NODE), fleet(GPU_NODE, idle_states=IdleStates.NONE)
+    assert deep.state.gpu_w[0] == pytest.approx(8 * 6.0)
+    assert shallow.state.gpu_w[0] == pytest.approx(8 * 60.0)
+
+
+def test_energy_is_the_integral_of_power() -> None:
+    nodes = fleet(GPU_NODE)
+    run(nodes, Workload(), 100)
+    assert nodes.state.energy_j[0] == pytest.approx(float(nodes.wall_w[0]) * 100.0)
+
+
+def test_an_empty_fleet_steps() -> None:
+    nodes = fleet()
+    nodes.step(1.0, Workload().load(nodes), AMBIENT_K)
+    assert len(FleetLoad.idle(0).cpu_util) == 0
+
+
+def test_a_gpu_model_without_gpus_is_refused() -> None:
+    with pytest.raises(ValueError, match="belong together"):
+        NodeSpec("x", CPU_NODE.cpu, 2, 10.0, GPU_NODE.gpu, 0)
+
+
+def test_slots_are_used_again() -> None:
+    nodes, work = fleet(CPU_NODE), Workload()
+    for number in range(500):
+        work.put(RunningPod(f"a/{number}", "cpu-0", 1.0, 0.0, Activity(1.0)))
+        if number >= 10:
+            work.remove(f"a/{number - 10}")
+    assert len(work) == 10
+    np.testing.assert_allclose(work.load(nodes).cpu_util, [10.0 / 384.0])
