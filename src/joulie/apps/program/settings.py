@@ -99,7 +99,7 @@ def setting(
     choices: Sequence[str] = (),
 ) -> Any:
     """A field of a settings dataclass; see `Setting`. The default is written as users write it (``"20s"``)."""
-    spec = Setting(name, kind, default, help, unit, minimum, maximum, tuple(choices))
+    spec = Setting(name, kind, default, help, unit, minimum, maximum, tuple(str(choice) for choice in choices))
     value = None if default is None else _parameter_type(spec).convert(default, None, None)
     if isinstance(value, dict):
         return dataclasses.field(default_factory=lambda: dict(value), metadata={_SPEC: spec})

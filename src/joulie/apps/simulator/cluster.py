@@ -1,0 +1,253 @@
+"""The simulator's side of a cluster: which nodes and pods there are, pods to create, pods that are done."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.api.core import Node, Pod
+from joulie.adapters.kubernetes.cache import Cache, Key
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.errors import ApiError, ConflictError, NotFoundError, TooManyRequestsError
+from joulie.adapters.kubernetes.pods import SimulatedUse, pod_facts, simulated_use
+from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity
+from joulie.adapters.kubernetes.requests import Requests
+from joulie.adapters.kubernetes.resources import NODES, PODS
+from joulie.apps.simulator.metrics import SimulatorMetrics
+from joulie.apps.simulator.trace_player import JobRecord, TracePlayer, activity
+from joulie.apps.simulator.world import Place, World
+from joulie.domain.hardware import Catalogue
+from joulie.domain.hardware.resolve import resolve
+from joulie.domain.policy import PodPhase
+from joulie.simulation.live.fleet import NodeSpec
+from joulie.simulation.live.jobs import Activity, RunningPod
+
+_CONCURRENCY = 16
+_DEFAULT_UTIL = 0.5
+_log = logging.getLogger(__name__)
+
+
+class SimulatedNode(NamedTuple):
+    """A node as the world needs it, or why it cannot be simulated."""
+
+    spec: NodeSpec | None
+    place: Place
+    problem: str = ""
+
+
+class LivePod(NamedTuple):
+    """A pod as the world needs it."""
+
+    node: str
+    running: bool
+    requests: Requests
+    use: SimulatedUse
+
+
+def simulated_node(node: Node, catalogue: Catalogue) -> SimulatedNode:
+    """The hardware that a node's labels and allocatable resources stand for."""
+    name, labels = node.metadata.name, node.metadata.labels
+    place = Place(labels.get(names.RACK_LABEL), labels.get(names.COOLING_ZONE_LABEL))
+    allocatable: dict[str, float] = {}
+    for resource, text in node.status.allocatable.items():
+        try:
+            allocatable[resource] = parse_quantity(text)
+        except QuantityError as error:
+            return SimulatedNode(None, place, f"allocatable {resource}: {error}")
+    hardware = resolve(None, labels, allocatable, catalogue)
+    cpu = catalogue.cpu(hardware.cpu.model or hardware.cpu.raw or "").model
+    if cpu is None:
+        return SimulatedNode(
+            None, place, f"CPU {hardware.cpu.raw!r} is not in the catalogue: set joulie.io/hw.cpu-model"
+        )
+    cores = allocatable.get("cpu", 0.0) or hardware.cpu.cores
+    gpu = hardware.gpu
+    if gpu is None:
+        return SimulatedNode(NodeSpec(name, cpu, hardware.cpu.sockets, cores), place)
+    model = catalogue.gpu(gpu.model or gpu.raw or "").model
+    if model is None:
+        return SimulatedNode(None, place, f"GPU {gpu.raw!r} is not in the catalogue: set joulie.io/hw.gpu-model")
+    return SimulatedNode(NodeSpec(name, cpu, hardware.cpu.sockets, cores, model, gpu.count), place)
+
+
+def live_pod(pod: Pod) -> LivePod | None:
+    """What the world needs of a pod; None for one that is not on a node."""
+    facts = pod_facts(pod)
+    if not facts.node_name or facts.phase is PodPhase.FINISHED:
+        return None
+    # Only what the kubelet (or KWOK) calls Running uses anything.
+    return LivePod(facts.node_name, pod.status.phase == "Running", facts.requests, simulated_use(pod))
+
+
+class ClusterSide:
+    """Keeps world and cluster in step.
+
+    Attributes:
+        nodes: cache of the simulated nodes.
+        pods: cache of the pods that are on nodes.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        world: World,
+        player: TracePlayer | None,
+        metrics: SimulatorMetrics,
+        *,
+        node_selector: str,
+        catalogue: Catalogue,
+    ) -> None:
+        self._client = client
+        self._world = world
+        self._player = player
+        self._metrics = metrics
+        self._nodes_changed = True
+        self.nodes: Cache[Node, SimulatedNode] = Cache(
+            client, NODES, lambda node: simulated_node(node, catalogue), label_selector=node_selector
+        )
+        self.pods: Cache[Pod, LivePod] = Cache(client, PODS, live_pod, field_selector="spec.nodeName!=")
+        self.nodes.add_listener(self._on_node)
+        self.pods.add_listener(self._on_pod)
+
+    def why_not_ready(self) -> str | None:
+        """What is missing before the world is the cluster's."""
+        missing = [name for name, cache in (("nodes", self.nodes), ("pods", self.pods)) if not cache.synced]
+        return f"not listed yet: {', '.join(missing)}" if missing else None
+
+    async def tick(self, dt_s: float) -> None:
+        """Take over the cluster's changes, step the world, and carry its results back."""
+        if self._nodes_changed:
+            self._nodes_changed = False
+            kept = [node for node in self.nodes.objects.values() if node.spec is not None]
+            self._world.set_nodes({node.spec: node.place for node in kept if node.spec is not None})
+        with self._metrics.tick_seconds.time():
+            done = self._world.step(dt_s)
+        await self._together([self._finisher(key) for key in done])
+        if self._player is not None:
+            await self._together([self._submitter(record) for record in self._player.due(self._world.time_s)])
+
+    def _on_node(self, key: Key, old: SimulatedNode | None, new: SimulatedNode | None) -> None:
+        self._nodes_changed = True
+        if new is not None and new.problem and (old is None or old.problem != new.problem):
+            _log.warning("node is not simulated", extra={"node": key.name, "reason": new.problem})
+            self._world.note("node-refused", node=key.name, message=new.problem)
+
+    def _on_pod(self, key: Key, old: LivePod | None, new: LivePod | None) -> None:
+        pod_key = f"{key.namespace}/{key.name}"
+        if new is None:
+            self._pod_gone(pod_key)
+        elif new.running and (old is None or not old.running or old.node != new.node):
+            self._pod_runs(pod_key, new)
+
+    def _pod_runs(self, pod_key: str, pod: LivePod) -> None:
+        record = self._player.started(pod_key, pod.node, self._world.time_s) if self._player else None
+        requests = pod.requests
+        if record is None:
+            use = _annotated(pod.use, requests)
+            self._world.put_pod(RunningPod(pod_key, pod.node, requests.cpu_cores, requests.gpus, use))
+            return
+        assert self._player is not None
+        gang, size = self._player.gang(record.job)
+        self._world.put_pod(
+            RunningPod(
+                pod_key,
+                pod.node,
+                requests.cpu_cores,
+                requests.gpus,
+                activity(record.job),
+                record.work,
+                gang,
+                size,
+            )
+        )
+        self._world.note("job-started", job=record.job.job_id, pod=pod_key, node=pod.node)
+
+    def _pod_gone(self, pod_key: str) -> None:
+        left = self._world.workload.work_left(pod_key) if pod_key in self._world.workload else None
+        self._world.workload.remove(pod_key)
+        record = self._player.lost(pod_key, left) if self._player else None
+        if record is not None:
+            self._world.note("job-interrupted", job=record.job.job_id, pod=pod_key)
+
+    def _finisher(self, pod_key: str) -> Callable[[], Awaitable[None]]:
+        namespace, _, name = pod_key.partition("/")
+
+        async def finish() -> None:
+            record = self._player.completed(pod_key, self._world.time_s) if self._player else None
+            if record is not None:
+                self._metrics.jobs_completed.labels(record.workload_class).inc()
+                self._metrics.job_seconds.observe(self._world.time_s - record.job.submit_s)
+                self._world.note("job-completed", job=record.job.job_id, pod=pod_key, node=record.node)
+            self._world.workload.remove(pod_key)
+            try:
+                await self._client.patch(
+                    PODS, name, {"status": {"phase": "Succeeded"}}, namespace=namespace, subresource="status"
+                )
+                await self._client.delete(PODS, name, namespace, grace_s=0)
+            except NotFoundError:
+                return
+            except ApiError as error:
+                # The work is done whatever becomes of the pod; it must not start anew, so it stays completed.
+                _log.warning("finished pod not removed", extra={"pod": pod_key, "error": str(error)})
+
+        return finish
+
+    def _submitter(self, record: JobRecord) -> Callable[[], Awaitable[None]]:
+        async def submit() -> None:
+            assert self._player is not None
+            try:
+                await self._client.create(PODS, self._player.pod(record), record.job.namespace)
+            except ConflictError:
+                # There already: this program was started again in the middle of its trace.
+                pass
+            except TooManyRequestsError:
+                self._player.retry(record)
+                return
+            except ApiError as error:
+                if error.status >= 500:
+                    self._player.retry(record)
+                else:
+                    self._player.refused(record, str(error))
+                    _log.warning("job refused", extra={"job": record.job.job_id, "error": str(error)})
+                    self._world.note("job-refused", job=record.job.job_id, message=str(error))
+                return
+            self._player.submitted(record)
+            self._metrics.jobs_submitted.labels(record.workload_class).inc()
+            self._adopt(record)
+
+        return submit
+
+    def _adopt(self, record: JobRecord) -> None:
+        """Start a job whose pod ran before we knew that it is ours."""
+        pod = self.pods.objects.get(Key(record.job.namespace, record.pod_name))
+        if pod is not None and pod.running:
+            self._pod_runs(record.pod_key, pod)
+
+    async def _together(self, writes: list[Callable[[], Awaitable[None]]]) -> None:
+        """Carry out writes, some at a time; a lost connection fails this round and not the program."""
+        gate = asyncio.Semaphore(_CONCURRENCY)
+
+        async def one(write: Callable[[], Awaitable[None]]) -> None:
+            async with gate:
+                await write()
+
+        for outcome in await asyncio.gather(*(one(write) for write in writes), return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                _log.warning("write failed", extra={"error": str(outcome)})
+
+
+def _annotated(use: SimulatedUse, requests: Requests) -> Activity:
+    """How hard a pod works that no trace describes: as its annotations say, else half of what it requests."""
+    gpu_default = _DEFAULT_UTIL if requests.gpus > 0.0 else 0.0
+    return Activity(
+        cpu_util=_share(use.cpu_util_pct, _DEFAULT_UTIL),
+        gpu_util=_share(use.gpu_util_pct, gpu_default),
+        memory_intensity=_share(use.memory_pressure_pct, 0.0),
+    )
+
+
+def _share(percent: float | None, default: float) -> float:
+    return default if percent is None else percent / 100.0
