@@ -6,10 +6,10 @@ BIN := .venv/bin
 OUT ?= out
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs reference unit bench browser clean
+.PHONY: help setup demo control-plane test lint docs reference unit bench browser clean
 
 help: ## show the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 $(UV):
 	$(PYTHON) -m venv .tools
@@ -21,9 +21,13 @@ $(UV):
 
 setup: .venv/.synced ## create .venv from the lock file
 
-demo: setup ## the published experiment: two policies, 2,500 nodes, 48 hours
-	@mkdir -p $(OUT)
-	$(BIN)/joulie simulate published-2500 --scheduler most-allocated,joulie --seed 42 --cooling dx --report $(OUT)/demo.html
+demo: setup ## the whole loop live, on a fake cluster with simulated hardware; about a minute
+	$(BIN)/joulie demo --report $(OUT)/demo
+	@echo "the same on a real control plane: $(BIN)/joulie demo --control-plane"
+	@echo "the published experiment, 2,500 nodes: $(BIN)/joulie simulate published-2500 --report $(OUT)/published.html"
+
+control-plane: setup ## kube-apiserver, etcd, scheduler, KWOK, Helm: found, or built once
+	$(BIN)/python -m joulie.adapters.control_plane
 
 lint: setup ## format, lint, types, import rules, lock file
 	$(BIN)/ruff format --check src tests scripts
@@ -44,8 +48,8 @@ browser:
 unit: setup ## the fast tests alone
 	$(BIN)/pytest tests/unit tests/property -m "not slow" -n auto
 
-test: setup browser lint docs ## everything that CI runs
-	$(BIN)/pytest -n auto --cov --cov-report=term
+test: setup browser lint docs control-plane ## everything that CI runs
+	$(BIN)/pytest -n auto --dist loadgroup --cov --cov-report=term
 
 bench: setup ## the full benchmarks with their committed ranges
 	$(BIN)/joulie bench parity

@@ -1,4 +1,4 @@
-"""Writes the reference pages that come from the code: the command line and the scenario schema.
+"""Writes the reference pages that come from the code: commands, scenario, Kubernetes API, settings, metrics.
 
 Run it after a change of an option or of the scenario; a test compares the pages with what it would write.
 """
@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from reference_crds import crds_page
+from reference_programs import metrics_page, settings_page
 
 from joulie.apps.cli.main import cli
+from joulie.apps.kubectl.main import kubectl_joulie
 from joulie.simulation.scenario_files import json_schema
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -24,7 +27,13 @@ _USAGE_WIDTH = 100
 
 def pages() -> dict[str, str]:
     """Every generated page by its file name."""
-    return {"cli.md": cli_page(), "scenario.md": scenario_page(json_schema())}
+    return {
+        "cli.md": cli_page(),
+        "scenario.md": scenario_page(json_schema()),
+        "kubernetes-api.md": crds_page(),
+        "settings.md": settings_page(),
+        "metrics.md": metrics_page(),
+    }
 
 
 def cli_page() -> str:
@@ -35,7 +44,13 @@ def cli_page() -> str:
         "Every command has `--help`. Tables, and JSON or YAML with `-o`, go to standard output; progress and notes to"
         " standard error. A mistake of the user gives one line a mistake and exit status 2; an interruption, 130.",
     ]
-    return _joined([*intro, *_command(cli, click.Context(cli, info_name="joulie", terminal_width=_USAGE_WIDTH), 2)])
+    programs = {"joulie": cli, "kubectl joulie": kubectl_joulie}
+    commands = [
+        block
+        for name, command in programs.items()
+        for block in _command(command, click.Context(command, info_name=name, terminal_width=_USAGE_WIDTH), 2)
+    ]
+    return _joined([*intro, *commands])
 
 
 def _command(command: click.Command, context: click.Context, level: int) -> Iterator[str]:

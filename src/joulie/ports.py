@@ -5,6 +5,7 @@ Each names its contract, units and errors; adapters implement them, `joulie.apps
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -55,6 +56,20 @@ class ControlRefusedError(RuntimeError):
 
 class ControlFailedError(RuntimeError):
     """A write or read that failed although the device can be controlled; the next cycle tries again."""
+
+
+_REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY}
+
+
+def control_error(action: str, error: OSError) -> ControlRefusedError | ControlFailedError:
+    """The error of the two above that the operating system's `error` amounts to.
+
+    Args:
+        action: what was tried, and on what: ``write 150 W to /sys/...``.
+        error: what the system answered.
+    """
+    kind = ControlRefusedError if error.errno in _REFUSALS else ControlFailedError
+    return kind(f"{action}: {error.strerror or error}")
 
 
 class DeviceKind(StrEnum):
@@ -140,8 +155,10 @@ class FrequencyPolicy:
 class FrequencyLimiter(Protocol):
     """Upper frequency limits of a node's CPUs (cpufreq)."""
 
-    driver: str
-    """Driver family: ``intel_pstate``, ``amd-pstate``, ``acpi-cpufreq``, or empty where there is none."""
+    @property
+    def driver(self) -> str:
+        """Driver family: ``intel_pstate``, ``amd-pstate``, ``acpi-cpufreq``, or empty where there is none."""
+        ...
 
     def unavailable(self) -> str | None:
         """Why frequencies cannot be limited here, or None if they can."""

@@ -159,9 +159,9 @@ def joulie(*arguments):
 
 def test_the_benchmarks_are_listed(capsys):
     assert joulie("bench", "list") == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["parity", "equal-work"]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["parity", "equal-work", "extender"]
     assert joulie("bench", "list", "-o", "json") == 0
-    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["parity", "equal-work"]
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["parity", "equal-work", "extender"]
 
 
 @pytest.mark.parametrize(

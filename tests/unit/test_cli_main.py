@@ -87,4 +87,4 @@ def test_completion_knows_the_commands(monkeypatch, capsys):
     monkeypatch.setenv("COMP_WORDS", "joulie s")
     monkeypatch.setenv("COMP_CWORD", "1")
     run()
-    assert capsys.readouterr().out.split() == ["plain,simulate", "plain,scenario", "plain,sweep"]
+    assert capsys.readouterr().out.split() == ["plain,simulate", "plain,scenario", "plain,sweep", "plain,simulator"]

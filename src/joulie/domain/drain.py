@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from joulie.domain.policy import PowerConstraint, Profile, WorkloadClass
-from joulie.domain.units import finite, non_negative, positive
+from joulie.domain.quantities import finite_number
+from joulie.domain.units import non_negative, positive
 
 
 class SchedulableClass(StrEnum):
@@ -111,6 +112,10 @@ class DrainingPerformance:
             return replace(self, quiet_since_s=None)
         return self if self.quiet_since_s is not None else replace(self, quiet_since_s=now_s)
 
+    def closed(self, now_s: float) -> DrainingPerformance:
+        """The same drain, whose closing took until now to be told to everybody: it is not quiet since earlier."""
+        return self if self.quiet_since_s is None else replace(self, quiet_since_s=max(self.quiet_since_s, now_s))
+
     def settled(self, now_s: float, settling_s: float) -> bool:
         """Whether the node was quiet for long enough."""
         return self.quiet_since_s is not None and now_s - self.quiet_since_s >= settling_s
@@ -174,8 +179,8 @@ def guard(
     Raises:
         InvalidQuantityError: a count or time that is NaN, or a negative count.
     """
-    non_negative("blocking_pods", blocking_pods)
-    finite("now_s", now_s)
+    finite_number("blocking_pods", blocking_pods, minimum=0.0)
+    finite_number("now_s", now_s)
     if planned is Profile.PERFORMANCE:
         return _published(_to_performance(state))
     if isinstance(state, ActiveEco):
@@ -226,9 +231,9 @@ def restored(profile: Profile | None, draining: bool, draining_since_s: float | 
     Raises:
         InvalidQuantityError: a time that is NaN.
     """
-    finite("now_s", now_s)
+    finite_number("now_s", now_s)
     if draining:
-        since_s = now_s if draining_since_s is None else float(finite("draining_since_s", draining_since_s))
+        since_s = now_s if draining_since_s is None else finite_number("draining_since_s", draining_since_s)
         # A clock that went backwards must not make a drain wait for the future.
         return DrainingPerformance(since_s=min(since_s, now_s), quiet_since_s=None)
     return ActiveEco() if profile is Profile.ECO else ActivePerformance()

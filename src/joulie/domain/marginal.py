@@ -6,9 +6,12 @@ the checked entrance for everyone else.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
+from joulie.domain.quantities import finite_number
 from joulie.domain.units import FloatArray, FloatLike, InvalidQuantityError, non_negative, positive
 
 CPU_LOAD = 0.7
@@ -113,3 +116,55 @@ def estimate_marginal_w(
             gpu_coefficient(performance),
         )
     )
+
+
+@dataclass(frozen=True)
+class PodRequests:
+    """What a pod requests, as kube-scheduler counts it.
+
+    Attributes:
+        cores: CPUs.
+        memory_gib: memory, GiB.
+        gpus: whole GPUs of any vendor.
+
+    Raises:
+        InvalidQuantityError: a request is NaN or negative.
+    """
+
+    cores: float = 0.0
+    memory_gib: float = 0.0
+    gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("cores", "memory_gib", "gpus"):
+            finite_number(name, getattr(self, name), minimum=0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class FullLoad:
+    """What many nodes draw at full load, known or by fallback; every array has shape ``(n_nodes,)``.
+
+    Attributes:
+        cpu_max_w: CPU power, W.
+        cores: CPUs that pods can request.
+        gpu_max_w: limit of one GPU, W; a fallback where a node has none, for a pod with GPUs cannot start there.
+
+    Raises:
+        InvalidQuantityError: an entry is NaN or not above 0.
+    """
+
+    cpu_max_w: FloatArray
+    cores: FloatArray
+    gpu_max_w: FloatArray
+
+    def __post_init__(self) -> None:
+        for name in ("cpu_max_w", "cores", "gpu_max_w"):
+            positive(name, getattr(self, name))
+
+    def marginal_w(self, requests: PodRequests, *, performance: bool) -> FloatArray:
+        """Power that a pod would add to each node, W, shape ``(n_nodes,)``: `marginal_w` on checked numbers."""
+        coefficient = GPU_COEFFICIENT_PERFORMANCE if performance else GPU_COEFFICIENT_STANDARD
+        fraction = requests.cores / self.cores
+        return np.asarray(
+            marginal_w(self.cpu_max_w, fraction, requests.memory_gib, requests.gpus, self.gpu_max_w, coefficient)
+        )

@@ -18,6 +18,7 @@ from joulie.domain.units import (
     SECONDS_PER_MINUTE,
     BoolArray,
     FloatArray,
+    FloatLike,
     IntArray,
     InvalidQuantityError,
     finite,
@@ -106,6 +107,7 @@ def psu_stress(
     rack: IntArray,
     rack_capacity_w: npt.ArrayLike,
     cluster_capacity_w: float = DEFAULT_RACK_CAPACITY_W,
+    rack_power_w: npt.ArrayLike = np.nan,
 ) -> FloatArray:
     """Share in use of the power capacity of each node's rack, 0..100, shape ``(n_nodes,)``.
 
@@ -114,6 +116,7 @@ def psu_stress(
         rack: index of each node's rack, -1 where it has none and the whole cluster counts, shape ``(n_nodes,)``.
         rack_capacity_w: capacity of each rack, W, shape ``(n_racks,)``.
         cluster_capacity_w: capacity of the cluster, W.
+        rack_power_w: power of each rack as it was measured, W, shape ``(n_racks,)``; NaN where its nodes are summed.
 
     Raises:
         InvalidQuantityError: power is NaN or negative, or a capacity not above 0.
@@ -124,6 +127,8 @@ def psu_stress(
     )
     labelled = rack >= 0
     total_w = np.bincount(rack[labelled], weights=watts[labelled], minlength=len(capacity_w))
+    summed_w, measured_w = np.broadcast_arrays(total_w[:-1], np.asarray(rack_power_w, dtype=np.float64))
+    total_w[:-1] = np.where(np.isnan(measured_w), summed_w, measured_w)
     total_w[-1] = watts.sum()
     # Index -1, of a node without a rack, is the cluster's place.
     result: FloatArray = np.clip(total_w / capacity_w * 100.0, 0.0, 100.0)[rack]
@@ -153,6 +158,7 @@ class FleetReadings:
         sample_time_s: times of recent power samples, s, shape ``(n_nodes, n_samples)``.
         sample_power_w: power at those times, W, same shape.
         sample_valid: which of them are samples, same shape.
+        rack_power_w: measured power of each rack, W, shape ``(n_racks,)``; NaN where its nodes are summed.
     """
 
     cpu_tdp_w: FloatArray
@@ -173,6 +179,7 @@ class FleetReadings:
     sample_time_s: FloatArray
     sample_power_w: FloatArray
     sample_valid: BoolArray
+    rack_power_w: FloatLike = np.nan
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +242,7 @@ def twin_fleet(
     results = (
         headroom,
         stress,
-        psu_stress(draw_w, readings.rack, readings.rack_capacity_w, readings.cluster_capacity_w),
+        psu_stress(draw_w, readings.rack, readings.rack_capacity_w, readings.cluster_capacity_w, readings.rack_power_w),
         hardware_density(np.where(known, readings.cores, 0.0), np.where(known, readings.gpus, 0.0)),
         pue,
         power_trend_w_per_min(readings.sample_time_s, readings.sample_power_w, readings.sample_valid),

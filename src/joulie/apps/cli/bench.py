@@ -22,6 +22,7 @@ _WIDE = 180
 _BENCHMARKS: Mapping[str, str] = {
     "parity": "the published figures to every digit, and the speed of the engine",
     "equal-work": "all schedulers doing the same work on nodes that may sleep, beside a lower bound",
+    "extender": "how long kube-scheduler waits for the extender, beside one that answers with constants",
 }
 Command = TypeVar("Command", bound=Callable[..., Any])
 Cells = Sequence[str]
@@ -123,6 +124,29 @@ def equal_work(
     _bench(
         "equal-work", run, _print_equal_work, plot, small=small, output=output, files=(json_file, plots_folder, ranges)
     )
+
+
+@bench.command(help=f"Measure {_BENCHMARKS['extender']}.")
+@_common
+def extender(
+    *, small: bool, json_file: Path | None, plots_folder: Path | None, ranges: Path | None, output: str
+) -> None:
+    """Measure the scheduler extender."""
+    from joulie.apps.extender import bench as benchmark
+
+    def run() -> dict[str, Any]:
+        return benchmark.measure(
+            benchmark.SMALL if small else benchmark.FULL, lambda stage: click.echo(stage, err=True)
+        )
+
+    def show(measured: Mapping[str, Any]) -> None:
+        _table(
+            "Response times",
+            ("", "verb", "candidates", "p50, ms", "p99, ms", "p99 of all rounds"),
+            benchmark.rows(measured),
+        )
+
+    _bench("extender", run, show, benchmark.plot, small=small, output=output, files=(json_file, plots_folder, ranges))
 
 
 def _bench(

@@ -25,11 +25,17 @@ class _Lazy(NamedTuple):
 
 
 _COMMANDS: Mapping[str, _Lazy] = {
+    "demo": _Lazy("joulie.apps.demo.main", "Watch the whole loop on simulated hardware, in time-lapse."),
     "simulate": _Lazy("joulie.apps.cli.simulate", "Play a scenario under one or more schedulers."),
     "scenario": _Lazy("joulie.apps.cli.scenario", "List, show and validate scenarios; print their JSON Schema."),
     "sweep": _Lazy("joulie.apps.cli.sweep", "Run variants x seeds on all cores, resumable."),
     "bench": _Lazy("joulie.apps.cli.bench", "Run the benchmarks that Joulie is judged by."),
     "fmu": _Lazy("joulie.apps.cli.fmu", "Build, describe and validate cooling plants as FMUs."),
+    "operator": _Lazy("joulie.apps.operator.main", "Decide power states and caps of a cluster's nodes."),
+    "agent": _Lazy("joulie.apps.agent.main", "Enforce caps on a node, or on a pool of nodes."),
+    "extender": _Lazy("joulie.apps.extender.main", "Filter and score nodes for kube-scheduler."),
+    "simulator": _Lazy("joulie.apps.simulator.main", "Simulate the hardware and work of a cluster's nodes."),
+    "cleanup": _Lazy("joulie.apps.cleanup.main", "Lift all caps and take Joulie's labels and gates off a cluster."),
 }
 
 
@@ -45,7 +51,12 @@ class LazyGroup(click.Group):
         lazy = _COMMANDS.get(cmd_name)
         if lazy is None:
             return super().get_command(ctx, cmd_name)
-        command = getattr(import_module(lazy.module), cmd_name)
+        try:
+            command = getattr(import_module(lazy.module), cmd_name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] == "joulie":
+                raise
+            raise UserError(f"{cmd_name} needs {error.name}: pip install 'joulie[simulate,control-plane]'") from error
         assert isinstance(command, click.Command)
         return command
 

@@ -12,7 +12,7 @@ import functools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -112,6 +112,20 @@ def all_settings(settings: type[Any]) -> Iterator[tuple[str, Setting]]:
         spec = field.metadata.get(_SPEC)
         if isinstance(spec, Setting):
             yield field.name, spec
+
+
+def settings_from(settings: type[_SettingsT], environment: Mapping[str, str]) -> _SettingsT:
+    """Settings of a program as it would take them from these environment variables, and nothing else.
+
+    Raises:
+        click.UsageError: a value that the program would refuse; the message names the variable.
+    """
+    values = {
+        name: _parameter_type(spec).convert(environment[spec.name], None, None)
+        for name, spec in all_settings(settings)
+        if spec.name in environment
+    }
+    return settings(**values)
 
 
 def duration_s(text: str) -> float:

@@ -89,8 +89,8 @@ class Api:
             return _json({"result": "error", "message": message}, 400)
         outcome = self._world.control(node, str(action), fields)
         label = str(action) if action in _ACTIONS else "unknown"
-        self._metrics.controls.labels(label).inc()
-        self._metrics.control_actions.labels(label, outcome.result).inc()
+        self._metrics.controls.labels(node, label).inc()
+        self._metrics.control_actions.labels(node, label, outcome.result).inc()
         answer = {"result": outcome.result, "message": outcome.message, "state": self._world.telemetry(node)}
         return _json(answer)
 

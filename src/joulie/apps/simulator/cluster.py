@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from joulie.adapters.kubernetes import names
@@ -16,6 +14,7 @@ from joulie.adapters.kubernetes.pods import SimulatedUse, pod_facts, simulated_u
 from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity
 from joulie.adapters.kubernetes.requests import Requests
 from joulie.adapters.kubernetes.resources import NODES, PODS
+from joulie.adapters.kubernetes.writer import Job, write_all
 from joulie.apps.simulator.metrics import SimulatorMetrics
 from joulie.apps.simulator.trace_player import JobRecord, TracePlayer, activity
 from joulie.apps.simulator.world import Place, World
@@ -25,7 +24,6 @@ from joulie.domain.policy import PodPhase
 from joulie.simulation.live.fleet import NodeSpec
 from joulie.simulation.live.jobs import Activity, RunningPod
 
-_CONCURRENCY = 16
 _DEFAULT_UTIL = 0.5
 _log = logging.getLogger(__name__)
 
@@ -172,13 +170,13 @@ class ClusterSide:
         if record is not None:
             self._world.note("job-interrupted", job=record.job.job_id, pod=pod_key)
 
-    def _finisher(self, pod_key: str) -> Callable[[], Awaitable[None]]:
+    def _finisher(self, pod_key: str) -> Job:
         namespace, _, name = pod_key.partition("/")
 
         async def finish() -> None:
             record = self._player.completed(pod_key, self._world.time_s) if self._player else None
             if record is not None:
-                self._metrics.jobs_completed.labels(record.workload_class).inc()
+                self._metrics.jobs_completed.labels(record.workload_class, record.node).inc()
                 self._metrics.job_seconds.observe(self._world.time_s - record.job.submit_s)
                 self._world.note("job-completed", job=record.job.job_id, pod=pod_key, node=record.node)
             self._world.workload.remove(pod_key)
@@ -195,7 +193,7 @@ class ClusterSide:
 
         return finish
 
-    def _submitter(self, record: JobRecord) -> Callable[[], Awaitable[None]]:
+    def _submitter(self, record: JobRecord) -> Job:
         async def submit() -> None:
             assert self._player is not None
             try:
@@ -226,17 +224,10 @@ class ClusterSide:
         if pod is not None and pod.running:
             self._pod_runs(record.pod_key, pod)
 
-    async def _together(self, writes: list[Callable[[], Awaitable[None]]]) -> None:
-        """Carry out writes, some at a time; a lost connection fails this round and not the program."""
-        gate = asyncio.Semaphore(_CONCURRENCY)
-
-        async def one(write: Callable[[], Awaitable[None]]) -> None:
-            async with gate:
-                await write()
-
-        for outcome in await asyncio.gather(*(one(write) for write in writes), return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                _log.warning("write failed", extra={"error": str(outcome)})
+    async def _together(self, writes: list[Job]) -> None:
+        """Carry out writes; a lost connection fails some of them and never the program."""
+        for failure in await write_all(writes):
+            _log.warning("write failed", extra={"error": str(failure.error)})
 
 
 def _annotated(use: SimulatedUse, requests: Requests) -> Activity:

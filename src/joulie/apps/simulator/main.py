@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -11,7 +12,7 @@ import click
 from joulie.adapters.job_trace import JobTraceError, read_trace
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.apps.program import logs, tracing
-from joulie.apps.program.http import AddressError, Probes, Server, parse_address
+from joulie.apps.program.http import Probes, Server, parse_address
 from joulie.apps.program.run import every, run
 from joulie.apps.program.settings import settings_options
 from joulie.apps.simulator.api import Api
@@ -28,7 +29,6 @@ from joulie.simulation.climate import Climate
 from joulie.simulation.cooling import DxPlant, LinearPlant
 
 _SHOWN_ERRORS = 10
-_RATED_IT_W = 1e6
 _log = logging.getLogger(__name__)
 
 
@@ -44,16 +44,13 @@ def simulator(settings: SimulatorSettings) -> None:
     logs.configure(settings.log_level, settings.log_format)
     tracing.configure("joulie-simulator")
     try:
-        address = parse_address(settings.address)
-        player = _player(settings)
-    except (AddressError, ValueError) as error:
+        player = load_player(settings)
+    except ValueError as error:
         raise click.UsageError(str(error)) from error
-    run(lambda stop: serve(settings, address, player, stop), fast_loop=True)
+    run(lambda stop: serve(settings, player, stop), fast_loop=True)
 
 
-async def serve(
-    settings: SimulatorSettings, address: tuple[str, int], player: TracePlayer | None, stop: asyncio.Event
-) -> None:
+async def serve(settings: SimulatorSettings, player: TracePlayer | None, stop: asyncio.Event) -> None:
     """Run the service until `stop` is set."""
     world = build_world(settings)
     metrics = SimulatorMetrics(world)
@@ -66,7 +63,7 @@ async def serve(
         )
         probes.add("caches", side.why_not_ready)
         async with (
-            Server(Api(world, player, metrics, probes).app(), address) as server,
+            Server(Api(world, player, metrics, probes).app(), parse_address(settings.address)) as server,
             asyncio.TaskGroup() as tasks,
         ):
             watches = [tasks.create_task(cache.run()) for cache in (side.nodes, side.pods)]
@@ -81,9 +78,11 @@ async def serve(
 def build_world(settings: SimulatorSettings) -> World:
     """The world that settings describe, without nodes."""
     climate = Climate(mean_c=settings.ambient_mean_c, daily_amplitude_k=settings.ambient_amplitude_c)
-    plant: CoolingPlant = DxPlant() if settings.cooling == "dx" else LinearPlant(_RATED_IT_W)
     weather = Weather(climate, settings.seed)
-    return World(weather, plant, idle_states=IdleStates(settings.idle_states), gpu_model=settings.gpu_throughput)
+    dx = DxPlant()
+    # The published plant has one size; the proxy is as large as the cluster.
+    plant_for: Callable[[float], CoolingPlant] = LinearPlant if settings.cooling == "linear" else lambda _peak_w: dx
+    return World(weather, plant_for, idle_states=IdleStates(settings.idle_states), gpu_model=settings.gpu_throughput)
 
 
 async def _when_synced(side: ClusterSide, stop: asyncio.Event) -> None:
@@ -96,7 +95,12 @@ async def _when_synced(side: ClusterSide, stop: asyncio.Event) -> None:
     stopped.cancel()
 
 
-def _player(settings: SimulatorSettings) -> TracePlayer | None:
+def load_player(settings: SimulatorSettings) -> TracePlayer | None:
+    """The player of the trace that the settings name, if they do.
+
+    Raises:
+        ValueError: the trace cannot be used.
+    """
     if settings.trace is None:
         return None
     jobs = _jobs(settings.trace, skip_bad_lines=settings.skip_bad_lines)

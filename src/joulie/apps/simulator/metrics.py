@@ -26,15 +26,20 @@ class SimulatorMetrics:
         self.request_seconds = Histogram(
             "joulie_sim_request_duration_seconds", "Time to answer.", ["route", "method"], registry=self.registry
         )
-        self.controls = Counter("joulie_sim_controls", "Control requests received.", ["action"], registry=self.registry)
+        self.controls = Counter(
+            "joulie_sim_controls", "Control requests received.", ["node", "action"], registry=self.registry
+        )
         self.control_actions = Counter(
-            "joulie_sim_control_actions", "What became of them.", ["action", "result"], registry=self.registry
+            "joulie_sim_control_actions",
+            "What became of control requests.",
+            ["node", "action", "result"],
+            registry=self.registry,
         )
         self.jobs_submitted = Counter(
             "joulie_sim_job_submitted", "Jobs whose pod was created.", ["class"], registry=self.registry
         )
         self.jobs_completed = Counter(
-            "joulie_sim_job_completed", "Jobs whose work is done.", ["class"], registry=self.registry
+            "joulie_sim_job_completed", "Jobs whose work is done.", ["class", "node"], registry=self.registry
         )
         self.job_seconds = Histogram(
             "joulie_sim_job_completion_seconds",

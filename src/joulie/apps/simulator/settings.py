@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from joulie.apps.program.http import parse_address
 from joulie.apps.program.settings import Kind, ProgramSettings, setting
 from joulie.domain.power.cpu import IdleStates
 from joulie.domain.power.gpu import THROUGHPUT_MODELS
@@ -49,7 +50,11 @@ class SimulatorSettings(ProgramSettings):
         help="How GPU work slows under a limit: measured sweeps, or the published exponent.",
     )
     cooling: str = setting(
-        "SIM_COOLING", "dx", kind=Kind.CHOICE, choices=("linear", "dx"), help="Cooling plant of the building."
+        "SIM_COOLING",
+        "linear",
+        kind=Kind.CHOICE,
+        choices=("linear", "dx"),
+        help="Cooling plant: a proxy as large as the cluster, or the published DX plant of a hall of 2,500 nodes.",
     )
     ambient_mean_c: float = setting(
         "SIM_AMBIENT_MEAN_C", "22", kind=Kind.NUMBER, minimum=-40.0, maximum=60.0, unit="°C", help="Mean outdoors."
@@ -57,3 +62,6 @@ class SimulatorSettings(ProgramSettings):
     ambient_amplitude_c: float = setting(
         "SIM_AMBIENT_AMPLITUDE_C", "8", kind=Kind.NUMBER, minimum=0.0, maximum=40.0, unit="K", help="Swing of a day."
     )
+
+    def __post_init__(self) -> None:
+        parse_address(self.address)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from joulie.simulation.live.jobs import RunningPod, Workload
 _EVENTS_KEPT = 1000
 _CLIMATE_STEP_S = 60.0
 _CLIMATE_DAYS = 14
+_MIN_PLANT_W = 1000.0
 
 ControlOutcome = Literal["applied", "blocked", "error"]
 
@@ -72,13 +73,27 @@ class World:
     """
 
     def __init__(
-        self, weather: Weather, plant: CoolingPlant, *, idle_states: IdleStates = IdleStates.ALL, gpu_model: str
+        self,
+        weather: Weather,
+        plant_for: Callable[[float], CoolingPlant],
+        *,
+        idle_states: IdleStates = IdleStates.ALL,
+        gpu_model: str,
     ) -> None:
+        """An empty world.
+
+        Args:
+            weather: temperature outdoors.
+            plant_for: the cooling plant for so much power of all nodes at full load, W; asked again as nodes come and
+                go.
+            idle_states: which nodes enter deep idle states.
+            gpu_model: GPU throughput model by name.
+        """
         self.time_s = 0.0
         self.workload = Workload()
         self.events: deque[dict[str, Any]] = deque(maxlen=_EVENTS_KEPT)
         self._weather = weather
-        self._plant = plant
+        self._plant_for = plant_for
         self._idle_states = idle_states
         self._gpu_model = gpu_model
         self._index: dict[str, int] = {}
@@ -88,6 +103,7 @@ class World:
         self._cooling_energy_j = 0.0
         self._gone_energy_j = 0.0
         self.fleet = self._fleet(())
+        self._plant = plant_for(_MIN_PLANT_W)
 
     def set_nodes(self, nodes: Mapping[NodeSpec, Place]) -> None:
         """Simulate exactly these nodes; those that stay keep their history."""
@@ -103,6 +119,7 @@ class World:
         fleet.adopt(self.fleet)
         self.fleet = fleet
         self._index = {spec.name: index for index, spec in enumerate(specs)}
+        self._plant = self._plant_for(max(fleet.peak_w, _MIN_PLANT_W))
 
     def step(self, dt_s: float) -> list[str]:
         """Advance everything by `dt_s` of simulated time.
@@ -144,11 +161,18 @@ class World:
         return sorted({place.zone for place in self._places.values() if place.zone is not None})
 
     def energy(self) -> dict[str, Any]:
-        """Energy since the start, kWh: in all, for cooling, and by node that is there now."""
+        """Energy since the start, kWh, and power now: in all, for cooling, and by node that is there now."""
         by_node = {name: float(self.fleet.state.energy_j[i]) / JOULES_PER_KWH for name, i in self._index.items()}
         it_kwh = sum(by_node.values()) + self._gone_energy_j / JOULES_PER_KWH
         cooling_kwh = self._cooling_energy_j / JOULES_PER_KWH
-        return {"simulatedSeconds": self.time_s, "itKwh": it_kwh, "coolingKwh": cooling_kwh, "nodesKwh": by_node}
+        return {
+            "simulatedSeconds": self.time_s,
+            "itPowerW": self.it_power_w,
+            "coolingPowerW": self.cooling.cooling_w,
+            "itKwh": it_kwh,
+            "coolingKwh": cooling_kwh,
+            "nodesKwh": by_node,
+        }
 
     def telemetry(self, node: str) -> dict[str, Any]:
         """What a node's sensors say, as GET /telemetry/{node} gives it.

@@ -6,14 +6,16 @@ say, with the steering of standard pods and the penalty for capped subsystems th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from joulie.domain.scoring import formulas
 from joulie.domain.twin import NEUTRAL_SCORE
-from joulie.domain.units import BoolArray, FloatArray, IntArray, finite, non_negative, positive
+from joulie.domain.units import BoolArray, FloatArray, FloatLike, IntArray, finite, non_negative, positive
 
 PRESSURE_BONUS_ON_ECO = 0.1
 PRESSURE_PENALTY_ON_PERFORMANCE = 0.3
@@ -82,6 +84,11 @@ class TwinView:
         finite("cluster_trend_w_per_min", self.cluster_trend_w_per_min)
         finite("perf_pressure", self.perf_pressure, minimum=0.0, maximum=100.0)
 
+    @cached_property
+    def counted(self) -> _Counted:
+        """What every pod's score uses of the twins: computed once, since many pods meet the same view."""
+        return _counted(self)
+
 
 @dataclass(frozen=True)
 class PodView:
@@ -120,6 +127,35 @@ def may_run(pod: PodView, node_class: IntArray) -> BoolArray:
     return ~np.isin(node_class, (NodeClass.ECO, NodeClass.DRAINING))
 
 
+@dataclass(frozen=True, eq=False)
+class ScoreTerms:
+    """How the score of each node comes about; every array has shape ``(n_nodes,)``.
+
+    ``base`` is ``headroom_points + cooling_points - trend_points`` and ``score`` is ``base + congestion_points -
+    capped_points``, each kept within 0..100. A node without a fresh twin has the neutral score and no terms (NaN); a
+    draining node scores 0 for a pod that must not be moved.
+
+    Attributes:
+        headroom_pct: power budget left once the pod has started, percent of the budget.
+        headroom_points: what it earns.
+        cooling_points: what cool air earns.
+        trend_points: what a rising trend costs; negative where power falls.
+        base: the published score.
+        congestion_points: what steers standard pods from full performance nodes to eco nodes.
+        capped_points: what caps cost a pod that is sensitive to them.
+        score: 0..100.
+    """
+
+    headroom_pct: FloatArray
+    headroom_points: FloatArray
+    cooling_points: FloatArray
+    trend_points: FloatArray
+    base: FloatArray
+    congestion_points: FloatArray
+    capped_points: FloatArray
+    score: FloatArray
+
+
 def extender_score(pod: PodView, twins: TwinView, marginal_w: FloatArray) -> FloatArray:
     """Score of each node for the pod, 0..100, shape ``(n_nodes,)``.
 
@@ -131,27 +167,54 @@ def extender_score(pod: PodView, twins: TwinView, marginal_w: FloatArray) -> Flo
     Raises:
         InvalidQuantityError: a marginal power is NaN or negative.
     """
-    marginal_w = non_negative("marginal_w", marginal_w)
-    # Nodes without data are computed with harmless numbers and overwritten at the end.
-    fresh = twins.fresh
-    scale = formulas.adaptive_trend_scale(twins.cluster_trend_w_per_min)
-    trend_w_per_min = np.where(fresh, twins.trend_w_per_min, 0.0)
-    headroom_pct = formulas.projected_headroom_pct(
-        np.where(fresh, twins.capped_w, 1.0), np.where(fresh, twins.measured_w, 0.0), marginal_w
+    return _score_parts(pod, twins, non_negative("marginal_w", marginal_w)).score
+
+
+def explain(pod: PodView, twins: TwinView, marginal_w: FloatArray) -> ScoreTerms:
+    """`extender_score` with all of its terms; the score is the very same number.
+
+    Raises:
+        InvalidQuantityError: a marginal power is NaN or negative.
+    """
+    parts = _score_parts(pod, twins, non_negative("marginal_w", marginal_w))
+    terms = ScoreTerms(
+        headroom_pct=parts.headroom_pct,
+        headroom_points=parts.headroom_pct * formulas.HEADROOM_WEIGHT,
+        cooling_points=(100.0 - twins.counted.cooling_stress_pct) * formulas.COOLING_WEIGHT,
+        trend_points=twins.counted.trend_points,
+        base=parts.base,
+        congestion_points=np.broadcast_to(parts.congestion_points, parts.base.shape),
+        capped_points=np.broadcast_to(parts.capped_points, parts.base.shape),
+        score=parts.score,
     )
-    score = formulas.joulie_score(
-        headroom_pct,
-        np.where(fresh, twins.cooling_stress_pct, 0.0),
-        formulas.trend_points(trend_w_per_min, scale, -formulas.TREND_CAP_POINTS, formulas.TREND_CAP_POINTS),
-        0.0,
-    )
-    if not pod.performance:
-        score = score + _congestion_points(twins)
-    score = formulas.clamp(score - _capped_points(pod, twins), 0.0, 100.0)
-    score = np.where(fresh, score, NEUTRAL_SCORE)
+    known = {
+        field.name: np.where(twins.fresh, getattr(terms, field.name), np.nan)
+        for field in fields(terms)
+        if field.name != "score"
+    }
+    return replace(terms, **known)
+
+
+class _Parts(NamedTuple):
+    """What the score is put together from; entries of nodes without data are meaningless but harmless."""
+
+    headroom_pct: FloatArray
+    base: FloatArray
+    congestion_points: FloatLike
+    capped_points: FloatLike
+    score: FloatArray
+
+
+def _score_parts(pod: PodView, twins: TwinView, marginal_w: FloatArray) -> _Parts:
+    known = twins.counted
+    headroom_pct = np.asarray(formulas.projected_headroom_pct(known.capped_w, known.measured_w, marginal_w))
+    base = np.asarray(formulas.joulie_score(headroom_pct, known.cooling_stress_pct, known.trend_points, 0.0))
+    congestion = 0.0 if pod.performance else known.congestion_points
+    capped = float(pod.cpu_sensitivity) * known.cpu_cap_depth + float(pod.gpu_sensitivity) * known.gpu_cap_depth
+    score = np.where(twins.fresh, formulas.clamp(base + congestion - capped, 0.0, 100.0), NEUTRAL_SCORE)
     if pod.reschedulable is False:
         score = np.where(twins.node_class == NodeClass.DRAINING, 0.0, score)
-    return score
+    return _Parts(headroom_pct, base, congestion, capped, score)
 
 
 def wire_score(score: FloatArray) -> IntArray:
@@ -159,15 +222,36 @@ def wire_score(score: FloatArray) -> IntArray:
     return np.floor(score / (100.0 / WIRE_MAXIMUM) + 0.5).astype(np.int64)
 
 
+class _Counted(NamedTuple):
+    """The part of a score that does not depend on the pod, with harmless numbers for the nodes without data."""
+
+    capped_w: FloatArray
+    measured_w: FloatArray
+    cooling_stress_pct: FloatArray
+    trend_points: FloatArray
+    congestion_points: FloatArray
+    cpu_cap_depth: FloatArray
+    gpu_cap_depth: FloatArray
+
+
+def _counted(twins: TwinView) -> _Counted:
+    fresh = twins.fresh
+    scale = formulas.adaptive_trend_scale(twins.cluster_trend_w_per_min)
+    trend_w_per_min = np.where(fresh, twins.trend_w_per_min, 0.0)
+    limit = formulas.TREND_CAP_POINTS
+    return _Counted(
+        capped_w=np.where(fresh, twins.capped_w, 1.0),
+        measured_w=np.where(fresh, twins.measured_w, 0.0),
+        cooling_stress_pct=np.where(fresh, twins.cooling_stress_pct, 0.0),
+        trend_points=np.asarray(formulas.trend_points(trend_w_per_min, scale, -limit, limit)),
+        congestion_points=_congestion_points(twins),
+        cpu_cap_depth=np.where(fresh, 1.0 - twins.cpu_cap_fraction, 0.0),
+        gpu_cap_depth=np.where(fresh, 1.0 - twins.gpu_cap_fraction, 0.0),
+    )
+
+
 def _congestion_points(twins: TwinView) -> FloatArray:
     """Points that steer standard pods from full performance nodes to eco nodes."""
     on_eco = np.where(twins.node_class == NodeClass.ECO, PRESSURE_BONUS_ON_ECO * twins.perf_pressure, 0.0)
     on_performance = twins.node_class == NodeClass.PERFORMANCE
     return on_eco - np.where(on_performance, PRESSURE_PENALTY_ON_PERFORMANCE * twins.perf_pressure, 0.0)
-
-
-def _capped_points(pod: PodView, twins: TwinView) -> FloatArray:
-    """Points that a pod loses where a subsystem that it is sensitive to is capped: deeper cap, larger loss."""
-    cpu_depth = np.where(twins.fresh, 1.0 - twins.cpu_cap_fraction, 0.0)
-    gpu_depth = np.where(twins.fresh, 1.0 - twins.gpu_cap_fraction, 0.0)
-    return float(pod.cpu_sensitivity) * cpu_depth + float(pod.gpu_sensitivity) * gpu_depth

@@ -232,6 +232,11 @@ class LiveFleet:
         self.state.cpu_cap_w[index] = cap_w * spec.sockets
         return cap_w
 
+    def cap_range_w(self, index: int) -> dict[str, float]:
+        """Caps that each package of a node accepts, W."""
+        tdp_w = self.specs[index].cpu.tdp_w
+        return {"minWattsPerSocket": CAP_FLOOR_SHARE * tdp_w, "maxWattsPerSocket": tdp_w}
+
     def throttle_cpu(self, index: int, throttle_pct: float) -> float:
         """Limit a node's clock: 0 % is the highest clock, 100 % the lowest. Returns what is in force, percent."""
         percent = float(finite("throttle_pct", throttle_pct, minimum=0.0, maximum=100.0))
@@ -274,6 +279,11 @@ class LiveFleet:
     def wall_w(self) -> FloatArray:
         """Power of each whole node now, W."""
         return np.asarray(self.state.package_w + self.state.platform_w + self.state.gpu_w)
+
+    @property
+    def peak_w(self) -> float:
+        """Power of all nodes at full load, W."""
+        return float(self._cpu.curve_w[..., -1].sum() + (self._gpu_default_w * self.gpus).sum())
 
     def gpu_device_w(self, index: int) -> list[float]:
         """Power of each GPU of a node, W: the busy ones first."""

@@ -1,0 +1,173 @@
+{{- define "joulie.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "joulie.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
+{{- else if contains (include "joulie.name" .) .Release.Name }}
+{{- .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name (include "joulie.name" .) | trunc 40 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{/* Labels that select the pods of a component: (list . "operator"). */}}
+{{- define "joulie.selector" -}}
+{{- $top := index . 0 -}}
+app.kubernetes.io/name: {{ include "joulie.name" $top }}
+app.kubernetes.io/instance: {{ $top.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{- define "joulie.labels" -}}
+{{- $top := index . 0 -}}
+{{ include "joulie.selector" . }}
+app.kubernetes.io/version: {{ $top.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: joulie
+app.kubernetes.io/managed-by: {{ $top.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* Name of a component's objects: (list . "operator"). */}}
+{{- define "joulie.component" -}}
+{{- printf "%s-%s" (include "joulie.fullname" (index . 0)) (index . 1) }}
+{{- end }}
+
+{{- define "joulie.image" -}}
+{{- $image := .Values.image -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ default .Chart.AppVersion $image.tag }}
+{{- end }}
+{{- end }}
+
+{{/* Settings of a program as environment variables. Numbers keep all their digits, maps become JSON. */}}
+{{- define "joulie.settings" -}}
+{{- range $name, $value := . }}
+- name: {{ $name }}
+  value: {{ if kindIs "string" $value }}{{ $value | quote }}{{ else }}{{ $value | toJson | quote }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- define "joulie.logging" -}}
+- name: LOG_LEVEL
+  value: {{ .Values.log.level | quote }}
+- name: LOG_FORMAT
+  value: {{ .Values.log.format | quote }}
+{{- end }}
+
+{{- define "joulie.catalogue.env" -}}
+{{- if .Values.hardwareCatalogue }}
+- name: HARDWARE_CATALOG_PATH
+  value: /etc/joulie/hardware/hardware.yaml
+{{- end }}
+{{- end }}
+
+{{- define "joulie.catalogue.mount" -}}
+{{- if .Values.hardwareCatalogue }}
+- name: hardware
+  mountPath: /etc/joulie/hardware
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{- define "joulie.catalogue.volume" -}}
+{{- if .Values.hardwareCatalogue }}
+- name: hardware
+  configMap:
+    name: {{ include "joulie.component" (list . "hardware") }}
+{{- end }}
+{{- end }}
+
+{{/* A changed catalogue restarts the programs, which read it at start. */}}
+{{- define "joulie.annotations" -}}
+{{- $top := index . 0 -}}
+{{- $own := dict -}}
+{{- if $top.Values.hardwareCatalogue }}{{ $_ := set $own "checksum/hardware" (sha256sum $top.Values.hardwareCatalogue) }}{{ end }}
+{{- with merge $own (index . 1) }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "joulie.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "joulie.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{- define "joulie.probes" -}}
+livenessProbe:
+  httpGet: {path: /healthz, port: {{ . }}}
+  periodSeconds: 10
+  timeoutSeconds: 3
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /readyz, port: {{ . }}}
+  periodSeconds: 5
+  timeoutSeconds: 3
+{{- end }}
+
+{{/* Where a component's pods may run: its own values. */}}
+{{- define "joulie.placement" -}}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "joulie.pullSecrets" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* "true" or nothing: which parts the mode of steering needs. */}}
+{{- define "joulie.extender.enabled" -}}
+{{- if has .Values.steering.mode (list "extender" "both") }}true{{ end }}
+{{- end }}
+
+{{- define "joulie.admission.enabled" -}}
+{{- if has .Values.steering.mode (list "admission" "both") }}true{{ end }}
+{{- end }}
+
+{{- define "joulie.extender.url" -}}
+{{ if .Values.extender.tls.enabled }}https{{ else }}http{{ end }}://{{ include "joulie.component" (list . "extender") }}.{{ .Release.Namespace }}.svc:{{ .Values.extender.port }}
+{{- end }}
+
+{{/* Components that are on, as JSON: who has a ServiceAccount, a NetworkPolicy and metrics. */}}
+{{- define "joulie.components" -}}
+{{- $on := list -}}
+{{- if .Values.operator.enabled }}{{ $on = append $on "operator" }}{{ end -}}
+{{- if .Values.agent.enabled }}{{ $on = append $on "agent" }}{{ end -}}
+{{- if .Values.agentPool.enabled }}{{ $on = append $on "agent-pool" }}{{ end -}}
+{{- if include "joulie.extender.enabled" . }}{{ $on = append $on "extender" }}{{ end -}}
+{{- if .Values.simulator.enabled }}{{ $on = append $on "simulator" }}{{ end -}}
+{{- if .Values.scheduler.enabled }}{{ $on = append $on "scheduler" }}{{ end -}}
+{{- if .Values.cleanup.enabled }}{{ $on = append $on "cleanup" }}{{ end -}}
+{{ $on | toJson }}
+{{- end }}

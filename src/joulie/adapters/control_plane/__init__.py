@@ -1,0 +1,28 @@
+"""A real Kubernetes control plane on this machine, for tests and for `joulie demo --control-plane`.
+
+kube-apiserver, etcd, kube-scheduler, kube-controller-manager and KWOK run as child processes with TLS and RBAC on,
+reachable from this machine only. Nothing of it is meant for production: etcd does not even sync to disk.
+"""
+
+from joulie.adapters.control_plane.api import ApiError
+from joulie.adapters.control_plane.binaries import Binaries, obtain
+from joulie.adapters.control_plane.cluster import COMPONENTS, KubectlError, LocalControlPlane
+from joulie.adapters.control_plane.nodes import kwok_node
+from joulie.adapters.control_plane.process import ManagedProcess, ProcessFailedError
+from joulie.adapters.control_plane.tools import BinariesError
+from joulie.adapters.control_plane.waiting import NotReachedError, wait_for
+
+__all__ = [
+    "COMPONENTS",
+    "ApiError",
+    "Binaries",
+    "BinariesError",
+    "KubectlError",
+    "LocalControlPlane",
+    "ManagedProcess",
+    "NotReachedError",
+    "ProcessFailedError",
+    "kwok_node",
+    "obtain",
+    "wait_for",
+]

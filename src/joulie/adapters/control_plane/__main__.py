@@ -1,0 +1,40 @@
+"""`python -m joulie.adapters.control_plane`: have the programs of a control plane ready, and say where they are."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from joulie.adapters.control_plane.binaries import obtain
+from joulie.adapters.control_plane.tools import TOOLS, BinariesError
+
+_DESCRIPTION = """\
+Obtain kube-apiserver, kube-scheduler, kube-controller-manager, kubectl, etcd, kwok and helm: from the folder
+KUBEBUILDER_ASSETS where set, else from the cache (JOULIE_CONTROL_PLANE_DIR, by default in the user's cache folder),
+else built once from their pinned Go modules into it. Progress goes to standard error, the folder or folders that hold
+them to standard output. Exit status: 0 they are there, 1 they cannot be had.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m joulie.adapters.control_plane",
+        description=_DESCRIPTION,
+        epilog="versions: " + ", ".join(f"{tool.name} {tool.version}" for tool in TOOLS),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.parse_args(arguments)
+    try:
+        binaries = obtain(lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201 - a command
+    except BinariesError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    for folder in dict.fromkeys(path.parent for path in binaries.paths.values()):
+        print(folder)  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""The control plane's own certificate authority: keys and certificates in a private folder."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+_VALID = dt.timedelta(days=30)
+_CLOCK_SKEW = dt.timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The files of a certificate and its key, PEM."""
+
+    certificate: Path
+    key: Path
+
+
+class CertificateAuthority:
+    """Issues the certificates of one control plane and of the programs that serve it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Make a new authority whose files lie in `folder`, readable by their owner alone."""
+        self.folder = folder
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = _name("joulie-local-control-plane")
+        certificate = (
+            _builder(self._name, self._name, self._key.public_key(), self._key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs_certificates=True), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+        self.certificate = folder / "ca.crt"
+        self.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+    def issue(
+        self,
+        file_name: str,
+        *,
+        common_name: str | None = None,
+        groups: Sequence[str] = (),
+        hosts: Sequence[str] = (),
+    ) -> Certificate:
+        """Issue a certificate for clients and servers alike.
+
+        Args:
+            file_name: its files are FILE_NAME.crt and FILE_NAME.key in the authority's folder.
+            common_name: Kubernetes' user name of a client; `file_name` where not given.
+            groups: Kubernetes' groups of a client.
+            hosts: host names and IP addresses that a server answers under.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = (
+            _builder(_name(common_name or file_name, groups), self._name, key.public_key(), self._key.public_key())
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(
+                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]),
+                critical=False,
+            )
+        )
+        if hosts:
+            builder = builder.add_extension(
+                x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False
+            )
+        certificate = builder.sign(self._key, hashes.SHA256())
+        files = Certificate(self.folder / f"{file_name}.crt", self.folder / f"{file_name}.key")
+        files.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        write_private_key(files.key, key)
+        return files
+
+
+def write_private_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    """Write `key` as unencrypted PEM that its owner alone can read."""
+    path.touch(mode=0o600)
+    path.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+
+
+def write_service_account_keys(folder: Path) -> Certificate:
+    """Make the pair that signs and checks ServiceAccount tokens; the "certificate" is the bare public key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    files = Certificate(folder / "service-account.pub", folder / "service-account.key")
+    files.certificate.write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    write_private_key(files.key, key)
+    return files
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, issuer_key: ec.EllipticCurvePublicKey
+) -> x509.CertificateBuilder:
+    now = dt.datetime.now(dt.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCK_SKEW)
+        .not_valid_after(now + _VALID)
+        # Python 3.13's TLS asks for both identifiers.
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False)
+    )
+
+
+def _name(common_name: str, groups: Sequence[str] = ()) -> x509.Name:
+    return x509.Name(
+        [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
+        + [x509.NameAttribute(NameOID.COMMON_NAME, common_name)]
+    )
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )

@@ -1,0 +1,141 @@
+"""One child process that cannot outlive this one: started, paused, resumed, stopped, its output in a log file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_LOG_TAIL_BYTES = 3000
+
+# Asks the kernel to kill this process when its parent dies, however that happens, and becomes the program. As a process
+# of its own, because what subprocess can run between fork and exec is unsafe beside threads.
+_DIE_WITH_PARENT = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class ProcessFailedError(RuntimeError):
+    """A process of the control plane did not start, ended by itself, or is not there; the message has its log."""
+
+
+class ManagedProcess:
+    """A child process in its own session, so that Ctrl-C reaches this process alone, which then stops it in order.
+
+    The kernel ties the child to the *thread* that starts it: start it from one that lives as long as the child.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str | Path], log: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Describe the process; `start` runs it. `environment` is added to this process's own."""
+        self.name = name
+        self.command = [str(word) for word in command]
+        self.log = log
+        self._environment = dict(environment or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process id.
+
+        Raises:
+            ProcessFailedError: it is not running.
+        """
+        return self._running().pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs now; a paused process does."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_status(self) -> int | None:
+        """The exit status of the last run as subprocess tells it; None before the end."""
+        return None if self._process is None else self._process.poll()
+
+    def start(self) -> None:
+        """Run it, its output appended to the log; nothing if it runs already.
+
+        Raises:
+            ProcessFailedError: there is no such program.
+        """
+        if self.running:
+            return
+        environment = {**os.environ, **self._environment}
+        program = shutil.which(self.command[0], path=environment.get("PATH"))
+        if program is None:
+            raise ProcessFailedError(f"{self.name} cannot be run: there is no program {self.command[0]}")
+        command = [program, *self.command[1:]]
+        if sys.platform == "linux":  # elsewhere atexit and `with` remain
+            command = [sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid()), *command]
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - commands are this package's or its caller's
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=environment,
+            )
+
+    def pause(self) -> None:
+        """Freeze it (SIGSTOP): it keeps its sockets and answers nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process go on (SIGCONT)."""
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL), as a crash would, with what it left in its group; nothing if it does not run."""
+        if self._process is not None and self.running:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def stop(self, grace_s: float = 10.0) -> None:
+        """End it in order (SIGTERM), by force after `grace_s`; nothing if it does not run."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        self._process.send_signal(signal.SIGCONT)  # a paused process sees SIGTERM only once it goes on
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(grace_s)
+        self.kill()
+
+    def log_tail(self) -> str:
+        """Return the end of its log."""
+        if not self.log.exists():
+            return ""
+        with self.log.open("rb") as log:
+            log.seek(max(0, self.log.stat().st_size - _LOG_TAIL_BYTES))
+            return log.read().decode(errors="replace")
+
+    def raise_if_ended(self) -> None:
+        """Tell that it ended by itself.
+
+        Raises:
+            ProcessFailedError: it did, with its exit status and the end of its log.
+        """
+        if not self.running:
+            raise ProcessFailedError(
+                f"{self.name} ended with status {self.exit_status}; the end of {self.log}:\n{self.log_tail()}"
+            )
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            raise ProcessFailedError(f"{self.name} is not running")
+        return self._process
+
+    def _signal(self, number: signal.Signals) -> None:
+        os.killpg(self._running().pid, number)

@@ -1,0 +1,44 @@
+"""Waiting for a condition of the world, with a deadline and a message that tells what did not happen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_POLL_S = 0.05
+
+
+class NotReachedError(AssertionError):
+    """A condition did not become true in time; an AssertionError, so that a test reports it as its failure."""
+
+
+def wait_for(predicate: Callable[[], T], timeout_s: float, message: str, *, poll_s: float = _POLL_S) -> T:
+    """Call `predicate` until its result is true, and return that result.
+
+    Args:
+        predicate: what is waited for. An AssertionError that it raises counts as "not yet", and the last one is told
+            when time is up; any other error ends the wait.
+        timeout_s: how long to wait [s]; the predicate is called at least once.
+        message: what is waited for, in words: "pod default/a is Running".
+        poll_s: pause between two calls [s].
+
+    Raises:
+        NotReachedError: the time is over.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        reason = ""
+        try:
+            result = predicate()
+        except AssertionError as error:
+            reason = f" ({error})"
+        else:
+            if result:
+                return result
+            reason = f" (last seen: {result!r})"
+        if time.monotonic() >= deadline:
+            raise NotReachedError(f"not within {timeout_s:g} s: {message}{reason}")
+        time.sleep(poll_s)

@@ -1,0 +1,111 @@
+"""Power limits of AMD EPYC sockets by the Host System Management Port, /dev/hsmp.
+
+Source: Linux, arch/x86/include/uapi/asm/amd_hsmp.h (message numbers, structure, ioctl) and drivers/platform/x86/amd
+(what it answers). Limits are in mW there; firmware clips them to the processor's configurable range without a word,
+and tells the upper end of that range only.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from joulie.domain.quantities import positive_number
+from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice, control_error
+
+# struct hsmp_message, packed to 4 bytes: msg_id, num_args, response_sz, args[8], sock_ind
+_MESSAGE = struct.Struct("=IHH8IH2x")
+_IOCTL = 0xC0000000 | _MESSAGE.size << 16 | 0xF8 << 8  # _IOWR(0xF8, 0, struct hsmp_message)
+_SET_LIMIT, _GET_LIMIT, _GET_LIMIT_MAX = 5, 6, 7
+_MAX_SOCKETS = 8
+
+_MILLI = 1e-3
+READ_BACK_TOLERANCE_W = 1.0
+"""Firmware may round to whole watts; more than this is another limit."""
+
+
+class Hsmp:
+    """Power limits of CPU sockets; a `PowerLimiter`.
+
+    Args:
+        device: the driver's device file.
+        ioctl: as `fcntl.ioctl`.
+    """
+
+    name = "hsmp"
+
+    def __init__(
+        self, device: Path = Path("/dev/hsmp"), ioctl: Callable[[int, int, bytearray], int] = fcntl.ioctl
+    ) -> None:
+        self._device = device
+        self._ioctl = ioctl
+
+    def unavailable(self) -> str | None:
+        """None if the limit of at least one socket can be read and the device file written."""
+        if not self._device.exists():
+            return f"no {self._device}: not an AMD EPYC, its amd_hsmp driver not loaded, or HSMP off in the BIOS"
+        if not os.access(self._device, os.W_OK):
+            return f"{self._device} may not be written: needs root and the device in the container"
+        try:
+            self._send(0, _GET_LIMIT)
+        except OSError as error:
+            return str(_error(f"read the limit of socket 0 by {self._device}", error))
+        return None
+
+    def devices(self) -> Sequence[PowerDevice]:
+        """See `PowerLimiter.devices`; sockets carry the names of RAPL's packages."""
+        devices = []
+        for socket in range(_MAX_SOCKETS):
+            try:
+                limit_w = self._send(socket, _GET_LIMIT) * _MILLI
+                max_w = self._send(socket, _GET_LIMIT_MAX) * _MILLI or None
+            except OSError as error:
+                if error.errno == errno.ENODEV:  # there are no more
+                    break
+                raise ControlFailedError(f"read socket {socket} by {self._device}: {error.strerror}") from error
+            devices.append(PowerDevice(f"package-{socket}", DeviceKind.CPU_PACKAGE, None, limit_w, None, max_w, max_w))
+        return devices
+
+    def set_limit(self, device_id: str, limit_w: float) -> float:
+        """See `PowerLimiter.set_limit`."""
+        limit_w = positive_number("limit_w", limit_w)
+        number = device_id.removeprefix("package-")
+        if not number.isdecimal():
+            raise ControlFailedError(f"no socket {device_id} at {self._device}")
+        action = f"set {limit_w:g} W on {device_id} by {self._device}"
+        try:
+            self._send(int(number), _SET_LIMIT, round(limit_w / _MILLI))
+            in_force_w = self._send(int(number), _GET_LIMIT) * _MILLI
+        except OSError as error:
+            raise _error(action, error) from error
+        if abs(in_force_w - limit_w) > READ_BACK_TOLERANCE_W:
+            raise ControlFailedError(f"{action}: accepted, but {in_force_w:g} W is in force")
+        return in_force_w
+
+    def _send(self, socket: int, message: int, argument: int | None = None) -> int:
+        """Send a message that takes `argument`, or one that returns a number.
+
+        Raises:
+            OSError: the device file or the driver refuses.
+        """
+        n_arguments = 0 if argument is None else 1
+        buffer = bytearray(
+            _MESSAGE.pack(message, n_arguments, 1 - n_arguments, argument or 0, 0, 0, 0, 0, 0, 0, 0, socket)
+        )
+        # The driver takes queries from readers and commands from writers.
+        descriptor = os.open(self._device, os.O_RDONLY if argument is None else os.O_WRONLY)
+        try:
+            self._ioctl(descriptor, _IOCTL, buffer)
+        finally:
+            os.close(descriptor)
+        return int(_MESSAGE.unpack(buffer)[3])
+
+
+def _error(action: str, error: OSError) -> ControlRefusedError | ControlFailedError:
+    if error.errno == errno.ENOMSG:
+        return ControlRefusedError(f"{action}: this processor's firmware does not know the message")
+    return control_error(action, error)

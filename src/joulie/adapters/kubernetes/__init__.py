@@ -1,0 +1,1 @@
+"""Kubernetes: typed objects, client, caches, leases and events."""

@@ -1,0 +1,147 @@
+"""Building blocks of the joulie.io types: bounded fields, validation rules, conditions.
+
+Bounds and enumerations are schema only (`extra_json_schema`): the API server enforces them, decoding does not. What is
+checked here is what JSON cannot carry: a NaN would arrive at the server as null and silently remove the field.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
+
+from joulie.adapters.kubernetes.api.meta import ApiStruct
+from joulie.domain.quantities import InvalidQuantityError
+
+MAX_NAME = 253
+MAX_TEXT = 1024
+MAX_MESSAGE = 32768
+MAX_URL = 2048
+
+
+class Rule(NamedTuple):
+    """A CEL rule of the CRD, evaluated by the API server on each write."""
+
+    rule: str
+    message: str
+
+
+class JoulieStruct(ApiStruct, frozen=True):
+    """A piece of a joulie.io object; refuses numbers that are not finite.
+
+    A subclass may have a class attribute ``rules``: a tuple of `Rule`.
+    """
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if type(value) is float and not math.isfinite(value):
+                raise InvalidQuantityError(f"{type(self).__name__}.{name}", f"must be finite, got {value}")
+
+
+def one_of(values: type[StrEnum], *more: str) -> Meta:
+    """An enumeration; `more` are values that only objects written by other versions hold."""
+    return Meta(extra_json_schema={"enum": [*(value.value for value in values), *more]})
+
+
+def _text(max_length: int, **keywords: object) -> Meta:
+    return Meta(extra_json_schema={"maxLength": max_length, **keywords})
+
+
+def _number(**keywords: object) -> Meta:
+    return Meta(extra_json_schema=keywords)
+
+
+Name = Annotated[str, _text(MAX_NAME, minLength=1)]
+Text = Annotated[str, _text(MAX_TEXT)]
+Message = Annotated[str, _text(MAX_MESSAGE)]
+Url = Annotated[str, _text(MAX_URL, pattern="^https?://.+")]
+Timestamp = Annotated[str, _text(64, format="date-time")]
+"""RFC 3339; see `joulie.adapters.kubernetes.quantity`."""
+
+Watts = Annotated[float, _number(minimum=0)]
+CapWatts = Annotated[float, _number(minimum=1)]
+CapPercent = Annotated[float, _number(minimum=0, exclusiveMinimum=True, maximum=100)]
+Score = Annotated[float, _number(minimum=0, maximum=100)]
+Fraction = Annotated[float, _number(minimum=0, maximum=1)]
+Megahertz = Annotated[float, _number(minimum=0)]
+Count = Annotated[int, _number(minimum=0)]
+PositiveCount = Annotated[int, _number(minimum=1)]
+
+
+def up_to(items: int, **keywords: object) -> Meta:
+    """A list of bounded length."""
+    return Meta(extra_json_schema={"maxItems": items, **keywords})
+
+
+class ConditionStatus(StrEnum):
+    """Whether a condition holds."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class Condition(JoulieStruct, frozen=True):
+    """One aspect of an object's state, with the reason and time of its last change.
+
+    Attributes:
+        type: what the condition is about, unique in the list.
+        status: whether it holds.
+        reason: one CamelCase word, for programs.
+        message: a sentence, for people.
+        last_transition_time: when `status` last changed.
+        observed_generation: generation of the object that this was computed from.
+    """
+
+    type: Annotated[str, _text(316, minLength=1)]
+    status: Annotated[str, one_of(ConditionStatus)]
+    reason: Annotated[str, _text(MAX_TEXT, minLength=1, pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
+    last_transition_time: Timestamp
+    message: Message = ""
+    observed_generation: Count | None = None
+
+
+Conditions = Annotated[
+    tuple[Condition, ...],
+    up_to(16, **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+]
+
+
+class ControlOutcome(StrEnum):
+    """What became of a power cap."""
+
+    APPLIED = "applied"
+    BLOCKED = "blocked"
+    ERROR = "error"
+    NONE = "none"
+
+
+class ControlResult(JoulieStruct, frozen=True):
+    """What the agent did about the caps of one subsystem, last time it changed.
+
+    Attributes:
+        backend: what carried it out, such as rapl, dvfs, nvml or http.
+        result: applied, blocked (unsupported, no permission, simulate only), error, or none (nothing to do).
+        message: what happened, for people.
+        updated_at: when it happened.
+    """
+
+    backend: Text | None = None
+    result: Annotated[str, one_of(ControlOutcome)] | None = None
+    message: Message | None = None
+    updated_at: Timestamp | None = None
+
+
+class ControlStatus(JoulieStruct, frozen=True):
+    """Results of power control by subsystem. Written by the agent, by nobody else.
+
+    Attributes:
+        cpu: of the CPU packages.
+        gpu: of the GPUs.
+    """
+
+    cpu: ControlResult | None = None
+    gpu: ControlResult | None = None

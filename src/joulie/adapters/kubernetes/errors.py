@@ -1,0 +1,173 @@
+"""What can go wrong between Joulie and the API server, typed by what a caller can do about it."""
+
+from __future__ import annotations
+
+import msgspec
+
+_DISRUPTION_BUDGET = "DisruptionBudget"
+_MAX_TEXT = 500
+
+
+class KubernetesError(Exception):
+    """Anything that the API server, the way to it or its configuration refuses. The message never holds a secret."""
+
+
+class ConfigurationError(KubernetesError):
+    """No usable kubeconfig, context, credential or certificate. Trying again without a change is useless."""
+
+
+class ConnectionLostError(KubernetesError):
+    """No answer: refused, timed out, or broken in the middle.
+
+    Attributes:
+        sent: whether the server may have received the request, and so may have acted on it.
+        permanent: whether trying again is useless (a certificate that does not verify).
+    """
+
+    def __init__(self, message: str, *, sent: bool, permanent: bool = False) -> None:
+        super().__init__(message)
+        self.sent = sent
+        self.permanent = permanent
+
+
+class UnreadableAnswerError(KubernetesError):
+    """The server answered with something that is not what was asked for."""
+
+
+class ApiError(KubernetesError):
+    """The API server answered with an error.
+
+    Attributes:
+        status: HTTP status.
+        reason: as the server's Status object gives it (``NotFound``); empty if it gave none.
+        message: what the server said.
+        retry_after_s: seconds after which the server asks to be tried again, if it said so.
+        causes: the reasons of the Status object's causes.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        *,
+        what: str = "",
+        hint: str = "",
+        retry_after_s: float | None = None,
+        causes: tuple[str, ...] = (),
+    ) -> None:
+        text = f"{what or 'request'}: {status} {reason or 'error'}: {message or 'the server gave no message'}"
+        super().__init__(f"{text} ({hint})" if hint else text)
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.retry_after_s = retry_after_s
+        self.causes = causes
+
+
+class UnauthorizedError(ApiError):
+    """401: the credential is missing, wrong or expired."""
+
+
+class ForbiddenError(ApiError):
+    """403: the credential is good, but RBAC does not grant this."""
+
+
+class NotFoundError(ApiError):
+    """404: no such object, or no such resource."""
+
+
+class ConflictError(ApiError):
+    """409: the object exists already, changed since it was read, or another field manager owns a field."""
+
+
+class GoneError(ApiError):
+    """410: the resource version is too old; list again."""
+
+
+class InvalidError(ApiError):
+    """400 or 422: the object does not pass the API's validation."""
+
+
+class TooManyRequestsError(ApiError):
+    """429: the server is busy, or an eviction would violate a disruption budget."""
+
+    @property
+    def disruption_budget(self) -> bool:
+        """Whether a PodDisruptionBudget refuses the eviction; trying again at once is useless then."""
+        return _DISRUPTION_BUDGET in self.causes
+
+
+_BY_STATUS: dict[int, type[ApiError]] = {
+    400: InvalidError,
+    401: UnauthorizedError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    410: GoneError,
+    422: InvalidError,
+    429: TooManyRequestsError,
+}
+
+
+class _Cause(msgspec.Struct):
+    reason: str = ""
+
+
+class _Details(msgspec.Struct, rename="camel"):
+    causes: list[_Cause] = []
+    retry_after_seconds: float = 0
+
+
+class _Status(msgspec.Struct):
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+    details: _Details | None = None
+
+
+_decode_status = msgspec.json.Decoder(_Status).decode
+
+
+def api_error(
+    body: bytes | msgspec.Raw, *, http_status: int = 0, retry_after: str = "", verb: str = "", where: str = ""
+) -> ApiError:
+    """The typed error of a Status object, or of an HTTP answer that holds none (a proxy's page).
+
+    Args:
+        body: of the answer, or the object of a watch's ERROR event.
+        http_status: of the answer; the Status object's own code where it is 0.
+        retry_after: the header, seconds; dates are not used by API servers and are ignored.
+        verb: as RBAC calls it: get, list, watch, create, patch, update, delete.
+        where: what was asked for: ``nodes/n1``.
+    """
+    try:
+        status = _decode_status(body)
+    except msgspec.DecodeError:
+        status = _Status(message=bytes(body)[:_MAX_TEXT].decode(errors="replace").strip())
+    code = http_status or status.code
+    details = status.details or _Details()
+    kind = _BY_STATUS.get(code, ApiError)
+    return kind(
+        code,
+        status.reason,
+        status.message,
+        what=f"{verb} {where}".strip(),
+        hint=_hint(kind, verb, where),
+        retry_after_s=_seconds(retry_after) or details.retry_after_seconds or None,
+        causes=tuple(cause.reason for cause in details.causes),
+    )
+
+
+def _hint(kind: type[ApiError], verb: str, where: str) -> str:
+    if kind is ForbiddenError:
+        return f"grant the verb {verb} on {where} to this program's account by RBAC, or use the chart's roles"
+    if kind is UnauthorizedError:
+        return "check the token, certificate or exec plugin of this program's account"
+    if kind is NotFoundError and verb in ("list", "watch", "create"):
+        return "is the CustomResourceDefinition installed, and the namespace there?"
+    return ""
+
+
+def _seconds(header: str) -> float:
+    return float(header) if header.isdecimal() else 0.0

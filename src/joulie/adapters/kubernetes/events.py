@@ -1,0 +1,216 @@
+"""Events on Kubernetes objects: aggregated, bounded, and never in the way of the program that emits them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from joulie.adapters.kubernetes.api.core import Event, EventSource
+from joulie.adapters.kubernetes.api.meta import ObjectMeta, ObjectReference
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
+from joulie.adapters.kubernetes.quantity import rfc3339
+from joulie.adapters.kubernetes.resources import EVENTS
+
+_log = logging.getLogger(__name__)
+
+Severity = Literal["Normal", "Warning"]
+
+_MAX_PENDING = 1000
+_MAX_KNOWN = 4096
+_FORGET_S = 600.0
+"""An event that comes back later than this is a new one; the API server drops events after an hour."""
+_BURST = 25.0
+_REFILL_PER_S = 1.0 / 300.0
+_MAX_NAME = 253
+_MAX_MESSAGE = 1024
+_CLUSTER_NAMESPACE = "default"
+
+
+class _Source(NamedTuple):
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+
+class _Identity(NamedTuple):
+    """Events that agree in this are one event that happened several times."""
+
+    source: _Source
+    severity: Severity
+    reason: str
+    message: str
+
+
+@dataclass
+class _Occurrences:
+    regarding: ObjectReference
+    first_s: float
+    last_s: float
+    count: int
+    name: str = ""
+    """Of the Event object; empty until there is one."""
+
+
+class TokenBucket:
+    """Allows `burst` actions at once and `refill_per_s` a second in the long run.
+
+    Args:
+        burst: size of the bucket, full at first.
+        refill_per_s: tokens that come back each second.
+        now_s: time of the start.
+    """
+
+    def __init__(self, burst: float, refill_per_s: float, now_s: float) -> None:
+        self._burst = burst
+        self._refill_per_s = refill_per_s
+        self._tokens = burst
+        self._at_s = now_s
+
+    def take(self, now_s: float) -> bool:
+        """Take a token if there is one. Time that runs backwards refills nothing."""
+        self._tokens = min(self._burst, self._tokens + max(0.0, now_s - self._at_s) * self._refill_per_s)
+        self._at_s = max(self._at_s, now_s)
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+
+class EventRecorder:
+    """Reports what happens to objects as core/v1 Events.
+
+    The same event again raises the count of the one that is there. An object that causes too many (25 at once, then one
+    in five minutes, as client-go allows) is silent for a while, and where the API server is too slow the newest are
+    dropped; both are counted.
+
+    Args:
+        client: to write with.
+        component: who reports: ``joulie-operator``.
+        instance: which one: the pod's or node's name.
+        clock: wall-clock time, s.
+
+    Attributes:
+        written: Events created or counted up.
+        dropped: Events that were not written: too many, or refused by the API server.
+    """
+
+    def __init__(
+        self, client: KubeClient, component: str, *, instance: str = "", clock: Callable[[], float] = time.time
+    ) -> None:
+        self.written = 0
+        self.dropped = 0
+        self._client = client
+        self._source = EventSource(component=component, host=instance)
+        self._clock = clock
+        self._pending: OrderedDict[_Identity, _Occurrences] = OrderedDict()
+        self._known: OrderedDict[_Identity, _Occurrences] = OrderedDict()
+        self._buckets: OrderedDict[_Source, TokenBucket] = OrderedDict()
+        self._wake = asyncio.Event()
+        self._last_suffix = 0
+
+    def emit(self, regarding: ObjectReference, kind: Severity, reason: str, message: str) -> None:
+        """Report something about an object. Never blocks and never fails.
+
+        Args:
+            regarding: the object, by kind, name and where possible apiVersion, namespace and uid.
+            kind: Normal or Warning.
+            reason: why, in CamelCase, from a small fixed set.
+            message: for people.
+        """
+        now = self._clock()
+        source = _Source(regarding.kind, regarding.namespace, regarding.name, regarding.uid)
+        identity = _Identity(source, kind, reason, _shorten(message))
+        pending = self._pending.get(identity)
+        if pending is not None:
+            pending.count += 1
+            pending.last_s = now
+            return
+        if len(self._pending) >= _MAX_PENDING or not self._bucket(source, now).take(now):
+            self.dropped += 1
+            return
+        self._pending[identity] = _Occurrences(regarding, now, now, 1)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write what is emitted, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write what is pending; for a program's end, within its own time limit."""
+        while self._pending:
+            identity, news = self._pending.popitem(last=False)
+            try:
+                await self._write(identity, news)
+                self.written += 1
+            except KubernetesError as error:
+                self.dropped += 1
+                _log.warning("event not written", extra={"reason": identity.reason, "problem": str(error)})
+
+    async def _write(self, identity: _Identity, news: _Occurrences) -> None:
+        known = self._known.pop(identity, None)
+        if known is not None and news.first_s - known.last_s <= _FORGET_S:
+            total = _Occurrences(news.regarding, known.first_s, news.last_s, known.count + news.count, known.name)
+            try:
+                await self._count_up(total)
+            except NotFoundError:  # expired or deleted: a new one
+                await self._create(identity, news)
+            else:
+                news = total
+        else:
+            await self._create(identity, news)
+        self._known[identity] = news
+        if len(self._known) > _MAX_KNOWN:
+            self._known.popitem(last=False)
+
+    async def _count_up(self, total: _Occurrences) -> None:
+        change = {"count": total.count, "lastTimestamp": rfc3339(total.last_s)}
+        await self._client.patch(EVENTS, total.name, change, namespace=_namespace(total.regarding))
+
+    async def _create(self, identity: _Identity, news: _Occurrences) -> None:
+        news.name = self._name(news.regarding.name)
+        namespace = _namespace(news.regarding)
+        event = Event(
+            metadata=ObjectMeta(name=news.name, namespace=namespace),
+            involved_object=news.regarding,
+            type=identity.severity,
+            reason=identity.reason,
+            message=identity.message,
+            count=news.count,
+            first_timestamp=rfc3339(news.first_s),
+            last_timestamp=rfc3339(news.last_s),
+            source=self._source,
+            reporting_component=self._source.component,
+            reporting_instance=self._source.host,
+        )
+        await self._client.create(EVENTS, event, namespace)
+
+    def _name(self, object_name: str) -> str:
+        """Unique by time in nanoseconds, and beyond that by counting on."""
+        self._last_suffix = max(self._last_suffix + 1, int(self._clock() * 1e9))
+        suffix = f".{self._last_suffix:016x}"
+        return object_name[: _MAX_NAME - len(suffix)].rstrip("-.") + suffix
+
+    def _bucket(self, source: _Source, now_s: float) -> TokenBucket:
+        bucket = self._buckets.pop(source, None) or TokenBucket(_BURST, _REFILL_PER_S, now_s)
+        self._buckets[source] = bucket  # the most recently used last
+        if len(self._buckets) > _MAX_KNOWN:
+            self._buckets.popitem(last=False)
+        return bucket
+
+
+def _namespace(regarding: ObjectReference) -> str:
+    return regarding.namespace or _CLUSTER_NAMESPACE
+
+
+def _shorten(message: str) -> str:
+    return message if len(message) <= _MAX_MESSAGE else message[: _MAX_MESSAGE - 1] + "…"

@@ -1,0 +1,46 @@
+"""What NodeHardware and Node objects say of hardware, in the domain's terms."""
+
+from __future__ import annotations
+
+from joulie.adapters.kubernetes.api.core import Node
+from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware
+from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity
+from joulie.domain.hardware.resolve import GPU_RESOURCES, ReportedHardware
+
+_COUNTED_RESOURCES = ("cpu", *GPU_RESOURCES)
+
+
+def reported_hardware(hardware: NodeHardware) -> ReportedHardware:
+    """What the agent found on its node; None is what it did not find."""
+    cpu, gpu = hardware.status.cpu, hardware.status.gpu
+    package = None if cpu is None else cpu.cap_range
+    device = None if gpu is None else gpu.cap_range_per_gpu
+    return ReportedHardware(
+        cpu_model=cpu.model if cpu else None,
+        cpu_raw=cpu.raw_model if cpu else None,
+        sockets=cpu.sockets if cpu else None,
+        cores=cpu.total_cores if cpu else None,
+        cpu_min_w=package.min_watts_per_socket if package else None,
+        cpu_max_w=package.max_watts_per_socket if package else None,
+        gpu_model=gpu.model if gpu else None,
+        gpu_raw=gpu.raw_model if gpu else None,
+        gpu_vendor=gpu.vendor if gpu else None,
+        gpu_count=gpu.count if gpu else None,
+        gpu_min_w=device.min_watts if device else None,
+        gpu_max_w=device.max_watts if device else None,
+        gpu_default_w=device.default_watts if device else None,
+    )
+
+
+def offered_devices(node: Node) -> dict[str, float]:
+    """CPUs (cores) and GPUs that the node offers to pods; a quantity that cannot be read is left out."""
+    offered: dict[str, float] = {}
+    for resource in _COUNTED_RESOURCES:
+        text = node.status.allocatable.get(resource)
+        if text is None:
+            continue
+        try:
+            offered[resource] = parse_quantity(text)
+        except QuantityError:
+            continue
+    return offered

@@ -1,0 +1,54 @@
+"""Labels, annotations and object names of Joulie. Source: spec, Kubernetes API, labels and annotations."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+GROUP = "joulie.io"
+VERSION = "v1alpha1"
+
+# Labels of nodes.
+MANAGED_LABEL = "joulie.io/managed"
+RESERVED_LABEL = "joulie.io/reserved"
+POWER_PROFILE_LABEL = "joulie.io/power-profile"
+DRAINING_LABEL = "joulie.io/draining"
+RACK_LABEL = "joulie.io/rack"
+COOLING_ZONE_LABEL = "joulie.io/cooling-zone"
+HW_CPU_MODEL_LABEL = "joulie.io/hw.cpu-model"
+HW_CPU_SOCKETS_LABEL = "joulie.io/hw.cpu-sockets"
+HW_GPU_MODEL_LABEL = "joulie.io/hw.gpu-model"
+HW_GPU_COUNT_LABEL = "joulie.io/hw.gpu-count"
+
+OVERRIDE_LABEL = "joulie.io/override"
+"""Label of a NodePowerProfile: it counts only where this is "true"."""
+
+# Annotations of pods.
+WORKLOAD_CLASS_ANNOTATION = "joulie.io/workload-class"
+RESCHEDULABLE_ANNOTATION = "joulie.io/reschedulable"
+CPU_SENSITIVITY_ANNOTATION = "joulie.io/cpu-sensitivity"
+GPU_SENSITIVITY_ANNOTATION = "joulie.io/gpu-sensitivity"
+SIM_CPU_UTIL_PCT_ANNOTATION = "sim.joulie.io/cpu-util-pct"
+SIM_GPU_UTIL_PCT_ANNOTATION = "sim.joulie.io/gpu-util-pct"
+SIM_MEMORY_PRESSURE_PCT_ANNOTATION = "sim.joulie.io/memory-pressure-pct"
+
+# Field managers of server-side apply: two of them write one NodeTwin, and neither may erase the other's fields.
+OPERATOR_FIELD_MANAGER = "joulie-operator"
+AGENT_FIELD_MANAGER = "joulie-agent"
+CLEANUP_FIELD_MANAGER = "joulie-cleanup"
+
+_MAX_NAME = 253
+_HASH_CHARS = 8
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+def object_name(node_name: str) -> str:
+    """Name of the objects that belong to a node: the node's own, dots included, where it is a valid object name.
+
+    Any other is made valid, with a hash of the original so that two nodes never share a name.
+    """
+    if len(node_name) <= _MAX_NAME and _SUBDOMAIN.fullmatch(node_name):
+        return node_name
+    digest = hashlib.sha256(node_name.encode()).hexdigest()[:_HASH_CHARS]
+    cleaned = re.sub(r"[^a-z0-9]+", "-", node_name.lower()).strip("-")[: _MAX_NAME - _HASH_CHARS - 1]
+    return f"{cleaned.rstrip('-') or 'node'}-{digest}"

@@ -1,0 +1,276 @@
+"""What Joulie knows of a pod, small enough to keep a hundred thousand, and what the domain makes of it.
+
+Annotations that cannot be read never stop anything: each becomes a sentence in `PodFacts.mistakes`, for an event on the
+pod. This module needs numpy, through the domain's policy; the agent, which reads no pods, does not import it.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import TypeVar
+
+import msgspec
+
+from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.api.core import Pod
+from joulie.adapters.kubernetes.api.meta import ObjectMeta
+from joulie.adapters.kubernetes.api.v1alpha1 import CpuUse, Criticality, GpuUse, Level, Migratability, WorkloadProfile
+from joulie.adapters.kubernetes.constraints import power_constraint
+from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity
+from joulie.adapters.kubernetes.requests import Requests, pod_requests
+from joulie.domain.drain import GuardedPod
+from joulie.domain.policy import Intensity, PodDemand, PodPhase, PowerConstraint, WorkloadClass
+from joulie.domain.scoring.extender import PodView, Sensitivity
+
+_POD_TEMPLATE_HASH = "pod-template-hash"
+_SHOWN_CHARS = 64
+"""How much of a user's text goes into a message."""
+_PHASES = {"Pending": PodPhase.PENDING, "Succeeded": PodPhase.FINISHED, "Failed": PodPhase.FINISHED}
+_SENSITIVITIES = {Level.HIGH: Sensitivity.HIGH, Level.MEDIUM: Sensitivity.MEDIUM, Level.LOW: Sensitivity.LOW}
+_BOOLEANS = {"true": True, "false": False}
+
+_EnumT = TypeVar("_EnumT", bound=StrEnum)
+
+
+class Owner(msgspec.Struct, frozen=True, gc=False):
+    """The workload that a pod belongs to, in the pod's namespace: the key of its WorkloadProfile.
+
+    Attributes:
+        kind: of its controller (Deployment where that is a ReplicaSet of one), or Pod without one.
+        name: its name.
+    """
+
+    kind: str
+    name: str
+
+
+class ProfileFacts(msgspec.Struct, frozen=True, gc=False):
+    """What a WorkloadProfile says; None where it says nothing.
+
+    Attributes:
+        workload_class: from its criticality.
+        reschedulable: from its migratability.
+        cpu_sensitivity: to CPU caps.
+        gpu_sensitivity: to GPU caps.
+        intensity: the larger of CPU and GPU intensity.
+        confidence: 0..1.
+    """
+
+    workload_class: WorkloadClass | None = None
+    reschedulable: bool | None = None
+    cpu_sensitivity: Level | None = None
+    gpu_sensitivity: Level | None = None
+    intensity: Intensity | None = None
+    confidence: float = 0.0
+
+
+_NO_PROFILE = ProfileFacts()
+
+
+class PodFacts(msgspec.Struct, frozen=True, gc=False):
+    """A pod, reduced to what decisions need.
+
+    Attributes:
+        namespace: of the pod.
+        name: of the pod.
+        uid: of the pod.
+        phase: a pod whose node is lost counts as running.
+        node_name: empty until bound.
+        requests: as kube-scheduler counts them.
+        workload_class: from the annotation; None without one, STANDARD where it is not valid.
+        constraint: the older signal, from selector and affinity.
+        reschedulable: from the annotation; None where it says nothing valid.
+        cpu_sensitivity: to CPU caps, from the annotation.
+        gpu_sensitivity: to GPU caps, from the annotation.
+        daemon: whether a DaemonSet owns it.
+        gated: whether a scheduling gate holds it.
+        terminating: whether it is being deleted.
+        owner: the workload that it belongs to.
+        mistakes: what of it could not be read, a sentence each.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    phase: PodPhase
+    node_name: str
+    requests: Requests
+    owner: Owner
+    workload_class: WorkloadClass | None = None
+    constraint: PowerConstraint = PowerConstraint.GENERAL
+    reschedulable: bool | None = None
+    cpu_sensitivity: Level | None = None
+    gpu_sensitivity: Level | None = None
+    daemon: bool = False
+    gated: bool = False
+    terminating: bool = False
+    mistakes: tuple[str, ...] = ()
+
+    def effective_class(self, profile: ProfileFacts = _NO_PROFILE) -> WorkloadClass | None:
+        """The annotation's class, else performance where the profile says so.
+
+        A profile says standard of every workload that nobody annotated: that must not outweigh the constraint.
+        """
+        if self.workload_class is None and profile.workload_class is WorkloadClass.PERFORMANCE:
+            return WorkloadClass.PERFORMANCE
+        return self.workload_class
+
+    def effective_reschedulable(self, profile: ProfileFacts = _NO_PROFILE) -> bool | None:
+        """What the annotation says of being moved, else what the profile says."""
+        return profile.reschedulable if self.reschedulable is None else self.reschedulable
+
+    def demand(self, profile: ProfileFacts = _NO_PROFILE) -> PodDemand:
+        """The pod as the policy's demand sees it."""
+        return PodDemand(
+            self.phase, self.effective_class(profile), self.constraint, profile.intensity, profile.confidence
+        )
+
+    def guarded(self, profile: ProfileFacts = _NO_PROFILE) -> GuardedPod:
+        """The pod as the drain guard sees it."""
+        return GuardedPod(self.effective_class(profile), self.constraint, self.effective_reschedulable(profile))
+
+    def view(self, profile: ProfileFacts = _NO_PROFILE) -> PodView:
+        """The pod as the scheduler extender sees it."""
+        return PodView(
+            performance=self.effective_class(profile) is WorkloadClass.PERFORMANCE,
+            reschedulable=self.effective_reschedulable(profile),
+            daemon=self.daemon,
+            cpu_sensitivity=_SENSITIVITIES[self.cpu_sensitivity or profile.cpu_sensitivity or Level.LOW],
+            gpu_sensitivity=_SENSITIVITIES[self.gpu_sensitivity or profile.gpu_sensitivity or Level.LOW],
+        )
+
+
+class SimulatedUse(msgspec.Struct, frozen=True, gc=False):
+    """Utilisation that a pod's annotations ask the simulator to play; None where they do not say, or not validly.
+
+    Attributes:
+        cpu_util_pct: of the requested cores, 0..100.
+        gpu_util_pct: of the requested GPUs, 0..100.
+        memory_pressure_pct: 0..100.
+    """
+
+    cpu_util_pct: float | None = None
+    gpu_util_pct: float | None = None
+    memory_pressure_pct: float | None = None
+
+
+def pod_facts(pod: Pod) -> PodFacts:
+    """What Joulie keeps of a pod."""
+    meta = pod.metadata
+    requests, unread = pod_requests(pod)
+    mistakes = list(unread)
+    controller = meta.controller
+    reader = _AnnotationReader(meta.annotations, mistakes)
+    return PodFacts(
+        namespace=sys.intern(meta.namespace),
+        name=meta.name,
+        uid=meta.uid,
+        phase=_PHASES.get(pod.status.phase or "Pending", PodPhase.RUNNING),
+        node_name=sys.intern(pod.spec.node_name),
+        requests=requests,
+        owner=_owner(meta),
+        workload_class=reader.workload_class(),
+        constraint=power_constraint(pod.spec),
+        reschedulable=reader.boolean(names.RESCHEDULABLE_ANNOTATION),
+        cpu_sensitivity=reader.one_of(Level, names.CPU_SENSITIVITY_ANNOTATION),
+        gpu_sensitivity=reader.one_of(Level, names.GPU_SENSITIVITY_ANNOTATION),
+        daemon=controller is not None and controller.kind == "DaemonSet",
+        gated=bool(pod.spec.scheduling_gates),
+        terminating=meta.deletion_timestamp is not None,
+        mistakes=tuple(mistakes),
+    )
+
+
+def profile_facts(profile: WorkloadProfile) -> ProfileFacts:
+    """What a WorkloadProfile says; values that this version does not know count as not said."""
+    status = profile.status
+    cpu, gpu = status.cpu or CpuUse(), status.gpu or GpuUse()
+    criticality, migratability = status.criticality or Criticality(), status.migratability or Migratability()
+    intensities = [_known(Intensity, use.intensity) for use in (cpu, gpu)]
+    return ProfileFacts(
+        workload_class=_known(WorkloadClass, criticality.workload_class),
+        reschedulable=migratability.reschedulable,
+        cpu_sensitivity=_known(Level, cpu.cap_sensitivity),
+        gpu_sensitivity=_known(Level, gpu.cap_sensitivity),
+        intensity=max((known for known in intensities if known), key=list(Intensity).index, default=None),
+        confidence=0.0 if status.confidence is None else status.confidence,
+    )
+
+
+def profile_owner(profile: WorkloadProfile) -> tuple[str, Owner]:
+    """Namespace and workload that a profile is about."""
+    reference = profile.spec.workload_ref
+    return reference.namespace or profile.metadata.namespace, Owner(reference.kind, reference.name)
+
+
+def simulated_use(pod: Pod) -> SimulatedUse:
+    """Utilisation to simulate; nothing but a simulation reads it."""
+    return SimulatedUse(
+        cpu_util_pct=_percent(pod, names.SIM_CPU_UTIL_PCT_ANNOTATION),
+        gpu_util_pct=_percent(pod, names.SIM_GPU_UTIL_PCT_ANNOTATION),
+        memory_pressure_pct=_percent(pod, names.SIM_MEMORY_PRESSURE_PCT_ANNOTATION),
+    )
+
+
+class _AnnotationReader:
+    """Reads annotations and notes those that are not valid."""
+
+    def __init__(self, annotations: dict[str, str], mistakes: list[str]) -> None:
+        self._annotations = annotations
+        self._mistakes = mistakes
+
+    def workload_class(self) -> WorkloadClass | None:
+        """The class; anything but the known ones is standard."""
+        key = names.WORKLOAD_CLASS_ANNOTATION
+        if key not in self._annotations:
+            return None
+        return self.one_of(WorkloadClass, key, consequence="it counts as standard") or WorkloadClass.STANDARD
+
+    def boolean(self, key: str) -> bool | None:
+        """True, false or nothing."""
+        text = self._annotations.get(key)
+        if text is None:
+            return None
+        if text not in _BOOLEANS:
+            self._refuse(key, text, "true or false", "it is ignored")
+        return _BOOLEANS.get(text)
+
+    def one_of(self, values: type[_EnumT], key: str, *, consequence: str = "it is ignored") -> _EnumT | None:
+        """A member of an enumeration, or nothing."""
+        text = self._annotations.get(key)
+        known = _known(values, text)
+        if text is not None and known is None:
+            self._refuse(key, text, " or ".join(values), consequence)
+        return known
+
+    def _refuse(self, key: str, text: str, allowed: str, consequence: str) -> None:
+        shown = text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
+        self._mistakes.append(f"annotation {key}: {shown!r} is not {allowed}; {consequence}")
+
+
+def _known(values: type[_EnumT], text: str | None) -> _EnumT | None:
+    """The member with that value, None for any other text."""
+    return next((value for value in values if value == text), None) if text else None
+
+
+def _owner(meta: ObjectMeta) -> Owner:
+    """The pod's workload. A ReplicaSet's Deployment is known by the hash that both names carry."""
+    controller = meta.controller
+    if controller is None:
+        return Owner("Pod", meta.name)
+    suffix = "-" + meta.labels.get(_POD_TEMPLATE_HASH, "")
+    if controller.kind == "ReplicaSet" and len(suffix) > 1 and controller.name.endswith(suffix):
+        return Owner("Deployment", sys.intern(controller.name.removesuffix(suffix)))
+    return Owner(sys.intern(controller.kind), sys.intern(controller.name))
+
+
+def _percent(pod: Pod, key: str) -> float | None:
+    text = pod.metadata.annotations.get(key)
+    if text is None:
+        return None
+    try:
+        value = parse_quantity(text.strip())
+    except QuantityError:
+        return None
+    return value if 0.0 <= value <= 100.0 else None

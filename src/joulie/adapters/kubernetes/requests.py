@@ -1,0 +1,137 @@
+"""What a pod requests, counted as kube-scheduler counts it.
+
+Source: k8s.io/component-helpers/resource, PodRequests. Containers and sidecars (init containers that always restart)
+run together; any other init container runs beside the sidecars started before it; the pod needs the larger of the two.
+What the pod as a whole requests replaces the sum of its containers, and the runtime's overhead comes on top.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import msgspec
+
+from joulie.adapters.kubernetes.api.core import Container, Pod, Quantities, ResourceRequirements
+from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity
+
+_BYTES_PER_GIB = 1024.0**3
+_POD_LEVEL = ("cpu", "memory")
+_WHOLE_GPUS = {
+    "nvidia.com/gpu": "NVIDIA",
+    # A time slice may draw what the whole device draws.
+    "nvidia.com/gpu.shared": "NVIDIA",
+    "amd.com/gpu": "AMD",
+    "gpu.intel.com/i915": "Intel",
+    "gpu.intel.com/xe": "Intel",
+}
+_MIG = re.compile(r"nvidia\.com/mig-(\d)g\..+")
+_MIG_SLICES = 7
+"""Compute slices of a GPU that can be partitioned; each partition is named after how many it has."""
+
+_Amounts = dict[str, float]
+"""Cores, bytes, and GPUs by vendor."""
+
+
+class Requests(msgspec.Struct, frozen=True, gc=False):
+    """What a pod requests.
+
+    Attributes:
+        cpu_cores: CPU cores.
+        memory_gib: memory, GiB.
+        gpus: GPUs; a MIG partition counts for its share of compute slices.
+        gpu_vendor: NVIDIA, AMD or Intel; None without GPUs.
+    """
+
+    cpu_cores: float = 0.0
+    memory_gib: float = 0.0
+    gpus: float = 0.0
+    gpu_vendor: str | None = None
+
+
+def pod_requests(pod: Pod) -> tuple[Requests, tuple[str, ...]]:
+    """What the pod requests, and what of it cannot be read (which the API server would have refused)."""
+    mistakes: list[str] = []
+    amounts = _together(pod, mistakes)
+    if pod.spec.resources is not None:
+        pod_level = _amounts(_requested(pod.spec.resources), "pod", mistakes)
+        amounts |= {key: pod_level[key] for key in _POD_LEVEL if key in pod_level}
+    _add(amounts, _amounts(pod.spec.overhead, "overhead", mistakes))
+    cores, memory_bytes = amounts.pop("cpu", 0.0), amounts.pop("memory", 0.0)
+    vendor = max(sorted(amounts), key=lambda name: amounts[name], default=None)
+    gpus = amounts[vendor] if vendor is not None else 0.0
+    return _shared(cores, memory_bytes / _BYTES_PER_GIB, gpus, vendor if gpus > 0.0 else None), tuple(mistakes)
+
+
+def _together(pod: Pod, mistakes: list[str]) -> _Amounts:
+    """The most that containers and init containers use at one time."""
+    running: _Amounts = {}
+    for container in pod.spec.containers:
+        _add(running, _container(container, mistakes))
+    sidecars: _Amounts = {}
+    starting: _Amounts = {}
+    for container in pod.spec.init_containers:
+        own = _container(container, mistakes)
+        if container.restart_policy == "Always":
+            _add(running, own)
+            _add(sidecars, own)
+        else:
+            _add(own, sidecars)
+            _raise_to(starting, own)
+    _raise_to(running, starting)
+    return running
+
+
+def _container(container: Container, mistakes: list[str]) -> _Amounts:
+    return _amounts(_requested(container.resources), container.name, mistakes)
+
+
+def _requested(resources: ResourceRequirements) -> Quantities:
+    """Requests; the limit where a resource has only that."""
+    return {**resources.limits, **resources.requests} if resources.limits else resources.requests
+
+
+def _amounts(quantities: Quantities, where: str, mistakes: list[str]) -> _Amounts:
+    """Quantities as numbers, those that count here."""
+    amounts: _Amounts = {}
+    for resource, text in quantities.items():
+        key, share = _counted(resource)
+        if key is None:
+            continue
+        try:
+            number = parse_quantity(text)
+        except QuantityError as error:
+            mistakes.append(f"{where}: {resource}: {error}")
+            continue
+        if number < 0.0:
+            mistakes.append(f"{where}: {resource}: {text!r} is negative")
+            continue
+        amounts[key] = amounts.get(key, 0.0) + number * share
+    return amounts
+
+
+@lru_cache(maxsize=1024)
+def _counted(resource: str) -> tuple[str | None, float]:
+    """Under which key a resource counts, and how much one of it."""
+    if resource in _POD_LEVEL:
+        return resource, 1.0
+    if resource in _WHOLE_GPUS:
+        return _WHOLE_GPUS[resource], 1.0
+    mig = _MIG.fullmatch(resource)
+    return ("NVIDIA", int(mig[1]) / _MIG_SLICES) if mig else (None, 0.0)
+
+
+@lru_cache(maxsize=8192)
+def _shared(cpu_cores: float, memory_gib: float, gpus: float, gpu_vendor: str | None) -> Requests:
+    """One value for all pods of a template: a hundred thousand of them are kept in memory."""
+    return Requests(cpu_cores, memory_gib, gpus, gpu_vendor)
+
+
+def _add(amounts: _Amounts, more: _Amounts) -> None:
+    for key, value in more.items():
+        amounts[key] = amounts.get(key, 0.0) + value
+
+
+def _raise_to(amounts: _Amounts, least: _Amounts) -> None:
+    for key, value in least.items():
+        amounts[key] = max(amounts.get(key, 0.0), value)

@@ -1,0 +1,82 @@
+"""The resources of the Kubernetes API that Joulie uses: where each lives and which type its objects have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from joulie.adapters.kubernetes.api import core, v1alpha1
+from joulie.adapters.kubernetes.api.meta import KubernetesObject
+from joulie.adapters.kubernetes.names import GROUP, VERSION
+
+T = TypeVar("T", bound=KubernetesObject)
+
+
+@dataclass(frozen=True)
+class Resource(Generic[T]):
+    """One resource of the API.
+
+    Attributes:
+        group: empty for the core group.
+        version: of the group.
+        plural: as in the URL.
+        kind: as in the objects.
+        namespaced: whether its objects live in namespaces.
+        type: of its objects.
+    """
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool
+    type: type[T]
+
+    @property
+    def api_version(self) -> str:
+        """As objects write it: ``v1``, ``joulie.io/v1alpha1``."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """URL path of the collection, of one object or of its subresource.
+
+        Args:
+            namespace: None for all namespaces, and for what has none.
+            name: of the object.
+            subresource: such as ``status`` or ``eviction``.
+
+        Raises:
+            ValueError: a namespace for what has none, or none for an object that needs one.
+        """
+        if namespace and not self.namespaced:
+            raise ValueError(f"{self.plural} have no namespace, got {namespace!r}")
+        if name and self.namespaced and not namespace:
+            raise ValueError(f"{self.kind} {name!r} needs a namespace")
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        scope = f"/namespaces/{namespace}" if namespace else ""
+        return root + scope + "".join(f"/{part}" for part in (self.plural, name, subresource) if part)
+
+
+def _joulie(plural: str, kind: type[T], *, namespaced: bool = False) -> Resource[T]:
+    return Resource(GROUP, VERSION, plural, kind.__name__, namespaced, kind)
+
+
+NODES = Resource("", "v1", "nodes", "Node", False, core.Node)
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False, core.Namespace)
+PODS = Resource("", "v1", "pods", "Pod", True, core.Pod)
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", True, core.ConfigMap)
+SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", True, core.ServiceAccount)
+EVENTS = Resource("", "v1", "events", "Event", True, core.Event)
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", True, core.Lease)
+REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet", True, core.ReplicaSet)
+JOBS = Resource("batch", "v1", "jobs", "Job", True, core.Job)
+CUSTOM_RESOURCE_DEFINITIONS = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False,
+    core.CustomResourceDefinition,
+)  # fmt: skip
+
+NODE_TWINS = _joulie("nodetwins", v1alpha1.NodeTwin)
+NODE_HARDWARES = _joulie("nodehardwares", v1alpha1.NodeHardware)
+NODE_POWER_PROFILES = _joulie("nodepowerprofiles", v1alpha1.NodePowerProfile)
+TELEMETRY_PROFILES = _joulie("telemetryprofiles", v1alpha1.TelemetryProfile)
+WORKLOAD_PROFILES = _joulie("workloadprofiles", v1alpha1.WorkloadProfile, namespaced=True)

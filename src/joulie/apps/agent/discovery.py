@@ -1,0 +1,185 @@
+"""NodeHardware from what an agent finds on its machine, or from the labels of a node without one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from joulie.adapters.kubernetes.api import v1alpha1 as api
+from joulie.apps.agent.host import Observation
+from joulie.apps.agent.limits import device_range
+from joulie.domain.actuation import cpu_range
+from joulie.domain.hardware import CapRange, Catalogue, CpuModel, Quality, normalised
+from joulie.domain.hardware.resolve import CpuDevices, GpuDevices, ResolvedHardware
+from joulie.ports import PowerDevice
+
+_HZ_PER_MHZ = 1e6
+_CPU_VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
+_NVIDIA = re.compile(r"nvidia|tesla", re.IGNORECASE)
+_AMD = re.compile(r"\bamd\b|instinct|radeon", re.IGNORECASE)
+# NVIDIA Multi-Instance GPU user guide, supported GPUs.
+_MIG = re.compile(r"\b(a30|a100|h20|h100|h200|gh200|b100|b200|gb200)\b")
+
+
+def found(seen: Observation, catalogue: Catalogue) -> api.NodeHardwareStatus:
+    """Hardware of the agent's own machine."""
+    cpu, gpu = _host_cpu(seen, catalogue), _host_gpu(seen, catalogue)
+    return _status(cpu, gpu)
+
+
+def labelled(
+    hardware: ResolvedHardware, *, controls: tuple[bool, bool], telemetry: tuple[bool, bool]
+) -> api.NodeHardwareStatus:
+    """Hardware of a node that is known by its labels.
+
+    Args:
+        hardware: as the labels say.
+        controls: whether the CPUs, and the GPUs, can be capped (over HTTP).
+        telemetry: whether their power can be measured.
+    """
+    cpu = _labelled_cpu(hardware.cpu, controls[0], telemetry[0], hardware.warnings)
+    gpu = _labelled_gpu(hardware.gpu, controls[1], telemetry[1])
+    return _status(cpu, gpu)
+
+
+def _status(cpu: api.CpuHardware, gpu: api.GpuHardware) -> api.NodeHardwareStatus:
+    qualities = {part.quality for part in (cpu, gpu) if part is cpu or gpu.present}
+    worst = next(quality for quality in reversed(Quality) if quality in qualities)
+    return api.NodeHardwareStatus(
+        cpu=cpu,
+        gpu=gpu,
+        capabilities=api.HardwareCapabilities(
+            cpu_control=cpu.control_available,
+            gpu_control=gpu.control_available,
+            cpu_telemetry=cpu.telemetry_available,
+            gpu_telemetry=gpu.telemetry_available,
+        ),
+        quality=api.OverallQuality(overall=worst.value, warnings=(*cpu.warnings, *gpu.warnings)),
+    )
+
+
+def _host_cpu(seen: Observation, catalogue: Catalogue) -> api.CpuHardware:
+    info = seen.cpu
+    match = catalogue.cpu(info.model or "")
+    sockets = info.sockets or len(seen.packages) or None
+    cores = info.cores or None
+    warnings = () if info.model else ("the CPU's model string cannot be read",)
+    if info.sockets and seen.packages and info.sockets != len(seen.packages):
+        warnings = (*warnings, f"{info.sockets} sockets but {len(seen.packages)} power-limited packages")
+    return api.CpuHardware(
+        raw_model=info.model or None,
+        model=match.model.key if match.model else None,
+        vendor=_CPU_VENDORS.get(info.vendor, info.vendor) if info.vendor else None,
+        sockets=sockets,
+        total_cores=cores,
+        cores_per_socket=cores // sockets if cores and sockets else None,
+        driver_family=seen.driver or None,
+        cap_range=_cpu_cap_range(seen.cpu_range),
+        landmarks=_landmarks(seen, match.model),
+        control_available=seen.cpu_control,
+        telemetry_available=seen.cpu_measured,
+        quality=match.quality.value,
+        warnings=warnings,
+    )
+
+
+def _host_gpu(seen: Observation, catalogue: Catalogue) -> api.GpuHardware:
+    if not seen.gpus:
+        return api.GpuHardware(present=False, count=0, control_available=False, telemetry_available=False)
+    first = seen.gpus[0]
+    raw = first.model or ""
+    match = catalogue.gpu(raw)
+    limits = device_range(first, catalogue, "")
+    return api.GpuHardware(
+        present=True,
+        raw_model=raw or None,
+        model=match.model.key if match.model else None,
+        vendor=match.model.vendor.lower() if match.model else _gpu_vendor(raw),
+        count=len(seen.gpus),
+        cap_range_per_gpu=_gpu_cap_range(limits),
+        slicing=_slicing(raw),
+        control_available=seen.gpu_control,
+        telemetry_available=seen.gpu_measured,
+        quality=match.quality.value,
+        warnings=_mixed(seen.gpus),
+    )
+
+
+def _labelled_cpu(cpu: CpuDevices, control: bool, telemetry: bool, warnings: tuple[str, ...]) -> api.CpuHardware:
+    cores = round(cpu.cores) or None
+    known = cpu_range(None, None, cpu.cap_range)
+    return api.CpuHardware(
+        raw_model=cpu.raw,
+        model=cpu.model,
+        vendor=cpu.model.split(maxsplit=1)[0].lower() if cpu.model else None,
+        sockets=cpu.sockets,
+        total_cores=cores,
+        cores_per_socket=cores // cpu.sockets or None if cores else None,
+        cap_range=_cpu_cap_range(known),
+        control_available=control,
+        telemetry_available=telemetry,
+        quality=cpu.quality.value,
+        warnings=warnings,
+    )
+
+
+def _labelled_gpu(gpu: GpuDevices | None, control: bool, telemetry: bool) -> api.GpuHardware:
+    if gpu is None:
+        return api.GpuHardware(present=False, count=0, control_available=False, telemetry_available=False)
+    return api.GpuHardware(
+        present=True,
+        raw_model=gpu.raw,
+        model=gpu.model,
+        vendor=gpu.vendor.lower() if gpu.vendor else None,
+        count=gpu.count,
+        cap_range_per_gpu=_gpu_cap_range(gpu.cap_range),
+        slicing=_slicing(gpu.raw or ""),
+        control_available=control,
+        telemetry_available=telemetry,
+        quality=gpu.quality.value,
+    )
+
+
+def _cpu_cap_range(known: CapRange | None) -> api.CpuCapRange | None:
+    """The published maximum is the base, what 100 % means: the twin takes it for the TDP."""
+    if known is None:
+        return None
+    return api.CpuCapRange(
+        type=api.CapRangeType.PACKAGE.value, min_watts_per_socket=known.min_w, max_watts_per_socket=known.base_w
+    )
+
+
+def _gpu_cap_range(known: CapRange | None) -> api.GpuCapRange | None:
+    if known is None:
+        return None
+    return api.GpuCapRange(min_watts=known.min_w, max_watts=known.max_w, default_watts=known.base_w)
+
+
+def _landmarks(seen: Observation, model: CpuModel | None) -> api.CpuLandmarks | None:
+    if not seen.policies:
+        return None
+    return api.CpuLandmarks(
+        min_freq_mhz=min(policy.min_hz for policy in seen.policies) / _HZ_PER_MHZ,
+        nominal_freq_mhz=model.base_hz / _HZ_PER_MHZ if model else None,
+        max_boost_mhz=max(policy.max_hz for policy in seen.policies) / _HZ_PER_MHZ,
+    )
+
+
+def _gpu_vendor(raw_model: str) -> str | None:
+    """Vendor of a GPU that the catalogue does not know, where its name tells."""
+    if _NVIDIA.search(raw_model):
+        return "nvidia"
+    return "amd" if _AMD.search(raw_model) else None
+
+
+def _slicing(raw_model: str) -> api.GpuSlicing | None:
+    """NVIDIA GPUs can be shared by time, the larger ones by partition too; for others nothing is claimed."""
+    if not _NVIDIA.search(raw_model):
+        return None
+    partitioned = (api.SlicingMode.MIG.value,) if _MIG.search(normalised(raw_model)) else ()
+    return api.GpuSlicing(supported=True, modes=(*partitioned, api.SlicingMode.TIME_SLICING.value))
+
+
+def _mixed(gpus: Sequence[PowerDevice]) -> tuple[str, ...]:
+    models = sorted({gpu.model or "unknown" for gpu in gpus})
+    return () if len(models) == 1 else (f"GPUs of several models, described by the first: {', '.join(models)}",)

@@ -1,0 +1,155 @@
+"""The machine of an agent: what it is, what it draws, and its limits. Blocking: runs beside the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from joulie.adapters.cpuinfo import CpuInfo
+from joulie.apps.agent.cpu import CpuControl, CpuFacts
+from joulie.apps.agent.frequency import FrequencyWriter
+from joulie.apps.agent.limits import LIFTED, LimitWriter, device_range
+from joulie.apps.agent.metering import PowerMeter, PowerSample
+from joulie.apps.agent.originals import LimitStore, Originals
+from joulie.apps.agent.outcome import Outcome
+from joulie.apps.agent.throttle import Throttle
+from joulie.domain.actuation import WantedCap, cpu_range
+from joulie.domain.dvfs import DvfsSettings
+from joulie.domain.hardware import CapRange, Catalogue
+from joulie.ports import FrequencyLimiter, FrequencyPolicy, PowerDevice, PowerLimiter, PowerSource
+
+
+@dataclass(frozen=True)
+class HostBackends:
+    """Everything by which the machine is read and limited; candidates in order of preference.
+
+    Attributes:
+        cpu_info: reads what the CPUs are.
+        cpu_limiters: power limits of CPU packages.
+        frequency: frequency limits of CPUs.
+        gpu_limiters: power limits of GPUs.
+        cpu_meters: power of CPUs.
+        gpu_meters: power of GPUs.
+        store: where original limits are kept.
+        catalogue: known models.
+    """
+
+    cpu_info: Callable[[], CpuInfo]
+    cpu_limiters: Sequence[PowerLimiter]
+    frequency: FrequencyLimiter
+    gpu_limiters: Sequence[PowerLimiter]
+    cpu_meters: Sequence[PowerSource]
+    gpu_meters: Sequence[PowerSource]
+    store: LimitStore
+    catalogue: Catalogue
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The machine in one cycle.
+
+    Attributes:
+        cpu: what the CPUs are.
+        packages: CPU packages as their limiter shows them; empty without one.
+        gpus: GPUs that answer.
+        policies: cpufreq policies.
+        driver: cpufreq driver family, empty without one.
+        cpu_range: range of one package's limit.
+        cpu_control: whether the CPUs can be capped, by power or by frequency.
+        gpu_control: whether the GPUs can be capped.
+        cpu_measured: whether CPU power can be measured.
+        gpu_measured: whether GPU power can be measured.
+        cpu_power: power of the CPUs.
+        gpu_power: power of the GPUs.
+    """
+
+    cpu: CpuInfo
+    packages: tuple[PowerDevice, ...] = ()
+    gpus: tuple[PowerDevice, ...] = ()
+    policies: tuple[FrequencyPolicy, ...] = ()
+    driver: str = ""
+    cpu_range: CapRange | None = None
+    cpu_control: bool = False
+    gpu_control: bool = False
+    cpu_measured: bool = False
+    gpu_measured: bool = False
+    cpu_power: PowerSample = field(default_factory=PowerSample)
+    gpu_power: PowerSample = field(default_factory=PowerSample)
+
+
+class Host:
+    """The machine's observation and control.
+
+    Args:
+        backends: how it is reached.
+        dvfs: settings of the frequency controller.
+        simulate_only: write nothing.
+    """
+
+    def __init__(self, backends: HostBackends, dvfs: DvfsSettings, *, simulate_only: bool = False) -> None:
+        self._backends = backends
+        self._model = ""
+        originals = Originals(backends.store)
+        frequency = FrequencyWriter(backends.frequency, originals, dvfs, simulate_only=simulate_only)
+        self._cpu_writer = LimitWriter(backends.cpu_limiters, originals, self._range_of, simulate_only)
+        self._gpu_writer = LimitWriter(backends.gpu_limiters, originals, self._range_of, simulate_only)
+        self.cpu = CpuControl(
+            self._cpu_writer, frequency, Throttle(dvfs, throttle_pct=frequency.throttle_in_force_pct())
+        )
+        self._cpu_meter = PowerMeter(backends.cpu_meters)
+        self._gpu_meter = PowerMeter(backends.gpu_meters)
+        self.seen: Observation | None = None
+
+    def observe(self, now_s: float) -> Observation:
+        """Read everything; `now_s` is monotonic, s."""
+        backends = self._backends
+        info = backends.cpu_info()
+        self._model = info.model or ""
+        packages = tuple(self._cpu_writer.devices())
+        limited = self._cpu_writer.available_backend() != "none"
+        self.seen = Observation(
+            cpu=info,
+            packages=packages,
+            gpus=tuple(self._gpu_writer.devices()),
+            policies=tuple(backends.frequency.policies()),
+            driver=backends.frequency.driver,
+            cpu_range=self._package_range(packages),
+            cpu_control=limited or backends.frequency.unavailable() is None,
+            gpu_control=self._gpu_writer.available_backend() != "none",
+            cpu_measured=self._cpu_meter.available() is not None,
+            gpu_measured=self._gpu_meter.available() is not None,
+            cpu_power=self._cpu_meter.read(now_s),
+            gpu_power=self._gpu_meter.read(now_s),
+        )
+        return self.seen
+
+    def enforce_cpu(self, cap: WantedCap, now_s: float) -> Outcome:
+        """Bring the CPUs to a cap, after `observe`."""
+        seen = self._observed()
+        packages = len(seen.packages) or seen.cpu_power.packages or seen.cpu.sockets or 1
+        facts = CpuFacts(seen.cpu_range, packages, seen.cpu_power.package_power_w, seen.cpu_measured)
+        return self.cpu.enforce(cap, facts, now_s)
+
+    def enforce_gpu(self, cap: WantedCap) -> Outcome:
+        """Bring the GPUs to a cap."""
+        return self._gpu_writer.lift() if cap.lifted else self._gpu_writer.cap(cap)[0]
+
+    def lift(self, now_s: float) -> tuple[Outcome, Outcome]:
+        """Take back all caps on CPUs and GPUs, also those that an earlier process left."""
+        self.observe(now_s)
+        return self.enforce_cpu(LIFTED, now_s), self.enforce_gpu(LIFTED)
+
+    def _observed(self) -> Observation:
+        if self.seen is None:
+            raise RuntimeError("observe the host before a cap is enforced")
+        return self.seen
+
+    def _range_of(self, device: PowerDevice) -> CapRange | None:
+        return device_range(device, self._backends.catalogue, self._model)
+
+    def _package_range(self, packages: Sequence[PowerDevice]) -> CapRange | None:
+        ranges = [known for known in map(self._range_of, packages) if known is not None]
+        if ranges:
+            return ranges[0]
+        model = self._backends.catalogue.cpu(self._model).model if self._model else None
+        return cpu_range(None, None, model.cap_range if model else None)

@@ -1,0 +1,116 @@
+"""The agent's metrics, made from the state of its nodes at each scrape: a node that goes takes its series along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from joulie.apps.agent.host import Host, Observation
+from joulie.apps.agent.node import NodeAgent
+
+MODES = ("none", "rapl", "hsmp", "dvfs")
+_HZ_PER_KHZ = 1e3
+_UJ_PER_J = 1e6
+
+
+def registry(nodes: Callable[[], Iterable[NodeAgent]]) -> CollectorRegistry:
+    """A registry with the metrics of all nodes of this agent, and those of the process."""
+    metrics = CollectorRegistry()
+    for process_part in (ProcessCollector, PlatformCollector, GCCollector):
+        process_part(registry=metrics)
+    metrics.register(_Nodes(nodes))
+    return metrics
+
+
+class _Families:
+    """The families of one scrape, by name without the prefix."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+        gauge, counter = GaugeMetricFamily, CounterMetricFamily
+        for kind, name, text, labels in (
+            (gauge, "backend_mode", "1 for the way in which the CPUs are capped, 0 for the others.", ["node", "mode"]),
+            (gauge, "policy_cap_watts", "Cap of each CPU package that is asked for, W.", ["node", "policy"]),
+            (gauge, "rapl_energy_uj", "RAPL energy counter, uJ.", ["node", "zone"]),
+            (
+                gauge,
+                "rapl_estimated_power_watts",
+                "Mean power of a RAPL zone since the last cycle, W.",
+                ["node", "zone"],
+            ),
+            (gauge, "rapl_package_total_power_watts", "Mean power of all CPU packages, W.", ["node"]),
+            (gauge, "dvfs_observed_power_watts", "Power that the frequency controller saw last, W.", ["node"]),
+            (gauge, "dvfs_ema_power_watts", "Smoothed power that it decides by, W.", ["node"]),
+            (gauge, "dvfs_throttle_pct", "Throttle in force, percent.", ["node"]),
+            (gauge, "dvfs_above_trip_count", "Samples in a row above the upper margin.", ["node"]),
+            (gauge, "dvfs_below_trip_count", "Samples in a row below the lower margin.", ["node"]),
+            (counter, "dvfs_actions", "Changes of the throttle.", ["node", "action"]),
+            (gauge, "dvfs_cpu_cur_freq_khz", "Frequency of a cpufreq policy, kHz.", ["node", "cpu"]),
+            (gauge, "dvfs_cpu_max_freq_khz", "Upper frequency limit of a cpufreq policy, kHz.", ["node", "cpu"]),
+            (gauge, "gpu_power_watts", "Power of a GPU, W.", ["node", "gpu"]),
+            (gauge, "gpu_power_limit_watts", "Power limit of a GPU in force, W.", ["node", "gpu"]),
+            (counter, "reconcile_errors", "Cycles that failed, and devices that failed in a cycle.", ["node"]),
+        ):
+            self._families[name] = kind(f"joulie_{name}", text, labels=labels)
+
+    def add(self, name: str, value: float | None, *labels: str) -> None:
+        """One value; None is left out, since missing is not zero."""
+        if value is not None:
+            self._families[name].add_metric(list(labels), value)
+
+    def __iter__(self) -> Iterator[Metric]:
+        return iter(self._families.values())
+
+
+class _Nodes(Collector):
+    def __init__(self, nodes: Callable[[], Iterable[NodeAgent]]) -> None:
+        self._nodes = nodes
+
+    def describe(self) -> Iterable[Metric]:
+        return _Families()
+
+    def collect(self) -> Iterable[Metric]:
+        families = _Families()
+        for node in list(self._nodes()):
+            _add_control(families, node)
+            if node.host is not None and node.host.seen is not None:
+                _add_host(families, node.name, node.host, node.host.seen)
+        return families
+
+
+def _add_control(families: _Families, node: NodeAgent) -> None:
+    name = node.name
+    families.add("reconcile_errors", node.errors, name)
+    for mode in MODES:
+        families.add("backend_mode", float(mode == node.mode), name, mode)
+    twin = node.inputs.twin if node.inputs else None
+    if twin is not None:
+        families.add("policy_cap_watts", node.cpu_cap_w, name, twin.policy)
+    state = node.throttle.state
+    if node.mode == "dvfs":
+        families.add("dvfs_observed_power_watts", node.cpu_power_w, name)
+    families.add("dvfs_ema_power_watts", state.ema_w, name)
+    families.add("dvfs_throttle_pct", state.throttle_pct, name)
+    families.add("dvfs_above_trip_count", state.above, name)
+    families.add("dvfs_below_trip_count", state.below, name)
+    for action, count in node.actions.items():
+        families.add("dvfs_actions", count, name, action.value)
+
+
+def _add_host(families: _Families, name: str, host: Host, seen: Observation) -> None:
+    for zone, energy_j in seen.cpu_power.energy_j.items():
+        families.add("rapl_energy_uj", energy_j * _UJ_PER_J, name, zone)
+    for zone, power_w in seen.cpu_power.power_w.items():
+        families.add("rapl_estimated_power_watts", power_w, name, zone)
+    families.add("rapl_package_total_power_watts", seen.cpu_power.package_power_w, name)
+    for policy in seen.policies:
+        cpu = policy.id.removeprefix("policy")
+        current_hz = policy.current_hz
+        families.add("dvfs_cpu_cur_freq_khz", None if current_hz is None else current_hz / _HZ_PER_KHZ, name, cpu)
+        families.add("dvfs_cpu_max_freq_khz", policy.limit_hz / _HZ_PER_KHZ, name, cpu)
+    for gpu in seen.gpus:
+        families.add("gpu_power_watts", seen.gpu_power.power_w.get(gpu.id), name, gpu.id)
+        families.add("gpu_power_limit_watts", gpu.limit_w, name, gpu.id)

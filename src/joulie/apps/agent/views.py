@@ -1,0 +1,96 @@
+"""What the agent keeps of the objects that it watches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from joulie.adapters.kubernetes.api import v1alpha1 as api
+from joulie.adapters.kubernetes.api.core import Node
+from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity
+from joulie.domain.actuation import WantedCap
+
+_NO_CAP = WantedCap()
+_FNV_OFFSET, _FNV_PRIME, _UINT32 = 0x811C9DC5, 0x01000193, 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class TwinView:
+    """What a NodeTwin asks of its node.
+
+    Attributes:
+        node_name: the node.
+        cpu: cap of each CPU package.
+        gpu: cap of each GPU.
+        policy: where the caps come from.
+        reported: what this agent reported last.
+    """
+
+    node_name: str
+    cpu: WantedCap = _NO_CAP
+    gpu: WantedCap = _NO_CAP
+    policy: str = ""
+    reported: api.ControlStatus | None = None
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """What matters of a Node.
+
+    Attributes:
+        uid: identity of the object.
+        labels: its labels.
+        allocatable: what it offers to pods, by resource.
+    """
+
+    uid: str
+    labels: Mapping[str, str]
+    allocatable: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class HardwareView:
+    """A NodeHardware as it is stored."""
+
+    spec: api.NodeHardwareSpec
+    status: api.NodeHardwareStatus
+
+
+def twin_view(twin: api.NodeTwin) -> TwinView:
+    """The caps that a NodeTwin states.
+
+    Raises:
+        InvalidQuantityError: a cap that cannot be; what was known of the twin stays in force then.
+    """
+    cpu, gpu = twin.spec.cpu, twin.spec.gpu.power_cap if twin.spec.gpu else None
+    return TwinView(
+        twin.spec.node_name,
+        WantedCap(cpu.package_power_cap_watts, cpu.package_power_cap_pct_of_max) if cpu else _NO_CAP,
+        WantedCap(gpu.cap_watts_per_gpu, gpu.cap_pct_of_max) if gpu else _NO_CAP,
+        (twin.spec.policy.name or "" if twin.spec.policy else "") or twin.spec.profile,
+        twin.status.control_status,
+    )
+
+
+def node_view(node: Node) -> NodeView:
+    """Labels and resources of a node; a resource that cannot be read is left out."""
+    allocatable = {}
+    for resource, text in node.status.allocatable.items():
+        try:
+            allocatable[resource] = parse_quantity(text)
+        except QuantityError:
+            continue
+    return NodeView(node.metadata.uid, node.metadata.labels, allocatable)
+
+
+def hardware_view(hardware: api.NodeHardware) -> HardwareView:
+    """Content of a NodeHardware."""
+    return HardwareView(hardware.spec, hardware.status)
+
+
+def shard_of(node_name: str, shards: int) -> int:
+    """The pool agent that a node belongs to: FNV-1a of 32 bits, modulo the number of shards (spec: agent)."""
+    value = _FNV_OFFSET
+    for byte in node_name.encode():
+        value = (value ^ byte) * _FNV_PRIME & _UINT32
+    return value % shards

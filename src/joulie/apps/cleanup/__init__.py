@@ -1,0 +1,1 @@
+"""Take Joulie off a cluster: no caps, labels or gates stay behind."""

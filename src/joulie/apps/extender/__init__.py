@@ -1,0 +1,1 @@
+"""The scheduler extender: answers kube-scheduler from twins that watches keep in memory."""

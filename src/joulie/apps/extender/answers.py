@@ -1,0 +1,147 @@
+"""The verbs of the extender protocol: a request's bytes and a view of the fleet in, the answer's bytes out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import compress
+
+import numpy as np
+
+from joulie.adapters.kubernetes.api.core import Pod
+from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts, pod_facts
+from joulie.apps.extender import wire
+from joulie.apps.extender.feed import label_class
+from joulie.apps.extender.fleet import N_SCORES, UNKNOWN_SLOT, FleetView, slots_of
+from joulie.domain.marginal import PodRequests
+from joulie.domain.scoring.extender import NodeClass, PodView, extender_score, may_run, wire_score
+from joulie.domain.units import BoolArray, IntArray
+
+REFUSALS = {
+    NodeClass.ECO: "node(s) run under eco power caps, closed to performance pods",
+    NodeClass.DRAINING: "node(s) are draining towards eco power caps, closed to performance pods",
+}
+"""Reasons by class. They are the same for every node: the scheduler counts equal ones together in its event."""
+_REASONS = {node_class: wire.json_text(reason) for node_class, reason in REFUSALS.items()}
+
+Profiles = Callable[[PodFacts], ProfileFacts]
+"""The WorkloadProfile that counts for a pod."""
+
+
+@dataclass(frozen=True)
+class JudgedPod:
+    """A pod as decisions see it.
+
+    Attributes:
+        facts: what its own object says.
+        view: with its profile.
+        requests: as kube-scheduler counts them.
+    """
+
+    facts: PodFacts
+    view: PodView
+    requests: PodRequests
+
+
+def judge(pod: Pod, profiles: Profiles) -> JudgedPod:
+    """What the extender makes of a pod."""
+    facts = pod_facts(pod)
+    asked = facts.requests
+    requests = PodRequests(asked.cpu_cores, asked.memory_gib, asked.gpus)
+    return JudgedPod(facts, facts.view(profiles(facts)), requests)
+
+
+def scores(pod: JudgedPod, fleet: FleetView) -> IntArray:
+    """Scores 0..10 of all nodes for a pod, by slot."""
+    marginal_w = fleet.load.marginal_w(pod.requests, performance=pod.view.performance)
+    return wire_score(extender_score(pod.view, fleet.twins, marginal_w))
+
+
+def prioritize(body: bytes, fleet: FleetView, profiles: Profiles) -> bytes:
+    """Answer /prioritize with a HostPriorityList, in the order of the candidates.
+
+    Raises:
+        BadRequestError: the body is no such call.
+    """
+    pod, given = wire.read_args(body)
+    candidates = [meta.name for meta in wire.read_nodes(given)] if isinstance(given, wire.NodeList) else given
+    slots = slots_of(fleet.roster, candidates)
+    by_slot = scores(judge(pod, profiles), fleet)
+    entries = _picked(fleet.roster.entries, slots * N_SCORES + by_slot[slots])
+    for index in np.flatnonzero(slots == UNKNOWN_SLOT):
+        entries[index] = wire.host_score(wire.json_text(candidates[index]), int(by_slot[UNKNOWN_SLOT]))
+    return wire.json_array(entries)
+
+
+def filter_nodes(body: bytes, fleet: FleetView, profiles: Profiles) -> tuple[bytes, Counter[NodeClass]]:
+    """Answer /filter with an ExtenderFilterResult, and count the refusals by class.
+
+    Raises:
+        BadRequestError: the body is no such call.
+    """
+    pod, given = wire.read_args(body)
+    view = judge(pod, profiles).view
+    if isinstance(given, wire.NodeList):
+        return _filter_whole(given, view, fleet)
+    return _filter_names(given, view, fleet)
+
+
+def preempt(body: bytes, fleet: FleetView, profiles: Profiles) -> tuple[bytes, Counter[NodeClass]]:
+    """Answer /preempt with an ExtenderPreemptionResult, and count the refusals by class.
+
+    The scheduler itself refuses a full node as one where preemption would help, before any extender is asked. So
+    candidates that the class rule forbids are dropped here, or pods on them would be evicted for nothing.
+
+    Raises:
+        BadRequestError: the body is no such call.
+    """
+    pod, args = wire.read_preemption(body)
+    view = judge(pod, profiles).view
+    victims = args.meta_victims
+    if victims is None:
+        victims = {name: wire.meta_victims(whole or wire.Victims()) for name, whole in (args.victims or {}).items()}
+    classes = fleet.twins.node_class[slots_of(fleet.roster, list(victims))]
+    allowed = may_run(view, classes)
+    return wire.preemption_result(dict(compress(victims.items(), allowed))), _counted(classes[~allowed])
+
+
+def _picked(items: list[bytes], places: IntArray) -> list[bytes]:
+    """The items at those places."""
+    return [items[place] for place in places.tolist()]
+
+
+def _filter_names(candidates: list[str], view: PodView, fleet: FleetView) -> tuple[bytes, Counter[NodeClass]]:
+    if view.daemon or not view.performance:
+        return wire.filter_result(names=wire.json_text(candidates)), Counter()
+    slots = slots_of(fleet.roster, candidates)
+    classes = fleet.twins.node_class[slots]
+    quoted = _picked(fleet.roster.names, slots)
+    for index in np.flatnonzero(slots == UNKNOWN_SLOT):
+        quoted[index] = wire.json_text(candidates[index])
+    allowed = may_run(view, classes)
+    passed = wire.json_array(compress(quoted, allowed))
+    answer = wire.filter_result(names=passed, unresolvable=_refused(quoted, classes, allowed))
+    return answer, _counted(classes[~allowed])
+
+
+def _filter_whole(nodes: wire.NodeList, view: PodView, fleet: FleetView) -> tuple[bytes, Counter[NodeClass]]:
+    metas = wire.read_nodes(nodes)
+    slots = slots_of(fleet.roster, [meta.name for meta in metas])
+    classes = fleet.twins.node_class[slots]
+    for index in np.flatnonzero(slots == UNKNOWN_SLOT):
+        classes[index] = label_class(metas[index].labels)
+    allowed = may_run(view, classes)
+    passed = wire.node_list(nodes.metadata, compress(nodes.items, allowed))
+    quoted = [wire.json_text(meta.name) for meta in metas]
+    answer = wire.filter_result(nodes=passed, unresolvable=_refused(quoted, classes, allowed))
+    return answer, _counted(classes[~allowed])
+
+
+def _refused(quoted: list[bytes], classes: IntArray, allowed: BoolArray) -> list[bytes]:
+    """The refused nodes as ``"name":"reason"``."""
+    return [b"%b:%b" % (quoted[index], _REASONS[classes[index]]) for index in np.flatnonzero(~allowed).tolist()]
+
+
+def _counted(classes: IntArray) -> Counter[NodeClass]:
+    return Counter({node_class: count for node_class in REFUSALS if (count := int((classes == node_class).sum()))})

@@ -1,0 +1,367 @@
+"""How long kube-scheduler waits for the extender (benchmark B6), beside one that answers with constants.
+
+Both run here, each in a process of its own, behind the HTTP server and the protocol code of the product, and are asked
+in turn over a kept connection from another core. What differs is the decision, and the views that the extender renews
+ten times a second as if some twin changed all the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from time import perf_counter, time
+from typing import Any
+
+import numpy as np
+
+from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
+from joulie.apps.extender import answers, wire
+from joulie.apps.extender.fleet import Fleet, LoadFacts, TwinFacts, TwinNumbers
+from joulie.apps.extender.main import VIEW_S
+from joulie.apps.extender.metrics import ExtenderMetrics
+from joulie.apps.extender.server import Extender, read_body
+from joulie.apps.program.http import AsgiApp, Probes, Receive, Scope, Send, Server, observability_app, respond
+from joulie.domain.scoring.extender import NodeClass
+
+VERBS = ("filter", "prioritize")
+Naming = Callable[[int], list[str]]
+"""Names of that many nodes."""
+_NEUTRAL = 5
+_LEAST_FLEET = 5_000
+"""Nodes of the cluster: of 5,000 the scheduler usually offers 500."""
+_BODIES = 20
+"""Different orders and choices of names, so that nothing can be remembered from one call to the next."""
+_STALENESS_S = 300.0
+_WARM_UP = 0.1
+_FQDN = "ip-10-{}-{}-12.eu-central-1.compute.internal"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure.
+
+    Attributes:
+        sizes: candidates of a call.
+        calls: calls of each kind and size.
+        rounds: turns that the extenders take.
+    """
+
+    sizes: tuple[int, ...]
+    calls: int
+    rounds: int = 10
+
+
+FULL = Plan(sizes=(500, 5_000, 10_000), calls=2_000)
+SMALL = Plan(sizes=(500,), calls=100, rounds=2)
+
+
+@dataclass
+class _Series:
+    """Response times, s, by round."""
+
+    rounds: list[list[float]] = field(default_factory=list)
+
+    def figures(self) -> dict[str, float]:
+        """Quantiles in ms: of the calmest round, since other work on the machine only ever adds; and of all calls."""
+        p50, p99 = np.min([np.percentile(times, [50.0, 99.0]) for times in self.rounds], axis=0) * 1e3
+        overall = np.percentile(np.concatenate(self.rounds), 99.0) * 1e3
+        return {"p50_ms": float(p50), "p99_ms": float(p99), "p99_of_all_ms": float(overall)}
+
+
+def measure(plan: Plan, note: Callable[[str], None]) -> dict[str, Any]:
+    """Response times by extender, verb and number of candidates, and the time of the decision alone.
+
+    Args:
+        plan: what to measure.
+        note: told what is being measured.
+    """
+    figures: dict[str, Any] = {"joulie": {}, "constants": {}, "decision_ms": {}, "long_names": {}}
+    for size in plan.sizes:
+        note(f"{size:,} candidates")
+        measured = _compare(_short_names, size, plan)
+        for name, by_verb in measured.items():
+            figures[name][str(size)] = by_verb
+        figures["decision_ms"][str(size)] = _decision_ms(size, plan)
+    longest = plan.sizes[min(1, len(plan.sizes) - 1)]
+    note(f"{longest:,} candidates with names of {len(_long_names(1)[0])} letters")
+    figures["long_names"] = {str(longest): _compare(_long_names, longest, plan)["joulie"]}
+    figures["ratio_to_constants"] = {
+        str(size): {
+            verb: figures["joulie"][str(size)][verb]["p50_ms"] / figures["constants"][str(size)][verb]["p50_ms"]
+            for verb in VERBS
+        }
+        for size in plan.sizes
+    }
+    return figures
+
+
+def rows(figures: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """The figures as a table: who, verb, candidates, p50 and p99 of the calmest round, p99 of all calls, ms."""
+    labels = {"joulie": "joulie", "constants": "constants", "long_names": "joulie, long names"}
+    for name, label in labels.items():
+        for size, by_verb in figures[name].items():
+            for verb, found in by_verb.items():
+                yield label, f"/{verb}", f"{int(size):,}", *(f"{value:.2f}" for value in found.values())
+    for size, found in figures["decision_ms"].items():
+        yield "joulie", "decision alone", f"{int(size):,}", *(f"{value:.3f}" for value in found.values())
+
+
+def plot(figures: Mapping[str, Any]) -> bytes:
+    """Response times by number of candidates: a PNG image."""
+    from io import BytesIO
+
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.0 * len(VERBS), 3.6), layout="constrained")
+    sizes = list(figures["joulie"])
+    for place, verb in enumerate(VERBS):
+        axes = figure.add_subplot(1, len(VERBS), place + 1)
+        for offset, (name, quantile) in enumerate(
+            (name, quantile) for name in _APPS for quantile in ("p50_ms", "p99_ms")
+        ):
+            heights = [figures[name][size][verb][quantile] for size in sizes]
+            places = [index + 0.2 * (offset - 1.5) for index in range(len(sizes))]
+            axes.bar(places, heights, width=0.18, label=f"{name}, {quantile.removesuffix('_ms')}")
+        axes.set(title=f"/{verb}", ylabel="ms", xlabel="candidates")
+        axes.set_xticks(range(len(sizes)), [f"{int(size):,}" for size in sizes])
+        axes.legend(frameon=False, fontsize="small")
+    image = BytesIO()
+    figure.savefig(image, format="png")
+    return image.getvalue()
+
+
+def _compare(naming: Naming, size: int, plan: Plan) -> dict[str, dict[str, dict[str, float]]]:
+    """Response times of both extenders, asked in turn for `size` candidates, by verb."""
+    names = naming(max(size, _LEAST_FLEET))
+    series = {name: {verb: _Series() for verb in VERBS} for name in _APPS}
+    requests = {verb: list(_requests(verb, names, size)) for verb in VERBS}
+    calls = max(1, plan.calls // plan.rounds)
+    _pin(-1)
+    with ExitStack() as stack:
+        ports = {name: stack.enter_context(served(name, names)) for name in _APPS}
+        callers = {name: stack.enter_context(_Caller(port)) for name, port in ports.items()}
+        for _ in range(plan.rounds):
+            for name, caller in callers.items():
+                for verb in VERBS:
+                    times = [caller.ask(requests[verb][call % _BODIES]) for call in range(calls)]
+                    series[name][verb].rounds.append(times[int(calls * _WARM_UP) :])
+    return {name: {verb: found.figures() for verb, found in by_verb.items()} for name, by_verb in series.items()}
+
+
+def _decision_ms(size: int, plan: Plan) -> dict[str, float]:
+    """Time from arrays to scores, without a protocol around it."""
+    view = _fleet(_short_names(size)).view(time())
+    pod = answers.judge(wire.read_args(_body(["n"]))[0], _no_profile)
+    series = _Series()
+    for _ in range(plan.rounds):
+        times = []
+        for _ in range(max(1, plan.calls // plan.rounds)):
+            began_s = perf_counter()
+            answers.scores(pod, view)
+            times.append(perf_counter() - began_s)
+        series.rounds.append(times)
+    return series.figures()
+
+
+# ---- the servers
+
+
+def _joulie(names: list[str]) -> tuple[AsgiApp, Callable[[], None]]:
+    from prometheus_client import CollectorRegistry
+
+    registry = CollectorRegistry()
+    extender = Extender(_fleet(names), _no_profile, lambda: (), ExtenderMetrics(registry), time)
+    extender.refresh()
+    return extender.app(observability_app(Probes(), registry)), extender.refresh
+
+
+def _constants(names: list[str]) -> tuple[AsgiApp, Callable[[], None]]:
+    """The least that an extender can do: read the call and give every candidate the same."""
+    entries = {name: wire.host_score(wire.json_text(name), _NEUTRAL) for name in names}
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        _, given = wire.read_args(await read_body(receive))
+        assert isinstance(given, list)
+        if scope["path"] == "/filter":
+            answer = wire.filter_result(names=wire.json_text(given))
+        else:
+            answer = wire.json_array([entries[name] for name in given])
+        await respond(send, 200, answer, b"application/json")
+
+    return app, lambda: None
+
+
+_APPS: Mapping[str, Callable[[list[str]], tuple[AsgiApp, Callable[[], None]]]] = {
+    "joulie": _joulie,
+    "constants": _constants,
+}
+
+
+@contextmanager
+def served(name: str, names: list[str]) -> Iterator[int]:
+    """The port of an extender in a process of its own."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(name, names, theirs), daemon=True)
+    process.start()
+    try:
+        yield int(ours.recv())
+    finally:
+        ours.send(None)
+        process.join(timeout=10.0)
+        process.kill()
+
+
+def _serve(name: str, names: list[str], pipe: Connection) -> None:
+    import gc
+
+    import uvloop
+
+    _pin(0)
+
+    async def main() -> None:
+        app, renew = _APPS[name](names)
+        async with Server(app, ("127.0.0.1", 0)) as server:
+            gc.collect()
+            gc.freeze()
+            pipe.send(server.port)
+            while not pipe.poll():
+                await asyncio.sleep(VIEW_S)
+                renew()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+def _pin(core: int) -> None:
+    """Stay on one core: the first for servers, the last for the caller."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[core]})
+
+
+# ---- the caller
+
+
+class _Caller:
+    """Asks over one kept connection and reads whole answers, as cheaply as can be."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = memoryview(bytearray(4 * 2**20))
+
+    def __enter__(self) -> _Caller:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def ask(self, request: bytes) -> float:
+        """Seconds from the first byte out to the last byte in."""
+        began_s = perf_counter()
+        self._socket.sendall(request)
+        received, expected = 0, 0
+        while not expected or received < expected:
+            count = self._socket.recv_into(self._buffer[received:])
+            if not count:
+                raise ConnectionError("the extender closed the connection")
+            received += count
+            expected = expected or _expected(bytes(self._buffer[: min(received, 1024)]))
+        seconds = perf_counter() - began_s
+        if not bytes(self._buffer[:12]).endswith(b" 200"):
+            raise RuntimeError(f"the extender refused: {bytes(self._buffer[:received])[:500]!r}")
+        return seconds
+
+
+def _expected(beginning: bytes) -> int:
+    """Length of the answer that begins so, 0 while its header is not complete."""
+    header, end, _ = beginning.lower().partition(b"\r\n\r\n")
+    if not end:
+        return 0
+    return len(header) + 4 + int(header.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+
+
+def _requests(verb: str, names: list[str], size: int) -> Iterator[bytes]:
+    rng = np.random.default_rng(1)
+    for _ in range(_BODIES):
+        body = _body([names[index] for index in rng.permutation(len(names))[:size]])
+        head = f"POST /{verb} HTTP/1.1\r\nHost: joulie\r\nContent-Type: application/json\r\n"
+        yield f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+# ---- what is asked
+
+
+def _body(names: list[str]) -> bytes:
+    """A call as kube-scheduler makes it, for a plain pod of a Job."""
+    return json.dumps({"Pod": _POD, "Nodes": None, "NodeNames": names}, separators=(",", ":")).encode()
+
+
+_POD = {
+    "metadata": {
+        "name": "train-7qk2v",
+        "namespace": "team",
+        "uid": "3e61346f-a27c-46f8-8359-f81ac426d5a0",
+        "resourceVersion": "268",
+        "labels": {"app": "train", "batch.kubernetes.io/job-name": "train"},
+        "annotations": {"joulie.io/cpu-sensitivity": "high"},
+        "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "1", "controller": True}],
+    },
+    "spec": {
+        "volumes": [{"name": "kube-api-access-lkxn6", "projected": {"defaultMode": 420, "sources": []}}],
+        "containers": [
+            {
+                "name": "main",
+                "image": "registry.k8s.io/pause:3.10",
+                "resources": {"requests": {"cpu": "8", "memory": "16Gi"}, "limits": {"memory": "16Gi"}},
+                "volumeMounts": [{"name": "kube-api-access-lkxn6", "readOnly": True, "mountPath": "/var/run/secrets"}],
+                "imagePullPolicy": "IfNotPresent",
+            }
+        ],
+        "restartPolicy": "Never",
+        "schedulerName": "default-scheduler",
+        "tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}],
+        "priority": 0,
+    },
+    "status": {"phase": "Pending", "qosClass": "Burstable"},
+}
+
+
+def _short_names(count: int) -> list[str]:
+    return [f"node-{index:05d}" for index in range(count)]
+
+
+def _long_names(count: int) -> list[str]:
+    return [_FQDN.format(index // 250, index % 250) for index in range(count)]
+
+
+def _no_profile(_pod: PodFacts) -> ProfileFacts:
+    return ProfileFacts()
+
+
+def _fleet(names: list[str]) -> Fleet:
+    """Nodes with fresh twins, half of them eco."""
+    rng = np.random.default_rng(2)
+    fleet = Fleet(_STALENESS_S)
+    now_s = time()
+    for index, name in enumerate(names):
+        eco = index % 2 == 1
+        draw = rng.uniform(0.0, 1.0, 4)
+        numbers = TwinNumbers(
+            capped_w=600.0 if eco else 1000.0,
+            measured_w=100.0 + 500.0 * float(draw[0]),
+            cooling_stress_pct=100.0 * float(draw[1]),
+            headroom_score=100.0 * float(draw[2]),
+            trend_w_per_min=100.0 * float(draw[3]) - 50.0,
+            cpu_cap_fraction=0.6 if eco else 1.0,
+            gpu_cap_fraction=1.0,
+        )
+        fleet.set_twin(name, TwinFacts(NodeClass.ECO if eco else NodeClass.PERFORMANCE, numbers, now_s))
+        fleet.set_load(name, LoadFacts(cores=96.0, cpu_max_w=700.0))
+    return fleet

@@ -1,0 +1,262 @@
+"""Why a pod may run where, and why a node scores what it scores: the same arithmetic as the answers, spelled out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+
+from joulie.apps.extender.answers import REFUSALS, JudgedPod
+from joulie.apps.extender.feed import WatchState
+from joulie.apps.extender.fleet import Fleet, FleetView
+from joulie.domain.scoring.extender import NodeClass, explain, may_run, wire_score
+from joulie.domain.scoring.formulas import adaptive_trend_scale
+from joulie.domain.units import FloatArray
+
+
+class _Json(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    """Part of an answer for people and `kubectl joulie`."""
+
+
+class ClusterState(_Json, frozen=True):
+    """What all scores have in common.
+
+    Attributes:
+        perf_pressure: mean of 100 - headroom over the fresh performance nodes.
+        cluster_trend_w_per_min: sum of the trends of the fresh nodes, W/min.
+        trend_scale_w_per_min: W/min that cost a point.
+        age_seconds: age of this view, s.
+    """
+
+    perf_pressure: float
+    cluster_trend_w_per_min: float
+    trend_scale_w_per_min: float
+    age_seconds: float
+
+
+class NodeState(_Json, frozen=True):
+    """What is known of a node; absent numbers are not known.
+
+    Attributes:
+        node: its name.
+        node_class: performance, eco, draining or unknown.
+        fresh: whether its twin counts.
+        why_neutral: why it does not, empty if it does.
+        age_seconds: age of its twin, s.
+        cpu_max_w: all CPUs at full load, W, perhaps by fallback.
+        cores: CPUs that pods can request.
+        gpu_max_w: one GPU at full load, W, perhaps by fallback.
+    """
+
+    node: str
+    node_class: str = msgspec.field(name="class")
+    fresh: bool
+    why_neutral: str
+    age_seconds: float | None
+    capped_w: float | None
+    measured_w: float | None
+    headroom_score: float | None
+    cooling_stress_pct: float | None
+    trend_w_per_min: float | None
+    cpu_cap_fraction: float | None
+    gpu_cap_fraction: float | None
+    cpu_max_w: float
+    cores: float
+    gpu_max_w: float
+
+
+class WatchAge(_Json, frozen=True):
+    """How a watch is doing; see `joulie.apps.extender.feed.WatchState`."""
+
+    resource: str
+    objects: int
+    synced: bool
+    silence_seconds: float
+    problem: str | None
+
+
+class Scoring(_Json, frozen=True):
+    """Answer of /debug/scoring."""
+
+    cluster: ClusterState
+    watches: list[WatchAge]
+    nodes: list[NodeState]
+
+
+class ExplainedPod(_Json, frozen=True):
+    """The pod as the extender sees it: annotation, else profile, else default.
+
+    Attributes:
+        workload_class: performance or standard.
+        reschedulable: None where nobody says.
+        daemon: whether a DaemonSet owns it.
+        cpu_sensitivity: high, medium or low.
+        gpu_sensitivity: high, medium or low.
+        cores: requested CPUs.
+        memory_gib: requested memory, GiB.
+        gpus: requested GPUs.
+        mistakes: annotations that cannot be read, a sentence each.
+    """
+
+    namespace: str
+    name: str
+    workload_class: str
+    reschedulable: bool | None
+    daemon: bool
+    cpu_sensitivity: str
+    gpu_sensitivity: str
+    cores: float
+    memory_gib: float
+    gpus: float
+    mistakes: tuple[str, ...]
+
+
+class NodeScore(_Json, frozen=True):
+    """How the score of a node comes about.
+
+    ``base = clamp(headroomPoints + coolingPoints - trendPoints)``, ``score = clamp(base + congestionPoints -
+    cappedPoints)``, each within 0..100, and ``wireScore = round(score / 10)``. A node without a fresh twin has the
+    neutral score and no terms.
+    """
+
+    node: str
+    node_class: str = msgspec.field(name="class")
+    allowed: bool
+    refusal: str
+    why_neutral: str
+    marginal_w: float
+    headroom_pct: float | None
+    headroom_points: float | None
+    cooling_points: float | None
+    trend_points: float | None
+    base: float | None
+    congestion_points: float | None
+    capped_points: float | None
+    score: float
+    wire_score: int
+
+
+class Explanation(_Json, frozen=True):
+    """Answer of /debug/explain; the best nodes first."""
+
+    pod: ExplainedPod
+    cluster: ClusterState
+    nodes: list[NodeScore]
+
+
+def scoring(fleet: Fleet, view: FleetView, watches: Iterable[WatchState], now_s: float) -> Scoring:
+    """Everything that scores are computed from.
+
+    Args:
+        fleet: where the view comes from.
+        view: what requests are answered from.
+        watches: how the watches are doing.
+        now_s: s since the epoch.
+    """
+    twins, load = view.twins, view.load
+    columns = {
+        "age_seconds": now_s - view.updated_s,
+        "capped_w": twins.capped_w,
+        "measured_w": twins.measured_w,
+        "headroom_score": twins.headroom_score,
+        "cooling_stress_pct": twins.cooling_stress_pct,
+        "trend_w_per_min": twins.trend_w_per_min,
+        "cpu_cap_fraction": twins.cpu_cap_fraction,
+        "gpu_cap_fraction": twins.gpu_cap_fraction,
+    }
+    nodes = [
+        NodeState(
+            node=name,
+            node_class=_class_name(view, slot),
+            fresh=bool(twins.fresh[slot]),
+            why_neutral=fleet.why_stale(name, view.now_s),
+            cpu_max_w=float(load.cpu_max_w[slot]),
+            cores=float(load.cores[slot]),
+            gpu_max_w=float(load.gpu_max_w[slot]),
+            **{column: _known(values, slot) for column, values in columns.items()},
+        )
+        for name, slot in sorted(view.roster.slots.items())
+    ]
+    states = [
+        WatchAge(
+            resource=state.resource,
+            objects=state.objects,
+            synced=state.synced,
+            silence_seconds=state.silence_s,
+            problem=state.problem,
+        )
+        for state in watches
+    ]
+    return Scoring(cluster=_cluster(view, now_s), watches=states, nodes=nodes)
+
+
+def explanation(pod: JudgedPod, fleet: Fleet, view: FleetView, now_s: float) -> Explanation:
+    """What /filter and /prioritize make of every node for a pod, and why."""
+    marginal_w = view.load.marginal_w(pod.requests, performance=pod.view.performance)
+    terms = explain(pod.view, view.twins, marginal_w)
+    allowed = may_run(pod.view, view.twins.node_class)
+    wire = wire_score(terms.score)
+    columns = {
+        name: getattr(terms, name)
+        for name in (
+            "headroom_pct",
+            "headroom_points",
+            "cooling_points",
+            "trend_points",
+            "base",
+            "congestion_points",
+            "capped_points",
+        )
+    }
+    nodes = [
+        NodeScore(
+            node=name,
+            node_class=_class_name(view, slot),
+            allowed=bool(allowed[slot]),
+            refusal="" if allowed[slot] else REFUSALS[NodeClass(int(view.twins.node_class[slot]))],
+            why_neutral=fleet.why_stale(name, view.now_s),
+            marginal_w=float(marginal_w[slot]),
+            score=float(terms.score[slot]),
+            wire_score=int(wire[slot]),
+            **{column: _known(values, slot) for column, values in columns.items()},
+        )
+        for name, slot in view.roster.slots.items()
+    ]
+    nodes.sort(key=lambda node: (not node.allowed, -node.score, node.node))
+    return Explanation(pod=_explained(pod), cluster=_cluster(view, now_s), nodes=nodes)
+
+
+def _explained(pod: JudgedPod) -> ExplainedPod:
+    return ExplainedPod(
+        namespace=pod.facts.namespace,
+        name=pod.facts.name,
+        workload_class="performance" if pod.view.performance else "standard",
+        reschedulable=pod.view.reschedulable,
+        daemon=pod.view.daemon,
+        cpu_sensitivity=pod.view.cpu_sensitivity.name.lower(),
+        gpu_sensitivity=pod.view.gpu_sensitivity.name.lower(),
+        cores=pod.requests.cores,
+        memory_gib=pod.requests.memory_gib,
+        gpus=pod.requests.gpus,
+        mistakes=pod.facts.mistakes,
+    )
+
+
+def _cluster(view: FleetView, now_s: float) -> ClusterState:
+    trend_w_per_min = view.twins.cluster_trend_w_per_min
+    return ClusterState(
+        perf_pressure=view.twins.perf_pressure,
+        cluster_trend_w_per_min=trend_w_per_min,
+        trend_scale_w_per_min=float(adaptive_trend_scale(trend_w_per_min)),
+        age_seconds=now_s - view.now_s,
+    )
+
+
+def _class_name(view: FleetView, slot: int) -> str:
+    return NodeClass(int(view.twins.node_class[slot])).name.lower()
+
+
+def _known(values: FloatArray, slot: int) -> float | None:
+    value = float(values[slot])
+    return value if np.isfinite(value) else None

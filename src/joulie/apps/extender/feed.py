@@ -1,0 +1,283 @@
+"""From the cluster's objects to the fleet: list-and-watch caches whose listeners keep the arrays up to date."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Generic, TypeVar
+
+import msgspec
+
+from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.api.core import Node
+from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware, NodeTwin, WorkloadProfile
+from joulie.adapters.kubernetes.api.v1alpha1.power import EffectiveCapState, PowerMeasurement
+from joulie.adapters.kubernetes.cache import Cache, Key
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.hardware import offered_devices, reported_hardware
+from joulie.adapters.kubernetes.pods import Owner, PodFacts, ProfileFacts, profile_facts, profile_owner
+from joulie.adapters.kubernetes.quantity import QuantityError, parse_rfc3339
+from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES, WORKLOAD_PROFILES
+from joulie.apps.extender.fleet import Fleet, LoadFacts, TwinFacts, TwinNumbers
+from joulie.domain.hardware import Catalogue
+from joulie.domain.hardware.resolve import ReportedHardware, resolve
+from joulie.domain.quantities import InvalidQuantityError
+from joulie.domain.scoring.extender import NodeClass
+
+_CLASSES = {"performance": NodeClass.PERFORMANCE, "eco": NodeClass.ECO, "draining": NodeClass.DRAINING}
+_COUNTED_LABELS = ("joulie.io/", "nvidia.com/", "amd.com/")
+_NO_PROFILE = ProfileFacts()
+_V = TypeVar("_V")
+
+
+@dataclass(frozen=True)
+class OfNode(Generic[_V]):
+    """What is kept of an object that belongs to a node, with the name of the node."""
+
+    node: str
+    content: _V
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What is kept of a Node.
+
+    Attributes:
+        labels: those that may say something about power or hardware.
+        offered: CPUs (cores) and GPUs that pods can request.
+    """
+
+    labels: dict[str, str]
+    offered: dict[str, float]
+
+
+@dataclass(frozen=True)
+class WatchState:
+    """How a watch is doing.
+
+    Attributes:
+        resource: plural of what is watched.
+        objects: how many are known.
+        synced: whether everything has been listed once.
+        silence_s: seconds since the API server last said anything about it.
+        problem: why the last list or watch failed, None while all is well.
+    """
+
+    resource: str
+    objects: int
+    synced: bool
+    silence_s: float
+    problem: str | None
+
+
+class Feed:
+    """Watches twins, hardware, nodes and profiles, and tells the fleet."""
+
+    def __init__(
+        self, client: KubeClient, fleet: Fleet, catalogue: Catalogue, *, min_confidence: float, silence_s: float
+    ) -> None:
+        """Prepare the watches; `run` starts them.
+
+        Args:
+            client: to watch with.
+            fleet: to tell.
+            catalogue: known hardware.
+            min_confidence: confidence that a profile's sensitivities need, 0..1.
+            silence_s: silence after which a watch is opened anew, s.
+        """
+        self._fleet = fleet
+        self._catalogue = catalogue
+        self._min_confidence = min_confidence
+        self._reported: dict[str, ReportedHardware] = {}
+        self._nodes: dict[str, NodeFacts] = {}
+        self._profiles: dict[tuple[str, Owner], ProfileFacts] = {}
+        self.changes = 0
+        """Changes so far: a view made at another count is out of date."""
+        watch = partial(Cache, client, idle_s=silence_s)
+        self._twins: Cache[NodeTwin, OfNode[TwinFacts]] = watch(NODE_TWINS, keep_twin)
+        self._hardware: Cache[NodeHardware, OfNode[ReportedHardware]] = watch(NODE_HARDWARES, keep_hardware)
+        self._node_cache: Cache[Node, NodeFacts] = watch(NODES, keep_node)
+        self._profile_cache: Cache[WorkloadProfile, tuple[str, Owner, ProfileFacts]] = watch(
+            WORKLOAD_PROFILES, keep_profile
+        )
+        self._twins.add_listener(self._twin_changed)
+        self._hardware.add_listener(self._hardware_changed)
+        self._node_cache.add_listener(self._node_changed)
+        self._profile_cache.add_listener(self._profile_changed)
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for cache in (self._twins, self._hardware, self._node_cache, self._profile_cache):
+                group.create_task(cache.run())
+
+    async def wait_synced(self) -> None:
+        """Wait until everything has been listed once."""
+        for cache in (self._twins, self._hardware, self._node_cache, self._profile_cache):
+            await cache.wait_synced()
+
+    def states(self) -> Iterator[WatchState]:
+        """How each watch is doing."""
+        for resource, cache in (
+            (NODE_TWINS, self._twins),
+            (NODE_HARDWARES, self._hardware),
+            (NODES, self._node_cache),
+            (WORKLOAD_PROFILES, self._profile_cache),
+        ):
+            yield WatchState(resource.plural, len(cache.objects), cache.synced, cache.silence_s(), cache.problem)
+
+    def why_not_ready(self) -> str | None:
+        """What has not been listed yet, None once everything has."""
+        waiting = [
+            state.resource if state.problem is None else f"{state.resource} ({state.problem})"
+            for state in self.states()
+            if not state.synced
+        ]
+        return f"not listed yet: {', '.join(waiting)}" if waiting else None
+
+    def profile(self, pod: PodFacts) -> ProfileFacts:
+        """What the pod's WorkloadProfile says, as far as it counts.
+
+        Criticality and migratability go back to somebody's annotation; sensitivities are measured and count only with
+        enough confidence.
+        """
+        found = self._profiles.get((pod.namespace, pod.owner), _NO_PROFILE)
+        if found.confidence >= self._min_confidence:
+            return found
+        return msgspec.structs.replace(found, cpu_sensitivity=None, gpu_sensitivity=None)
+
+    def _twin_changed(self, _key: Key, old: OfNode[TwinFacts] | None, new: OfNode[TwinFacts] | None) -> None:
+        self.changes += 1
+        if old is not None and (new is None or new.node != old.node):
+            self._fleet.set_twin(old.node, None)
+        if new is not None:
+            self._fleet.set_twin(new.node, new.content)
+
+    def _hardware_changed(
+        self, _key: Key, old: OfNode[ReportedHardware] | None, new: OfNode[ReportedHardware] | None
+    ) -> None:
+        if old is not None:
+            self._reported.pop(old.node, None)
+        if new is not None:
+            self._reported[new.node] = new.content
+        for node in {found.node for found in (old, new) if found is not None}:
+            self._load_changed(node)
+
+    def _node_changed(self, key: Key, _old: NodeFacts | None, new: NodeFacts | None) -> None:
+        if new is None:
+            del self._nodes[key.name]
+        else:
+            self._nodes[key.name] = new
+        self._fleet.set_label_class(key.name, None if new is None else label_class(new.labels))
+        self._load_changed(key.name)
+
+    def _load_changed(self, node: str) -> None:
+        self.changes += 1
+        facts, reported = self._nodes.get(node), self._reported.get(node)
+        if facts is None and reported is None:
+            self._fleet.set_load(node, None)
+        else:
+            self._fleet.set_load(node, load_facts(facts or NodeFacts({}, {}), reported, self._catalogue))
+
+    def _profile_changed(
+        self,
+        _key: Key,
+        old: tuple[str, Owner, ProfileFacts] | None,
+        new: tuple[str, Owner, ProfileFacts] | None,
+    ) -> None:
+        if old is not None:
+            self._profiles.pop(old[:2], None)
+        if new is not None:
+            self._profiles[new[:2]] = new[2]
+
+
+def keep_twin(twin: NodeTwin) -> OfNode[TwinFacts] | None:
+    """What placement needs of a NodeTwin; None for one under a name that is not its node's, which nobody keeps up."""
+    node = twin.spec.node_name
+    if twin.metadata.name != names.object_name(node):
+        return None
+    return OfNode(node, twin_facts(twin))
+
+
+def twin_facts(twin: NodeTwin) -> TwinFacts:
+    """Class, scores and age of a NodeTwin, or the flaw that keeps its scores from counting."""
+    status = twin.status
+    node_class = _CLASSES.get(status.schedulable_class or "", NodeClass.UNKNOWN)
+    facts = TwinFacts(node_class, None, None)
+    try:
+        if status.last_updated is not None:
+            facts = replace(facts, updated_s=parse_rfc3339(status.last_updated))
+        return replace(facts, numbers=_numbers(twin))
+    except (QuantityError, InvalidQuantityError) as error:
+        return replace(facts, flaw=f"NodeTwin: {error}")
+
+
+def _numbers(twin: NodeTwin) -> TwinNumbers:
+    """The scores of a twin.
+
+    Raises:
+        InvalidQuantityError: one is missing or out of range.
+    """
+    status = twin.status
+    power = status.power_measurement or PowerMeasurement()
+    caps = status.effective_cap_state or EffectiveCapState()
+    return TwinNumbers(
+        capped_w=_there("nodeCappedPowerW", power.node_capped_power_w),
+        measured_w=_there("measuredNodePowerW", power.measured_node_power_w),
+        cooling_stress_pct=_there("predictedCoolingStressScore", status.predicted_cooling_stress_score),
+        headroom_score=_there("predictedPowerHeadroomScore", status.predicted_power_headroom_score),
+        # Absent are a trend with fewer than two samples and a subsystem without a cap: these are no gaps.
+        trend_w_per_min=power.power_trend_w_per_min or 0.0,
+        cpu_cap_fraction=1.0 if caps.cpu_pct is None else caps.cpu_pct / 100.0,
+        gpu_cap_fraction=1.0 if caps.gpu_pct is None else caps.gpu_pct / 100.0,
+    )
+
+
+def _there(field: str, value: float | None) -> float:
+    if value is None:
+        raise InvalidQuantityError(field, "is missing")
+    return value
+
+
+def keep_hardware(hardware: NodeHardware) -> OfNode[ReportedHardware] | None:
+    """What an agent reported; None for an object under a name that is not its node's."""
+    node = hardware.spec.node_name
+    if hardware.metadata.name != names.object_name(node):
+        return None
+    return OfNode(node, reported_hardware(hardware))
+
+
+def keep_node(node: Node) -> NodeFacts:
+    """What placement needs of a Node."""
+    labels = {key: value for key, value in node.metadata.labels.items() if key.startswith(_COUNTED_LABELS)}
+    return NodeFacts(labels, offered_devices(node))
+
+
+def keep_profile(profile: WorkloadProfile) -> tuple[str, Owner, ProfileFacts]:
+    """Namespace, workload and content of a WorkloadProfile."""
+    namespace, owner = profile_owner(profile)
+    return namespace, owner, profile_facts(profile)
+
+
+def label_class(labels: dict[str, str]) -> NodeClass:
+    """The class that the operator's labels give a node."""
+    if names.DRAINING_LABEL in labels:
+        return NodeClass.DRAINING
+    return _CLASSES.get(labels.get(names.POWER_PROFILE_LABEL, ""), NodeClass.UNKNOWN)
+
+
+def load_facts(node: NodeFacts, reported: ReportedHardware | None, catalogue: Catalogue) -> LoadFacts:
+    """What a node draws at full load, as far as it is known.
+
+    Cores are those that pods can request: an agent counts physical ones, of which a pod's CPU is a thread.
+    """
+    hardware = resolve(reported, node.labels, node.offered, catalogue)
+    gpu = hardware.gpu
+    return LoadFacts(
+        cores=node.offered.get("cpu") or hardware.cpu.cores or None,
+        cpu_max_w=hardware.cpu_max_w,
+        gpu_max_w=gpu.cap_range.base_w if gpu is not None and gpu.cap_range is not None else None,
+        gpu_vendor=None if gpu is None else gpu.vendor,
+    )

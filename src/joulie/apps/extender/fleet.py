@@ -1,0 +1,301 @@
+"""What the extender knows of all nodes, as arrays: watches write it, requests read frozen views of it.
+
+Slot 0 stands for every node that nobody has told of: it has no twin, so it passes the filter and scores neutral.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import astuple, dataclass, fields
+from itertools import repeat
+
+import numpy as np
+
+from joulie.apps.extender.wire import host_score, json_text
+from joulie.domain.marginal import FullLoad, cpu_max_or_fallback_w, gpu_max_or_fallback_w
+from joulie.domain.quantities import finite_number, positive_number
+from joulie.domain.scoring.extender import WIRE_MAXIMUM, NodeClass, TwinView, performance_pressure
+from joulie.domain.units import BoolArray, FloatArray, IntArray
+
+UNKNOWN_SLOT = 0
+N_SCORES = WIRE_MAXIMUM + 1
+_FIRST_CAPACITY = 64
+
+
+@dataclass(frozen=True)
+class TwinNumbers:
+    """The scores of a NodeTwin that placement uses.
+
+    Attributes:
+        capped_w: power limit in force, W.
+        measured_w: power, W.
+        cooling_stress_pct: 0..100.
+        headroom_score: 0..100.
+        trend_w_per_min: slope of the power, W/min.
+        cpu_cap_fraction: CPU cap over its base, 0..1.
+        gpu_cap_fraction: GPU cap over its base, 0..1.
+
+    Raises:
+        InvalidQuantityError: one of them is NaN or out of range.
+    """
+
+    capped_w: float
+    measured_w: float
+    cooling_stress_pct: float
+    headroom_score: float
+    trend_w_per_min: float
+    cpu_cap_fraction: float
+    gpu_cap_fraction: float
+
+    def __post_init__(self) -> None:
+        positive_number("capped_w", self.capped_w)
+        finite_number("measured_w", self.measured_w, minimum=0.0)
+        finite_number("trend_w_per_min", self.trend_w_per_min)
+        for name in ("cooling_stress_pct", "headroom_score"):
+            finite_number(name, getattr(self, name), minimum=0.0, maximum=100.0)
+        for name in ("cpu_cap_fraction", "gpu_cap_fraction"):
+            finite_number(name, getattr(self, name), minimum=0.0, maximum=1.0)
+
+
+@dataclass(frozen=True)
+class TwinFacts:
+    """One NodeTwin.
+
+    Attributes:
+        node_class: UNKNOWN where it does not say.
+        numbers: None where it has no usable scores.
+        updated_s: when the operator last wrote it, s since the epoch; None where it does not say.
+        flaw: why it has no usable scores, empty if it has.
+    """
+
+    node_class: NodeClass
+    numbers: TwinNumbers | None
+    updated_s: float | None
+    flaw: str = ""
+
+
+@dataclass(frozen=True)
+class LoadFacts:
+    """What a node draws at full load; None is what is not known.
+
+    Attributes:
+        cores: CPUs that pods can request.
+        cpu_max_w: all CPUs, W.
+        gpu_max_w: one GPU, W.
+        gpu_vendor: its vendor.
+    """
+
+    cores: float | None = None
+    cpu_max_w: float | None = None
+    gpu_max_w: float | None = None
+    gpu_vendor: str | None = None
+
+
+# One column a node: first the numbers of its twin, then these.
+_TWIN_FIELDS = tuple(field.name for field in fields(TwinNumbers))
+_N_TWIN = len(_TWIN_FIELDS)
+_CAPPED_W = _TWIN_FIELDS.index("capped_w")
+_UPDATED_S, _NODE_CLASS, _CPU_MAX_W, _CORES, _GPU_MAX_W = range(_N_TWIN, _N_TWIN + 5)
+_N_ROWS = _GPU_MAX_W + 1
+
+
+@dataclass(frozen=True, eq=False)
+class Roster:
+    """The nodes by slot.
+
+    Attributes:
+        slots: slot by name.
+        names: JSON string of each name, by slot; empty where a slot is free.
+        entries: what /prioritize answers for a node and a score, at ``slot * 11 + score``.
+    """
+
+    slots: dict[str, int]
+    names: list[bytes]
+    entries: list[bytes]
+
+    def copy(self) -> Roster:
+        """One that a view can keep while this one changes."""
+        return Roster(self.slots.copy(), self.names.copy(), self.entries.copy())
+
+
+@dataclass(frozen=True, eq=False)
+class FleetView:
+    """All nodes at one moment; arrays have shape ``(n_slots,)``.
+
+    Attributes:
+        roster: who is where.
+        twins: what the twins say.
+        load: what the nodes draw at full load.
+        updated_s: when each twin was last written, s since the epoch; NaN without one.
+        now_s: the moment, s since the epoch.
+    """
+
+    roster: Roster
+    twins: TwinView
+    load: FullLoad
+    updated_s: FloatArray
+    now_s: float
+
+
+@dataclass
+class _Node:
+    slot: int
+    twin: TwinFacts | None = None
+    labelled: NodeClass | None = None
+    load: LoadFacts | None = None
+
+    @property
+    def known(self) -> bool:
+        return self.twin is not None or self.labelled is not None or self.load is not None
+
+    @property
+    def node_class(self) -> NodeClass:
+        """By the twin; by the node's labels where there is none, or where it does not say."""
+        if self.twin is not None and self.twin.node_class is not NodeClass.UNKNOWN:
+            return self.twin.node_class
+        return NodeClass.UNKNOWN if self.labelled is None else self.labelled
+
+
+class Fleet:
+    """The table behind the views. Not for concurrent use: the event loop is its lock."""
+
+    def __init__(self, staleness_s: float) -> None:
+        """An empty fleet.
+
+        Args:
+            staleness_s: age from which a twin no longer counts, s.
+        """
+        self._staleness_s = staleness_s
+        self._nodes: dict[str, _Node] = {}
+        self._free: list[int] = []
+        self._roster = Roster({}, [b""], [b""] * N_SCORES)
+        self._shared: Roster | None = None
+        self._table: FloatArray = np.empty((_N_ROWS, _FIRST_CAPACITY))
+        self._clear(UNKNOWN_SLOT)
+
+    def set_twin(self, name: str, twin: TwinFacts | None) -> None:
+        """Take note of a node's twin, or that it has none any more."""
+        node = self._node(name)
+        node.twin = twin
+        numbers = None if twin is None else twin.numbers
+        self._table[:_N_TWIN, node.slot] = np.nan if numbers is None else astuple(numbers)
+        updated_s = None if twin is None else twin.updated_s
+        self._table[_UPDATED_S, node.slot] = np.nan if updated_s is None else updated_s
+        self._settle(name, node)
+
+    def set_label_class(self, name: str, labelled: NodeClass | None) -> None:
+        """Take note of the class that a node's labels give it; None where there is no such node."""
+        node = self._node(name)
+        node.labelled = labelled
+        self._settle(name, node)
+
+    def set_load(self, name: str, load: LoadFacts | None) -> None:
+        """Take note of what a node draws at full load; None where nothing is known of it."""
+        node = self._node(name)
+        node.load = load
+        self._table[_CPU_MAX_W:, node.slot] = _full_load(load or LoadFacts())
+        self._settle(name, node)
+
+    def view(self, now_s: float) -> FleetView:
+        """All nodes now, frozen.
+
+        Args:
+            now_s: s since the epoch.
+        """
+        if self._shared is None:
+            self._shared = self._roster.copy()
+        table = self._table[:, : len(self._roster.names)].copy()
+        told = dict(zip(_TWIN_FIELDS, table[:_N_TWIN], strict=True))
+        node_class = table[_NODE_CLASS].astype(np.int64)
+        fresh = self._fresh(table, now_s)
+        twins = TwinView(
+            node_class=node_class,
+            fresh=fresh,
+            cluster_trend_w_per_min=float(told["trend_w_per_min"][fresh].sum()),
+            perf_pressure=performance_pressure(told["headroom_score"], node_class, fresh),
+            **told,
+        )
+        load = FullLoad(table[_CPU_MAX_W], table[_CORES], table[_GPU_MAX_W])
+        return FleetView(self._shared, twins, load, table[_UPDATED_S], now_s)
+
+    def why_stale(self, name: str, now_s: float) -> str:
+        """Why a node scores neutral, empty if it does not."""
+        node = self._nodes.get(name)
+        if node is None or node.twin is None:
+            return "no NodeTwin"
+        if node.twin.flaw:
+            return node.twin.flaw
+        if node.twin.updated_s is None:
+            return "NodeTwin has no lastUpdated"
+        age_s = now_s - node.twin.updated_s
+        if abs(age_s) <= self._staleness_s:
+            return ""
+        if age_s < 0.0:
+            return f"NodeTwin was updated {-age_s:.0f} s in the future: clocks differ"
+        return f"NodeTwin is {age_s:.0f} s old, above {self._staleness_s:.0f} s"
+
+    def __len__(self) -> int:
+        """Number of nodes."""
+        return len(self._nodes)
+
+    def _fresh(self, table: FloatArray, now_s: float) -> BoolArray:
+        """Twins with scores that are young enough; one from the future is as suspect as an old one."""
+        with np.errstate(invalid="ignore"):
+            young = np.abs(now_s - table[_UPDATED_S]) <= self._staleness_s
+        fresh: BoolArray = young & np.isfinite(table[_CAPPED_W])
+        return fresh
+
+    def _node(self, name: str) -> _Node:
+        """The node of that name, which gets a slot if it is new."""
+        node = self._nodes.get(name)
+        if node is None:
+            node = self._nodes[name] = _Node(self._new_slot())
+            quoted = json_text(name)
+            first = node.slot * N_SCORES
+            self._roster.slots[name] = node.slot
+            self._roster.names[node.slot] = quoted
+            self._roster.entries[first : first + N_SCORES] = [host_score(quoted, score) for score in range(N_SCORES)]
+            self._shared = None
+        return node
+
+    def _settle(self, name: str, node: _Node) -> None:
+        """Forget a node of which nothing is left; else keep its class in step."""
+        if node.known:
+            self._table[_NODE_CLASS, node.slot] = node.node_class
+            return
+        del self._nodes[name], self._roster.slots[name]
+        self._roster.names[node.slot] = b""
+        self._clear(node.slot)
+        self._free.append(node.slot)
+        self._shared = None
+
+    def _new_slot(self) -> int:
+        if self._free:
+            return self._free.pop()
+        slot = len(self._roster.names)
+        if slot == self._table.shape[1]:
+            self._table = np.concatenate([self._table, np.empty_like(self._table)], axis=1)
+        self._roster.names.append(b"")
+        self._roster.entries.extend([b""] * N_SCORES)
+        self._clear(slot)
+        return slot
+
+    def _clear(self, slot: int) -> None:
+        self._table[:, slot] = np.nan
+        self._table[_NODE_CLASS, slot] = NodeClass.UNKNOWN
+        self._table[_CPU_MAX_W:, slot] = _full_load(LoadFacts())
+
+
+def slots_of(roster: Roster, names: list[str]) -> IntArray:
+    """Slot of each name, `UNKNOWN_SLOT` for those that nobody has told of."""
+    return np.fromiter(map(roster.slots.get, names, repeat(UNKNOWN_SLOT)), np.int64, len(names))
+
+
+def _full_load(load: LoadFacts) -> tuple[float, float, float]:
+    """CPU power (W), cores and power of a GPU (W), by fallback where not known."""
+    cores = load.cores if load.cores is not None and math.isfinite(load.cores) and load.cores > 0.0 else 1.0
+    return (
+        cpu_max_or_fallback_w(load.cpu_max_w, cores),
+        cores,
+        gpu_max_or_fallback_w(load.gpu_max_w, load.gpu_vendor),
+    )

@@ -1,0 +1,105 @@
+"""Metrics of the extender. All label values are from fixed sets: no pod, no annotation, no node becomes a label."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from joulie.apps.extender.feed import WatchState
+from joulie.apps.extender.fleet import FleetView
+from joulie.domain.scoring.extender import NodeClass
+
+VERBS = ("filter", "prioritize", "preempt")
+_BUCKETS_S = (0.0002, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+
+
+class ExtenderMetrics:
+    """What happens at the extender's door."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter(
+            "joulie_extender_requests", "Calls of kube-scheduler.", ["verb", "code"], registry=registry
+        )
+        seconds = Histogram(
+            "joulie_extender_request_seconds",
+            "Time from the last byte of the question to the answer.",
+            ["verb"],
+            buckets=_BUCKETS_S,
+            registry=registry,
+        )
+        refused = Counter(
+            "joulie_extender_refused_nodes",
+            "Candidates that the class rule refused.",
+            ["verb", "node_class"],
+            registry=registry,
+        )
+        self._seconds = {verb: seconds.labels(verb) for verb in VERBS}
+        self._refused = {
+            (verb, node_class): refused.labels(verb, node_class.name.lower())
+            for verb in ("filter", "preempt")
+            for node_class in (NodeClass.ECO, NodeClass.DRAINING)
+        }
+
+    def served(self, verb: str, code: int, seconds: float) -> None:
+        """A call was answered."""
+        self._requests.labels(verb, str(code)).inc()
+        self._seconds[verb].observe(seconds)
+
+    def refused(self, verb: str, by_class: Tally[NodeClass]) -> None:
+        """Candidates were refused."""
+        for node_class, count in by_class.items():
+            self._refused[verb, node_class].inc(count)
+
+
+class StateCollector(Collector):
+    """What the extender knows, computed when somebody asks."""
+
+    def __init__(
+        self,
+        view: Callable[[], FleetView | None],
+        watches: Callable[[], Iterable[WatchState]],
+        registry: CollectorRegistry,
+    ) -> None:
+        self._view = view
+        self._watches = watches
+        registry.register(self)
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Nothing: the names are known when collected."""
+        return ()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """All gauges."""
+        silence = GaugeMetricFamily(
+            "joulie_extender_watch_silence_seconds", "Since the API server last said anything.", labels=["resource"]
+        )
+        objects = GaugeMetricFamily("joulie_extender_watched_objects", "Objects known.", labels=["resource"])
+        for state in self._watches():
+            silence.add_metric([state.resource], state.silence_s)
+            objects.add_metric([state.resource], state.objects)
+        yield silence
+        yield objects
+        yield from _fleet_gauges(self._view())
+
+
+def _fleet_gauges(view: FleetView | None) -> Iterator[GaugeMetricFamily]:
+    """Gauges of the fleet; without series before the first view, since not known is not zero."""
+    nodes = GaugeMetricFamily("joulie_extender_nodes", "Nodes by the state of their twin.", labels=["twin"])
+    pressure = GaugeMetricFamily(
+        "joulie_extender_performance_pressure", "Mean of 100 - headroom over the performance nodes, points."
+    )
+    trend = GaugeMetricFamily("joulie_extender_power_trend_watts_per_minute", "Sum of the nodes' power trends, W/min.")
+    if view is not None:
+        fresh = int(view.twins.fresh.sum())
+        scored = int(np.isfinite(view.twins.capped_w).sum())
+        nodes.add_metric(["fresh"], fresh)
+        nodes.add_metric(["stale"], scored - fresh)
+        nodes.add_metric(["missing"], len(view.roster.slots) - scored)
+        pressure.add_metric([], view.twins.perf_pressure)
+        trend.add_metric([], view.twins.cluster_trend_w_per_min)
+    yield from (nodes, pressure, trend)

@@ -1,0 +1,1 @@
+"""The operator: plans power profiles, guards drains, keeps the twins of all nodes."""

@@ -1,0 +1,285 @@
+"""What the operator wants stored: a decision in the API's terms, and whether what is stored is near enough.
+
+Scores and watts have dead-bands (1 point, 2 % of power), so that measurement noise causes no writes; everything else
+is compared exactly, which also heals what was edited by hand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from joulie.adapters.kubernetes.api.v1alpha1 import (
+    Condition,
+    ConditionStatus,
+    CpuCap,
+    EffectiveCapState,
+    GpuCap,
+    GpuCapScope,
+    GpuPowerCap,
+    NodeTwin,
+    NodeTwinSpec,
+    NodeTwinStatus,
+    PolicyReference,
+    PowerMeasurement,
+    SchedulableClass,
+    Scheduling,
+)
+from joulie.adapters.kubernetes.quantity import rfc3339
+from joulie.apps.operator.observe import DRAINING_CONDITION
+from joulie.domain.control import Decision, NodeDecision
+from joulie.domain.control_caps import NodeCaps
+from joulie.domain.control_power import PowerQuality
+from joulie.domain.drain import DrainingPerformance
+from joulie.domain.policy import Cap, Profile
+
+HARDWARE_CONDITION = "HardwareKnown"
+POWER_CONDITION = "PowerMeasured"
+MANAGED_CONDITION = "Managed"
+
+SCORE_BAND = 1.0
+"""Points that a score may be off."""
+POWER_BAND = 0.02
+"""Share of the node's capped power that a power may be off, and per minute a trend."""
+PUE_BAND = 0.01
+
+
+@dataclass(frozen=True)
+class Desired:
+    """What should be stored about one node.
+
+    Attributes:
+        node: its name.
+        opens: whether performance pods may come: then power goes up before anybody is told, else the other way round.
+        profile_label: value of the power-profile label, None for no label.
+        draining_label: value of the draining label, None for no label.
+        spec: of the NodeTwin.
+        status: of the NodeTwin, without times and without what the agent writes.
+    """
+
+    node: str
+    opens: bool
+    profile_label: str | None
+    draining_label: str | None
+    spec: NodeTwinSpec
+    status: NodeTwinStatus
+
+
+def desired(decision: Decision, index: int) -> Desired:
+    """What should be stored about the node with this index."""
+    node = decision.nodes[index]
+    name = node.node.name
+    return Desired(
+        name,
+        node.guarded.schedulable.value == SchedulableClass.PERFORMANCE,
+        None if node.label is None else node.label.value,
+        "true" if node.draining else None,
+        _spec(node),
+        _status(decision, index),
+    )
+
+
+def released(node: str) -> Desired:
+    """What should be stored about a node that left the selection: full power, and no word about its scores."""
+    status = NodeTwinStatus(
+        schedulable_class=SchedulableClass.UNKNOWN,
+        conditions=(
+            Condition(MANAGED_CONDITION, ConditionStatus.FALSE, "NotSelected", "", "NODE_SELECTOR does not select it"),
+        ),
+    )
+    spec = NodeTwinSpec(node_name=node, profile=Profile.PERFORMANCE, scheduling=Scheduling(draining=False))
+    return Desired(node, True, None, None, spec, status)
+
+
+def _spec(node: NodeDecision) -> NodeTwinSpec:
+    return NodeTwinSpec(
+        node_name=node.node.name,
+        profile=node.guarded.profile,
+        cpu=_cpu_cap(node.caps),
+        gpu=_gpu_cap(node.caps),
+        policy=PolicyReference(node.policy) if node.policy else None,
+        scheduling=Scheduling(draining=node.draining),
+    )
+
+
+def _cpu_cap(caps: NodeCaps) -> CpuCap | None:
+    if caps.cpu is None:
+        return None
+    watts, percent = _watts_or_percent(caps.cpu)
+    return CpuCap(package_power_cap_watts=watts, package_power_cap_pct_of_max=percent)
+
+
+def _gpu_cap(caps: NodeCaps) -> GpuCap | None:
+    if caps.gpu is None:
+        return None
+    watts, percent = _watts_or_percent(caps.gpu)
+    return GpuCap(GpuPowerCap(scope=GpuCapScope.PER_GPU, cap_watts_per_gpu=watts, cap_pct_of_max=percent))
+
+
+def _watts_or_percent(cap: Cap) -> tuple[float | None, float | None]:
+    """One of the two: stating both would leave a reader to guess which one counts."""
+    return (None, cap.percent) if cap.watts is None else (cap.watts, None)
+
+
+def _status(decision: Decision, index: int) -> NodeTwinStatus:
+    node, twin = decision.nodes[index], decision.twin
+    schedulable = SchedulableClass(node.guarded.schedulable.value)
+    caps = EffectiveCapState(cpu_pct=_rounded(node.caps.cpu_percent), gpu_pct=_rounded(node.caps.gpu_percent))
+    conditions = tuple(_conditions(decision, index))
+    if not twin.scored[index]:
+        return NodeTwinStatus(schedulable_class=schedulable, effective_cap_state=caps, conditions=conditions)
+    cpu_capped_w, gpu_capped_w = float(twin.cpu_capped_w[index]), float(twin.gpu_capped_w[index])
+    cpu_tdp_w, gpu_tdp_w = float(twin.cpu_tdp_w[index]), float(twin.gpu_tdp_w[index])
+    return NodeTwinStatus(
+        schedulable_class=schedulable,
+        predicted_power_headroom_score=_rounded(twin.headroom[index]),
+        predicted_cooling_stress_score=_rounded(twin.cooling_stress[index]),
+        predicted_psu_stress_score=_rounded(twin.psu_stress[index]),
+        hardware_density_score=_rounded(twin.density[index]),
+        estimated_pue=_rounded(twin.estimated_pue[index], 4),
+        effective_cap_state=caps,
+        power_measurement=PowerMeasurement(
+            source=decision.power.source_of(index),
+            measured_node_power_w=_rounded(twin.measured_w[index]),
+            cpu_capped_power_w=_rounded(cpu_capped_w),
+            gpu_capped_power_w=_rounded(gpu_capped_w),
+            node_capped_power_w=_rounded(cpu_capped_w + gpu_capped_w),
+            cpu_tdp_w=_rounded(cpu_tdp_w),
+            gpu_tdp_w=_rounded(gpu_tdp_w),
+            node_tdp_w=_rounded(cpu_tdp_w + gpu_tdp_w),
+            power_trend_w_per_min=_rounded(twin.power_trend_w_per_min[index]),
+        ),
+        conditions=conditions,
+    )
+
+
+def _rounded(value: float, digits: int = 2) -> float:
+    return round(float(value), digits)
+
+
+def _conditions(decision: Decision, index: int) -> Iterator[Condition]:
+    node = decision.nodes[index]
+    yield _draining(node)
+    yield _hardware(node)
+    yield _power(decision, index)
+
+
+def _draining(node: NodeDecision) -> Condition:
+    state = node.state
+    if not isinstance(state, DrainingPerformance):
+        return _condition(DRAINING_CONDITION, False, "NotDraining")
+    # A restarted operator reads back from here when the drain began.
+    since = rfc3339(state.since_s)
+    if node.guarded.timed_out:
+        return Condition(DRAINING_CONDITION, ConditionStatus.TRUE, "TimedOut", since, _holding(node.blocking))
+    if node.blocking:
+        return Condition(DRAINING_CONDITION, ConditionStatus.TRUE, "BlockingPods", since, _holding(node.blocking))
+    return Condition(DRAINING_CONDITION, ConditionStatus.TRUE, "Settling", since, "no pod on it needs full power")
+
+
+def _holding(pods: int) -> str:
+    return f"{pods} pod{'s' if pods > 1 else ''} on it need{'' if pods > 1 else 's'} full power"
+
+
+def _hardware(node: NodeDecision) -> Condition:
+    hardware = node.node.hardware
+    if node.node.limits_known:
+        return _condition(HARDWARE_CONDITION, True, {"nodehardware": "NodeHardware"}.get(hardware.source, "Labels"))
+    devices = [("CPU", hardware.cpu), ("GPU", hardware.gpu)]
+    unknown = [
+        f"{kind} {part.raw or 'of unknown model'}" for kind, part in devices if part is not None and not part.cap_range
+    ]
+    problem = ", ".join(unknown) or "number of cores"
+    return _condition(HARDWARE_CONDITION, False, "NotRecognised", f"power range not known: {problem}")
+
+
+def _power(decision: Decision, index: int) -> Condition:
+    source, silent = decision.power.source_of(index), decision.power.silent_source_of(index)
+    match decision.power.quality_of(index):
+        case PowerQuality.FRESH:
+            return _condition(POWER_CONDITION, True, "Fresh")
+        case PowerQuality.DEGRADED:
+            return _condition(POWER_CONDITION, True, "Degraded", f"{silent} is stale, {source} stands in for it")
+        case PowerQuality.STALE:
+            return _condition(POWER_CONDITION, False, "Stale", f"{silent} is stale, and nothing stands in for it")
+        case PowerQuality.MISSING:
+            return _condition(POWER_CONDITION, False, "Missing", "no source has ever measured it")
+
+
+def _condition(kind: str, holds: bool, reason: str, message: str = "") -> Condition:
+    status = ConditionStatus.TRUE if holds else ConditionStatus.FALSE
+    return Condition(kind, status, reason, "", message)
+
+
+def stamped(status: NodeTwinStatus, stored: NodeTwinStatus | None, now_s: float) -> NodeTwinStatus:
+    """A status ready to be written: updated now, and each condition since it last changed."""
+    now = rfc3339(now_s)
+    before = {condition.type: condition for condition in stored.conditions} if stored is not None else {}
+
+    def since(condition: Condition) -> str:
+        old = before.get(condition.type)
+        same = old is not None and old.status == condition.status
+        return condition.last_transition_time or (old.last_transition_time if old is not None and same else now)
+
+    conditions = tuple(
+        msgspec.structs.replace(condition, last_transition_time=since(condition)) for condition in status.conditions
+    )
+    return msgspec.structs.replace(status, conditions=conditions, last_updated=now)
+
+
+def near(wanted: NodeTwinStatus, stored: NodeTwinStatus) -> bool:
+    """Whether a stored status need not be written again for what it says."""
+    power, stored_power = wanted.power_measurement or PowerMeasurement(), stored.power_measurement or PowerMeasurement()
+    band_w = POWER_BAND * (power.node_capped_power_w or 0.0)
+    return (
+        wanted.schedulable_class == stored.schedulable_class
+        and power.source == stored_power.source
+        and _said(wanted) == _said(stored)
+        and _close(wanted.estimated_pue, stored.estimated_pue, PUE_BAND)
+        and all(
+            _close(getattr(wanted, score), getattr(stored, score), SCORE_BAND)
+            for score in (
+                "predicted_power_headroom_score",
+                "predicted_cooling_stress_score",
+                "predicted_psu_stress_score",
+                "hardware_density_score",
+            )
+        )
+        and _caps_close(wanted.effective_cap_state, stored.effective_cap_state)
+        and all(
+            _close(getattr(power, field), getattr(stored_power, field), band_w)
+            for field in PowerMeasurement.__struct_fields__
+            if field != "source"
+        )
+    )
+
+
+def _said(status: NodeTwinStatus) -> frozenset[tuple[str, str, str, str]]:
+    return frozenset((one.type, one.status, one.reason, one.message) for one in status.conditions)
+
+
+def _caps_close(wanted: EffectiveCapState | None, stored: EffectiveCapState | None) -> bool:
+    wanted, stored = wanted or EffectiveCapState(), stored or EffectiveCapState()
+    return _close(wanted.cpu_pct, stored.cpu_pct, 1e-6) and _close(wanted.gpu_pct, stored.gpu_pct, 1e-6)
+
+
+def _close(wanted: float | None, stored: float | None, band: float) -> bool:
+    """Whether two numbers are within a band; what appears or vanishes never is."""
+    if wanted is None or stored is None:
+        return wanted is stored
+    return math.isclose(wanted, stored, rel_tol=0.0, abs_tol=band)
+
+
+def label_patch(wanted: Desired, profile_key: str, draining_key: str) -> dict[str, Any]:
+    """The merge patch that gives a node its labels, and takes away those that it must not have."""
+    labels = {profile_key: wanted.profile_label, draining_key: wanted.draining_label}
+    return {"metadata": {"labels": labels}}
+
+
+def spec_matches(wanted: Desired, twin: NodeTwin) -> bool:
+    """Whether a NodeTwin's spec says exactly what it should."""
+    return wanted.spec == twin.spec

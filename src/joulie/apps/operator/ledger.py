@@ -1,0 +1,123 @@
+"""What all pods of the cluster add up to, kept up to date pod by pod: nothing is counted anew at a step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from joulie.adapters.kubernetes.cache import Key
+from joulie.adapters.kubernetes.pods import Owner, PodFacts, ProfileFacts
+from joulie.domain.policy import PodPhase
+
+_NO_PROFILE = ProfileFacts()
+_MILLI = 1000
+
+
+class Load(NamedTuple):
+    """What the running pods of a node request; whole numbers, so that adding and taking away leaves no dust."""
+
+    cpu_millicores: int = 0
+    milli_gpus: int = 0
+
+
+NO_LOAD = Load()
+
+
+class _Share(NamedTuple):
+    """What one pod adds."""
+
+    demand: int
+    node: str
+    blocks: bool
+    load: Load
+
+
+class PodLedger:
+    """Sums over pods: demand for performance nodes, blocking pods and requests by node.
+
+    Attributes:
+        performance_demand: weighted count of performance pods, pending and running.
+        blocking: pods that hold up a drain, by node; nodes without any are left out.
+        loads: requests of running pods by node; nodes without any are left out.
+        mistaken: pods with annotations that could not be read, until somebody has told their owners.
+    """
+
+    def __init__(self) -> None:
+        self.performance_demand = 0
+        self.blocking: dict[str, int] = {}
+        self.loads: dict[str, Load] = {}
+        self.mistaken: dict[Key, PodFacts] = {}
+        self._profiles: dict[tuple[str, Owner], ProfileFacts] = {}
+        self._pods: dict[tuple[str, Owner], dict[Key, PodFacts]] = defaultdict(dict)
+
+    def pod_changed(self, key: Key, old: PodFacts | None, new: PodFacts | None) -> bool:
+        """Take note of a pod. Returns whether the demand, or what blocks some node, changed."""
+        before = self._share(old) if old is not None else None
+        after = self._share(new) if new is not None else None
+        self._file(key, old, new)
+        self._book(before, -1)
+        self._book(after, +1)
+        return _decisive(before) != _decisive(after)
+
+    def profile_changed(self, owner: tuple[str, Owner], profile: ProfileFacts | None) -> bool:
+        """Take note of a workload's profile. Returns whether the demand, or what blocks some node, changed."""
+        pods = list(self._pods.get(owner, {}).values())
+        before = [self._share(pod) for pod in pods]
+        if profile is None:
+            self._profiles.pop(owner, None)
+        else:
+            self._profiles[owner] = profile
+        after = [self._share(pod) for pod in pods]
+        for share in before:
+            self._book(share, -1)
+        for share in after:
+            self._book(share, +1)
+        return before != after
+
+    def _share(self, pod: PodFacts) -> _Share:
+        profile = self._profiles.get((pod.namespace, pod.owner), _NO_PROFILE) if self._profiles else _NO_PROFILE
+        bound = bool(pod.node_name) and pod.phase is not PodPhase.FINISHED
+        load = NO_LOAD
+        if bound and pod.phase is PodPhase.RUNNING:
+            load = Load(round(pod.requests.cpu_cores * _MILLI), round(pod.requests.gpus * _MILLI))
+        return _Share(pod.demand(profile).weight, pod.node_name, bound and pod.guarded(profile).blocks, load)
+
+    def _file(self, key: Key, old: PodFacts | None, new: PodFacts | None) -> None:
+        if old is not None and (new is None or new.owner != old.owner):
+            siblings = self._pods[old.namespace, old.owner]
+            del siblings[key]
+            if not siblings:
+                del self._pods[old.namespace, old.owner]
+        if new is not None:
+            self._pods[new.namespace, new.owner][key] = new
+        if new is None:
+            self.mistaken.pop(key, None)
+        elif new.mistakes and (old is None or old.mistakes != new.mistakes):
+            self.mistaken[key] = new
+
+    def _book(self, share: _Share | None, sign: int) -> None:
+        if share is None:
+            return
+        self.performance_demand += sign * share.demand
+        if share.blocks:
+            _add(self.blocking, share.node, sign)
+        if share.load != NO_LOAD:
+            old = self.loads.pop(share.node, NO_LOAD)
+            new = Load(
+                old.cpu_millicores + sign * share.load.cpu_millicores, old.milli_gpus + sign * share.load.milli_gpus
+            )
+            if new != NO_LOAD:
+                self.loads[share.node] = new
+
+
+def _decisive(share: _Share | None) -> tuple[int, str]:
+    """The part of a share that decisions hang on."""
+    if share is None:
+        return 0, ""
+    return share.demand, share.node if share.blocks else ""
+
+
+def _add(counts: dict[str, int], key: str, amount: int) -> None:
+    count = counts.pop(key, 0) + amount
+    if count:
+        counts[key] = count

@@ -1,0 +1,142 @@
+"""``joulie operator``: the control loop of the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import platform
+import time
+import uuid
+from pathlib import Path
+
+import click
+import httpx2
+
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.lease import LeaderElector
+from joulie.apps.operator import plugins
+from joulie.apps.operator.loop import ControlLoop
+from joulie.apps.operator.metrics import OperatorMetrics
+from joulie.apps.operator.observe import ClusterView
+from joulie.apps.operator.settings import OperatorSettings
+from joulie.apps.program import logs, tracing
+from joulie.apps.program.http import Probes, Server, observability_app, parse_address
+from joulie.apps.program.run import run
+from joulie.apps.program.settings import settings_options
+from joulie.domain.hardware import BUILTIN_CATALOGUE, Catalogue
+
+LEASE_NAME = "joulie-operator"
+
+_log = logging.getLogger(__name__)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@settings_options(OperatorSettings)
+def operator(settings: OperatorSettings) -> None:
+    """Plan power profiles, guard drains, keep the digital twins of all nodes.
+
+    Several replicas may run: one leads, by a Lease, and the others stand by with warm caches.
+    """
+    logs.configure(settings.log_level, settings.log_format)
+    tracing.configure("joulie-operator")
+    try:
+        plugins.policy(settings.policy_type, settings.policy)
+        plugins.cooling_model(settings.cooling_model)
+        catalogue = _catalogue(settings.hardware_catalog)
+        parse_address(settings.metrics_addr)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    run(lambda stop: serve(settings, catalogue, stop))
+
+
+async def serve(settings: OperatorSettings, catalogue: Catalogue, stop: asyncio.Event) -> None:
+    """Run the operator until `stop` is set.
+
+    Args:
+        settings: of this program.
+        catalogue: known hardware.
+        stop: asks for a graceful end: the lease is released, so that another replica takes over at once.
+    """
+    metrics = OperatorMetrics()
+    probes = Probes()
+    client = KubeClient.connect(kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-operator")
+    async with client, httpx2.AsyncClient() as http:
+        wake = asyncio.Event()
+        view = ClusterView(client, settings, catalogue, wake=wake.set)
+        probes.add("caches", view.why_not_ready)
+        async with Server(observability_app(probes, metrics.registry), parse_address(settings.metrics_addr)) as server:
+            _log.info("operator started", extra={"metrics_port": server.port, "policy": settings.policy_type})
+            tasks = [
+                asyncio.create_task(view.run(), name="caches"),
+                asyncio.create_task(_lead(settings, catalogue, client, http, view, wake, metrics), name="control loop"),
+                asyncio.create_task(stop.wait(), name="stop"),
+            ]
+            try:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                # The loop first: it releases the lease while the client still works.
+                for task in reversed(tasks):
+                    task.cancel()
+                    await asyncio.wait([task])
+            for task in done:
+                task.result()
+    _log.info("operator stopped")
+
+
+async def _lead(
+    settings: OperatorSettings,
+    catalogue: Catalogue,
+    client: KubeClient,
+    http: httpx2.AsyncClient,
+    view: ClusterView,
+    wake: asyncio.Event,
+    metrics: OperatorMetrics,
+) -> None:
+    """Wait for the caches, then run the control loop whenever this replica leads."""
+    await view.wait_synced()
+    # What the caches hold stays: the collector need not look at a hundred thousand pods again and again.
+    gc.collect()
+    gc.freeze()
+    elector: LeaderElector | None = None
+    if settings.leader_elect:
+        replica = settings.identity or platform.node()
+        elector = LeaderElector(
+            client,
+            namespace=settings.namespace,
+            name=LEASE_NAME,
+            identity=f"{replica}_{uuid.uuid4().hex[:8]}",
+        )
+
+    def may_write() -> bool:
+        return elector is None or elector.is_leader
+
+    async def lead() -> None:
+        loop = ControlLoop(
+            settings,
+            catalogue,
+            client,
+            http,
+            view,
+            wake,
+            metrics,
+            policy=plugins.policy(settings.policy_type, settings.policy),
+            cooling=plugins.cooling_model(settings.cooling_model),
+            may_write=may_write,
+            now_s=time.time,
+        )
+        metrics.leading.set(1)
+        try:
+            await loop.run()
+        finally:
+            metrics.stood_down()
+
+    await (lead() if elector is None else elector.run(lead))
+
+
+def _catalogue(path: Path | None) -> Catalogue:
+    if path is None:
+        return BUILTIN_CATALOGUE
+    from joulie.adapters.hardware_yaml import load_catalogue  # needs what only some images have
+
+    return load_catalogue(path)

@@ -1,0 +1,161 @@
+"""Metrics of the operator. What is true of nodes is read from the last decision at each scrape, and goes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from joulie.domain.control import Decision, Transition
+from joulie.domain.drain import ActiveEco, ActivePerformance, DrainingPerformance
+from joulie.domain.policy import Profile
+from joulie.domain.twin import FULL_DENSITY_CORES, FULL_DENSITY_GPUS
+
+_STATES = tuple(state.__name__ for state in (ActivePerformance, DrainingPerformance, ActiveEco))
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class OperatorMetrics:
+    """All metrics of the program.
+
+    Attributes:
+        registry: what /metrics shows.
+        leading: 1 while this replica leads.
+        reconciles: steps by result, success or error.
+        reconcile_seconds: a whole step, writes included.
+        decide_seconds: from snapshot to decision.
+        writes: writes to the API server by kind.
+        write_errors: nodes whose writes failed in a step.
+        source_errors: readings of power sources and facility metrics that failed.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        for process_part in (ProcessCollector, PlatformCollector, GCCollector):
+            process_part(registry=self.registry)
+        self.leading = Gauge("joulie_operator_leader", "1 while this replica leads.", registry=self.registry)
+        self.reconciles = Counter("joulie_operator_reconciles", "Steps.", ["result"], registry=self.registry)
+        self.reconcile_seconds = Histogram(
+            "joulie_operator_reconcile_duration_seconds",
+            "A step with its writes.",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.decide_seconds = Histogram(
+            "joulie_operator_decide_duration_seconds", "Snapshot to decision.", buckets=_SECONDS, registry=self.registry
+        )
+        self.writes = Counter("joulie_operator_writes", "Writes to the API server.", ["kind"], registry=self.registry)
+        self.write_errors = Counter(
+            "joulie_operator_write_errors", "Nodes whose writes failed in a step.", registry=self.registry
+        )
+        self.source_errors = Counter(
+            "joulie_operator_source_errors", "Failed readings of a source.", ["source"], registry=self.registry
+        )
+        self._nodes = _Nodes()
+        self.registry.register(self._nodes)
+
+    def decided(self, decision: Decision) -> None:
+        """Show this decision from now on, and count its transitions."""
+        self._nodes.show(decision)
+
+    def stood_down(self) -> None:
+        """Show nothing of nodes any more: another replica leads."""
+        self.leading.set(0)
+        self._nodes.show(None)
+
+
+class _Nodes(Collector):
+    def __init__(self) -> None:
+        self._decision: Decision | None = None
+        self._transitions: dict[tuple[str, str, str, str], int] = {}
+
+    def show(self, decision: Decision | None) -> None:
+        self._decision = decision
+        if decision is None:
+            self._transitions.clear()
+            return
+        for transition in decision.transitions:
+            key = _labels(transition)
+            self._transitions[key] = self._transitions.get(key, 0) + 1
+        # A node that goes takes its series along.
+        gone = {key for key in self._transitions if key[0] not in decision.memory.states}
+        for key in gone:
+            del self._transitions[key]
+
+    def describe(self) -> Iterable[Metric]:
+        return [CounterMetricFamily("joulie_operator_state_transitions", "")]
+
+    def collect(self) -> Iterator[Metric]:
+        transitions = CounterMetricFamily(
+            "joulie_operator_state_transitions",
+            "Changes of a node's state: applied, or deferred by the drain guard.",
+            labels=["node", "from_state", "to_state", "result"],
+        )
+        for key, count in self._transitions.items():
+            transitions.add_metric(list(key), count)
+        yield transitions
+        if self._decision is not None:
+            yield from _states(self._decision)
+            yield from _twins(self._decision)
+
+
+def _labels(transition: Transition) -> tuple[str, str, str, str]:
+    return transition.node, transition.from_state, transition.to_state, transition.result.value
+
+
+def _states(decision: Decision) -> Iterator[Metric]:
+    states = GaugeMetricFamily("joulie_operator_node_state", "1 for the state of a node.", labels=["node", "state"])
+    labels = GaugeMetricFamily(
+        "joulie_operator_node_profile_label", "1 for the profile that a node's label says.", labels=["node", "profile"]
+    )
+    density = GaugeMetricFamily(
+        "joulie_operator_node_compute_density", "Computing that a node holds, 0..100.", labels=["node", "component"]
+    )
+    for node in decision.nodes:
+        name, now = node.node.name, type(node.state).__name__
+        for state in _STATES:
+            states.add_metric([name, state], float(state == now))
+        for profile in Profile:
+            labels.add_metric([name, profile.value], float(profile is node.label))
+        _cpu_w, _gpu_w, cores, gpus = node.node.limits
+        density.add_metric([name, "cpu"], min(100.0, cores / FULL_DENSITY_CORES * 100.0))
+        density.add_metric([name, "gpu"], min(100.0, gpus / FULL_DENSITY_GPUS * 100.0))
+    yield states
+    yield labels
+    yield density
+
+
+def _twins(decision: Decision) -> Iterator[Metric]:
+    twin = decision.twin
+    names = [node.node.name for node in decision.nodes]
+    scored = np.flatnonzero(twin.scored).tolist()
+    for metric, text, values in (
+        ("headroom_score", "Power left below the cap, 0..100.", twin.headroom),
+        ("cooling_stress_score", "Cooling capacity in use, 0..100.", twin.cooling_stress),
+        ("psu_stress_score", "Power capacity of the rack in use, 0..100.", twin.psu_stress),
+        ("measured_power_watts", "Power that the twin was computed with, W.", twin.measured_w),
+        ("capped_power_watts", "Power under the caps in force, W.", twin.cpu_capped_w + twin.gpu_capped_w),
+    ):
+        family = GaugeMetricFamily(f"joulie_operator_node_{metric}", text, labels=["node"])
+        listed = values.tolist()
+        for index in scored:
+            family.add_metric([names[index]], listed[index])
+        yield family
+    sources = GaugeMetricFamily(
+        "joulie_operator_power_source_nodes", "Nodes by the source that they are judged by.", labels=["source"]
+    )
+    counts = np.bincount(decision.power.source + 1, minlength=len(decision.power.sources) + 1).tolist()
+    for source, count in zip(("none", *decision.power.sources), counts, strict=True):
+        sources.add_metric([source], count)
+    yield sources

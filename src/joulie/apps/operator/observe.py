@@ -1,0 +1,395 @@
+"""The cluster as the operator sees it: caches that keep a little of each object, and frozen snapshots of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.api.core import Node, Pod
+from joulie.adapters.kubernetes.api.v1alpha1 import (
+    ConditionStatus,
+    NodeHardware,
+    NodePowerProfile,
+    NodeTwin,
+    WorkloadProfile,
+)
+from joulie.adapters.kubernetes.cache import Cache, Key
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.hardware import offered_devices, reported_hardware
+from joulie.adapters.kubernetes.pods import Owner, PodFacts, ProfileFacts, pod_facts, profile_facts, profile_owner
+from joulie.adapters.kubernetes.quantity import QuantityError, parse_rfc3339
+from joulie.adapters.kubernetes.resources import (
+    NODE_HARDWARES,
+    NODE_POWER_PROFILES,
+    NODE_TWINS,
+    NODES,
+    PODS,
+    WORKLOAD_PROFILES,
+)
+from joulie.apps.operator.ledger import PodLedger
+from joulie.apps.operator.settings import OperatorSettings
+from joulie.domain.control import ControlledNode, Facility, Memory, Override, Snapshot, StoredState, controlled_node
+from joulie.domain.control_power import SourceReadings
+from joulie.domain.hardware import Catalogue
+from joulie.domain.hardware.resolve import HARDWARE_KEYS, ReportedHardware, ResolvedHardware, resolve
+from joulie.domain.policy import Cap, Profile
+
+DRAINING_CONDITION = "Draining"
+
+
+class NodeFacts(msgspec.Struct, frozen=True):
+    """What is kept of a Node.
+
+    Attributes:
+        uid: of the node.
+        managed: whether NODE_SELECTOR selects it.
+        eligible: whether it may be planned: managed, and neither reserved nor cordoned.
+        profile_label: value of the power-profile label, None without it.
+        draining_label: value of the draining label, None without it.
+        labels: all of them.
+        offered: CPUs (cores) and GPUs that pods can request.
+    """
+
+    uid: str
+    managed: bool
+    eligible: bool
+    profile_label: str | None
+    draining_label: str | None
+    labels: dict[str, str]
+    offered: dict[str, float]
+
+
+class OverrideFacts(msgspec.Struct, frozen=True):
+    """What is kept of a NodePowerProfile that counts."""
+
+    node: str
+    override: Override
+
+
+class HardwareFacts(msgspec.Struct, frozen=True):
+    """What is kept of a NodeHardware."""
+
+    node: str
+    reported: ReportedHardware
+
+
+class ProfileEntry(msgspec.Struct, frozen=True):
+    """What is kept of a WorkloadProfile."""
+
+    owner: tuple[str, Owner]
+    facts: ProfileFacts
+
+
+class Watcher(Protocol):
+    """Somebody who wants to know of changes to what the operator itself writes."""
+
+    def twin_changed(self, key: Key, new: NodeTwin | None) -> None:
+        """A NodeTwin changed; None stands for deleted."""
+        ...
+
+    def labels_changed(self, node: str, facts: NodeFacts) -> None:
+        """The labels of a node that the operator writes changed."""
+        ...
+
+
+class ClusterView:
+    """Caches of everything that the operator reads, and what follows from them.
+
+    Attributes:
+        ledger: sums over pods.
+        watchers: told of changes to what the operator itself writes.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        settings: OperatorSettings,
+        catalogue: Catalogue,
+        *,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Prepare the caches; `run` fills them.
+
+        Args:
+            client: to watch with.
+            settings: selection and labels.
+            catalogue: known hardware.
+            wake: called when something changed that decisions hang on.
+        """
+        self.ledger = PodLedger()
+        self.watchers: list[Watcher] = []
+        self._settings = settings
+        self._catalogue = catalogue
+        self._wake = wake
+        self._controlled: dict[str, ControlledNode] = {}
+        self._ordered: tuple[ControlledNode, ...] | None = None
+        self._gone: set[str] = set()
+        self._reported: dict[str, ReportedHardware] = {}
+        self._interned: dict[tuple[Any, ...], ResolvedHardware] = {}
+        self._nodes: Cache[Node, NodeFacts] = Cache(client, NODES, partial(keep_node, settings=settings))
+        self._pods: Cache[Pod, PodFacts] = Cache(client, PODS, pod_facts)
+        self._twins: Cache[NodeTwin, NodeTwin] = Cache(client, NODE_TWINS, lambda twin: twin)
+        self._hardware: Cache[NodeHardware, HardwareFacts] = Cache(client, NODE_HARDWARES, keep_hardware)
+        self._overrides: Cache[NodePowerProfile, OverrideFacts] = Cache(
+            client, NODE_POWER_PROFILES, keep_override, label_selector=f"{names.OVERRIDE_LABEL}=true"
+        )
+        self._profiles: Cache[WorkloadProfile, ProfileEntry] = Cache(client, WORKLOAD_PROFILES, keep_profile)
+        self._nodes.add_listener(self._node_changed)
+        self._pods.add_listener(self._pod_changed)
+        self._twins.add_listener(self._twin_changed)
+        self._hardware.add_listener(self._hardware_changed)
+        self._overrides.add_listener(self._override_changed)
+        self._profiles.add_listener(self._profile_changed)
+
+    @property
+    def caches(self) -> dict[str, Cache[Any, Any]]:
+        """The caches by what they hold."""
+        return {
+            NODES.plural: self._nodes,
+            PODS.plural: self._pods,
+            NODE_TWINS.plural: self._twins,
+            NODE_HARDWARES.plural: self._hardware,
+            NODE_POWER_PROFILES.plural: self._overrides,
+            WORKLOAD_PROFILES.plural: self._profiles,
+        }
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for cache in self.caches.values():
+                group.create_task(cache.run())
+
+    async def wait_synced(self) -> None:
+        """Wait until everything has been listed once."""
+        for cache in self.caches.values():
+            await cache.wait_synced()
+
+    def why_not_ready(self) -> str | None:
+        """What has not been listed yet, None once everything has."""
+        waiting = [
+            name if cache.problem is None else f"{name} ({cache.problem})"
+            for name, cache in self.caches.items()
+            if not cache.synced
+        ]
+        return f"not listed yet: {', '.join(waiting)}" if waiting else None
+
+    # ---- what is known
+
+    @property
+    def nodes(self) -> tuple[ControlledNode, ...]:
+        """The nodes in scope, ordered by name; the same object until one of them changes."""
+        if self._ordered is None:
+            self._ordered = tuple(self._controlled[name] for name in sorted(self._controlled))
+        return self._ordered
+
+    def node(self, name: str) -> NodeFacts | None:
+        """What is kept of a node, None where there is none."""
+        return self._nodes.objects.get(Key("", name))
+
+    @property
+    def twins(self) -> Mapping[Key, NodeTwin]:
+        """All NodeTwins."""
+        return self._twins.objects
+
+    @property
+    def node_facts(self) -> Iterator[tuple[str, NodeFacts]]:
+        """All nodes by name, in scope or not."""
+        return ((key.name, facts) for key, facts in self._nodes.objects.items())
+
+    def twin_of(self, node: str) -> NodeTwin | None:
+        """The NodeTwin of a node, None where there is none yet."""
+        return self._twins.objects.get(Key("", names.object_name(node)))
+
+    def snapshot(self, memory: Memory, power: Sequence[SourceReadings], facility: Facility, now_s: float) -> Snapshot:
+        """The cluster now, frozen.
+
+        Args:
+            memory: of the step before; nodes that it does not know are looked up in their NodeTwins.
+            power: readings of the sources over `nodes`, best first.
+            facility: measurements of the building.
+            now_s: s since the epoch.
+        """
+        nodes = self.nodes
+        unknown = [node.name for node in nodes if node.name not in memory.states]
+        stored = {name: state for name in unknown if (state := self._stored_state(name)) is not None}
+        return Snapshot(
+            now_s,
+            nodes,
+            self.ledger.performance_demand,
+            dict(self.ledger.blocking),
+            tuple(power),
+            self._effective_overrides(),
+            stored,
+            facility,
+        )
+
+    def take_replaced(self) -> frozenset[str]:
+        """Nodes that went since this was last asked; some may have come back as other machines of the same name."""
+        replaced = frozenset(self._gone)
+        self._gone.clear()
+        return replaced
+
+    def _stored_state(self, node: str) -> StoredState | None:
+        """What the NodeTwin of this very node says; one that an earlier node of that name left behind says nothing."""
+        twin, facts = self.twin_of(node), self.node(node)
+        if twin is None or facts is None:
+            return None
+        owners = twin.metadata.owner_references
+        return None if owners and all(owner.uid != facts.uid for owner in owners) else stored_state(twin)
+
+    def _effective_overrides(self) -> dict[str, Override]:
+        """One override a node: of several, the first by name."""
+        found: dict[str, Override] = {}
+        for facts in sorted(self._overrides.objects.values(), key=lambda facts: facts.override.name):
+            found.setdefault(facts.node, facts.override)
+        return found
+
+    # ---- changes
+
+    def _node_changed(self, key: Key, old: NodeFacts | None, new: NodeFacts | None) -> None:
+        if old is not None and (new is None or new.uid != old.uid):
+            self._gone.add(key.name)
+        self._control(key.name, new)
+        if old is None or new is None or (old.managed, old.eligible) != (new.managed, new.eligible):
+            self._wake()
+        elif (old.profile_label, old.draining_label) != (new.profile_label, new.draining_label):
+            for watcher in self.watchers:
+                watcher.labels_changed(key.name, new)
+
+    def _twin_changed(self, key: Key, _old: NodeTwin | None, new: NodeTwin | None) -> None:
+        for watcher in self.watchers:
+            watcher.twin_changed(key, new)
+
+    def _hardware_changed(self, _key: Key, old: HardwareFacts | None, new: HardwareFacts | None) -> None:
+        for facts in (old, new):
+            if facts is not None:
+                self._reported.pop(facts.node, None)
+        if new is not None:
+            self._reported[new.node] = new.reported
+        for node in {facts.node for facts in (old, new) if facts is not None}:
+            self._control(node, self.node(node))
+        self._wake()
+
+    def _pod_changed(self, key: Key, old: PodFacts | None, new: PodFacts | None) -> None:
+        if self.ledger.pod_changed(key, old, new):
+            self._wake()
+
+    def _profile_changed(self, _key: Key, old: ProfileEntry | None, new: ProfileEntry | None) -> None:
+        changed = False
+        if old is not None and (new is None or new.owner != old.owner):
+            changed = self.ledger.profile_changed(old.owner, None)
+        if new is not None:
+            changed |= self.ledger.profile_changed(new.owner, new.facts)
+        if changed:
+            self._wake()
+
+    def _override_changed(self, _key: Key, _old: OverrideFacts | None, _new: OverrideFacts | None) -> None:
+        self._wake()
+
+    def _control(self, name: str, facts: NodeFacts | None) -> None:
+        """Bring the node in scope up to date."""
+        old = self._controlled.pop(name, None)
+        if facts is not None and facts.managed:
+            self._controlled[name] = controlled_node(
+                name,
+                self._resolved(name, facts),
+                eligible=facts.eligible,
+                rack=facts.labels.get(names.RACK_LABEL) or None,
+                zone=facts.labels.get(names.COOLING_ZONE_LABEL) or None,
+            )
+        if self._controlled.get(name) != old:
+            self._ordered = None
+
+    def _resolved(self, name: str, facts: NodeFacts) -> ResolvedHardware:
+        """The node's hardware; the same object for nodes that are alike, so that steps work it out once."""
+        reported = self._reported.get(name)
+        keys = (*HARDWARE_KEYS, *self._settings.gpu_product_keys)
+        labels = {key: facts.labels[key] for key in keys if key in facts.labels}
+        alike = (reported, tuple(labels.items()), tuple(sorted(facts.offered.items())))
+        if alike not in self._interned:
+            self._interned[alike] = resolve(
+                reported,
+                labels,
+                facts.offered,
+                self._catalogue,
+                gpu_product_keys=self._settings.gpu_product_keys,
+            )
+        return self._interned[alike]
+
+
+def keep_node(node: Node, settings: OperatorSettings) -> NodeFacts | None:
+    """What the operator keeps of a Node; nothing of one that is being deleted."""
+    meta = node.metadata
+    if meta.deletion_timestamp is not None:
+        return None
+    labels = meta.labels
+    managed = settings.selector.matches(labels)
+    planned = managed and not node.spec.unschedulable and settings.reserved_label_key not in labels
+    return NodeFacts(
+        uid=meta.uid,
+        managed=managed,
+        eligible=planned,
+        profile_label=labels.get(settings.power_profile_label),
+        draining_label=labels.get(names.DRAINING_LABEL),
+        labels=labels,
+        offered=offered_devices(node),
+    )
+
+
+def keep_hardware(hardware: NodeHardware) -> HardwareFacts:
+    """What the operator keeps of a NodeHardware."""
+    return HardwareFacts(hardware.spec.node_name, reported_hardware(hardware))
+
+
+def keep_profile(profile: WorkloadProfile) -> ProfileEntry:
+    """What the operator keeps of a WorkloadProfile."""
+    return ProfileEntry(profile_owner(profile), profile_facts(profile))
+
+
+def keep_override(profile: NodePowerProfile) -> OverrideFacts | None:
+    """What the operator keeps of a NodePowerProfile: nothing unless an administrator marked it as an override.
+
+    Raises:
+        ValueError: a profile that this version does not know.
+        InvalidQuantityError: a cap out of range.
+    """
+    if profile.metadata.labels.get(names.OVERRIDE_LABEL) != "true":
+        return None
+    spec = profile.spec
+    cpu, gpu = spec.cpu, spec.gpu.power_cap if spec.gpu else None
+    override = Override(
+        f"nodepowerprofile/{profile.metadata.name}",
+        Profile(spec.profile),
+        _cap(cpu.package_power_cap_watts, cpu.package_power_cap_pct_of_max) if cpu else None,
+        _cap(gpu.cap_watts_per_gpu, gpu.cap_pct_of_max) if gpu else None,
+    )
+    return OverrideFacts(spec.node_name, override)
+
+
+def _cap(watts: float | None, percent: float | None) -> Cap | None:
+    if watts is None and percent is None:
+        return None
+    return Cap(100.0 if percent is None else percent, watts)
+
+
+def stored_state(twin: NodeTwin) -> StoredState:
+    """What a NodeTwin says of its node's state."""
+    spec = twin.spec
+    profile = Profile(spec.profile) if spec.profile in set(Profile) else None
+    draining = bool(spec.scheduling and spec.scheduling.draining)
+    return StoredState(profile, draining, _draining_since_s(twin) if draining else None)
+
+
+def _draining_since_s(twin: NodeTwin) -> float | None:
+    for condition in twin.status.conditions:
+        if condition.type == DRAINING_CONDITION and condition.status == ConditionStatus.TRUE:
+            try:
+                return parse_rfc3339(condition.last_transition_time)
+            except QuantityError:
+                return None
+    return None

@@ -1,0 +1,458 @@
+"""The operator's step as one pure function: a frozen snapshot of the cluster in, decisions as values out.
+
+``decide(snapshot, memory, settings)`` plans profiles by policy and overrides, sends each node through the drain guard,
+chooses its caps, judges its power and computes its twin. It reads no clock and changes nothing; the caller applies the
+decisions and keeps the memory for the next step. Source: spec, control loop, operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from joulie.domain.control_caps import UNCAPPED, CapTable, NodeCaps
+from joulie.domain.control_power import PowerChoice, PowerHistory, SourceReadings, choose_power
+from joulie.domain.cooling_stress import REFERENCE_AMBIENT_K, CoolingStressModel, linear_cooling_stress
+from joulie.domain.drain import (
+    ActiveEco,
+    ActivePerformance,
+    DrainingPerformance,
+    DrainSettings,
+    GuardDecision,
+    NodeState,
+    SchedulableClass,
+    guard,
+    restored,
+)
+from joulie.domain.hardware.resolve import ResolvedHardware
+from joulie.domain.policy import DEFAULT_CAPS, Cap, ClusterSnapshot, Policy, PolicyNode, Profile, ProfileCaps
+from joulie.domain.twin import DEFAULT_RACK_CAPACITY_W, FleetReadings, FleetTwin, hardware_density, twin_fleet
+from joulie.domain.units import FloatArray, non_negative, positive
+
+
+@dataclass(frozen=True)
+class ControlSettings:
+    """What an administrator decided once.
+
+    Attributes:
+        drain: settings of the drain guard.
+        caps: caps by profile.
+        absolute_gpu_caps: whether GPU percentages are written as watts where the device's range is known.
+        stale_after_s: age from which a power sample is stale, s.
+        trend_window_s: how far back the power trend looks, s.
+        rack_capacity_w: power capacity by rack, W.
+        default_capacity_w: capacity of every other rack, and of the cluster for nodes without one, W.
+    """
+
+    drain: DrainSettings = field(default_factory=DrainSettings)
+    caps: Mapping[Profile, ProfileCaps] = field(default_factory=lambda: DEFAULT_CAPS)
+    absolute_gpu_caps: bool = False
+    stale_after_s: float = 120.0
+    trend_window_s: float = 300.0
+    rack_capacity_w: Mapping[str, float] = field(default_factory=dict)
+    default_capacity_w: float = DEFAULT_RACK_CAPACITY_W
+
+    def __post_init__(self) -> None:
+        non_negative("stale_after_s", self.stale_after_s)
+        positive("trend_window_s", self.trend_window_s)
+
+
+class IncompletePlanError(ValueError):
+    """A policy that has no profile for some nodes, against its contract."""
+
+    def __init__(self, policy: str, nodes: Sequence[str]) -> None:
+        shown = ", ".join(nodes[:5])
+        super().__init__(f"policy {policy!r} has no profile for {len(nodes)} nodes, {shown} among them")
+
+
+class ControlledNode(NamedTuple):
+    """A node in the operator's scope, as decisions see it; made once a change of the node, kept between steps."""
+
+    name: str
+    eligible: bool
+    """Whether it is planned. A node in scope that is not (reserved, cordoned) is at full power, without caps."""
+    hardware: ResolvedHardware
+    planned: PolicyNode
+    limits: tuple[float, float, float, float]
+    """CPU TDP (W), GPU TDP (W), cores, GPUs."""
+    limits_known: bool
+    rack: str | None
+    zone: str | None
+
+
+def controlled_node(
+    name: str,
+    hardware: ResolvedHardware,
+    *,
+    eligible: bool = True,
+    rack: str | None = None,
+    zone: str | None = None,
+) -> ControlledNode:
+    """A node with what follows from its hardware worked out."""
+    gpus = 0 if hardware.gpu is None else hardware.gpu.count
+    density = float(hardware_density(hardware.cpu.cores, gpus))
+    return ControlledNode(
+        name,
+        eligible,
+        hardware,
+        PolicyNode(name, hardware.family, density),
+        hardware.limits or (0.0, 0.0, hardware.cpu.cores, gpus),
+        hardware.limits is not None,
+        rack,
+        zone,
+    )
+
+
+@dataclass(frozen=True)
+class Override:
+    """An administrator's pin of one node: it goes before the policy, never before the drain guard.
+
+    Attributes:
+        name: of the object that says so.
+        profile: the profile to plan.
+        cpu: cap of one CPU package under that profile; None for the profile's usual one.
+        gpu: cap of one GPU under that profile; None for the profile's usual one.
+    """
+
+    name: str
+    profile: Profile
+    cpu: Cap | None = None
+    gpu: Cap | None = None
+
+
+class StoredState(NamedTuple):
+    """What a NodeTwin says of its node's state; how a restarted operator knows where it was."""
+
+    profile: Profile | None
+    draining: bool
+    draining_since_s: float | None
+
+
+@dataclass(frozen=True)
+class Facility:
+    """Fresh measurements of the building; what is not known is left out.
+
+    Attributes:
+        ambient_k: temperature of the air, K.
+        zone_ambient_k: by cooling zone, K, which goes before it.
+        rack_power_w: measured power by rack, W, which goes before the sum over nodes.
+        pue: measured PUE.
+    """
+
+    ambient_k: float | None = None
+    zone_ambient_k: Mapping[str, float] = field(default_factory=dict)
+    rack_power_w: Mapping[str, float] = field(default_factory=dict)
+    pue: float | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The cluster at one moment.
+
+    Attributes:
+        now_s: time, s since the epoch.
+        nodes: all nodes in scope, planned or not, since racks are summed over them.
+        performance_demand: weighted count of performance pods, pending and running.
+        blocking: pods that hold up a drain, by node; a node without any may be left out.
+        power: what the sources say, best first, in the order of `nodes`.
+        overrides: by node.
+        stored: states of nodes that memory does not know, from their NodeTwins.
+        facility: measurements of the building.
+    """
+
+    now_s: float
+    nodes: tuple[ControlledNode, ...]
+    performance_demand: int = 0
+    blocking: Mapping[str, int] = field(default_factory=dict)
+    power: tuple[SourceReadings, ...] = ()
+    overrides: Mapping[str, Override] = field(default_factory=dict)
+    stored: Mapping[str, StoredState] = field(default_factory=dict)
+    facility: Facility = field(default_factory=Facility)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What one step hands to the next.
+
+    Attributes:
+        states: where each node is.
+        timed_out: nodes whose drain has been reported as too long.
+        history: recent power.
+    """
+
+    states: Mapping[str, NodeState] = field(default_factory=dict)
+    timed_out: frozenset[str] = frozenset()
+    history: PowerHistory = field(default_factory=PowerHistory)
+
+    def published(self, before: Memory, failed: frozenset[str], now_s: float) -> Memory:
+        """This memory once its decision was written, which may have taken a while.
+
+        A node that could not be written is where it was before. One that was just closed is quiet from now on at the
+        earliest: until the word was out, a performance pod could still be sent to it.
+
+        Args:
+            before: memory of the step before.
+            failed: nodes that could not be written.
+            now_s: when all was written, s since the epoch.
+        """
+        states = dict(self.states)
+        for name in failed & states.keys():
+            states.pop(name)
+            if name in before.states:
+                states[name] = before.states[name]
+        for name, state in states.items():
+            if isinstance(state, DrainingPerformance) and not isinstance(before.states.get(name), DrainingPerformance):
+                states[name] = state.closed(now_s)
+        return replace(self, states=states)
+
+    def without(self, nodes: frozenset[str]) -> Memory:
+        """This memory with some nodes forgotten: other machines may have taken their names."""
+        if not nodes & self.states.keys():
+            return self
+        states = {name: state for name, state in self.states.items() if name not in nodes}
+        return Memory(states, self.timed_out - nodes, self.history.without(nodes))
+
+
+class NodeDecision(NamedTuple):
+    """What is to be published for one node. Its scores and power are in the decision's arrays, at its own index."""
+
+    node: ControlledNode
+    guarded: GuardDecision
+    caps: NodeCaps
+    policy: str
+    """The policy or override that this comes from; empty where the node is not planned."""
+    blocking: int
+
+    @property
+    def state(self) -> NodeState:
+        """Where the node is."""
+        return self.guarded.state
+
+    @property
+    def draining(self) -> bool:
+        """Whether the drain guard holds."""
+        return self.guarded.schedulable is SchedulableClass.DRAINING
+
+    @property
+    def label(self) -> Profile | None:
+        """Value of the node's power-profile label; None where it must have none."""
+        return self.guarded.profile if self.node.eligible else None
+
+
+class TransitionResult(StrEnum):
+    """What became of a transition, as the metric names it."""
+
+    APPLIED = "applied"
+    DEFERRED = "deferred"
+    """Held back by the drain guard."""
+
+
+class Transition(NamedTuple):
+    """A change of a node's state, or one that was held back."""
+
+    node: str
+    from_state: str
+    to_state: str
+    result: TransitionResult
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """One step's decisions. Arrays are in the order of `nodes`.
+
+    Attributes:
+        now_s: time of the snapshot, s since the epoch.
+        nodes: what to publish.
+        twin: scores; NaN where a node has none.
+        power: the measurement behind them.
+        transitions: what changed, or was held back.
+        memory: for the next step.
+        next_due_s: when a state changes by the passing of time alone, s since the epoch; None if never.
+    """
+
+    now_s: float
+    nodes: tuple[NodeDecision, ...]
+    twin: FleetTwin
+    power: PowerChoice
+    transitions: tuple[Transition, ...]
+    memory: Memory
+    next_due_s: float | None
+
+
+def decide(
+    snapshot: Snapshot,
+    memory: Memory,
+    settings: ControlSettings,
+    policy: Policy,
+    cooling: CoolingStressModel = linear_cooling_stress,
+) -> Decision:
+    """One step of the operator.
+
+    Args:
+        snapshot: the cluster now.
+        memory: of the step before; an empty one after a start.
+        settings: fixed settings.
+        policy: which nodes run at full power.
+        cooling: cooling stress of nodes.
+
+    Raises:
+        InvalidQuantityError: a quantity is NaN or out of range.
+    """
+    nodes = _decide_nodes(snapshot, memory, settings, policy)
+    names = tuple(decision.node.name for decision in nodes)
+    power = choose_power(snapshot.power, len(nodes), snapshot.now_s, settings.stale_after_s)
+    history = memory.history.extended(names, power)
+    twin = _twins(snapshot, nodes, power, history, settings, cooling)
+    timed_out = frozenset(decision.node.name for decision in nodes if decision.guarded.timed_out)
+    return Decision(
+        snapshot.now_s,
+        nodes,
+        twin,
+        power,
+        tuple(_transitions(nodes, snapshot, memory)),
+        Memory({decision.node.name: decision.state for decision in nodes}, timed_out, history),
+        _next_due_s(nodes, snapshot.now_s, settings.drain),
+    )
+
+
+def _decide_nodes(
+    snapshot: Snapshot, memory: Memory, settings: ControlSettings, policy: Policy
+) -> tuple[NodeDecision, ...]:
+    eligible = tuple(node.planned for node in snapshot.nodes if node.eligible)
+    plan = policy.plan(ClusterSnapshot(eligible, snapshot.performance_demand, snapshot.now_s))
+    forgotten = [node.name for node in eligible if node.name not in plan.profiles]
+    if forgotten:
+        raise IncompletePlanError(plan.policy, forgotten)
+    usual_caps = CapTable(settings.caps, absolute_gpu_caps=settings.absolute_gpu_caps)
+    decisions: list[NodeDecision] = []
+    for node in snapshot.nodes:
+        name = node.name
+        blocking = snapshot.blocking.get(name, 0)
+        if not node.eligible:
+            released = GuardDecision(ActivePerformance(), Profile.PERFORMANCE, SchedulableClass.PERFORMANCE)
+            decisions.append(NodeDecision(node, released, UNCAPPED, "", blocking))
+            continue
+        state = _state_before(name, snapshot, memory)
+        override = snapshot.overrides.get(name)
+        planned = plan.profiles[name] if override is None else override.profile
+        guarded = guard(state, planned, blocking, snapshot.now_s, settings.drain)
+        # While a drain holds, the profile is not yet the planned one, and neither are the caps.
+        if override is not None and guarded.profile is override.profile:
+            caps = usual_caps.overridden(node.hardware, override.profile, override.cpu, override.gpu)
+        else:
+            caps = usual_caps.of(node.hardware, guarded.profile)
+        decisions.append(
+            NodeDecision(node, guarded, caps, plan.policy if override is None else override.name, blocking)
+        )
+    return tuple(decisions)
+
+
+def _state_before(name: str, snapshot: Snapshot, memory: Memory) -> NodeState:
+    """Where the node was: from memory, else from its NodeTwin; a new node is at full power."""
+    known = memory.states.get(name)
+    if known is not None:
+        return known
+    stored = snapshot.stored.get(name)
+    if stored is None:
+        return ActivePerformance()
+    return restored(stored.profile, stored.draining, stored.draining_since_s, snapshot.now_s)
+
+
+def _twins(
+    snapshot: Snapshot,
+    nodes: Sequence[NodeDecision],
+    power: PowerChoice,
+    history: PowerHistory,
+    settings: ControlSettings,
+    cooling: CoolingStressModel,
+) -> FleetTwin:
+    now_s = snapshot.now_s
+    controlled = [decision.node for decision in nodes]
+    limits = np.array([node.limits for node in controlled], dtype=np.float64).reshape(-1, 4)
+    percents = np.array([decision.caps[2:] for decision in nodes], dtype=np.float64).reshape(-1, 2)
+    racks = sorted({node.rack for node in controlled if node.rack is not None})
+    index: dict[str | None, int] = {rack: position for position, rack in enumerate(racks)}
+    rack = np.array([index.get(node.rack, -1) for node in controlled], dtype=np.int64)
+    zones = [node.zone for node in controlled]
+    ambient_k = _ambient_k(zones, snapshot.facility)
+    readings = FleetReadings(
+        cpu_tdp_w=limits[:, 0],
+        gpu_tdp_w=limits[:, 1],
+        cores=limits[:, 2],
+        gpus=limits[:, 3],
+        hardware_known=np.array([node.limits_known for node in controlled], dtype=np.bool_),
+        measured_w=power.power_w,
+        power_known=power.known,
+        cpu_cap_percent=percents[:, 0],
+        gpu_cap_percent=percents[:, 1],
+        ambient_k=np.where(np.isnan(ambient_k), REFERENCE_AMBIENT_K, ambient_k),
+        ambient_known=~np.isnan(ambient_k),
+        zones=zones,
+        rack=rack,
+        rack_capacity_w=np.array([settings.rack_capacity_w.get(name, settings.default_capacity_w) for name in racks]),
+        cluster_capacity_w=settings.default_capacity_w,
+        rack_power_w=np.array([snapshot.facility.rack_power_w.get(name, np.nan) for name in racks]),
+        sample_time_s=history.time_s,
+        sample_power_w=history.power_w,
+        sample_valid=history.recent(now_s, settings.trend_window_s),
+    )
+    return twin_fleet(readings, cooling=cooling, facility_pue=snapshot.facility.pue)
+
+
+def _ambient_k(zones: Sequence[str | None], facility: Facility) -> FloatArray:
+    """Air temperature of each node, K: its zone's, else the building's, else NaN."""
+    everywhere_k = np.nan if facility.ambient_k is None else facility.ambient_k
+    by_zone_k = facility.zone_ambient_k
+    return np.array([by_zone_k.get(zone or "", everywhere_k) for zone in zones], dtype=np.float64)
+
+
+def _transitions(nodes: Sequence[NodeDecision], snapshot: Snapshot, memory: Memory) -> list[Transition]:
+    found: list[Transition] = []
+    for decision in nodes:
+        name, after = decision.node.name, decision.state
+        known = memory.states.get(name)
+        before = _state_before(name, snapshot, memory) if known is None else known
+        if type(before) is not type(after):
+            found.append(_applied(decision, before))
+            # Nothing drains that was not planned eco before, so this is the first look at what holds it up.
+            if decision.draining and decision.blocking > 0:
+                found.append(_deferred(decision, f"{decision.blocking} pods need full power"))
+        elif decision.guarded.timed_out and name not in memory.timed_out:
+            found.append(_deferred(decision, f"drain timed out: {decision.blocking} pods still need full power"))
+    return found
+
+
+def _applied(decision: NodeDecision, before: NodeState) -> Transition:
+    match decision.state:
+        case ActiveEco():
+            reason = "forced by the drain timeout" if decision.guarded.forced else "nothing on it needs full power"
+        case DrainingPerformance():
+            reason = f"eco planned by {decision.policy}"
+        case ActivePerformance():
+            reason = f"performance planned by {decision.policy}" if decision.node.eligible else "no longer planned"
+    return Transition(
+        decision.node.name, type(before).__name__, type(decision.state).__name__, TransitionResult.APPLIED, reason
+    )
+
+
+def _deferred(decision: NodeDecision, reason: str) -> Transition:
+    return Transition(
+        decision.node.name, DrainingPerformance.__name__, ActiveEco.__name__, TransitionResult.DEFERRED, reason
+    )
+
+
+def _next_due_s(nodes: Sequence[NodeDecision], now_s: float, drain: DrainSettings) -> float | None:
+    due_s: list[float] = []
+    for decision in nodes:
+        state = decision.state
+        if isinstance(state, DrainingPerformance):
+            if state.quiet_since_s is not None:
+                due_s.append(state.quiet_since_s + drain.settling_s)
+            if drain.timeout_s is not None:
+                due_s.append(state.since_s + drain.timeout_s)
+    return min((moment for moment in due_s if moment > now_s), default=None)

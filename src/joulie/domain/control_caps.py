@@ -1,0 +1,70 @@
+"""The caps of a node: what its profile asks for, and what its devices make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from joulie.domain.hardware import CapRange
+from joulie.domain.hardware.resolve import ResolvedHardware
+from joulie.domain.policy import Cap, Profile, ProfileCaps
+
+
+class NodeCaps(NamedTuple):
+    """The caps of one node, and what they come to on its devices."""
+
+    cpu: Cap | None
+    """Of one package; None uncapped."""
+    gpu: Cap | None
+    """Of one GPU; None uncapped, or no GPU."""
+    cpu_percent: float
+    """In force, percent of the TDP, after clamping to what the device accepts."""
+    gpu_percent: float
+
+
+UNCAPPED = NodeCaps(None, None, 100.0, 100.0)
+
+
+class CapTable:
+    """Caps by profile and hardware; worked out once for all nodes that share an object of hardware.
+
+    Args:
+        by_profile: caps that each profile asks for.
+        absolute_gpu_caps: whether GPU percentages are stated as watts where the device's range is known.
+    """
+
+    def __init__(self, by_profile: Mapping[Profile, ProfileCaps], *, absolute_gpu_caps: bool = False) -> None:
+        self._by_profile = by_profile
+        self._absolute_gpu_caps = absolute_gpu_caps
+        # By identity, which is safe as long as the snapshot holds the hardware: its hash costs more than the caps.
+        self._known: dict[tuple[Profile, int], NodeCaps] = {}
+
+    def of(self, hardware: ResolvedHardware, profile: Profile) -> NodeCaps:
+        """The usual caps of a profile."""
+        key = (profile, id(hardware))
+        if key not in self._known:
+            self._known[key] = self._caps(hardware, profile, None, None)
+        return self._known[key]
+
+    def overridden(self, hardware: ResolvedHardware, profile: Profile, cpu: Cap | None, gpu: Cap | None) -> NodeCaps:
+        """The caps of a profile, but `cpu` for a package and `gpu` for a GPU where they are given."""
+        return self._caps(hardware, profile, cpu, gpu)
+
+    def _caps(self, hardware: ResolvedHardware, profile: Profile, cpu: Cap | None, gpu: Cap | None) -> NodeCaps:
+        usual = self._by_profile[profile]
+        cpu_cap = cpu or usual.cpu
+        cpu_percent = _in_force_percent(cpu_cap, hardware.cpu.cap_range)
+        if hardware.gpu is None:
+            return NodeCaps(cpu_cap, None, cpu_percent, 100.0)
+        limits = hardware.gpu.cap_range
+        gpu_cap = gpu or usual.gpu_cap(hardware.gpu.model)
+        if self._absolute_gpu_caps and limits is not None:
+            gpu_cap = Cap(gpu_cap.percent, gpu_cap.for_device(limits))
+        return NodeCaps(cpu_cap, gpu_cap, cpu_percent, _in_force_percent(gpu_cap, limits))
+
+
+def _in_force_percent(cap: Cap, limits: CapRange | None) -> float:
+    """What a cap comes to, percent of 100 %: the device clamps it, and a limit above 100 % caps nothing."""
+    if limits is None:
+        return 100.0 if cap.watts is not None else cap.percent
+    return min(100.0, cap.for_device(limits) / limits.base_w * 100.0)

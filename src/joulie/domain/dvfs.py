@@ -1,0 +1,138 @@
+"""Power limits by frequency, for CPUs whose power cannot be limited directly: a feedback controller as a pure step.
+
+The controller raises and lowers a throttle, 0 % (the highest frequency) to 100 % (the floor), until the smoothed power
+of the packages stays near the cap. Hysteresis, a trip count and a cooldown keep it from oscillating.
+Source: spec, control loop, agent; the settings are those of the public configuration reference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from joulie.domain.quantities import InvalidQuantityError, finite_number, positive_number
+
+_FULL_PERCENT = 100.0
+
+
+@dataclass(frozen=True)
+class DvfsSettings:
+    """How the controller reacts.
+
+    Attributes:
+        ema_alpha: weight of the newest sample in the smoothed power, 0 (exclusive) to 1.
+        high_margin_w: power above the cap that is still tolerated, W.
+        low_margin_w: power below the cap at which there is room for more, W.
+        trip_count: samples in a row outside the margins before anything is done.
+        step_pct: change of the throttle at a time, percent.
+        cooldown_s: pause after a change, s.
+        min_frequency_hz: the throttle never asks for less, Hz.
+    """
+
+    ema_alpha: float = 0.3
+    high_margin_w: float = 10.0
+    low_margin_w: float = 15.0
+    trip_count: int = 2
+    step_pct: float = 10.0
+    cooldown_s: float = 20.0
+    min_frequency_hz: float = 1.5e9
+
+    def __post_init__(self) -> None:
+        finite_number("ema_alpha", positive_number("ema_alpha", self.ema_alpha), maximum=1.0)
+        finite_number("high_margin_w", self.high_margin_w, minimum=0.0)
+        finite_number("low_margin_w", self.low_margin_w, minimum=0.0)
+        if self.trip_count < 1:
+            raise InvalidQuantityError("trip_count", f"must be at least 1, got {self.trip_count}")
+        finite_number("step_pct", positive_number("step_pct", self.step_pct), maximum=_FULL_PERCENT)
+        finite_number("cooldown_s", self.cooldown_s, minimum=0.0)
+        positive_number("min_frequency_hz", self.min_frequency_hz)
+
+
+class DvfsAction(StrEnum):
+    """What a step did, as `joulie_dvfs_actions_total` counts it."""
+
+    UP = "throttle_up"
+    DOWN = "throttle_down"
+
+
+@dataclass(frozen=True)
+class DvfsState:
+    """What the controller remembers between samples.
+
+    Attributes:
+        throttle_pct: throttle in force, 0 to 100 %.
+        ema_w: smoothed power, W; None before the first sample.
+        above: samples in a row above the upper margin.
+        below: samples in a row below the lower margin.
+        acted_at_s: time of the last change, s; None before the first.
+        action: what the last step did.
+    """
+
+    throttle_pct: float = 0.0
+    ema_w: float | None = None
+    above: int = 0
+    below: int = 0
+    acted_at_s: float | None = None
+    action: DvfsAction | None = None
+
+
+def step(state: DvfsState, power_w: float | None, cap_w: float, now_s: float, settings: DvfsSettings) -> DvfsState:
+    """The controller's state after one more sample of power.
+
+    Args:
+        state: the state before.
+        power_w: power of all packages, W; None where it could not be read, which changes nothing.
+        cap_w: cap of all packages, W.
+        now_s: time on a monotonic clock, s.
+        settings: margins and damping.
+
+    Raises:
+        InvalidQuantityError: a power that is negative or NaN, or a cap that is not positive.
+    """
+    positive_number("cap_w", cap_w)
+    if power_w is None:
+        return replace(state, action=None)
+    finite_number("power_w", power_w, minimum=0.0)
+    last_w = power_w if state.ema_w is None else state.ema_w
+    ema_w = settings.ema_alpha * power_w + (1.0 - settings.ema_alpha) * last_w
+    above = state.above + 1 if ema_w > cap_w + settings.high_margin_w else 0
+    below = state.below + 1 if ema_w < cap_w - settings.low_margin_w else 0
+    seen = DvfsState(state.throttle_pct, ema_w, above, below, state.acted_at_s)
+    if state.acted_at_s is not None and now_s - state.acted_at_s < settings.cooldown_s:
+        return seen
+    if above >= settings.trip_count and state.throttle_pct < _FULL_PERCENT:
+        throttle_pct = min(_FULL_PERCENT, state.throttle_pct + settings.step_pct)
+        return DvfsState(throttle_pct, ema_w, acted_at_s=now_s, action=DvfsAction.UP)
+    if below >= settings.trip_count and state.throttle_pct > 0.0:
+        throttle_pct = max(0.0, state.throttle_pct - settings.step_pct)
+        return DvfsState(throttle_pct, ema_w, acted_at_s=now_s, action=DvfsAction.DOWN)
+    return seen
+
+
+def open_loop_throttle_pct(cap_percent: float) -> float:
+    """Throttle for a cap in percent where power cannot be measured: the same share of the frequency span is taken off.
+
+    Args:
+        cap_percent: cap in percent of the base, 0 (exclusive) to 100.
+    """
+    return _FULL_PERCENT - finite_number("cap_percent", cap_percent, minimum=0.0, maximum=_FULL_PERCENT)
+
+
+def frequency_limit_hz(throttle_pct: float, min_hz: float, max_hz: float, floor_hz: float) -> float:
+    """Upper frequency limit of a throttle: a share of the hardware's span, never below the floor, Hz.
+
+    Args:
+        throttle_pct: 0 (the hardware's maximum) to 100 (its minimum, or the floor).
+        min_hz: lowest frequency of the hardware, Hz.
+        max_hz: highest frequency of the hardware, Hz.
+        floor_hz: least limit that is ever set, Hz; a floor above the hardware's maximum means the maximum.
+    """
+    share = finite_number("throttle_pct", throttle_pct, minimum=0.0, maximum=_FULL_PERCENT) / _FULL_PERCENT
+    return max(max_hz - (max_hz - min_hz) * share, min(floor_hz, max_hz))
+
+
+def throttle_of_limit_pct(limit_hz: float, min_hz: float, max_hz: float) -> float:
+    """The throttle that a limit in force amounts to: how a restarted agent knows where it was, percent."""
+    if max_hz <= min_hz:
+        return 0.0
+    return min(max((max_hz - limit_hz) / (max_hz - min_hz), 0.0), 1.0) * _FULL_PERCENT

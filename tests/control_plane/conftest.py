@@ -1,0 +1,60 @@
+"""Real control planes for the tests of this folder; their programs are built where they are missing, never skipped."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from joulie.adapters.control_plane import Binaries, LocalControlPlane, obtain
+
+StartControlPlane = Callable[..., LocalControlPlane]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep these tests on one xdist worker (--dist loadgroup): one shared control plane, 600 MB, instead of many."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("control_plane"))
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+@pytest.fixture(scope="session")
+def control_plane_binaries(request: pytest.FixtureRequest) -> Binaries:
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        return obtain(_tell)
+
+
+@pytest.fixture(scope="session")
+def control_plane(
+    control_plane_binaries: Binaries, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalControlPlane]:
+    """The control plane that the tests of a session (of a worker, with xdist) share.
+
+    Use namespaces and node names of your own, remove your nodes, and stop nothing.
+    """
+    logs = tmp_path_factory.mktemp("control-plane")
+    with LocalControlPlane(binaries=control_plane_binaries, log_folder=logs, audit=True) as plane:
+        yield plane
+
+
+@pytest.fixture
+def start_control_plane(control_plane_binaries: Binaries, tmp_path: Path) -> Iterator[StartControlPlane]:
+    """Start control planes of the test's own, with LocalControlPlane's options; they end with the test."""
+    started: list[LocalControlPlane] = []
+
+    def start(**options: Any) -> LocalControlPlane:
+        logs = tmp_path / f"plane-{len(started)}"
+        plane = LocalControlPlane(binaries=control_plane_binaries, **{"log_folder": logs, **options})
+        started.append(plane)
+        plane.start()
+        return plane
+
+    yield start
+    for plane in reversed(started):
+        plane.close()

@@ -1,0 +1,581 @@
+"""The Helm chart: what it renders, whom it allows what, which values it refuses; a real API server takes it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from joulie.adapters.control_plane import Binaries, LocalControlPlane, wait_for
+from joulie.apps.agent.settings import AgentSettings
+from joulie.apps.cleanup.main import CleanupSettings
+from joulie.apps.extender.settings import ExtenderSettings
+from joulie.apps.operator.main import LEASE_NAME
+from joulie.apps.operator.settings import OperatorSettings
+from joulie.apps.program.settings import all_settings
+from joulie.apps.simulator.settings import SimulatorSettings
+
+pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
+
+CHART = Path(__file__).parents[2] / "deploy" / "helm" / "joulie"
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+NAMESPACE = "joulie-system"
+PROGRAMS = ("operator", "agent", "agent-pool", "extender", "simulator", "cleanup")
+
+EVERYTHING: dict[str, Any] = {
+    "agentPool": {"enabled": True, "replicas": 2, "useSimulator": True},
+    "simulator": {"enabled": True, "traceConfigMap": "jobs"},
+    "scheduler": {"enabled": True, "clientCertificateSecretName": "client"},
+    "steering": {"mode": "both"},
+    "extender": {"tls": {"enabled": True, "secretName": "certificate", "clientCertificates": True}},
+    "serviceMonitor": {"enabled": True},
+    "networkPolicy": {"enabled": True},
+    "hardwareCatalogue": "cpus: []",
+}
+"""All switches on."""
+
+Document = dict[str, Any]
+Render = Callable[..., list[Document]]
+
+
+class RefusedError(AssertionError):
+    """Helm refused the values; the message is its own."""
+
+
+@pytest.fixture(scope="module")
+def rendered_text(control_plane_binaries: Binaries) -> Callable[..., str]:
+    def render(values: Mapping[str, Any] | None = None, *arguments: str) -> str:
+        command = [control_plane_binaries["helm"], "template", "joulie", CHART, "-n", NAMESPACE, "-f", "-", *arguments]
+        ended = subprocess.run(command, input=json.dumps(values or {}), capture_output=True, text=True, check=False)
+        if ended.returncode:
+            raise RefusedError(ended.stderr)
+        return ended.stdout
+
+    return render
+
+
+@pytest.fixture(scope="module")
+def render(rendered_text: Callable[..., str]) -> Render:
+    def render(values: Mapping[str, Any] | None = None, *arguments: str) -> list[Document]:
+        text = rendered_text(values, *arguments)
+        return [document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if document]
+
+    return render
+
+
+def merged(values: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """The values with one of them set."""
+    changed = copy.deepcopy(dict(values))
+    inner = changed
+    for key in path[:-1]:
+        inner = inner.setdefault(key, {})
+    inner[path[-1]] = value
+    return changed
+
+
+def of_kind(documents: list[Document], *kinds: str) -> dict[str, Document]:
+    """Documents of these kinds by the component that they belong to."""
+    return {item["metadata"]["name"].removeprefix("joulie-"): item for item in documents if item["kind"] in kinds}
+
+
+def workloads(documents: list[Document]) -> dict[str, Document]:
+    """Pod specs by component."""
+    found = of_kind(documents, "Deployment", "DaemonSet", "StatefulSet", "Job")
+    return {name: item["spec"]["template"]["spec"] for name, item in found.items()}
+
+
+def environment(spec: Document) -> dict[str, str]:
+    (container,) = spec["containers"]
+    return {item["name"]: item.get("value", "") for item in container.get("env", ())}
+
+
+# ---- rendering
+
+
+def test_lint(control_plane_binaries: Binaries, tmp_path: Path) -> None:
+    values = tmp_path / "values.json"
+    for content in ({}, EVERYTHING):
+        values.write_text(json.dumps(content), encoding="utf-8")
+        subprocess.run([control_plane_binaries["helm"], "lint", "--strict", CHART, "-f", values], check=True)
+
+
+def test_what_is_installed_by_default(render: Render) -> None:
+    assert sorted(workloads(render())) == ["agent", "cleanup", "extender", "operator"]
+    assert sorted(workloads(render(EVERYTHING))) == sorted([*PROGRAMS, "scheduler"])
+
+
+OTHER_VALUES: dict[tuple[str, ...], Any] = {
+    ("image", "digest"): "sha256:" + "0" * 64,
+    ("image", "pullPolicy"): "Always",
+    ("imagePullSecrets",): [{"name": "pull"}],
+    ("log", "level"): "debug",
+    ("log", "format"): "text",
+    ("steering", "mode"): "extender",
+    ("steering", "admission", "apiVersion"): "v1beta1",
+    ("extender", "tls", "enabled"): None,
+    ("extender", "service", "type"): "NodePort",
+    ("agent", "stateDir"): "/srv/joulie",
+    ("scheduler", "image", "pullPolicy"): "Always",
+    ("scheduler", "extenderTimeout"): "2s",
+    ("serviceMonitor", "interval"): "1m",
+    ("networkPolicy", "metricsFrom"): [{"namespaceSelector": {}}],
+    ("simulator", "enabled"): None,
+}
+"""Where any other value of the same type would not do; None: tested elsewhere, since others depend on it."""
+
+
+def leaves(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict) and value and key not in {"requests", "limits", "nodeSelector"}:
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def another(path: tuple[str, ...], value: Any) -> Any:
+    """A different value that the schema allows."""
+    if path in OTHER_VALUES:
+        return OTHER_VALUES[path]
+    match value:
+        case bool():
+            return not value
+        case int():
+            return value + 1
+        case list():
+            return [*value, {"key": "k"}] if path[-1] == "tolerations" else [*value, "other"]
+        case dict():
+            keys = {"settings": "SOME_SETTING", "affinity": "nodeAffinity", "requests": "cpu", "limits": "cpu"}
+            return {**value, keys.get(path[-1], "example.com/key"): {} if path[-1] == "affinity" else "7"}
+        case _:
+            return "other"
+
+
+@pytest.mark.parametrize("path", [path for path, _ in leaves(VALUES)], ids=".".join)
+def test_every_value_has_an_effect(rendered_text: Callable[..., str], everything: str, path: tuple[str, ...]) -> None:
+    given: Any = EVERYTHING
+    default: Any = VALUES
+    for key in path:
+        given = given.get(key) if isinstance(given, dict) else None
+        default = default[key]
+    changed = another(path, default if given is None else given)
+    if changed is not None:
+        assert rendered_text(merged(EVERYTHING, path, changed)) != everything
+
+
+@pytest.fixture(scope="module")
+def everything(rendered_text: Callable[..., str]) -> str:
+    return rendered_text(EVERYTHING)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"operater": {}}, "additional properties 'operater' not allowed"),
+        ({"operator": {"replicas": 0}}, "minimum: got 0, want 1"),
+        ({"operator": {"settings": {"policyType": "x"}}}, "does not match pattern"),
+        ({"operator": {"settings": {"METRICS_ADDR": ":1"}}}, "invalid propertyName 'METRICS_ADDR'"),
+        ({"steering": {"mode": "webhook"}}, "value must be one of 'extender', 'admission', 'both'"),
+        ({"extender": {"tls": {"enabled": True}}}, "/extender/tls/secretName"),
+        ({"extender": {"tls": {"clientCertificates": True}}}, "/extender/tls/clientCertificates"),
+        ({"extender": {"port": 70000}}, "maximum"),
+        ({"image": {"digest": "latest"}}, "does not match pattern"),
+        ({"agent": {"stateDir": "var"}}, "does not match pattern"),
+        ({"log": {"level": "loud"}}, "value must be one of"),
+        ({"scheduler": {"enabled": True}, "steering": {"mode": "admission"}}, "scheduler.enabled needs the extender"),
+        ({"agentPool": {"enabled": True, "useSimulator": True}}, "agentPool.useSimulator needs simulator.enabled"),
+    ],
+    ids=lambda item: json.dumps(item) if isinstance(item, dict) else "",
+)
+def test_wrong_values_are_refused(render: Render, values: dict[str, Any], reason: str) -> None:
+    with pytest.raises(RefusedError) as refusal:
+        render(values)
+    assert reason in str(refusal.value)
+
+
+def test_crds_stay_unless_told_otherwise(render: Render) -> None:
+    kinds = of_kind(render(), "CustomResourceDefinition")
+    assert len(kinds) == 5
+    assert all(item["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"} for item in kinds.values())
+    dropped = of_kind(render({"crds": {"keep": False}}), "CustomResourceDefinition")
+    assert not any("annotations" in item["metadata"] for item in dropped.values())
+    assert of_kind(render({"crds": {"install": False}}), "CustomResourceDefinition") == {}
+
+
+def test_settings_keep_their_digits_and_types(render: Render) -> None:
+    settings = {
+        "QUEUE_HP_MAX": 1000000,
+        "STATIC_HP_FRAC": 0.25,
+        "LEADER_ELECT": False,
+        "GPU_MODEL_CAPS_JSON": {"a": {"maxCapWatts": 300}},
+    }
+    given = environment(workloads(render({"operator": {"settings": settings}}))["operator"])
+    assert {name: given[name] for name in settings} == {
+        "QUEUE_HP_MAX": "1000000",
+        "STATIC_HP_FRAC": "0.25",
+        "LEADER_ELECT": "false",
+        "GPU_MODEL_CAPS_JSON": '{"a":{"maxCapWatts":300}}',
+    }
+
+
+def test_programs_know_every_variable_that_the_chart_sets(render: Render) -> None:
+    settings = {
+        "operator": OperatorSettings,
+        "agent": AgentSettings,
+        "agent-pool": AgentSettings,
+        "extender": ExtenderSettings,
+        "simulator": SimulatorSettings,
+        "cleanup": CleanupSettings,
+    }
+    # Read by the container runtime, and by the agent for the number of its shard.
+    others = {"agent": {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}, "agent-pool": {"POD_NAME"}}
+    rendered = workloads(render(merged(EVERYTHING, ("agent", "runtimeClassName"), "nvidia")))
+    for component, definition in settings.items():
+        known = {setting.name for _, setting in all_settings(definition)} | others.get(component, set())
+        given = [item["name"] for item in rendered[component]["containers"][0]["env"]]
+        assert set(given) <= known, component
+        assert len(set(given)) == len(given), f"{component}: a variable is set twice"
+
+
+def test_pool_agents_read_the_simulator_and_say_otherwise_by_settings(render: Render) -> None:
+    values = merged(EVERYTHING, ("agentPool", "settings"), {"TELEMETRY_GPU_SOURCE": "none"})
+    given = environment(workloads(render(values))["agent-pool"])
+    assert given["TELEMETRY_CPU_HTTP_ENDPOINT"] == f"http://joulie-simulator.{NAMESPACE}.svc:18080/telemetry/{{node}}"
+    assert (given["POOL_SHARDS"], given["TELEMETRY_CPU_SOURCE"], given["TELEMETRY_GPU_SOURCE"]) == ("2", "http", "none")
+
+
+# ---- security
+
+
+def test_pods_have_the_least_that_they_need(render: Render) -> None:
+    for component, spec in workloads(render(EVERYTHING)).items():
+        (container,) = spec["containers"]
+        own, pod = container["securityContext"], spec["securityContext"]
+        assert own["readOnlyRootFilesystem"] is True, component
+        assert pod["seccompProfile"] == {"type": "RuntimeDefault"}, component
+        assert container["resources"]["requests"].keys() == {"cpu", "memory"}, component
+        assert "memory" in container["resources"]["limits"], component
+        assert not any(spec.get(name) for name in ("hostNetwork", "hostPID", "hostIPC")), component
+        if component == "agent":
+            continue
+        assert pod["runAsNonRoot"] is True, component
+        assert own["capabilities"] == {"drop": ["ALL"]}, component
+        assert own["allowPrivilegeEscalation"] is False, component
+        assert not any("hostPath" in volume for volume in spec["volumes"]), component
+
+
+def test_the_agent_reaches_every_node_and_writes_little(render: Render) -> None:
+    spec = workloads(render())["agent"]
+    (container,) = spec["containers"]
+    assert spec["tolerations"] == [{"operator": "Exists"}]
+    assert container["securityContext"]["privileged"] is True
+    writable = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
+    assert writable == {"/tmp", "/var/lib/joulie", "/host/sys/devices/virtual", "/host/sys/devices/system/cpu"}
+    unprivileged = workloads(render({"agent": {"privileged": False}}))["agent"]["containers"][0]["securityContext"]
+    assert "privileged" not in unprivileged
+    assert unprivileged["capabilities"] == {"drop": ["ALL"]}
+
+
+LIST_WATCH = ("list", "watch")
+RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "operator": {
+        "nodes": (*LIST_WATCH, "patch"),
+        "pods": LIST_WATCH,
+        "events": ("create", "patch"),
+        "nodetwins.joulie.io": (*LIST_WATCH, "create", "patch", "delete"),
+        "nodetwins/status.joulie.io": ("patch",),
+        "nodehardwares.joulie.io": LIST_WATCH,
+        "nodepowerprofiles.joulie.io": LIST_WATCH,
+        "telemetryprofiles.joulie.io": LIST_WATCH,
+        "telemetryprofiles/status.joulie.io": ("patch",),
+        "workloadprofiles.joulie.io": LIST_WATCH,
+    },
+    "agent": {
+        "nodes": LIST_WATCH,
+        "nodetwins.joulie.io": LIST_WATCH,
+        "telemetryprofiles.joulie.io": LIST_WATCH,
+        "nodehardwares.joulie.io": (*LIST_WATCH, "create", "patch"),
+        "nodehardwares/status.joulie.io": ("patch",),
+        "nodetwins/status.joulie.io": ("patch",),
+        "telemetryprofiles/status.joulie.io": ("patch",),
+    },
+    "extender": {
+        "nodes": LIST_WATCH,
+        "nodetwins.joulie.io": LIST_WATCH,
+        "nodehardwares.joulie.io": LIST_WATCH,
+        "workloadprofiles.joulie.io": LIST_WATCH,
+    },
+    "simulator": {"nodes": LIST_WATCH, "pods": (*LIST_WATCH, "create", "delete"), "pods/status": ("patch",)},
+    "cleanup": {"nodes": ("list", "patch"), "pods": ("list", "patch"), "nodetwins.joulie.io": ("list", "patch")},
+}
+RIGHTS["agent-pool"] = RIGHTS["agent"]
+
+
+@pytest.mark.parametrize("component", PROGRAMS)
+def test_rights(render: Render, component: str) -> None:
+    role = of_kind(render(EVERYTHING), "ClusterRole")[component]
+    granted: dict[str, set[str]] = {}
+    for rule in role["rules"]:
+        for resource in rule["resources"]:
+            for group in rule["apiGroups"]:
+                granted.setdefault(f"{resource}.{group}" if group else resource, set()).update(rule["verbs"])
+    assert granted == {resource: set(verbs) for resource, verbs in RIGHTS[component].items()}
+
+
+def test_rights_are_bound_to_their_own_accounts(render: Render) -> None:
+    documents = render(EVERYTHING)
+    assert set(of_kind(documents, "ServiceAccount")) == {*PROGRAMS, "scheduler"}
+    for component, binding in of_kind(documents, "ClusterRoleBinding").items():
+        if component.startswith("scheduler"):
+            assert binding["roleRef"]["name"].startswith("system:"), component
+            continue
+        assert binding["roleRef"]["name"] == f"joulie-{component}"
+        assert [subject["name"] for subject in binding["subjects"]] == [f"joulie-{component}"]
+    assert set(of_kind(render({"operator": {"enabled": False}}), "ClusterRole")) == {"agent", "extender", "cleanup"}
+
+
+def test_the_lease_is_the_operators_and_the_cleanups(render: Render) -> None:
+    roles = of_kind(render(), "Role")
+    granted = {
+        component: [(rule.get("resourceNames"), rule["verbs"]) for rule in role["rules"]]
+        for component, role in roles.items()
+    }
+    assert granted == {
+        "operator": [(None, ["create"]), (["joulie-operator"], ["get", "update"])],
+        "cleanup": [(["joulie-operator"], ["patch"])],
+    }
+    assert LEASE_NAME == "joulie-operator"
+    assert {setting.name: setting.default for _, setting in all_settings(CleanupSettings)}["LEASE_NAME"] == LEASE_NAME
+
+
+# ---- steering
+
+
+def extender_of(documents: list[Document]) -> Document:
+    configuration = yaml.safe_load(of_kind(documents, "ConfigMap")["scheduler"]["data"]["configuration.yaml"])
+    assert configuration["profiles"] == [{"schedulerName": "joulie-scheduler"}]
+    (extender,) = configuration["extenders"]
+    return dict(extender)
+
+
+def test_the_second_scheduler_asks_the_extender(render: Render) -> None:
+    assert extender_of(render({"scheduler": {"enabled": True}})) == {
+        "urlPrefix": f"http://joulie-extender.{NAMESPACE}.svc:9876",
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "preemptVerb": "preempt",
+        "weight": 1,
+        "httpTimeout": "1s",
+        "nodeCacheCapable": True,
+        "ignorable": True,
+    }
+
+
+def test_with_both_the_extender_only_scores_and_speaks_tls(render: Render) -> None:
+    extender = extender_of(render(EVERYTHING))
+    assert "filterVerb" not in extender
+    assert "preemptVerb" not in extender
+    assert extender["urlPrefix"].startswith("https://")
+    assert extender["enableHTTPS"] is True
+    assert set(extender["tlsConfig"]) == {"caFile", "certFile", "keyFile"}
+
+
+def test_modes_of_steering(render: Render) -> None:
+    policies = "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"
+    assert of_kind(render(), *policies) == {}
+    admission = render({"steering": {"mode": "admission"}})
+    assert set(of_kind(admission, *policies)) == {"performance", "standard"}
+    assert "extender" not in workloads(admission)
+    assert of_kind(admission, "PodDisruptionBudget") == {}
+    old = render({"steering": {"mode": "admission"}}, "--kube-version", "1.34.0")
+    assert {item["apiVersion"] for item in of_kind(old, *policies).values()} == {"admissionregistration.k8s.io/v1beta1"}
+
+
+def test_metrics_and_network(render: Render) -> None:
+    documents = render(EVERYTHING)
+    assert set(of_kind(documents, "ServiceMonitor")) == {*PROGRAMS} - {"cleanup"}
+    policies = of_kind(documents, "NetworkPolicy")
+    assert set(policies) == set(PROGRAMS)
+    assert "ingress" not in policies["cleanup"]["spec"]
+    assert [rule["ports"][0]["port"] for rule in policies["extender"]["spec"]["ingress"]] == [9877, 9876]
+    assert of_kind(render(), "ServiceMonitor", "NetworkPolicy") == {}
+
+
+def test_cleanup_is_a_hook(render: Render) -> None:
+    (job,) = of_kind(render(), "Job").values()
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+    assert job["spec"]["template"]["spec"]["containers"][0]["args"] == ["cleanup"]
+    assert of_kind(render({"cleanup": {"enabled": False}}), "Job") == {}
+
+
+# ---- in a real API server
+
+
+@pytest.fixture(scope="module")
+def plane(control_plane_binaries: Binaries) -> Iterator[LocalControlPlane]:
+    components = ("etcd", "kube-apiserver", "kube-controller-manager")
+    with LocalControlPlane(binaries=control_plane_binaries, components=components) as plane:
+        # Their kind is the Prometheus operator's, which is not here.
+        values = merged(EVERYTHING, ("serviceMonitor", "enabled"), False)
+        plane.helm(
+            "install", "joulie", CHART, "-n", NAMESPACE, "--create-namespace", "-f", "-", input=json.dumps(values)
+        )
+        yield plane
+
+
+def test_everything_is_accepted(plane: LocalControlPlane) -> None:
+    installed = plane.kubectl("get", "deployments,daemonsets,statefulsets", "-n", NAMESPACE, "-o", "name").split()
+    assert len(installed) == 6
+    waiting = plane.kubectl("get", "crd", "-o", "jsonpath={.items[*].metadata.name}").split()
+    assert len([name for name in waiting if name.endswith(".joulie.io")]) == 5
+    for kind in ("deployments", "statefulsets"):
+        wait_for(lambda kind=kind: "joulie" in plane.kubectl("get", kind, "-n", NAMESPACE), 20, f"{kind} listed")
+
+
+@pytest.mark.parametrize(
+    ("component", "allowed", "verb", "resource"),
+    [
+        ("operator", True, "patch", {"resource": "nodes"}),
+        ("operator", False, "create", {"resource": "pods", "subresource": "eviction"}),
+        ("operator", False, "delete", {"resource": "nodes"}),
+        ("agent", True, "patch", {"group": "joulie.io", "resource": "nodetwins", "subresource": "status"}),
+        ("agent", False, "patch", {"group": "joulie.io", "resource": "nodetwins"}),
+        ("agent", False, "patch", {"resource": "nodes"}),
+        ("agent", False, "list", {"resource": "pods"}),
+        ("extender", True, "watch", {"group": "joulie.io", "resource": "nodetwins"}),
+        ("extender", False, "list", {"resource": "pods"}),
+        ("simulator", True, "create", {"resource": "pods"}),
+        ("cleanup", True, "patch", {"group": "coordination.k8s.io", "resource": "leases", "name": "joulie-operator"}),
+        ("cleanup", False, "patch", {"group": "coordination.k8s.io", "resource": "leases", "name": "other"}),
+        ("scheduler", True, "create", {"resource": "pods", "subresource": "binding"}),
+        (
+            "scheduler",
+            True,
+            "update",
+            {"group": "coordination.k8s.io", "resource": "leases", "name": "joulie-scheduler"},
+        ),
+    ],
+    ids=str,
+)
+def test_the_api_server_agrees_on_rights(
+    plane: LocalControlPlane, component: str, allowed: bool, verb: str, resource: dict[str, str]
+) -> None:
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": f"system:serviceaccount:{NAMESPACE}:joulie-{component}",
+            "resourceAttributes": {"verb": verb, "namespace": NAMESPACE, **resource},
+        },
+    }
+    answer = plane.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+    assert answer["status"]["allowed"] is allowed
+
+
+RULE = [
+    {"key": "joulie.io/power-profile", "operator": "NotIn", "values": ["eco"]},
+    {"key": "joulie.io/draining", "operator": "DoesNotExist"},
+]
+ECO = {
+    "weight": 50,
+    "preference": {"matchExpressions": [{"key": "joulie.io/power-profile", "operator": "In", "values": ["eco"]}]},
+}
+ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
+FIELD = {"key": "metadata.name", "operator": "In", "values": ["n"]}
+
+
+def admitted(plane: LocalControlPlane, affinity: Document | None, *, performance: bool, owner: str = "") -> Document:
+    """Affinity of a pod as the API server makes it, without creating it."""
+    annotations = {"joulie.io/workload-class": "performance"} if performance else {}
+    owners = [{"apiVersion": "v1", "kind": owner, "name": "o", "uid": "u", "controller": True}] if owner else []
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "annotations": annotations, "ownerReferences": owners},
+        "spec": {
+            "containers": [{"name": "c", "image": "i"}],
+            **({"affinity": affinity} if affinity is not None else {}),
+        },
+    }
+    made = plane.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", body)
+    return dict(made["spec"].get("affinity", {}))
+
+
+@pytest.fixture(scope="module")
+def steered(plane: LocalControlPlane) -> LocalControlPlane:
+    """Once the API server has noticed the policies."""
+
+    def noticed() -> bool:
+        return all(admitted(plane, None, performance=performance) for performance in (True, False))
+
+    wait_for(noticed, 30, "policies in force")
+    return plane
+
+
+def required(*terms: Document) -> Document:
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}}
+
+
+def preferred(*terms: Document) -> Document:
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": list(terms)}}
+
+
+LIKES = {"weight": 1, "preference": {"matchExpressions": [ZONE]}}
+
+
+@pytest.mark.parametrize(
+    ("affinity", "expected"),
+    [
+        (None, required({"matchExpressions": RULE})),
+        ({}, required({"matchExpressions": RULE})),
+        ({"podAntiAffinity": {}}, required({"matchExpressions": RULE}) | {"podAntiAffinity": {}}),
+        (
+            preferred(LIKES),
+            {"nodeAffinity": required({"matchExpressions": RULE})["nodeAffinity"] | preferred(LIKES)["nodeAffinity"]},
+        ),
+        (required({"matchExpressions": [ZONE]}), required({"matchExpressions": [ZONE, *RULE]})),
+        (
+            required({"matchExpressions": [ZONE]}, {"matchExpressions": [ZONE]}),
+            required({"matchExpressions": [ZONE, *RULE]}, {"matchExpressions": [ZONE, *RULE]}),
+        ),
+        (required({"matchFields": [FIELD]}), required({"matchFields": [FIELD], "matchExpressions": RULE})),
+        (required({}, {"matchExpressions": [ZONE]}), required({}, {"matchExpressions": [ZONE, *RULE]})),
+    ],
+)
+def test_performance_pods_get_the_rule_in_every_term(
+    steered: LocalControlPlane, affinity: Document | None, expected: Document
+) -> None:
+    assert admitted(steered, affinity, performance=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("affinity", "expected"),
+    [
+        (None, preferred(ECO)),
+        ({"podAntiAffinity": {}}, preferred(ECO) | {"podAntiAffinity": {}}),
+        (preferred(LIKES), preferred(LIKES, ECO)),
+        (
+            required({"matchExpressions": [ZONE]}),
+            {"nodeAffinity": required({"matchExpressions": [ZONE]})["nodeAffinity"] | preferred(ECO)["nodeAffinity"]},
+        ),
+    ],
+)
+def test_standard_pods_prefer_eco(steered: LocalControlPlane, affinity: Document | None, expected: Document) -> None:
+    assert admitted(steered, affinity, performance=False) == expected
+
+
+def test_daemonset_pods_are_left_alone(steered: LocalControlPlane) -> None:
+    for performance in (True, False):
+        assert admitted(steered, None, performance=performance, owner="DaemonSet") == {}
+        assert admitted(steered, None, performance=performance, owner="Job") != {}
+
+
+def test_uninstalled_crds_stay(plane: LocalControlPlane) -> None:
+    plane.helm("uninstall", "joulie", "-n", NAMESPACE, "--no-hooks")
+    assert plane.kubectl("get", "deployments", "-n", NAMESPACE, "-o", "name") == ""
+    assert plane.kubectl("get", "crd", "nodetwins.joulie.io", "-o", "name").strip().endswith("nodetwins.joulie.io")

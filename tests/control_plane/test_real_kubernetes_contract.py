@@ -1,0 +1,72 @@
+"""The contract that the fake API server is held to, held by the real one: where they differ, the fake is wrong."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+
+import httpx2 as httpx
+import pytest
+
+from contract import object_contract, watch_contract
+from contract.subject import WAIT_S, Json, Subject
+from joulie.adapters.control_plane import LocalControlPlane, wait_for
+from joulie.adapters.kubernetes.client import ConflictError, KubeClient, RetryPolicy
+from joulie.adapters.kubernetes.connection import connect
+from joulie.adapters.kubernetes.crd import custom_resource_definitions
+from joulie.adapters.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SERVICE_ACCOUNTS
+
+pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
+
+CHECKS = [*object_contract.CHECKS, *watch_contract.CHECKS]
+COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager")
+
+
+@pytest.fixture(scope="module")
+def plane(control_plane_binaries: object) -> Iterator[LocalControlPlane]:
+    """Its own: the checks restart it."""
+    with LocalControlPlane(binaries=control_plane_binaries, components=COMPONENTS) as plane:
+        definitions = custom_resource_definitions()
+        plane.create_all(CUSTOM_RESOURCE_DEFINITIONS.path(), definitions)
+        for definition in definitions:
+            path = CUSTOM_RESOURCE_DEFINITIONS.path(name=definition["metadata"]["name"])
+            wait_for(lambda path=path: is_established(plane.request("GET", path)), WAIT_S, f"{path} established")
+        yield plane
+
+
+def is_established(definition: Json) -> bool:
+    conditions = definition.get("status", {}).get("conditions") or ()
+    return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_real_api_server(check: Callable[[Subject], Awaitable[None]], plane: LocalControlPlane) -> None:
+    async def restart() -> None:
+        # Not in another thread: the processes end with the thread that starts them.
+        plane.restart("kube-apiserver")
+
+    async def compact() -> None:
+        await compact_etcd(plane)
+
+    async def run() -> None:
+        async with KubeClient(connect(kubeconfig=plane.kubeconfig), retry=RetryPolicy(attempts=1)) as client:
+            subject = Subject(client, plane.kubeconfig, restart=restart, compact=compact)
+            await client.create(NAMESPACES, {"metadata": {"name": subject.namespace}})
+            try:
+                # Pods need it, and the controller that makes it is slow to come back from a restart.
+                with suppress(ConflictError):
+                    await client.create(SERVICE_ACCOUNTS, {"metadata": {"name": "default"}}, subject.namespace)
+                await check(subject)
+            finally:
+                await client.delete(NAMESPACES, subject.namespace)
+
+    asyncio.run(run())
+
+
+async def compact_etcd(plane: LocalControlPlane) -> None:
+    """Make etcd forget all versions but the newest, through its JSON gateway."""
+    transport = httpx.AsyncHTTPTransport(uds=str(plane.folder / "etcd.sock"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://etcd") as etcd:
+        found = await etcd.post("/v3/kv/range", json={"key": "AA==", "limit": "1"})
+        revision = found.json()["header"]["revision"]
+        compacted = await etcd.post("/v3/kv/compaction", json={"revision": revision, "physical": True})
+        assert compacted.status_code == httpx.codes.OK, compacted.text

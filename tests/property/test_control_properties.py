@@ -1,0 +1,147 @@
+"""What holds of the operator's steps whatever happens in the cluster."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulie.domain.control import ControlSettings, Memory, Snapshot, StoredState, controlled_node, decide
+from joulie.domain.control_power import SourceReadings, choose_power
+from joulie.domain.drain import ActiveEco, DrainingPerformance, SchedulableClass
+from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie.domain.hardware.resolve import resolve
+from joulie.domain.policy import Profile, make_policy
+
+HARDWARE = [
+    resolve(None, labels, {"cpu": 192.0}, BUILTIN_CATALOGUE)
+    for labels in (
+        {"joulie.io/hw.cpu-model": "AMD-EPYC-9654", "joulie.io/hw.cpu-sockets": "2"},
+        {
+            "joulie.io/hw.cpu-model": "AMD-EPYC-9655",
+            "joulie.io/hw.gpu-model": "NVIDIA-L40S",
+            "joulie.io/hw.gpu-count": "4",
+        },
+        {},
+    )
+]
+NAMES = [f"n{index}" for index in range(6)]
+POWER_W = st.floats(0.0, 5000.0)
+
+
+@st.composite
+def clusters(draw):
+    """One moment of a cluster: nodes, pods that block, demand, power."""
+    chosen = draw(st.lists(st.sampled_from(NAMES), unique=True))
+    nodes = tuple(
+        controlled_node(
+            name,
+            HARDWARE[draw(st.integers(0, 2))],
+            eligible=draw(st.booleans()) or draw(st.booleans()),
+            rack=draw(st.sampled_from([None, "r1", "r2"])),
+        )
+        for name in chosen
+    )
+    blocking = draw(st.dictionaries(st.sampled_from(NAMES), st.integers(1, 3)))
+    measured = draw(st.dictionaries(st.sampled_from(NAMES), POWER_W))
+    return nodes, draw(st.integers(0, 60)), blocking, measured
+
+
+def snapshot(moment, now_s):
+    nodes, demand, blocking, measured = moment
+    readings = SourceReadings.of(
+        "rapl", [node.name for node in nodes], {name: (now_s, w) for name, w in measured.items()}
+    )
+    return Snapshot(now_s, nodes, demand, blocking, (readings,))
+
+
+def stored(decision):
+    """What the NodeTwins of a decision would tell a restarted operator."""
+    return {
+        node.node.name: StoredState(
+            node.guarded.profile,
+            node.draining,
+            node.state.since_s if isinstance(node.state, DrainingPerformance) else None,
+        )
+        for node in decision.nodes
+    }
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.tuples(clusters(), st.floats(0.0, 120.0)), max_size=12),
+    st.sampled_from(["static_partition", "queue_aware_v1", "rule_swap_v1"]),
+)
+def test_nothing_is_capped_under_pods_that_need_full_power(moments, policy_name):
+    policy, memory, now_s = make_policy(policy_name), Memory(), 1e9
+    for moment, passed_s in moments:
+        now_s += passed_s
+        before = memory.states
+        decision = decide(snapshot(moment, now_s), memory, ControlSettings(), policy)
+        memory = decision.memory
+        for node in decision.nodes:
+            was_eco = isinstance(before.get(node.node.name), ActiveEco)
+            if node.blocking and not was_eco:
+                assert node.guarded.profile is Profile.PERFORMANCE
+                assert node.caps.cpu is None or node.caps.cpu.percent == 100.0
+            # A word that opens a node never goes with caps, nor caps with a word that opens.
+            assert (node.guarded.schedulable is SchedulableClass.ECO) == (node.guarded.profile is Profile.ECO)
+            assert (node.label is None) == (not node.node.eligible)
+        assert set(memory.states) == {node.name for node in moment[0]}
+
+
+@settings(max_examples=50)
+@given(clusters(), clusters())
+def test_a_restart_between_two_steps_flaps_nothing(first, second):
+    policy = make_policy("static_partition")
+    before = decide(snapshot(first, 1e9), Memory(), ControlSettings(), policy)
+    told = stored(before)
+    there = {node.name for node in second[0]}
+    later = snapshot(second, 1e9 + 5.0)  # sooner than any settling ends
+    went_on = decide(later, before.memory, ControlSettings(), policy)
+    restarted = decide(
+        replace(later, stored={name: state for name, state in told.items() if name in there}),
+        Memory(),
+        ControlSettings(),
+        policy,
+    )
+    assert [node.guarded.profile for node in restarted.nodes] == [node.guarded.profile for node in went_on.nodes]
+    assert [node.guarded.schedulable for node in restarted.nodes] == [
+        node.guarded.schedulable for node in went_on.nodes
+    ]
+    assert [node.caps for node in restarted.nodes] == [node.caps for node in went_on.nodes]
+
+
+@settings(max_examples=50)
+@given(clusters(), st.randoms(use_true_random=False))
+def test_the_order_of_the_nodes_decides_nothing(moment, shuffle):
+    nodes, *rest = moment
+    shuffled = list(nodes)
+    shuffle.shuffle(shuffled)
+    policy = make_policy("queue_aware_v1")
+    one = decide(snapshot((nodes, *rest), 1e9), Memory(), ControlSettings(), policy)
+    two = decide(snapshot((tuple(shuffled), *rest), 1e9), Memory(), ControlSettings(), policy)
+    assert {node.node.name: node for node in one.nodes} == {node.node.name: node for node in two.nodes}
+    headroom = dict(zip([node.node.name for node in two.nodes], two.twin.headroom.tolist(), strict=True))
+    for node, value in zip(one.nodes, one.twin.headroom.tolist(), strict=True):
+        assert np.isclose(headroom[node.node.name], value, equal_nan=True)
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.dictionaries(st.sampled_from(NAMES), st.tuples(st.floats(0.0, 1000.0), POWER_W)), max_size=4),
+    st.floats(0.0, 1000.0),
+    st.floats(0.0, 200.0),
+)
+def test_only_fresh_samples_are_chosen_and_none_is_passed_over(sources, now_s, stale_after_s):
+    readings = [SourceReadings.of(f"s{index}", NAMES, samples) for index, samples in enumerate(sources)]
+    choice = choose_power(readings, len(NAMES), now_s, stale_after_s)
+    for index, name in enumerate(NAMES):
+        fresh = [
+            at
+            for at, samples in enumerate(sources)
+            if name in samples and abs(now_s - samples[name][0]) <= stale_after_s
+        ]
+        assert choice.source_of(index) == (f"s{fresh[0]}" if fresh else None)
+        if fresh:
+            assert choice.power_w[index] == sources[fresh[0]][name][1]

@@ -1,0 +1,258 @@
+"""Limits of a node's own devices: which backend, what is saved, what is said."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from joulie.apps.agent.cpu import CpuControl, CpuFacts
+from joulie.apps.agent.frequency import FrequencyWriter
+from joulie.apps.agent.limits import LimitWriter
+from joulie.apps.agent.metering import PowerMeter
+from joulie.apps.agent.originals import Originals
+from joulie.apps.agent.throttle import Throttle
+from joulie.domain.actuation import WantedCap
+from joulie.domain.dvfs import DvfsSettings
+from joulie.domain.hardware import CapRange
+from joulie.ports import (
+    ControlFailedError,
+    ControlRefusedError,
+    DeviceKind,
+    EnergyReading,
+    FrequencyPolicy,
+    PowerDevice,
+)
+
+ECO, LIFTED = WantedCap(percent=60.0), WantedCap()
+PACKAGE = CapRange(40.0, 200.0, 200.0)
+DVFS = DvfsSettings(ema_alpha=1.0, trip_count=1, cooldown_s=0.0)
+
+
+class Store:
+    def __init__(self) -> None:
+        self.content: dict[str, float] = {}
+        self.full = False
+
+    def load(self) -> dict[str, float]:
+        return dict(self.content)
+
+    def save(self, limits: Mapping[str, float]) -> None:
+        if self.full:
+            raise OSError("no space left on device")
+        self.content = dict(limits)
+
+
+class Limiter:
+    def __init__(self, name: str, **limits_w: float) -> None:
+        self.name = name
+        self.limits_w = limits_w
+        self.reason: str | None = None
+        self.errors: dict[str, Exception] = {}
+        self.log: list[tuple[str, float]] = []
+
+    def unavailable(self) -> str | None:
+        return self.reason
+
+    def devices(self) -> Sequence[PowerDevice]:
+        return [
+            PowerDevice(name, DeviceKind.CPU_PACKAGE, limit_w=limit_w, max_w=200.0)
+            for name, limit_w in self.limits_w.items()
+        ]
+
+    def set_limit(self, device_id: str, limit_w: float) -> float:
+        if device_id in self.errors:
+            raise self.errors[device_id]
+        self.log.append((device_id, limit_w))
+        self.limits_w[device_id] = limit_w
+        return limit_w
+
+
+class Frequencies:
+    """Two policies whose driver rounds down to 100 MHz."""
+
+    driver = "acpi-cpufreq"
+
+    def __init__(self) -> None:
+        self.limits_hz = {"policy0": 3.5e9, "policy1": 3.5e9}
+        self.reason: str | None = None
+        self.writes = 0
+
+    def unavailable(self) -> str | None:
+        return self.reason
+
+    def policies(self) -> Sequence[FrequencyPolicy]:
+        return [FrequencyPolicy(name, 0.8e9, 3.5e9, limit_hz) for name, limit_hz in self.limits_hz.items()]
+
+    def set_limit(self, policy_id: str, limit_hz: float) -> float:
+        self.writes += 1
+        self.limits_hz[policy_id] = limit_hz // 1e8 * 1e8
+        return self.limits_hz[policy_id]
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+def writer(store: Store, *limiters: Limiter) -> LimitWriter:
+    return LimitWriter(limiters, Originals(store), lambda _: PACKAGE)
+
+
+def test_originals_are_saved_before_anything_is_written(store: Store) -> None:
+    rapl = Limiter("rapl", a=200.0)
+    store.full = True
+    outcome, in_force = writer(store, rapl).cap(ECO)
+    assert (outcome.result, in_force, rapl.log) == ("error", {}, [])
+    assert "no space left" in outcome.message
+
+
+def test_restored_limits_are_forgotten(store: Store) -> None:
+    rapl = Limiter("rapl", a=180.0)
+    limits = writer(store, rapl)
+    limits.cap(ECO)
+    assert store.content == {"rapl/a": 180.0}
+    assert limits.lift().message.startswith("restored")
+    assert (store.content, rapl.limits_w) == ({}, {"a": 180.0})
+    # From now on the limit is its owner's.
+    rapl.limits_w["a"] = 150.0
+    limits.lift()
+    assert rapl.limits_w == {"a": 150.0}
+
+
+def test_second_backend_takes_over_and_the_first_gives_up_its_caps(store: Store) -> None:
+    rapl, hsmp = Limiter("rapl", a=200.0), Limiter("hsmp", a=190.0)
+    rapl.reason = "not now"
+    limits = writer(store, rapl, hsmp)
+    assert limits.cap(ECO)[0].backend == "hsmp"
+    rapl.reason = None
+    assert limits.cap(ECO)[0].backend == "rapl"
+    assert (rapl.limits_w, hsmp.limits_w) == ({"a": 120.0}, {"a": 190.0})
+    assert store.content == {"rapl/a": 200.0}
+
+
+def test_failing_device_is_an_error_and_the_others_are_limited(store: Store) -> None:
+    rapl = Limiter("rapl", a=200.0, b=200.0)
+    rapl.errors["a"] = ControlFailedError("accepted, but 200 W is in force")
+    outcome, in_force = writer(store, rapl).cap(ECO)
+    assert (outcome.result, in_force) == ("error", {"b": 120.0})
+    assert outcome.message == "1 x 120 W in force for a cap of 60 %; a: accepted, but 200 W is in force"
+
+
+def test_refusing_backend_is_blocked_and_says_why(store: Store) -> None:
+    rapl = Limiter("rapl", a=200.0, b=200.0)
+    rapl.errors |= {name: ControlRefusedError("locked by the firmware") for name in ("a", "b")}
+    outcome, _ = writer(store, rapl).cap(ECO)
+    assert (outcome.backend, outcome.result) == ("none", "blocked")
+    assert outcome.message == "rapl: a, b: locked by the firmware"
+
+
+def test_vanished_device_is_not_called_restored(store: Store) -> None:
+    rapl = Limiter("rapl", a=200.0, b=200.0)
+    limits = writer(store, rapl)
+    limits.cap(ECO)
+    del rapl.limits_w["b"]
+    outcome = limits.lift()
+    assert (outcome.result, store.content) == ("error", {"rapl/b": 200.0})
+    assert "b: rapl does not list it now" in outcome.message
+
+
+def control(store: Store, frequencies: Frequencies, *limiters: Limiter) -> CpuControl:
+    originals = Originals(store)
+    frequency = FrequencyWriter(frequencies, originals, DVFS)
+    limits = LimitWriter(limiters, originals, lambda _: PACKAGE)
+    return CpuControl(limits, frequency, Throttle(DVFS, throttle_pct=frequency.throttle_in_force_pct()))
+
+
+def facts(power_w: float | None) -> CpuFacts:
+    return CpuFacts(PACKAGE, 2, power_w, measured=True)
+
+
+def test_throttle_follows_power_and_is_taken_back(store: Store) -> None:
+    frequencies, rapl = Frequencies(), Limiter("rapl", a=200.0)
+    rapl.reason = "no RAPL"
+    cpu = control(store, frequencies, rapl)
+    outcome = cpu.enforce(ECO, facts(300.0), 0.0)
+    assert (outcome.backend, outcome.result) == ("dvfs", "applied")
+    assert frequencies.limits_hz == {"policy0": 3.2e9, "policy1": 3.2e9}
+    rapl.reason = None
+    assert cpu.enforce(ECO, facts(300.0), 20.0).backend == "rapl"
+    assert frequencies.limits_hz == {"policy0": 3.5e9, "policy1": 3.5e9}
+    assert cpu.throttle.state.throttle_pct == 0.0
+
+
+def test_rounding_of_the_driver_is_no_drift(store: Store) -> None:
+    frequencies = Frequencies()
+    cpu = control(store, frequencies)
+    cpu.enforce(ECO, facts(300.0), 0.0)
+    written = frequencies.writes
+    cpu.enforce(ECO, facts(240.0), 20.0)
+    assert frequencies.writes == written
+    frequencies.limits_hz["policy1"] = 3.5e9
+    cpu.enforce(ECO, facts(240.0), 40.0)
+    assert frequencies.limits_hz["policy1"] == 3.2e9
+
+
+def test_restarted_agent_goes_on_from_the_throttle_in_force(store: Store) -> None:
+    frequencies = Frequencies()
+    control(store, frequencies).enforce(ECO, facts(300.0), 0.0)
+    again = control(store, frequencies)
+    assert again.throttle.state.throttle_pct == pytest.approx(11.1, abs=0.1)
+    again.enforce(LIFTED, facts(100.0), 20.0)
+    assert frequencies.limits_hz == {"policy0": 3.5e9, "policy1": 3.5e9}
+
+
+def test_frequency_is_never_raised_above_its_original_limit(store: Store) -> None:
+    frequencies = Frequencies()
+    frequencies.limits_hz["policy0"] = 2.0e9
+    control(store, frequencies).enforce(ECO, facts(300.0), 0.0)
+    assert frequencies.limits_hz == {"policy0": 2.0e9, "policy1": 3.2e9}
+
+
+def test_nothing_works(store: Store) -> None:
+    frequencies, rapl = Frequencies(), Limiter("rapl", a=200.0)
+    rapl.reason, frequencies.reason = "a virtual machine", "no scaling driver"
+    outcome = control(store, frequencies, rapl).enforce(ECO, facts(None), 0.0)
+    assert (outcome.backend, outcome.result) == ("none", "blocked")
+    assert outcome.message == "rapl: a virtual machine; dvfs: no scaling driver"
+
+
+class Counters:
+    name = "rapl"
+
+    def __init__(self, **energies_j: float) -> None:
+        self.energies_j = energies_j
+        self.broken = False
+
+    def unavailable(self) -> str | None:
+        return None
+
+    def energy(self) -> Sequence[EnergyReading]:
+        if self.broken:
+            raise ControlFailedError("does not answer")
+        return [EnergyReading(name.replace("_", "-"), value, 262_143.0) for name, value in self.energies_j.items()]
+
+    def power_w(self) -> dict[str, float]:
+        return {}
+
+
+def test_trap_only_packages_are_added_up() -> None:
+    counters = Counters(package_0=0.0, package_1=0.0, dram_0=0.0, psys=0.0, core_0=0.0)
+    meter = PowerMeter([counters])
+    assert meter.read(0.0).package_power_w is None
+    counters.energies_j = dict.fromkeys(counters.energies_j, 2000.0)
+    sample = meter.read(20.0)
+    assert sample.package_power_w == 200.0
+    assert sample.power_w["psys"] == 100.0
+
+
+def test_half_of_the_packages_is_no_total() -> None:
+    counters = Counters(package_0=0.0)
+    meter = PowerMeter([counters])
+    meter.read(0.0)
+    counters.energies_j = {"package_0": 2000.0, "package_1": 5.0}
+    assert meter.read(20.0).package_power_w is None
+
+
+def test_failing_meter_is_no_zero() -> None:
+    counters = Counters(package_0=0.0)
+    counters.broken = True
+    assert PowerMeter([counters]).read(0.0).package_power_w is None

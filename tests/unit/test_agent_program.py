@@ -1,0 +1,454 @@
+"""The agent as a whole, on directories that stand for a host and on a fake cluster."""
+
+import asyncio
+import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from agent_machine import AMD, Bench, Machine, on_cluster, until
+from fake_nvml import NO_PERMISSION, FakeNvml, build
+from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES, TELEMETRY_PROFILES
+from sysfs_trees import amd_energy_only, amd_pstate, intel_pstate, intel_two_sockets, zone_file
+
+pytestmark = pytest.mark.slow
+
+ECO = {"packagePowerCapPctOfMax": 60}
+BOTH = ("intel-rapl:0", "intel-rapl:2")
+LIBRARY = "libnvidia-ml.so.1"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """Two Intel sockets of 205 W; psys sits between them as intel-rapl:1."""
+    machine = Machine(tmp_path)
+    intel_two_sockets(machine.sys)
+    intel_pstate(machine.sys)
+    return machine
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this machine has, the agent's has no NVIDIA driver."""
+    load = ctypes.CDLL
+
+    def refuse(name: str, *args: Any, **options: Any) -> ctypes.CDLL:
+        if name == LIBRARY:
+            raise OSError("not found")
+        return load(name, *args, **options)
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> FakeNvml:
+    return FakeNvml(build(tmp_path_factory.mktemp("nvml")))
+
+
+@pytest.fixture
+def driver(library: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
+    """Two GPUs of 200 to 800 W, 700 W by default."""
+    load = ctypes.CDLL
+
+    def fake_load(name: str, *args: Any, **options: Any) -> ctypes.CDLL:
+        return load(str(library.path) if name == LIBRARY else name, *args, **options)
+
+    monkeypatch.setattr(ctypes, "CDLL", fake_load)
+    monkeypatch.setattr(pynvml, "CDLL", fake_load)
+    monkeypatch.setattr(pynvml, "nvmlLib", None)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    library.reset(gpus=2)
+    yield library
+    library.reset(gpus=0)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_cap_is_applied_reported_and_drift_is_healed(machine: Machine) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(cpu=ECO)
+        async with bench.agent():
+            await until(lambda: [machine.limit_w(zone) for zone in BOTH] == [123.0, 123.0])
+            await until(lambda: _applied(bench))
+            machine.set_limit_w(180.0)
+            await until(lambda: machine.limit_w() == 123.0)
+            cpu = await bench.cpu()
+            assert (cpu.backend, cpu.result, cpu.message) == (
+                "rapl",
+                "applied",
+                "2 x 123 W in force for a cap of 60 %",
+            )
+            # Neither psys nor DRAM, which have limits of their own, is touched.
+            assert machine.limit_w("intel-rapl:1") == 600.0
+            assert machine.limit_w("intel-rapl:0:0") == 40.0
+
+    on_cluster(machine, scenario)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_stop_restores_and_says_so(machine: Machine) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(cpu=ECO)
+        async with bench.agent():
+            await until(lambda: _applied(bench))
+        assert [machine.limit_w(zone) for zone in BOTH] == [205.0, 205.0]
+        assert (await bench.cpu()).message == "restored: no cap is asked for, limits are as they were found"
+
+    on_cluster(machine, scenario)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_without_restore_on_exit_the_cap_stays(machine: Machine) -> None:
+    machine.settings["restore_on_exit"] = False
+
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(cpu=ECO)
+        async with bench.agent():
+            await until(lambda: _applied(bench))
+        assert machine.limit_w() == 123.0
+        assert "205" in machine.saved
+
+    on_cluster(machine, scenario)
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("lifted", [{"packagePowerCapPctOfMax": 100}, None])
+def test_trap_caps_of_a_killed_agent_give_way_to_the_original_limits(
+    machine: Machine, lifted: dict[str, float] | None
+) -> None:
+    machine.set_limit_w(190.0, BOTH[0])  # what the machine's owner chose, not its maximum
+
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(cpu=ECO)
+        async with bench.agent() as task:
+            await until(lambda: _applied(bench))
+            await bench.kill(task)
+        assert machine.limit_w() == 123.0
+        await bench.ask(cpu=lifted)
+        async with bench.agent():
+            await until(lambda: [machine.limit_w(zone) for zone in BOTH] == [190.0, 205.0])
+            await until(lambda: _restored(bench))
+
+    on_cluster(machine, scenario)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_restarted_agent_keeps_the_first_originals(machine: Machine) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(cpu=ECO)
+        async with bench.agent() as task:
+            await until(lambda: _applied(bench))
+            await bench.kill(task)
+        await bench.ask(cpu={"packagePowerCapWatts": 100})
+        async with bench.agent():
+            await until(lambda: machine.limit_w() == 100.0)
+        assert machine.limit_w() == 205.0
+
+    on_cluster(machine, scenario)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_deleted_twin_takes_its_caps_along(machine: Machine) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(cpu=ECO)
+        async with bench.agent():
+            await until(lambda: _applied(bench))
+            await bench.client.delete(NODE_TWINS, bench.name)
+            await until(lambda: machine.limit_w() == 205.0)
+            await bench.ask(cpu=ECO)
+            await until(lambda: _applied(bench))
+
+    on_cluster(machine, scenario)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_rapl_lost_and_found_again(machine: Machine) -> None:
+    machine.settings["dvfs_trip_count"] = 1
+
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(cpu={"packagePowerCapWatts": 100})
+        async with bench.agent():
+            await until(lambda: _backend(bench, "rapl"))
+            _enable(machine, enabled=False)
+            _burn(machine)
+            await until(lambda: _backend(bench, "dvfs"))
+            await until(lambda: _burn(machine) or machine.max_khz() < 3_500_000)
+            assert machine.max_khz() >= 1_500_000
+            _enable(machine, enabled=True)
+            await until(lambda: _backend(bench, "rapl"))
+            await until(lambda: machine.max_khz() == 3_500_000)
+
+    on_cluster(machine, scenario)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_amd_without_hsmp_is_capped_by_frequency(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, cpuinfo=AMD)
+    amd_pstate(amd_energy_only(machine.sys))
+    # Nothing counts: the tree's energy stands still, power is 0 W and the throttle would never move.
+    for number in range(2):
+        zone_file(machine.sys, f"intel-rapl:{number}", "energy_uj").unlink()
+
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(cpu=ECO)
+        async with bench.agent() as task:
+            # 40 % of the span from 3.7 down to 0.4 GHz.
+            await until(lambda: machine.max_khz() == 2_380_000)
+            await until(lambda: _backend(bench, "dvfs"))
+            await bench.kill(task)
+        async with bench.agent():
+            await until(lambda: _backend(bench, "dvfs"))
+        assert machine.max_khz() == 3_700_000
+
+    on_cluster(machine, scenario)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_simulate_only_writes_nothing_and_says_blocked(machine: Machine) -> None:
+    machine.settings["simulate_only"] = True
+
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(cpu=ECO)
+        async with bench.agent():
+            await until(lambda: _result(bench, "blocked"))
+            message = (await bench.cpu()).message or ""
+        assert message.startswith("SIMULATE_ONLY")
+        assert machine.limit_w() == 205.0
+        assert machine.saved == ""
+
+    on_cluster(machine, scenario)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_one_package_that_refuses_does_not_stop_the_other(machine: Machine) -> None:
+    zone_file(machine.sys, BOTH[1], "enabled").write_text("0\n")
+
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(cpu=ECO)
+        async with bench.agent():
+            await until(lambda: _result(bench, "blocked"))
+            message = (await bench.cpu()).message or ""
+            assert machine.limit_w() == 123.0
+            assert message.startswith("1 x 123 W in force for a cap of 60 %; package-1: ")
+
+    on_cluster(machine, scenario)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_hardware_is_published_and_healed(machine: Machine) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        async with bench.agent():
+            await until(bench.hardware)
+            await until(lambda: _model(bench, "Intel Xeon Gold 6530"))
+            hardware = await bench.hardware()
+            assert hardware is not None
+            assert hardware.status.cpu is not None
+            assert (hardware.status.cpu.sockets, hardware.status.cpu.vendor) == (2, "intel")
+            assert hardware.status.cpu.cap_range is not None
+            assert hardware.status.cpu.cap_range.max_watts_per_socket == 205.0
+            assert hardware.metadata.owner_references[0].name == bench.machine.node
+            edited = {"status": {"cpu": {"model": "by hand"}}}
+            await bench.client.patch(NODE_HARDWARES, bench.name, edited, subresource="status", field_manager="someone")
+            await until(lambda: _model(bench, "Intel Xeon Gold 6530"))
+
+    on_cluster(machine, scenario)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_dotted_node_name_is_one_object(machine: Machine) -> None:
+    machine.node = "ip-10-0-0-1.eu-central-1.compute.internal"
+
+    async def scenario(bench: Bench) -> None:
+        assert bench.name == machine.node
+        await bench.add_node()
+        await bench.ask(cpu=ECO)
+        async with bench.agent():
+            await until(lambda: _applied(bench))
+            await until(bench.hardware)
+
+    on_cluster(machine, scenario)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_a_settled_agent_writes_nothing(machine: Machine) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(cpu=ECO)
+        async with bench.agent():
+            await until(lambda: _applied(bench))
+            await until(bench.hardware)
+            for _ in range(3):
+                machine.set_limit_w(150.0)  # proof that cycles go on
+                await until(lambda: machine.limit_w() == 123.0)
+            settled = [await _versions(bench)]
+            for _ in range(5):
+                machine.set_limit_w(150.0)
+                await until(lambda: machine.limit_w() == 123.0)
+            assert [await _versions(bench)] == settled
+
+    on_cluster(machine, scenario)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_the_operators_fields_stay(machine: Machine) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(cpu=ECO)
+        status = {"status": {"schedulableClass": "eco", "predictedPowerHeadroomScore": 42.0}}
+        await bench.client.apply(NODE_TWINS, bench.name, status, field_manager="joulie-operator", subresource="status")
+        async with bench.agent():
+            await until(lambda: _applied(bench))
+        twin = await bench.twin()
+        assert twin.status.schedulable_class == "eco"
+        assert twin.status.predicted_power_headroom_score == 42.0
+        assert twin.spec.cpu is not None
+
+    on_cluster(machine, scenario)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_control_goes_on_while_the_api_server_is_away(machine: Machine) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(cpu=ECO)
+        async with bench.agent():
+            await until(lambda: _applied(bench))
+            await bench.cluster.stop()
+            machine.set_limit_w(180.0)
+            await until(lambda: machine.limit_w() == 123.0)
+            await bench.cluster.start()
+
+    on_cluster(machine, scenario)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_profile_that_names_the_node_switches_control_off_and_gets_the_report(machine: Machine) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(cpu=ECO)
+        async with bench.agent():
+            await until(lambda: _applied(bench))
+            target = {"scope": "node", "nodeName": machine.node}
+            spec = {"target": target, "controls": {"cpu": {"type": "none"}}}
+            await bench.client.create(TELEMETRY_PROFILES, {"metadata": {"name": "off"}, "spec": spec})
+            await until(lambda: machine.limit_w() == 205.0)
+            await until(lambda: _result(bench, "blocked"))
+            profile = await bench.client.get(TELEMETRY_PROFILES, "off")
+            assert profile.status.control == await bench.control()
+
+    on_cluster(machine, scenario)
+
+
+def test_gpus_are_capped_and_restored(machine: Machine, driver: FakeNvml) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(gpu={"scope": "perGpu", "capPctOfMax": 60})
+        async with bench.agent():
+            # 60 % of the default limit, 700 W, not of the largest, 800 W.
+            await until(lambda: _gpu_limits(driver) == [420_000, 420_000])
+            await until(lambda: _gpu_result(bench, "applied"))
+            driver.write(0, set_mw=650_000)
+            await until(lambda: _gpu_limits(driver) == [420_000, 420_000])
+            await bench.ask()
+            await until(lambda: _gpu_limits(driver) == [700_000, 700_000])
+
+    on_cluster(machine, scenario)
+
+
+def test_gpu_without_permission_is_blocked(machine: Machine, driver: FakeNvml) -> None:
+    driver.write(0, fail_set=NO_PERMISSION)
+    driver.write(1, fail_set=NO_PERMISSION)
+
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(cpu=ECO, gpu={"capWattsPerGpu": 300})
+        async with bench.agent():
+            await until(lambda: _gpu_result(bench, "blocked"))
+            await until(lambda: _applied(bench))
+
+    on_cluster(machine, scenario)
+
+
+def test_node_created_again_gets_its_hardware_again(machine: Machine, no_gpu: None) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        async with bench.agent():
+            await until(bench.hardware)
+            await bench.client.delete(NODES, machine.node)
+            await until(lambda: _gone(bench))  # the garbage collector's work: the Node owns it
+            await bench.add_node()
+            await until(bench.hardware)
+            uid = (await bench.client.get(NODES, machine.node)).metadata.uid
+            hardware = await bench.hardware()
+            assert hardware is not None
+            assert hardware.metadata.owner_references[0].uid == uid
+
+    on_cluster(machine, scenario)
+
+
+async def _applied(bench: Bench) -> bool:
+    return await _result(bench, "applied") and not await _restored(bench)
+
+
+async def _restored(bench: Bench) -> bool:
+    return ((await bench.cpu()).message or "").startswith("restored")
+
+
+async def _result(bench: Bench, result: str) -> bool:
+    return (await bench.cpu()).result == result
+
+
+async def _gpu_result(bench: Bench, result: str) -> bool:
+    return (await bench.gpu()).result == result
+
+
+async def _backend(bench: Bench, backend: str) -> bool:
+    return (await bench.cpu()).backend == backend
+
+
+async def _model(bench: Bench, model: str) -> bool:
+    hardware = await bench.hardware()
+    return hardware is not None and hardware.status.cpu is not None and hardware.status.cpu.model == model
+
+
+async def _gone(bench: Bench) -> bool:
+    return await bench.hardware() is None
+
+
+async def _versions(bench: Bench) -> list[str]:
+    hardware = await bench.hardware()
+    assert hardware is not None
+    return [(await bench.twin()).metadata.resource_version, hardware.metadata.resource_version]
+
+
+def _gpu_limits(driver: FakeNvml) -> list[int]:
+    return [driver.read(gpu, "set_mw") for gpu in range(2)]
+
+
+def _enable(machine: Machine, *, enabled: bool) -> None:
+    for zone in BOTH:
+        zone_file(machine.sys, zone, "enabled").write_text(f"{int(enabled)}\n")
+
+
+def _burn(machine: Machine) -> None:
+    """Add energy: thousands of joules between two cycles are far above any cap, and below what is absurd."""
+    for zone in BOTH:
+        file = zone_file(machine.sys, zone, "energy_uj")
+        file.write_text(f"{int(file.read_text()) + 20_000_000}\n")
+
+
+def test_burn_is_within_reason() -> None:
+    assert asyncio.iscoroutinefunction(_applied)

@@ -1,0 +1,191 @@
+"""Caps over HTTP, one node at a time, against an endpoint that keeps what it is told."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from joulie.adapters.control_http import ControlAction, ControlResult, HostTelemetry, HttpControlError, HttpResult
+from joulie.apps.agent.outcome import Outcome
+from joulie.apps.agent.remote import REFRESH_S, RemoteNode
+from joulie.apps.agent.routing import CpuMode, Route, Routing, Via
+from joulie.domain.actuation import WantedCap
+from joulie.domain.dvfs import DvfsSettings
+from joulie.domain.hardware import CapRange
+
+ECO = WantedCap(percent=60.0)
+PACKAGE = CapRange(72.0, 400.0, 360.0)
+GPU = CapRange(350.0, 700.0, 700.0)
+HTTP = Route(Via.HTTP, "http://sim/{node}")
+DVFS = DvfsSettings(ema_alpha=1.0, trip_count=1, cooldown_s=0.0)
+
+
+class Endpoint:
+    """Stands for `HttpControl`."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.answers: dict[ControlAction, ControlResult] = {}
+        self.power_w: float | None = 100.0
+        self.down = False
+
+    async def telemetry(self, node: str) -> HostTelemetry:
+        if self.power_w is None:
+            raise HttpControlError("no answer")
+        return HostTelemetry(self.power_w, None)
+
+    async def control(self, node: str, action: ControlAction, **fields: float) -> HttpResult:
+        if self.down:
+            raise HttpControlError("connection refused")
+        self.told.append((action.value.partition(".")[0], fields))
+        return HttpResult(self.answers.get(action, ControlResult.APPLIED), "said so")
+
+    def take(self) -> list[tuple[str, dict[str, Any]]]:
+        told, self.told = self.told, []
+        return told
+
+
+class Node:
+    """A remote node with fixed hardware, driven by hand."""
+
+    def __init__(self, *, simulate_only: bool = False) -> None:
+        self.endpoint = Endpoint()
+        self.node = RemoteNode("n1", lambda *_: self.endpoint, DVFS, simulate_only=simulate_only)  # type: ignore[arg-type, return-value]
+        self.now_s = 0.0
+
+    def cpu(
+        self, cap: WantedCap, mode: CpuMode = CpuMode.AUTO, limits: CapRange | None = PACKAGE, source: Route = HTTP
+    ) -> Outcome:
+        self.now_s += 20.0
+        routing = Routing(source, source, HTTP, HTTP, mode)
+        return _run(self.node.enforce_cpu(cap, limits, 2, routing, self.now_s))
+
+    def gpu(self, cap: WantedCap, limits: CapRange | None = GPU, *, present: bool = True) -> Outcome:
+        self.now_s += 20.0
+        return _run(self.node.enforce_gpu(cap, limits, HTTP, self.now_s, present=present))
+
+
+def _run(outcome: Coroutine[Any, Any, Outcome]) -> Outcome:
+    return asyncio.run(outcome)
+
+
+def test_percent_becomes_watts_of_each_package() -> None:
+    node = Node()
+    outcome = node.cpu(ECO, CpuMode.RAPL)
+    assert node.endpoint.take() == [("rapl", {"capWatts": 216.0})]
+    assert (outcome.backend, outcome.result, outcome.message) == ("http", "applied", "216 W for each CPU package")
+    assert node.node.mode == "rapl"
+
+
+def test_nothing_is_told_twice_until_it_may_be_forgotten() -> None:
+    node = Node()
+    node.cpu(ECO, CpuMode.RAPL)
+    node.cpu(ECO, CpuMode.RAPL)
+    assert len(node.endpoint.take()) == 1
+    node.now_s += REFRESH_S * 1.25
+    node.cpu(ECO, CpuMode.RAPL)
+    assert len(node.endpoint.take()) == 1
+
+
+def test_lifted_cap_is_the_base_and_null_where_none_is_known() -> None:
+    node = Node()
+    assert node.cpu(WantedCap(percent=100.0), CpuMode.RAPL).message.startswith("restored")
+    node.cpu(WantedCap(), CpuMode.RAPL, limits=None)
+    assert node.endpoint.take() == [("rapl", {"capWatts": 360.0}), ("rapl", {"capWatts": None})]
+
+
+def test_percent_without_a_base_is_blocked() -> None:
+    node = Node()
+    outcome = node.cpu(ECO, CpuMode.RAPL, limits=None)
+    assert outcome.result == "blocked"
+    assert "joulie.io/hw.cpu-model" in outcome.message
+    assert node.endpoint.take() == []
+
+
+def test_throttle_of_an_earlier_agent_is_taken_back_once() -> None:
+    node = Node()
+    node.cpu(ECO)
+    node.cpu(ECO)
+    assert node.endpoint.take() == [("rapl", {"capWatts": 216.0}), ("dvfs", {"throttlePct": 0.0})]
+
+
+def test_endpoint_that_knows_no_throttle_is_not_asked_again() -> None:
+    node = Node()
+    node.endpoint.answers[ControlAction.THROTTLE] = ControlResult.BLOCKED
+    assert node.cpu(ECO).result == "applied"
+    node.endpoint.take()
+    node.cpu(ECO)
+    assert node.endpoint.take() == []
+
+
+def test_frequency_steps_in_where_power_cannot_be_limited_and_back() -> None:
+    node = Node()
+    node.endpoint.answers[ControlAction.POWER_CAP] = ControlResult.BLOCKED
+    node.endpoint.power_w = 600.0
+    outcome = node.cpu(ECO)
+    assert (outcome.result, node.node.mode) == ("applied", "dvfs")
+    assert node.endpoint.take()[-1] == ("dvfs", {"throttlePct": 10.0})
+    node.cpu(ECO)
+    assert node.endpoint.take()[-1] == ("dvfs", {"throttlePct": 20.0})
+    node.endpoint.answers.clear()
+    assert node.cpu(ECO).result == "applied"
+    assert node.endpoint.take() == [("rapl", {"capWatts": 216.0}), ("dvfs", {"throttlePct": 0.0})]
+    assert node.node.mode == "rapl"
+
+
+def test_dvfs_mode_holds_measured_power_and_lets_go() -> None:
+    node = Node()
+    node.endpoint.power_w = 500.0
+    node.cpu(ECO, CpuMode.DVFS)
+    node.endpoint.power_w = 430.0  # within the margins of 2 x 216 W
+    node.cpu(ECO, CpuMode.DVFS)
+    assert node.endpoint.take() == [("dvfs", {"throttlePct": 10.0})]
+    assert node.cpu(WantedCap(), CpuMode.DVFS).message.startswith("restored")
+    assert node.endpoint.take() == [("dvfs", {"throttlePct": 0.0})]
+
+
+def test_failed_telemetry_changes_nothing() -> None:
+    node = Node()
+    node.endpoint.power_w = 500.0
+    node.cpu(ECO, CpuMode.DVFS)
+    node.endpoint.power_w = None
+    assert node.cpu(ECO, CpuMode.DVFS).result == "applied"
+    assert node.endpoint.take() == [("dvfs", {"throttlePct": 10.0})]
+
+
+def test_without_telemetry_the_throttle_is_a_fixed_share() -> None:
+    node = Node()
+    node.cpu(ECO, CpuMode.DVFS, source=Route(Via.NONE))
+    assert node.endpoint.take() == [("dvfs", {"throttlePct": 40.0})]
+    assert node.cpu(WantedCap(cap_w=100.0), CpuMode.DVFS, limits=None, source=Route(Via.NONE)).result == "blocked"
+
+
+def test_dead_endpoint_is_an_error_and_is_asked_again() -> None:
+    node = Node()
+    node.endpoint.down = True
+    outcome = node.cpu(ECO, CpuMode.RAPL)
+    assert (outcome.result, outcome.message) == ("error", "connection refused")
+    node.endpoint.down = False
+    assert node.cpu(ECO, CpuMode.RAPL).result == "applied"
+
+
+def test_gpus() -> None:
+    node = Node()
+    assert node.gpu(ECO).result == "applied"
+    assert node.gpu(WantedCap(cap_w=1.0)).message == "350 W for each GPU"
+    assert node.gpu(WantedCap()).message.startswith("restored")
+    assert [fields["capWattsPerGpu"] for _, fields in node.endpoint.take()] == [420.0, 350.0, 700.0]
+    assert node.gpu(ECO, None).result == "blocked"
+
+
+def test_node_without_gpus_has_nothing_to_do() -> None:
+    node = Node()
+    assert node.gpu(ECO, None, present=False).result == "none"
+    assert node.gpu(WantedCap(), None, present=False).message.startswith("restored")
+    assert node.endpoint.take() == []
+
+
+def test_simulate_only_sends_nothing() -> None:
+    node = Node(simulate_only=True)
+    assert node.cpu(ECO).result == node.gpu(ECO).result == "blocked"
+    assert node.cpu(WantedCap()).message.startswith("restored")
+    assert node.endpoint.take() == []

@@ -1,0 +1,313 @@
+"""`joulie cleanup` on the fake cluster; agents and operators are played by the tests."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from joulie.adapters.fake.kubernetes import FakeCluster
+from joulie.adapters.fake.kubernetes.api import Writer
+from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.crd import custom_resource_definitions
+from joulie.adapters.kubernetes.lease import LeaderElector
+from joulie.adapters.kubernetes.resources import LEASES, NAMESPACES, NODE_TWINS, NODES, PODS
+from joulie.apps.agent.outcome import RESTORED as AGENTS_WORD
+from joulie.apps.agent.outcome import Outcome as AgentOutcome
+from joulie.apps.agent.outcome import blocked, failed, restored
+from joulie.apps.cleanup import main as program
+from joulie.apps.cleanup.steps import RESTORED, Cleanup, Outcome, is_lifted, last_word
+from joulie.apps.operator.main import LEASE_NAME
+
+NAMESPACE = "joulie-system"
+CAPPED: dict[str, Any] = {
+    "cpu": {"packagePowerCapPctOfMax": 60},
+    "gpu": {"powerCap": {"scope": "perGpu", "capPctOfMax": 60}},
+    "scheduling": {"draining": True},
+    "policy": {"name": "static_partition"},
+}
+IN_FORCE = AgentOutcome("rapl", restored("rapl", "").result, "2 x 123 W in force for a cap of 60 %")
+AS_FOUND = restored("rapl", "no cap is asked for, limits are as they were found")
+
+Scenario = Callable[["Stage"], Awaitable[None]]
+
+
+class Rounds:
+    """A clock that ticks a second at each look, so that waiting is counted in looks and takes no time."""
+
+    def __init__(self, at_round: Callable[[int], None] = lambda _round: None) -> None:
+        self.now_s = 0
+        self._at_round = at_round
+
+    def __call__(self) -> float:
+        self.now_s += 1
+        self._at_round(self.now_s)
+        return float(self.now_s)
+
+
+class Stage:
+    """A fake cluster, and who plays on it."""
+
+    def __init__(self, cluster: FakeCluster, client: KubeClient, kubeconfig: Path) -> None:
+        self.cluster = cluster
+        self.client = client
+        self.kubeconfig = kubeconfig
+
+    async def add_node(self, name: str, *, labels: dict[str, str] | None = None, spec: Any = None) -> None:
+        profile = {names.POWER_PROFILE_LABEL: "eco", names.DRAINING_LABEL: "true"}
+        own = {names.MANAGED_LABEL: "true", **(profile if labels is None else labels)}
+        await self.client.create(NODES, {"metadata": {"name": name, "labels": own}})
+        await self.cap(name, CAPPED if spec is None else spec)
+
+    async def cap(self, name: str, spec: Any) -> None:
+        body = {"spec": {"nodeName": name, "profile": "eco", **spec}}
+        await self.client.apply(NODE_TWINS, name, body, field_manager=names.OPERATOR_FIELD_MANAGER)
+
+    async def report(self, name: str, cpu: AgentOutcome, gpu: AgentOutcome = AS_FOUND) -> None:
+        """What an agent writes."""
+        said = {
+            device: {"backend": outcome.backend, "result": outcome.result.value, "message": outcome.message}
+            for device, outcome in (("cpu", cpu), ("gpu", gpu))
+        }
+        body = {"status": {"controlStatus": said}}
+        manager = names.AGENT_FIELD_MANAGER
+        await self.client.apply(NODE_TWINS, name, body, field_manager=manager, subresource="status")
+
+    async def answer(self, *nodes: str) -> None:
+        """Agents that restore their nodes as soon as the caps are lifted."""
+        waiting = set(nodes)
+        while waiting:
+            for name in sorted(waiting):
+                if is_lifted(await self.twin(name)):
+                    await self.report(name, AS_FOUND)
+                    waiting.discard(name)
+            await asyncio.sleep(0)
+
+    async def twin(self, name: str) -> NodeTwin:
+        return await self.client.get(NODE_TWINS, name)
+
+    async def labels(self, name: str) -> dict[str, str]:
+        return (await self.client.get(NODES, name)).metadata.labels
+
+    async def add_pod(self, name: str, *gates: str) -> None:
+        gated = [{"name": gate} for gate in gates]
+        spec = {"containers": [{"name": "main", "image": "none"}], "schedulingGates": gated}
+        await self.client.create(PODS, {"metadata": {"name": name}, "spec": spec}, "default")
+
+    async def gates(self, name: str) -> list[str]:
+        return [gate.name for gate in (await self.client.get(PODS, name, "default")).spec.scheduling_gates]
+
+    async def clean(self, clock: Callable[[], float] | None = None, *, timeout_s: float = 500.0) -> Outcome:
+        steps = Cleanup(
+            self.client,
+            lease_namespace=NAMESPACE,
+            lease_name=LEASE_NAME,
+            handover_s=5.0,
+            poll_s=0.0,
+            clock=clock or Rounds(),
+        )
+        return await steps.run(timeout_s=timeout_s)
+
+
+def play(tmp_path: Path, scenario: Scenario) -> None:
+    async def main() -> None:
+        async with FakeCluster(custom_resource_definitions()) as cluster:
+            kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
+            async with KubeClient.connect(kubeconfig=kubeconfig) as client, asyncio.timeout(30.0):
+                await scenario(Stage(cluster, client, kubeconfig))
+
+    asyncio.run(main())
+
+
+def test_the_agents_word_is_ours() -> None:
+    assert RESTORED == AGENTS_WORD
+
+
+def test_the_operators_lease_is_ours() -> None:
+    assert program.CleanupSettings().lease_name == LEASE_NAME
+
+
+def test_nothing_is_left(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        for name in ("a", "ip-10-0-0-1.eu"):
+            await stage.add_node(name)
+            await stage.report(name, IN_FORCE)
+        await stage.add_node("plain", labels={"tier": "gold"}, spec={"profile": "performance"})
+        await stage.report("plain", AS_FOUND)
+        await stage.add_pod("gated", "joulie.io/carbon", "example.com/other")
+        await stage.add_pod("others", "example.com/other")
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(stage.answer("a", "ip-10-0-0-1.eu"))
+            outcome = await stage.clean()
+        assert outcome == Outcome(restored=3, labels_removed=2, gates_removed=1)
+        for name in ("a", "ip-10-0-0-1.eu"):
+            spec = (await stage.twin(name)).spec
+            assert (spec.profile, spec.cpu, spec.gpu, spec.scheduling, spec.policy) == ("performance", *[None] * 4)
+            assert await stage.labels(name) == {names.MANAGED_LABEL: "true"}
+        assert (await stage.labels("plain"))["tier"] == "gold"
+        assert await stage.gates("gated") == ["example.com/other"]
+        assert await stage.gates("others") == ["example.com/other"]
+        # Again there is nothing to do, and nobody to wait for.
+        assert await stage.clean(Rounds()) == Outcome(restored=3)
+
+    play(tmp_path, scenario)
+
+
+def test_nodes_whose_agent_does_not_answer_are_named(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        for name in ("alive", "dead", "never", "refuses"):
+            await stage.add_node(name)
+        for name in ("alive", "dead"):
+            await stage.report(name, IN_FORCE)
+        await stage.report("refuses", AS_FOUND, failed("nvml", "original limits are not restored: gpu-0: lost"))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(stage.answer("alive"))
+            outcome = await stage.clean(timeout_s=15.0)
+        assert outcome.restored == 1
+        assert outcome.unanswered == {
+            "dead": "CPU applied: 2 x 123 W in force for a cap of 60 %",
+            "never": "no agent has ever reported",
+            "refuses": "GPU error: original limits are not restored: gpu-0: lost",
+        }
+        # Their labels go all the same, and so do the caps: an agent that comes back restores.
+        assert outcome.labels_removed == 4
+        assert is_lifted(await stage.twin("dead"))
+
+    play(tmp_path, scenario)
+
+
+def test_blocked_is_no_restore(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.add_node("a")
+        await stage.report("a", blocked("http", "SIMULATE_ONLY: nothing is sent"))
+        assert last_word(await stage.twin("a")) == "CPU blocked: SIMULATE_ONLY: nothing is sent"
+        await stage.report("a", AS_FOUND)
+        assert last_word(await stage.twin("a")) == ""
+
+    play(tmp_path, scenario)
+
+
+def test_an_operator_stops_leading_and_its_last_writes_are_undone(tmp_path: Path) -> None:
+    """Between taking the Lease and the operator's noticing, caps may come back."""
+
+    async def scenario(stage: Stage) -> None:
+        await stage.add_node("a")
+        await stage.report("a", AS_FOUND)
+        await stage.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        led = asyncio.Event()
+        lost = asyncio.Event()
+
+        async def lead() -> None:
+            led.set()
+            try:
+                while True:
+                    if is_lifted(await stage.twin("a")):
+                        await stage.cap("a", CAPPED)
+                    await asyncio.sleep(0)
+            finally:
+                lost.set()
+
+        operator = LeaderElector(
+            stage.client,
+            namespace=NAMESPACE,
+            name=LEASE_NAME,
+            identity="operator-1",
+            retry_s=0.02,
+            renew_deadline_s=1.0,
+            lease_s=2.0,
+        )
+        running = asyncio.create_task(operator.run(lead))
+        await led.wait()
+        # As long as the operator leads, no second passes: the handover is over when it has noticed.
+        clock = Rounds()
+        steps = partial(stage.clean, lambda: clock() if lost.is_set() else 0.0)
+        outcome = await steps()
+        assert not operator.is_leader
+        assert operator.transitions == 1
+        assert outcome == Outcome(restored=1, labels_removed=1)
+        assert is_lifted(await stage.twin("a"))
+        lease = await stage.client.get(LEASES, LEASE_NAME, NAMESPACE)
+        assert lease.spec.holder_identity == "joulie-cleanup"
+        running.cancel()
+        await asyncio.wait([running])
+
+    play(tmp_path, scenario)
+
+
+def test_an_operator_without_the_lease_is_told_of(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.add_node("a")
+        await stage.report("a", AS_FOUND)
+
+        api = stage.cluster.api
+        twins = api.kind(names.GROUP, names.VERSION, NODE_TWINS.plural)
+
+        def cap_again(_round: int) -> None:
+            capped = {"nodeName": "a", "profile": "eco", **CAPPED}
+            api.patch(twins, "", "a", lambda twin: {**twin, "spec": capped}, Writer("stubborn"))
+
+        outcome = await stage.clean(Rounds(cap_again), timeout_s=8.0)
+        (problem,) = outcome.problems
+        assert problem.startswith("caps were set anew while they were lifted, on a: ")
+        assert f"{NAMESPACE}/{LEASE_NAME}" in problem
+
+    play(tmp_path, scenario)
+
+
+def test_a_gate_that_changed_meanwhile_stays_and_is_told(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.add_pod("gated", "joulie.io/carbon")
+        stage.cluster.fail_next(9, 422, method="PATCH", path="/pods/gated")
+        outcome = await stage.clean()
+        assert outcome.gates_removed == 0
+        assert outcome.problems[0].startswith("patch pods gated in namespace default: 422")
+
+    play(tmp_path, scenario)
+
+
+def run_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepare: Scenario, **environment: str) -> Result:
+    """The command as a user runs it, without its waiting."""
+    monkeypatch.setattr(program, "Cleanup", partial(Cleanup, poll_s=0.0, handover_s=0.0, clock=Rounds()))
+    results: list[Result] = []
+
+    async def scenario(stage: Stage) -> None:
+        await prepare(stage)
+        variables = {"KUBECONFIG": str(stage.kubeconfig), "CLEANUP_TIMEOUT": "3s", "LOG_LEVEL": "error", **environment}
+        results.append(await asyncio.to_thread(CliRunner().invoke, program.cleanup, [], env=variables))
+
+    play(tmp_path, scenario)
+    return results[0]
+
+
+async def _dead_agent(stage: Stage) -> None:
+    await stage.add_node("n1", labels={"example.com/profile": "eco"})
+    await stage.report("n1", IN_FORCE)
+
+
+def test_what_people_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run_program(tmp_path, monkeypatch, _dead_agent, POWER_PROFILE_LABEL="example.com/profile")
+    assert result.exit_code == 0
+    assert result.stdout == "0 nodes restored, 1 node unlabelled, 0 pods released\n"
+    assert result.stderr.splitlines() == [
+        "1 node not restored; limits return when an agent starts there again, or at the next boot:",
+        "  n1: CPU applied: 2 x 123 W in force for a cap of 60 %",
+    ]
+
+
+def test_strict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_program(tmp_path, monkeypatch, _dead_agent, CLEANUP_STRICT="true").exit_code == 1
+
+
+def test_a_cluster_that_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forbid(stage: Stage) -> None:
+        stage.cluster.fail_next(9, 403, path="/nodetwins")
+
+    result = run_program(tmp_path, monkeypatch, forbid)
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("Error: list nodetwins.joulie.io: 403")

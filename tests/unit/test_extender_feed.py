@@ -1,0 +1,211 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from joulie.adapters.fake.kubernetes import FakeCluster
+from joulie.adapters.kubernetes.api.core import Node, Pod
+from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware, NodeTwin
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.pods import pod_facts
+from joulie.adapters.kubernetes.resources import NAMESPACES, NODE_HARDWARES, NODE_TWINS, NODES, WORKLOAD_PROFILES
+from joulie.apps.extender.feed import Feed, keep_hardware, keep_node, keep_twin, load_facts, twin_facts
+from joulie.apps.extender.fleet import Fleet, LoadFacts
+from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie.domain.hardware.resolve import ReportedHardware
+from joulie.domain.scoring.extender import NodeClass
+
+STATUS: dict[str, Any] = {
+    "schedulableClass": "eco",
+    "predictedPowerHeadroomScore": 60,
+    "predictedCoolingStressScore": 20.5,
+    "effectiveCapState": {"cpuPct": 60},
+    "powerMeasurement": {"nodeCappedPowerW": 1000, "measuredNodePowerW": 400, "powerTrendWPerMin": -3},
+    "lastUpdated": "2026-03-13T12:00:00Z",
+}
+
+
+def twin(status: dict[str, Any] | None = None, *, node: str = "n1", name: str | None = None) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name or node},
+        "spec": {"nodeName": node, "profile": "eco"},
+        "status": STATUS if status is None else status,
+    }
+
+
+def facts(status: dict[str, Any]) -> Any:
+    return twin_facts(msgspec.convert(twin(status), NodeTwin))
+
+
+def test_a_twin_as_facts() -> None:
+    found = facts(STATUS)
+    assert (found.node_class, found.flaw) == (NodeClass.ECO, "")
+    assert found.updated_s == 1773403200.0
+    assert (found.numbers.capped_w, found.numbers.measured_w, found.numbers.trend_w_per_min) == (1000.0, 400.0, -3.0)
+    assert (found.numbers.cpu_cap_fraction, found.numbers.gpu_cap_fraction) == (0.6, 1.0)
+
+
+def test_trap_whole_watts_are_read() -> None:
+    """Watts without a decimal point once decoded to zero."""
+    assert facts(STATUS).numbers.capped_w == 1000.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "flaw"),
+    [
+        ({"predictedPowerHeadroomScore": None}, "predictedPowerHeadroomScore: is missing"),
+        ({"powerMeasurement": None}, "nodeCappedPowerW: is missing"),
+        ({"powerMeasurement": {"nodeCappedPowerW": 0, "measuredNodePowerW": 1}}, "capped_w: must be above zero"),
+        ({"predictedCoolingStressScore": 250}, "cooling_stress_pct: must be within"),
+        ({"lastUpdated": "yesterday"}, "'yesterday' is no RFC 3339 time"),
+    ],
+)
+def test_a_flawed_twin_keeps_its_class_and_loses_its_scores(changes: dict[str, Any], flaw: str) -> None:
+    found = facts({key: value for key, value in (STATUS | changes).items() if value is not None})
+    assert (found.node_class, found.numbers) == (NodeClass.ECO, None)
+    assert found.flaw.startswith("NodeTwin: ")
+    assert flaw in found.flaw
+
+
+def test_an_empty_status_says_nothing() -> None:
+    found = facts({})
+    assert (found.node_class, found.numbers, found.updated_s) == (NodeClass.UNKNOWN, None, None)
+
+
+def test_only_the_object_under_the_nodes_own_name_counts() -> None:
+    dotted = "ip-10-0-0-1.eu-central-1.compute.internal"
+    kept = keep_twin(msgspec.convert(twin(node=dotted), NodeTwin))
+    assert kept is not None
+    assert kept.node == dotted
+    assert keep_twin(msgspec.convert(twin(node=dotted, name="ip-10-0-0-1"), NodeTwin)) is None
+    hardware = {"metadata": {"name": "other"}, "spec": {"nodeName": "n1"}}
+    assert keep_hardware(msgspec.convert(hardware, NodeHardware)) is None
+
+
+def test_hardware_as_load() -> None:
+    hardware = {
+        "metadata": {"name": "n1"},
+        "spec": {"nodeName": "n1"},
+        "status": {
+            "cpu": {"sockets": 2, "totalCores": 96, "capRange": {"maxWattsPerSocket": 350}},
+            "gpu": {"present": True, "vendor": "AMD", "count": 8, "capRangePerGpu": {"defaultWatts": 750}},
+        },
+    }
+    kept = keep_hardware(msgspec.convert(hardware, NodeHardware))
+    assert kept is not None
+    node = keep_node(msgspec.convert({"metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "191500m"}}}, Node))
+    assert load_facts(node, kept.content, BUILTIN_CATALOGUE) == LoadFacts(191.5, 700.0, 750.0, "AMD")
+
+
+def test_hardware_from_labels_and_of_nobody() -> None:
+    labels = {"joulie.io/hw.cpu-model": "AMD EPYC 9654", "joulie.io/hw.cpu-sockets": "2", "team": "red"}
+    raw = {
+        "metadata": {"name": "n1", "labels": labels},
+        "status": {"allocatable": {"cpu": "192", "nvidia.com/gpu": "4", "memory": "1Ti", "ephemeral-storage": "1"}},
+    }
+    node = keep_node(msgspec.convert(raw, Node))
+    assert "team" not in node.labels
+    assert node.offered == {"cpu": 192.0, "nvidia.com/gpu": 4.0}
+    assert load_facts(node, None, BUILTIN_CATALOGUE) == LoadFacts(192.0, 720.0, None, "NVIDIA")
+    nobody = keep_node(msgspec.convert({"metadata": {"name": "n1"}}, Node))
+    assert load_facts(nobody, ReportedHardware(), BUILTIN_CATALOGUE) == LoadFacts(None, None, None, None)
+
+
+# ---- against the fake cluster
+
+
+def profile(confidence: float, **status: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "train", "namespace": "team"},
+        "spec": {"workloadRef": {"kind": "Job", "name": "train", "namespace": "team"}},
+        "status": {"confidence": confidence, "cpu": {"capSensitivity": "high"}, **status},
+    }
+
+
+def pod_of_train() -> Any:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u", "controller": True}
+    return pod_facts(
+        msgspec.convert({"metadata": {"name": "train-x", "namespace": "team", "ownerReferences": [owner]}}, Pod)
+    )
+
+
+def with_feed(tmp_path: Path, body: Callable[[KubeClient, Feed, Fleet], Awaitable[None]]) -> None:
+    """Run `body` with a feed that is synced with a fake cluster."""
+
+    async def main() -> None:
+        async with FakeCluster() as cluster:
+            kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
+            async with KubeClient.connect(kubeconfig=kubeconfig) as client:
+                fleet = Fleet(300.0)
+                feed = Feed(client, fleet, BUILTIN_CATALOGUE, min_confidence=0.5, silence_s=30.0)
+                assert "nodetwins" in (feed.why_not_ready() or "")
+                running = asyncio.create_task(feed.run())
+                async with asyncio.timeout(20.0):
+                    await feed.wait_synced()
+                    assert feed.why_not_ready() is None
+                    await body(client, feed, fleet)
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0)
+
+
+def test_the_fleet_follows_the_cluster(tmp_path: Path) -> None:
+    async def body(client: KubeClient, feed: Feed, fleet: Fleet) -> None:
+        labels = {"joulie.io/power-profile": "eco"}
+        await client.create(NODES, {"metadata": {"name": "n1", "labels": labels}})
+        await until(lambda: len(fleet) == 1)
+        place = fleet.view(0.0).roster.slots["n1"]
+        assert fleet.view(0.0).twins.node_class[place] == NodeClass.ECO
+        await client.create(NODE_TWINS, twin({}, node="n1"))
+        await client.apply(NODE_TWINS, "n1", {"status": STATUS | {"schedulableClass": "draining"}}, field_manager="o",
+                           subresource="status")  # fmt: skip
+        await until(lambda: fleet.view(0.0).twins.node_class[place] == NodeClass.DRAINING)
+        seen = feed.changes
+        await client.create(
+            NODE_HARDWARES,
+            {"metadata": {"name": "n1"}, "spec": {"nodeName": "n1"},
+             "status": {"cpu": {"sockets": 2, "capRange": {"maxWattsPerSocket": 300}}}},
+        )  # fmt: skip
+        await client.apply(
+            NODE_HARDWARES, "n1", {"status": {"cpu": {"sockets": 2, "capRange": {"maxWattsPerSocket": 300}}}},
+            field_manager="a", subresource="status",
+        )  # fmt: skip
+        await until(lambda: fleet.view(0.0).load.cpu_max_w[place] == 600.0)
+        assert feed.changes > seen
+        for resource in (NODE_TWINS, NODE_HARDWARES, NODES):
+            await client.delete(resource, "n1")
+        await until(lambda: len(fleet) == 0)
+        assert {state.resource: state.objects for state in feed.states()} == {
+            "nodetwins": 0, "nodehardwares": 0, "nodes": 0, "workloadprofiles": 0,
+        }  # fmt: skip
+
+    with_feed(tmp_path, body)
+
+
+def test_profiles_count_by_confidence(tmp_path: Path) -> None:
+    async def body(client: KubeClient, feed: Feed, _fleet: Fleet) -> None:
+        pod = pod_of_train()
+        assert feed.profile(pod).confidence == 0.0
+        await client.create(NAMESPACES, {"metadata": {"name": "team"}})
+        await client.create(WORKLOAD_PROFILES, profile(0.0), namespace="team")
+        hint = {"confidence": 0.3, "cpu": {"capSensitivity": "high"}, "criticality": {"class": "performance"}}
+        apply = {"field_manager": "o", "namespace": "team", "subresource": "status"}
+        await client.apply(WORKLOAD_PROFILES, "train", {"status": hint}, **apply)
+        await until(lambda: feed.profile(pod).confidence == 0.3)
+        assert feed.profile(pod).cpu_sensitivity is None, "measured, and not enough"
+        assert feed.profile(pod).workload_class == "performance", "somebody's annotation"
+        await client.apply(WORKLOAD_PROFILES, "train", {"status": hint | {"confidence": 0.5}}, **apply)
+        await until(lambda: feed.profile(pod).cpu_sensitivity == "high")
+        await client.delete(WORKLOAD_PROFILES, "train", "team")
+        await until(lambda: feed.profile(pod).confidence == 0.0)
+
+    with_feed(tmp_path, body)

@@ -1,0 +1,68 @@
+"""Sums over pods, kept up to date pod by pod."""
+
+from joulie.adapters.kubernetes.cache import Key
+from joulie.adapters.kubernetes.pods import Owner, PodFacts, ProfileFacts
+from joulie.adapters.kubernetes.requests import Requests
+from joulie.apps.operator.ledger import Load, PodLedger
+from joulie.domain.policy import Intensity, PodPhase, PowerConstraint, WorkloadClass
+
+OWNER = Owner("Job", "job")
+
+
+def pod(name="p", node="n", phase=PodPhase.RUNNING, **more):
+    fields = {"owner": OWNER, "requests": Requests(0.1, 1.0, 1.0, "NVIDIA"), **more}
+    return PodFacts(namespace="ns", name=name, uid=name, phase=phase, node_name=node, **fields)
+
+
+def key(facts):
+    return Key(facts.namespace, facts.name)
+
+
+def filled(*pods):
+    ledger = PodLedger()
+    for one in pods:
+        ledger.pod_changed(key(one), None, one)
+    return ledger
+
+
+def test_pending_and_running_performance_pods_are_demand_and_bound_ones_block():
+    performance = {"workload_class": WorkloadClass.PERFORMANCE}
+    ledger = filled(
+        pod("running", **performance),
+        pod("pending", node="", phase=PodPhase.PENDING, **performance),
+        pod("on-its-way", phase=PodPhase.PENDING, **performance),
+        pod("done", phase=PodPhase.FINISHED, **performance),
+        pod("standard"),
+        pod("odd", node="m", constraint=PowerConstraint.UNKNOWN),
+        pod("fixed", node="m", reschedulable=False),
+    )
+    assert ledger.performance_demand == 3
+    assert ledger.blocking == {"n": 2, "m": 2}
+    assert ledger.loads["n"] == Load(200, 2000)
+
+
+def test_what_decisions_hang_on_is_told():
+    ledger = PodLedger()
+    standard, performance = pod(), pod(workload_class=WorkloadClass.PERFORMANCE)
+    assert not ledger.pod_changed(key(standard), None, standard)
+    assert ledger.pod_changed(key(standard), standard, performance)
+    assert ledger.pod_changed(key(standard), performance, None)
+    assert (ledger.performance_demand, ledger.blocking, ledger.loads) == (0, {}, {})
+
+
+def test_a_profile_changes_the_pods_of_its_workload_only():
+    ledger = filled(pod("a"), pod("b"), pod("c", owner=Owner("Job", "other")))
+    profile = ProfileFacts(WorkloadClass.PERFORMANCE, intensity=Intensity.HIGH, confidence=0.9)
+    assert ledger.profile_changed(("ns", OWNER), profile)
+    assert (ledger.performance_demand, ledger.blocking) == (4, {"n": 2})
+    assert ledger.profile_changed(("ns", OWNER), None)
+    assert (ledger.performance_demand, ledger.blocking) == (0, {})
+    assert not ledger.profile_changed(("ns", Owner("Job", "unknown")), profile)
+
+
+def test_mistakes_are_kept_until_told_and_go_with_their_pod():
+    wrong = pod(mistakes=("annotation x: ...",))
+    ledger = filled(wrong)
+    assert list(ledger.mistaken.values()) == [wrong]
+    ledger.pod_changed(key(wrong), wrong, None)
+    assert ledger.mistaken == {}

@@ -1,0 +1,113 @@
+"""Settings of the operator: what users write, what the domain gets, what is refused and how."""
+
+import importlib.metadata
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from joulie.apps.operator import plugins
+from joulie.apps.operator.main import operator
+from joulie.apps.operator.settings import OperatorSettings
+from joulie.apps.program.settings import settings_options
+from joulie.domain.cooling_stress import linear_cooling_stress
+from joulie.domain.policy import DEFAULT_CAPS, Cap, PolicySettings, Profile, StaticPartition
+
+
+def read(**environment):
+    """The settings that a program gets from its environment, and what was printed."""
+    found = []
+
+    @click.command()
+    @settings_options(OperatorSettings)
+    def command(settings):
+        found.append(settings)
+
+    result = CliRunner(env=environment).invoke(command, [])
+    return (found[0] if found else None), result.output
+
+
+def test_the_defaults_are_the_documented_ones():
+    settings, _ = read()
+    assert settings.reconcile_interval_s == 60.0
+    assert settings.node_selector == "joulie.io/managed=true"
+    assert settings.caps == DEFAULT_CAPS
+    assert settings.policy == PolicySettings()
+    assert settings.control.drain.timeout_s == 1800.0
+    assert settings.leader_elect
+
+
+def test_caps_in_watts_and_by_model():
+    settings, _ = read(
+        CPU_WRITE_ABSOLUTE_CAPS="true",
+        GPU_ECO_CAP_PCT_OF_MAX="50",
+        GPU_MODEL_CAPS_JSON='{"H100 NVL": {"minCapWatts": 250, "maxCapWatts": 400}, "L40S": {"maxCapWatts": 300}}',
+    )
+    eco, performance = settings.caps[Profile.ECO], settings.caps[Profile.PERFORMANCE]
+    assert (eco.cpu, performance.cpu) == (Cap(60.0, 120.0), Cap(100.0, 5000.0))
+    assert eco.gpu_cap("NVIDIA-H100-NVL") == Cap(watts=250.0)
+    assert eco.gpu_cap("NVIDIA L40S") == Cap(watts=150.0)
+    assert performance.gpu_cap("NVIDIA H100 NVL") == Cap(watts=400.0)
+    assert eco.gpu_cap("another") == Cap(50.0)
+
+
+def test_a_drain_without_a_timeout():
+    settings, _ = read(DRAIN_TIMEOUT="0", DRAIN_ESCALATION="force")
+    assert settings.control.drain.timeout_s is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"NODE_SELECTOR": "a b"}, "NODE_SELECTOR"),
+        ({"POWER_SOURCES": "agents,kepler"}, "POWER_SOURCES: unknown source 'kepler'; known: agents"),
+        ({"GPU_MODEL_CAPS_JSON": '{"L40S": 300}'}, "GPU_MODEL_CAPS_JSON: L40S: expected"),
+        ({"GPU_MODEL_CAPS_JSON": '{"L40S": {"maxCapWatts": "300"}}'}, "L40S.maxCapWatts: a number of watts"),
+        ({"GPU_MODEL_CAPS_JSON": '{"L40S": {"maxCapWatts": 300, "minCapWatts": 301}}'}, "is above maxCapWatts"),
+        ({"GPU_MODEL_CAPS_JSON": '{"L40S": {"maxCapWatts": 300, "max": 301}}'}, "expected"),
+        ({"RACK_CAPACITY_WATTS_JSON": '{"r1": 0}'}, "RACK_CAPACITY_WATTS_JSON: r1"),
+        ({"QUEUE_HP_MIN": "5", "QUEUE_HP_MAX": "4"}, "QUEUE_HP_MIN"),
+        ({"CPU_ECO_CAP_PCT_OF_MAX": "0"}, "1..100"),
+        ({"DRAIN_ESCALATION": "kill"}, "hold"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(environment, words):
+    settings, output = read(**environment)
+    assert settings is None
+    assert words in output
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        (
+            {"POLICY_TYPE": "static_partitoin"},
+            "POLICY_TYPE: unknown policy 'static_partitoin'; allowed: queue_aware_v1, rule_swap_v1, static_partition",
+        ),
+        ({"COOLING_MODEL": "ice"}, "COOLING_MODEL: unknown cooling model 'ice'; allowed: linear"),
+        ({"METRICS_ADDR": "8081"}, "not an address"),
+    ],
+)
+def test_the_program_does_not_start_with_what_it_does_not_know(environment, words):
+    result = CliRunner(env=environment).invoke(operator, [])
+    assert result.exit_code == 2
+    assert words in result.output
+
+
+def test_plug_ins_are_found_by_entry_point(monkeypatch):
+    entries = importlib.metadata.EntryPoints(
+        [
+            importlib.metadata.EntryPoint("mine", "joulie.domain.policy:StaticPartition", "joulie.policies"),
+            importlib.metadata.EntryPoint("broken", "joulie.no_such_module:thing", "joulie.policies"),
+            importlib.metadata.EntryPoint(
+                "plant", "joulie.domain.cooling_stress:linear_cooling_stress", "joulie.cooling_models"
+            ),
+        ]
+    )
+    monkeypatch.setattr(plugins, "entry_points", entries.select)
+    assert plugins.policy("mine", PolicySettings()) == StaticPartition(PolicySettings())
+    assert plugins.cooling_model("plant") is linear_cooling_stress
+    with pytest.raises(plugins.PluginError, match="'broken'"):
+        plugins.policy("broken", PolicySettings())
+    with pytest.raises(ValueError, match="allowed: broken, mine, queue_aware_v1"):
+        plugins.policy("other", PolicySettings())

@@ -1,0 +1,536 @@
+"""The operator against the fake cluster: real requests, CRD schemas held, a clock of the test's own."""
+
+import asyncio
+from collections import Counter
+from contextlib import asynccontextmanager
+
+import httpx2
+import pytest
+
+from joulie.adapters.fake.kubernetes import FakeCluster
+from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.api.v1alpha1 import MatchedNodes
+from joulie.adapters.kubernetes.client import KubeClient, NotFoundError, RetryPolicy
+from joulie.adapters.kubernetes.connection import connect
+from joulie.adapters.kubernetes.crd import custom_resource_definitions
+from joulie.adapters.kubernetes.resources import (
+    EVENTS,
+    LEASES,
+    NODE_POWER_PROFILES,
+    NODE_TWINS,
+    NODES,
+    PODS,
+    TELEMETRY_PROFILES,
+)
+from joulie.apps.operator.loop import ControlLoop
+from joulie.apps.operator.main import LEASE_NAME, serve
+from joulie.apps.operator.metrics import OperatorMetrics
+from joulie.apps.operator.observe import ClusterView
+from joulie.apps.operator.settings import OperatorSettings
+from joulie.domain.cooling_stress import linear_cooling_stress
+from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie.domain.policy import make_policy
+
+N1, N2 = "ip-10-0-0-1.eu-west-1.compute.internal", "node-2"
+LABELS = {"joulie.io/managed": "true", "joulie.io/hw.cpu-model": "AMD-EPYC-9654", "joulie.io/hw.cpu-sockets": "2"}
+EPOCH_S = 1_800_000_000.0
+
+
+async def until(condition):
+    async with asyncio.timeout(20.0):
+        while not (met := condition()):
+            await asyncio.sleep(0)
+        return met
+
+
+class Stage:
+    """An operator that steps when it is told to."""
+
+    def __init__(self, cluster, client, settings):
+        self.cluster, self.client, self.settings = cluster, client, settings
+        self.now_s = EPOCH_S
+        self.leading = True
+        self.wake = asyncio.Event()
+        self.view = ClusterView(client, settings, BUILTIN_CATALOGUE, wake=self.wake.set)
+        self.http = httpx2.AsyncClient()
+        self.start()
+
+    def start(self):
+        """A new term: nothing is remembered."""
+        self.metrics = OperatorMetrics()
+        self.loop = ControlLoop(
+            self.settings, BUILTIN_CATALOGUE, self.client, self.http, self.view, self.wake, self.metrics,
+            policy=make_policy(self.settings.policy_type, self.settings.policy), cooling=linear_cooling_stress,
+            may_write=lambda: self.leading, now_s=lambda: self.now_s,
+        )  # fmt: skip
+
+    async def step(self, passed_s=0.0, *, result="success"):
+        """One step, and the caches have seen what it wrote. Returns what it wrote."""
+        self.now_s += passed_s
+        before = self.writes()
+        self.wake.clear()
+        steps = self.steps(result)
+        await self.loop.step()
+        assert self.steps(result) == steps + 1.0
+        await self.caught_up()
+        return self.writes() - before
+
+    def steps(self, result):
+        found = self.metrics.registry.get_sample_value("joulie_operator_reconciles_total", {"result": result})
+        return found or 0.0
+
+    async def caught_up(self):
+        twins = {item.metadata.name: item for item in (await self.client.list(NODE_TWINS)).items}
+        nodes = {item.metadata.name: item for item in (await self.client.list(NODES)).items}
+        await until(
+            lambda: (
+                {key.name: twin.metadata.resource_version for key, twin in self.view.twins.items()}
+                == {name: twin.metadata.resource_version for name, twin in twins.items()}
+                and all(
+                    (facts := self.view.node(name)) is not None
+                    and facts.uid == node.metadata.uid
+                    and facts.profile_label == node.metadata.labels.get(names.POWER_PROFILE_LABEL)
+                    and facts.managed == self.settings.selector.matches(node.metadata.labels)
+                    for name, node in nodes.items()
+                )
+            )
+        )
+
+    def writes(self):
+        return Counter(
+            {
+                sample.labels["kind"]: int(sample.value)
+                for family in self.metrics.writes.collect()
+                for sample in family.samples
+                if sample.name.endswith("_total")
+            }
+        )
+
+    async def add_node(self, name, **labels):
+        status = {"allocatable": {"cpu": "192"}}
+        await self.client.create(NODES, {"metadata": {"name": name, "labels": LABELS | labels}, "status": status})
+        await until(lambda: self.view.node(name))
+
+    async def add_pod(self, name, node="", **annotations):
+        spec = {"nodeName": node, "containers": [{"name": "c"}]}
+        meta = {"name": name, "annotations": {key.replace("_", "-"): value for key, value in annotations.items()}}
+        meta["annotations"] = {f"joulie.io/{key}": value for key, value in meta["annotations"].items()}
+        await self.client.create(PODS, {"metadata": meta, "spec": spec, "status": {"phase": "Running"}}, "default")
+
+    async def twin(self, name):
+        return await self.client.get(NODE_TWINS, names.object_name(name))
+
+
+@asynccontextmanager
+async def staged(tmp_path, **settings):
+    async with FakeCluster(custom_resource_definitions()) as cluster:
+        kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
+        retry = RetryPolicy(attempts=2, first_wait_s=0.001)
+        async with KubeClient(connect(kubeconfig=kubeconfig), retry=retry) as client:
+            stage = Stage(cluster, client, OperatorSettings(agent_pod_selector="", static_hp_frac=0.5, **settings))
+            watching = asyncio.create_task(stage.view.run())
+            try:
+                await stage.view.wait_synced()
+                yield stage
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+                await stage.http.aclose()
+
+
+def play(body, tmp_path, **settings):
+    async def main():
+        async with staged(tmp_path, **settings) as stage:
+            await body(stage)
+
+    asyncio.run(main())
+
+
+async def two_nodes(stage):
+    """n1 performance, n2 eco: equal hardware, so the name decides."""
+    await stage.add_node(N1)
+    await stage.add_node(N2)
+    await stage.step()
+    await stage.step(31.0)
+
+
+def test_a_cluster_from_nothing(tmp_path):
+    async def body(stage):
+        await stage.add_node(N1)
+        await stage.add_node(N2)
+        assert await stage.step() == {"spec": 2, "status": 2, "labels": 2}
+        twin = await stage.twin(N2)
+        assert (twin.metadata.name, twin.spec.profile, twin.status.schedulable_class) == (N2, "performance", "draining")
+        assert stage.view.node(N2).draining_label == "true"
+        assert await stage.step(31.0) == {"spec": 1, "status": 1, "labels": 1}
+        twin = await stage.twin(N2)
+        assert (twin.spec.profile, twin.status.schedulable_class) == ("eco", "eco")
+        assert twin.spec.cpu.package_power_cap_pct_of_max == 60.0
+        assert stage.view.node(N2).draining_label is None
+        # A dotted name stays one name, for spec and status.
+        assert (await stage.twin(N1)).status.schedulable_class == "performance"
+
+    play(body, tmp_path)
+
+
+def test_a_steady_cluster_sees_no_write(tmp_path):
+    async def body(stage):
+        await two_nodes(stage)
+        for _ in range(3):
+            assert await stage.step(10.0) == {}
+        assert not stage.wake.is_set()
+
+    play(body, tmp_path)
+
+
+def test_twins_are_kept_young_by_their_own_moments(tmp_path):
+    async def body(stage):
+        await two_nodes(stage)
+        total = Counter()
+        for _ in range(15):  # more than one period of 150 s
+            since_s = stage.now_s
+            assert await stage.step(20.0) == {}
+            before = stage.writes()
+            await stage.loop._publisher.refresh(since_s, stage.now_s)
+            await stage.caught_up()
+            total += stage.writes() - before
+        assert set(total) == {"refresh"}
+        assert 2 <= total["refresh"] <= 6
+
+    play(body, tmp_path)
+
+
+def test_what_is_edited_by_hand_is_healed(tmp_path):
+    async def body(stage):
+        await two_nodes(stage)
+        stage.wake.clear()
+        await stage.client.patch(
+            NODE_TWINS, N2, {"spec": {"profile": "performance", "cpu": {"packagePowerCapWatts": 99}}}
+        )
+        await until(stage.wake.is_set)
+        await stage.caught_up()
+        assert await stage.step() == {"spec": 1}
+        assert (await stage.twin(N2)).spec.cpu.package_power_cap_watts is None
+
+        stage.wake.clear()
+        await stage.client.patch(NODES, N2, {"metadata": {"labels": {names.POWER_PROFILE_LABEL: "performance"}}})
+        await until(stage.wake.is_set)
+        assert await stage.step() == {"labels": 1}
+
+        await stage.client.patch(
+            NODE_TWINS,
+            N2,
+            {"status": {"schedulableClass": "performance", "predictedPsuStressScore": 99}},
+            subresource="status",
+        )
+        await stage.caught_up()
+        assert await stage.step() == {"status": 1}
+        assert (await stage.twin(N2)).status.schedulable_class == "eco"
+
+    play(body, tmp_path)
+
+
+def test_a_score_that_the_operator_does_not_know_is_taken_out_again(tmp_path):
+    async def body(stage):
+        await stage.add_node("odd", **{"joulie.io/hw.cpu-model": "unheard-of"})
+        await stage.step()
+        forged = {"status": {"predictedPowerHeadroomScore": 100}}
+        await stage.client.patch(NODE_TWINS, "odd", forged, subresource="status")
+        await stage.caught_up()
+        assert await stage.step() == {"status": 1}
+        assert (await stage.twin("odd")).status.predicted_power_headroom_score is None
+        assert await stage.step() == {}
+
+    play(body, tmp_path)
+
+
+def test_agent_and_operator_leave_each_other_s_fields_alone(tmp_path):
+    async def body(stage):
+        await two_nodes(stage)
+        report = {
+            "cpu": {"backend": "rapl", "result": "applied", "message": "216 W", "updatedAt": "2026-01-01T00:00:00Z"}
+        }
+        await stage.client.apply(
+            NODE_TWINS,
+            N2,
+            {"status": {"controlStatus": report}},
+            field_manager=names.AGENT_FIELD_MANAGER,
+            subresource="status",
+        )
+        await stage.caught_up()
+        assert await stage.step() == {}
+        await stage.client.patch(NODES, N2, {"metadata": {"labels": {names.RESERVED_LABEL: ""}}})
+        await until(lambda: not stage.view.node(N2).eligible)
+        await stage.step()
+        twin = await stage.twin(N2)
+        assert twin.status.control_status.cpu.message == "216 W"
+        assert twin.status.schedulable_class == "performance"
+
+    play(body, tmp_path)
+
+
+def test_a_reserved_node_is_given_back(tmp_path):
+    async def body(stage):
+        await two_nodes(stage)
+        await stage.client.patch(NODES, N2, {"metadata": {"labels": {names.RESERVED_LABEL: "team-a"}}})
+        await until(lambda: not stage.view.node(N2).eligible)
+        await stage.step()
+        twin = await stage.twin(N2)
+        assert (twin.spec.profile, twin.spec.cpu, twin.spec.policy) == ("performance", None, None)
+        assert stage.view.node(N2).profile_label is None
+        assert twin.status.predicted_power_headroom_score is not None
+
+    play(body, tmp_path)
+
+
+def test_a_node_that_leaves_the_selection_is_given_back(tmp_path):
+    async def body(stage):
+        await two_nodes(stage)
+        await stage.client.patch(NODES, N2, {"metadata": {"labels": {names.MANAGED_LABEL: None}}})
+        await until(lambda: not stage.view.node(N2).managed)
+        await stage.step()
+        twin = await stage.twin(N2)
+        assert (twin.spec.profile, twin.spec.cpu, twin.status.schedulable_class) == ("performance", None, "unknown")
+        assert twin.status.predicted_power_headroom_score is None
+        assert stage.view.node(N2).profile_label is None
+        assert await stage.step(1000.0) == {"status": 1}  # of the node that is left
+
+    play(body, tmp_path)
+
+
+def test_twins_go_with_their_nodes_and_a_new_node_starts_anew(tmp_path):
+    async def body(stage):
+        await two_nodes(stage)
+        old = await stage.twin(N2)
+        await stage.client.delete(NODES, N2)
+        await until(lambda: stage.view.node(N2) is None)
+        await stage.step()
+        with pytest.raises(NotFoundError):
+            await stage.twin(N2)
+        await stage.add_node(N2)
+        await stage.step()
+        new = await stage.twin(N2)
+        assert new.metadata.uid != old.metadata.uid
+        assert (new.spec.profile, new.spec.scheduling.draining) == ("performance", True)
+
+    play(body, tmp_path)
+
+
+def test_a_node_replaced_between_two_steps_starts_anew(tmp_path):
+    async def body(stage):
+        await two_nodes(stage)
+        uid = stage.view.node(N2).uid
+        await stage.client.delete(NODES, N2)
+        await stage.client.create(
+            NODES, {"metadata": {"name": N2, "labels": LABELS}, "status": {"allocatable": {"cpu": "192"}}}
+        )
+        await until(lambda: (facts := stage.view.node(N2)) is not None and facts.uid != uid)
+        await until(lambda: stage.view.twin_of(N2) is None)
+        await stage.step()
+        twin = await stage.twin(N2)
+        assert (twin.spec.profile, twin.spec.scheduling.draining) == ("performance", True)
+
+    play(body, tmp_path)
+
+
+def test_the_twin_of_an_earlier_node_of_that_name_says_nothing(tmp_path):
+    async def body(stage):
+        await stage.add_node(N1)
+        await stage.add_node(N2)
+        owner = {"apiVersion": "v1", "kind": "Node", "name": N2, "uid": "of-the-old-one"}
+        old = {"metadata": {"name": N2, "ownerReferences": [owner]}, "spec": {"nodeName": N2, "profile": "eco"}}
+        await stage.client.create(NODE_TWINS, old)
+        await until(lambda: stage.view.twin_of(N2))
+        await stage.step()
+        twin = await stage.twin(N2)
+        assert (twin.spec.profile, twin.spec.scheduling.draining) == ("performance", True)
+        assert stage.view.node(N2).uid in [owner.uid for owner in twin.metadata.owner_references]
+
+    play(body, tmp_path)
+
+
+def test_a_failing_node_stops_no_other_and_is_tried_again(tmp_path):
+    async def body(stage):
+        await stage.add_node(N1)
+        await stage.add_node(N2)
+        stage.cluster.fail_next(1, 422, method="PATCH", path=f"/nodetwins/{N1}")
+        await stage.step(result="error")
+        assert (await stage.twin(N2)).status.schedulable_class == "draining"
+        assert stage.metrics.registry.get_sample_value("joulie_operator_write_errors_total") == 1.0
+        await stage.step()
+        assert (await stage.twin(N1)).status.schedulable_class == "performance"
+
+    play(body, tmp_path)
+
+
+def test_a_word_that_closes_a_node_goes_before_its_power(tmp_path):
+    async def body(stage):
+        await two_nodes(stage)
+        stage.cluster.fail_next(1, 422, method="PATCH", path=f"/nodetwins/{N1}/status")
+        await pin(stage, N1, "eco")
+        await stage.step(result="error")
+        twin = await stage.twin(N1)
+        assert (twin.spec.scheduling.draining, twin.status.schedulable_class) == (False, "performance")
+
+    play(body, tmp_path)
+
+
+async def pin(stage, node, profile):
+    override = {
+        "metadata": {"name": f"pin-{node}", "labels": {names.OVERRIDE_LABEL: "true"}},
+        "spec": {"nodeName": node, "profile": profile},
+    }
+    stage.wake.clear()
+    await stage.client.create(NODE_POWER_PROFILES, override)
+    await until(stage.wake.is_set)
+
+
+def test_only_a_labelled_power_profile_overrides(tmp_path):
+    async def body(stage):
+        await two_nodes(stage)
+        leftover = {"metadata": {"name": "old"}, "spec": {"nodeName": N1, "profile": "eco"}}
+        await stage.client.create(NODE_POWER_PROFILES, leftover)
+        await pin(stage, N2, "performance")
+        await stage.step()
+        assert (await stage.twin(N1)).spec.profile == "performance"
+        twin = await stage.twin(N2)
+        assert (twin.spec.profile, twin.spec.policy.name) == ("performance", f"nodepowerprofile/pin-{N2}")
+
+    play(body, tmp_path)
+
+
+def test_a_restart_in_the_middle_of_a_drain_changes_nothing(tmp_path):
+    async def body(stage):
+        await stage.add_node(N1)
+        await stage.add_node(N2)
+        await stage.add_pod("important", N2, workload_class="performance")
+        await until(lambda: stage.view.ledger.blocking)
+        await stage.step()
+        since = {one.type: one.last_transition_time for one in (await stage.twin(N2)).status.conditions}
+        stage.start()
+        assert await stage.step(120.0) == {}
+        assert stage.loop._decision.transitions == ()
+        after = {one.type: one.last_transition_time for one in (await stage.twin(N2)).status.conditions}
+        assert after == since
+        await stage.client.delete(PODS, "important", "default", grace_s=0)
+        await until(lambda: not stage.view.ledger.blocking)
+        await stage.step()
+        await stage.step(31.0)
+        assert (await stage.twin(N2)).spec.profile == "eco"
+
+    play(body, tmp_path)
+
+
+def test_nothing_is_written_without_the_lease(tmp_path):
+    async def body(stage):
+        await stage.add_node(N1)
+        stage.leading = False
+        assert await stage.step(result="error") == {}
+        assert (await stage.client.list(NODE_TWINS)).items == []
+
+    play(body, tmp_path)
+
+
+def test_whole_watts_survive_the_way_there_and_back(tmp_path):
+    async def body(stage):
+        await stage.add_node(N1)
+        await stage.step()
+        assert (await stage.twin(N1)).spec.cpu.package_power_cap_watts == 5000.0
+        assert await stage.step() == {}
+
+    play(body, tmp_path, cpu_absolute_caps=True)
+
+
+def test_a_pod_with_a_class_that_does_not_exist_is_told_so_once(tmp_path):
+    async def body(stage):
+        await stage.add_node(N1)
+        await stage.add_pod("typo", N1, workload_class="perfomance")
+        await until(lambda: stage.view.ledger.mistaken)
+        await stage.step()
+        await stage.step()
+        await stage.loop._events.flush()
+        told = [one for one in (await stage.client.list(EVENTS)).items if one.involved_object.kind == "Pod"]
+        assert [(one.reason, one.count) for one in told] == [("InvalidAnnotation", 1)]
+        assert "'perfomance' is not performance or standard" in told[0].message
+
+    play(body, tmp_path)
+
+
+def test_profiles_of_many_nodes_are_counted(tmp_path):
+    async def body(stage):
+        watching = asyncio.create_task(stage.loop._telemetry.run())
+        await two_nodes(stage)
+        for name, target in (
+            ("all", {"scope": "cluster"}),
+            ("some", {"scope": "node", "nodeSelector": {"pool": "x"}}),
+            ("one", {"scope": "node", "nodeName": N1}),
+        ):
+            await stage.client.create(TELEMETRY_PROFILES, {"metadata": {"name": name}, "spec": {"target": target}})
+        for name, results in ((N1, ("applied", "blocked")), (N2, ("applied", "applied"))):
+            report = {kind: {"result": result} for kind, result in zip(("cpu", "gpu"), results, strict=True)}
+            await stage.client.apply(
+                NODE_TWINS,
+                name,
+                {"status": {"controlStatus": report}},
+                field_manager=names.AGENT_FIELD_MANAGER,
+                subresource="status",
+            )
+        await stage.caught_up()
+        profiles = stage.loop._telemetry._profiles
+        await until(lambda: len(profiles.objects) == 2)
+        await stage.step()
+        counts = {item.metadata.name: item.status.nodes for item in (await stage.client.list(TELEMETRY_PROFILES)).items}
+        assert counts == {
+            "all": MatchedNodes(matched=2, applied=1, blocked=1, failed=0),
+            "some": MatchedNodes(matched=0, applied=0, blocked=0, failed=0),
+            "one": None,
+        }
+        await until(lambda: all(one.counts is not None for one in profiles.objects.values()))
+        assert await stage.loop._telemetry.publish() == 0
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+    play(body, tmp_path)
+
+
+def test_metrics_have_the_documented_names_and_go_with_their_nodes(tmp_path):
+    async def body(stage):
+        await two_nodes(stage)
+
+        def value(name, **labels):
+            return stage.metrics.registry.get_sample_value(f"joulie_operator_{name}", labels)
+
+        assert value("node_state", node=N2, state="ActiveEco") == 1.0
+        assert value("node_state", node=N2, state="ActivePerformance") == 0.0
+        assert value("node_profile_label", node=N2, profile="eco") == 1.0
+        assert value("node_compute_density", node=N2, component="cpu") == 100.0
+        steps = {"from_state": "DrainingPerformance", "to_state": "ActiveEco", "result": "applied"}
+        assert value("state_transitions_total", node=N2, **steps) == 1.0
+        assert value("power_source_nodes", source="utilization") == 2.0
+        await stage.client.delete(NODES, N2)
+        await until(lambda: stage.view.node(N2) is None)
+        await stage.step()
+        assert value("node_state", node=N2, state="ActiveEco") is None
+        assert value("state_transitions_total", node=N2, **steps) is None
+
+    play(body, tmp_path)
+
+
+def test_the_program_starts_leads_and_lets_go(tmp_path):
+    async def main():
+        async with FakeCluster(custom_resource_definitions()) as cluster:
+            kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
+            settings = OperatorSettings(
+                kubeconfig=kubeconfig, metrics_addr="127.0.0.1:0", namespace="default", agent_pod_selector=""
+            )
+            stop = asyncio.Event()
+            async with KubeClient.connect(kubeconfig=kubeconfig) as client, asyncio.timeout(20.0):
+                await client.create(NODES, {"metadata": {"name": "n", "labels": LABELS}})
+                running = asyncio.create_task(serve(settings, BUILTIN_CATALOGUE, stop))
+                while not (await client.list(NODE_TWINS)).items:
+                    await asyncio.sleep(0)
+                stop.set()
+                await running
+                assert (await client.get(LEASES, LEASE_NAME, "default")).spec.holder_identity in (None, "")
+
+    asyncio.run(main())
