@@ -46,7 +46,9 @@ class Machine:
         return _number(self.limit_file(zone)) / 1e6
 
     def set_limit_w(self, limit_w: float, zone: str = "intel-rapl:0") -> None:
-        self.limit_file(zone).write_text(f"{round(limit_w * 1e6)}\n")
+        # In one piece and of one length, as sysfs does it: a plain file that is cut first reads empty for a moment.
+        with self.limit_file(zone).open("r+b", buffering=0) as file:
+            file.write(f"{round(limit_w * 1e6):09}".encode())
 
     def limit_file(self, zone: str) -> Path:
         return zone_file(self.sys, zone, "constraint_0_power_limit_uw")

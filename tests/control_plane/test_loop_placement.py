@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from control_plane.loop import (
     ACTIVE,
     CPU_ONLY,
@@ -22,7 +23,6 @@ from control_plane.loop import (
     node,
     pod,
 )
-
 from joulie.adapters.control_plane import Binaries, LocalControlPlane, wait_for
 from joulie.adapters.kubernetes import names
 

@@ -91,11 +91,11 @@ async def _consumed(work: Any) -> Any:
     return await task
 
 
-@settings(max_examples=30)
+@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(),
-    trouble=st.floats(0.0, 1.0),
-    slowest_s=st.floats(0.0, 12.0),
+    trouble=st.floats(0.1, 0.9),
+    slowest_s=st.floats(1.0, 12.0),
     offsets=st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)),
     rates=st.tuples(st.floats(0.9, 1.1), st.floats(0.9, 1.1)),
     cleanup_s=st.floats(0.0, 1.0),
@@ -145,7 +145,7 @@ def test_two_electors_never_lead_at_once(
                 await elector.run(lambda: lead(me))
 
         tasks = [asyncio.ensure_future(_consumed(candidate(index))) for index in range(2)]
-        for _ in range(300):
+        for _ in range(200):
             await asyncio.sleep(1.0)
             assert sum(elector.is_leader for elector in electors) <= 1
             for task in tasks:

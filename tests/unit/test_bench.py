@@ -159,9 +159,19 @@ def joulie(*arguments):
 
 def test_the_benchmarks_are_listed(capsys):
     assert joulie("bench", "list") == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["parity", "equal-work", "extender"]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        "parity",
+        "equal-work",
+        "extender",
+        "binding",
+    ]
     assert joulie("bench", "list", "-o", "json") == 0
-    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["parity", "equal-work", "extender"]
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == [
+        "parity",
+        "equal-work",
+        "extender",
+        "binding",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx2 as httpx
 import pytest
@@ -158,9 +158,9 @@ def test_preferred_affinity_moves_a_pod_but_does_not_hold_it() -> None:
 class ScriptedExtender(ExtenderClient):
     """An extender whose answers are given, and whose questions are kept."""
 
-    filter_answer: Json | int
-    scores: dict[str, int]
-    asked: list[tuple[str, Json]]
+    filter_answer: ClassVar[Json | int]
+    scores: ClassVar[dict[str, int]]
+    asked: ClassVar[list[tuple[str, Json]]]
 
     def __init__(self, settings: ExtenderSettings) -> None:
         super().__init__(settings, httpx.MockTransport(self._answer))
@@ -179,13 +179,9 @@ class ScriptedExtender(ExtenderClient):
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedExtender]:
-    class Extender(ScriptedExtender):
-        filter_answer = {}
-        scores = {}
-        asked = []
-
-    monkeypatch.setattr(scheduler, "ExtenderClient", Extender)
-    return Extender
+    ScriptedExtender.filter_answer, ScriptedExtender.scores, ScriptedExtender.asked = {}, {}, []
+    monkeypatch.setattr(scheduler, "ExtenderClient", ScriptedExtender)
+    return ScriptedExtender
 
 
 SETTINGS = ExtenderSettings("http://extender.test/joulie")

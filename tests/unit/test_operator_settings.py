@@ -69,6 +69,8 @@ def test_a_drain_without_a_timeout():
         ({"QUEUE_HP_MIN": "5", "QUEUE_HP_MAX": "4"}, "QUEUE_HP_MIN"),
         ({"CPU_ECO_CAP_PCT_OF_MAX": "0"}, "1..100"),
         ({"DRAIN_ESCALATION": "kill"}, "hold"),
+        ({"RECONCILE_INTERVAL": "3m"}, "RECONCILE_INTERVAL (180 s) must be at most half of TWIN_STALENESS_THRESHOLD"),
+        ({"POWER_POLL_INTERVAL": "2m"}, "POWER_POLL_INTERVAL (120 s) must be below POWER_STALE_AFTER"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(environment, words):

@@ -22,6 +22,7 @@ from joulie.adapters.kubernetes.resources import (
     PODS,
     TELEMETRY_PROFILES,
 )
+from joulie.apps.operator import apply
 from joulie.apps.operator.loop import ControlLoop
 from joulie.apps.operator.main import LEASE_NAME, serve
 from joulie.apps.operator.metrics import OperatorMetrics
@@ -34,6 +35,11 @@ from joulie.domain.policy import make_policy
 N1, N2 = "ip-10-0-0-1.eu-west-1.compute.internal", "node-2"
 LABELS = {"joulie.io/managed": "true", "joulie.io/hw.cpu-model": "AMD-EPYC-9654", "joulie.io/hw.cpu-sockets": "2"}
 EPOCH_S = 1_800_000_000.0
+
+
+@pytest.fixture(autouse=True)
+def nobody_has_to_hear(monkeypatch):
+    monkeypatch.setattr(apply, "_HEARD_S", 0.0)
 
 
 async def until(condition):

@@ -215,7 +215,9 @@ class FakeScheduler:
             ExtenderError: filter failed and may not be ignored.
         """
         try:
-            feasible, failed = await extender.filter(pod, feasible)
+            names, failed = await extender.filter(pod, feasible)
+            passed = set(names)
+            feasible = [name for name in feasible if name in passed]
             obstacles.update(failed.values())
         except ExtenderError as error:
             if not extender.settings.ignorable:

@@ -127,8 +127,10 @@ class NodeAgent:
         self.cpu = await self._enforce_cpu(twin.cpu, devices, inputs.routing, now_s)
         self.gpu = await self._enforce_gpu(twin.gpu, devices, inputs.routing, now_s)
         self._count()
-        await self._reporter.hardware(inputs.hardware, inputs.node, status)
-        await self._report(inputs)
+        try:
+            await self._report(inputs)
+        finally:
+            await self._reporter.hardware(inputs.hardware, inputs.node, status)
 
     async def restore(self, now_s: float) -> None:
         """Take all caps back: the agent is stopping, or the node is no longer its own."""

@@ -23,6 +23,7 @@ _BENCHMARKS: Mapping[str, str] = {
     "parity": "the published figures to every digit, and the speed of the engine",
     "equal-work": "all schedulers doing the same work on nodes that may sleep, beside a lower bound",
     "extender": "how long kube-scheduler waits for the extender, beside one that answers with constants",
+    "binding": "pods that the real kube-scheduler binds in a second, with and without an extender",
 }
 Command = TypeVar("Command", bound=Callable[..., Any])
 Cells = Sequence[str]
@@ -147,6 +148,26 @@ def extender(
         )
 
     _bench("extender", run, show, benchmark.plot, small=small, output=output, files=(json_file, plots_folder, ranges))
+
+
+@bench.command(help=f"Measure {_BENCHMARKS['binding']}.")
+@_common
+def binding(
+    *, small: bool, json_file: Path | None, plots_folder: Path | None, ranges: Path | None, output: str
+) -> None:
+    """Measure the scheduler's throughput on a local control plane."""
+    from joulie.apps.extender import bench_binding as benchmark
+
+    def run() -> dict[str, Any]:
+        return benchmark.measure(
+            benchmark.SMALL if small else benchmark.FULL, lambda stage: click.echo(stage, err=True)
+        )
+
+    def show(measured: Mapping[str, Any]) -> None:
+        columns = ("nodes", *benchmark.WAYS, "joulie / constants", "admission / none")
+        _table("Bound pods a second, median", columns, benchmark.rows(measured))
+
+    _bench("binding", run, show, benchmark.plot, small=small, output=output, files=(json_file, plots_folder, ranges))
 
 
 def _bench(

@@ -62,6 +62,26 @@ def rows(figures: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         yield f"{int(nodes):,}", *(f"{found[way]:.0f}" for way in WAYS), *(f"{ratio:.3f}" for ratio in ratios)
 
 
+def plot(figures: Mapping[str, Any]) -> bytes:
+    """Bound pods a second by way and number of nodes: a PNG image."""
+    from io import BytesIO
+
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.0, 3.6), layout="constrained")
+    axes = figure.add_subplot()
+    measured = figures["bound_per_s"]
+    for place, way in enumerate(WAYS):
+        places = [index + 0.2 * (place - (len(WAYS) - 1) / 2.0) for index in range(len(measured))]
+        axes.bar(places, [found[way] for found in measured.values()], width=0.18, label=way)
+    axes.set(ylabel="bound pods a second", xlabel="nodes")
+    axes.set_xticks(range(len(measured)), [f"{int(nodes):,}" for nodes in measured])
+    axes.legend(frameon=False, fontsize="small")
+    image = BytesIO()
+    figure.savefig(image, format="png")
+    return image.getvalue()
+
+
 def _measured(plan: Plan, note: Callable[[str], None]) -> dict[str, float]:
     node_names = [f"node-{index:05d}" for index in range(plan.nodes)]
     rates: dict[str, list[float]] = {way: [] for way in WAYS}

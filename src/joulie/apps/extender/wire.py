@@ -113,7 +113,7 @@ def decoded(decoder: msgspec.json.Decoder[_T], body: bytes | msgspec.Raw) -> _T:
     """What a decoder makes of a body.
 
     Raises:
-        BadRequestError: nothing.
+        BadRequestError: nothing can be made of it.
     """
     try:
         return decoder.decode(body)

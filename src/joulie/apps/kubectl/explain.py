@@ -3,27 +3,49 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
 import click
 import httpx2
 import yaml
-from rich.console import Console, Group
-from rich.table import Table
+from rich.console import Group
 from rich.text import Text
 
 from joulie.adapters.kubernetes.api.core import Event, Pod
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError
 from joulie.adapters.kubernetes.resources import EVENTS, PODS
+from joulie.apps.kubectl.table import Cell, Heading, console, table
 
 _TIMEOUT_S = 15.0
-_UNLIMITED_WIDTH = 500
-_TERMS = ("headroomPoints", "coolingPoints", "trendPoints", "congestionPoints", "cappedPoints", "score", "wireScore")
-_HEADERS = ("NODE", "CLASS", "HEADROOM", "COOLING", "TREND", "CONGESTION", "CAPPED", "SCORE", "WIRE", "NOTE")
+_SHOWN = 5
+_SERVICE = re.compile(r"([^/:]+)/((?:https?:)?[^/:]+:[^/:]+)")
+
+
+@dataclass(frozen=True)
+class _Term:
+    """A number of the extender's arithmetic."""
+
+    title: str
+    key: str
+    rank: int = 0
+    wide: bool = False
+
+
+_TERMS = (
+    _Term("MARGINAL", "marginalW", wide=True),
+    _Term("HEADROOM", "headroomPoints"),
+    _Term("COOLING", "coolingPoints", rank=2),
+    _Term("TREND", "trendPoints", rank=4),
+    _Term("CONGESTION", "congestionPoints", rank=3),
+    _Term("CAPPED", "cappedPoints", rank=1),
+    _Term("SCORE", "score"),
+    _Term("0..10", "wireScore"),
+)
 
 
 @dataclass(frozen=True)
@@ -31,11 +53,11 @@ class Question:
     """What to explain, how, and whom to ask.
 
     Attributes:
-        namespace: of the pod.
+        namespace: of the pod; empty for the context's.
         name: of the pod.
         form: table, wide, json or yaml.
         top: nodes to show in a table, best first.
-        extender_service: ``namespace/service:port`` of the extender.
+        extender_service: ``namespace/service:port`` of the extender, ``https:`` before the service where it has TLS.
         extender_url: its address; None to go through the API server.
     """
 
@@ -54,24 +76,30 @@ async def explain_placement(client: KubeClient, question: Question) -> None:
         KubernetesError: pod or extender cannot be read.
         click.UsageError: the extender's service is not written as it must be.
     """
+    question = replace(question, namespace=question.namespace or client.connection.namespace)
     pod = await client.get(PODS, question.name, question.namespace)
     raw = await client.raw("GET", PODS.path(question.namespace, question.name))
-    explanation = json.loads(await _ask(client, question, raw))
     events = await client.list(
         EVENTS,
         namespace=question.namespace,
         field_selector=f"involvedObject.name={question.name},involvedObject.kind=Pod",
     )
-    answer = {"state": _state(pod, events.items), **explanation}
+    state = _state(pod, events.items)
+    try:
+        explanation = json.loads(await _ask(client, question, raw))
+    except KubernetesError as error:
+        raise KubernetesError(
+            f"{question.namespace}/{question.name} {_placement(state)}; no scores, since the extender does not answer"
+            f" (see --extender-service and --extender-url): {error}"
+        ) from error
+    answer = {"state": state, **explanation}
     if question.form == "json":
         click.echo(json.dumps(answer, indent=2))
     elif question.form == "yaml":
         click.echo(yaml.safe_dump(answer, sort_keys=False).rstrip())
     else:
-        console = Console()
-        if not console.is_terminal:
-            console = Console(width=_UNLIMITED_WIDTH)
-        console.print(_page(answer, question))
+        out = console()
+        out.print(_page(answer, question, out.width), crop=False)
 
 
 async def _ask(client: KubeClient, question: Question, pod: bytes) -> bytes:
@@ -82,9 +110,9 @@ async def _ask(client: KubeClient, question: Question, pod: bytes) -> bytes:
         async with httpx2.AsyncClient(timeout=_TIMEOUT_S) as http:
             answer = await http.post(url, content=pod)
     except httpx2.HTTPError as error:
-        raise KubernetesError(f"the extender at {url} does not answer: {error}") from error
+        raise KubernetesError(f"{url}: {error}") from error
     if answer.status_code != 200:
-        raise KubernetesError(f"the extender at {url} answers {answer.status_code}: {answer.text.strip()}")
+        raise KubernetesError(f"{url}: {answer.status_code}: {answer.text.strip()}")
     return answer.content
 
 
@@ -94,11 +122,11 @@ def _proxy_path(service: str) -> str:
     Raises:
         click.UsageError: the text is not ``namespace/service:port``.
     """
-    namespace, slash, rest = service.partition("/")
-    name, colon, port = rest.partition(":")
-    if not (slash and colon and namespace and name and port):
+    found = _SERVICE.fullmatch(service)
+    if found is None:
         raise click.UsageError(f"--extender-service: {service!r} is not namespace/service:port")
-    return f"/api/v1/namespaces/{quote(namespace)}/services/{quote(name)}:{quote(port)}/proxy/debug/explain"
+    namespace, target = found.groups()
+    return f"/api/v1/namespaces/{quote(namespace)}/services/{quote(target, safe=':')}/proxy/debug/explain"
 
 
 def _state(pod: Pod, events: Sequence[Event]) -> dict[str, Any]:
@@ -115,40 +143,68 @@ def _state(pod: Pod, events: Sequence[Event]) -> dict[str, Any]:
     }
 
 
-def _page(answer: Mapping[str, Any], question: Question) -> Group:
+def _page(answer: Mapping[str, Any], question: Question, width: int) -> Group:
     pod, state, nodes = answer["pod"], answer["state"], answer["nodes"]
-    refused = [node for node in nodes if not node["allowed"]]
+    open_to_it = [node for node in nodes if node["allowed"]]
     lines = [
-        f"{pod['namespace']}/{pod['name']}: {pod['workloadClass']} pod, {pod['cores']:g} cores,"
-        f" {pod['memoryGib']:g} GiB, {pod['gpus']:g} GPUs",
-        _placement(state),
-        f"{len(nodes) - len(refused)} of {len(nodes)} nodes pass the class rule;"
-        f" pressure on performance nodes {answer['cluster']['perfPressure']:.0f},"
-        f" cluster trend {answer['cluster']['clusterTrendWPerMin']:+.0f} W/min",
+        f"{pod['namespace']}/{pod['name']}: {pod['workloadClass']} pod that requests {pod['cores']:g} CPU,"
+        f" {pod['memoryGib']:g} GiB" + (f", {pod['gpus']:g} GPU" if pod["gpus"] else ""),
         *pod["mistakes"],
+        f"It {_placement(state)}" + ("; the scores are as if it came now." if state["node"] else "."),
+        f"{len(open_to_it)} of {len(nodes)} nodes are open to its class." + _refusals(nodes),
+        f"Pressure on performance nodes {answer['cluster']['perfPressure']:.0f} of 100,"
+        f" power of the cluster {answer['cluster']['clusterTrendWPerMin']:+.0f} W/min.",
     ]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in _HEADERS:
-        table.add_column(header, no_wrap=True)
-    shown = nodes[: question.top]
+    shown = open_to_it[: question.top]
     # The node that the pod is on is always worth a line.
-    shown += [node for node in nodes[question.top :] if node["node"] == state["node"]]
-    for node in shown:
-        style = "bold" if node["node"] == state["node"] else ("" if node["allowed"] else "dim")
-        cells = [node["node"], node["class"], *(_points(node[term]) for term in _TERMS)]
-        table.add_row(*cells, node["refusal"] or node["whyNeutral"], style=style)
-    rest = len(nodes) - len(shown)
-    footer = [Text(f"and {rest} nodes more (--top)")] if rest > 0 else []
-    return Group(*(Text(line) for line in lines), Text(), table, *footer)
+    shown += [node for node in nodes if node["node"] == state["node"] and node not in shown]
+    rest = len(open_to_it) - len(shown)
+    footer = [Text(f"and {rest} more (--top)", style="dim")] if rest > 0 else []
+    wide = question.form == "wide"
+    scores = [Text(), *_scores(shown, state["node"], width, wide=wide)] if shown else []
+    return Group(*(Text(line) for line in lines), *scores, *footer)
+
+
+def _scores(nodes: Sequence[Mapping[str, Any]], own_node: str | None, width: int, *, wide: bool) -> list[Text]:
+    """The arithmetic, a line a node; terms that are nothing for all of them are left out."""
+    terms = [
+        term for term in _TERMS if wide or (not term.wide and (not term.rank or any(node[term.key] for node in nodes)))
+    ]
+    notes = [node["refusal"] or node["whyNeutral"] for node in nodes]
+    headings = [
+        Heading("NODE", least=20),
+        Heading("CLASS"),
+        *(Heading(term.title, right=True, rank=0 if wide else term.rank) for term in terms),
+        *([Heading("NOTE", least=16, ends=True)] if any(notes) else []),
+    ]
+    rows = []
+    for node, note in zip(nodes, notes, strict=True):
+        style = "bold" if node["node"] == own_node else ""
+        words = [node["node"], node["class"], *(_points(node[term.key]) for term in terms), note]
+        rows.append([Cell(word, style) for word in words[: len(headings)]])
+    return table(headings, rows, width)
+
+
+def _refusals(nodes: Sequence[Mapping[str, Any]]) -> str:
+    """Why the others are not, each reason with some of its nodes."""
+    by_reason: dict[str, list[str]] = {}
+    for node in nodes:
+        if not node["allowed"]:
+            by_reason.setdefault(node["refusal"], []).append(node["node"])
+    reasons = []
+    for reason, refused in by_reason.items():
+        more = f" and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
+        reasons.append(f"\n  {len(refused)} {reason}: {', '.join(refused[:_SHOWN])}{more}")
+    return "".join(reasons)
 
 
 def _placement(state: Mapping[str, Any]) -> str:
     if state["node"]:
-        return f"{state['phase']} on {state['node']}"
+        return f"is {state['phase'].lower()} on {state['node']}"
     if state["gates"]:
         return f"waits for its scheduling gates: {', '.join(state['gates'])}"
     why = state["message"] or state["lastEvent"] or "the scheduler has not said why yet"
-    return f"waits ({state['reason'] or state['phase']}): {why}"
+    return f"waits ({state['reason'] or state['phase']}): {why.rstrip('.')}"
 
 
 def _points(value: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -16,6 +17,9 @@ from joulie.apps.kubectl.overview import COLUMNS
 
 P = ParamSpec("P")
 _FORMS = ("table", "wide", "json", "yaml")
+_NO_FILES = ":4"
+"""To kubectl's completion: offer no file names beside these."""
+_INTERRUPTED = 130
 
 
 def cluster_options(command: Callable[P, Any]) -> Callable[P, Any]:
@@ -91,16 +95,17 @@ def explain() -> None:
 @explain.command("pod")
 @cluster_options
 @click.argument("name")
-@click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the pod.")
+@click.option("-n", "--namespace", default="", help="Namespace of the pod; without it, the context's.")
 @click.option(
     "-o", "--output", type=click.Choice(_FORMS), default="table", show_default=True, help="Form of the output."
 )
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Nodes to show, best first.")
 @click.option(
     "--extender-service",
-    default="joulie-system/joulie-extender:metrics",
+    default="joulie-system/joulie-extender:extender",
     show_default=True,
-    help="Namespace, service and port of the extender, reached through the API server.",
+    help="Namespace, service and port of the extender, reached through the API server; with TLS it is"
+    " joulie-system/https:joulie-extender:extender.",
 )
 @click.option("--extender-url", help="Address of the extender instead, such as http://127.0.0.1:9877.")
 def explain_pod(
@@ -113,13 +118,52 @@ def explain_pod(
     extender_service: str,
     extender_url: str | None,
 ) -> None:
-    """Explain where the pod NAME runs, or why it waits: the extender's own arithmetic, node by node."""
+    """Explain where the pod NAME runs, or why it waits: the extender's own arithmetic, node by node.
+
+    HEADROOM and COOLING are points for the power left below the caps, with the pod's own added, and for the cooling
+    capacity left; TREND, CONGESTION and CAPPED add or take points. SCORE is their sum, 0 to 100, and what
+    kube-scheduler is told of it is 0 to 10. A node without data scores 50. -o wide adds MARGINAL, the power that the
+    pod would add, in W.
+    """
     from joulie.apps.kubectl.explain import Question, explain_placement
 
     question = Question(namespace, name, output, top, extender_service, extender_url)
     connected(lambda client: explain_placement(client, question), kubeconfig=kubeconfig, context=context)
 
 
-def main() -> None:
-    """Run the plugin as a program of its own, as kubectl does."""
-    kubectl_joulie(prog_name="kubectl joulie")
+def main(arguments: list[str] | None = None) -> None:
+    """Run the plugin as a program of its own, as kubectl does.
+
+    Exits with 1 and one line where the cluster refuses or fails, with 2 and one line where the command is wrong, with
+    130 when interrupted.
+    """
+    sys.exit(_run(arguments))
+
+
+def complete() -> None:
+    """Print completions as kubectl asks a plugin for them: one a line with its help, then a directive."""
+    from click.shell_completion import ShellComplete
+
+    *before, incomplete = sys.argv[1:] or [""]
+    completer = ShellComplete(kubectl_joulie, {}, "kubectl joulie", "")
+    for item in completer.get_completions(before, incomplete):
+        click.echo(f"{item.value}\t{item.help}" if item.help else item.value)
+    click.echo(_NO_FILES)
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
+        kubectl_joulie.main(args=arguments, prog_name="kubectl joulie", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "kubectl joulie"
+        click.echo(f"Error: {error.format_message().rstrip('.')} (see {command} --help)", err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return _INTERRUPTED
+    return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from joulie.adapters.kubernetes import names
@@ -13,11 +13,17 @@ from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.api.v1alpha1.fields import ControlResult
 from joulie.adapters.kubernetes.pods import PodFacts
 from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity, parse_rfc3339
+from joulie.apps.kubectl.table import Heading
 from joulie.domain.policy import PodPhase
 
 _GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 _BYTES_PER_GIB = 1024.0**3
 _UNKNOWN = "unknown"
+_SHOWN = 5
+_KILO = 1000.0
+STALE_S = 300.0
+"""Default of TWIN_STALENESS_THRESHOLD."""
+_CLASS_STYLES = {"performance": "green", "eco": "cyan", "draining": "yellow", _UNKNOWN: "dim"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class NodeRow:
         memory_requested_pct: likewise.
         gpu_requested_pct: likewise; None without GPUs.
         pods: pods on the node that are not finished.
-        cpu_cap: cap of each package as the spec says, with its unit; ``-`` where uncapped.
+        cpu_cap: cap of each package as the spec says, with its unit.
         gpu_cap: cap of each GPU, likewise.
         power_w: measured power, W.
         capped_power_w: power that the caps allow, W.
@@ -47,7 +53,7 @@ class NodeRow:
         cpu_control: backend and result of the CPU cap.
         gpu_control: backend and result of the GPU cap.
         age_s: age of the twin, s.
-        note: the twin's reason for missing data.
+        notes: why data is missing, why a cap is not in force.
     """
 
     name: str
@@ -60,8 +66,8 @@ class NodeRow:
     memory_requested_pct: float | None
     gpu_requested_pct: float | None
     pods: int
-    cpu_cap: str
-    gpu_cap: str
+    cpu_cap: str | None
+    gpu_cap: str | None
     power_w: float | None
     capped_power_w: float | None
     trend_w_per_min: float | None
@@ -72,7 +78,7 @@ class NodeRow:
     cpu_control: str | None
     gpu_control: str | None
     age_s: float | None
-    note: str | None
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -80,18 +86,20 @@ class Column:
     """A column of the table.
 
     Attributes:
-        title: header.
+        heading: how it is laid out.
         text: cell of a row.
-        key: what rows are sorted by; the larger of two comes first where `descending`.
+        key: what rows are sorted by.
         wide: shown with ``-o wide`` only.
-        descending: order of ``--sort-by``.
+        descending: order of ``--sort-by``: what deserves attention comes first.
+        style: of a cell on a terminal.
     """
 
-    title: str
+    heading: Heading
     text: Callable[[NodeRow], str]
     key: Callable[[NodeRow], Any]
     wide: bool = False
     descending: bool = False
+    style: Callable[[NodeRow], str] = lambda _row: ""
 
 
 def _number(value: float | None, form: str = "{:.0f}") -> str:
@@ -107,91 +115,73 @@ def _age(seconds: float | None) -> str:
     return f"{max(seconds, 0.0):.0f}s"
 
 
-def _last(value: float | None, *, descending: bool = False) -> float:
-    """A sort key that puts what is not known at the end."""
-    if value is None:
-        return -math.inf if descending else math.inf
-    return value
+def _measured(
+    title: str,
+    value: Callable[[NodeRow], float | None],
+    form: str = "{:.0f}",
+    *,
+    rank: int = 0,
+    wide: bool = False,
+    descending: bool = True,
+) -> Column:
+    """A column of numbers; nodes without one come last, whichever way it is sorted."""
+
+    def key(row: NodeRow) -> float:
+        number = value(row)
+        if number is None:
+            return -math.inf if descending else math.inf
+        return number
+
+    heading = Heading(title, right=True, rank=rank)
+    return Column(heading, lambda row: _number(value(row), form), key, wide=wide, descending=descending)
+
+
+def _named(
+    title: str, value: Callable[[NodeRow], str | None], *, rank: int = 0, least: int = 0, wide: bool = False
+) -> Column:
+    """A column of words; nodes without one come last."""
+    heading = Heading(title, rank=rank, least=least)
+    return Column(
+        heading, lambda row: value(row) or "-", lambda row: (value(row) is None, value(row), row.name), wide=wide
+    )
+
+
+def _class_style(row: NodeRow) -> str:
+    return _CLASS_STYLES.get(row.schedulable_class, "")
+
+
+def _age_style(row: NodeRow) -> str:
+    return "red" if is_stale(row) else ""
 
 
 COLUMNS: Mapping[str, Column] = {
-    "name": Column("NODE", lambda row: row.name, lambda row: row.name),
-    "class": Column("CLASS", lambda row: row.schedulable_class, lambda row: (row.schedulable_class, row.name)),
-    "headroom": Column("HEADROOM", lambda row: _number(row.headroom_score), lambda row: _last(row.headroom_score)),
-    "cooling": Column(
-        "COOLING",
-        lambda row: _number(row.cooling_stress_score),
-        lambda row: _last(row.cooling_stress_score, descending=True),
-        descending=True,
-    ),
-    "psu": Column(
-        "PSU",
-        lambda row: _number(row.psu_stress_score),
-        lambda row: _last(row.psu_stress_score, descending=True),
-        wide=True,
-        descending=True,
-    ),
-    "cpu": Column(
-        "CPU%",
-        lambda row: _number(row.cpu_requested_pct),
-        lambda row: _last(row.cpu_requested_pct, descending=True),
-        descending=True,
-    ),
-    "memory": Column(
-        "MEM%",
-        lambda row: _number(row.memory_requested_pct),
-        lambda row: _last(row.memory_requested_pct, descending=True),
-        descending=True,
-    ),
-    "gpu": Column(
-        "GPU%",
-        lambda row: _number(row.gpu_requested_pct),
-        lambda row: _last(row.gpu_requested_pct, descending=True),
-        descending=True,
-    ),
-    "pods": Column("PODS", lambda row: str(row.pods), lambda row: row.pods, descending=True),
-    "cpu-cap": Column("CPU-CAP", lambda row: row.cpu_cap, lambda row: (row.cpu_cap, row.name)),
-    "gpu-cap": Column("GPU-CAP", lambda row: row.gpu_cap, lambda row: (row.gpu_cap, row.name)),
-    "power": Column(
-        "POWER",
-        lambda row: _number(row.power_w, "{:.0f}W"),
-        lambda row: _last(row.power_w, descending=True),
-        descending=True,
-    ),
-    "limit": Column(
-        "LIMIT",
-        lambda row: _number(row.capped_power_w, "{:.0f}W"),
-        lambda row: _last(row.capped_power_w, descending=True),
-        wide=True,
-        descending=True,
-    ),
-    "trend": Column(
-        "TREND",
-        lambda row: _number(row.trend_w_per_min, "{:+.1f}W/min"),
-        lambda row: _last(row.trend_w_per_min, descending=True),
-        wide=True,
-        descending=True,
-    ),
-    "source": Column("SOURCE", lambda row: row.power_source or "-", lambda row: (row.power_source or "~", row.name)),
-    "pue": Column(
-        "PUE",
-        lambda row: _number(row.estimated_pue, "{:.2f}"),
-        lambda row: _last(row.estimated_pue, descending=True),
-        wide=True,
-        descending=True,
-    ),
-    "rack": Column("RACK", lambda row: row.rack or "-", lambda row: (row.rack or "~", row.name), wide=True),
-    "zone": Column(
-        "ZONE", lambda row: row.cooling_zone or "-", lambda row: (row.cooling_zone or "~", row.name), wide=True
-    ),
-    "cpu-control": Column(
-        "CPU-CONTROL", lambda row: row.cpu_control or "-", lambda row: (row.cpu_control or "~", row.name), wide=True
-    ),
-    "gpu-control": Column(
-        "GPU-CONTROL", lambda row: row.gpu_control or "-", lambda row: (row.gpu_control or "~", row.name), wide=True
-    ),
-    "age": Column("AGE", lambda row: _age(row.age_s), lambda row: _last(row.age_s, descending=True), descending=True),
+    "name": _named("NODE", lambda row: row.name, least=20),
+    "class": replace(_named("CLASS", lambda row: row.schedulable_class), style=_class_style),
+    "headroom": _measured("HEADROOM", lambda row: row.headroom_score, descending=False),
+    "cooling": _measured("COOLING", lambda row: row.cooling_stress_score),
+    "psu": _measured("PSU", lambda row: row.psu_stress_score, wide=True),
+    "cpu": _measured("CPU%", lambda row: row.cpu_requested_pct, rank=1),
+    "memory": _measured("MEM%", lambda row: row.memory_requested_pct, rank=4),
+    "gpu": _measured("GPU%", lambda row: row.gpu_requested_pct, rank=2),
+    "pods": _measured("PODS", lambda row: row.pods, rank=5),
+    "cpu-cap": _named("CPU-CAP", lambda row: row.cpu_cap),
+    "gpu-cap": _named("GPU-CAP", lambda row: row.gpu_cap),
+    "power": _measured("POWER", lambda row: row.power_w, "{:.0f}W"),
+    "limit": _measured("LIMIT", lambda row: row.capped_power_w, "{:.0f}W", wide=True),
+    "trend": _measured("TREND", lambda row: row.trend_w_per_min, "{:+.0f}W/min", wide=True),
+    "source": _named("SOURCE", lambda row: row.power_source, rank=6),
+    "pue": _measured("PUE", lambda row: row.estimated_pue, "{:.2f}", wide=True),
+    "rack": _named("RACK", lambda row: row.rack, wide=True),
+    "zone": _named("ZONE", lambda row: row.cooling_zone, wide=True),
+    "cpu-control": _named("CPU-CONTROL", lambda row: row.cpu_control, wide=True),
+    "gpu-control": _named("GPU-CONTROL", lambda row: row.gpu_control, wide=True),
+    "age": replace(_measured("AGE", lambda row: row.age_s, rank=3), text=lambda row: _age(row.age_s), style=_age_style),
 }
+
+
+def is_stale(row: NodeRow) -> bool:
+    """Whether the scheduler extender, as it is set by default, does not count the twin any more."""
+    return row.age_s is not None and row.age_s >= STALE_S
 
 
 def node_rows(
@@ -229,7 +219,7 @@ def summary(rows: Sequence[NodeRow]) -> dict[str, Any]:
     headroom = [row.headroom_score for row in rows if row.headroom_score is not None]
     power = [row.power_w for row in rows if row.power_w is not None]
     cooling = [row.cooling_stress_score for row in rows if row.cooling_stress_score is not None]
-    blocked = [row.name for row in rows if _failed(row.cpu_control) or _failed(row.gpu_control)]
+    not_in_force = [row.name for row in rows if _failed(row.cpu_control) or _failed(row.gpu_control)]
     return {
         "nodes": len(rows),
         "classes": classes,
@@ -238,24 +228,38 @@ def summary(rows: Sequence[NodeRow]) -> dict[str, Any]:
         "meanHeadroomScore": sum(headroom) / len(headroom) if headroom else None,
         "maxCoolingStressScore": max(cooling, default=None),
         "pods": sum(row.pods for row in rows),
-        "controlProblems": blocked,
+        "controlProblems": not_in_force,
+        "stale": [row.name for row in rows if is_stale(row)],
     }
 
 
 def summary_lines(facts: Mapping[str, Any]) -> list[str]:
     """The summary for people."""
     classes = ", ".join(f"{count} {name}" for name, count in facts["classes"].items() if count)
-    power = "unknown" if facts["powerW"] is None else f"{facts['powerW'] / 1000.0:.1f} kW"
-    lines = [
-        f"{facts['nodes']} nodes ({classes or 'none'}), {facts['pods']} pods",
-        f"power {power} (of {facts['nodesWithPower']} nodes), mean headroom {_number(facts['meanHeadroomScore'])},"
-        f" highest cooling stress {_number(facts['maxCoolingStressScore'])}",
-    ]
-    problems = facts["controlProblems"]
-    if problems:
-        shown = ", ".join(problems[:5]) + (f" and {len(problems) - 5} more" if len(problems) > 5 else "")
-        lines.append(f"caps not in force on {len(problems)}: {shown} (see -o wide)")
+    lines = [f"{_count(facts['nodes'], 'node')}{f' ({classes})' if classes else ''}, {_count(facts['pods'], 'pod')}"]
+    if facts["nodesWithPower"]:
+        lines.append(
+            f"{_power(facts['powerW'])} measured on {_count(facts['nodesWithPower'], 'node')},"
+            f" mean headroom {_number(facts['meanHeadroomScore'])},"
+            f" highest cooling stress {_number(facts['maxCoolingStressScore'])}"
+        )
+    for key, text in (("controlProblems", "caps not in force"), ("stale", "data older than 5 min")):
+        if facts[key]:
+            lines.append(f"{text} on {_count(len(facts[key]), 'node')}: {_some(facts[key])}")
     return lines
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _some(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    return ", ".join(nodes[:_SHOWN]) + more
+
+
+def _power(power_w: float) -> str:
+    return f"{power_w:.0f} W" if power_w < _KILO else f"{power_w / _KILO:.1f} kW"
 
 
 def document(rows: Sequence[NodeRow]) -> dict[str, Any]:
@@ -293,7 +297,7 @@ def _row(node: Node, twin: NodeTwin | None, pods: Sequence[PodFacts], now_s: flo
         cpu_control=_control(control.cpu if control else None),
         gpu_control=_control(control.gpu if control else None),
         age_s=_twin_age_s(twin, now_s),
-        note=_note(twin),
+        notes=_notes(twin),
     )
 
 
@@ -311,24 +315,24 @@ def _share(used: float, offered: float) -> float | None:
     return used / offered * 100.0 if offered > 0.0 else None
 
 
-def _cpu_cap(twin: NodeTwin | None) -> str:
+def _cpu_cap(twin: NodeTwin | None) -> str | None:
     cap = twin.spec.cpu if twin else None
     if cap is None:
-        return "-"
+        return None
     return _cap(cap.package_power_cap_watts, cap.package_power_cap_pct_of_max)
 
 
-def _gpu_cap(twin: NodeTwin | None) -> str:
+def _gpu_cap(twin: NodeTwin | None) -> str | None:
     cap = twin.spec.gpu.power_cap if twin and twin.spec.gpu else None
     if cap is None:
-        return "-"
+        return None
     return _cap(cap.cap_watts_per_gpu, cap.cap_pct_of_max)
 
 
-def _cap(watts: float | None, percent: float | None) -> str:
+def _cap(watts: float | None, percent: float | None) -> str | None:
     if watts is not None:
         return f"{watts:g}W"
-    return "-" if percent is None else f"{percent:g}%"
+    return None if percent is None else f"{percent:g}%"
 
 
 def _control(result: ControlResult | None) -> str | None:
@@ -350,11 +354,16 @@ def _twin_age_s(twin: NodeTwin | None, now_s: float) -> float | None:
         return None
 
 
-def _note(twin: NodeTwin | None) -> str | None:
-    """Why a twin has no scores, from its conditions."""
+def _notes(twin: NodeTwin | None) -> tuple[str, ...]:
+    """What an administrator should know of a node: why it has no scores, why a cap is not in force."""
     if twin is None:
-        return "no NodeTwin: the operator does not manage this node, or does not run"
-    if twin.status.predicted_power_headroom_score is not None:
-        return None
-    reasons = [condition.message for condition in twin.status.conditions if condition.status == "False"]
-    return "; ".join(reason for reason in reasons if reason) or None
+        return ("no NodeTwin: the operator does not manage this node, or does not run",)
+    notes = []
+    if twin.status.predicted_power_headroom_score is None:
+        notes += [item.message for item in twin.status.conditions if item.status == "False" and item.message]
+    control = twin.status.control_status
+    reports = {"CPU": control.cpu, "GPU": control.gpu} if control else {}
+    for device, report in reports.items():
+        if report is not None and _failed(_control(report)):
+            notes.append(f"{device} cap {report.result}: {report.message or 'no reason given'}")
+    return tuple(notes)

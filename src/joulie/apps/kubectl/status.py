@@ -6,13 +6,13 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import click
 import yaml
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from joulie.adapters.kubernetes.api.core import Node, Pod
@@ -30,10 +30,10 @@ from joulie.apps.kubectl.overview import (
     summary,
     summary_lines,
 )
+from joulie.apps.kubectl.table import Cell, console, table
 
 _REFRESH_S = 1.0
-_UNLIMITED_WIDTH = 500
-_STYLES = {"performance": "green", "eco": "cyan", "draining": "yellow", "unknown": "dim"}
+_ON_NODES = "spec.nodeName!="
 
 
 @dataclass(frozen=True)
@@ -55,52 +55,57 @@ class View:
 
 async def show_status(client: KubeClient, view: View) -> None:
     """Print the state of now."""
-    nodes = await client.list(NODES, label_selector=view.selector)
-    twins = await client.list(NODE_TWINS)
-    pods = await client.list(PODS, field_selector="spec.nodeName!=")
-    rows = node_rows(nodes.items, twins.items, map(pod_facts, pods.items), time.time())
-    rows = sorted_rows(rows, view.sort_by, reverse=view.reverse)
+    rows = await _rows(client, view)
     if view.form == "json":
         click.echo(json.dumps(document(rows), indent=2))
     elif view.form == "yaml":
-        click.echo(yaml.safe_dump(document(rows), sort_keys=False).rstrip())
+        click.echo(yaml.safe_dump(json.loads(json.dumps(document(rows))), sort_keys=False).rstrip())
     else:
-        console = _console()
-        console.print(_page(rows, view))
+        out = console()
+        out.print(_page(rows, view, out.width), crop=False)
 
 
 async def watch_status(client: KubeClient, view: View) -> None:
     """Show the state of now until interrupted."""
+    # What a cache would try again for ever (no rights, no CRDs) shall be said at once.
+    await _rows(client, view)
     nodes: Cache[Node, Node] = Cache(client, NODES, lambda node: node, label_selector=view.selector)
     twins: Cache[NodeTwin, NodeTwin] = Cache(client, NODE_TWINS, lambda twin: twin)
-    pods: Cache[Pod, PodFacts] = Cache(client, PODS, pod_facts, field_selector="spec.nodeName!=")
+    pods: Cache[Pod, PodFacts] = Cache(client, PODS, pod_facts, field_selector=_ON_NODES)
+    caches: dict[str, Cache[Any, Any]] = {"nodes": nodes, "nodetwins": twins, "pods": pods}
+    out = console()
     async with asyncio.TaskGroup() as tasks:
-        for watching in (nodes.run, twins.run, pods.run):
-            tasks.create_task(watching())
-        for synced in (nodes.wait_synced, twins.wait_synced, pods.wait_synced):
-            await synced()
-        with Live(console=Console(), auto_refresh=False, screen=False) as live:
+        for cache in caches.values():
+            tasks.create_task(cache.run())
+        for cache in caches.values():
+            await cache.wait_synced()
+        with Live(console=out, auto_refresh=False) as live:
             while True:
                 rows = node_rows(nodes.objects.values(), twins.objects.values(), pods.objects.values(), time.time())
-                live.update(_page(sorted_rows(rows, view.sort_by, reverse=view.reverse), view), refresh=True)
+                problems = [f"not current: {name}: {cache.problem}" for name, cache in caches.items() if cache.problem]
+                live.update(_page(_ordered(rows, view), view, out.width, problems), refresh=True)
                 await asyncio.sleep(_REFRESH_S)
 
 
-def _console() -> Console:
-    """A console that never breaks the lines of what goes into a file or pipe."""
-    console = Console()
-    return console if console.is_terminal else Console(width=_UNLIMITED_WIDTH)
+async def _rows(client: KubeClient, view: View) -> list[NodeRow]:
+    nodes = await client.list(NODES, label_selector=view.selector)
+    twins = await client.list(NODE_TWINS)
+    pods = await client.list(PODS, field_selector=_ON_NODES)
+    return _ordered(node_rows(nodes.items, twins.items, map(pod_facts, pods.items), time.time()), view)
 
 
-def _page(rows: Sequence[NodeRow], view: View) -> Group:
-    lines = [Text(line) for line in summary_lines(summary(rows))]
-    columns = [column for column in COLUMNS.values() if view.form == "wide" or not column.wide]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column.title, no_wrap=True)
-    for row in rows:
-        style = _STYLES.get(row.schedulable_class, "")
-        cells = [Text(column.text(row), style=style if column.title == "CLASS" else "") for column in columns]
-        table.add_row(*cells)
-    notes = [Text(f"{row.name}: {row.note}", style="dim") for row in rows if row.note and view.form == "wide"]
-    return Group(*lines, Text(), table, *([Text(), *notes] if notes else []))
+def _ordered(rows: Sequence[NodeRow], view: View) -> list[NodeRow]:
+    return sorted_rows(rows, view.sort_by, reverse=view.reverse)
+
+
+def _page(rows: Sequence[NodeRow], view: View, width: int, problems: Sequence[str] = ()) -> Group:
+    lines = [Text(line) for line in summary_lines(summary(rows))] + [Text(line, style="red") for line in problems]
+    if not rows:
+        return Group(*lines)
+    wide = view.form == "wide"
+    columns = [column for column in COLUMNS.values() if wide or not column.wide]
+    # Who asks for everything gets it, if need be over several lines.
+    headings = [replace(column.heading, rank=0) if wide else column.heading for column in columns]
+    cells = [[Cell(column.text(row), column.style(row)) for column in columns] for row in rows]
+    notes = [Text(f"{row.name}: {note}", style="dim") for row in rows for note in row.notes] if wide else []
+    return Group(*lines, Text(), *table(headings, cells, width), *([Text(), *notes] if notes else []))

@@ -183,23 +183,17 @@ class ControlLoop:
     # ---- power
 
     def _sources(self, http: httpx2.AsyncClient) -> list[NodePowerSource]:
+        """The sources that measure, best first; those without an address are left out."""
         settings = self._settings
-        known: dict[str, Callable[[], NodePowerSource] | None] = {
-            "agents": (lambda: AgentSource(http, self._agent_urls, self._now_s))
-            if settings.agent_urls or self._agents is not None
-            else None,
-            "prometheus": (
-                lambda: PrometheusSource(
-                    Prometheus(settings.power_prometheus_address, http), settings.power_prometheus_query
-                )
-            )
-            if settings.power_prometheus_address and settings.power_prometheus_query
-            else None,
-            "http": (lambda: HttpSource(http, settings.telemetry_http_endpoint, self._now_s))
-            if settings.telemetry_http_endpoint
-            else None,
-        }
-        return [make() for name in settings.sources if (make := known.get(name)) is not None]
+        found: dict[str, NodePowerSource] = {}
+        if settings.agent_urls or self._agents is not None:
+            found["agents"] = AgentSource(http, self._agent_urls, self._now_s)
+        if settings.power_prometheus_address and settings.power_prometheus_query:
+            prometheus = Prometheus(settings.power_prometheus_address, http)
+            found["prometheus"] = PrometheusSource(prometheus, settings.power_prometheus_query)
+        if settings.telemetry_http_endpoint:
+            found["http"] = HttpSource(http, settings.telemetry_http_endpoint, self._now_s)
+        return [found[name] for name in settings.sources if name in found]
 
     def _agent_urls(self) -> Iterable[str]:
         if self._settings.agent_urls or self._agents is None:
@@ -219,6 +213,8 @@ class ControlLoop:
         """Give measurements a moment, so that the first step need not call every node unmeasured."""
         try:
             async with asyncio.timeout(_FIRST_READING_S):
+                if self._agents is not None:
+                    await self._agents.wait_synced()
                 await self._power.read(self._view.nodes)
         except TimeoutError:
             _log.info("measurements are slow, the first step goes on without them")
@@ -232,7 +228,7 @@ class ControlLoop:
             await asyncio.sleep(interval_s)
 
     def _readings(self, nodes: tuple[ControlledNode, ...], now_s: float) -> list[SourceReadings]:
-        """What all sources say of these nodes, best first."""
+        """What all sources say of these nodes, best first; an estimate never goes before a measurement."""
         names = [node.name for node in nodes]
         readings = self._power.readings(names)
         if "requests" in self._settings.sources:

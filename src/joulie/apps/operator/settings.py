@@ -152,7 +152,8 @@ class OperatorSettings(ProgramSettings):
         "POWER_SOURCES",
         ",".join(POWER_SOURCES),
         kind=Kind.TEXT,
-        help="Sources of measured power, most trusted first; those without an address are skipped.",
+        help="Sources of power, most trusted first; those without an address are skipped, the estimate from requests "
+        "is always the last.",
     )
     power_poll_interval_s: float = setting(
         "POWER_POLL_INTERVAL", "30s", kind=Kind.DURATION, minimum=1.0, help="How often sources are read."
@@ -274,6 +275,16 @@ class OperatorSettings(ProgramSettings):
             raise ValueError(f"NODE_SELECTOR: {error}") from error
         object.__setattr__(self, "selector", selector)
         object.__setattr__(self, "sources", _sources(self.power_sources))
+        if self.reconcile_interval_s > self.twin_staleness_s / 2.0:
+            raise ValueError(
+                f"RECONCILE_INTERVAL ({self.reconcile_interval_s:g} s) must be at most half of "
+                f"TWIN_STALENESS_THRESHOLD ({self.twin_staleness_s:g} s), or twins grow old between two steps"
+            )
+        if self.power_poll_interval_s >= self.power_stale_s:
+            raise ValueError(
+                f"POWER_POLL_INTERVAL ({self.power_poll_interval_s:g} s) must be below POWER_STALE_AFTER "
+                f"({self.power_stale_s:g} s), or samples grow stale between two readings"
+            )
         _ = self.policy, self.control  # refuse what they refuse, at start
 
     @property

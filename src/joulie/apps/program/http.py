@@ -137,7 +137,9 @@ class Server:
         """
         host, port = address
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, port), family=family, backlog=1024)
+        listener = socket.create_server((host, port), family=family, backlog=1024)
+        # Named as TCP, which asyncio asks for before it turns Nagle's algorithm off: 40 ms an answer otherwise.
+        self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=listener.detach())
         self.port: int = self._socket.getsockname()[1]
         self._tls = tls
         self._config = uvicorn.Config(

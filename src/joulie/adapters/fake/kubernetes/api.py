@@ -146,7 +146,7 @@ class Api:
             raise errors.invalid(kind, "", [("metadata.name", "Required value: name or generateName is required")])
         if metadata.get("resourceVersion"):
             raise errors.bad_request("resourceVersion should not be set on objects to be created")
-        self._check_identity(kind, body, "", namespace)
+        strategy.check_identity(kind, body, "", namespace)
         new = strategy.prepare_create(kind, {**body, "metadata": metadata})
         owners = ownership.after_update(
             (), {}, ownership.owned_fields(new, kind.shape), self._manager(kind, writer, "Update")
@@ -159,7 +159,7 @@ class Api:
         Raises:
             StatusError: 409 if the object changed since the body's resource version, 404, 400, 422.
         """
-        self._check_identity(kind, body, name, namespace)
+        strategy.check_identity(kind, body, name, namespace)
         version = (body.get("metadata") or {}).get("resourceVersion")
         old = self.find(kind, namespace, name)
         if old is None and kind.created_by_replace and not writer.subresource and not version:
@@ -179,7 +179,7 @@ class Api:
         """
         old = self.get(kind, namespace, name)
         body = change(old.obj)
-        self._check_identity(kind, body, name, namespace)
+        strategy.check_identity(kind, body, name, namespace)
         return self._update(kind, old, body, writer)
 
     def apply(
@@ -190,7 +190,7 @@ class Api:
         Raises:
             StatusError: 409 on a conflict without force, 404 for the status of what is not there, 400, 422.
         """
-        self._check_identity(kind, config, name, namespace)
+        strategy.check_identity(kind, config, name, namespace)
         if not writer.manager:
             cause = ("fieldManager", "Required value: is required for apply patch")
             raise errors.invalid(_PATCH_OPTIONS, "", [cause])
@@ -248,11 +248,6 @@ class Api:
     def _manager(self, kind: Kind, writer: Writer, operation: str) -> Manager:
         subresource = writer.subresource
         return Manager(writer.manager, operation, subresource, kind.api_version, frozenset(), self.timestamp())
-
-    def _check_identity(self, kind: Kind, body: Json, name: str, namespace: str) -> None:
-        problem = strategy.identity_problem(kind, body, name, namespace)
-        if problem:
-            raise problem
 
     def _check_preconditions(self, kind: Kind, old: Stored, metadata: Json) -> None:
         uid, revision = metadata.get("uid"), metadata.get("resourceVersion")

@@ -49,7 +49,7 @@ _CORE = Shape(
         "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
     },
     sets=frozenset({"finalizers"}),
-    atomic=frozenset({"nodeSelector", "selector", "labelSelector", "nodeAffinity", "nodeRef"}),
+    atomic=frozenset({"nodeSelector", "selector", "labelSelector"}),
 )
 _CUSTOM = Shape(keyed={**_METADATA_KEYED, "conditions": ("type",)}, sets=frozenset({"finalizers"}))
 

@@ -185,7 +185,7 @@ class Store:
         old = table.objects.get(key)
         new = self._stamped(key, obj, managers)
         if old is None or old.obj["metadata"].get("ownerReferences") != obj["metadata"].get("ownerReferences"):
-            self._index_owners(kind, old, new)
+            self._index_owners((kind.key, key), old, new)
         table.record(Change(new.revision, old, new))
         return new
 
@@ -194,7 +194,7 @@ class Store:
         table = self.table(kind)
         old = table.objects[key]
         last = self._stamped(key, {**old.obj, "metadata": dict(old.obj["metadata"])}, old.managers)
-        self._index_owners(kind, old, None)
+        self._index_owners((kind.key, key), old, None)
         table.record(Change(last.revision, old, None, last))
         return last
 
@@ -232,10 +232,17 @@ class Store:
         obj["metadata"]["resourceVersion"] = str(self.revision)
         return Stored(key, self.revision, obj, msgspec.json.encode(obj), managers)
 
-    def _index_owners(self, kind: Kind, old: Stored | None, new: Stored | None) -> None:
-        for stored, add in ((old, False), (new, True)):
-            for owner in (stored.obj["metadata"].get("ownerReferences") or ()) if stored else ():
-                members = self._dependents.setdefault(owner["uid"], set())
-                (members.add if add else members.discard)((kind.key, stored.key))  # type: ignore[union-attr]
-                if not members:
-                    del self._dependents[owner["uid"]]
+    def _index_owners(self, member: tuple[ResourceKey, ObjectKey], old: Stored | None, new: Stored | None) -> None:
+        for uid in _owners(old):
+            members = self._dependents[uid]
+            members.discard(member)
+            if not members:
+                del self._dependents[uid]
+        for uid in _owners(new):
+            self._dependents.setdefault(uid, set()).add(member)
+
+
+def _owners(stored: Stored | None) -> set[str]:
+    """Uids of those that own an object."""
+    references = stored.obj["metadata"].get("ownerReferences") or () if stored else ()
+    return {reference["uid"] for reference in references}

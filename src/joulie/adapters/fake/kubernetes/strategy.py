@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from joulie.adapters.fake.kubernetes import schema
-from joulie.adapters.fake.kubernetes.errors import StatusError, bad_request, invalid
+from joulie.adapters.fake.kubernetes.errors import bad_request, invalid
 from joulie.adapters.fake.kubernetes.kinds import CRD, NAMESPACE, POD, Json, Kind
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -86,7 +86,7 @@ def check(kind: Kind, old: Json | None, new: Json) -> None:
     """
     name = new["metadata"]["name"]
     causes: list[tuple[str, str]] = []
-    if old is None and not (len(name) <= 253 and _SUBDOMAIN.fullmatch(name)) and not name_is_free(kind):
+    if old is None and not (len(name) <= 253 and _SUBDOMAIN.fullmatch(name)):
         causes.append(("metadata.name", _NAME_MESSAGE.format(name)))
     causes += _label_problems(new["metadata"])
     if kind.schema is not None:
@@ -110,11 +110,6 @@ def check_strictly(kind: Kind, body: Json) -> None:
     if unknown:
         listed = ", ".join(f'unknown field "{field}"' for field in unknown)
         raise bad_request(f"strict decoding error: {listed}")
-
-
-def name_is_free(kind: Kind) -> bool:
-    """Whether names of this kind follow rules of their own."""
-    return kind.group in {"rbac.authorization.k8s.io"}
 
 
 def _missing(before: Any, after: Any, path: str) -> list[str]:
@@ -232,14 +227,17 @@ def _fixed_part(spec: Json, also_changeable: tuple[str, ...]) -> Json:
     return fixed
 
 
-def identity_problem(kind: Kind, body: Json, name: str, namespace: str) -> StatusError | None:
-    """What in a body contradicts the path that it is written to."""
+def check_identity(kind: Kind, body: Json, name: str, namespace: str) -> None:
+    """Refuse a body that contradicts the path that it is written to.
+
+    Raises:
+        StatusError: 400.
+    """
     if body.get("kind", kind.kind) != kind.kind or body.get("apiVersion", kind.api_version) != kind.api_version:
         sent = f"{body.get('apiVersion')}, Kind={body.get('kind')}"
-        return bad_request(f"{sent} in version {kind.version!r} cannot be handled as a {kind.kind}")
+        raise bad_request(f"{sent} in version {kind.version!r} cannot be handled as a {kind.kind}")
     metadata = body.get("metadata") or {}
     if name and metadata.get("name", name) != name:
-        return bad_request(f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})")
+        raise bad_request(f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})")
     if kind.namespaced and metadata.get("namespace", namespace) != namespace:
-        return bad_request("the namespace of the provided object does not match the namespace sent on the request")
-    return None
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")

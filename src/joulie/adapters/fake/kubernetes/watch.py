@@ -146,14 +146,17 @@ class Follower:
         return changes
 
     def _differences(self) -> list[Change]:
+        changes = []
         now = self._table.objects
-        gone = [Change(self._store.revision, old, None, old) for key, old in self._known.items() if key not in now]
-        changed = [
-            Change(new.revision, self._known.get(key), new)
-            for key, new in now.items()
-            if self._known.get(key) is not new
-        ]
-        return gone + changed
+        for key, old in self._known.items():
+            if key not in now or now[key].uid != old.uid:
+                changes.append(Change(self._store.revision, old, None, old))
+        gone = {change.old.key for change in changes if change.old}
+        for key, new in now.items():
+            known = None if key in gone else self._known.get(key)
+            if known is not new:
+                changes.append(Change(new.revision, known, new))
+        return changes
 
 
 def line(request: WatchRequest, change: Change) -> bytes | None:
