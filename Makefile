@@ -54,6 +54,8 @@ test: setup browser lint docs control-plane ## everything that CI runs
 bench: setup ## the full benchmarks with their committed ranges
 	$(BIN)/joulie bench parity
 	$(BIN)/joulie bench equal-work
+	$(BIN)/joulie bench extender
+	$(BIN)/joulie bench binding
 
 clean: ## remove what make created
 	rm -rf .venv .tools site $(OUT)

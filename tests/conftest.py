@@ -1,6 +1,7 @@
-"""Helpers that lie beside the tests (`sysfs_trees`) are importable from all of them."""
+"""What holds for all tests."""
 
-import sys
-from pathlib import Path
+from hypothesis import settings
 
-sys.path.insert(0, str(Path(__file__).parent))
+# Machines are shared and slow at times: how long an example takes says nothing about the code.
+settings.register_profile("joulie", deadline=None)
+settings.load_profile("joulie")

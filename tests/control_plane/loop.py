@@ -6,9 +6,8 @@ A test that needs a permission which the chart does not grant fails here as it w
 import base64
 import json
 import sys
-import urllib.error
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -224,10 +223,6 @@ class Recording:
             self._seen.append(Seen(event["type"], int(found["metadata"]["resourceVersion"]), found))
         self._offset += len(text[:place].encode())
         return [one for one in self._seen if name in ("", one.name)]
-
-    def states(self, name: str) -> list[State]:
-        """The states that a NodeTwin went through, repetitions left out."""
-        return _without_repetitions(state_of(one.object) for one in self.seen(name) if one.object.get("status"))
 
     def stop(self) -> list[Seen]:
         """End it; the changes that it saw."""
@@ -515,11 +510,3 @@ def _credential(kubeconfig: Path) -> str:
     claims = token.split(".")[1]
     content = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
     return f"JTI={content['jti']}"
-
-
-def _without_repetitions(states: Iterable[State]) -> list[State]:
-    kept: list[State] = []
-    for state in states:
-        if not kept or kept[-1] != state:
-            kept.append(state)
-    return kept

@@ -232,8 +232,11 @@ def test_programs_know_every_variable_that_the_chart_sets(render: Render) -> Non
         "simulator": SimulatorSettings,
         "cleanup": CleanupSettings,
     }
-    # Read by the container runtime, and by the agent for the number of its shard.
-    others = {"agent": {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}, "agent-pool": {"POD_NAME"}}
+    # Read by the container runtime and by Python, and by the agent for the number of its shard.
+    others = {
+        "agent": {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "PYTHONOPTIMIZE"},
+        "agent-pool": {"POD_NAME"},
+    }
     rendered = workloads(render(merged(EVERYTHING, ("agent", "runtimeClassName"), "nvidia")))
     for component, definition in settings.items():
         known = {setting.name for _, setting in all_settings(definition)} | others.get(component, set())
@@ -247,6 +250,27 @@ def test_pool_agents_read_the_simulator_and_say_otherwise_by_settings(render: Re
     given = environment(workloads(render(values))["agent-pool"])
     assert given["TELEMETRY_CPU_HTTP_ENDPOINT"] == f"http://joulie-simulator.{NAMESPACE}.svc:18080/telemetry/{{node}}"
     assert (given["POOL_SHARDS"], given["TELEMETRY_CPU_SOURCE"], given["TELEMETRY_GPU_SOURCE"]) == ("2", "http", "none")
+
+
+def test_the_operator_measures_simulated_nodes_unless_told_otherwise(render: Render) -> None:
+    def endpoint(**values: Any) -> str | None:
+        return environment(workloads(render(values))["operator"]).get("TELEMETRY_HTTP_ENDPOINT")
+
+    on = {"enabled": True}
+    elsewhere = "https://gateway/telemetry/{node}"
+    assert endpoint() is None
+    assert endpoint(simulator=on) == f"http://joulie-simulator.{NAMESPACE}.svc:18080/telemetry"
+    assert endpoint(simulator=on, operator={"settings": {"TELEMETRY_HTTP_ENDPOINT": elsewhere}}) == elsewhere
+
+
+def test_agents_end_restoring_before_they_are_killed(render: Render) -> None:
+    values = {"agentPool": {"enabled": True, "terminationGracePeriodSeconds": 90}}
+    default = next(setting.default for _, setting in all_settings(AgentSettings) if setting.name == "RESTORE_TIMEOUT")
+    for component, grace_s, restore in (("agent", 30, default), ("agent-pool", 90, "80s")):
+        spec = workloads(render(values))[component]
+        assert spec["terminationGracePeriodSeconds"] == grace_s
+        assert environment(spec).get("RESTORE_TIMEOUT", default) == restore
+    assert default == "20s"
 
 
 # ---- security
@@ -288,6 +312,7 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "pods": LIST_WATCH,
         "events": ("create", "patch"),
         "nodetwins.joulie.io": (*LIST_WATCH, "create", "patch", "delete"),
+        "nodepowerprofiles/status.joulie.io": ("patch",),
         "nodetwins/status.joulie.io": ("patch",),
         "nodehardwares.joulie.io": LIST_WATCH,
         "nodepowerprofiles.joulie.io": LIST_WATCH,

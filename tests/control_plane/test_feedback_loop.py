@@ -21,6 +21,7 @@ EVIDENCE = Path(__file__).parents[2] / "out" / "evidence" / "feedback-loop.json"
 HOT = "hot"
 CALM = ("calm-0", "calm-1", "calm-2")
 SAMPLE_S = 0.5
+QUIET_SAMPLES = 20
 
 # A node has 192 cores and 8 GPUs of 400 W. The calm nodes have fewer cores left, so that without Joulie the next pod
 # would go to the hot one; kube-scheduler does not count GPUs when it spreads pods.
@@ -29,7 +30,7 @@ IDLE = {"cpu": "80"}
 PROBE = {"cpu": "4"}
 GPU_DEFAULT_W, ECO_SHARE = 400.0, 0.6
 JOB_WORK_S, JOB_EVERY_S, JOBS = 60.0, 15.0, 400
-JOBS_A_PHASE = 3
+JOBS_A_PHASE = 6
 JOBS_LABEL = "example.com/jobs"
 """Where the jobs of the trace may run: nowhere, until a test says so."""
 
@@ -188,6 +189,7 @@ def _play(loop: Loop, seen: Observer) -> None:
     eventually(lambda: all(headroom(loop, name) > 70 for name in (HOT, *CALM)), "all nodes have headroom")
     quiet_w = seen.power_w()
     seen.mark("nothing to do")
+    eventually(lambda: len(seen.samples) >= QUIET_SAMPLES, "the quiet nodes are sampled")
     assert where_next(loop, "first") == HOT, "it has the most room, and as much power left as the others"
 
     # Load raises power, and headroom falls.

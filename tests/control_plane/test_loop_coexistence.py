@@ -72,7 +72,7 @@ def at_rest(loop: Loop) -> Iterator[Loop]:
 def await_rest(loop: Loop) -> None:
     for name, state in REST.items():
         loop.await_state(name, state)
-        wait_for(lambda name=name: complete(loop.twin(name)), PATIENCE_S, f"the twin of {name} is complete")
+    wait_for(lambda: all(complete(loop.twin(name)) for name in REST), PATIENCE_S, "all twins are complete")
 
 
 def complete(twin: dict[str, Any]) -> bool:
@@ -336,6 +336,15 @@ def test_trap_an_agent_of_one_machine_reads_nothing_of_the_others(at_rest: Loop,
         agent.stop()
         loop.delete(f"{HARDWARES}/{ACTIVE_A}")
         loop.programs["agent"].start()
+
+
+def test_pods_are_placed_while_the_extender_is_down(at_rest: Loop) -> None:
+    at_rest.programs["extender"].process.kill()
+    at_rest.create(pod("meanwhile"))
+    at_rest.await_placed("meanwhile")
+    at_rest.programs["extender"].start()
+    at_rest.create(pod("afterwards", workload_class="performance"))
+    assert at_rest.await_placed("afterwards") in {ACTIVE_A, ACTIVE_B}
 
 
 def test_every_write_was_granted(loop: Loop) -> None:

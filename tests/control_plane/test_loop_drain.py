@@ -69,7 +69,9 @@ class History:
 
     def first(self, kind: str, name: str, holds: Callable[[Seen], bool]) -> int:
         """Version of the first change of an object for which something holds."""
-        return next(one.version for one in self.of(kind, name) if holds(one))
+        found = [one.version for one in self.of(kind, name) if holds(one)]
+        assert found, f"{kind} {name} never were like that"
+        return found[0]
 
 
 def changes(values: Iterable[T]) -> list[T]:

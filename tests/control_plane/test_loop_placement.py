@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from control_plane.loop import (
     ACTIVE,
@@ -23,7 +24,7 @@ from control_plane.loop import (
     node,
     pod,
 )
-from joulie.adapters.control_plane import Binaries, LocalControlPlane, wait_for
+from joulie.adapters.control_plane import Binaries, LocalControlPlane, kwok_node, wait_for
 from joulie.adapters.kubernetes import names
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
@@ -146,7 +147,7 @@ def test_the_policy_splits_and_the_caps_arrive_at_the_hardware(split: Loop) -> N
 
 def test_performance_pods_land_on_performance_nodes_only(split: Loop) -> None:
     await_class_at_extender(split, dict.fromkeys(ECO_NODES, "eco") | dict.fromkeys(PERFORMANCE, "performance"))
-    tolerant = {"tolerations": [GPU_TOLERATION]}
+    tolerant: dict[str, Any] = {"tolerations": [GPU_TOLERATION]}
     pods = [pod(f"cpu-work-{i}", workload_class="performance", requests={"cpu": "16"}, **tolerant) for i in range(16)]
     gpus = {"nvidia.com/gpu": "1"}
     pods += [pod(f"gpu-work-{i}", workload_class="performance", requests=gpus, **tolerant) for i in range(8)]
@@ -207,15 +208,24 @@ def test_trap_performance_pods_never_preempt_where_they_may_not_run(split: Loop)
     for name in sorted(ALL):
         split.await_state(name, ECO)
     await_class_at_extender(split, dict.fromkeys(ALL, "eco"))
+    anywhere: dict[str, Any] = {"workload_class": "performance", "tolerations": [GPU_TOLERATION]}
+    evicted_before = deletions_by_the_scheduler(split)
+    everybody: dict[str, Any] = {"priorityClassName": "low", "tolerations": [GPU_TOLERATION]}
+    split.create(*(pod(f"resident-{name}", on=name, **everybody) for name in sorted(ALL)))
+    for name in sorted(ALL):
+        split.await_placed(f"resident-{name}")
+    split.create(pod("early", priorityClassName="high", **anywhere))
+    assert "12 node(s) run under eco power caps" in split.await_unschedulable("early")
+    assert deletions_by_the_scheduler(split) == evicted_before
+    split.delete_pods()
     # Then all of them are full, of pods that anybody with a higher priority could evict.
     sizes = {"cpu": CPU_ONLY, "h100": H100, "l40s": L40S}
     fillers = [
         pod(
             f"filler-{name}",
             on=name,
-            priorityClassName="low",
             requests={"cpu": str(sizes[name.split("-")[0]].cores)},
-            tolerations=[GPU_TOLERATION],
+            **everybody,
         )
         for name in sorted(ALL)
     ]
@@ -223,9 +233,6 @@ def test_trap_performance_pods_never_preempt_where_they_may_not_run(split: Loop)
     for filler in fillers:
         split.await_placed(filler["metadata"]["name"])
     uids = {item["metadata"]["name"]: item["metadata"]["uid"] for item in split.plane.request("GET", PODS)["items"]}
-    evicted_before = deletions_by_the_scheduler(split)
-
-    anywhere = {"workload_class": "performance", "tolerations": [GPU_TOLERATION]}
     split.create(pod("usual", **anywhere), pod("urgent", priorityClassName="high", **anywhere))
     for name in ("usual", "urgent"):
         assert "0/12 nodes are available" in split.await_unschedulable(name)
@@ -324,10 +331,31 @@ def test_trap_scores_do_not_drown_taints(split: Loop) -> None:
             split.patch(f"{NODES}/{name}", [{"op": "replace", "path": "/spec/taints", "value": []}], JSON_PATCH)
 
 
+def test_trap_a_node_without_data_is_not_the_best(split: Loop) -> None:
+    """A large and empty node that nobody measures is neutral, and so less good than one that is known to be idle."""
+    large = {"cpu": "1024", "memory": "8Ti"}
+    split.plane.create_nodes([kwok_node("bare", labels={"pick": "me"}, allocatable=large)])
+    split.patch(f"{NODES}/h100-3", {"metadata": {"labels": {"pick": "me"}}})
+    try:
+
+        def told_apart() -> bool:
+            scores = split.wire_scores(pod("any"))
+            assert scores.get("bare") == 5, f"scores are {scores}"
+            return scores["h100-3"] >= 8
+
+        wait_for(told_apart, PATIENCE_S, "the idle node scores well, the bare one neutral")
+        for number in range(3):
+            split.create(pod(f"choosy-{number}", nodeSelector={"pick": "me"}))
+            assert split.await_placed(f"choosy-{number}") == "h100-3"
+    finally:
+        split.delete(f"{NODES}/bare")
+        split.patch(f"{NODES}/h100-3", {"metadata": {"labels": {"pick": None}}})
+
+
 def test_trap_tainted_gpu_nodes_are_kept_by_the_loop_and_by_their_taint(split: Loop) -> None:
     """Their twins, hardware and caps are as those of any other node, and pods need the toleration as ever."""
     assert split.twin("l40s-3")["status"]["controlStatus"]["gpu"]["result"] == "applied"
-    wanted = {"requests": {"nvidia.com/gpu": "1"}, "workload_class": "performance"}
+    wanted: dict[str, Any] = {"requests": {"nvidia.com/gpu": "1"}, "workload_class": "performance"}
     l40s = {names.HW_GPU_MODEL_LABEL: L40S.gpu_model}
     split.create(
         pod("intolerant", nodeSelector=l40s, **wanted),
@@ -350,7 +378,5 @@ def test_the_chart_grants_all_that_was_needed(loop: Loop) -> None:
 
 
 def _chart_objects(loop: Loop) -> list[dict[str, Any]]:
-    import yaml
-
     chart = Path(__file__).parents[2] / "deploy/helm/joulie"
     return [item for item in yaml.safe_load_all(loop.plane.helm("template", "joulie", chart)) if item]

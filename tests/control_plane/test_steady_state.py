@@ -1,15 +1,32 @@
 """A cluster in which nothing happens costs its API server nothing but refreshes, also with 2,000 nodes."""
 
+import os
+import re
+import sys
 import time
+import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from control_plane.loop import CPU_ONLY, H100, HARDWARES, L40S, NAMESPACE, NODES, PATIENCE_S, Json, Loop, node, pod
 
+from control_plane.loop import (
+    CPU_ONLY,
+    H100,
+    HARDWARES,
+    L40S,
+    NAMESPACE,
+    NODES,
+    PATIENCE_S,
+    TWINS,
+    Json,
+    Loop,
+    node,
+    pod,
+)
 from joulie.adapters.control_plane import Binaries, LocalControlPlane, wait_for
 from joulie.adapters.kubernetes import names
 
@@ -17,8 +34,13 @@ pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 
 OURS = f"system:serviceaccount:{NAMESPACE}:"
 OPERATOR = f"{OURS}joulie-operator"
-NEWS = ("spec", "status", "labels", "delete")
+AGENT = f'"{OURS}joulie-agent-pool"'
+QUIET_S = 25.0
 FAMILIES = {"cpu": CPU_ONLY, "h100": H100, "l40s": L40S}
+
+
+def clock_s() -> float:
+    return time.monotonic()  # noqa: TID251 - real programs run in real time
 
 
 @pytest.fixture
@@ -35,7 +57,9 @@ def create_nodes(loop: Loop, of_each_family: int) -> set[str]:
 
 def news(loop: Loop) -> int:
     """Writes of the operator that say more than that a twin is still true."""
-    return int(sum(loop.programs["operator"].metric("joulie_operator_writes_total", kind=kind) for kind in NEWS))
+    with urllib.request.urlopen(f"{loop.programs['operator'].address}/metrics", timeout=30) as answer:
+        kinds = re.findall(r'^joulie_operator_writes_total{kind="(.+)"} (.+)$', answer.read().decode(), re.MULTILINE)
+    return int(sum(float(count) for kind, count in kinds if kind != "refresh"))
 
 
 def written(loop: Loop) -> list[Json]:
@@ -65,18 +89,24 @@ def without_age(twin: Json) -> Json:
 def await_quiet(loop: Loop, *, quiet_s: float, timeout_s: float) -> None:
     """Wait until nobody has written anything new for a while."""
     seen: tuple[int, int] | None = None
-    since_s = time.monotonic()
+    since_s = clock_s()
 
     def quiet() -> bool:
         nonlocal seen, since_s
         loop.raise_if_any_ended()
-        others = sum(target(event)[0] != OPERATOR for event in written(loop))
-        now = news(loop), others
+        # Asked in the cheapest way: whoever waits shares two cores with what it waits for.
+        now = news(loop), (loop.plane.log_folder / "audit.jsonl").read_text().count(AGENT)
         if now != seen:
-            seen, since_s = now, time.monotonic()
-        return time.monotonic() - since_s >= quiet_s
+            seen, since_s = now, clock_s()
+        return clock_s() - since_s >= quiet_s
 
-    wait_for(quiet, timeout_s, "nobody writes anything new", poll_s=0.5)
+    wait_for(quiet, timeout_s, "nobody writes anything new", poll_s=quiet_s / 10)
+
+
+def count(loop: Loop, path: str) -> int:
+    """Number of objects, without reading them."""
+    listed = loop.get(f"{path}?limit=1")
+    return len(listed["items"]) + int(listed["metadata"].get("remainingItemCount", 0))
 
 
 def resident_mb(loop: Loop, program: str) -> float:
@@ -87,7 +117,8 @@ def resident_mb(loop: Loop, program: str) -> float:
 
 def cpu_s(loop: Loop, program: str) -> float:
     """Processor time that a program has used, s."""
-    return loop.programs[program].metric("process_cpu_seconds_total")
+    fields = Path(f"/proc/{loop.programs[program].process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_a_steady_cluster_sees_only_refreshes_and_those_spread(loop: Loop) -> None:
@@ -102,16 +133,15 @@ def test_a_steady_cluster_sees_only_refreshes_and_those_spread(loop: Loop) -> No
     wait_for(lambda: loop.twins().keys() == nodes, PATIENCE_S, "every node has its NodeTwin")
     await_quiet(loop, quiet_s=8.0, timeout_s=2 * PATIENCE_S)
 
-    before, twins, count = news(loop), loop.twins(), len(written(loop))
+    before, twins, so_far = news(loop), loop.twins(), len(written(loop))
     oldest_s = 0.0
-    end_s = time.monotonic() + window_s
-    while time.monotonic() < end_s:
-        now_s = datetime.now().astimezone().timestamp()
-        stamps = [datetime.fromisoformat(twin["status"]["lastUpdated"]) for twin in loop.twins().values()]
-        oldest_s = max(oldest_s, now_s - min(stamps).timestamp())
+    end_s = clock_s() + window_s
+    while clock_s() < end_s:
+        oldest = min(twin["status"]["lastUpdated"] for twin in loop.twins().values())
+        oldest_s = max(oldest_s, time.time() - datetime.fromisoformat(oldest).timestamp())  # noqa: TID251 - as above
         time.sleep(0.5)
 
-    writes = written(loop)[count:]
+    writes = written(loop)[so_far:]
     leases = (OPERATOR, "leases", "")
     refreshes = [event for event in writes if target(event) == (OPERATOR, "nodetwins", "status")]
     assert {target(event) for event in writes} <= {leases, target(refreshes[0])}
@@ -127,25 +157,36 @@ def test_a_steady_cluster_sees_only_refreshes_and_those_spread(loop: Loop) -> No
     assert max(per_node.values()) <= periods + 1
     assert oldest_s < staleness_s
     per_second = Counter(int(received_s(event)) for event in refreshes)
-    assert len(per_second) >= 0.8 * window_s
-    assert max(per_second.values()) <= 5 * len(nodes) / (staleness_s / 2.0)
+    assert len(per_second) >= 0.6 * window_s
+    assert max(per_second.values()) <= len(nodes) / 3
     assert not loop.refused()
 
 
-def test_two_thousand_nodes_converge_and_come_to_rest(loop: Loop) -> None:
+@pytest.fixture
+def tell(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Say something that is shown although the test passes."""
+
+    def said(line: str) -> None:
+        with capsys.disabled():
+            sys.stdout.write(f"\n{line}")
+
+    return said
+
+
+def test_two_thousand_nodes_converge_and_come_to_rest(loop: Loop, tell: Callable[[str], None]) -> None:
     """A pool agent, the operator and the simulator find 2,000 new nodes; the figures are printed."""
     nodes = create_nodes(loop, 667)
-    began_s = time.monotonic()
+    began_s = clock_s()
     loop.start_simulator(SIM_TICK_INTERVAL="1s")
     loop.start_agent(RECONCILE_INTERVAL="10s")
     loop.start_operator(RECONCILE_INTERVAL="10s", POWER_POLL_INTERVAL="10s")
 
-    wait_for(lambda: len(loop.get(HARDWARES)["items"]) == len(nodes), 120, "each node has hardware", poll_s=1.0)
-    hardware_s = time.monotonic() - began_s
-    wait_for(lambda: len(split(loop)) == len(nodes), 120, "each node has a label and a NodeTwin", poll_s=1.0)
-    split_s = time.monotonic() - began_s
-    await_quiet(loop, quiet_s=25.0, timeout_s=180)
-    rest_s = time.monotonic() - began_s - 25.0
+    wait_for(lambda: count(loop, HARDWARES) == len(nodes), 120, "each node has hardware", poll_s=1.0)
+    hardware_s = clock_s() - began_s
+    wait_for(lambda: count(loop, TWINS) == len(nodes), 120, "each node has a NodeTwin", poll_s=1.0)
+    twins_s = clock_s() - began_s
+    await_quiet(loop, quiet_s=QUIET_S, timeout_s=180)
+    rest_s = clock_s() - began_s - QUIET_S
 
     profiles = split(loop)
     # Half of all nodes, in each family at least one; the densest, those with GPUs, first.
@@ -153,21 +194,21 @@ def test_two_thousand_nodes_converge_and_come_to_rest(loop: Loop) -> None:
     assert {name.split("-")[0] for name, profile in profiles.items() if profile == "performance"} == set(FAMILIES)
     for twin in loop.twins().values():
         assert twin["status"]["powerMeasurement"]["source"] == "http"
-        assert {twin["status"]["controlStatus"][device]["result"] for device in ("cpu",)} == {"applied"}
+        assert twin["status"]["controlStatus"]["cpu"]["result"] == "applied"
     assert not loop.refused()
 
     used = {program: cpu_s(loop, program) for program in loop.programs}
-    before, count, measured_s = news(loop), len(written(loop)), time.monotonic()
+    before, so_far, began_s = news(loop), len(written(loop)), clock_s()
     time.sleep(20.0)
-    measured_s = time.monotonic() - measured_s
-    writes = written(loop)[count:]
+    measured_s = clock_s() - began_s
+    writes = written(loop)[so_far:]
     assert news(loop) == before
     assert {target(event)[:2] for event in writes} <= {(OPERATOR, "leases"), (OPERATOR, "nodetwins")}
     for program, was_s in used.items():
         share = (cpu_s(loop, program) - was_s) / measured_s
-        print(f"{program}: {resident_mb(loop, program):.0f} MB resident, {share:.3f} of a core at rest")
-    print(
-        f"{len(nodes)} nodes: hardware after {hardware_s:.0f} s, twins and labels after {split_s:.0f} s, "
+        tell(f"{program}: {resident_mb(loop, program):.0f} MB resident, {share:.3f} of a core at rest")
+    tell(
+        f"{len(nodes)} nodes: hardware after {hardware_s:.0f} s, twins after {twins_s:.0f} s, "
         f"at rest after {rest_s:.0f} s; {len(writes)} refreshes and renewals in {measured_s:.0f} s"
     )
 

@@ -30,6 +30,7 @@ def node(name: str, **changes: Any) -> SimpleNamespace:
         "cpu_cap_w": 123.0,
         "cpu_power_w": 150.0,
         "errors": 2,
+        "last_cycle_epoch_s": 1_800_000_000.25,
         "throttle": SimpleNamespace(state=DvfsState(throttle_pct=20.0, ema_w=155.0, above=1)),
         "actions": {DvfsAction.UP: 2, DvfsAction.DOWN: 0},
         "host": SimpleNamespace(seen=SEEN),
@@ -61,6 +62,7 @@ def test_documented_series() -> None:
         'joulie_dvfs_cpu_max_freq_khz{cpu="0",node="n1"} 3.2e+06',
         'joulie_gpu_power_watts{gpu="GPU-0",node="n1"} 333.0',
         'joulie_gpu_power_limit_watts{gpu="GPU-0",node="n1"} 420.0',
+        'joulie_agent_last_cycle_timestamp_seconds{node="n1"} 1.80000000025e+09',
         'joulie_reconcile_errors_total{node="n1"} 2.0',
     ):
         assert line in lines
@@ -73,8 +75,9 @@ def test_missing_is_not_zero() -> None:
 
 
 def test_node_without_a_host_or_a_twin() -> None:
-    lines = scraped(node("n1", host=None, inputs=None, mode="none"))
-    assert not any(line.startswith(("joulie_rapl", "joulie_gpu", "joulie_policy")) for line in lines)
+    lines = scraped(node("n1", host=None, inputs=None, mode="none", last_cycle_epoch_s=None))
+    absent = ("joulie_rapl", "joulie_gpu", "joulie_policy", "joulie_agent_last_cycle")
+    assert not any(line.startswith(absent) for line in lines)
     assert 'joulie_backend_mode{mode="none",node="n1"} 1.0' in lines
 
 

@@ -4,18 +4,20 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent_machine import until
+from agent_machine import PATIENCE_S, until
 from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.crd import custom_resource_definitions
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES, TELEMETRY_PROFILES
+from joulie.apps.agent import agent
 from joulie.apps.agent.main import serve
 from joulie.apps.agent.settings import AgentSettings
 from joulie.apps.agent.views import shard_of
@@ -35,14 +37,22 @@ LABELS = {
 
 
 class Simulator:
-    """Takes caps; refuses those of `broken` nodes."""
+    """Takes caps; refuses those of `broken` nodes, and keeps all waiting for `open`."""
 
     def __init__(self) -> None:
         self.caps: dict[str, dict[str, Any]] = {}
         self.broken: set[str] = set()
+        self.open = asyncio.Event()
+        self.open.set()
+        self.waiting = 0
+        self.peak = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = json.loads((await receive())["body"])
+        self.waiting += 1
+        self.peak = max(self.peak, self.waiting)
+        await self.open.wait()
+        self.waiting -= 1
         if request["node"] in self.broken:
             await respond(send, 500, b"out of order")
             return
@@ -102,6 +112,7 @@ class Pool:
             **(values | settings),
         )
         task = asyncio.create_task(serve(chosen, ("127.0.0.1", 0), BUILTIN_CATALOGUE, stop, on_port=ports.append))
+        self.terminate = stop.set
         try:
             yield lambda: ports[0]
         finally:
@@ -167,6 +178,87 @@ def test_one_broken_node_stops_no_other(tmp_path: Path) -> None:
                 await until(lambda name=name: _is(pool, name, "applied"))
             pool.simulator.broken = set()
             await until(lambda: _is(pool, NAMES[0], "applied"))
+
+    on_pool(tmp_path, scenario)
+
+
+def test_few_nodes_at_a_time_are_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "CONCURRENCY", 3)
+
+    async def scenario(pool: Pool) -> None:
+        simulator = pool.simulator
+        for name in NAMES:
+            await pool.add(name)
+        async with pool.agent():
+            for name in NAMES:
+                await until(lambda name=name: _is(pool, name, "applied"))
+            simulator.open.clear()
+            pool.terminate()
+            await until(lambda: simulator.waiting == 3)
+            simulator.open.set()
+        assert all(simulator.caps[name] == {"capWatts": 360.0, "capWattsPerGpu": 400.0} for name in NAMES)
+        assert simulator.peak == 3
+
+    on_pool(tmp_path, scenario)
+
+
+def test_a_stop_ends_the_cycle_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "CONCURRENCY", 2)
+
+    async def scenario(pool: Pool) -> None:
+        simulator = pool.simulator
+        simulator.open.clear()
+        for name in NAMES:
+            await pool.add(name)
+        async with pool.agent(http_timeout_s=PATIENCE_S):
+            await until(lambda: simulator.waiting == 2)
+            pool.terminate()
+            simulator.open.set()
+        # Two were under way, and were restored; the others were not touched any more.
+        assert list(simulator.caps.values()) == [{"capWatts": 360.0, "capWattsPerGpu": 400.0}] * 2
+
+    on_pool(tmp_path, scenario)
+
+
+def test_restoring_ends_in_time_though_an_endpoint_does_not_answer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(pool: Pool) -> None:
+        await pool.add(NAMES[0])
+        async with pool.agent(restore_timeout_s=0.05, http_timeout_s=PATIENCE_S):
+            await until(lambda: _is(pool, NAMES[0], "applied"))
+            pool.simulator.open.clear()
+            pool.terminate()
+            await until(lambda: "not all caps were taken back in time" in caplog.messages)
+            pool.simulator.open.set()
+
+    on_pool(tmp_path, scenario)
+
+
+def test_the_last_cycle_grows_old_where_a_cycle_hangs(tmp_path: Path) -> None:
+    def ended_s(metrics: str) -> float:
+        found = re.search(r'^joulie_agent_last_cycle_timestamp_seconds{node="sim-0"} (\S+)$', metrics, re.MULTILINE)
+        assert found is not None
+        return float(found[1])
+
+    async def scenario(pool: Pool) -> None:
+        await pool.add(NAMES[0])
+        async with pool.agent(http_timeout_s=PATIENCE_S) as port:
+            await until(lambda: _is(pool, NAMES[0], "applied"))
+            first_s = ended_s(await _metrics(port()))
+            await until(lambda: _ended_after(port(), first_s))
+            pool.simulator.open.clear()
+            await pool.cap(NAMES[0], 50.0)
+            await until(lambda: pool.simulator.waiting)
+            hung_s = ended_s(await _metrics(port()))
+            # Many intervals long.
+            for _ in range(30):
+                assert ended_s(await _metrics(port())) == hung_s
+            pool.simulator.open.set()
+            await until(lambda: _ended_after(port(), hung_s))
+
+    async def _ended_after(port: int, moment_s: float) -> bool:
+        return ended_s(await _metrics(port)) > moment_s
 
     on_pool(tmp_path, scenario)
 

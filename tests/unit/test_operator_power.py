@@ -58,6 +58,17 @@ def test_agents_tell_of_cpu_and_gpus_together():
     assert run(agents("http://one/metrics"), handle) == {"gpu": (1000.0, 210.0), "cpu": (1000.0, 0.0)}
 
 
+def test_an_agent_that_hangs_yet_answers_tells_of_old_samples():
+    def handle(_request):
+        return text(
+            'joulie_rapl_package_total_power_watts{node="cpu"} 70',
+            'joulie_agent_last_cycle_timestamp_seconds{node="cpu"} 640.5',
+            'joulie_rapl_package_total_power_watts{node="node-1"} 80',
+        )
+
+    assert run(agents("http://one/metrics"), handle) == {"cpu": (640.5, 70.0), "node-1": (1000.0, 80.0)}
+
+
 def test_a_node_measured_in_part_is_not_measured():
     def handle(_request):
         return text(

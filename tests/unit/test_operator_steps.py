@@ -405,6 +405,73 @@ def test_only_a_labelled_power_profile_overrides(tmp_path):
     play(body, tmp_path)
 
 
+async def counted(stage):
+    """What the operator says of each power profile, once its cache has seen it."""
+    profiles = (await stage.client.list(NODE_POWER_PROFILES)).items
+    stored = {item.metadata.name: item.status.conditions for item in profiles}
+    await until(lambda: {key.name: (facts.counted,) for key, facts in stage.view.overrides.items()} == stored)
+    return {name: (one.status, one.reason) for name, (one,) in stored.items()}
+
+
+def test_each_power_profile_is_told_whether_it_counts(tmp_path):
+    async def body(stage):
+        await two_nodes(stage)
+        leftover = {"metadata": {"name": "old"}, "spec": {"nodeName": N1, "profile": "eco"}}
+        await stage.client.create(NODE_POWER_PROFILES, leftover)
+        for node, profile in (("a-typo", "eco"), (N2, "performance"), (N1, "eco")):
+            await pin(stage, node, profile)
+        second = {
+            "metadata": {"name": "z-second", "labels": {names.OVERRIDE_LABEL: "true"}},
+            "spec": {"nodeName": N1, "profile": "performance"},
+        }
+        await stage.client.create(NODE_POWER_PROFILES, second)
+        await until(lambda: len(stage.view.overrides) == 5)
+        stage.wake.clear()
+        assert await stage.loop._overrides.publish() == []
+        said = {
+            "old": ("False", "NotAnOverride"),
+            "pin-a-typo": ("False", "UnknownNode"),
+            f"pin-{N2}": ("True", "Applied"),
+            f"pin-{N1}": ("True", "Applied"),
+            "z-second": ("False", "Superseded"),
+        }
+        assert await counted(stage) == said
+        # The operator's own words are no news: they wake nobody, and are written once.
+        assert not stage.wake.is_set()
+        before = (await stage.client.list(NODE_POWER_PROFILES)).items
+        await stage.step(1.0)
+        assert (await stage.client.list(NODE_POWER_PROFILES)).items == before
+
+        await stage.client.delete(NODE_POWER_PROFILES, f"pin-{N1}")
+        await stage.client.patch(NODES, N2, {"spec": {"unschedulable": True}})
+        await until(lambda: len(stage.view.overrides) == 4 and not stage.view.node(N2).eligible)
+        await stage.step()
+        del said[f"pin-{N1}"]
+        said |= {"z-second": ("True", "Applied"), f"pin-{N2}": ("False", "NodeNotPlanned")}
+        assert await counted(stage) == said
+        (old,) = (await stage.client.get(NODE_POWER_PROFILES, "old")).status.conditions
+        assert old.message == "it pins nothing without the label joulie.io/override=true"
+
+    play(body, tmp_path)
+
+
+def test_what_is_said_of_a_power_profile_needs_the_lease_and_stops_nothing(tmp_path):
+    async def body(stage):
+        await two_nodes(stage)
+        await pin(stage, N1, "performance")
+        stage.leading = False
+        assert await stage.loop._overrides.publish() == []
+        assert (await stage.client.get(NODE_POWER_PROFILES, f"pin-{N1}")).status.conditions == ()
+        stage.leading = True
+        stage.cluster.fail_next(1, 422, method="PATCH", path=f"/nodepowerprofiles/pin-{N1}/status")
+        await stage.step(result="error")
+        assert (await stage.twin(N1)).spec.policy.name == f"nodepowerprofile/pin-{N1}"
+        await stage.step()
+        assert await counted(stage) == {f"pin-{N1}": ("True", "Applied")}
+
+    play(body, tmp_path)
+
+
 def test_a_restart_in_the_middle_of_a_drain_changes_nothing(tmp_path):
     async def body(stage):
         await stage.add_node(N1)

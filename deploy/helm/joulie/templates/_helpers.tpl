@@ -159,6 +159,10 @@ imagePullSecrets:
 {{ if .Values.extender.tls.enabled }}https{{ else }}http{{ end }}://{{ include "joulie.component" (list . "extender") }}.{{ .Release.Namespace }}.svc:{{ .Values.extender.port }}
 {{- end }}
 
+{{- define "joulie.simulator.url" -}}
+http://{{ include "joulie.component" (list . "simulator") }}.{{ .Release.Namespace }}.svc:18080
+{{- end }}
+
 {{/* Components that are on, as JSON: who has a ServiceAccount, a NetworkPolicy and metrics. */}}
 {{- define "joulie.components" -}}
 {{- $on := list -}}

@@ -25,9 +25,6 @@ from joulie.apps.program.tracing import span
 CONCURRENCY = 32
 """Nodes of a pool that are worked on at the same time."""
 
-RESTORE_S = 20.0
-"""Time for taking caps back on exit: within the 30 s that Kubernetes leaves between SIGTERM and SIGKILL."""
-
 _SHORTEST_PAUSE_S = 1.0
 _STUCK_CYCLES = 5
 _STUCK_S = 60.0
@@ -70,6 +67,7 @@ class Agent:
         make_node: makes the agent of one node.
         fallback: backends where no TelemetryProfile matches.
         interval_s: time from one cycle to the next, s.
+        restore_timeout_s: time for taking caps back, s.
         clock: monotonic time, s.
     """
 
@@ -80,12 +78,14 @@ class Agent:
         make_node: Callable[[str], NodeAgent],
         fallback: Routing,
         interval_s: float,
+        restore_timeout_s: float,
         clock: Callable[[], float],
     ) -> None:
         self._scope = scope
         self._make_node = make_node
         self._fallback = fallback
         self._interval_s = interval_s
+        self._restore_timeout_s = restore_timeout_s
         self._clock = clock
         self._wake = asyncio.Event()
         self._last_cycle_s: float | None = None
@@ -146,13 +146,14 @@ class Agent:
                 for watch in watches:
                     watch.cancel()
 
-    async def cycle(self) -> None:
-        """One cycle of all nodes; a node that fails stops no other."""
+    async def cycle(self, stop: asyncio.Event) -> None:
+        """One cycle of all nodes; a node that fails stops no other. `stop` ends it early: restoring needs the time."""
         with span("agent.cycle", nodes=len(self.nodes)):
             gone = self._match_nodes()
             await self._restore(gone)
             nodes = list(self.nodes.values())
-            failures = await write_all((partial(self._cycle_of, node) for node in nodes), concurrency=CONCURRENCY)
+            jobs = (partial(self._cycle_of, node) for node in nodes if not stop.is_set())
+            failures = await write_all(jobs, concurrency=CONCURRENCY)
             for failure in failures:
                 node = nodes[failure.index]
                 node.errors += 1
@@ -172,7 +173,7 @@ class Agent:
             while not stop.is_set():
                 began_s = self._clock()
                 self._wake.clear()
-                await self.cycle()
+                await self.cycle(stop)
                 await self._pause(stopped, began_s)
         finally:
             stopped.cancel()
@@ -213,10 +214,11 @@ class Agent:
     async def _restore(self, nodes: list[NodeAgent]) -> None:
         jobs: list[Callable[[], Awaitable[None]]] = [partial(node.restore, self._clock()) for node in nodes]
         try:
-            async with asyncio.timeout(RESTORE_S):
+            async with asyncio.timeout(self._restore_timeout_s):
                 failures = await write_all(jobs, concurrency=CONCURRENCY)
         except TimeoutError:
-            _log.error("not all caps were taken back in time", extra={"nodes": len(nodes), "after_s": RESTORE_S})
+            after_s = self._restore_timeout_s
+            _log.error("not all caps were taken back in time", extra={"nodes": len(nodes), "after_s": after_s})
             return
         for failure in failures:
             _log.warning("not restored", extra={"node": nodes[failure.index].name, "error": str(failure.error)})

@@ -92,10 +92,16 @@ async def serve(
 
         def make_node(name: str) -> NodeAgent:
             remote = RemoteNode(name, endpoints.control, settings.dvfs, simulate_only=settings.simulate_only)
-            return NodeAgent(name, host, remote, Reporter(client, name, time.time), catalogue)
+            return NodeAgent(name, host, remote, Reporter(client, name, time.time), catalogue, time.time)
 
         loop = Agent(
-            client, scope, make_node, from_settings(settings), settings.reconcile_interval_s, clock=time.monotonic
+            client,
+            scope,
+            make_node,
+            from_settings(settings),
+            settings.reconcile_interval_s,
+            settings.restore_timeout_s,
+            clock=time.monotonic,
         )
         ready, alive = Probes(), Probes()
         ready.add("agent", loop.why_not_ready)

@@ -52,6 +52,12 @@ class _Families:
             (gauge, "dvfs_cpu_max_freq_khz", "Upper frequency limit of a cpufreq policy, kHz.", ["node", "cpu"]),
             (gauge, "gpu_power_watts", "Power of a GPU, W.", ["node", "gpu"]),
             (gauge, "gpu_power_limit_watts", "Power limit of a GPU in force, W.", ["node", "gpu"]),
+            (
+                gauge,
+                "agent_last_cycle_timestamp_seconds",
+                "End of the last cycle that measured and enforced, s since the epoch.",
+                ["node"],
+            ),
             (counter, "reconcile_errors", "Cycles that failed, and devices that failed in a cycle.", ["node"]),
         ):
             self._families[name] = kind(f"joulie_{name}", text, labels=labels)
@@ -83,6 +89,7 @@ class _Nodes(Collector):
 
 def _add_control(families: _Families, node: NodeAgent) -> None:
     name = node.name
+    families.add("agent_last_cycle_timestamp_seconds", node.last_cycle_epoch_s, name)
     families.add("reconcile_errors", node.errors, name)
     for mode in MODES:
         families.add("backend_mode", float(mode == node.mode), name, mode)

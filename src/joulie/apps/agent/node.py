@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from joulie.adapters.kubernetes.api import v1alpha1 as api
@@ -67,10 +68,17 @@ class NodeAgent:
         gpu: outcome of the last cycle for the GPUs.
         errors: cycles that failed, and device errors.
         actions: what the frequency controller did, by action.
+        last_cycle_epoch_s: when the last cycle had measured and enforced, s since the epoch; None before the first.
     """
 
     def __init__(
-        self, name: str, host: Host | None, remote: RemoteNode, reporter: Reporter, catalogue: Catalogue
+        self,
+        name: str,
+        host: Host | None,
+        remote: RemoteNode,
+        reporter: Reporter,
+        catalogue: Catalogue,
+        now_epoch_s: Callable[[], float],
     ) -> None:
         self.name = name
         self.host = host
@@ -80,8 +88,10 @@ class NodeAgent:
         self.gpu: Outcome | None = None
         self.errors = 0
         self.actions = dict.fromkeys(DvfsAction, 0)
+        self.last_cycle_epoch_s: float | None = None
         self._reporter = reporter
         self._catalogue = catalogue
+        self._now_epoch_s = now_epoch_s
         self._labelled: tuple[NodeView, ResolvedHardware] | None = None
 
     @property
@@ -127,6 +137,8 @@ class NodeAgent:
         self.cpu = await self._enforce_cpu(twin.cpu, devices, inputs.routing, now_s)
         self.gpu = await self._enforce_gpu(twin.gpu, devices, inputs.routing, now_s)
         self._count()
+        # Before the reports: an API server that is away makes no measurement old.
+        self.last_cycle_epoch_s = self._now_epoch_s()
         try:
             await self._report(inputs)
         finally:

@@ -40,6 +40,13 @@ class AgentSettings(ProgramSettings):
     restore_on_exit: bool = setting(
         "RESTORE_ON_EXIT", "true", kind=Kind.BOOLEAN, help="Put the original limits back when the agent is stopped."
     )
+    restore_timeout_s: float = setting(
+        "RESTORE_TIMEOUT",
+        "20s",
+        kind=Kind.DURATION,
+        minimum=1.0,
+        help="Time for putting them back; must end before Kubernetes kills the pod (terminationGracePeriodSeconds).",
+    )
     host_sys: Path = setting("HOST_SYS", "/sys", kind=Kind.PATH, help="Where the host's /sys is mounted.")
     host_proc: Path = setting("HOST_PROC", "/proc", kind=Kind.PATH, help="Where the host's /proc is mounted.")
     state_dir: Path = setting(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _PATH = click.Path(path_type=Path)
 _RANGES = Path("benchmarks")
+_CHART = Path("deploy/helm/joulie")
 _WIDE = 180
 """Columns of a table that goes to a file or a pipe."""
 _BENCHMARKS: Mapping[str, str] = {
@@ -152,16 +153,31 @@ def extender(
 
 @bench.command(help=f"Measure {_BENCHMARKS['binding']}.")
 @_common
+@click.option(
+    "--chart",
+    type=_PATH,
+    default=_CHART,
+    show_default=True,
+    help="Joulie's chart: the policies of steering by admission.",
+)
 def binding(
-    *, small: bool, json_file: Path | None, plots_folder: Path | None, ranges: Path | None, output: str
+    *,
+    small: bool,
+    json_file: Path | None,
+    plots_folder: Path | None,
+    ranges: Path | None,
+    output: str,
+    chart: Path,
 ) -> None:
     """Measure the scheduler's throughput on a local control plane."""
     from joulie.apps.extender import bench_binding as benchmark
 
+    if not (chart / "Chart.yaml").exists():
+        raise UserError(f"{chart} is not Joulie's chart: name its folder with --chart")
+
     def run() -> dict[str, Any]:
-        return benchmark.measure(
-            benchmark.SMALL if small else benchmark.FULL, lambda stage: click.echo(stage, err=True)
-        )
+        chosen = benchmark.SMALL if small else benchmark.FULL
+        return benchmark.measure(chosen, chart, lambda stage: click.echo(stage, err=True))
 
     def show(measured: Mapping[str, Any]) -> None:
         columns = ("nodes", *benchmark.WAYS, "joulie / constants", "admission / none")

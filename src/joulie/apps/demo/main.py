@@ -82,7 +82,6 @@ async def _play_here(plot: Plot, duration_s: float | None) -> list[Scene]:
 
 async def _watch(stage: Stage, duration_s: float | None) -> list[Scene]:
     """Show what happens until the jobs are done, the time is up or the user has seen enough."""
-    nodes: Cache[Node, Node]
     scenes: list[Scene] = []
     loop = asyncio.get_running_loop()
     ends_s = loop.time() + duration_s if duration_s is not None else float("inf")
@@ -90,7 +89,7 @@ async def _watch(stage: Stage, duration_s: float | None) -> list[Scene]:
         KubeClient.connect(kubeconfig=stage.kubeconfig, user_agent="joulie-demo") as client,
         httpx2.AsyncClient(base_url=stage.simulator_url, trust_env=False) as simulator,
     ):
-        nodes = Cache(client, NODES, lambda node: node)
+        nodes: Cache[Node, Node] = Cache(client, NODES, lambda node: node)
         twins: Cache[NodeTwin, NodeTwin] = Cache(client, NODE_TWINS, lambda twin: twin)
         pods: Cache[Pod, PodFacts] = Cache(client, PODS, pod_facts)
         watches = [asyncio.create_task(work()) for work in (nodes.run, twins.run, pods.run)]

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from joulie.adapters.control_plane import LocalControlPlane
 from joulie.adapters.fake.extender import ExtenderSettings as SchedulerExtender
 from joulie.adapters.fake.kubelet import FakeKubelet
 from joulie.adapters.fake.kubernetes import FakeCluster
@@ -108,6 +107,9 @@ async def fake_stage(plot: Plot) -> AsyncIterator[Stage]:
 @contextmanager
 def control_plane_stage(plot: Plot) -> Iterator[Stage]:
     """A real control plane on this machine, and every program as a process of its own."""
+    # Its certificates need an extra that nobody else needs.
+    from joulie.adapters.control_plane import LocalControlPlane
+
     ports = Ports.free()
     with LocalControlPlane(
         log_folder=plot.folder, scheduler_configuration={"extenders": [extender_configuration(ports)]}

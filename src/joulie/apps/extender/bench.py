@@ -13,7 +13,7 @@ import multiprocessing
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from time import perf_counter, time
@@ -145,7 +145,7 @@ def _compare(naming: Naming, size: int, plan: Plan) -> dict[str, dict[str, dict[
     calls = max(1, plan.calls // plan.rounds)
     _pin(-1)
     with ExitStack() as stack:
-        ports = {name: stack.enter_context(served(name, names)) for name in _APPS}
+        ports = {name: stack.enter_context(served(name, names, core=0)) for name in _APPS}
         callers = {name: stack.enter_context(_Caller(port)) for name, port in ports.items()}
         for _ in range(plan.rounds):
             for name, caller in callers.items():
@@ -205,25 +205,35 @@ _APPS: Mapping[str, Callable[[list[str]], tuple[AsgiApp, Callable[[], None]]]] =
 
 
 @contextmanager
-def served(name: str, names: list[str]) -> Iterator[int]:
-    """The port of an extender in a process of its own."""
+def served(name: str, names: list[str], *, core: int | None = None) -> Iterator[int]:
+    """The port of an extender in a process of its own.
+
+    Args:
+        name: joulie, or constants, which gives every candidate the same.
+        names: the nodes that it knows.
+        core: which of the processor's it stays on; where the system puts it if not given.
+    """
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(name, names, theirs), daemon=True)
+    arguments = (name, names, core, theirs)
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=arguments, daemon=True)
     process.start()
+    theirs.close()  # so that a process that dies is not waited for
     try:
         yield int(ours.recv())
     finally:
-        ours.send(None)
+        with suppress(OSError):
+            ours.send(None)
         process.join(timeout=10.0)
         process.kill()
 
 
-def _serve(name: str, names: list[str], pipe: Connection) -> None:
+def _serve(name: str, names: list[str], core: int | None, pipe: Connection) -> None:
     import gc
 
     import uvloop
 
-    _pin(0)
+    if core is not None:
+        _pin(core)
 
     async def main() -> None:
         app, renew = _APPS[name](names)

@@ -1,29 +1,47 @@
 """Pods that the real kube-scheduler binds in a second, with and without an extender (benchmark B6).
 
-On a local control plane with KWOK nodes, pods are created while the scheduler is stopped and released by its start.
+On a local control plane with KWOK's nodes, pods are created while the scheduler is stopped and released by its start.
 Ways take turns within one run, since the machine differs more from minute to minute than they do from each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+import asyncio
+import json
+import socket
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
 from statistics import median
-from time import monotonic
 from typing import Any
 
-from joulie.adapters.control_plane import ApiError, LocalControlPlane, kwok_node, wait_for
-from joulie.adapters.kubernetes import names
+from joulie.adapters.control_plane import LocalControlPlane, kwok_node, wait_for
+from joulie.adapters.kubernetes import crd, names
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.quantity import rfc3339
+from joulie.adapters.kubernetes.resources import NODE_TWINS
+from joulie.adapters.kubernetes.writer import write_all
 from joulie.apps.extender.bench import served
 
-WAYS = ("none", "constants", "joulie", "admission")
-"""No extender; one of constants; Joulie's; and none, but with what steering by admission writes into pods."""
+WAYS = ("none", "admission", "constants", "joulie")
+"""No extender; none, and the chart's admission policies; an extender of constants; `joulie extender`."""
+
 _PODS = "/api/v1/namespaces/default/pods"
-_POLL_S = 0.02
-_BEGIN, _END = 0.05, 0.95
-"""Shares of the pods between which the rate is taken: without the scheduler's start, and without stragglers."""
-_TIMEOUT_S = 300.0
+_CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_READY_S = 60.0
+_LONGEST_S = 600.0
+_STALENESS = "24h"
+"""Nobody refreshes the twins here."""
+_IDLE = ("kwok", "kube-controller-manager")
+"""Would only compete for the cores: bound pods need not run, and on a cluster kubelets have cores of their own."""
+
+Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -32,27 +50,30 @@ class Plan:
 
     Attributes:
         nodes: of the cluster.
-        pods: bound by each way in each round.
+        pods: bound by each way in each round; half of them are of class performance.
         rounds: turns that the ways take; the first is not counted.
+        settle_s: pause before a turn, s, in which what the last one left behind is worked off.
     """
 
     nodes: int
     pods: int
     rounds: int
+    settle_s: float = 2.0
 
 
-FULL = (Plan(nodes=1_000, pods=1_000, rounds=4), Plan(nodes=5_000, pods=1_000, rounds=4))
-SMALL = (Plan(nodes=100, pods=100, rounds=2),)
+FULL = (Plan(nodes=1_000, pods=1_000, rounds=5), Plan(nodes=5_000, pods=1_000, rounds=5))
+SMALL = (Plan(nodes=500, pods=200, rounds=2, settle_s=0.0),)
 
 
-def measure(plans: tuple[Plan, ...], note: Callable[[str], None]) -> dict[str, Any]:
+def measure(plans: tuple[Plan, ...], chart: Path, note: Note) -> dict[str, Any]:
     """Bound pods a second by number of nodes and way, and ratios of ways that took turns.
 
     Args:
         plans: what to measure.
+        chart: folder of Joulie's chart, which has the admission policies.
         note: told what is being measured.
     """
-    return {"bound_per_s": {str(plan.nodes): _measured(plan, note) for plan in plans}}
+    return {"bound_per_s": {str(plan.nodes): _measured(plan, chart, note) for plan in plans}}
 
 
 def rows(figures: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -63,37 +84,40 @@ def rows(figures: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def plot(figures: Mapping[str, Any]) -> bytes:
-    """Bound pods a second by way and number of nodes: a PNG image."""
+    """Bound pods a second by way and number of nodes, each round a dot: a PNG image."""
     from io import BytesIO
 
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.0, 3.6), layout="constrained")
     axes = figure.add_subplot()
-    measured = figures["bound_per_s"]
+    measured = figures["bound_per_s"].values()
     for place, way in enumerate(WAYS):
         places = [index + 0.2 * (place - (len(WAYS) - 1) / 2.0) for index in range(len(measured))]
-        axes.bar(places, [found[way] for found in measured.values()], width=0.18, label=way)
+        axes.bar(places, [found[way] for found in measured], width=0.18, label=way)
+        for x, found in zip(places, measured, strict=True):
+            axes.scatter([x] * len(found["rounds"][way]), found["rounds"][way], color="black", s=6)
     axes.set(ylabel="bound pods a second", xlabel="nodes")
-    axes.set_xticks(range(len(measured)), [f"{int(nodes):,}" for nodes in measured])
+    axes.set_xticks(range(len(measured)), [f"{int(nodes):,}" for nodes in figures["bound_per_s"]])
     axes.legend(frameon=False, fontsize="small")
     image = BytesIO()
     figure.savefig(image, format="png")
     return image.getvalue()
 
 
-def _measured(plan: Plan, note: Callable[[str], None]) -> dict[str, float]:
+def _measured(plan: Plan, chart: Path, note: Note) -> dict[str, Any]:
     node_names = [f"node-{index:05d}" for index in range(plan.nodes)]
     rates: dict[str, list[float]] = {way: [] for way in WAYS}
-    with ExitStack() as stack:
-        plane = stack.enter_context(LocalControlPlane(components=("etcd", "kube-apiserver", "kube-controller-manager")))
-        # Pods need the ServiceAccount that it makes; after that it would only compete for the cores.
-        plane.stop("kube-controller-manager")
-        ports = {way: stack.enter_context(served(way, node_names)) for way in ("constants", "joulie")}
-        plane.create_nodes(_node(name, index) for index, name in enumerate(node_names))
+    with LocalControlPlane(audit=True, report=note) as plane, ExitStack() as stack:
+        note(f"{plan.nodes:,} nodes and their NodeTwins are created")
+        _create_cluster(plane, node_names)
+        plane.stop(*_IDLE)
+        ports = {"constants": stack.enter_context(served("constants", node_names)), "joulie": _start_extender(plane)}
         for turn in range(plan.rounds):
-            for way in WAYS:
-                rate = _bind(plane, way, ports.get(way), plan.pods)
+            # There and back, so that none always follows the same other.
+            for way in WAYS if turn % 2 else reversed(WAYS):
+                time.sleep(plan.settle_s)
+                rate = _turn(plane, way, ports.get(way), plan.pods, chart)
                 note(f"{plan.nodes:,} nodes, round {turn + 1} of {plan.rounds}, {way}: {rate:.0f} pods a second")
                 if turn:
                     rates[way].append(rate)
@@ -101,44 +125,85 @@ def _measured(plan: Plan, note: Callable[[str], None]) -> dict[str, float]:
         **{way: median(found) for way, found in rates.items()},
         "joulie_to_constants": _ratio(rates["joulie"], rates["constants"]),
         "admission_to_none": _ratio(rates["admission"], rates["none"]),
+        "rounds": rates,
     }
 
 
-def _ratio(ours: list[float], theirs: list[float]) -> float:
+def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
     """Median of the ratios round by round."""
     return median(one / other for one, other in zip(ours, theirs, strict=True))
 
 
-def _bind(plane: LocalControlPlane, way: str, port: int | None, pods: int) -> float:
-    """Pods a second that the scheduler binds in this way, from the first twentieth to the last."""
-    plane.create_all(_PODS, [_pod(index, steered=way == "admission") for index in range(pods)])
-    plane.configure_scheduler({"extenders": [_extender(port)] if port is not None else []})
-    began_s, ended_s, _ = [_moment(plane, round(share * pods)) for share in (_BEGIN, _END, 1.0)]
+# ---- a turn
+
+
+def _turn(plane: LocalControlPlane, way: str, port: int | None, pods: int, chart: Path) -> float:
+    """Pods bound a second in one of the ways."""
     plane.stop("kube-scheduler")
     plane.request("DELETE", f"{_PODS}?gracePeriodSeconds=0")
-    wait_for(lambda: not plane.request("GET", f"{_PODS}?limit=1")["items"], _TIMEOUT_S, "pods are gone")
-    return (_END - _BEGIN) * pods / (ended_s - began_s)
+    wait_for(lambda: not plane.request("GET", f"{_PODS}?limit=1")["items"], _READY_S, "the last pods are gone")
+    with _steered(plane, chart if way == "admission" else None):
+        plane.create_all(_PODS, [_pod(f"work-{index}", performance=index % 2 == 0) for index in range(pods)])
+    since = len(plane.audit_events())
+    plane.configure_scheduler({} if port is None else {"extenders": [_entry(port)]})
+    unbound = f"{_PODS}?limit=1&fieldSelector=spec.nodeName%3D"
+    wait_for(lambda: not plane.request("GET", unbound)["items"], _LONGEST_S, "all pods are bound", poll_s=0.5)
+    # The audit log is a little behind.
+    bound_s = wait_for(lambda: _bound_s(plane, since, pods), _READY_S, f"{pods} bindings in the audit log", poll_s=0.5)
+    return (pods - 1) / (max(bound_s) - min(bound_s))
 
 
-def _moment(plane: LocalControlPlane, pods: int) -> float:
-    """When so many pods are bound, s."""
-    wait_for(lambda: _bound(plane) >= pods, _TIMEOUT_S, f"{pods} pods bound", poll_s=_POLL_S)
-    return monotonic()
+def _bound_s(plane: LocalControlPlane, since: int, pods: int) -> list[float]:
+    """When each pod was bound, s; nothing while it is not known of all."""
+    found = [_received_s(event) for event in plane.audit_events()[since:] if _is_binding(event)]
+    return found if len(found) >= pods else []
 
 
-def _bound(plane: LocalControlPlane) -> int:
-    """Pods bound since the scheduler started, as it counts them."""
+@contextmanager
+def _steered(plane: LocalControlPlane, chart: Path | None) -> Iterator[None]:
+    """The chart's admission policies in force; without a chart none."""
+    if chart is None:
+        yield
+        return
+    options = ("--set", "steering.mode=admission", "--show-only", "templates/steering.yaml", "--kube-version", "1.36.0")
+    policies = plane.helm("template", "joulie", chart.resolve(), *options)
+    plane.kubectl("apply", "-f", "-", input=policies)
     try:
-        metrics = plane.request("GET", "/metrics", port=plane.port("kube-scheduler"))
-    except ApiError:  # it has just started and does not know its clients yet
-        return 0
-    for line in metrics.splitlines():
-        if line.startswith("scheduler_schedule_attempts_total{") and 'result="scheduled"' in line:
-            return int(float(line.split()[-1]))
-    return 0
+        wait_for(partial(_is_steered, plane), _READY_S, "the admission policies are in force")
+        yield
+    finally:
+        plane.kubectl("delete", "-f", "-", input=policies)
+        wait_for(lambda: not _is_steered(plane), _READY_S, "the admission policies are out of force")
 
 
-def _extender(port: int) -> dict[str, Any]:
+def _is_steered(plane: LocalControlPlane) -> bool:
+    tried = plane.request("POST", f"{_PODS}?dryRun=All", _pod("tried", performance=True))
+    return "affinity" in tried["spec"]
+
+
+def _is_binding(event: Mapping[str, Any]) -> bool:
+    return bool(
+        event["objectRef"].get("subresource") == "binding" and event["responseStatus"]["code"] in range(200, 300)
+    )
+
+
+def _received_s(event: Mapping[str, Any]) -> float:
+    return datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp()
+
+
+def _pod(name: str, *, performance: bool) -> dict[str, Any]:
+    annotations = {names.WORKLOAD_CLASS_ANNOTATION: "performance"} if performance else {}
+    container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": "1"}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 0},
+    }
+
+
+def _entry(port: int) -> dict[str, Any]:
+    """The documented entry, but an extender that fails must show here."""
     return {
         "urlPrefix": f"http://127.0.0.1:{port}",
         "filterVerb": "filter",
@@ -146,47 +211,75 @@ def _extender(port: int) -> dict[str, Any]:
         "weight": 1,
         "nodeCacheCapable": True,
         "httpTimeout": "1s",
+        "ignorable": False,
     }
 
 
-def _node(name: str, index: int) -> dict[str, Any]:
-    """As `joulie.apps.extender.bench` makes its fleet: every other node is eco."""
-    return kwok_node(name, labels={names.POWER_PROFILE_LABEL: "eco" if index % 2 else "performance"})
+# ---- the cluster
 
 
-def _pod(index: int, *, steered: bool) -> dict[str, Any]:
-    """One core, every other pod of class performance; `steered` as steering by admission would leave it."""
-    performance = index % 2 == 0
-    spec: dict[str, Any] = {
-        "containers": [{"name": "main", "image": "pause", "resources": {"requests": {"cpu": "1"}}}],
-        "terminationGracePeriodSeconds": 0,
-    }
-    if steered:
-        spec["affinity"] = {"nodeAffinity": _REQUIRED if performance else _PREFERRED}
-    annotations = {names.WORKLOAD_CLASS_ANNOTATION: "performance"} if performance else {}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": f"pod-{index}", "annotations": annotations},
-        "spec": spec,
-    }
+def _create_cluster(plane: LocalControlPlane, node_names: Sequence[str]) -> None:
+    """Nodes, every second one eco, and what the operator would have written about them."""
+    plane.create_all(_CRDS, crd.custom_resource_definitions())
+    plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+    profiles = {name: "eco" if index % 2 else "performance" for index, name in enumerate(node_names)}
+    plane.create_nodes(
+        kwok_node(name, labels={names.POWER_PROFILE_LABEL: profile}) for name, profile in profiles.items()
+    )
+    asyncio.run(_write_twins(plane.kubeconfig, profiles))
 
 
-_ECO = {"key": names.POWER_PROFILE_LABEL, "values": ["eco"]}
-_REQUIRED = {
-    "requiredDuringSchedulingIgnoredDuringExecution": {
-        "nodeSelectorTerms": [
-            {
-                "matchExpressions": [
-                    {**_ECO, "operator": "NotIn"},
-                    {"key": names.DRAINING_LABEL, "operator": "DoesNotExist"},
-                ]
+async def _write_twins(kubeconfig: Path, profiles: Mapping[str, str]) -> None:
+    async with KubeClient.connect(kubeconfig=kubeconfig) as client:
+
+        async def write(index: int, name: str, profile: str) -> None:
+            capped_w = 1000.0 if profile == "performance" else 600.0
+            headroom = float(index * 37 % 100)
+            status = {
+                "schedulableClass": profile,
+                "predictedPowerHeadroomScore": headroom,
+                "predictedCoolingStressScore": float(index * 53 % 100),
+                "powerMeasurement": {
+                    "nodeCappedPowerW": capped_w,
+                    "measuredNodePowerW": capped_w * (1.0 - headroom / 100.0),
+                },
+                "lastUpdated": rfc3339(time.time()),
             }
-        ]
+            apply = partial(client.apply, NODE_TWINS, name, field_manager=names.OPERATOR_FIELD_MANAGER)
+            await apply({"spec": {"nodeName": name, "profile": profile}})
+            await apply({"status": status}, subresource="status")
+
+        failures = await write_all(
+            partial(write, index, name, profile) for index, (name, profile) in enumerate(profiles.items())
+        )
+    if failures:
+        raise RuntimeError(f"{len(failures)} NodeTwins could not be written: {failures[0].error}")
+
+
+def _start_extender(plane: LocalControlPlane) -> int:
+    """Run `joulie extender`; returns its port once it knows all twins."""
+    port, metrics_port = _free_port(), _free_port()
+    environment = {
+        "KUBECONFIG": str(plane.kubeconfig),
+        "PORT": str(port),
+        "METRICS_ADDR": f"127.0.0.1:{metrics_port}",
+        "TWIN_STALENESS_THRESHOLD": _STALENESS,
     }
-}
-_PREFERRED = {
-    "preferredDuringSchedulingIgnoredDuringExecution": [
-        {"weight": 1, "preference": {"matchExpressions": [{**_ECO, "operator": "In"}]}}
-    ]
-}
+    process = plane.spawn("extender", [sys.executable, "-m", "joulie", "extender"], environment=environment)
+
+    def knows() -> bool:
+        process.raise_if_ended()
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/debug/scoring", timeout=10) as answer:
+                known = json.loads(answer.read())["nodes"]
+        except OSError:
+            return False
+        return bool(known) and all(node["fresh"] for node in known)
+
+    wait_for(knows, _READY_S, "the extender knows the twins", poll_s=0.5)
+    return port
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])

@@ -69,11 +69,11 @@ def status(
     reverse: bool,
     watch: bool,
 ) -> None:
-    """Show the energy state of the nodes: a summary, then a row a node.
+    """Show the energy state of the nodes.
 
-    Headroom is the power left below the caps and cooling the share of cooling capacity in use, both 0 to 100. CPU%,
-    MEM% and GPU% are what pods request of what the node offers; the caps are each package's and each GPU's. SOURCE says
-    where the power comes from and AGE how old the twin is.
+    A summary, then a row a node. Headroom is the power left below the caps and cooling the share of cooling
+    capacity in use, both 0 to 100. CPU%, MEM% and GPU% are what pods request of what the node offers; the caps are
+    each package's and each GPU's. SOURCE says where the power comes from and AGE how old the twin is.
     """
     from joulie.apps.kubectl.status import View, show_status, watch_status
 
@@ -118,12 +118,12 @@ def explain_pod(
     extender_service: str,
     extender_url: str | None,
 ) -> None:
-    """Explain where the pod NAME runs, or why it waits: the extender's own arithmetic, node by node.
+    """Say why the pod NAME is where it is.
 
-    HEADROOM and COOLING are points for the power left below the caps, with the pod's own added, and for the cooling
-    capacity left; TREND, CONGESTION and CAPPED add or take points. SCORE is their sum, 0 to 100, and what
-    kube-scheduler is told of it is 0 to 10. A node without data scores 50. -o wide adds MARGINAL, the power that the
-    pod would add, in W.
+    Where it runs or why it waits, then the extender's own arithmetic, node by node. HEADROOM and COOLING are points
+    for the power left below the caps, with the pod's own added, and for the cooling capacity left; TREND,
+    CONGESTION and CAPPED add or take points. SCORE is their sum, 0 to 100, and what kube-scheduler is told of it is
+    0 to 10. A node without data scores 50. -o wide adds MARGINAL, the power that the pod would add, in W.
     """
     from joulie.apps.kubectl.explain import Question, explain_placement
 

@@ -21,6 +21,7 @@ from joulie.apps.operator.apply import Problem, Publisher
 from joulie.apps.operator.ledger import NO_LOAD
 from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.observe import ClusterView
+from joulie.apps.operator.overrides import OverrideConditions
 from joulie.apps.operator.power import (
     AgentSource,
     FacilityFeed,
@@ -105,6 +106,7 @@ class ControlLoop:
         self._facility = self._facility_feed(http)
         self._events = EventRecorder(client, "joulie-operator", instance=settings.identity or "", clock=now_s)
         self._telemetry = TelemetryCounts(client, view)
+        self._overrides = OverrideConditions(client, view, settings, may_write=may_write, now_s=now_s)
         self._publisher = Publisher(
             client,
             view,
@@ -165,6 +167,7 @@ class ControlLoop:
                 problems = await self._publisher.publish(decision)
                 failed = frozenset(problem.node for problem in problems)
                 self._memory = decision.memory.published(before, failed, self._now_s())
+            problems += await self._overrides.publish()
             self._report(decision, problems)
             await self._telemetry.publish()
             self._metrics.reconciles.labels("error" if problems else "success").inc()

@@ -12,6 +12,7 @@ import msgspec
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.core import Node, Pod
 from joulie.adapters.kubernetes.api.v1alpha1 import (
+    Condition,
     ConditionStatus,
     NodeHardware,
     NodePowerProfile,
@@ -40,6 +41,7 @@ from joulie.domain.hardware.resolve import HARDWARE_KEYS, ReportedHardware, Reso
 from joulie.domain.policy import Cap, Profile
 
 DRAINING_CONDITION = "Draining"
+COUNTED_CONDITION = "Counted"
 
 
 class NodeFacts(msgspec.Struct, frozen=True):
@@ -65,10 +67,17 @@ class NodeFacts(msgspec.Struct, frozen=True):
 
 
 class OverrideFacts(msgspec.Struct, frozen=True):
-    """What is kept of a NodePowerProfile that counts."""
+    """What is kept of a NodePowerProfile.
+
+    Attributes:
+        node: that it is about.
+        override: what it asks for; None where it is not marked as an override.
+        counted: its condition that says whether it counts, as it is stored.
+    """
 
     node: str
-    override: Override
+    override: Override | None
+    counted: Condition | None
 
 
 class HardwareFacts(msgspec.Struct, frozen=True):
@@ -135,9 +144,7 @@ class ClusterView:
         self._pods: Cache[Pod, PodFacts] = Cache(client, PODS, pod_facts)
         self._twins: Cache[NodeTwin, NodeTwin] = Cache(client, NODE_TWINS, lambda twin: twin)
         self._hardware: Cache[NodeHardware, HardwareFacts] = Cache(client, NODE_HARDWARES, keep_hardware)
-        self._overrides: Cache[NodePowerProfile, OverrideFacts] = Cache(
-            client, NODE_POWER_PROFILES, keep_override, label_selector=f"{names.OVERRIDE_LABEL}=true"
-        )
+        self._overrides: Cache[NodePowerProfile, OverrideFacts] = Cache(client, NODE_POWER_PROFILES, keep_override)
         self._profiles: Cache[WorkloadProfile, ProfileEntry] = Cache(client, WORKLOAD_PROFILES, keep_profile)
         self._nodes.add_listener(self._node_changed)
         self._pods.add_listener(self._pod_changed)
@@ -201,6 +208,11 @@ class ClusterView:
         """All nodes by name, in scope or not."""
         return ((key.name, facts) for key, facts in self._nodes.objects.items())
 
+    @property
+    def overrides(self) -> Mapping[Key, OverrideFacts]:
+        """All NodePowerProfiles."""
+        return self._overrides.objects
+
     def twin_of(self, node: str) -> NodeTwin | None:
         """The NodeTwin of a node, None where there is none yet."""
         return self._twins.objects.get(Key("", names.object_name(node)))
@@ -223,7 +235,7 @@ class ClusterView:
             self.ledger.performance_demand,
             dict(self.ledger.blocking),
             tuple(power),
-            self._effective_overrides(),
+            self.effective_overrides(),
             stored,
             facility,
         )
@@ -242,11 +254,12 @@ class ClusterView:
         owners = twin.metadata.owner_references
         return None if owners and all(owner.uid != facts.uid for owner in owners) else stored_state(twin)
 
-    def _effective_overrides(self) -> dict[str, Override]:
+    def effective_overrides(self) -> dict[str, Override]:
         """One override a node: of several, the first by name."""
         found: dict[str, Override] = {}
-        for facts in sorted(self._overrides.objects.values(), key=lambda facts: facts.override.name):
-            found.setdefault(facts.node, facts.override)
+        for _, facts in sorted(self._overrides.objects.items()):
+            if facts.override is not None:
+                found.setdefault(facts.node, facts.override)
         return found
 
     # ---- changes
@@ -288,8 +301,11 @@ class ClusterView:
         if changed:
             self._wake()
 
-    def _override_changed(self, _key: Key, _old: OverrideFacts | None, _new: OverrideFacts | None) -> None:
-        self._wake()
+    def _override_changed(self, _key: Key, old: OverrideFacts | None, new: OverrideFacts | None) -> None:
+        before, after = ((facts.node, facts.override) if facts and facts.override else None for facts in (old, new))
+        # What pins nothing changes no decision, nor does the operator's own word about it.
+        if before != after:
+            self._wake()
 
     def _control(self, name: str, facts: NodeFacts | None) -> None:
         """Bring the node in scope up to date."""
@@ -351,16 +367,17 @@ def keep_profile(profile: WorkloadProfile) -> ProfileEntry:
     return ProfileEntry(profile_owner(profile), profile_facts(profile))
 
 
-def keep_override(profile: NodePowerProfile) -> OverrideFacts | None:
-    """What the operator keeps of a NodePowerProfile: nothing unless an administrator marked it as an override.
+def keep_override(profile: NodePowerProfile) -> OverrideFacts:
+    """What the operator keeps of a NodePowerProfile; one that no administrator marked as an override asks for nothing.
 
     Raises:
         ValueError: a profile that this version does not know.
         InvalidQuantityError: a cap out of range.
     """
-    if profile.metadata.labels.get(names.OVERRIDE_LABEL) != "true":
-        return None
     spec = profile.spec
+    counted = next((one for one in profile.status.conditions if one.type == COUNTED_CONDITION), None)
+    if profile.metadata.labels.get(names.OVERRIDE_LABEL) != "true":
+        return OverrideFacts(spec.node_name, None, counted)
     cpu, gpu = spec.cpu, spec.gpu.power_cap if spec.gpu else None
     override = Override(
         f"nodepowerprofile/{profile.metadata.name}",
@@ -368,7 +385,7 @@ def keep_override(profile: NodePowerProfile) -> OverrideFacts | None:
         _cap(cpu.package_power_cap_watts, cpu.package_power_cap_pct_of_max) if cpu else None,
         _cap(gpu.cap_watts_per_gpu, gpu.cap_pct_of_max) if gpu else None,
     )
-    return OverrideFacts(spec.node_name, override)
+    return OverrideFacts(spec.node_name, override, counted)
 
 
 def _cap(watts: float | None, percent: float | None) -> Cap | None:

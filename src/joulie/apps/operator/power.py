@@ -25,6 +25,7 @@ CONCURRENCY = 32
 """Requests to agents, or to endpoints of nodes, at once."""
 _CPU_METRIC = "joulie_rapl_package_total_power_watts"
 _GPU_METRIC = "joulie_gpu_power_watts"
+_CYCLE_METRIC = "joulie_agent_last_cycle_timestamp_seconds"
 _NODE_LABEL = "node"
 
 T = TypeVar("T")
@@ -57,6 +58,9 @@ class NodePowerSource(Protocol):
 class AgentSource:
     """RAPL and NVML as the agents publish them on /metrics.
 
+    A sample is as old as the cycle that it was measured in: an agent that hangs, yet answers, tells of ever older ones.
+    Agents that do not publish when that was are taken to have measured just now.
+
     Args:
         client: to ask with.
         urls: addresses of the agents' /metrics now.
@@ -76,12 +80,13 @@ class AgentSource:
         """See `NodePowerSource.read`. A node with GPUs counts only if all of them were measured."""
         urls = sorted(set(self._urls()))
         cpu_w: dict[str, tuple[float, float]] = {}
+        cycle_ended_s: dict[str, float] = {}
         gpus_w: dict[str, list[float]] = defaultdict(list)
         failures: list[str] = []
 
         async def ask(url: str) -> None:
             try:
-                series = await scrape(self._client, url, (_CPU_METRIC, _GPU_METRIC))
+                series = await scrape(self._client, url, (_CPU_METRIC, _GPU_METRIC, _CYCLE_METRIC))
             except PrometheusError as error:
                 failures.append(str(error))
                 return
@@ -92,6 +97,8 @@ class AgentSource:
                     continue
                 if one.name == _CPU_METRIC:
                     cpu_w[node] = read_at_s, one.value
+                elif one.name == _CYCLE_METRIC:
+                    cycle_ended_s[node] = one.value
                 else:
                     gpus_w[node].append(one.value)
 
@@ -104,7 +111,8 @@ class AgentSource:
         for node in nodes:
             own, devices = cpu_w.get(node.name), _gpus(node)
             if own is not None and len(gpus_w.get(node.name, ())) == devices:
-                found[node.name] = own[0], own[1] + sum(gpus_w.get(node.name, ()))
+                read_at_s, power_w = own
+                found[node.name] = cycle_ended_s.get(node.name, read_at_s), power_w + sum(gpus_w.get(node.name, ()))
         return found
 
 

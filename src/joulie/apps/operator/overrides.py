@@ -1,0 +1,97 @@
+"""Whether each NodePowerProfile counts, told in its status: an override that does nothing should say why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import msgspec
+
+from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.api.v1alpha1 import Condition, ConditionStatus
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.errors import NotFoundError
+from joulie.adapters.kubernetes.quantity import rfc3339
+from joulie.adapters.kubernetes.resources import NODE_POWER_PROFILES
+from joulie.adapters.kubernetes.writer import write_all
+from joulie.apps.operator.apply import Problem
+from joulie.apps.operator.observe import COUNTED_CONDITION, ClusterView, OverrideFacts
+from joulie.apps.operator.settings import OperatorSettings
+from joulie.domain.control import Override
+
+
+class OverrideConditions:
+    """Keeps the condition `Counted` of all NodePowerProfiles.
+
+    Args:
+        client: to write with.
+        view: profiles and nodes.
+        settings: concurrency.
+        may_write: whether this process still leads; asked before every write.
+        now_s: s since the epoch.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        view: ClusterView,
+        settings: OperatorSettings,
+        *,
+        may_write: Callable[[], bool],
+        now_s: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._view = view
+        self._settings = settings
+        self._may_write = may_write
+        self._now_s = now_s
+
+    async def publish(self) -> list[Problem]:
+        """Write the conditions that changed. Returns the profiles where that failed; the next step tries again."""
+        effective = self._view.effective_overrides()
+        now = rfc3339(self._now_s())
+        changed: list[tuple[str, Condition]] = []
+        for key, facts in self._view.overrides.items():
+            wanted = self._condition(facts, effective)
+            old = facts.counted
+            if old is None or _said(old) != _said(wanted):
+                since = old.last_transition_time if old is not None and old.status == wanted.status else now
+                changed.append((key.name, msgspec.structs.replace(wanted, last_transition_time=since)))
+        jobs = [partial(self._write, name, condition) for name, condition in changed]
+        failures = await write_all(jobs, concurrency=self._settings.write_concurrency)
+        return [Problem(f"nodepowerprofile/{changed[one.index][0]}", one.error) for one in failures]
+
+    def _condition(self, facts: OverrideFacts, effective: Mapping[str, Override]) -> Condition:
+        node = self._view.node(facts.node)
+        if facts.override is None:
+            return _counted(False, "NotAnOverride", f"it pins nothing without the label {names.OVERRIDE_LABEL}=true")
+        if node is None:
+            return _counted(False, "UnknownNode", f"there is no node {facts.node}")
+        winner = effective[facts.node]
+        if winner != facts.override:
+            return _counted(
+                False, "Superseded", f"{winner.name} pins {facts.node}: of several the first by name counts"
+            )
+        if not node.eligible:
+            why = "it is cordoned or reserved" if node.managed else "NODE_SELECTOR does not select it"
+            return _counted(False, "NodeNotPlanned", f"{facts.node} is left alone: {why}")
+        return _counted(True, "Applied", f"it goes before the policy on {facts.node}, never before the drain guard")
+
+    async def _write(self, name: str, condition: Condition) -> None:
+        if not self._may_write():
+            return
+        body = {"status": {"conditions": [condition]}}
+        manager = names.OPERATOR_FIELD_MANAGER
+        try:
+            await self._client.apply(NODE_POWER_PROFILES, name, body, field_manager=manager, subresource="status")
+        except NotFoundError:
+            return
+
+
+def _counted(holds: bool, reason: str, message: str) -> Condition:
+    status = ConditionStatus.TRUE if holds else ConditionStatus.FALSE
+    return Condition(COUNTED_CONDITION, status, reason, "", message)
+
+
+def _said(condition: Condition) -> tuple[str, str, str]:
+    return condition.status, condition.reason, condition.message

@@ -1,0 +1,27 @@
+"""Benchmark B6 on the real kube-scheduler, the short form: every pod is bound in all four ways."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from joulie.adapters.control_plane import Binaries
+from joulie.apps.extender import bench_binding as binding
+from joulie.simulation.benchmarks.ranges import load_ranges, misses
+
+pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_pods_are_bound_in_all_four_ways(control_plane_binaries: Binaries, capsys: pytest.CaptureFixture[str]) -> None:
+    """A turn raises unless each pod is bound, by an extender that must answer or by policies in force."""
+    measured = binding.measure(binding.SMALL, ROOT / "deploy/helm/joulie", lambda line: None)
+    columns = ("nodes", *binding.WAYS, "joulie / constants", "admission / none")
+    with capsys.disabled():
+        for row in binding.rows(measured):
+            sys.stdout.write(f"\nbound pods a second: {dict(zip(columns, row, strict=True))}")
+    (found,) = measured["bound_per_s"].values()
+    assert all(len(rates) == 1 for rates in found["rounds"].values())
+    # Wide: one round on a shared machine.
+    assert misses(load_ranges(ROOT / "benchmarks/binding.yaml", small=True), measured) == []
