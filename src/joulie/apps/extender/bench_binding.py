@@ -50,7 +50,7 @@ class Plan:
 
     Attributes:
         nodes: of the cluster.
-        pods: bound by each way in each round; half of them are of class performance.
+        pods: bound by each way in each round, each of one core and of class standard.
         rounds: turns that the ways take; the first is not counted.
         settle_s: pause before a turn, s, in which what the last one left behind is worked off.
     """
@@ -61,7 +61,7 @@ class Plan:
     settle_s: float = 2.0
 
 
-FULL = (Plan(nodes=1_000, pods=1_000, rounds=5), Plan(nodes=5_000, pods=1_000, rounds=5))
+FULL = (Plan(nodes=1_000, pods=1_000, rounds=4), Plan(nodes=5_000, pods=1_000, rounds=4))
 SMALL = (Plan(nodes=500, pods=200, rounds=2, settle_s=0.0),)
 
 
@@ -143,7 +143,7 @@ def _turn(plane: LocalControlPlane, way: str, port: int | None, pods: int, chart
     plane.request("DELETE", f"{_PODS}?gracePeriodSeconds=0")
     wait_for(lambda: not plane.request("GET", f"{_PODS}?limit=1")["items"], _READY_S, "the last pods are gone")
     with _steered(plane, chart if way == "admission" else None):
-        plane.create_all(_PODS, [_pod(f"work-{index}", performance=index % 2 == 0) for index in range(pods)])
+        plane.create_all(_PODS, [_pod(f"work-{index}") for index in range(pods)])
     since = len(plane.audit_events())
     plane.configure_scheduler({} if port is None else {"extenders": [_entry(port)]})
     unbound = f"{_PODS}?limit=1&fieldSelector=spec.nodeName%3D"
@@ -177,7 +177,7 @@ def _steered(plane: LocalControlPlane, chart: Path | None) -> Iterator[None]:
 
 
 def _is_steered(plane: LocalControlPlane) -> bool:
-    tried = plane.request("POST", f"{_PODS}?dryRun=All", _pod("tried", performance=True))
+    tried = plane.request("POST", f"{_PODS}?dryRun=All", _pod("tried"))
     return "affinity" in tried["spec"]
 
 
@@ -191,13 +191,12 @@ def _received_s(event: Mapping[str, Any]) -> float:
     return datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp()
 
 
-def _pod(name: str, *, performance: bool) -> dict[str, Any]:
-    annotations = {names.WORKLOAD_CLASS_ANNOTATION: "performance"} if performance else {}
+def _pod(name: str) -> dict[str, Any]:
     container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": "1"}}}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "annotations": annotations},
+        "metadata": {"name": name},
         "spec": {"containers": [container], "terminationGracePeriodSeconds": 0},
     }
 
