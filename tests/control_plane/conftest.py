@@ -1,5 +1,6 @@
 """Real control planes for the tests of this folder; their programs are built where they are missing, never skipped."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _tell(line: str) -> None:
     sys.stderr.write(f"{line}\n")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _programs_at_full_speed() -> Iterator[None]:
+    """Programs that these tests start are not measured: coverage would slow them down several times."""
+    measured = os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
+    yield
+    if measured is not None:
+        os.environ["COVERAGE_PROCESS_CONFIG"] = measured
 
 
 @pytest.fixture(scope="session")

@@ -96,7 +96,7 @@ class Joulie:
             "preemptVerb": "preempt",
             "weight": 1,
             "nodeCacheCapable": True,
-            "httpTimeout": "1s",
+            "httpTimeout": "20s",
             "ignorable": True,
         }
         self.plane.configure_scheduler({"extenders": [extender | changes]})

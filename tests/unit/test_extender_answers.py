@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -254,3 +255,25 @@ def test_names_that_need_escapes_survive(view: FleetView) -> None:
 def test_the_judged_pod_shows_its_requests() -> None:
     judged = answers.judge(msgspec.convert(pod(cpu="500m", memory="2Gi"), Pod), no_profile)
     assert (judged.requests.cores, judged.requests.memory_gib, judged.requests.gpus) == (0.5, 2.0, 0.0)
+
+
+def test_scores_of_pods_that_are_alike_are_computed_once_a_view(
+    view: FleetView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[answers.JudgedPod] = []
+    original = answers.scores
+    monkeypatch.setattr(answers, "scores", lambda judged, fleet: computed.append(judged) or original(judged, fleet))
+    first = answers.prioritize(call(pod(cpu="1"), EVERY), view, no_profile)
+    assert answers.prioritize(call(pod(cpu="1"), EVERY), view, no_profile) == first
+    assert len(computed) == 1
+    answers.prioritize(call(pod(cpu="48"), EVERY), view, no_profile)
+    answers.prioritize(call(pod({"joulie.io/cpu-sensitivity": "high"}, cpu="1"), EVERY), view, no_profile)
+    assert len(computed) == 3
+    answers.prioritize(call(pod(cpu="1"), EVERY), replace(view, scored={}), no_profile)
+    assert len(computed) == 4
+
+
+def test_only_so_many_kinds_of_pods_are_remembered(view: FleetView) -> None:
+    for cores in range(1, 200):
+        answers.prioritize(call(pod(cpu=str(cores)), EVERY), view, no_profile)
+    assert 0 < len(view.scored) <= 64

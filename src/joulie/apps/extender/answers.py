@@ -26,6 +26,9 @@ REFUSALS = {
 # By plain number, which is how the arrays have classes: looking up thousands of enumeration members is slow.
 _REASONS = {int(node_class): b":" + wire.json_text(reason) for node_class, reason in REFUSALS.items()}
 
+_ALIKE = 64
+"""Kinds of pods whose scores are remembered: a view may last for seconds, and pods may all differ."""
+
 Profiles = Callable[[PodFacts], ProfileFacts]
 """The WorkloadProfile that counts for a pod."""
 
@@ -59,6 +62,17 @@ def scores(pod: JudgedPod, fleet: FleetView) -> IntArray:
     return wire_score(extender_score(pod.view, fleet.twins, marginal_w))
 
 
+def _scores_once(pod: JudgedPod, fleet: FleetView) -> IntArray:
+    """As `scores`, computed once for all pods that are alike while the view lasts."""
+    alike = pod.view, pod.requests
+    found = fleet.scored.get(alike)
+    if found is None:
+        if len(fleet.scored) >= _ALIKE:
+            fleet.scored.clear()
+        found = fleet.scored[alike] = scores(pod, fleet)
+    return found
+
+
 def prioritize(body: bytes, fleet: FleetView, profiles: Profiles) -> bytes:
     """Answer /prioritize with a HostPriorityList, in the order of the candidates.
 
@@ -68,7 +82,7 @@ def prioritize(body: bytes, fleet: FleetView, profiles: Profiles) -> bytes:
     pod, given = wire.read_args(body)
     candidates = [meta.name for meta in wire.read_nodes(given)] if isinstance(given, wire.NodeList) else given
     slots = slots_of(fleet.roster, candidates)
-    by_slot = scores(judge(pod, profiles), fleet)
+    by_slot = _scores_once(judge(pod, profiles), fleet)
     entries = _picked(fleet.roster.entries, slots * N_SCORES + by_slot[slots])
     for index in np.flatnonzero(slots == UNKNOWN_SLOT):
         entries[index] = wire.host_score(wire.json_text(candidates[index]), int(by_slot[UNKNOWN_SLOT]))

@@ -6,7 +6,8 @@ Slot 0 stands for every node that nobody has told of: it has no twin, so it pass
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Hashable
+from dataclasses import astuple, dataclass, field, fields
 from itertools import repeat
 
 import numpy as np
@@ -128,6 +129,7 @@ class FleetView:
         load: what the nodes draw at full load.
         updated_s: when each twin was last written, s since the epoch; NaN without one.
         now_s: the moment, s since the epoch.
+        scored: scores by what counts of a pod; pods of one Job, which come in flocks, are alike. Goes with the view.
     """
 
     roster: Roster
@@ -135,6 +137,7 @@ class FleetView:
     load: FullLoad
     updated_s: FloatArray
     now_s: float
+    scored: dict[Hashable, IntArray] = field(default_factory=dict, repr=False)
 
 
 @dataclass
