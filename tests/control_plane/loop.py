@@ -396,11 +396,15 @@ class Loop:
         return told if agreed else None
 
     def await_state(self, name: str, wanted: State, *, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until a node is in a state."""
+        """Wait until a node is in a state, and the extender, whose view is up to a tenth of a second old, knows it."""
 
         def reached() -> bool:
             state = self.state(name)
             assert state == wanted, f"it is {state}; operators log: {self._log_tails('operator')}"
+            extender = self.programs.get("extender")
+            if extender is not None and extender.process.running:
+                seen = {node["node"]: node["class"] for node in extender.get("/debug/scoring")["nodes"]}
+                assert seen.get(name) == wanted.schedulable, f"the extender takes it for {seen.get(name)}"
             return True
 
         wait_for(reached, timeout_s, f"{name} is {wanted}")
