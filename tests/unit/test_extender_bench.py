@@ -1,3 +1,6 @@
+import json
+from typing import Any
+
 import pytest
 
 from joulie.apps.extender import bench
@@ -8,8 +11,8 @@ def test_both_extenders_are_measured() -> None:
     """What the times are is the benchmark's business; here they have to be there, and to be shown."""
     said: list[str] = []
     measured = bench.measure(bench.Plan(sizes=(20,), calls=10, rounds=2), said.append)
-    assert said == ["20 candidates", "20 candidates with names of 42 letters"]
-    for name in ("joulie", "constants", "long_names"):
+    assert said == ["20 candidates", "20 candidates of a performance pod", "20 candidates with names of 42 letters"]
+    for name in ("joulie", "constants", "performance", "long_names"):
         for verb in ("filter", "prioritize"):
             found = measured[name]["20"][verb]
             assert 0.0 < found["p50_ms"] <= found["p99_ms"]
@@ -18,9 +21,31 @@ def test_both_extenders_are_measured() -> None:
     assert bench.plot(measured).startswith(b"\x89PNG")
 
 
+def bodies(names: list[str], size: int, *, performance: bool) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Calls of /filter and /prioritize."""
+    pairs = bench._requests(names, size, performance=performance)
+    return [(called(filtering, "/filter"), called(ranking, "/prioritize")) for filtering, ranking in pairs]
+
+
+def called(request: bytes, path: str) -> dict[str, Any]:
+    head, _, body = request.partition(b"\r\n\r\n")
+    assert head.startswith(f"POST {path} HTTP/1.1\r\n".encode())
+    found: dict[str, Any] = json.loads(body)
+    return found
+
+
 def test_calls_ask_for_all_names_in_changing_order() -> None:
-    bodies = [request.partition(b"\r\n\r\n")[2] for request in bench._requests("filter", ["a", "b", "c"], 3)]
-    assert len(set(bodies)) > 1
-    chosen = bench._requests("filter", ["a", "b", "c"], 1)
-    assert all(body.count(b'"a"') + body.count(b'"b"') + body.count(b'"c"') == 1 for body in chosen)
-    assert all(body.count(b'"a"') == body.count(b'"b"') == body.count(b'"c"') == 1 for body in bodies)
+    names = ["a", "b", "c"]
+    offered = [filtering["NodeNames"] for filtering, _ in bodies(names, 3, performance=False)]
+    assert all(sorted(one) == names for one in offered)
+    assert len({tuple(one) for one in offered}) > 1
+    assert all(len(filtering["NodeNames"]) == 1 for filtering, _ in bodies(names, 1, performance=False))
+
+
+def test_calls_come_in_pairs_as_kube_scheduler_makes_them() -> None:
+    """/prioritize is asked for what /filter let through: all of it for a standard pod, no eco for the other."""
+    names = ["perf-0", "eco-1", "perf-2", "eco-3"]
+    assert all(filtering == ranking for filtering, ranking in bodies(names, 4, performance=False))
+    for filtering, ranking in bodies(names, 4, performance=True):
+        assert filtering["Pod"] == ranking["Pod"]
+        assert ranking["NodeNames"] == [name for name in filtering["NodeNames"] if name.startswith("perf")]

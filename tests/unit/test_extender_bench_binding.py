@@ -27,10 +27,10 @@ def test_a_folder_without_the_chart_is_named(tmp_path: Path) -> None:
 
 
 def test_figures_as_a_table_and_a_picture() -> None:
-    found = {"none": 200.0, "constants": 100.0, "joulie": 95.0, "admission": 198.0}
+    found = {"none": 200.0, "constants": 100.0, "joulie": 95.0, "admission": 170.0, "rule": 198.0}
     rounds = {way: [rate - 5.0, rate, rate + 5.0] for way, rate in found.items()}
-    figures = {
-        "bound_per_s": {"1000": {**found, "joulie_to_constants": 0.95, "admission_to_none": 0.99, "rounds": rounds}}
-    }
-    assert list(binding.rows(figures)) == [("1,000", "200", "198", "100", "95", "0.950", "0.990")]
+    ratios = {"joulie_to_constants": 0.95, "admission_to_none": 0.85, "rule_to_none": 0.99}
+    figures = {"bound_per_s": {"1000": {**found, **ratios, "rounds": rounds}}}
+    assert list(binding.rows(figures)) == [("1,000", "200", "170", "198", "100", "95", "0.950", "0.850", "0.990")]
+    assert binding.RATIOS == ("joulie / constants", "admission / none", "rule / none")
     assert binding.plot(figures).startswith(b"\x89PNG")

@@ -16,6 +16,7 @@ from joulie.adapters.control_plane.certificates import CertificateAuthority
 from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.apps.extender.main import extender, serve
 from joulie.apps.extender.settings import ExtenderSettings
+from joulie.domain.hardware import BUILTIN_CATALOGUE
 
 CALL = {"Pod": {"metadata": {"name": "p"}}, "Nodes": None, "NodeNames": ["n1", "n2"]}
 Body = Callable[[FakeCluster, ExtenderSettings], Awaitable[None]]
@@ -39,7 +40,7 @@ def with_program(
                 **settings,
             )
             stop = asyncio.Event()
-            running = asyncio.create_task(serve(chosen, stop))
+            running = asyncio.create_task(serve(chosen, BUILTIN_CATALOGUE, stop))
             async with asyncio.timeout(30.0):
                 await body(cluster, chosen)
                 stop.set()
@@ -126,6 +127,7 @@ def test_mutual_tls_lets_in_only_its_own_clients(tmp_path: Path) -> None:
         (["--tls-cert-file", "a.pem"], "TLS_CERT_FILE and TLS_KEY_FILE go together"),
         (["--tls-client-ca-file", "a.pem"], "TLS_CLIENT_CA_FILE needs TLS_CERT_FILE"),
         (["--classify-min-confidence", "2"], "0..1"),
+        (["--hardware-catalog-path", "/does/not/exist.yaml"], "cannot be read"),
     ],
 )
 def test_settings_that_cannot_be(arguments: list[str], complaint: str) -> None:

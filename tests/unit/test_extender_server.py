@@ -7,9 +7,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
-from joulie.apps.extender import server
+from joulie.apps.extender import answers, server
 from joulie.apps.extender.feed import WatchState
-from joulie.apps.extender.fleet import Fleet, LoadFacts, TwinFacts, TwinNumbers
+from joulie.apps.extender.fleet import Fleet, FleetView, LoadFacts, TwinFacts, TwinNumbers
 from joulie.apps.extender.metrics import ExtenderMetrics, StateCollector
 from joulie.apps.extender.server import Extender
 from joulie.apps.program.http import AsgiApp, Probes, observability_app
@@ -85,6 +85,70 @@ def test_verbs_answer() -> None:
     assert (status, [entry["Host"] for entry in json.loads(body)]) == (200, ["perf", "eco"])
     preemption = {"Pod": POD, "NodeNameToMetaVictims": {"eco": {"Pods": [], "NumPDBViolations": 0}}}
     assert door.ask("/preempt", json.dumps(preemption).encode()) == (200, b'{"NodeNameToMetaVictims":{}}')
+
+
+STANDARD = json.dumps({"Pod": {"metadata": {"name": "p"}}, "Nodes": None, "NodeNames": ["perf", "eco"]}).encode()
+
+
+def counted_rankings(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Grows with each call of /prioritize that was not foreseen."""
+    computed: list[bytes] = []
+    original = answers.prioritize
+
+    def prioritize(body: bytes, view: FleetView, profiles: answers.Profiles) -> bytes:
+        computed.append(body)
+        return original(body, view, profiles)
+
+    monkeypatch.setattr(answers, "prioritize", prioritize)
+    return computed
+
+
+async def after_filter(door: Door, filtered: bytes, asked: bytes) -> tuple[int, bytes]:
+    """The answer to /prioritize when the loop had a moment after /filter."""
+    await exchange(door.app, "POST", "/filter", filtered)
+    await asyncio.sleep(0)
+    return await exchange(door.app, "POST", "/prioritize", asked)
+
+
+@pytest.mark.parametrize(
+    ("filtered", "asked"),
+    [(STANDARD, STANDARD), (CALL, CALL.replace(b'["perf", "eco"]', b'["perf"]'))],
+    ids=["standard", "performance"],
+)
+def test_the_ranking_after_a_filter_is_foreseen(filtered: bytes, asked: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Door()
+    directly = door.ask("/prioritize", asked)
+    computed = counted_rankings(monkeypatch)
+    assert asyncio.run(after_filter(door, filtered, asked)) == directly
+    assert computed == []
+    assert door.ask("/prioritize", asked) == directly
+    assert computed == [asked]
+
+
+def test_another_question_than_the_foreseen_gets_its_own_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Door()
+    other = STANDARD.replace(b'["perf", "eco"]', b'["eco", "bare"]')
+    directly = door.ask("/prioritize", other)
+    computed = counted_rankings(monkeypatch)
+    assert asyncio.run(after_filter(door, STANDARD, other)) == directly
+    assert computed == [other]
+
+
+def test_trap_what_was_foreseen_of_an_older_view_does_not_count() -> None:
+    door = Door()
+
+    async def scenario() -> tuple[int, bytes]:
+        await exchange(door.app, "POST", "/filter", STANDARD)
+        await asyncio.sleep(0)
+        door.fleet.set_twin("perf", None)
+        door.extender.refresh()
+        return await exchange(door.app, "POST", "/prioritize", STANDARD)
+
+    stale = json.loads(door.ask("/prioritize", STANDARD)[1])
+    status, body = asyncio.run(scenario())
+    assert status == 200
+    assert {entry["Host"]: entry["Score"] for entry in json.loads(body)} == {"perf": 5, "eco": 5}
+    assert json.loads(body) != stale
 
 
 def test_a_body_in_pieces_is_one_body() -> None:

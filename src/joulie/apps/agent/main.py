@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import click
 import httpx2
@@ -29,13 +29,17 @@ from joulie.apps.agent.metrics import registry
 from joulie.apps.agent.node import NodeAgent
 from joulie.apps.agent.remote import RemoteNode
 from joulie.apps.agent.reporting import Reporter
-from joulie.apps.agent.routing import from_settings
+from joulie.apps.agent.routing import Route, from_settings
 from joulie.apps.agent.settings import AgentSettings
 from joulie.apps.program import logs, tracing
+from joulie.apps.program.catalogue import catalogue_of
 from joulie.apps.program.http import AddressError, Probes, Server, observability_app, parse_address
 from joulie.apps.program.run import run
 from joulie.apps.program.settings import settings_options
-from joulie.domain.hardware import BUILTIN_CATALOGUE, Catalogue
+from joulie.domain.hardware import Catalogue
+
+if TYPE_CHECKING:
+    from joulie.apps.agent.queries import PowerQueries
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +57,7 @@ def agent(settings: AgentSettings) -> None:
     tracing.configure("joulie-agent")
     try:
         address = parse_address(settings.metrics_addr)
-        catalogue = load_catalogue(settings)
+        catalogue = catalogue_of(settings.hardware_catalog)
     except (AddressError, ValueError) as error:
         raise click.UsageError(str(error)) from error
     # uvloop's speed is for pools; its memory would be paid on every node.
@@ -91,7 +95,9 @@ async def serve(
     ):
 
         def make_node(name: str) -> NodeAgent:
-            remote = RemoteNode(name, endpoints.control, settings.dvfs, simulate_only=settings.simulate_only)
+            remote = RemoteNode(
+                name, endpoints.control, endpoints.power_w, settings.dvfs, simulate_only=settings.simulate_only
+            )
             return NodeAgent(name, host, remote, Reporter(client, name, time.time), catalogue, time.time)
 
         loop = Agent(
@@ -113,20 +119,6 @@ async def serve(
             await loop.run(stop, restore=settings.restore_on_exit)
 
 
-def load_catalogue(settings: AgentSettings) -> Catalogue:
-    """The built-in catalogue, extended by the file that the settings name.
-
-    Raises:
-        ValueError: the file cannot be used.
-    """
-    if settings.hardware_catalog is None:
-        return BUILTIN_CATALOGUE
-    # Its parser is large, and few agents have such a file.
-    from joulie.adapters.hardware_yaml import load_catalogue as load
-
-    return load(settings.hardware_catalog)
-
-
 def build_host(settings: AgentSettings, catalogue: Catalogue) -> Host:
     """The machine that the agent runs on."""
     nvidia, amd = NvmlSession(), AmdSmiSession()
@@ -145,10 +137,11 @@ def build_host(settings: AgentSettings, catalogue: Catalogue) -> Host:
 
 
 class _HttpClients:
-    """Clients of telemetry and control endpoints over one pool of connections, made when first needed."""
+    """Clients of endpoints and of Prometheus over one pool of connections, made when first needed."""
 
     def __init__(self) -> None:
         self._client: httpx2.AsyncClient | None = None
+        self._queries: PowerQueries | None = None
         self._controls: dict[tuple[str | None, str | None], HttpControl] = {}
 
     async def __aenter__(self) -> Self:
@@ -162,9 +155,21 @@ class _HttpClients:
 
     def control(self, telemetry_endpoint: str | None, control_endpoint: str | None) -> HttpControl:
         """The client of two endpoints."""
-        if self._client is None:
-            self._client = httpx2.AsyncClient(limits=httpx2.Limits(max_connections=CONCURRENCY))
         key = (telemetry_endpoint, control_endpoint)
         if key not in self._controls:
-            self._controls[key] = HttpControl(telemetry_endpoint, control_endpoint, self._client)
+            self._controls[key] = HttpControl(telemetry_endpoint, control_endpoint, self._pool())
         return self._controls[key]
+
+    async def power_w(self, node: str, route: Route) -> float | None:
+        """Power of a node as Prometheus has it, W; None where it does not."""
+        if self._queries is None:
+            # Few agents ask Prometheus, and all of them would pay for its memory.
+            from joulie.apps.agent.queries import PowerQueries
+
+            self._queries = PowerQueries(self._pool(), time.monotonic)
+        return await self._queries.power_w(node, route)
+
+    def _pool(self) -> httpx2.AsyncClient:
+        if self._client is None:
+            self._client = httpx2.AsyncClient(limits=httpx2.Limits(max_connections=CONCURRENCY))
+        return self._client

@@ -141,5 +141,5 @@ def _tasks(variables: dict[str, dict[str, str]], stop: asyncio.Event) -> list[Co
         serve_simulator(simulator, load_player(simulator), stop),
         serve_agent(agent, parse_address(agent.metrics_addr), BUILTIN_CATALOGUE, stop),
         serve_operator(settings_from(OperatorSettings, variables["operator"]), BUILTIN_CATALOGUE, stop),
-        serve_extender(settings_from(ExtenderSettings, variables["extender"]), stop),
+        serve_extender(settings_from(ExtenderSettings, variables["extender"]), BUILTIN_CATALOGUE, stop),
     ]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import compress
+from typing import NamedTuple
 
 import numpy as np
 
@@ -48,6 +49,39 @@ class JudgedPod:
     requests: PodRequests
 
 
+@dataclass(frozen=True)
+class Ranking:
+    """What kube-scheduler will ask /prioritize for: the nodes that /filter let through.
+
+    Attributes:
+        body: the call as kube-scheduler would write it.
+        pod: the pod.
+        names: the nodes.
+    """
+
+    body: bytes
+    pod: JudgedPod
+    names: list[str]
+
+    def answer(self, fleet: FleetView) -> bytes:
+        """A HostPriorityList, in the order of the nodes."""
+        return _ranked(self.pod, self.names, fleet)
+
+
+class Filtered(NamedTuple):
+    """What /filter makes of a call.
+
+    Attributes:
+        answer: an ExtenderFilterResult.
+        refused: refusals by class.
+        following: the call to expect next; None where whole nodes were given.
+    """
+
+    answer: bytes
+    refused: Counter[NodeClass]
+    following: Ranking | None
+
+
 def judge(pod: Pod, profiles: Profiles) -> JudgedPod:
     """What the extender makes of a pod."""
     facts = pod_facts(pod)
@@ -81,25 +115,29 @@ def prioritize(body: bytes, fleet: FleetView, profiles: Profiles) -> bytes:
     """
     pod, given = wire.read_args(body)
     candidates = [meta.name for meta in wire.read_nodes(given)] if isinstance(given, wire.NodeList) else given
+    return _ranked(judge(pod, profiles), candidates, fleet)
+
+
+def _ranked(pod: JudgedPod, candidates: list[str], fleet: FleetView) -> bytes:
     slots = slots_of(fleet.roster, candidates)
-    by_slot = _scores_once(judge(pod, profiles), fleet)
+    by_slot = _scores_once(pod, fleet)
     entries = _picked(fleet.roster.entries, slots * N_SCORES + by_slot[slots])
     for index in np.flatnonzero(slots == UNKNOWN_SLOT):
         entries[index] = wire.host_score(wire.json_text(candidates[index]), int(by_slot[UNKNOWN_SLOT]))
     return wire.json_array(entries)
 
 
-def filter_nodes(body: bytes, fleet: FleetView, profiles: Profiles) -> tuple[bytes, Counter[NodeClass]]:
-    """Answer /filter with an ExtenderFilterResult, and count the refusals by class.
+def filter_nodes(body: bytes, fleet: FleetView, profiles: Profiles) -> Filtered:
+    """Answer /filter.
 
     Raises:
         BadRequestError: the body is no such call.
     """
     pod, given = wire.read_args(body)
-    view = judge(pod, profiles).view
+    judged = judge(pod, profiles)
     if isinstance(given, wire.NodeList):
-        return _filter_whole(given, view, fleet)
-    return _filter_names(given, view, fleet)
+        return _filter_whole(given, judged.view, fleet)
+    return _filter_names(body, given, judged, fleet)
 
 
 def preempt(body: bytes, fleet: FleetView, profiles: Profiles) -> tuple[bytes, Counter[NodeClass]]:
@@ -126,21 +164,23 @@ def _picked(items: list[bytes], places: IntArray) -> list[bytes]:
     return [items[place] for place in places.tolist()]
 
 
-def _filter_names(candidates: list[str], view: PodView, fleet: FleetView) -> tuple[bytes, Counter[NodeClass]]:
-    if view.daemon or not view.performance:
-        return wire.filter_result(names=wire.json_text(candidates)), Counter()
+def _filter_names(body: bytes, candidates: list[str], pod: JudgedPod, fleet: FleetView) -> Filtered:
+    if pod.view.daemon or not pod.view.performance:
+        passed = wire.json_text(candidates)
+        return Filtered(wire.filter_result(names=passed), Counter(), Ranking(body, pod, candidates))
     slots = slots_of(fleet.roster, candidates)
     classes = fleet.twins.node_class[slots]
     quoted = _picked(fleet.roster.names, slots)
     for index in np.flatnonzero(slots == UNKNOWN_SLOT):
         quoted[index] = wire.json_text(candidates[index])
-    allowed = may_run(view, classes)
+    allowed = may_run(pod.view, classes)
     passed = wire.json_array(compress(quoted, allowed))
     answer = wire.filter_result(names=passed, unresolvable=_refused(quoted, classes, allowed))
-    return answer, _counted(classes[~allowed])
+    following = Ranking(wire.with_names(body, passed), pod, list(compress(candidates, allowed)))
+    return Filtered(answer, _counted(classes[~allowed]), following)
 
 
-def _filter_whole(nodes: wire.NodeList, view: PodView, fleet: FleetView) -> tuple[bytes, Counter[NodeClass]]:
+def _filter_whole(nodes: wire.NodeList, view: PodView, fleet: FleetView) -> Filtered:
     metas = wire.read_nodes(nodes)
     slots = slots_of(fleet.roster, [meta.name for meta in metas])
     classes = fleet.twins.node_class[slots]
@@ -150,7 +190,7 @@ def _filter_whole(nodes: wire.NodeList, view: PodView, fleet: FleetView) -> tupl
     passed = wire.node_list(nodes.metadata, compress(nodes.items, allowed))
     quoted = [wire.json_text(meta.name) for meta in metas]
     answer = wire.filter_result(nodes=passed, unresolvable=_refused(quoted, classes, allowed))
-    return answer, _counted(classes[~allowed])
+    return Filtered(answer, _counted(classes[~allowed]), None)
 
 
 def _refused(quoted: list[bytes], classes: IntArray, allowed: BoolArray) -> list[bytes]:

@@ -3,6 +3,9 @@
 Both run here, each in a process of its own, behind the HTTP server and the protocol code of the product, and are asked
 in turn over a kept connection from another core. What differs is the decision, and the views that the extender renews
 ten times a second as if some twin changed all the time.
+
+Calls come in pairs, /prioritize for what /filter let through, as kube-scheduler makes them, but without the pause in
+which it runs its own plugins: the extender ranks nodes in that pause, and here its work must show.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from joulie.adapters.kubernetes.names import CPU_SENSITIVITY_ANNOTATION, WORKLOAD_CLASS_ANNOTATION
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
 from joulie.apps.extender import answers, wire
 from joulie.apps.extender.fleet import Fleet, LoadFacts, TwinFacts, TwinNumbers
@@ -82,12 +86,14 @@ def measure(plan: Plan, note: Callable[[str], None]) -> dict[str, Any]:
         plan: what to measure.
         note: told what is being measured.
     """
-    figures: dict[str, Any] = {"joulie": {}, "constants": {}, "decision_ms": {}, "long_names": {}}
+    figures: dict[str, Any] = {"joulie": {}, "constants": {}, "performance": {}, "decision_ms": {}, "long_names": {}}
     for size in plan.sizes:
         note(f"{size:,} candidates")
         measured = _compare(_short_names, size, plan)
         for name, by_verb in measured.items():
             figures[name][str(size)] = by_verb
+        note(f"{size:,} candidates of a performance pod")
+        figures["performance"][str(size)] = _compare(_short_names, size, plan, performance=True)["joulie"]
         figures["decision_ms"][str(size)] = _decision_ms(size, plan)
     longest = plan.sizes[min(1, len(plan.sizes) - 1)]
     note(f"{longest:,} candidates with names of {len(_long_names(1)[0])} letters")
@@ -104,7 +110,12 @@ def measure(plan: Plan, note: Callable[[str], None]) -> dict[str, Any]:
 
 def rows(figures: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """The figures as a table: who, verb, candidates, p50 and p99 of the calmest round, p99 of all calls, ms."""
-    labels = {"joulie": "joulie", "constants": "constants", "long_names": "joulie, long names"}
+    labels = {
+        "joulie": "joulie",
+        "constants": "constants",
+        "performance": "joulie, performance pod",
+        "long_names": "joulie, long names",
+    }
     for name, label in labels.items():
         for size, by_verb in figures[name].items():
             for verb, found in by_verb.items():
@@ -137,11 +148,13 @@ def plot(figures: Mapping[str, Any]) -> bytes:
     return image.getvalue()
 
 
-def _compare(naming: Naming, size: int, plan: Plan) -> dict[str, dict[str, dict[str, float]]]:
+def _compare(
+    naming: Naming, size: int, plan: Plan, *, performance: bool = False
+) -> dict[str, dict[str, dict[str, float]]]:
     """Response times of both extenders, asked in turn for `size` candidates, by verb."""
     names = naming(max(size, _LEAST_FLEET))
     series = {name: {verb: _Series() for verb in VERBS} for name in _APPS}
-    requests = {verb: list(_requests(verb, names, size)) for verb in VERBS}
+    requests = list(_requests(names, size, performance=performance))
     calls = max(1, plan.calls // plan.rounds)
     _pin(-1)
     with ExitStack() as stack:
@@ -149,9 +162,9 @@ def _compare(naming: Naming, size: int, plan: Plan) -> dict[str, dict[str, dict[
         callers = {name: stack.enter_context(_Caller(port)) for name, port in ports.items()}
         for _ in range(plan.rounds):
             for name, caller in callers.items():
-                for verb in VERBS:
-                    times = [caller.ask(requests[verb][call % _BODIES]) for call in range(calls)]
-                    series[name][verb].rounds.append(times[int(calls * _WARM_UP) :])
+                pairs = [[caller.ask(one) for one in requests[call % _BODIES]] for call in range(calls)]
+                for verb, times in zip(VERBS, zip(*pairs[int(calls * _WARM_UP) :], strict=True), strict=True):
+                    series[name][verb].rounds.append(list(times))
     return {name: {verb: found.figures() for verb, found in by_verb.items()} for name, by_verb in series.items()}
 
 
@@ -297,32 +310,41 @@ def _expected(beginning: bytes) -> int:
     return len(header) + 4 + int(header.partition(b"content-length: ")[2].partition(b"\r\n")[0])
 
 
-def _requests(verb: str, names: list[str], size: int) -> Iterator[bytes]:
+def _requests(names: list[str], size: int, *, performance: bool) -> Iterator[tuple[bytes, bytes]]:
+    """Calls of /filter, and of /prioritize for the nodes that pass it."""
     rng = np.random.default_rng(1)
     for _ in range(_BODIES):
-        body = _body([names[index] for index in rng.permutation(len(names))[:size]])
-        head = f"POST /{verb} HTTP/1.1\r\nHost: joulie\r\nContent-Type: application/json\r\n"
-        yield f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        offered = rng.permutation(len(names))[:size].tolist()
+        passed = [index for index in offered if not (performance and _is_eco(index))]
+        bodies = [_body([names[index] for index in indices], performance=performance) for indices in (offered, passed)]
+        yield _request("filter", bodies[0]), _request("prioritize", bodies[1])
+
+
+def _request(verb: str, body: bytes) -> bytes:
+    head = f"POST /{verb} HTTP/1.1\r\nHost: joulie\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 # ---- what is asked
 
 
-def _body(names: list[str]) -> bytes:
-    """A call as kube-scheduler makes it, for a plain pod of a Job."""
-    return json.dumps({"Pod": _POD, "Nodes": None, "NodeNames": names}, separators=(",", ":")).encode()
+def _body(names: list[str], *, performance: bool = False) -> bytes:
+    """A call as kube-scheduler makes it, for a pod of a Job."""
+    classes = {WORKLOAD_CLASS_ANNOTATION: "performance"} if performance else {}
+    metadata = {**_METADATA, "annotations": {CPU_SENSITIVITY_ANNOTATION: "high", **classes}}
+    pod = {"metadata": metadata, **_POD}
+    return json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}, separators=(",", ":")).encode()
 
 
-_POD = {
-    "metadata": {
-        "name": "train-7qk2v",
-        "namespace": "team",
-        "uid": "3e61346f-a27c-46f8-8359-f81ac426d5a0",
-        "resourceVersion": "268",
-        "labels": {"app": "train", "batch.kubernetes.io/job-name": "train"},
-        "annotations": {"joulie.io/cpu-sensitivity": "high"},
-        "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "1", "controller": True}],
-    },
+_METADATA: dict[str, Any] = {
+    "name": "train-7qk2v",
+    "namespace": "team",
+    "uid": "3e61346f-a27c-46f8-8359-f81ac426d5a0",
+    "resourceVersion": "268",
+    "labels": {"app": "train", "batch.kubernetes.io/job-name": "train"},
+    "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "1", "controller": True}],
+}
+_POD: dict[str, Any] = {
     "spec": {
         "volumes": [{"name": "kube-api-access-lkxn6", "projected": {"defaultMode": 420, "sources": []}}],
         "containers": [
@@ -351,6 +373,10 @@ def _long_names(count: int) -> list[str]:
     return [_FQDN.format(index // 250, index % 250) for index in range(count)]
 
 
+def _is_eco(index: int) -> bool:
+    return index % 2 == 1
+
+
 def _no_profile(_pod: PodFacts) -> ProfileFacts:
     return ProfileFacts()
 
@@ -361,7 +387,7 @@ def _fleet(names: list[str]) -> Fleet:
     fleet = Fleet(_STALENESS_S)
     now_s = time()
     for index, name in enumerate(names):
-        eco = index % 2 == 1
+        eco = _is_eco(index)
         draw = rng.uniform(0.0, 1.0, 4)
         numbers = TwinNumbers(
             capped_w=600.0 if eco else 1000.0,

@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -29,13 +29,27 @@ from joulie.adapters.kubernetes.resources import NODE_TWINS
 from joulie.adapters.kubernetes.writer import write_all
 from joulie.apps.extender.bench import served
 
-WAYS = ("none", "admission", "constants", "joulie")
-"""No extender; none, and the chart's admission policies; an extender of constants; `joulie extender`."""
+WAYS = ("none", "admission", "rule", "constants", "joulie")
+"""No extender; none, and the chart's admission policies; those without the preference for eco nodes; an extender of
+constants; `joulie extender`."""
+
+_RATIOS = {
+    "joulie_to_constants": ("joulie", "constants"),
+    "admission_to_none": ("admission", "none"),
+    "rule_to_none": ("rule", "none"),
+}
+RATIOS = tuple(name.replace("_to_", " / ") for name in _RATIOS)
+"""What `rows` ends with."""
 
 _PODS = "/api/v1/namespaces/default/pods"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _READY_S = 60.0
 _LONGEST_S = 600.0
+_POLICIES: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "admission": ((), "standard"),
+    "rule": (("--set", "steering.admission.preferEco=false"), "performance"),
+}
+"""Of the ways with admission policies: what the chart is told besides, and a class whose pods are changed."""
 _STALENESS = "24h"
 """Nobody refreshes the twins here."""
 _IDLE = ("kwok", "kube-controller-manager")
@@ -77,9 +91,9 @@ def measure(plans: tuple[Plan, ...], chart: Path, note: Note) -> dict[str, Any]:
 
 
 def rows(figures: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """The figures as a table: nodes, and of each way the median, then the two ratios."""
+    """The figures as a table: nodes, and of each way the median, then the ratios."""
     for nodes, found in figures["bound_per_s"].items():
-        ratios = (found["joulie_to_constants"], found["admission_to_none"])
+        ratios = (found[ratio] for ratio in _RATIOS)
         yield f"{int(nodes):,}", *(f"{found[way]:.0f}" for way in WAYS), *(f"{ratio:.3f}" for ratio in ratios)
 
 
@@ -123,8 +137,7 @@ def _measured(plan: Plan, chart: Path, note: Note) -> dict[str, Any]:
                     rates[way].append(rate)
     return {
         **{way: median(found) for way, found in rates.items()},
-        "joulie_to_constants": _ratio(rates["joulie"], rates["constants"]),
-        "admission_to_none": _ratio(rates["admission"], rates["none"]),
+        **{name: _ratio(rates[ours], rates[theirs]) for name, (ours, theirs) in _RATIOS.items()},
         "rounds": rates,
     }
 
@@ -142,7 +155,7 @@ def _turn(plane: LocalControlPlane, way: str, port: int | None, pods: int, chart
     plane.stop("kube-scheduler")
     plane.request("DELETE", f"{_PODS}?gracePeriodSeconds=0")
     wait_for(lambda: not plane.request("GET", f"{_PODS}?limit=1")["items"], _READY_S, "the last pods are gone")
-    with _steered(plane, chart if way == "admission" else None):
+    with _steered(plane, chart, way) if way in _POLICIES else nullcontext():
         plane.create_all(_PODS, [_pod(f"work-{index}") for index in range(pods)])
     since = len(plane.audit_events())
     plane.configure_scheduler({} if port is None else {"extenders": [_entry(port)]})
@@ -160,24 +173,22 @@ def _bound_s(plane: LocalControlPlane, since: int, pods: int) -> list[float]:
 
 
 @contextmanager
-def _steered(plane: LocalControlPlane, chart: Path | None) -> Iterator[None]:
-    """The chart's admission policies in force; without a chart none."""
-    if chart is None:
-        yield
-        return
+def _steered(plane: LocalControlPlane, chart: Path, way: str) -> Iterator[None]:
+    """The chart's admission policies in force."""
+    told, changed = _POLICIES[way]
     options = ("--set", "steering.mode=admission", "--show-only", "templates/steering.yaml", "--kube-version", "1.36.0")
-    policies = plane.helm("template", "joulie", chart.resolve(), *options)
+    policies = plane.helm("template", "joulie", chart.resolve(), *options, *told)
     plane.kubectl("apply", "-f", "-", input=policies)
     try:
-        wait_for(partial(_is_steered, plane), _READY_S, "the admission policies are in force")
+        wait_for(lambda: _is_steered(plane, changed), _READY_S, "the admission policies are in force")
         yield
     finally:
         plane.kubectl("delete", "-f", "-", input=policies)
-        wait_for(lambda: not _is_steered(plane), _READY_S, "the admission policies are out of force")
+        wait_for(lambda: not _is_steered(plane, changed), _READY_S, "the admission policies are out of force")
 
 
-def _is_steered(plane: LocalControlPlane) -> bool:
-    tried = plane.request("POST", f"{_PODS}?dryRun=All", _pod("tried"))
+def _is_steered(plane: LocalControlPlane, workload_class: str) -> bool:
+    tried = plane.request("POST", f"{_PODS}?dryRun=All", _pod("tried", workload_class))
     return "affinity" in tried["spec"]
 
 
@@ -191,12 +202,12 @@ def _received_s(event: Mapping[str, Any]) -> float:
     return datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp()
 
 
-def _pod(name: str) -> dict[str, Any]:
+def _pod(name: str, workload_class: str = "standard") -> dict[str, Any]:
     container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": "1"}}}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "annotations": {names.WORKLOAD_CLASS_ANNOTATION: workload_class}},
         "spec": {"containers": [container], "terminationGracePeriodSeconds": 0},
     }
 

@@ -18,10 +18,11 @@ from joulie.apps.extender.metrics import ExtenderMetrics, StateCollector
 from joulie.apps.extender.server import Extender
 from joulie.apps.extender.settings import ExtenderSettings
 from joulie.apps.program import logs, tracing
+from joulie.apps.program.catalogue import catalogue_of
 from joulie.apps.program.http import Probes, Server, observability_app, parse_address
 from joulie.apps.program.run import every, run
 from joulie.apps.program.settings import settings_options
-from joulie.domain.hardware import BUILTIN_CATALOGUE, Catalogue
+from joulie.domain.hardware import Catalogue
 
 VIEW_S = 0.1
 """Changes are gathered for this long before requests see them: far below the drain guard's settling time."""
@@ -41,14 +42,19 @@ def extender(settings: ExtenderSettings) -> None:
     """
     logs.configure(settings.log_level, settings.log_format)
     tracing.configure("joulie-extender")
-    run(partial(serve, settings), fast_loop=True)
+    try:
+        catalogue = catalogue_of(settings.hardware_catalog)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    run(partial(serve, settings, catalogue), fast_loop=True)
 
 
-async def serve(settings: ExtenderSettings, stop: asyncio.Event) -> None:
+async def serve(settings: ExtenderSettings, catalogue: Catalogue, stop: asyncio.Event) -> None:
     """Serve until told to stop.
 
     Args:
         settings: of the program.
+        catalogue: known hardware.
         stop: set to end.
     """
     registry = CollectorRegistry()
@@ -60,7 +66,7 @@ async def serve(settings: ExtenderSettings, stop: asyncio.Event) -> None:
         feed = Feed(
             client,
             fleet,
-            _catalogue(settings),
+            catalogue,
             min_confidence=settings.min_confidence,
             silence_s=settings.cache_ttl_s,
         )
@@ -96,11 +102,3 @@ async def _keep_view(feed: Feed, door: Extender, stop: asyncio.Event) -> None:
         if feed.changes != seen or now_s - seen_at_s >= _AGE_S:
             seen, seen_at_s = feed.changes, now_s
             door.refresh()
-
-
-def _catalogue(settings: ExtenderSettings) -> Catalogue:
-    if settings.hardware_catalog is None:
-        return BUILTIN_CATALOGUE
-    from joulie.adapters.hardware_yaml import load_catalogue
-
-    return load_catalogue(settings.hardware_catalog)

@@ -128,6 +128,16 @@ def _with_exact_keys(body: bytes, message: type[msgspec.Struct]) -> bytes:
     return _ENCODER.encode({exact.get(key.lower(), key): value for key, value in members.items()})
 
 
+def with_names(body: bytes, names: bytes) -> bytes:
+    """A call with other NodeNames, as Go would write it: they are its last member.
+
+    Args:
+        body: a call with NodeNames.
+        names: a JSON array.
+    """
+    return body[: body.rindex(b"[")] + names + b"}"
+
+
 def json_text(value: str | list[str]) -> bytes:
     """A JSON string, or an array of them."""
     return _ENCODER.encode(value)

@@ -124,7 +124,8 @@ def may_run(pod: PodView, node_class: IntArray) -> BoolArray:
     """
     if pod.daemon or not pod.performance:
         return np.ones(node_class.shape, dtype=np.bool_)
-    return ~np.isin(node_class, (NodeClass.ECO, NodeClass.DRAINING))
+    closed: BoolArray = (node_class == NodeClass.ECO) | (node_class == NodeClass.DRAINING)
+    return ~closed
 
 
 @dataclass(frozen=True, eq=False)
