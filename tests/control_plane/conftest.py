@@ -1,4 +1,7 @@
-"""Real control planes for the tests of this folder; their programs are built where they are missing, never skipped."""
+"""Real control planes and a real Prometheus for the tests of this folder.
+
+Programs that are missing are built or fetched; no test is skipped for them.
+"""
 
 import os
 import sys
@@ -8,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from joulie.adapters.control_plane import Binaries, LocalControlPlane, obtain
+from control_plane.prometheus_server import PrometheusServer
+from joulie.adapters.control_plane import Binaries, LocalControlPlane, obtain, obtain_prometheus
 
 StartControlPlane = Callable[..., LocalControlPlane]
 
@@ -68,3 +72,19 @@ def start_control_plane(control_plane_binaries: Binaries, tmp_path: Path) -> Ite
     yield start
     for plane in reversed(started):
         plane.close()
+
+
+@pytest.fixture(scope="session")
+def prometheus_program(request: pytest.FixtureRequest) -> Path:
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        return obtain_prometheus(_tell)
+
+
+@pytest.fixture
+def prometheus(prometheus_program: Path, tmp_path: Path) -> Iterator[PrometheusServer]:
+    """A Prometheus of the test's own, not started yet."""
+    folder = tmp_path / "prometheus"
+    folder.mkdir()
+    server = PrometheusServer(prometheus_program, folder)
+    yield server
+    server.process.kill()

@@ -238,14 +238,19 @@ def test_a_failed_go_build_shows_the_end_of_its_output(tmp_path: Path, monkeypat
         go_build.build_tool(next(tool for tool in TOOLS if tool.name == "helm"), tmp_path, tmp_path, quiet)
 
 
-def test_the_command_prints_the_folder_alone(
-    environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_command_prints_the_folders_alone(
+    environment: Mapping[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(command, "obtain", partial(obtain, build=Builder()))
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
     monkeypatch.setenv("JOULIE_CONTROL_PLANE_DIR", environment["JOULIE_CONTROL_PLANE_DIR"])
+    write_program(tmp_path / "elsewhere/prometheus")
+    monkeypatch.setenv("JOULIE_PROMETHEUS", str(tmp_path / "elsewhere/prometheus"))
     assert command.main([]) == 0
-    assert capsys.readouterr().out == f"{cache_folder(environment)}\n"
+    assert capsys.readouterr().out == f"{cache_folder(environment)}\n{tmp_path / 'elsewhere'}\n"
 
 
 def test_the_command_tells_an_error_on_one_stream_and_in_its_status(

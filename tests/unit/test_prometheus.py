@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 
 import httpx2
 import pytest
 
 from joulie.adapters.prometheus import Prometheus, PrometheusError, Series, scrape
+from virtual_time import run_virtually
 
 
 def asked(answer, *, status=200):
@@ -21,7 +24,7 @@ def asked(answer, *, status=200):
         async with httpx2.AsyncClient(transport=httpx2.MockTransport(handle)) as client:
             return await Prometheus("http://prometheus:9090/", client).query('up{job="x"}')
 
-    return asyncio.run(main()), requests[0]
+    return run_virtually(main()), requests[0]
 
 
 def vector(*series):
@@ -36,7 +39,8 @@ def test_all_series_of_a_vector():
         )
     )
     assert found == [Series("w", {"node": "a"}, 12.5, 1435781451.781), Series("", {"node": "b"}, 0.0, 1435781451.0)]
-    assert str(request.url) == "http://prometheus:9090/api/v1/query?query=up%7Bjob%3D%22x%22%7D"
+    assert (request.method, str(request.url)) == ("POST", "http://prometheus:9090/api/v1/query")
+    assert request.content == b"query=up%7Bjob%3D%22x%22%7D&timeout=10"
 
 
 def test_what_is_no_number_is_no_measurement():
@@ -100,3 +104,8 @@ def test_a_text_that_is_none_and_an_agent_that_is_gone():
         scraped(b'joulie_gpu_power_watts{node="a"} many\n')
     with pytest.raises(PrometheusError, match="404"):
         scraped(b"", status=404)
+
+
+def test_the_agent_gets_it_without_numpy():
+    code = "import sys, joulie.adapters.prometheus; print('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -9,6 +9,7 @@ from joulie.adapters.control_plane.binaries import Binaries, obtain
 from joulie.adapters.control_plane.cluster import COMPONENTS, KubectlError, LocalControlPlane
 from joulie.adapters.control_plane.nodes import kwok_node
 from joulie.adapters.control_plane.process import ManagedProcess, ProcessFailedError
+from joulie.adapters.control_plane.prometheus import obtain_prometheus
 from joulie.adapters.control_plane.tools import BinariesError
 from joulie.adapters.control_plane.waiting import NotReachedError, wait_for
 
@@ -24,5 +25,6 @@ __all__ = [
     "ProcessFailedError",
     "kwok_node",
     "obtain",
+    "obtain_prometheus",
     "wait_for",
 ]

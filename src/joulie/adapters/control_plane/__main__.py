@@ -7,13 +7,16 @@ import sys
 from collections.abc import Sequence
 
 from joulie.adapters.control_plane.binaries import obtain
+from joulie.adapters.control_plane.prometheus import obtain_prometheus
 from joulie.adapters.control_plane.tools import TOOLS, BinariesError
 
 _DESCRIPTION = """\
 Obtain kube-apiserver, kube-scheduler, kube-controller-manager, kubectl, etcd, kwok and helm: from the folder
 KUBEBUILDER_ASSETS where set, else from the cache (JOULIE_CONTROL_PLANE_DIR, by default in the user's cache folder),
-else built once from their pinned Go modules into it. Progress goes to standard error, the folder or folders that hold
-them to standard output. Exit status: 0 they are there, 1 they cannot be had.
+else built once from their pinned Go modules into it. And prometheus, for the tests of telemetry: the program that
+JOULIE_PROMETHEUS names, else of the PATH, else of the cache, else of Debian's package, which is not installed. Progress
+goes to standard error, the folders that hold them to standard output. Exit status: 0 they are there, 1 they cannot be
+had.
 """
 
 
@@ -27,13 +30,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.parse_args(arguments)
     try:
-        binaries = obtain(lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201 - a command
+        binaries = obtain(_report)
+        prometheus = obtain_prometheus(_report)
     except BinariesError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 1
-    for folder in dict.fromkeys(path.parent for path in binaries.paths.values()):
+    for folder in dict.fromkeys(path.parent for path in [*binaries.paths.values(), prometheus]):
         print(folder)  # noqa: T201
     return 0
+
+
+def _report(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201 - a command
 
 
 if __name__ == "__main__":

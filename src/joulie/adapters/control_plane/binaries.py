@@ -69,7 +69,7 @@ def obtain(report: Report, *, environment: Mapping[str, str] = os.environ, build
     for tool in TOOLS:
         if all(_find(artefact, folders) for artefact in tool.artefacts):
             continue
-        with _locked(cache, report):
+        with locked(cache, report):
             # Another process may have built it while this one waited.
             if not all(_find(artefact, folders) for artefact in tool.artefacts):
                 _build_into(cache, tool, report, build)
@@ -119,7 +119,7 @@ def _build_into(cache: Path, tool: Tool, report: Report, build: BuildTool) -> No
 
 
 @contextlib.contextmanager
-def _locked(cache: Path, report: Report) -> Iterator[None]:
+def locked(cache: Path, report: Report) -> Iterator[None]:
     """Let one process at a time build; the kernel drops the lock of one that dies."""
     try:
         cache.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,128 @@
+"""Metrics Server: the use of pods and nodes by metrics.k8s.io. Source: Kubernetes documentation, "Resource metrics"."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import msgspec
+
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.errors import ApiError, ForbiddenError, KubernetesError, NotFoundError
+from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity, parse_rfc3339
+from joulie.domain.signal import Reading
+from joulie.domain.usage import PodKey, PodUsage
+
+_API = "/apis/metrics.k8s.io/v1beta1"
+_PAGE = 5000
+_UNAVAILABLE = 503
+
+
+class MetricsUnavailableError(KubernetesError):
+    """The cluster has no Metrics Server, it does not answer, or this program may not ask it."""
+
+
+class _Meta(msgspec.Struct):
+    name: str
+    namespace: str = ""
+
+
+class _Container(msgspec.Struct):
+    usage: dict[str, str] = {}
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Meta
+    containers: list[_Container] = []
+
+
+class _Node(msgspec.Struct):
+    metadata: _Meta
+    timestamp: str
+    usage: dict[str, str] = {}
+
+
+class _ListMeta(msgspec.Struct, rename={"next_page": "continue"}):
+    next_page: str = ""
+
+
+class _Page(msgspec.Struct):
+    metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
+    items: list[msgspec.Raw] | None = None
+
+
+async def pod_usage(client: KubeClient) -> PodUsage:
+    """Use of all pods: the sum over their containers. A pod of which a number is missing is left out of that part.
+
+    Raises:
+        MetricsUnavailableError: nobody answers for metrics.k8s.io, or not to this program.
+        KubernetesError: see `KubeClient`.
+    """
+    cpu_cores: dict[PodKey, float] = {}
+    memory_bytes: dict[PodKey, float] = {}
+    async for pod in _items(client, "pods", _Pod):
+        key = pod.metadata.namespace, pod.metadata.name
+        usages = [container.usage for container in pod.containers]
+        if (cores := _sum(usages, "cpu")) is not None:
+            cpu_cores[key] = cores
+        if (size := _sum(usages, "memory")) is not None:
+            memory_bytes[key] = size
+    return PodUsage(cpu_cores, memory_bytes)
+
+
+async def node_usage(client: KubeClient) -> Mapping[str, Reading]:
+    """Busy cores of all nodes, at the end of the time that each was measured over.
+
+    Raises:
+        MetricsUnavailableError: nobody answers for metrics.k8s.io, or not to this program.
+        KubernetesError: see `KubeClient`.
+    """
+    found: dict[str, Reading] = {}
+    async for node in _items(client, "nodes", _Node):
+        cores = _sum([node.usage], "cpu")
+        try:
+            time_s = parse_rfc3339(node.timestamp)
+        except QuantityError:
+            continue
+        if cores is not None:
+            found[node.metadata.name] = Reading(time_s, cores)
+    return found
+
+
+async def _items(client: KubeClient, plural: str, kind: type[Any]) -> AsyncIterator[Any]:
+    """All items that can be read; one that cannot is not measured."""
+    decode = msgspec.json.Decoder(kind).decode
+    params: dict[str, str | int] = {"limit": _PAGE}
+    while True:
+        page = await _page(client, plural, params)
+        for raw in page.items or ():
+            try:
+                item = decode(raw)
+            except msgspec.DecodeError:
+                continue
+            yield item
+        if not page.metadata.next_page:
+            return
+        params["continue"] = page.metadata.next_page
+
+
+async def _page(client: KubeClient, plural: str, params: Mapping[str, str | int]) -> _Page:
+    try:
+        return msgspec.json.decode(await client.raw("GET", f"{_API}/{plural}", params=params), type=_Page)
+    except (NotFoundError, ForbiddenError) as error:
+        raise MetricsUnavailableError(str(error)) from error
+    except ApiError as error:
+        if error.status == _UNAVAILABLE:
+            raise MetricsUnavailableError(str(error)) from error
+        raise
+    except msgspec.DecodeError as error:
+        raise MetricsUnavailableError(f"{plural}.metrics.k8s.io: {error}") from error
+
+
+def _sum(usages: list[dict[str, str]], resource: str) -> float | None:
+    """Sum of a resource; None without any number, with one missing, and with one below zero or no quantity."""
+    try:
+        amounts = [parse_quantity(usage[resource]) for usage in usages]
+    except (KeyError, QuantityError):
+        return None
+    return sum(amounts) if amounts and min(amounts) >= 0.0 else None

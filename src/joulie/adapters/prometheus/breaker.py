@@ -1,0 +1,67 @@
+"""Fails at once what would fail anyway, so that nobody waits for a dead server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+_FAILURES = 3
+_FIRST_PAUSE_S = 30.0
+_LONGEST_PAUSE_S = 300.0
+
+
+class Breaker:
+    """Lets everything through until three calls in a row have failed; then one at a time, after a pause.
+
+    The pause doubles with every such try that fails, from 30 s to 5 min.
+
+    Args:
+        now_s: a clock that only goes forward, s.
+    """
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._failures = 0
+        self._reason = ""
+        self._pause_s = 0.0
+        self._next_try_s = 0.0
+        self._trying = False
+
+    @property
+    def problem(self) -> str | None:
+        """Why calls are not let through, or only to see whether it is over; None while they are."""
+        return self._reason if self._pause_s else None
+
+    @contextmanager
+    def guarding(self, failure: type[Exception]) -> Iterator[None]:
+        """One call; `failure` is what counts against the server, and is raised where the call is not let through."""
+        trying = bool(self._pause_s)
+        if trying:
+            wait_s = self._next_try_s - self._now_s()
+            if self._trying or wait_s > 0.0:
+                raise failure(f"not asked: {self._reason}; next try in {max(0.0, wait_s):.0f} s")
+            self._trying = True
+        try:
+            yield
+        except failure as error:
+            self._failed(str(error), trying)
+            raise
+        except Exception:  # an answer all the same
+            self._worked()
+            raise
+        else:
+            self._worked()
+        finally:
+            if trying:
+                self._trying = False
+
+    def _failed(self, reason: str, trying: bool) -> None:
+        self._failures += 1
+        self._reason = reason
+        if trying or (self._failures >= _FAILURES and not self._pause_s):
+            self._pause_s = min(_LONGEST_PAUSE_S, 2.0 * self._pause_s or _FIRST_PAUSE_S)
+            self._next_try_s = self._now_s() + self._pause_s
+
+    def _worked(self) -> None:
+        self._failures = 0
+        self._pause_s = 0.0

@@ -1,0 +1,58 @@
+"""Rates of cumulative counters that may wrap, start again and be read badly. This module needs no numpy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from joulie.domain.signal import Reading
+
+
+def mean_power_w(
+    samples: Sequence[Reading], *, wraps_at_j: float | None = None, max_power_w: float = math.inf
+) -> Reading | None:
+    """Mean power over the time of an energy counter's samples, W; see `mean_rate`.
+
+    Args:
+        samples: counter, J, in any order.
+        wraps_at_j: value at which the counter starts again at 0, J; None where it does not wrap or does not say.
+        max_power_w: more than this is no measurement, W.
+    """
+    return mean_rate(samples, wraps_at=wraps_at_j, max_rate=max_power_w)
+
+
+def mean_rate(
+    samples: Sequence[Reading], *, wraps_at: float | None = None, max_rate: float = math.inf
+) -> Reading | None:
+    """Increase of a counter per second over the time of its samples, at the time of the last one. Never negative.
+
+    A drop is a wrap where `wraps_at` is known. Else the counter has started again, nobody knows when: counting goes on
+    from the new value, and the interval of the drop counts neither as increase nor as time.
+
+    Args:
+        samples: times (s) and values of the counter, in any order. NaN and infinities are left out, and so are all but
+            the first of one time.
+        wraps_at: value at which the counter starts again at 0; None where it does not wrap or does not say.
+        max_rate: more than this is no measurement.
+
+    Returns:
+        None where no interval is left, and with a rate above `max_rate`.
+    """
+    by_time: dict[float, float] = {}
+    for time_s, value in samples:
+        if math.isfinite(time_s) and math.isfinite(value):
+            by_time.setdefault(time_s, value)
+    increase = counted_s = 0.0
+    for (was_s, was), (now_s, now) in pairwise(sorted(by_time.items())):
+        step = now - was
+        if step < 0.0:
+            if wraps_at is None or was > wraps_at:
+                continue
+            step += wraps_at
+        increase += max(0.0, step)
+        counted_s += now_s - was_s
+    if counted_s <= 0.0:
+        return None
+    rate = increase / counted_s
+    return Reading(max(by_time), rate) if math.isfinite(rate) and rate <= max_rate else None

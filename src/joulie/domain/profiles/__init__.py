@@ -1,0 +1,1 @@
+"""Workload profiles: from hints and measured use to what steers policy, placement and rescheduling."""
