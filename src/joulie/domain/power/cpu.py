@@ -27,6 +27,9 @@ FREQUENCY_EXPONENT = 1.35
 DEFAULT_FREQUENCY_FLOOR = 0.40
 """Lowest clock as a share of the highest, about 1.5 of 3.7 GHz (assumed)."""
 
+PLATFORM_SHARE = 0.15
+"""Least share of a node's full power that is not its packages' (spec: simulator physics)."""
+
 DEEP_IDLE_BELOW_UTIL = 0.20
 DEEP_IDLE_SAVING = 0.5
 DEEP_IDLE_FLOOR_W = 20.0
@@ -100,7 +103,7 @@ class CpuPower:
         positive("util_exponent", self.util_exponent)
         positive("frequency_floor", finite("frequency_floor", self.frequency_floor, maximum=1.0))
         full_w = curve_w[..., -1]
-        platform_w = np.maximum(0.15 * full_w, full_w - self.tdp_w)
+        platform_w = np.maximum(PLATFORM_SHARE * full_w, full_w - self.tdp_w)
         object.__setattr__(self, "platform_w", platform_w)
         object.__setattr__(self, "package_idle_w", np.maximum(0.05 * full_w, curve_w[..., 0] - platform_w))
 
