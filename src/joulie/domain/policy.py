@@ -18,7 +18,7 @@ from joulie.domain.hardware import CapRange, normalised
 from joulie.domain.units import finite, positive
 
 MIN_CONFIDENCE = 0.5
-"""A workload profile below this counts as a hint only."""
+"""A workload profile below this counts as a hint only, unless a setting says otherwise."""
 
 
 class Profile(StrEnum):
@@ -72,6 +72,7 @@ class PodDemand:
         constraint: the older signal.
         intensity: from the pod's profile, None without one.
         confidence: of that profile, 0..1.
+        min_confidence: that it needs, or the profile counts as a hint only.
     """
 
     phase: PodPhase
@@ -79,13 +80,14 @@ class PodDemand:
     constraint: PowerConstraint = PowerConstraint.GENERAL
     intensity: Intensity | None = None
     confidence: float = 0.0
+    min_confidence: float = MIN_CONFIDENCE
 
     @property
     def weight(self) -> int:
         """What the pod adds to the demand for performance nodes: 2 where known to be of high intensity, else 1."""
         if self.phase is PodPhase.FINISHED or not self._wants_performance:
             return 0
-        return 2 if self.intensity is Intensity.HIGH and self.confidence >= MIN_CONFIDENCE else 1
+        return 2 if self.intensity is Intensity.HIGH and self.confidence >= self.min_confidence else 1
 
     @property
     def _wants_performance(self) -> bool:
