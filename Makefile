@@ -26,7 +26,7 @@ demo: setup ## the whole loop live, on a fake cluster with simulated hardware; a
 	@echo "the same on a real control plane: $(BIN)/joulie demo --control-plane"
 	@echo "the published experiment, 2,500 nodes: $(BIN)/joulie simulate published-2500 --report $(OUT)/published.html"
 
-control-plane: setup ## kube-apiserver, etcd, scheduler, KWOK, Helm: found, or built once
+control-plane: setup ## kube-apiserver, etcd, scheduler, KWOK, Helm, Prometheus: found, else built or fetched once
 	$(BIN)/python -m joulie.adapters.control_plane
 
 lint: setup ## format, lint, types, import rules, lock file
@@ -56,6 +56,8 @@ bench: setup ## the full benchmarks with their committed ranges
 	$(BIN)/joulie bench equal-work
 	$(BIN)/joulie bench extender
 	$(BIN)/joulie bench binding
+	$(BIN)/joulie bench attribution
+	$(BIN)/joulie bench profiles
 
 clean: ## remove what make created
 	rm -rf .venv .tools site $(OUT)

@@ -164,6 +164,9 @@ def test_the_benchmarks_are_listed(capsys):
         "equal-work",
         "extender",
         "binding",
+        "attribution",
+        "power-estimate",
+        "profiles",
     ]
     assert joulie("bench", "list", "-o", "json") == 0
     assert [row["name"] for row in json.loads(capsys.readouterr().out)] == [
@@ -171,6 +174,9 @@ def test_the_benchmarks_are_listed(capsys):
         "equal-work",
         "extender",
         "binding",
+        "attribution",
+        "power-estimate",
+        "profiles",
     ]
 
 

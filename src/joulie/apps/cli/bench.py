@@ -14,6 +14,7 @@ from joulie.apps.cli.errors import UserError
 
 if TYPE_CHECKING:
     from joulie.apps.cli.parallel import Executor
+    from joulie.simulation.benchmarks.specpower import Systems
 
 _PATH = click.Path(path_type=Path)
 _RANGES = Path("benchmarks")
@@ -25,6 +26,9 @@ _BENCHMARKS: Mapping[str, str] = {
     "equal-work": "all schedulers doing the same work on nodes that may sleep, beside a lower bound",
     "extender": "how long kube-scheduler waits for the extender, beside one that answers with constants",
     "binding": "pods that the real kube-scheduler binds in a second, with and without an extender",
+    "attribution": "whether the power of nodes and GPUs is conserved among pods, and how far off each pod's is",
+    "power-estimate": "whether estimates of power without sensors hold servers that they were not calibrated on",
+    "profiles": "whether learned trees say more of workloads than the classifier's rules",
 }
 Command = TypeVar("Command", bound=Callable[..., Any])
 Cells = Sequence[str]
@@ -180,10 +184,137 @@ def binding(
         return benchmark.measure(chosen, chart, lambda stage: click.echo(stage, err=True))
 
     def show(measured: Mapping[str, Any]) -> None:
-        columns = ("nodes", *benchmark.WAYS, "joulie / constants", "admission / none")
+        columns = ("nodes", *benchmark.WAYS, *benchmark.RATIOS)
         _table("Bound pods a second, median", columns, benchmark.rows(measured))
 
     _bench("binding", run, show, benchmark.plot, small=small, output=output, files=(json_file, plots_folder, ranges))
+
+
+@bench.command(help=f"Measure {_BENCHMARKS['attribution']}.")
+@_common
+def attribution(
+    *, small: bool, json_file: Path | None, plots_folder: Path | None, ranges: Path | None, output: str
+) -> None:
+    """Measure the attribution of power to pods."""
+    from joulie.simulation.benchmarks import attribution as benchmark
+    from joulie.simulation.benchmarks.plots import attribution as plot
+
+    def run() -> dict[str, Any]:
+        chosen = benchmark.SMALL if small else benchmark.FULL
+        return benchmark.measure(chosen, perf_counter, lambda stage: click.echo(stage, err=True))
+
+    def show(measured: Mapping[str, Any]) -> None:
+        _table(
+            "Measured power against the sum of its parts",
+            ("", "powers", "largest relative difference", "smallest part, W", "known, %", "pods told, %"),
+            benchmark.conservation_rows(measured),
+        )
+        _table(
+            "Power of pods against what they really draw",
+            ("", "pods", "mean error, W", "mean error, %", "charged, %"),
+            benchmark.error_rows(measured),
+        )
+
+    _bench("attribution", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
+
+
+@bench.command("power-estimate", help=f"Measure {_BENCHMARKS['power-estimate']}.")
+@_common
+@click.option("--data", type=_PATH, help="Copy of the published results; --small makes a sample instead.")
+def power_estimate(
+    *,
+    small: bool,
+    json_file: Path | None,
+    plots_folder: Path | None,
+    ranges: Path | None,
+    output: str,
+    data: Path | None,
+) -> None:
+    """Measure the intervals of power estimates on published SPECpower results."""
+    from joulie.simulation.benchmarks import power_estimate as benchmark
+    from joulie.simulation.benchmarks.plots import power_estimate as plot
+
+    table = _published_systems(data, small=small)
+
+    def run() -> dict[str, Any]:
+        return benchmark.measure(table, lambda stage: click.echo(stage, err=True))
+
+    def show(measured: Mapping[str, Any]) -> None:
+        columns = ("", "calibrated", *(name.replace("_", " ") for name in benchmark.SPLITS), "worst")
+        _table(
+            "Servers within the interval, %, and the worst group of them", columns, benchmark.coverage_rows(measured)
+        )
+        _table(
+            "Calibrated, and the median error of what is expected",
+            ("", "W", "size to the power", "low", "high", "error, %"),
+            benchmark.calibration_rows(measured),
+        )
+
+    _bench("power-estimate", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
+
+
+def _published_systems(data: Path | None, *, small: bool) -> Systems:
+    from joulie.simulation.benchmarks.specpower import HOME, SpecpowerError, enough, read_systems, synthetic_table
+
+    if small:
+        return read_systems(synthetic_table(seed=1))
+    if data is None:
+        raise UserError(f"needs the published results, which are not part of Joulie: --data FILE, a copy of {HOME}")
+    try:
+        with data.open(encoding="utf-8", newline="") as lines:
+            return enough(read_systems(lines))
+    except OSError as error:
+        raise UserError(f"{data}: {error.strerror}") from error
+    except (SpecpowerError, UnicodeDecodeError) as error:
+        raise UserError(f"{data}: {error}") from error
+
+
+@bench.command(help=f"Measure {_BENCHMARKS['profiles']}.")
+@_common
+@click.option("--train", "trees_file", type=_PATH, help="Write the trees, as the module that the classifier imports.")
+def profiles(
+    *,
+    small: bool,
+    json_file: Path | None,
+    plots_folder: Path | None,
+    ranges: Path | None,
+    output: str,
+    trees_file: Path | None,
+) -> None:
+    """Measure the classifier's rules and trees on simulated workloads."""
+    from joulie.simulation.benchmarks import profiles as benchmark
+    from joulie.simulation.benchmarks.plots import profiles as plot
+
+    if trees_file is not None and small:
+        raise UserError("--train needs all workloads: leave out --small")
+
+    def run() -> dict[str, Any]:
+        def on_stage(stage: str) -> None:
+            click.echo(stage, err=True)
+
+        if small:
+            return benchmark.measure(benchmark.SMALL, None, on_stage)
+        try:
+            found = benchmark.trained(benchmark.TRAINING, on_stage)
+        except ImportError as error:
+            raise UserError(f"training needs the extra `learn`: {error}") from error
+        if trees_file is not None:
+            trees_file.write_text(benchmark.module_of(found.trees), encoding="utf-8")
+        return benchmark.measure(benchmark.FULL, found, on_stage)
+
+    def show(measured: Mapping[str, Any]) -> None:
+        _table(
+            "Right, % / cost of a wrong level",
+            (
+                "workloads",
+                "what",
+                *(name.replace("_", " ") for name in benchmark.CONTENDERS),
+                "saved against the rules",
+            ),
+            benchmark.rows(measured),
+        )
+
+    _bench("profiles", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
 
 
 def _bench(

@@ -76,6 +76,105 @@ def equal_work(measured: Mapping[str, Any]) -> bytes:
     return _png(figure)
 
 
+def attribution(measured: Mapping[str, Any]) -> bytes:
+    """How far off the power of pods is, by rule, on a logarithmic scale: a PNG image."""
+    figure, (cpu, gpu) = _figure(2)
+    _errors(cpu, {name.replace("_", " "): rule for name, rule in measured["cpu"]["rules"].items()})
+    _title(cpu, "CPU: mean error of a pod's power, %")
+    # Pods with whole GPUs are told exactly: there is no error to draw.
+    shared = {sharing: tally["rules"] for sharing, tally in measured["gpu"].items() if sharing != "whole"}
+    _errors(
+        gpu,
+        {
+            f"{sharing}, {name.replace('_', ' ')}": rule
+            for sharing, rules in shared.items()
+            for name, rule in rules.items()
+        },
+    )
+    _title(gpu, "Shared GPUs: mean error of a pod's power, %")
+    return _png(figure)
+
+
+def _errors(axes: Axes, rules: Mapping[str, Mapping[str, float]]) -> None:
+    errors = [rule["error_pct"] for rule in rules.values()]
+    colors = [PALETTE[2] if "joulie" in name else PALETTE[0] for name in rules]
+    axes.barh(range(len(errors)), errors, color=colors)
+    for row, error in enumerate(errors):
+        axes.annotate(
+            f"{error:,.1f}", (error, row), xytext=(4, 0), textcoords="offset points", va="center", fontsize="small"
+        )
+    axes.set(xscale="log", xlim=(1.0, 10_000.0))
+    axes.xaxis.set_major_formatter("{x:,g}")
+    axes.set_yticks(range(len(errors)), list(rules))
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+
+
+def power_estimate(measured: Mapping[str, Any]) -> bytes:
+    """Coverage of vendors and years that were left out, and the intervals of one server: a PNG image."""
+    figure, (coverage, example) = _figure(2)
+    held_out = measured["held_out"]
+    rows = [(basis, load) for basis, loads in held_out["groups"].items() for load in loads]
+    splits = {"vendor": ("o", "a vendor left out"), "year": ("s", "a year"), "later_year": ("^", "all later years")}
+    for way, color, shift in (("plain", PALETTE[1], -0.14), ("groups", PALETTE[2], 0.14)):
+        for name, (marker, label) in splits.items():
+            covered = [100.0 * held_out[way][basis][load][name]["covered"] for basis, load in rows]
+            places = [row + shift for row in range(len(rows))]
+            coverage.plot(covered, places, marker, color=color, label=f"{way}: {label}")
+    coverage.axvline(100.0 * measured["coverage"], color="black", linewidth=1.0)
+    coverage.set_yticks(range(len(rows)), [f"by {basis}, {load}" for basis, load in rows])
+    coverage.invert_yaxis()
+    coverage.grid(visible=False, axis="y")
+    _title(coverage, "Servers within the interval, %")
+    coverage.legend(frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2)
+    _intervals(example, measured["example"])
+    return _png(figure)
+
+
+def _intervals(axes: Axes, example: Mapping[str, Any]) -> None:
+    load_pct = [100.0 * load for load in example["loads"]]
+    for (basis, range_w), color in zip(reversed(example["ranges_w"].items()), PALETTE, strict=False):
+        axes.fill_between(load_pct, range_w["low"], range_w["high"], color=color, alpha=0.18, linewidth=0.0)
+        axes.plot(load_pct, range_w["expected"], color=color, label=f"by {basis}")
+    axes.plot(load_pct, example["measured_w"], "o", color="black", label="measured")
+    axes.set(xlabel="CPU utilisation, %", ylabel="power at the plug, W", xlim=(0.0, 100.0))
+    axes.set_ylim(bottom=0.0)
+    _title(axes, example["name"])
+    axes.legend(frameon=False, fontsize="small", loc="upper left")
+
+
+def profiles(measured: Mapping[str, Any]) -> bytes:
+    """What wrong levels cost by rules and by trees, on workloads as learned and on others: a PNG image."""
+    worlds = measured["worlds"]
+    figure, all_axes = _figure(len(worlds))
+    for axes, (world, groups) in zip(all_axes, worlds.items(), strict=True):
+        targets = groups["all"]
+        contenders = [name for name in next(iter(targets.values())) if name != "gain"]
+        height = 0.8 / len(contenders)
+        for place, (contender, color) in enumerate(zip(contenders, PALETTE, strict=False)):
+            costs = [figures[contender]["cost"] for figures in targets.values()]
+            axes.barh(
+                [row + place * height for row in range(len(targets))],
+                [cost["mean"] for cost in costs],
+                height,
+                xerr=[cost["half_width"] or 0.0 for cost in costs],
+                color=color,
+                label=contender.replace("_", " "),
+                error_kw={"elinewidth": 1.0},
+            )
+        axes.set_yticks(
+            [row + 0.4 - height / 2.0 for row in range(len(targets))],
+            [target.replace("-", " ") for target in targets] if axes is all_axes[0] else [""] * len(targets),
+        )
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", length=0)
+        _title(axes, f"Cost of wrong levels, {world} workloads")
+    all_axes[0].legend(frameon=False, fontsize="small")
+    return _png(figure)
+
+
 def _schedulers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(row["scheduler"] for row in rows))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulie.domain.power.cpu import Boundness, cpu_throughput
-from joulie.domain.units import FloatArray, finite, non_negative
+from joulie.domain.units import FloatArray, IntArray, finite, non_negative
 from joulie.simulation.live.fleet import FleetLoad, LiveFleet
 
 _WORK_EPSILON = 1e-9
@@ -203,16 +203,35 @@ class Workload:
         slots = np.flatnonzero(self._works & (self._node >= 0))
         if not len(slots):
             return []
-        node = self._node[slots]
-        values = {name: column[slots] for name, column in self._values.items()}
-        cpu_rate = cpu_throughput(fleet.frequency[node], values["memory"], values["io"], self._bound[slots])
-        gpu_rate = fleet.gpu_throughput[node] * (1.0 - values["feed"] * (1.0 - cpu_rate))
-        cpu_left = np.maximum(values["cpu_left"] - values["cores"] * values["cpu_util"] * cpu_rate * dt_s, 0.0)
-        gpu_left = np.maximum(values["gpu_left"] - values["gpus"] * values["gpu_util"] * gpu_rate * dt_s, 0.0)
+        cpu_rate, gpu_rate = self._rates(fleet, slots)
+        cpu_left = np.maximum(self._values["cpu_left"][slots] - cpu_rate * dt_s, 0.0)
+        gpu_left = np.maximum(self._values["gpu_left"][slots] - gpu_rate * dt_s, 0.0)
         self._values["cpu_left"][slots] = cpu_left
         self._values["gpu_left"][slots] = gpu_left
         done = {self._key[slot] for slot in slots[(cpu_left <= _WORK_EPSILON) & (gpu_left <= _WORK_EPSILON)]}
         return [key for key in self._pods if key in done] if done else []
+
+    def work_rates(self, fleet: LiveFleet) -> dict[str, float]:
+        """Work that the running pods do in a second, by key: GPU-seconds of those with GPUs, core-seconds of others.
+
+        A member of a gang that waits for the others does none.
+        """
+        self._move_to(fleet)
+        slots = np.flatnonzero(self._node >= 0)
+        cpu_rate, gpu_rate = self._rates(fleet, slots)
+        rate = np.where(self._values["gpus"][slots] > 0.0, gpu_rate, cpu_rate)
+        gangs = self._gangs.values()
+        waiting = {key for members in gangs for key in members if len(members) < self._pods[key].gang_size}
+        keys = [self._key[slot] for slot in slots.tolist()]
+        return {key: 0.0 if key in waiting else one for key, one in zip(keys, rate.tolist(), strict=True) if key}
+
+    def _rates(self, fleet: LiveFleet, slots: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Core-seconds and GPU-seconds that pods get done in a second."""
+        node = self._node[slots]
+        values = {name: column[slots] for name, column in self._values.items()}
+        cpu_rate = cpu_throughput(fleet.frequency[node], values["memory"], values["io"], self._bound[slots])
+        gpu_rate = fleet.gpu_throughput[node] * (1.0 - values["feed"] * (1.0 - cpu_rate))
+        return values["cores"] * values["cpu_util"] * cpu_rate, values["gpus"] * values["gpu_util"] * gpu_rate
 
     def _move_to(self, fleet: LiveFleet) -> None:
         """Look up the nodes of all pods where the fleet is another one than last time."""
