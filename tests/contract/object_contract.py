@@ -555,6 +555,10 @@ async def check_eviction_respects_budgets(subject: Subject) -> None:
     with pytest.raises(TooManyRequestsError, match="disruption budget"):
         await subject.client.create_subresource(PODS, "kept", "eviction", eviction("kept"), namespace)
     await subject.request("DELETE", f"{budgets}/keep")
+    another = eviction("kept") | {"deleteOptions": {"preconditions": {"uid": "another"}}}
+    with pytest.raises(ConflictError):
+        await subject.client.create_subresource(PODS, "kept", "eviction", another, namespace)
+    assert (await subject.client.get(PODS, "kept", namespace)).metadata.deletion_timestamp is None
     await subject.client.create_subresource(PODS, "kept", "eviction", eviction("kept"), namespace)
     assert (await subject.client.get(PODS, "kept", namespace)).metadata.deletion_timestamp
     await subject.client.delete(PODS, "kept", namespace, grace_s=0)

@@ -131,6 +131,13 @@ def state_of(twin: Mapping[str, Any]) -> State:
     )
 
 
+def kubectl_joulie(plane: LocalControlPlane, *arguments: str) -> str:
+    """What `kubectl joulie` prints: through kubectl, which finds the plugin on the PATH."""
+    environment = plane.environment()
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    return plane.kubectl("joulie", *arguments, environment=environment)
+
+
 class Program:
     """One Joulie program, which can be killed and started again under the same name."""
 
@@ -238,21 +245,26 @@ class Loop:
         plane: the control plane.
     """
 
-    def __init__(self, plane: LocalControlPlane) -> None:
-        """Install CRDs, ServiceAccounts and RBAC as the chart has them, and the extender's place in the scheduler."""
+    def __init__(self, plane: LocalControlPlane, *values: str) -> None:
+        """Install CRDs, ServiceAccounts and RBAC as the chart has them, and the extender's place in the scheduler.
+
+        Args:
+            plane: where to.
+            values: of the chart beside those of all tests, each as ``path=value``.
+        """
         self.plane = plane
         self.programs: dict[str, Program] = {}
         self._recordings = 0
         self._ports = {name: free_port() for name in ("simulator", "agent", "extender", "extender-metrics")}
-        self._rendered = list(yaml.safe_load_all(self._template()))
+        self._rendered = list(yaml.safe_load_all(self._template(*_CHART_VALUES, *values)))
         plane.kubectl("create", "namespace", NAMESPACE)
         wanted = [item for item in self._rendered if item and item["kind"] in _INSTALLED]
         plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(wanted))
         plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
 
-    def _template(self) -> str:
-        values = [word for value in _CHART_VALUES for word in ("--set", value)]
-        return self.plane.helm("template", "joulie", _CHART, "--namespace", NAMESPACE, *values)
+    def _template(self, *values: str) -> str:
+        words = [word for value in values for word in ("--set", value)]
+        return self.plane.helm("template", "joulie", _CHART, "--namespace", NAMESPACE, *words)
 
     # -- programs
 
@@ -294,6 +306,7 @@ class Loop:
             "POWER_POLL_INTERVAL": "1s",
             "POWER_STALE_AFTER": "30s",
             "TELEMETRY_HTTP_ENDPOINT": f"http://127.0.0.1:{self._ports['simulator']}/telemetry",
+            "PROMETHEUS_ADDRESS": "none",
         }
         return self._start(replica, "operator", "joulie-operator", f"http://{address}", own | settings)
 

@@ -318,7 +318,15 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "nodepowerprofiles.joulie.io": LIST_WATCH,
         "telemetryprofiles.joulie.io": LIST_WATCH,
         "telemetryprofiles/status.joulie.io": ("patch",),
-        "workloadprofiles.joulie.io": LIST_WATCH,
+        "workloadprofiles.joulie.io": (*LIST_WATCH, "create", "patch", "delete"),
+        "workloadprofiles/status.joulie.io": ("patch",),
+        "daemonsets.apps": LIST_WATCH,
+        "deployments.apps": LIST_WATCH,
+        "statefulsets.apps": LIST_WATCH,
+        "cronjobs.batch": LIST_WATCH,
+        "jobs.batch": LIST_WATCH,
+        "nodes.metrics.k8s.io": ("list",),
+        "pods.metrics.k8s.io": ("list",),
     },
     "agent": {
         "nodes": LIST_WATCH,
@@ -417,6 +425,8 @@ def test_modes_of_steering(render: Render) -> None:
     assert set(of_kind(admission, *policies)) == {"performance", "standard"}
     assert "extender" not in workloads(admission)
     assert of_kind(admission, "PodDisruptionBudget") == {}
+    rule_alone = render({"steering": {"mode": "admission", "admission": {"preferEco": False}}})
+    assert set(of_kind(rule_alone, *policies)) == {"performance"}
     old = render({"steering": {"mode": "admission"}}, "--kube-version", "1.34.0")
     assert {item["apiVersion"] for item in of_kind(old, *policies).values()} == {"admissionregistration.k8s.io/v1beta1"}
 
@@ -436,6 +446,16 @@ def test_cleanup_is_a_hook(render: Render) -> None:
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
     assert job["spec"]["template"]["spec"]["containers"][0]["args"] == ["cleanup"]
     assert of_kind(render({"cleanup": {"enabled": False}}), "Job") == {}
+
+
+def test_only_an_operator_that_reschedules_may_evict(render: Render) -> None:
+    def rights(settings: dict[str, str]) -> list[str]:
+        role = of_kind(render({"operator": {"settings": settings}}), "ClusterRole")["operator"]
+        return [resource for rule in role["rules"] for resource in rule["resources"]]
+
+    assert "pods/eviction" not in rights({})
+    assert "pods/eviction" not in rights({"ENABLE_ACTIVE_RESCHEDULING": "false"})
+    assert "pods/eviction" in rights({"ENABLE_ACTIVE_RESCHEDULING": "true"})
 
 
 # ---- in a real API server

@@ -16,7 +16,21 @@ import pytest
 import yaml
 
 from agent_machine import Machine
-from control_plane.loop import ACTIVE, DRAINING, ECO, H100, NAMESPACE, NODES, PATIENCE_S, PODS, Loop, Program, node, pod
+from control_plane.loop import (
+    ACTIVE,
+    DRAINING,
+    ECO,
+    H100,
+    NAMESPACE,
+    NODES,
+    PATIENCE_S,
+    PODS,
+    Loop,
+    Program,
+    kubectl_joulie,
+    node,
+    pod,
+)
 from joulie.adapters.control_plane import LocalControlPlane, kwok_node, wait_for
 from joulie.adapters.control_plane.cluster import _free_port as free_port
 from joulie.adapters.kubernetes import names
@@ -89,10 +103,8 @@ class Release(Loop):
         return float(self.programs["simulator"].get(f"/telemetry/{name}")["gpu"]["capWattsPerGpu"])
 
     def joulie(self, *arguments: str) -> str:
-        """What `kubectl joulie` prints: through kubectl, which finds the plugin on the PATH."""
-        environment = self.plane.environment()
-        environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-        return self.plane.kubectl("joulie", *arguments, environment=environment)
+        """What `kubectl joulie` prints."""
+        return kubectl_joulie(self.plane, *arguments)
 
     def clean_up(self) -> subprocess.CompletedProcess[str]:
         """Run what the chart's hook runs, as the hook's ServiceAccount."""

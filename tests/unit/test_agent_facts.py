@@ -1,6 +1,5 @@
 """Settings, routing, hardware and metrics of the agent."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,14 +115,6 @@ def test_command_refuses_bad_settings_by_name(variables: dict[str, str], words: 
     result = CliRunner().invoke(agent, env=variables)
     assert result.exit_code == 2
     assert words in result.output
-
-
-def test_catalogue_file_extends_the_built_in_one() -> None:
-    example = Path(__file__).parents[2] / "examples/hardware.yaml"
-    from joulie.apps.agent.main import load_catalogue
-
-    extended = load_catalogue(AgentSettings(node_name="n1", hardware_catalog=example))
-    assert len(extended.cpus) + len(extended.gpus) > len(BUILTIN_CATALOGUE.cpus) + len(BUILTIN_CATALOGUE.gpus)
 
 
 def test_host_hardware() -> None:

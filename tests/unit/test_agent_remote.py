@@ -49,8 +49,13 @@ class Node:
 
     def __init__(self, *, simulate_only: bool = False) -> None:
         self.endpoint = Endpoint()
-        self.node = RemoteNode("n1", lambda *_: self.endpoint, DVFS, simulate_only=simulate_only)  # type: ignore[arg-type, return-value]
+        self.asked: list[tuple[str, Route]] = []
+        self.node = RemoteNode("n1", lambda *_: self.endpoint, self.query, DVFS, simulate_only=simulate_only)  # type: ignore[arg-type, return-value]
         self.now_s = 0.0
+
+    async def query(self, node: str, route: Route) -> float | None:
+        self.asked.append((node, route))
+        return self.endpoint.power_w
 
     def cpu(
         self, cap: WantedCap, mode: CpuMode = CpuMode.AUTO, limits: CapRange | None = PACKAGE, source: Route = HTTP
@@ -189,3 +194,22 @@ def test_simulate_only_sends_nothing() -> None:
     assert node.cpu(ECO).result == node.gpu(ECO).result == "blocked"
     assert node.cpu(WantedCap()).message.startswith("restored")
     assert node.endpoint.take() == []
+
+
+def test_frequency_is_controlled_by_the_power_that_prometheus_knows() -> None:
+    node = Node()
+    source = Route(Via.PROMETHEUS, "http://prometheus:9090", query='power_w{node="{node}"}')
+    node.endpoint.power_w = 700.0
+    outcome = node.cpu(ECO, CpuMode.DVFS, source=source)
+    assert node.asked == [("n1", source)]
+    assert (outcome.message, node.node.power_w) == ("frequency limited by measured power", 700.0)
+    assert node.endpoint.take()[0][1]["throttlePct"] > 0.0
+
+
+def test_a_prometheus_without_a_query_is_not_asked() -> None:
+    node = Node()
+    outcome = node.cpu(ECO, CpuMode.DVFS, source=Route(Via.PROMETHEUS))
+    assert (node.asked, outcome.message) == (
+        [],
+        "frequency limited by a fixed share, since power cannot be measured",
+    )

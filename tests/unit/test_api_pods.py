@@ -15,10 +15,12 @@ from joulie.adapters.kubernetes.pods import (
     pod_facts,
     profile_facts,
     profile_owner,
+    read_hints,
     simulated_use,
 )
 from joulie.domain.drain import GuardedPod
 from joulie.domain.policy import Intensity, PodDemand, PodPhase, PowerConstraint, WorkloadClass
+from joulie.domain.profiles.profile import Hints
 from joulie.domain.scoring.extender import PodView, Sensitivity
 
 PROFILE = "joulie.io/power-profile"
@@ -235,6 +237,79 @@ def test_owners() -> None:
     assert owned("ReplicaSet", "web-7d9f8c", {"pod-template-hash": "7d9f8c"}).owner == Owner("Deployment", "web")
     assert owned("ReplicaSet", "web-7d9f8c").owner == Owner("ReplicaSet", "web-7d9f8c")
     assert owned("Job", "other", controller=False).owner == Owner("Pod", "p")
+
+
+@pytest.mark.parametrize(
+    ("name", "created", "api_version", "owner"),
+    [
+        ("nightly-29000000", "2025-02-19T21:20:00Z", "batch/v1", Owner("CronJob", "nightly")),  # that very minute
+        ("a-b-29000000", "2025-02-20T09:00:00Z", "batch/v1", Owner("CronJob", "a-b")),
+        ("nightly-29000000", "2025-02-19T21:19:59Z", "batch/v1", None),
+        ("nightly-29000000", "2025-02-27T00:00:00Z", "batch/v1", None),
+        ("nightly-29000000", None, "batch/v1", None),
+        ("nightly-29000000", "2025-02-19T21:20:00Z", "batch.volcano.sh/v1alpha1", None),
+        ("nightly-20250220", "2025-02-19T21:20:00Z", "batch/v1", None),
+        ("nightly-manual", "2025-02-19T21:20:00Z", "batch/v1", None),
+    ],
+)
+def test_a_job_belongs_to_a_cron_job_where_its_name_is_the_minute_of_its_pod(
+    name: str, created: str | None, api_version: str, owner: Owner | None
+) -> None:
+    reference = {"apiVersion": api_version, "kind": "Job", "name": name, "uid": "u", "controller": True}
+    meta = {"name": "p", "ownerReferences": [reference]} | ({"creationTimestamp": created} if created else {})
+    assert facts(metadata=meta).owner == (owner or Owner("Job", name))
+
+
+def test_what_manages_a_pod_is_kept_once_for_all_of_its_pods() -> None:
+    first, second = owned("Job", "train"), owned("Job", "train")
+    assert first.controller is not None
+    assert (first.controller.kind, first.controller.name, first.controller.uid) == ("Job", "train", "u")
+    assert first.controller is second.controller
+    assert facts().controller is None
+
+
+def test_since_when_a_pod_runs() -> None:
+    started = {"phase": "Running", "startTime": "1970-01-01T00:01:40Z"}
+    assert facts(status=started).running_since_s == 100.0
+    assert facts(status=started | {"phase": "Pending"}).running_since_s is None
+    created = {"name": "p", "creationTimestamp": "1970-01-01T00:00:10Z"}
+    assert facts(status={"phase": "Running"}, metadata=created).running_since_s == 10.0
+    assert facts(status={"phase": "Running", "startTime": "soon"}).running_since_s is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "limit_gib"),
+    [
+        ({"containers": [container(limits={"memory": "1Gi"}), container(limits={"memory": "512Mi"})]}, 1.5),
+        ({"containers": [container(limits={"memory": "1Gi"}), container()]}, None),
+        ({"containers": [container()], "resources": {"limits": {"memory": "3Gi"}}}, 3.0),
+        (
+            {
+                "containers": [container(limits={"memory": "1Gi"})],
+                "initContainers": [container(limits={"memory": "1Gi"}, restartPolicy="Always"), container()],
+            },
+            2.0,
+        ),
+        ({"containers": [container(limits={"memory": "much"})]}, None),
+        ({"containers": [container(limits={"memory": "0"})]}, None),
+    ],
+)
+def test_the_memory_limit_of_a_pod(spec: dict[str, Any], limit_gib: float | None) -> None:
+    assert facts(spec).memory_limit_gib == limit_gib
+
+
+def test_annotations_are_hints_of_the_workload() -> None:
+    read = annotated(workload_class="performance", reschedulable="false", cpu_sensitivity="high", gpu_sensitivity="low")
+    assert read.hints == Hints(WorkloadClass.PERFORMANCE, False, Level.HIGH, Level.LOW)
+    mistakes: list[str] = []
+    assert read_hints({"joulie.io/reschedulable": "perhaps"}, mistakes) == Hints()
+    assert mistakes == ["annotation joulie.io/reschedulable: 'perhaps' is not true or false; it is ignored"]
+
+
+def test_what_a_simulation_plays_is_kept_where_there_is_any() -> None:
+    meta = {"name": "p", "annotations": {"sim.joulie.io/cpu-util-pct": "40"}}
+    assert facts(metadata=meta).simulated == SimulatedUse(cpu_util_pct=40.0)
+    assert facts().simulated is None
     assert owned("DaemonSet", "agent").daemon
     assert not owned("Job", "train").daemon
 

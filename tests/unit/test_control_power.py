@@ -1,12 +1,8 @@
 """Which sample a node is judged by, and its recent past."""
 
-import numpy as np
 import pytest
 
-from joulie.domain.control_estimate import requested_power_w
 from joulie.domain.control_power import HISTORY_SAMPLES, PowerHistory, PowerQuality, SourceReadings, choose_power
-from joulie.domain.hardware import BUILTIN_CATALOGUE
-from joulie.domain.hardware.resolve import resolve
 from joulie.domain.units import InvalidQuantityError
 
 NODES = ("a", "b", "c", "d")
@@ -94,41 +90,3 @@ def test_history_is_bounded():
 def test_no_nodes_at_all():
     nothing = choose_power([SourceReadings.of("rapl", (), {})], 0, 0.0, 60.0)
     assert PowerHistory().extended((), nothing).trend_w_per_min(0.0, 1.0).shape == (0,)
-
-
-CPU = resolve(
-    None,
-    {"joulie.io/hw.cpu-model": "AMD-EPYC-9654", "joulie.io/hw.cpu-sockets": "2"},
-    {"cpu": 192.0},
-    BUILTIN_CATALOGUE,
-)
-GPU = resolve(
-    None,
-    {
-        "joulie.io/hw.cpu-model": "AMD-EPYC-9654",
-        "joulie.io/hw.cpu-sockets": "2",
-        "joulie.io/hw.gpu-model": "NVIDIA-H100-NVL",
-        "joulie.io/hw.gpu-count": "4",
-    },
-    {"cpu": 192.0},
-    BUILTIN_CATALOGUE,
-)
-UNKNOWN = resolve(None, {}, {"cpu": 64.0}, BUILTIN_CATALOGUE)
-
-
-def test_an_estimate_grows_with_what_is_requested_and_is_unknown_without_curves():
-    idle, half, full, unknown = requested_power_w(
-        [CPU, CPU, CPU, UNKNOWN], [0.0, 96.0, 500.0, 1.0], np.zeros(4), BUILTIN_CATALOGUE
-    )
-    assert 0.0 < idle < half < full < 720.0
-    assert np.isnan(unknown)
-
-
-def test_gpus_are_estimated_one_by_one_and_caps_limit_them():
-    power_w = requested_power_w(
-        [GPU] * 4, np.zeros(4), [0.0, 1.0, 4.0, 4.0], BUILTIN_CATALOGUE, gpu_cap_percent=[100.0, 100.0, 100.0, 50.0]
-    )
-    one = power_w[1] - power_w[0]
-    assert one > 100.0
-    assert power_w[2] - power_w[0] == pytest.approx(4.0 * one)
-    assert power_w[3] - power_w[0] == pytest.approx(4.0 * (200.0 - 60.0))

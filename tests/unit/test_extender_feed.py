@@ -10,6 +10,7 @@ from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.adapters.kubernetes.api.core import Node, Pod
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware, NodeTwin
 from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.names import CLASSIFIER, MANAGED_BY_LABEL
 from joulie.adapters.kubernetes.pods import pod_facts
 from joulie.adapters.kubernetes.resources import NAMESPACES, NODE_HARDWARES, NODE_TWINS, NODES, WORKLOAD_PROFILES
 from joulie.apps.extender.feed import Feed, keep_hardware, keep_node, keep_twin, load_facts, twin_facts
@@ -206,6 +207,28 @@ def test_profiles_count_by_confidence(tmp_path: Path) -> None:
         await client.apply(WORKLOAD_PROFILES, "train", {"status": hint | {"confidence": 0.5}}, **apply)
         await until(lambda: feed.profile(pod).cpu_sensitivity == "high")
         await client.delete(WORKLOAD_PROFILES, "train", "team")
+        await until(lambda: feed.profile(pod).confidence == 0.0)
+
+    with_feed(tmp_path, body)
+
+
+def test_trap_somebodys_own_profile_outlives_the_classifiers(tmp_path: Path) -> None:
+    """The classifier deletes its own as soon as it sees somebody's: exactly then theirs was once lost."""
+
+    async def body(client: KubeClient, feed: Feed, _fleet: Fleet) -> None:
+        pod = pod_of_train()
+        await client.create(NAMESPACES, {"metadata": {"name": "team"}})
+        automatic = {"name": "job-train", "labels": {MANAGED_BY_LABEL: CLASSIFIER}}
+        for name, metadata, confidence in (("z-own", {"name": "z-own"}, 0.9), ("job-train", automatic, 0.5)):
+            written = profile(confidence)
+            await client.create(WORKLOAD_PROFILES, written | {"metadata": metadata}, namespace="team")
+            status, manager = {"status": written["status"]}, {"field_manager": "o", "subresource": "status"}
+            await client.apply(WORKLOAD_PROFILES, name, status, namespace="team", **manager)
+        await until(lambda: feed.profile(pod).confidence == 0.9)
+        await client.delete(WORKLOAD_PROFILES, "job-train", "team")
+        await until(lambda: next(one for one in feed.states() if one.resource == "workloadprofiles").objects == 1)
+        assert feed.profile(pod).confidence == 0.9
+        await client.delete(WORKLOAD_PROFILES, "z-own", "team")
         await until(lambda: feed.profile(pod).confidence == 0.0)
 
     with_feed(tmp_path, body)

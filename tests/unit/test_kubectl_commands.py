@@ -23,6 +23,9 @@ from joulie.apps.extender.settings import ExtenderSettings
 from joulie.apps.kubectl import main as plugin
 from joulie.apps.kubectl import status
 from joulie.apps.kubectl.status import View, watch_status
+from joulie.domain.hardware import BUILTIN_CATALOGUE
+
+pytestmark = pytest.mark.slow  # whole programs on the fake cluster
 
 CLASSES = {"busy": "performance", "calm": "performance", "frugal": "eco", "leaving": "draining"}
 HEADROOM = {"busy": 20.0, "calm": 90.0, "frugal": 60.0, "leaving": 70.0}
@@ -157,7 +160,7 @@ def on_stage(
                     for name, schedulable_class in CLASSES.items():
                         await stage.add_node(name, schedulable_class, HEADROOM[name])
                     stop = asyncio.Event()
-                    extender = asyncio.create_task(serve(settings, stop))
+                    extender = asyncio.create_task(serve(settings, BUILTIN_CATALOGUE, stop))
                     await _until_ready(stage.extender_url, len(CLASSES))
                     await scenario(stage)
                     stop.set()

@@ -9,7 +9,8 @@ from joulie.adapters.kubernetes.api.core import Node, Pod
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.pods import pod_facts
 from joulie.adapters.kubernetes.quantity import rfc3339
-from joulie.apps.kubectl.overview import COLUMNS, NodeRow, document, node_rows, sorted_rows, summary, summary_lines
+from joulie.apps.kubectl.columns import sorted_rows
+from joulie.apps.kubectl.overview import COLUMNS, NodeRow, document, node_rows, summary, summary_lines
 from joulie.apps.kubectl.table import Cell, Heading, table
 
 NOW_S = 1_750_000_000.0
@@ -117,9 +118,9 @@ def test_twins_are_found_by_the_node_that_they_name() -> None:
 
 def test_what_deserves_attention_comes_first_and_the_unknown_last() -> None:
     rows = rows_of("a", "b", "c", a=80.0, c=5.0)
-    assert [one.name for one in sorted_rows(rows, "headroom")] == ["c", "a", "b"]
-    assert [one.name for one in sorted_rows(rows, "age")] == ["a", "c", "b"]
-    assert [one.name for one in sorted_rows(rows, "name", reverse=True)] == ["c", "b", "a"]
+    assert [one.name for one in sorted_rows(rows, COLUMNS["headroom"])] == ["c", "a", "b"]
+    assert [one.name for one in sorted_rows(rows, COLUMNS["age"])] == ["a", "c", "b"]
+    assert [one.name for one in sorted_rows(rows, COLUMNS["name"], reverse=True)] == ["c", "b", "a"]
 
 
 @pytest.mark.parametrize("column", COLUMNS)
@@ -144,7 +145,7 @@ def test_every_column_sorts_what_is_known_and_what_is_not(column: str) -> None:
     )
     bare = msgspec.structs.replace(node("n0"), status=msgspec.structs.replace(node().status, allocatable={}))
     (empty,) = node_rows([bare], [], [], NOW_S)
-    in_order = sorted_rows([empty, full], column)
+    in_order = sorted_rows([empty, full], COLUMNS[column])
     assert in_order == ([empty, full] if column in {"name", "pods"} else [full, empty])
 
 

@@ -84,7 +84,7 @@ def test_a_drain_says_what_it_waits_for_and_since_when():
 @pytest.mark.parametrize(
     ("labels", "more", "kind", "expected"),
     [
-        (NODE, {"power": 1.0}, "PowerMeasured", ("True", "Fresh", "")),
+        (NODE, {"power": 1.0}, "PowerMeasured", ("True", "Fresh", "by http")),
         (
             NODE,
             {"power": 1.0, "silent": True},

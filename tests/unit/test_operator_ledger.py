@@ -60,6 +60,15 @@ def test_a_profile_changes_the_pods_of_its_workload_only():
     assert not ledger.profile_changed(("ns", Owner("Job", "unknown")), profile)
 
 
+def test_a_profile_weighs_only_with_enough_confidence():
+    ledger = PodLedger(min_confidence=0.7)
+    one = pod(workload_class=WorkloadClass.PERFORMANCE)
+    ledger.pod_changed(key(one), None, one)
+    for confidence, demand in ((0.69, 1), (0.7, 2)):
+        ledger.profile_changed(("ns", OWNER), ProfileFacts(intensity=Intensity.HIGH, confidence=confidence))
+        assert ledger.performance_demand == demand
+
+
 def test_mistakes_are_kept_until_told_and_go_with_their_pod():
     wrong = pod(mistakes=("annotation x: ...",))
     ledger = filled(wrong)

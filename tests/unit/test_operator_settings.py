@@ -37,6 +37,12 @@ def test_the_defaults_are_the_documented_ones():
     assert settings.leader_elect
 
 
+def test_prometheus_is_where_its_operator_puts_it_unless_there_is_none():
+    assert read()[0].prometheus_address == "http://prometheus-operated.monitoring:9090"
+    assert read(PROMETHEUS_ADDRESS="none")[0].prometheus_address == ""
+    assert read(PROMETHEUS_ADDRESS="https://p/prom")[0].prometheus_address == "https://p/prom"
+
+
 def test_caps_in_watts_and_by_model():
     settings, _ = read(
         CPU_WRITE_ABSOLUTE_CAPS="true",
@@ -60,7 +66,7 @@ def test_a_drain_without_a_timeout():
     ("environment", "words"),
     [
         ({"NODE_SELECTOR": "a b"}, "NODE_SELECTOR"),
-        ({"POWER_SOURCES": "agents,kepler"}, "POWER_SOURCES: unknown source 'kepler'; known: agents"),
+        ({"POWER_SOURCES": "agents,scaphandre"}, "POWER_SOURCES: unknown source 'scaphandre'; known: agents"),
         ({"GPU_MODEL_CAPS_JSON": '{"L40S": 300}'}, "GPU_MODEL_CAPS_JSON: L40S: expected"),
         ({"GPU_MODEL_CAPS_JSON": '{"L40S": {"maxCapWatts": "300"}}'}, "L40S.maxCapWatts: a number of watts"),
         ({"GPU_MODEL_CAPS_JSON": '{"L40S": {"maxCapWatts": 300, "minCapWatts": 301}}'}, "is above maxCapWatts"),
@@ -88,6 +94,8 @@ def test_what_cannot_be_is_refused_by_name(environment, words):
         ),
         ({"COOLING_MODEL": "ice"}, "COOLING_MODEL: unknown cooling model 'ice'; allowed: linear"),
         ({"METRICS_ADDR": "8081"}, "not an address"),
+        ({"PROMETHEUS_USERNAME": "joulie"}, "a user name and a password file go together"),
+        ({"PROMETHEUS_CA_FILE": "/no/such/file"}, "/no/such/file"),
     ],
 )
 def test_the_program_does_not_start_with_what_it_does_not_know(environment, words):

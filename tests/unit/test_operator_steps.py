@@ -27,6 +27,7 @@ from joulie.apps.operator.loop import ControlLoop
 from joulie.apps.operator.main import LEASE_NAME, serve
 from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.observe import ClusterView
+from joulie.apps.operator.power.wiring import World
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.hardware import BUILTIN_CATALOGUE
@@ -65,7 +66,7 @@ class Stage:
         """A new term: nothing is remembered."""
         self.metrics = OperatorMetrics()
         self.loop = ControlLoop(
-            self.settings, BUILTIN_CATALOGUE, self.client, self.http, self.view, self.wake, self.metrics,
+            self.settings, BUILTIN_CATALOGUE, World(self.client, self.http), self.view, self.wake, self.metrics,
             policy=make_policy(self.settings.policy_type, self.settings.policy), cooling=linear_cooling_stress,
             may_write=lambda: self.leading, now_s=lambda: self.now_s,
         )  # fmt: skip
@@ -550,7 +551,7 @@ def test_profiles_of_many_nodes_are_counted(tmp_path):
             )
         await stage.caught_up()
         profiles = stage.loop._telemetry._profiles
-        await until(lambda: len(profiles.objects) == 2)
+        await until(lambda: len(profiles.objects) == 3)
         await stage.step()
         counts = {item.metadata.name: item.status.nodes for item in (await stage.client.list(TELEMETRY_PROFILES)).items}
         assert counts == {
@@ -558,8 +559,8 @@ def test_profiles_of_many_nodes_are_counted(tmp_path):
             "some": MatchedNodes(matched=0, applied=0, blocked=0, failed=0),
             "one": None,
         }
-        await until(lambda: all(one.counts is not None for one in profiles.objects.values()))
-        assert await stage.loop._telemetry.publish() == 0
+        await until(lambda: all(one.conditions for one in profiles.objects.values()))
+        assert await stage.loop._telemetry.publish({}) == 0
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
 
@@ -579,7 +580,7 @@ def test_metrics_have_the_documented_names_and_go_with_their_nodes(tmp_path):
         assert value("node_compute_density", node=N2, component="cpu") == 100.0
         steps = {"from_state": "DrainingPerformance", "to_state": "ActiveEco", "result": "applied"}
         assert value("state_transitions_total", node=N2, **steps) == 1.0
-        assert value("power_source_nodes", source="utilization") == 2.0
+        assert value("power_source_nodes", source="requests") == 2.0
         await stage.client.delete(NODES, N2)
         await until(lambda: stage.view.node(N2) is None)
         await stage.step()
@@ -594,7 +595,11 @@ def test_the_program_starts_leads_and_lets_go(tmp_path):
         async with FakeCluster(custom_resource_definitions()) as cluster:
             kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
             settings = OperatorSettings(
-                kubeconfig=kubeconfig, metrics_addr="127.0.0.1:0", namespace="default", agent_pod_selector=""
+                kubeconfig=kubeconfig,
+                metrics_addr="127.0.0.1:0",
+                namespace="default",
+                agent_pod_selector="",
+                prometheus_address="none",
             )
             stop = asyncio.Event()
             async with KubeClient.connect(kubeconfig=kubeconfig) as client, asyncio.timeout(20.0):

@@ -100,6 +100,30 @@ def test_queries_answer_like_prometheus() -> None:
     assert len(zone) == 1
 
 
+def test_the_work_rate_of_a_pod_falls_with_the_cap_of_its_node() -> None:
+    made = world()
+    made.workload.put(RunningPod("team/pod", "cpu-0", 192.0, 0.0, Activity(1.0, cpu_bound=Boundness.COMPUTE)))
+    made.workload.put(RunningPod("team/gpu", "gpu-0", 8.0, 4.0, Activity(0.5, gpu_util=0.5)))
+    made.workload.put(RunningPod("team/lost", "nowhere", 8.0, 0.0, Activity(1.0)))
+    member = RunningPod("team/gang", "gpu-0", 8.0, 0.0, Activity(1.0), gang="g", gang_size=2)
+    made.workload.put(member)
+    made.step(1.0)
+
+    def rates() -> dict[str, float]:
+        series = instant_query(made, "joulie_sim_pod_work_rate", 0.0)["data"]["result"]
+        assert {one["metric"]["namespace"] for one in series} == {"team"}
+        return {one["metric"]["pod"]: float(one["value"][1]) for one in series}
+
+    assert rates() == {"pod": 192.0, "gpu": 2.0, "gang": 0.0}
+    assert made.control("cpu-0", "rapl.set_power_cap_watts", {"capWatts": 200}).result == "applied"
+    for _ in range(60):
+        made.step(1.0)
+    capped = rates()
+    assert capped["pod"] == pytest.approx(192.0 * made.fleet.frequency[0])
+    assert capped["pod"] < 180.0
+    assert capped["gpu"] == 2.0
+
+
 @pytest.mark.parametrize("query", ["", "up", "sum(datacenter_pue)", 'datacenter_pue{zone=~"a"}'])
 def test_other_queries_are_refused_with_words(query: str) -> None:
     with pytest.raises(QueryError):

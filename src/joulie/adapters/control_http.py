@@ -1,8 +1,9 @@
 """Telemetry and control of a node by HTTP: the simulator's interface, or a management controller's gateway.
 
 GET telemetry answers ``{"packagePowerWatts": W}`` or ``{"cpu": {"packagePowerWatts": W}}``, and may add
-``{"gpu": {"powerWattsTotal": W}}``. POST control takes ``{node, action, ts}`` with one of capWatts, throttlePct and
-capWattsPerGpu, and answers ``{result, message, state}``. `{node}` in an endpoint stands for the node's name.
+``{"gpu": {"powerWattsTotal": W}}`` and ``{"ambientTemperatureCelsius": C}``. POST control takes ``{node, action, ts}``
+with one of capWatts, throttlePct and capWattsPerGpu, and answers ``{result, message, state}``. `{node}` in an endpoint
+stands for the node's name.
 """
 
 from __future__ import annotations
@@ -53,10 +54,12 @@ class HostTelemetry:
     Attributes:
         package_power_w: of all CPU packages together.
         gpu_power_w: of all GPUs together.
+        ambient_c: temperature of the air around it, degrees Celsius.
     """
 
     package_power_w: float | None
     gpu_power_w: float | None
+    ambient_c: float | None = None
 
 
 @dataclass(frozen=True)
@@ -76,10 +79,13 @@ class _Gpu(msgspec.Struct, rename={"power_w": "powerWattsTotal"}):
     power_w: _Power | None = None
 
 
-class _Telemetry(msgspec.Struct, rename={"package_power_w": "packagePowerWatts"}):
+class _Telemetry(
+    msgspec.Struct, rename={"package_power_w": "packagePowerWatts", "ambient_c": "ambientTemperatureCelsius"}
+):
     package_power_w: _Power | None = None
     cpu: _Cpu | None = None
     gpu: _Gpu | None = None
+    ambient_c: float | None = None
 
 
 class _AllTelemetry(msgspec.Struct):
@@ -174,7 +180,7 @@ def _host_telemetry(answer: _Telemetry) -> HostTelemetry:
     package_power_w = answer.package_power_w
     if package_power_w is None and answer.cpu is not None:
         package_power_w = answer.cpu.package_power_w
-    return HostTelemetry(package_power_w, answer.gpu.power_w if answer.gpu else None)
+    return HostTelemetry(package_power_w, answer.gpu.power_w if answer.gpu else None, answer.ambient_c)
 
 
 def _url(purpose: str, endpoint: str | None, node: str) -> str:

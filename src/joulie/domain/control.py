@@ -139,14 +139,24 @@ class Facility:
     Attributes:
         ambient_k: temperature of the air, K.
         zone_ambient_k: by cooling zone, K, which goes before it.
+        node_ambient_k: by node, K, which goes before both.
         rack_power_w: measured power by rack, W, which goes before the sum over nodes.
+        it_power_w: of all IT, W.
+        cooling_power_w: of cooling, W.
         pue: measured PUE.
+        it_ramp_w_per_min: change of the power of IT, W/min.
+        rack_ramp_w_per_min: change of the measured power by rack, W/min.
     """
 
     ambient_k: float | None = None
     zone_ambient_k: Mapping[str, float] = field(default_factory=dict)
+    node_ambient_k: Mapping[str, float] = field(default_factory=dict)
     rack_power_w: Mapping[str, float] = field(default_factory=dict)
+    it_power_w: float | None = None
+    cooling_power_w: float | None = None
     pue: float | None = None
+    it_ramp_w_per_min: float | None = None
+    rack_ramp_w_per_min: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -379,7 +389,7 @@ def _twins(
     index: dict[str | None, int] = {rack: position for position, rack in enumerate(racks)}
     rack = np.array([index.get(node.rack, -1) for node in controlled], dtype=np.int64)
     zones = [node.zone for node in controlled]
-    ambient_k = _ambient_k(zones, snapshot.facility)
+    ambient_k = _ambient_k(controlled, snapshot.facility)
     readings = FleetReadings(
         cpu_tdp_w=limits[:, 0],
         gpu_tdp_w=limits[:, 1],
@@ -404,11 +414,14 @@ def _twins(
     return twin_fleet(readings, cooling=cooling, facility_pue=snapshot.facility.pue)
 
 
-def _ambient_k(zones: Sequence[str | None], facility: Facility) -> FloatArray:
-    """Air temperature of each node, K: its zone's, else the building's, else NaN."""
+def _ambient_k(nodes: Sequence[ControlledNode], facility: Facility) -> FloatArray:
+    """Air temperature of each node, K: its own, else its zone's, else the building's, else NaN."""
     everywhere_k = np.nan if facility.ambient_k is None else facility.ambient_k
-    by_zone_k = facility.zone_ambient_k
-    return np.array([by_zone_k.get(zone or "", everywhere_k) for zone in zones], dtype=np.float64)
+    by_zone_k = [facility.zone_ambient_k.get(node.zone or "", everywhere_k) for node in nodes]
+    by_node_k = facility.node_ambient_k
+    return np.array(
+        [by_node_k.get(node.name, zone_k) for node, zone_k in zip(nodes, by_zone_k, strict=True)], dtype=np.float64
+    )
 
 
 def _transitions(nodes: Sequence[NodeDecision], snapshot: Snapshot, memory: Memory) -> list[Transition]:

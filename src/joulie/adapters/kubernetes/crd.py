@@ -11,7 +11,9 @@ import inspect
 import re
 import sys
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -128,14 +130,20 @@ CUSTOM_KINDS = (
         resources.WORKLOAD_PROFILES,
         "wp",
         (
-            Column("Kind", "string", ".spec.workloadRef.kind"),
-            Column("Workload", "string", ".spec.workloadRef.name"),
             Column("Class", "string", ".status.criticality.class"),
             Column("CPU", "string", ".status.cpu.intensity"),
             Column("GPU", "string", ".status.gpu.intensity"),
+            Column("CPU-Cap", "string", ".status.cpu.capSensitivity"),
+            Column("GPU-Cap", "string", ".status.gpu.capSensitivity"),
             Column("Movable", "boolean", ".status.migratability.reschedulable"),
             Column("Confidence", "number", ".status.confidence"),
+            Column("Kind", "string", ".spec.workloadRef.kind", 1),
+            Column("Workload", "string", ".spec.workloadRef.name", 1),
+            Column("CPU-Util", "number", ".status.cpu.avgUtilizationPct", 1),
+            Column("GPU-Util", "number", ".status.gpu.avgUtilizationPct", 1),
+            Column("Bound", "string", ".status.cpu.bound", 1),
             Column("Node", "string", ".spec.nodeName", 1),
+            Column("Updated", "date", ".status.lastUpdated", 1),
             _AGE,
         ),
     ),
@@ -170,7 +178,7 @@ def custom_resource_definition(kind: CustomKind) -> dict[str, Any]:
                     "name": resource.version,
                     "served": True,
                     "storage": True,
-                    "schema": {"openAPIV3Schema": _root(resource.type)},
+                    "schema": {"openAPIV3Schema": deepcopy(_root(resource.type))},  # type: ignore[arg-type]
                     "subresources": {"status": {}},
                     "additionalPrinterColumns": [column.definition() for column in kind.columns],
                 }
@@ -179,6 +187,7 @@ def custom_resource_definition(kind: CustomKind) -> dict[str, Any]:
     }
 
 
+@cache
 def _root(type_: type[KubernetesObject]) -> dict[str, Any]:
     """Schema of a whole object; what is common to all kinds is the API server's business."""
     schema = _struct(type_)

@@ -23,7 +23,11 @@ HW_GPU_COUNT_LABEL = "joulie.io/hw.gpu-count"
 OVERRIDE_LABEL = "joulie.io/override"
 """Label of a NodePowerProfile: it counts only where this is "true"."""
 
-# Annotations of pods.
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+CLASSIFIER = "joulie-classifier"
+"""Value of `MANAGED_BY_LABEL` on WorkloadProfiles that the classifier keeps; all others are people's own."""
+
+# Annotations of pods, the first four of workloads too.
 WORKLOAD_CLASS_ANNOTATION = "joulie.io/workload-class"
 RESCHEDULABLE_ANNOTATION = "joulie.io/reschedulable"
 CPU_SENSITIVITY_ANNOTATION = "joulie.io/cpu-sensitivity"
@@ -36,10 +40,16 @@ SIM_MEMORY_PRESSURE_PCT_ANNOTATION = "sim.joulie.io/memory-pressure-pct"
 OPERATOR_FIELD_MANAGER = "joulie-operator"
 AGENT_FIELD_MANAGER = "joulie-agent"
 CLEANUP_FIELD_MANAGER = "joulie-cleanup"
+CLASSIFIER_FIELD_MANAGER = CLASSIFIER
 
 _MAX_NAME = 253
 _HASH_CHARS = 8
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+def profile_name(kind: str, name: str) -> str:
+    """Name of the WorkloadProfile of a workload: kind and name, ``deployment-web``, made valid where they are not."""
+    return object_name(f"{kind.lower()}-{name}")
 
 
 def object_name(node_name: str) -> str:

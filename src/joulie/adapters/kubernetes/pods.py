@@ -6,29 +6,44 @@ pod. This module needs numpy, through the domain's policy; the agent, which read
 
 from __future__ import annotations
 
+import re
 import sys
 from enum import StrEnum
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
 
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.core import Pod
-from joulie.adapters.kubernetes.api.meta import ObjectMeta
+from joulie.adapters.kubernetes.api.meta import ObjectMeta, OwnerReference
 from joulie.adapters.kubernetes.api.v1alpha1 import CpuUse, Criticality, GpuUse, Level, Migratability, WorkloadProfile
 from joulie.adapters.kubernetes.constraints import power_constraint
-from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity
-from joulie.adapters.kubernetes.requests import Requests, pod_requests
+from joulie.adapters.kubernetes.placement import ANYWHERE, Placement, placement
+from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity, parse_rfc3339
+from joulie.adapters.kubernetes.requests import Requests, memory_limit_gib, pod_requests
 from joulie.domain.drain import GuardedPod
-from joulie.domain.policy import Intensity, PodDemand, PodPhase, PowerConstraint, WorkloadClass
+from joulie.domain.policy import MIN_CONFIDENCE, Intensity, PodDemand, PodPhase, PowerConstraint, WorkloadClass
+from joulie.domain.profiles.profile import Hints
 from joulie.domain.scoring.extender import PodView, Sensitivity
 
 _POD_TEMPLATE_HASH = "pod-template-hash"
+_CRON_RUN = re.compile(r"(.+)-(\d{8})", re.ASCII)
+"""Name of a CronJob's Job: its own name and the minute it was due, counted since the epoch."""
+_CRON_DELAY_S = 7 * 86400.0
+"""How long after that minute pods of the Job may still be created."""
 _SHOWN_CHARS = 64
 """How much of a user's text goes into a message."""
 _PHASES = {"Pending": PodPhase.PENDING, "Succeeded": PodPhase.FINISHED, "Failed": PodPhase.FINISHED}
 _SENSITIVITIES = {Level.HIGH: Sensitivity.HIGH, Level.MEDIUM: Sensitivity.MEDIUM, Level.LOW: Sensitivity.LOW}
 _BOOLEANS = {"true": True, "false": False}
+_SIMULATED = frozenset(
+    {
+        names.SIM_CPU_UTIL_PCT_ANNOTATION,
+        names.SIM_GPU_UTIL_PCT_ANNOTATION,
+        names.SIM_MEMORY_PRESSURE_PCT_ANNOTATION,
+    }
+)
 
 _EnumT = TypeVar("_EnumT", bound=StrEnum)
 
@@ -37,7 +52,8 @@ class Owner(msgspec.Struct, frozen=True, gc=False):
     """The workload that a pod belongs to, in the pod's namespace: the key of its WorkloadProfile.
 
     Attributes:
-        kind: of its controller (Deployment where that is a ReplicaSet of one), or Pod without one.
+        kind: of its controller (Deployment where that is a ReplicaSet of one, CronJob where it is a Job of one), or Pod
+            without one.
         name: its name.
     """
 
@@ -68,6 +84,20 @@ class ProfileFacts(msgspec.Struct, frozen=True, gc=False):
 _NO_PROFILE = ProfileFacts()
 
 
+class SimulatedUse(msgspec.Struct, frozen=True, gc=False):
+    """Utilisation that a pod's annotations ask the simulator to play; None where they do not say, or not validly.
+
+    Attributes:
+        cpu_util_pct: of the requested cores, 0..100.
+        gpu_util_pct: of the requested GPUs, 0..100.
+        memory_pressure_pct: 0..100.
+    """
+
+    cpu_util_pct: float | None = None
+    gpu_util_pct: float | None = None
+    memory_pressure_pct: float | None = None
+
+
 class PodFacts(msgspec.Struct, frozen=True, gc=False):
     """A pod, reduced to what decisions need.
 
@@ -87,6 +117,11 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
         gated: whether a scheduling gate holds it.
         terminating: whether it is being deleted.
         owner: the workload that it belongs to.
+        controller: the object that manages it, which may stand between it and its workload; None without one.
+        running_since_s: since when it runs, s since the epoch; None while it does not.
+        memory_limit_gib: what it may use of memory, GiB; None without a limit.
+        placement: what it says of its nodes.
+        simulated: what a simulation plays; nothing else reads it.
         mistakes: what of it could not be read, a sentence each.
     """
 
@@ -105,7 +140,17 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     daemon: bool = False
     gated: bool = False
     terminating: bool = False
+    controller: OwnerReference | None = None
+    running_since_s: float | None = None
+    memory_limit_gib: float | None = None
+    placement: Placement = ANYWHERE
+    simulated: SimulatedUse | None = None
     mistakes: tuple[str, ...] = ()
+
+    @property
+    def hints(self) -> Hints:
+        """What its annotations say of its workload."""
+        return Hints(self.workload_class, self.reschedulable, self.cpu_sensitivity, self.gpu_sensitivity)
 
     def effective_class(self, profile: ProfileFacts = _NO_PROFILE) -> WorkloadClass | None:
         """The annotation's class, else performance where the profile says so.
@@ -120,10 +165,15 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
         """What the annotation says of being moved, else what the profile says."""
         return profile.reschedulable if self.reschedulable is None else self.reschedulable
 
-    def demand(self, profile: ProfileFacts = _NO_PROFILE) -> PodDemand:
-        """The pod as the policy's demand sees it."""
+    def demand(self, profile: ProfileFacts = _NO_PROFILE, min_confidence: float = MIN_CONFIDENCE) -> PodDemand:
+        """The pod as the policy's demand sees it; a profile below `min_confidence` counts as a hint only."""
         return PodDemand(
-            self.phase, self.effective_class(profile), self.constraint, profile.intensity, profile.confidence
+            self.phase,
+            self.effective_class(profile),
+            self.constraint,
+            profile.intensity,
+            profile.confidence,
+            min_confidence,
         )
 
     def guarded(self, profile: ProfileFacts = _NO_PROFILE) -> GuardedPod:
@@ -141,44 +191,54 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-class SimulatedUse(msgspec.Struct, frozen=True, gc=False):
-    """Utilisation that a pod's annotations ask the simulator to play; None where they do not say, or not validly.
-
-    Attributes:
-        cpu_util_pct: of the requested cores, 0..100.
-        gpu_util_pct: of the requested GPUs, 0..100.
-        memory_pressure_pct: 0..100.
-    """
-
-    cpu_util_pct: float | None = None
-    gpu_util_pct: float | None = None
-    memory_pressure_pct: float | None = None
-
-
 def pod_facts(pod: Pod) -> PodFacts:
     """What Joulie keeps of a pod."""
     meta = pod.metadata
     requests, unread = pod_requests(pod)
     mistakes = list(unread)
     controller = meta.controller
-    reader = _AnnotationReader(meta.annotations, mistakes)
+    workload_class, reschedulable, cpu_sensitivity, gpu_sensitivity = _said(meta.annotations, mistakes)
+    phase = _PHASES.get(pod.status.phase or "Pending", PodPhase.RUNNING)
     return PodFacts(
         namespace=sys.intern(meta.namespace),
         name=meta.name,
         uid=meta.uid,
-        phase=_PHASES.get(pod.status.phase or "Pending", PodPhase.RUNNING),
+        phase=phase,
         node_name=sys.intern(pod.spec.node_name),
         requests=requests,
-        owner=_owner(meta),
-        workload_class=reader.workload_class(),
+        owner=_owner(meta, controller),
+        workload_class=workload_class,
         constraint=power_constraint(pod.spec),
-        reschedulable=reader.boolean(names.RESCHEDULABLE_ANNOTATION),
-        cpu_sensitivity=reader.one_of(Level, names.CPU_SENSITIVITY_ANNOTATION),
-        gpu_sensitivity=reader.one_of(Level, names.GPU_SENSITIVITY_ANNOTATION),
+        reschedulable=reschedulable,
+        cpu_sensitivity=cpu_sensitivity,
+        gpu_sensitivity=gpu_sensitivity,
         daemon=controller is not None and controller.kind == "DaemonSet",
         gated=bool(pod.spec.scheduling_gates),
         terminating=meta.deletion_timestamp is not None,
+        controller=None if controller is None else _reference(controller),
+        running_since_s=_running_since_s(pod) if phase is PodPhase.RUNNING else None,
+        memory_limit_gib=memory_limit_gib(pod),
+        placement=placement(pod.spec),
+        simulated=None if _SIMULATED.isdisjoint(meta.annotations) else simulated_use(pod),
         mistakes=tuple(mistakes),
+    )
+
+
+def read_hints(annotations: dict[str, str], mistakes: list[str]) -> Hints:
+    """What annotations of a pod or of its workload say; each that cannot be read adds a sentence to `mistakes`."""
+    return Hints(*_said(annotations, mistakes))
+
+
+def _said(
+    annotations: dict[str, str], mistakes: list[str]
+) -> tuple[WorkloadClass | None, bool | None, Level | None, Level | None]:
+    """Class, reschedulable, CPU and GPU sensitivity: as a tuple, since schedulers wait for each pod's."""
+    reader = _AnnotationReader(annotations, mistakes)
+    return (
+        reader.workload_class(),
+        reader.boolean(names.RESCHEDULABLE_ANNOTATION),
+        reader.one_of(Level, names.CPU_SENSITIVITY_ANNOTATION),
+        reader.one_of(Level, names.GPU_SENSITIVITY_ANNOTATION),
     )
 
 
@@ -254,15 +314,44 @@ def _known(values: type[_EnumT], text: str | None) -> _EnumT | None:
     return next((value for value in values if value == text), None) if text else None
 
 
-def _owner(meta: ObjectMeta) -> Owner:
-    """The pod's workload. A ReplicaSet's Deployment is known by the hash that both names carry."""
-    controller = meta.controller
+def _owner(meta: ObjectMeta, controller: OwnerReference | None) -> Owner:
+    """The pod's workload, from the pod alone: whoever places pods asks nobody else.
+
+    A ReplicaSet's Deployment is known by the hash that both names carry, a Job's CronJob by the minute in the name.
+    """
     if controller is None:
         return Owner("Pod", meta.name)
     suffix = "-" + meta.labels.get(_POD_TEMPLATE_HASH, "")
     if controller.kind == "ReplicaSet" and len(suffix) > 1 and controller.name.endswith(suffix):
         return Owner("Deployment", sys.intern(controller.name.removesuffix(suffix)))
+    run = _CRON_RUN.fullmatch(controller.name) if controller.kind == "Job" else None
+    if run is not None and controller.api_version.startswith("batch/") and _ran_at(int(run[2]), meta):
+        return Owner("CronJob", sys.intern(run[1]))
     return Owner(sys.intern(controller.kind), sys.intern(controller.name))
+
+
+def _ran_at(minute: int, meta: ObjectMeta) -> bool:
+    """Whether a pod was created soon after a minute, counted since the epoch: a date in a name is far from it."""
+    created_s = _time_s(meta.creation_timestamp)
+    return created_s is not None and 0.0 <= created_s - minute * 60.0 <= _CRON_DELAY_S
+
+
+def _running_since_s(pod: Pod) -> float | None:
+    started_s = _time_s(pod.status.start_time)
+    return _time_s(pod.metadata.creation_timestamp) if started_s is None else started_s
+
+
+def _time_s(text: str | None) -> float | None:
+    try:
+        return parse_rfc3339(text or "")
+    except QuantityError:
+        return None
+
+
+@lru_cache(maxsize=65536)
+def _reference(controller: OwnerReference) -> OwnerReference:
+    """One value for all pods of a controller."""
+    return controller
 
 
 def _percent(pod: Pod, key: str) -> float | None:

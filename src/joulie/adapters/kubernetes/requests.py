@@ -63,6 +63,22 @@ def pod_requests(pod: Pod) -> tuple[Requests, tuple[str, ...]]:
     return _shared(cores, memory_bytes / _BYTES_PER_GIB, gpus, vendor if gpus > 0.0 else None), tuple(mistakes)
 
 
+def memory_limit_gib(pod: Pod) -> float | None:
+    """What the pod's containers may use of memory, GiB; None where one of them has no limit that can be read.
+
+    The limit of the pod as a whole comes first. Init containers that end have no part in a running pod.
+    """
+    if pod.spec.resources is not None and "memory" in pod.spec.resources.limits:
+        limits = [pod.spec.resources.limits]
+    else:
+        sidecars = [one for one in pod.spec.init_containers if one.restart_policy == "Always"]
+        limits = [one.resources.limits for one in (*pod.spec.containers, *sidecars)]
+    try:
+        return sum(parse_quantity(limit["memory"]) for limit in limits) / _BYTES_PER_GIB or None
+    except (KeyError, QuantityError):
+        return None
+
+
 def _together(pod: Pod, mistakes: list[str]) -> _Amounts:
     """The most that containers and init containers use at one time."""
     running: _Amounts = {}

@@ -68,8 +68,12 @@ CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", True, core.ConfigMap
 SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", True, core.ServiceAccount)
 EVENTS = Resource("", "v1", "events", "Event", True, core.Event)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", True, core.Lease)
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True, core.Deployment)
 REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet", True, core.ReplicaSet)
+STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet", True, core.StatefulSet)
+DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True, core.DaemonSet)
 JOBS = Resource("batch", "v1", "jobs", "Job", True, core.Job)
+CRON_JOBS = Resource("batch", "v1", "cronjobs", "CronJob", True, core.CronJob)
 CUSTOM_RESOURCE_DEFINITIONS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False,
     core.CustomResourceDefinition,

@@ -227,6 +227,7 @@ class NodeAgent:
 
 
 def _measured(source: Route) -> bool:
+    # What this agent does not read of Prometheus, the operator does.
     return source.via in {Via.HTTP, Via.PROMETHEUS}
 
 

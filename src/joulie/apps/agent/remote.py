@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from joulie.adapters.control_http import ControlAction, ControlResult, HttpControl, HttpControlError
@@ -25,6 +25,8 @@ REFRESH_S = 300.0
 
 Clients = Callable[[str | None, str | None], HttpControl]
 """The client of a telemetry and a control endpoint."""
+Queries = Callable[[str, Route], Awaitable[float | None]]
+"""Asks Prometheus for the power of a node, W; None where it was not told."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,12 @@ class RemoteNode:
         power_w: power of the CPUs as last read, W; None if it was not.
     """
 
-    def __init__(self, name: str, clients: Clients, dvfs: DvfsSettings, *, simulate_only: bool = False) -> None:
+    def __init__(
+        self, name: str, clients: Clients, queries: Queries, dvfs: DvfsSettings, *, simulate_only: bool = False
+    ) -> None:
         self._name = name
         self._clients = clients
+        self._queries = queries
         self._simulate_only = simulate_only
         # Spread by name, so that the nodes of a pool do not all refresh in one cycle.
         self._refresh_s = REFRESH_S * (0.75 + shard_of(name, 1000) / 2000)
@@ -114,8 +119,8 @@ class RemoteNode:
             self.throttle.release()
             problem = await self._tell(ControlAction.THROTTLE, 0.0, routing.cpu_control, now_s)
             return problem or restored(BACKEND, "no cap is asked for, the throttle is 0 %")
-        measured = routing.cpu_source.via is Via.HTTP
-        self.power_w = await self._read_power(routing) if measured else None
+        measured = routing.cpu_source.tells_power
+        self.power_w = await self._read_power(routing.cpu_source) if measured else None
         throttle_pct = self.throttle.wanted_pct(cap, limits, packages, self.power_w, now_s, measured=measured)
         if throttle_pct is None:
             return blocked(BACKEND, "a cap in watts needs measured power or the CPU's maximum to be held by frequency")
@@ -133,10 +138,12 @@ class RemoteNode:
         if problem is not None and problem.result is ControlOutcome.BLOCKED:
             self._told[ControlAction.THROTTLE] = _Told(routing.cpu_control.endpoint, 0.0, now_s)
 
-    async def _read_power(self, routing: Routing) -> float | None:
-        client = self._clients(routing.cpu_source.endpoint, None)
+    async def _read_power(self, source: Route) -> float | None:
+        if source.via is Via.PROMETHEUS:
+            return await self._queries(self._name, source)
+        client = self._clients(source.endpoint, None)
         try:
-            async with asyncio.timeout(routing.cpu_source.timeout_s):
+            async with asyncio.timeout(source.timeout_s):
                 return (await client.telemetry(self._name)).package_power_w
         except (HttpControlError, TimeoutError) as error:
             _log.warning("telemetry failed", extra={"node": self._name, "error": str(error) or "timed out"})

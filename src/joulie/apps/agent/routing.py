@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from joulie.adapters.kubernetes.api import v1alpha1
+from joulie.adapters.kubernetes.targets import specificity
 from joulie.apps.agent.settings import AgentSettings
+
+NODE = "{node}"
+"""Stands for the node's name in endpoints and queries."""
 
 
 class Via(StrEnum):
@@ -16,7 +20,6 @@ class Via(StrEnum):
     HOST = "host"
     HTTP = "http"
     PROMETHEUS = "prometheus"
-    """Read by the operator; the agent itself measures nothing then."""
     NONE = "none"
 
 
@@ -34,13 +37,20 @@ class Route:
 
     Attributes:
         via: how it is reached.
-        endpoint: URL with ``{node}``, for HTTP.
+        endpoint: URL with ``{node}``, for HTTP; address of the server, for Prometheus.
         timeout_s: how long an answer may take, s.
+        query: PromQL with ``{node}`` or without, for Prometheus.
     """
 
     via: Via
     endpoint: str = ""
     timeout_s: float = 3.0
+    query: str = ""
+
+    @property
+    def tells_power(self) -> bool:
+        """Whether an agent without devices of its own can read power here."""
+        return self.via is Via.HTTP or (self.via is Via.PROMETHEUS and bool(self.endpoint and self.query))
 
 
 @dataclass(frozen=True)
@@ -70,8 +80,11 @@ def from_settings(settings: AgentSettings) -> Routing:
     def route(kind: str, endpoint: str) -> Route:
         return Route(Via(kind), endpoint, settings.http_timeout_s)
 
+    cpu_source = route(settings.cpu_source, settings.cpu_source_endpoint)
+    if cpu_source.via is Via.PROMETHEUS:
+        cpu_source = replace(cpu_source, endpoint=settings.prometheus_address, query=settings.cpu_prometheus_query)
     return Routing(
-        cpu_source=route(settings.cpu_source, settings.cpu_source_endpoint),
+        cpu_source=cpu_source,
         gpu_source=route(settings.gpu_source, settings.gpu_source_endpoint),
         cpu_control=route(settings.cpu_control, settings.cpu_control_endpoint),
         gpu_control=route(settings.gpu_control, settings.gpu_control_endpoint),
@@ -98,25 +111,13 @@ def choose(
     """
     ranked = []
     for profile in profiles:
-        rank = _rank(profile.spec.target, node_name, labels)
+        rank = specificity(profile.spec.target, node_name, labels)
         if rank is not None:
             ranked.append((-rank, profile.metadata.name, profile))
     if not ranked:
         return fallback
     profile = min(ranked, key=lambda entry: entry[:2])[2]
     return _routing(profile, fallback)
-
-
-_NAMED = 1000
-
-
-def _rank(target: v1alpha1.Target, node_name: str, labels: Mapping[str, str]) -> int | None:
-    """How specifically a target means a node; None where it does not."""
-    if target.node_name is not None:
-        return _NAMED if target.node_name == node_name else None
-    if target.node_selector is not None:
-        return len(target.node_selector) if target.node_selector.items() <= labels.items() else None
-    return 0 if target.scope == v1alpha1.TargetScope.CLUSTER else None
 
 
 def _routing(profile: v1alpha1.TelemetryProfile, fallback: Routing) -> Routing:
@@ -136,6 +137,9 @@ def _routing(profile: v1alpha1.TelemetryProfile, fallback: Routing) -> Routing:
 def _route(stated: v1alpha1.Source | v1alpha1.Control | None, fallback: Route) -> Route:
     if stated is None:
         return fallback
+    if isinstance(stated, v1alpha1.Source) and stated.prometheus is not None:
+        server = stated.prometheus
+        return Route(Via(stated.type), server.address, fallback.timeout_s, server.query)
     if stated.http is None:
         return Route(Via(stated.type))
     return Route(Via(stated.type), stated.http.endpoint, float(stated.http.timeout_seconds or fallback.timeout_s))

@@ -112,6 +112,19 @@ class AgentSettings(ProgramSettings):
     cpu_source_endpoint: str = setting(
         "TELEMETRY_CPU_HTTP_ENDPOINT", "", kind=Kind.TEXT, help="URL of CPU telemetry; {node} is the node's name."
     )
+    prometheus_address: str = setting(
+        "TELEMETRY_PROMETHEUS_ADDRESS",
+        "",
+        kind=Kind.TEXT,
+        help="Prometheus to ask with TELEMETRY_CPU_SOURCE=prometheus.",
+    )
+    cpu_prometheus_query: str = setting(
+        "TELEMETRY_CPU_PROMETHEUS_QUERY",
+        "",
+        kind=Kind.TEXT,
+        help="PromQL of the power (W) of all CPU packages of a node; {node} is the node's name. Without it, one query "
+        "serves all nodes, and its series say in a label which node they are about. Only frequency control needs it.",
+    )
     cpu_control: str = setting(
         "TELEMETRY_CPU_CONTROL",
         "host",
@@ -189,6 +202,8 @@ class AgentSettings(ProgramSettings):
                 raise ValueError(f"{variable}=http needs a URL in {endpoint_variable}, got {endpoint!r}")
             if kind == "http" and self.mode == "pool" and "{node}" not in endpoint:
                 raise ValueError(f"{endpoint_variable}={endpoint!r} is one address for all nodes: put {{node}} into it")
+        if bool(self.prometheus_address) != bool(self.cpu_prometheus_query):
+            raise ValueError("TELEMETRY_PROMETHEUS_ADDRESS and TELEMETRY_CPU_PROMETHEUS_QUERY go together")
         if self.mode == "pool":
             _ = self.shard
         _ = self.dvfs

@@ -91,6 +91,7 @@ def environments(
             "POWER_TREND_WINDOW": "30s",
             "TELEMETRY_HTTP_ENDPOINT": simulator + "/telemetry",
             "AGENT_POD_SELECTOR": "",
+            "PROMETHEUS_ADDRESS": "none",
             "LEADER_ELECT": "false",
         },
         "extender": {

@@ -29,6 +29,8 @@ from joulie.domain.scoring.extender import NodeClass
 _CLASSES = {"performance": NodeClass.PERFORMANCE, "eco": NodeClass.ECO, "draining": NodeClass.DRAINING}
 _COUNTED_LABELS = ("joulie.io/", "nvidia.com/", "amd.com/")
 _NO_PROFILE = ProfileFacts()
+WorkloadKey = tuple[str, Owner]
+"""Namespace and workload."""
 _V = TypeVar("_V")
 
 
@@ -51,6 +53,21 @@ class NodeFacts:
 
     labels: dict[str, str]
     offered: dict[str, float]
+
+
+@dataclass(frozen=True)
+class ProfileEntry:
+    """What is kept of a WorkloadProfile.
+
+    Attributes:
+        owner: namespace and workload that it is about.
+        facts: what counts of it.
+        automatic: whether the classifier keeps it.
+    """
+
+    owner: WorkloadKey
+    facts: ProfileFacts
+    automatic: bool
 
 
 @dataclass(frozen=True)
@@ -92,16 +109,14 @@ class Feed:
         self._min_confidence = min_confidence
         self._reported: dict[str, ReportedHardware] = {}
         self._nodes: dict[str, NodeFacts] = {}
-        self._profiles: dict[tuple[str, Owner], ProfileFacts] = {}
+        self._profiles: dict[WorkloadKey, dict[Key, ProfileEntry]] = {}
         self.changes = 0
         """Changes so far: a view made at another count is out of date."""
         watch = partial(Cache, client, idle_s=silence_s)
         self._twins: Cache[NodeTwin, OfNode[TwinFacts]] = watch(NODE_TWINS, keep_twin)
         self._hardware: Cache[NodeHardware, OfNode[ReportedHardware]] = watch(NODE_HARDWARES, keep_hardware)
         self._node_cache: Cache[Node, NodeFacts] = watch(NODES, keep_node)
-        self._profile_cache: Cache[WorkloadProfile, tuple[str, Owner, ProfileFacts]] = watch(
-            WORKLOAD_PROFILES, keep_profile
-        )
+        self._profile_cache: Cache[WorkloadProfile, ProfileEntry] = watch(WORKLOAD_PROFILES, keep_profile)
         self._twins.add_listener(self._twin_changed)
         self._hardware.add_listener(self._hardware_changed)
         self._node_cache.add_listener(self._node_changed)
@@ -138,12 +153,15 @@ class Feed:
         return f"not listed yet: {', '.join(waiting)}" if waiting else None
 
     def profile(self, pod: PodFacts) -> ProfileFacts:
-        """What the pod's WorkloadProfile says, as far as it counts.
+        """What the pod's WorkloadProfile says, as far as it counts; of several, somebody's own before the classifier's.
 
         Criticality and migratability go back to somebody's annotation; sensitivities are measured and count only with
         enough confidence.
         """
-        found = self._profiles.get((pod.namespace, pod.owner), _NO_PROFILE)
+        several = self._profiles.get((pod.namespace, pod.owner))
+        if several is None:
+            return _NO_PROFILE
+        found = several[min(several, key=lambda key: (several[key].automatic, key))].facts
         if found.confidence >= self._min_confidence:
             return found
         return msgspec.structs.replace(found, cpu_sensitivity=None, gpu_sensitivity=None)
@@ -181,16 +199,14 @@ class Feed:
         else:
             self._fleet.set_load(node, load_facts(facts or NodeFacts({}, {}), reported, self._catalogue))
 
-    def _profile_changed(
-        self,
-        _key: Key,
-        old: tuple[str, Owner, ProfileFacts] | None,
-        new: tuple[str, Owner, ProfileFacts] | None,
-    ) -> None:
+    def _profile_changed(self, key: Key, old: ProfileEntry | None, new: ProfileEntry | None) -> None:
         if old is not None:
-            self._profiles.pop(old[:2], None)
+            siblings = self._profiles[old.owner]
+            del siblings[key]
+            if not siblings:
+                del self._profiles[old.owner]
         if new is not None:
-            self._profiles[new[:2]] = new[2]
+            self._profiles.setdefault(new.owner, {})[key] = new
 
 
 def keep_twin(twin: NodeTwin) -> OfNode[TwinFacts] | None:
@@ -255,10 +271,10 @@ def keep_node(node: Node) -> NodeFacts:
     return NodeFacts(labels, offered_devices(node))
 
 
-def keep_profile(profile: WorkloadProfile) -> tuple[str, Owner, ProfileFacts]:
-    """Namespace, workload and content of a WorkloadProfile."""
-    namespace, owner = profile_owner(profile)
-    return namespace, owner, profile_facts(profile)
+def keep_profile(profile: WorkloadProfile) -> ProfileEntry:
+    """What placement needs of a WorkloadProfile."""
+    automatic = profile.metadata.labels.get(names.MANAGED_BY_LABEL) == names.CLASSIFIER
+    return ProfileEntry(profile_owner(profile), profile_facts(profile), automatic)
 
 
 def label_class(labels: dict[str, str]) -> NodeClass:

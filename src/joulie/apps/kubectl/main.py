@@ -13,10 +13,14 @@ import click
 from joulie import __version__
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError
+from joulie.apps.kubectl import profiles as profiles_table
+from joulie.apps.kubectl import top as top_table
+from joulie.apps.kubectl.documents import FORMS
+from joulie.apps.kubectl.leader import Whereabouts
 from joulie.apps.kubectl.overview import COLUMNS
 
 P = ParamSpec("P")
-_FORMS = ("table", "wide", "json", "yaml")
+_OUTPUT_HELP = "Form of the output."
 _NO_FILES = ":4"
 """To kubectl's completion: offer no file names beside these."""
 _INTERRUPTED = 130
@@ -54,9 +58,7 @@ def kubectl_joulie() -> None:
 @kubectl_joulie.command("status")
 @cluster_options
 @click.option("-l", "--selector", default="", help="Label selector of the nodes to show.")
-@click.option(
-    "-o", "--output", type=click.Choice(_FORMS), default="table", show_default=True, help="Form of the output."
-)
+@click.option("-o", "--output", type=click.Choice(FORMS), default="table", show_default=True, help=_OUTPUT_HELP)
 @click.option("--sort-by", type=click.Choice(tuple(COLUMNS)), default="name", show_default=True, help="Order of rows.")
 @click.option("--reverse", is_flag=True, help="The other way round.")
 @click.option("-W", "--watch", is_flag=True, help="Keep the table up to date until interrupted.")
@@ -87,6 +89,145 @@ def status(
     )
 
 
+@kubectl_joulie.group("top")
+def top() -> None:
+    """Say who draws how much power, and has used how much energy."""
+
+
+def _top_options(kind: str) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
+    """The options that all `top` commands have."""
+    columns = click.Choice(tuple(top_table.COLUMNS[kind]))
+    options = (
+        cluster_options,
+        click.option("-o", "--output", type=click.Choice(FORMS), default="table", show_default=True, help=_OUTPUT_HELP),
+        click.option("--sort-by", type=columns, default="power", show_default=True, help="Order of rows."),
+        click.option("--reverse", is_flag=True, help="The other way round."),
+        click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Rows at most."),
+        click.option(
+            "--operator-namespace", default="joulie-system", show_default=True, help="Namespace of the operator."
+        ),
+        click.option(
+            "--operator-port",
+            type=click.IntRange(1, 65535),
+            default=8081,
+            show_default=True,
+            help="Port of the operator's metrics, reached through the API server.",
+        ),
+        click.option("--operator-url", help="Address of the operator instead, such as http://127.0.0.1:8081."),
+    )
+
+    def decorate(command: Callable[P, Any]) -> Callable[P, Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _show_top(
+    kind: str,
+    namespace: str | None,
+    *,
+    kubeconfig: Path | None,
+    context: str | None,
+    output: str,
+    sort_by: str,
+    reverse: bool,
+    limit: int,
+    operator_namespace: str,
+    operator_port: int,
+    operator_url: str | None,
+) -> None:
+    where = Whereabouts(operator_namespace, operator_port, operator_url)
+    question = top_table.Question(kind, namespace, output, sort_by, reverse, limit, where)
+    connected(lambda client: top_table.show_top(client, question), kubeconfig=kubeconfig, context=context)
+
+
+@top.command("nodes")
+@_top_options("nodes")
+def top_nodes(**options: Any) -> None:
+    """Show the power of nodes, most first.
+
+    The total, then a row a node. RANGE is where the true power lies in 9 of 10 cases, where it is estimated and not
+    measured. SHARE is of the total. ENERGY counts from when the operator began to lead. SOURCE says who measured, and
+    QUALITY whether the sample is fresh, stale or missing. -o wide adds what the node draws idle and what no pod
+    explains.
+    """
+    _show_top("nodes", None, **options)
+
+
+@top.command("pods")
+@_top_options("pods")
+@click.option("-n", "--namespace", default="", help="Namespace of the pods; without it, the context's.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces.")
+def top_pods(namespace: str, all_namespaces: bool, **options: Any) -> None:
+    """Show the power of pods, most first.
+
+    A pod's power is its share of what its node draws beyond idle, and of the GPUs that it holds. A pod whose power
+    nobody can tell has none here, which is not zero. The columns are those of `top nodes`; -o wide adds by whose
+    measurement the node's power is shared.
+    """
+    _show_top("pods", None if all_namespaces else namespace, **options)
+
+
+@top.command("namespaces")
+@_top_options("namespaces")
+def top_namespaces(**options: Any) -> None:
+    """Show the power of namespaces, most first.
+
+    POWER is the sum over the pods whose power is known; UNKNOWN counts the others.
+    """
+    _show_top("namespaces", None, **options)
+
+
+@kubectl_joulie.command("profiles")
+@cluster_options
+@click.option("-n", "--namespace", default="", help="Namespace of the workloads; without it, the context's.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Workloads of all namespaces.")
+@click.option("-l", "--selector", default="", help="Label selector of the profiles to show.")
+@click.option("-o", "--output", type=click.Choice(FORMS), default="table", show_default=True, help=_OUTPUT_HELP)
+@click.option(
+    "--sort-by",
+    type=click.Choice(tuple(profiles_table.COLUMNS)),
+    default="name",
+    show_default=True,
+    help="Order of rows.",
+)
+@click.option("--reverse", is_flag=True, help="The other way round.")
+def profiles(
+    kubeconfig: Path | None,
+    context: str | None,
+    namespace: str,
+    all_namespaces: bool,
+    selector: str,
+    output: str,
+    sort_by: str,
+    reverse: bool,
+) -> None:
+    """Show how workloads use power.
+
+    A row a workload. CPU and GPU are how hard it uses them, each with what bounds it and its utilisation; CPU-CAP and
+    GPU-CAP how much a power cap slows it down. MOVABLE says whether its pods may be restarted elsewhere, CONF how
+    much data there was, 0 to 1: below 0.5 only annotations. -o wide adds the reasons.
+    """
+    view = profiles_table.View(None if all_namespaces else namespace, selector, output, sort_by, reverse)
+    connected(lambda client: profiles_table.show_profiles(client, view), kubeconfig=kubeconfig, context=context)
+
+
+@kubectl_joulie.command("recommend")
+@cluster_options
+@click.option("-o", "--output", type=click.Choice(FORMS), default="table", show_default=True, help=_OUTPUT_HELP)
+def recommend(kubeconfig: Path | None, context: str | None, output: str) -> None:
+    """Show what the operator recommends.
+
+    Workloads that would be better off on another node, and how GPUs could be shared: GAIN is in points of
+    utilisation, CONF how many profiles this rests on, 1 from ten.
+    """
+    from joulie.apps.kubectl.recommend import show_recommendations
+
+    connected(lambda client: show_recommendations(client, output), kubeconfig=kubeconfig, context=context)
+
+
 @kubectl_joulie.group("explain")
 def explain() -> None:
     """Say why something is as it is."""
@@ -96,9 +237,7 @@ def explain() -> None:
 @cluster_options
 @click.argument("name")
 @click.option("-n", "--namespace", default="", help="Namespace of the pod; without it, the context's.")
-@click.option(
-    "-o", "--output", type=click.Choice(_FORMS), default="table", show_default=True, help="Form of the output."
-)
+@click.option("-o", "--output", type=click.Choice(FORMS), default="table", show_default=True, help=_OUTPUT_HELP)
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Nodes to show, best first.")
 @click.option(
     "--extender-service",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -13,14 +12,13 @@ from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.api.v1alpha1.fields import ControlResult
 from joulie.adapters.kubernetes.pods import PodFacts
 from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity, parse_rfc3339
-from joulie.apps.kubectl.table import Heading
+from joulie.apps.kubectl.columns import Column, aged, count, measured, named, number, watts
 from joulie.domain.policy import PodPhase
 
 _GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 _BYTES_PER_GIB = 1024.0**3
 _UNKNOWN = "unknown"
 _SHOWN = 5
-_KILO = 1000.0
 STALE_S = 300.0
 """Default of TWIN_STALENESS_THRESHOLD."""
 _CLASS_STYLES = {"performance": "green", "eco": "cyan", "draining": "yellow", _UNKNOWN: "dim"}
@@ -81,71 +79,6 @@ class NodeRow:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of the table.
-
-    Attributes:
-        heading: how it is laid out.
-        text: cell of a row.
-        key: what rows are sorted by.
-        wide: shown with ``-o wide`` only.
-        descending: order of ``--sort-by``: what deserves attention comes first.
-        style: of a cell on a terminal.
-    """
-
-    heading: Heading
-    text: Callable[[NodeRow], str]
-    key: Callable[[NodeRow], Any]
-    wide: bool = False
-    descending: bool = False
-    style: Callable[[NodeRow], str] = lambda _row: ""
-
-
-def _number(value: float | None, form: str = "{:.0f}") -> str:
-    return "-" if value is None else form.format(value)
-
-
-def _age(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= 2 * unit_s:
-            return f"{seconds // unit_s:.0f}{unit}"
-    return f"{max(seconds, 0.0):.0f}s"
-
-
-def _measured(
-    title: str,
-    value: Callable[[NodeRow], float | None],
-    form: str = "{:.0f}",
-    *,
-    rank: int = 0,
-    wide: bool = False,
-    descending: bool = True,
-) -> Column:
-    """A column of numbers; nodes without one come last, whichever way it is sorted."""
-
-    def key(row: NodeRow) -> float:
-        number = value(row)
-        if number is None:
-            return -math.inf if descending else math.inf
-        return number
-
-    heading = Heading(title, right=True, rank=rank)
-    return Column(heading, lambda row: _number(value(row), form), key, wide=wide, descending=descending)
-
-
-def _named(
-    title: str, value: Callable[[NodeRow], str | None], *, rank: int = 0, least: int = 0, wide: bool = False
-) -> Column:
-    """A column of words; nodes without one come last."""
-    heading = Heading(title, rank=rank, least=least)
-    return Column(
-        heading, lambda row: value(row) or "-", lambda row: (value(row) is None, value(row), row.name), wide=wide
-    )
-
-
 def _class_style(row: NodeRow) -> str:
     return _CLASS_STYLES.get(row.schedulable_class, "")
 
@@ -154,28 +87,28 @@ def _age_style(row: NodeRow) -> str:
     return "red" if is_stale(row) else ""
 
 
-COLUMNS: Mapping[str, Column] = {
-    "name": _named("NODE", lambda row: row.name, least=20),
-    "class": replace(_named("CLASS", lambda row: row.schedulable_class), style=_class_style),
-    "headroom": _measured("HEADROOM", lambda row: row.headroom_score, descending=False),
-    "cooling": _measured("COOLING", lambda row: row.cooling_stress_score),
-    "psu": _measured("PSU", lambda row: row.psu_stress_score, wide=True),
-    "cpu": _measured("CPU%", lambda row: row.cpu_requested_pct, rank=1),
-    "memory": _measured("MEM%", lambda row: row.memory_requested_pct, rank=4),
-    "gpu": _measured("GPU%", lambda row: row.gpu_requested_pct, rank=2),
-    "pods": _measured("PODS", lambda row: row.pods, rank=5),
-    "cpu-cap": _named("CPU-CAP", lambda row: row.cpu_cap),
-    "gpu-cap": _named("GPU-CAP", lambda row: row.gpu_cap),
-    "power": _measured("POWER", lambda row: row.power_w, "{:.0f}W"),
-    "limit": _measured("LIMIT", lambda row: row.capped_power_w, "{:.0f}W", wide=True),
-    "trend": _measured("TREND", lambda row: row.trend_w_per_min, "{:+.0f}W/min", wide=True),
-    "source": _named("SOURCE", lambda row: row.power_source, rank=6),
-    "pue": _measured("PUE", lambda row: row.estimated_pue, "{:.2f}", wide=True),
-    "rack": _named("RACK", lambda row: row.rack, wide=True),
-    "zone": _named("ZONE", lambda row: row.cooling_zone, wide=True),
-    "cpu-control": _named("CPU-CONTROL", lambda row: row.cpu_control, wide=True),
-    "gpu-control": _named("GPU-CONTROL", lambda row: row.gpu_control, wide=True),
-    "age": replace(_measured("AGE", lambda row: row.age_s, rank=3), text=lambda row: _age(row.age_s), style=_age_style),
+COLUMNS: Mapping[str, Column[NodeRow]] = {
+    "name": named("NODE", lambda row: row.name, least=20),
+    "class": replace(named("CLASS", lambda row: row.schedulable_class), style=_class_style),
+    "headroom": measured("HEADROOM", lambda row: row.headroom_score, descending=False),
+    "cooling": measured("COOLING", lambda row: row.cooling_stress_score),
+    "psu": measured("PSU", lambda row: row.psu_stress_score, wide=True),
+    "cpu": measured("CPU%", lambda row: row.cpu_requested_pct, rank=1),
+    "memory": measured("MEM%", lambda row: row.memory_requested_pct, rank=4),
+    "gpu": measured("GPU%", lambda row: row.gpu_requested_pct, rank=2),
+    "pods": measured("PODS", lambda row: row.pods, rank=5),
+    "cpu-cap": named("CPU-CAP", lambda row: row.cpu_cap),
+    "gpu-cap": named("GPU-CAP", lambda row: row.gpu_cap),
+    "power": measured("POWER", lambda row: row.power_w, "{:.0f}W"),
+    "limit": measured("LIMIT", lambda row: row.capped_power_w, "{:.0f}W", wide=True),
+    "trend": measured("TREND", lambda row: row.trend_w_per_min, "{:+.0f}W/min", wide=True),
+    "source": named("SOURCE", lambda row: row.power_source, rank=6),
+    "pue": measured("PUE", lambda row: row.estimated_pue, "{:.2f}", wide=True),
+    "rack": named("RACK", lambda row: row.rack, wide=True),
+    "zone": named("ZONE", lambda row: row.cooling_zone, wide=True),
+    "cpu-control": named("CPU-CONTROL", lambda row: row.cpu_control, wide=True),
+    "gpu-control": named("GPU-CONTROL", lambda row: row.gpu_control, wide=True),
+    "age": replace(aged("AGE", lambda row: row.age_s, rank=3), style=_age_style),
 }
 
 
@@ -204,12 +137,6 @@ def node_rows(
     return sorted(rows, key=lambda row: row.name)
 
 
-def sorted_rows(rows: Sequence[NodeRow], column: str, *, reverse: bool = False) -> list[NodeRow]:
-    """Rows in the order of a column; what matters most comes first: least headroom, most stress, oldest."""
-    key = COLUMNS[column]
-    return sorted(rows, key=key.key, reverse=key.descending != reverse)
-
-
 def summary(rows: Sequence[NodeRow]) -> dict[str, Any]:
     """The cluster in a few numbers."""
     classes = {
@@ -236,30 +163,22 @@ def summary(rows: Sequence[NodeRow]) -> dict[str, Any]:
 def summary_lines(facts: Mapping[str, Any]) -> list[str]:
     """The summary for people."""
     classes = ", ".join(f"{count} {name}" for name, count in facts["classes"].items() if count)
-    lines = [f"{_count(facts['nodes'], 'node')}{f' ({classes})' if classes else ''}, {_count(facts['pods'], 'pod')}"]
+    lines = [f"{count(facts['nodes'], 'node')}{f' ({classes})' if classes else ''}, {count(facts['pods'], 'pod')}"]
     if facts["nodesWithPower"]:
         lines.append(
-            f"{_power(facts['powerW'])} measured on {_count(facts['nodesWithPower'], 'node')},"
-            f" mean headroom {_number(facts['meanHeadroomScore'])},"
-            f" highest cooling stress {_number(facts['maxCoolingStressScore'])}"
+            f"{watts(facts['powerW'])} measured on {count(facts['nodesWithPower'], 'node')},"
+            f" mean headroom {number(facts['meanHeadroomScore'])},"
+            f" highest cooling stress {number(facts['maxCoolingStressScore'])}"
         )
     for key, text in (("controlProblems", "caps not in force"), ("stale", "data older than 5 min")):
         if facts[key]:
-            lines.append(f"{text} on {_count(len(facts[key]), 'node')}: {_some(facts[key])}")
+            lines.append(f"{text} on {count(len(facts[key]), 'node')}: {_some(facts[key])}")
     return lines
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _some(nodes: Sequence[str]) -> str:
     more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
     return ", ".join(nodes[:_SHOWN]) + more
-
-
-def _power(power_w: float) -> str:
-    return f"{power_w:.0f} W" if power_w < _KILO else f"{power_w / _KILO:.1f} kW"
 
 
 def document(rows: Sequence[NodeRow]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -21,16 +21,16 @@ from joulie.adapters.kubernetes.cache import Cache
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.pods import PodFacts, pod_facts
 from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES, PODS
+from joulie.apps.kubectl.columns import laid_out, sorted_rows
 from joulie.apps.kubectl.overview import (
     COLUMNS,
     NodeRow,
     document,
     node_rows,
-    sorted_rows,
     summary,
     summary_lines,
 )
-from joulie.apps.kubectl.table import Cell, console, table
+from joulie.apps.kubectl.table import console
 
 _REFRESH_S = 1.0
 _ON_NODES = "spec.nodeName!="
@@ -95,7 +95,7 @@ async def _rows(client: KubeClient, view: View) -> list[NodeRow]:
 
 
 def _ordered(rows: Sequence[NodeRow], view: View) -> list[NodeRow]:
-    return sorted_rows(rows, view.sort_by, reverse=view.reverse)
+    return sorted_rows(rows, COLUMNS[view.sort_by], reverse=view.reverse)
 
 
 def _page(rows: Sequence[NodeRow], view: View, width: int, problems: Sequence[str] = ()) -> Group:
@@ -103,9 +103,5 @@ def _page(rows: Sequence[NodeRow], view: View, width: int, problems: Sequence[st
     if not rows:
         return Group(*lines)
     wide = view.form == "wide"
-    columns = [column for column in COLUMNS.values() if wide or not column.wide]
-    # Who asks for everything gets it, if need be over several lines.
-    headings = [replace(column.heading, rank=0) if wide else column.heading for column in columns]
-    cells = [[Cell(column.text(row), column.style(row)) for column in columns] for row in rows]
     notes = [Text(f"{row.name}: {note}", style="dim") for row in rows for note in row.notes] if wide else []
-    return Group(*lines, Text(), *table(headings, cells, width), *([Text(), *notes] if notes else []))
+    return Group(*lines, Text(), *laid_out(COLUMNS, rows, width, wide=wide), *([Text(), *notes] if notes else []))

@@ -27,6 +27,7 @@ from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES
 from joulie.adapters.kubernetes.writer import write_all
 from joulie.apps.operator.desired import Desired, desired, label_patch, near, released, spec_matches, stamped
 from joulie.apps.operator.observe import ClusterView, NodeFacts
+from joulie.apps.operator.rescheduler.advice import NO_ADVICE, Advice
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.control import Decision
 
@@ -89,6 +90,7 @@ class Publisher:
         wrote: called after each write.
         now_s: s since the epoch.
         astray: called when somebody else changed a spec or a label that this process decides on.
+        advice: what is recommended for a node.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Publisher:
         wrote: Callable[[WriteKind], None],
         now_s: Callable[[], float],
         astray: Callable[[], None] = lambda: None,
+        advice: Callable[[str], Advice] = lambda _node: NO_ADVICE,
     ) -> None:
         self._client = client
         self._view = view
@@ -109,6 +112,7 @@ class Publisher:
         self._wrote = wrote
         self._now_s = now_s
         self._astray = astray
+        self._advice = advice
         self._decision: Decision | None = None
         self._index: dict[str, int] = {}
         self._refreshes = _RefreshPlan((), 1.0)
@@ -129,7 +133,7 @@ class Publisher:
         jobs: list[_NodeJob] = []
         openings: list[_NodeJob] = []
         for index in range(len(decision.nodes)):
-            wanted = desired(decision, index)
+            wanted = self._desired(decision, index)
             need = self._need(wanted)
             if need.labels and wanted.opens:
                 openings.append((wanted.node, partial(self._label, wanted)))
@@ -161,7 +165,7 @@ class Publisher:
             twin = self._twin(name)
             if twin is None or self._age_s(twin) < self._settings.twin_staleness_s / 4.0:
                 continue
-            wanted = desired(decision, index)
+            wanted = self._desired(decision, index)
             # Only what was already agreed with is called young again; news are the step's business.
             if near(wanted.status, twin.status):
                 jobs.append((name, partial(self._apply_status, wanted, WriteKind.REFRESH)))
@@ -187,7 +191,10 @@ class Publisher:
 
     def _wanted(self, node: str) -> Desired | None:
         index = self._index.get(node)
-        return None if index is None or self._decision is None else desired(self._decision, index)
+        return None if index is None or self._decision is None else self._desired(self._decision, index)
+
+    def _desired(self, decision: Decision, index: int) -> Desired:
+        return desired(decision, index, self._advice(decision.nodes[index].node.name))
 
     # ---- what to write
 

@@ -21,16 +21,20 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
     GpuCap,
     GpuCapScope,
     GpuPowerCap,
+    GpuSlicingRecommendation,
     NodeTwin,
     NodeTwinSpec,
     NodeTwinStatus,
     PolicyReference,
     PowerMeasurement,
+    PowerSource,
     SchedulableClass,
     Scheduling,
 )
 from joulie.adapters.kubernetes.quantity import rfc3339
 from joulie.apps.operator.observe import DRAINING_CONDITION
+from joulie.apps.operator.power.columns import MODEL, sources_of
+from joulie.apps.operator.rescheduler.advice import NO_ADVICE, Advice
 from joulie.domain.control import Decision, NodeDecision
 from joulie.domain.control_caps import NodeCaps
 from joulie.domain.control_power import PowerQuality
@@ -43,9 +47,22 @@ MANAGED_CONDITION = "Managed"
 
 SCORE_BAND = 1.0
 """Points that a score may be off."""
+_STORED_SOURCES = {
+    "agents": PowerSource.RAPL,
+    "node-exporter": PowerSource.PROMETHEUS,
+    "profile-prometheus": PowerSource.PROMETHEUS,
+    "profile-http": PowerSource.HTTP,
+    "cadvisor": PowerSource.UTILIZATION,
+    "metrics-server": PowerSource.UTILIZATION,
+    "requests": PowerSource.UTILIZATION,
+}
+"""What powerMeasurement.source calls them; the others have the same name there."""
+
 POWER_BAND = 0.02
 """Share of the node's capped power that a power may be off, and per minute a trend."""
 PUE_BAND = 0.01
+GAIN_BAND = 5.0
+"""Points that a gain in GPU utilisation may be off."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +86,8 @@ class Desired:
     status: NodeTwinStatus
 
 
-def desired(decision: Decision, index: int) -> Desired:
-    """What should be stored about the node with this index."""
+def desired(decision: Decision, index: int, advice: Advice = NO_ADVICE) -> Desired:
+    """What should be stored about the node with this index, with what is recommended for it."""
     node = decision.nodes[index]
     name = node.node.name
     return Desired(
@@ -79,7 +96,11 @@ def desired(decision: Decision, index: int) -> Desired:
         None if node.label is None else node.label.value,
         "true" if node.draining else None,
         _spec(node),
-        _status(decision, index),
+        msgspec.structs.replace(
+            _status(decision, index),
+            reschedule_recommendations=advice.reschedule,
+            gpu_slicing_recommendation=advice.slicing,
+        ),
     )
 
 
@@ -143,7 +164,7 @@ def _status(decision: Decision, index: int) -> NodeTwinStatus:
         estimated_pue=_rounded(twin.estimated_pue[index], 4),
         effective_cap_state=caps,
         power_measurement=PowerMeasurement(
-            source=decision.power.source_of(index),
+            source=_stored_source(decision.power.source_of(index)),
             measured_node_power_w=_rounded(twin.measured_w[index]),
             cpu_capped_power_w=_rounded(cpu_capped_w),
             gpu_capped_power_w=_rounded(gpu_capped_w),
@@ -198,16 +219,34 @@ def _hardware(node: NodeDecision) -> Condition:
 
 
 def _power(decision: Decision, index: int) -> Condition:
-    source, silent = decision.power.source_of(index), decision.power.silent_source_of(index)
+    source, silent = (
+        _in_words(name) for name in (decision.power.source_of(index), decision.power.silent_source_of(index))
+    )
     match decision.power.quality_of(index):
         case PowerQuality.FRESH:
-            return _condition(POWER_CONDITION, True, "Fresh")
+            return _condition(POWER_CONDITION, True, "Fresh", f"by {source}")
         case PowerQuality.DEGRADED:
             return _condition(POWER_CONDITION, True, "Degraded", f"{silent} is stale, {source} stands in for it")
         case PowerQuality.STALE:
             return _condition(POWER_CONDITION, False, "Stale", f"{silent} is stale, and nothing stands in for it")
         case PowerQuality.MISSING:
             return _condition(POWER_CONDITION, False, "Missing", "no source has ever measured it")
+
+
+def _stored_source(name: str | None) -> str | None:
+    """The source as powerMeasurement.source names it. A sum that is estimated in part is an estimate."""
+    if name is None:
+        return None
+    cpu, gpu = sources_of(name)
+    return PowerSource.UTILIZATION.value if gpu == MODEL else _STORED_SOURCES.get(cpu, cpu)
+
+
+def _in_words(name: str | None) -> str:
+    """The source as a condition names it: the exporter, and that of the GPUs where it is another."""
+    if name is None:
+        return ""
+    cpu, gpu = sources_of(name)
+    return cpu if gpu == cpu else f"{cpu} (GPUs: {gpu})"
 
 
 def _condition(kind: str, holds: bool, reason: str, message: str = "") -> Condition:
@@ -239,6 +278,8 @@ def near(wanted: NodeTwinStatus, stored: NodeTwinStatus) -> bool:
         wanted.schedulable_class == stored.schedulable_class
         and power.source == stored_power.source
         and _said(wanted) == _said(stored)
+        and wanted.reschedule_recommendations == stored.reschedule_recommendations
+        and _slicing_close(wanted.gpu_slicing_recommendation, stored.gpu_slicing_recommendation)
         and _close(wanted.estimated_pue, stored.estimated_pue, PUE_BAND)
         and all(
             _close(getattr(wanted, score), getattr(stored, score), SCORE_BAND)
@@ -265,6 +306,14 @@ def _said(status: NodeTwinStatus) -> frozenset[tuple[str, str, str, str]]:
 def _caps_close(wanted: EffectiveCapState | None, stored: EffectiveCapState | None) -> bool:
     wanted, stored = wanted or EffectiveCapState(), stored or EffectiveCapState()
     return _close(wanted.cpu_pct, stored.cpu_pct, 1e-6) and _close(wanted.gpu_pct, stored.gpu_pct, 1e-6)
+
+
+def _slicing_close(wanted: GpuSlicingRecommendation | None, stored: GpuSlicingRecommendation | None) -> bool:
+    """Whether two recommendations are the same; the gain in utilisation is measured, and so never quite."""
+    if wanted is None or stored is None:
+        return wanted is stored
+    alike = msgspec.structs.replace(wanted, estimated_utilization_gain=stored.estimated_utilization_gain) == stored
+    return alike and _close(wanted.estimated_utilization_gain, stored.estimated_utilization_gain, GAIN_BAND)
 
 
 def _close(wanted: float | None, stored: float | None, band: float) -> bool:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.pods import Owner, PodFacts, ProfileFacts
-from joulie.domain.policy import PodPhase
+from joulie.domain.policy import MIN_CONFIDENCE, PodPhase
+
+WorkloadKey = tuple[str, Owner]
+"""Namespace and workload."""
 
 _NO_PROFILE = ProfileFacts()
 _MILLI = 1000
@@ -35,6 +40,9 @@ class _Share(NamedTuple):
 class PodLedger:
     """Sums over pods: demand for performance nodes, blocking pods and requests by node.
 
+    Args:
+        min_confidence: below which a workload's profile counts as a hint only, 0..1.
+
     Attributes:
         performance_demand: weighted count of performance pods, pending and running.
         blocking: pods that hold up a drain, by node; nodes without any are left out.
@@ -42,13 +50,19 @@ class PodLedger:
         mistaken: pods with annotations that could not be read, until somebody has told their owners.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, min_confidence: float = MIN_CONFIDENCE) -> None:
+        self._min_confidence = min_confidence
         self.performance_demand = 0
         self.blocking: dict[str, int] = {}
         self.loads: dict[str, Load] = {}
         self.mistaken: dict[Key, PodFacts] = {}
-        self._profiles: dict[tuple[str, Owner], ProfileFacts] = {}
-        self._pods: dict[tuple[str, Owner], dict[Key, PodFacts]] = defaultdict(dict)
+        self._profiles: dict[WorkloadKey, ProfileFacts] = {}
+        self._pods: dict[WorkloadKey, dict[Key, PodFacts]] = defaultdict(dict)
+
+    @property
+    def workloads(self) -> Mapping[WorkloadKey, Mapping[Key, PodFacts]]:
+        """A live view of all pods by workload; workloads without any are left out."""
+        return MappingProxyType(self._pods)
 
     def pod_changed(self, key: Key, old: PodFacts | None, new: PodFacts | None) -> bool:
         """Take note of a pod. Returns whether the demand, or what blocks some node, changed."""
@@ -59,7 +73,7 @@ class PodLedger:
         self._book(after, +1)
         return _decisive(before) != _decisive(after)
 
-    def profile_changed(self, owner: tuple[str, Owner], profile: ProfileFacts | None) -> bool:
+    def profile_changed(self, owner: WorkloadKey, profile: ProfileFacts | None) -> bool:
         """Take note of a workload's profile. Returns whether the demand, or what blocks some node, changed."""
         pods = list(self._pods.get(owner, {}).values())
         before = [self._share(pod) for pod in pods]
@@ -80,7 +94,8 @@ class PodLedger:
         load = NO_LOAD
         if bound and pod.phase is PodPhase.RUNNING:
             load = Load(round(pod.requests.cpu_cores * _MILLI), round(pod.requests.gpus * _MILLI))
-        return _Share(pod.demand(profile).weight, pod.node_name, bound and pod.guarded(profile).blocks, load)
+        demand = pod.demand(profile, self._min_confidence)
+        return _Share(demand.weight, pod.node_name, bound and pod.guarded(profile).blocks, load)
 
     def _file(self, key: Key, old: PodFacts | None, new: PodFacts | None) -> None:
         if old is not None and (new is None or new.owner != old.owner):

@@ -4,54 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import httpx2
-import numpy as np
-
-from joulie.adapters.kubernetes.api.core import Pod
 from joulie.adapters.kubernetes.api.meta import ObjectReference
-from joulie.adapters.kubernetes.cache import Cache
-from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.events import EventRecorder, Severity
-from joulie.adapters.kubernetes.resources import PODS
-from joulie.adapters.prometheus import Prometheus
 from joulie.apps.operator.apply import Problem, Publisher
-from joulie.apps.operator.ledger import NO_LOAD
+from joulie.apps.operator.classifier.controller import Classifier
 from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.overrides import OverrideConditions
-from joulie.apps.operator.power import (
-    AgentSource,
-    FacilityFeed,
-    HttpSource,
-    NodePowerSource,
-    PowerFeed,
-    PrometheusSource,
-)
+from joulie.apps.operator.power.cluster import ClusterPower
+from joulie.apps.operator.power.wiring import World
+from joulie.apps.operator.rescheduler.controller import Rescheduler
 from joulie.apps.operator.settings import OperatorSettings
-from joulie.apps.operator.telemetry import TelemetryCounts
+from joulie.apps.operator.telemetry import TelemetryProfiles
 from joulie.apps.program.tracing import span
 from joulie.domain.control import (
-    ControlledNode,
     Decision,
-    Facility,
     Memory,
     Transition,
     TransitionResult,
     decide,
 )
-from joulie.domain.control_estimate import requested_power_w
-from joulie.domain.control_power import SourceReadings
 from joulie.domain.cooling_stress import CoolingStressModel
 from joulie.domain.hardware import Catalogue
 from joulie.domain.policy import Policy
 
 DEBOUNCE_S = 1.0
 """Changes are gathered for this long before a step, since they come in flocks."""
-_FIRST_READING_S = 5.0
-"""How long the first step waits for measurements; later ones wait for nothing."""
 _REFRESH_S = 1.0
 _SHOWN_PROBLEMS = 3
 
@@ -64,8 +44,7 @@ class ControlLoop:
     Args:
         settings: of the program.
         catalogue: known hardware.
-        client: to write with.
-        http: to read power with.
+        world: to measure and write with.
         view: of the cluster.
         wake: set when something changed that decisions hang on.
         metrics: to count in.
@@ -79,8 +58,7 @@ class ControlLoop:
         self,
         settings: OperatorSettings,
         catalogue: Catalogue,
-        client: KubeClient,
-        http: httpx2.AsyncClient,
+        world: World,
         view: ClusterView,
         wake: asyncio.Event,
         metrics: OperatorMetrics,
@@ -92,21 +70,33 @@ class ControlLoop:
     ) -> None:
         self._settings = settings
         self._control = settings.control
-        self._catalogue = catalogue
         self._view = view
         self._wake = wake
         self._metrics = metrics
         self._policy = policy
         self._cooling = cooling
         self._now_s = now_s
+        client = world.client
         self._memory = Memory()
         self._decision: Decision | None = None
-        self._agents: Cache[Pod, str] | None = _agent_cache(client, settings)
-        self._power = PowerFeed(self._sources(http), self._source_failed)
-        self._facility = self._facility_feed(http)
         self._events = EventRecorder(client, "joulie-operator", instance=settings.identity or "", clock=now_s)
-        self._telemetry = TelemetryCounts(client, view)
+        self._telemetry = TelemetryProfiles(client, view, may_write=may_write, now_s=now_s)
+        self._power = ClusterPower(settings, catalogue, world, view, self._telemetry, metrics, now_s=now_s)
         self._overrides = OverrideConditions(client, view, settings, may_write=may_write, now_s=now_s)
+        self._classifier = Classifier(
+            client, view, settings, world.prometheus, metrics.classifier, may_write=may_write, now_s=now_s
+        )
+        self._rescheduler = Rescheduler(
+            client,
+            view,
+            settings,
+            metrics.rescheduler,
+            self._events,
+            decision=lambda: self._decision,
+            board=lambda: metrics.power.desk.board,
+            may_write=may_write,
+            now_s=now_s,
+        )
         self._publisher = Publisher(
             client,
             view,
@@ -115,6 +105,7 @@ class ControlLoop:
             wrote=lambda kind: metrics.writes.labels(kind.value).inc(),
             now_s=now_s,
             astray=wake.set,
+            advice=self._rescheduler.advice,
         )
 
     async def run(self) -> None:
@@ -124,8 +115,10 @@ class ControlLoop:
                 group.create_task(self._events.run())
                 group.create_task(self._refresh_for_ever())
                 group.create_task(self._telemetry.run())
-                if self._agents is not None:
-                    group.create_task(self._agents.run())
+                if self._settings.enable_classifier:
+                    group.create_task(self._classifier.run())
+                group.create_task(self._rescheduler.run())
+                group.create_task(self._power.watch())
                 group.create_task(self._reconcile_for_ever(group))
         finally:
             self._publisher.close()
@@ -133,10 +126,8 @@ class ControlLoop:
     # ---- the step
 
     async def _reconcile_for_ever(self, group: asyncio.TaskGroup) -> None:
-        await self._first_reading()
-        group.create_task(self._poll_for_ever(self._settings.power_poll_interval_s, self._power.read))
-        if self._facility is not None:
-            group.create_task(self._poll_for_ever(self._settings.facility_poll_interval_s, self._facility.read))
+        await self._power.first_reading()
+        group.create_task(self._power.run())
         while True:
             self._wake.clear()
             await self.step()
@@ -169,7 +160,7 @@ class ControlLoop:
                 self._memory = decision.memory.published(before, failed, self._now_s())
             problems += await self._overrides.publish()
             self._report(decision, problems)
-            await self._telemetry.publish()
+            await self._telemetry.publish(self._power.failed_by_profile)
             self._metrics.reconciles.labels("error" if problems else "success").inc()
         except Exception:
             self._metrics.reconciles.labels("error").inc()
@@ -178,88 +169,11 @@ class ControlLoop:
 
     def _decide(self) -> Decision:
         now_s = self._now_s()
-        facility = Facility() if self._facility is None else self._facility.facility()
-        snapshot = self._view.snapshot(self._memory, self._readings(self._view.nodes, now_s), facility, now_s)
+        readings, facility = self._power.readings(self._view.nodes), self._power.facility()
+        snapshot = self._view.snapshot(self._memory, readings, facility, now_s)
         self._decision = decide(snapshot, self._memory, self._control, self._policy, self._cooling)
+        self._power.decided(self._decision)
         return self._decision
-
-    # ---- power
-
-    def _sources(self, http: httpx2.AsyncClient) -> list[NodePowerSource]:
-        """The sources that measure, best first; those without an address are left out."""
-        settings = self._settings
-        found: dict[str, NodePowerSource] = {}
-        if settings.agent_urls or self._agents is not None:
-            found["agents"] = AgentSource(http, self._agent_urls, self._now_s)
-        if settings.power_prometheus_address and settings.power_prometheus_query:
-            prometheus = Prometheus(settings.power_prometheus_address, http)
-            found["prometheus"] = PrometheusSource(prometheus, settings.power_prometheus_query)
-        if settings.telemetry_http_endpoint:
-            found["http"] = HttpSource(http, settings.telemetry_http_endpoint, self._now_s)
-        return [found[name] for name in settings.sources if name in found]
-
-    def _agent_urls(self) -> Iterable[str]:
-        if self._settings.agent_urls or self._agents is None:
-            return self._settings.agent_urls
-        return self._agents.objects.values()
-
-    def _facility_feed(self, http: httpx2.AsyncClient) -> FacilityFeed | None:
-        if not self._settings.facility_metrics:
-            return None
-        prometheus = Prometheus(self._settings.facility_prometheus_address, http)
-        return FacilityFeed(prometheus, self._settings, self._now_s, self._source_failed)
-
-    def _source_failed(self, source: str) -> None:
-        self._metrics.source_errors.labels(source).inc()
-
-    async def _first_reading(self) -> None:
-        """Give measurements a moment, so that the first step need not call every node unmeasured."""
-        try:
-            async with asyncio.timeout(_FIRST_READING_S):
-                if self._agents is not None:
-                    await self._agents.wait_synced()
-                await self._power.read(self._view.nodes)
-        except TimeoutError:
-            _log.info("measurements are slow, the first step goes on without them")
-
-    async def _poll_for_ever(self, interval_s: float, read: Callable[[Sequence[ControlledNode]], Any]) -> None:
-        while True:
-            try:
-                await read(self._view.nodes)
-            except Exception:
-                _log.exception("reading failed")
-            await asyncio.sleep(interval_s)
-
-    def _readings(self, nodes: tuple[ControlledNode, ...], now_s: float) -> list[SourceReadings]:
-        """What all sources say of these nodes, best first; an estimate never goes before a measurement."""
-        names = [node.name for node in nodes]
-        readings = self._power.readings(names)
-        if "requests" in self._settings.sources:
-            readings.append(self._estimated(nodes, now_s))
-        if self._settings.static_power_w > 0.0:
-            everywhere = np.ones(len(nodes), dtype=np.bool_)
-            readings.append(
-                SourceReadings(
-                    "static", np.full(len(nodes), now_s), np.full(len(nodes), self._settings.static_power_w), everywhere
-                )
-            )
-        return readings
-
-    def _estimated(self, nodes: tuple[ControlledNode, ...], now_s: float) -> SourceReadings:
-        loads = [self._view.ledger.loads.get(node.name, NO_LOAD) for node in nodes]
-        caps = {} if self._decision is None else {node.node.name: node.caps for node in self._decision.nodes}
-        percents = [caps[node.name][2:] if node.name in caps else (100.0, 100.0) for node in nodes]
-        cpu_cap_percent, gpu_cap_percent = np.array(percents).reshape(-1, 2).T
-        power_w = requested_power_w(
-            [node.hardware for node in nodes],
-            np.array([load.cpu_millicores for load in loads]) / 1000.0,
-            np.array([load.milli_gpus for load in loads]) / 1000.0,
-            self._catalogue,
-            cpu_cap_percent=cpu_cap_percent,
-            gpu_cap_percent=gpu_cap_percent,
-        )
-        known = ~np.isnan(power_w)
-        return SourceReadings("utilization", np.full(len(nodes), now_s), np.where(known, power_w, 0.0), known)
 
     # ---- the rest
 
@@ -317,18 +231,3 @@ class ControlLoop:
             _log.warning("node not written", extra={"node": problem.node, "error": str(problem.error)})
         if len(problems) > _SHOWN_PROBLEMS:
             _log.warning("more nodes not written", extra={"nodes": len(problems) - _SHOWN_PROBLEMS})
-
-
-def _agent_cache(client: KubeClient, settings: OperatorSettings) -> Cache[Pod, str] | None:
-    """Addresses of the agents' /metrics by pod; None where agents are not looked for."""
-    if settings.agent_urls or not settings.agent_pod_selector or "agents" not in settings.sources:
-        return None
-
-    def keep(pod: Pod) -> str | None:
-        address = pod.status.pod_ip
-        if not address or pod.status.phase != "Running" or pod.metadata.deletion_timestamp is not None:
-            return None
-        host = f"[{address}]" if ":" in address else address
-        return f"http://{host}:{settings.agent_metrics_port}/metrics"
-
-    return Cache(client, PODS, keep, namespace=settings.namespace, label_selector=settings.agent_pod_selector)

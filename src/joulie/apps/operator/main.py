@@ -8,23 +8,26 @@ import logging
 import platform
 import time
 import uuid
-from pathlib import Path
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 import click
 import httpx2
 
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.lease import LeaderElector
+from joulie.adapters.prometheus import Prometheus, PrometheusAuth, PrometheusError, connect
 from joulie.apps.operator import plugins
 from joulie.apps.operator.loop import ControlLoop
 from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.observe import ClusterView
+from joulie.apps.operator.power.wiring import World
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.program import logs, tracing
+from joulie.apps.program.catalogue import catalogue_of
 from joulie.apps.program.http import Probes, Server, observability_app, parse_address
 from joulie.apps.program.run import run
 from joulie.apps.program.settings import settings_options
-from joulie.domain.hardware import BUILTIN_CATALOGUE, Catalogue
+from joulie.domain.hardware import Catalogue
 
 LEASE_NAME = "joulie-operator"
 
@@ -43,9 +46,10 @@ def operator(settings: OperatorSettings) -> None:
     try:
         plugins.policy(settings.policy_type, settings.policy)
         plugins.cooling_model(settings.cooling_model)
-        catalogue = _catalogue(settings.hardware_catalog)
+        catalogue = catalogue_of(settings.hardware_catalog)
         parse_address(settings.metrics_addr)
-    except ValueError as error:
+        _prometheus_auth(settings).tls_context()
+    except (ValueError, PrometheusError) as error:
         raise click.UsageError(str(error)) from error
     run(lambda stop: serve(settings, catalogue, stop))
 
@@ -61,15 +65,17 @@ async def serve(settings: OperatorSettings, catalogue: Catalogue, stop: asyncio.
     metrics = OperatorMetrics()
     probes = Probes()
     client = KubeClient.connect(kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-operator")
-    async with client, httpx2.AsyncClient() as http:
+    async with client, httpx2.AsyncClient() as http, _prometheus(settings) as prometheus:
         wake = asyncio.Event()
         view = ClusterView(client, settings, catalogue, wake=wake.set)
         probes.add("caches", view.why_not_ready)
-        async with Server(observability_app(probes, metrics.registry), parse_address(settings.metrics_addr)) as server:
+        app = metrics.power.desk.before(observability_app(probes, metrics.registry), time.time)
+        world = World(client, http, prometheus)
+        async with Server(app, parse_address(settings.metrics_addr)) as server:
             _log.info("operator started", extra={"metrics_port": server.port, "policy": settings.policy_type})
             tasks = [
                 asyncio.create_task(view.run(), name="caches"),
-                asyncio.create_task(_lead(settings, catalogue, client, http, view, wake, metrics), name="control loop"),
+                asyncio.create_task(_lead(settings, catalogue, world, view, wake, metrics), name="control loop"),
                 asyncio.create_task(stop.wait(), name="stop"),
             ]
             try:
@@ -87,8 +93,7 @@ async def serve(settings: OperatorSettings, catalogue: Catalogue, stop: asyncio.
 async def _lead(
     settings: OperatorSettings,
     catalogue: Catalogue,
-    client: KubeClient,
-    http: httpx2.AsyncClient,
+    world: World,
     view: ClusterView,
     wake: asyncio.Event,
     metrics: OperatorMetrics,
@@ -102,7 +107,7 @@ async def _lead(
     if settings.leader_elect:
         replica = settings.identity or platform.node()
         elector = LeaderElector(
-            client,
+            world.client,
             namespace=settings.namespace,
             name=LEASE_NAME,
             identity=f"{replica}_{uuid.uuid4().hex[:8]}",
@@ -115,8 +120,7 @@ async def _lead(
         loop = ControlLoop(
             settings,
             catalogue,
-            client,
-            http,
+            world,
             view,
             wake,
             metrics,
@@ -125,7 +129,7 @@ async def _lead(
             may_write=may_write,
             now_s=time.time,
         )
-        metrics.leading.set(1)
+        metrics.lead()
         try:
             await loop.run()
         finally:
@@ -134,9 +138,19 @@ async def _lead(
     await (lead() if elector is None else elector.run(lead))
 
 
-def _catalogue(path: Path | None) -> Catalogue:
-    if path is None:
-        return BUILTIN_CATALOGUE
-    from joulie.adapters.hardware_yaml import load_catalogue  # needs what only some images have
+def _prometheus_auth(settings: OperatorSettings) -> PrometheusAuth:
+    return PrometheusAuth(
+        bearer_token_file=settings.prometheus_bearer_token_file,
+        username=settings.prometheus_username,
+        password_file=settings.prometheus_password_file,
+        ca_file=settings.prometheus_ca_file,
+        client_cert_file=settings.prometheus_client_cert_file,
+        client_key_file=settings.prometheus_client_key_file,
+    )
 
-    return load_catalogue(path)
+
+def _prometheus(settings: OperatorSettings) -> AbstractAsyncContextManager[Prometheus | None]:
+    """The server of PROMETHEUS_ADDRESS, None where there is none."""
+    if not settings.prometheus_address:
+        return nullcontext()
+    return connect(settings.prometheus_address, _prometheus_auth(settings), timeout_s=settings.prometheus_timeout_s)

@@ -17,7 +17,12 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from joulie.domain.control import Decision, Transition
+from joulie.apps.operator.classifier.metrics import ClassifierMetrics
+from joulie.apps.operator.power.columns import sources_of
+from joulie.apps.operator.power.metrics import PowerMetrics
+from joulie.apps.operator.power.states import SourceStates
+from joulie.apps.operator.rescheduler.metrics import ReschedulerMetrics
+from joulie.domain.control import Decision, Facility, Transition
 from joulie.domain.drain import ActiveEco, ActivePerformance, DrainingPerformance
 from joulie.domain.policy import Profile
 from joulie.domain.twin import FULL_DENSITY_CORES, FULL_DENSITY_GPUS
@@ -38,6 +43,9 @@ class OperatorMetrics:
         writes: writes to the API server by kind.
         write_errors: nodes whose writes failed in a step.
         source_errors: readings of power sources and facility metrics that failed.
+        classifier: metrics of the classifier.
+        rescheduler: metrics of the rescheduler.
+        power: what is measured, and by whom.
     """
 
     def __init__(self) -> None:
@@ -62,6 +70,11 @@ class OperatorMetrics:
         self.source_errors = Counter(
             "joulie_operator_source_errors", "Failed readings of a source.", ["source"], registry=self.registry
         )
+        self.classifier = ClassifierMetrics(self.registry)
+        self.rescheduler = ReschedulerMetrics()
+        self.registry.register(self.rescheduler)
+        self.power = PowerMetrics()
+        self.registry.register(self.power)
         self._nodes = _Nodes()
         self.registry.register(self._nodes)
 
@@ -69,9 +82,16 @@ class OperatorMetrics:
         """Show this decision from now on, and count its transitions."""
         self._nodes.show(decision)
 
+    def lead(self) -> None:
+        """This replica leads from now on."""
+        self.leading.set(1)
+        self.power.desk.leading = True
+
     def stood_down(self) -> None:
         """Show nothing of nodes any more: another replica leads."""
         self.leading.set(0)
+        self.power.desk.leading = False
+        self.power.show(SourceStates(), Facility)
         self._nodes.show(None)
 
 
@@ -152,10 +172,52 @@ def _twins(decision: Decision) -> Iterator[Metric]:
         for index in scored:
             family.add_metric([names[index]], listed[index])
         yield family
-    sources = GaugeMetricFamily(
-        "joulie_operator_power_source_nodes", "Nodes by the source that they are judged by.", labels=["source"]
-    )
+    yield from _power_sources(decision)
+    yield from _ramps(decision)
+
+
+def _power_sources(decision: Decision) -> Iterator[Metric]:
     counts = np.bincount(decision.power.source + 1, minlength=len(decision.power.sources) + 1).tolist()
-    for source, count in zip(("none", *decision.power.sources), counts, strict=True):
-        sources.add_metric([source], count)
-    yield sources
+    by_cpu: dict[str, int] = {"none": counts[0]}
+    by_gpu: dict[str, int] = {}
+    for name, count in zip(decision.power.sources, counts[1:], strict=True):
+        cpu, gpu = sources_of(name)
+        by_cpu[cpu] = by_cpu.get(cpu, 0) + count
+        if gpu != cpu:
+            by_gpu[gpu] = by_gpu.get(gpu, 0) + count
+    for name, text, by_source in (
+        ("power_source_nodes", "Nodes by the source that they are judged by.", by_cpu),
+        ("gpu_power_source_nodes", "Nodes by the source of their GPU power, where it is another.", by_gpu),
+    ):
+        family = GaugeMetricFamily(f"joulie_operator_{name}", text, labels=["source"])
+        for source, count in by_source.items():
+            family.add_metric([source], count)
+        yield family
+
+
+def _ramps(decision: Decision) -> Iterator[Metric]:
+    """Power and its change, of the nodes that have both."""
+    twin = decision.twin
+    racks: dict[str, list[int]] = {}
+    for index in np.flatnonzero(twin.scored).tolist():
+        rack = decision.nodes[index].node.rack
+        if rack is not None:
+            racks.setdefault(rack, []).append(index)
+    for name, text, values in (
+        ("power_watts", "Power of the nodes", np.nan_to_num(twin.measured_w)),
+        (
+            "power_ramp_watts_per_minute",
+            "Change of the power of the nodes",
+            np.nan_to_num(twin.power_trend_w_per_min),
+        ),
+    ):
+        unit = "W/min" if "ramp" in name else "W"
+        cluster = GaugeMetricFamily(f"joulie_operator_cluster_{name}", f"{text} that have a twin, {unit}.")
+        cluster.add_metric([], float(values.sum()))
+        yield cluster
+        by_rack = GaugeMetricFamily(
+            f"joulie_operator_rack_{name}", f"{text} of a rack that have a twin, {unit}.", labels=["rack"]
+        )
+        for rack, indices in racks.items():
+            by_rack.add_metric([rack], float(values[indices].sum()))
+        yield by_rack

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from joulie.adapters.kubernetes import names
-from joulie.adapters.kubernetes.api.core import Node, Pod
+from joulie.adapters.kubernetes.api.core import Node, Pod, Taint
 from joulie.adapters.kubernetes.api.v1alpha1 import (
     Condition,
     ConditionStatus,
@@ -18,12 +18,13 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
     NodePowerProfile,
     NodeTwin,
     WorkloadProfile,
+    WorkloadProfileStatus,
 )
 from joulie.adapters.kubernetes.cache import Cache, Key
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.hardware import offered_devices, reported_hardware
-from joulie.adapters.kubernetes.pods import Owner, PodFacts, ProfileFacts, pod_facts, profile_facts, profile_owner
-from joulie.adapters.kubernetes.quantity import QuantityError, parse_rfc3339
+from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts, pod_facts, profile_facts, profile_owner
+from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity, parse_rfc3339
 from joulie.adapters.kubernetes.resources import (
     NODE_HARDWARES,
     NODE_POWER_PROFILES,
@@ -32,7 +33,7 @@ from joulie.adapters.kubernetes.resources import (
     PODS,
     WORKLOAD_PROFILES,
 )
-from joulie.apps.operator.ledger import PodLedger
+from joulie.apps.operator.ledger import PodLedger, WorkloadKey
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.control import ControlledNode, Facility, Memory, Override, Snapshot, StoredState, controlled_node
 from joulie.domain.control_power import SourceReadings
@@ -40,6 +41,8 @@ from joulie.domain.hardware import Catalogue
 from joulie.domain.hardware.resolve import HARDWARE_KEYS, ReportedHardware, ResolvedHardware, resolve
 from joulie.domain.policy import Cap, Profile
 
+_HOSTNAME_LABEL = "kubernetes.io/hostname"
+_BYTES_PER_GIB = 1024.0**3
 DRAINING_CONDITION = "Draining"
 COUNTED_CONDITION = "Counted"
 
@@ -55,6 +58,11 @@ class NodeFacts(msgspec.Struct, frozen=True):
         draining_label: value of the draining label, None without it.
         labels: all of them.
         offered: CPUs (cores) and GPUs that pods can request.
+        aliases: what else the node may be called: its host name and addresses.
+        ready: unless its kubelet is known not to be.
+        taints: that keep pods out.
+        memory_gib: memory that pods can request, GiB; 0 where it does not say.
+        max_pods: pods that it takes; 0 where it does not say.
     """
 
     uid: str
@@ -64,6 +72,11 @@ class NodeFacts(msgspec.Struct, frozen=True):
     draining_label: str | None
     labels: dict[str, str]
     offered: dict[str, float]
+    aliases: tuple[str, ...] = ()
+    ready: bool = True
+    taints: tuple[Taint, ...] = ()
+    memory_gib: float = 0.0
+    max_pods: int = 0
 
 
 class OverrideFacts(msgspec.Struct, frozen=True):
@@ -81,17 +94,51 @@ class OverrideFacts(msgspec.Struct, frozen=True):
 
 
 class HardwareFacts(msgspec.Struct, frozen=True):
-    """What is kept of a NodeHardware."""
+    """What is kept of a NodeHardware.
+
+    Attributes:
+        node: that it is about.
+        reported: its devices.
+        slicing_modes: how its GPUs can be shared.
+    """
 
     node: str
     reported: ReportedHardware
+    slicing_modes: tuple[str, ...] = ()
 
 
 class ProfileEntry(msgspec.Struct, frozen=True):
-    """What is kept of a WorkloadProfile."""
+    """What is kept of a WorkloadProfile.
 
-    owner: tuple[str, Owner]
+    Attributes:
+        owner: the workload that it is about.
+        facts: what counts of it.
+        automatic: whether the classifier keeps it.
+        uid: of the profile.
+        owner_uids: of the objects that it goes with.
+        node_name: from its spec.
+        status: the whole of it.
+    """
+
+    owner: WorkloadKey
     facts: ProfileFacts
+    automatic: bool
+    uid: str
+    owner_uids: tuple[str, ...]
+    node_name: str | None
+    status: WorkloadProfileStatus
+
+
+class WorkloadWatcher(Protocol):
+    """Somebody who wants to know of workloads and their profiles."""
+
+    def pods_changed(self, workload: WorkloadKey) -> None:
+        """A pod of the workload came, or one changed in what people say of it."""
+        ...
+
+    def profile_changed(self, key: Key) -> None:
+        """A WorkloadProfile changed, came or went."""
+        ...
 
 
 class Watcher(Protocol):
@@ -112,6 +159,7 @@ class ClusterView:
     Attributes:
         ledger: sums over pods.
         watchers: told of changes to what the operator itself writes.
+        workload_watchers: told of workloads and their profiles.
     """
 
     def __init__(
@@ -130,8 +178,10 @@ class ClusterView:
             catalogue: known hardware.
             wake: called when something changed that decisions hang on.
         """
-        self.ledger = PodLedger()
+        self.ledger = PodLedger(settings.min_confidence)
         self.watchers: list[Watcher] = []
+        self.workload_watchers: list[WorkloadWatcher] = []
+        self._profiles_of: dict[WorkloadKey, dict[Key, ProfileEntry]] = {}
         self._settings = settings
         self._catalogue = catalogue
         self._wake = wake
@@ -209,9 +259,28 @@ class ClusterView:
         return ((key.name, facts) for key, facts in self._nodes.objects.items())
 
     @property
+    def pods(self) -> Mapping[Key, PodFacts]:
+        """All pods."""
+        return self._pods.objects
+
+    @property
+    def hardware(self) -> Mapping[Key, HardwareFacts]:
+        """All NodeHardwares."""
+        return self._hardware.objects
+
+    @property
     def overrides(self) -> Mapping[Key, OverrideFacts]:
         """All NodePowerProfiles."""
         return self._overrides.objects
+
+    @property
+    def profiles(self) -> Mapping[Key, ProfileEntry]:
+        """All WorkloadProfiles."""
+        return self._profiles.objects
+
+    def profiles_of(self, workload: WorkloadKey) -> Mapping[Key, ProfileEntry]:
+        """The WorkloadProfiles of a workload: one, unless somebody wrote their own beside it."""
+        return self._profiles_of.get(workload, {})
 
     def twin_of(self, node: str) -> NodeTwin | None:
         """The NodeTwin of a node, None where there is none yet."""
@@ -291,15 +360,26 @@ class ClusterView:
     def _pod_changed(self, key: Key, old: PodFacts | None, new: PodFacts | None) -> None:
         if self.ledger.pod_changed(key, old, new):
             self._wake()
+        if new is not None and (old is None or old.hints != new.hints):
+            for watcher in self.workload_watchers:
+                watcher.pods_changed((new.namespace, new.owner))
 
-    def _profile_changed(self, _key: Key, old: ProfileEntry | None, new: ProfileEntry | None) -> None:
-        changed = False
-        if old is not None and (new is None or new.owner != old.owner):
-            changed = self.ledger.profile_changed(old.owner, None)
+    def _profile_changed(self, key: Key, old: ProfileEntry | None, new: ProfileEntry | None) -> None:
+        if old is not None:
+            siblings = self._profiles_of[old.owner]
+            del siblings[key]
+            if not siblings:
+                del self._profiles_of[old.owner]
         if new is not None:
-            changed |= self.ledger.profile_changed(new.owner, new.facts)
+            self._profiles_of.setdefault(new.owner, {})[key] = new
+        changed = False
+        for owner in {entry.owner for entry in (old, new) if entry is not None}:
+            counts = counting_profile(self.profiles_of(owner))
+            changed |= self.ledger.profile_changed(owner, None if counts is None else counts.facts)
         if changed:
             self._wake()
+        for watcher in self.workload_watchers:
+            watcher.profile_changed(key)
 
     def _override_changed(self, _key: Key, old: OverrideFacts | None, new: OverrideFacts | None) -> None:
         before, after = ((facts.node, facts.override) if facts and facts.override else None for facts in (old, new))
@@ -354,17 +434,50 @@ def keep_node(node: Node, settings: OperatorSettings) -> NodeFacts | None:
         draining_label=labels.get(names.DRAINING_LABEL),
         labels=labels,
         offered=offered_devices(node),
+        aliases=tuple(filter(None, (labels.get(_HOSTNAME_LABEL), *(one.address for one in node.status.addresses)))),
+        ready=all(one.status == "True" for one in node.status.conditions if one.type == "Ready"),
+        taints=node.spec.taints,
+        memory_gib=_offered(node, "memory") / _BYTES_PER_GIB,
+        max_pods=int(_offered(node, "pods")),
     )
+
+
+def _offered(node: Node, resource: str) -> float:
+    try:
+        return parse_quantity(node.status.allocatable.get(resource, "0"))
+    except QuantityError:
+        return 0.0
 
 
 def keep_hardware(hardware: NodeHardware) -> HardwareFacts:
     """What the operator keeps of a NodeHardware."""
-    return HardwareFacts(hardware.spec.node_name, reported_hardware(hardware))
+    gpu = hardware.status.gpu
+    slicing = gpu.slicing if gpu else None
+    return HardwareFacts(
+        hardware.spec.node_name,
+        reported_hardware(hardware),
+        slicing.modes if slicing is not None and slicing.supported else (),
+    )
 
 
 def keep_profile(profile: WorkloadProfile) -> ProfileEntry:
     """What the operator keeps of a WorkloadProfile."""
-    return ProfileEntry(profile_owner(profile), profile_facts(profile))
+    meta = profile.metadata
+    return ProfileEntry(
+        owner=profile_owner(profile),
+        facts=profile_facts(profile),
+        automatic=meta.labels.get(names.MANAGED_BY_LABEL) == names.CLASSIFIER,
+        uid=meta.uid,
+        owner_uids=tuple(owner.uid for owner in meta.owner_references),
+        node_name=profile.spec.node_name,
+        status=profile.status,
+    )
+
+
+def counting_profile(profiles: Mapping[Key, ProfileEntry]) -> ProfileEntry | None:
+    """The one that counts of a workload's profiles: somebody's own before the classifier's, then the first by name."""
+    key = min(profiles, key=lambda key: (profiles[key].automatic, key), default=None)
+    return None if key is None else profiles[key]
 
 
 def keep_override(profile: NodePowerProfile) -> OverrideFacts:

@@ -14,9 +14,20 @@ from joulie.domain.drain import DrainSettings, Escalation
 from joulie.domain.hardware.resolve import GPU_PRODUCT_KEYS
 from joulie.domain.label_selector import LabelSelector
 from joulie.domain.policy import Cap, PolicySettings, Profile, ProfileCaps
+from joulie.domain.profiles.reschedule import RescheduleSettings
 from joulie.domain.twin import DEFAULT_RACK_CAPACITY_W
 
-POWER_SOURCES = ("agents", "prometheus", "http", "requests")
+POWER_SOURCES = (
+    "agents",
+    "prometheus",
+    "kepler",
+    "node-exporter",
+    "http",
+    "cadvisor",
+    "metrics-server",
+    "requests",
+)
+_NONE = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,8 +190,45 @@ class OperatorSettings(ProgramSettings):
     agent_metrics_port: int = setting(
         "AGENT_METRICS_PORT", "8080", kind=Kind.INTEGER, minimum=1, maximum=65535, help="Port of the agents' /metrics."
     )
+    prometheus_address: str = setting(
+        "PROMETHEUS_ADDRESS",
+        "http://prometheus-operated.monitoring:9090",
+        kind=Kind.TEXT,
+        help="Prometheus that scrapes agents, Kepler, node_exporter, DCGM and cAdvisor; none for none.",
+    )
+    prometheus_timeout_s: float = setting(
+        "PROMETHEUS_TIMEOUT", "10s", kind=Kind.DURATION, minimum=0.1, help="How long a query may take."
+    )
+    prometheus_window_s: float = setting(
+        "PROMETHEUS_WINDOW",
+        "2m",
+        kind=Kind.DURATION,
+        minimum=2.0,
+        help="Time that counters of power and CPU time are averaged over: at least two scrapes, better four.",
+    )
+    prometheus_bearer_token_file: Path | None = setting(
+        "PROMETHEUS_BEARER_TOKEN_FILE", None, kind=Kind.PATH, help="File with the token to send; read at each query."
+    )
+    prometheus_username: str | None = setting(
+        "PROMETHEUS_USERNAME", None, kind=Kind.TEXT, help="User of basic authentication."
+    )
+    prometheus_password_file: Path | None = setting(
+        "PROMETHEUS_PASSWORD_FILE", None, kind=Kind.PATH, help="File with the password of that user."
+    )
+    prometheus_ca_file: Path | None = setting(
+        "PROMETHEUS_CA_FILE", None, kind=Kind.PATH, help="Authorities that may sign the server's certificate."
+    )
+    prometheus_client_cert_file: Path | None = setting(
+        "PROMETHEUS_CLIENT_CERT_FILE", None, kind=Kind.PATH, help="Certificate to show to the server."
+    )
+    prometheus_client_key_file: Path | None = setting(
+        "PROMETHEUS_CLIENT_KEY_FILE", None, kind=Kind.PATH, help="Key of that certificate."
+    )
     power_prometheus_address: str = setting(
-        "POWER_PROMETHEUS_ADDRESS", "", kind=Kind.TEXT, help="Prometheus to ask for power of nodes; empty for none."
+        "POWER_PROMETHEUS_ADDRESS",
+        "",
+        kind=Kind.TEXT,
+        help="Prometheus that POWER_PROMETHEUS_QUERY is sent to, without authentication; empty for PROMETHEUS_ADDRESS.",
     )
     power_prometheus_query: str = setting(
         "POWER_PROMETHEUS_QUERY",
@@ -265,10 +313,153 @@ class OperatorSettings(ProgramSettings):
         help="PromQL of a rack's power; %s stands for the rack. Empty for none.",
     )
 
+    enable_classifier: bool = setting(
+        "ENABLE_CLASSIFIER", "true", kind=Kind.BOOLEAN, help="Keep a WorkloadProfile of each workload."
+    )
+    classify_interval_s: float = setting(
+        "CLASSIFY_INTERVAL",
+        "30s",
+        kind=Kind.DURATION,
+        minimum=1.0,
+        help="How often the classifier looks whether a workload is due; it asks for metrics only then.",
+    )
+    reclassify_interval_s: float = setting(
+        "RECLASSIFY_INTERVAL",
+        "15m",
+        kind=Kind.DURATION,
+        minimum=1.0,
+        help="Time between two classifications of a workload, each workload at its own moment; also the time after "
+        "which confidence falls by a step where its metrics have vanished.",
+    )
+    classify_window_s: float = setting(
+        "CLASSIFY_METRICS_WINDOW",
+        "10m",
+        kind=Kind.DURATION,
+        minimum=1.0,
+        help="Time that use is averaged over, and that a pod must have run before it counts.",
+    )
+    kepler_available: bool = setting(
+        "KEPLER_AVAILABLE", "true", kind=Kind.BOOLEAN, help="Ask Prometheus for Kepler's energy of pods."
+    )
+    min_confidence: float = setting(
+        "CLASSIFY_MIN_CONFIDENCE",
+        "0.5",
+        kind=Kind.NUMBER,
+        minimum=0.0,
+        maximum=1.0,
+        help="Confidence that a WorkloadProfile needs to weigh in the demand for performance nodes.",
+    )
+    classify_learned: bool = setting(
+        "CLASSIFY_LEARNED",
+        "false",
+        kind=Kind.BOOLEAN,
+        help="Let learned trees refine intensities and the GPUs' cap sensitivity from the course of use over the "
+        "window; three range queries more a cycle. They were trained on windows of ten minutes.",
+    )
+    cap_response_query: str = setting(
+        "CAP_RESPONSE_QUERY",
+        "",
+        kind=Kind.TEXT,
+        help="PromQL of the work that pods do in a second, by namespace and pod, in any unit: measures cap sensitivity "
+        "where the caps of a node change. Empty for none.",
+    )
+    classify_simulated: bool = setting(
+        "CLASSIFY_SIMULATED",
+        "false",
+        kind=Kind.BOOLEAN,
+        help="Take the utilisation that pods' sim.joulie.io annotations ask for as if it had been measured.",
+    )
+    classify_simulated_noise_pct: float = setting(
+        "CLASSIFY_SIMULATED_NOISE_PCT",
+        "0",
+        kind=Kind.NUMBER,
+        minimum=0.0,
+        maximum=100.0,
+        unit="%",
+        help="Standard deviation of Gaussian noise on that, in points.",
+    )
+
+    active_rescheduling: bool = setting(
+        "ENABLE_ACTIVE_RESCHEDULING",
+        "false",
+        kind=Kind.BOOLEAN,
+        help="Evict pods that say that they may be restarted, from nodes that drain or are under stress.",
+    )
+    reschedule_interval_s: float = setting(
+        "RESCHEDULE_INTERVAL",
+        "60s",
+        kind=Kind.DURATION,
+        minimum=1.0,
+        help="How often the rescheduler looks at the cluster; recommendations follow it even where it evicts nothing.",
+    )
+    reschedule_dry_run: bool = setting(
+        "RESCHEDULE_DRY_RUN", "false", kind=Kind.BOOLEAN, help="Log and count evictions without asking for them."
+    )
+    reschedule_max_per_node: int = setting(
+        "RESCHEDULE_MAX_EVICTIONS_PER_NODE",
+        "1",
+        kind=Kind.INTEGER,
+        minimum=1,
+        help="Pods to evict from one node in one interval.",
+    )
+    reschedule_max_per_cycle: int = setting(
+        "RESCHEDULE_MAX_EVICTIONS", "10", kind=Kind.INTEGER, minimum=1, help="Pods to evict in one interval in all."
+    )
+    reschedule_cooldown_s: float = setting(
+        "RESCHEDULE_COOLDOWN",
+        "10m",
+        kind=Kind.DURATION,
+        minimum=0.0,
+        help="Time after an eviction in which no other pod of the same workload is evicted.",
+    )
+    reschedule_min_age_s: float = setting(
+        "RESCHEDULE_MIN_POD_AGE", "10m", kind=Kind.DURATION, minimum=0.0, help="Age below which pods stay."
+    )
+    reschedule_cooling_stress_pct: float = setting(
+        "RESCHEDULE_COOLING_STRESS_PCT",
+        "90",
+        kind=Kind.NUMBER,
+        minimum=0,
+        maximum=100,
+        unit="%",
+        help="Cooling stress above which a node is under stress.",
+    )
+    reschedule_psu_stress_pct: float = setting(
+        "RESCHEDULE_PSU_STRESS_PCT",
+        "90",
+        kind=Kind.NUMBER,
+        minimum=0,
+        maximum=100,
+        unit="%",
+        help="PSU stress of a node's rack above which it is under stress.",
+    )
+    reschedule_headroom_pct: float = setting(
+        "RESCHEDULE_HEADROOM_PCT",
+        "0",
+        kind=Kind.NUMBER,
+        minimum=0,
+        maximum=100,
+        unit="%",
+        help="Power left below the caps under which a node is under stress; 0 for never, since a busy eco node has "
+        "none by design.",
+    )
+    reschedule_margin_pct: float = setting(
+        "RESCHEDULE_MARGIN_PCT",
+        "10",
+        kind=Kind.NUMBER,
+        minimum=0,
+        maximum=100,
+        unit="%",
+        help="How far from stress a node must stay that gets a pod, in points.",
+    )
+
     selector: LabelSelector = field(init=False)
     sources: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        if self.prometheus_address.lower() == _NONE:
+            # An empty variable counts as unset, so that there has to be a word for it.
+            object.__setattr__(self, "prometheus_address", "")
         try:
             selector = LabelSelector.parse(self.node_selector)
         except ValueError as error:
@@ -286,6 +477,19 @@ class OperatorSettings(ProgramSettings):
                 f"({self.power_stale_s:g} s), or samples grow stale between two readings"
             )
         _ = self.policy, self.control  # refuse what they refuse, at start
+
+    @property
+    def rescheduling(self) -> RescheduleSettings:
+        """Settings of the rescheduler's decision."""
+        return RescheduleSettings(
+            cooling_stress_pct=self.reschedule_cooling_stress_pct,
+            psu_stress_pct=self.reschedule_psu_stress_pct,
+            headroom_pct=self.reschedule_headroom_pct,
+            margin_pct=self.reschedule_margin_pct,
+            max_per_node=self.reschedule_max_per_node,
+            max_per_cycle=self.reschedule_max_per_cycle,
+            min_age_s=self.reschedule_min_age_s,
+        )
 
     @property
     def policy(self) -> PolicySettings:

@@ -1,79 +1,161 @@
-"""Counts in the status of TelemetryProfiles that target more than one node: how their nodes' agents fare.
+"""TelemetryProfiles: which of them counts for each node, and what their status says of it.
 
-An agent reports into a profile of its own node only; whoever matched many would have as many writers.
+An agent reports into a profile of its own node only; of a profile that targets more nodes, the operator counts how
+their agents fare.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.v1alpha1 import (
+    Condition,
+    ConditionStatus,
     ControlOutcome,
     ControlStatus,
     MatchedNodes,
-    TargetScope,
+    Sources,
+    Target,
     TelemetryProfile,
 )
 from joulie.adapters.kubernetes.cache import Cache
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import NotFoundError
+from joulie.adapters.kubernetes.quantity import rfc3339
 from joulie.adapters.kubernetes.resources import TELEMETRY_PROFILES
+from joulie.adapters.kubernetes.targets import specificity
 from joulie.apps.operator.observe import ClusterView
+
+ACCEPTED_CONDITION = "Accepted"
+CONFLICTING_CONDITION = "Conflicting"
+SOURCE_FAILED_CONDITION = "SourceFailed"
+_SHOWN_NODES = 5
+"""Nodes that a condition names; of the others it says how many there are."""
+_SHOWN_CHARS = 300
+_NODES_A_TURN = 500
+"""Nodes matched before others get their turn on the event loop."""
 
 
 class ProfileFacts(msgspec.Struct, frozen=True):
-    """What is kept of a TelemetryProfile that targets more than one node.
+    """What is kept of a TelemetryProfile.
 
     Attributes:
-        selector: labels that its nodes have; None where it targets all in scope.
-        counts: as they are stored.
+        target: its nodes.
+        sources: where it has measurements come from.
+        counts: as they are stored; none where it targets one node by name.
+        conditions: as they are stored.
     """
 
-    selector: Mapping[str, str] | None
+    target: Target
+    sources: Sources
     counts: MatchedNodes | None
+    conditions: tuple[Condition, ...]
 
 
-def keep_profile(profile: TelemetryProfile) -> ProfileFacts | None:
-    """What the operator keeps of a TelemetryProfile; nothing of one node's own."""
-    target = profile.spec.target
-    if target.scope == TargetScope.NODE and target.node_name is not None:
-        return None
-    return ProfileFacts(target.node_selector, profile.status.nodes)
+class Route(msgspec.Struct, frozen=True):
+    """The TelemetryProfile that counts for a node.
+
+    Attributes:
+        profile: its name.
+        named: whether it targets this one node by name.
+        sources: where measurements of the node come from.
+    """
+
+    profile: str
+    named: bool
+    sources: Sources
 
 
-class TelemetryCounts:
-    """Watches TelemetryProfiles and keeps their counts.
+class _Matching(msgspec.Struct):
+    """What became of one profile: the nodes it counts for, and those that an equal one has taken from it."""
+
+    nodes: list[str] = msgspec.field(default_factory=list)
+    targeted: list[str] = msgspec.field(default_factory=list)
+    lost: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+def keep_profile(profile: TelemetryProfile) -> ProfileFacts:
+    """What the operator keeps of a TelemetryProfile."""
+    status = profile.status
+    return ProfileFacts(profile.spec.target, profile.spec.sources or Sources(), status.nodes, status.conditions)
+
+
+class TelemetryProfiles:
+    """Watches TelemetryProfiles, says which counts where, and keeps their status.
 
     Args:
         client: to watch and write with.
         view: nodes and what their agents reported.
+        may_write: whether this process still leads; asked before every write.
+        now_s: s since the epoch.
+
+    Attributes:
+        routes: the profile that counts, by node; nodes without one are left out. As of the last `match`.
     """
 
-    def __init__(self, client: KubeClient, view: ClusterView) -> None:
+    def __init__(
+        self, client: KubeClient, view: ClusterView, *, may_write: Callable[[], bool], now_s: Callable[[], float]
+    ) -> None:
         self._client = client
         self._view = view
+        self._may_write = may_write
+        self._now_s = now_s
         self._profiles: Cache[TelemetryProfile, ProfileFacts] = Cache(client, TELEMETRY_PROFILES, keep_profile)
+        self._matchings: Mapping[str, _Matching] = {}
+        self.routes: Mapping[str, Route] = {}
 
     async def run(self) -> None:
         """Watch until cancelled."""
         await self._profiles.run()
 
-    async def publish(self) -> int:
-        """Write the counts that changed. Returns how many were written."""
+    async def wait_synced(self) -> None:
+        """Wait until all profiles have been listed once."""
+        await self._profiles.wait_synced()
+
+    async def match(self) -> None:
+        """Find the profile of each node anew.
+
+        The most specific one counts: one that names the node, else the one with the most labels, else one for the
+        cluster; of equals, the first by name.
+        """
+        profiles = sorted((key.name, facts) for key, facts in self._profiles.objects.items())
+        matchings = {name: _Matching() for name, _ in profiles}
+        routes: dict[str, Route] = {}
+        for count, (node, facts) in enumerate(list(self._view.node_facts) if profiles else ()):
+            if count % _NODES_A_TURN == 0:
+                await asyncio.sleep(0)
+            if facts.managed:
+                route = _matched(node, facts.labels, profiles, matchings)
+                if route is not None:
+                    routes[node] = route
+        self.routes, self._matchings = routes, matchings
+
+    async def publish(self, failed: Mapping[str, str]) -> int:
+        """Write the status that changed. Returns how many were written.
+
+        Args:
+            failed: nodes whose source, as a profile has it, could not be read, and why.
+        """
+        await self.match()
         written = 0
         for key, facts in list(self._profiles.objects.items()):
-            counts = self._count(facts.selector)
-            if counts == facts.counts:
+            matching = self._matchings.get(key.name)
+            if matching is None:
                 continue
+            wanted = self._status(facts, matching, failed)
+            if wanted == (facts.counts, facts.conditions) or not self._may_write():
+                continue
+            counts, conditions = wanted
+            body = {"conditions": conditions} | ({} if counts is None else {"nodes": counts})
             try:
                 await self._client.apply(
                     TELEMETRY_PROFILES,
                     key.name,
-                    {"status": {"nodes": counts}},
+                    {"status": body},
                     field_manager=names.OPERATOR_FIELD_MANAGER,
                     subresource="status",
                 )
@@ -83,22 +165,23 @@ class TelemetryCounts:
             await asyncio.sleep(0)
         return written
 
-    def _count(self, selector: Mapping[str, str] | None) -> MatchedNodes:
-        reports = [self._report(name) for name in self._matched(selector)]
-        outcomes = [outcome(report) for report in reports]
+    def _status(
+        self, facts: ProfileFacts, matching: _Matching, failed: Mapping[str, str]
+    ) -> tuple[MatchedNodes | None, tuple[Condition, ...]]:
+        counts = None if facts.target.node_name is not None else self._count(matching.targeted)
+        stored = {condition.type: condition for condition in facts.conditions}
+        now = rfc3339(self._now_s())
+        return counts, tuple(
+            _since(condition, stored.get(condition.type), now) for condition in _conditions(matching, failed)
+        )
+
+    def _count(self, nodes: Iterable[str]) -> MatchedNodes:
+        outcomes = [outcome(self._report(name)) for name in nodes]
         return MatchedNodes(
             matched=len(outcomes),
             applied=outcomes.count(ControlOutcome.APPLIED),
             blocked=outcomes.count(ControlOutcome.BLOCKED),
             failed=outcomes.count(ControlOutcome.ERROR),
-        )
-
-    def _matched(self, selector: Mapping[str, str] | None) -> Iterable[str]:
-        wanted = None if selector is None else selector.items()
-        return (
-            name
-            for name, facts in self._view.node_facts
-            if facts.managed and (wanted is None or wanted <= facts.labels.items())
         )
 
     def _report(self, node: str) -> ControlStatus:
@@ -111,3 +194,67 @@ def outcome(report: ControlStatus) -> ControlOutcome:
     results = {part.result for part in (report.cpu, report.gpu) if part is not None}
     worst_first = (ControlOutcome.ERROR, ControlOutcome.BLOCKED, ControlOutcome.APPLIED)
     return next((one for one in worst_first if one in results), ControlOutcome.NONE)
+
+
+def _matched(
+    node: str,
+    labels: Mapping[str, str],
+    profiles: Sequence[tuple[str, ProfileFacts]],
+    matchings: Mapping[str, _Matching],
+) -> Route | None:
+    """The profile that counts for a node, and a note in the matchings of all that target it."""
+    best: tuple[int, str, ProfileFacts] | None = None
+    equals: list[str] = []
+    for name, facts in profiles:
+        rank = specificity(facts.target, node, labels)
+        if rank is None:
+            continue
+        matchings[name].targeted.append(node)
+        if best is None or rank > best[0]:
+            best, equals = (rank, name, facts), []
+        elif rank == best[0]:
+            equals.append(name)
+    if best is None:
+        return None
+    _, winner, facts = best
+    matchings[winner].nodes.append(node)
+    for name in equals:
+        matchings[name].lost[node] = winner
+    return Route(winner, facts.target.node_name is not None, facts.sources)
+
+
+def _conditions(matching: _Matching, failed: Mapping[str, str]) -> Iterator[Condition]:
+    if matching.targeted:
+        yield _condition(ACCEPTED_CONDITION, True, "Matched", "")
+    else:
+        yield _condition(ACCEPTED_CONDITION, False, "NoNodes", "its target matches no node in scope")
+    if matching.lost:
+        winners = ", ".join(sorted(set(matching.lost.values())))
+        message = f"as specific as {winners}, which comes first by name, on {_listed(matching.lost)}"
+        yield _condition(CONFLICTING_CONDITION, True, "EquallySpecific", message)
+    else:
+        yield _condition(CONFLICTING_CONDITION, False, "None", "")
+    silent = sorted(node for node in matching.nodes if node in failed)
+    if silent:
+        message = f"{_listed(silent)}: {failed[silent[0]][:_SHOWN_CHARS]}"
+        yield _condition(SOURCE_FAILED_CONDITION, True, "NotRead", message)
+    else:
+        yield _condition(SOURCE_FAILED_CONDITION, False, "None", "")
+
+
+def _condition(kind: str, holds: bool, reason: str, message: str) -> Condition:
+    return Condition(kind, ConditionStatus.TRUE if holds else ConditionStatus.FALSE, reason, "", message)
+
+
+def _since(condition: Condition, stored: Condition | None, now: str) -> Condition:
+    """The condition with the time at which its status last changed."""
+    same = stored is not None and stored.status == condition.status
+    since = stored.last_transition_time if stored is not None and same else now
+    return msgspec.structs.replace(condition, last_transition_time=since)
+
+
+def _listed(nodes: Iterable[str]) -> str:
+    """The first few names, and how many more there are."""
+    ordered = sorted(nodes)
+    more = len(ordered) - _SHOWN_NODES
+    return ", ".join(ordered[:_SHOWN_NODES]) + (f" and {more} more" if more > 0 else "")

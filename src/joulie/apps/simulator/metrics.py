@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from joulie.apps.simulator.world import World, pods_by_node
+from joulie.apps.simulator.world import WORK_RATE_HELP, World, pods_by_node, work_rates
 
 
 class SimulatorMetrics:
@@ -78,6 +78,10 @@ class _NodeCollector:
         for name in names:
             running.add_metric([name], counts.get(name, 0))
         yield running
+        rates = GaugeMetricFamily("joulie_sim_pod_work_rate", WORK_RATE_HELP, labels=["namespace", "pod"])
+        for labels, rate in work_rates(world):
+            rates.add_metric([labels["namespace"], labels["pod"]], rate)
+        yield rates
         classes = GaugeMetricFamily("joulie_sim_node_class_info", "Hardware of a node.", labels=["node", "class"])
         for spec in fleet.specs:
             classes.add_metric([spec.name, spec.gpu.key if spec.gpu else spec.cpu.key], 1)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from joulie.apps.simulator.world import World
+from joulie.apps.simulator.world import World, work_rates
 from joulie.domain.quantities import ZERO_CELSIUS_K
 
 _SELECTOR = re.compile(r"\s*([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{(.*)\})?\s*", re.DOTALL)
@@ -68,3 +68,4 @@ def _samples(world: World) -> Iterator[tuple[str, list[tuple[Mapping[str, str], 
     yield "datacenter_cooling_power_watts", [({}, world.cooling.cooling_w)]
     yield "datacenter_pue", [] if world.pue is None else [({}, world.pue)]
     yield "datacenter_rack_power_watts", [({"rack": rack}, power_w) for rack, power_w in world.rack_power_w().items()]
+    yield "joulie_sim_pod_work_rate", list(work_rates(world))

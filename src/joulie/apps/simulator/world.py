@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -310,3 +310,13 @@ def pods_by_node(pods: Iterable[RunningPod]) -> dict[str, int]:
     for pod in pods:
         counts[pod.node] = counts.get(pod.node, 0) + 1
     return counts
+
+
+WORK_RATE_HELP = "Work that a running pod does in a second: GPU-seconds with GPUs, else core-seconds."
+
+
+def work_rates(world: World) -> Iterator[tuple[dict[str, str], float]]:
+    """The work of running pods in a second, by their labels."""
+    for key, rate in world.workload.work_rates(world.fleet).items():
+        namespace, _, name = key.partition("/")
+        yield {"namespace": namespace, "pod": name}, rate

@@ -256,12 +256,28 @@ class ConfigMap(KubernetesObject, frozen=True):
     data: dict[str, str] = msgspec.field(default_factory=dict)
 
 
+class Deployment(KubernetesObject, frozen=True):
+    """A workload of pods that replace each other."""
+
+
 class ReplicaSet(KubernetesObject, frozen=True):
     """Stands between a pod and its Deployment."""
 
 
+class StatefulSet(KubernetesObject, frozen=True):
+    """A workload of pods with names of their own."""
+
+
+class DaemonSet(KubernetesObject, frozen=True):
+    """A workload with a pod on each node."""
+
+
 class Job(KubernetesObject, frozen=True):
-    """Stands between a pod and its CronJob."""
+    """A workload that ends; it may stand between a pod and its CronJob."""
+
+
+class CronJob(KubernetesObject, frozen=True):
+    """A workload that runs again and again, each time as a Job."""
 
 
 class CustomResourceDefinition(KubernetesObject, frozen=True):

@@ -65,18 +65,16 @@ from joulie.adapters.kubernetes.api.v1alpha1.telemetry import (
     TelemetryProfileStatus,
 )
 from joulie.adapters.kubernetes.api.v1alpha1.workload import (
-    CpuBound,
     CpuUse,
     Criticality,
-    GpuBound,
     GpuUse,
-    Level,
     Migratability,
     WorkloadClass,
     WorkloadProfile,
     WorkloadProfileSpec,
     WorkloadProfileStatus,
 )
+from joulie.domain.workload import CpuBound, GpuBound, GpuLevel, Level
 
 __all__ = [
     "CapRangeType",
@@ -102,6 +100,7 @@ __all__ = [
     "GpuCapRange",
     "GpuCapScope",
     "GpuHardware",
+    "GpuLevel",
     "GpuPowerCap",
     "GpuSlicing",
     "GpuSlicingRecommendation",

@@ -19,6 +19,7 @@ from joulie.adapters.kubernetes.api.v1alpha1.fields import (
     one_of,
 )
 from joulie.adapters.kubernetes.api.v1alpha1.power import WorkloadReference
+from joulie.domain.workload import CpuBound, GpuBound, GpuLevel, Level
 
 
 class WorkloadClass(StrEnum):
@@ -26,32 +27,6 @@ class WorkloadClass(StrEnum):
 
     PERFORMANCE = "performance"
     STANDARD = "standard"
-
-
-class Level(StrEnum):
-    """How much."""
-
-    HIGH = "high"
-    MEDIUM = "medium"
-    LOW = "low"
-
-
-class CpuBound(StrEnum):
-    """What limits the CPU part of a workload."""
-
-    COMPUTE = "compute"
-    MEMORY = "memory"
-    IO = "io"
-    MIXED = "mixed"
-
-
-class GpuBound(StrEnum):
-    """What limits the GPU part of a workload."""
-
-    COMPUTE = "compute"
-    MEMORY = "memory"
-    MIXED = "mixed"
-    NONE = "none"
 
 
 class WorkloadProfileSpec(JoulieStruct, frozen=True):
@@ -112,10 +87,10 @@ class GpuUse(JoulieStruct, frozen=True):
         cap_sensitivity: how much a power cap slows it.
     """
 
-    intensity: Annotated[str, one_of(Level, "none")] | None = None
+    intensity: Annotated[str, one_of(GpuLevel)] | None = None
     bound: Annotated[str, one_of(GpuBound)] | None = None
     avg_utilization_pct: Score | None = None
-    cap_sensitivity: Annotated[str, one_of(Level, "none")] | None = None
+    cap_sensitivity: Annotated[str, one_of(GpuLevel)] | None = None
 
 
 class WorkloadProfileStatus(JoulieStruct, frozen=True):

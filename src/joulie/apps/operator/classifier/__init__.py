@@ -1,0 +1,1 @@
+"""The classifier: keeps one WorkloadProfile for each workload, from annotations and measured use."""

@@ -1,0 +1,167 @@
+"""Writes of WorkloadProfiles: never over somebody's own, never a ghost of one that is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.api.meta import OwnerReference
+from joulie.adapters.kubernetes.api.v1alpha1 import (
+    WorkloadProfile,
+    WorkloadProfileSpec,
+    WorkloadProfileStatus,
+    WorkloadReference,
+)
+from joulie.adapters.kubernetes.cache import Key
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.errors import ConflictError, NotFoundError
+from joulie.adapters.kubernetes.resources import WORKLOAD_PROFILES
+from joulie.apps.operator.apply import NotLeadingError
+from joulie.apps.operator.classifier.workloads import Workload
+from joulie.apps.operator.ledger import WorkloadKey
+from joulie.apps.operator.observe import ProfileEntry, keep_profile
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What should be stored about one workload.
+
+    Attributes:
+        workload: that it is about.
+        stored: its profile as it is, None without one.
+        status: to be written; None where the stored one is good enough.
+    """
+
+    workload: Workload
+    stored: ProfileEntry | None
+    status: WorkloadProfileStatus | None
+
+    @property
+    def needed(self) -> bool:
+        """Whether anything has to be written."""
+        return self.stored is None or self.status is not None or self.moved
+
+    @property
+    def moved(self) -> bool:
+        """Whether the stored profile names another node, or goes with another object."""
+        stored, reference = self.stored, self.workload.reference
+        if stored is None:
+            return False
+        return stored.node_name != self.workload.node_name or (
+            reference is not None and reference.uid not in stored.owner_uids
+        )
+
+
+class ProfileWriter:
+    """Writes profiles one at a time.
+
+    Args:
+        client: to write with.
+        may_write: whether this process still leads; asked before every write.
+        wrote: called after each write with its kind.
+    """
+
+    def __init__(self, client: KubeClient, *, may_write: Callable[[], bool], wrote: Callable[[str], None]) -> None:
+        self._client = client
+        self._may_write = may_write
+        self._wrote = wrote
+
+    async def write(self, wanted: Wanted) -> ProfileEntry | None:
+        """Bring one profile in line. Returns what is stored then; None where somebody else came first, or it went.
+
+        Raises:
+            KubernetesError: a write failed.
+            NotLeadingError: the lease was lost.
+        """
+        entry = wanted.stored
+        try:
+            if entry is None:
+                entry = await self._create(wanted.workload)
+            elif wanted.moved:
+                entry = await self._move(wanted.workload, entry)
+            if wanted.status is not None:
+                entry = await self._conclude(wanted.workload.key, wanted.status)
+        except (ConflictError, NotFoundError):
+            return None
+        return entry
+
+    async def delete(self, key: Key, entry: ProfileEntry) -> None:
+        """Delete this very profile, if it is still there.
+
+        Raises:
+            KubernetesError: it cannot be deleted.
+            NotLeadingError: the lease was lost.
+        """
+        self._check_lease()
+        try:
+            await self._client.delete(WORKLOAD_PROFILES, key.name, key.namespace, uid=entry.uid)
+        except (ConflictError, NotFoundError):
+            return
+        self._wrote("delete")
+
+    async def _create(self, workload: Workload) -> ProfileEntry:
+        namespace, owner = workload.key
+        self._check_lease()
+        metadata: dict[str, Any] = {
+            "name": names.profile_name(owner.kind, owner.name),
+            "labels": {names.MANAGED_BY_LABEL: names.CLASSIFIER},
+        }
+        if workload.reference is not None:
+            metadata["ownerReferences"] = [workload.reference]
+        reference = WorkloadReference(owner.kind, owner.name, namespace)
+        # Created, not applied: a profile of the same name that somebody wrote in the meantime stays as it is.
+        created = await self._client.create(
+            WORKLOAD_PROFILES,
+            {"metadata": metadata, "spec": WorkloadProfileSpec(reference, workload.node_name)},
+            namespace,
+            field_manager=names.CLASSIFIER_FIELD_MANAGER,
+        )
+        self._wrote("create")
+        return keep_profile(created)
+
+    async def _move(self, workload: Workload, entry: ProfileEntry) -> ProfileEntry:
+        namespace, owner = workload.key
+        self._check_lease()
+        metadata: dict[str, Any] = {"uid": entry.uid}
+        if workload.reference is not None:
+            metadata["ownerReferences"] = [_merged(workload.reference)]
+        # A merge patch takes the node's name out again, and never brings a deleted profile back.
+        moved = await self._client.patch(
+            WORKLOAD_PROFILES,
+            names.profile_name(owner.kind, owner.name),
+            {"metadata": metadata, "spec": {"nodeName": workload.node_name}},
+            namespace=namespace,
+            field_manager=names.CLASSIFIER_FIELD_MANAGER,
+        )
+        self._wrote("spec")
+        return keep_profile(moved)
+
+    async def _conclude(self, key: WorkloadKey, status: WorkloadProfileStatus) -> ProfileEntry:
+        namespace, owner = key
+        self._check_lease()
+        concluded: WorkloadProfile = await self._client.apply(
+            WORKLOAD_PROFILES,
+            names.profile_name(owner.kind, owner.name),
+            {"status": status},
+            field_manager=names.CLASSIFIER_FIELD_MANAGER,
+            namespace=namespace,
+            subresource="status",
+        )
+        self._wrote("status")
+        return keep_profile(concluded)
+
+    def _check_lease(self) -> None:
+        if not self._may_write():
+            raise NotLeadingError("this process does not lead any more: not written")
+
+
+def _merged(reference: OwnerReference) -> dict[str, str]:
+    """An owner reference as a merge patch takes it."""
+    return {
+        "apiVersion": reference.api_version,
+        "kind": reference.kind,
+        "name": reference.name,
+        "uid": reference.uid,
+    }

@@ -1,0 +1,83 @@
+"""The last samples of all sources. One that fails keeps its old samples, which then grow stale in plain sight."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from joulie.apps.operator.power.columns import Column, SourceColumns
+from joulie.apps.operator.power.sources import NodePowerSource, Parts, SourceError
+from joulie.apps.operator.power.states import SourceStates
+from joulie.domain.control import ControlledNode
+from joulie.domain.signal import Reading
+
+_PARTS = tuple(field.name for field in fields(Parts))
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Kept:
+    """What is known of one source: its samples, and the same as arrays over `nodes`."""
+
+    parts: Parts
+    nodes: tuple[ControlledNode, ...] | None = None
+    columns: SourceColumns | None = None
+
+
+class PowerFeed:
+    """Reads all sources and keeps what they said.
+
+    Args:
+        sources: in no particular order; names are unique.
+        states: told how each reading went.
+        timeout_s: how long one reading may take, s; so that a source that hangs does not hold up the others for long.
+
+    Attributes:
+        sources: as given.
+    """
+
+    def __init__(self, sources: Sequence[NodePowerSource], states: SourceStates, timeout_s: float) -> None:
+        self.sources = tuple(sources)
+        self._states = states
+        self._timeout_s = timeout_s
+        self._kept = {source.name: _Kept(Parts()) for source in self.sources}
+
+    async def read(self, nodes: Sequence[ControlledNode]) -> None:
+        """Read all sources once. What one does not know this time keeps its old sample, and that its age."""
+        await asyncio.gather(*(self._read(source, nodes) for source in self.sources))
+
+    async def _read(self, source: NodePowerSource, nodes: Sequence[ControlledNode]) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                fresh = await source.read(nodes)
+        except TimeoutError:
+            self._states.failed(source.name, f"no answer within {self._timeout_s:g} s")
+        except SourceError as error:
+            self._states.failed(source.name, str(error))
+        else:
+            known = {node.name for node in nodes}
+            old = self._kept[source.name].parts
+            merged = {part: _merged(getattr(old, part), getattr(fresh, part), known) for part in _PARTS}
+            self._kept[source.name] = _Kept(Parts(**merged))
+            self._states.answered(source.name, len(fresh.cpu.keys() | fresh.gpu.keys() | fresh.whole.keys()))
+
+    def columns(self, name: str, nodes: tuple[ControlledNode, ...]) -> SourceColumns:
+        """What a source said last, in the order of `nodes`."""
+        kept = self._kept[name]
+        if kept.nodes is not nodes or kept.columns is None:
+            names = [node.name for node in nodes]
+            kept.columns = SourceColumns(
+                name,
+                Column.of(names, kept.parts.cpu),
+                Column.of(names, kept.parts.gpu),
+                Column.of(names, kept.parts.whole),
+            )
+            kept.nodes = nodes
+        return kept.columns
+
+
+def _merged(old: Mapping[str, Reading], fresh: Mapping[str, Reading], known: set[str]) -> dict[str, Reading]:
+    return {node: reading for node, reading in {**old, **fresh}.items() if node in known}

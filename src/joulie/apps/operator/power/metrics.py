@@ -1,0 +1,155 @@
+"""Metrics of power: of nodes and namespaces, of the sources that know it, and of the building.
+
+They are read from the last poll at each scrape, and go with what they are about. Pods have none: there are too many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import numpy as np
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from joulie.apps.operator.power.board import PowerBoard, PowerDesk
+from joulie.apps.operator.power.states import SourceStates
+from joulie.domain.control import ControlledNode, Facility
+from joulie.domain.quantities import ZERO_CELSIUS_K
+from joulie.domain.units import FloatArray
+
+SHOWN_NAMESPACES = 200
+"""Namespaces with a series of their own, those that draw most; the rest is added up as `OTHER`."""
+OTHER = "other"
+
+
+class PowerMetrics(Collector):
+    """Shows what the current term of leadership measures; nothing while another replica leads.
+
+    Attributes:
+        desk: where the last poll is.
+    """
+
+    def __init__(self) -> None:
+        self.desk = PowerDesk()
+        self._states = SourceStates()
+        self._facility: Callable[[], Facility] = Facility
+        self._rejected: dict[str, Mapping[str, int]] = {}
+
+    def show(self, states: SourceStates, facility: Callable[[], Facility]) -> None:
+        """Show these sources and this building from now on."""
+        self._states, self._facility = states, facility
+        self._rejected.clear()
+        self.desk.board = None
+
+    def rejected(self, source: str, series: Mapping[str, int]) -> None:
+        """Note how many series the last reading of a source left out, by reason."""
+        self._rejected[source] = series
+
+    def collect(self) -> Iterator[Metric]:
+        """All families; without samples where nothing is known."""
+        yield from self._sources()
+        yield from _facility(self._facility())
+        yield from _nodes(self.desk.board)
+        yield _namespaces(self.desk.board)
+
+    def describe(self) -> Iterable[Metric]:
+        """The same families as `collect`."""
+        return self.collect()
+
+    def _sources(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily(
+            "joulie_operator_source_up", "1 if the last reading of a source went well.", labels=["source"]
+        )
+        told_of = GaugeMetricFamily(
+            "joulie_operator_source_told_of",
+            "Nodes, or pods, that the last reading of a source told of.",
+            labels=["source"],
+        )
+        rejected = GaugeMetricFamily(
+            "joulie_operator_source_rejected_series",
+            "Series that the last reading of a source left out.",
+            labels=["source", "reason"],
+        )
+        for source, is_up in self._states.up.items():
+            up.add_metric([source], float(is_up))
+            told_of.add_metric([source], self._states.told_of.get(source, 0))
+        for source, counts in self._rejected.items():
+            for reason, count in counts.items():
+                rejected.add_metric([source, reason], count)
+        yield from (up, told_of, rejected)
+
+
+def _facility(facility: Facility) -> Iterator[Metric]:
+    for name, text, value in (
+        ("ambient_celsius", "Temperature of the air, degrees Celsius.", _celsius(facility.ambient_k)),
+        ("it_power_watts", "Power of IT, W.", facility.it_power_w),
+        ("cooling_power_watts", "Power of cooling, W.", facility.cooling_power_w),
+        ("pue", "Power of IT and cooling over that of IT.", facility.pue),
+        ("it_power_ramp_watts_per_minute", "Change of the power of IT, W/min.", facility.it_ramp_w_per_min),
+    ):
+        family = GaugeMetricFamily(f"joulie_operator_facility_{name}", text)
+        if value is not None:
+            family.add_metric([], value)
+        yield family
+    zones = GaugeMetricFamily(
+        "joulie_operator_facility_zone_ambient_celsius",
+        "Temperature of the air in a cooling zone, degrees Celsius.",
+        labels=["zone"],
+    )
+    for zone, temperature_k in facility.zone_ambient_k.items():
+        zones.add_metric([zone], temperature_k - ZERO_CELSIUS_K)
+    yield zones
+    for name, text, by_rack in (
+        ("rack_power_watts", "Measured power of a rack, W.", facility.rack_power_w),
+        ("rack_power_ramp_watts_per_minute", "Change of it, W/min.", facility.rack_ramp_w_per_min),
+    ):
+        racks = GaugeMetricFamily(f"joulie_operator_facility_{name}", text, labels=["rack"])
+        for rack, rack_value in by_rack.items():
+            racks.add_metric([rack], rack_value)
+        yield racks
+
+
+def _celsius(temperature_k: float | None) -> float | None:
+    return None if temperature_k is None else temperature_k - ZERO_CELSIUS_K
+
+
+def _nodes(board: PowerBoard | None) -> Iterator[Metric]:
+    by_part = GaugeMetricFamily(
+        "joulie_operator_node_power_watts",
+        "Power of a node by who draws it: its pods, its system, or nobody (idle), W.",
+        labels=["node", "part"],
+    )
+    by_device = GaugeMetricFamily(
+        "joulie_operator_node_device_power_watts",
+        "Power of a node's CPU packages (cpu) and of its GPUs (gpu), W.",
+        labels=["node", "device"],
+    )
+    if board is not None:
+        shares, power = board.shares, board.shares.power
+        has_gpus = np.array([node.hardware.gpu is not None for node in power.nodes], dtype=np.bool_)
+        _fill(by_part, power.nodes, shares.idle_w, "idle")
+        _fill(by_part, power.nodes, shares.system_w, "system")
+        _fill(by_part, power.nodes, np.maximum(power.total_w - shares.idle_w - shares.system_w, 0.0), "pods")
+        _fill(by_device, power.nodes, power.cpu_w, "cpu")
+        _fill(by_device, power.nodes, np.where(has_gpus, power.gpu_w, np.nan), "gpu")
+    yield from (by_part, by_device)
+
+
+def _fill(family: GaugeMetricFamily, nodes: Iterable[ControlledNode], values: FloatArray, label: str) -> None:
+    """Add the values that are known: missing is not zero."""
+    for node, value, known in zip(nodes, values.tolist(), (~np.isnan(values)).tolist(), strict=True):
+        if known:
+            family.add_metric([node.name, label], value)
+
+
+def _namespaces(board: PowerBoard | None) -> Metric:
+    family = GaugeMetricFamily(
+        "joulie_operator_namespace_power_watts", "Power of the pods of a namespace, W.", labels=["namespace"]
+    )
+    by_namespace = {} if board is None else board.by_namespace()[0]
+    ordered = sorted(by_namespace.items(), key=lambda one: (-one[1], one[0]))
+    for name, power_w in ordered[:SHOWN_NAMESPACES]:
+        family.add_metric([name], power_w)
+    if len(ordered) > SHOWN_NAMESPACES:
+        family.add_metric([OTHER], sum(power_w for _, power_w in ordered[SHOWN_NAMESPACES:]))
+    return family

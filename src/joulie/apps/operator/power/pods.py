@@ -1,0 +1,400 @@
+"""Power and energy of pods, namespaces and nodes, from one poll to the next.
+
+Every poll shares the measured power of each node among its pods (`joulie.domain.attribution`). Energy is the integral
+of power over time; a gap longer than a sample may be old is not bridged: energy that nobody measured is not made up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from joulie.adapters.kubernetes.cache import Key
+from joulie.adapters.kubernetes.pods import PodFacts
+from joulie.adapters.prometheus.readings import GpuDevice
+from joulie.apps.operator.power.usage import WATTS_SOURCE, PodWeights
+from joulie.domain.attribution import (
+    GpuDevices,
+    GpuHolds,
+    NodePowerParts,
+    PodLoads,
+    attribute_cpu,
+    attribute_gpu,
+    gpu_power_of_pods_w,
+)
+from joulie.domain.control import ControlledNode
+from joulie.domain.policy import PodPhase
+from joulie.domain.signal import Reading
+from joulie.domain.units import FloatArray, IntArray
+from joulie.domain.usage import PodKey
+
+BY_REQUESTS = "requests"
+_COVERED = 0.5
+"""Share of a node's pods that a source must have measured to say how its power is shared: units never mix on a node."""
+_MIG_SLICES = 7
+_PODS_A_TURN = 5000
+"""Pods looked at before others get their turn on the event loop."""
+
+
+@dataclass(frozen=True, eq=False)
+class NodesPower:
+    """Power of all nodes at one moment; arrays of shape ``(n_nodes,)``, NaN where not known.
+
+    Attributes:
+        nodes: which.
+        source: of the power, by node; None without any.
+        time_s: of the sample, s since the epoch.
+        cpu_w: CPU packages, W.
+        gpu_w: GPUs, W; 0 without GPUs.
+        total_w: W.
+        low_w: lower end of the interval of an estimate, W; `total_w` where measured.
+        high_w: upper end, W.
+        cpu_idle_w: what the CPU packages draw idle by the hardware model, W.
+        gpu_idle_w: what the GPUs draw idle by the hardware model, W.
+        cpus: logical CPUs; 0 where nobody says.
+    """
+
+    nodes: tuple[ControlledNode, ...]
+    source: tuple[str | None, ...]
+    time_s: FloatArray
+    cpu_w: FloatArray
+    gpu_w: FloatArray
+    total_w: FloatArray
+    low_w: FloatArray
+    high_w: FloatArray
+    cpu_idle_w: FloatArray
+    gpu_idle_w: FloatArray
+    cpus: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class RunningPods:
+    """The pods that run on nodes in scope; arrays of shape ``(n_pods,)``.
+
+    Attributes:
+        pods: which.
+        node: index of each one's node.
+        cores: that it requests.
+        gpus: that it requests.
+        namespaces: of all pods.
+        namespace: index of each one's namespace.
+    """
+
+    pods: Sequence[PodFacts]
+    node: IntArray
+    cores: FloatArray
+    gpus: FloatArray
+    namespaces: Sequence[str]
+    namespace: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What is known of the work of pods and nodes.
+
+    Attributes:
+        weights: of pods, best source first.
+        busy_cores: of nodes, by the source of the weights.
+        dynamic_w: of nodes, by Kepler, W.
+        devices: GPUs and who holds them.
+    """
+
+    weights: Sequence[PodWeights] = ()
+    busy_cores: Mapping[str, Mapping[str, Reading]] = field(default_factory=dict)
+    dynamic_w: Mapping[str, float] = field(default_factory=dict)
+    devices: Sequence[GpuDevice] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """Who drew the power of a poll; NaN where not known.
+
+    Attributes:
+        power: of nodes.
+        running: pods.
+        pod_cpu_w: W, shape ``(n_pods,)``.
+        pod_gpu_w: W, shape ``(n_pods,)``; 0 for a pod without GPUs.
+        weight_source: by which source's weights the power of each node was shared, "" where it has no pods.
+        idle_w: of nodes, charged to nobody, W, shape ``(n_nodes,)``.
+        system_w: of nodes, what no pod explains, W, shape ``(n_nodes,)``.
+    """
+
+    power: NodesPower
+    running: RunningPods
+    pod_cpu_w: FloatArray
+    pod_gpu_w: FloatArray
+    weight_source: tuple[str, ...]
+    idle_w: FloatArray
+    system_w: FloatArray
+
+    @property
+    def pod_w(self) -> FloatArray:
+        """Power of pods, W, shape ``(n_pods,)``."""
+        return self.pod_cpu_w + self.pod_gpu_w
+
+
+async def running_pods(pods: Mapping[Key, PodFacts], nodes: Sequence[ControlledNode]) -> RunningPods:
+    """The pods that run on these nodes."""
+    index = {node.name: position for position, node in enumerate(nodes)}
+    everything = list(pods.values())
+    namespaces: dict[str, int] = {}
+    found: list[PodFacts] = []
+    rows: list[tuple[int, float, float, int]] = []
+    for start in range(0, len(everything), _PODS_A_TURN):
+        for pod in everything[start : start + _PODS_A_TURN]:
+            node = index.get(pod.node_name)
+            if node is not None and pod.phase is PodPhase.RUNNING:
+                found.append(pod)
+                namespace = namespaces.setdefault(pod.namespace, len(namespaces))
+                rows.append((node, pod.requests.cpu_cores, pod.requests.gpus, namespace))
+        await asyncio.sleep(0)
+    node_of, cores, gpus, namespace_of = np.array(rows, dtype=np.float64).reshape(-1, 4).T
+    await asyncio.sleep(0)
+    return RunningPods(found, node_of.astype(np.int64), cores, gpus, tuple(namespaces), namespace_of.astype(np.int64))
+
+
+async def shared(power: NodesPower, running: RunningPods, work: Work) -> Shares:
+    """Share the power of nodes among their pods."""
+    weight, chosen = await _weights(len(power.nodes), running, work.weights)
+    cpu = attribute_cpu(
+        NodePowerParts(power.cpu_w, power.cpu_idle_w, _node_work(power, chosen, work)),
+        PodLoads(running.node, weight),
+    )
+    await asyncio.sleep(0)
+    pod_gpu_w, gpu_idle_w, gpu_system_w = _gpus(power, running, work.devices)
+    # Where only the whole is known, nobody can say what of it the pods draw.
+    whole = ~np.isnan(power.total_w) & np.isnan(power.cpu_w)
+    return Shares(
+        power,
+        running,
+        cpu.pods_w,
+        pod_gpu_w,
+        chosen,
+        np.where(whole, np.nan, cpu.idle_w + gpu_idle_w),
+        np.where(whole, np.nan, cpu.system_w + gpu_system_w),
+    )
+
+
+async def _weights(
+    n_nodes: int, running: RunningPods, sources: Sequence[PodWeights]
+) -> tuple[FloatArray, tuple[str, ...]]:
+    """The weight of each pod, and of each node the source that its pods' weights are from: one and the same for all."""
+    pods_on = np.bincount(running.node, minlength=n_nodes)
+    weight = running.cores
+    chosen = np.where(pods_on > 0, BY_REQUESTS, "").astype(object)
+    undecided = pods_on > 0
+    for source in sources:
+        by_pod = source.by_pod
+        own = np.empty(len(running.pods))
+        for start in range(0, len(running.pods), _PODS_A_TURN):
+            part = running.pods[start : start + _PODS_A_TURN]
+            own[start : start + len(part)] = [by_pod.get((pod.namespace, pod.name), np.nan) for pod in part]
+            await asyncio.sleep(0)
+        covered = np.bincount(running.node, ~np.isnan(own), n_nodes)
+        taken = undecided & (covered >= _COVERED * pods_on)
+        weight = np.where(taken[running.node], own, weight)
+        chosen[taken] = source.source
+        undecided &= ~taken
+    return weight, tuple(chosen.tolist())
+
+
+def _node_work(power: NodesPower, chosen: Sequence[str], work: Work) -> FloatArray:
+    """Work of each node in the unit of its pods' weights; NaN where it is not known."""
+    found = np.full(len(power.nodes), np.nan)
+    dynamic_w = power.cpu_w - power.cpu_idle_w
+    for position, (node, source) in enumerate(zip(power.nodes, chosen, strict=True)):
+        if source == WATTS_SOURCE:
+            found[position] = work.dynamic_w.get(node.name, dynamic_w[position])
+        elif source == BY_REQUESTS:
+            # CPUs that nobody requested are nobody's; without a number of them, requests share everything.
+            found[position] = power.cpus[position] or np.nan
+        elif source:
+            reading = work.busy_cores.get(source, {}).get(node.name)
+            found[position] = np.nan if reading is None else reading.value
+    return found
+
+
+def _gpus(
+    power: NodesPower, running: RunningPods, devices: Sequence[GpuDevice]
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """GPU power of pods, and of each node what is idle and what no pod explains, W."""
+    n_nodes, n_pods = len(power.nodes), len(running.pods)
+    held = _held(power, running, devices)
+    holds = GpuHolds(*(np.array(column, dtype=kind) for column, kind in held.holds()))
+    found = attribute_gpu(GpuDevices(np.array(held.power_w), np.array(held.idle_w)), holds)
+    told = np.zeros(n_pods, dtype=np.bool_)
+    told[holds.pod[holds.pod >= 0]] = True
+    # Of a pod that has GPUs, and nobody says which, the power cannot be told.
+    pod_w = np.where((running.gpus > 0.0) & ~told, np.nan, gpu_power_of_pods_w(holds, found, n_pods))
+    idle_w = _sum_by(np.array(held.node, dtype=np.int64), found.idle_w, n_nodes)
+    charged_w = _sum_by(running.node, pod_w, n_nodes)
+    return pod_w, idle_w, np.maximum(power.gpu_w - idle_w - charged_w, 0.0)
+
+
+def _sum_by(index: IntArray, value: FloatArray, length: int) -> FloatArray:
+    """Sum of the known values of each index, shape ``(length,)``."""
+    return np.bincount(index, np.nan_to_num(value), length).astype(np.float64)
+
+
+class _Held:
+    """GPUs and who holds them, as they are found.
+
+    Attributes:
+        node: index of each device's node.
+        power_w: of each device, W.
+        idle_w: of each device, W.
+    """
+
+    def __init__(self) -> None:
+        self.node: list[int] = []
+        self.power_w: list[float] = []
+        self.idle_w: list[float] = []
+        self._holds: list[tuple[int, int, float, float]] = []
+
+    def add_device(self, node: int, power_w: float, idle_w: float) -> int:
+        """A device; returns its index."""
+        self.node.append(node)
+        self.power_w.append(power_w)
+        self.idle_w.append(idle_w)
+        return len(self.node) - 1
+
+    def add_hold(self, pod: int, device: int, share: float, activity: float) -> None:
+        """A pod that holds a share of a device; see `GpuHolds`."""
+        self._holds.append((pod, device, share, activity))
+
+    def holds(self) -> list[tuple[Sequence[float], type]]:
+        """The columns of `GpuHolds`."""
+        columns: list[Sequence[float]] = list(zip(*self._holds, strict=True)) or [(), (), (), ()]
+        return list(zip(columns, (np.int64, np.int64, np.float64, np.float64), strict=True))
+
+
+def _held(power: NodesPower, running: RunningPods, devices: Sequence[GpuDevice]) -> _Held:
+    by_node: dict[str, list[GpuDevice]] = defaultdict(list)
+    for device in devices:
+        by_node[device.node].append(device)
+    asking: dict[int, list[int]] = defaultdict(list)
+    for position in np.flatnonzero(running.gpus > 0.0).tolist():
+        asking[int(running.node[position])].append(position)
+    pods = {
+        (running.pods[position].namespace, running.pods[position].name): position
+        for positions in asking.values()
+        for position in positions
+    }
+    held = _Held()
+    for index in np.flatnonzero(power.gpu_w > 0.0).tolist():
+        node = power.nodes[index]
+        found = by_node.get(node.name, ())
+        if node.hardware.gpu is None:
+            continue
+        listed = len({one.uuid for one in found if one.power_w is not None}) == node.hardware.gpu.count
+        # An exporter that is not connected with the kubelet knows GPUs, and of no pod.
+        if listed and (any(one.holders for one in found) or not asking[index]):
+            _add_listed(held, index, power, found, pods)
+        elif len(asking[index]) <= 1:
+            _add_all(held, index, power, running, asking[index], node.hardware.gpu.count)
+    return held
+
+
+def _add_listed(
+    held: _Held, node: int, power: NodesPower, slices: Sequence[GpuDevice], pods: Mapping[PodKey, int]
+) -> None:
+    """The GPUs of a node as DCGM lists them, with the pods that hold them."""
+    measured_w = {one.uuid: one.power_w.value for one in slices if one.power_w is not None}
+    # Another source may have measured their sum: the node's power is what is shared, not more and not less.
+    sum_w = sum(measured_w.values())
+    gpu_w, idle_w = float(power.gpu_w[node]), float(power.gpu_idle_w[node])
+    count = len(measured_w)
+    index = {
+        uuid: held.add_device(node, gpu_w * (one_w / sum_w if sum_w > 0.0 else 1.0 / count), idle_w / count)
+        for uuid, one_w in measured_w.items()
+    }
+    for one in slices:
+        if one.uuid not in index:
+            continue
+        share = _mig_share(one.mig_profile) if one.mig_instance is not None else 1.0
+        # How busy the whole is says nothing of those who take turns on it.
+        activity = np.nan if one.util_pct is None or one.shared else one.util_pct / 100.0
+        for pod in one.holders:
+            held.add_hold(pods.get(pod, -1), index[one.uuid], share / len(one.holders), activity)
+
+
+def _add_all(
+    held: _Held, node: int, power: NodesPower, running: RunningPods, asking: Sequence[int], count: int
+) -> None:
+    """All GPUs of a node as one: at most one pod has any of them."""
+    device = held.add_device(node, float(power.gpu_w[node]), float(power.gpu_idle_w[node]))
+    for pod in asking:
+        held.add_hold(pod, device, min(1.0, running.pods[pod].requests.gpus / count), np.nan)
+
+
+def _mig_share(profile: str | None) -> float:
+    """Share of a GPU that a MIG instance has, by its compute slices: ``3g.40gb`` has 3 of 7. NaN if it does not say."""
+    slices = (profile or "").partition("g.")[0]
+    return min(1.0, int(slices) / _MIG_SLICES) if slices.isdecimal() else np.nan
+
+
+@dataclass(frozen=True, eq=False)
+class Meters:
+    """Energy so far, and the power that it goes on from.
+
+    Attributes:
+        since_s: when counting began, s since the epoch.
+        time_s: of the last poll, s since the epoch; None before the first.
+        pods: of each pod by its UID: its row.
+        pod_w: power at the last poll, W, by row; NaN where not known.
+        pod_j: energy, J, by row.
+        nodes: of each node by its name: its row.
+        node_w: as `pod_w`.
+        node_j: as `pod_j`.
+        namespace_j: energy by namespace, of pods that are gone too, J.
+    """
+
+    since_s: float
+    time_s: float | None = None
+    pods: Mapping[str, int] = field(default_factory=dict)
+    pod_w: FloatArray = field(default_factory=lambda: np.zeros(0))
+    pod_j: FloatArray = field(default_factory=lambda: np.zeros(0))
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    node_w: FloatArray = field(default_factory=lambda: np.zeros(0))
+    node_j: FloatArray = field(default_factory=lambda: np.zeros(0))
+    namespace_j: Mapping[str, float] = field(default_factory=dict)
+
+    async def extended(self, shares: Shares, now_s: float, longest_gap_s: float) -> Meters:
+        """The energy once a poll is over.
+
+        Args:
+            shares: power now.
+            now_s: s since the epoch.
+            longest_gap_s: time between two polls beyond which nothing is added, s.
+        """
+        passed_s = 0.0 if self.time_s is None else now_s - self.time_s
+        passed_s = passed_s if 0.0 <= passed_s <= longest_gap_s else 0.0
+        pods = {pod.uid: row for row, pod in enumerate(shares.running.pods)}
+        nodes = {node.name: row for row, node in enumerate(shares.power.nodes)}
+        pod_w, node_w = shares.pod_w, shares.power.total_w
+        await asyncio.sleep(0)
+        added_j, pod_j = _integrated(self.pods, self.pod_w, self.pod_j, pods, pod_w, passed_s)
+        _, node_j = _integrated(self.nodes, self.node_w, self.node_j, nodes, node_w, passed_s)
+        await asyncio.sleep(0)
+        namespace_j = dict(self.namespace_j)
+        names = shares.running.namespaces
+        added_by_namespace_j = np.bincount(shares.running.namespace, added_j, len(names))
+        for name, energy_j in zip(names, added_by_namespace_j.tolist(), strict=True):
+            namespace_j[name] = namespace_j.get(name, 0.0) + energy_j
+        return Meters(self.since_s, now_s, pods, pod_w, pod_j, nodes, node_w, node_j, namespace_j)
+
+
+def _integrated(
+    old: Mapping[str, int], old_w: FloatArray, old_j: FloatArray, new: Mapping[str, int], new_w: FloatArray, dt_s: float
+) -> tuple[FloatArray, FloatArray]:
+    """What is added since the last poll, by the trapezoid, and the energy with it, J; rows as in `new`."""
+    rows = np.array([old.get(name, -1) for name in new], dtype=np.int64)
+    was_there = rows >= 0
+    before_w = np.where(was_there, np.append(old_w, np.nan)[rows], np.nan)
+    before_j = np.where(was_there, np.append(old_j, 0.0)[rows], 0.0)
+    added_j = np.nan_to_num(0.5 * (before_w + new_w) * dt_s)
+    return added_j, before_j + added_j

@@ -1,0 +1,364 @@
+"""The cluster as the rescheduler sees it: frozen inputs, and what follows from them; all of it may run in a thread."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from joulie.adapters.kubernetes.cache import Key
+from joulie.adapters.kubernetes.placement import Placement
+from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
+from joulie.apps.operator.classifier.decide import classification_of
+from joulie.apps.operator.ledger import WorkloadKey
+from joulie.apps.operator.observe import NodeFacts, ProfileEntry, counting_profile
+from joulie.apps.operator.power.pods import Meters
+from joulie.domain.control import ControlledNode, ControlSettings, Decision
+from joulie.domain.drain import SchedulableClass
+from joulie.domain.hardware.resolve import GPU_RESOURCES
+from joulie.domain.marginal import (
+    GPU_COEFFICIENT_PERFORMANCE,
+    GPU_COEFFICIENT_STANDARD,
+    cpu_max_or_fallback_w,
+    gpu_max_or_fallback_w,
+    marginal_w,
+)
+from joulie.domain.policy import PodPhase, PowerConstraint, WorkloadClass
+from joulie.domain.profiles.profile import GpuProfile
+from joulie.domain.profiles.reschedule import (
+    MovablePod,
+    NodeLoad,
+    NodeState,
+    Recommendation,
+    ReschedulePlan,
+    RescheduleSettings,
+    Workload,
+    plan_rescheduling,
+)
+from joulie.domain.profiles.slicing import SlicingRecommendation, recommend_slicing
+from joulie.domain.units import BoolArray
+from joulie.domain.workload import Level
+
+_MIRROR = "Node"
+"""Kind that controls static pods of a kubelet."""
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """What a cycle looks at.
+
+    Attributes:
+        decision: the last one.
+        nodes: all nodes by name.
+        pods: all pods.
+        profiles: all WorkloadProfiles.
+        slicing_modes: how the GPUs of nodes can be shared.
+        meters: measured power of pods; None where nothing was measured lately.
+        control: capacities of racks.
+        min_confidence: below which what a profile measured does not count, 0..1.
+        now_s: s since the epoch.
+    """
+
+    decision: Decision
+    nodes: Mapping[str, NodeFacts]
+    pods: Sequence[PodFacts]
+    profiles: Sequence[tuple[Key, ProfileEntry]]
+    slicing_modes: Mapping[str, tuple[str, ...]]
+    meters: Meters | None
+    control: ControlSettings
+    min_confidence: float
+    now_s: float
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a cycle concludes.
+
+    Attributes:
+        recommendations: what should leave its node.
+        plan: what to evict now.
+        slicing: how GPUs could be shared, by node.
+    """
+
+    recommendations: tuple[Recommendation, ...]
+    plan: ReschedulePlan
+    slicing: Mapping[str, SlicingRecommendation]
+
+
+def examine(survey: Survey, settings: RescheduleSettings, resting: frozenset[Workload], *, active: bool) -> Findings:
+    """Look at the cluster.
+
+    Args:
+        survey: the cluster.
+        settings: thresholds and limits.
+        resting: workloads of which nothing is evicted now; they are recommended all the same.
+        active: whether anything is to be evicted at all.
+    """
+    profiles = _by_workload(survey.profiles)
+    states = _node_states(survey, profiles, settings)
+    advised = plan_rescheduling(states, replace(settings, max_per_cycle=0))
+    plan = ReschedulePlan()
+    if active and advised.recommendations:
+        plan = plan_rescheduling([_without(state, resting) for state in states], settings)
+    return Findings(advised.recommendations, plan, _slicing(survey, profiles))
+
+
+def _by_workload(profiles: Iterable[tuple[Key, ProfileEntry]]) -> dict[WorkloadKey, ProfileEntry]:
+    """The profile that counts of each workload."""
+    several: dict[WorkloadKey, dict[Key, ProfileEntry]] = defaultdict(dict)
+    for key, profile in profiles:
+        several[profile.owner][key] = profile
+    return {owner: entry for owner, found in several.items() if (entry := counting_profile(found)) is not None}
+
+
+def _without(state: NodeState, workloads: frozenset[Workload]) -> NodeState:
+    if not state.pods or not workloads:
+        return state
+    return replace(state, pods=tuple(pod for pod in state.pods if pod.workload not in workloads))
+
+
+# ---- nodes
+
+
+@dataclass
+class _Taken:
+    """What the pods of a node request, all that are not finished."""
+
+    cpu_cores: float = 0.0
+    memory_gib: float = 0.0
+    gpus: float = 0.0
+    pods: int = 0
+
+
+def _node_states(
+    survey: Survey, profiles: Mapping[WorkloadKey, ProfileEntry], settings: RescheduleSettings
+) -> list[NodeState]:
+    decision = survey.decision
+    troubled = set(np.flatnonzero(_troubled(decision, settings)).tolist())
+    if not troubled:
+        return []
+    taken, on_node = _taken(survey.pods)
+    admission = _Admission({node.node.name: survey.nodes.get(node.node.name) for node in decision.nodes})
+    states: list[NodeState] = []
+    for index, decided in enumerate(decision.nodes):
+        node = decided.node
+        facts = survey.nodes.get(node.name)
+        if facts is None:
+            continue
+        used = taken.get(node.name, _Taken())
+        pods = _movable(survey, profiles, node, on_node[node.name], admission) if index in troubled else ()
+        gpu = node.hardware.gpu
+        states.append(
+            NodeState(
+                node.name,
+                decided.guarded.schedulable,
+                _load(survey, index),
+                accepts_pods=node.eligible and facts.ready,
+                rack=node.rack,
+                free_cpu_cores=facts.offered.get("cpu", 0.0) - used.cpu_cores,
+                free_memory_gib=facts.memory_gib - used.memory_gib,
+                free_gpus=sum(facts.offered.get(resource, 0.0) for resource in GPU_RESOURCES) - used.gpus,
+                gpu_vendor=_vendor(gpu.vendor if gpu else None),
+                free_pods=facts.max_pods - used.pods,
+                pods=pods,
+            )
+        )
+    return states
+
+
+def _troubled(decision: Decision, settings: RescheduleSettings) -> BoolArray:
+    """Nodes that pods may have to leave: only their pods are looked at."""
+    twin = decision.twin
+    draining = [node.guarded.schedulable is SchedulableClass.DRAINING for node in decision.nodes]
+    # Comparisons with the NaN of nodes without scores are false.
+    return np.asarray(
+        np.array(draining, dtype=np.bool_)
+        | (twin.cooling_stress > settings.cooling_stress_pct)
+        | (twin.psu_stress > settings.psu_stress_pct)
+        | (twin.headroom < settings.headroom_pct)
+    )
+
+
+def _taken(pods: Iterable[PodFacts]) -> tuple[dict[str, _Taken], dict[str, list[PodFacts]]]:
+    """What is taken of each node, and by which pods."""
+    taken: dict[str, _Taken] = defaultdict(_Taken)
+    on_node: dict[str, list[PodFacts]] = defaultdict(list)
+    for pod in pods:
+        if not pod.node_name or pod.phase is PodPhase.FINISHED:
+            continue
+        sums, requests = taken[pod.node_name], pod.requests
+        sums.cpu_cores += requests.cpu_cores
+        sums.memory_gib += requests.memory_gib
+        sums.gpus += requests.gpus
+        sums.pods += 1
+        on_node[pod.node_name].append(pod)
+    return taken, on_node
+
+
+def _load(survey: Survey, index: int) -> NodeLoad | None:
+    twin = survey.decision.twin
+    if not twin.scored[index]:
+        return None
+    rack = survey.decision.nodes[index].node.rack
+    control = survey.control
+    capacity_w = control.default_capacity_w if rack is None else control.rack_capacity_w.get(rack)
+    return NodeLoad(
+        capped_w=float(twin.cpu_capped_w[index] + twin.gpu_capped_w[index]),
+        measured_w=float(twin.measured_w[index]),
+        cooling_stress_pct=float(twin.cooling_stress[index]),
+        psu_stress_pct=float(twin.psu_stress[index]),
+        psu_capacity_w=control.default_capacity_w if capacity_w is None else capacity_w,
+    )
+
+
+# ---- pods
+
+
+def _movable(
+    survey: Survey,
+    profiles: Mapping[WorkloadKey, ProfileEntry],
+    node: ControlledNode,
+    pods: Iterable[PodFacts],
+    admission: _Admission,
+) -> tuple[MovablePod, ...]:
+    """The pods of a node that say that they may be restarted.
+
+    One that nobody manages would be gone, not moved: it stays, whatever it says.
+    """
+    limits = _limits(node, survey.nodes[node.name])
+    found: list[MovablePod] = []
+    for pod in pods:
+        entry = profiles.get((pod.namespace, pod.owner))
+        facts = ProfileFacts() if entry is None else entry.facts
+        if pod.phase is not PodPhase.RUNNING or pod.controller is None:
+            continue
+        if pod.effective_reschedulable(facts) is not True:
+            continue
+        performance = _performance(pod, facts)
+        found.append(
+            MovablePod(
+                pod.namespace,
+                pod.name,
+                Workload(pod.namespace, pod.owner.kind, pod.owner.name),
+                _power_w(survey.meters, pod, limits, performance=performance),
+                cpu_cores=pod.requests.cpu_cores,
+                memory_gib=pod.requests.memory_gib,
+                gpus=pod.requests.gpus,
+                gpu_vendor=_vendor(pod.requests.gpu_vendor),
+                reschedulable=True,
+                performance=performance,
+                sensitivity=_sensitivity(pod, facts, survey.min_confidence),
+                age_s=0.0 if pod.running_since_s is None else survey.now_s - pod.running_since_s,
+                daemon=pod.daemon,
+                mirror=pod.controller.kind == _MIRROR,
+                terminating=pod.terminating,
+                admitted=admission.of(pod.placement),
+            )
+        )
+    return tuple(found)
+
+
+def _performance(pod: PodFacts, profile: ProfileFacts) -> bool:
+    said = pod.effective_class(profile)
+    return said is WorkloadClass.PERFORMANCE or (said is None and pod.constraint is PowerConstraint.PERFORMANCE_ONLY)
+
+
+def _sensitivity(pod: PodFacts, profile: ProfileFacts, min_confidence: float) -> Level | None:
+    """The higher of what is known of CPU and GPU; what was measured counts only with enough confidence."""
+    measured = profile if profile.confidence >= min_confidence else ProfileFacts()
+    known = {pod.cpu_sensitivity or measured.cpu_sensitivity, pod.gpu_sensitivity or measured.gpu_sensitivity}
+    return next((level for level in Level if level in known), None)
+
+
+class _Limits(NamedTuple):
+    """What a node draws at full load, for an estimate of what pods add to it.
+
+    Attributes:
+        cores: that pods can request.
+        cpu_max_w: of all CPUs, W.
+        gpu_max_w: of one GPU, W.
+    """
+
+    cores: float
+    cpu_max_w: float
+    gpu_max_w: float
+
+
+def _limits(node: ControlledNode, facts: NodeFacts) -> _Limits:
+    cpu, gpu = node.hardware.cpu, node.hardware.gpu
+    cores = facts.offered.get("cpu") or cpu.cores or 1.0
+    known_gpu_w = gpu.cap_range.base_w if gpu is not None and gpu.cap_range is not None else None
+    return _Limits(
+        cores,
+        cpu_max_or_fallback_w(node.hardware.cpu_max_w, cores),
+        gpu_max_or_fallback_w(known_gpu_w, None if gpu is None else gpu.vendor),
+    )
+
+
+def _power_w(meters: Meters | None, pod: PodFacts, limits: _Limits, *, performance: bool) -> float:
+    """What the pod draws, W: measured, else what its requests would add to the node."""
+    row = None if meters is None else meters.pods.get(pod.uid)
+    if meters is not None and row is not None and math.isfinite(meters.pod_w[row]):
+        return max(0.0, float(meters.pod_w[row]))
+    requests = pod.requests
+    gpu_share = GPU_COEFFICIENT_PERFORMANCE if performance else GPU_COEFFICIENT_STANDARD
+    core_share = requests.cpu_cores / limits.cores
+    return float(
+        marginal_w(limits.cpu_max_w, core_share, requests.memory_gib, requests.gpus, limits.gpu_max_w, gpu_share)
+    )
+
+
+def _vendor(name: str | None) -> str | None:
+    """Agents and requests do not write it alike."""
+    return None if name is None else name.casefold()
+
+
+class _Admission:
+    """Which nodes pods admit, worked out once for those that say the same."""
+
+    def __init__(self, nodes: Mapping[str, NodeFacts | None]) -> None:
+        self._nodes = {name: facts for name, facts in nodes.items() if facts is not None}
+        self._admitted: dict[Placement, frozenset[str] | None] = {}
+
+    def of(self, placement: Placement) -> frozenset[str] | None:
+        """Names of the nodes, None for all."""
+        if placement not in self._admitted:
+            admitted = frozenset(
+                name for name, facts in self._nodes.items() if placement.admits(name, facts.labels, facts.taints)
+            )
+            self._admitted[placement] = None if len(admitted) == len(self._nodes) else admitted
+        return self._admitted[placement]
+
+
+# ---- GPUs
+
+
+def _slicing(survey: Survey, profiles: Mapping[WorkloadKey, ProfileEntry]) -> dict[str, SlicingRecommendation]:
+    """How the GPUs of each node could be shared, by the profiles of the workloads that hold some of them."""
+    holders: dict[str, set[WorkloadKey]] = defaultdict(set)
+    for pod in survey.pods:
+        if pod.requests.gpus > 0.0 and pod.node_name and pod.phase is PodPhase.RUNNING:
+            holders[pod.node_name].add((pod.namespace, pod.owner))
+    found: dict[str, SlicingRecommendation] = {}
+    for decided in survey.decision.nodes:
+        name, gpu = decided.node.name, decided.node.hardware.gpu
+        modes = survey.slicing_modes.get(name, ())
+        if gpu is None or not modes:
+            continue
+        held = [_gpu_profile(profiles.get(key), survey.min_confidence) for key in holders[name]]
+        known = [profile for profile in held if profile is not None and profile.intensity is not None]
+        advice = recommend_slicing(known, gpu.count, modes)
+        # Where GPUs are held and nobody has measured how, there is no advice: that is not the same as idle.
+        if advice is not None and (known or not held):
+            found[name] = advice
+    return found
+
+
+def _gpu_profile(entry: ProfileEntry | None, min_confidence: float) -> GpuProfile | None:
+    """What was measured of a workload's GPUs, None where that does not count."""
+    said = None if entry is None else classification_of(entry.status)
+    return said.gpu if said is not None and said.confidence >= min_confidence else None
