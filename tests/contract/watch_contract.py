@@ -144,7 +144,9 @@ async def check_bookmarks_tell_from_where_to_resume(subject: Subject) -> None:
 
 
 async def check_a_watch_ends_in_time(subject: Subject) -> None:
-    watch = subject.client.watch(CONFIG_MAPS, await now(subject), namespace=subject.namespace, timeout_s=1)
+    watch = subject.client.watch(
+        CONFIG_MAPS, await now(subject), namespace=subject.namespace, field_selector=OURS, timeout_s=1
+    )
     async with asyncio.timeout(WAIT_S):
         assert [event.key.name async for event in watch if event.kind is not EventKind.BOOKMARK] == []
 

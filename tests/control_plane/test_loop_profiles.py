@@ -309,11 +309,17 @@ def crowd(loop: Loop) -> dict[str, str]:
         "spec": {"minAvailable": BUDGET, "selector": {"matchLabels": {"app": "movable"}}},
     }
     loop.plane.request("POST", BUDGETS, budget)
-    wait_for(
-        lambda: loop.get(f"{BUDGETS}/movable")["status"]["disruptionsAllowed"] == 1, PATIENCE_S, "the budget counts"
-    )
+    await_allowed(loop, 1)
     wait_for(lambda: stress(loop) > 40.0, PATIENCE_S, "the node is under stress")
     return on_hot(loop)
+
+
+def await_allowed(loop: Loop, disruptions: int) -> None:
+    wait_for(
+        lambda: loop.get(f"{BUDGETS}/movable").get("status", {}).get("disruptionsAllowed") == disruptions,
+        PATIENCE_S,
+        f"the budget allows {disruptions}",
+    )
 
 
 def busy(cpus: str, said: Mapping[str, str]) -> dict[str, Any]:
@@ -416,19 +422,24 @@ def joulie(loop: Loop, *arguments: str) -> Json:
 def test_a_stressed_node_sheds_only_what_says_so_and_within_its_budget(loop: Loop, crowd: dict[str, str]) -> None:
     recording = loop.record("pods")
     loop.programs["operator"].process.stop()
+    loop.patch(f"{BUDGETS}/movable", {"spec": {"minAvailable": 3}})
+    await_allowed(loop, 0)
     operator = loop.start_operator("operator-evicting", **OPERATOR)
     for name in COOL:
         loop.patch(f"{NODES}/{name}", {"metadata": {"labels": {SHED: "yes"}}})
+    wait_for(lambda: skipped(operator, "disruption-budget") >= 1, PATIENCE_S, "the budget refuses")
+    assert on_hot(loop) == crowd
+
+    # One at a time from now on.
+    loop.patch(f"{BUDGETS}/movable", {"spec": {"minAvailable": BUDGET}})
     wait_for(
         lambda: set(await_running(loop, "movable", 3).values()) <= set(COOL),
         PATIENCE_S,
         "all that may be moved are elsewhere",
     )
     movable = {name for name in crowd if name.startswith("movable")}
-    # One at a time: while one has gone, the budget refuses the next.
     assert {name for name, code in evictions(loop) if code == 201} == movable
     assert {code for _, code in evictions(loop)} == {201, 429}
-    assert skipped(operator, "disruption-budget") >= 1
     counted = {"node": "hot", "namespace": "default", "reason": "cooling-stress"}
     assert operator.metric("joulie_rescheduler_evictions_total", **counted) == len(movable)
 
