@@ -384,6 +384,16 @@ def test_a_dry_run_counts_and_evicts_nothing(loop: Loop, crowd: dict[str, str]) 
 
 def test_people_see_what_the_operator_knows(loop: Loop, crowd: dict[str, str]) -> None:
     """By kubectl's columns, and by the plugin through the API server and from the operator."""
+    measured = f"{PROFILES}/deployment-movable"
+    wait_for(
+        lambda: (
+            (loop.get(measured) or {}).get("status", {}).get("rescheduleReason")
+            and loop.get(measured)["status"].get("confidence") == 0.65
+            and loop.twin("hot")["status"].get("rescheduleRecommendations")
+        ),
+        PATIENCE_S,
+        "movable is measured, and recommended to move",
+    )
     header, *rows = loop.plane.kubectl("get", "wp").splitlines()
     assert header.split() == ["NAME", "CLASS", "CPU", "GPU", "CPU-CAP", "GPU-CAP", "MOVABLE", "CONFIDENCE", "AGE"]
     movable = next(row.split() for row in rows if row.startswith("deployment-movable "))
@@ -450,6 +460,7 @@ def test_a_stressed_node_sheds_only_what_says_so_and_within_its_budget(loop: Loo
     assert len(evictions(loop)) == looks
     assert on_hot(loop) == {name: uid for name, uid in crowd.items() if name not in movable}
     assert fewest_available([(seen.kind, seen.object) for seen in recording.stop()], "movable") == BUDGET
+    check_what_comes_back_is_left_alone(loop, operator)
 
 
 def fewest_available(changes: list[tuple[str, Json]], app: str) -> int:
@@ -465,9 +476,8 @@ def fewest_available(changes: list[tuple[str, Json]], app: str) -> int:
     return min(counts[counts.index(max(counts)) :])
 
 
-def test_a_pod_that_kube_scheduler_brings_back_is_left_alone(loop: Loop, crowd: dict[str, str]) -> None:
+def check_what_comes_back_is_left_alone(loop: Loop, operator: Program) -> None:
     """Every further eviction would be a restart for nothing. Its preference outweighs the extender's scores."""
-    operator = loop.programs["operator-evicting"]
     hot = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["hot"]}]}
     preference = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": hot}]}
     template = busy("10", {names.RESCHEDULABLE_ANNOTATION: "true"}) | {"affinity": {"nodeAffinity": preference}}
