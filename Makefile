@@ -49,7 +49,7 @@ unit: setup ## the fast tests alone
 	$(BIN)/pytest tests/unit tests/property -m "not slow" -n auto
 
 test: setup browser lint docs control-plane ## everything that CI runs
-	$(BIN)/pytest -n auto --dist loadgroup --cov --cov-report=term
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --cov --cov-report=term
 
 bench: setup ## the full benchmarks with their committed ranges
 	$(BIN)/joulie bench parity

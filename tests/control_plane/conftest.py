@@ -17,14 +17,6 @@ from joulie.adapters.control_plane import Binaries, LocalControlPlane, obtain, o
 StartControlPlane = Callable[..., LocalControlPlane]
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep these tests on one xdist worker (--dist loadgroup): one shared control plane, 600 MB, instead of many."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("control_plane"))
-
-
 def _tell(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 

@@ -384,11 +384,12 @@ def test_a_dry_run_counts_and_evicts_nothing(loop: Loop, crowd: dict[str, str]) 
 
 def test_people_see_what_the_operator_knows(loop: Loop, crowd: dict[str, str]) -> None:
     """By kubectl's columns, and by the plugin through the API server and from the operator."""
-    measured = f"{PROFILES}/deployment-movable"
     wait_for(
-        lambda: (loop.get(measured) or {}).get("status", {}).get("confidence", 0.0) > 0.6,
+        lambda: (
+            profile(loop, "movable").get("confidence", 0.0) > 0.6 and "rescheduleReason" in profile(loop, "movable")
+        ),
         PATIENCE_S,
-        "movable is measured",
+        "movable is measured, and recommended to move",
     )
     header, *rows = loop.plane.kubectl("get", "wp").splitlines()
     assert header.split() == ["NAME", "CLASS", "CPU", "GPU", "CPU-CAP", "GPU-CAP", "MOVABLE", "CONFIDENCE", "AGE"]
