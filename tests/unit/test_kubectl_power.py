@@ -4,7 +4,6 @@ import asyncio
 import json
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 import yaml
 
@@ -16,7 +15,6 @@ from joulie.adapters.kubernetes.quantity import rfc3339
 from joulie.adapters.kubernetes.resources import NODE_TWINS, WORKLOAD_PROFILES
 from joulie.apps.kubectl import main as plugin
 from joulie.apps.kubectl import profiles, top
-from joulie.apps.operator.power import board
 from scripted_server import kubeconfig, serving
 
 NODES = [
@@ -29,7 +27,7 @@ NODES = [
 PODS = [{"name": "p1", "namespace": "team", "node": "n1", "powerW": 200.0, "quality": "fresh", "source": "agents"}]
 NAMESPACES = [
     {"name": "team", "powerW": 200.0, "energyJ": 7.2e6, "pods": 2, "unknownPods": 1},
-    {"name": "dark", "powerW": 0.0, "energyJ": 0.0, "pods": 3, "unknownPods": 3},
+    {"name": "dark", "energyJ": 0.0, "pods": 3, "unknownPods": 3},
 ]
 NOW_S = 1_800_000_000.0
 ITEMS = {"nodes": NODES, "pods": PODS, "namespaces": NAMESPACES}
@@ -196,13 +194,6 @@ def test_nothing_is_said_in_a_sentence(asked):
     assert asked(operator, "nodes")[1] == "The operator knows of no nodes.\n"
     operator.since = False
     assert asked(operator, "nodes")[1].startswith("The operator has not measured anything yet")
-
-
-def test_the_operator_and_the_plugin_speak_alike():
-    spoken = {field.encode_name for field in msgspec.structs.fields(board.Item)}
-    understood = {field.encode_name for field in msgspec.structs.fields(top.Item)}
-    assert understood - spoken == {"sharePct", "energyKwh"}
-    assert spoken <= understood
 
 
 # ---- profiles and recommendations

@@ -266,6 +266,18 @@ def test_nodes_pods_and_namespaces_are_listed_with_what_is_known_of_them():
     assert ask(desk, query="kind=nodes", now_s=1200.0)[1]["items"][0]["quality"] == "stale"
 
 
+def test_trap_unknown_power_of_a_namespace_is_not_zero():
+    desk = PowerDesk()
+    work = Work([weights("cadvisor", a=1.0, b=1.0)])
+    shares = share([pod("a", "c"), pod("b", "c"), pod("x", "c", namespace="dark")], work)
+    meters = asyncio.run(Meters(500.0).extended(shares, 1010.0, 120.0))
+    desk.leading, desk.board = True, PowerBoard(shares, meters, 120.0)
+    (team, dark) = ask(desk, query="kind=namespaces")[1]["items"]
+    assert (team["name"], team["powerW"]) == ("team", 200.0)
+    assert (dark["name"], dark["pods"], dark["unknownPods"]) == ("dark", 1, 1)
+    assert "powerW" not in dark
+
+
 def test_an_estimate_shows_its_interval():
     desk = PowerDesk()
     desk.leading, desk.board = True, board(estimated=True)

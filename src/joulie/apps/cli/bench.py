@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from time import perf_counter
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from joulie.apps.cli.bench_tables import print_equal_work, print_parity, print_table
 from joulie.apps.cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 _PATH = click.Path(path_type=Path)
 _RANGES = Path("benchmarks")
 _CHART = Path("deploy/helm/joulie")
-_WIDE = 180
-"""Columns of a table that goes to a file or a pipe."""
 _BENCHMARKS: Mapping[str, str] = {
     "parity": "the published figures to every digit, and the speed of the engine",
     "equal-work": "all schedulers doing the same work on nodes that may sleep, beside a lower bound",
@@ -31,7 +30,6 @@ _BENCHMARKS: Mapping[str, str] = {
     "profiles": "whether learned trees say more of workloads than the classifier's rules",
 }
 Command = TypeVar("Command", bound=Callable[..., Any])
-Cells = Sequence[str]
 
 
 _OUTPUT = click.option(
@@ -96,7 +94,7 @@ def parity(*, small: bool, json_file: Path | None, plots_folder: Path | None, ra
             return benchmark.measure(chosen, perf_counter, status.update)
 
     _bench(
-        "parity", run, _print_parity, parity_growth, small=small, output=output, files=(json_file, plots_folder, ranges)
+        "parity", run, print_parity, parity_growth, small=small, output=output, files=(json_file, plots_folder, ranges)
     )
 
 
@@ -128,7 +126,7 @@ def equal_work(
         return _measure_equal_work(_whole_numbers(seeds), where, small=small)
 
     _bench(
-        "equal-work", run, _print_equal_work, plot, small=small, output=output, files=(json_file, plots_folder, ranges)
+        "equal-work", run, print_equal_work, plot, small=small, output=output, files=(json_file, plots_folder, ranges)
     )
 
 
@@ -146,7 +144,7 @@ def extender(
         )
 
     def show(measured: Mapping[str, Any]) -> None:
-        _table(
+        print_table(
             "Response times",
             ("", "verb", "candidates", "p50, ms", "p99, ms", "p99 of all rounds"),
             benchmark.rows(measured),
@@ -185,7 +183,7 @@ def binding(
 
     def show(measured: Mapping[str, Any]) -> None:
         columns = ("nodes", *benchmark.WAYS, *benchmark.RATIOS)
-        _table("Bound pods a second, median", columns, benchmark.rows(measured))
+        print_table("Bound pods a second, median", columns, benchmark.rows(measured))
 
     _bench("binding", run, show, benchmark.plot, small=small, output=output, files=(json_file, plots_folder, ranges))
 
@@ -204,12 +202,12 @@ def attribution(
         return benchmark.measure(chosen, perf_counter, lambda stage: click.echo(stage, err=True))
 
     def show(measured: Mapping[str, Any]) -> None:
-        _table(
+        print_table(
             "Measured power against the sum of its parts",
             ("", "powers", "largest relative difference", "smallest part, W", "known, %", "pods told, %"),
             benchmark.conservation_rows(measured),
         )
-        _table(
+        print_table(
             "Power of pods against what they really draw",
             ("", "pods", "mean error, W", "mean error, %", "charged, %"),
             benchmark.error_rows(measured),
@@ -241,10 +239,10 @@ def power_estimate(
 
     def show(measured: Mapping[str, Any]) -> None:
         columns = ("", "calibrated", *(name.replace("_", " ") for name in benchmark.SPLITS), "worst")
-        _table(
+        print_table(
             "Servers within the interval, %, and the worst group of them", columns, benchmark.coverage_rows(measured)
         )
-        _table(
+        print_table(
             "Calibrated, and the median error of what is expected",
             ("", "W", "size to the power", "low", "high", "error, %"),
             benchmark.calibration_rows(measured),
@@ -303,7 +301,7 @@ def profiles(
         return benchmark.measure(benchmark.FULL, found, on_stage)
 
     def show(measured: Mapping[str, Any]) -> None:
-        _table(
+        print_table(
             "Right, % / cost of a wrong level",
             (
                 "workloads",
@@ -388,135 +386,3 @@ def _whole_numbers(text: str | None) -> tuple[int, ...] | None:
         return tuple(int(item) for item in text.split(","))
     except ValueError:
         raise UserError(f"--seeds: {text!r} is not a list of whole numbers") from None
-
-
-def _print_parity(measured: Mapping[str, Any]) -> None:
-    _table(
-        "Figures, seed 42",
-        ("", "mean kW", "peak kW", "std kW", "P99 ramp", "dropped", "jobs", "s a run"),
-        (
-            (
-                name,
-                f"{run['mean_kw']:.9f}",
-                f"{run['peak_kw']:.9f}",
-                f"{run['std_kw']:.9f}",
-                f"{run['p99_ramp_kw']:.9f}",
-                f"{run['dropped']:,}",
-                f"{run['jobs']:,}",
-                f"{run['seconds']:.2f}",
-            )
-            for name, run in measured["figures"].items()
-        ),
-    )
-    _table(
-        "Against the plain NumPy way, same first hours",
-        ("", "hours", "jobs", "plain s", "engine s", "ratio", "power differs by", "drops differ in"),
-        (
-            (
-                name,
-                f"{row['hours']:g}",
-                f"{row['jobs']:,}",
-                f"{row['plain_s']:.2f}",
-                f"{row['fast_s']:.4f}",
-                f"{row['ratio']:,.0f}",
-                f"{row['largest_relative_power_difference']:.1e}",
-                f"{row['differing_drops']} steps",
-            )
-            for name, row in measured["speed"].items()
-        ),
-    )
-    _table(
-        "Growth with nodes, same workload",
-        ("nodes", "scheduler", "jobs", "dropped", "s a run", "µs a job", "plain, µs a job"),
-        (
-            (f"{row['nodes']:,}", *_growth_cells(row), f"{row['plain_us_per_job']:.1f}")
-            for row in measured["growth_with_nodes"]
-        ),
-    )
-    _table(
-        "Growth with jobs, same cluster",
-        ("rate", "scheduler", "jobs", "dropped", "s a run", "µs a job"),
-        ((f"{row['share']:g}x", *_growth_cells(row)) for row in measured["growth_with_jobs"]),
-    )
-
-
-def _growth_cells(row: Mapping[str, Any]) -> Cells:
-    return (
-        row["scheduler"],
-        f"{row['jobs']:,}",
-        f"{row['dropped']:,}",
-        f"{row['seconds']:.2f}",
-        f"{row['us_per_job']:.2f}",
-    )
-
-
-def _print_equal_work(measured: Mapping[str, Any]) -> None:
-    def cell(value: Mapping[str, float | None], digits: int) -> str:
-        half_width = "" if value["half_width"] is None else f" ±{value['half_width']:,.{digits}f}"
-        return f"{value['mean']:,.{digits}f}{half_width}"
-
-    columns = {
-        "it_kwh": ("energy, kWh", 0),
-        "above_bound_pct": ("above bound, %", 2),
-        "std_kw": ("std, kW", 1),
-        "p99_ramp_kw": ("P99 ramp, kW", 2),
-        "peak_kw": ("peak, kW", 0),
-        "mean_wait_min": ("mean wait, min", 3),
-        "p99_wait_min": ("P99 wait", 1),
-        "wakes": ("wakes", 0),
-        "unfinished": ("unfinished", 0),
-    }
-    n_seeds = len(measured["seeds"])
-    bound = cell(measured["bound_kwh"], 0)
-    _table(
-        f"Mean of {n_seeds} seeds ± 95 % confidence interval; lower bound {bound} kWh",
-        ("", *(label for label, _ in columns.values())),
-        (
-            (name, *(cell(row[key], digits) for key, (_, digits) in columns.items()))
-            for name, row in measured["reported"].items()
-        ),
-    )
-    references = next(iter(measured["reported"].values()))["saving_pct"]
-    _table(
-        "Energy saved, %, and seeds on which the P99 ramp is not above most-allocated's",
-        ("", *(f"against {name}" for name in references), "seeds"),
-        (
-            (
-                name,
-                *(cell(value, 2) for value in row["saving_pct"].values()),
-                f"{row['ramp_not_above_most_allocated']} of {n_seeds}",
-            )
-            for name, row in measured["reported"].items()
-        ),
-    )
-    _table(
-        "Seed 42",
-        ("", "energy, kWh", "jobs", "P99 ramp, kW", "mean wait, min", "wakes", "s a run"),
-        (
-            (
-                name,
-                f"{run['it_kwh']:,.1f}",
-                f"{run['jobs']:,}",
-                f"{run['p99_ramp_kw']:.2f}",
-                f"{run['mean_wait_min']:.4f}",
-                f"{run['wakes']:,}",
-                f"{run['seconds']:.2f}",
-            )
-            for name, run in measured["parity"].items()
-        ),
-    )
-
-
-def _table(title: str, columns: Cells, rows: Iterable[Cells]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    console = console if console.is_terminal else Console(width=_WIDE)
-    table = Table(title=title, title_justify="left", show_edge=False)
-    for index, label in enumerate(columns):
-        table.add_column(label, justify="right" if index else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-    console.print()

@@ -18,57 +18,21 @@ from joulie.apps.kubectl.columns import Column, age, aged, count, laid_out, meas
 from joulie.apps.kubectl.documents import print_document
 from joulie.apps.kubectl.leader import Whereabouts, ask_leader
 from joulie.apps.kubectl.table import console
+from joulie.apps.program.power_items import MOST_ITEMS, POWER_PATH, Item
 from joulie.domain.quantities import joules_to_kwh
 
-_PATH = "/debug/power"
 _WH_PER_KWH = 1000.0
-_MOST = 10_000
-"""Items that the operator gives at most."""
 _QUALITY_STYLES = {"stale": "yellow", "missing": "red"}
 
 
-class Item(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """A line of the operator's answer; None is what is not known.
+class Row(Item, frozen=True, omit_defaults=True, rename="camel"):
+    """A line of the operator's answer, and what follows from it.
 
     Attributes:
-        name: of the node, pod or namespace.
-        namespace: of a pod.
-        node: of a pod.
-        power_w: W.
-        low_w: lower end of an estimate's interval, W.
-        high_w: upper end, W.
-        cpu_w: of CPU packages, W.
-        gpu_w: of GPUs, W.
-        idle_w: of a node, charged to nobody, W.
-        system_w: of a node, what no pod explains, W.
-        energy_j: since the operator leads, J.
-        quality: fresh, stale or missing.
-        source: of the node's power.
-        weight_source: by whose measurement it is shared among pods.
-        age_s: of the sample, s.
-        pods: of a namespace.
-        unknown_pods: of these, whose power is not known.
         share_pct: of the power of all that are listed, percent.
         energy_kwh: since the operator leads, kWh.
     """
 
-    name: str
-    namespace: str | None = None
-    node: str | None = None
-    power_w: float | None = msgspec.field(default=None, name="powerW")
-    low_w: float | None = msgspec.field(default=None, name="lowW")
-    high_w: float | None = msgspec.field(default=None, name="highW")
-    cpu_w: float | None = msgspec.field(default=None, name="cpuW")
-    gpu_w: float | None = msgspec.field(default=None, name="gpuW")
-    idle_w: float | None = msgspec.field(default=None, name="idleW")
-    system_w: float | None = msgspec.field(default=None, name="systemW")
-    energy_j: float | None = msgspec.field(default=None, name="energyJ")
-    quality: str | None = None
-    source: str | None = None
-    weight_source: str | None = None
-    age_s: float | None = None
-    pods: int | None = None
-    unknown_pods: int | None = None
     share_pct: float | None = None
     energy_kwh: float | None = None
 
@@ -81,7 +45,7 @@ class Answer(msgspec.Struct, frozen=True):
         since: when energy began to be counted, s since the epoch; None before the first poll.
     """
 
-    items: list[Item] = []
+    items: list[Row] = []
     since: float | None = None
 
 
@@ -108,7 +72,7 @@ class Question:
     where: Whereabouts
 
 
-def _range(row: Item) -> str | None:
+def _range(row: Row) -> str | None:
     return None if row.low_w is None or row.high_w is None else f"{row.low_w:.0f}-{row.high_w:.0f}W"
 
 
@@ -119,20 +83,20 @@ def _energy(energy_kwh: float | None) -> str:
     return f"{energy_kwh * _WH_PER_KWH:.1f} Wh" if energy_kwh < 1.0 else f"{energy_kwh:.2f} kWh"
 
 
-def _quality_style(row: Item) -> str:
+def _quality_style(row: Row) -> str:
     return _QUALITY_STYLES.get(row.quality or "", "")
 
 
-def _watts(title: str, value: Callable[[Item], float | None], *, rank: int = 0, wide: bool = False) -> Column[Item]:
+def _watts(title: str, value: Callable[[Row], float | None], *, rank: int = 0, wide: bool = False) -> Column[Row]:
     return measured(title, value, "{:.0f}W", rank=rank, wide=wide)
 
 
 _POWER = _watts("POWER", lambda row: row.power_w)
-_SHARE: Column[Item] = measured("SHARE", lambda row: row.share_pct, "{:.0f}%", rank=3)
-_ENERGY: Column[Item] = replace(
+_SHARE: Column[Row] = measured("SHARE", lambda row: row.share_pct, "{:.0f}%", rank=3)
+_ENERGY: Column[Row] = replace(
     measured("ENERGY", lambda row: row.energy_kwh), text=lambda row: _energy(row.energy_kwh).replace(" ", "")
 )
-_PROVENANCE: Mapping[str, Column[Item]] = {
+_PROVENANCE: Mapping[str, Column[Row]] = {
     "range": named("RANGE", _range, rank=2),
     "cpu": _watts("CPU", lambda row: row.cpu_w, rank=5),
     "gpu": _watts("GPU", lambda row: row.gpu_w, rank=4),
@@ -143,7 +107,7 @@ _PROVENANCE: Mapping[str, Column[Item]] = {
     "weights": named("SHARED BY", lambda row: row.weight_source, wide=True),
     "age": aged("AGE", lambda row: row.age_s, rank=6),
 }
-COLUMNS: Mapping[str, Mapping[str, Column[Item]]] = {
+COLUMNS: Mapping[str, Mapping[str, Column[Row]]] = {
     "nodes": {
         "name": named("NODE", lambda row: row.name, least=20),
         "power": _POWER,
@@ -175,15 +139,15 @@ async def show_top(client: KubeClient, question: Question) -> None:
     Raises:
         KubernetesError: the operator cannot be asked.
     """
-    query = {"kind": question.kind, "limit": str(_MOST)}
+    query = {"kind": question.kind, "limit": str(MOST_ITEMS)}
     namespace = question.namespace
     if question.kind == "pods" and namespace is not None:
         namespace = query["namespace"] = namespace or client.connection.namespace
     try:
-        answer = msgspec.convert(await ask_leader(client, question.where, _PATH, query), Answer)
+        answer = msgspec.convert(await ask_leader(client, question.where, POWER_PATH, query), Answer)
     except msgspec.ValidationError as error:
-        raise KubernetesError(f"{_PATH}: the operator's answer is not as expected: {error}") from error
-    items = _with_shares([_honest(item) for item in answer.items])
+        raise KubernetesError(f"{POWER_PATH}: the operator's answer is not as expected: {error}") from error
+    items = _with_shares(answer.items)
     rows = sorted_rows(items, COLUMNS[question.kind][question.sort_by], reverse=question.reverse)[: question.limit]
     if question.form in {"json", "yaml"}:
         document = {"kind": question.kind, "total": _total(items, answer.since), "items": msgspec.to_builtins(rows)}
@@ -202,13 +166,7 @@ async def show_top(client: KubeClient, question: Question) -> None:
     out.print(Group(*map(Text, lines), *([Text(), *table] if rows else []), *more), crop=False)
 
 
-def _honest(item: Item) -> Item:
-    """A namespace of whose pods none is known has no power that is known, rather than none."""
-    unknown = item.unknown_pods is not None and item.unknown_pods > 0 and item.unknown_pods == item.pods
-    return msgspec.structs.replace(item, power_w=None) if unknown else item
-
-
-def _with_shares(items: Sequence[Item]) -> list[Item]:
+def _with_shares(items: Sequence[Row]) -> list[Row]:
     total_w = sum(item.power_w for item in items if item.power_w is not None)
     return [
         msgspec.structs.replace(
@@ -220,7 +178,7 @@ def _with_shares(items: Sequence[Item]) -> list[Item]:
     ]
 
 
-def _total(items: Sequence[Item], since_s: float | None) -> dict[str, Any]:
+def _total(items: Sequence[Row], since_s: float | None) -> dict[str, Any]:
     """Sums over everything that is listed; missing is not zero."""
     power = [item.power_w for item in items if item.power_w is not None]
     energy = [item.energy_kwh for item in items if item.energy_kwh is not None]
@@ -233,7 +191,7 @@ def _total(items: Sequence[Item], since_s: float | None) -> dict[str, Any]:
     }
 
 
-def _lines(kind: str, namespace: str | None, items: Sequence[Item], since_s: float | None) -> list[str]:
+def _lines(kind: str, namespace: str | None, items: Sequence[Row], since_s: float | None) -> list[str]:
     """The total, for people."""
     if since_s is None:
         return ["The operator has not measured anything yet: try again in half a minute."]
@@ -249,6 +207,6 @@ def _lines(kind: str, namespace: str | None, items: Sequence[Item], since_s: flo
     ]
     if total["unknown"]:
         lines.append(f"power not known of {total['unknown']}")
-    if len(items) == _MOST:
-        lines.append(f"these are the {_MOST} that draw most")
+    if len(items) == MOST_ITEMS:
+        lines.append(f"these are the {MOST_ITEMS} that draw most")
     return lines

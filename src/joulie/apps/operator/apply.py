@@ -26,7 +26,8 @@ from joulie.adapters.kubernetes.quantity import QuantityError, parse_rfc3339
 from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES
 from joulie.adapters.kubernetes.writer import write_all
 from joulie.apps.operator.desired import Desired, desired, label_patch, near, released, spec_matches, stamped
-from joulie.apps.operator.observe import ClusterView, NodeFacts
+from joulie.apps.operator.facts import NodeFacts
+from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.rescheduler.advice import NO_ADVICE, Advice
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.control import Decision

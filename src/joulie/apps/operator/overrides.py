@@ -15,7 +15,8 @@ from joulie.adapters.kubernetes.quantity import rfc3339
 from joulie.adapters.kubernetes.resources import NODE_POWER_PROFILES
 from joulie.adapters.kubernetes.writer import write_all
 from joulie.apps.operator.apply import Problem
-from joulie.apps.operator.observe import COUNTED_CONDITION, ClusterView, OverrideFacts
+from joulie.apps.operator.facts import COUNTED_CONDITION, OverrideFacts
+from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.control import Override
 

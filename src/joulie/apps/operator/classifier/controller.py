@@ -36,8 +36,9 @@ from joulie.apps.operator.classifier.usage import (
 )
 from joulie.apps.operator.classifier.workloads import Workload, workload_of
 from joulie.apps.operator.classifier.write import ProfileWriter, Wanted
+from joulie.apps.operator.facts import ProfileEntry
 from joulie.apps.operator.ledger import WorkloadKey
-from joulie.apps.operator.observe import ClusterView, ProfileEntry
+from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.program.tracing import span
 from joulie.domain.profiles.rules import HINTS_ONLY, METRICS_MISSING

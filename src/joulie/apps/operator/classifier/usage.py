@@ -160,9 +160,10 @@ class SimulatedUsage:
         cpu_cores: dict[PodKey, float] = {}
         memory_bytes: dict[PodKey, float] = {}
         gpus: dict[PodKey, GpuUse] = {}
-        for pod in (pod for workload in workloads for pod in workload.pods if pod.simulated is not None):
+        for pod in (pod for workload in workloads for pod in workload.pods):
             played, key = pod.simulated, (pod.namespace, pod.name)
-            assert played is not None
+            if played is None:
+                continue
             if played.cpu_util_pct is not None:
                 cpu_cores[key] = self._noisy_pct(played.cpu_util_pct) / 100.0 * requested_cores(pod)
             if played.memory_pressure_pct is not None:

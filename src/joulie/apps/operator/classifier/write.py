@@ -20,8 +20,8 @@ from joulie.adapters.kubernetes.errors import ConflictError, NotFoundError
 from joulie.adapters.kubernetes.resources import WORKLOAD_PROFILES
 from joulie.apps.operator.apply import NotLeadingError
 from joulie.apps.operator.classifier.workloads import Workload
+from joulie.apps.operator.facts import ProfileEntry, keep_profile
 from joulie.apps.operator.ledger import WorkloadKey
-from joulie.apps.operator.observe import ProfileEntry, keep_profile
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,11 @@ import numpy as np
 
 from joulie.apps.operator.power.pods import Meters, Shares
 from joulie.apps.program.http import AsgiApp, Receive, Scope, Send, respond
+from joulie.apps.program.power_items import MOST_ITEMS, POWER_PATH, Item
 from joulie.domain.signal import Quality
 from joulie.domain.units import BoolArray, FloatArray, IntArray
 
-PATH = "/debug/power"
 _DEFAULT_LIMIT = 500
-_LARGEST_LIMIT = 10_000
 _JSON = b"application/json"
 
 
@@ -29,48 +28,6 @@ class Kind(StrEnum):
     NODES = "nodes"
     PODS = "pods"
     NAMESPACES = "namespaces"
-
-
-class Item(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """A line of the answer; what is not known is left out.
-
-    Attributes:
-        name: of the node, pod or namespace.
-        namespace: of the pod.
-        node: that the pod runs on.
-        power_w: W.
-        low_w: lower end of the interval of an estimate, W.
-        high_w: upper end, W.
-        cpu_w: CPU packages, W.
-        gpu_w: GPUs, W.
-        idle_w: of a node, charged to nobody, W.
-        system_w: of a node, what no pod explains, W.
-        energy_j: since the operator leads, J.
-        quality: fresh, stale or missing.
-        source: of the power of the node, as POWER_SOURCES has it.
-        weight_source: by whose measurement the power of the node is shared among its pods.
-        age_s: of the sample, s.
-        pods: of a namespace, that run.
-        unknown_pods: of these, whose power is not known, and not part of it.
-    """
-
-    name: str
-    namespace: str | None = None
-    node: str | None = None
-    power_w: float | None = msgspec.field(default=None, name="powerW")
-    low_w: float | None = msgspec.field(default=None, name="lowW")
-    high_w: float | None = msgspec.field(default=None, name="highW")
-    cpu_w: float | None = msgspec.field(default=None, name="cpuW")
-    gpu_w: float | None = msgspec.field(default=None, name="gpuW")
-    idle_w: float | None = msgspec.field(default=None, name="idleW")
-    system_w: float | None = msgspec.field(default=None, name="systemW")
-    energy_j: float | None = msgspec.field(default=None, name="energyJ")
-    quality: str | None = None
-    source: str | None = None
-    weight_source: str | None = None
-    age_s: float | None = None
-    pods: int | None = None
-    unknown_pods: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +181,7 @@ class PowerDesk:
         """An application that answers here, and leaves everything else to `app`."""
 
         async def desk(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["path"] != PATH:
+            if scope["path"] != POWER_PATH:
                 await app(scope, receive, send)
                 return
             query = parse_qs(scope.get("query_string", b"").decode(errors="replace"))
@@ -247,6 +204,6 @@ class PowerDesk:
         items: list[Item] = []
         since_s = None
         if self.board is not None:
-            items = self.board.items(kind, now_s, namespace=namespace, limit=max(0, min(limit, _LARGEST_LIMIT)))
+            items = self.board.items(kind, now_s, namespace=namespace, limit=max(0, min(limit, MOST_ITEMS)))
             since_s = self.board.meters.since_s
         return 200, {"now": now_s, "leader": True, "since": since_s, "kind": kind.value, "items": items}

@@ -15,7 +15,8 @@ from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.resources import WORKLOAD_PROFILES
 from joulie.adapters.kubernetes.writer import Job, write_all
 from joulie.apps.operator.apply import NotLeadingError
-from joulie.apps.operator.observe import ClusterView, ProfileEntry
+from joulie.apps.operator.facts import ProfileEntry
+from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.power.board import PowerBoard
 from joulie.apps.operator.rescheduler.advice import Advice, Advisor
 from joulie.apps.operator.rescheduler.evictor import Evictor

@@ -14,8 +14,8 @@ from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.placement import Placement
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
 from joulie.apps.operator.classifier.decide import classification_of
+from joulie.apps.operator.facts import NodeFacts, ProfileEntry, counting_profile
 from joulie.apps.operator.ledger import WorkloadKey
-from joulie.apps.operator.observe import NodeFacts, ProfileEntry, counting_profile
 from joulie.apps.operator.power.pods import Meters
 from joulie.domain.control import ControlledNode, ControlSettings, Decision
 from joulie.domain.drain import SchedulableClass

@@ -1,0 +1,222 @@
+"""What the operator keeps of each object: a little, since a cluster has many, and comparable, so that news are seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.api.core import Node, Taint
+from joulie.adapters.kubernetes.api.v1alpha1 import (
+    Condition,
+    ConditionStatus,
+    NodeHardware,
+    NodePowerProfile,
+    NodeTwin,
+    WorkloadProfile,
+    WorkloadProfileStatus,
+)
+from joulie.adapters.kubernetes.cache import Key
+from joulie.adapters.kubernetes.hardware import offered_devices, reported_hardware
+from joulie.adapters.kubernetes.pods import ProfileFacts, profile_facts, profile_owner
+from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity, parse_rfc3339
+from joulie.apps.operator.ledger import WorkloadKey
+from joulie.apps.operator.settings import OperatorSettings
+from joulie.domain.control import Override, StoredState
+from joulie.domain.hardware.resolve import ReportedHardware
+from joulie.domain.policy import Cap, Profile
+
+_HOSTNAME_LABEL = "kubernetes.io/hostname"
+_BYTES_PER_GIB = 1024.0**3
+DRAINING_CONDITION = "Draining"
+COUNTED_CONDITION = "Counted"
+
+
+class NodeFacts(msgspec.Struct, frozen=True):
+    """What is kept of a Node.
+
+    Attributes:
+        uid: of the node.
+        managed: whether NODE_SELECTOR selects it.
+        eligible: whether it may be planned: managed, and neither reserved nor cordoned.
+        profile_label: value of the power-profile label, None without it.
+        draining_label: value of the draining label, None without it.
+        labels: all of them.
+        offered: CPUs (cores) and GPUs that pods can request.
+        aliases: what else the node may be called: its host name and addresses.
+        ready: unless its kubelet is known not to be.
+        taints: that keep pods out.
+        memory_gib: memory that pods can request, GiB; 0 where it does not say.
+        max_pods: pods that it takes; 0 where it does not say.
+    """
+
+    uid: str
+    managed: bool
+    eligible: bool
+    profile_label: str | None
+    draining_label: str | None
+    labels: dict[str, str]
+    offered: dict[str, float]
+    aliases: tuple[str, ...] = ()
+    ready: bool = True
+    taints: tuple[Taint, ...] = ()
+    memory_gib: float = 0.0
+    max_pods: int = 0
+
+
+class OverrideFacts(msgspec.Struct, frozen=True):
+    """What is kept of a NodePowerProfile.
+
+    Attributes:
+        node: that it is about.
+        override: what it asks for; None where it is not marked as an override.
+        counted: its condition that says whether it counts, as it is stored.
+    """
+
+    node: str
+    override: Override | None
+    counted: Condition | None
+
+
+class HardwareFacts(msgspec.Struct, frozen=True):
+    """What is kept of a NodeHardware.
+
+    Attributes:
+        node: that it is about.
+        reported: its devices.
+        slicing_modes: how its GPUs can be shared.
+    """
+
+    node: str
+    reported: ReportedHardware
+    slicing_modes: tuple[str, ...] = ()
+
+
+class ProfileEntry(msgspec.Struct, frozen=True):
+    """What is kept of a WorkloadProfile.
+
+    Attributes:
+        owner: the workload that it is about.
+        facts: what counts of it.
+        automatic: whether the classifier keeps it.
+        uid: of the profile.
+        owner_uids: of the objects that it goes with.
+        node_name: from its spec.
+        status: the whole of it.
+    """
+
+    owner: WorkloadKey
+    facts: ProfileFacts
+    automatic: bool
+    uid: str
+    owner_uids: tuple[str, ...]
+    node_name: str | None
+    status: WorkloadProfileStatus
+
+
+def keep_node(node: Node, settings: OperatorSettings) -> NodeFacts | None:
+    """What the operator keeps of a Node; nothing of one that is being deleted."""
+    meta = node.metadata
+    if meta.deletion_timestamp is not None:
+        return None
+    labels = meta.labels
+    managed = settings.selector.matches(labels)
+    planned = managed and not node.spec.unschedulable and settings.reserved_label_key not in labels
+    return NodeFacts(
+        uid=meta.uid,
+        managed=managed,
+        eligible=planned,
+        profile_label=labels.get(settings.power_profile_label),
+        draining_label=labels.get(names.DRAINING_LABEL),
+        labels=labels,
+        offered=offered_devices(node),
+        aliases=tuple(filter(None, (labels.get(_HOSTNAME_LABEL), *(one.address for one in node.status.addresses)))),
+        ready=all(one.status == "True" for one in node.status.conditions if one.type == "Ready"),
+        taints=node.spec.taints,
+        memory_gib=_offered(node, "memory") / _BYTES_PER_GIB,
+        max_pods=int(_offered(node, "pods")),
+    )
+
+
+def _offered(node: Node, resource: str) -> float:
+    try:
+        return parse_quantity(node.status.allocatable.get(resource, "0"))
+    except QuantityError:
+        return 0.0
+
+
+def keep_hardware(hardware: NodeHardware) -> HardwareFacts:
+    """What the operator keeps of a NodeHardware."""
+    gpu = hardware.status.gpu
+    slicing = gpu.slicing if gpu else None
+    return HardwareFacts(
+        hardware.spec.node_name,
+        reported_hardware(hardware),
+        slicing.modes if slicing is not None and slicing.supported else (),
+    )
+
+
+def keep_profile(profile: WorkloadProfile) -> ProfileEntry:
+    """What the operator keeps of a WorkloadProfile."""
+    meta = profile.metadata
+    return ProfileEntry(
+        owner=profile_owner(profile),
+        facts=profile_facts(profile),
+        automatic=meta.labels.get(names.MANAGED_BY_LABEL) == names.CLASSIFIER,
+        uid=meta.uid,
+        owner_uids=tuple(owner.uid for owner in meta.owner_references),
+        node_name=profile.spec.node_name,
+        status=profile.status,
+    )
+
+
+def counting_profile(profiles: Mapping[Key, ProfileEntry]) -> ProfileEntry | None:
+    """The one that counts of a workload's profiles: somebody's own before the classifier's, then the first by name."""
+    key = min(profiles, key=lambda key: (profiles[key].automatic, key), default=None)
+    return None if key is None else profiles[key]
+
+
+def keep_override(profile: NodePowerProfile) -> OverrideFacts:
+    """What the operator keeps of a NodePowerProfile; one that no administrator marked as an override asks for nothing.
+
+    Raises:
+        ValueError: a profile that this version does not know.
+        InvalidQuantityError: a cap out of range.
+    """
+    spec = profile.spec
+    counted = next((one for one in profile.status.conditions if one.type == COUNTED_CONDITION), None)
+    if profile.metadata.labels.get(names.OVERRIDE_LABEL) != "true":
+        return OverrideFacts(spec.node_name, None, counted)
+    cpu, gpu = spec.cpu, spec.gpu.power_cap if spec.gpu else None
+    override = Override(
+        f"nodepowerprofile/{profile.metadata.name}",
+        Profile(spec.profile),
+        _cap(cpu.package_power_cap_watts, cpu.package_power_cap_pct_of_max) if cpu else None,
+        _cap(gpu.cap_watts_per_gpu, gpu.cap_pct_of_max) if gpu else None,
+    )
+    return OverrideFacts(spec.node_name, override, counted)
+
+
+def _cap(watts: float | None, percent: float | None) -> Cap | None:
+    if watts is None and percent is None:
+        return None
+    return Cap(100.0 if percent is None else percent, watts)
+
+
+def stored_state(twin: NodeTwin) -> StoredState:
+    """What a NodeTwin says of its node's state."""
+    spec = twin.spec
+    profile = Profile(spec.profile) if spec.profile in set(Profile) else None
+    draining = bool(spec.scheduling and spec.scheduling.draining)
+    return StoredState(profile, draining, _draining_since_s(twin) if draining else None)
+
+
+def _draining_since_s(twin: NodeTwin) -> float | None:
+    for condition in twin.status.conditions:
+        if condition.type == DRAINING_CONDITION and condition.status == ConditionStatus.TRUE:
+            try:
+                return parse_rfc3339(condition.last_transition_time)
+            except QuantityError:
+                return None
+    return None
