@@ -10,7 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+
+if TYPE_CHECKING:  # they need numpy, which the agent, on every node, must do without
+    from joulie.domain.grid.series import Series
+    from joulie.domain.grid.signals import Basis, Measure, Observation
 
 
 class CoolingOutput(NamedTuple):
@@ -203,4 +207,42 @@ class PowerSource(Protocol):
 
     def power_w(self) -> dict[str, float]:
         """Power by device now, W, of devices that report it directly (GPUs); empty for those with counters only."""
+        ...
+
+
+class GridSourceError(RuntimeError):
+    """A source of grid signals that gave no usable answer; the message says what and what to do, and holds no secret.
+
+    Attributes:
+        retry_after_s: how long the source asks to be left alone, s; None where it does not say.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class GridSource(Protocol):
+    """Carbon intensity or prices of zones of the grid.
+
+    Values are in gCO2eq/kWh or currency/kWh. Every method raises `GridSourceError`; an answer is never for another
+    zone, measure or basis than asked for.
+    """
+
+    name: str
+    """As provenance, metrics and settings name it: electricity-maps, watttime, uk, file, prometheus, json, tou."""
+    measure: Measure
+    basis: Basis | None
+    """Of carbon intensity; None for prices."""
+
+    async def latest(self, zone: str) -> Observation:
+        """The value in force now."""
+        ...
+
+    async def forecast(self, zone: str, horizon_s: float) -> Series | None:
+        """What the source expects from now on; None where it does not forecast."""
+        ...
+
+    async def history(self, zone: str, from_s: float, until_s: float) -> Series | None:
+        """What has been; None where the source does not remember. It may be shorter than asked for."""
         ...

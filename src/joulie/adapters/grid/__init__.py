@@ -1,0 +1,1 @@
+"""Sources of carbon intensity and electricity prices."""

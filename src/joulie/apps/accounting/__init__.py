@@ -1,0 +1,1 @@
+"""`joulie accounting`: every joule, gram and cent of every pod, and budgets."""

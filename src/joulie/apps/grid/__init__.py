@@ -1,0 +1,1 @@
+"""`joulie grid`: when deferrable work runs, by carbon intensity and price."""

@@ -1,0 +1,1 @@
+"""Energy, emissions and cost of pods from samples of their power."""

@@ -1,0 +1,52 @@
+"""Names of the Compute Gardener Scheduler and of Joulie on pods, namespaces and nodes.
+
+Source: the documentation of the Compute Gardener Scheduler; users switch over without editing a manifest.
+"""
+
+from __future__ import annotations
+
+SCHEDULER_NAME = "compute-gardener-scheduler"
+GATE = "joulie.io/grid"
+"""Scheduling gate of a pod that waits for the grid."""
+
+PREFIX = "compute-gardener-scheduler.kubernetes.io/"
+POLICY_PREFIX = PREFIX + "policy-"
+WORKLOAD_PREFIX = PREFIX + "workload-"
+POLICIES_LABEL = PREFIX + "energy-policies"
+POLICIES_ENABLED = "enabled"
+WORKLOAD_TYPE_LABEL = PREFIX + "workload-type"
+
+# What a pod asks for.
+SKIP = PREFIX + "skip"
+CARBON_ENABLED = PREFIX + "carbon-enabled"
+CARBON_THRESHOLD = PREFIX + "carbon-intensity-threshold"
+PRICE_THRESHOLD = PREFIX + "price-threshold"
+MAX_DELAY = PREFIX + "max-scheduling-delay"
+RUNTIME_HOURS = PREFIX + "estimated-runtime-hours"
+ENERGY_BUDGET_KWH = PREFIX + "energy-budget-kwh"
+ENERGY_BUDGET_ACTION = PREFIX + "energy-budget-action"
+GPU_WORKLOAD_TYPE = PREFIX + "gpu-workload-type"
+PUE = PREFIX + "pue"
+GPU_PUE = PREFIX + "gpu-pue"
+DEFER = "joulie.io/grid-defer"
+MODE = "joulie.io/grid-mode"
+RUNTIME = "joulie.io/estimated-runtime"
+INTERRUPTIBLE = "joulie.io/interruptible"
+ZONE = "joulie.io/grid-zone"
+
+# What is written on a pod that was held, and when it runs.
+INITIAL_CARBON_INTENSITY = PREFIX + "initial-carbon-intensity"
+INITIAL_ELECTRICITY_RATE = PREFIX + "initial-electricity-rate"
+CARBON_DELAY_TIMESTAMP = PREFIX + "carbon-delay-timestamp"
+PRICE_DELAY_TIMESTAMP = PREFIX + "price-delay-timestamp"
+BIND_TIMESTAMP = PREFIX + "bind-timestamp"
+BIND_CARBON_INTENSITY = PREFIX + "bind-time-carbon-intensity"
+BIND_ELECTRICITY_RATE = PREFIX + "bind-time-electricity-rate"
+
+# What a dry run writes.
+DRY_RUN_PREFIX = PREFIX + "dry-run-"
+
+# What budgets write.
+BUDGET_EXCEEDED = PREFIX + "energy-budget-exceeded"
+BUDGET_EXCEEDED_BY = PREFIX + "energy-budget-exceeded-by"
+ENERGY_USAGE_KWH = PREFIX + "energy-usage-kwh"
