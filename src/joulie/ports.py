@@ -6,13 +6,23 @@ Each names its contract, units and errors; adapters implement them, `joulie.apps
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 if TYPE_CHECKING:  # they need numpy, which the agent, on every node, must do without
+    from joulie.domain.accounting.budget import Crossing
+    from joulie.domain.accounting.records import (
+        Cycle,
+        CycleResult,
+        ExportRow,
+        Grouping,
+        OpenPod,
+        SavingRow,
+        UsageRow,
+    )
     from joulie.domain.grid.series import Series
     from joulie.domain.grid.signals import Basis, Measure, Observation
 
@@ -245,4 +255,78 @@ class GridSource(Protocol):
 
     async def history(self, zone: str, from_s: float, until_s: float) -> Series | None:
         """What has been; None where the source does not remember. It may be shorter than asked for."""
+        ...
+
+
+class LedgerError(RuntimeError):
+    """A ledger that cannot be used; the message says why and what to do. Nothing of the failed call was kept."""
+
+
+class Ledger(Protocol):
+    """Durable accounts of energy. Methods block, and may be called from any thread, one at a time.
+
+    Each method is one transaction: all of it is kept or nothing is, so whoever was interrupted says it again. What was
+    said before changes nothing when it is said again. Every method raises `LedgerError`.
+    """
+
+    def append(self, cycle: Cycle) -> CycleResult:
+        """Account for the time since each pod's last sample, and for pods that have ended."""
+        ...
+
+    def open_pods(self) -> Mapping[str, OpenPod]:
+        """All pods whose end is not known, by uid: with them a program that was restarted goes on."""
+        ...
+
+    def usage(
+        self,
+        by: Grouping,
+        *,
+        since_s: float | None = None,
+        until_s: float | None = None,
+        namespace: str | None = None,
+    ) -> Sequence[UsageRow]:
+        """Sums of energy, most first; without times since ever.
+
+        Times are rounded outwards to hours, or to days where hours have been folded. Folded energy has no pod and no
+        node: by these it is in one row of empty names.
+        """
+        ...
+
+    def totals(self) -> Mapping[str, Energy]:
+        """Energy by namespace since ever, to the last bit what cycles have added, for counters.
+
+        A namespace is forgotten when nothing else is kept of it.
+        """
+        ...
+
+    def export(self, *, since_s: float | None = None, until_s: float | None = None) -> Iterator[ExportRow]:
+        """All rows that sums are made of, in order of time."""
+        ...
+
+    def profile(self, uid: str) -> Sequence[tuple[float, float, float, float]]:
+        """What is kept of a pod's samples: time, s since the epoch, and power of CPU, memory and GPUs, IT, W."""
+        ...
+
+    def savings(self, *, since_s: float | None = None, namespace: str | None = None) -> Sequence[SavingRow]:
+        """What waiting has saved, by pods that have ended since then, latest first."""
+        ...
+
+    def cross(self, crossings: Sequence[Crossing]) -> Sequence[Crossing]:
+        """Remember crossed budgets, and return those that nobody has acted on yet."""
+        ...
+
+    def acted(self, crossing: Crossing) -> None:
+        """Remember that a crossing has been acted on."""
+        ...
+
+    def counts(self) -> Mapping[str, int]:
+        """How much is kept: ``pods``, ``open_pods``, ``samples``, ``hours``, ``days``, and ``bytes`` where known."""
+        ...
+
+    def prune(self, now_s: float) -> None:
+        """Drop and fold what is older than it is kept; sums stay the same."""
+        ...
+
+    def close(self) -> None:
+        """Release the database."""
         ...

@@ -30,7 +30,7 @@ from joulie.adapters.prometheus.answers import (
     vector_of,
 )
 from joulie.adapters.prometheus.auth import PrometheusAuth
-from joulie.adapters.prometheus.breaker import Breaker
+from joulie.domain.breaker import Breaker
 
 _ATTEMPTS = 2
 _FIRST_WAIT_S = 0.1

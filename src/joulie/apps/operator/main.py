@@ -15,7 +15,7 @@ import httpx2
 
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.lease import LeaderElector
-from joulie.adapters.prometheus import Prometheus, PrometheusAuth, PrometheusError, connect
+from joulie.adapters.prometheus import Prometheus, PrometheusError, connect
 from joulie.apps.operator import plugins
 from joulie.apps.operator.loop import ControlLoop
 from joulie.apps.operator.metrics import OperatorMetrics
@@ -48,7 +48,7 @@ def operator(settings: OperatorSettings) -> None:
         plugins.cooling_model(settings.cooling_model)
         catalogue = catalogue_of(settings.hardware_catalog)
         parse_address(settings.metrics_addr)
-        _prometheus_auth(settings).tls_context()
+        settings.prometheus_auth.tls_context()
     except (ValueError, PrometheusError) as error:
         raise click.UsageError(str(error)) from error
     run(lambda stop: serve(settings, catalogue, stop))
@@ -138,19 +138,8 @@ async def _lead(
     await (lead() if elector is None else elector.run(lead))
 
 
-def _prometheus_auth(settings: OperatorSettings) -> PrometheusAuth:
-    return PrometheusAuth(
-        bearer_token_file=settings.prometheus_bearer_token_file,
-        username=settings.prometheus_username,
-        password_file=settings.prometheus_password_file,
-        ca_file=settings.prometheus_ca_file,
-        client_cert_file=settings.prometheus_client_cert_file,
-        client_key_file=settings.prometheus_client_key_file,
-    )
-
-
 def _prometheus(settings: OperatorSettings) -> AbstractAsyncContextManager[Prometheus | None]:
     """The server of PROMETHEUS_ADDRESS, None where there is none."""
     if not settings.prometheus_address:
         return nullcontext()
-    return connect(settings.prometheus_address, _prometheus_auth(settings), timeout_s=settings.prometheus_timeout_s)
+    return connect(settings.prometheus_address, settings.prometheus_auth, timeout_s=settings.prometheus_timeout_s)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from joulie.apps.program.prometheus_settings import PrometheusSettings
 from joulie.apps.program.settings import Kind, ProgramSettings, setting
 from joulie.domain.control import ControlSettings
 from joulie.domain.drain import DrainSettings, Escalation
@@ -27,11 +28,10 @@ POWER_SOURCES = (
     "metrics-server",
     "requests",
 )
-_NONE = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperatorSettings(ProgramSettings):
+class OperatorSettings(PrometheusSettings, ProgramSettings):
     """Settings of `joulie operator`.
 
     Raises:
@@ -189,40 +189,6 @@ class OperatorSettings(ProgramSettings):
     )
     agent_metrics_port: int = setting(
         "AGENT_METRICS_PORT", "8080", kind=Kind.INTEGER, minimum=1, maximum=65535, help="Port of the agents' /metrics."
-    )
-    prometheus_address: str = setting(
-        "PROMETHEUS_ADDRESS",
-        "http://prometheus-operated.monitoring:9090",
-        kind=Kind.TEXT,
-        help="Prometheus that scrapes agents, Kepler, node_exporter, DCGM and cAdvisor; none for none.",
-    )
-    prometheus_timeout_s: float = setting(
-        "PROMETHEUS_TIMEOUT", "10s", kind=Kind.DURATION, minimum=0.1, help="How long a query may take."
-    )
-    prometheus_window_s: float = setting(
-        "PROMETHEUS_WINDOW",
-        "2m",
-        kind=Kind.DURATION,
-        minimum=2.0,
-        help="Time that counters of power and CPU time are averaged over: at least two scrapes, better four.",
-    )
-    prometheus_bearer_token_file: Path | None = setting(
-        "PROMETHEUS_BEARER_TOKEN_FILE", None, kind=Kind.PATH, help="File with the token to send; read at each query."
-    )
-    prometheus_username: str | None = setting(
-        "PROMETHEUS_USERNAME", None, kind=Kind.TEXT, help="User of basic authentication."
-    )
-    prometheus_password_file: Path | None = setting(
-        "PROMETHEUS_PASSWORD_FILE", None, kind=Kind.PATH, help="File with the password of that user."
-    )
-    prometheus_ca_file: Path | None = setting(
-        "PROMETHEUS_CA_FILE", None, kind=Kind.PATH, help="Authorities that may sign the server's certificate."
-    )
-    prometheus_client_cert_file: Path | None = setting(
-        "PROMETHEUS_CLIENT_CERT_FILE", None, kind=Kind.PATH, help="Certificate to show to the server."
-    )
-    prometheus_client_key_file: Path | None = setting(
-        "PROMETHEUS_CLIENT_KEY_FILE", None, kind=Kind.PATH, help="Key of that certificate."
     )
     power_prometheus_address: str = setting(
         "POWER_PROMETHEUS_ADDRESS",
@@ -457,9 +423,7 @@ class OperatorSettings(ProgramSettings):
     sources: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.prometheus_address.lower() == _NONE:
-            # An empty variable counts as unset, so that there has to be a word for it.
-            object.__setattr__(self, "prometheus_address", "")
+        super().__post_init__()
         try:
             selector = LabelSelector.parse(self.node_selector)
         except ValueError as error:

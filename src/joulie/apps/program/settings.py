@@ -11,7 +11,6 @@ import difflib
 import functools
 import json
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,10 +19,10 @@ from typing import Any, TypeVar
 
 import click
 
+from joulie.domain.durations import duration_s
+
 _SPEC = "joulie.setting"
 _SettingsT = TypeVar("_SettingsT")
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_UNIT_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class Kind(StrEnum):
@@ -97,13 +96,17 @@ def setting(
     minimum: float | None = None,
     maximum: float | None = None,
     choices: Sequence[str] = (),
+    secret: bool = False,
 ) -> Any:
-    """A field of a settings dataclass; see `Setting`. The default is written as users write it (``"20s"``)."""
+    """A field of a settings dataclass; see `Setting`. The default is written as users write it (``"20s"``).
+
+    The value of a secret is left out of what the dataclass prints as.
+    """
     spec = Setting(name, kind, default, help, unit, minimum, maximum, tuple(str(choice) for choice in choices))
     value = None if default is None else _parameter_type(spec).convert(default, None, None)
     if isinstance(value, dict):
         return dataclasses.field(default_factory=lambda: dict(value), metadata={_SPEC: spec})
-    return dataclasses.field(default=value, metadata={_SPEC: spec})
+    return dataclasses.field(default=value, repr=not secret, metadata={_SPEC: spec})
 
 
 def all_settings(settings: type[Any]) -> Iterator[tuple[str, Setting]]:
@@ -126,20 +129,6 @@ def settings_from(settings: type[_SettingsT], environment: Mapping[str, str]) ->
         if spec.name in environment
     }
     return settings(**values)
-
-
-def duration_s(text: str) -> float:
-    """Seconds of a duration such as ``20s``, ``1m30s``, ``500ms``, ``1.5h`` or ``0``.
-
-    Raises:
-        ValueError: the text is no duration.
-    """
-    parts = _DURATION_PART.findall(text)
-    if text.strip() == "0":
-        return 0.0
-    if not parts or "".join(number + unit for number, unit in parts) != text.strip():
-        raise ValueError(f"{text!r} is not a duration; write 20s, 1m30s or 500ms")
-    return sum(float(number) * _UNIT_S[unit] for number, unit in parts)
 
 
 def settings_options(settings: type[_SettingsT]) -> Callable[[Callable[..., None]], Callable[..., None]]:

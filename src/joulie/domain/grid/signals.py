@@ -56,16 +56,18 @@ class Observation:
     """One value as a source gave it.
 
     Attributes:
-        value: finite; gCO2eq/kWh or currency/kWh.
+        value: finite; gCO2eq/kWh or currency/kWh; None of a tariff that knows its periods but no rates.
         time_s: since when it is true, s since the epoch.
         provenance: where it comes from.
         period: of a tariff; None where there is none.
+        until_s: until when it is true, s since the epoch; None where the source does not say.
     """
 
-    value: float
+    value: float | None
     time_s: float
     provenance: Provenance
     period: Period | None = None
+    until_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,179 @@
+"""Average carbon intensity from Electricity Maps. Source: its API reference, version 3.
+
+A zone is one of its own (``DE``), coordinates (``geo:50.1,8.6``) or a region of a cloud provider (``aws:us-east-1``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from joulie.adapters.grid.discipline import Provider, RefusedError, Secret
+from joulie.adapters.grid.wire import decoded, instant_s, iso, series_of, value_of
+from joulie.domain.grid.series import Series
+from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
+from joulie.domain.quantities import SECONDS_PER_HOUR
+from joulie.ports import GridSourceError
+
+_PATH = "/carbon-intensity"
+_GEO = "geo"
+_HORIZONS_H = (6, 24, 48, 72)
+"""What the API forecasts."""
+_HISTORY_S = 24 * SECONDS_PER_HOUR
+"""Of the history that every key has."""
+_RANGE_S = 10 * 24 * SECONDS_PER_HOUR
+"""Longest range of a request for the past, in hours' granularity."""
+_NOT_IN_PLAN = {401, 402, 403, 404}
+_AGAIN_AFTER_S = 24 * SECONDS_PER_HOUR
+
+
+class _Value(msgspec.Struct, rename="camel"):
+    datetime: str
+    carbon_intensity: float | None = None
+
+
+class _Latest(_Value, rename="camel"):
+    zone: str = ""
+    is_estimated: bool | None = None
+
+
+class _Forecast(msgspec.Struct):
+    zone: str = ""
+    forecast: list[_Value] | None = None
+
+
+class _Past(msgspec.Struct):
+    zone: str = ""
+    history: list[_Value] | None = None
+    data: list[_Value] | None = None
+
+
+@dataclass
+class ElectricityMaps:
+    """The API, as a source.
+
+    Attributes:
+        provider: how it is asked.
+        key: of the API.
+        url: base of the API, or its address of the latest value.
+        now_s: s since the epoch.
+    """
+
+    provider: Provider
+    key: Secret
+    url: str
+    now_s: Callable[[], float]
+    name: str = "electricity-maps"
+    measure: Measure = Measure.CARBON
+    basis: Basis | None = Basis.AVERAGE
+    _unavailable_until_s: dict[tuple[str, str], float] = field(default_factory=dict)
+    """By part of the API and zone: what this key has no right to."""
+
+    def __post_init__(self) -> None:
+        self.url = base_of(self.url)
+
+    async def latest(self, zone: str) -> Observation:
+        """The value of this hour, or of the last one that is known."""
+        answer = decoded(await self._get("latest", zone), _Latest, self.name)
+        self._check(zone, answer.zone)
+        return Observation(
+            value_of(answer.carbon_intensity, f"{self.name}: zone {zone}"),
+            instant_s(answer.datetime, self.name),
+            Provenance(self.name, answer.zone, self.basis, estimated=bool(answer.is_estimated)),
+        )
+
+    async def forecast(self, zone: str, horizon_s: float) -> Series | None:
+        """What it expects; None where the key has no right to forecasts."""
+        hours = next((h for h in _HORIZONS_H if h * SECONDS_PER_HOUR >= horizon_s), _HORIZONS_H[-1])
+        body = await self._get_if_in_plan("forecast", zone, {"horizonHours": str(hours)})
+        if body is None:
+            return None
+        answer = decoded(body, _Forecast, self.name)
+        self._check(zone, answer.zone)
+        return series_of(self._points(answer.forecast), self.name, SECONDS_PER_HOUR)
+
+    async def history(self, zone: str, from_s: float, until_s: float) -> Series | None:
+        """What has been: all of it where the key has a right to the past, else the last 24 hours."""
+        points: dict[float, float | None] = {}
+        if until_s - from_s > _HISTORY_S:
+            points |= await self._past(zone, from_s, until_s)
+        if not points:
+            points = await self._values_of("history", zone, {})
+        return series_of(points.items(), self.name, SECONDS_PER_HOUR)
+
+    async def _past(self, zone: str, from_s: float, until_s: float) -> dict[float, float | None]:
+        """Range after range, the newest first: a key may have a right to some of them, or to none."""
+        points: dict[float, float | None] = {}
+        while from_s < until_s:
+            start_s = max(from_s, until_s - _RANGE_S)
+            found = await self._values_of("past-range", zone, {"start": iso(start_s), "end": iso(until_s)})
+            if not found:
+                break
+            points |= found
+            until_s = start_s
+        return points
+
+    async def _values_of(self, part: str, zone: str, params: dict[str, str]) -> dict[float, float | None]:
+        body = await self._get_if_in_plan(part, zone, params)
+        if body is None:
+            return {}
+        answer = decoded(body, _Past, self.name)
+        self._check(zone, answer.zone)
+        return dict(self._points(answer.history or answer.data))
+
+    def _points(self, values: list[_Value] | None) -> Iterator[tuple[float, float | None]]:
+        return ((instant_s(value.datetime, self.name), value.carbon_intensity) for value in values or ())
+
+    async def _get_if_in_plan(self, part: str, zone: str, params: dict[str, str]) -> bytes | None:
+        """The answer; None where the key has no right to it, which is no outage and is remembered for a day."""
+        if self._unavailable_until_s.get((part, zone), 0.0) > self.now_s():
+            return None
+        try:
+            return await self._get(part, zone, params)
+        except RefusedError as error:
+            if error.status not in _NOT_IN_PLAN:
+                raise
+            self._unavailable_until_s[part, zone] = self.now_s() + _AGAIN_AFTER_S
+            return None
+
+    async def _get(self, part: str, zone: str, params: dict[str, str] | None = None) -> bytes:
+        # Without the last parameter the API answers for wherever this program runs.
+        asked = {**_place(zone), **(params or {}), "shouldUseFallbackCallerLookup": "false"}
+        return await self.provider.get(f"{self.url}{_PATH}/{part}", asked, {"auth-token": self.key.read()})
+
+    def _check(self, asked: str, answered: str) -> None:
+        """Refuse an answer for another zone.
+
+        Raises:
+            GridSourceError: it is.
+        """
+        if not answered:
+            raise GridSourceError(f"an answer that does not say its zone, where {asked} was asked for")
+        if ":" not in asked and answered.casefold() != asked.casefold():
+            raise GridSourceError(f"an answer for zone {answered[:40]} where {asked} was asked for")
+
+
+def base_of(url: str) -> str:
+    """Base of the API of any of the forms in which people give it.
+
+    >>> base_of("https://api.electricitymap.org/v3/carbon-intensity/latest?zone=")
+    'https://api.electricitymap.org/v3'
+    >>> base_of("https://api.electricitymaps.com")
+    'https://api.electricitymaps.com/v3'
+    """
+    base = url.partition(_PATH)[0].partition("?")[0].rstrip("/")
+    has_path = "/" in base.partition("://")[2]
+    return base if has_path else f"{base}/v3"
+
+
+def _place(zone: str) -> dict[str, str]:
+    """The parameters that say where."""
+    kind, colon, rest = zone.partition(":")
+    if not colon:
+        return {"zone": zone}
+    if kind != _GEO:
+        return {"dataCenterProvider": kind, "dataCenterRegion": rest}
+    latitude, _, longitude = rest.partition(",")
+    return {"lat": latitude, "lon": longitude}

@@ -1,0 +1,50 @@
+"""Prices of a time-of-use tariff, as a source: known for ever, and for every zone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from joulie.domain.grid.series import Series
+from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
+from joulie.domain.grid.tou import TouTariff
+
+_NO_CHANGE_S = 86400.0
+"""How long a tariff is taken to hold that does not change within its look-ahead."""
+
+
+@dataclass
+class TimeOfUse:
+    """A tariff, as a source.
+
+    Attributes:
+        tariff: gives periods and rates as they are now; raises `GridSourceError` where there are none.
+        now_s: s since the epoch.
+    """
+
+    tariff: Callable[[], TouTariff]
+    now_s: Callable[[], float]
+    name: str = "tou"
+    measure: Measure = Measure.PRICE
+    basis: Basis | None = None
+    _seen: TouTariff | None = None
+    _since_s: float = 0.0
+    """Since when, as far as it was seen, and until when it is as it is now."""
+    _until_s: float = 0.0
+
+    async def latest(self, zone: str) -> Observation:
+        """Period and rate now."""
+        now_s, tariff = self.now_s(), self.tariff()
+        if tariff is not self._seen or not self._since_s <= now_s < self._until_s:
+            self._seen, self._since_s = tariff, now_s
+            self._until_s = tariff.next_change_s(now_s) or now_s + _NO_CHANGE_S
+        where = Provenance(self.name, zone)
+        return Observation(tariff.rate(now_s), self._since_s, where, tariff.period(now_s), self._until_s)
+
+    async def forecast(self, zone: str, horizon_s: float) -> Series | None:
+        """The rates to come; None where one of them is not known."""
+        return self.tariff().series(self.now_s(), self.now_s() + horizon_s)
+
+    async def history(self, zone: str, from_s: float, until_s: float) -> Series | None:
+        """The rates of the past by the tariff of today; None where one of them is not known."""
+        return self.tariff().series(from_s, until_s)

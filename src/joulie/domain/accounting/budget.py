@@ -1,0 +1,110 @@
+"""Energy budgets: when one is crossed, and what is to be done about it."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from joulie.domain.quantities import positive_number
+
+_SECONDS_PER_DAY = 86400.0
+
+
+class BudgetAction(StrEnum):
+    """What happens when a budget is crossed."""
+
+    LOG = "log"
+    NOTIFY = "notify"
+    """An event."""
+    ANNOTATE = "annotate"
+    LABEL = "label"
+    SUSPEND = "suspend"
+    """The Job, where it allows to be interrupted."""
+
+
+class BudgetPeriod(StrEnum):
+    """How often a namespace's budget begins anew, in UTC."""
+
+    DAY = "day"
+    MONTH = "month"
+
+
+_Choice = TypeVar("_Choice", BudgetAction, BudgetPeriod)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much energy a pod or a namespace may use.
+
+    Attributes:
+        scope: uid of the pod, or name of the namespace.
+        limit_j: energy, PUE included, J.
+        action: what to do when it is crossed.
+        since_s: start of the period that it is for, s since the epoch; 0 for the whole life of a pod.
+
+    Raises:
+        InvalidQuantityError: a limit that is not above zero.
+    """
+
+    scope: str
+    limit_j: float
+    action: BudgetAction = BudgetAction.LOG
+    since_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        positive_number("limit_j", self.limit_j)
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A budget that has been crossed. Another limit or another period is another crossing.
+
+    Attributes:
+        budget: which.
+        used_j: energy used when it was seen, J.
+        time_s: when it was seen, s since the epoch.
+    """
+
+    budget: Budget
+    used_j: float
+    time_s: float
+
+    @property
+    def exceeded_by_j(self) -> float:
+        """Energy above the limit, J."""
+        return self.used_j - self.budget.limit_j
+
+
+def crossing(budget: Budget, used_j: float, now_s: float) -> Crossing | None:
+    """The crossing of a budget; None while no more is used than it allows.
+
+    Whether it has been crossed before is remembered by the ledger.
+
+    Args:
+        budget: to look at.
+        used_j: energy used since it began, PUE included, J.
+        now_s: time, s since the epoch.
+    """
+    return Crossing(budget, used_j, now_s) if used_j > budget.limit_j else None
+
+
+def period_start_s(period: BudgetPeriod, now_s: float) -> float:
+    """Start of the day or month of UTC that `now_s` lies in, s since the epoch."""
+    if period is BudgetPeriod.DAY:
+        return now_s // _SECONDS_PER_DAY * _SECONDS_PER_DAY
+    day = datetime.datetime.fromtimestamp(now_s, datetime.UTC)
+    return day.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
+
+
+def parse_choice(kind: type[_Choice], text: str) -> _Choice:
+    """An action or period as written in an annotation.
+
+    Raises:
+        ValueError: it is none of them; the message lists them.
+    """
+    try:
+        return kind(text.strip().lower())
+    except ValueError:
+        raise ValueError(f"must be one of {', '.join(kind)}, got {text!r}") from None

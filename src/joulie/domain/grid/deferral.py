@@ -1,0 +1,340 @@
+"""Whether a waiting workload runs now, and when to look again if not.
+
+One pure decision for scheduling gates, Kueue's admission checks, dry runs and the benchmark. Nothing is held past its
+latest start, and nothing is held for a signal that is missing. Source: spec, grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from joulie.domain.grid import windows
+from joulie.domain.grid.request import GridRequest, Mode
+from joulie.domain.grid.series import Series, constant
+from joulie.domain.grid.signals import GridSignal, Measure, Period
+from joulie.domain.quantities import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+
+MIN_WAKE_S = 1.0
+"""A decision is not made again sooner than this, s."""
+SLOT_S = 30 * SECONDS_PER_MINUTE
+"""Shortest run between two pauses of an interruptible workload, s."""
+
+
+class HoldReason(StrEnum):
+    """Why a workload waits."""
+
+    CARBON = "carbon"
+    PRICE = "price"
+    BOTH = "both"
+    WINDOW = "window"
+    """A better window is expected."""
+
+
+class ReleaseReason(StrEnum):
+    """Why a workload runs."""
+
+    CLEAN = "clean"
+    """Intensity and price are within its limits."""
+    WINDOW = "window"
+    """The best window that is expected begins."""
+    DEADLINE = "deadline"
+    """It has come to its latest start."""
+    MISSING = "missing"
+    """What it waits for is not known, and unknown holds nobody."""
+    NOT_WATCHED = "not-watched"
+    """Neither carbon intensity nor price is to be watched."""
+    NOT_ASKED = "not-asked"
+    SKIP = "skip"
+    REPLACEMENT = "replacement"
+    """It replaces a pod that has run: decided by who knows the owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A workload that may be held.
+
+    Attributes:
+        request: what it asks.
+        held_since_s: since when its delay counts, s since the epoch.
+        finish_by_s: when its Job is ended, done or not (``activeDeadlineSeconds``), s since the epoch; None without.
+    """
+
+    request: GridRequest
+    held_since_s: float
+    finish_by_s: float | None = None
+
+    @property
+    def latest_start_s(self) -> float:
+        """Until when it may be held, s since the epoch."""
+        latest_s = self.held_since_s + self.request.max_delay_s
+        return latest_s if self.finish_by_s is None else min(latest_s, self.finish_by_s - self.request.runtime_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What is known of the grid in the workload's zone; None for what the cluster does not watch."""
+
+    carbon: GridSignal | None = None
+    price: GridSignal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """It waits.
+
+    Attributes:
+        reason: what for.
+        text: the same in words, with numbers.
+        wake_s: when to decide again at the latest, s since the epoch; a new value of a signal is a reason, too.
+        latest_start_s: until when it may be held, s since the epoch.
+    """
+
+    reason: HoldReason
+    text: str
+    wake_s: float
+    latest_start_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """It runs.
+
+    Attributes:
+        reason: why.
+        text: the same in words, with numbers.
+    """
+
+    reason: ReleaseReason
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """One measure that a workload heeds."""
+
+    signal: GridSignal
+    limit: float | None
+    weight: float
+
+    @property
+    def comparable(self) -> bool:
+        """Whether there are a value and a limit; without, a price holds in its peak periods."""
+        return self.limit is not None and self.signal.value is not None
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether it holds the workload now. Equal to the limit runs."""
+        if self.limit is not None and self.signal.value is not None:
+            return self.signal.value > self.limit
+        return self.signal.period is Period.PEAK
+
+
+def decide(waiting: Waiting, conditions: Conditions, now_s: float) -> Hold | Release:
+    """Whether a workload runs now.
+
+    Args:
+        waiting: the workload.
+        conditions: carbon intensity and price in its zone.
+        now_s: time, s since the epoch.
+    """
+    release = _never_held(waiting, now_s)
+    if release is not None:
+        return release
+    watched = _watched(waiting.request, conditions)
+    if not watched:
+        return Release(ReleaseReason.NOT_WATCHED, "neither carbon intensity nor price is to be watched")
+    known = [one for one in watched if one.signal.known]
+    if not known:
+        return Release(ReleaseReason.MISSING, "; ".join(_unknown_text(one) for one in watched))
+    if waiting.request.mode is Mode.THRESHOLD:
+        return _by_thresholds(known, waiting, now_s, "")
+    return _by_window(known, waiting, now_s)
+
+
+def _never_held(waiting: Waiting, now_s: float) -> Release | None:
+    if waiting.request.skip:
+        return Release(ReleaseReason.SKIP, "asks not to wait")
+    if not waiting.request.defer:
+        return Release(ReleaseReason.NOT_ASKED, "does not ask to wait")
+    if now_s >= waiting.latest_start_s:
+        return Release(ReleaseReason.DEADLINE, _deadline_text(waiting))
+    return None
+
+
+def expected_objective(request: GridRequest, conditions: Conditions, now_s: float) -> Series | None:
+    """What a workload wants small, from now on, as far as it is expected; None where nothing is."""
+    known = [one for one in _watched(request, conditions) if one.signal.known]
+    forecasts = [(one.weight, _expected(one.signal, now_s)) for one in known]
+    return objective([(weight, series) for weight, series in forecasts if series is not None])
+
+
+def _watched(request: GridRequest, conditions: Conditions) -> list[_Watched]:
+    watched = []
+    if request.carbon_enabled and conditions.carbon is not None:
+        watched.append(_Watched(conditions.carbon, request.carbon_threshold_g_per_kwh, request.carbon_weight))
+    if request.price_enabled and conditions.price is not None:
+        watched.append(_Watched(conditions.price, request.price_threshold_per_kwh, request.price_weight))
+    return watched
+
+
+def _by_thresholds(known: list[_Watched], waiting: Waiting, now_s: float, note: str) -> Hold | Release:
+    above = [one for one in known if one.exceeded]
+    if not above:
+        return Release(ReleaseReason.CLEAN, note + " and ".join(_text(one, now_s) for one in known))
+    reason = HoldReason.BOTH if len(above) == 2 else HoldReason(above[0].signal.measure)
+    # All of them must fall: the last one to do so is the one to wait for.
+    wake_s = max(_change_s(one, waiting.latest_start_s, now_s) for one in above)
+    return _hold(reason, note + " and ".join(_text(one, now_s) for one in above), wake_s, waiting, now_s)
+
+
+def _by_window(known: list[_Watched], waiting: Waiting, now_s: float) -> Hold | Release:
+    """The best time by what is forecast; what is not forecast is compared with its limit."""
+    forecasts = [(one, _expected(one.signal, now_s)) for one in known]
+    goal = objective([(one.weight, series) for one, series in forecasts if series is not None])
+    if goal is None:
+        return _by_thresholds(known, waiting, now_s, "no forecast, so by thresholds: ")
+    if any(one.exceeded for one, series in forecasts if series is None):
+        return _by_thresholds([one for one, series in forecasts if series is None], waiting, now_s, "")
+    plan = _plan(goal, waiting, now_s)
+    if plan is None:
+        return _by_thresholds(known, waiting, now_s, "forecast shorter than the run, so by thresholds: ")
+    what = " and ".join(_NAMES[one.signal.measure] for one, series in forecasts if series is not None)
+    run = f"a run of {duration_text(waiting.request.runtime_s)}{'' if waiting.request.runtime_stated else ' (assumed)'}"
+    # No margin for small gains: the benchmark says that it costs more than it spares.
+    if plan.start_s <= now_s:
+        return Release(ReleaseReason.WINDOW, f"the best time by {what} for {run} begins now")
+    text = f"{what} of {run} is expected {plan.gain:.0%} lower from {duration_text(plan.start_s - now_s)} on"
+    return _hold(HoldReason.WINDOW, text, plan.start_s, waiting, now_s)
+
+
+class _Plan(NamedTuple):
+    start_s: float
+    gain: float
+    """Share of the objective that is saved against a start at once."""
+
+
+def _plan(goal: Series, waiting: Waiting, now_s: float) -> _Plan | None:
+    """When the run best begins; None where the goal does not cover a run."""
+    request = waiting.request
+    at_once = goal.mean(now_s, now_s + request.runtime_s)
+    if at_once is None:
+        return None
+    if request.mode is Mode.INTERRUPTIBLE and request.interruptible:
+        finish_by_s = min(waiting.latest_start_s + request.runtime_s, goal.end_s)
+        runs = windows.best_slots(goal, now_s, finish_by_s, request.runtime_s, SLOT_S)
+        if not runs:
+            return None
+        start_s = runs[0][0]
+        best = sum(float(goal.integral(*run)) for run in runs) / request.runtime_s
+    else:
+        window = windows.best_start(goal, now_s, waiting.latest_start_s, request.runtime_s)
+        if window is None:
+            return None
+        start_s, best = window
+    return _Plan(start_s, saved_share(at_once, best))
+
+
+def saved_share(before: float, after: float) -> float:
+    """Share of `before` that is saved; of the larger of the two, since prices may be negative."""
+    scale = max(abs(before), abs(after))
+    return (before - after) / scale if scale else 0.0
+
+
+def _expected(signal: GridSignal, now_s: float) -> Series | None:
+    """What is expected from now on, with the value in force until the forecast begins."""
+    if signal.forecast is None or signal.forecast.end_s <= now_s:
+        return None
+    if signal.forecast.start_s <= now_s:
+        return signal.forecast
+    return (
+        None if signal.value is None else constant(signal.value, now_s, signal.forecast.start_s).then(signal.forecast)
+    )
+
+
+def objective(expected: Sequence[tuple[float, Series]]) -> Series | None:
+    """What to make small: weight times value over its mean, added up while all are expected; None for nothing.
+
+    Args:
+        expected: weight and forecast of each measure.
+    """
+    if len(expected) <= 1:
+        return expected[0][1] if expected else None
+    start_s = max(series.start_s for _weight, series in expected)
+    end_s = min(series.end_s for _weight, series in expected)
+    starts = np.unique(np.concatenate([[start_s], *(series.starts_s for _weight, series in expected)]))
+    starts = starts[(starts >= start_s) & (starts < end_s)]
+    if not starts.size:
+        return None
+    total = np.zeros(len(starts))
+    for weight, series in expected:
+        scale = abs(series.mean(start_s, end_s) or 0.0) or 1.0
+        total += weight / scale * series.values[np.searchsorted(series.starts_s, starts, side="right") - 1]
+    return Series(starts, total, end_s)
+
+
+def _change_s(one: _Watched, until_s: float, now_s: float) -> float:
+    """When the measure is expected to come within its limit; the latest start where nobody expects it to."""
+    forecast = one.signal.forecast
+    if forecast is None:
+        return until_s
+    if one.limit is None or not one.comparable:
+        change_s = forecast.next_change_s(now_s)
+        return until_s if change_s is None else change_s
+    within = forecast.starts_s[(forecast.starts_s > now_s) & (forecast.values <= one.limit)]
+    return float(within[0]) if within.size else until_s
+
+
+def _hold(reason: HoldReason, text: str, wake_s: float, waiting: Waiting, now_s: float) -> Hold:
+    latest_s = waiting.latest_start_s
+    return Hold(reason, text, min(max(wake_s, now_s + MIN_WAKE_S), latest_s), latest_s)
+
+
+def _deadline_text(waiting: Waiting) -> str:
+    by_delay_s = waiting.held_since_s + waiting.request.max_delay_s
+    if waiting.latest_start_s < by_delay_s:
+        return f"needs {duration_text(waiting.request.runtime_s)} before the deadline of its Job"
+    return f"has waited for its longest delay, {duration_text(waiting.request.max_delay_s)}"
+
+
+_NAMES = {Measure.CARBON: "carbon intensity", Measure.PRICE: "price"}
+_UNITS = {Measure.CARBON: " gCO2eq/kWh", Measure.PRICE: "/kWh"}
+
+
+def _text(one: _Watched, now_s: float) -> str:
+    """Such as ``carbon intensity 412 gCO2eq/kWh (US-CAL-CISO, electricity-maps, 3 min old) above 200``."""
+    name, origin = _NAMES[one.signal.measure], _origin(one.signal, now_s)
+    value = "" if one.signal.value is None else f" {one.signal.value:g}{_UNITS[one.signal.measure]}"
+    if one.comparable:
+        return f"{name}{value} ({origin}) {'above' if one.exceeded else 'within'} {one.limit:g}"
+    period = f"in its {one.signal.period} period" if one.signal.period is not None else "without a limit"
+    return f"{name}{value} ({origin}) {period}"
+
+
+def _origin(signal: GridSignal, now_s: float) -> str:
+    parts = [signal.zone]
+    if signal.provenance is not None:
+        parts.append(signal.provenance.source)
+        if signal.provenance.estimated:
+            parts.append("estimated")
+    if signal.time_s is not None:
+        parts.append(f"{duration_text(max(now_s - signal.time_s, 0.0))} old")
+    return ", ".join(parts)
+
+
+def _unknown_text(one: _Watched) -> str:
+    problem = f": {one.signal.problem}" if one.signal.problem else ""
+    return f"{_NAMES[one.signal.measure]} of {one.signal.zone} is not known{problem}"
+
+
+def duration_text(seconds: float) -> str:
+    """Such as ``3 min`` or ``1.5 h``."""
+    if seconds >= 2 * SECONDS_PER_HOUR:
+        return f"{seconds / SECONDS_PER_HOUR:.3g} h"
+    if seconds >= SECONDS_PER_MINUTE:
+        return f"{seconds / SECONDS_PER_MINUTE:.0f} min"
+    return f"{seconds:.0f} s"

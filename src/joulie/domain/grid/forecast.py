@@ -1,0 +1,257 @@
+"""Joulie's own forecast of a zone's carbon intensity or price, from nothing but its history and the calendar.
+
+For each lead time a ridge regression says how a value follows from what is known when the forecast is made: the usual
+day (the mean of the last days at the same time), how far the last hours were from it, yesterday, a week ago, and the
+weekend. Its starting point, from which data must move it, is the usual day plus a distance from it that fades. Two such
+models, one with a memory of weeks and one of months, are averaged. docs/design/0016-grid-forecast.md says why.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from joulie.domain.grid.series import FloatArray, Series
+from joulie.domain.quantities import InvalidQuantityError
+
+DAY_S = 86400.0
+LEAST_DAYS = 2
+"""With fewer whole days of history nothing is said."""
+MOST_DAYS = 90
+"""Nothing is learned from what is older."""
+
+_FADING_H = 6.0
+"""How long the last distance from the usual day is expected to last, before there is data."""
+_PRIOR_DAYS = 2.0
+"""Days of data that the starting point weighs as much as; with ten times as many it hardly counts."""
+_SMOOTH_H = 6.0
+"""Coefficients are averaged over lead times this far apart, or less close to now."""
+_ROUNDING = 1e-9
+_WEEKEND_SHARE = 2.0 / 7.0
+
+IntArray = npt.NDArray[np.int64]
+
+
+class _Memory(NamedTuple):
+    usual_days: int
+    """Days that the usual day is the mean of."""
+    half_life_days: float
+    """Age at which an example weighs half."""
+
+
+_MEMORIES = (_Memory(7, 20.0), _Memory(14, 60.0))
+
+
+def forecast(history: Series, now_s: float, horizon_s: float, step_s: float) -> Series | None:
+    """What is expected from the step in force on.
+
+    Args:
+        history: what has been, weeks of it if possible. Nothing that begins after `now_s` is used.
+        now_s: s since the epoch.
+        horizon_s: how far from now to look, s.
+        step_s: length of a step, s; a day has a whole number of them.
+
+    Returns:
+        The value in force, then what is expected, until `now_s + horizon_s` or a little more; None where less than
+        `LEAST_DAYS` are known or the history ended more than a day ago.
+
+    Raises:
+        InvalidQuantityError: a day has no whole number of steps.
+    """
+    a_day = _steps_a_day(step_s)
+    known = history.between(history.start_s, history.next_change_s(now_s) or history.end_s)
+    if known is None or now_s - known.end_s > DAY_S:
+        return None
+    edges_s = _whole_days(known, now_s, step_s, a_day)
+    days = (len(edges_s) - 1) // a_day
+    last_start_s = float(edges_s[-2]) if days else now_s
+    steps = int(np.ceil((now_s + horizon_s - last_start_s) / step_s))
+    if days < LEAST_DAYS or steps < 1:
+        return None
+    # Of the step in force, what is known of it.
+    values = known.integral(edges_s[:-1], edges_s[1:]) / np.diff(np.minimum(edges_s, known.end_s))
+    expected = rolling(values, float(edges_s[0]), step_s, steps, [days])[0]
+    return Series(last_start_s + step_s * np.arange(steps), expected, last_start_s + step_s * steps)
+
+
+def rolling(
+    values: npt.ArrayLike, start_s: float, step_s: float, steps: int, learn_after_days: npt.ArrayLike
+) -> FloatArray:
+    """Forecasts of many moments, each from what was known at it, as if they had been made one by one.
+
+    Args:
+        values: (n,), mean of each step.
+        start_s: start of the first step, s since the epoch.
+        step_s: length of a step, s.
+        steps: to forecast, the one in force counted.
+        learn_after_days: (m,) whole days of `values`, increasing, after each of which the models learn anew.
+
+    Returns:
+        (k, steps): a row for each step from the last one of the first learned day on, until the models learn next, or a
+        day later after the last time, or the values end. The first column is the value in force.
+    """
+    a_day = _steps_a_day(step_s)
+    known = _Known(np.asarray(values, dtype=np.float64), start_s, step_s, steps)
+    days = np.asarray(learn_after_days, dtype=np.int64)
+    ends = np.append(days[1:], days[-1] + 1) * a_day - 1
+    origins = np.arange(days[0] * a_day - 1, min(int(ends[-1]), len(known.values)))
+    learned = np.searchsorted(ends, origins, side="right")
+    expected = np.empty((len(origins), steps))
+    expected[:, 0] = known.values[origins]
+    expected[:, 1:] = np.mean([_expected(known, memory, origins, learned, days) for memory in _MEMORIES], axis=0)
+    return expected
+
+
+class _Known:
+    """The values, with their first day repeated before them so that the first ones have a past too."""
+
+    def __init__(self, values: FloatArray, start_s: float, step_s: float, steps: int) -> None:
+        self.values = values
+        self.step_s = step_s
+        self.steps = steps
+        self.a_day = a_day = _steps_a_day(step_s)
+        self.an_hour = max(1, a_day // 24)
+        before_days = max(memory.usual_days for memory in _MEMORIES) + 2 * (steps // a_day + 8)
+        self.before = before_days * a_day
+        self._padded = np.concatenate((np.tile(values[:a_day], before_days), values))
+        self._sums = np.concatenate(([0.0], np.cumsum(self._padded)))
+        by_day = np.resize(self._padded, (-(-len(self._padded) // a_day), a_day))
+        self._day_sums = np.cumsum(by_day, axis=0).ravel()[: len(self._padded)]
+        days = (start_s + step_s * np.arange(len(values) + steps)) / DAY_S
+        # Days since the epoch, which was a Thursday, in UTC: Sunday is 0 here, Saturday 6.
+        self.weekend = np.isin((np.floor(days) + 4) % 7, (0, 6)).astype(np.float64)
+        self.daytime = np.stack(
+            [wave(2.0 * np.pi * times * days) for times in (1, 2) for wave in (np.sin, np.cos)], axis=1
+        )
+
+    def at(self, index: IntArray) -> FloatArray:
+        """Values; an index below 0 lies before the first one."""
+        return self._padded[index + self.before]
+
+    def mean(self, last: IntArray, count: int) -> FloatArray:
+        """Mean of the `count` values up to and with `last`."""
+        end = last + self.before + 1
+        return (self._sums[end] - self._sums[end - count]) / count
+
+    def usual(self, last: IntArray, days: int) -> FloatArray:
+        """Mean of `days` values a day apart, up to and with `last`."""
+        end = last + self.before
+        return (self._day_sums[end] - self._day_sums[end - days * self.a_day]) / days
+
+
+def _expected(known: _Known, memory: _Memory, origins: IntArray, learned: IntArray, days: IntArray) -> FloatArray:
+    """(k, steps - 1): what one model expects after each origin, with the coefficients that it had learned then."""
+    past = _State(known, memory)
+    coefficients = np.stack([_learn(past, lead, days) for lead in range(1, known.steps)])
+    coefficients = _smooth(coefficients, known)
+    return np.stack(
+        [
+            np.einsum("ij,ij->i", past.features(origins, lead), coefficients[lead - 1][learned])
+            for lead in range(1, known.steps)
+        ],
+        axis=1,
+    )
+
+
+class _State:
+    """What a model looks at."""
+
+    def __init__(self, known: _Known, memory: _Memory) -> None:
+        self.known = known
+        self.memory = memory
+        hour, day = known.an_hour, known.a_day
+        every = np.arange(len(known.values))
+        # How far values were from the usual day, with a day before them that was as usual.
+        distance = known.values - known.usual(every - day, memory.usual_days)
+        padded = np.concatenate((np.zeros(day + 1), distance))
+        sums = np.cumsum(padded)
+        ends = every + day + 1
+        self._of_origin = np.stack(
+            [
+                *(padded[ends - hours * hour] for hours in (0, 1, 3, 12, 24)),
+                (sums[ends] - sums[ends - 6 * hour]) / (6 * hour),
+                (sums[ends] - sums[ends - day]) / day,
+                known.mean(every, day) - known.mean(every, 7 * day),
+            ],
+            axis=1,
+        )
+
+    def features(self, origins: IntArray, lead: int) -> FloatArray:
+        """(k, n_features): what is known at each origin about the value `lead` steps later."""
+        known, days = self.known, self.memory.usual_days
+        target = origins + lead
+        back = -(-lead // known.a_day)
+        same_time = target - back * known.a_day
+        usual = known.usual(same_time, days)
+        week_ago = known.at(target - 7 * -(-back // 7) * known.a_day)
+        return np.column_stack(
+            (
+                usual,
+                self._of_origin[origins],
+                usual - known.usual(origins - known.a_day, days),
+                known.at(same_time) - usual,
+                known.usual(same_time, 3) - usual,
+                week_ago - usual,
+                known.weekend[target] - _WEEKEND_SHARE,
+                known.weekend[target] - known.weekend[origins],
+                known.daytime[target],
+                np.ones(len(origins)),
+            )
+        )
+
+
+def _learn(past: _State, lead: int, days: IntArray) -> FloatArray:
+    """(m, n_features): coefficients for one lead time after each of the learned days."""
+    known = past.known
+    targets = np.arange(int(days[-1]) * known.a_day)
+    origins = targets - lead
+    # An example needs a day behind it that is not made up.
+    usable = origins >= known.a_day
+    features = past.features(np.maximum(origins, 0), lead) * usable[:, None]
+    prior = np.zeros(features.shape[1])
+    # The usual day, and how far it is from it now, fading.
+    prior[:2] = 1.0, np.exp(-lead * known.step_s / 3600.0 / _FADING_H)
+    missed = (known.values[targets] - features @ prior) * usable
+    by_day = features.reshape(int(days[-1]), known.a_day, -1)
+    squares = by_day.transpose(0, 2, 1) @ by_day
+    products = (by_day.transpose(0, 2, 1) @ missed.reshape(*by_day.shape[:2], 1))[:, :, 0]
+    age_days = days[:, None] - 1 - np.arange(int(days[-1]))
+    heeded = (age_days >= 0) & (age_days < MOST_DAYS)
+    weights = np.where(heeded, 0.5 ** (np.maximum(age_days, 0) / past.memory.half_life_days), 0.0)
+    squares = np.tensordot(weights, squares, axes=1)
+    products = weights @ products
+    # einsum gives a view: this changes the squares in place. A ridge in proportion needs no features of one size.
+    diagonals = np.einsum("ijj->ij", squares)
+    diagonals *= 1.0 + (_PRIOR_DAYS / days[:, None]) ** 2
+    # What has hardly differed from nothing yet teaches nothing but rounding.
+    diagonals += _ROUNDING * np.maximum(diagonals.max(axis=1, keepdims=True), 1.0)
+    learned: FloatArray = prior + np.linalg.solve(squares, products[:, :, None])[:, :, 0]
+    return learned
+
+
+def _smooth(coefficients: FloatArray, known: _Known) -> FloatArray:
+    """Means over neighbouring lead times that look the same number of days back."""
+    leads = np.arange(1, len(coefficients) + 1)
+    back = -(-leads // known.a_day)
+    reach = np.minimum(round(_SMOOTH_H * 3600.0 / known.step_s), leads - 1)
+    low = np.maximum(leads - reach, (back - 1) * known.a_day + 1)
+    high = np.minimum(np.minimum(leads + reach, back * known.a_day), leads[-1])
+    sums = np.concatenate((np.zeros((1, *coefficients.shape[1:])), np.cumsum(coefficients, axis=0)))
+    smooth: FloatArray = (sums[high] - sums[low - 1]) / (high - low + 1)[:, None, None]
+    return smooth
+
+
+def _whole_days(known: Series, now_s: float, step_s: float, a_day: int) -> FloatArray:
+    """Edges of the steps of the last whole days, which end with the step in force or the last known one."""
+    last = int(min(now_s, np.nextafter(known.end_s, -np.inf)) // step_s)
+    days = min((last + 1 - int(np.ceil(known.start_s / step_s))) // a_day, MOST_DAYS)
+    return step_s * np.arange(last + 1 - max(days, 0) * a_day, last + 2, dtype=np.float64)
+
+
+def _steps_a_day(step_s: float) -> int:
+    steps = round(DAY_S / step_s) if step_s > 0.0 else 0
+    if steps < 1 or steps * step_s != DAY_S:
+        raise InvalidQuantityError("step_s", f"a day must have a whole number of steps of {step_s} s")
+    return steps
