@@ -1,0 +1,127 @@
+"""Opening the database of a ledger: settings of SQLite, checks of what is there, tables where there are none.
+
+A file that cannot be used is refused with what to do about it, and never replaced: accounts are not started anew in
+silence.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect, select, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from joulie.adapters.ledger import schema
+from joulie.adapters.ledger.advice import advice
+from joulie.adapters.ledger.store import READS_ONLY, LedgerSettings, SqlLedger
+from joulie.ports import LedgerError
+
+_BUSY_TIMEOUT_S = 5.0
+_DIALECTS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+_EXAMPLES = "sqlite:////var/lib/joulie/ledger.db or postgresql://USER@HOST/DATABASE"
+
+
+class _UnfitError(Exception):
+    """What is there is no ledger that can be used."""
+
+
+def open_ledger(url: str, settings: LedgerSettings | None = None) -> SqlLedger:
+    """The ledger in a database, made where the database is empty.
+
+    Args:
+        url: ``sqlite:////path`` (four slashes before an absolute path) or ``postgresql://...``.
+        settings: how much is kept, and how long.
+
+    Raises:
+        LedgerError: it cannot be used; the message has no password.
+    """
+    where = _url(url)
+    try:
+        engine = _engine(where)
+        try:
+            with engine.begin() as connection:
+                _check(connection)
+        except BaseException:
+            engine.dispose()
+            raise
+    except (SQLAlchemyError, ImportError) as error:
+        raise LedgerError(advice(where, error)) from error
+    except _UnfitError as error:
+        raise LedgerError(f"{where.render_as_string(hide_password=True)}: {error}") from error
+    return SqlLedger(engine, settings or LedgerSettings())
+
+
+def _url(text_: str) -> URL:
+    try:
+        url = make_url(text_)
+    except (ArgumentError, ValueError) as error:
+        raise LedgerError(f"LEDGER_URL is no URL of a database; write it like {_EXAMPLES}") from error
+    driver = _DIALECTS.get(url.drivername) or (url.drivername if url.drivername in _DIALECTS.values() else None)
+    if driver is None or not url.database:
+        raise LedgerError(f"LEDGER_URL: {url.drivername} is not supported or no database is named; write {_EXAMPLES}")
+    return url.set(drivername=driver)
+
+
+def _engine(url: URL) -> Engine:
+    if url.get_backend_name() != "sqlite":
+        # One connection: cycles come one after the other. One that the server has dropped is made anew.
+        return create_engine(url, pool_size=1, max_overflow=1, pool_pre_ping=True)
+    path = Path(url.database or "")
+    if not path.parent.is_dir():
+        raise _UnfitError(f"there is no folder {path.parent}; mount the ledger's volume there")
+    engine = create_engine(url, connect_args={"timeout": _BUSY_TIMEOUT_S})
+    event.listen(engine, "connect", _set_up_sqlite)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _set_up_sqlite(connection: Any, _record: object) -> None:
+    """Settings of each connection.
+
+    FULL: every cycle is on the disk before it counts as accounted, also when the power fails. It costs one flush a
+    cycle. auto_vacuum is taken up by new files only.
+    """
+    connection.isolation_level = None  # the driver begins no transactions of its own, see `_begin`
+    for setting in ("auto_vacuum=INCREMENTAL", "journal_mode=WAL", "synchronous=FULL"):
+        connection.execute(f"PRAGMA {setting}").fetchall()
+
+
+def _begin(connection: Connection) -> None:
+    """Take the write lock first: a transaction that reads and then writes could else be refused half way."""
+    reads_only = connection.get_execution_options().get(READS_ONLY, False)
+    connection.exec_driver_sql("BEGIN" if reads_only else "BEGIN IMMEDIATE")
+
+
+def _check(connection: Connection) -> None:
+    """See that the database is a whole ledger of this version, or empty; then make the tables."""
+    is_file = connection.dialect.name == "sqlite"
+    if is_file:
+        _check_file(connection)
+    tables = set(inspect(connection).get_table_names())
+    if not tables & set(schema.metadata.tables):
+        schema.metadata.create_all(connection)
+        connection.execute(insert(schema.state).values(key="version", value=str(schema.VERSION)))
+        if is_file:
+            connection.execute(text(f"PRAGMA application_id = {schema.APPLICATION_ID}"))
+        return
+    missing = set(schema.metadata.tables) - tables
+    if missing:
+        raise _UnfitError(f"the ledger has no table {', '.join(sorted(missing))}: restore it from a backup")
+    version = connection.scalar(select(schema.state.c.value).where(schema.state.c.key == "version"))
+    if version != str(schema.VERSION):
+        raise _UnfitError(
+            f"the ledger has version {version}, this Joulie reads version {schema.VERSION}: "
+            "run the Joulie that made it, or begin a new ledger at another place"
+        )
+
+
+def _check_file(connection: Connection) -> None:
+    found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+    if found != "ok":
+        raise _UnfitError(f"the ledger is damaged ({found}): restore it from a backup, or move it away to begin anew")
+    owner = connection.exec_driver_sql("PRAGMA application_id").scalar()
+    tables = connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar()
+    if tables and owner != schema.APPLICATION_ID:
+        raise _UnfitError("the file is an SQLite database of another program: name another one in LEDGER_URL")

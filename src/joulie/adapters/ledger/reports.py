@@ -1,0 +1,174 @@
+"""What the ledger says: sums of energy, the rows that they are made of, and savings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, func, literal, select
+
+from joulie.adapters.ledger import schema
+from joulie.adapters.ledger.statements import energy_of, energy_sums, pod_in
+from joulie.domain.accounting.records import ExportRow, Grouping, Method, PodMeta, SavingRow, UsageRow
+from joulie.domain.grid.signals import Measure
+from joulie.domain.quantities import SECONDS_PER_HOUR
+
+_SECONDS_PER_DAY = 86400.0
+_HOURS_PER_DAY = 24
+
+_NAMES = ("uid", "namespace", "name", "owner_kind", "owner_name", "node")
+_NAMES_OF = {
+    Grouping.POD: _NAMES,
+    Grouping.JOB: ("namespace", "owner_kind", "owner_name"),
+    Grouping.NAMESPACE: ("namespace",),
+    Grouping.NODE: ("node",),
+    Grouping.DAY: (),
+}
+
+
+@dataclass(frozen=True)
+class Span:
+    """A time to report on; None: without a bound."""
+
+    since_s: float | None = None
+    until_s: float | None = None
+
+    def within(self, column: ColumnElement[int], unit_s: float) -> list[ColumnElement[bool]]:
+        """Conditions on a number of whole units since the epoch, rounded outwards."""
+        found: list[ColumnElement[bool]] = []
+        if self.since_s is not None:
+            found.append(column >= math.floor(self.since_s / unit_s))
+        if self.until_s is not None:
+            found.append(column < math.ceil(self.until_s / unit_s))
+        return found
+
+
+def usage(connection: Connection, by: Grouping, span: Span, namespace: str | None) -> list[UsageRow]:
+    """See `joulie.ports.Ledger`."""
+    rows: dict[tuple[Any, ...], UsageRow] = {}
+    for query in (_of_hours(by, span, namespace), _of_days(by, span, namespace)):
+        for row in connection.execute(query):
+            if row.first_s is None:  # a sum of nothing
+                continue
+            names = [row._mapping[name] for name in _NAMES]
+            new = UsageRow(row.first_s, row.last_s, energy_of(row), *names)
+            key = (row.day, *names)
+            rows[key] = _sum(rows[key], new) if key in rows else new
+    if by is Grouping.DAY:
+        return sorted(rows.values(), key=lambda one: one.from_s)
+    return sorted(rows.values(), key=lambda one: one.energy.energy_j, reverse=True)
+
+
+def export(connection: Connection, span: Span) -> list[ExportRow]:
+    """See `joulie.ports.Ledger`."""
+    days, hours, pods = schema.days.c, schema.hours.c, schema.pods.c
+    folded = select(schema.days).where(*span.within(days.day, _SECONDS_PER_DAY)).order_by(days.day)
+    rows = [
+        ExportRow(
+            row.day * _SECONDS_PER_DAY,
+            (row.day + 1) * _SECONDS_PER_DAY,
+            PodMeta("", row.namespace, "", row.owner_kind, row.owner_name, zone=row.zone),
+            "",
+            energy_of(row),
+        )
+        for row in connection.execute(folded)
+    ]
+    metas = {row.id: (pod_in(row), row.source) for row in connection.execute(select(schema.pods))}
+    kept = (
+        select(schema.hours)
+        .join(schema.pods, hours.pod_id == pods.id)
+        .where(*span.within(hours.hour, SECONDS_PER_HOUR))
+        .order_by(hours.hour, pods.namespace, pods.name, pods.uid)
+    )
+    rows += [ExportRow(row.from_s, row.until_s, *metas[row.pod_id], energy_of(row)) for row in connection.execute(kept)]
+    return rows
+
+
+def savings(connection: Connection, since_s: float | None, namespace: str | None) -> list[SavingRow]:
+    """See `joulie.ports.Ledger`."""
+    columns = schema.savings.c
+    query = select(schema.savings).order_by(columns.completed_s.desc(), columns.namespace, columns.uid, columns.measure)
+    if since_s is not None:
+        query = query.where(columns.completed_s >= since_s)
+    if namespace is not None:
+        query = query.where(columns.namespace == namespace)
+    return [
+        SavingRow(
+            completed_s=row.completed_s,
+            uid=row.uid,
+            namespace=row.namespace,
+            name=row.name,
+            owner_kind=row.owner_kind,
+            owner_name=row.owner_name,
+            measure=Measure(row.measure),
+            method=Method(row.method),
+            amount=row.amount,
+            energy_j=row.energy_j,
+            pods=row.pods,
+        )
+        for row in connection.execute(query)
+    ]
+
+
+def _of_hours(by: Grouping, span: Span, namespace: str | None) -> Select[Any]:
+    pods, hours = schema.pods.c, schema.hours.c
+    query = _grouped(
+        by,
+        {name: pods[name] for name in _NAMES},
+        hours.hour // _HOURS_PER_DAY,
+        [
+            func.min(hours.from_s).label("first_s"),
+            func.max(hours.until_s).label("last_s"),
+            *energy_sums(schema.hours),
+        ],
+    )
+    query = query.join_from(schema.hours, schema.pods, hours.pod_id == pods.id)
+    query = query.where(*span.within(hours.hour, SECONDS_PER_HOUR))
+    return query if namespace is None else query.where(pods.namespace == namespace)
+
+
+def _of_days(by: Grouping, span: Span, namespace: str | None) -> Select[Any]:
+    days = schema.days.c
+    query = _grouped(
+        by,
+        {name: days[name] for name in _NAMES if name in days and by is not Grouping.POD},
+        days.day,
+        [
+            (func.min(days.day) * _SECONDS_PER_DAY).label("first_s"),
+            ((func.max(days.day) + 1) * _SECONDS_PER_DAY).label("last_s"),
+            *energy_sums(schema.days),
+        ],
+    )
+    query = query.where(*span.within(days.day, _SECONDS_PER_DAY))
+    return query if namespace is None else query.where(days.namespace == namespace)
+
+
+def _grouped(
+    by: Grouping,
+    names: Mapping[str, ColumnElement[str]],
+    day: ColumnElement[int],
+    values: Sequence[ColumnElement[Any]],
+) -> Select[Any]:
+    """Sums by the names that a grouping has, and that there are; other names are empty."""
+    keys = [names[name].label(name) for name in _NAMES_OF[by] if name in names]
+    empty = [literal("").label(name) for name in _NAMES if name not in _NAMES_OF[by] or name not in names]
+    days = [day.label("day")] if by is Grouping.DAY else []
+    columns: list[Any] = [*keys, *empty, *(days or [literal(0).label("day")]), *values]
+    query = select(*columns)
+    return query.group_by(*keys, *days) if keys or days else query
+
+
+def _sum(one: UsageRow, other: UsageRow) -> UsageRow:
+    return UsageRow(
+        min(one.from_s, other.from_s),
+        max(one.until_s, other.until_s),
+        one.energy + other.energy,
+        one.uid,
+        one.namespace,
+        one.name,
+        one.owner_kind,
+        one.owner_name,
+        one.node,
+    )

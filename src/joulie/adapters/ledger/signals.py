@@ -1,0 +1,65 @@
+"""The history of the grid that the ledger keeps, for what would have been had a pod not waited."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, func, select
+
+from joulie.adapters.ledger import schema
+from joulie.adapters.ledger.statements import upsert
+from joulie.domain.accounting.records import ZoneSignals
+from joulie.domain.grid.series import Series
+from joulie.domain.grid.signals import Measure
+
+
+def remember(connection: Connection, zone: str, known: ZoneSignals, now_s: float) -> None:
+    """Keep what is new of the signals of a zone, until now: what is only expected is no history."""
+    for measure, series in ((Measure.CARBON, known.intensity), (Measure.PRICE, known.price)):
+        if series is not None:
+            _remember(connection, zone, measure, series, now_s)
+
+
+def _remember(connection: Connection, zone: str, measure: Measure, series: Series, now_s: float) -> None:
+    columns = schema.signals.c
+    last_s = connection.scalar(
+        select(func.max(columns.until_s)).where(columns.zone == zone, columns.measure == measure.value)
+    )
+    ends_s = np.minimum(np.append(series.starts_s[1:], series.end_s), now_s)
+    new = (ends_s > series.starts_s) & (ends_s > (-np.inf if last_s is None else last_s))
+    rows: list[dict[str, Any]] = [
+        {"zone": zone, "measure": measure.value, "time_s": start_s, "until_s": end_s, "value": value}
+        for start_s, end_s, value in zip(
+            series.starts_s[new].tolist(), ends_s[new].tolist(), series.values[new].tolist(), strict=True
+        )
+    ]
+    if rows:
+        statement = upsert(connection, schema.signals)
+        statement = statement.on_conflict_do_update(
+            index_elements=["zone", "measure", "time_s"],
+            set_={"until_s": statement.excluded.until_s, "value": statement.excluded.value},
+        )
+        connection.execute(statement, rows)
+
+
+def history(connection: Connection, zone: str, measure: Measure, from_s: float, until_s: float) -> Series | None:
+    """The signal over a time; None unless all of that time is known."""
+    columns = schema.signals.c
+    rows = connection.execute(
+        select(columns.time_s, columns.until_s, columns.value)
+        .where(
+            columns.zone == zone,
+            columns.measure == measure.value,
+            columns.until_s > from_s,
+            columns.time_s < until_s,
+        )
+        .order_by(columns.time_s)
+    ).all()
+    if not rows:
+        return None
+    starts_s, ends_s, values = np.array(rows, dtype=np.float64).T
+    if (ends_s[:-1] < starts_s[1:]).any():
+        return None
+    series = Series(starts_s, values, ends_s.max())
+    return series if series.covers(from_s, until_s) else None

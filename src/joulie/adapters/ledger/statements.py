@@ -1,0 +1,101 @@
+"""Pieces of SQL and conversions that the parts of the ledger share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Double, Row, Table, func
+from sqlalchemy.dialects import postgresql, sqlite
+
+from joulie.domain.accounting.records import ENERGY_FIELDS, Energy, Held, PodMeta
+
+
+def upsert(connection: Connection, table: Table) -> Any:
+    """An INSERT that can say what happens where the key is there already, which each database spells in its own way."""
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    return dialect.insert(table)
+
+
+def bulk(connection: Connection, statement: Any, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+    """Run a statement once a row; no row, no statement.
+
+    As `Connection.execute` with many rows, without its work on each of them, which takes longer than the database's.
+
+    Args:
+        connection: to run it on.
+        statement: with the parameters `names`.
+        names: of the values of a row, in order.
+        rows: of plain numbers and texts.
+    """
+    if not rows:
+        return
+    compiled = statement.compile(dialect=connection.dialect, column_keys=list(names))
+    if not compiled.positional:
+        connection.exec_driver_sql(compiled.string, [dict(zip(names, row, strict=True)) for row in rows])
+        return
+    ordered = itemgetter(*(names.index(name) for name in compiled.positiontup))
+    connection.exec_driver_sql(compiled.string, [ordered(row) for row in rows])
+
+
+def add_energy(table: Table, new: Any) -> dict[str, ColumnElement[float]]:
+    """Columns of energy, the new row's added."""
+    return {name: table.c[name] + new[name] for name in ENERGY_FIELDS}
+
+
+def energy_sums(table: Table) -> list[ColumnElement[float]]:
+    """Sums of the columns of energy, 0 of no rows."""
+    return [func.coalesce(func.sum(table.c[name], type_=Double), 0.0).label(name) for name in ENERGY_FIELDS]
+
+
+def energy_of(row: Row[Any]) -> Energy:
+    """The energy in a row."""
+    return Energy(*(row._mapping[name] for name in ENERGY_FIELDS))
+
+
+POD_COLUMNS = (
+    "uid",
+    "namespace",
+    "name",
+    "owner_kind",
+    "owner_name",
+    "node",
+    "zone",
+    "started_s",
+    "pue",
+    "gpu_pue",
+    "held",
+)
+"""Of `schema.pods`: whose it is. In the order of `PodMeta`."""
+
+
+def pod_of(values: Sequence[Any]) -> PodMeta:
+    """The pod that values of `POD_COLUMNS` say."""
+    arguments = list(values)
+    if arguments[-1] is not None:
+        arguments[-1] = msgspec.json.decode(arguments[-1], type=Held)
+    return PodMeta(*arguments)
+
+
+def pod_in(row: Row[Any]) -> PodMeta:
+    """The pod in a row of `schema.pods`."""
+    return pod_of([row._mapping[name] for name in POD_COLUMNS])
+
+
+def pod_values(pod: PodMeta) -> tuple[Any, ...]:
+    """The values of `POD_COLUMNS`."""
+    return (
+        pod.uid,
+        pod.namespace,
+        pod.name,
+        pod.owner_kind,
+        pod.owner_name,
+        pod.node,
+        pod.zone,
+        pod.started_s,
+        pod.pue,
+        pod.gpu_pue,
+        None if pod.held is None else msgspec.json.encode(pod.held).decode(),
+    )
