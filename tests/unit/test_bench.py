@@ -167,6 +167,7 @@ def test_the_benchmarks_are_listed(capsys):
         "attribution",
         "power-estimate",
         "profiles",
+        "deferral",
     ]
     assert joulie("bench", "list", "-o", "json") == 0
     assert [row["name"] for row in json.loads(capsys.readouterr().out)] == [
@@ -177,6 +178,7 @@ def test_the_benchmarks_are_listed(capsys):
         "attribution",
         "power-estimate",
         "profiles",
+        "deferral",
     ]
 
 

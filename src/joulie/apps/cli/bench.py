@@ -15,6 +15,8 @@ from joulie.apps.cli.errors import UserError
 
 if TYPE_CHECKING:
     from joulie.apps.cli.parallel import Executor
+    from joulie.simulation.benchmarks.deferral_capacity import Jobs
+    from joulie.simulation.benchmarks.intensity import Zone
     from joulie.simulation.benchmarks.specpower import Systems
 
 _PATH = click.Path(path_type=Path)
@@ -28,6 +30,7 @@ _BENCHMARKS: Mapping[str, str] = {
     "attribution": "whether the power of nodes and GPUs is conserved among pods, and how far off each pod's is",
     "power-estimate": "whether estimates of power without sensors hold servers that they were not calibrated on",
     "profiles": "whether learned trees say more of workloads than the classifier's rules",
+    "deferral": "how much waiting for clean power saves, of what it would if the future were known",
 }
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -313,6 +316,88 @@ def profiles(
         )
 
     _bench("profiles", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
+
+
+@bench.command(help=f"Measure {_BENCHMARKS['deferral']}.")
+@_common
+@click.option("--data", type=_PATH, help="Folder with published carbon intensities; --small makes some instead.")
+@click.option("--jobs", "jobs_file", type=_PATH, help="The published job trace; --small makes one instead.")
+def deferral(
+    *,
+    small: bool,
+    json_file: Path | None,
+    plots_folder: Path | None,
+    ranges: Path | None,
+    output: str,
+    data: Path | None,
+    jobs_file: Path | None,
+) -> None:
+    """Measure forecasts and deferral against the offline optimum."""
+    from joulie.simulation.benchmarks import deferral as benchmark
+    from joulie.simulation.benchmarks import deferral_capacity, deferral_waitawhile
+    from joulie.simulation.benchmarks.plots import deferral as plot
+
+    zones, jobs = _published_zones(data, small=small), _published_jobs(jobs_file, small=small)
+
+    def run() -> dict[str, Any]:
+        chosen = benchmark.SMALL if small else benchmark.FULL
+        return benchmark.measure(zones, jobs, chosen, lambda stage: click.echo(stage, err=True))
+
+    def show(measured: Mapping[str, Any]) -> None:
+        for part, title in benchmark.PARTS.items():
+            columns = benchmark.saving_columns(measured, part)
+            print_table(f"Saved, %: {title}", columns, benchmark.saving_rows(measured, part))
+        print_table("Mean absolute error, gCO2eq/kWh", benchmark.ERROR_COLUMNS, benchmark.error_rows(measured))
+        limited = deferral_capacity.rows(measured["capacity"])
+        print_table("Saved with limited CPUs", deferral_capacity.COLUMNS, limited)
+        if "waitawhile" in measured:
+            repeated = deferral_waitawhile.rows(measured["waitawhile"])
+            print_table("Let's Wait Awhile, scenario II: saved, %", deferral_waitawhile.COLUMNS, repeated)
+
+    _bench("deferral", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
+
+
+def _published_zones(data: Path | None, *, small: bool) -> Mapping[str, Zone]:
+    from joulie.simulation.benchmarks.intensity import (
+        PUBLISHED,
+        IntensityError,
+        Zone,
+        read_intensity,
+        synthetic_zones,
+    )
+
+    if small:
+        return synthetic_zones(seed=1)
+    if data is None:
+        files = "; ".join(f"{zone.file} of {zone.home}" for zone in PUBLISHED.values())
+        raise UserError(f"needs published intensities, which are not part of Joulie: --data FOLDER with {files}")
+    zones = {}
+    for name, published in PUBLISHED.items():
+        file = data / published.file
+        try:
+            with file.open(encoding="utf-8", newline="") as lines:
+                zones[name] = Zone(read_intensity(lines), published.step_s)
+        except OSError as error:
+            raise UserError(f"{file}: {error.strerror}; its home is {published.home}") from error
+        except (IntensityError, UnicodeDecodeError) as error:
+            raise UserError(f"{file}: {error}") from error
+    return zones
+
+
+def _published_jobs(file: Path | None, *, small: bool) -> Jobs:
+    from joulie.simulation.benchmarks.deferral_capacity import HOME, TraceError, read_jobs, synthetic_jobs
+
+    if small:
+        return synthetic_jobs(seed=1)
+    if file is None:
+        raise UserError(f"needs a published job trace, which is not part of Joulie: --jobs FILE, a copy of {HOME}")
+    try:
+        with file.open(encoding="utf-8", newline="") as lines:
+            return read_jobs(lines)
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}") from error
+    except (TraceError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: {error}") from error
 
 
 def _bench(

@@ -175,6 +175,34 @@ def profiles(measured: Mapping[str, Any]) -> bytes:
     return _png(figure)
 
 
+def deferral(measured: Mapping[str, Any]) -> bytes:
+    """Share of the oracle's saving by rule, and errors against the best simple forecast: a PNG image."""
+    figure, (savings, errors) = _figure(2)
+    zones = measured["zones"]
+    case = "4h_24h"
+    rules = next(iter(zones.values()))["windows"][case]["rules"]
+    height = 0.85 / len(rules)
+    for place, (rule, color) in enumerate(zip(rules, PALETTE, strict=False)):
+        shares = [100.0 * zone["windows"][case]["rules"][rule]["share"]["mean"] for zone in zones.values()]
+        savings.barh([row + place * height for row in range(len(zones))], shares, height, color=color, label=rule)
+    savings.set_yticks([row + 0.4 - height / 2.0 for row in range(len(zones))], list(zones))
+    savings.invert_yaxis()
+    savings.set_xlim(0.0, 100.0)
+    savings.grid(visible=False, axis="y")
+    savings.tick_params(axis="y", length=0)
+    _title(savings, "Saved of what the oracle saves, %: 4 h, may wait 24 h")
+    savings.legend(frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=3)
+    for (name, zone), color in zip(zones.items(), PALETTE, strict=False):
+        leads_h = [int(lead.removesuffix("h")) for lead in zone["errors"]]
+        relative = [100.0 * found["relative"] for found in zone["errors"].values()]
+        errors.plot(leads_h, relative, "o-", color=color, label=name)
+    errors.axhline(100.0, color="black", linewidth=1.0)
+    errors.set(xlabel="hours ahead", ylim=(0.0, 105.0))
+    _title(errors, "Error of Joulie's forecast, % of the best simple one's")
+    errors.legend(frameon=False, fontsize="small", loc="lower right")
+    return _png(figure)
+
+
 def _schedulers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(row["scheduler"] for row in rows))
 
