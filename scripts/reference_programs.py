@@ -9,13 +9,20 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 
+from joulie.apps.accounting.metrics import AccountingMetrics
+from joulie.apps.accounting.settings import AccountingSettings
 from joulie.apps.agent.metrics import registry as agent_registry
 from joulie.apps.agent.settings import AgentSettings
 from joulie.apps.cleanup.main import CleanupSettings
 from joulie.apps.extender.metrics import ExtenderMetrics, StateCollector
 from joulie.apps.extender.settings import ExtenderSettings
+from joulie.apps.grid.guard import GuardSettings
+from joulie.apps.grid.metrics import ControllerMetrics
+from joulie.apps.grid.settings import ControllerSettings
+from joulie.apps.grid.webhook import WebhookMetrics, WebhookSettings
 from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.settings import OperatorSettings
+from joulie.apps.program.grid_metrics import GridMetrics
 from joulie.apps.program.settings import Kind, ProgramSettings, Setting, all_settings
 from joulie.apps.simulator.main import build_world
 from joulie.apps.simulator.metrics import SimulatorMetrics
@@ -27,6 +34,10 @@ _SETTINGS: Mapping[str, type[ProgramSettings]] = {
     "joulie agent": AgentSettings,
     "joulie extender": ExtenderSettings,
     "joulie simulator": SimulatorSettings,
+    "joulie grid controller": ControllerSettings,
+    "joulie grid guard": GuardSettings,
+    "joulie grid webhook": WebhookSettings,
+    "joulie accounting": AccountingSettings,
     "joulie cleanup": CleanupSettings,
 }
 _SUFFIX = {"counter": "_total"}
@@ -86,10 +97,17 @@ def _registries() -> dict[str, CollectorRegistry]:
     extender = CollectorRegistry()
     ExtenderMetrics(extender)
     StateCollector(lambda: None, lambda: (), extender)
+    accounting = AccountingMetrics().registry
+    GridMetrics(accounting)
+    grid = ControllerMetrics().registry
+    GridMetrics(grid)
     return {
         "joulie operator": OperatorMetrics().registry,
         "joulie agent": agent_registry(lambda: ()),
         "joulie extender": extender,
+        "joulie grid controller": grid,
+        "joulie grid webhook": WebhookMetrics().registry,
+        "joulie accounting": accounting,
         "joulie simulator": SimulatorMetrics(build_world(SimulatorSettings())).registry,
     }
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # they need numpy, which the agent, on every node, must do wi
     from joulie.domain.accounting.records import (
         Cycle,
         CycleResult,
+        Energy,
         ExportRow,
         Grouping,
         OpenPod,

@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 from control_plane.prometheus_server import PrometheusServer
-from joulie.adapters.control_plane import Binaries, LocalControlPlane, obtain, obtain_prometheus
+from joulie.adapters.control_plane import (
+    Binaries,
+    LocalControlPlane,
+    obtain,
+    obtain_kueue_definitions,
+    obtain_prometheus,
+)
 
 StartControlPlane = Callable[..., LocalControlPlane]
 
@@ -80,3 +86,10 @@ def prometheus(prometheus_program: Path, tmp_path: Path) -> Iterator[PrometheusS
     server = PrometheusServer(prometheus_program, folder)
     yield server
     server.process.kill()
+
+
+@pytest.fixture(scope="session")
+def kueue_definitions(request: pytest.FixtureRequest) -> Path:
+    """The folder of Kueue's own CustomResourceDefinitions."""
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        return obtain_kueue_definitions(_tell)

@@ -13,9 +13,16 @@ import pytest
 import yaml
 
 from joulie.adapters.control_plane import Binaries, LocalControlPlane, wait_for
+from joulie.adapters.kubernetes import gating
+from joulie.apps.accounting.settings import AccountingSettings
 from joulie.apps.agent.settings import AgentSettings
 from joulie.apps.cleanup.main import CleanupSettings
 from joulie.apps.extender.settings import ExtenderSettings
+from joulie.apps.grid.guard import LEASE_NAME as GRID_LEASE
+from joulie.apps.grid.guard import GuardSettings
+from joulie.apps.grid.settings import ControllerSettings
+from joulie.apps.grid.webhook import WebhookSettings
+from joulie.apps.grid.webhook_trust import ASKS_CONDITION, PODS_WEBHOOK
 from joulie.apps.operator.main import LEASE_NAME
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.program.settings import all_settings
@@ -26,7 +33,8 @@ pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 CHART = Path(__file__).parents[2] / "deploy" / "helm" / "joulie"
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
 NAMESPACE = "joulie-system"
-PROGRAMS = ("operator", "agent", "agent-pool", "extender", "simulator", "cleanup")
+GRID = ("grid", "grid-guard", "grid-webhook", "accounting")
+PROGRAMS = ("operator", "agent", "agent-pool", "extender", "simulator", "cleanup", *GRID)
 
 EVERYTHING: dict[str, Any] = {
     "agentPool": {"enabled": True, "replicas": 2, "useSimulator": True},
@@ -37,6 +45,12 @@ EVERYTHING: dict[str, Any] = {
     "serviceMonitor": {"enabled": True},
     "networkPolicy": {"enabled": True},
     "hardwareCatalogue": "cpus: []",
+    "grid": {"enabled": True, "kueue": True, "admission": {"mode": "webhook"}},
+    "carbonAware": {"electricityMap": {"apiKey": "secret-key"}},
+    "priceAware": {"enabled": True, "schedules": [{"name": "tariff", "dayOfWeek": "1-5"}]},
+    "metrics": {"serviceMonitor": {"enabled": True}, "prometheus": {"url": "http://prometheus:9090"}},
+    "hardwareProfiles": "cpuProfiles: {}",
+    "dashboards": {"enabled": True},
 }
 """All switches on."""
 
@@ -86,8 +100,9 @@ def of_kind(documents: list[Document], *kinds: str) -> dict[str, Document]:
 
 def workloads(documents: list[Document]) -> dict[str, Document]:
     """Pod specs by component."""
-    found = of_kind(documents, "Deployment", "DaemonSet", "StatefulSet", "Job")
-    return {name: item["spec"]["template"]["spec"] for name, item in found.items()}
+    found = of_kind(documents, "Deployment", "DaemonSet", "StatefulSet", "Job", "CronJob")
+    jobs = {name: item["spec"].get("jobTemplate", item)["spec"] for name, item in found.items()}
+    return {name: item["template"]["spec"] for name, item in jobs.items()}
 
 
 def environment(spec: Document) -> dict[str, str]:
@@ -126,6 +141,21 @@ OTHER_VALUES: dict[tuple[str, ...], Any] = {
     ("serviceMonitor", "interval"): "1m",
     ("networkPolicy", "metricsFrom"): [{"namespaceSelector": {}}],
     ("simulator", "enabled"): None,
+    ("scheduler", "enabled"): None,
+    ("grid", "enabled"): None,
+    ("grid", "admission", "mode"): "policy",
+    ("grid", "admission", "apiVersion"): None,
+    ("grid", "kueue"): False,
+    ("grid", "guard", "schedule"): "*/2 * * * *",
+    ("priceAware", "schedules"): [{"name": "another"}],
+    ("scheduler", "maxSchedulingDelay"): "12h",
+    ("carbonAware", "carbonIntensityThreshold"): 120,
+    ("carbonAware", "electricityMap", "existingSecret"): "mine",
+    ("dryRun", "mode"): "annotate",
+    ("dryRun", "filterMode"): "namespace",
+    ("metrics", "serviceMonitor", "interval"): "1m",
+    ("metrics", "prometheus", "queryTimeout"): "5s",
+    ("accounting", "persistence", "size"): "1Gi",
 }
 """Where any other value of the same type would not do; None: tested elsewhere, since others depend on it."""
 
@@ -150,7 +180,13 @@ def another(path: tuple[str, ...], value: Any) -> Any:
         case list():
             return [*value, {"key": "k"}] if path[-1] == "tolerations" else [*value, "other"]
         case dict():
-            keys = {"settings": "SOME_SETTING", "affinity": "nodeAffinity", "requests": "cpu", "limits": "cpu"}
+            keys = {
+                "settings": "SOME_SETTING",
+                "signals": "SOME_SETTING",
+                "affinity": "nodeAffinity",
+                "requests": "cpu",
+                "limits": "cpu",
+            }
             return {**value, keys.get(path[-1], "example.com/key"): {} if path[-1] == "affinity" else "7"}
         case _:
             return "other"
@@ -180,7 +216,7 @@ def everything(rendered_text: Callable[..., str]) -> str:
         ({"operator": {"replicas": 0}}, "minimum: got 0, want 1"),
         ({"operator": {"settings": {"policyType": "x"}}}, "does not match pattern"),
         ({"operator": {"settings": {"METRICS_ADDR": ":1"}}}, "invalid propertyName 'METRICS_ADDR'"),
-        ({"steering": {"mode": "webhook"}}, "value must be one of 'extender', 'admission', 'both'"),
+        ({"steering": {"mode": "webhook"}}, "value must be one of 'extender', 'admission', 'both', 'none'"),
         ({"extender": {"tls": {"enabled": True}}}, "/extender/tls/secretName"),
         ({"extender": {"tls": {"clientCertificates": True}}}, "/extender/tls/clientCertificates"),
         ({"extender": {"port": 70000}}, "maximum"),
@@ -189,6 +225,11 @@ def everything(rendered_text: Callable[..., str]) -> str:
         ({"log": {"level": "loud"}}, "value must be one of"),
         ({"scheduler": {"enabled": True}, "steering": {"mode": "admission"}}, "scheduler.enabled needs the extender"),
         ({"agentPool": {"enabled": True, "useSimulator": True}}, "agentPool.useSimulator needs simulator.enabled"),
+        ({"carbonAware": {"electricityMap": {"apiKey": "k"}}}, "carbonAware.electricityMap needs grid.enabled"),
+        ({"dryRun": {"enabled": True}}, "need grid.enabled"),
+        ({"dryRun": {"mode": "loud"}}, "value must be one of 'metrics', 'annotate'"),
+        ({"grid": {"settings": {"LEASE_NAME": "x"}}}, "invalid propertyName 'LEASE_NAME'"),
+        ({"scheduler": {"maxSchedulingDelay": "a day"}}, "does not match pattern"),
     ],
     ids=lambda item: json.dumps(item) if isinstance(item, dict) else "",
 )
@@ -231,13 +272,20 @@ def test_programs_know_every_variable_that_the_chart_sets(render: Render) -> Non
         "extender": ExtenderSettings,
         "simulator": SimulatorSettings,
         "cleanup": CleanupSettings,
+        "grid": ControllerSettings,
+        "grid-guard": GuardSettings,
+        "grid-webhook": WebhookSettings,
+        "accounting": AccountingSettings,
     }
     # Read by the container runtime and by Python, and by the agent for the number of its shard.
     others = {
         "agent": {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "PYTHONOPTIMIZE"},
         "agent-pool": {"POD_NAME"},
     }
-    rendered = workloads(render(merged(EVERYTHING, ("agent", "runtimeClassName"), "nvidia")))
+    values = merged(EVERYTHING, ("agent", "runtimeClassName"), "nvidia")
+    for path in (("metrics", "certificateSecretName"), ("grid", "webhook", "certificateSecretName")):
+        values = merged(values, path, "certificate")
+    rendered = workloads(render(merged(values, ("accounting", "ledgerSecretName"), "ledger")))
     for component, definition in settings.items():
         known = {setting.name for _, setting in all_settings(definition)} | others.get(component, set())
         given = [item["name"] for item in rendered[component]["containers"][0]["env"]]
@@ -306,6 +354,12 @@ def test_the_agent_reaches_every_node_and_writes_little(render: Render) -> None:
 
 
 LIST_WATCH = ("list", "watch")
+ANSWERS = {
+    "admissionchecks.kueue.x-k8s.io": ("list",),
+    "workloads.kueue.x-k8s.io": ("list",),
+    "workloads/status.kueue.x-k8s.io": ("patch",),
+}
+BINDINGS = "mutatingadmissionpolicybindings.admissionregistration.k8s.io"
 RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
     "operator": {
         "nodes": (*LIST_WATCH, "patch"),
@@ -344,7 +398,49 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "workloadprofiles.joulie.io": LIST_WATCH,
     },
     "simulator": {"nodes": LIST_WATCH, "pods": (*LIST_WATCH, "create", "delete"), "pods/status": ("patch",)},
-    "cleanup": {"nodes": ("list", "patch"), "pods": ("list", "patch"), "nodetwins.joulie.io": ("list", "patch")},
+    "cleanup": {
+        "nodes": ("list", "patch"),
+        "pods": ("list", "patch"),
+        "nodetwins.joulie.io": ("list", "patch"),
+        "jobs.batch": ("list", "patch"),
+        BINDINGS: ("delete",),
+        **ANSWERS,
+    },
+    "grid": {
+        "pods": ("get", *LIST_WATCH, "patch"),
+        "namespaces": LIST_WATCH,
+        "nodes": LIST_WATCH,
+        "events": ("create", "patch"),
+        "jobs.batch": ("get", *LIST_WATCH, "patch"),
+        "replicasets.apps": LIST_WATCH,
+        "statefulsets.apps": LIST_WATCH,
+        "mutatingadmissionpolicies.admissionregistration.k8s.io": ("get",),
+        BINDINGS: ("create", "patch", "delete"),
+        "admissionchecks.kueue.x-k8s.io": LIST_WATCH,
+        "admissionchecks/status.kueue.x-k8s.io": ("patch",),
+        "workloads.kueue.x-k8s.io": (*LIST_WATCH, "patch"),
+        "workloads/status.kueue.x-k8s.io": ("patch",),
+    },
+    "grid-guard": {
+        "pods": ("list", "patch"),
+        "namespaces": ("list",),
+        "jobs.batch": ("get", "list", "patch"),
+        BINDINGS: ("delete",),
+        **ANSWERS,
+    },
+    "grid-webhook": {
+        "namespaces": LIST_WATCH,
+        "mutatingwebhookconfigurations.admissionregistration.k8s.io": ("get", "patch"),
+    },
+    "accounting": {
+        "pods": ("get", *LIST_WATCH, "patch"),
+        "nodes": LIST_WATCH,
+        "namespaces": (*LIST_WATCH, "patch"),
+        "events": ("create", "patch"),
+        "nodehardwares.joulie.io": LIST_WATCH,
+        "jobs.batch": ("get", "patch"),
+        "pods.metrics.k8s.io": ("list",),
+    },
 }
 RIGHTS["agent-pool"] = RIGHTS["agent"]
 
@@ -372,18 +468,171 @@ def test_rights_are_bound_to_their_own_accounts(render: Render) -> None:
     assert set(of_kind(render({"operator": {"enabled": False}}), "ClusterRole")) == {"agent", "extender", "cleanup"}
 
 
-def test_the_lease_is_the_operators_and_the_cleanups(render: Render) -> None:
-    roles = of_kind(render(), "Role")
+def test_rights_in_the_releases_own_namespace(render: Render) -> None:
+    roles = of_kind(render(EVERYTHING), "Role")
     granted = {
-        component: [(rule.get("resourceNames"), rule["verbs"]) for rule in role["rules"]]
+        component: [(rule["resources"], rule.get("resourceNames"), rule["verbs"]) for rule in role["rules"]]
         for component, role in roles.items()
+        if component != "scheduler"
     }
+    leases, gating_map = ["leases"], (["configmaps"], [gating.CONFIG_MAP])
     assert granted == {
-        "operator": [(None, ["create"]), (["joulie-operator"], ["get", "update"])],
-        "cleanup": [(["joulie-operator"], ["patch"])],
+        "operator": [(leases, None, ["create"]), (leases, [LEASE_NAME], ["get", "update"])],
+        "cleanup": [(leases, [LEASE_NAME, GRID_LEASE], ["patch"]), (*gating_map, ["patch"])],
+        "grid": [
+            (leases, None, ["create"]),
+            (leases, [GRID_LEASE], ["get", "update"]),
+            (*gating_map, ["get", "patch"]),
+        ],
+        "grid-guard": [(leases, [GRID_LEASE], ["get"]), (*gating_map, ["patch"])],
+        "grid-webhook": [
+            (*gating_map, ["get", "list", "watch"]),
+            (["secrets"], ["joulie-grid-webhook"], ["get", "patch"]),
+        ],
     }
-    assert LEASE_NAME == "joulie-operator"
     assert {setting.name: setting.default for _, setting in all_settings(CleanupSettings)}["LEASE_NAME"] == LEASE_NAME
+
+
+# ---- the grid
+
+
+def test_the_grid_is_off_by_default(render: Render) -> None:
+    names = {item["metadata"]["name"] for item in render()}
+    assert not any("grid" in name or "accounting" in name or "gardener" in name for name in names)
+
+
+def test_who_gates_pods(render: Render) -> None:
+    """The policy where the API server has it, else the webhook, never both."""
+
+    def gatekeepers(mode: str, *arguments: str) -> set[str]:
+        documents = render({"grid": {"enabled": True, "admission": {"mode": mode}}}, *arguments)
+        kinds = {"MutatingAdmissionPolicy", "MutatingWebhookConfiguration", "MutatingAdmissionPolicyBinding"}
+        return {
+            f"{item['apiVersion'].rpartition('/')[2]} {item['kind']}" for item in documents if item["kind"] in kinds
+        }
+
+    beta = "admissionregistration.k8s.io/v1beta1/MutatingAdmissionPolicy"
+    assert gatekeepers("auto", "--kube-version", "1.36.0") == {"v1 MutatingAdmissionPolicy"}
+    assert gatekeepers("auto", "--kube-version", "1.33.0") == {"v1 MutatingWebhookConfiguration"}
+    # v1beta1 is served only where an administrator says so.
+    assert gatekeepers("auto", "--kube-version", "1.34.0") == {"v1 MutatingWebhookConfiguration"}
+    assert gatekeepers("auto", "--kube-version", "1.34.0", "--api-versions", beta) == {
+        "v1beta1 MutatingAdmissionPolicy"
+    }
+    assert gatekeepers("policy", "--kube-version", "1.34.0") == {"v1beta1 MutatingAdmissionPolicy"}
+    assert gatekeepers("webhook", "--kube-version", "1.36.0") == {"v1 MutatingWebhookConfiguration"}
+    values = {"grid": {"enabled": True, "admission": {"mode": "policy", "apiVersion": "v1beta1"}}}
+    assert of_kind(render(values), "MutatingAdmissionPolicy")["grid"]["apiVersion"].endswith("/v1beta1")
+
+
+def test_admission_never_keeps_a_pod_out(render: Render) -> None:
+    values = {"grid": {"enabled": True, "admission": {"mode": "webhook"}}}
+    (webhook,) = of_kind(render(values), "MutatingWebhookConfiguration")["grid-webhook"]["webhooks"]
+    assert (webhook["name"], webhook["failurePolicy"], webhook["timeoutSeconds"]) == (PODS_WEBHOOK, "Ignore", 2)
+    assert webhook["matchConditions"][-1]["name"] == ASKS_CONDITION
+    assert "caBundle" not in webhook["clientConfig"], "the webhook writes it, and an upgrade must leave it"
+    policy = of_kind(render({"grid": {"enabled": True, "admission": {"mode": "policy"}}}), "MutatingAdmissionPolicy")
+    assert policy["grid"]["metadata"]["name"] == gating.POLICY
+    assert policy["grid"]["spec"]["failurePolicy"] == "Ignore"
+    for spec in (webhook, policy["grid"]["spec"]["matchConstraints"]):
+        (excluded,) = spec["namespaceSelector"]["matchExpressions"]
+        assert (excluded["operator"], excluded["values"]) == ("NotIn", ["kube-system", NAMESPACE])
+
+
+def test_gating_is_switched_by_the_programs_alone(render: Render) -> None:
+    """What the chart wrote, an upgrade would write again."""
+    documents = render(EVERYTHING)
+    (found,) = (item for item in documents if item["metadata"]["name"] == gating.CONFIG_MAP)
+    assert "data" not in found
+    secret = of_kind(documents, "Secret")["grid-webhook"]
+    assert "data" not in secret
+
+
+@pytest.mark.parametrize("mode", ["extender", "admission", "both", "none"])
+def test_no_pod_waits_for_a_scheduler_that_nobody_runs(render: Render, mode: str) -> None:
+    documents = render({"grid": {"enabled": True}, "steering": {"mode": mode}})
+    configuration = yaml.safe_load(of_kind(documents, "ConfigMap")["scheduler"]["data"]["configuration.yaml"])
+    profiles = [profile["schedulerName"] for profile in configuration["profiles"]]
+    assert profiles == ["joulie-scheduler", "compute-gardener-scheduler"]
+    assert ("extenders" in configuration) is (mode in {"extender", "both"})
+
+
+def test_the_gardeners_values_become_its_settings(render: Render) -> None:
+    values = {
+        "grid": {"enabled": True, "signals": {"CARBON_SOURCES": "electricity-maps,uk"}},
+        "carbonAware": {
+            "enabled": False,
+            "carbonIntensityThreshold": 150.5,
+            "electricityMap": {"apiKey": "secret-key", "region": "DE"},
+        },
+        "priceAware": {"enabled": True, "provider": "tou", "schedules": [{"name": "a", "dayOfWeek": "1-5"}]},
+        "scheduler": {"maxSchedulingDelay": "6h"},
+        "dryRun": {"enabled": True, "mode": "annotate", "watchNamespaces": ["a", "b"]},
+        "metrics": {"port": 10300, "prometheus": {"url": "http://p:9090"}},
+        "hardwareProfiles": "defaultPUE: 1.2",
+    }
+    documents = render(values)
+    specs = workloads(documents)
+    shared = {
+        "CARBON_ENABLED": "false",
+        "CARBON_INTENSITY_THRESHOLD": "150.5",
+        "CARBON_SOURCES": "electricity-maps,uk",
+        "ELECTRICITY_MAP_API_REGION": "DE",
+        "ELECTRICITY_MAP_API_KEY_FILE": "/etc/joulie/secrets/api-key",
+        "PRICING_ENABLED": "true",
+        "PRICING_PROVIDER": "tou",
+        "PRICING_SCHEDULES_PATH": "/etc/joulie/grid/schedules.yaml",
+        "MAX_SCHEDULING_DELAY": "6h",
+        "METRICS_ADDR": ":10300",
+        "PROMETHEUS_ADDRESS": "http://p:9090",
+    }
+    for component in ("grid", "accounting"):
+        given = environment(specs[component])
+        assert {name: given.get(name) for name in shared} == shared, component
+    assert environment(specs["grid"])["DRY_RUN_WATCH_NAMESPACES"] == "a,b"
+    assert environment(specs["grid-guard"])["MAX_SCHEDULING_DELAY"] == "6h"
+    assert environment(specs["accounting"])["HARDWARE_PROFILES_PATH"].startswith("/etc/joulie/grid/")
+    assert of_kind(documents, "Secret")["grid"]["stringData"] == {"api-key": "secret-key"}
+    files = of_kind(documents, "ConfigMap")["grid"]["data"]
+    assert yaml.safe_load(files["schedules.yaml"]) == {"schedules": values["priceAware"]["schedules"]}
+    assert files["hardware-profiles.yaml"] == "defaultPUE: 1.2"
+
+
+def test_the_key_is_in_the_secret_alone(rendered_text: Callable[..., str]) -> None:
+    values = {"grid": {"enabled": True}, "carbonAware": {"electricityMap": {"apiKey": "only-once"}}}
+    assert rendered_text(values).count("only-once") == 1
+    existing = merged(values, ("carbonAware", "electricityMap", "existingSecret"), "mine")
+    assert "only-once" not in rendered_text(existing)
+    assert "secretName: mine" in rendered_text(existing)
+
+
+def test_scrapers_find_what_the_gardener_had(render: Render) -> None:
+    documents = render(EVERYTHING)
+    service = of_kind(documents, "Service")["compute-gardener-scheduler-metrics"]
+    monitor = of_kind(documents, "ServiceMonitor")["compute-gardener-scheduler-monitor"]
+    labels = {"component": "scheduler", "tier": "control-plane"}
+    assert service["spec"]["selector"] == labels
+    assert service["spec"]["ports"][0] | {"targetPort": 10259} == {
+        "name": "https",
+        "port": 10259,
+        "targetPort": 10259,
+        "protocol": "TCP",
+    }
+    assert labels.items() <= service["metadata"]["labels"].items()
+    assert monitor["spec"]["selector"]["matchLabels"] == labels
+    assert (monitor["spec"]["endpoints"][0]["port"], monitor["spec"]["endpoints"][0]["scheme"]) == ("https", "https")
+    found = of_kind(documents, "Deployment", "StatefulSet")
+    for component in ("grid", "accounting"):
+        meta = found[component]["spec"]["template"]["metadata"]
+        assert labels.items() <= meta["labels"].items()
+        assert {
+            "prometheus.io/scrape": "true",
+            "prometheus.io/port": "10259",
+            "prometheus.io/scheme": "https",
+            "prometheus.io/path": "/metrics",
+        }.items() <= meta["annotations"].items()
+        (container,) = found[component]["spec"]["template"]["spec"]["containers"]
+        assert container["ports"] == [{"name": "https", "containerPort": 10259}]
 
 
 # ---- steering
@@ -391,7 +640,7 @@ def test_the_lease_is_the_operators_and_the_cleanups(render: Render) -> None:
 
 def extender_of(documents: list[Document]) -> Document:
     configuration = yaml.safe_load(of_kind(documents, "ConfigMap")["scheduler"]["data"]["configuration.yaml"])
-    assert configuration["profiles"] == [{"schedulerName": "joulie-scheduler"}]
+    assert configuration["profiles"][0] == {"schedulerName": "joulie-scheduler"}
     (extender,) = configuration["extenders"]
     return dict(extender)
 
@@ -433,11 +682,14 @@ def test_modes_of_steering(render: Render) -> None:
 
 def test_metrics_and_network(render: Render) -> None:
     documents = render(EVERYTHING)
-    assert set(of_kind(documents, "ServiceMonitor")) == {*PROGRAMS} - {"cleanup"}
+    monitor = "compute-gardener-scheduler-monitor"
+    others = {"cleanup", "grid", "grid-guard", "accounting"}
+    assert set(of_kind(documents, "ServiceMonitor")) == {*PROGRAMS, monitor} - others
     policies = of_kind(documents, "NetworkPolicy")
     assert set(policies) == set(PROGRAMS)
     assert "ingress" not in policies["cleanup"]["spec"]
     assert [rule["ports"][0]["port"] for rule in policies["extender"]["spec"]["ingress"]] == [9877, 9876]
+    assert [rule["ports"][0]["port"] for rule in policies["grid-webhook"]["spec"]["ingress"]] == [8082, 9443]
     assert of_kind(render(), "ServiceMonitor", "NetworkPolicy") == {}
 
 
@@ -467,6 +719,7 @@ def plane(control_plane_binaries: Binaries) -> Iterator[LocalControlPlane]:
     with LocalControlPlane(binaries=control_plane_binaries, components=components) as plane:
         # Their kind is the Prometheus operator's, which is not here.
         values = merged(EVERYTHING, ("serviceMonitor", "enabled"), False)
+        values = merged(values, ("metrics", "serviceMonitor", "enabled"), False)
         plane.helm(
             "install", "joulie", CHART, "-n", NAMESPACE, "--create-namespace", "-f", "-", input=json.dumps(values)
         )
@@ -475,7 +728,7 @@ def plane(control_plane_binaries: Binaries) -> Iterator[LocalControlPlane]:
 
 def test_everything_is_accepted(plane: LocalControlPlane) -> None:
     installed = plane.kubectl("get", "deployments,daemonsets,statefulsets", "-n", NAMESPACE, "-o", "name").split()
-    assert len(installed) == 6
+    assert len(installed) == 9
     waiting = plane.kubectl("get", "crd", "-o", "jsonpath={.items[*].metadata.name}").split()
     assert len([name for name in waiting if name.endswith(".joulie.io")]) == 5
     for kind in ("deployments", "statefulsets"):
@@ -497,6 +750,15 @@ def test_everything_is_accepted(plane: LocalControlPlane) -> None:
         ("simulator", True, "create", {"resource": "pods"}),
         ("cleanup", True, "patch", {"group": "coordination.k8s.io", "resource": "leases", "name": "joulie-operator"}),
         ("cleanup", False, "patch", {"group": "coordination.k8s.io", "resource": "leases", "name": "other"}),
+        ("grid", True, "patch", {"resource": "pods"}),
+        ("grid", False, "delete", {"resource": "pods"}),
+        ("grid", False, "create", {"resource": "configmaps"}),
+        ("grid", False, "get", {"resource": "secrets"}),
+        ("grid-guard", True, "patch", {"resource": "configmaps", "name": "joulie-grid-gating"}),
+        ("grid-guard", False, "patch", {"resource": "configmaps", "name": "other"}),
+        ("grid-webhook", False, "patch", {"resource": "pods"}),
+        ("grid-webhook", False, "get", {"resource": "secrets", "name": "joulie-grid"}),
+        ("accounting", False, "create", {"group": "batch", "resource": "jobs"}),
         ("scheduler", True, "create", {"resource": "pods", "subresource": "binding"}),
         (
             "scheduler",
@@ -618,6 +880,24 @@ def test_daemonset_pods_are_left_alone(steered: LocalControlPlane) -> None:
     for performance in (True, False):
         assert admitted(steered, None, performance=performance, owner="DaemonSet") == {}
         assert admitted(steered, None, performance=performance, owner="Job") != {}
+
+
+def test_who_waits_is_let_go_when_the_grid_is_turned_off(plane: LocalControlPlane) -> None:
+    def hooks() -> dict[str, str]:
+        documents = filter(None, yaml.safe_load_all(plane.helm("get", "hooks", "joulie", "-n", NAMESPACE)))
+        jobs = {job["metadata"]["annotations"]["helm.sh/hook"]: job for job in documents}
+        return {
+            hook: environment(job["spec"]["template"]["spec"]).get("CLEANUP_ONLY_GRID", "")
+            for hook, job in jobs.items()
+        }
+
+    # Nothing runs pods here that could end a hook.
+    upgrade = ("upgrade", "joulie", CHART, "-n", NAMESPACE, "--no-hooks", "--set", "steering.mode=admission")
+    assert set(hooks()) == {"pre-delete"}
+    plane.helm(*upgrade)
+    assert hooks() == {"pre-delete": "", "post-upgrade": "true"}
+    plane.helm(*upgrade)
+    assert set(hooks()) == {"pre-delete"}, "there is nothing of it any more"
 
 
 def test_uninstalled_crds_stay(plane: LocalControlPlane) -> None:

@@ -123,8 +123,8 @@ def test_the_charts_rights_are_enough(plane: LocalControlPlane, tmp_path: Path) 
 
 
 def test_the_second_schedulers_configuration(plane: LocalControlPlane) -> None:
-    """kube-scheduler takes it, its pods are bound by it, and an extender that is down holds up nobody."""
-    template = ("template", "joulie", CHART, "--set", "scheduler.enabled=true", "-s", "templates/scheduler.yaml")
+    """kube-scheduler takes it, binds pods under both its names, and an extender that is down holds up nobody."""
+    template = ("template", "joulie", CHART, "--set", "grid.enabled=true", "-s", "templates/scheduler.yaml")
     documents = yaml.safe_load_all(plane.helm(*template))
     text = next(document["data"]["configuration.yaml"] for document in documents if document["kind"] == "ConfigMap")
     configuration = yaml.safe_load(text)
@@ -132,12 +132,13 @@ def test_the_second_schedulers_configuration(plane: LocalControlPlane) -> None:
     extender["urlPrefix"] = f"http://127.0.0.1:{free_port()}"
     plane.configure_scheduler({name: configuration[name] for name in ("extenders", "profiles")})
 
-    name = "second-scheduler"
-    body = {
-        "metadata": {"name": name},
-        "spec": {"schedulerName": "joulie-scheduler", "containers": [{"name": "c", "image": "i"}]},
-    }
-    plane.request("POST", "/api/v1/namespaces/default/pods", body)
-    one = f"/api/v1/namespaces/default/pods/{name}"
-    wait_for(lambda: plane.request("GET", one)["spec"].get("nodeName"), 30, "the pod is bound")
-    plane.request("DELETE", one)
+    for scheduler in ("joulie-scheduler", "compute-gardener-scheduler"):
+        name = f"of-{scheduler}"
+        body = {
+            "metadata": {"name": name},
+            "spec": {"schedulerName": scheduler, "containers": [{"name": "c", "image": "i"}]},
+        }
+        plane.request("POST", "/api/v1/namespaces/default/pods", body)
+        one = f"/api/v1/namespaces/default/pods/{name}"
+        wait_for(lambda one=one: plane.request("GET", one)["spec"].get("nodeName"), 30, f"{name} is bound")
+        plane.request("DELETE", one)

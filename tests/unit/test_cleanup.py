@@ -16,12 +16,23 @@ from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.crd import custom_resource_definitions
 from joulie.adapters.kubernetes.lease import LeaderElector
-from joulie.adapters.kubernetes.resources import LEASES, NAMESPACES, NODE_TWINS, NODES, PODS
+from joulie.adapters.kubernetes.resources import CONFIG_MAPS, JOBS, LEASES, NAMESPACES, NODE_TWINS, NODES, PODS
 from joulie.apps.agent.outcome import RESTORED as AGENTS_WORD
 from joulie.apps.agent.outcome import Outcome as AgentOutcome
 from joulie.apps.agent.outcome import blocked, failed, restored
 from joulie.apps.cleanup import main as program
-from joulie.apps.cleanup.steps import RESTORED, Cleanup, Outcome, is_lifted, last_word
+from joulie.apps.cleanup.steps import (
+    GRID_LEASE,
+    GRID_SUSPENDED_SINCE,
+    GRID_WORK_DONE,
+    RESTORED,
+    Cleanup,
+    Outcome,
+    is_lifted,
+    last_word,
+)
+from joulie.apps.grid import facts as grid_facts
+from joulie.apps.grid import guard as grid_guard
 from joulie.apps.operator.main import LEASE_NAME
 
 NAMESPACE = "joulie-system"
@@ -99,6 +110,14 @@ class Stage:
         spec = {"containers": [{"name": "main", "image": "none"}], "schedulingGates": gated}
         await self.client.create(PODS, {"metadata": {"name": name}, "spec": spec}, "default")
 
+    async def add_job(self, name: str, annotations: dict[str, str], *, suspended: bool) -> None:
+        template = {"spec": {"containers": [{"name": "main", "image": "none"}], "restartPolicy": "Never"}}
+        body = {
+            "metadata": {"name": name, "annotations": annotations},
+            "spec": {"suspend": suspended, "template": template},
+        }
+        await self.client.create(JOBS, body, "default")
+
     async def gates(self, name: str) -> list[str]:
         return [gate.name for gate in (await self.client.get(PODS, name, "default")).spec.scheduling_gates]
 
@@ -130,6 +149,58 @@ def test_the_agents_word_is_ours() -> None:
 
 def test_the_operators_lease_is_ours() -> None:
     assert program.CleanupSettings().lease_name == LEASE_NAME
+
+
+def test_the_grid_controllers_words_are_ours() -> None:
+    assert (grid_facts.SUSPENDED_SINCE, grid_facts.WORK_DONE) == (GRID_SUSPENDED_SINCE, GRID_WORK_DONE)
+    assert grid_guard.LEASE_NAME == GRID_LEASE
+
+
+def test_pods_and_jobs_that_wait_for_the_grid_go_on(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        client = stage.client
+        await client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        gating = {"metadata": {"name": "joulie-grid-gating"}, "data": {"enabled": "true"}}
+        await client.create(CONFIG_MAPS, gating, NAMESPACE)
+        lease = {"metadata": {"name": GRID_LEASE}, "spec": {"holderIdentity": "controller"}}
+        await client.create(LEASES, lease, NAMESPACE)
+        notes = {GRID_SUSPENDED_SINCE: "2026-01-01T00:00:00Z", GRID_WORK_DONE: "60"}
+        await stage.add_job("ours", notes, suspended=True)
+        await stage.add_job("theirs", {}, suspended=True)
+        await stage.add_job("running", notes, suspended=False)
+        await stage.add_pod("gated", "joulie.io/grid")
+
+        outcome = await stage.clean()
+        assert outcome == Outcome(gates_removed=1, jobs_resumed=1)
+        assert await stage.gates("gated") == []
+        assert (await client.get(CONFIG_MAPS, "joulie-grid-gating", NAMESPACE)).data == {"enabled": "false"}
+        # Its controller leads no more, and so gates nothing anew.
+        assert (await client.get(LEASES, GRID_LEASE, NAMESPACE)).spec.holder_identity == "joulie-cleanup"
+        jobs = {job.metadata.name: job for job in (await client.list(JOBS)).items}
+        assert {name: job.spec.suspend for name, job in jobs.items()} == {
+            "ours": False,
+            "theirs": True,
+            "running": False,
+        }
+        assert jobs["ours"].metadata.annotations == {}
+
+    play(tmp_path, scenario)
+
+
+def test_the_grid_alone_is_let_go(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.add_node("a")
+        await stage.add_pod("gated", "joulie.io/grid")
+        steps = Cleanup(stage.client, lease_namespace=NAMESPACE, lease_name=LEASE_NAME, handover_s=0.0, poll_s=0.0)
+        assert await steps.let_go() == Outcome(), "there has never been one"
+        await stage.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        lease = {"metadata": {"name": GRID_LEASE}, "spec": {"holderIdentity": "controller"}}
+        await stage.client.create(LEASES, lease, NAMESPACE)
+        assert await steps.let_go() == Outcome(gates_removed=1)
+        assert await stage.gates("gated") == []
+        assert (await stage.twin("a")).spec.cpu is not None, "caps stay"
+
+    play(tmp_path, scenario)
 
 
 def test_nothing_is_left(tmp_path: Path) -> None:

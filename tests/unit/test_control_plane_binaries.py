@@ -249,8 +249,9 @@ def test_the_command_prints_the_folders_alone(
     monkeypatch.setenv("JOULIE_CONTROL_PLANE_DIR", environment["JOULIE_CONTROL_PLANE_DIR"])
     write_program(tmp_path / "elsewhere/prometheus")
     monkeypatch.setenv("JOULIE_PROMETHEUS", str(tmp_path / "elsewhere/prometheus"))
+    monkeypatch.setattr(command, "obtain_kueue_definitions", lambda _report: tmp_path / "kueue")
     assert command.main([]) == 0
-    assert capsys.readouterr().out == f"{cache_folder(environment)}\n{tmp_path / 'elsewhere'}\n"
+    assert capsys.readouterr().out == f"{cache_folder(environment)}\n{tmp_path / 'elsewhere'}\n{tmp_path / 'kueue'}\n"
 
 
 def test_the_command_tells_an_error_on_one_stream_and_in_its_status(

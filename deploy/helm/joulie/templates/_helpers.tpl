@@ -163,6 +163,32 @@ imagePullSecrets:
 http://{{ include "joulie.component" (list . "simulator") }}.{{ .Release.Namespace }}.svc:18080
 {{- end }}
 
+{{/* "true" or nothing: whether there is a second scheduler. Pods of the grid's scheduler need one, with it or without. */}}
+{{- define "joulie.scheduler.enabled" -}}
+{{- if or .Values.scheduler.enabled .Values.grid.enabled }}true{{ end }}
+{{- end }}
+
+{{- define "joulie.policyVersion" -}}
+{{- $group := "admissionregistration.k8s.io" -}}
+{{- ternary "v1" "v1beta1" (or (.Capabilities.APIVersions.Has (printf "%s/v1/MutatingAdmissionPolicy" $group)) (semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version)) }}
+{{- end }}
+
+{{/* "true" or nothing: whether a policy gates pods, or the webhook. v1beta1 is off unless the API server is told. */}}
+{{- define "joulie.grid.policy" -}}
+{{- $known := or (.Capabilities.APIVersions.Has (printf "admissionregistration.k8s.io/%s/MutatingAdmissionPolicy" (include "joulie.policyVersion" .))) (semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version) }}
+{{- if and .Values.grid.enabled (or (eq .Values.grid.admission.mode "policy") (and (eq .Values.grid.admission.mode "auto") $known)) }}true{{ end }}
+{{- end }}
+
+{{- define "joulie.grid.webhook" -}}
+{{- if and .Values.grid.enabled (not (include "joulie.grid.policy" .)) }}true{{ end }}
+{{- end }}
+
+{{- define "joulie.grid.kueue" -}}
+{{- $served := or (.Capabilities.APIVersions.Has "kueue.x-k8s.io/v1beta2") (.Capabilities.APIVersions.Has "kueue.x-k8s.io/v1beta1") }}
+{{- $wanted := toString .Values.grid.kueue }}
+{{- if or (eq $wanted "true") (and (eq $wanted "auto") $served) }}true{{ end }}
+{{- end }}
+
 {{/* Components that are on, as JSON: who has a ServiceAccount, a NetworkPolicy and metrics. */}}
 {{- define "joulie.components" -}}
 {{- $on := list -}}
@@ -171,7 +197,11 @@ http://{{ include "joulie.component" (list . "simulator") }}.{{ .Release.Namespa
 {{- if .Values.agentPool.enabled }}{{ $on = append $on "agent-pool" }}{{ end -}}
 {{- if include "joulie.extender.enabled" . }}{{ $on = append $on "extender" }}{{ end -}}
 {{- if .Values.simulator.enabled }}{{ $on = append $on "simulator" }}{{ end -}}
-{{- if .Values.scheduler.enabled }}{{ $on = append $on "scheduler" }}{{ end -}}
+{{- if include "joulie.scheduler.enabled" . }}{{ $on = append $on "scheduler" }}{{ end -}}
+{{- if .Values.grid.enabled }}{{ $on = append $on "grid" }}{{ end -}}
+{{- if and .Values.grid.enabled .Values.grid.guard.enabled }}{{ $on = append $on "grid-guard" }}{{ end -}}
+{{- if include "joulie.grid.webhook" . }}{{ $on = append $on "grid-webhook" }}{{ end -}}
+{{- if include "joulie.accounting.enabled" . }}{{ $on = append $on "accounting" }}{{ end -}}
 {{- if .Values.cleanup.enabled }}{{ $on = append $on "cleanup" }}{{ end -}}
 {{ $on | toJson }}
 {{- end }}

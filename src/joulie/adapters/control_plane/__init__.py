@@ -7,6 +7,7 @@ reachable from this machine only. Nothing of it is meant for production: etcd do
 from joulie.adapters.control_plane.api import ApiError
 from joulie.adapters.control_plane.binaries import Binaries, obtain
 from joulie.adapters.control_plane.cluster import COMPONENTS, KubectlError, LocalControlPlane
+from joulie.adapters.control_plane.kueue import obtain_kueue_definitions
 from joulie.adapters.control_plane.nodes import kwok_node
 from joulie.adapters.control_plane.process import ManagedProcess, ProcessFailedError
 from joulie.adapters.control_plane.prometheus import obtain_prometheus
@@ -25,6 +26,7 @@ __all__ = [
     "ProcessFailedError",
     "kwok_node",
     "obtain",
+    "obtain_kueue_definitions",
     "obtain_prometheus",
     "wait_for",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -52,6 +53,35 @@ def build_tool(tool: Tool, target: Path, root: Path, report: Report) -> None:
         (target / "server").rename(target / "etcd")  # Go names it after the module's last folder
     if tool.name == "kwok":
         _copy_stages(go, module_folder, target / STAGES)
+
+
+def download_module(name: str, module: str, root: Path, report: Report) -> Path:
+    """Return the folder of a module's files; Go fetches them where they are not there yet, and checks them.
+
+    Args:
+        name: the folder of the go.mod that pins the module's version, and of the go.sum that pins its content.
+        module: its path.
+        root: where a Go toolchain of our own is kept if the PATH has none that is new enough.
+        report: told each line of progress.
+
+    Raises:
+        BinariesError: it cannot be had, or is not what it was; the message has what Go said.
+    """
+    go = find_go(root, report)
+    report(f"{module}: fetching its files with {go}")
+    done = subprocess.run(  # noqa: S603 - a go that was chosen above
+        [go, "mod", "download", "-json", module],
+        cwd=_MODULES / name,
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise BinariesError(
+            f"{module} cannot be had; GOPROXY says where Go looks for modules. It said:\n{done.stdout}{done.stderr}"
+        )
+    return Path(json.loads(done.stdout)["Dir"])
 
 
 def find_go(root: Path, report: Report) -> Path:

@@ -64,7 +64,9 @@ def _joulie(plural: str, kind: type[T], *, namespaced: bool = False) -> Resource
 NODES = Resource("", "v1", "nodes", "Node", False, core.Node)
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False, core.Namespace)
 PODS = Resource("", "v1", "pods", "Pod", True, core.Pod)
+PODS_OF_CONTAINERS = Resource("", "v1", "pods", "Pod", True, core.PodOfContainers)
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", True, core.ConfigMap)
+SECRETS = Resource("", "v1", "secrets", "Secret", True, core.Secret)
 SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", True, core.ServiceAccount)
 EVENTS = Resource("", "v1", "events", "Event", True, core.Event)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", True, core.Lease)
@@ -77,6 +79,10 @@ CRON_JOBS = Resource("batch", "v1", "cronjobs", "CronJob", True, core.CronJob)
 CUSTOM_RESOURCE_DEFINITIONS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False,
     core.CustomResourceDefinition,
+)  # fmt: skip
+MUTATING_WEBHOOK_CONFIGURATIONS = Resource(
+    "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False,
+    core.MutatingWebhookConfiguration,
 )  # fmt: skip
 
 NODE_TWINS = _joulie("nodetwins", v1alpha1.NodeTwin)

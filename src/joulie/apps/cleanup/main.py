@@ -25,12 +25,16 @@ class CleanupSettings(ProgramSettings):
     timeout_s: float = setting(
         "CLEANUP_TIMEOUT", "90s", kind=Kind.DURATION, minimum=0.0, help="How long to wait for the agents' reports."
     )
-    namespace: str = setting(
-        "POD_NAMESPACE", "joulie-system", kind=Kind.TEXT, help="Namespace of the operator's Lease."
-    )
+    namespace: str = setting("POD_NAMESPACE", "joulie-system", kind=Kind.TEXT, help="Namespace of the Leases.")
     lease_name: str = setting("LEASE_NAME", "joulie-operator", kind=Kind.TEXT, help="The operator's Lease.")
     profile_label: str = setting(
         "POWER_PROFILE_LABEL", names.POWER_PROFILE_LABEL, kind=Kind.TEXT, help="The operator's label of nodes."
+    )
+    only_grid: bool = setting(
+        "CLEANUP_ONLY_GRID",
+        "false",
+        kind=Kind.BOOLEAN,
+        help="Let go who waits for the grid, and leave the rest: Joulie stays, without the grid.",
     )
     strict: bool = setting(
         "CLEANUP_STRICT", "false", kind=Kind.BOOLEAN, help="Exit with 1 where an agent did not answer."
@@ -42,7 +46,8 @@ class CleanupSettings(ProgramSettings):
 def cleanup(settings: CleanupSettings) -> None:
     """Lift all caps, wait until the agents have restored the nodes, remove Joulie's labels and scheduling gates.
 
-    The operator is kept from deciding anything more by taking its Lease, which takes eleven seconds at least. Nodes
+    New pods are not gated any more, and Jobs that wait for the grid go on. Operator and grid controller are kept from
+    deciding anything more by taking their Leases, which takes eleven seconds at least. Nodes
     whose agent does not report in time are named: their limits return when an agent starts there again, or at their
     next boot. Run again, it finishes what is left. Exit status 1 says that something was left behind.
     """
@@ -66,7 +71,7 @@ async def _clean(settings: CleanupSettings) -> Outcome:
             lease_name=settings.lease_name,
             profile_label=settings.profile_label,
         )
-        return await steps.run(timeout_s=settings.timeout_s)
+        return await (steps.let_go() if settings.only_grid else steps.run(timeout_s=settings.timeout_s))
 
 
 def _report(outcome: Outcome) -> None:
@@ -74,6 +79,10 @@ def _report(outcome: Outcome) -> None:
         f"{_count(outcome.restored, 'node')} restored, {_count(outcome.labels_removed, 'node')} unlabelled,"
         f" {_count(outcome.gates_removed, 'pod')} released"
     )
+    if outcome.jobs_resumed:
+        click.echo(f"{_count(outcome.jobs_resumed, 'Job')} resumed")
+    if outcome.workloads_released:
+        click.echo(f"{_count(outcome.workloads_released, 'workload')} of Kueue released")
     unanswered = list(outcome.unanswered.items())
     if unanswered:
         click.echo(

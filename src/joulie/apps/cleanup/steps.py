@@ -1,4 +1,4 @@
-"""The steps of a cleanup, in the order that leaves nothing behind: the operator first, the labels last."""
+"""The steps of a cleanup, in the order that leaves nothing behind: who decides first, labels and gates last."""
 
 from __future__ import annotations
 
@@ -9,22 +9,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.api.core import Job as BatchJob
 from joulie.adapters.kubernetes.api.core import Node, Pod
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.client import KubeClient, PatchKind
-from joulie.adapters.kubernetes.errors import NotFoundError
+from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
+from joulie.adapters.kubernetes.gating import set_gating
+from joulie.adapters.kubernetes.kueue import open_checks
 from joulie.adapters.kubernetes.quantity import rfc3339_micro
-from joulie.adapters.kubernetes.resources import LEASES, NODE_TWINS, NODES, PODS
+from joulie.adapters.kubernetes.resources import JOBS, LEASES, NODE_TWINS, NODES, PODS
 from joulie.adapters.kubernetes.writer import Job, write_all
 
 RESTORED = "restored"
 """First word of an agent's message while no cap is in force."""
 GATE_PREFIX = "joulie.io/"
+GRID_LEASE = "joulie-grid"
+GRID_SUSPENDED_SINCE = "joulie.io/grid-suspended-since"
+GRID_WORK_DONE = "joulie.io/grid-work-done"
+"""Annotations of a Job that the grid's controller has suspended."""
 HANDOVER_S = 11.0
-"""By then an operator that lost its Lease has stopped: it leads for 10 s after a renewal, and its last write ends."""
+"""By then a leader that lost its Lease has stopped: it leads for 10 s after a renewal, and its last write ends."""
 _HOLDER = "joulie-cleanup"
 _LEASE_S = 60
-"""An operator that is still there leads again so long after the cleanup, and one that is installed anew begins."""
+"""A leader that is still there leads again so long after the cleanup, and one that is installed anew begins."""
 _log = logging.getLogger(__name__)
 
 
@@ -37,6 +44,8 @@ class Outcome:
         unanswered: the others, with what their agent said last.
         labels_removed: nodes that lost labels.
         gates_removed: pods that lost gates.
+        jobs_resumed: Jobs that the grid's controller had suspended.
+        workloads_released: workloads of Kueue that waited for the grid.
         problems: what failed, a sentence each.
     """
 
@@ -44,6 +53,8 @@ class Outcome:
     unanswered: dict[str, str] = field(default_factory=dict)
     labels_removed: int = 0
     gates_removed: int = 0
+    jobs_resumed: int = 0
+    workloads_released: int = 0
     problems: list[str] = field(default_factory=list)
 
 
@@ -67,16 +78,21 @@ def last_word(twin: NodeTwin) -> str:
     )
 
 
+def _is_suspended_by_grid(job: BatchJob) -> bool:
+    """Whether a Job stands still because the grid's controller said so: one that somebody else stopped stays so."""
+    return job.spec.suspend and GRID_SUSPENDED_SINCE in job.metadata.annotations
+
+
 class Cleanup:
     """A cleanup of one cluster; it may be run again, and then finishes what is left.
 
     Args:
         client: of the cluster.
-        lease_namespace: of the operator's Lease.
+        lease_namespace: of the Leases of operator and grid controller.
         lease_name: of the operator's Lease.
         profile_label: the label of nodes that says their profile.
-        handover_s: how long an operator may write after it lost the Lease, s.
-        poll_s: pause between two looks at the agents' reports, s.
+        handover_s: how long a leader may write after it lost its Lease, s.
+        poll_s: pause between two looks at the agents' reports, s; the API server forgets an admission policy in less.
         clock: monotonic time, s.
     """
 
@@ -93,7 +109,7 @@ class Cleanup:
     ) -> None:
         self._client = client
         self._lease_namespace = lease_namespace
-        self._lease_name = lease_name
+        self._leases = (lease_name, GRID_LEASE)
         self._labels = (profile_label, names.DRAINING_LABEL)
         self._handover_s = handover_s
         self._poll_s = poll_s
@@ -110,24 +126,60 @@ class Cleanup:
             KubernetesError: the cluster cannot be read at all.
         """
         began_s = self._clock()
-        quiet_s = began_s + (self._handover_s if await self._hold_lease() else 0.0)
+        quiet_s = began_s + (self._handover_s if await self._hold_leases() else 0.0)
         await self._lift_until_restored(quiet_s, max(began_s + timeout_s, quiet_s + 2.0 * self._poll_s))
         nodes = (await self._client.list(NODES)).items
         labelled = [node for node in nodes if any(label in node.metadata.labels for label in self._labels)]
         await self._each([self._unlabeller(node) for node in labelled])
+        await self._let_go()
+        return self._outcome
+
+    async def let_go(self) -> Outcome:
+        """Only the grid's part: nobody waits for it any more. Where it has never been, nothing is done.
+
+        Raises:
+            KubernetesError: as `run`.
+        """
+        if await self._hold_lease(GRID_LEASE):
+            await asyncio.sleep(self._handover_s)
+            await self._let_go()
+        return self._outcome
+
+    async def _let_go(self) -> None:
+        if await self._stop_gating():
+            await asyncio.sleep(self._poll_s)
+        jobs = (await self._client.list(JOBS)).items
+        await self._each([self._resumer(job) for job in jobs if _is_suspended_by_grid(job)])
+        try:
+            self._outcome.workloads_released = len(await open_checks(self._client, time.time(), "Joulie was removed"))
+        except KubernetesError as error:
+            self._outcome.problems.append(str(error))
         pods = (await self._client.list(PODS, field_selector="spec.nodeName=")).items
         gated = [pod for pod in pods if any(gate.name.startswith(GATE_PREFIX) for gate in pod.spec.scheduling_gates)]
         await self._each([self._releaser(pod) for pod in gated])
-        return self._outcome
 
-    async def _hold_lease(self) -> bool:
-        """Take or renew the operator's Lease, so that no operator leads. Returns whether there is one."""
+    async def _hold_leases(self) -> bool:
+        """Take or renew the Leases, so that nobody leads. Returns whether there are any."""
+        held = [await self._hold_lease(name) for name in self._leases]
+        return any(held)
+
+    async def _hold_lease(self, name: str) -> bool:
         now = rfc3339_micro(time.time())
         spec = {"holderIdentity": _HOLDER, "leaseDurationSeconds": _LEASE_S, "renewTime": now}
         try:
-            await self._client.patch(LEASES, self._lease_name, {"spec": spec}, namespace=self._lease_namespace)
+            await self._client.patch(LEASES, name, {"spec": spec}, namespace=self._lease_namespace)
         except NotFoundError:
             return False
+        return True
+
+    async def _stop_gating(self) -> bool:
+        """Let admission gate no new pods. Returns whether it may have done so."""
+        try:
+            await set_gating(self._client, self._lease_namespace, enabled=False)
+        except NotFoundError:
+            return False
+        except KubernetesError as error:
+            self._outcome.problems.append(str(error))
         return True
 
     async def _lift_until_restored(self, quiet_s: float, deadline_s: float) -> None:
@@ -142,14 +194,14 @@ class Cleanup:
                 break
             _log.info("waiting for agents", extra={"nodes": len(waiting), "seconds_left": round(deadline_s - now_s)})
             await asyncio.sleep(self._poll_s)
-            await self._hold_lease()
+            await self._hold_leases()
         self._outcome.restored = len(twins) - len(waiting)
         self._outcome.unanswered = dict(sorted(waiting.items()))
         if capped:
             more = f" and {len(capped) - 1} more" if len(capped) > 1 else ""
             self._outcome.problems.append(
                 f"caps were set anew while they were lifted, on {capped[0]}{more}: an operator runs that does not lead"
-                f" by the Lease {self._lease_namespace}/{self._lease_name}; stop it, then clean up again"
+                f" by the Lease {self._lease_namespace}/{self._leases[0]}; stop it, then clean up again"
             )
 
     def _lifter(self, twin: NodeTwin) -> Job:
@@ -171,6 +223,22 @@ class Cleanup:
             self._outcome.labels_removed += 1
 
         return unlabel
+
+    def _resumer(self, job: BatchJob) -> Job:
+        notes = dict.fromkeys((GRID_SUSPENDED_SINCE, GRID_WORK_DONE))
+        body = {"metadata": {"uid": job.metadata.uid, "annotations": notes}, "spec": {"suspend": False}}
+
+        async def resume() -> None:
+            await self._client.patch(
+                JOBS,
+                job.metadata.name,
+                body,
+                namespace=job.metadata.namespace,
+                field_manager=names.CLEANUP_FIELD_MANAGER,
+            )
+            self._outcome.jobs_resumed += 1
+
+        return resume
 
     def _releaser(self, pod: Pod) -> Job:
         gates = [{"name": gate.name} for gate in pod.spec.scheduling_gates]

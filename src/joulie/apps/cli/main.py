@@ -35,6 +35,9 @@ _COMMANDS: Mapping[str, _Lazy] = {
     "agent": _Lazy("joulie.apps.agent.main", "Enforce caps on a node, or on a pool of nodes."),
     "extender": _Lazy("joulie.apps.extender.main", "Filter and score nodes for kube-scheduler."),
     "simulator": _Lazy("joulie.apps.simulator.main", "Simulate the hardware and work of a cluster's nodes."),
+    "grid": _Lazy("joulie.apps.grid.main", "Let pods wait for clean or cheap power."),
+    "accounting": _Lazy("joulie.apps.accounting.main", "Account for energy, emissions and cost of every pod."),
+    "nodes": _Lazy("joulie.apps.cli.nodes", "Say on nodes what hardware they have."),
     "cleanup": _Lazy("joulie.apps.cleanup.main", "Lift all caps and take Joulie's labels and gates off a cluster."),
 }
 

@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 import click
 import httpx2
-import yaml
 from rich.console import Group
 from rich.text import Text
 
@@ -19,7 +18,11 @@ from joulie.adapters.kubernetes.api.core import Event, Pod
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError
 from joulie.adapters.kubernetes.resources import EVENTS, PODS
+from joulie.apps.kubectl.documents import print_document
+from joulie.apps.kubectl.grid import explain_wait
+from joulie.apps.kubectl.leader import Whereabouts
 from joulie.apps.kubectl.table import Cell, Heading, console, table
+from joulie.domain.grid import names
 
 _TIMEOUT_S = 15.0
 _SHOWN = 5
@@ -59,6 +62,7 @@ class Question:
         top: nodes to show in a table, best first.
         extender_service: ``namespace/service:port`` of the extender, ``https:`` before the service where it has TLS.
         extender_url: its address; None to go through the API server.
+        grid: the grid controller, which knows why a pod with its gate waits.
     """
 
     namespace: str
@@ -67,6 +71,7 @@ class Question:
     top: int
     extender_service: str
     extender_url: str | None
+    grid: Whereabouts
 
 
 async def explain_placement(client: KubeClient, question: Question) -> None:
@@ -85,21 +90,36 @@ async def explain_placement(client: KubeClient, question: Question) -> None:
         field_selector=f"involvedObject.name={question.name},involvedObject.kind=Pod",
     )
     state = _state(pod, events.items)
+    if names.GATE in state["gates"]:
+        state["grid"] = await explain_wait(client, question.grid, pod, events.items)
     try:
         explanation = json.loads(await _ask(client, question, raw))
     except KubernetesError as error:
+        if "grid" in state:  # no scheduler looks at it yet, so nobody needs scores
+            _print_wait(question, state)
+            return
         raise KubernetesError(
             f"{question.namespace}/{question.name} {_placement(state)}; no scores, since the extender does not answer"
             f" (see --extender-service and --extender-url): {error}"
         ) from error
     answer = {"state": state, **explanation}
-    if question.form == "json":
-        click.echo(json.dumps(answer, indent=2))
-    elif question.form == "yaml":
-        click.echo(yaml.safe_dump(answer, sort_keys=False).rstrip())
+    if question.form in {"json", "yaml"}:
+        print_document(answer, question.form)
     else:
         out = console()
         out.print(_page(answer, question, out.width), crop=False)
+
+
+def _print_wait(question: Question, state: Mapping[str, Any]) -> None:
+    if question.form in {"json", "yaml"}:
+        print_document({"state": state}, question.form)
+    else:
+        click.echo(f"{question.namespace}/{question.name} {_placement(state)}" + _wait(state))
+
+
+def _wait(state: Mapping[str, Any]) -> str:
+    """Why the grid holds a pod, a line each."""
+    return "".join(f"\n  {line}" for line in state.get("grid", ()))
 
 
 async def _ask(client: KubeClient, question: Question, pod: bytes) -> bytes:
@@ -150,7 +170,7 @@ def _page(answer: Mapping[str, Any], question: Question, width: int) -> Group:
         f"{pod['namespace']}/{pod['name']}: {pod['workloadClass']} pod that requests {pod['cores']:g} CPU,"
         f" {pod['memoryGib']:g} GiB" + (f", {pod['gpus']:g} GPU" if pod["gpus"] else ""),
         *pod["mistakes"],
-        f"It {_placement(state)}" + ("; the scores are as if it came now." if state["node"] else "."),
+        f"It {_placement(state)}" + ("; the scores are as if it came now." if state["node"] else ".") + _wait(state),
         f"{len(open_to_it)} of {len(nodes)} nodes are open to its class." + _refusals(nodes),
         f"Pressure on performance nodes {answer['cluster']['perfPressure']:.0f} of 100,"
         f" power of the cluster {answer['cluster']['clusterTrendWPerMin']:+.0f} W/min.",

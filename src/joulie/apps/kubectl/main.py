@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -13,11 +13,17 @@ import click
 from joulie import __version__
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError
+from joulie.apps.kubectl import energy as energy_table
 from joulie.apps.kubectl import profiles as profiles_table
+from joulie.apps.kubectl import savings as savings_table
 from joulie.apps.kubectl import top as top_table
+from joulie.apps.kubectl.accounting import AccountingAt
 from joulie.apps.kubectl.documents import FORMS
+from joulie.apps.kubectl.export import FORMATS
 from joulie.apps.kubectl.leader import Whereabouts
 from joulie.apps.kubectl.overview import COLUMNS
+from joulie.apps.program.energy_items import GROUPS
+from joulie.domain.durations import duration_s
 
 P = ParamSpec("P")
 _OUTPUT_HELP = "Form of the output."
@@ -180,6 +186,159 @@ def top_namespaces(**options: Any) -> None:
     _show_top("namespaces", None, **options)
 
 
+def _accounting_options(command: Callable[P, Any]) -> Callable[P, Any]:
+    """The options of all commands that ask the accounting program."""
+    options = (
+        cluster_options,
+        click.option("-n", "--namespace", default="", help="Namespace of the pods; without it, the context's."),
+        click.option("-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces."),
+        click.option(
+            "--since",
+            "since_s",
+            type=_Span(),
+            default="24h",
+            show_default=True,
+            help="How far back to look, such as 90m, 24h or 30d; all for as long as there are accounts.",
+        ),
+        click.option(
+            "--accounting-namespace",
+            default="joulie-system",
+            show_default=True,
+            help="Namespace of the accounting program.",
+        ),
+        click.option(
+            "--accounting-port",
+            type=click.IntRange(1, 65535),
+            default=10259,
+            show_default=True,
+            help="Its HTTPS port, reached through the API server.",
+        ),
+        click.option("--accounting-url", help="Its address instead, such as https://127.0.0.1:10259."),
+        click.option(
+            "--insecure-skip-tls-verify", is_flag=True, help="Do not check the certificate at --accounting-url."
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+class _Span(click.ParamType[float | None]):
+    """A time span in s, or None for ``all``."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | None:
+        """The seconds of a text."""
+        if value is None or isinstance(value, float) or value == "all":
+            return None if value == "all" else value
+        try:
+            seconds = duration_s(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return seconds if seconds > 0.0 else self.fail("must be above 0", param, ctx)
+
+
+def _accounting_at(options: dict[str, Any]) -> AccountingAt:
+    """Where the accounting program is, by the options of that, which are taken out."""
+    namespace, port, url = (options.pop(f"accounting_{name}") for name in ("namespace", "port", "url"))
+    return AccountingAt(namespace, port, url, verify=not options.pop("insecure_skip_tls_verify"))
+
+
+def _table_options(columns: Iterable[str], by_default: str) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
+    """The options of tables."""
+    options = (
+        click.option("-o", "--output", type=click.Choice(FORMS), default="table", show_default=True, help=_OUTPUT_HELP),
+        click.option(
+            "--sort-by",
+            type=click.Choice(tuple(columns)),
+            default=by_default,
+            show_default=True,
+            help="Order of rows.",
+        ),
+        click.option("--reverse", is_flag=True, help="The other way round."),
+        click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Rows at most."),
+    )
+
+    def decorate(command: Callable[P, Any]) -> Callable[P, Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+@kubectl_joulie.command("energy")
+@_accounting_options
+@click.option(
+    "--by", type=click.Choice(GROUPS), default="job", show_default=True, help="What to sum by; a job is any workload."
+)
+@_table_options(energy_table.ORDERS, "energy")
+def energy(kubeconfig: Path | None, context: str | None, namespace: str, all_namespaces: bool, **options: Any) -> None:
+    """Show who has used how much energy, and what it emitted and cost.
+
+    ENERGY is what the data centre draws for it, with PUE. MEASURED is the share of it whose power was measured, ASSUMED
+    the one of which nothing but requests was known; the rest was modelled from measured use. NO-CO2 is the share whose
+    carbon intensity nobody knew, which is not part of CO2EQ. Hours are counted as a whole. -o wide adds the devices.
+    Namespaces and nodes are all shown where -n names none; what nodes draw for nobody is __idle__.
+    """
+    everywhere = all_namespaces or (options["by"] in {"namespace", "node"} and not namespace)
+    question = energy_table.Question(
+        options["by"],
+        None if everywhere else namespace,
+        options["since_s"],
+        options["output"],
+        options["sort_by"],
+        options["reverse"],
+        options["limit"],
+        _accounting_at(options),
+    )
+    connected(lambda client: energy_table.show_energy(client, question), kubeconfig=kubeconfig, context=context)
+
+
+@kubectl_joulie.command("savings")
+@_accounting_options
+@_table_options(savings_table.COLUMNS, "completed")
+def savings(kubeconfig: Path | None, context: str | None, namespace: str, all_namespaces: bool, **options: Any) -> None:
+    """Show what pods saved by waiting for cleaner or cheaper power.
+
+    Below zero where waiting made it worse. METHOD is timeseries where the same power was put on the intensity or price
+    of when the pod was first held, else simple: the difference of the two moments times the energy.
+    """
+    question = savings_table.Question(
+        None if all_namespaces else namespace,
+        options["since_s"],
+        options["output"],
+        options["sort_by"],
+        options["reverse"],
+        options["limit"],
+        _accounting_at(options),
+    )
+    connected(lambda client: savings_table.show_savings(client, question), kubeconfig=kubeconfig, context=context)
+
+
+@kubectl_joulie.command("export")
+@_accounting_options
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), default="csv", show_default=True, help="Form of the file."
+)
+@click.option(
+    "-f", "--file", type=click.Path(dir_okay=False, path_type=Path), help="File to write; without, standard output."
+)
+def export(kubeconfig: Path | None, context: str | None, namespace: str, all_namespaces: bool, **options: Any) -> None:
+    """Write the rows that sums of energy are made of.
+
+    A row a pod and hour, and a row a workload and day once hours are old: energy by device, PUE, intensity, emissions,
+    price and cost. opencost sums them by pod in the shape of OpenCost's allocations.
+    """
+    from joulie.apps.kubectl.export import Question
+    from joulie.apps.kubectl.export import export as write
+
+    asked = None if all_namespaces else namespace
+    question = Question(options["form"], options["file"], asked, options["since_s"], _accounting_at(options))
+    connected(lambda client: write(client, question), kubeconfig=kubeconfig, context=context)
+
+
 @kubectl_joulie.command("profiles")
 @cluster_options
 @click.option("-n", "--namespace", default="", help="Namespace of the workloads; without it, the context's.")
@@ -228,6 +387,56 @@ def recommend(kubeconfig: Path | None, context: str | None, output: str) -> None
     connected(lambda client: show_recommendations(client, output), kubeconfig=kubeconfig, context=context)
 
 
+def _grid_options(command: Callable[P, Any]) -> Callable[P, Any]:
+    """The options that say where the grid controller is."""
+    options = (
+        click.option(
+            "--grid-namespace", default="joulie-system", show_default=True, help="Namespace of the grid controller."
+        ),
+        click.option(
+            "--grid-port",
+            type=click.IntRange(1, 65535),
+            default=10259,
+            show_default=True,
+            help="Its HTTPS port, reached through the API server.",
+        ),
+        click.option("--grid-url", help="Its address instead, such as https://127.0.0.1:10259."),
+        click.option("--insecure-skip-tls-verify", is_flag=True, help="Do not check the certificate at --grid-url."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _grid_at(namespace: str, port: int, url: str | None, *, insecure: bool) -> Whereabouts:
+    return Whereabouts(namespace, port, url, program="grid", https=True, verify=not insecure)
+
+
+@kubectl_joulie.command("grid")
+@cluster_options
+@click.option("-o", "--output", type=click.Choice(FORMS), default="table", show_default=True, help=_OUTPUT_HELP)
+@_grid_options
+def grid(
+    kubeconfig: Path | None,
+    context: str | None,
+    output: str,
+    grid_namespace: str,
+    grid_port: int,
+    grid_url: str | None,
+    insecure_skip_tls_verify: bool,
+) -> None:
+    """Show carbon intensity and prices by zone, and how many pods wait for them.
+
+    AGE is since when the value is true; QUALITY is missing where nothing is known, and then nothing waits for it.
+    LOWEST AHEAD is the smallest value that is forecast, and when. -o wide adds the pods that wait, those that are
+    decided alike in one line.
+    """
+    from joulie.apps.kubectl.grid import Question, show_grid
+
+    where = _grid_at(grid_namespace, grid_port, grid_url, insecure=insecure_skip_tls_verify)
+    connected(lambda client: show_grid(client, Question(output, where)), kubeconfig=kubeconfig, context=context)
+
+
 @kubectl_joulie.group("explain")
 def explain() -> None:
     """Say why something is as it is."""
@@ -247,6 +456,7 @@ def explain() -> None:
     " joulie-system/https:joulie-extender:extender.",
 )
 @click.option("--extender-url", help="Address of the extender instead, such as http://127.0.0.1:9877.")
+@_grid_options
 def explain_pod(
     kubeconfig: Path | None,
     context: str | None,
@@ -256,17 +466,23 @@ def explain_pod(
     top: int,
     extender_service: str,
     extender_url: str | None,
+    grid_namespace: str,
+    grid_port: int,
+    grid_url: str | None,
+    insecure_skip_tls_verify: bool,
 ) -> None:
     """Say why the pod NAME is where it is.
 
-    Where it runs or why it waits, then the extender's own arithmetic, node by node. HEADROOM and COOLING are points
-    for the power left below the caps, with the pod's own added, and for the cooling capacity left; TREND,
-    CONGESTION and CAPPED add or take points. SCORE is their sum, 0 to 100, and what kube-scheduler is told of it is
-    0 to 10. A node without data scores 50. -o wide adds MARGINAL, the power that the pod would add, in W.
+    Where it runs or why it waits (for the grid: until when at the latest, and what would let it go), then the
+    extender's own arithmetic, node by node. HEADROOM and COOLING are points for the power left below the caps, with
+    the pod's own added, and for the cooling capacity left; TREND, CONGESTION and CAPPED add or take points. SCORE is
+    their sum, 0 to 100, and what kube-scheduler is told of it is 0 to 10. A node without data scores 50. -o wide adds
+    MARGINAL, the power that the pod would add, in W.
     """
     from joulie.apps.kubectl.explain import Question, explain_placement
 
-    question = Question(namespace, name, output, top, extender_service, extender_url)
+    where = _grid_at(grid_namespace, grid_port, grid_url, insecure=insecure_skip_tls_verify)
+    question = Question(namespace, name, output, top, extender_service, extender_url, where)
     connected(lambda client: explain_placement(client, question), kubeconfig=kubeconfig, context=context)
 
 

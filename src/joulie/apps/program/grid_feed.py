@@ -200,9 +200,9 @@ class GridFeed:
                 watch.wanted_s = self._now_s()
 
     def _room(self) -> bool:
-        """Whether another zone may be watched; one that not all measures have a source for gives its place up.
+        """Whether another zone may be watched; one gives its place up of which a measure has never been known.
 
-        A tariff knows every zone that somebody invents, so that it does not count alone.
+        One measure is not enough: a tariff has a price for every zone that somebody invents.
         """
         if len({zone for _, zone in self._watches}) < MAX_ZONES:
             return True

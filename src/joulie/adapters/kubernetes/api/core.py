@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from joulie.adapters.kubernetes.api.meta import ApiStruct, KubernetesObject, ObjectReference
+from joulie.adapters.kubernetes.api.meta import ApiStruct, KubernetesObject, ObjectMeta, ObjectReference
 
 Quantities = dict[str, str | int | float]
 """Resource name to quantity as written (``"100m"``, ``"2Gi"``): see `joulie.adapters.kubernetes.quantity`."""
@@ -196,6 +196,40 @@ class Pod(KubernetesObject, frozen=True):
     status: PodStatus = PodStatus()
 
 
+class ContainerRun(ApiStruct, frozen=True):
+    """When a container began to run, and when it ended."""
+
+    started_at: str | None = None
+    finished_at: str | None = None
+
+
+class ContainerState(ApiStruct, frozen=True):
+    """What a container does; neither while it waits."""
+
+    running: ContainerRun | None = None
+    terminated: ContainerRun | None = None
+
+
+class ContainerStatus(ApiStruct, frozen=True):
+    """Where a container is in its life."""
+
+    state: ContainerState = ContainerState()
+    restart_count: int = 0
+
+
+class ContainersStatus(PodStatus, frozen=True):
+    """Where a pod is in its life, with its containers."""
+
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+
+
+class PodOfContainers(Pod, frozen=True):
+    """A pod for who must know when its containers ran; all others are spared reading that."""
+
+    status: ContainersStatus = ContainersStatus()
+
+
 # ---- leases and events
 
 
@@ -256,24 +290,78 @@ class ConfigMap(KubernetesObject, frozen=True):
     data: dict[str, str] = msgspec.field(default_factory=dict)
 
 
+class Secret(KubernetesObject, frozen=True):
+    """Bytes by name, base64."""
+
+    data: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Secret({self.metadata.namespace}/{self.metadata.name})"
+
+
+class MutatingWebhookConfiguration(KubernetesObject, frozen=True):
+    """Webhooks that may change objects before they are stored, whole, since one is made after another."""
+
+    webhooks: tuple[dict[str, Any], ...] = ()
+
+
 class Deployment(KubernetesObject, frozen=True):
     """A workload of pods that replace each other."""
+
+
+class ReplicasStatus(ApiStruct, frozen=True):
+    """How many pods of a workload there are, and how many of them work."""
+
+    replicas: int = 0
+    ready_replicas: int = 0
+    available_replicas: int = 0
 
 
 class ReplicaSet(KubernetesObject, frozen=True):
     """Stands between a pod and its Deployment."""
 
+    status: ReplicasStatus = ReplicasStatus()
+
 
 class StatefulSet(KubernetesObject, frozen=True):
     """A workload of pods with names of their own."""
+
+    status: ReplicasStatus = ReplicasStatus()
 
 
 class DaemonSet(KubernetesObject, frozen=True):
     """A workload with a pod on each node."""
 
 
+class PodTemplate(ApiStruct, frozen=True):
+    """What the pods of a workload are made from."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+
+
+class JobSpec(ApiStruct, frozen=True):
+    """What was asked of a Job. Its deadline counts from the status' start time, which a resumption sets anew."""
+
+    suspend: bool = False
+    active_deadline_seconds: int | None = None
+    template: PodTemplate = PodTemplate()
+
+
+class JobStatus(ApiStruct, frozen=True):
+    """How far a Job is."""
+
+    start_time: str | None = None
+    completion_time: str | None = None
+    active: int = 0
+    conditions: tuple[CoreCondition, ...] = ()
+
+
 class Job(KubernetesObject, frozen=True):
     """A workload that ends; it may stand between a pod and its CronJob."""
+
+    spec: JobSpec = JobSpec()
+    status: JobStatus = JobStatus()
 
 
 class CronJob(KubernetesObject, frozen=True):

@@ -1,0 +1,76 @@
+"""Whether admission gates new pods that ask to wait for the grid.
+
+The admission policy gates while it is bound; the webhook, while the ConfigMap says so. A ConfigMap as a parameter of
+the policy would be simpler, but an API server reads it only until the last binding that names one is deleted, and never
+again after: kubernetes/kubernetes#130887.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from joulie.adapters.kubernetes.api.meta import KubernetesObject
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.errors import NotFoundError
+from joulie.adapters.kubernetes.resources import CONFIG_MAPS, Resource
+
+POLICY = "joulie-grid"
+"""Name of the MutatingAdmissionPolicy, and of its binding."""
+CONFIG_MAP = "joulie-grid-gating"
+FIELD_MANAGER = "joulie-grid"
+_GROUP = "admissionregistration.k8s.io"
+_VERSIONS = ("v1", "v1beta1")
+
+
+async def set_gating(client: KubeClient, namespace: str, *, enabled: bool) -> None:
+    """Gate new pods from now on, or no more; done again, it changes nothing.
+
+    Args:
+        client: of the cluster.
+        namespace: of the ConfigMap.
+        enabled: whether new pods are gated.
+
+    Raises:
+        KubernetesError: not written, or not all of it.
+    """
+    if not enabled:
+        await _unbind(client)
+    await client.patch(
+        CONFIG_MAPS,
+        CONFIG_MAP,
+        {"data": {"enabled": str(enabled).lower()}},
+        namespace=namespace,
+        field_manager=FIELD_MANAGER,
+    )
+    if enabled:
+        await _bind(client)
+
+
+async def _bind(client: KubeClient) -> None:
+    for version in _VERSIONS:
+        policies = _resource(version, "MutatingAdmissionPolicy", "mutatingadmissionpolicies")
+        with suppress(NotFoundError):
+            policy = await client.get(policies, POLICY)
+            # Deleted with its policy: a later one is not bound before a controller says so.
+            owner = {"apiVersion": policies.api_version, "kind": policies.kind, "name": POLICY}
+            body = {
+                "metadata": {"ownerReferences": [{**owner, "uid": policy.metadata.uid}]},
+                "spec": {"policyName": POLICY},
+            }
+            await client.apply(_bindings(version), POLICY, body, field_manager=FIELD_MANAGER)
+            return
+
+
+async def _unbind(client: KubeClient) -> None:
+    for version in _VERSIONS:
+        with suppress(NotFoundError):
+            await client.delete(_bindings(version), POLICY)
+            return
+
+
+def _bindings(version: str) -> Resource[KubernetesObject]:
+    return _resource(version, "MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings")
+
+
+def _resource(version: str, kind: str, plural: str) -> Resource[KubernetesObject]:
+    return Resource(_GROUP, version, plural, kind, False, KubernetesObject)

@@ -1,0 +1,203 @@
+"""What accounting keeps of each object: little, since a cluster has many, and comparable, so that news are seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from joulie.adapters.kubernetes.api.core import ContainerStatus, Namespace, Node, PodOfContainers
+from joulie.adapters.kubernetes.api.meta import OwnerReference
+from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware
+from joulie.adapters.kubernetes.hardware import reported_hardware
+from joulie.adapters.kubernetes.pods import Owner, pod_facts
+from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity, parse_rfc3339
+from joulie.domain.accounting.identity import NodeFacts
+from joulie.domain.grid import names
+from joulie.domain.hardware.resolve import GPU_RESOURCES, ReportedHardware
+from joulie.domain.policy import PodPhase
+
+_HOSTNAME_LABEL = "kubernetes.io/hostname"
+BYTES_PER_GB = 1e9
+_GB_PER_GIB = 1.024**3
+_OUR_PREFIXES = (names.PREFIX, "joulie.io/")
+_HARDWARE_PREFIXES = (
+    *_OUR_PREFIXES,
+    "feature.node.kubernetes.io/cpu",
+    "nvidia.com/",
+    "amd.com/",
+    "node.kubernetes.io/",
+    "topology.kubernetes.io/",
+    "failure-domain.beta.kubernetes.io/",
+    "beta.kubernetes.io/instance-type",
+)
+"""Labels and annotations of nodes that say what hardware they have and where they are."""
+_READY_CONDITIONS = ("ContainersReady", "Ready")
+
+
+class AccountedPod(msgspec.Struct, frozen=True, gc=False):
+    """What is kept of a pod that runs or has run.
+
+    Attributes:
+        uid: of the pod: two pods of one name are two.
+        namespace: of the pod.
+        name: of the pod.
+        node: that it runs on.
+        owner: its workload: the Deployment of a ReplicaSet, the CronJob of a Job.
+        controller: the object that manages it; None without one.
+        cpu_cores: that it requests.
+        memory_gb: that it requests, GB.
+        gpus: that it requests; a partition of a GPU counts for its share.
+        running: whether its containers run.
+        started_s: since when, s since the epoch; None where nobody says.
+        ended_s: when its containers ended, s since the epoch; None while they run, and where nobody says.
+        annotations: those that accounting reads.
+        labels: those that accounting reads.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    owner: Owner
+    controller: OwnerReference | None = None
+    cpu_cores: float = 0.0
+    memory_gb: float = 0.0
+    gpus: float = 0.0
+    running: bool = True
+    started_s: float | None = None
+    ended_s: float | None = None
+    annotations: dict[str, str] = {}
+    labels: dict[str, str] = {}
+
+
+class AccountedNode(msgspec.Struct, frozen=True):
+    """What is kept of a node.
+
+    Attributes:
+        uid: of the node.
+        facts: what says what it draws; without what its agent found.
+        aliases: what else exporters may call it: host name and addresses.
+    """
+
+    uid: str
+    facts: NodeFacts
+    aliases: tuple[str, ...] = ()
+
+
+class AccountedNamespace(msgspec.Struct, frozen=True):
+    """What is kept of a namespace: its policies.
+
+    Attributes:
+        labels: those that accounting reads.
+        annotations: likewise.
+    """
+
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+def keep_pod(pod: PodOfContainers) -> AccountedPod | None:
+    """What is kept of a pod; nothing of one that has never had a node."""
+    facts = pod_facts(pod)
+    if not facts.node_name or facts.phase is PodPhase.PENDING:
+        return None
+    running = facts.phase is PodPhase.RUNNING
+    return AccountedPod(
+        uid=facts.uid,
+        namespace=facts.namespace,
+        name=facts.name,
+        node=facts.node_name,
+        owner=facts.owner,
+        controller=facts.controller,
+        cpu_cores=facts.requests.cpu_cores,
+        memory_gb=facts.requests.memory_gib * _GB_PER_GIB,
+        gpus=facts.requests.gpus,
+        running=running,
+        started_s=_started_s(pod),
+        ended_s=None if running else _ended_s(pod),
+        annotations=_chosen(pod.metadata.annotations, _OUR_PREFIXES),
+        labels=_chosen(pod.metadata.labels, _OUR_PREFIXES),
+    )
+
+
+def keep_node(node: Node) -> AccountedNode:
+    """What is kept of a node."""
+    meta, status = node.metadata, node.status
+    has = status.capacity or status.allocatable
+    gpus = {resource: _amount(status.allocatable, resource) for resource in GPU_RESOURCES}
+    return AccountedNode(
+        meta.uid,
+        NodeFacts(
+            name=meta.name,
+            labels=_chosen(meta.labels, _HARDWARE_PREFIXES),
+            annotations=_chosen(meta.annotations, _HARDWARE_PREFIXES),
+            provider_id=node.spec.provider_id,
+            cpu_cores=_amount(has, "cpu"),
+            memory_gb=_amount(has, "memory") / BYTES_PER_GB,
+            allocatable_gpus={resource: count for resource, count in gpus.items() if count},
+        ),
+        aliases=tuple(filter(None, (meta.labels.get(_HOSTNAME_LABEL), *(one.address for one in status.addresses)))),
+    )
+
+
+def keep_namespace(namespace: Namespace) -> AccountedNamespace:
+    """What is kept of a namespace."""
+    meta = namespace.metadata
+    return AccountedNamespace(_chosen(meta.labels, _OUR_PREFIXES), _chosen(meta.annotations, _OUR_PREFIXES))
+
+
+def keep_hardware(hardware: NodeHardware) -> tuple[str, ReportedHardware]:
+    """The node that a NodeHardware is about, and what its agent found there."""
+    return hardware.spec.node_name, reported_hardware(hardware)
+
+
+def _chosen(pairs: Mapping[str, str], prefixes: tuple[str, ...]) -> dict[str, str]:
+    return {key: value for key, value in pairs.items() if key.startswith(prefixes)}
+
+
+def _started_s(pod: PodOfContainers) -> float | None:
+    """When the first container started; images are pulled before, at nobody's expense.
+
+    Containers say only when they last started: where one was started again, it is when the pod came to its node.
+    """
+    status = pod.status
+    containers = (*status.init_container_statuses, *status.container_statuses)
+    times = [] if any(one.restart_count for one in containers) else [_time_s(_run(one)[0]) for one in containers]
+    return min((time_s for time_s in times if time_s is not None), default=_time_s(status.start_time))
+
+
+def _run(container: ContainerStatus) -> tuple[str | None, str | None]:
+    """When a container started and ended."""
+    run = container.state.terminated or container.state.running
+    return (None, None) if run is None else (run.started_at, run.finished_at)
+
+
+def _ended_s(pod: PodOfContainers) -> float | None:
+    """When the last container ended; where they do not all say, since when the pod is not ready."""
+    status = pod.status
+    ends = [_time_s(_run(one)[1]) for one in status.container_statuses]
+    if ends and None not in ends:
+        all_ends = (*ends, *(_time_s(_run(one)[1]) for one in status.init_container_statuses))
+        return max(end_s for end_s in all_ends if end_s is not None)
+    times = (
+        _time_s(one.last_transition_time)
+        for one in pod.status.conditions
+        if one.type in _READY_CONDITIONS and one.status == "False"
+    )
+    known = [time_s for time_s in times if time_s is not None]
+    return max(known, default=_time_s(pod.metadata.deletion_timestamp))
+
+
+def _time_s(text: str | None) -> float | None:
+    try:
+        return parse_rfc3339(text or "")
+    except QuantityError:
+        return None
+
+
+def _amount(quantities: Mapping[str, str | int | float], resource: str) -> float:
+    try:
+        return max(0.0, parse_quantity(quantities.get(resource, "0")))
+    except QuantityError:
+        return 0.0

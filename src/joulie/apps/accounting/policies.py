@@ -1,0 +1,163 @@
+"""What pods, namespaces and the grid controller say that accounting must know of a pod.
+
+An annotation that cannot be read counts as absent, so that the next one of the cascade holds, and is reported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from joulie.adapters.kubernetes.quantity import QuantityError, parse_rfc3339
+from joulie.apps.accounting.facts import AccountedNamespace, AccountedPod
+from joulie.domain.accounting.budget import Budget, BudgetAction, BudgetPeriod, parse_choice, period_start_s
+from joulie.domain.accounting.records import Held
+from joulie.domain.grid import names
+from joulie.domain.grid.request import Cascade, first_readable, workload_type
+from joulie.domain.quantities import JOULES_PER_KWH
+
+NAMESPACE_BUDGET_KWH = "joulie.io/namespace-energy-budget-kwh"
+NAMESPACE_BUDGET_ACTION = "joulie.io/namespace-energy-budget-action"
+NAMESPACE_BUDGET_PERIOD = "joulie.io/namespace-energy-budget-period"
+_MAX_PUE = 10.0
+_MAX_KWH = 1e9
+_GPU_WORKLOAD_TYPES = ("inference", "training", "rendering")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PodPolicy:
+    """What holds for one pod; None where nobody says, and the default holds.
+
+    Attributes:
+        pue: of its data centre.
+        gpu_pue: the same for GPUs.
+        gpu_workload_type: inference, training or rendering.
+        budget: of its energy.
+        held: how it waited for the grid; None: it did not.
+        mistakes: what could not be read, a sentence each, fit for an event.
+    """
+
+    pue: float | None = None
+    gpu_pue: float | None = None
+    gpu_workload_type: str | None = None
+    budget: Budget | None = None
+    held: Held | None = None
+    mistakes: tuple[str, ...] = ()
+
+
+_NO_POLICIES = AccountedNamespace()
+
+
+def pod_policy(pod: AccountedPod, namespace: AccountedNamespace | None) -> PodPolicy:
+    """What holds for a pod: its own annotations, else its namespace's policies."""
+    policies = namespace or _NO_POLICIES
+    kind = workload_type(pod.labels.get(names.WORKLOAD_TYPE_LABEL), pod.owner.kind)
+    cascade = Cascade(pod.annotations, kind, policies.labels, policies.annotations)
+    mistakes: list[str] = []
+
+    def read(key: str, reader: Callable[[str], T]) -> T | None:
+        _, value, malformed = first_readable(cascade, {key: reader})
+        mistakes.extend(malformed)
+        return value
+
+    limit_j = read(names.ENERGY_BUDGET_KWH, _limit_j)
+    action = read(names.ENERGY_BUDGET_ACTION, _action)
+    return PodPolicy(
+        pue=read(names.PUE, _pue),
+        gpu_pue=read(names.GPU_PUE, _pue),
+        gpu_workload_type=read(names.GPU_WORKLOAD_TYPE, _gpu_workload_type),
+        budget=None if limit_j is None else Budget(pod.uid, limit_j, action or BudgetAction.LOG),
+        held=held(pod),
+        mistakes=tuple(mistakes),
+    )
+
+
+def namespace_budget(name: str, namespace: AccountedNamespace, now_s: float) -> tuple[Budget | None, tuple[str, ...]]:
+    """The budget of all pods of a namespace together, for the day or month of `now_s`; and what could not be read."""
+    mistakes: list[str] = []
+
+    def read(key: str, reader: Callable[[str], T]) -> T | None:
+        text = namespace.annotations.get(key)
+        if text is None:
+            return None
+        try:
+            return reader(text)
+        except ValueError as error:
+            mistakes.append(f"annotation {key} is ignored: {text[:40]!r} is not {error}")
+            return None
+
+    limit_j = read(NAMESPACE_BUDGET_KWH, _limit_j)
+    action = read(NAMESPACE_BUDGET_ACTION, _action) or BudgetAction.LOG
+    period = read(NAMESPACE_BUDGET_PERIOD, _period) or BudgetPeriod.MONTH
+    budget = None if limit_j is None else Budget(name, limit_j, action, period_start_s(period, now_s))
+    return budget, tuple(mistakes)
+
+
+def held(pod: AccountedPod) -> Held | None:
+    """How a pod waited, as the grid controller wrote it; None of one that did not."""
+    said = pod.annotations
+    carbon_since_s = _time_s(said.get(names.CARBON_DELAY_TIMESTAMP))
+    price_since_s = _time_s(said.get(names.PRICE_DELAY_TIMESTAMP))
+    if carbon_since_s is None and price_since_s is None:
+        return None
+    return Held(
+        carbon_since_s,
+        price_since_s,
+        _number(said.get(names.INITIAL_CARBON_INTENSITY)),
+        _number(said.get(names.INITIAL_ELECTRICITY_RATE)),
+        _number(said.get(names.BIND_CARBON_INTENSITY)),
+        _number(said.get(names.BIND_ELECTRICITY_RATE)),
+    )
+
+
+def _limit_j(text: str) -> float:
+    kwh = _number(text)
+    if kwh is None or not 0.0 < kwh <= _MAX_KWH:
+        raise ValueError(f"a number of kWh above 0 and at most {_MAX_KWH:g}")
+    return kwh * JOULES_PER_KWH
+
+
+def _action(text: str) -> BudgetAction:
+    try:
+        return parse_choice(BudgetAction, text)
+    except ValueError:
+        raise ValueError("one of " + ", ".join(BudgetAction)) from None
+
+
+def _period(text: str) -> BudgetPeriod:
+    try:
+        return parse_choice(BudgetPeriod, text)
+    except ValueError:
+        raise ValueError("one of " + ", ".join(BudgetPeriod)) from None
+
+
+def _pue(text: str) -> float:
+    value = _number(text)
+    if value is None or not 1.0 <= value <= _MAX_PUE:
+        raise ValueError(f"a number between 1 and {_MAX_PUE:g}")
+    return value
+
+
+def _gpu_workload_type(text: str) -> str:
+    if text not in _GPU_WORKLOAD_TYPES:
+        raise ValueError("one of " + ", ".join(_GPU_WORKLOAD_TYPES))
+    return text
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _time_s(text: str | None) -> float | None:
+    try:
+        return parse_rfc3339(text or "")
+    except QuantityError:
+        return None

@@ -1,0 +1,119 @@
+"""The cluster as accounting sees it: caches that keep a little of each object, and the pods that have left it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from joulie.adapters.kubernetes.api.core import Namespace, Node, PodOfContainers
+from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware
+from joulie.adapters.kubernetes.cache import Cache, Key
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.resources import NAMESPACES, NODE_HARDWARES, NODES, PODS_OF_CONTAINERS
+from joulie.adapters.prometheus.nodes import NodeIndex
+from joulie.apps.accounting.facts import (
+    AccountedNamespace,
+    AccountedNode,
+    AccountedPod,
+    keep_hardware,
+    keep_namespace,
+    keep_node,
+    keep_pod,
+)
+from joulie.domain.hardware.resolve import ReportedHardware
+
+_SILENCE_S = 300.0
+"""After which a watch counts as broken: API servers send a bookmark a minute."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What pods run in, at one moment.
+
+    Attributes:
+        nodes: by name.
+        namespaces: by name.
+        reported: what the agent of a node found there, by node.
+    """
+
+    nodes: Mapping[str, AccountedNode] = field(default_factory=dict)
+    namespaces: Mapping[str, AccountedNamespace] = field(default_factory=dict)
+    reported: Mapping[str, ReportedHardware] = field(default_factory=dict)
+
+
+class ClusterView:
+    """What runs where.
+
+    Args:
+        client: to watch with.
+        now_s: s since the epoch.
+
+    Attributes:
+        departed: pods that are gone from the cluster, by uid, each with when that was seen; whoever has accounted for
+            one takes it out.
+    """
+
+    def __init__(self, client: KubeClient, now_s: Callable[[], float]) -> None:
+        self.departed: dict[str, tuple[AccountedPod, float]] = {}
+        self._now_s = now_s
+        self._pods: Cache[PodOfContainers, AccountedPod] = Cache(client, PODS_OF_CONTAINERS, keep_pod)
+        self._nodes: Cache[Node, AccountedNode] = Cache(client, NODES, keep_node)
+        self._namespaces: Cache[Namespace, AccountedNamespace] = Cache(client, NAMESPACES, keep_namespace)
+        self._hardware: Cache[NodeHardware, tuple[str, ReportedHardware]] = Cache(client, NODE_HARDWARES, keep_hardware)
+        self._reported: dict[str, ReportedHardware] = {}
+        self._pods.add_listener(self._pod_changed)
+        self._hardware.add_listener(self._hardware_changed)
+
+    async def run(self) -> None:
+        """Follow the cluster until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for cache in (self._pods, self._nodes, self._namespaces, self._hardware):
+                group.create_task(cache.run())
+
+    async def wait_synced(self) -> None:
+        """Wait until pods, nodes and namespaces have been listed.
+
+        NodeHardware is not waited for: a cluster may have none of Joulie's CRDs.
+        """
+        await asyncio.gather(*(cache.wait_synced() for cache in (self._pods, self._nodes, self._namespaces)))
+
+    def why_not_ready(self) -> str | None:
+        """What is missing, for the readiness probe."""
+        for cache, what in ((self._pods, "pods"), (self._nodes, "nodes"), (self._namespaces, "namespaces")):
+            if not cache.synced:
+                return f"{what} are not listed yet: {cache.problem or 'waiting'}"
+            if cache.silence_s() > _SILENCE_S:
+                return f"nothing was heard of {what} for {cache.silence_s():.0f} s"
+        return None
+
+    @property
+    def pods(self) -> list[AccountedPod]:
+        """All pods that run or have run, and are in the cluster."""
+        return list(self._pods.objects.values())
+
+    @property
+    def namespaces(self) -> Mapping[str, AccountedNamespace]:
+        """All namespaces by name."""
+        return {key.name: kept for key, kept in self._namespaces.objects.items()}
+
+    def surroundings(self) -> Surroundings:
+        """What pods run in now; it stays as it is, so that a thread can read it while the caches go on."""
+        nodes = {node.facts.name: node for node in self._nodes.objects.values()}
+        return Surroundings(nodes, self.namespaces, dict(self._reported))
+
+    def node_index(self) -> NodeIndex:
+        """Nodes as exporters may call them."""
+        return NodeIndex.of({node.facts.name: node.aliases for node in self._nodes.objects.values()})
+
+    def _pod_changed(self, _key: Key, old: AccountedPod | None, new: AccountedPod | None) -> None:
+        if old is not None and (new is None or new.uid != old.uid):
+            self.departed[old.uid] = old, self._now_s()
+
+    def _hardware_changed(
+        self, _key: Key, old: tuple[str, ReportedHardware] | None, new: tuple[str, ReportedHardware] | None
+    ) -> None:
+        if old is not None:
+            self._reported.pop(old[0], None)
+        if new is not None:
+            self._reported[new[0]] = new[1]

@@ -1,0 +1,241 @@
+"""Jobs that may be interrupted: when each is suspended and resumed. Their annotations remember what is needed."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from joulie.adapters.kubernetes.api.core import Job
+from joulie.adapters.kubernetes.cache import Key
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.quantity import QuantityError, parse_rfc3339, rfc3339
+from joulie.adapters.kubernetes.resources import JOBS
+from joulie.apps.grid.apply import FIELD_MANAGER
+from joulie.apps.grid.facts import SUSPENDED_SINCE, WORK_DONE, JobFacts, Owner, keep_job
+from joulie.apps.grid.observe import GridView
+from joulie.domain.grid.deferral import Conditions
+from joulie.domain.grid.interrupt import Pause, Progress, Run, decide
+from joulie.domain.grid.request import GridRequest, Mode
+
+UNDECIDED_S = 300.0
+"""How soon a Job is looked at again that could not be decided, s."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Managed:
+    """An interruptible Job.
+
+    Attributes:
+        facts: what is kept of it.
+        request: what it asks.
+        zone: of the grid.
+        decision: the last one; None before the first.
+        wake_s: when to decide again, s since the epoch.
+    """
+
+    facts: JobFacts
+    request: GridRequest
+    zone: str
+    decision: Run | Pause | None = None
+    wake_s: float = -math.inf
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A Job to suspend or to resume.
+
+    Attributes:
+        key: of the Job.
+        uid: of the Job.
+        suspend: which of the two.
+        text: why.
+        since: the annotation that says that it was suspended by the controller, as it is to be found.
+        done_s: how long it has run in all, s.
+    """
+
+    key: Key
+    uid: str
+    suspend: bool
+    text: str
+    since: str | None
+    done_s: float
+
+
+class JobDesk:
+    """The interruptible Jobs of one term of leadership.
+
+    Args:
+        view: of the cluster.
+    """
+
+    def __init__(self, view: GridView) -> None:
+        self._view = view
+        self._jobs: dict[Key, Managed] = {}
+
+    @property
+    def next_s(self) -> float:
+        """When there is something to decide, s since the epoch."""
+        return min((job.wake_s for job in self._jobs.values()), default=math.inf)
+
+    @property
+    def jobs(self) -> Iterable[tuple[Key, Managed]]:
+        """All interruptible Jobs."""
+        return self._jobs.items()
+
+    def zones(self) -> set[str]:
+        """The zones of all interruptible Jobs."""
+        return {job.zone for job in self._jobs.values()}
+
+    def of(self, namespace: str, owner: Owner | None) -> Managed | None:
+        """The interruptible Job that a pod belongs to; None where it belongs to none."""
+        if owner is None or owner.kind != JOBS.kind:
+            return None
+        found = self._jobs.get(Key(namespace, owner.name))
+        return found if found is not None and found.facts.uid == owner.uid else None
+
+    def look(self, keys: Iterable[Key]) -> None:
+        """Take in Jobs that changed, came or went."""
+        for key in keys:
+            facts = self._view.jobs.get(key)
+            managed = None if facts is None else self._managed(key, facts)
+            if managed is None:
+                self._jobs.pop(key, None)
+                continue
+            before = self._jobs.get(key)
+            if before is not None and before.facts.uid == managed.facts.uid:
+                managed.decision = before.decision
+            self._jobs[key] = managed
+
+    def zone_changed(self, zone: str) -> None:
+        """Decide again for all Jobs of a zone."""
+        for job in self._jobs.values():
+            if job.zone == zone:
+                job.wake_s = -math.inf
+
+    def decide(self, look: Callable[[str], Conditions | None], now_s: float) -> list[Change]:
+        """Decide what is due.
+
+        Args:
+            look: conditions in a zone; None while its sources have not been asked yet.
+            now_s: s since the epoch.
+
+        Returns:
+            The Jobs to suspend or resume. One that could not be written comes again when it is decided again.
+        """
+        changes = []
+        for key, job in self._jobs.items():
+            if job.wake_s > now_s:
+                continue
+            progress = self._progress(job, now_s)
+            conditions = look(job.zone)
+            if conditions is None and now_s < progress.latest_resume_s:
+                job.wake_s = now_s + 1.0
+                continue
+            job.decision = decision = _decided(progress, conditions or Conditions(), now_s)
+            job.wake_s = math.inf if decision.wake_s is None else decision.wake_s
+            if isinstance(decision, Pause) != progress.paused:
+                facts = job.facts
+                changes.append(
+                    Change(key, facts.uid, not progress.paused, decision.text, facts.suspended_since, progress.done_s)
+                )
+        return changes
+
+    def to_let_go(self, keys: Iterable[Key]) -> list[Change]:
+        """The Jobs among these that the controller has suspended, to be resumed since nothing is held any more."""
+        found = ((key, self._view.jobs.get(key)) for key in keys)
+        return [
+            Change(key, job.uid, False, "nothing is held in a dry run", job.suspended_since, job.work_done_s)
+            for key, job in found
+            if job is not None and job.suspended and job.suspended_since is not None
+        ]
+
+    def again(self, key: Key, at_s: float) -> None:
+        """Decide again about a Job at a time: it could not be written."""
+        if key in self._jobs:
+            self._jobs[key].wake_s = at_s
+
+    def _managed(self, key: Key, facts: JobFacts) -> Managed | None:
+        """The Job, where it is for the controller to suspend and resume it."""
+        # One that somebody else has suspended, or has resumed although the controller had suspended it, is theirs.
+        ours = facts.suspended == (facts.suspended_since is not None)
+        if facts.queued or not ours:
+            return None
+        request = self._view.request(key.namespace, facts.asking, Owner(JOBS.kind, key.name, facts.uid))
+        if not (request.defer and request.interruptible and request.mode is Mode.INTERRUPTIBLE):
+            return None
+        return Managed(facts, request, self._view.zone(request, facts.asking))
+
+    def _progress(self, job: Managed, now_s: float) -> Progress:
+        facts = job.facts
+        if facts.suspended:
+            return Progress(job.request, facts.created_s, facts.work_done_s, True, _since_s(facts))
+        if facts.started_s is None or self._view.pods_of(facts.uid):
+            # Its pods have not begun yet: nothing is interrupted.
+            return Progress(job.request, facts.created_s, facts.work_done_s, False, -math.inf)
+        running_s = max(0.0, now_s - facts.started_s)
+        return Progress(job.request, facts.created_s, facts.work_done_s + running_s, False, facts.started_s)
+
+
+def _decided(job: Progress, conditions: Conditions, now_s: float) -> Run | Pause:
+    """The decision; what cannot be decided, by a defect here or in a plug-in's forecast, pauses nobody."""
+    try:
+        return decide(job, conditions, now_s)
+    except Exception as error:
+        _log.exception("not decided")
+        return Run(f"cannot be decided: {error}", now_s + UNDECIDED_S)
+
+
+def _since_s(facts: JobFacts) -> float:
+    try:
+        return parse_rfc3339(facts.suspended_since or "")
+    except QuantityError:
+        return facts.created_s
+
+
+class JobWriter:
+    """Suspends and resumes Jobs.
+
+    Args:
+        client: to write with.
+    """
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+
+    async def write(self, change: Change, now_s: float) -> bool:
+        """Suspend or resume a Job; whether it was still as expected.
+
+        Raises:
+            KubernetesError: not written; a Job that somebody else changed meanwhile is a `ConflictError`.
+        """
+        found = await self._client.get(JOBS, change.key.name, change.key.namespace)
+        if not _as_expected(found, change):
+            return False
+        marks = {SUSPENDED_SINCE: None, WORK_DONE: f"{change.done_s:.0f}"}
+        if change.suspend:
+            marks[SUSPENDED_SINCE] = rfc3339(now_s)
+        body: dict[str, Any] = {
+            "metadata": {"resourceVersion": found.metadata.resource_version, "annotations": marks},
+            "spec": {"suspend": change.suspend},
+        }
+        await self._client.patch(
+            JOBS, change.key.name, body, namespace=change.key.namespace, field_manager=FIELD_MANAGER
+        )
+        return True
+
+
+def _as_expected(found: Job, change: Change) -> bool:
+    """Whether nobody else has suspended, resumed, ended or replaced the Job since it was decided about."""
+    facts = keep_job(found)
+    return (
+        facts is not None
+        and facts.uid == change.uid
+        and facts.suspended is not change.suspend
+        and facts.suspended_since == change.since
+    )

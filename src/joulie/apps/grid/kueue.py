@@ -1,0 +1,426 @@
+"""AdmissionChecks of Kueue: workloads that wait in its queues wait for the grid, too, and hold no quota meanwhile.
+
+Kueue asks once it has reserved quota for a workload. The answer is the decision that gated pods get: Ready, or Retry
+with the time after which Kueue queues the workload again. A check that stays Pending would keep the quota, so each is
+answered at once. Nothing is remembered here: a workload whose time has come is asked about again.
+
+An answer in the wrong moment breaks a workload for good (`joulie.adapters.kubernetes.kueue.unanswered`). So each one is
+for the very version of the workload that was seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+import msgspec
+
+from joulie.adapters.kubernetes.api.kueue import (
+    AdmissionCheck,
+    AdmissionCheckState,
+    CheckState,
+    PodSet,
+    PodSetUpdate,
+    Workload,
+)
+from joulie.adapters.kubernetes.api.meta import ObjectReference
+from joulie.adapters.kubernetes.cache import Cache, Key
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.errors import ConflictError, KubernetesError, NotFoundError
+from joulie.adapters.kubernetes.events import EventRecorder
+from joulie.adapters.kubernetes.kueue import (
+    CONCURRENCY,
+    FIELD_MANAGER,
+    KueueResources,
+    find_kueue,
+    is_ours,
+    unanswered,
+    write_status,
+)
+from joulie.adapters.kubernetes.quantity import rfc3339
+from joulie.adapters.kubernetes.writer import Job, write_all
+from joulie.apps.grid.apply import NotLeadingError, noted_at_hold, noted_at_release
+from joulie.apps.grid.facts import Asking, Owner, asking_of, created_s, grid_annotations
+from joulie.apps.grid.kueue_settings import KueueMode
+from joulie.apps.grid.observe import GridView
+from joulie.domain.grid import names
+from joulie.domain.grid.deferral import Conditions, Hold, HoldReason, ReleaseReason, Waiting, decide
+
+LOOK_AGAIN_S = 300.0
+"""How often a cluster without Kueue is asked again whether it has it now."""
+UNKNOWN_ZONE_S = 1.0
+RETRY_S = 5.0
+_ACTIVE = "Active"
+_CARRIED = frozenset(
+    {
+        names.INITIAL_CARBON_INTENSITY,
+        names.INITIAL_ELECTRICITY_RATE,
+        names.CARBON_DELAY_TIMESTAMP,
+        names.PRICE_DELAY_TIMESTAMP,
+    }
+)
+
+_log = logging.getLogger(__name__)
+
+
+class PodSetFacts(msgspec.Struct, frozen=True):
+    """What is kept of pods that are alike: their name, and the annotations of the grid that they have."""
+
+    name: str
+    annotations: dict[str, str]
+
+
+class WorkloadFacts(msgspec.Struct, frozen=True):
+    """What is kept of a workload that has quota and waits for a check.
+
+    Attributes:
+        uid: of the workload.
+        version: ``metadata.resourceVersion``.
+        created_s: s since the epoch.
+        owner: the object that it stands for; None without one.
+        asking: what its pods say.
+        notes: its own annotations of the grid: since when it waits, and what the grid was like.
+        pod_sets: of the workload.
+        pending: names of the checks that are not answered.
+    """
+
+    uid: str
+    version: str
+    created_s: float
+    owner: Owner | None
+    asking: Asking
+    notes: dict[str, str]
+    pod_sets: tuple[PodSetFacts, ...]
+    pending: tuple[str, ...]
+
+
+class CheckFacts(msgspec.Struct, frozen=True):
+    """What is kept of an AdmissionCheck of Joulie's.
+
+    Attributes:
+        version: ``metadata.resourceVersion``.
+        generation: ``metadata.generation``.
+        active: it says that somebody answers.
+    """
+
+    version: str
+    generation: int
+    active: bool
+
+
+class CheckWriter:
+    """Writes the answers, each for the very version that was seen.
+
+    Args:
+        client: to write with.
+        resources: of Kueue.
+        may_write: whether this process leads.
+    """
+
+    def __init__(self, client: KubeClient, resources: KueueResources, may_write: Callable[[], bool]) -> None:
+        self._client = client
+        self._resources = resources
+        self._may_write = may_write
+
+    async def say(self, key: Key, workload: WorkloadFacts, states: Sequence[AdmissionCheckState]) -> None:
+        """Write what checks say of a workload.
+
+        Raises:
+            KubernetesError: not written; `ConflictError` where the workload has changed.
+        """
+        self._check_leading()
+        status = {"admissionChecks": list(states)}
+        await write_status(self._client, self._resources.workloads, key, workload.version, status)
+
+    async def say_active(self, key: Key, check: CheckFacts, now_s: float) -> None:
+        """Write on an AdmissionCheck that somebody answers.
+
+        Raises:
+            KubernetesError: not written; `ConflictError` where the check has changed.
+        """
+        self._check_leading()
+        condition = {
+            "type": _ACTIVE,
+            "status": "True",
+            "reason": _ACTIVE,
+            "message": "Joulie decides by carbon intensity and price",
+            "lastTransitionTime": rfc3339(now_s),
+            "observedGeneration": check.generation,
+        }
+        await write_status(self._client, self._resources.checks, key, check.version, {"conditions": [condition]})
+
+    async def note(self, key: Key, uid: str, annotations: Mapping[str, str]) -> None:
+        """Write annotations on a workload.
+
+        Raises:
+            KubernetesError: not written.
+        """
+        self._check_leading()
+        body = {"metadata": {"uid": uid, "annotations": dict(annotations)}}
+        await self._client.patch(
+            self._resources.workloads, key.name, body, namespace=key.namespace, field_manager=FIELD_MANAGER
+        )
+
+    def reference(self, key: Key, workload: WorkloadFacts) -> ObjectReference:
+        """A workload, for events about it."""
+        return ObjectReference(
+            kind=self._resources.workloads.kind,
+            name=key.name,
+            api_version=self._resources.workloads.api_version,
+            namespace=key.namespace,
+            uid=workload.uid,
+        )
+
+    def _check_leading(self) -> None:
+        if not self._may_write():
+            raise NotLeadingError("this process does not lead any more: not written")
+
+
+class KueueChecks:
+    """Answers for the AdmissionChecks of Joulie's, while this process leads.
+
+    Args:
+        client: to watch and write with.
+        view: of the cluster, for the policies of namespaces.
+        look: conditions in a zone; None while its sources have not been asked yet.
+        events: to report on workloads.
+        mode: whether to answer at all.
+        max_requeue_s: how long a workload stays out of its queue at most.
+        may_write: whether this process leads.
+        now_s: s since the epoch.
+        dry_run: decide and say so, hold nothing.
+        decided: told of each decision that is written.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        view: GridView,
+        look: Callable[[str], Conditions | None],
+        events: EventRecorder,
+        *,
+        mode: KueueMode,
+        max_requeue_s: float,
+        may_write: Callable[[], bool],
+        now_s: Callable[[], float],
+        dry_run: bool = False,
+        decided: Callable[[HoldReason | ReleaseReason], None] = lambda _reason: None,
+    ) -> None:
+        self._client = client
+        self._view = view
+        self._look = look
+        self._events = events
+        self._mode = mode
+        self._max_requeue_s = max_requeue_s
+        self._may_write = may_write
+        self._now_s = now_s
+        self._dry_run = dry_run
+        self._decided = decided
+        self._changed: set[Key] = set()
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Answer until cancelled; without Kueue, wait until there is one."""
+        if self._mode is KueueMode.FALSE:
+            return
+        resources = await self._find()
+        _log.info("answering for AdmissionChecks", extra={"version": resources.workloads.version})
+        checks: Cache[AdmissionCheck, CheckFacts] = Cache(self._client, resources.checks, keep_check)
+        workloads: Cache[Workload, WorkloadFacts] = Cache(self._client, resources.workloads, keep_workload)
+        checks.add_listener(lambda _key, _old, _new: self._look_at(workloads.objects))
+        workloads.add_listener(lambda key, _old, _new: self._look_at([key]))
+        writer = CheckWriter(self._client, resources, self._may_write)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(checks.run())
+            group.create_task(workloads.run())
+            await checks.wait_synced()
+            await workloads.wait_synced()
+            group.create_task(self._answer_for_ever(writer, checks.objects, workloads.objects))
+
+    async def _find(self) -> KueueResources:
+        level = logging.WARNING if self._mode is KueueMode.TRUE else logging.INFO
+        while True:
+            try:
+                found = await find_kueue(self._client)
+            except KubernetesError as error:
+                _log.warning("cannot see whether there is Kueue", extra={"problem": str(error)})
+            else:
+                if found is not None:
+                    return found
+                _log.log(level, "the cluster has no Kueue")
+                level = logging.DEBUG
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    def _look_at(self, keys: Iterable[Key]) -> None:
+        self._changed.update(keys)
+        self._wake.set()
+
+    async def _answer_for_ever(
+        self, writer: CheckWriter, checks: Mapping[Key, CheckFacts], workloads: Mapping[Key, WorkloadFacts]
+    ) -> None:
+        self._look_at(workloads)
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            changed, self._changed = self._changed, set()
+            now_s = self._now_s()
+            jobs: list[Job] = [
+                partial(writer.say_active, key, check, now_s) for key, check in checks.items() if not check.active
+            ]
+            for key in changed:
+                workload = workloads.get(key)
+                ours = [] if workload is None else [name for name in workload.pending if Key("", name) in checks]
+                if workload is not None and ours:
+                    jobs.append(partial(self._answer, writer, key, workload, ours))
+            failed = [failure.error for failure in await write_all(jobs, concurrency=CONCURRENCY)]
+            # Of what is gone or has changed the watch will tell.
+            problems = [str(error) for error in failed if not isinstance(error, NotFoundError | ConflictError)]
+            if problems:
+                _log.warning("not answered, will try again", extra={"checks": len(problems), "problem": problems[0]})
+                asyncio.get_running_loop().call_later(RETRY_S, self._look_at, workloads)
+
+    async def _answer(self, writer: CheckWriter, key: Key, workload: WorkloadFacts, ours: Sequence[str]) -> None:
+        request = self._view.request(key.namespace, workload.asking, workload.owner)
+        waiting, now_s = Waiting(request, workload.created_s), self._now_s()
+        conditions = self._look(self._view.zone(request, workload.asking))
+        if conditions is None and now_s < waiting.latest_start_s:
+            asyncio.get_running_loop().call_later(UNKNOWN_ZONE_S, self._look_at, [key])
+            return
+        conditions = conditions or Conditions()
+        regarding = writer.reference(key, workload)
+        for mistake in request.mistakes:
+            self._events.emit(regarding, "Warning", "InvalidAnnotation", mistake)
+        decision = decide(waiting, conditions, now_s)
+        if isinstance(decision, Hold) and not self._dry_run:
+            await writer.say(key, workload, retry(ours, decision, now_s, self._max_requeue_s))
+            self._decided(decision.reason)
+            notes = noted_at_hold(decision.reason, conditions, workload.notes, now_s)
+            if notes:
+                await writer.note(key, workload.uid, notes)
+                self._events.emit(regarding, "Normal", "GridHold", _hold_text(decision))
+            return
+        text = f"a dry run holds nothing; {_hold_text(decision)}" if isinstance(decision, Hold) else decision.text
+        updates = pod_set_updates(workload, conditions, now_s) if request.defer else ()
+        await writer.say(key, workload, ready(ours, text, now_s, updates))
+        self._decided(decision.reason)
+        if request.defer:
+            self._events.emit(regarding, "Normal", "GridReleased", f"starts: {text}")
+
+
+# ---- what is kept
+
+
+def keep_check(check: AdmissionCheck) -> CheckFacts | None:
+    """What is kept of an AdmissionCheck; nothing of one that somebody else answers for."""
+    if not is_ours(check):
+        return None
+    active = any(one.type == _ACTIVE and one.status == "True" for one in check.status.conditions)
+    return CheckFacts(check.metadata.resource_version, check.metadata.generation, active)
+
+
+def keep_workload(workload: Workload) -> WorkloadFacts | None:
+    """What is kept of a workload; nothing unless Kueue waits for checks of it.
+
+    Raises:
+        QuantityError: a creation time that is none.
+    """
+    pending = unanswered(workload)
+    if not pending:
+        return None
+    meta = workload.metadata
+    owner = meta.controller
+    return WorkloadFacts(
+        uid=meta.uid,
+        version=meta.resource_version,
+        created_s=created_s(meta),
+        owner=None if owner is None else Owner(owner.kind, owner.name, owner.uid),
+        asking=_asking(workload.spec.pod_sets),
+        notes=grid_annotations(meta.annotations),
+        pod_sets=tuple(
+            PodSetFacts(one.name, grid_annotations(one.template.metadata.annotations)) for one in workload.spec.pod_sets
+        ),
+        pending=pending,
+    )
+
+
+def _asking(pod_sets: Sequence[PodSet]) -> Asking:
+    """What the pods of a workload say together: they start together, so the first ones that say something count."""
+    askings = [asking_of(one.template.metadata, one.template.spec) for one in pod_sets]
+    if not askings:
+        return Asking()
+    annotations: dict[str, str] = {}
+    for one in reversed(askings):
+        annotations |= one.annotations
+    gardened = [one for one in askings if one.scheduler_name == names.SCHEDULER_NAME]
+    return msgspec.structs.replace((gardened or askings)[0], annotations=annotations)
+
+
+# ---- what is said
+
+
+def retry(checks: Iterable[str], hold: Hold, now_s: float, max_requeue_s: float) -> tuple[AdmissionCheckState, ...]:
+    """What checks say of a workload that waits.
+
+    Args:
+        checks: their names.
+        hold: the decision.
+        now_s: s since the epoch.
+        max_requeue_s: how long the workload stays out of its queue at most. It is back by its latest start anyway: no
+            decision wakes later.
+    """
+    after_s = math.floor(min(hold.wake_s - now_s, max_requeue_s))
+    return tuple(
+        AdmissionCheckState(
+            name,
+            CheckState.RETRY,
+            rfc3339(now_s),
+            _hold_text(hold),
+            requeue_after_seconds=max(after_s, 1),
+        )
+        for name in checks
+    )
+
+
+def ready(
+    checks: Sequence[str], text: str, now_s: float, updates: tuple[PodSetUpdate, ...]
+) -> tuple[AdmissionCheckState, ...]:
+    """What checks say of a workload that starts; two of them must not say the same of its pods.
+
+    Args:
+        checks: their names.
+        text: why, for people.
+        now_s: s since the epoch.
+        updates: what the pods are to have.
+    """
+    return tuple(
+        AdmissionCheckState(
+            name, CheckState.READY, rfc3339(now_s), text, pod_set_updates=updates if name == checks[0] else ()
+        )
+        for name in checks
+    )
+
+
+def pod_set_updates(workload: WorkloadFacts, conditions: Conditions, now_s: float) -> tuple[PodSetUpdate, ...]:
+    """What the pods of a workload are to say that starts: what pods that were gated say, and not to gate them as well.
+
+    What they say already stays as it is: Kueue refuses to admit a workload of which a check changes that. Earlier ones
+    want an update of each set of pods, or of none.
+
+    Args:
+        workload: which.
+        conditions: of its zone.
+        now_s: s since the epoch.
+    """
+    notes = {key: value for key, value in workload.notes.items() if key in _CARRIED}
+    wanted = {names.SKIP: "true", **notes, **noted_at_release(conditions, workload.notes, now_s)}
+    return tuple(
+        PodSetUpdate(one.name, {key: value for key, value in wanted.items() if key not in one.annotations})
+        for one in workload.pod_sets
+    )
+
+
+def _hold_text(hold: Hold) -> str:
+    return f"waits: {hold.text}; it starts by {rfc3339(hold.latest_start_s)} at the latest, if there is quota"

@@ -1,0 +1,202 @@
+"""Metrics of the grid controller; those about decisions have the names of the Compute Gardener Scheduler."""
+
+from __future__ import annotations
+
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+)
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from joulie.apps.grid.dryrun_metrics import DryRunMetrics
+from joulie.apps.grid.labels import BoundedLabel
+from joulie.apps.grid.room import WaitingRoom
+from joulie.domain.grid.deferral import Hold, HoldReason, ReleaseReason
+from joulie.domain.grid.signals import GridSignal, Measure
+
+_SEED = "scheduler_compute_gardener_"
+_SECONDS = (0.0001, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
+_DELAY_SECONDS = (1.0, 60.0, 600.0, 3600.0, 3 * 3600.0, 6 * 3600.0, 12 * 3600.0, 24 * 3600.0, 48 * 3600.0)
+_RESULTS = {
+    HoldReason.CARBON: "carbon_delay",
+    HoldReason.PRICE: "price_delay",
+    HoldReason.BOTH: "carbon_and_price_delay",
+    HoldReason.WINDOW: "window_delay",
+    ReleaseReason.DEADLINE: "max_delay_exceeded",
+    ReleaseReason.SKIP: "skipped",
+    ReleaseReason.NOT_ASKED: "skipped",
+    ReleaseReason.REPLACEMENT: "skipped",
+    ReleaseReason.MISSING: "signal_missing",
+}
+_SUCCESS = "success"
+MOST_ZONES = 64
+
+
+class ControllerMetrics:
+    """All metrics of the program.
+
+    Attributes:
+        registry: what /metrics shows.
+        leading: 1 while this replica leads.
+        attempts: decisions for pods by result: the first one for each pod, and the one that released it.
+        decide_seconds: decisions of one look, by result.
+        carbon_delays: pods that began to wait for carbon intensity, by zone.
+        price_delays: pods that began to wait for the price, by the tariff's period.
+        releases: pods released, by reason.
+        delay_seconds: how long released pods had been held.
+        late_seconds: how long after their latest start pods were released.
+        writes: writes to the API server, by kind.
+        write_errors: those that failed, by kind.
+        mistakes: annotations that could not be read.
+        dry_run: what a dry run counts.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        for process_part in (ProcessCollector, PlatformCollector, GCCollector):
+            process_part(registry=self.registry)
+        self.leading = Gauge("joulie_grid_leader", "1 while this replica leads.", registry=self.registry)
+        self.attempts = self._counter(_SEED + "scheduling_attempt", "Decisions for pods, by result.", "result")
+        self.decide_seconds = Histogram(
+            _SEED + "pod_scheduling_duration_seconds",
+            "Time that the decisions of one look take, in s.",
+            ["result"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.carbon_delays = self._counter(
+            _SEED + "carbon_delay", "Pods that began to wait for carbon intensity.", "region"
+        )
+        self.price_delays = self._counter(_SEED + "price_delay", "Pods that began to wait for the price.", "period")
+        self.releases = self._counter("joulie_grid_releases", "Pods released, by reason.", "reason")
+        self.delay_seconds = Histogram(
+            "joulie_grid_delay_seconds",
+            "How long released pods had been held, in s.",
+            buckets=_DELAY_SECONDS,
+            registry=self.registry,
+        )
+        self.late_seconds = Histogram(
+            "joulie_grid_late_seconds",
+            "How long after their latest start pods were released, in s.",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.writes = self._counter("joulie_grid_writes", "Writes to the API server.", "kind")
+        self.write_errors = self._counter("joulie_grid_write_errors", "Writes that failed.", "kind")
+        self.mistakes = Counter(
+            "joulie_grid_invalid_annotations",
+            "Pods with annotations that could not be read.",
+            registry=self.registry,
+        )
+        self.dry_run = DryRunMetrics(self.registry)
+        self._zones = BoundedLabel(MOST_ZONES)
+        self._waiting = _Waiting()
+        self.registry.register(self._waiting)
+        self._signals = _Signals()
+        self.registry.register(self._signals)
+
+    def _counter(self, name: str, text: str, label: str) -> Counter:
+        return Counter(name, text, [label], registry=self.registry)
+
+    def show(self, signals: Callable[[], Iterable[GridSignal]]) -> None:
+        """Show these signals from now on."""
+        self._signals.now = signals
+
+    def lead(self, room: WaitingRoom) -> None:
+        """This replica leads from now on, and these pods wait."""
+        self.leading.set(1)
+        self._waiting.room = room
+
+    def stood_down(self) -> None:
+        """Show nobody who waits any more: another replica leads."""
+        self.leading.set(0)
+        self._waiting.room = None
+
+    def decided(self, reason: HoldReason | ReleaseReason) -> None:
+        """Count a decision for a pod."""
+        self.attempts.labels(_RESULTS.get(reason, _SUCCESS)).inc()
+
+    def held_for_carbon(self, zone: str) -> None:
+        """Count a pod that begins to wait for carbon intensity."""
+        self.carbon_delays.labels(self._zones.of(zone)).inc()
+
+    def held_for_price(self, period: str) -> None:
+        """Count a pod that begins to wait for the price, in a tariff's period; empty without one."""
+        self.price_delays.labels(period).inc()
+
+
+class _Waiting(Collector):
+    """Pods that wait, by reason, as they are at a scrape."""
+
+    def __init__(self) -> None:
+        self.room: WaitingRoom | None = None
+
+    def describe(self) -> Iterable[Metric]:
+        return [self._family()]
+
+    def collect(self) -> Iterator[Metric]:
+        family = self._family()
+        if self.room is not None:
+            for reason, count in waiting_by_reason(self.room).items():
+                family.add_metric([reason], count)
+        yield family
+
+    @staticmethod
+    def _family() -> GaugeMetricFamily:
+        return GaugeMetricFamily("joulie_grid_waiting_pods", "Pods that have the gate, by reason.", labels=["reason"])
+
+
+def waiting_by_reason(room: WaitingRoom) -> dict[str, int]:
+    """How many pods wait for what: a reason to hold, ``release`` for those that may go, ``decision`` for the others."""
+    counts = Counts({reason.value: 0 for reason in HoldReason})
+    for group in room.groups:
+        match group.decision:
+            case Hold(reason=reason):
+                counts[reason.value] += len(group.pods)
+            case None:
+                counts["decision"] += len(group.pods)
+            case _:
+                counts["release"] += len(group.pods)
+    return dict(counts)
+
+
+class _Signals(Collector):
+    """Carbon intensity and price of all zones that are watched; what is missing has no value."""
+
+    def __init__(self) -> None:
+        self.now: Callable[[], Iterable[GridSignal]] = list
+
+    def describe(self) -> Iterable[Metric]:
+        return self._families()
+
+    def collect(self) -> Iterator[Metric]:
+        carbon, price = self._families()
+        for signal in self.now():
+            if signal.value is None:
+                continue
+            if signal.measure is Measure.CARBON:
+                carbon.add_metric([signal.zone, signal.quality.value], signal.value)
+            else:
+                price.add_metric([signal.zone, "" if signal.period is None else signal.period.value], signal.value)
+        yield carbon
+        yield price
+
+    @staticmethod
+    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+        return (
+            GaugeMetricFamily(
+                _SEED + "carbon_intensity", "Carbon intensity, gCO2eq/kWh.", labels=["region", "data_status"]
+            ),
+            GaugeMetricFamily(
+                _SEED + "electricity_rate", "Price of electricity, currency/kWh.", labels=["location", "period"]
+            ),
+        )

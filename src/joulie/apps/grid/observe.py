@@ -1,0 +1,222 @@
+"""The cluster as the controller sees it: gated pods, what they belong to, and how they ask to wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from joulie.adapters.kubernetes.api.core import Job, Namespace, Pod, ReplicaSet, StatefulSet
+from joulie.adapters.kubernetes.cache import Cache, Key
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.resources import JOBS, NAMESPACES, PODS, REPLICA_SETS, STATEFUL_SETS
+from joulie.apps.grid.facts import (
+    Asking,
+    GatedPod,
+    JobFacts,
+    NamespaceFacts,
+    Owner,
+    ReplicasFacts,
+    created_s,
+    keep_gated,
+    keep_job,
+    keep_namespace,
+)
+from joulie.apps.grid.requests import NO_POLICY, requested
+from joulie.domain.grid.request import GridDefaults, GridRequest
+from joulie.domain.grid.zones import zone_of_pod
+
+_UNBOUND = "spec.nodeName="
+"""The API server leaves out all pods that run, whatever becomes of them."""
+
+
+class GridView:
+    """Caches of everything that the controller reads.
+
+    Args:
+        client: to watch with.
+        defaults: what holds for pods that do not say.
+        zone: of pods that do not say.
+        regions: zones of cloud regions.
+
+    Attributes:
+        changed: keys of gated pods that came, went or may be decided differently since the last look.
+        jobs_changed: keys of Jobs that did.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        defaults: GridDefaults,
+        zone: str,
+        regions: Mapping[str, str],
+        *,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.changed: set[Key] = set()
+        self.jobs_changed: set[Key] = set()
+        self._attended = False
+        self._defaults = defaults
+        self._zone = zone
+        self._regions = regions
+        self._wake = wake
+        self._by_owner: dict[str, set[Key]] = {}
+        self._by_namespace: dict[str, set[Key]] = {}
+        self._have_run: set[str] = set()
+        self._pods: Cache[Pod, GatedPod] = Cache(client, PODS, keep_gated, field_selector=_UNBOUND)
+        self._jobs: Cache[Job, JobFacts] = Cache(client, JOBS, keep_job)
+        self._namespaces: Cache[Namespace, NamespaceFacts] = Cache(client, NAMESPACES, keep_namespace)
+        self._replica_sets: Cache[ReplicaSet, ReplicasFacts] = Cache(client, REPLICA_SETS, _keep_replicas)
+        self._stateful_sets: Cache[StatefulSet, ReplicasFacts] = Cache(client, STATEFUL_SETS, _keep_replicas)
+        self._pods.add_listener(self._pod_changed)
+        self._jobs.add_listener(self._job_changed)
+        self._namespaces.add_listener(self._namespace_changed)
+        self._replica_sets.add_listener(self._replicas_changed)
+        self._stateful_sets.add_listener(self._replicas_changed)
+
+    @property
+    def caches(self) -> dict[str, Cache[Any, Any]]:
+        """The caches by what they hold."""
+        return {
+            PODS.plural: self._pods,
+            JOBS.plural: self._jobs,
+            NAMESPACES.plural: self._namespaces,
+            REPLICA_SETS.plural: self._replica_sets,
+            STATEFUL_SETS.plural: self._stateful_sets,
+        }
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for cache in self.caches.values():
+                group.create_task(cache.run())
+
+    async def wait_synced(self) -> None:
+        """Wait until everything has been listed once."""
+        for cache in self.caches.values():
+            await cache.wait_synced()
+
+    def why_not_ready(self) -> str | None:
+        """What has not been listed yet, None once everything has."""
+        waiting = [
+            name if cache.problem is None else f"{name} ({cache.problem})"
+            for name, cache in self.caches.items()
+            if not cache.synced
+        ]
+        return f"not listed yet: {', '.join(waiting)}" if waiting else None
+
+    def begin(self) -> None:
+        """Take everything as changed, and note all changes from now on: this replica begins to lead."""
+        self._attended = True
+        self.changed.update(self._pods.objects)
+        self.jobs_changed.update(self._jobs.objects)
+
+    def stand_by(self) -> None:
+        """Note no changes any more: nobody takes them in, and they would pile up."""
+        self._attended = False
+        self.changed.clear()
+        self.jobs_changed.clear()
+
+    # ---- what is known
+
+    @property
+    def pods(self) -> Mapping[Key, GatedPod]:
+        """All pods that have the gate."""
+        return self._pods.objects
+
+    @property
+    def jobs(self) -> Mapping[Key, JobFacts]:
+        """All Jobs that have not ended."""
+        return self._jobs.objects
+
+    def job_of(self, key: Key, pod: GatedPod) -> JobFacts | None:
+        """The Job that a pod belongs to; None where it belongs to none, or to one that is not known."""
+        if pod.owner is None or pod.owner.kind != JOBS.kind:
+            return None
+        job = self._jobs.objects.get(Key(key.namespace, pod.owner.name))
+        return job if job is not None and job.uid == pod.owner.uid else None
+
+    def replicas_of(self, key: Key, pod: GatedPod) -> ReplicasFacts | None:
+        """The ReplicaSet or StatefulSet that a pod belongs to; None where it belongs to none that is known."""
+        if pod.owner is None:
+            return None
+        kinds = {REPLICA_SETS.kind: self._replica_sets.objects, STATEFUL_SETS.kind: self._stateful_sets.objects}
+        found = kinds.get(pod.owner.kind, {}).get(Key(key.namespace, pod.owner.name))
+        return found if found is not None and found.uid == pod.owner.uid else None
+
+    def has_run(self, owner_uid: str) -> bool:
+        """Whether a pod of this ReplicaSet or StatefulSet has been ready since the controller watches."""
+        return owner_uid in self._have_run
+
+    def pods_of(self, owner_uid: str) -> set[Key]:
+        """The gated pods of an owner."""
+        return self._by_owner.get(owner_uid, set())
+
+    def namespace(self, name: str) -> NamespaceFacts:
+        """What is kept of a namespace; nothing of one that is not known."""
+        return self._namespaces.objects.get(Key("", name), NO_POLICY)
+
+    def request(self, namespace: str, asking: Asking, owner: Owner | None) -> GridRequest:
+        """What a pod or Job asks for, after the cascade."""
+        return requested(asking, owner, self.namespace(namespace), self._defaults)
+
+    def zone(self, request: GridRequest, asking: Asking) -> str:
+        """The zone in which a pod will run, as far as it says."""
+        return zone_of_pod(request.zone, asking.node_selector, asking.affinity, self._zone, self._regions)
+
+    # ---- changes
+
+    def _pod_changed(self, key: Key, old: GatedPod | None, new: GatedPod | None) -> None:
+        jobs = set()
+        for facts, add in ((old, False), (new, True)):
+            if facts is None:
+                continue
+            _index(self._by_namespace, key.namespace, key, add=add)
+            if facts.owner is not None:
+                _index(self._by_owner, facts.owner.uid, key, add=add)
+                if facts.owner.kind == JOBS.kind:
+                    jobs.add(Key(key.namespace, facts.owner.name))
+        self._note({key}, jobs)
+
+    def _job_changed(self, key: Key, old: JobFacts | None, new: JobFacts | None) -> None:
+        pods: set[Key] = set()
+        for facts in (old, new):
+            if facts is not None:
+                pods |= self.pods_of(facts.uid)
+        self._note(pods, {key})
+
+    def _replicas_changed(self, _key: Key, old: ReplicasFacts | None, new: ReplicasFacts | None) -> None:
+        if old is not None and (new is None or new.uid != old.uid):
+            self._have_run.discard(old.uid)
+        if new is None:
+            return
+        if new.working:
+            self._have_run.add(new.uid)
+        self._note(self.pods_of(new.uid), set())
+
+    def _namespace_changed(self, key: Key, _old: NamespaceFacts | None, _new: NamespaceFacts | None) -> None:
+        jobs = {job for job in self._jobs.objects if job.namespace == key.name}
+        self._note(self._by_namespace.get(key.name, set()), jobs)
+
+    def _note(self, pods: set[Key], jobs: set[Key]) -> None:
+        """These may be decided differently now."""
+        if self._attended and (pods or jobs):
+            self.changed |= pods
+            self.jobs_changed |= jobs
+            self._wake()
+
+
+def _keep_replicas(found: ReplicaSet | StatefulSet) -> ReplicasFacts:
+    status = found.status
+    working = max(status.ready_replicas, status.available_replicas) > 0
+    return ReplicasFacts(found.metadata.uid, created_s(found.metadata), working)
+
+
+def _index(index: dict[str, set[Key]], under: str, key: Key, *, add: bool) -> None:
+    if add:
+        index.setdefault(under, set()).add(key)
+        return
+    keys = index[under]
+    keys.discard(key)
+    if not keys:
+        del index[under]

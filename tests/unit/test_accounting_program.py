@@ -1,0 +1,925 @@
+"""The accounting program against the fake cluster and a real ledger, with a clock and sources of the test's own."""
+
+import asyncio
+import csv
+import io
+import re
+import threading
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from joulie.adapters.fake.kubernetes import FakeCluster
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.errors import ApiError
+from joulie.adapters.kubernetes.events import EventRecorder
+from joulie.adapters.kubernetes.quantity import rfc3339
+from joulie.adapters.kubernetes.resources import EVENTS, JOBS, NAMESPACES, NODES, PODS
+from joulie.adapters.ledger import LedgerSettings, open_ledger
+from joulie.adapters.prometheus.readings import GpuDevice, PodPower
+from joulie.apps.accounting.api import EnergyApi
+from joulie.apps.accounting.books import Books
+from joulie.apps.accounting.budgets import Budgets
+from joulie.apps.accounting.controller import Accountant, Tools
+from joulie.apps.accounting.metrics import PREFIX, AccountingMetrics
+from joulie.apps.accounting.policies import NAMESPACE_BUDGET_ACTION, NAMESPACE_BUDGET_KWH
+from joulie.apps.accounting.sampler import Sampler, SamplerSettings
+from joulie.apps.accounting.usage import CADVISOR, Readings
+from joulie.apps.accounting.view import ClusterView
+from joulie.domain.accounting.identity import PowerRange, PowerSettings
+from joulie.domain.accounting.profiles import HardwareProfiles
+from joulie.domain.accounting.records import Energy, ExportRow, Grouping, PodMeta, UsageRow
+from joulie.domain.grid import names
+from joulie.domain.grid.series import of_points
+from joulie.domain.grid.signals import Basis, GridSignal, Measure, Provenance
+from joulie.domain.signal import Quality, Reading
+from joulie.domain.usage import PodUsage
+from joulie.ports import LedgerError
+
+T0 = 1_800_000_000.0
+"""A whole hour: 2027-01-15 08:00 UTC."""
+IDLE_W, MAX_W, CORES = 100.0, 400.0, 10.0
+PUE, GPU_PUE = 1.1, 1.15
+KWH = 3.6e6
+HOWTO = Path(__file__).parents[2] / "docs/howto/energy.md"
+
+
+class Usage:
+    """Stands for who knows what pods use; the test says."""
+
+    def __init__(self):
+        self.readings = Readings()
+        self.up = {CADVISOR: True}
+        self.asked = []
+
+    def cores(self, **cores):
+        self.readings = Readings(
+            usage={CADVISOR: PodUsage({("default", pod): value for pod, value in cores.items()}, {})}
+        )
+
+    async def read(self, pods, index):
+        self.asked.append(pods)
+        return self.readings
+
+
+class Feed:
+    """Stands for the grid: steps of intensity and price that the test sets."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.carbon_steps = {T0 - 7200.0: 300.0}
+        self.price_steps = {T0 - 7200.0: 0.2}
+        self.missing = False
+
+    def want(self, zone):
+        return True
+
+    def asked(self, zone):
+        return True
+
+    def carbon(self, zone):
+        return self._signal(Measure.CARBON, zone, self.carbon_steps, Basis.AVERAGE)
+
+    def price(self, zone):
+        return self._signal(Measure.PRICE, zone, self.price_steps, None)
+
+    def _signal(self, measure, zone, steps, basis):
+        if self.missing:
+            return GridSignal(measure, zone, problem="the API is away")
+        time_s = max(start for start in steps if start <= self.clock.now_s)
+        provenance = Provenance("test", zone, basis)
+        return GridSignal(measure, zone, Quality.FRESH, steps[time_s], time_s, provenance)
+
+    def history(self, measure, zone):
+        if self.missing:
+            return None
+        steps = self.carbon_steps if measure is Measure.CARBON else self.price_steps
+        past = [(start, value) for start, value in steps.items() if start <= self.clock.now_s]
+        return of_points(past, max(1.0, self.clock.now_s - past[-1][0]))
+
+
+class Clock:
+    now_s = T0
+
+    def __call__(self):
+        return self.now_s
+
+
+class Stage:
+    """An accounting program that takes its cycles when it is told to."""
+
+    def __init__(self, client, path):
+        self.client, self.path = client, path
+        self.clock = Clock()
+        self.usage, self.feed = Usage(), Feed(self.clock)
+        self.view = ClusterView(client, self.clock)
+        self.start()
+
+    def start(self):
+        """Run anew: nothing is remembered but the ledger, and the caches list again."""
+        self.ledger = open_ledger(f"sqlite:///{self.path}", LedgerSettings())
+        self.books = Books(self.ledger)
+        self.metrics = AccountingMetrics()
+        self.events = EventRecorder(self.client, "joulie-accounting", clock=self.clock)
+        self.budgets = Budgets(self.client, self.books, self.events, self.metrics)
+        power = PowerSettings(PowerRange(IDLE_W, MAX_W))
+        sampler = Sampler(SamplerSettings(HardwareProfiles(), power, "DE"))
+        self.view.departed.clear()
+        tools = Tools(self.view, self.usage, sampler, self.feed, self.books, self.budgets, self.events, self.metrics)
+        self.accountant = Accountant(tools, 30.0, Basis.AVERAGE, self.clock)
+        self.api = EnergyApi(self.books, "EUR", self.clock)
+
+    async def step(self, passed_s=0.0, *, result="ok"):
+        self.clock.now_s += passed_s
+        before = self.metric("joulie_accounting_cycles_total", result=result) or 0.0
+        await self.accountant.step()
+        assert self.metric("joulie_accounting_cycles_total", result=result) == before + 1.0
+
+    def metric(self, name, **labels):
+        return self.metrics.registry.get_sample_value(name, labels)
+
+    def energy_j(self, by=Grouping.POD):
+        rows = self.ledger.usage(by)
+        return {row.name or row.namespace or row.node: row.energy for row in rows}
+
+    async def ask(self, path, **query):
+        sent = []
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {"path": path, "method": "GET", "query_string": "&".join(f"{k}={v}" for k, v in query.items()).encode()}
+        await self.api.before(None)(scope, None, send)
+        body = b"".join(one.get("body", b"") for one in sent[1:])
+        return sent[0]["status"], body
+
+    # ---- the cluster
+
+    async def add_node(self, name="n1", **status):
+        allocatable = {"cpu": f"{CORES:g}", "memory": "1000000000"} | status
+        await self.client.create(NODES, {"metadata": {"name": name}, "status": {"allocatable": allocatable}})
+        await self.until(lambda: name in self.view.surroundings().nodes)
+
+    async def add_pod(self, name, *, cores=2, node="n1", annotations=None, owner=None, namespace="default", **requests):
+        wanted = {"cpu": str(cores), **requests}
+        meta = {"name": name, "annotations": annotations or {}, "ownerReferences": [owner] if owner else []}
+        body = {
+            "metadata": meta,
+            "spec": {"nodeName": node, "containers": [{"name": "c", "resources": {"requests": wanted}}]},
+        }
+        pod = await self.client.create(PODS, body, namespace)
+        status = {"phase": "Running", "startTime": rfc3339(self.clock.now_s)}
+        await self.client.patch(PODS, name, {"status": status}, namespace=namespace, subresource="status")
+        await self.until(lambda: any(one.uid == pod.metadata.uid for one in self.view.pods))
+        return pod.metadata.uid
+
+    async def end_pod(self, name, ended_s):
+        condition = {"type": "Ready", "status": "False", "lastTransitionTime": rfc3339(ended_s)}
+        status = {"phase": "Succeeded", "conditions": [condition]}
+        await self.client.patch(PODS, name, {"status": status}, namespace="default", subresource="status")
+        await self.until(lambda: any(one.name == name and not one.running for one in self.view.pods))
+
+    async def delete_pod(self, name, namespace="default"):
+        await self.client.delete(PODS, name, namespace, grace_s=0)
+        await self.until(lambda: all(one.name != name for one in self.view.pods))
+
+    async def until(self, condition):
+        async with asyncio.timeout(20.0):
+            while not condition():
+                await asyncio.sleep(0)
+
+    async def reported(self, reason):
+        await self.events.flush()
+        return [event for event in (await self.client.list(EVENTS)).items if event.reason == reason]
+
+
+@pytest.fixture
+def play(tmp_path):
+    """Runs a story on a stage."""
+
+    @asynccontextmanager
+    async def staged():
+        async with FakeCluster() as cluster:
+            kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
+            async with KubeClient.connect(kubeconfig=kubeconfig) as client:
+                stage = Stage(client, tmp_path / "ledger.db")
+                if not any(one.metadata.name == "default" for one in (await client.list(NAMESPACES)).items):
+                    await client.create(NAMESPACES, {"metadata": {"name": "default"}})
+                watching = asyncio.create_task(stage.view.run())
+                try:
+                    await stage.view.wait_synced()
+                    yield stage
+                finally:
+                    watching.cancel()
+                    await asyncio.wait([watching])
+                    stage.ledger.close()
+
+    def run(story):
+        async def main():
+            async with staged() as stage:
+                await story(stage)
+
+        asyncio.run(main())
+
+    return run
+
+
+def cpu_w(own_cores, all_cores, requested):
+    """What a pod draws, by hand: its share of idle power by requests, and of the rest by use."""
+    busy_w = (MAX_W - IDLE_W) * (all_cores / CORES) ** 1.4
+    return IDLE_W * requested / CORES + busy_w * own_cores / all_cores
+
+
+# ---- energy
+
+
+def test_energy_emissions_and_cost_are_those_of_a_hand_calculation(play):
+    async def story(stage):
+        await stage.add_node()
+        await stage.add_pod("a", cores=2)
+        await stage.add_pod("b", cores=4)
+        stage.feed.carbon_steps[T0 + 40.0] = 500.0
+        stage.usage.cores(a=1.0, b=3.0)
+        await stage.step()
+        stage.usage.cores(a=2.0, b=1.0)
+        await stage.step(30.0)
+        await stage.step(30.0)
+
+        w0, w1 = cpu_w(1.0, 4.0, 2), cpu_w(2.0, 3.0, 2)
+        energy_j = ((w0 + w1) / 2.0 * 30.0 + w1 * 30.0) * PUE
+        first_j = ((w0 + w1) / 2.0 * 30.0 + w1 * 10.0) * PUE
+        grams = (first_j * 300.0 + (energy_j - first_j) * 500.0) / KWH
+        found = stage.energy_j()["a"]
+        assert found.energy_j == pytest.approx(energy_j, rel=1e-9)
+        assert found.emissions_g == pytest.approx(grams, rel=1e-9)
+        assert found.cost == pytest.approx(energy_j / KWH * 0.2, rel=1e-9)
+        assert (found.energy_without_intensity_j, found.measured_j, found.assumed_j) == (0.0, 0.0, 0.0)
+
+    play(story)
+
+
+def test_trap_the_idle_power_of_a_node_is_shared_and_not_charged_to_each_pod(play):
+    async def story(stage):
+        await stage.add_node()
+        for name in "abc":
+            await stage.add_pod(name, cores=1)
+        stage.usage.cores(a=0.0, b=0.0, c=0.0)
+        await stage.step()
+        await stage.step(3600.0)
+        energy = stage.energy_j()
+        assert energy["a"].cpu_j == pytest.approx(IDLE_W / CORES * 3600.0)
+        assert energy["unallocated"].cpu_j == pytest.approx(IDLE_W * 7 / CORES * 3600.0)
+        told = stage.metric("joulie_namespace_energy_joules_total", namespace="__idle__")
+        assert told == pytest.approx(energy["unallocated"].energy_j)
+        assert sum(one.cpu_j for one in energy.values()) == pytest.approx(IDLE_W * 3600.0)
+
+    play(story)
+
+
+def test_trap_a_pod_with_a_gpu_is_charged_one_gpu_and_not_all_of_its_node(play):
+    async def story(stage):
+        await stage.add_node(**{"nvidia.com/gpu": "8"})
+        await stage.add_pod("g", cores=1, annotations={names.PUE: "1.3"}, **{"nvidia.com/gpu": "1"})
+        devices = [
+            GpuDevice(
+                "n1", f"GPU-{i}", None, None, Reading(T0, 300.0), 50.0, (("default", "g"),) if i == 0 else (), False
+            )
+            for i in range(8)
+        ]
+        stage.usage.readings = Readings({("default", "g"): PodPower(20.0, 5.0)}, {"n1": 80.0}, {}, devices)
+        await stage.step()
+        await stage.step(10.0)
+        found = stage.energy_j()["g"]
+        assert found.gpu_j == pytest.approx(300.0 * 10.0)
+        assert found.cpu_j == pytest.approx((20.0 + 80.0 / CORES) * 10.0)
+        assert found.energy_j == pytest.approx((found.cpu_j + found.mem_j) * 1.3 + found.gpu_j * GPU_PUE)
+        assert found.measured_j == found.energy_j
+
+    play(story)
+
+
+def test_a_source_that_dies_is_followed_by_the_next_and_the_quality_says_so(play):
+    async def story(stage):
+        await stage.add_node()
+        await stage.add_pod("a", cores=2)
+        kepler = Readings({("default", "a"): PodPower(50.0, 5.0, 0.0)}, {"n1": IDLE_W})
+        stage.usage.readings = kepler
+        await stage.step()
+        await stage.step(30.0)
+        measured = stage.energy_j()["a"]
+        assert measured.measured_j == measured.energy_j > 0.0
+        stage.usage.cores(a=1.0)
+        await stage.step(30.0)
+        stage.usage.readings = Readings()
+        await stage.step(30.0)
+        found = stage.energy_j()["a"]
+        assert found.measured_j == measured.energy_j
+        assert 0.0 < found.assumed_j < found.energy_j - found.measured_j
+        assert stage.metric("joulie_accounting_samples", source="requests", quality="assumed") == 1.0
+
+    play(story)
+
+
+def test_a_grid_that_is_not_known_is_energy_without_intensity_and_never_zero(play):
+    async def story(stage):
+        await stage.add_node()
+        await stage.add_pod("a")
+        stage.usage.cores(a=1.0)
+        await stage.step()
+        stage.feed.missing = True
+        await stage.step(30.0)
+        found = stage.energy_j()["a"]
+        assert found.energy_j > 0.0
+        assert found.energy_without_intensity_j == found.energy_without_price_j == found.energy_j
+        status, body = await stage.ask("/api/v1/export")
+        row = next(row for row in msgspec.json.Decoder().decode_lines(body) if row["pod"] == "a")
+        assert (status, row["intensity_g_per_kwh"], row["price_per_kwh"]) == (200, None, None)
+
+    play(story)
+
+
+# ---- pods that come and go
+
+
+def test_a_pod_that_ends_is_accounted_to_its_end(play):
+    async def story(stage):
+        await stage.add_node()
+        await stage.add_pod("a")
+        stage.usage.cores(a=1.0)
+        await stage.step()
+        await stage.end_pod("a", T0 + 12.0)
+        await stage.step(30.0)
+        await stage.step(30.0)
+        power_w = cpu_w(1.0, 1.0, 2)
+        assert stage.energy_j()["a"].cpu_j == pytest.approx(power_w * 12.0, rel=1e-9)
+        assert stage.metric(f"{PREFIX}job_energy_usage_kwh", pod="a", namespace="default") == pytest.approx(
+            power_w * 12.0 * PUE / KWH
+        )
+
+    play(story)
+
+
+def test_a_pod_that_vanishes_is_accounted_until_it_was_seen_to_go(play):
+    async def story(stage):
+        await stage.add_node()
+        await stage.add_pod("a")
+        stage.usage.cores(a=1.0)
+        await stage.step()
+        stage.clock.now_s += 20.0
+        await stage.delete_pod("a")
+        await stage.step(10.0)
+        assert stage.energy_j()["a"].cpu_j == pytest.approx(cpu_w(1.0, 1.0, 2) * 20.0, rel=1e-9)
+        assert not stage.view.departed
+
+    play(story)
+
+
+def test_a_pod_between_two_samples_is_accounted_by_its_requests(play):
+    async def story(stage):
+        await stage.add_node()
+        await stage.step()
+        stage.clock.now_s += 5.0
+        await stage.add_pod("quick", cores=2)
+        stage.clock.now_s += 10.0
+        await stage.delete_pod("quick")
+        await stage.step(15.0)
+        await stage.step(30.0)
+        found = stage.energy_j()["quick"]
+        assert found.cpu_j == pytest.approx(cpu_w(2.0, 2.0, 2) * 10.0, rel=1e-9)
+        assert found.assumed_j == found.energy_j
+
+    play(story)
+
+
+def test_trap_two_pods_of_one_name_are_two(play):
+    async def story(stage):
+        await stage.add_node()
+        first = await stage.add_pod("a")
+        stage.usage.cores(a=1.0)
+        await stage.step()
+        await stage.step(30.0)
+        await stage.delete_pod("a")
+        second = await stage.add_pod("a")
+        await stage.step(30.0)
+        rows = {row.uid: row.energy.cpu_j for row in stage.ledger.usage(Grouping.POD) if row.name == "a"}
+        assert set(rows) == {first, second}
+        assert rows[first] == pytest.approx(cpu_w(1.0, 1.0, 2) * 30.0, rel=1e-9)
+        assert rows[second] == pytest.approx(cpu_w(1.0, 1.0, 2) * 30.0, rel=1e-9)
+        shown = stage.metrics.registry.get_sample_value(
+            f"{PREFIX}job_energy_usage_kwh", {"pod": "a", "namespace": "default"}
+        )
+        assert shown is not None
+
+    play(story)
+
+
+def test_trap_history_survives_a_restart_and_the_gap_is_accounted(play):
+    async def story(stage):
+        await stage.add_node()
+        await stage.add_pod("stays")
+        await stage.add_pod("goes")
+        stage.usage.cores(stays=1.0, goes=1.0)
+        await stage.step()
+        await stage.step(30.0)
+        before = stage.energy_j()
+        stage.ledger.close()
+        await stage.delete_pod("goes")
+        stage.start()
+        stage.usage.cores(stays=1.0)
+        await stage.step(1800.0)
+        after = stage.energy_j()
+        assert after["goes"] == before["goes"], "nothing is left that says when it ended: with its last sample"
+        assert after["stays"].energy_j > before["stays"].energy_j
+        assert after["stays"].assumed_j == pytest.approx(after["stays"].energy_j - before["stays"].energy_j)
+        total = stage.metric("joulie_namespace_energy_joules_total", namespace="default")
+        assert total == pytest.approx(after["stays"].energy_j + after["goes"].energy_j)
+        assert not [uid for uid, one in stage.ledger.open_pods().items() if one.pod.name == "goes"]
+
+    play(story)
+
+
+def test_a_ledger_that_fails_costs_no_energy(play, monkeypatch):
+    async def story(stage):
+        await stage.add_node()
+        await stage.add_pod("a")
+        stage.usage.cores(a=1.0)
+        await stage.step()
+
+        def fails(_cycle):
+            raise LedgerError("the disk is full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(stage.ledger, "append", fails)
+            await stage.end_pod("a", T0 + 20.0)
+            await stage.step(30.0, result="error")
+        with monkeypatch.context() as patch:
+            patch.setattr(stage.ledger, "open_pods", lambda: fails(None))
+            await stage.step(30.0, result="error")
+        await stage.step(30.0)
+        assert stage.energy_j()["a"].cpu_j == pytest.approx(cpu_w(1.0, 1.0, 2) * 20.0, rel=1e-9)
+        total = stage.metric("joulie_namespace_energy_joules_total", namespace="default")
+        assert total == pytest.approx(stage.energy_j()["a"].energy_j)
+
+    play(story)
+
+
+# ---- savings
+
+
+def test_a_pod_that_waited_has_savings_by_the_series_of_then(play):
+    async def story(stage):
+        stage.feed.carbon_steps = {T0: 500.0, T0 + 3600.0: 100.0}
+        await stage.add_node()
+        await stage.step()
+        for _ in range(12):
+            await stage.step(300.0)
+        held = {
+            names.CARBON_DELAY_TIMESTAMP: rfc3339(T0),
+            names.INITIAL_CARBON_INTENSITY: "500",
+            names.BIND_CARBON_INTENSITY: "100",
+        }
+        await stage.add_pod("waited", annotations=held)
+        stage.usage.cores(waited=1.0)
+        await stage.step(300.0)
+        await stage.end_pod("waited", T0 + 3900.0 + 60.0)
+        await stage.step(300.0)
+        energy_j = stage.energy_j()["waited"].energy_j
+        (saved,) = stage.ledger.savings()
+        assert (saved.method, saved.measure) == ("timeseries", "carbon")
+        assert saved.amount == pytest.approx(energy_j / KWH * 400.0, rel=1e-9)
+        labels = {"type": "carbon", "unit": "grams_co2", "method": "timeseries", "namespace": "default"}
+        assert stage.metric(f"{PREFIX}estimated_savings", **labels) == pytest.approx(saved.amount)
+        assert (
+            stage.metric(f"{PREFIX}scheduling_efficiency", metric="carbon_intensity_delta", namespace="default")
+            == 400.0
+        )
+        stage.ledger.close()
+        stage.start()
+        await stage.step(30.0)
+        assert stage.metric(f"{PREFIX}estimated_savings", **labels) == pytest.approx(saved.amount)
+        _, body = await stage.ask("/api/v1/savings", namespace="default")
+        assert msgspec.json.decode(body)["items"][0]["name"] == "waited"
+
+    play(story)
+
+
+# ---- budgets
+
+
+def budget(kwh, action):
+    return {names.ENERGY_BUDGET_KWH: kwh, names.ENERGY_BUDGET_ACTION: action}
+
+
+async def annotations_of(stage, name):
+    return (await stage.client.get(PODS, name, "default")).metadata.annotations
+
+
+def test_a_budget_is_acted_on_once_also_over_a_restart(play):
+    async def story(stage):
+        await stage.add_node()
+        await stage.add_pod("a", annotations=budget("0.001", "annotate"))
+        stage.usage.cores(a=5.0)
+        await stage.step()
+        await stage.step(5.0)
+        assert names.BUDGET_EXCEEDED not in await annotations_of(stage, "a")
+        await stage.step(600.0)
+        said = await annotations_of(stage, "a")
+        assert said[names.BUDGET_EXCEEDED] == "true"
+        assert float(said[names.ENERGY_USAGE_KWH]) == pytest.approx(stage.energy_j()["a"].energy_j / KWH, rel=1e-5)
+        assert float(said[names.BUDGET_EXCEEDED_BY]) == pytest.approx(
+            float(said[names.ENERGY_USAGE_KWH]) - 0.001, rel=1e-4
+        )
+        percent = stage.metric(f"{PREFIX}energy_budget_usage_percent", pod="a", namespace="default")
+        assert percent == pytest.approx(float(said[names.ENERGY_USAGE_KWH]) / 0.001 * 100.0, rel=1e-5)
+        counted = {"namespace": "default", "owner_kind": "Pod", "action": "annotate"}
+        assert stage.metric(f"{PREFIX}energy_budget_exceeded_total", **counted) == 1.0
+        assert len(await stage.reported("EnergyBudgetExceeded")) == 1
+        stage.ledger.close()
+        stage.start()
+        await stage.step(30.0)
+        assert stage.metric(f"{PREFIX}energy_budget_exceeded_total", **counted) is None
+        assert await annotations_of(stage, "a") == said
+
+    play(story)
+
+
+def test_a_job_is_suspended_only_where_it_says_that_it_may(play):
+    async def story(stage):
+        await stage.add_node()
+        jobs = {}
+        for name, said in (("may", "true"), ("must-not", "false")):
+            meta = {"name": name, "annotations": {names.INTERRUPTIBLE: said}}
+            jobs[name] = await stage.client.create(JOBS, {"metadata": meta, "spec": {}}, "default")
+        for name, job in jobs.items():
+            owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": job.metadata.uid, "controller": True}
+            await stage.add_pod(f"{name}-x", annotations=budget("0.001", "suspend"), owner=owner)
+        await stage.step()
+        await stage.step(600.0)
+        suspended = {job.metadata.name: job.spec.suspend for job in (await stage.client.list(JOBS)).items}
+        assert suspended["may"] is True
+        assert not suspended["must-not"]
+        said = [event.message for event in await stage.reported("EnergyBudgetExceeded")]
+        assert len(said) == 2
+        assert sum("suspend was not possible" in message for message in said) == 1
+
+    play(story)
+
+
+def test_a_namespace_has_a_budget_of_its_own_and_gives_its_pods_theirs(play):
+    async def story(stage):
+        policies = {
+            NAMESPACE_BUDGET_KWH: "0.01",
+            NAMESPACE_BUDGET_ACTION: "notify",
+            names.POLICY_PREFIX + "energy-budget-kwh": "0.001",
+            names.POLICY_PREFIX + "energy-budget-action": "label",
+        }
+        meta = {"name": "team", "annotations": policies, "labels": {names.POLICIES_LABEL: names.POLICIES_ENABLED}}
+        await stage.client.create(NAMESPACES, {"metadata": meta})
+        await stage.until(lambda: "team" in stage.view.namespaces)
+        await stage.add_node()
+        await stage.add_pod("a", namespace="team")
+        await stage.add_pod("b", namespace="team")
+        await stage.step()
+        await stage.step(60.0)
+        await stage.step(600.0)
+        labels = (await stage.client.get(PODS, "a", "team")).metadata.labels
+        assert labels[names.BUDGET_EXCEEDED] == "true"
+        regarding = {event.involved_object.kind for event in await stage.reported("EnergyBudgetExceeded")}
+        assert regarding == {"Pod", "Namespace"}
+        used_j = sum(one.energy_j for name, one in stage.energy_j().items() if name in "ab")
+        assert used_j > 0.01 * KWH
+
+    play(story)
+
+
+def test_what_cannot_be_read_is_reported_once_and_ignored(play):
+    async def story(stage):
+        await stage.add_node()
+        await stage.add_pod("a", annotations={names.PUE: "0.5", names.ENERGY_BUDGET_KWH: "lots"})
+        for _ in range(3):
+            await stage.step(30.0)
+        reported = await stage.reported("InvalidAnnotation")
+        assert sorted(event.message.split(" ")[1] for event in reported) == [names.ENERGY_BUDGET_KWH, names.PUE]
+        assert {event.count for event in reported} == {1}
+        found = stage.energy_j()["a"]
+        assert found.energy_j == pytest.approx(found.cpu_j * PUE)
+
+    play(story)
+
+
+# ---- what is shown
+
+
+def test_trap_series_of_single_pods_are_bounded_and_leave(play):
+    async def story(stage):
+        stage.metrics = AccountingMetrics(most_pods=2, retention_s=100.0)
+        await stage.add_node()
+        for number in range(4):
+            await stage.add_pod(f"p{number}", cores=1, annotations=budget("1", "log"))
+        stage.accountant._tools.__dict__["metrics"] = stage.metrics
+        await stage.step()
+        for number in range(4):
+            await stage.end_pod(f"p{number}", stage.clock.now_s + 1.0)
+        await stage.step(30.0)
+
+        def series(name):
+            family = [one for one in stage.metrics.registry.collect() if one.name == name]
+            return [sample.labels for one in family for sample in one.samples]
+
+        assert len(series(f"{PREFIX}job_energy_usage_kwh")) == 2
+        await stage.step(200.0)
+        assert series(f"{PREFIX}job_energy_usage_kwh") == []
+        assert series(f"{PREFIX}energy_budget_usage_percent") == []
+
+    play(story)
+
+
+def test_nodes_have_phases(play):
+    async def story(stage):
+        await stage.add_node()
+        await stage.add_pod("a")
+        stage.usage.cores(a=1.0)
+        await stage.step()
+        await stage.add_pod("b")
+        stage.usage.cores(a=1.0, b=3.0)
+        await stage.step(30.0)
+        await stage.end_pod("b", stage.clock.now_s + 1.0)
+        stage.usage.cores(a=1.5)
+        await stage.step(30.0)
+        cores = {
+            phase: stage.metric(f"{PREFIX}node_cpu_usage_cores", node="n1", phase=phase)
+            for phase in ("baseline", "current", "final")
+        }
+        assert cores == {"baseline": 1.0, "current": 1.5, "final": 1.5}
+        power_w = stage.metric(f"{PREFIX}node_power_estimate_watts", node="n1", phase="current")
+        assert power_w == pytest.approx(IDLE_W + (MAX_W - IDLE_W) * 0.15**1.4)
+
+    play(story)
+
+
+def test_the_export_can_be_recomputed_by_the_script_of_the_howto(play, tmp_path, monkeypatch):
+    async def story(stage):
+        await stage.add_node()
+        await stage.add_pod("a")
+        await stage.add_pod("b", cores=3)
+        for cores in (1.0, 2.0, 0.5):
+            stage.usage.cores(a=cores, b=2.0)
+            await stage.step(600.0)
+        _, body = await stage.ask("/api/v1/export")
+        rows = msgspec.json.Decoder().decode_lines(body)
+        text = io.StringIO()
+        table = csv.DictWriter(text, rows[0])
+        table.writeheader()
+        table.writerows(rows)
+
+        (tmp_path / "energy.csv").write_text(text.getvalue())
+        monkeypatch.chdir(tmp_path)
+        script = re.findall(r"```python\n(.*?)```", HOWTO.read_text(encoding="utf-8"), re.DOTALL)[0]
+        assert len(script.strip().splitlines()) <= 12
+        made = {}
+        exec(script, made)
+
+        status, body = await stage.ask("/api/v1/energy", by="namespace")
+        told = {item["name"]: item for item in msgspec.json.decode(body)["items"]}
+        assert status == 200
+        assert made["energy_j"] == pytest.approx({name: item["energyJ"] for name, item in told.items()}, rel=1e-9)
+        assert made["emissions_g"] == pytest.approx({name: item["emissionsG"] for name, item in told.items()}, rel=1e-9)
+        assert set(told) == {"default", "__idle__"}
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "word"),
+    [
+        ({"by": "cluster"}, 400, "by must be"),
+        ({"by": "pod", "since": "-5"}, 400, "since"),
+        ({"by": "day"}, 200, "items"),
+    ],
+)
+def test_questions_that_cannot_be_are_refused(play, query, status, word):
+    async def story(stage):
+        found, body = await stage.ask("/api/v1/energy", **query)
+        assert (found, word in body.decode()) == (status, True)
+
+    play(story)
+
+
+# ---- what must not happen
+
+
+def test_trap_a_pod_that_failed_long_ago_is_not_accounted_when_it_is_removed(play):
+    """A kubelet that evicts a pod may leave no conditions, and so no word of when it ended."""
+
+    async def story(stage):
+        await stage.add_node()
+        await stage.add_pod("evicted")
+        stage.usage.cores(evicted=1.0)
+        await stage.step()
+        await stage.step(30.0)
+        status = {"status": {"phase": "Failed", "reason": "Evicted"}}
+        await stage.client.patch(PODS, "evicted", status, namespace="default", subresource="status")
+        await stage.until(lambda: not stage.view.pods[0].running)
+        await stage.step(30.0)
+        before = stage.energy_j(Grouping.NAMESPACE)["default"]
+        for _ in range(3):
+            await stage.step(2 * 86400.0)
+        stage.clock.now_s += 10.0
+        await stage.delete_pod("evicted")
+        await stage.step(20.0)
+        assert stage.energy_j(Grouping.NAMESPACE)["default"].energy_j == pytest.approx(before.energy_j)
+
+    play(story)
+
+
+def test_energy_of_pods_that_are_kept_no_more_is_not_said_to_be_idle(play):
+    async def story(stage):
+        await stage.add_node()
+        await stage.add_pod("a", cores=10)
+        stage.usage.cores(a=1.0)
+        await stage.step()
+        await stage.step(30.0)
+        await stage.end_pod("a", stage.clock.now_s)
+        await stage.step(30.0)
+        before = {name: one.energy_j for name, one in stage.energy_j(Grouping.NAMESPACE).items()}
+        stage.ledger.prune(stage.clock.now_s + 4 * 86400.0)
+        for by in ("pod", "node"):
+            _, body = await stage.ask("/api/v1/energy", by=by)
+            found = {item["name"]: item["energyJ"] for item in msgspec.json.decode(body)["items"]}
+            assert found == {"__folded__": pytest.approx(before["default"] + before[""])}
+
+    play(story)
+
+
+def test_the_answer_says_since_when_it_counts(play):
+    async def story(stage):
+        await stage.add_node()
+        await stage.step()
+        await stage.step(7200.0 + 1800.0)
+        _, body = await stage.ask("/api/v1/energy", by="node", since=1800 + 600)
+        answer = msgspec.json.decode(body)
+        assert answer["since"] == T0 + 3600.0, "whole hours: from that before half past"
+        assert answer["items"][0]["energyJ"] == pytest.approx(IDLE_W * (3600.0 + 1800.0) * PUE)
+
+    play(story)
+
+
+def test_a_budget_that_is_crossed_at_the_end_of_a_pod_is_acted_on(play):
+    async def story(stage):
+        await stage.add_node()
+        await stage.add_pod("a", annotations=budget("0.001", "label"))
+        stage.usage.cores(a=5.0)
+        await stage.step()
+        await stage.end_pod("a", T0 + 600.0)
+        await stage.step(600.0)
+        assert (await stage.client.get(PODS, "a", "default")).metadata.labels[names.BUDGET_EXCEEDED] == "true"
+
+    play(story)
+
+
+@pytest.mark.parametrize("status", [503, 429])
+def test_an_action_that_fails_is_tried_again_though_its_pod_has_ended(play, monkeypatch, status):
+    async def story(stage):
+        await stage.add_node()
+        await stage.add_pod("a", annotations=budget("0.001", "label"))
+        stage.usage.cores(a=5.0)
+        await stage.step()
+        await stage.end_pod("a", T0 + 600.0)
+
+        async def refuses(*_args, **_kwargs):
+            raise ApiError(status, "away", "later")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(stage.client, "patch", refuses)
+            await stage.step(600.0)
+        await stage.step(30.0)
+        assert (await stage.client.get(PODS, "a", "default")).metadata.labels[names.BUDGET_EXCEEDED] == "true"
+        assert len(await stage.reported("EnergyBudgetExceeded")) == 1
+
+    play(story)
+
+
+def test_a_job_that_is_gone_keeps_no_other_from_being_suspended(play):
+    async def story(stage):
+        said = {NAMESPACE_BUDGET_KWH: "0.001", NAMESPACE_BUDGET_ACTION: "suspend"}
+        await stage.client.patch(NAMESPACES, "default", {"metadata": {"annotations": said}})
+        await stage.until(lambda: stage.view.namespaces["default"].annotations)
+        meta = {"name": "there", "annotations": {names.INTERRUPTIBLE: "true"}}
+        job = await stage.client.create(JOBS, {"metadata": meta, "spec": {}}, "default")
+        await stage.add_node()
+        for name, uid in (("gone", "1"), ("there", job.metadata.uid)):
+            owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid, "controller": True}
+            await stage.add_pod(f"{name}-x", owner=owner)
+        await stage.step()
+        await stage.step(600.0)
+        assert (await stage.client.get(JOBS, "there", "default")).spec.suspend is True
+
+    play(story)
+
+
+def test_trap_counters_of_namespaces_are_never_lower_after_a_restart(play):
+    """Prometheus takes the least bit less for a reset, and counts all of the energy again."""
+
+    async def story(stage):
+        await stage.add_node()
+        await stage.add_pod("a", cores=1)
+        await stage.add_pod("b", cores=3)
+        await stage.step()
+        for number in range(60):
+            stage.usage.cores(a=0.1 + number / 37.0, b=0.7 + number / 91.0)
+            await stage.step(97.3)
+        fields = ("energy_joules_total", "emissions_grams_total", "cost")
+        before = [stage.metric(f"joulie_namespace_{field}", namespace="default") for field in fields]
+        stage.ledger.prune(stage.clock.now_s + 500 * 86400.0)
+        stage.ledger.close()
+        stage.start()
+        await stage.accountant._standing()
+        told = stage.metrics._shown.totals["default"]
+        assert [told.energy_j, told.emissions_g, told.cost] == before
+
+    play(story)
+
+
+def test_a_node_that_left_is_no_job(play):
+    async def story(stage):
+        await stage.add_node()
+        await stage.step()
+        await stage.client.delete(NODES, "n1")
+        await stage.until(lambda: not stage.view.surroundings().nodes)
+        await stage.step(30.0)
+        await stage.step(30.0)
+        assert stage.metric(f"{PREFIX}job_energy_usage_kwh", pod="unallocated", namespace="") is None
+
+    play(story)
+
+
+def test_trap_counts_of_namespaces_that_are_gone_are_removed(play):
+    async def story(stage):
+        stage.metrics.exceeded("default", "Pod", "log")
+        stage.metrics.exceeded("gone", "Pod", "log")
+        await stage.step()
+        name = f"{PREFIX}energy_budget_exceeded_total"
+        assert stage.metric(name, namespace="default", owner_kind="Pod", action="log") == 1.0
+        assert stage.metric(name, namespace="gone", owner_kind="Pod", action="log") is None
+
+    play(story)
+
+
+def test_a_clock_that_was_set_back_is_no_good_cycle(play):
+    async def story(stage):
+        await stage.add_node()
+        await stage.step()
+        await stage.step(-3600.0, result="error")
+        await stage.step(3660.0)
+        assert stage.energy_j()["unallocated"].cpu_j == pytest.approx(IDLE_W * 60.0)
+
+    play(story)
+
+
+def test_every_row_is_exported_however_many_there_are():
+    row = ExportRow(0.0, 1.0, PodMeta("", "team", ""), "", Energy())
+
+    class Many:
+        def usage(self, by, **_span):
+            return [UsageRow(0.0, 1.0, Energy())]
+
+        def export(self, **_span):
+            return iter([row] * 2500)
+
+    async def main():
+        sent = []
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {"path": "/api/v1/export", "method": "GET", "query_string": b""}
+        await EnergyApi(Books(Many()), "EUR", lambda: 100.0).before(None)(scope, None, send)
+        return b"".join(one.get("body", b"") for one in sent)
+
+    assert asyncio.run(main()).count(b"\n") == 2500
+
+
+def test_who_is_cancelled_leaves_nobody_else_in_the_ledger():
+    async def main():
+        started, go_on, seen = threading.Event(), threading.Event(), []
+
+        def slow(_ledger):
+            started.set()
+            go_on.wait(10.0)
+            seen.append("slow")
+
+        books = Books(None)
+        first = asyncio.create_task(books.ask(slow))
+        await asyncio.to_thread(started.wait, 10.0)
+        first.cancel()
+        second = asyncio.create_task(books.ask(lambda _ledger: seen.append("next")))
+        await asyncio.sleep(0.02)
+        go_on.set()
+        await second
+        assert seen == ["slow", "next"]
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+    asyncio.run(main())

@@ -1,0 +1,678 @@
+"""The grid controller against the fake cluster: real requests, a clock and a grid of the test's own."""
+
+import asyncio
+
+import pytest
+
+from grid_stage import NS, ZONE, play
+from joulie.adapters.kubernetes.cache import Key
+from joulie.adapters.kubernetes.errors import KubernetesError
+from joulie.adapters.kubernetes.quantity import rfc3339
+from joulie.adapters.kubernetes.resources import CONFIG_MAPS, JOBS, NAMESPACES, PODS
+from joulie.apps.grid import cases, controller, jobs, metrics, room
+from joulie.apps.grid.apply import PodWriter
+from joulie.domain.grid import names
+from joulie.domain.grid.series import Series
+from joulie.domain.grid.signals import Period
+
+pytestmark = pytest.mark.slow  # whole controllers on the fake cluster
+
+HOUR_S = 3600.0
+
+
+def test_a_pod_waits_above_the_threshold_and_starts_below_it(tmp_path):
+    async def body(stage):
+        await stage.pod("web")
+        await stage.look()
+        assert await stage.gated() == ["web"]
+        noted = await stage.annotations("web")
+        assert noted["initial-carbon-intensity"] == "300.00"
+        assert noted["carbon-delay-timestamp"] == "2027-01-15T08:00:00Z"
+        assert "bind-timestamp" not in noted
+        (event,) = await stage.events("GridHold")
+        assert "300 gCO2eq/kWh (DE, scripted" in event.message
+        assert "2027-01-16T08:00:00Z at the latest" in event.message
+
+        stage.carbon.values[ZONE] = 200.0  # equal to the threshold runs
+        await stage.look(300.0)
+        assert await stage.gated() == []
+        noted = await stage.annotations("web")
+        assert noted["initial-carbon-intensity"] == "300.00"
+        assert noted["bind-time-carbon-intensity"] == "200.00"
+        assert noted["bind-timestamp"] == "2027-01-15T08:05:00Z"
+        assert len(await stage.events("GridReleased")) == 1
+        assert stage.counted("scheduler_compute_gardener_carbon_delay_total", region=ZONE) == 1
+        assert stage.counted("scheduler_compute_gardener_scheduling_attempt_total", result="success") == 1
+
+    play(body, tmp_path)
+
+
+def test_a_clean_grid_starts_a_crowd_at_once(tmp_path):
+    async def body(stage):
+        stage.carbon.values[ZONE] = 100.0
+        for index in range(5):
+            await stage.pod(f"web-{index}")
+        await stage.look()
+        assert await stage.gated() == []
+        assert await stage.events("GridHold") == []
+        assert (await stage.annotations("web-0"))["initial-carbon-intensity"] == "100.00"
+
+    play(body, tmp_path, releases_per_s=0.01, release_burst=1)
+
+
+def test_the_gates_of_others_stay(tmp_path):
+    async def body(stage):
+        stage.carbon.values[ZONE] = 100.0
+        await stage.pod("web", gates=[{"name": "example.com/quota"}, {"name": names.GATE}])
+        await stage.look()
+        pod = await stage.client.get(PODS, "web", NS)
+        assert [gate.name for gate in pod.spec.scheduling_gates] == ["example.com/quota"]
+
+    play(body, tmp_path)
+
+
+def test_max_delay_holds_absolutely(tmp_path):
+    async def body(stage):
+        await stage.pod("own", annotations={names.MAX_DELAY: "2h"})
+        await stage.pod("default")
+        await stage.look(2 * HOUR_S - 1.0)
+        assert await stage.gated() == ["default", "own"]
+        await stage.look(1.0)
+        assert await stage.gated() == ["default"]
+        await stage.look(22 * HOUR_S)
+        assert await stage.gated() == []
+        assert stage.counted("joulie_grid_releases_total", reason="deadline") == 2
+        assert stage.counted("joulie_grid_late_seconds_sum") == 0.0
+
+    play(body, tmp_path)
+
+
+def test_the_controller_sleeps_until_the_latest_start(tmp_path):
+    async def body(stage):
+        await stage.pod("web", annotations={names.MAX_DELAY: "2h"})
+        await stage.look()
+        assert stage.term.next_s == stage.now_s + 2 * HOUR_S
+
+    play(body, tmp_path)
+
+
+def test_trap_an_outage_releases_and_says_so_once_a_namespace(tmp_path):
+    async def body(stage):
+        for index in range(10):
+            await stage.pod(f"web-{index}")
+        await stage.look()
+        stage.carbon.values[ZONE] = None
+        await stage.look(1800.0)
+        assert len(await stage.gated()) == 10  # the last good value still counts
+        await stage.look(1900.0)
+        assert await stage.gated() == []
+        (event,) = await stage.events("GridSignalMissing")
+        assert (event.involved_object.kind, event.count) == ("Namespace", 1)
+        assert "no good answer for 62 min" in event.message
+        # Missing is never zero: nothing is noted where nothing is known.
+        assert "bind-time-carbon-intensity" not in await stage.annotations("web-0")
+        await stage.pod("late")
+        await stage.look(60.0)
+        assert await stage.gated() == []
+        assert len(await stage.events("GridSignalMissing")) == 1
+
+    play(body, tmp_path)
+
+
+def test_trap_a_source_that_hangs_holds_nobody(tmp_path):
+    async def body(stage):
+        await stage.pod("web")
+        await stage.look()
+        for minutes, held in ((59, ["web"]), (2, [])):
+            stage.now_s += 60.0 * minutes
+            await stage.term.step()  # nobody has said that the signal grew old
+            await stage.term.writes.settled()
+            assert await stage.gated() == held
+
+    play(body, tmp_path)
+
+
+def test_nobody_is_released_in_the_moment_before_the_first_answer(tmp_path):
+    async def body(stage):
+        await stage.pod("web")
+        await stage.term.step()
+        await stage.term.writes.settled()
+        assert await stage.gated() == ["web"]
+        await stage.look()
+        assert await stage.gated() == ["web"]
+
+    play(body, tmp_path)
+
+
+def test_a_new_leader_goes_on_where_the_old_one_stopped(tmp_path):
+    async def body(stage):
+        for index in range(4):
+            await stage.pod(f"web-{index}")
+        await stage.look()
+        before = await stage.annotations("web-0")
+        stage.start()
+        stage.carbon.values[ZONE] = 250.0
+        await stage.look(HOUR_S)
+        assert len(await stage.gated()) == 4
+        assert await stage.annotations("web-0") == before
+        assert len(await stage.events("GridHold")) == 4
+        stage.carbon.values[ZONE] = 10.0
+        await stage.look(300.0)
+        assert len(await stage.gated()) == 3  # they were held together, so they do not start together
+
+    play(body, tmp_path, releases_per_s=0.01, release_burst=1)
+
+
+def test_who_does_not_lead_writes_nothing(tmp_path):
+    async def body(stage):
+        await stage.pod("web")
+        stage.leading = False
+        stage.carbon.values[ZONE] = 10.0
+        await stage.look()
+        assert await stage.gated() == ["web"]
+        assert await stage.annotations("web") == {}
+
+    play(body, tmp_path)
+
+
+def test_releases_are_spread_in_order_of_priority_then_age(tmp_path):
+    async def body(stage):
+        await stage.pod("young", age_s=1.0)
+        await stage.pod("old", age_s=100.0)
+        await stage.pod("important", priority=1000)
+        await stage.pod("last-moment", age_s=HOUR_S, annotations={names.MAX_DELAY: "65m"})
+        await stage.look()
+        stage.carbon.values[ZONE] = 10.0
+        await stage.look(300.0)
+        assert await stage.gated() == ["important", "old", "young"]  # the one that could not wait took the turn
+        await stage.look(99.0)
+        assert await stage.gated() == ["important", "old", "young"]
+        await stage.look(1.0)
+        assert await stage.gated() == ["old", "young"]
+        await stage.look(100.0)
+        assert await stage.gated() == ["young"]
+
+    play(body, tmp_path, releases_per_s=0.01, release_burst=1, enable_pod_priorities=True)
+
+
+def test_a_crowd_that_is_still_queueing_is_held_again_when_the_grid_turns(tmp_path):
+    async def body(stage):
+        for index in range(3):
+            await stage.pod(f"web-{index}", age_s=float(index))
+        await stage.look()
+        stage.carbon.values[ZONE] = 10.0
+        await stage.look(300.0)
+        assert await stage.gated() == ["web-0", "web-1"]
+        stage.carbon.values[ZONE] = 400.0
+        await stage.look(300.0)
+        assert await stage.gated() == ["web-0", "web-1"]
+
+    play(body, tmp_path, releases_per_s=0.01, release_burst=1)
+
+
+def test_skip_and_opting_out_start_at_once(tmp_path):
+    async def body(stage):
+        await stage.pod("skips", annotations={names.SKIP: "true"})
+        await stage.pod("opts-out", annotations={names.DEFER: "false"})
+        await stage.pod("does-not-care", annotations={names.CARBON_ENABLED: "false"})
+        await stage.pod("asks-by-annotation", scheduler="default-scheduler", annotations={names.DEFER: "true"})
+        await stage.look()
+        assert await stage.gated() == ["asks-by-annotation"]
+
+    play(body, tmp_path)
+
+
+def test_a_malformed_annotation_is_reported_and_counts_as_absent(tmp_path):
+    async def body(stage):
+        await stage.pod("web", annotations={names.CARBON_THRESHOLD: "lots", names.MAX_DELAY: "1h"})
+        await stage.look()
+        await stage.look(60.0)
+        assert await stage.gated() == ["web"]
+        (event,) = await stage.events("InvalidAnnotation")
+        assert (event.type, event.count) == ("Warning", 1)
+        assert names.CARBON_THRESHOLD in event.message
+        assert "'lots'" in event.message
+
+    play(body, tmp_path)
+
+
+def test_policies_of_the_namespace_and_their_override_for_batch(tmp_path):
+    async def body(stage):
+        policies = {
+            names.POLICY_PREFIX + "carbon-intensity-threshold": "400",
+            names.WORKLOAD_PREFIX + "batch-policy-carbon-intensity-threshold": "250",
+        }
+        await stage.namespace("team", annotations=policies)
+        job = await stage.job("elsewhere")
+        await stage.pod("service", namespace="team")
+        await stage.pod("batch", namespace="team", labels={names.WORKLOAD_TYPE_LABEL: "batch"})
+        await stage.pod("own-word", namespace="team", annotations={names.CARBON_THRESHOLD: "100"})
+        await stage.pod("of-a-job", owner=job, annotations={names.CARBON_THRESHOLD: "500"})
+        await stage.look()
+        assert await stage.gated() == ["batch", "own-word"]
+
+    play(body, tmp_path)
+
+
+def test_a_change_of_the_namespace_is_heeded(tmp_path):
+    async def body(stage):
+        await stage.namespace("team")
+        await stage.pod("web", namespace="team")
+        await stage.look()
+        annotation = {names.POLICY_PREFIX + "carbon-intensity-threshold": "400"}
+        await stage.client.patch(NAMESPACES, "team", {"metadata": {"annotations": annotation}})
+        await stage.until(lambda: stage.view.namespace("team").annotations)
+        await stage.look()
+        assert await stage.gated() == []
+
+    play(body, tmp_path)
+
+
+def test_zones_are_decided_each_by_itself(tmp_path):
+    async def body(stage):
+        await stage.pod("here")
+        await stage.pod("by-annotation", annotations={names.ZONE: "FR"})
+        await stage.pod("by-region", nodeSelector={"topology.kubernetes.io/region": "europe-west9"})
+        await stage.look()
+        await stage.look()  # the first one asked for the zone
+        assert await stage.gated() == ["here"]
+
+    play(body, tmp_path)
+
+
+def test_trap_zones_that_users_make_up_are_bounded_labels(tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics, "MOST_ZONES", 1)
+
+    async def body(stage):
+        stage.carbon.values |= {"ONE": 300.0, "TWO": 300.0}
+        for zone in ("ONE", "TWO", "THREE"):
+            await stage.pod(zone.lower(), annotations={names.ZONE: zone})
+            await stage.look()
+        await stage.look()
+        assert await stage.gated() == ["one", "two"]
+        counted = "scheduler_compute_gardener_carbon_delay_total"
+        assert stage.counted(counted, region="ONE") == 1
+        assert stage.counted(counted, region="other") == 1
+
+    play(body, tmp_path)
+
+
+def test_trap_nothing_is_written_on_another_pod_of_the_same_name(tmp_path):
+    async def body(stage):
+        await stage.pod("db-0")
+        writer = PodWriter(stage.client)
+        for write in (writer.annotate, writer.lift):
+            with pytest.raises(KubernetesError):
+                await write(Key(NS, "db-0"), "the-uid-of-an-earlier-one", {names.BIND_TIMESTAMP: "now"})
+        assert await stage.gated() == ["db-0"]
+        assert await stage.annotations("db-0") == {}
+
+    play(body, tmp_path)
+
+
+def test_a_price_holds_by_its_threshold_else_in_its_peak_period(tmp_path):
+    async def body(stage):
+        stage.carbon.values[ZONE] = 100.0
+        stage.price.period, stage.price.values[ZONE] = Period.PEAK, 0.34
+        await stage.pod("in-peak")
+        await stage.pod("cheap-enough", annotations={names.PRICE_THRESHOLD: "0.34"})
+        await stage.pod("too-dear", annotations={names.PRICE_THRESHOLD: "0.30"})
+        await stage.look()
+        assert await stage.gated() == ["in-peak", "too-dear"]
+        noted = await stage.annotations("too-dear")
+        assert noted["initial-electricity-rate"] == "0.340000"
+        assert "price-delay-timestamp" in noted
+        assert "carbon-delay-timestamp" not in noted
+        assert stage.counted("scheduler_compute_gardener_price_delay_total", period="peak") == 2
+        stage.price.period = Period.OFF_PEAK
+        await stage.look(600.0)
+        assert await stage.gated() == ["too-dear"]
+        stage.price.values[ZONE] = -0.02  # a negative price is a price
+        await stage.look(600.0)
+        assert await stage.gated() == []
+        assert (await stage.annotations("too-dear"))["bind-time-electricity-rate"] == "-0.020000"
+
+    play(body, tmp_path, pricing_enabled=True)
+
+
+def test_each_reason_to_wait_is_noted_when_it_begins(tmp_path):
+    async def body(stage):
+        await stage.pod("web", annotations={names.PRICE_THRESHOLD: "0.2"})
+        await stage.look()
+        assert "price-delay-timestamp" not in await stage.annotations("web")
+        stage.price.values[ZONE] = 0.3
+        await stage.look(600.0)
+        noted = await stage.annotations("web")
+        assert noted["carbon-delay-timestamp"] == "2027-01-15T08:00:00Z"
+        assert noted["price-delay-timestamp"] == "2027-01-15T08:10:00Z"
+        assert noted["initial-electricity-rate"] == "0.100000"
+        assert len(await stage.events("GridHold")) == 1
+
+    play(body, tmp_path, pricing_enabled=True)
+
+
+def test_a_note_that_cannot_be_written_is_written_later(tmp_path):
+    async def body(stage):
+        await stage.pod("web")
+        stage.cluster.fail_next(2, 500, method="PATCH", path="/pods/web")
+        await stage.look()
+        assert await stage.annotations("web") == {}
+        stage.carbon.values[ZONE] = 310.0
+        await stage.look(600.0)
+        assert (await stage.annotations("web"))["initial-carbon-intensity"] == "310.00"
+
+    play(body, tmp_path)
+
+
+def test_carbon_and_price_hold_together(tmp_path):
+    async def body(stage):
+        await stage.pod("web", annotations={names.PRICE_THRESHOLD: "0.05"})
+        await stage.look()
+        noted = await stage.annotations("web")
+        assert {"carbon-delay-timestamp", "price-delay-timestamp"} <= noted.keys()
+        stage.carbon.values[ZONE] = 10.0
+        await stage.look(600.0)
+        assert await stage.gated() == ["web"]
+        stage.price.values[ZONE] = 0.05
+        await stage.look(600.0)
+        assert await stage.gated() == []
+
+    play(body, tmp_path, pricing_enabled=True)
+
+
+def test_in_the_mode_optimal_a_pod_waits_for_the_best_window(tmp_path):
+    async def body(stage):
+        start = stage.now_s
+        hours = [start + HOUR_S * hour for hour in range(48)]
+        stage.carbon.ahead = Series(hours, [150.0, 140.0, 80.0, 90.0] + [200.0] * 44, start + 48 * HOUR_S)
+        stage.carbon.values[ZONE] = 150.0  # within the threshold, but not the best
+        await stage.pod("train", annotations={names.MODE: "optimal", names.RUNTIME: "2h"})
+        await stage.look()
+        assert await stage.gated() == ["train"]
+        assert stage.term.next_s == start + 2 * HOUR_S
+        stage.carbon.values[ZONE] = 80.0
+        await stage.look(2 * HOUR_S)
+        assert await stage.gated() == []
+
+    play(body, tmp_path)
+
+
+def test_a_replica_that_stands_by_piles_up_no_news(tmp_path):
+    async def body(stage):
+        stage.view.stand_by()
+        await stage.pod("web")
+        assert not stage.view.changed
+        stage.view.begin()
+        await stage.look()
+        assert await stage.gated() == ["web"]
+        assert "carbon-delay-timestamp" in await stage.annotations("web")
+
+    play(body, tmp_path)
+
+
+# ---- who is never held, and from when on a delay counts
+
+
+def test_replacements_start_at_once_unless_the_pod_itself_asks(tmp_path):
+    async def body(stage):
+        await stage.namespace("team", annotations={names.DEFER: "true"})
+        new = await stage.replica_set("new")
+        running = await stage.replica_set("running", ready=1)
+        collapsed = await stage.replica_set("collapsed", ready=1)
+        await stage.ready("collapsed", 0)
+        daemon = dict(running, kind="DaemonSet", uid="d")
+        plain = {"scheduler": "default-scheduler", "namespace": NS}
+        await stage.client.patch(NAMESPACES, NS, {"metadata": {"annotations": {names.DEFER: "true"}}})
+        await stage.until(lambda: stage.view.namespace(NS).annotations)
+        await stage.pod("first", owner=new, **plain)
+        await stage.pod("another", owner=running, **plain)
+        await stage.pod("recovered", owner=collapsed, **plain)
+        await stage.pod("daemon", owner=daemon, **plain)
+        await stage.pod("asks", owner=running)
+        await stage.look()
+        assert await stage.gated() == ["asks", "first"]
+        assert stage.counted("joulie_grid_releases_total", reason="replacement") == 3
+
+    play(body, tmp_path)
+
+
+def test_deleting_a_held_pod_does_not_restart_its_delay(tmp_path):
+    async def body(stage):
+        owner = await stage.replica_set("web")
+        await stage.pod("web-1", owner=owner)
+        await stage.look(20 * HOUR_S)
+        await stage.client.delete(PODS, "web-1", NS, grace_s=0)
+        await stage.pod("web-2", owner=owner)
+        await stage.look(3 * HOUR_S)
+        assert await stage.gated() == ["web-2"]
+        await stage.look(HOUR_S)
+        assert await stage.gated() == []
+
+    play(body, tmp_path)
+
+
+def test_a_new_pod_of_the_same_name_is_another_pod(tmp_path):
+    async def body(stage):
+        await stage.pod("db-0")
+        await stage.look(20 * HOUR_S)
+        await stage.client.delete(PODS, "db-0", NS, grace_s=0)
+        await stage.pod("db-0")
+        await stage.look(20 * HOUR_S)
+        assert await stage.gated() == ["db-0"]
+        assert "carbon-delay-timestamp" in await stage.annotations("db-0")
+
+    play(body, tmp_path)
+
+
+def test_the_deadline_of_a_job_counts(tmp_path):
+    async def body(stage):
+        owner = await stage.job("batch", activeDeadlineSeconds=int(4 * HOUR_S))
+        await stage.pod("batch-1", owner=owner, annotations={names.RUNTIME: "3h"})
+        await stage.look(HOUR_S - 1.0)
+        assert await stage.gated() == ["batch-1"]
+        await stage.look(1.0)
+        assert await stage.gated() == []
+
+    play(body, tmp_path)
+
+
+# ---- interruptible Jobs
+
+INTERRUPTIBLE = {names.MODE: "interruptible", names.INTERRUPTIBLE: "true", names.RUNTIME: "3h"}
+
+
+async def suspended(stage, name="train"):
+    job = await stage.client.get(JOBS, name, NS)
+    await stage.until(lambda: stage.view.jobs[NS, name].suspended == job.spec.suspend)
+    return job.spec.suspend
+
+
+async def run_on(stage, name="train"):
+    """What the Job controller does of a Job that is resumed: its time begins anew."""
+    status = {"status": {"startTime": rfc3339(stage.now_s)}}
+    await stage.client.patch(JOBS, name, status, namespace=NS, subresource="status")
+    await stage.until(lambda: stage.view.jobs[NS, name].started_s == stage.now_s)
+
+
+def test_an_interruptible_job_is_suspended_and_resumed(tmp_path):
+    async def body(stage):
+        stage.carbon.values[ZONE] = 100.0
+        owner = await stage.job("train", template=INTERRUPTIBLE)
+        await stage.pod("train-1", owner=owner, annotations=INTERRUPTIBLE)
+        await stage.look()
+        assert not await suspended(stage)
+        assert await stage.gated() == []  # its pods follow the Job
+        stage.carbon.values[ZONE] = 300.0
+        await stage.look(HOUR_S)
+        assert await suspended(stage)
+        job = await stage.client.get(JOBS, "train", NS)
+        assert job.metadata.annotations["joulie.io/grid-work-done"] == "3600"
+        assert len(await stage.events("GridSuspended")) == 1
+        stage.start()  # another leader
+        await stage.look(HOUR_S)
+        assert await suspended(stage)
+        stage.carbon.values[ZONE] = 100.0
+        await stage.look(HOUR_S)
+        assert not await suspended(stage)
+        assert "joulie.io/grid-suspended-since" not in (await stage.client.get(JOBS, "train", NS)).metadata.annotations
+        await run_on(stage)
+        stage.carbon.values[ZONE] = 300.0
+        await stage.look(HOUR_S)
+        job = await stage.client.get(JOBS, "train", NS)
+        assert job.metadata.annotations["joulie.io/grid-work-done"] == "7200"
+
+    play(body, tmp_path)
+
+
+def test_an_interruptible_job_is_resumed_to_be_done_in_time(tmp_path):
+    async def body(stage):
+        await stage.job("train", template=INTERRUPTIBLE | {names.MAX_DELAY: "5h"})
+        await stage.look(2 * HOUR_S)
+        assert await suspended(stage)
+        await stage.look(5 * HOUR_S - 1.0)  # an hour is left of three, and eight are allowed
+        assert await suspended(stage)
+        await stage.look(1.0)
+        assert not await suspended(stage)
+
+    play(body, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("job", "after"),
+    [
+        ({"suspend": True}, True),
+        ({"suspend": False, "labels": {"kueue.x-k8s.io/queue-name": "team"}}, False),
+        ({"suspend": False, "annotations": {"joulie.io/grid-suspended-since": "2027-01-15T07:00:00Z"}}, False),
+        ({"suspend": False, "template": {names.MODE: "interruptible"}}, False),
+    ],
+    ids=["suspended by somebody else", "managed by a queue", "resumed by somebody else", "does not say so"],
+)
+def test_jobs_of_others_are_left_alone(tmp_path, job, after):
+    async def body(stage):
+        await stage.job("train", **({"template": INTERRUPTIBLE} | job))
+        stage.carbon.values[ZONE] = 10.0 if after else 300.0
+        await stage.look(HOUR_S)
+        await stage.look(HOUR_S)
+        assert await suspended(stage) is after
+        assert stage.counted("joulie_grid_writes_total", kind="suspend") == 0
+        assert stage.counted("joulie_grid_writes_total", kind="resume") == 0
+
+    play(body, tmp_path)
+
+
+# ---- failures
+
+
+def test_a_gate_that_cannot_be_lifted_is_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(controller, "RETRY_S", 0.0)
+
+    async def body(stage):
+        stage.carbon.values[ZONE] = 10.0
+        await stage.pod("web")
+        stage.cluster.fail_next(2, 500, method="PATCH", path="/pods/web")
+        await stage.look()
+        assert await stage.gated() == ["web"]
+        assert stage.counted("joulie_grid_write_errors_total", kind="release") == 1
+        await stage.look(10.0)
+        assert await stage.gated() == []
+
+    play(body, tmp_path)
+
+
+def test_a_pod_that_is_gone_is_no_failure(tmp_path):
+    async def body(stage):
+        await stage.pod("web")
+        await stage.look()
+        stage.carbon.values[ZONE] = 10.0
+        stage.cluster.delay_watches(30.0)
+        await stage.client.delete(PODS, "web", NS, grace_s=0)
+        stage.now_s += 300.0
+        await stage.feed.refresh()
+        await stage.term.step()
+        await stage.term.writes.settled()
+        assert stage.counted("joulie_grid_write_errors_total", kind="release") == 0
+
+    play(body, tmp_path)
+
+
+def test_trap_waiting_pods_are_never_marked_unschedulable(tmp_path):
+    async def body(stage):
+        before = await stage.pod("web")
+        await stage.look()
+        after = await stage.client.get(PODS, "web", NS)
+        assert after.status == before.status
+        assert after.spec == before.spec
+        assert await stage.events("FailedScheduling") == []
+
+    play(body, tmp_path)
+
+
+def test_the_leader_says_that_new_pods_are_to_be_gated_but_not_in_a_dry_run(tmp_path):
+    async def body(stage):
+        await stage.client.create(CONFIG_MAPS, {"metadata": {"name": "joulie-grid-gating"}}, NS)
+        term = asyncio.create_task(stage.term.run())
+        while not (said := await stage.gating()):
+            await asyncio.sleep(0)
+        term.cancel()
+        assert said == {"enabled": "false" if stage.settings.dry_run_enabled else "true"}
+
+    play(body, tmp_path, namespace=NS)
+    play(body, tmp_path, namespace=NS, dry_run_enabled=True)
+
+
+def test_a_dry_run_holds_nothing_and_lets_those_go_that_wait(tmp_path):
+    async def body(stage):
+        await stage.pod("web", annotations={names.CARBON_DELAY_TIMESTAMP: "2027-01-15T07:00:00Z"})
+        await stage.look()
+        assert await stage.gated() == []
+
+    play(body, tmp_path, dry_run_enabled=True)
+
+
+def test_a_dry_run_resumes_the_jobs_that_the_controller_had_suspended(tmp_path):
+    async def body(stage):
+        ours = {"joulie.io/grid-suspended-since": "2027-01-15T07:00:00Z"}
+        await stage.job("ours", suspend=True, annotations=ours, template=INTERRUPTIBLE)
+        await stage.job("theirs", suspend=True, template=INTERRUPTIBLE)
+        await stage.look()
+        assert not await suspended(stage, "ours")
+        assert await suspended(stage, "theirs")
+
+    play(body, tmp_path, dry_run_enabled=True)
+
+
+def test_what_is_odd_about_one_pod_holds_no_other(tmp_path, monkeypatch):
+    def case_of(key, pod, view):
+        if key.name == "odd":
+            raise ValueError("odd")
+        return cases.case_of(key, pod, view)
+
+    monkeypatch.setattr(controller, "case_of", case_of)
+
+    async def body(stage):
+        stage.carbon.values[ZONE] = 10.0
+        for name in ("a", "odd", "z"):
+            await stage.pod(name)
+        await stage.look()
+        assert await stage.gated() == ["odd"]
+
+    play(body, tmp_path)
+
+
+@pytest.mark.parametrize("decider", [room, jobs], ids=["pods", "Jobs"])
+def test_what_cannot_be_decided_holds_nobody(tmp_path, monkeypatch, decider):
+    def broken(*_arguments):
+        raise ValueError("a forecast that no one can read")
+
+    monkeypatch.setattr(decider, "decide", broken)
+
+    async def body(stage):
+        template = INTERRUPTIBLE if decider is jobs else {}
+        owner = await stage.job("train", template=template)
+        await stage.pod("train-1", owner=owner, annotations=template)
+        await stage.look()
+        assert await stage.gated() == []
+        if decider is jobs:
+            assert not await suspended(stage)
+
+    play(body, tmp_path)

@@ -1,0 +1,131 @@
+"""Dry runs of the grid controller against the fake cluster."""
+
+import pytest
+
+from grid_stage import NS, ZONE, play
+from joulie.adapters.kubernetes.resources import PODS
+from joulie.domain.grid import names
+from joulie.domain.grid.series import Series
+
+pytestmark = pytest.mark.slow  # whole controllers on the fake cluster
+
+HOUR_S = 3600.0
+ASKS = {"cpu": "100", "memory": "0"}  # 500 W at the default 5 W a core
+DRY = "compute_gardener_dryrun_"
+
+
+async def pod(stage, name, **more):
+    containers = [{"name": "c", "resources": {"requests": ASKS}}]
+    return await stage.pod(name, gates=[], containers=containers, **more)
+
+
+async def wait(stage, hours):
+    for _ in range(round(2 * hours)):
+        await stage.look(HOUR_S / 2)
+
+
+def test_savings_are_counted_when_they_are_known_by_what_really_was(tmp_path):
+    async def body(stage):
+        await pod(stage, "train")
+        await stage.look()
+        assert stage.counted(DRY + "pods_evaluated_total", namespace=NS) == 1
+        assert stage.counted(DRY + "pods_would_delay_total", namespace=NS, delay_type="carbon") == 1
+        # Nobody forecasts: 0.5 kW for the assumed hour, from 300 down to the threshold of 200 gCO2eq/kWh.
+        assert stage.counted(DRY + "estimated_carbon_savings_gco2eq_total", namespace=NS) == pytest.approx(50.0)
+        await stage.runs("train")
+        await wait(stage, 2)
+        await stage.runs("train", "Succeeded")
+        await stage.look()
+        assert stage.counted(DRY + "pods_completed_total", namespace=NS) == 1
+        assert stage.counted(DRY + "pod_energy_consumption_kwh_sum", namespace=NS) == pytest.approx(1.0)
+        assert stage.counted(DRY + "pod_runtime_hours_sum", namespace=NS) == pytest.approx(2.0)
+        stage.carbon.values[ZONE] = 100.0
+        await wait(stage, 2)
+        assert stage.counted(DRY + "actual_carbon_savings_gco2eq_total", namespace=NS) == 0.0  # not over yet
+        await wait(stage, 1)
+        assert stage.counted(DRY + "actual_carbon_savings_gco2eq_total", namespace=NS) == pytest.approx(200.0)
+        assert stage.term.dry.next_s == float("inf")
+
+    play(body, tmp_path, dry_run_enabled=True)
+
+
+def test_a_wait_that_would_have_cost_counts_against_the_savings(tmp_path):
+    async def body(stage):
+        await pod(stage, "train", annotations={names.MAX_DELAY: "1h"})
+        await stage.look()
+        await stage.runs("train")
+        await wait(stage, 0.5)
+        stage.carbon.values[ZONE] = 500.0
+        await stage.runs("train", "Succeeded")
+        await stage.look()
+        await wait(stage, 1.5)
+        assert stage.counted(DRY + "actual_carbon_savings_gco2eq_total", namespace=NS) == pytest.approx(-50.0)
+
+    play(body, tmp_path, dry_run_enabled=True)
+
+
+def test_what_is_not_known_is_not_counted_as_zero_savings(tmp_path):
+    async def body(stage):
+        await pod(stage, "train")
+        await stage.look()
+        await stage.runs("train")
+        stage.carbon.values[ZONE] = None
+        await stage.look(HOUR_S)
+        await stage.runs("train", "Failed")
+        await stage.look()
+        for _ in range(12):
+            await stage.look(HOUR_S)
+        assert stage.counted("joulie_grid_dryrun_unknown_savings_total", measure="carbon") == 1
+
+    play(body, tmp_path, dry_run_enabled=True)
+
+
+def test_what_was_decided_is_annotated_where_that_is_asked_for(tmp_path):
+    async def body(stage):
+        start = stage.now_s
+        stage.carbon.ahead = Series([start, start + HOUR_S], [300.0, 150.0], start + 48 * HOUR_S)
+        await pod(stage, "held")
+        await pod(stage, "runs", annotations={names.CARBON_THRESHOLD: "400"})
+        await stage.look()
+        noted = await stage.annotations("held")
+        assert noted["dry-run-evaluated"] == "true"
+        assert noted["dry-run-would-delay"] == "true"
+        assert noted["dry-run-delay-type"] == "carbon"
+        assert noted["dry-run-carbon-intensity"] == "300.00"
+        assert noted["dry-run-carbon-threshold"] == "200.00"
+        assert noted["dry-run-estimated-carbon-savings-gco2"] == "75.00"
+        assert (await stage.annotations("runs"))["dry-run-would-delay"] == "false"
+        stage.start()  # another leader counts nothing twice
+        await stage.look()
+        assert stage.counted(DRY + "pods_evaluated_total", namespace=NS) == 0
+
+    play(body, tmp_path, dry_run_enabled=True, dry_run_mode="annotate")
+
+
+def test_in_metrics_mode_nothing_is_written_and_nothing_held(tmp_path):
+    async def body(stage):
+        before = await pod(stage, "train")
+        await stage.look()
+        after = await stage.client.get(PODS, "train", NS)
+        assert after.metadata.resource_version == before.metadata.resource_version
+
+    play(body, tmp_path, dry_run_enabled=True)
+
+
+def test_only_the_pods_of_the_filter_are_looked_at(tmp_path):
+    async def body(stage):
+        await stage.namespace("team")
+        await stage.namespace("other")
+        for namespace in ("team", "other"):
+            await pod(stage, "plain", namespace=namespace, scheduler="default-scheduler")
+            await pod(stage, "opts-out", namespace=namespace, annotations={names.DEFER: "false"})
+            await pod(stage, "asks", namespace=namespace)
+        await stage.look()
+        watched = stage.settings.dry_run_watch_namespaces
+        by_namespace = stage.settings.dry_run_filter_mode == "namespace"
+        assert stage.counted(DRY + "pods_would_delay_total", namespace="team", delay_type="carbon") == 1 + by_namespace
+        expected = 0 if watched else 1
+        assert stage.counted(DRY + "pods_would_delay_total", namespace="other", delay_type="carbon") == expected
+
+    play(body, tmp_path, dry_run_enabled=True)
+    play(body, tmp_path, dry_run_enabled=True, dry_run_filter_mode="namespace", dry_run_watch_namespaces="team, x")

@@ -1,0 +1,384 @@
+"""AdmissionChecks of Kueue: what is kept of its objects, what is said of them, and failures."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulie.adapters.fake.kubernetes import FakeCluster
+from joulie.adapters.kubernetes.api.kueue import AdmissionCheck, Workload
+from joulie.adapters.kubernetes.client import KubeClient, RetryPolicy
+from joulie.adapters.kubernetes.connection import connect
+from joulie.adapters.kubernetes.errors import KubernetesError
+from joulie.adapters.kubernetes.events import EventRecorder
+from joulie.adapters.kubernetes.kueue import CONTROLLER_NAME, GROUP, VERSIONS, KueueResources, find_kueue, open_checks
+from joulie.adapters.kubernetes.quantity import parse_rfc3339
+from joulie.apps.grid import kueue
+from joulie.apps.grid.kueue import (
+    KueueChecks,
+    keep_check,
+    keep_workload,
+    pod_set_updates,
+    ready,
+    retry,
+)
+from joulie.apps.grid.kueue_settings import KueueMode
+from joulie.apps.grid.observe import GridView
+from joulie.domain.grid import names
+from joulie.domain.grid.deferral import Conditions, Hold, HoldReason
+from joulie.domain.grid.request import GridDefaults
+from joulie.domain.grid.signals import Basis, GridSignal, Measure, Provenance
+from joulie.domain.signal import Quality
+from kueue_stage import Kueue
+
+CREATED = "2026-03-13T10:00:00Z"
+CREATED_S = parse_rfc3339(CREATED)
+NOW_S = CREATED_S + 600.0
+RESOURCES = KueueResources.of("v1beta2")
+
+
+def workload(*, checks=("Pending",), active=True, pods=None, annotations=None, deleted=None, **conditions):
+    pods = [("main", {}, "")] if pods is None else pods
+    body = {
+        "metadata": {
+            "name": "train",
+            "namespace": "default",
+            "uid": "u-1",
+            "resourceVersion": "7",
+            "creationTimestamp": CREATED,
+            "deletionTimestamp": deleted,
+            "annotations": annotations or {},
+            "ownerReferences": [
+                {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "j-1", "controller": True}
+            ],
+        },
+        "spec": {
+            "active": active,
+            "podSets": [
+                {"name": name, "template": {"metadata": {"annotations": said}, "spec": {"schedulerName": scheduler}}}
+                for name, said, scheduler in pods
+            ],
+        },
+        "status": {
+            "conditions": [{"type": kind, "status": holds} for kind, holds in conditions.items()],
+            "admissionChecks": [
+                {"name": f"check-{number}", "state": state, "lastTransitionTime": CREATED, "message": ""}
+                for number, state in enumerate(checks)
+            ],
+        },
+    }
+    return msgspec.convert(body, Workload)
+
+
+def carbon(intensity):
+    return Conditions(
+        GridSignal(Measure.CARBON, "DE", Quality.FRESH, intensity, NOW_S, Provenance("static", "DE", Basis.AVERAGE))
+    )
+
+
+# ---- what is kept
+
+
+def test_a_workload_with_quota_that_waits_for_a_check_is_kept():
+    kept = keep_workload(workload(QuotaReserved="True", Evicted="False", checks=("Ready", "Pending")))
+    assert (kept.uid, kept.version, kept.created_s) == ("u-1", "7", CREATED_S)
+    assert kept.owner.kind == "Job"
+    assert kept.pending == ("check-1",)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        workload(),
+        workload(QuotaReserved="False"),
+        workload(QuotaReserved="True", Finished="True"),
+        workload(QuotaReserved="True", active=False),
+        workload(QuotaReserved="True", deleted=CREATED),
+        workload(QuotaReserved="True", checks=("Retry", "Ready", "Rejected")),
+        workload(QuotaReserved="True", checks=()),
+    ],
+)
+def test_others_are_not(found):
+    assert keep_workload(found) is None
+
+
+def test_trap_a_workload_that_is_being_evicted_is_let_alone():
+    # Kueue never looks at a Retry that is written between the reset of a check and the end of the eviction.
+    assert keep_workload(workload(QuotaReserved="True", Evicted="True")) is None
+
+
+def test_pods_that_start_together_ask_together():
+    pods = [
+        ("driver", {names.MAX_DELAY: "2h", "example.com/x": "y"}, ""),
+        ("workers", {names.MAX_DELAY: "9h", names.CARBON_THRESHOLD: "100"}, names.SCHEDULER_NAME),
+    ]
+    kept = keep_workload(workload(QuotaReserved="True", pods=pods))
+    assert kept.asking.scheduler_name == names.SCHEDULER_NAME
+    assert kept.asking.annotations == {names.MAX_DELAY: "2h", names.CARBON_THRESHOLD: "100"}
+    assert keep_workload(workload(QuotaReserved="True", pods=[])).asking.annotations == {}
+
+
+def test_only_checks_of_ours_are_kept():
+    def check(controller, *conditions):
+        body = {
+            "metadata": {"name": "grid", "resourceVersion": "3", "generation": 2},
+            "spec": {"controllerName": controller},
+            "status": {"conditions": [{"type": kind, "status": holds} for kind, holds in conditions]},
+        }
+        return keep_check(msgspec.convert(body, AdmissionCheck))
+
+    assert check("example.com/other") is None
+    assert check(CONTROLLER_NAME).active is False
+    assert check(CONTROLLER_NAME, ("Active", "False")).active is False
+    assert check(CONTROLLER_NAME, ("Active", "True")).active is True
+
+
+# ---- what is said
+
+
+@given(st.floats(0.0, 1e6), st.floats(0.0, 1e6), st.floats(1.0, 86400.0))
+def test_a_workload_is_never_out_of_its_queue_past_its_latest_start(wake_s, latest_s, longest_s):
+    hold = Hold(HoldReason.CARBON, "dirty", NOW_S + min(wake_s, latest_s), NOW_S + latest_s)
+    (state,) = retry(["grid"], hold, NOW_S, longest_s)
+    assert state.state == "Retry"
+    assert state.requeue_after_seconds >= 1  # without, Kueue would ask again and again
+    assert state.requeue_after_seconds <= max(1.0, min(wake_s, latest_s, longest_s))
+
+
+def test_pods_say_what_gated_ones_say_and_are_not_gated_again():
+    notes = {names.CARBON_DELAY_TIMESTAMP: CREATED, names.INITIAL_CARBON_INTENSITY: "300.00", names.ZONE: "DE"}
+    kept = keep_workload(workload(QuotaReserved="True", annotations=notes))
+    (update,) = pod_set_updates(kept, carbon(120.0), NOW_S)
+    assert update.name == "main"
+    assert update.annotations == {
+        names.SKIP: "true",
+        names.CARBON_DELAY_TIMESTAMP: CREATED,
+        names.INITIAL_CARBON_INTENSITY: "300.00",
+        names.BIND_CARBON_INTENSITY: "120.00",
+        names.BIND_TIMESTAMP: "2026-03-13T10:10:00Z",
+    }
+
+
+def test_trap_what_pods_say_already_is_never_changed():
+    # Kueue refuses to admit a workload of which a check changes an annotation.
+    pods = [("driver", {names.SKIP: "false", names.BIND_TIMESTAMP: "x"}, ""), ("workers", {}, "")]
+    kept = keep_workload(workload(QuotaReserved="True", pods=pods))
+    driver, workers = pod_set_updates(kept, carbon(120.0), NOW_S)
+    assert driver.annotations.keys().isdisjoint(pods[0][1])
+    assert workers.annotations[names.SKIP] == "true"
+
+
+def test_each_set_of_pods_has_an_update():
+    said = dict.fromkeys((names.SKIP, names.BIND_TIMESTAMP), "x")
+    kept = keep_workload(workload(QuotaReserved="True", pods=[("driver", said, ""), ("workers", {}, "")]))
+    driver, workers = pod_set_updates(kept, Conditions(), NOW_S)
+    assert (driver.name, driver.annotations) == ("driver", {})
+    assert (workers.name, workers.annotations[names.SKIP]) == ("workers", "true")
+
+
+def test_two_checks_do_not_both_change_the_pods():
+    kept = keep_workload(workload(QuotaReserved="True"))
+    first, second = ready(["a", "b"], "clean", NOW_S, pod_set_updates(kept, Conditions(), NOW_S))
+    assert first.pod_set_updates
+    assert not second.pod_set_updates
+    assert (first.state, second.state) == ("Ready", "Ready")
+
+
+# ---- on the fake cluster
+
+
+def kinds(versions=VERSIONS):
+    """The two kinds, with what the fake cluster needs in order to merge; Kueue's schemas are not here."""
+    anything = {"x-kubernetes-preserve-unknown-fields": True}
+    conditions = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+    states = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+    status = {"properties": {"conditions": conditions, "admissionChecks": states}}
+    schema = {"openAPIV3Schema": {"properties": {"spec": anything, "status": anything | status}}}
+    return [
+        {
+            "metadata": {"name": f"{plural}.{GROUP}"},
+            "spec": {
+                "group": GROUP,
+                "names": {"plural": plural, "kind": kind},
+                "scope": scope,
+                "versions": [
+                    {"name": version, "subresources": {"status": {}}, "schema": schema} for version in versions
+                ],
+            },
+        }
+        for plural, kind, scope in (
+            ("workloads", "Workload", "Namespaced"),
+            ("admissionchecks", "AdmissionCheck", "Cluster"),
+        )
+    ]
+
+
+class Stage:
+    def __init__(self, cluster, client):
+        self.cluster, self.client = cluster, client
+        self.kueue = Kueue(client, RESOURCES, "default")
+        self.leading = True
+        self.intensity = 300.0
+        self.decided = []
+
+    async def state(self, name="train"):
+        return (await self.kueue.state(name, "grid"))["state"]
+
+    async def becomes(self, state):
+        async with asyncio.timeout(10.0):
+            while await self.state() != state:
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def staged(tmp_path, mode=KueueMode.AUTO, *, dry_run=False):
+    async with (
+        FakeCluster(kinds()) as cluster,
+        KubeClient(
+            connect(kubeconfig=cluster.kubeconfig(tmp_path / "kubeconfig")), retry=RetryPolicy(attempts=1)
+        ) as client,
+    ):
+        stage = Stage(cluster, client)
+        view = GridView(client, GridDefaults(), "DE", {})
+        checks = KueueChecks(
+            client,
+            view,
+            lambda _zone: carbon(stage.intensity),
+            EventRecorder(client, "joulie-grid"),
+            mode=mode,
+            max_requeue_s=600.0,
+            may_write=lambda: stage.leading,
+            now_s=lambda: NOW_S,
+            dry_run=dry_run,
+            decided=stage.decided.append,
+        )
+        watching = asyncio.create_task(view.run())
+        await view.wait_synced()
+        stage.answering = asyncio.create_task(checks.run())
+        try:
+            yield stage
+        finally:
+            for task in (watching, stage.answering):
+                task.cancel()
+            await asyncio.gather(watching, stage.answering, return_exceptions=True)
+
+
+async def submitted(stage):
+    await stage.kueue.check("grid", CONTROLLER_NAME)
+    await stage.kueue.submit("train", {})
+    await stage.kueue.reserve("train", "grid")
+
+
+def test_an_answer_that_could_not_be_written_is_given_again(monkeypatch, tmp_path):
+    monkeypatch.setattr(kueue, "RETRY_S", 0.01)
+
+    async def check():
+        async with staged(tmp_path) as stage:
+            stage.cluster.fail_next(2, 403, method="PATCH", path="/admissionchecks/grid/status")
+            await stage.kueue.check("grid", CONTROLLER_NAME)
+            await stage.kueue.submit("train", {})
+            # Joulie's two first answers are lost; Kueue's own writes are none of them.
+            stage.leading = False
+            await stage.kueue.reserve("train", "grid")
+            stage.cluster.fail_next(2, 500, method="PATCH", path="/workloads/train/status")
+            stage.leading = True
+            await stage.becomes("Retry")
+            while not stage.decided:
+                await asyncio.sleep(0.01)
+            assert stage.decided == [HoldReason.CARBON]
+
+    asyncio.run(check())
+
+
+def test_who_does_not_lead_writes_nothing(monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(kueue, "RETRY_S", 0.01)
+
+    async def check():
+        async with staged(tmp_path) as stage:
+            stage.leading = False
+            await submitted(stage)
+            while "does not lead" not in str([record.__dict__ for record in caplog.records]):
+                await asyncio.sleep(0.01)
+            assert await stage.state() == "Pending"
+            stage.leading = True
+            await stage.becomes("Retry")
+
+    asyncio.run(check())
+
+
+def test_a_dry_run_holds_nothing(tmp_path):
+    async def check():
+        async with staged(tmp_path, dry_run=True) as stage:
+            await submitted(stage)
+            await stage.becomes("Ready")
+            message = (await stage.kueue.state("train", "grid"))["message"]
+            assert "holds nothing" in message
+            assert "above 200" in message
+
+    asyncio.run(check())
+
+
+def test_a_cluster_without_kueue_is_asked_again_later(monkeypatch, tmp_path):
+    monkeypatch.setattr(kueue, "LOOK_AGAIN_S", 0.01)
+    asked = []
+
+    async def found_later(_client):
+        asked.append(None)
+        if len(asked) == 1:
+            raise KubernetesError("no answer")
+        return RESOURCES if len(asked) == 3 else None
+
+    monkeypatch.setattr(kueue, "find_kueue", found_later)
+
+    async def check():
+        async with staged(tmp_path) as stage:
+            await submitted(stage)
+            await stage.becomes("Retry")
+
+    asyncio.run(check())
+    assert len(asked) == 3
+
+
+def test_it_can_be_switched_off(tmp_path):
+    async def check():
+        async with staged(tmp_path, KueueMode.FALSE) as stage:
+            await submitted(stage)
+            await stage.answering
+            assert await stage.state() == "Pending"
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    ("versions", "found"), [(("v1beta2", "v1beta1"), "v1beta2"), (("v1beta1",), "v1beta1"), (("v1",), None)]
+)
+def test_the_newest_version_that_both_know_is_used(versions, found, tmp_path):
+    async def check():
+        async with (
+            FakeCluster(kinds(versions)) as cluster,
+            KubeClient(
+                connect(kubeconfig=cluster.kubeconfig(tmp_path / "kubeconfig")), retry=RetryPolicy(attempts=1)
+            ) as client,
+        ):
+            resources = await find_kueue(client)
+            assert (resources and resources.workloads.version) == found
+            if found is None:
+                assert await open_checks(client, NOW_S, "nobody answers") == []
+
+    asyncio.run(check())
+
+
+def test_letting_go_says_what_it_could_not_do(tmp_path):
+    async def check():
+        async with staged(tmp_path, KueueMode.FALSE) as stage:
+            await submitted(stage)
+            stage.cluster.fail_next(1, 403, method="PATCH", path="/workloads/train/status")
+            with pytest.raises(KubernetesError):
+                await open_checks(stage.client, NOW_S, "nobody answers")
+            assert await open_checks(stage.client, NOW_S, "nobody answers") == ["default/train"]
+            assert await stage.state() == "Ready"
+
+    asyncio.run(check())

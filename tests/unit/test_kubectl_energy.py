@@ -1,0 +1,259 @@
+"""`kubectl joulie energy`, `savings` and `export`, and `joulie nodes annotate`: what people and programs read."""
+
+import asyncio
+import csv
+import json
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from joulie.adapters.fake.kubernetes import FakeCluster
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODES
+from joulie.apps.cli import main as joulie
+from joulie.apps.kubectl import main as plugin
+from joulie.apps.kubectl import savings
+from joulie.apps.kubectl.accounting import SELECTOR
+from joulie.apps.kubectl.energy import energy_text, mass_text
+from joulie.domain.accounting.identity import CPU_MODEL_LABEL, GPU_MODEL_LABEL
+from scripted_server import kubeconfig, serving
+
+NOW_S = 1_800_000_000.0
+KWH = 3.6e6
+TRAIN = {
+    "name": "train", "namespace": "team", "kind": "Job", "cpuJ": KWH, "gpuJ": KWH, "energyJ": 3 * KWH,
+    "measuredJ": 1.5 * KWH, "emissionsG": 900.0, "cost": 0.75,
+}  # fmt: skip
+DARK = {
+    "name": "web", "namespace": "team", "kind": "Deployment", "cpuJ": 1800.0, "energyJ": 3600.0, "assumedJ": 3600.0,
+    "energyWithoutIntensityJ": 3600.0, "energyWithoutPriceJ": 3600.0,
+}  # fmt: skip
+SAVINGS = [
+    {"name": "a", "namespace": "team", "completed": NOW_S - 60.0, "measure": "carbon", "method": "timeseries",
+     "amount": 1200.0, "energyJ": KWH},
+    {"name": "a", "namespace": "team", "completed": NOW_S - 60.0, "measure": "price", "method": "simple",
+     "amount": -0.05, "energyJ": KWH},
+]  # fmt: skip
+ROW = {
+    "uid": "u1", "namespace": "team", "pod": "train-x", "owner_kind": "Job", "owner_name": "train", "node": "n1",
+    "zone": "DE", "from_s": NOW_S, "until_s": NOW_S + 3600.0, "source": "kepler", "cpu_j": 300.0, "mem_j": 100.0,
+    "gpu_j": 600.0, "pue": 1.0, "gpu_pue": 1.0, "energy_j": 1000.0, "measured_j": 1000.0, "assumed_j": 0.0,
+    "emissions_g": 5.0, "energy_without_intensity_j": 0.0, "intensity_g_per_kwh": 18000.0, "cost": 2.0,
+    "energy_without_price_j": 0.0, "price_per_kwh": 7200.0, "currency": "EUR",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def a_clock_that_stands(monkeypatch):
+    monkeypatch.setattr(savings, "time", SimpleNamespace(time=lambda: NOW_S))
+
+
+class Accounting:
+    """The API server, with the accounting program behind its pod proxy."""
+
+    def __init__(self):
+        self.asked = []
+        self.pods = [{"metadata": {"name": "joulie-accounting-0"}, "status": {"phase": "Running"}}]
+        self.items = [TRAIN, DARK]
+        self.rows = [ROW, ROW | {"from_s": NOW_S + 3600.0, "until_s": NOW_S + 7200.0}]
+        self.status = 200
+
+    async def __call__(self, request, answer):
+        self.asked.append((request.path, request.query))
+        if request.path.endswith("/pods"):
+            await answer.whole(200, json.dumps({"metadata": {}, "items": self.pods}).encode())
+            return
+        common = {"since": NOW_S - 86400.0, "until": NOW_S, "currency": "EUR"}
+        if self.status != 200:
+            await answer.whole(self.status, b'{"error": "the ledger is locked"}')
+        elif request.path.endswith("/energy"):
+            await answer.whole(200, json.dumps(common | {"by": request.query["by"], "items": self.items}).encode())
+        elif request.path.endswith("/savings"):
+            await answer.whole(200, json.dumps(common | {"items": SAVINGS}).encode())
+        else:
+            await answer.whole(200, "".join(json.dumps(row) + "\n" for row in self.rows).encode())
+
+
+@pytest.fixture
+def asked(tmp_path, capsys):
+    """Runs a command against an accounting program. Gives exit status, output and error."""
+
+    def ask(accounting, *arguments, direct=False):
+        async def main():
+            async with serving(accounting) as url:
+                file = tmp_path / "kubeconfig"
+                file.write_text(kubeconfig(url))
+                where = ["--kubeconfig", str(file)] + (["--accounting-url", url] if direct else [])
+                return await asyncio.to_thread(_run, plugin.main, capsys, [*arguments, *where])
+
+        return asyncio.run(main())
+
+    return ask
+
+
+def _run(program, capsys, arguments):
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        program(arguments)
+    captured = capsys.readouterr()
+    return int(ended.value.code or 0), captured.out, captured.err
+
+
+def words(text):
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_energy_is_told_in_units_that_suit_and_says_what_is_not_known(asked):
+    accounting = Accounting()
+    status, out, err = asked(accounting, "energy", "-n", "team")
+    assert (status, err) == (0, "")
+    assert words(out) == [
+        "2 workloads: 3.00kWh, 900.0g CO2eq, 0.75 EUR in the last 24h",
+        "of 1.0Wh the carbon intensity is not known, its emissions are not in the sum",
+        "of 1.0Wh the price is not known, its cost is not in the sum",
+        "",
+        "NAMESPACE WORKLOAD ENERGY CO2EQ COST MEASURED NO-CO2 ASSUMED",
+        "team Job/train 3.00kWh 900.0g 0.7500 50% 0% 0%",
+        "team Deployment/web 1.0Wh - - 0% 100% 100%",
+    ]
+    (listed, found) = accounting.asked
+    assert listed == ("/api/v1/namespaces/joulie-system/pods", {"labelSelector": SELECTOR, "limit": "500"})
+    path = "/api/v1/namespaces/joulie-system/pods/https:joulie-accounting-0:10259/proxy/api/v1/energy"
+    assert found == (path, {"since": "86400", "namespace": "team", "by": "job"})
+
+
+def test_trap_emissions_that_nobody_knows_are_not_zero(asked):
+    accounting = Accounting()
+    accounting.items = [DARK]
+    out = asked(accounting, "energy", "--since", "all")[1]
+    assert words(out)[0] == "1 workload: 1.0Wh in the last 24h"
+    assert "since" not in accounting.asked[-1][1]
+
+
+def test_namespaces_and_nodes_are_those_of_the_cluster_unless_one_is_named(asked):
+    accounting = Accounting()
+    asked(accounting, "energy", "--by", "namespace")
+    assert "namespace" not in accounting.asked[-1][1]
+    asked(accounting, "energy", "--by", "pod")
+    assert accounting.asked[-1][1]["namespace"] == "default"
+    asked(accounting, "energy", "--by", "pod", "-A")
+    assert "namespace" not in accounting.asked[-1][1]
+
+
+@pytest.mark.parametrize(("form", "load"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_energy_for_programs(asked, form, load):
+    told = load(asked(Accounting(), "energy", "-o", form, "--sort-by", "name")[1])
+    assert [item["name"] for item in told["items"]] == ["web", "train"], "by kind first"
+    assert told["total"]["energyJ"] == 3 * KWH + 3600.0
+    assert told["total"]["energyWithoutIntensityJ"] == 3600.0
+
+
+def test_savings_of_both_measures_and_below_zero(asked):
+    out = asked(Accounting(), "savings", direct=True)[1]
+    assert words(out) == [
+        "Waiting saved 1.20kg CO2eq and -0.05 EUR by pods that completed in the last 24h",
+        "",
+        "NAMESPACE POD MEASURE SAVED ENERGY METHOD COMPLETED",
+        "team a carbon 1.20kg 1.00kWh timeseries 60s",
+        "team a price -0.0500 1.00kWh simple 60s",
+    ]
+    assert json.loads(asked(Accounting(), "savings", "-o", "json")[1])["total"] == {"carbonG": 1200.0, "cost": -0.05}
+
+
+def test_export_as_csv_parquet_and_opencost(asked, tmp_path):
+    import polars
+
+    accounting = Accounting()
+    rows = list(csv.DictReader(asked(accounting, "export", "-A")[1].splitlines()))
+    assert [(row["pod"], float(row["energy_j"])) for row in rows] == [("train-x", 1000.0)] * 2
+    file = tmp_path / "energy.parquet"
+    assert asked(accounting, "export", "--format", "parquet", "-f", str(file))[0] == 0
+    assert polars.read_parquet(file)["emissions_g"].sum() == 10.0
+    told = json.loads(asked(accounting, "export", "--format", "opencost")[1])
+    (allocation,) = told["data"][0].values()
+    assert allocation["totalCost"] == pytest.approx(4.0)
+    assert [allocation[key] for key in ("cpuCost", "ramCost", "gpuCost")] == pytest.approx([1.2, 0.4, 2.4])
+    assert allocation["minutes"] == 120.0
+    assert allocation["properties"]["controllerKind"] == "job"
+    status, _, err = asked(accounting, "export", "--format", "parquet")
+    assert (status, "--file" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "direct", "said"),
+    [
+        ({"pods": []}, False, "no accounting program runs in namespace joulie-system"),
+        ({"status": 503}, True, '503: {"error": "the ledger is locked"}'),
+        ({"status": 404}, False, "does not answer (see --accounting-port and --accounting-url)"),
+        ({"items": [{"name": 7}]}, False, "the answer is not the accounting program's"),
+    ],
+)
+def test_what_goes_wrong_is_one_line(asked, change, direct, said):
+    accounting = Accounting()
+    for name, value in change.items():
+        setattr(accounting, name, value)
+    status, out, err = asked(accounting, "energy", direct=direct)
+    (line,) = err.splitlines()
+    assert (status, out) == (1, "")
+    assert said in line
+
+
+def test_units():
+    assert [energy_text(joules) for joules in (0.0, 360.0, 3.6e6, 7.2e9)] == ["0.0Wh", "0.1Wh", "1.00kWh", "2.00MWh"]
+    assert [mass_text(grams) for grams in (1.0, -2500.0, 3e6)] == ["1.0g", "-2.50kg", "3.00t"]
+
+
+# ---- joulie nodes annotate
+
+
+@pytest.fixture
+def on_cluster(tmp_path, capsys):
+    """Runs `joulie nodes annotate` on a cluster of three nodes; gives what it says, and the nodes."""
+
+    async def made(client):
+        status = {"cpu": {"rawModel": "Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz", "model": "Intel-Xeon-Gold-6148"}}
+        for name, labels in (
+            ("by-agent", {}),
+            ("by-label", {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}),
+            ("by-nobody", {}),
+        ):
+            await client.create(NODES, {"metadata": {"name": name, "labels": labels}})
+        await client.create(NODE_HARDWARES, {"metadata": {"name": "by-agent"}, "spec": {"nodeName": "by-agent"}})
+        await client.apply(NODE_HARDWARES, "by-agent", {"status": status}, field_manager="a", subresource="status")
+
+    def play(*arguments, times=1):
+        async def main():
+            async with FakeCluster() as cluster:
+                file = cluster.kubeconfig(tmp_path / "kubeconfig")
+                async with KubeClient.connect(kubeconfig=file) as client:
+                    await made(client)
+                    command = ["nodes", "annotate", *arguments, "--kubeconfig", str(file), "-o", "json"]
+                    for _ in range(times):
+                        status, out, err = await asyncio.to_thread(_run, joulie.main, capsys, command)
+                    found = {node.metadata.name: node.metadata for node in (await client.list(NODES)).items}
+                    return status, json.loads(out)["nodes"], err, found
+
+        return asyncio.run(main())
+
+    return play
+
+
+def test_nodes_get_the_raw_name_and_its_label(on_cluster):
+    status, rows, _, nodes = on_cluster()
+    assert status == 0
+    assert {row["node"]: (row["cpu_source"], row["gpu_source"], row["result"]) for row in rows} == {
+        "by-agent": ("agent", None, "written"),
+        "by-label": (None, "label", "written"),
+        "by-nobody": (None, None, "nothing known"),
+    }
+    assert nodes["by-agent"].annotations[CPU_MODEL_LABEL] == "Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz"
+    assert nodes["by-agent"].labels[CPU_MODEL_LABEL] == "Intel-Xeon-Gold-6148-CPU-2.40GHz"
+    assert nodes["by-label"].annotations[GPU_MODEL_LABEL] == "NVIDIA-A100-SXM4-80GB"
+
+
+def test_a_second_run_changes_nothing_and_a_dry_one_writes_nothing(on_cluster):
+    assert {row["result"] for row in on_cluster(times=2)[1]} == {"unchanged", "nothing known"}
+    _, rows, _, nodes = on_cluster("--dry-run")
+    assert {row["result"] for row in rows} == {"would write", "nothing known"}
+    assert all(CPU_MODEL_LABEL not in node.annotations for node in nodes.values())
