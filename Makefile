@@ -26,7 +26,7 @@ demo: setup ## the whole loop live, on a fake cluster with simulated hardware; a
 	@echo "the same on a real control plane: $(BIN)/joulie demo --control-plane"
 	@echo "the published experiment, 2,500 nodes: $(BIN)/joulie simulate published-2500 --report $(OUT)/published.html"
 
-control-plane: setup ## kube-apiserver, etcd, scheduler, KWOK, Helm, Prometheus: found, else built or fetched once
+control-plane: setup ## kube-apiserver, etcd, scheduler, KWOK, Helm, Prometheus, PostgreSQL: found, else built or fetched once
 	$(BIN)/python -m joulie.adapters.control_plane
 
 lint: setup ## format, lint, types, import rules, lock file

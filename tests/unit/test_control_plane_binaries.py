@@ -249,9 +249,13 @@ def test_the_command_prints_the_folders_alone(
     monkeypatch.setenv("JOULIE_CONTROL_PLANE_DIR", environment["JOULIE_CONTROL_PLANE_DIR"])
     write_program(tmp_path / "elsewhere/prometheus")
     monkeypatch.setenv("JOULIE_PROMETHEUS", str(tmp_path / "elsewhere/prometheus"))
+    for name in ("initdb", "postgres"):
+        write_program(tmp_path / "database" / name)
+    monkeypatch.setenv("JOULIE_POSTGRES_BIN", str(tmp_path / "database"))
     monkeypatch.setattr(command, "obtain_kueue_definitions", lambda _report: tmp_path / "kueue")
     assert command.main([]) == 0
-    assert capsys.readouterr().out == f"{cache_folder(environment)}\n{tmp_path / 'elsewhere'}\n{tmp_path / 'kueue'}\n"
+    folders = [cache_folder(environment), *(tmp_path / name for name in ("elsewhere", "database", "kueue"))]
+    assert capsys.readouterr().out == "".join(f"{folder}\n" for folder in folders)
 
 
 def test_the_command_tells_an_error_on_one_stream_and_in_its_status(

@@ -9,6 +9,7 @@ from joulie.adapters.control_plane.binaries import Binaries, obtain
 from joulie.adapters.control_plane.cluster import COMPONENTS, KubectlError, LocalControlPlane
 from joulie.adapters.control_plane.kueue import obtain_kueue_definitions
 from joulie.adapters.control_plane.nodes import kwok_node
+from joulie.adapters.control_plane.postgres import Postgres, obtain_postgres
 from joulie.adapters.control_plane.process import ManagedProcess, ProcessFailedError
 from joulie.adapters.control_plane.prometheus import obtain_prometheus
 from joulie.adapters.control_plane.tools import BinariesError
@@ -23,10 +24,12 @@ __all__ = [
     "LocalControlPlane",
     "ManagedProcess",
     "NotReachedError",
+    "Postgres",
     "ProcessFailedError",
     "kwok_node",
     "obtain",
     "obtain_kueue_definitions",
+    "obtain_postgres",
     "obtain_prometheus",
     "wait_for",
 ]
