@@ -353,6 +353,31 @@ class LedgerContract:
         ledger.append(Cycle(T0 + 30 * HOUR_S, [sample(pod("0", namespace="team-0"), 301)]))
         assert len(ledger.usage(Grouping.POD)) == 2
 
+    def test_trap_totals_are_never_the_least_bit_lower(self, open: OPEN) -> None:
+        """Sums that are made anew differ in their last bits, and a counter that falls by one counts as reset."""
+        keep = LedgerSettings(hours_kept_s=HOUR_S, days_kept_s=86400.0)
+        ledger = open(keep)
+        metas = [pod(str(number), namespace=f"team-{number % 2}") for number in range(5)]
+        sums: dict[str, Energy] = {}
+        for number in range(60):
+            samples = [sample(meta, 0.1 * number + one / 7) for one, meta in enumerate(metas)]
+            cycle = Cycle(T0 + 3977.3 * number, samples, signals=steady())
+            for namespace, energy in ledger.append(cycle).added.items():
+                sums[namespace] = sums.get(namespace, Energy()) + energy
+            assert ledger.append(cycle).added == {}
+            if number % 30 == 29:
+                ledger.prune(cycle.time_s)
+                ledger.close()
+                ledger = open(keep)
+                assert ledger.totals() == sums
+        kept_j = sum(row.energy.energy_j for row in ledger.usage(Grouping.NAMESPACE))
+        assert kept_j < 0.9 * sum(one.energy_j for one in sums.values()), "the first days are kept no more"
+        end_s = T0 + 60 * 3977.3
+        ledger.append(Cycle(end_s, completions=[Completion(meta.uid, end_s) for meta in metas]))
+        for days in (5, 10):
+            ledger.prune(end_s + days * 86400.0)
+        assert ledger.totals() == {}, "nothing else is left of these namespaces"
+
     def test_usage_of_a_time_is_rounded_outwards_to_hours(self, open: OPEN) -> None:
         ledger = open()
         for hour in range(5):

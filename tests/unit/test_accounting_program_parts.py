@@ -25,6 +25,7 @@ from joulie.adapters.kubernetes.errors import ConnectionLostError
 from joulie.adapters.kubernetes.metrics_server import MetricsUnavailableError
 from joulie.adapters.kubernetes.pods import Owner
 from joulie.adapters.ledger import open_ledger
+from joulie.adapters.prometheus.node_exporter import NodeCpus
 from joulie.adapters.prometheus.nodes import NodeIndex
 from joulie.adapters.prometheus.readings import GpuDevice, PodPower
 from joulie.apps.accounting import main as program
@@ -38,7 +39,7 @@ from joulie.apps.accounting.usage import Readings, UsageReader
 from joulie.apps.program.settings import settings_from
 from joulie.domain.accounting.budget import BudgetAction
 from joulie.domain.accounting.identity import NodeFacts, PowerRange, PowerSettings, node_power
-from joulie.domain.accounting.profiles import GpuProfile, HardwareProfiles, Profiles
+from joulie.domain.accounting.profiles import CpuProfile, GpuProfile, HardwareProfiles, Profiles, Scaling
 from joulie.domain.accounting.records import PowerQuality
 from joulie.domain.grid import names
 from joulie.domain.grid.series import Series
@@ -129,7 +130,16 @@ def test_a_cluster_without_a_metrics_server_is_asked_again_only_now_and_then(rea
 def test_sources_that_fail_are_told_and_leave_the_rest_to_others(read):
     told = read({"": {"status": "error", "error": "overload"}}, server=ConnectionLostError("away", sent=False))
     assert told.found == Readings({}, {}, {}, ())
-    assert told.up == {"kepler": False, "dcgm": False, "cadvisor": False, "metrics-server": False}
+    sources = ("kepler", "dcgm", "cadvisor", "node-exporter", "metrics-server")
+    assert told.up == dict.fromkeys(sources, False)
+
+
+def test_how_busy_and_how_fast_nodes_are_comes_from_node_exporter(read):
+    answers = {
+        "node_cpu_seconds_total": vector(({"instance": "n1:9100"}, 4.5), ({"instance": "n10:9100"}, 9.0)),
+        "node_cpu_scaling_frequency_hertz": vector(({"instance": "n1:9100"}, 2.0e9), ({"node": "n2"}, -1.0)),
+    }
+    assert read(CADVISOR | answers).found.cpus == NodeCpus({"n1": 4.5}, {"n1": 2.0e9})
 
 
 # ---- what pods draw
@@ -154,6 +164,17 @@ def test_idle_power_is_keplers_where_it_knows_it():
     assert found.mem_w[0] == pytest.approx(4.0)
     assert found.idle_cpu_w[0] == pytest.approx(70.0 * 0.8)
     assert (found.quality, found.source) == ([PowerQuality.MEASURED], ["kepler"])
+
+
+def test_what_runs_beside_pods_is_the_nodes_and_slow_cpus_draw_less():
+    profiles = HardwareProfiles(cpus=Profiles({"Test CPU 5": CpuProfile(100.0, 400.0, None, 3.0e9, Scaling.QUADRATIC)}))
+    facts = NodeFacts("n1", {"node.kubernetes.io/cpu-model": "Test-CPU-5"}, cpu_cores=10.0)
+    slow = Place("n1", "u1", node_power(facts, profiles, PowerSettings()), "DE")
+    use = {"cadvisor": PodUsage({KEY: 2.0}, {})}
+    found = powers([slow], [pod()], [None], Readings(usage=use, cpus=NodeCpus({"n1": 8.0}, {"n1": 1.5e9})))
+    busy_w = 300.0 * 0.8**1.4 * 0.25
+    assert found.cpu_w[0] == pytest.approx(100.0 * 0.2 + busy_w * 2.0 / 8.0)
+    assert found.idle_cpu_w[0] == pytest.approx(100.0 * 0.8 + busy_w * 6.0 / 8.0)
 
 
 def test_a_type_of_work_draws_its_share_of_a_gpu():

@@ -111,6 +111,10 @@ def test_a_password_is_never_shown():
         open_ledger("postgresql://joulie:hunter2@127.0.0.1:1/ledger?connect_timeout=1")
     assert "hunter2" not in str(caught.value)
     assert "127.0.0.1:1/ledger" in str(caught.value)
+    for query in ("password=hunter2&sslkey=k", "sslpassword=hunter2", "options=-c%20secret=hunter2"):
+        with pytest.raises(LedgerError) as caught:
+            open_ledger(f"postgresql://joulie@127.0.0.1:1/ledger?connect_timeout=1&{query}")
+        assert "hunter2" not in str(caught.value)
 
 
 def test_the_file_gives_free_room_back(path):

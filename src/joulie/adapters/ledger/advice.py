@@ -7,9 +7,14 @@ import sqlite3
 from sqlalchemy.engine import URL
 
 
+def shown(url: URL) -> str:
+    """A URL without its password, which may also stand among its options."""
+    return url.set(query={}).render_as_string(hide_password=True)
+
+
 def advice(url: URL, error: Exception) -> str:
-    """What is wrong with a database, and what to do; a password in the URL is not shown."""
-    where = url.render_as_string(hide_password=True)
+    """What is wrong with a database, and what to do; without secrets."""
+    where = shown(url)
     if isinstance(error, ImportError):
         return f"{where}: {error}; install joulie[postgres]"
     cause = getattr(error, "orig", None) or error

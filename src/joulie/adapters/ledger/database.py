@@ -14,7 +14,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from joulie.adapters.ledger import schema
-from joulie.adapters.ledger.advice import advice
+from joulie.adapters.ledger.advice import advice, shown
 from joulie.adapters.ledger.store import READS_ONLY, LedgerSettings, SqlLedger
 from joulie.ports import LedgerError
 
@@ -49,7 +49,7 @@ def open_ledger(url: str, settings: LedgerSettings | None = None) -> SqlLedger:
     except (SQLAlchemyError, ImportError) as error:
         raise LedgerError(advice(where, error)) from error
     except _UnfitError as error:
-        raise LedgerError(f"{where.render_as_string(hide_password=True)}: {error}") from error
+        raise LedgerError(f"{shown(where)}: {error}") from error
     return SqlLedger(engine, settings or LedgerSettings())
 
 

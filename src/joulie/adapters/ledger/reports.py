@@ -75,7 +75,9 @@ def export(connection: Connection, span: Span) -> list[ExportRow]:
         )
         for row in connection.execute(folded)
     ]
-    metas = {row.id: (pod_in(row), row.source) for row in connection.execute(select(schema.pods))}
+    with_hours = select(hours.pod_id).where(*span.within(hours.hour, SECONDS_PER_HOUR))
+    found = connection.execute(select(schema.pods).where(pods.id.in_(with_hours)))
+    metas = {row.id: (pod_in(row), row.source) for row in found}
     kept = (
         select(schema.hours)
         .join(schema.pods, hours.pod_id == pods.id)

@@ -1,11 +1,12 @@
-"""RAPL counters of node_exporter: CPU packages and memory. Source: node_exporter, collector rapl."""
+"""What node_exporter says of power and CPUs of nodes. Source: node_exporter, collectors rapl, cpu and cpufreq."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from joulie.adapters.prometheus.answers import History
+from joulie.adapters.prometheus.answers import History, Series
 from joulie.adapters.prometheus.client import Prometheus
 from joulie.adapters.prometheus.node_sums import NodeSums
 from joulie.adapters.prometheus.nodes import NodeIndex
@@ -16,8 +17,25 @@ _SELECTOR = '{__name__=~"node_rapl_package(_[0-9]+_die_[0-9]+)?_joules_total|nod
 """Packages of several dies have a zone, and so a metric, for each die."""
 
 
+_MAX_HZ = 1e11
+_MAX_CORES = 1e5
+
+
+@dataclass(frozen=True)
+class NodeCpus:
+    """CPUs of nodes; what nobody says has no entry.
+
+    Attributes:
+        busy_cores: by node: of pods and of all else.
+        frequency_hz: of the fastest CPU, by node, Hz: idle ones are slow, and do no work.
+    """
+
+    busy_cores: Mapping[str, float]
+    frequency_hz: Mapping[str, float]
+
+
 class NodeExporter:
-    """Power of nodes by the collector ``rapl`` of node_exporter.
+    """Power and CPUs of nodes by node_exporter.
 
     Args:
         prometheus: to ask.
@@ -36,6 +54,29 @@ class NodeExporter:
         """
         histories = await self._prometheus.query_samples(f"{_SELECTOR}[{self._window_s:.0f}s]")
         return await asyncio.to_thread(_node_power, histories, index)
+
+    async def cpus(self, index: NodeIndex) -> NodeCpus:
+        """How busy the CPUs of nodes are, and how fast.
+
+        Raises:
+            PrometheusError: see `Prometheus.query`.
+        """
+        rate = f'rate(node_cpu_seconds_total{{mode!~"idle|iowait|steal"}}[{self._window_s:.0f}s])'
+        busy, fastest = await asyncio.gather(
+            self._prometheus.query(f"sum without (cpu, mode) ({rate})"),
+            self._prometheus.query("max without (cpu) (node_cpu_scaling_frequency_hertz)"),
+        )
+        return NodeCpus(_by_node(busy, index, _MAX_CORES), _by_node(fastest, index, _MAX_HZ))
+
+
+def _by_node(series: Sequence[Series], index: NodeIndex, maximum: float) -> dict[str, float]:
+    """Value by node; the largest of those whom several jobs scrape."""
+    found: dict[str, float] = {}
+    for one in series:
+        node = index.node_of(one.labels)
+        if node is not None and 0.0 <= one.value <= maximum:
+            found[node] = max(one.value, found.get(node, 0.0))
+    return found
 
 
 def _node_power(histories: Sequence[History], index: NodeIndex) -> NodePower:

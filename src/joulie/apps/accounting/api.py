@@ -33,6 +33,7 @@ from joulie.ports import Ledger, LedgerError
 _JSON = b"application/json"
 _LINES = b"application/x-ndjson"
 _ROWS_A_CHUNK = 1000
+_SECONDS_PER_DAY = 86400.0
 
 
 class BadQuestionError(ValueError):
@@ -122,12 +123,17 @@ class EnergyApi:
         )
 
     async def _export(self, question: _Question, send: Send) -> None:
-        """All rows, a line each; sent in pieces, for there may be many."""
-        rows = await self._books.ask(partial(_exported, since_s=question.since_s))
+        """All rows, a line each: read and sent in pieces, for there may be more than the memory holds.
+
+        A piece is a day, for energy moves from hours into days only.
+        """
+        days = await self._books.ask(lambda ledger: ledger.usage(Grouping.DAY, since_s=question.since_s))
         headers = [(b"content-type", _LINES)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        while lines := await asyncio.to_thread(self._lines, rows, question.namespace):
-            await send({"type": "http.response.body", "body": lines, "more_body": True})
+        for day in days:
+            rows = await self._books.ask(partial(_exported, day_s=day.from_s, since_s=question.since_s))
+            while lines := await asyncio.to_thread(self._lines, rows, question.namespace):
+                await send({"type": "http.response.body", "body": lines, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
     def _lines(self, rows: Iterator[ExportRow], namespace: str | None) -> bytes:
@@ -161,8 +167,11 @@ def export_item(row: ExportRow, currency: str) -> ExportItem:
     )
 
 
-def _exported(ledger: Ledger, *, since_s: float | None) -> Iterator[ExportRow]:
-    return ledger.export(since_s=since_s)
+def _exported(ledger: Ledger, *, day_s: float, since_s: float | None) -> Iterator[ExportRow]:
+    """Rows of the day of UTC that `day_s` is in."""
+    starts_s = day_s // _SECONDS_PER_DAY * _SECONDS_PER_DAY
+    from_s = starts_s if since_s is None else max(starts_s, since_s)
+    return ledger.export(since_s=from_s, until_s=starts_s + _SECONDS_PER_DAY)
 
 
 def _per_kwh(amount: float, energy_j: float) -> float | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from joulie.adapters.prometheus.node_exporter import NodeCpus
 from joulie.adapters.prometheus.readings import GpuDevice, PodPower
 from joulie.apps.accounting.facts import BYTES_PER_GB, AccountedPod
 from joulie.apps.accounting.usage import KEPLER, Readings
@@ -98,8 +99,7 @@ def powers(
     nodes = [_measured_idle(place.power, readings.idle_w.get(place.name)) for place in places]
     used = [_used(pod, readings) for pod in pods]
     loads = _loads(nodes, node, pods, gpu_types, used, readings.gpus)
-    unknown = np.full(len(places), np.nan)
-    found = pod_powers(nodes, NodeLoads(unknown, unknown), loads)
+    found = pod_powers(nodes, _node_loads(places, readings.cpus), loads)
     gpus, no_gpu = loads.gpus, loads.gpus == 0.0
     by_kepler = [readings.power.get(_key(pod), _NOBODY) for pod in pods]
     cpu_w = _column(by_kepler, "cpu_w") + found.cpu_idle_w
@@ -128,9 +128,13 @@ def powers(
 
 
 def idle_quality(place: Place, readings: Readings, *, has_gpus: bool) -> tuple[PowerQuality, str]:
-    """How the idle power of a node is known, and who says so; that of GPUs is always by their profile."""
+    """How the power of a node that nobody has is known, and who says so.
+
+    That of GPUs, and of what is busy beside pods, is by their profile also where Kepler measures the idle CPUs.
+    """
     if place.name in readings.idle_w:
-        return (PowerQuality.MODELLED if has_gpus else PowerQuality.MEASURED), KEPLER
+        modelled = has_gpus or place.name in readings.cpus.busy_cores
+        return (PowerQuality.MODELLED if modelled else PowerQuality.MEASURED), KEPLER
     source = place.power.cpu_source
     return (PowerQuality.ASSUMED if source is Source.DEFAULT else PowerQuality.MODELLED), source.value
 
@@ -162,6 +166,14 @@ def _loads(
     )
     cores, requested, memory_gb, requested_gb, gpus, share = rows.reshape(-1, 6).T
     return PodLoads(node, cores, requested, memory_gb, requested_gb, gpus, _gpu_util(pods, devices), share)
+
+
+def _node_loads(places: Sequence[Place], cpus: NodeCpus) -> NodeLoads:
+    """How busy and how fast the CPUs of nodes are; NaN where nobody says."""
+    return NodeLoads(
+        np.array([cpus.busy_cores.get(place.name, np.nan) for place in places], dtype=np.float64),
+        np.array([cpus.frequency_hz.get(place.name, np.nan) for place in places], dtype=np.float64),
+    )
 
 
 def _key(pod: AccountedPod) -> PodKey:

@@ -91,8 +91,8 @@ class AccountingSettings(GridSettings):
         "LEDGER_DAYS_RETENTION",
         "400d",
         kind=Kind.DURATION,
-        minimum=86400.0,
-        help="How long energy is kept by workload and day, and savings.",
+        minimum=31 * 86400.0,
+        help="How long energy is kept by workload and day, and savings; a month at least, for budgets of months.",
     )
     currency: str = setting("CURRENCY", "USD", kind=Kind.TEXT, help="Currency of the prices.")
     metric_pods: int = setting(

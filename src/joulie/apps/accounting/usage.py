@@ -19,6 +19,7 @@ from joulie.adapters.prometheus import Prometheus, PrometheusError
 from joulie.adapters.prometheus.cadvisor import Cadvisor
 from joulie.adapters.prometheus.dcgm import Dcgm
 from joulie.adapters.prometheus.kepler import Kepler
+from joulie.adapters.prometheus.node_exporter import NodeCpus, NodeExporter
 from joulie.adapters.prometheus.nodes import NodeIndex
 from joulie.adapters.prometheus.readings import GpuDevice, PodPower
 from joulie.domain.usage import PodKey, PodUsage
@@ -27,9 +28,12 @@ KEPLER = "kepler"
 DCGM = "dcgm"
 CADVISOR = "cadvisor"
 METRICS_SERVER = "metrics-server"
+NODE_EXPORTER = "node-exporter"
 ENOUGH = 0.9
 """Share of the pods from which the Metrics Server is not asked: some are too young to have been measured."""
 _ASK_AGAIN_S = 300.0
+
+_NO_CPUS = NodeCpus({}, {})
 
 T = TypeVar("T")
 
@@ -45,12 +49,14 @@ class Readings:
         idle_w: of the CPUs of nodes, by Kepler, W.
         usage: of CPU and memory by source, best first.
         gpus: all GPUs that DCGM knows, with the pods that hold them.
+        cpus: of nodes, by node_exporter.
     """
 
     power: Mapping[PodKey, PodPower] = field(default_factory=dict)
     idle_w: Mapping[str, float] = field(default_factory=dict)
     usage: Mapping[str, PodUsage] = field(default_factory=dict)
     gpus: Sequence[GpuDevice] = ()
+    cpus: NodeCpus = _NO_CPUS
 
 
 class UsageReader:
@@ -58,7 +64,7 @@ class UsageReader:
 
     Args:
         client: to ask the Metrics Server with.
-        prometheus: which scrapes Kepler, cAdvisor and DCGM; None for none.
+        prometheus: which scrapes Kepler, cAdvisor, DCGM and node_exporter; None for none.
         window_s: time over which rates are averaged, s; at least two scrapes.
         timeout_s: how long one source may take, s.
         now_s: a clock, s.
@@ -82,11 +88,12 @@ class UsageReader:
         self._timeout_s = timeout_s
         self._now_s = now_s
         self._no_metrics_server_since_s: float | None = None
-        self._kepler = self._dcgm = self._cadvisor = None
+        self._kepler = self._dcgm = self._cadvisor = self._node_exporter = None
         if prometheus is not None:
             self._kepler = Kepler(prometheus, window_s)
             self._dcgm = Dcgm(prometheus, window_s)
             self._cadvisor = Cadvisor(prometheus)
+            self._node_exporter = NodeExporter(prometheus, window_s)
 
     async def read(self, pods: set[PodKey], index: NodeIndex) -> Readings:
         """Ask all that Prometheus has at once, and the Metrics Server where that leaves too many pods out.
@@ -97,15 +104,15 @@ class UsageReader:
             pods: that run.
             index: nodes as exporters may call them.
         """
-        (power, idle_w), gpus, use = await asyncio.gather(
-            self._power(index), self._gpus(index), self._use_by_cadvisor()
+        (power, idle_w), gpus, use, cpus = await asyncio.gather(
+            self._power(index), self._gpus(index), self._use_by_cadvisor(), self._cpus(index)
         )
         usage = {} if use is None else {CADVISOR: use}
         unknown = pods if use is None else pods - use.cpu_cores.keys()
         if len(unknown) > (1.0 - ENOUGH) * len(pods):
             use = await self._use_by_metrics_server()
             usage |= {} if use is None else {METRICS_SERVER: use}
-        return Readings(power, idle_w, usage, gpus)
+        return Readings(power, idle_w, usage, gpus, cpus)
 
     async def _power(self, index: NodeIndex) -> tuple[Mapping[PodKey, PodPower], Mapping[str, float]]:
         """What Kepler says of the work of pods, and what CPUs draw without the work of anybody."""
@@ -123,6 +130,13 @@ class UsageReader:
     async def _gpus(self, index: NodeIndex) -> Sequence[GpuDevice]:
         dcgm = self._dcgm
         return () if dcgm is None else await self._asked(DCGM, lambda: dcgm.devices(index)) or ()
+
+    async def _cpus(self, index: NodeIndex) -> NodeCpus:
+        """How busy and how fast CPUs are."""
+        exporter = self._node_exporter
+        return (
+            _NO_CPUS if exporter is None else await self._asked(NODE_EXPORTER, lambda: exporter.cpus(index)) or _NO_CPUS
+        )
 
     async def _use_by_cadvisor(self) -> PodUsage | None:
         cadvisor = self._cadvisor

@@ -18,13 +18,12 @@ from joulie.apps.kubectl.columns import Column, laid_out, named
 from joulie.apps.kubectl.documents import FORMS, print_document
 from joulie.apps.kubectl.main import cluster_options, connected
 from joulie.apps.kubectl.table import console
-from joulie.domain.accounting.identity import CPU_MODEL_LABEL, GPU_MODEL_LABEL, INSTANCE_TYPE_KEYS, NodeFacts
+from joulie.domain.accounting.identity import CPU_MODEL_LABEL, GPU_MODEL_LABEL, NodeFacts, cloud_instance
 from joulie.domain.accounting.profiles import CloudInstance, HardwareProfiles, label_form
 from joulie.domain.hardware.resolve import CPU_MODEL_KEY, GPU_MODEL_KEY, GPU_PRODUCT_KEYS, ReportedHardware
 
 FIELD_MANAGER = "joulie-nodes"
 _NFD_CPU_KEY = "feature.node.kubernetes.io/cpu-model.name"
-_PROVIDERS = {"aws": "aws", "gce": "gcp", "azure": "azure"}
 
 
 @dataclass(frozen=True)
@@ -124,12 +123,6 @@ def _best(node: NodeFacts, keys: tuple[str, ...], reported: str | None, of_insta
     return next((one for one in told if one.model), None)
 
 
-def _instance(node: NodeFacts, profiles: HardwareProfiles) -> CloudInstance | None:
-    kind = next((node.labels[key] for key in INSTANCE_TYPE_KEYS if node.labels.get(key)), "")
-    provider = _PROVIDERS.get(node.provider_id.partition(":")[0], "")
-    return profiles.instances.get(provider, {}).get(kind)
-
-
 async def _annotated(
     client: KubeClient, selector: str, profiles: HardwareProfiles, *, dry_run: bool
 ) -> AsyncIterator[Row]:
@@ -140,7 +133,7 @@ async def _annotated(
         hardware = {}
     for node in (await client.list(NODES, label_selector=selector)).items:
         facts = keep_node(node).facts
-        instance, reported = _instance(facts, profiles), hardware.get(facts.name, ReportedHardware())
+        instance, reported = cloud_instance(facts, profiles), hardware.get(facts.name, ReportedHardware())
         cpu, gpu = cpu_model(facts, reported, instance), gpu_model(facts, reported, instance)
         result = await _write(client, facts, {CPU_MODEL_LABEL: cpu, GPU_MODEL_LABEL: gpu}, dry_run=dry_run)
         yield Row(

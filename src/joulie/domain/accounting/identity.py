@@ -192,7 +192,7 @@ def node_power(
         settings: what holds where nobody knows its hardware.
         catalogue: Joulie's own.
     """
-    instance = _instance(node, profiles)
+    instance = cloud_instance(node, profiles)
     resolved = resolve(node.reported, node.labels, {"cpu": node.cpu_cores, **node.allocatable_gpus}, catalogue)
     cores = node.cpu_cores or (instance.cpus if instance and instance.cpus else 0.0) or resolved.cpu.cores
     cpu = _profiled_cpu(node, instance, cores, profiles, catalogue) or _plain_cpu(node, resolved, settings, catalogue)
@@ -273,7 +273,7 @@ def _gpu_names(node: NodeFacts, instance: CloudInstance | None) -> Iterator[tupl
         yield from ((name, Source.NODE_HARDWARE) for name in (node.reported.gpu_raw, node.reported.gpu_model) if name)
 
 
-def _instance(node: NodeFacts, profiles: HardwareProfiles) -> CloudInstance | None:
+def cloud_instance(node: NodeFacts, profiles: HardwareProfiles) -> CloudInstance | None:
     """What the file says of the node's instance type: of its provider, or of the only one that has that type."""
     kind = next((node.labels[key] for key in INSTANCE_TYPE_KEYS if node.labels.get(key)), "")
     scheme = node.provider_id.partition(":")[0]

@@ -19,6 +19,8 @@ from joulie.domain.accounting.identity import NodePower
 from joulie.domain.units import FloatArray, IntArray
 
 CPU_EXPONENT = 1.4
+_NOTHING = 1e-9
+"""Cores, GB or GPUs: less than any of them can be asked for or measured."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,8 +154,8 @@ def _by_node(nodes: Sequence[NodePower], pods: PodLoads, values: FloatArray) -> 
 
 
 def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
-    """Shares; 0 of nothing."""
-    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0.0)
+    """Shares; 0 of nothing, and of so little that the quotient could be no number."""
+    return np.divide(part, whole, out=np.zeros_like(part), where=whole > _NOTHING)
 
 
 def _left(whole_w: FloatArray, parts_w: FloatArray) -> FloatArray:
