@@ -7,7 +7,13 @@ from joulie.adapters.kubernetes.kueue import KueueResources
 
 Json = dict[str, Any]
 
+NOW = "2026-03-13T12:00:00Z"
 ADMISSION: Json = {"clusterQueue": "queue", "podSetAssignments": [{"name": "main", "count": 1}]}
+
+
+def condition(kind: str, holds: str) -> Json:
+    """A condition of a workload."""
+    return {"type": kind, "status": holds, "reason": "Test", "message": "", "lastTransitionTime": NOW}
 
 
 def workload(name: str, annotations: dict[str, str], **template: Any) -> Json:
@@ -43,6 +49,21 @@ class Kueue:
         """It gets quota, and its checks are asked."""
         await self._write(name, {"QuotaReserved": "True", "Evicted": "False"}, checks, ADMISSION)
 
+    async def delay(self, name: str) -> None:
+        """A check said Retry with a delay: Kueue notes the time, and evicts when it has come."""
+        found = await self._client.get(self._resources.workloads, name, self._namespace)
+        status = {
+            "requeueState": {"requeueAt": "2099-01-01T00:00:00Z"},
+            "conditions": [condition("QuotaReserved", "True")],
+            "admission": ADMISSION,
+            "admissionChecks": list(found.status.admission_checks),
+        }
+        await self._apply(name, status)
+
+    async def is_evicted(self, name: str) -> bool:
+        """Whether its eviction has begun."""
+        return (await self._client.get(self._resources.workloads, name, self._namespace)).has("Evicted")
+
     async def begin_eviction(self, name: str, *checks: str) -> None:
         """A check said Retry: first its state is reset, while quota is still reserved."""
         await self._write(name, {"QuotaReserved": "True", "Evicted": "True"}, checks, ADMISSION)
@@ -65,17 +86,14 @@ class Kueue:
     async def _write(
         self, name: str, conditions: dict[str, str], checks: tuple[str, ...], admission: Json | None = None
     ) -> None:
-        now = "2026-03-13T12:00:00Z"
         status: Json = {} if admission is None else {"admission": admission}
-        status |= {
-            "conditions": [
-                {"type": kind, "status": holds, "reason": "Test", "message": "", "lastTransitionTime": now}
-                for kind, holds in conditions.items()
-            ],
-            "admissionChecks": [
-                {"name": check, "state": "Pending", "message": "", "lastTransitionTime": now} for check in checks
-            ],
-        }
+        status["conditions"] = [condition(kind, holds) for kind, holds in conditions.items()]
+        status["admissionChecks"] = [
+            {"name": check, "state": "Pending", "message": "", "lastTransitionTime": NOW} for check in checks
+        ]
+        await self._apply(name, status)
+
+    async def _apply(self, name: str, status: Json) -> None:
         await self._client.apply(
             self._resources.workloads,
             name,

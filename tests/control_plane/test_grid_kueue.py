@@ -179,8 +179,12 @@ def test_a_workload_waits_without_quota_and_starts_when_the_grid_is_clean(plane:
             assert "above 200" in held["message"]
             assert "waits" in await here.event("train", "GridHold")
 
-            # Kueue resets the check before it has taken the quota back: nothing may be answered then.
-            await here.kueue.begin_eviction("train", CHECK)
+            # Kueue would keep the quota until the delay is over.
+            await here.kueue.delay("train")
+            assert (await here.becomes("train", "Pending"))["message"] == held["message"]
+            assert await here.kueue.is_evicted("train")
+
+            # The quota is not taken back yet: nothing may be answered then.
             await here.stays("train", "Pending")
             await here.kueue.end_eviction("train", CHECK)
             await here.stays("train", "Pending")

@@ -40,7 +40,9 @@ NOW_S = CREATED_S + 600.0
 RESOURCES = KueueResources.of("v1beta2")
 
 
-def workload(*, checks=("Pending",), active=True, pods=None, annotations=None, deleted=None, **conditions):
+def workload(
+    *, checks=("Pending",), requeue_at=None, active=True, pods=None, annotations=None, deleted=None, **conditions
+):
     pods = [("main", {}, "")] if pods is None else pods
     body = {
         "metadata": {
@@ -68,6 +70,7 @@ def workload(*, checks=("Pending",), active=True, pods=None, annotations=None, d
                 {"name": f"check-{number}", "state": state, "lastTransitionTime": CREATED, "message": ""}
                 for number, state in enumerate(checks)
             ],
+            "requeueState": None if requeue_at is None else {"requeueAt": requeue_at},
         },
     }
     return msgspec.convert(body, Workload)
@@ -108,6 +111,34 @@ def test_others_are_not(found):
 def test_trap_a_workload_that_is_being_evicted_is_let_alone():
     # Kueue never looks at a Retry that is written between the reset of a check and the end of the eviction.
     assert keep_workload(workload(QuotaReserved="True", Evicted="True")) is None
+
+
+LATER = "2026-03-13T10:10:00Z"
+
+
+def test_trap_a_workload_that_kueue_delays_keeps_its_quota():
+    # It is evicted with all its checks: what others said was for quota that it has no more.
+    kept = keep_workload(workload(QuotaReserved="True", checks=("Ready", "Retry"), requeue_at=LATER))
+    assert kept.pending == ()
+    assert [(one.name, one.state) for one in kept.delayed] == [("check-0", "Ready"), ("check-1", "Retry")]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        workload(QuotaReserved="False", checks=("Retry",), requeue_at=LATER),
+        workload(QuotaReserved="True", Evicted="True", checks=("Retry",), requeue_at=LATER),
+        workload(QuotaReserved="True", Admitted="True", checks=("Retry",), requeue_at=LATER),
+        workload(QuotaReserved="True", checks=("Retry",), requeue_at=LATER, active=False),
+        workload(QuotaReserved="True", checks=("Retry", "Rejected"), requeue_at=LATER),
+        workload(QuotaReserved="True", checks=("Ready",), requeue_at=LATER),
+        # Kueue has not noted the delay yet: evicted now, it would be queued at once.
+        workload(QuotaReserved="True", checks=("Retry",)),
+        workload(QuotaReserved="True", checks=("Retry",), requeue_at=CREATED),
+    ],
+)
+def test_others_are_not_evicted(found):
+    assert keep_workload(found) is None
 
 
 def test_pods_that_start_together_ask_together():
@@ -289,6 +320,32 @@ def test_an_answer_that_could_not_be_written_is_given_again(monkeypatch, tmp_pat
             while not stage.decided:
                 await asyncio.sleep(0.01)
             assert stage.decided == [HoldReason.CARBON]
+
+    asyncio.run(check())
+
+
+def test_a_delayed_workload_is_evicted_only_for_a_check_of_ours(tmp_path):
+    async def check():
+        async with staged(tmp_path) as stage:
+            await submitted(stage)
+            await stage.kueue.check("other", "example.com/other")
+            await stage.kueue.submit("foreign", {})
+            await stage.kueue.reserve("foreign", "other")
+            states = [{"name": "other", "state": "Retry", "message": "", "lastTransitionTime": CREATED}]
+            await stage.client.apply(
+                RESOURCES.workloads,
+                "foreign",
+                {"status": {"admissionChecks": states}},
+                field_manager="other",
+                namespace="default",
+                subresource="status",
+            )
+            await stage.becomes("Retry")
+            await stage.kueue.delay("foreign")
+            await stage.kueue.delay("train")
+            await stage.becomes("Pending")
+            assert await stage.kueue.is_evicted("train")
+            assert not await stage.kueue.is_evicted("foreign")
 
     asyncio.run(check())
 

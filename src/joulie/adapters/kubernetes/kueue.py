@@ -11,7 +11,7 @@ from joulie.adapters.kubernetes.api.kueue import AdmissionCheck, AdmissionCheckS
 from joulie.adapters.kubernetes.api.meta import KubernetesObject
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ConflictError, NotFoundError
-from joulie.adapters.kubernetes.quantity import rfc3339
+from joulie.adapters.kubernetes.quantity import parse_rfc3339, rfc3339
 from joulie.adapters.kubernetes.resources import Resource
 from joulie.adapters.kubernetes.wire import Key
 from joulie.adapters.kubernetes.writer import Job, write_all
@@ -75,10 +75,34 @@ def unanswered(workload: Workload) -> tuple[str, ...]:
     Kueue sets checks back to Pending before it has taken the quota back, and would never look at a Retry that is
     written then (its KEP-3258).
     """
-    asked = workload.spec.active and workload.metadata.deletion_timestamp is None and workload.has("QuotaReserved")
-    if not asked or workload.has("Evicted") or workload.has("Finished"):
+    if not _has_quota(workload):
         return ()
     return tuple(one.name for one in workload.status.admission_checks if one.state == CheckState.PENDING)
+
+
+def delayed(workload: Workload) -> tuple[AdmissionCheckState, ...]:
+    """All checks of a workload that keeps its quota although one said Retry with a delay; none of any other workload.
+
+    Kueue's KEP-3258 wants such a workload evicted at once, so that its quota is free. Kueue looks at the delay first
+    and evicts when it is over (seen in v0.15.2).
+
+    Raises:
+        QuantityError: a time that is none.
+    """
+    states, requeue = workload.status.admission_checks, workload.status.requeue_state
+    said_s = [parse_rfc3339(one.last_transition_time or "") for one in states if one.state == CheckState.RETRY]
+    rejected = any(one.state == CheckState.REJECTED for one in states)
+    if not said_s or rejected or requeue is None or requeue.requeue_at is None or not _has_quota(workload):
+        return ()
+    # The delay must be the one that was asked for now: evicted before that, the workload would be queued at once.
+    return states if parse_rfc3339(requeue.requeue_at) > max(said_s) else ()
+
+
+def _has_quota(workload: Workload) -> bool:
+    """Whether it has quota, does not run yet, and is not being evicted."""
+    over = any(workload.has(condition) for condition in ("Admitted", "Evicted", "Finished"))
+    alive = workload.spec.active and workload.metadata.deletion_timestamp is None
+    return alive and workload.has("QuotaReserved") and not over
 
 
 async def write_status(

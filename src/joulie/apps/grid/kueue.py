@@ -2,7 +2,8 @@
 
 Kueue asks once it has reserved quota for a workload. The answer is the decision that gated pods get: Ready, or Retry
 with the time after which Kueue queues the workload again. A check that stays Pending would keep the quota, so each is
-answered at once. Nothing is remembered here: a workload whose time has come is asked about again.
+answered at once. Kueue keeps it during the delay of a Retry as well; so the workload is evicted then, as Kueue would do
+it later. Nothing is remembered here: Kueue asks again about a workload whose time has come, whoever lives then.
 
 An answer in the wrong moment breaks a workload for good (`joulie.adapters.kubernetes.kueue.unanswered`). So each one is
 for the very version of the workload that was seen.
@@ -35,6 +36,7 @@ from joulie.adapters.kubernetes.kueue import (
     CONCURRENCY,
     FIELD_MANAGER,
     KueueResources,
+    delayed,
     find_kueue,
     is_ours,
     unanswered,
@@ -85,6 +87,8 @@ class WorkloadFacts(msgspec.Struct, frozen=True):
         notes: its own annotations of the grid: since when it waits, and what the grid was like.
         pod_sets: of the workload.
         pending: names of the checks that are not answered.
+        delayed: all its checks, where it is to be queued again later and keeps its quota; see
+            `joulie.adapters.kubernetes.kueue.delayed`.
     """
 
     uid: str
@@ -95,6 +99,7 @@ class WorkloadFacts(msgspec.Struct, frozen=True):
     notes: dict[str, str]
     pod_sets: tuple[PodSetFacts, ...]
     pending: tuple[str, ...]
+    delayed: tuple[AdmissionCheckState, ...]
 
 
 class CheckFacts(msgspec.Struct, frozen=True):
@@ -133,6 +138,26 @@ class CheckWriter:
         """
         self._check_leading()
         status = {"admissionChecks": list(states)}
+        await write_status(self._client, self._resources.workloads, key, workload.version, status)
+
+    async def evict(self, key: Key, workload: WorkloadFacts, now_s: float) -> None:
+        """Begin the eviction of a workload that is delayed, as Kueue does: Kueue ends it, and keeps to the delay.
+
+        Raises:
+            KubernetesError: not written; `ConflictError` where the workload has changed.
+        """
+        self._check_leading()
+        condition = {
+            "type": "Evicted",
+            "status": "True",
+            "reason": "AdmissionCheck",
+            "message": "Its admission check is to be retried later: Joulie frees its quota",
+            "lastTransitionTime": rfc3339(now_s),
+        }
+        states = [
+            AdmissionCheckState(one.name, CheckState.PENDING, rfc3339(now_s), one.message) for one in workload.delayed
+        ]
+        status = {"conditions": [condition], "admissionChecks": states}
         await write_status(self._client, self._resources.workloads, key, workload.version, status)
 
     async def say_active(self, key: Key, check: CheckFacts, now_s: float) -> None:
@@ -272,9 +297,12 @@ class KueueChecks:
             ]
             for key in changed:
                 workload = workloads.get(key)
-                ours = [] if workload is None else [name for name in workload.pending if Key("", name) in checks]
-                if workload is not None and ours:
+                if workload is None:
+                    continue
+                if ours := [name for name in workload.pending if Key("", name) in checks]:
                     jobs.append(partial(self._answer, writer, key, workload, ours))
+                elif any(one.state == CheckState.RETRY and Key("", one.name) in checks for one in workload.delayed):
+                    jobs.append(partial(writer.evict, key, workload, now_s))
             failed = [failure.error for failure in await write_all(jobs, concurrency=CONCURRENCY)]
             # Of what is gone or has changed the watch will tell.
             problems = [str(error) for error in failed if not isinstance(error, NotFoundError | ConflictError)]
@@ -322,13 +350,13 @@ def keep_check(check: AdmissionCheck) -> CheckFacts | None:
 
 
 def keep_workload(workload: Workload) -> WorkloadFacts | None:
-    """What is kept of a workload; nothing unless Kueue waits for checks of it.
+    """What is kept of a workload; nothing unless it has quota and waits for checks.
 
     Raises:
-        QuantityError: a creation time that is none.
+        QuantityError: a time that is none.
     """
-    pending = unanswered(workload)
-    if not pending:
+    pending, waits = unanswered(workload), delayed(workload)
+    if not pending and not waits:
         return None
     meta = workload.metadata
     owner = meta.controller
@@ -343,6 +371,7 @@ def keep_workload(workload: Workload) -> WorkloadFacts | None:
             PodSetFacts(one.name, grid_annotations(one.template.metadata.annotations)) for one in workload.spec.pod_sets
         ),
         pending=pending,
+        delayed=waits,
     )
 
 

@@ -65,11 +65,18 @@ class AdmissionCheckState(ApiStruct, frozen=True):
     pod_set_updates: tuple[PodSetUpdate, ...] = ()
 
 
+class RequeueState(ApiStruct, frozen=True):
+    """When a workload is queued again."""
+
+    requeue_at: str | None = None
+
+
 class WorkloadStatus(ApiStruct, frozen=True):
     """How far a workload is."""
 
     conditions: tuple[CoreCondition, ...] = ()
     admission_checks: tuple[AdmissionCheckState, ...] = ()
+    requeue_state: RequeueState | None = None
 
 
 class Workload(KubernetesObject, frozen=True):
