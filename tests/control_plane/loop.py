@@ -260,7 +260,7 @@ class Loop:
         plane.kubectl("create", "namespace", NAMESPACE)
         wanted = [item for item in self._rendered if item and item["kind"] in _INSTALLED]
         plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(wanted))
-        plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+        plane.await_definitions()
 
     def _template(self, *values: str) -> str:
         words = [word for value in values for word in ("--set", value)]

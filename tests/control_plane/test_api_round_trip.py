@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from joulie.adapters.control_plane import ApiError, Binaries, LocalControlPlane, wait_for
+from joulie.adapters.control_plane import ApiError, Binaries, LocalControlPlane
 from joulie.adapters.kubernetes import crd, names, resources
 from joulie.adapters.kubernetes.api import v1alpha1
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
@@ -25,19 +25,9 @@ VARIANTS = 10
 @pytest.fixture(scope="module")
 def plane(control_plane_binaries: Binaries) -> Iterator[LocalControlPlane]:
     with LocalControlPlane(binaries=control_plane_binaries, components=("etcd", "kube-apiserver")) as plane:
-        definitions = crd.custom_resource_definitions()
-        plane.create_all("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definitions)
-        for definition in definitions:
-            path = resources.CUSTOM_RESOURCE_DEFINITIONS.path(name=definition["metadata"]["name"])
-            wait_for(lambda path=path: established(plane.request("GET", path)), 20, f"{path} established")
+        plane.create_all(resources.CUSTOM_RESOURCE_DEFINITIONS.path(), crd.custom_resource_definitions())
+        plane.await_definitions()
         yield plane
-
-
-def established(definition: dict[str, Any]) -> bool:
-    """Served, and with a schema that the API server finds structural."""
-    conditions = definition.get("status", {}).get("conditions") or ()
-    held = {item["type"] for item in conditions if item["status"] == "True"}
-    return "Established" in held and "NonStructuralSchema" not in held
 
 
 def value_of(schema: dict[str, Any], variant: int) -> Any:

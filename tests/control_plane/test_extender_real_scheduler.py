@@ -167,7 +167,7 @@ class Joulie:
 def installed(control_plane_binaries: Binaries) -> Iterator[Joulie]:
     with LocalControlPlane(binaries=control_plane_binaries) as plane:
         plane.create_all("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd.custom_resource_definitions())
-        plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=20s")
+        plane.await_definitions()
         plane.create_nodes([kwok_node(name, allocatable={"cpu": "8"}) for name in CLASSES])
         plane.kubectl("create", "priorityclass", "high", "--value=1000")
         joulie = Joulie(plane)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from joulie.adapters.control_plane import Binaries, LocalControlPlane, wait_for
+from joulie.adapters.control_plane import Binaries, LocalControlPlane
 from joulie.adapters.kubernetes.api.kueue import AdmissionCheckState, CheckState
 from joulie.adapters.kubernetes.client import ConflictError, Key, KubeClient
 from joulie.adapters.kubernetes.connection import connect
@@ -54,20 +54,13 @@ def plane(control_plane_binaries: Binaries, definitions: list[Json]) -> Iterator
 
 def install(plane: LocalControlPlane, wanted: list[Json]) -> None:
     plane.create_all(CUSTOM_RESOURCE_DEFINITIONS.path(), wanted)
-    for definition in wanted:
-        path = CUSTOM_RESOURCE_DEFINITIONS.path(name=definition["metadata"]["name"])
-        wait_for(lambda path=path: is_established(plane.request("GET", path)), WAIT_S, f"{path} established")
+    plane.await_definitions()
 
 
 def only(definition: Json, version: str) -> Json:
     """The definition of a Kueue that serves one version alone."""
     versions = [one for one in definition["spec"]["versions"] if one["name"] == version]
     return {**definition, "spec": {**definition["spec"], "versions": versions}}
-
-
-def is_established(definition: Json) -> bool:
-    conditions = {one["type"]: one["status"] for one in definition.get("status", {}).get("conditions") or ()}
-    return conditions.get("Established") == "True" and conditions.get("NonStructuralSchema") != "True"
 
 
 def now_s() -> float:

@@ -60,7 +60,7 @@ class Release(Loop):
         self._ports = {name: free_port() for name in ("simulator", "agent", "extender", "extender-metrics")}
         where = ("--namespace", NAMESPACE)
         plane.helm("install", "joulie", CHART, *where, "--create-namespace", "-f", "-", input=json.dumps(VALUES))
-        plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+        plane.await_definitions()
         self.machine = Machine(folder, node=METAL)
         intel_two_sockets(self.machine.sys)
         for zone in PACKAGES:

@@ -8,8 +8,8 @@ import httpx2 as httpx
 import pytest
 
 from contract import object_contract, watch_contract
-from contract.subject import WAIT_S, Json, Subject
-from joulie.adapters.control_plane import LocalControlPlane, wait_for
+from contract.subject import Subject
+from joulie.adapters.control_plane import LocalControlPlane
 from joulie.adapters.kubernetes.client import ConflictError, KubeClient, RetryPolicy
 from joulie.adapters.kubernetes.connection import connect
 from joulie.adapters.kubernetes.crd import custom_resource_definitions
@@ -25,17 +25,9 @@ COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager")
 def plane(control_plane_binaries: object) -> Iterator[LocalControlPlane]:
     """Its own: the checks restart it."""
     with LocalControlPlane(binaries=control_plane_binaries, components=COMPONENTS) as plane:
-        definitions = custom_resource_definitions()
-        plane.create_all(CUSTOM_RESOURCE_DEFINITIONS.path(), definitions)
-        for definition in definitions:
-            path = CUSTOM_RESOURCE_DEFINITIONS.path(name=definition["metadata"]["name"])
-            wait_for(lambda path=path: is_established(plane.request("GET", path)), WAIT_S, f"{path} established")
+        plane.create_all(CUSTOM_RESOURCE_DEFINITIONS.path(), custom_resource_definitions())
+        plane.await_definitions()
         yield plane
-
-
-def is_established(definition: Json) -> bool:
-    conditions = definition.get("status", {}).get("conditions") or ()
-    return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -21,6 +21,7 @@ from joulie.apps.agent.outcome import RESTORED as AGENTS_WORD
 from joulie.apps.agent.outcome import Outcome as AgentOutcome
 from joulie.apps.agent.outcome import blocked, failed, restored
 from joulie.apps.cleanup import main as program
+from joulie.apps.cleanup import steps as steps_module
 from joulie.apps.cleanup.steps import (
     GRID_LEASE,
     GRID_SUSPENDED_SINCE,
@@ -167,6 +168,7 @@ def test_pods_and_jobs_that_wait_for_the_grid_go_on(tmp_path: Path) -> None:
         notes = {GRID_SUSPENDED_SINCE: "2026-01-01T00:00:00Z", GRID_WORK_DONE: "60"}
         await stage.add_job("ours", notes, suspended=True)
         await stage.add_job("theirs", {}, suspended=True)
+        await stage.add_job("left", {GRID_SUSPENDED_SINCE: ""}, suspended=True)
         await stage.add_job("running", notes, suspended=False)
         await stage.add_pod("gated", "joulie.io/grid")
 
@@ -180,6 +182,7 @@ def test_pods_and_jobs_that_wait_for_the_grid_go_on(tmp_path: Path) -> None:
         assert {name: job.spec.suspend for name, job in jobs.items()} == {
             "ours": False,
             "theirs": True,
+            "left": True,
             "running": False,
         }
         assert jobs["ours"].metadata.annotations == {}
@@ -199,6 +202,40 @@ def test_the_grid_alone_is_let_go(tmp_path: Path) -> None:
         assert await steps.let_go() == Outcome(gates_removed=1)
         assert await stage.gates("gated") == []
         assert (await stage.twin("a")).spec.cpu is not None, "caps stay"
+
+    play(tmp_path, scenario)
+
+
+def test_trap_nobody_leads_again_while_thousands_of_gates_are_lifted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps_module, "HOLD_EVERY_S", 0.001)
+
+    async def scenario(stage: Stage) -> None:
+        await stage.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        for name in (GRID_LEASE, LEASE_NAME):
+            await stage.client.create(LEASES, {"metadata": {"name": name}, "spec": {}}, NAMESPACE)
+        for index in range(50):
+            await stage.add_pod(f"gated-{index}", "joulie.io/grid")
+        taken: set[str | None] = set()
+        outcome = Cleanup._releaser
+
+        def watched(self: Cleanup, pod: Any) -> Any:
+            release = outcome(self, pod)
+
+            async def release_and_look() -> None:
+                await asyncio.sleep(0.01)
+                taken.add((await stage.client.get(LEASES, GRID_LEASE, NAMESPACE)).spec.renew_time)
+                await release()
+
+            return release_and_look
+
+        monkeypatch.setattr(Cleanup, "_releaser", watched)
+        steps = Cleanup(stage.client, lease_namespace=NAMESPACE, lease_name=LEASE_NAME, handover_s=0.0, poll_s=0.0)
+        assert await steps.let_go() == Outcome(gates_removed=50)
+        assert len(taken) > 1, "renewed meanwhile"
+        operator = await stage.client.get(LEASES, LEASE_NAME, NAMESPACE)
+        assert operator.spec.holder_identity is None, "the operator stays"
 
     play(tmp_path, scenario)
 

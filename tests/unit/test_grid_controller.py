@@ -144,6 +144,64 @@ def test_nobody_is_released_in_the_moment_before_the_first_answer(tmp_path):
     play(body, tmp_path)
 
 
+def test_trap_a_zone_that_was_forgotten_is_asked_about_again(tmp_path):
+    async def body(stage):
+        stage.carbon.values["FR"] = 400.0
+        stage.clock.now_s = stage.now_s
+        await stage.pod("first", annotations={names.ZONE: "FR", names.MAX_DELAY: "1h"})
+        await stage.look()
+        assert await stage.gated() == ["first"]
+        await stage.look(HOUR_S)
+        assert await stage.gated() == []
+        stage.feed._drop("FR")  # as after a day in which nobody has wanted it
+        stage.now_s += HOUR_S
+        await stage.pod("second", annotations={names.ZONE: "FR"})
+        await stage.term.step()
+        await stage.term.writes.settled()
+        assert await stage.gated() == ["second"]
+        await stage.look()
+        assert await stage.gated() == ["second"]
+        assert await stage.events("GridSignalMissing") == []
+
+    play(body, tmp_path)
+
+
+def test_trap_a_pod_that_comes_before_its_namespace_waits_for_it(tmp_path):
+    async def body(stage):
+        await stage.client.create(NAMESPACES, {"metadata": {"name": "late", "annotations": {names.DEFER: "true"}}})
+        known = stage.view._namespaces._objects
+        await stage.until(lambda: Key("", "late") in known)
+        facts = known.pop(Key("", "late"))  # its watch lags behind
+        await stage.pod("web", namespace="late", scheduler="default-scheduler")
+        await stage.look()
+        assert await stage.gated() == ["web"]
+        stage.view._namespaces._put(Key("", "late"), facts)
+        await stage.look()
+        assert await stage.gated() == ["web"]
+        assert len(await stage.events("GridHold")) == 1
+
+    play(body, tmp_path)
+
+
+def test_trap_initial_values_outlive_a_watch_that_lags(tmp_path):
+    async def body(stage):
+        await stage.pod("web")
+        await stage.feed.refresh()
+        stage.cluster.delay_watches(30.0)
+        await stage.term.step()
+        await stage.term.writes.settled()
+        assert (await stage.annotations("web"))["initial-carbon-intensity"] == "300.00"
+        stage.carbon.values[ZONE] = 10.0
+        stage.now_s += 300.0
+        await stage.feed.refresh()
+        await stage.term.step()
+        await stage.term.writes.settled()
+        noted = await stage.annotations("web")
+        assert (noted["initial-carbon-intensity"], noted["bind-time-carbon-intensity"]) == ("300.00", "10.00")
+
+    play(body, tmp_path)
+
+
 def test_a_new_leader_goes_on_where_the_old_one_stopped(tmp_path):
     async def body(stage):
         for index in range(4):
@@ -533,6 +591,72 @@ def test_an_interruptible_job_is_resumed_to_be_done_in_time(tmp_path):
         assert await suspended(stage)
         await stage.look(1.0)
         assert not await suspended(stage)
+
+    play(body, tmp_path)
+
+
+def test_trap_a_job_that_somebody_resumed_is_theirs_to_suspend(tmp_path):
+    async def body(stage):
+        await stage.job("train", template=INTERRUPTIBLE)
+        await stage.look(HOUR_S)
+        assert await suspended(stage)
+        for suspend in (False, True):  # by people, who do not know of annotations
+            await stage.client.patch(JOBS, "train", {"spec": {"suspend": suspend}}, namespace=NS)
+            assert await suspended(stage) is suspend
+            await stage.look(HOUR_S)
+            assert await suspended(stage) is suspend
+        stage.carbon.values[ZONE] = 10.0
+        await stage.look(40 * HOUR_S)
+        assert await suspended(stage)
+        assert stage.counted("joulie_grid_writes_total", kind="resume") == 0
+
+    play(body, tmp_path)
+
+
+def test_trap_a_suspended_job_that_asks_no_more_is_resumed(tmp_path):
+    async def body(stage):
+        await stage.job("train", annotations=INTERRUPTIBLE)
+        await stage.look(HOUR_S)
+        assert await suspended(stage)
+        body = {"metadata": {"annotations": {names.MODE: "threshold"}}}
+        await stage.client.patch(JOBS, "train", body, namespace=NS)
+        await stage.until(lambda: stage.view.jobs[NS, "train"].asking.annotations[names.MODE] == "threshold")
+        await stage.look(60.0)
+        assert not await suspended(stage)
+
+    play(body, tmp_path)
+
+
+def test_a_change_of_mind_is_not_written(tmp_path):
+    async def body(stage):
+        await stage.job("train", template=INTERRUPTIBLE)
+        stage.now_s += HOUR_S
+        await stage.feed.refresh()
+        stage.leading = True
+        worker = stage.tasks.pop()
+        worker.cancel()  # nothing is written for a while
+        await stage.term.step()
+        stage.carbon.values[ZONE] = 10.0
+        stage.now_s += 300.0
+        await stage.feed.refresh()
+        await stage.term.step()
+        stage.tasks.append(asyncio.create_task(stage.term.writes.run()))
+        await stage.term.writes.settled()
+        assert not await suspended(stage)
+        assert stage.counted("joulie_grid_writes_total", kind="suspend") == 0
+
+    play(body, tmp_path)
+
+
+def test_many_jobs_are_decided_in_turns(tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs, "JOBS_AT_ONCE", 1)
+
+    async def body(stage):
+        for index in range(3):
+            await stage.job(f"train-{index}", template=INTERRUPTIBLE)
+        for count in (1, 2, 3):
+            await stage.look(HOUR_S if count == 1 else 0.0)
+            assert len([job for job in (await stage.client.list(JOBS)).items if job.spec.suspend]) == count
 
     play(body, tmp_path)
 

@@ -30,6 +30,7 @@ NAMESPACE = "joulie-system"
 KEY = Key("default", "p")
 DEFAULTS = GridDefaults()
 SEED = Asking(names.SCHEDULER_NAME)
+SINCE = "2026-01-01T00:00:00Z"
 
 
 def asking(**annotations: str) -> Asking:
@@ -95,19 +96,20 @@ def test_a_job_of_the_same_name_is_another_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pauses", "suspended", "by_us", "age_h", "done_h", "due"),
+    ("pauses", "suspended", "since", "age_h", "done_h", "due"),
     [
-        ("true", True, True, 10.0, 1.0, False),
+        ("true", True, SINCE, 10.0, 1.0, False),
         # Of 4 h one is done: it must be done 28 h after its creation.
-        ("true", True, True, 24.9, 1.0, False),
-        ("true", True, True, 25.0, 1.0, True),
-        ("true", True, False, 99.0, 1.0, False),
-        ("true", False, True, 99.0, 1.0, False),
-        ("false", True, True, 0.0, 0.0, True),
+        ("true", True, SINCE, 24.9, 1.0, False),
+        ("true", True, SINCE, 25.0, 1.0, True),
+        ("true", True, None, 99.0, 1.0, False),
+        ("true", True, "", 99.0, 1.0, False),
+        ("true", False, SINCE, 99.0, 1.0, False),
+        ("false", True, SINCE, 0.0, 0.0, True),
     ],
 )
 def test_a_suspended_job_runs_on_in_time(
-    pauses: str, suspended: bool, by_us: bool, age_h: float, done_h: float, due: bool
+    pauses: str, suspended: bool, since: str | None, age_h: float, done_h: float, due: bool
 ) -> None:
     said = asking(runtime="4h")
     said.annotations.update({names.INTERRUPTIBLE: pauses, names.MODE: "interruptible"})
@@ -119,7 +121,7 @@ def test_a_suspended_job_runs_on_in_time(
         suspended=suspended,
         queued=False,
         asking=said,
-        suspended_since="2026-01-01T00:00:00Z" if by_us else None,
+        suspended_since=since,
         work_done_s=done_h * HOUR_S,
     )
     key = Key("default", "j")
@@ -131,7 +133,8 @@ def test_a_suspended_job_runs_on_in_time(
     [
         ("c", rfc3339_micro(NOW_S - 20.0), 20.0),
         ("c", rfc3339_micro(NOW_S + 20.0), -20.0),
-        ("", rfc3339_micro(NOW_S), None),
+        # Given up by a replica that ended well: its successor is on the way.
+        ("", rfc3339_micro(NOW_S - 20.0), 20.0),
         ("c", None, None),
         ("c", "yesterday", None),
     ],
@@ -231,6 +234,34 @@ def test_a_suspended_job_is_resumed(tmp_path: Path) -> None:
         job = await stage.client.get(JOBS, "j", "default")
         assert not job.spec.suspend
         assert SUSPENDED_SINCE not in job.metadata.annotations
+
+    play(tmp_path, scenario)
+
+
+def test_trap_a_controller_that_is_being_replaced_is_not_dead(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.renew_lease(stage.created_s)
+        await stage.client.patch(LEASES, LEASE_NAME, {"spec": {"holderIdentity": ""}}, namespace=NAMESPACE)
+        found = await stage.round_at(299.0)
+        assert (found.controller_alive, found.gating_suspended) == (True, False)
+        assert await stage.gating() == "true"
+        assert (await stage.round_at(301.0)).gating_suspended
+
+    play(tmp_path, scenario)
+
+
+def test_without_a_controller_kueue_is_answered_whatever_becomes_of_gating(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def opened(*_: object) -> list[str]:
+        return ["default/w"]
+
+    monkeypatch.setattr(program, "open_checks", opened)
+
+    async def scenario(stage: Stage) -> None:
+        await stage.client.delete(CONFIG_MAPS, "joulie-grid-gating", NAMESPACE)
+        found = await stage.round_at(HOUR_S)
+        assert (found.gating_suspended, found.opened) == (False, ["default/w"])
 
     play(tmp_path, scenario)
 

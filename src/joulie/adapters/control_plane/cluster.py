@@ -39,6 +39,8 @@ _READY_PATHS = {
 _READY_S = 90.0
 # The API server's clients keep their watches open; it would wait a minute for them to leave.
 _STOP_GRACE_S = 2.0
+_DEFINITIONS_S = 30.0
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _PROBE_S = 2.0
 _PORT_ATTEMPTS = 5
 # Below the ports that the kernel gives to outgoing connections, so that none of those can take ours meanwhile.
@@ -251,6 +253,24 @@ class LocalControlPlane:
     def create_all(self, path: str, objects: Iterable[Mapping[str, Any]]) -> None:
         """POST many objects to one collection fast: `create_all("/api/v1/namespaces/default/pods", pods)`."""
         self._open.api.create_all(path, list(objects))
+
+    def await_definitions(self) -> None:
+        """Wait until all CustomResourceDefinitions are served, with schemas that the API server finds structural.
+
+        `kubectl wait` does not do: it fails where one that was just created has no conditions yet.
+
+        Raises:
+            NotReachedError: they are not, after half a minute.
+        """
+        wait_for(self._definitions_are_served, _DEFINITIONS_S, "all CustomResourceDefinitions are established")
+
+    def _definitions_are_served(self) -> bool:
+        for definition in self.request("GET", DEFINITIONS)["items"]:
+            conditions = definition.get("status", {}).get("conditions") or ()
+            held = {condition["type"] for condition in conditions if condition["status"] == "True"}
+            if "Established" not in held or "NonStructuralSchema" in held:
+                return False
+        return True
 
     def create_nodes(self, nodes: Iterable[Mapping[str, Any]]) -> None:
         """Create nodes, made by `kwok_node`; they are Ready at once, and KWOK runs the pods that they get."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from joulie.adapters.kubernetes import names
@@ -29,6 +30,8 @@ GRID_WORK_DONE = "joulie.io/grid-work-done"
 """Annotations of a Job that the grid's controller has suspended."""
 HANDOVER_S = 11.0
 """By then a leader that lost its Lease has stopped: it leads for 10 s after a renewal, and its last write ends."""
+HOLD_EVERY_S = 20.0
+"""How often the Leases are renewed: thousands of gates take longer to lift than a Lease lasts."""
 _HOLDER = "joulie-cleanup"
 _LEASE_S = 60
 """A leader that is still there leads again so long after the cleanup, and one that is installed anew begins."""
@@ -80,7 +83,7 @@ def last_word(twin: NodeTwin) -> str:
 
 def _is_suspended_by_grid(job: BatchJob) -> bool:
     """Whether a Job stands still because the grid's controller said so: one that somebody else stopped stays so."""
-    return job.spec.suspend and GRID_SUSPENDED_SINCE in job.metadata.annotations
+    return job.spec.suspend and bool(job.metadata.annotations.get(GRID_SUSPENDED_SINCE))
 
 
 class Cleanup:
@@ -127,11 +130,12 @@ class Cleanup:
         """
         began_s = self._clock()
         quiet_s = began_s + (self._handover_s if await self._hold_leases() else 0.0)
-        await self._lift_until_restored(quiet_s, max(began_s + timeout_s, quiet_s + 2.0 * self._poll_s))
-        nodes = (await self._client.list(NODES)).items
-        labelled = [node for node in nodes if any(label in node.metadata.labels for label in self._labels)]
-        await self._each([self._unlabeller(node) for node in labelled])
-        await self._let_go()
+        async with self._holding(*self._leases):
+            await self._lift_until_restored(quiet_s, max(began_s + timeout_s, quiet_s + 2.0 * self._poll_s))
+            nodes = (await self._client.list(NODES)).items
+            labelled = [node for node in nodes if any(label in node.metadata.labels for label in self._labels)]
+            await self._each([self._unlabeller(node) for node in labelled])
+            await self._let_go()
         return self._outcome
 
     async def let_go(self) -> Outcome:
@@ -141,8 +145,9 @@ class Cleanup:
             KubernetesError: as `run`.
         """
         if await self._hold_lease(GRID_LEASE):
-            await asyncio.sleep(self._handover_s)
-            await self._let_go()
+            async with self._holding(GRID_LEASE):
+                await asyncio.sleep(self._handover_s)
+                await self._let_go()
         return self._outcome
 
     async def _let_go(self) -> None:
@@ -157,6 +162,26 @@ class Cleanup:
         pods = (await self._client.list(PODS, field_selector="spec.nodeName=")).items
         gated = [pod for pod in pods if any(gate.name.startswith(GATE_PREFIX) for gate in pod.spec.scheduling_gates)]
         await self._each([self._releaser(pod) for pod in gated])
+
+    @asynccontextmanager
+    async def _holding(self, *leases: str) -> AsyncIterator[None]:
+        """Hold Leases for as long as it takes; one that cannot be renewed now is tried again."""
+
+        async def renew() -> None:
+            while True:
+                await asyncio.sleep(HOLD_EVERY_S)
+                for name in leases:
+                    try:
+                        await self._hold_lease(name)
+                    except KubernetesError as error:
+                        _log.warning("lease not renewed", extra={"lease": name, "problem": str(error)})
+
+        task = asyncio.create_task(renew())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
 
     async def _hold_leases(self) -> bool:
         """Take or renew the Leases, so that nobody leads. Returns whether there are any."""

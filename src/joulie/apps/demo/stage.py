@@ -116,7 +116,7 @@ def control_plane_stage(plot: Plot) -> Iterator[Stage]:
     ) as plane:
         for definition in custom_resource_definitions():
             plane.kubectl("apply", "-f", "-", input=json.dumps(definition))
-        plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+        plane.await_definitions()
         plane.create_nodes(demo_nodes(plot.nodes))
         for name, variables in environments_of(plot, ports, plane.kubeconfig).items():
             plane.spawn(name, [sys.executable, "-m", "joulie", name], environment=dict(variables))

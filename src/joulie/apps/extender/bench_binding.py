@@ -231,7 +231,7 @@ def _entry(port: int) -> dict[str, Any]:
 def _create_cluster(plane: LocalControlPlane, node_names: Sequence[str]) -> None:
     """Nodes, every second one eco, and what the operator would have written about them."""
     plane.create_all(_CRDS, crd.custom_resource_definitions())
-    plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+    plane.await_definitions()
     profiles = {name: "eco" if index % 2 else "performance" for index, name in enumerate(node_names)}
     plane.create_nodes(
         kwok_node(name, labels={names.POWER_PROFILE_LABEL: profile}) for name, profile in profiles.items()

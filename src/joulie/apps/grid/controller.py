@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 
 from joulie.adapters.kubernetes.api.meta import ObjectReference
@@ -51,6 +52,14 @@ _HELD_KEYS = (names.CARBON_DELAY_TIMESTAMP, names.PRICE_DELAY_TIMESTAMP)
 _PODS_A_TURN = 500
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Told:
+    """What this term has said on a pod that is held: reasons, and annotations that the watch may not show yet."""
+
+    reasons: set[HoldReason] = field(default_factory=set)
+    written: dict[str, str] = field(default_factory=dict)
 
 
 class Controller:
@@ -102,7 +111,7 @@ class Controller:
         self._zones_since_s: dict[str, float] = {}
         self._known: dict[str, tuple[bool, ...]] = {}
         self._decided: set[str] = set()
-        self._noted: dict[str, set[HoldReason]] = {}
+        self._told: dict[str, _Told] = {}
         self._complained: set[str] = set()
         self._silent: set[tuple[str, str, Measure]] = set()
         self._next_warning_s = -math.inf
@@ -199,23 +208,42 @@ class Controller:
         if self.dry is not None:
             self.dry.step(self._conditions)
         if len(self._zones_since_s) > MAX_ZONES:
-            here = self.room.zones()
+            here = self._zones()
             self._zones_since_s = {zone: since_s for zone, since_s in self._zones_since_s.items() if zone in here}
 
     def _decide_jobs(self, now_s: float) -> None:
         """Suspend and resume interruptible Jobs; their pods follow them."""
         changed, self._view.jobs_changed = self._view.jobs_changed, set()
+        self._leave_to_others(changed)
+        decided: list[str] = []
         if self.dry_run:
             changes = self.jobs.to_let_go(changed)
         else:
             self.jobs.look(changed)
-            changes = self.jobs.decide(self._conditions, now_s)
+            changes, decided = self.jobs.decide(self._conditions, now_s)
         for change in changes:
             self.writes.put(Rank.URGENT, partial(self._write_job, change), partial(self._job_failed, change))
-        for _key, job in self.jobs.jobs:
-            self._view.changed.update(self._view.pods_of(job.facts.uid))
+        for uid in decided:
+            self._view.changed.update(self._view.pods_of(uid))
+
+    def _leave_to_others(self, keys: Iterable[Key]) -> None:
+        """Who resumes a Job that the controller has suspended may suspend it later: that one stays as it is."""
+        for key in keys:
+            job = self._view.jobs.get(key)
+            if job is not None and job.resumed_by_others:
+                self.writes.put(Rank.URGENT, partial(self._leave, key, job.uid), partial(self._leave_failed, key))
+
+    async def _leave(self, key: Key, uid: str) -> None:
+        await self._jobs.leave(key, uid)
+        self._metrics.writes.labels("leave").inc()
+
+    def _leave_failed(self, key: Key, error: Exception) -> None:
+        self._failed("leave", key, error)
+        self._view.jobs_changed.add(key)
 
     async def _write_job(self, change: Change) -> None:
+        if not self.dry_run and not self.jobs.still_wants(change):
+            return
         kind = "suspend" if change.suspend else "resume"
         if not await self._jobs.write(change, self._now_s()):
             return
@@ -244,8 +272,8 @@ class Controller:
         before = self.room.of(key)
         if before is not None and (pod is None or before.pods[key].uid != pod.uid):
             self._forget(key)
-        if pod is None:
-            return
+        if pod is None or not self._view.knows_namespace(key.namespace):
+            return  # a namespace comes by a watch of its own, and brings up its pods
         case = self._case(key, pod)
         if case is None:
             self._forget(key)
@@ -272,7 +300,7 @@ class Controller:
             return
         uid = group.pods[key].uid
         self.room.remove(key)
-        self._noted.pop(uid, None)
+        self._told.pop(uid, None)
         for known in (self._decided, self._complained):
             known.discard(uid)
 
@@ -288,21 +316,24 @@ class Controller:
 
     def _notice_age(self) -> None:
         """A signal that nobody renews goes missing without anybody saying so."""
-        zones = self.room.zones() | self.jobs.zones() | (set() if self.dry is None else self.dry.room.zones())
-        known = {zone: _is_known(self._feed, zone) for zone in zones}
+        known = {zone: _is_known(self._feed, zone) for zone in self._zones()}
         for zone, now in known.items():
             if now != self._known.get(zone, now):
                 self.zone_changed(zone)
         self._known = known
 
+    def _zones(self) -> set[str]:
+        """The zones that somebody waits or runs in."""
+        return self.room.zones() | self.jobs.zones() | (set() if self.dry is None else self.dry.room.zones())
+
     def _conditions(self, zone: str) -> Conditions | None:
         """What is known of a zone; None until its sources have been asked, though not for long."""
-        since_s = self._zones_since_s.setdefault(zone, self._now_s())
-        if not self._feed.want(zone):
+        if not self._feed.want(zone) or self._feed.asked(zone):
+            # A zone that nobody wants is forgotten, and asked about anew when somebody does.
+            self._zones_since_s.pop(zone, None)
             return _conditions(self._feed, zone)
-        if not self._feed.asked(zone) and self._now_s() < since_s + ZONE_PATIENCE_S:
-            return None
-        return _conditions(self._feed, zone)
+        since_s = self._zones_since_s.setdefault(zone, self._now_s())
+        return None if self._now_s() < since_s + ZONE_PATIENCE_S else _conditions(self._feed, zone)
 
     # ---- saying and writing
 
@@ -325,11 +356,11 @@ class Controller:
     def _note(self, key: Key, waiter: Waiter, case: Case, hold: Hold, conditions: Conditions, now_s: float) -> None:
         """Say on a pod that it is held, once for each reason."""
         pod = self._view.pods.get(key)
-        noted = self._noted.setdefault(waiter.uid, set())
-        if hold.reason in noted or pod is None or pod.uid != waiter.uid:
+        told = self._told.setdefault(waiter.uid, _Told())
+        if hold.reason in told.reasons or pod is None or pod.uid != waiter.uid:
             return
-        noted.add(hold.reason)
-        present = pod.asking.annotations
+        told.reasons.add(hold.reason)
+        present = pod.asking.annotations | told.written
         annotations = noted_at_hold(hold.reason, conditions, present, now_s)
         if not annotations:
             return
@@ -352,9 +383,11 @@ class Controller:
     ) -> None:
         group = self.room.of(waiter.key)
         if group is None or not isinstance(group.decision, Hold):
-            self._noted.pop(waiter.uid, None)  # released meanwhile
+            self._told.pop(waiter.uid, None)  # released meanwhile
             return
         await self._pods.annotate(waiter.key, waiter.uid, annotations)
+        if (told := self._told.get(waiter.uid)) is not None:
+            told.written |= annotations
         self._metrics.writes.labels("note").inc()
         if names.CARBON_DELAY_TIMESTAMP in annotations:
             self._metrics.held_for_carbon(case.zone)
@@ -366,7 +399,7 @@ class Controller:
             self.events.emit(_reference(waiter), "Normal", "GridHold", text)
 
     def _note_failed(self, waiter: Waiter, reason: HoldReason, error: Exception) -> None:
-        self._noted.get(waiter.uid, set()).discard(reason)
+        self._told.get(waiter.uid, _Told()).reasons.discard(reason)
         self._failed("note", waiter.key, error)
 
     def _release(self, going: Going) -> None:
@@ -381,13 +414,14 @@ class Controller:
         waiter, pod = going.pod, self._view.pods.get(going.pod.key)
         if pod is None or pod.uid != waiter.uid:
             return
-        present = pod.asking.annotations
+        told = self._told.get(waiter.uid, _Told())
+        present = pod.asking.annotations | told.written
         conditions = _conditions(self._feed, going.case.zone)
         await self._pods.lift(waiter.key, waiter.uid, noted_at_release(conditions, present, now_s))
         self._metrics.writes.labels("release").inc()
         self._metrics.releases.labels(going.release.reason.value).inc()
         waiting = going.case.waiting
-        if waiter.uid in self._noted or any(name in present for name in _HELD_KEYS):
+        if told.reasons or any(name in present for name in _HELD_KEYS):
             self._metrics.decided(going.release.reason)
             self._metrics.delay_seconds.observe(max(0.0, now_s - waiting.held_since_s))
         if going.release.reason is ReleaseReason.DEADLINE:

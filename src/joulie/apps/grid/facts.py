@@ -16,7 +16,10 @@ _JOULIE_PREFIX = "joulie.io/"
 _KUEUE_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 SUSPENDED_SINCE = "joulie.io/grid-suspended-since"
-"""On a Job: the controller has suspended it, and when. A Job without it was suspended by somebody else."""
+"""On a Job: the controller has suspended it, and when. A Job without it was suspended by somebody else.
+
+Empty: somebody else has resumed it since, so that from then on it is theirs to suspend and to resume.
+"""
 WORK_DONE = "joulie.io/grid-work-done"
 """On a Job: how long it ran before it was last suspended, s."""
 
@@ -84,7 +87,7 @@ class JobFacts(msgspec.Struct, frozen=True):
         suspended: ``spec.suspend``.
         queued: a queue controller manages it, so nobody else suspends or resumes it.
         asking: what it and its template say.
-        suspended_since: value of the controller's own annotation; None without one.
+        suspended_since: value of the controller's own annotation; None without one, empty for a Job left to others.
         work_done_s: how long it ran before it was last suspended, s.
     """
 
@@ -104,6 +107,16 @@ class JobFacts(msgspec.Struct, frozen=True):
         if self.deadline_s is None or self.started_s is None:
             return None
         return self.started_s + self.deadline_s
+
+    @property
+    def suspended_by_us(self) -> bool:
+        """Whether it stands still because the controller said so, so that it is to be resumed."""
+        return self.suspended and bool(self.suspended_since)
+
+    @property
+    def resumed_by_others(self) -> bool:
+        """Whether somebody else has resumed it although the controller had suspended it."""
+        return not self.suspended and bool(self.suspended_since)
 
 
 class ReplicasFacts(msgspec.Struct, frozen=True, gc=False):

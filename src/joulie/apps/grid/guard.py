@@ -77,7 +77,7 @@ class Round(msgspec.Struct, frozen=True):
 
     Attributes:
         controller_alive: whether somebody has renewed the Lease lately.
-        lease_age_s: since it was renewed, s; None where it never was.
+        lease_age_s: since it was renewed or given up, s; None where it never was.
         gating_suspended: new pods are not gated any more.
         lifted: pods that were let go.
         resumed: Jobs that run on.
@@ -155,11 +155,13 @@ async def look_after(client: KubeClient, settings: GuardSettings, now_s: float) 
             hastens a release, and minutes of it are taken for a dead controller.
     """
     problems = _Problems()
-    age_s, suspended = None, False
+    age_s, dead, suspended = None, False, False
     with problems:
         age_s = await _lease_age_s(client, settings.namespace, now_s)
         # Only what was read is judged: an API server that does not answer says nothing about the controller.
-        if not _alive(age_s, settings):
+        dead = not _alive(age_s, settings)
+    if dead:
+        with problems:
             await set_gating(client, settings.namespace, enabled=False)
             suspended = True
     lifted: list[str] = []
@@ -175,7 +177,7 @@ async def look_after(client: KubeClient, settings: GuardSettings, now_s: float) 
         resumed, failures = await _resume(client, {key: cluster.jobs[key] for key in due_jobs}, now_s)
         problems.said += failures
     opened: list[str] = []
-    if suspended:
+    if dead:
         with problems:
             opened = await open_checks(client, now_s, "the grid controller does not answer")
     return Round(_alive(age_s, settings), age_s, suspended, lifted, resumed, waiting, opened, problems.said)
@@ -229,7 +231,7 @@ def overdue_jobs(cluster: Cluster, defaults: GridDefaults, now_s: float) -> Iter
         now_s: s since the epoch.
     """
     for key, job in cluster.jobs.items():
-        if not job.suspended or job.suspended_since is None:
+        if not job.suspended_by_us:
             continue
         owner = Owner(JOBS.kind, key.name, job.uid)
         request = requested(job.asking, owner, cluster.policy(key.namespace), defaults)
@@ -247,8 +249,11 @@ async def _lease_age_s(client: KubeClient, namespace: str, now_s: float) -> floa
 
 
 def age_s(lease: Lease, now_s: float) -> float | None:
-    """Since the holder last renewed a lease, s; None where nobody holds it."""
-    if not lease.spec.holder_identity or lease.spec.renew_time is None:
+    """Since a lease was last renewed, s; None where it does not say.
+
+    A leader that ends renews it for the last time when it gives it up: its successor has as long as that of a dead one.
+    """
+    if lease.spec.renew_time is None:
         return None
     try:
         return now_s - parse_rfc3339(lease.spec.renew_time)

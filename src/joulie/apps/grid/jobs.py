@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -22,6 +23,8 @@ from joulie.domain.grid.deferral import Conditions
 from joulie.domain.grid.interrupt import Pause, Progress, Run, decide
 from joulie.domain.grid.request import GridRequest, Mode
 
+JOBS_AT_ONCE = 500
+"""Jobs decided before others get their turn on the event loop."""
 UNDECIDED_S = 300.0
 """How soon a Job is looked at again that could not be decided, s."""
 
@@ -83,11 +86,6 @@ class JobDesk:
         """When there is something to decide, s since the epoch."""
         return min((job.wake_s for job in self._jobs.values()), default=math.inf)
 
-    @property
-    def jobs(self) -> Iterable[tuple[Key, Managed]]:
-        """All interruptible Jobs."""
-        return self._jobs.items()
-
     def zones(self) -> set[str]:
         """The zones of all interruptible Jobs."""
         return {job.zone for job in self._jobs.values()}
@@ -104,10 +102,9 @@ class JobDesk:
         for key in keys:
             facts = self._view.jobs.get(key)
             managed = None if facts is None else self._managed(key, facts)
+            before = self._jobs.pop(key, None)  # and to the end, so that all get their turn
             if managed is None:
-                self._jobs.pop(key, None)
                 continue
-            before = self._jobs.get(key)
             if before is not None and before.facts.uid == managed.facts.uid:
                 managed.decision = before.decision
             self._jobs[key] = managed
@@ -118,33 +115,38 @@ class JobDesk:
             if job.zone == zone:
                 job.wake_s = -math.inf
 
-    def decide(self, look: Callable[[str], Conditions | None], now_s: float) -> list[Change]:
-        """Decide what is due.
+    def decide(self, look: Callable[[str], Conditions | None], now_s: float) -> tuple[list[Change], list[str]]:
+        """Decide what is due, or some of it; the rest stays due.
 
         Args:
             look: conditions in a zone; None while its sources have not been asked yet.
             now_s: s since the epoch.
 
         Returns:
-            The Jobs to suspend or resume. One that could not be written comes again when it is decided again.
+            The Jobs to suspend or resume, and the UIDs of all that were decided. One that could not be written comes
+            again when it is decided again.
         """
-        changes = []
-        for key, job in self._jobs.items():
-            if job.wake_s > now_s:
-                continue
+        changes, decided = [], []
+        for key, job in islice(((key, job) for key, job in self._jobs.items() if job.wake_s <= now_s), JOBS_AT_ONCE):
             progress = self._progress(job, now_s)
             conditions = look(job.zone)
             if conditions is None and now_s < progress.latest_resume_s:
                 job.wake_s = now_s + 1.0
                 continue
             job.decision = decision = _decided(progress, conditions or Conditions(), now_s)
+            decided.append(job.facts.uid)
             job.wake_s = math.inf if decision.wake_s is None else decision.wake_s
             if isinstance(decision, Pause) != progress.paused:
                 facts = job.facts
                 changes.append(
                     Change(key, facts.uid, not progress.paused, decision.text, facts.suspended_since, progress.done_s)
                 )
-        return changes
+        return changes, decided
+
+    def still_wants(self, change: Change) -> bool:
+        """Whether a change that was decided earlier is what the last decision says, too."""
+        job = self._jobs.get(change.key)
+        return job is not None and job.decision is not None and isinstance(job.decision, Pause) == change.suspend
 
     def to_let_go(self, keys: Iterable[Key]) -> list[Change]:
         """The Jobs among these that the controller has suspended, to be resumed since nothing is held any more."""
@@ -152,7 +154,7 @@ class JobDesk:
         return [
             Change(key, job.uid, False, "nothing is held in a dry run", job.suspended_since, job.work_done_s)
             for key, job in found
-            if job is not None and job.suspended and job.suspended_since is not None
+            if job is not None and job.suspended_by_us
         ]
 
     def again(self, key: Key, at_s: float) -> None:
@@ -163,11 +165,12 @@ class JobDesk:
     def _managed(self, key: Key, facts: JobFacts) -> Managed | None:
         """The Job, where it is for the controller to suspend and resume it."""
         # One that somebody else has suspended, or has resumed although the controller had suspended it, is theirs.
-        ours = facts.suspended == (facts.suspended_since is not None)
-        if facts.queued or not ours:
+        untouched = not facts.suspended and facts.suspended_since is None
+        if facts.queued or not (untouched or facts.suspended_by_us):
             return None
         request = self._view.request(key.namespace, facts.asking, Owner(JOBS.kind, key.name, facts.uid))
-        if not (request.defer and request.interruptible and request.mode is Mode.INTERRUPTIBLE):
+        asks = request.defer and request.interruptible and request.mode is Mode.INTERRUPTIBLE
+        if not asks and not facts.suspended:  # one that asks no more is still to be resumed
             return None
         return Managed(facts, request, self._view.zone(request, facts.asking))
 
@@ -228,6 +231,15 @@ class JobWriter:
             JOBS, change.key.name, body, namespace=change.key.namespace, field_manager=FIELD_MANAGER
         )
         return True
+
+    async def leave(self, key: Key, uid: str) -> None:
+        """Leave a Job to those who have resumed it.
+
+        Raises:
+            KubernetesError: it is gone, or another one of that name is there.
+        """
+        body = {"metadata": {"uid": uid, "annotations": {SUSPENDED_SINCE: ""}}}
+        await self._client.patch(JOBS, key.name, body, namespace=key.namespace, field_manager=FIELD_MANAGER)
 
 
 def _as_expected(found: Job, change: Change) -> bool:

@@ -156,6 +156,10 @@ class GridView:
         """What is kept of a namespace; nothing of one that is not known."""
         return self._namespaces.objects.get(Key("", name), NO_POLICY)
 
+    def knows_namespace(self, name: str) -> bool:
+        """Whether a namespace has come; its pods may come before it."""
+        return Key("", name) in self._namespaces.objects
+
     def request(self, namespace: str, asking: Asking, owner: Owner | None) -> GridRequest:
         """What a pod or Job asks for, after the cascade."""
         return requested(asking, owner, self.namespace(namespace), self._defaults)

@@ -185,7 +185,7 @@ def registered_webhooks(
     """The webhooks as they should be.
 
     The chart registers one for the pods that ask themselves. Another one, for all pods of namespaces that ask, is the
-    same without that condition; it is there only while a namespace asks.
+    same without that condition; it is there only while a namespace asks. Neither is called for what the chart excludes.
 
     Args:
         found: as they are.
@@ -204,12 +204,13 @@ def registered_webhooks(
         wanted.append(pods)
         if namespaces:
             named = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": list(namespaces)}
+            excluded = one.get("namespaceSelector", {}).get("matchExpressions", ())
             conditions = [each for each in one.get("matchConditions", ()) if each["name"] != ASKS_CONDITION]
             wanted.append(
                 {
                     **pods,
                     "name": NAMESPACES_WEBHOOK,
-                    "namespaceSelector": {"matchExpressions": [named]},
+                    "namespaceSelector": {"matchExpressions": [*excluded, named]},
                     "matchConditions": conditions,
                 }
             )
