@@ -114,7 +114,8 @@ def test_paths() -> None:
 def test_kinds_are_those_of_their_types() -> None:
     defined = [item for item in vars(resources).values() if isinstance(item, Resource)]
     assert len(defined) >= 15
-    assert all(item.kind == item.type.__name__ for item in defined)
+    # Or of a type that it widens: a program may read more of a pod than the others.
+    assert all(item.kind in {base.__name__ for base in item.type.__mro__} for item in defined)
 
 
 @pytest.mark.parametrize(

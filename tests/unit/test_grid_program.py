@@ -1,6 +1,7 @@
 """`joulie grid controller` as a program: its probes, its metrics, its answer about the grid, its lease."""
 
 import asyncio
+import gc
 import json
 import ssl
 
@@ -12,6 +13,7 @@ from grid_stage import GATES, NS
 from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.connection import connect
+from joulie.adapters.kubernetes.lease import LeaderElector
 from joulie.adapters.kubernetes.resources import LEASES, PODS
 from joulie.apps.cli.main import cli
 from joulie.apps.grid import main
@@ -55,7 +57,7 @@ def play(body, tmp_path, monkeypatch, **settings):
             ports.append(self.port)
 
     monkeypatch.setattr(main, "Server", Server)
-    monkeypatch.setattr(main.gc, "freeze", lambda: None)
+    monkeypatch.setattr(gc, "freeze", lambda: None)
 
     async def run():
         async with FakeCluster() as cluster:
@@ -180,7 +182,7 @@ def test_who_does_not_lead_says_so(tmp_path, monkeypatch):
         assert answer.status_code == 503
         assert answer.json() == {"leader": False}
 
-    monkeypatch.setattr(main.LeaderElector, "run", lambda _self, _lead: asyncio.Event().wait())
+    monkeypatch.setattr(LeaderElector, "run", lambda _self, _lead: asyncio.Event().wait())
     play(body, tmp_path, monkeypatch)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import httpx2 as httpx
 
@@ -30,7 +30,7 @@ from joulie.adapters.kubernetes.errors import (
 from joulie.adapters.kubernetes.resources import Resource
 from joulie.adapters.kubernetes.wire import EventKind, Key, Scope, WatchEvent, page_sizes
 
-__all__ = ["Backoff", "Cache", "CacheCounters", "Key"]
+__all__ = ["Backoff", "Cache", "CacheCounters", "Key", "Watching"]
 
 _log = logging.getLogger(__name__)
 
@@ -291,6 +291,35 @@ class Cache(Generic[T, V]):
         self.counters.failures += 1
         self.problem = str(error)
         _log.warning("cannot follow %s, will try again", self._scope.resource.plural, extra={"problem": str(error)})
+
+
+class Watching:
+    """What reads a cluster by several caches, which run together."""
+
+    @property
+    def caches(self) -> Mapping[str, Cache[Any, Any]]:
+        """The caches by what they hold."""
+        raise NotImplementedError
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for cache in self.caches.values():
+                group.create_task(cache.run())
+
+    async def wait_synced(self) -> None:
+        """Wait until everything has been listed once."""
+        for cache in self.caches.values():
+            await cache.wait_synced()
+
+    def why_not_ready(self) -> str | None:
+        """What has not been listed yet, None once everything has."""
+        waiting = [
+            name if cache.problem is None else f"{name} ({cache.problem})"
+            for name, cache in self.caches.items()
+            if not cache.synced
+        ]
+        return f"not listed yet: {', '.join(waiting)}" if waiting else None
 
 
 def _unusable(error: KubernetesError) -> bool:

@@ -9,7 +9,7 @@ import platform
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import click
@@ -18,7 +18,7 @@ from joulie.adapters.hardware_profiles import load_hardware_profiles
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.ledger import LedgerSettings, open_ledger
-from joulie.adapters.prometheus import Prometheus, PrometheusError, connect
+from joulie.adapters.prometheus import PrometheusError
 from joulie.adapters.thinning import thinner
 from joulie.apps.accounting.api import EnergyApi
 from joulie.apps.accounting.books import Books
@@ -90,7 +90,7 @@ async def serve(settings: AccountingSettings, sampler: Sampler, ledger: Ledger, 
         client = await stack.enter_async_context(
             KubeClient.connect(kubeconfig=settings.kubeconfig, context=settings.context, user_agent=_COMPONENT)
         )
-        prometheus = await stack.enter_async_context(_prometheus(settings))
+        prometheus = await stack.enter_async_context(settings.prometheus())
         feed = await stack.enter_async_context(open_feed(settings, registry=metrics.registry))
         view = ClusterView(client, time.time)
         events = EventRecorder(client, _COMPONENT, instance=platform.node())
@@ -161,13 +161,6 @@ def ledger_settings(settings: AccountingSettings) -> LedgerSettings:
         days_kept_s=settings.ledger_days_s,
         max_gap_s=max(600.0, 3.0 * settings.sampling_interval_s),
     )
-
-
-def _prometheus(settings: AccountingSettings) -> AbstractAsyncContextManager[Prometheus | None]:
-    """The server of PROMETHEUS_ADDRESS, None where there is none."""
-    if not settings.prometheus_address:
-        return nullcontext()
-    return connect(settings.prometheus_address, settings.prometheus_auth, timeout_s=settings.prometheus_timeout_s)
 
 
 @asynccontextmanager

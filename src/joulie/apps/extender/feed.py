@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -14,7 +13,7 @@ from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.core import Node
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware, NodeTwin, WorkloadProfile
 from joulie.adapters.kubernetes.api.v1alpha1.power import EffectiveCapState, PowerMeasurement
-from joulie.adapters.kubernetes.cache import Cache, Key
+from joulie.adapters.kubernetes.cache import Cache, Key, Watching
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.hardware import offered_devices, reported_hardware
 from joulie.adapters.kubernetes.pods import Owner, PodFacts, ProfileFacts, profile_facts, profile_owner
@@ -89,7 +88,7 @@ class WatchState:
     problem: str | None
 
 
-class Feed:
+class Feed(Watching):
     """Watches twins, hardware, nodes and profiles, and tells the fleet."""
 
     def __init__(
@@ -122,35 +121,20 @@ class Feed:
         self._node_cache.add_listener(self._node_changed)
         self._profile_cache.add_listener(self._profile_changed)
 
-    async def run(self) -> None:
-        """Watch until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for cache in (self._twins, self._hardware, self._node_cache, self._profile_cache):
-                group.create_task(cache.run())
-
-    async def wait_synced(self) -> None:
-        """Wait until everything has been listed once."""
-        for cache in (self._twins, self._hardware, self._node_cache, self._profile_cache):
-            await cache.wait_synced()
+    @property
+    def caches(self) -> Mapping[str, Cache[Any, Any]]:
+        """The caches by what they hold."""
+        return {
+            NODE_TWINS.plural: self._twins,
+            NODE_HARDWARES.plural: self._hardware,
+            NODES.plural: self._node_cache,
+            WORKLOAD_PROFILES.plural: self._profile_cache,
+        }
 
     def states(self) -> Iterator[WatchState]:
         """How each watch is doing."""
-        for resource, cache in (
-            (NODE_TWINS, self._twins),
-            (NODE_HARDWARES, self._hardware),
-            (NODES, self._node_cache),
-            (WORKLOAD_PROFILES, self._profile_cache),
-        ):
-            yield WatchState(resource.plural, len(cache.objects), cache.synced, cache.silence_s(), cache.problem)
-
-    def why_not_ready(self) -> str | None:
-        """What has not been listed yet, None once everything has."""
-        waiting = [
-            state.resource if state.problem is None else f"{state.resource} ({state.problem})"
-            for state in self.states()
-            if not state.synced
-        ]
-        return f"not listed yet: {', '.join(waiting)}" if waiting else None
+        for name, cache in self.caches.items():
+            yield WatchState(name, len(cache.objects), cache.synced, cache.silence_s(), cache.problem)
 
     def profile(self, pod: PodFacts) -> ProfileFacts:
         """What the pod's WorkloadProfile says, as far as it counts; of several, somebody's own before the classifier's.

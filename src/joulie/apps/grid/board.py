@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import parse_qs
-
-import msgspec
 
 from joulie.adapters.kubernetes.cache import Key
 from joulie.apps.grid.controller import Controller
@@ -15,11 +12,9 @@ from joulie.apps.grid.metrics import waiting_by_reason
 from joulie.apps.grid.room import Group
 from joulie.apps.program.grid_feed import GridFeed
 from joulie.apps.program.grid_items import GRID_PATH, MOST_CASES, CaseItem, GridAnswer, SignalItem
-from joulie.apps.program.http import AsgiApp, Receive, Scope, Send, respond
+from joulie.apps.program.http import AsgiApp, answering
 from joulie.domain.grid.deferral import Hold
 from joulie.domain.grid.signals import GridSignal
-
-_JSON = b"application/json"
 
 
 class GridDesk:
@@ -38,16 +33,7 @@ class GridDesk:
 
     def before(self, app: AsgiApp, now_s: Callable[[], float]) -> AsgiApp:
         """An application that answers here, and leaves everything else to `app`."""
-
-        async def desk(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["path"] != GRID_PATH:
-                await app(scope, receive, send)
-                return
-            query = parse_qs(scope.get("query_string", b"").decode(errors="replace"))
-            status, body = self.answer(query, now_s())
-            await respond(send, status, msgspec.json.encode(body), _JSON)
-
-        return desk
+        return answering(GRID_PATH, lambda query: self.answer(query, now_s()), app)
 
     def answer(self, query: Mapping[str, list[str]], now_s: float) -> tuple[int, Any]:
         """Status and body of the answer to a query."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import platform
 import tempfile
 import time
-import uuid
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +14,6 @@ from pathlib import Path
 import click
 
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.lease import LeaderElector
 from joulie.apps.grid.board import GridDesk
 from joulie.apps.grid.controller import Controller
 from joulie.apps.grid.metrics import ControllerMetrics
@@ -27,6 +24,7 @@ from joulie.apps.program.certificates import https_files
 from joulie.apps.program.grid_feed import GridFeed
 from joulie.apps.program.grid_sources import open_feed
 from joulie.apps.program.http import AsgiApp, Probes, Server, TlsFiles, observability_app, parse_address
+from joulie.apps.program.leading import lead
 from joulie.apps.program.run import run
 from joulie.apps.program.settings import settings_options
 from joulie.domain.grid.signals import Measure
@@ -130,7 +128,9 @@ class _Program:
         tasks = [
             asyncio.create_task(self._feed.run(), name="feed"),
             asyncio.create_task(self._view.run(), name="caches"),
-            asyncio.create_task(self._lead(), name="controller"),
+            asyncio.create_task(
+                lead(self._settings, self._client, LEASE_NAME, self._view, self._control), name="controller"
+            ),
             asyncio.create_task(stop.wait(), name="stop"),
         ]
         try:
@@ -146,24 +146,6 @@ class _Program:
     def _signal_changed(self, _measure: Measure, zone: str) -> None:
         if self._term is not None:
             self._term.zone_changed(zone)
-
-    async def _lead(self) -> None:
-        """Wait for the caches, then control whenever this replica leads."""
-        await self._view.wait_synced()
-        # What the caches hold stays: the collector need not look at it again and again.
-        gc.collect()
-        gc.freeze()
-        if not self._settings.leader_elect:
-            await self._control(lambda: True)
-            return
-        replica = self._settings.identity or platform.node()
-        elector = LeaderElector(
-            self._client,
-            namespace=self._settings.namespace,
-            name=LEASE_NAME,
-            identity=f"{replica}_{uuid.uuid4().hex[:8]}",
-        )
-        await elector.run(lambda: self._control(lambda: elector.is_leader))
 
     async def _control(self, may_write: Callable[[], bool]) -> None:
         term = Controller(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from joulie.adapters.kubernetes.api.core import Job, Namespace, Pod, ReplicaSet, StatefulSet
-from joulie.adapters.kubernetes.cache import Cache, Key
+from joulie.adapters.kubernetes.cache import Cache, Key, Watching
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import JOBS, NAMESPACES, PODS, REPLICA_SETS, STATEFUL_SETS
 from joulie.apps.grid.facts import (
@@ -30,7 +29,7 @@ _UNBOUND = "spec.nodeName="
 """The API server leaves out all pods that run, whatever becomes of them."""
 
 
-class GridView:
+class GridView(Watching):
     """Caches of everything that the controller reads.
 
     Args:
@@ -75,7 +74,7 @@ class GridView:
         self._stateful_sets.add_listener(self._replicas_changed)
 
     @property
-    def caches(self) -> dict[str, Cache[Any, Any]]:
+    def caches(self) -> Mapping[str, Cache[Any, Any]]:
         """The caches by what they hold."""
         return {
             PODS.plural: self._pods,
@@ -84,26 +83,6 @@ class GridView:
             REPLICA_SETS.plural: self._replica_sets,
             STATEFUL_SETS.plural: self._stateful_sets,
         }
-
-    async def run(self) -> None:
-        """Watch until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for cache in self.caches.values():
-                group.create_task(cache.run())
-
-    async def wait_synced(self) -> None:
-        """Wait until everything has been listed once."""
-        for cache in self.caches.values():
-            await cache.wait_synced()
-
-    def why_not_ready(self) -> str | None:
-        """What has not been listed yet, None once everything has."""
-        waiting = [
-            name if cache.problem is None else f"{name} ({cache.problem})"
-            for name, cache in self.caches.items()
-            if not cache.synced
-        ]
-        return f"not listed yet: {', '.join(waiting)}" if waiting else None
 
     def begin(self) -> None:
         """Take everything as changed, and note all changes from now on: this replica begins to lead."""

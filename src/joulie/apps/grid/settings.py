@@ -8,6 +8,7 @@ from pathlib import Path
 
 from joulie.apps.grid.kueue_settings import KueueSettings
 from joulie.apps.program.grid_settings import GridSettings
+from joulie.apps.program.leading import LeaderSettings
 from joulie.apps.program.settings import Kind, setting
 from joulie.domain.grid.release import Limits
 
@@ -30,28 +31,13 @@ class DryRunFilter(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ControllerSettings(KueueSettings, GridSettings):
+class ControllerSettings(KueueSettings, GridSettings, LeaderSettings):
     """Settings of `joulie grid controller`.
 
     Raises:
         ValueError: settings that contradict each other.
     """
 
-    leader_elect: bool = setting(
-        "LEADER_ELECT",
-        "true",
-        kind=Kind.BOOLEAN,
-        help="Act only while holding the lease, so that replicas can stand by.",
-    )
-    namespace: str = setting(
-        "POD_NAMESPACE", "joulie-system", kind=Kind.TEXT, help="Namespace of the lease and of the gating ConfigMap."
-    )
-    identity: str | None = setting(
-        "POD_NAME", None, kind=Kind.TEXT, help="Name of this replica in the lease; the host's name by default."
-    )
-    write_concurrency: int = setting(
-        "WRITE_CONCURRENCY", "16", kind=Kind.INTEGER, minimum=1, maximum=256, help="Writes to the API server at once."
-    )
     metrics_addr: str = setting("METRICS_ADDR", ":10259", kind=Kind.TEXT, help="Address of /metrics and probes.")
     metrics_tls: bool = setting(
         "METRICS_TLS",

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from starlette.requests import ClientDisconnect, Request
 
 from joulie.adapters.kubernetes.api.core import ConfigMap, Namespace, Pod
-from joulie.adapters.kubernetes.cache import Cache, Key
+from joulie.adapters.kubernetes.cache import Cache, Key, Watching
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.gating import CONFIG_MAP as GATING_CONFIG_MAP
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS, DAEMON_SETS, NAMESPACES, NODES
@@ -226,7 +226,7 @@ class WebhookMetrics:
         )
 
 
-class Knowledge:
+class Knowledge(Watching):
     """What the webhook knows of the cluster.
 
     Args:
@@ -261,20 +261,10 @@ class Knowledge:
         """Call `told` when the namespaces change."""
         self._namespaces.add_listener(lambda _key, _old, _new: told())
 
-    def why_not_ready(self) -> str | None:
-        """What stands in the way of an answer."""
-        return None if self._namespaces.synced and self._gating.synced else "the cluster was not listed yet"
-
-    async def run(self) -> None:
-        """Watch until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._namespaces.run())
-            group.create_task(self._gating.run())
-
-    async def wait_synced(self) -> None:
-        """Wait until everything has been listed once."""
-        await self._namespaces.wait_synced()
-        await self._gating.wait_synced()
+    @property
+    def caches(self) -> Mapping[str, Cache[Any, Any]]:
+        """The caches by what they hold."""
+        return {NAMESPACES.plural: self._namespaces, CONFIG_MAPS.plural: self._gating}
 
 
 def webhook_app(gates: Callable[[str, Pod], bool], metrics: WebhookMetrics) -> AsgiApp:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-import platform
 import time
-import uuid
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Callable
 
 import click
 import httpx2
 
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.lease import LeaderElector
-from joulie.adapters.prometheus import Prometheus, PrometheusError, connect
+from joulie.adapters.prometheus import PrometheusError
 from joulie.apps.operator import plugins
 from joulie.apps.operator.loop import ControlLoop
 from joulie.apps.operator.metrics import OperatorMetrics
@@ -25,6 +21,7 @@ from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.program import logs, tracing
 from joulie.apps.program.catalogue import catalogue_of
 from joulie.apps.program.http import Probes, Server, observability_app, parse_address
+from joulie.apps.program.leading import lead
 from joulie.apps.program.run import run
 from joulie.apps.program.settings import settings_options
 from joulie.domain.hardware import Catalogue
@@ -65,7 +62,7 @@ async def serve(settings: OperatorSettings, catalogue: Catalogue, stop: asyncio.
     metrics = OperatorMetrics()
     probes = Probes()
     client = KubeClient.connect(kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-operator")
-    async with client, httpx2.AsyncClient() as http, _prometheus(settings) as prometheus:
+    async with client, httpx2.AsyncClient() as http, settings.prometheus() as prometheus:
         wake = asyncio.Event()
         view = ClusterView(client, settings, catalogue, wake=wake.set)
         probes.add("caches", view.why_not_ready)
@@ -98,25 +95,9 @@ async def _lead(
     wake: asyncio.Event,
     metrics: OperatorMetrics,
 ) -> None:
-    """Wait for the caches, then run the control loop whenever this replica leads."""
-    await view.wait_synced()
-    # What the caches hold stays: the collector need not look at a hundred thousand pods again and again.
-    gc.collect()
-    gc.freeze()
-    elector: LeaderElector | None = None
-    if settings.leader_elect:
-        replica = settings.identity or platform.node()
-        elector = LeaderElector(
-            world.client,
-            namespace=settings.namespace,
-            name=LEASE_NAME,
-            identity=f"{replica}_{uuid.uuid4().hex[:8]}",
-        )
+    """Run the control loop whenever this replica leads."""
 
-    def may_write() -> bool:
-        return elector is None or elector.is_leader
-
-    async def lead() -> None:
+    async def control(may_write: Callable[[], bool]) -> None:
         loop = ControlLoop(
             settings,
             catalogue,
@@ -135,11 +116,4 @@ async def _lead(
         finally:
             metrics.stood_down()
 
-    await (lead() if elector is None else elector.run(lead))
-
-
-def _prometheus(settings: OperatorSettings) -> AbstractAsyncContextManager[Prometheus | None]:
-    """The server of PROMETHEUS_ADDRESS, None where there is none."""
-    if not settings.prometheus_address:
-        return nullcontext()
-    return connect(settings.prometheus_address, settings.prometheus_auth, timeout_s=settings.prometheus_timeout_s)
+    await lead(settings, world.client, LEASE_NAME, view, control)

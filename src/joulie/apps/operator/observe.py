@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -15,7 +14,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
     NodeTwin,
     WorkloadProfile,
 )
-from joulie.adapters.kubernetes.cache import Cache, Key
+from joulie.adapters.kubernetes.cache import Cache, Key, Watching
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.pods import PodFacts, pod_facts
 from joulie.adapters.kubernetes.resources import (
@@ -70,7 +69,7 @@ class Watcher(Protocol):
         ...
 
 
-class ClusterView:
+class ClusterView(Watching):
     """Caches of everything that the operator reads, and what follows from them.
 
     Attributes:
@@ -121,7 +120,7 @@ class ClusterView:
         self._profiles.add_listener(self._profile_changed)
 
     @property
-    def caches(self) -> dict[str, Cache[Any, Any]]:
+    def caches(self) -> Mapping[str, Cache[Any, Any]]:
         """The caches by what they hold."""
         return {
             NODES.plural: self._nodes,
@@ -131,26 +130,6 @@ class ClusterView:
             NODE_POWER_PROFILES.plural: self._overrides,
             WORKLOAD_PROFILES.plural: self._profiles,
         }
-
-    async def run(self) -> None:
-        """Watch until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for cache in self.caches.values():
-                group.create_task(cache.run())
-
-    async def wait_synced(self) -> None:
-        """Wait until everything has been listed once."""
-        for cache in self.caches.values():
-            await cache.wait_synced()
-
-    def why_not_ready(self) -> str | None:
-        """What has not been listed yet, None once everything has."""
-        waiting = [
-            name if cache.problem is None else f"{name} ({cache.problem})"
-            for name, cache in self.caches.items()
-            if not cache.synced
-        ]
-        return f"not listed yet: {', '.join(waiting)}" if waiting else None
 
     # ---- what is known
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from joulie.apps.program.leading import LeaderSettings
 from joulie.apps.program.prometheus_settings import PrometheusSettings
-from joulie.apps.program.settings import Kind, ProgramSettings, setting
+from joulie.apps.program.settings import Kind, setting
 from joulie.domain.control import ControlSettings
 from joulie.domain.drain import DrainSettings, Escalation
 from joulie.domain.hardware.resolve import GPU_PRODUCT_KEYS
@@ -31,7 +32,7 @@ POWER_SOURCES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperatorSettings(PrometheusSettings, ProgramSettings):
+class OperatorSettings(PrometheusSettings, LeaderSettings):
     """Settings of `joulie operator`.
 
     Raises:
@@ -66,22 +67,6 @@ class OperatorSettings(PrometheusSettings, ProgramSettings):
         kind=Kind.DURATION,
         minimum=10.0,
         help="Age from which others disregard a NodeTwin; lastUpdated is refreshed at half of it.",
-    )
-
-    leader_elect: bool = setting(
-        "LEADER_ELECT",
-        "true",
-        kind=Kind.BOOLEAN,
-        help="Act only while holding the lease, so that replicas can stand by.",
-    )
-    namespace: str = setting(
-        "POD_NAMESPACE", "joulie-system", kind=Kind.TEXT, help="Namespace of the lease and of the agents' pods."
-    )
-    identity: str | None = setting(
-        "POD_NAME", None, kind=Kind.TEXT, help="Name of this replica in the lease; the host's name by default."
-    )
-    write_concurrency: int = setting(
-        "WRITE_CONCURRENCY", "16", kind=Kind.INTEGER, minimum=1, maximum=256, help="Writes to the API server at once."
     )
 
     policy_type: str = setting(

@@ -29,7 +29,7 @@ from joulie.adapters.grid.tariff import TimeOfUse
 from joulie.adapters.grid.uk import CarbonIntensityUk
 from joulie.adapters.grid.watttime import WattTime
 from joulie.adapters.price_schedules import PriceSchedulesError, load_price_schedules
-from joulie.adapters.prometheus import History, Prometheus, PrometheusError, connect
+from joulie.adapters.prometheus import History, Prometheus, PrometheusError
 from joulie.apps.program.grid_feed import FeedLimits, GridFeed
 from joulie.apps.program.grid_metrics import GridMetrics
 from joulie.apps.program.grid_settings import LONGEST_HORIZON_S, GridSettings
@@ -131,11 +131,10 @@ def _wanted(settings: GridSettings) -> dict[Measure, tuple[str, ...]]:
 
 async def _prometheus(settings: GridSettings, stack: AsyncExitStack) -> Prometheus | None:
     asked = {name for names in _wanted(settings).values() for name in names}
-    if "prometheus" not in asked or not settings.prometheus_address:
+    if "prometheus" not in asked:
         return None
     try:
-        server = connect(settings.prometheus_address, settings.prometheus_auth, timeout_s=settings.prometheus_timeout_s)
-        return await stack.enter_async_context(server)
+        return await stack.enter_async_context(settings.prometheus())
     except PrometheusError as error:
         raise ValueError(str(error)) from error
 

@@ -6,13 +6,15 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import parse_qs
 
+import msgspec
 import uvicorn
 from prometheus_client import CollectorRegistry, make_asgi_app
 
@@ -94,6 +96,25 @@ async def respond(send: Send, status: int, body: bytes, content_type: bytes = b"
     headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def answering(path: str, answer: Callable[[Mapping[str, list[str]]], tuple[int, Any]], app: AsgiApp) -> AsgiApp:
+    """An application that answers one path in JSON, and leaves everything else to `app`.
+
+    Args:
+        path: such as ``/debug/power``.
+        answer: makes status and body of a query.
+        app: for all other paths.
+    """
+
+    async def desk(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] != path:
+            await app(scope, receive, send)
+            return
+        status, body = answer(parse_qs(scope.get("query_string", b"").decode(errors="replace")))
+        await respond(send, status, msgspec.json.encode(body), b"application/json")
+
+    return desk
 
 
 @dataclass(frozen=True)

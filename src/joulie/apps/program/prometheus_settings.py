@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from joulie.adapters.prometheus import PrometheusAuth
+from joulie.adapters.prometheus import Prometheus, PrometheusAuth, connect
 from joulie.apps.program.settings import Kind, setting
 
 _NONE = "none"
@@ -70,3 +71,13 @@ class PrometheusSettings:
             client_cert_file=self.prometheus_client_cert_file,
             client_key_file=self.prometheus_client_key_file,
         )
+
+    def prometheus(self) -> AbstractAsyncContextManager[Prometheus | None]:
+        """A client of the server of PROMETHEUS_ADDRESS; None where there is none.
+
+        Raises:
+            ValueError: settings that contradict each other.
+        """
+        if not self.prometheus_address:
+            return nullcontext()
+        return connect(self.prometheus_address, self.prometheus_auth, timeout_s=self.prometheus_timeout_s)

@@ -6,16 +6,15 @@ of its pods. Without the right to watch a kind, the classifier does without both
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from joulie.adapters.kubernetes.api.meta import KubernetesObject
-from joulie.adapters.kubernetes.cache import Cache, Key
+from joulie.adapters.kubernetes.cache import Cache, Key, Watching
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.pods import Owner, read_hints
 from joulie.adapters.kubernetes.resources import (
@@ -50,7 +49,7 @@ class OwnerFacts(msgspec.Struct, frozen=True):
     mistakes: tuple[str, ...] = ()
 
 
-class Owners:
+class Owners(Watching):
     """Watches the workloads of the kinds that Kubernetes brings along.
 
     Args:
@@ -66,16 +65,10 @@ class Owners:
             cache.add_listener(partial(self._heard, resource.kind))
             self._caches[resource.kind] = cache
 
-    async def run(self) -> None:
-        """Watch until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for cache in self._caches.values():
-                group.create_task(cache.run())
-
-    async def wait_synced(self) -> None:
-        """Wait until everything has been listed once."""
-        for cache in self._caches.values():
-            await cache.wait_synced()
+    @property
+    def caches(self) -> Mapping[str, Cache[Any, Any]]:
+        """The caches by the kind that they hold."""
+        return self._caches
 
     def find(self, workload: WorkloadKey) -> OwnerFacts | None:
         """What is known of a workload's own object; None where nothing is."""

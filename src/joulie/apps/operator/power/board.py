@@ -7,19 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
-from urllib.parse import parse_qs
 
-import msgspec
 import numpy as np
 
 from joulie.apps.operator.power.pods import Meters, Shares
-from joulie.apps.program.http import AsgiApp, Receive, Scope, Send, respond
+from joulie.apps.program.http import AsgiApp, answering
 from joulie.apps.program.power_items import MOST_ITEMS, POWER_PATH, Item
 from joulie.domain.signal import Quality
 from joulie.domain.units import BoolArray, FloatArray, IntArray
 
 _DEFAULT_LIMIT = 500
-_JSON = b"application/json"
 
 
 class Kind(StrEnum):
@@ -179,16 +176,7 @@ class PowerDesk:
 
     def before(self, app: AsgiApp, now_s: Callable[[], float]) -> AsgiApp:
         """An application that answers here, and leaves everything else to `app`."""
-
-        async def desk(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["path"] != POWER_PATH:
-                await app(scope, receive, send)
-                return
-            query = parse_qs(scope.get("query_string", b"").decode(errors="replace"))
-            status, body = self.answer(query, now_s())
-            await respond(send, status, msgspec.json.encode(body), _JSON)
-
-        return desk
+        return answering(POWER_PATH, lambda query: self.answer(query, now_s()), app)
 
     def answer(self, query: Mapping[str, list[str]], now_s: float) -> tuple[int, Mapping[str, Any]]:
         """Status and body of the answer to a query."""
