@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.adapters.kubernetes.client import KubeClient, NotFoundError, RetryPolicy
 from joulie.adapters.kubernetes.connection import connect
-from joulie.adapters.kubernetes.quantity import rfc3339
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS, EVENTS, JOBS, NAMESPACES, PODS, REPLICA_SETS
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.grid.controller import Controller
 from joulie.apps.grid.metrics import ControllerMetrics
 from joulie.apps.grid.observe import GridView

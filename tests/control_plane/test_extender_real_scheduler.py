@@ -12,7 +12,7 @@ import pytest
 
 from joulie.adapters.control_plane import Binaries, LocalControlPlane, kwok_node, wait_for
 from joulie.adapters.kubernetes import crd, resources
-from joulie.adapters.kubernetes.quantity import rfc3339
+from joulie.adapters.kubernetes.times import rfc3339
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 

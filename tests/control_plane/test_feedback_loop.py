@@ -87,6 +87,11 @@ class Observer:
         """Power of the hot node now."""
         return devices_w(self.telemetry(HOT))
 
+    def peak_w(self, since_s: float) -> float:
+        """Most power that the hot node was seen to draw since a moment: jobs come and go, and GPUs idle in between."""
+        since = [sample for sample in self.samples if sample["node"] == HOT and sample["simulatedSeconds"] >= since_s]
+        return max(float(sample["powerW"]) for sample in since)
+
     def gpu_limit_w(self) -> float:
         """Limit of each of its GPUs now."""
         return float(self.telemetry(HOT)["gpu"]["capWattsPerGpu"])
@@ -203,7 +208,7 @@ def _play(loop: Loop, seen: Observer) -> None:
     assert {where_next(loop, f"next-{number}") for number in range(3)} <= set(CALM)
     seen.mark("the next pods go elsewhere")
     free_s = seen.await_jobs(loaded_s, "at full power")
-    free_w = seen.power_w()
+    free_w = seen.peak_w(loaded_s)
 
     # An eco cap lowers power and slows the work.
     loop.override(HOT, "eco")

@@ -25,7 +25,7 @@ from joulie.adapters.control_plane.cluster import _free_port as free_port
 from joulie.adapters.control_plane.process import ManagedProcess
 from joulie.adapters.kubernetes import gating
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.quantity import rfc3339_micro
+from joulie.adapters.kubernetes.times import rfc3339_micro
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 

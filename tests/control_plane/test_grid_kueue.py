@@ -17,8 +17,8 @@ from joulie.adapters.kubernetes.client import ConflictError, Key, KubeClient
 from joulie.adapters.kubernetes.connection import connect
 from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.kueue import CONTROLLER_NAME, KueueResources, find_kueue, open_checks, write_status
-from joulie.adapters.kubernetes.quantity import rfc3339
 from joulie.adapters.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, NAMESPACES
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.grid.kueue import KueueChecks
 from joulie.apps.grid.kueue_settings import KueueMode
 from joulie.apps.grid.observe import GridView

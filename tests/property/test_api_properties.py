@@ -13,8 +13,9 @@ from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.core import Pod
 from joulie.adapters.kubernetes.api.v1alpha1 import CpuCap, NodeTwinStatus, PowerMeasurement
 from joulie.adapters.kubernetes.pods import pod_facts
-from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity, parse_rfc3339, rfc3339
+from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339
 from joulie.domain.policy import PowerConstraint, WorkloadClass
+from joulie.domain.resource_quantity import QuantityError, parse_quantity
 
 text = st.text(max_size=20)
 quantities = st.one_of(text, st.sampled_from(["100m", "2", "1Gi", "-1", "1e3"]), st.integers(), st.floats())

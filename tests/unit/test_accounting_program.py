@@ -15,8 +15,8 @@ from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ApiError
 from joulie.adapters.kubernetes.events import EventRecorder
-from joulie.adapters.kubernetes.quantity import rfc3339
 from joulie.adapters.kubernetes.resources import EVENTS, JOBS, NAMESPACES, NODES, PODS
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.ledger import LedgerSettings, open_ledger
 from joulie.adapters.prometheus.readings import GpuDevice, PodPower
 from joulie.apps.accounting.api import EnergyApi

@@ -10,10 +10,11 @@ import pytest
 from joulie.adapters.kubernetes import names, resources
 from joulie.adapters.kubernetes.api import core, v1alpha1
 from joulie.adapters.kubernetes.api.meta import ObjectMeta, OwnerReference
-from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity, parse_rfc3339, rfc3339, rfc3339_micro
 from joulie.adapters.kubernetes.resources import Resource
+from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339, rfc3339_micro
 from joulie.domain import drain, hardware, policy
 from joulie.domain.quantities import InvalidQuantityError
+from joulie.domain.resource_quantity import QuantityError, parse_quantity
 
 
 def test_only_what_is_set_is_encoded() -> None:
@@ -170,7 +171,7 @@ def test_object_names() -> None:
 def test_the_agent_needs_no_numpy() -> None:
     """The types are part of the agent, which runs on every node."""
     code = (
-        "import sys; import joulie.adapters.kubernetes.resources, joulie.adapters.kubernetes.quantity;"
+        "import sys; import joulie.adapters.kubernetes.resources, joulie.adapters.kubernetes.times;"
         "print([name for name in ('numpy', 'yaml', 'pydantic', 'rich') if name in sys.modules])"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -19,7 +19,6 @@ from joulie.adapters.kubernetes.client import KubeClient, NotFoundError, RetryPo
 from joulie.adapters.kubernetes.connection import connect
 from joulie.adapters.kubernetes.crd import custom_resource_definitions
 from joulie.adapters.kubernetes.pods import Owner
-from joulie.adapters.kubernetes.quantity import rfc3339
 from joulie.adapters.kubernetes.resources import (
     CRON_JOBS,
     DEPLOYMENTS,
@@ -29,6 +28,7 @@ from joulie.adapters.kubernetes.resources import (
     REPLICA_SETS,
     WORKLOAD_PROFILES,
 )
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.prometheus import Prometheus
 from joulie.apps.operator.classifier import controller
 from joulie.apps.operator.classifier.controller import Classifier

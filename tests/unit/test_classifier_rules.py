@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from joulie.adapters.kubernetes.api.meta import OwnerReference
 from joulie.adapters.kubernetes.api.v1alpha1 import WorkloadProfileStatus
 from joulie.adapters.kubernetes.pods import Owner, PodFacts, SimulatedUse
-from joulie.adapters.kubernetes.quantity import rfc3339
 from joulie.adapters.kubernetes.requests import Requests
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.prometheus.readings import GpuUse
 from joulie.apps.operator.classifier.decide import (
     Conclusion,

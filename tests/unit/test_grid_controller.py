@@ -7,8 +7,8 @@ import pytest
 from grid_stage import NS, ZONE, play
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.errors import KubernetesError
-from joulie.adapters.kubernetes.quantity import rfc3339
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS, JOBS, NAMESPACES, PODS
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.grid import cases, controller, jobs, metrics, room
 from joulie.apps.grid.apply import PodWriter
 from joulie.domain.grid import names

@@ -16,8 +16,8 @@ from joulie.adapters.kubernetes.api.core import Lease, LeaseSpec
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.crd import custom_resource_definitions
-from joulie.adapters.kubernetes.quantity import parse_rfc3339, rfc3339_micro
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS, JOBS, LEASES, NAMESPACES, PODS
+from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339_micro
 from joulie.apps.grid import guard as program
 from joulie.apps.grid.facts import SUSPENDED_SINCE, WORK_DONE, Asking, GatedPod, JobFacts, NamespaceFacts, Owner
 from joulie.apps.grid.guard import GRACE_S, LEASE_NAME, Cluster, GuardSettings, age_s, look_after, overdue, overdue_jobs

@@ -15,7 +15,7 @@ from joulie.adapters.kubernetes.connection import connect
 from joulie.adapters.kubernetes.errors import KubernetesError
 from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.kueue import CONTROLLER_NAME, GROUP, VERSIONS, KueueResources, find_kueue, open_checks
-from joulie.adapters.kubernetes.quantity import parse_rfc3339
+from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.grid import kueue
 from joulie.apps.grid.kueue import (
     KueueChecks,

@@ -8,7 +8,7 @@ import pytest
 from joulie.adapters.kubernetes.api.core import Node, Pod
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.pods import pod_facts
-from joulie.adapters.kubernetes.quantity import rfc3339
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.kubectl.columns import sorted_rows
 from joulie.apps.kubectl.overview import COLUMNS, NodeRow, document, node_rows, summary, summary_lines
 from joulie.apps.kubectl.table import Cell, Heading, table

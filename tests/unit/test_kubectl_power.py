@@ -11,8 +11,8 @@ from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.crd import custom_resource_definitions
-from joulie.adapters.kubernetes.quantity import rfc3339
 from joulie.adapters.kubernetes.resources import NODE_TWINS, WORKLOAD_PROFILES
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.kubectl import main as plugin
 from joulie.apps.kubectl import profiles, top
 from scripted_server import kubeconfig, serving

@@ -13,7 +13,6 @@ from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient, RetryPolicy
 from joulie.adapters.kubernetes.connection import connect
 from joulie.adapters.kubernetes.crd import custom_resource_definitions
-from joulie.adapters.kubernetes.quantity import rfc3339
 from joulie.adapters.kubernetes.resources import (
     EVENTS,
     NODE_HARDWARES,
@@ -22,6 +21,7 @@ from joulie.adapters.kubernetes.resources import (
     PODS,
     WORKLOAD_PROFILES,
 )
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.operator import apply
 from joulie.apps.operator.apply import NotLeadingError
 from joulie.apps.operator.loop import ControlLoop

@@ -14,8 +14,8 @@ from joulie.adapters.kubernetes.api.core import Event, EventSource
 from joulie.adapters.kubernetes.api.meta import ObjectMeta, ObjectReference
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
-from joulie.adapters.kubernetes.quantity import rfc3339
 from joulie.adapters.kubernetes.resources import EVENTS
+from joulie.adapters.kubernetes.times import rfc3339
 
 _log = logging.getLogger(__name__)
 

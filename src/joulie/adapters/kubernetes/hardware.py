@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from joulie.adapters.kubernetes.api.core import Node
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware
-from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity
 from joulie.domain.hardware.resolve import GPU_RESOURCES, ReportedHardware
+from joulie.domain.resource_quantity import QuantityError, parse_quantity
 
 _COUNTED_RESOURCES = ("cpu", *GPU_RESOURCES)
 

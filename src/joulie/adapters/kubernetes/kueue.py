@@ -11,8 +11,8 @@ from joulie.adapters.kubernetes.api.kueue import AdmissionCheck, AdmissionCheckS
 from joulie.adapters.kubernetes.api.meta import KubernetesObject
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ConflictError, NotFoundError
-from joulie.adapters.kubernetes.quantity import parse_rfc3339, rfc3339
 from joulie.adapters.kubernetes.resources import Resource
+from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339
 from joulie.adapters.kubernetes.wire import Key
 from joulie.adapters.kubernetes.writer import Job, write_all
 

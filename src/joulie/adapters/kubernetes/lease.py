@@ -23,8 +23,8 @@ from joulie.adapters.kubernetes.api.core import Lease, LeaseSpec
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ConflictError, KubernetesError, NotFoundError
-from joulie.adapters.kubernetes.quantity import rfc3339_micro
 from joulie.adapters.kubernetes.resources import LEASES
+from joulie.adapters.kubernetes.times import rfc3339_micro
 
 _log = logging.getLogger(__name__)
 

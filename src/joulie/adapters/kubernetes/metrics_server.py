@@ -9,7 +9,8 @@ import msgspec
 
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ApiError, ForbiddenError, KubernetesError, NotFoundError
-from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity, parse_rfc3339
+from joulie.adapters.kubernetes.times import parse_rfc3339
+from joulie.domain.resource_quantity import QuantityError, parse_quantity
 from joulie.domain.signal import Reading
 from joulie.domain.usage import PodKey, PodUsage
 

@@ -20,11 +20,12 @@ from joulie.adapters.kubernetes.api.meta import ObjectMeta, OwnerReference
 from joulie.adapters.kubernetes.api.v1alpha1 import CpuUse, Criticality, GpuUse, Level, Migratability, WorkloadProfile
 from joulie.adapters.kubernetes.constraints import power_constraint
 from joulie.adapters.kubernetes.placement import ANYWHERE, Placement, placement
-from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity, parse_rfc3339
 from joulie.adapters.kubernetes.requests import Requests, memory_limit_gib, pod_requests
+from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.domain.drain import GuardedPod
 from joulie.domain.policy import MIN_CONFIDENCE, Intensity, PodDemand, PodPhase, PowerConstraint, WorkloadClass
 from joulie.domain.profiles.profile import Hints
+from joulie.domain.resource_quantity import QuantityError, parse_quantity
 from joulie.domain.scoring.extender import PodView, Sensitivity
 
 _POD_TEMPLATE_HASH = "pod-template-hash"

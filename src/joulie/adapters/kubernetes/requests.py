@@ -13,7 +13,7 @@ from functools import lru_cache
 import msgspec
 
 from joulie.adapters.kubernetes.api.core import Container, Pod, Quantities, ResourceRequirements
-from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity
+from joulie.domain.resource_quantity import QuantityError, parse_quantity
 
 _BYTES_PER_GIB = 1024.0**3
 _POD_LEVEL = ("cpu", "memory")

@@ -11,11 +11,12 @@ from joulie.adapters.kubernetes.api.meta import OwnerReference
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware
 from joulie.adapters.kubernetes.hardware import reported_hardware
 from joulie.adapters.kubernetes.pods import Owner, pod_facts
-from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity, parse_rfc3339
+from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.domain.accounting.identity import NodeFacts
 from joulie.domain.grid import names
 from joulie.domain.hardware.resolve import GPU_RESOURCES, ReportedHardware
 from joulie.domain.policy import PodPhase
+from joulie.domain.resource_quantity import QuantityError, parse_quantity
 
 _HOSTNAME_LABEL = "kubernetes.io/hostname"
 BYTES_PER_GB = 1e9

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from joulie.adapters.kubernetes.quantity import QuantityError, parse_rfc3339
+from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.accounting.facts import AccountedNamespace, AccountedPod
 from joulie.domain.accounting.budget import Budget, BudgetAction, BudgetPeriod, parse_choice, period_start_s
 from joulie.domain.accounting.records import Held
 from joulie.domain.grid import names
 from joulie.domain.grid.request import Cascade, first_readable, workload_type
 from joulie.domain.quantities import JOULES_PER_KWH
+from joulie.domain.resource_quantity import QuantityError
 
 NAMESPACE_BUDGET_KWH = "joulie.io/namespace-energy-budget-kwh"
 NAMESPACE_BUDGET_ACTION = "joulie.io/namespace-energy-budget-action"

@@ -14,8 +14,8 @@ from joulie.adapters.kubernetes.api import v1alpha1 as api
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import NotFoundError
 from joulie.adapters.kubernetes.names import AGENT_FIELD_MANAGER, object_name
-from joulie.adapters.kubernetes.quantity import rfc3339
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES, TELEMETRY_PROFILES, Resource
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.agent.outcome import Outcome
 from joulie.apps.agent.views import HardwareView, NodeView, TwinView
 

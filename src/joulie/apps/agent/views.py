@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from joulie.adapters.kubernetes.api import v1alpha1 as api
 from joulie.adapters.kubernetes.api.core import Node
-from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity
 from joulie.domain.actuation import WantedCap
+from joulie.domain.resource_quantity import QuantityError, parse_quantity
 
 _NO_CAP = WantedCap()
 _FNV_OFFSET, _FNV_PRIME, _UINT32 = 0x811C9DC5, 0x01000193, 0xFFFFFFFF

@@ -17,8 +17,8 @@ from joulie.adapters.kubernetes.client import KubeClient, PatchKind
 from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.gating import set_gating
 from joulie.adapters.kubernetes.kueue import open_checks
-from joulie.adapters.kubernetes.quantity import rfc3339_micro
 from joulie.adapters.kubernetes.resources import JOBS, LEASES, NODE_TWINS, NODES, PODS
+from joulie.adapters.kubernetes.times import rfc3339_micro
 from joulie.adapters.kubernetes.writer import Job, write_all
 
 RESTORED = "restored"

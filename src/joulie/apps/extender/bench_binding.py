@@ -24,8 +24,8 @@ from typing import Any
 from joulie.adapters.control_plane import LocalControlPlane, kwok_node, wait_for
 from joulie.adapters.kubernetes import crd, names
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.quantity import rfc3339
 from joulie.adapters.kubernetes.resources import NODE_TWINS
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.kubernetes.writer import write_all
 from joulie.apps.extender.bench import served
 

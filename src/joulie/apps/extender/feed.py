@@ -17,12 +17,13 @@ from joulie.adapters.kubernetes.cache import Cache, Key, Watching
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.hardware import offered_devices, reported_hardware
 from joulie.adapters.kubernetes.pods import Owner, PodFacts, ProfileFacts, profile_facts, profile_owner
-from joulie.adapters.kubernetes.quantity import QuantityError, parse_rfc3339
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES, WORKLOAD_PROFILES
+from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.extender.fleet import Fleet, LoadFacts, TwinFacts, TwinNumbers
 from joulie.domain.hardware import Catalogue
 from joulie.domain.hardware.resolve import ReportedHardware, resolve
 from joulie.domain.quantities import InvalidQuantityError
+from joulie.domain.resource_quantity import QuantityError
 from joulie.domain.scoring.extender import NodeClass
 
 _CLASSES = {"performance": NodeClass.PERFORMANCE, "eco": NodeClass.ECO, "draining": NodeClass.DRAINING}

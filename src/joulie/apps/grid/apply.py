@@ -11,8 +11,8 @@ from typing import Any
 
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.quantity import rfc3339
 from joulie.adapters.kubernetes.resources import PODS
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.kubernetes.wire import PatchKind
 from joulie.domain.grid import names
 from joulie.domain.grid.deferral import Conditions, HoldReason

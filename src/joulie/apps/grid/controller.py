@@ -15,7 +15,7 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.gating import set_gating
-from joulie.adapters.kubernetes.quantity import rfc3339
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.grid.apply import (
     PodWriter,
     Rank,

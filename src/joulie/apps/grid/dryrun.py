@@ -20,9 +20,9 @@ import msgspec
 from joulie.adapters.kubernetes.api.core import Pod
 from joulie.adapters.kubernetes.cache import Cache, Key
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.quantity import parse_rfc3339, rfc3339
 from joulie.adapters.kubernetes.requests import Requests, pod_requests
 from joulie.adapters.kubernetes.resources import DAEMON_SETS, NODES, PODS
+from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339
 from joulie.apps.grid.apply import PodWriter, Rank, WriteQueue
 from joulie.apps.grid.cases import case_of
 from joulie.apps.grid.dryrun_metrics import DryRunMetrics

@@ -9,8 +9,9 @@ import msgspec
 
 from joulie.adapters.kubernetes.api.core import Job, Namespace, Pod, PodSpec
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
-from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity, parse_rfc3339
+from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.domain.grid import names, zones
+from joulie.domain.resource_quantity import QuantityError, parse_quantity
 
 _JOULIE_PREFIX = "joulie.io/"
 _KUEUE_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"

@@ -22,8 +22,8 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ConflictError, KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.gating import set_gating
 from joulie.adapters.kubernetes.kueue import open_checks
-from joulie.adapters.kubernetes.quantity import QuantityError, parse_rfc3339
 from joulie.adapters.kubernetes.resources import JOBS, LEASES, NAMESPACES, PODS
+from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.adapters.kubernetes.writer import Job, write_all
 from joulie.apps.grid.apply import PodWriter
 from joulie.apps.grid.facts import GatedPod, JobFacts, NamespaceFacts, Owner, keep_gated, keep_job, keep_namespace
@@ -35,6 +35,7 @@ from joulie.apps.program.settings import Kind, ProgramSettings, setting, setting
 from joulie.domain.grid.deferral import Waiting
 from joulie.domain.grid.interrupt import Progress
 from joulie.domain.grid.request import GridDefaults
+from joulie.domain.resource_quantity import QuantityError
 
 LEASE_NAME = "joulie-grid"
 GRACE_S = 30.0

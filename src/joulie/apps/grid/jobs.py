@@ -14,14 +14,15 @@ import msgspec
 from joulie.adapters.kubernetes.api.core import Job
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.quantity import QuantityError, parse_rfc3339, rfc3339
 from joulie.adapters.kubernetes.resources import JOBS
+from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339
 from joulie.apps.grid.apply import FIELD_MANAGER
 from joulie.apps.grid.facts import SUSPENDED_SINCE, WORK_DONE, JobFacts, Owner, keep_job
 from joulie.apps.grid.observe import GridView
 from joulie.domain.grid.deferral import Conditions
 from joulie.domain.grid.interrupt import Pause, Progress, Run, decide
 from joulie.domain.grid.request import GridRequest, Mode
+from joulie.domain.resource_quantity import QuantityError
 
 JOBS_AT_ONCE = 500
 """Jobs decided before others get their turn on the event loop."""

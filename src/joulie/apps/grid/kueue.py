@@ -42,7 +42,7 @@ from joulie.adapters.kubernetes.kueue import (
     unanswered,
     write_status,
 )
-from joulie.adapters.kubernetes.quantity import rfc3339
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.kubernetes.writer import Job, write_all
 from joulie.apps.grid.apply import NotLeadingError, noted_at_hold, noted_at_release
 from joulie.apps.grid.facts import Asking, Owner, asking_of, created_s, grid_annotations

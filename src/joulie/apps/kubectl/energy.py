@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.text import Text
 
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.quantity import rfc3339
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.kubectl.accounting import AccountingAt, ask_accounting
 from joulie.apps.kubectl.columns import Column, age, count, laid_out, measured, named, sorted_rows
 from joulie.apps.kubectl.documents import print_document

@@ -15,7 +15,7 @@ import msgspec
 
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError
-from joulie.adapters.kubernetes.quantity import rfc3339
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.kubectl.accounting import AccountingAt, fetch_accounting
 from joulie.apps.kubectl.energy import query_of
 from joulie.apps.program.energy_items import EXPORT_PATH, ExportItem

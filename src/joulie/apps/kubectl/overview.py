@@ -11,9 +11,10 @@ from joulie.adapters.kubernetes.api.core import Node
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.api.v1alpha1.fields import ControlResult
 from joulie.adapters.kubernetes.pods import PodFacts
-from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity, parse_rfc3339
+from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.kubectl.columns import Column, aged, count, measured, named, number, watts
 from joulie.domain.policy import PodPhase
+from joulie.domain.resource_quantity import QuantityError, parse_quantity
 
 _GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 _BYTES_PER_GIB = 1024.0**3

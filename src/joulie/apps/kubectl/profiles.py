@@ -18,11 +18,12 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
     WorkloadProfile,
 )
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.quantity import QuantityError, parse_rfc3339
 from joulie.adapters.kubernetes.resources import WORKLOAD_PROFILES
+from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.kubectl.columns import Column, aged, count, laid_out, measured, named, sorted_rows
 from joulie.apps.kubectl.documents import print_document
 from joulie.apps.kubectl.table import console
+from joulie.domain.resource_quantity import QuantityError
 
 _MIN_CONFIDENCE = 0.5
 """Default of CLASSIFY_MIN_CONFIDENCE."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.quantity import rfc3339
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.kubectl.accounting import AccountingAt, ask_accounting
 from joulie.apps.kubectl.columns import Column, age, aged, count, measured, named, sorted_rows
 from joulie.apps.kubectl.documents import print_document

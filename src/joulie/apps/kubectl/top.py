@@ -13,7 +13,7 @@ from rich.text import Text
 
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError
-from joulie.adapters.kubernetes.quantity import rfc3339
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.kubectl.columns import Column, age, aged, count, laid_out, measured, named, sorted_rows, watts
 from joulie.apps.kubectl.documents import print_document
 from joulie.apps.kubectl.leader import Whereabouts, ask_leader

@@ -22,8 +22,8 @@ from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin, NodeTwinStatus
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient, PatchKind
 from joulie.adapters.kubernetes.errors import ConflictError, NotFoundError
-from joulie.adapters.kubernetes.quantity import QuantityError, parse_rfc3339
 from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES
+from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.adapters.kubernetes.writer import write_all
 from joulie.apps.operator.desired import Desired, desired, label_patch, near, released, spec_matches, stamped
 from joulie.apps.operator.facts import NodeFacts
@@ -31,6 +31,7 @@ from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.rescheduler.advice import NO_ADVICE, Advice
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.control import Decision
+from joulie.domain.resource_quantity import QuantityError
 
 _NODES_A_TURN = 200
 """Nodes compared before others get their turn on the event loop."""

@@ -31,7 +31,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
     SchedulableClass,
     Scheduling,
 )
-from joulie.adapters.kubernetes.quantity import rfc3339
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.operator.facts import DRAINING_CONDITION
 from joulie.apps.operator.power.columns import MODEL, sources_of
 from joulie.apps.operator.rescheduler.advice import NO_ADVICE, Advice

@@ -20,12 +20,13 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.hardware import offered_devices, reported_hardware
 from joulie.adapters.kubernetes.pods import ProfileFacts, profile_facts, profile_owner
-from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity, parse_rfc3339
+from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.operator.ledger import WorkloadKey
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.control import Override, StoredState
 from joulie.domain.hardware.resolve import ReportedHardware
 from joulie.domain.policy import Cap, Profile
+from joulie.domain.resource_quantity import QuantityError, parse_quantity
 
 _HOSTNAME_LABEL = "kubernetes.io/hostname"
 _BYTES_PER_GIB = 1024.0**3

@@ -11,8 +11,8 @@ from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.v1alpha1 import Condition, ConditionStatus
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import NotFoundError
-from joulie.adapters.kubernetes.quantity import rfc3339
 from joulie.adapters.kubernetes.resources import NODE_POWER_PROFILES
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.kubernetes.writer import write_all
 from joulie.apps.operator.apply import Problem
 from joulie.apps.operator.facts import COUNTED_CONDITION, OverrideFacts

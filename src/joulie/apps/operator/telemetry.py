@@ -25,9 +25,9 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
 from joulie.adapters.kubernetes.cache import Cache
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import NotFoundError
-from joulie.adapters.kubernetes.quantity import rfc3339
 from joulie.adapters.kubernetes.resources import TELEMETRY_PROFILES
 from joulie.adapters.kubernetes.targets import specificity
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.operator.observe import ClusterView
 
 ACCEPTED_CONDITION = "Accepted"

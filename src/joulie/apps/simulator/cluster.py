@@ -11,7 +11,6 @@ from joulie.adapters.kubernetes.cache import Cache, Key
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ApiError, ConflictError, NotFoundError, TooManyRequestsError
 from joulie.adapters.kubernetes.pods import SimulatedUse, pod_facts, simulated_use
-from joulie.adapters.kubernetes.quantity import QuantityError, parse_quantity
 from joulie.adapters.kubernetes.requests import Requests
 from joulie.adapters.kubernetes.resources import NODES, PODS
 from joulie.adapters.kubernetes.writer import Job, write_all
@@ -21,6 +20,7 @@ from joulie.apps.simulator.world import Place, World
 from joulie.domain.hardware import Catalogue
 from joulie.domain.hardware.resolve import resolve
 from joulie.domain.policy import PodPhase
+from joulie.domain.resource_quantity import QuantityError, parse_quantity
 from joulie.simulation.live.fleet import NodeSpec
 from joulie.simulation.live.jobs import Activity, RunningPod
 

@@ -9,7 +9,7 @@ import msgspec
 from joulie.adapters.kubernetes.api.meta import ApiStruct, KubernetesObject, ObjectMeta, ObjectReference
 
 Quantities = dict[str, str | int | float]
-"""Resource name to quantity as written (``"100m"``, ``"2Gi"``): see `joulie.adapters.kubernetes.quantity`."""
+"""Resource name to quantity as written (``"100m"``, ``"2Gi"``): see `joulie.adapters.kubernetes.times`."""
 
 
 # ---- nodes

@@ -19,7 +19,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
     Migratability,
     WorkloadProfileStatus,
 )
-from joulie.adapters.kubernetes.quantity import QuantityError, parse_rfc3339, rfc3339
+from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339
 from joulie.apps.operator.classifier.responses import Responses
 from joulie.apps.operator.classifier.usage import Basis, ClusterUsage, measured_course, use_of
 from joulie.apps.operator.classifier.workloads import Workload
@@ -28,6 +28,7 @@ from joulie.domain.profiles.cap_response import with_response
 from joulie.domain.profiles.learned import refined
 from joulie.domain.profiles.profile import Classification, CpuProfile, GpuProfile, Hints, Use
 from joulie.domain.profiles.rules import CONFIDENCE_HINTS, METRICS_MISSING, classify, decayed
+from joulie.domain.resource_quantity import QuantityError
 from joulie.domain.workload import CpuBound, GpuBound, GpuLevel, Level
 
 MEASURED_CONDITION = "Measured"

@@ -59,7 +59,7 @@ Text = Annotated[str, _text(MAX_TEXT)]
 Message = Annotated[str, _text(MAX_MESSAGE)]
 Url = Annotated[str, _text(MAX_URL, pattern="^https?://.+")]
 Timestamp = Annotated[str, _text(64, format="date-time")]
-"""RFC 3339; see `joulie.adapters.kubernetes.quantity`."""
+"""RFC 3339; see `joulie.adapters.kubernetes.times`."""
 
 Watts = Annotated[float, _number(minimum=0)]
 CapWatts = Annotated[float, _number(minimum=1)]

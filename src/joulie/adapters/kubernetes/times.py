@@ -1,0 +1,42 @@
+"""Kubernetes' times (RFC 3339) as numbers and back."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import UTC, datetime
+
+from joulie.domain.resource_quantity import QuantityError
+
+_RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def rfc3339(epoch_s: float) -> str:
+    """A time as metav1.Time writes it: UTC, whole seconds (``2026-03-13T12:00:00Z``).
+
+    Args:
+        epoch_s: seconds since the epoch; the fraction is cut off.
+    """
+    return datetime.fromtimestamp(math.floor(epoch_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def rfc3339_micro(epoch_s: float) -> str:
+    """A time as metav1.MicroTime must be written, for Leases and Events: UTC, always six decimals."""
+    return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_rfc3339(text: str) -> float:
+    """Seconds since the epoch of an RFC 3339 time, with any number of decimals and any offset.
+
+    Raises:
+        QuantityError: it is no such time.
+    """
+    match = _RFC3339.fullmatch(text)
+    if match is None:
+        raise QuantityError(f"{text!r} is no RFC 3339 time; write it like 2026-03-13T12:00:00Z")
+    whole, fraction, zone = match.groups()
+    try:
+        seconds = datetime.fromisoformat(whole + zone.replace("Z", "+00:00")).timestamp()
+    except ValueError as error:
+        raise QuantityError(f"{text!r} is no RFC 3339 time: {error}") from None
+    return seconds + float(fraction or 0.0)
