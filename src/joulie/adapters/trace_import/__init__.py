@@ -1,0 +1,1 @@
+"""Public traces in their own formats, as jobs."""

@@ -1,0 +1,1 @@
+"""``joulie workload``: job traces made, imported, described, checked, cut and stretched."""

@@ -1,0 +1,1 @@
+"""The simulator without Kubernetes, event by event, with the decisions of the programs."""

@@ -1,0 +1,1 @@
+"""Workloads as traces of jobs: generated, described, cut and stretched."""
