@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -293,13 +294,13 @@ class Cache(Generic[T, V]):
         _log.warning("cannot follow %s, will try again", self._scope.resource.plural, extra={"problem": str(error)})
 
 
-class Watching:
+class Watching(ABC):
     """What reads a cluster by several caches, which run together."""
 
     @property
+    @abstractmethod
     def caches(self) -> Mapping[str, Cache[Any, Any]]:
         """The caches by what they hold."""
-        raise NotImplementedError
 
     async def run(self) -> None:
         """Watch until cancelled."""

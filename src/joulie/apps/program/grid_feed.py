@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from joulie.apps.program.grid_chain import SourceChain
 from joulie.apps.program.grid_state import StateError, read_state, write_state
-from joulie.apps.program.grid_zone import HISTORY_S, ZoneWatch, end_of
+from joulie.apps.program.grid_zone import HISTORY_S, ZoneWatch
 from joulie.domain.grid.forecast import forecast
 from joulie.domain.grid.series import Series
-from joulie.domain.grid.signals import Basis, GridSignal, Measure, Observation
-from joulie.domain.quantities import InvalidQuantityError, finite_number
+from joulie.domain.grid.signals import GridSignal, Measure
 from joulie.ports import GridSource, GridSourceError
 
 MAX_ZONES = 64
@@ -34,10 +32,6 @@ _LONGEST_WAIT_S = 60.0
 """So that a clock that is set is noticed."""
 _LONGEST_PAUSE_S = 3600.0
 """However long a source asks to be left alone."""
-_CALL_LIMIT_S = 300.0
-"""Of a source's value: the sources here need less, but a plug-in may hang."""
-_SERIES_LIMIT_S = 900.0
-"""Of its past or future: months may be a dozen requests, each of which waits for its turn."""
 _FORECAST_EVERY_S = 3600.0
 _OWN = "joulie"
 _FORECAST_SOONEST_S = 900.0
@@ -45,7 +39,6 @@ _FORECAST_SOONEST_S = 900.0
 _LARGE_STEPS = 1000
 """Of a history from which a forecast is made in a thread: it takes long enough for others to notice."""
 _BACKFILL_AGAIN_S = 3600.0
-_FROM_THE_FUTURE_S = 900.0
 _SAVE_EVERY_S = 600.0
 
 Listener = Callable[[Measure, str], None]
@@ -94,13 +87,15 @@ class GridFeed:
         state_file: Path | None = None,
         fetched: Callable[[str, str], None] = lambda source, result: None,
     ) -> None:
-        self._sources = {measure: tuple(chain) for measure, chain in sources.items() if chain}
-        self._basis = {measure: _basis_of(measure, chain) for measure, chain in self._sources.items()}
+        self._sources = {
+            measure: SourceChain(measure, chain, max_age_s=limits.max_age_s, now_s=now_s, fetched=fetched)
+            for measure, chain in sources.items()
+            if chain
+        }
         self._limits = limits
         self._now_s = now_s
         self._zone = zone
         self._state_file = state_file
-        self._fetched = fetched
         self._watches: dict[tuple[Measure, str], ZoneWatch] = {}
         self._listeners: list[Listener] = []
         self._wake = {measure: asyncio.Event() for measure in self._sources}
@@ -307,10 +302,10 @@ class GridFeed:
         """Ask the sources in turn, until one has a good answer."""
         problems: list[str] = []
         pauses_s: list[float] = []
-        for source in self._sources[watch.measure]:
+        chain = self._sources[watch.measure]
+        for source in chain:
             try:
-                answer = await self._call(source, source.latest(watch.zone), _CALL_LIMIT_S)
-                seen = self._checked(watch.measure, answer)
+                seen = await chain.latest(source, watch.zone)
             except GridSourceError as error:
                 problems.append(f"{source.name}: {error}")
                 pauses_s.append(error.retry_after_s or 0.0)
@@ -334,65 +329,6 @@ class GridFeed:
         mine = seen is not None and seen.provenance.source == source.name
         return mine and watch.signal(self._now_s(), self._limits.max_age_s).known
 
-    async def _call(self, source: GridSource, call: Awaitable[_T], limit_s: float) -> _T:
-        """The answer of a source, counted; whatever else goes wrong in it is its failure, too.
-
-        Raises:
-            GridSourceError: it gave none.
-        """
-        result = "error"
-        try:
-            async with asyncio.timeout(limit_s):
-                answer = await call
-            result = "ok"
-        except GridSourceError:
-            raise
-        except TimeoutError:
-            raise GridSourceError(f"no answer in {limit_s:g} s") from None
-        except Exception as error:
-            _log.exception("grid source is broken", extra={"source": source.name})
-            raise GridSourceError(f"broken: {type(error).__name__}") from error
-        finally:
-            self._fetched(source.name, result)
-        return answer
-
-    async def _series(self, measure: Measure, source: GridSource, call: Awaitable[Series | None]) -> Series | None:
-        """The past or future that a source tells.
-
-        Raises:
-            GridSourceError: it gave none, or one that cannot be.
-        """
-        series = await self._call(source, call, _SERIES_LIMIT_S)
-        if measure is Measure.CARBON and series is not None and float(series.values.min()) < 0.0:
-            raise GridSourceError("negative carbon intensity")
-        return series
-
-    def _checked(self, measure: Measure, seen: Observation) -> Observation:
-        """An answer, its numbers as plain ones.
-
-        Raises:
-            GridSourceError: it is of another basis, no possible value, from the future, or too old.
-        """
-        if seen.provenance.basis is not self._basis[measure]:
-            raise GridSourceError(f"{seen.provenance.basis} intensity where {self._basis[measure]} is used")
-        try:
-            time_s = finite_number("time_s", seen.time_s)
-            until_s = None if seen.until_s is None else finite_number("until_s", seen.until_s)
-            least = 0.0 if measure is Measure.CARBON else -math.inf
-            value = None if seen.value is None else finite_number("value", seen.value, minimum=least)
-        except InvalidQuantityError as error:
-            raise GridSourceError(str(error)) from error
-        if value is None and seen.period is None:
-            raise GridSourceError("neither a value nor a period")
-        if until_s is not None and until_s <= time_s:
-            raise GridSourceError("its value ends before it begins: until_s must be after time_s")
-        now_s = self._now_s()
-        if time_s > now_s + _FROM_THE_FUTURE_S:
-            raise GridSourceError(f"its value is of {_clock(time_s)}, which is in the future")
-        if end_of(seen) < now_s - self._limits.max_age_s:
-            raise GridSourceError(f"its last value is of {_clock(time_s)}, which is too old")
-        return replace(seen, value=value, time_s=time_s, until_s=until_s)
-
     # ---- past and future
 
     async def _look_ahead(self, watch: ZoneWatch) -> None:
@@ -412,7 +348,7 @@ class GridFeed:
         """What the source expects; None where it does not say, or nothing of use."""
         now_s = watch.forecast_asked_s = self._now_s()
         try:
-            given = await self._series(watch.measure, source, source.forecast(watch.zone, self._limits.horizon_s))
+            given = await self._sources[watch.measure].forecast(source, watch.zone, self._limits.horizon_s)
         except GridSourceError as error:
             _log.info("no forecast from grid source", extra=_about(watch) | {"problem": str(error)})
             # The provider's last one is still better than none.
@@ -440,7 +376,7 @@ class GridFeed:
             watch.missing_from_s = None
             return
         try:
-            earlier = await self._series(watch.measure, source, source.history(watch.zone, from_s, now_s))
+            earlier = await self._sources[watch.measure].history(source, watch.zone, from_s, now_s)
         except GridSourceError as error:
             _log.info("no history from grid source", extra=_about(watch) | {"problem": str(error)})
         else:
@@ -480,9 +416,8 @@ class GridFeed:
             return
         now_s = self._now_s()
         for watch in watches:
-            chain = self._sources.get(watch.measure, ())
-            seen = watch.observation
-            if seen is None or watch.fetched_s > now_s or seen.provenance.basis is not self._basis.get(watch.measure):
+            chain, seen = self._sources.get(watch.measure), watch.observation
+            if chain is None or seen is None or watch.fetched_s > now_s or seen.provenance.basis is not chain.basis:
                 continue
             if seen.provenance.source in {source.name for source in chain}:
                 watch.problem = "not asked since the program started"
@@ -511,20 +446,6 @@ class _Outcome:
     retry_after_s: float = 0.0
 
 
-def _basis_of(measure: Measure, chain: Sequence[GridSource]) -> Basis | None:
-    """The one basis of all sources of a measure."""
-    first = chain[0]
-    for source in chain:
-        if source.measure is not measure:
-            raise ValueError(f"{source.name} has no {measure}")
-        if source.basis is not first.basis:
-            raise ValueError(
-                f"{first.name} has {first.basis} carbon intensity and {source.name} {source.basis}; the two are never "
-                "mixed: name sources of one kind"
-            )
-    return first.basis
-
-
 def _visible(signal: GridSignal, forecast: Series | None) -> tuple[object, ...]:
     """What decisions go by. A forecast that was made anew is another one."""
     return signal.quality, signal.value, signal.time_s, signal.period, signal.provenance, forecast
@@ -532,10 +453,3 @@ def _visible(signal: GridSignal, forecast: Series | None) -> tuple[object, ...]:
 
 def _about(watch: ZoneWatch) -> dict[str, str]:
     return {"measure": watch.measure.value, "zone": watch.zone}
-
-
-def _clock(time_s: float) -> str:
-    try:
-        return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    except (ValueError, OverflowError, OSError):
-        return f"{time_s:g} s since 1970"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -383,7 +384,7 @@ class _Unusable:
         raise GridSourceError(self.problem)
 
 
-class _Around:
+class _Around(ABC):
     """A source that changes what another one is asked."""
 
     def __init__(self, source: GridSource) -> None:
@@ -392,9 +393,9 @@ class _Around:
         self.measure = source.measure
         self.basis = source.basis
 
+    @abstractmethod
     def asked(self, zone: str) -> str:
         """What the other one is asked for."""
-        raise NotImplementedError
 
     async def latest(self, zone: str) -> Observation:
         return await self.source.latest(self.asked(zone))
