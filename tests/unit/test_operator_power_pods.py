@@ -122,6 +122,14 @@ def test_trap_each_gpu_is_charged_to_who_holds_it():
     assert found == {"a": 150.0, "b": 0.0, "c": 0.0}
 
 
+def test_a_pod_that_moved_is_not_charged_for_the_gpu_that_it_left():
+    # A StatefulSet's pod keeps its name, and DCGM's last scrape knows it where it was.
+    pods = [pod("a", "c", gpus=1.0), pod("b", "g", gpus=1.0)]
+    found = gpu_shares(pods, device("0", 150.0, "a"), device("1", 50.0, "b"))
+    assert np.isnan(found.pop("a"))
+    assert found == {"b": 50.0}
+
+
 def test_the_devices_share_what_the_node_is_judged_by():
     # DCGM says 300 W where the better source says 200.
     found = gpu_shares([pod("a", "g", gpus=1.0)], device("0", 225.0, "a"), device("1", 75.0))

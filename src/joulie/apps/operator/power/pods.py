@@ -279,11 +279,6 @@ def _held(power: NodesPower, running: RunningPods, devices: Sequence[GpuDevice])
     asking: dict[int, list[int]] = defaultdict(list)
     for position in np.flatnonzero(running.gpus > 0.0).tolist():
         asking[int(running.node[position])].append(position)
-    pods = {
-        (running.pods[position].namespace, running.pods[position].name): position
-        for positions in asking.values()
-        for position in positions
-    }
     held = _Held()
     for index in np.flatnonzero(power.gpu_w > 0.0).tolist():
         node = power.nodes[index]
@@ -293,6 +288,8 @@ def _held(power: NodesPower, running: RunningPods, devices: Sequence[GpuDevice])
         listed = len({one.uuid for one in found if one.power_w is not None}) == node.hardware.gpu.count
         # An exporter that is not connected with the kubelet knows GPUs, and of no pod.
         if listed and (any(one.holders for one in found) or not asking[index]):
+            # Its pods alone: a name that an exporter still knows may run on another node by now.
+            pods = {(running.pods[pod].namespace, running.pods[pod].name): pod for pod in asking[index]}
             _add_listed(held, index, power, found, pods)
         elif len(asking[index]) <= 1:
             _add_all(held, index, power, running, asking[index], node.hardware.gpu.count)
