@@ -6,7 +6,7 @@ BIN := .venv/bin
 OUT ?= out
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo control-plane test lint docs reference unit bench browser clean
+.PHONY: help setup demo control-plane test lint docs reference unit property bench browser clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -46,7 +46,10 @@ browser:
 	@sh tests/ui/ensure-browser.sh
 
 unit: setup ## the fast tests alone
-	$(BIN)/pytest tests/unit tests/property -m "not slow" -n auto
+	$(BIN)/pytest tests/unit -m "not slow" -n auto
+
+property: setup ## the invariants, on examples that Hypothesis looks for
+	$(BIN)/pytest tests/property -m "not slow" -n auto
 
 test: setup browser lint docs control-plane ## everything that CI runs
 	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --cov --cov-report=term

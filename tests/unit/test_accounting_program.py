@@ -753,6 +753,7 @@ def test_energy_of_pods_that_are_kept_no_more_is_not_said_to_be_idle(play):
     play(story)
 
 
+@pytest.mark.slow
 def test_the_answer_says_since_when_it_counts(play):
     async def story(stage):
         await stage.add_node()

@@ -63,6 +63,7 @@ def test_deadlines_are_mornings(end, next_workday, semi_weekly):
     assert waitawhile.slack(moment, DoneBy.SEMI_WEEKLY) == timedelta(hours=semi_weekly)
 
 
+@pytest.mark.slow
 def test_the_truth_saves_most_and_more_freedom_saves_more():
     measured = waitawhile.measure({"DE": year(), "elsewhere": year()}, silent, repetitions=2)
     by_deadline = measured["zones"]["elsewhere"]

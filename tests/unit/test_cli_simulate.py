@@ -77,6 +77,7 @@ def test_table_shows_differences(joulie):
     assert "55.00 (+0.00 %)" in out
 
 
+@pytest.mark.slow
 def test_all_files(joulie, tmp_path):
     status, _, _ = joulie(
         "simulate", "quick", "--hours", "3", "--cooling", "dx", "--report", "a/r.html", "--plots", "p", "--parquet", "q"

@@ -127,6 +127,7 @@ def test_marginal_energy_uses_less_energy_and_the_governor_smooths() -> None:
     assert ramp_w["marginal-energy-ramp"] < 0.8 * ramp_w["marginal-energy"]
 
 
+@pytest.mark.slow
 def test_no_job_is_held_longer_than_the_limit() -> None:
     jobs = thinned(published_jobs(77, 2.0, 0.1), EQUAL_WORK_KEEP)
     played = play(CLUSTER, jobs, "marginal-energy-ramp", n_steps=700, seed=77, queue=QueueSettings())
