@@ -15,6 +15,7 @@ from typing import Any
 import click
 from reference_crds import crds_page
 from reference_programs import metrics_page, settings_page
+from reference_workload import workload_page
 
 from joulie.apps.cli.main import cli
 from joulie.apps.kubectl.main import kubectl_joulie
@@ -33,6 +34,7 @@ def pages() -> dict[str, str]:
         "kubernetes-api.md": crds_page(),
         "settings.md": settings_page(),
         "metrics.md": metrics_page(),
+        "job-trace.md": _joined([*workload_page(_GENERATED, _attributes)]),
     }
 
 

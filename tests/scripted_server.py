@@ -45,6 +45,10 @@ class Answer:
     async def end(self) -> None:
         await self.chunk(b"")
 
+    def finish(self) -> None:
+        """Close the connection once what was written is sent."""
+        self._writer.close()
+
     def drop(self) -> None:
         self._writer.transport.abort()
 

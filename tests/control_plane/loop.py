@@ -18,8 +18,9 @@ from joulie.adapters.control_plane import ApiError, LocalControlPlane, kwok_node
 from joulie.adapters.control_plane.cluster import _free_port as free_port
 from joulie.adapters.control_plane.process import ManagedProcess
 from joulie.adapters.kubernetes import names
+from joulie.apps.program.chart import NAMESPACE, install_rights, render
+from joulie.apps.program.local import simulated_devices
 
-NAMESPACE = "joulie-system"
 TWINS = "/apis/joulie.io/v1alpha1/nodetwins"
 HARDWARES = "/apis/joulie.io/v1alpha1/nodehardwares"
 OVERRIDES = "/apis/joulie.io/v1alpha1/nodepowerprofiles"
@@ -32,14 +33,6 @@ JSON_PATCH = "application/json-patch+json"
 PATIENCE_S = 60.0
 
 _CHART = Path(__file__).parents[2] / "deploy/helm/joulie"
-_CHART_VALUES = (
-    "simulator.enabled=true",
-    "agentPool.enabled=true",
-    "agentPool.useSimulator=true",
-    "agent.enabled=true",
-    "scheduler.enabled=true",
-)
-_INSTALLED = ("CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 _CREDENTIAL_KEY = "authentication.kubernetes.io/credential-id"
 
 Json = dict[str, Any]
@@ -256,15 +249,8 @@ class Loop:
         self.programs: dict[str, Program] = {}
         self._recordings = 0
         self._ports = {name: free_port() for name in ("simulator", "agent", "extender", "extender-metrics")}
-        self._rendered = list(yaml.safe_load_all(self._template(*_CHART_VALUES, *values)))
-        plane.kubectl("create", "namespace", NAMESPACE)
-        wanted = [item for item in self._rendered if item and item["kind"] in _INSTALLED]
-        plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(wanted))
-        plane.await_definitions()
-
-    def _template(self, *values: str) -> str:
-        words = [word for value in values for word in ("--set", value)]
-        return self.plane.helm("template", "joulie", _CHART, "--namespace", NAMESPACE, *words)
+        self._rendered = render(plane, _CHART, *values)
+        install_rights(plane, self._rendered)
 
     # -- programs
 
@@ -279,19 +265,11 @@ class Loop:
         simulator = f"http://127.0.0.1:{self._ports['simulator']}"
         address = f"127.0.0.1:{self._ports['agent']}"
         own = {
-            "AGENT_MODE": "pool",
-            "POOL_SHARD_ID": "0",
             "RECONCILE_INTERVAL": "1s",
             "METRICS_ADDR": address,
             "STATE_DIR": str(self.plane.folder / "agent-state"),
+            **simulated_devices(simulator),
         }
-        for device in ("CPU", "GPU"):
-            own |= {
-                f"TELEMETRY_{device}_SOURCE": "http",
-                f"TELEMETRY_{device}_CONTROL": "http",
-                f"TELEMETRY_{device}_HTTP_ENDPOINT": f"{simulator}/telemetry/{{node}}",
-                f"TELEMETRY_{device}_CONTROL_HTTP_ENDPOINT": f"{simulator}/control/{{node}}",
-            }
         return self._start("agent", "agent", "joulie-agent-pool", f"http://{address}", own | settings)
 
     def start_operator(self, replica: str = "operator", **settings: str) -> Program:
@@ -320,7 +298,7 @@ class Loop:
 
     def wire_scheduler(self) -> None:
         """Restart kube-scheduler with the chart's entry for the extender."""
-        (configured,) = (item for item in self._rendered if item and item["kind"] == "ConfigMap")
+        (configured,) = (item for item in self._rendered if item["kind"] == "ConfigMap")
         entry = yaml.safe_load(configured["data"]["configuration.yaml"])["extenders"][0]
         entry["urlPrefix"] = f"http://127.0.0.1:{self._ports['extender']}"
         # A busy test machine must not make kube-scheduler go on without its extender, as it should in a cluster.

@@ -400,7 +400,7 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "nodehardwares.joulie.io": LIST_WATCH,
         "workloadprofiles.joulie.io": LIST_WATCH,
     },
-    "simulator": {"nodes": LIST_WATCH, "pods": (*LIST_WATCH, "create", "delete"), "pods/status": ("patch",)},
+    "simulator": {"nodes": LIST_WATCH, "pods": (*LIST_WATCH, "create", "patch", "delete"), "pods/status": ("patch",)},
     "cleanup": {
         "nodes": ("list", "patch"),
         "pods": ("list", "patch"),

@@ -168,6 +168,9 @@ def test_the_benchmarks_are_listed(capsys):
         "power-estimate",
         "profiles",
         "deferral",
+        "openb",
+        "capping",
+        "traces",
     ]
     assert joulie("bench", "list", "-o", "json") == 0
     assert [row["name"] for row in json.loads(capsys.readouterr().out)] == [
@@ -179,6 +182,9 @@ def test_the_benchmarks_are_listed(capsys):
         "power-estimate",
         "profiles",
         "deferral",
+        "openb",
+        "capping",
+        "traces",
     ]
 
 

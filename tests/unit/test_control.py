@@ -268,3 +268,14 @@ def test_a_policy_that_forgets_a_node_is_told_so():
 
     with pytest.raises(IncompletePlanError, match="'forgetful' has no profile for 1 nodes, n among them"):
         decide(Snapshot(0.0, (cpu_node(),)), Memory(), ControlSettings(), Forgetful())
+
+
+def test_trends_are_of_the_nodes_time_where_it_runs_faster_than_the_clock():
+    def trend_w_per_min(time_scale):
+        settings = ControlSettings(time_scale=time_scale)
+        first = step([cpu_node()], now_s=1000.0, settings=settings, power={"n": 200.0})
+        second = step([cpu_node()], now_s=1006.0, settings=settings, power={"n": 260.0}, memory=first.memory)
+        return second.twin.power_trend_w_per_min[0]
+
+    assert trend_w_per_min(1.0) == pytest.approx(600.0)
+    assert trend_w_per_min(20.0) == pytest.approx(30.0)

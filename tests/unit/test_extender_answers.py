@@ -9,9 +9,11 @@ from joulie.adapters.kubernetes.api.core import Pod
 from joulie.adapters.kubernetes.api.v1alpha1 import Level
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
 from joulie.apps.extender import answers, wire
+from joulie.apps.extender.explain import explanation
 from joulie.apps.extender.fleet import Fleet, FleetView, LoadFacts, TwinFacts, TwinNumbers
 from joulie.domain.policy import WorkloadClass
 from joulie.domain.scoring.extender import NodeClass
+from joulie.domain.scoring.marginal_energy import ScoringAim
 
 EVERY = ["perf", "eco", "draining", "labelled-eco", "stale-eco", "unknown"]
 
@@ -277,3 +279,18 @@ def test_only_so_many_kinds_of_pods_are_remembered(view: FleetView) -> None:
     for cores in range(1, 200):
         answers.prioritize(call(pod(cpu=str(cores)), EVERY), view, no_profile)
     assert 0 < len(view.scored) <= 64
+
+
+def test_scoring_by_energy_ranks_and_explains_alike() -> None:
+    fleet = Fleet(300.0, ScoringAim.ENERGY)
+    for name, measured_w in (("resting", 80.0), ("working", 500.0)):
+        fleet.set_twin(name, TwinFacts(NodeClass.ECO, numbers(measured_w=measured_w), 1000.0))
+        fleet.set_load(name, LoadFacts(cores=96.0, cpu_max_w=700.0, gpu_max_w=400.0))
+    view = fleet.view(1000.0)
+    body = call(pod(cpu="8"), ["resting", "working"])
+    ranked = {one["Host"]: one["Score"] for one in json.loads(answers.prioritize(body, view, no_profile))}
+    assert ranked["working"] == 10 > ranked["resting"]
+    judged = answers.judge(msgspec.convert(pod(cpu="8"), Pod), no_profile)
+    explained = {one.node: one for one in explanation(judged, fleet, view, 1000.0).nodes}
+    assert {name: one.wire_score for name, one in explained.items()} == ranked
+    assert explained["working"].base is None

@@ -5,7 +5,9 @@ import pytest
 
 from joulie.domain.hardware import BUILTIN_CATALOGUE, CpuModel, GpuModel
 from joulie.domain.power.cpu import IdleStates
+from joulie.domain.trace import JobShape
 from joulie.simulation.live.fleet import FleetLoad, LiveFleet, NodeSpec
+from joulie.simulation.live.gangs import Member, Room, fits_together
 from joulie.simulation.live.jobs import Activity, RunningPod, Work, Workload
 
 AMBIENT_K = 295.15
@@ -184,3 +186,76 @@ def test_slots_are_used_again() -> None:
             work.remove(f"a/{number - 10}")
     assert len(work) == 10
     np.testing.assert_allclose(work.load(nodes).cpu_util, [10.0 / 384.0])
+
+
+def test_power_jumps_with_the_load_whatever_the_step() -> None:
+    nodes, work = fleet(CPU_NODE), Workload()
+    idle_w = float(nodes.wall_w[0])
+    nodes.coast(10.0, AMBIENT_K)
+    work.put(busy("cpu-0"))
+    nodes.step(600.0, work.load(nodes), AMBIENT_K)
+    assert nodes.state.energy_j[0] == pytest.approx(idle_w * 10.0 + float(nodes.wall_w[0]) * 600.0)
+
+
+def test_a_cap_counts_by_its_way_over_a_long_step() -> None:
+    long, short = fleet(CPU_NODE), fleet(CPU_NODE)
+    work = Workload()
+    work.put(busy("cpu-0"))
+    for nodes in (long, short):
+        nodes.step(60.0, work.load(nodes), AMBIENT_K)
+        nodes.cap_cpu(0, 120.0)
+    assert long.moving[0]
+    long.coast(20.0, AMBIENT_K)
+    for _ in range(400):
+        short.coast(0.05, AMBIENT_K)
+    assert long.state.energy_j[0] == pytest.approx(short.state.energy_j[0], rel=1e-4)
+    assert long.mean_frequency[0] > long.frequency[0]
+    assert not long.moving[0]
+    assert long.at_cap[0]
+
+
+def test_only_the_named_nodes_take_a_load() -> None:
+    nodes = fleet(CPU_NODE, GPU_NODE)
+    before_w = nodes.wall_w
+    load = FleetLoad(*(np.array([value]) for value in (1.0, 0.0, 0.0, 8.0, 1.0, 0.0)))
+    nodes.put_load(load, np.array([1]))
+    assert nodes.wall_w[0] == before_w[0]
+    assert nodes.state.gpu_w[1] == pytest.approx(8 * 400.0)
+
+
+def test_a_hot_node_takes_the_same_energy_in_one_step_as_in_many() -> None:
+    hot_k = 273.15 + 75.0
+    long, short, work = fleet(CPU_NODE), fleet(CPU_NODE), Workload()
+    work.put(busy("cpu-0", cores=384.0))
+    long.step(200.0, work.load(long), hot_k)
+    for _ in range(200):
+        short.step(1.0, work.load(short), hot_k)
+    assert long.throttled[0]
+    assert long.state.energy_j[0] == pytest.approx(short.state.energy_j[0], rel=1e-3)
+
+
+def test_deep_idle_of_managed_nodes_only() -> None:
+    specs = (GPU_NODE, NodeSpec("other", GPU_NODE.cpu, 2, 192.0, GPU_NODE.gpu, 8))
+    nodes = LiveFleet(specs, ambient_k=AMBIENT_K, idle_states=IdleStates.MANAGED, managed=[True, False])
+    assert nodes.state.gpu_w.tolist() == pytest.approx([8 * 6.0, 8 * 60.0])
+
+
+def test_a_gang_goes_on_without_the_member_that_is_done() -> None:
+    nodes, work = fleet(CPU_NODE), Workload()
+    for name, units in (("a/short", 50.0), ("a/long", 100.0)):
+        work.put(RunningPod(name, "cpu-0", 10.0, 0.0, Activity(1.0), Work(units, 0.0), "g", 2))
+    nodes.step(1.0, work.load(nodes), AMBIENT_K)
+    assert work.next_done_s(nodes) == pytest.approx(5.0)
+    assert work.advance(nodes, 5.0) == ["a/short"]
+    work.remove("a/short")
+    assert work.next_done_s(nodes) == pytest.approx(5.0)
+    assert work.advance(nodes, 5.0) == ["a/long"]
+
+
+def test_members_of_a_gang_fit_together_or_not() -> None:
+    room = Room(*(np.array(amounts, dtype=np.float64) for amounts in ([8, 4], [64, 64], [2, 0], [110, 110])))
+    anywhere = np.ones(2, dtype=np.bool_)
+    worker, launcher = JobShape(cores=4.0, gpus=1), JobShape(cores=4.0)
+    assert fits_together(room, [Member(launcher, anywhere), *[Member(worker, anywhere)] * 2])
+    assert not fits_together(room, [Member(worker, anywhere)] * 3)
+    assert not fits_together(room, [Member(launcher, np.array([False, True]))] * 2)

@@ -11,6 +11,7 @@ from joulie.apps.operator.main import operator
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.program.settings import settings_options
 from joulie.domain.cooling_stress import linear_cooling_stress
+from joulie.domain.energy_split import EnergyBounds
 from joulie.domain.policy import DEFAULT_CAPS, Cap, PolicySettings, Profile, StaticPartition
 
 
@@ -74,6 +75,11 @@ def test_a_drain_without_a_timeout():
         ({"RACK_CAPACITY_WATTS_JSON": '{"r1": 0}'}, "RACK_CAPACITY_WATTS_JSON: r1"),
         ({"QUEUE_HP_MIN": "5", "QUEUE_HP_MAX": "4"}, "QUEUE_HP_MIN"),
         ({"CPU_ECO_CAP_PCT_OF_MAX": "0"}, "1..100"),
+        ({"ENERGY_SLOWDOWN_BOUND_STANDARD": "0.9"}, "ENERGY_SLOWDOWN_BOUND_STANDARD"),
+        (
+            {"ENERGY_GPU_UTILIZATION_LOW_PCT": "60", "ENERGY_GPU_UTILIZATION_HIGH_PCT": "50"},
+            "ENERGY_GPU_UTILIZATION_LOW_PCT (60) must be at most ENERGY_GPU_UTILIZATION_HIGH_PCT (50)",
+        ),
         ({"DRAIN_ESCALATION": "kill"}, "hold"),
         ({"RECONCILE_INTERVAL": "3m"}, "RECONCILE_INTERVAL (180 s) must be at most half of TWIN_STALENESS_THRESHOLD"),
         ({"POWER_POLL_INTERVAL": "2m"}, "POWER_POLL_INTERVAL (120 s) must be below POWER_STALE_AFTER"),
@@ -90,7 +96,8 @@ def test_what_cannot_be_is_refused_by_name(environment, words):
     [
         (
             {"POLICY_TYPE": "static_partitoin"},
-            "POLICY_TYPE: unknown policy 'static_partitoin'; allowed: queue_aware_v1, rule_swap_v1, static_partition",
+            "POLICY_TYPE: unknown policy 'static_partitoin'; allowed: energy_per_work, queue_aware_v1, rule_swap_v1, "
+            "static_partition",
         ),
         ({"COOLING_MODEL": "ice"}, "COOLING_MODEL: unknown cooling model 'ice'; allowed: linear"),
         ({"METRICS_ADDR": "8081"}, "not an address"),
@@ -119,5 +126,12 @@ def test_plug_ins_are_found_by_entry_point(monkeypatch):
     assert plugins.cooling_model("plant") is linear_cooling_stress
     with pytest.raises(plugins.PluginError, match="'broken'"):
         plugins.policy("broken", PolicySettings())
-    with pytest.raises(ValueError, match="allowed: broken, mine, queue_aware_v1"):
+    with pytest.raises(ValueError, match="allowed: broken, energy_per_work, mine, queue_aware_v1"):
         plugins.policy("other", PolicySettings())
+
+
+def test_bounds_of_energy_per_work_are_taken_as_they_are_said():
+    settings, _ = read(ENERGY_GPU_UTILIZATION_LOW_PCT="40", ENERGY_GPU_UTILIZATION_HIGH_PCT="58")
+    assert settings.policy.energy == EnergyBounds(1.02, 1.15, 0.40, 0.58, count_spread=True)
+    settings, _ = read(ENERGY_SLOWDOWN_BOUND_STANDARD="1.3", ENERGY_COUNT_JOB_SPREAD="false")
+    assert settings.policy.energy == EnergyBounds(1.02, 1.3, 0.2, 1.0, count_spread=False)

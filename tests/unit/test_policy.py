@@ -102,7 +102,9 @@ def test_rule_swap_on_one_node_and_on_none() -> None:
 
 
 def test_unknown_policy_is_an_error_that_lists_the_known() -> None:
-    with pytest.raises(UnknownPolicyError, match="'greedy'; known: queue_aware_v1, rule_swap_v1, static_partition"):
+    with pytest.raises(
+        UnknownPolicyError, match="'greedy'; known: energy_per_work, queue_aware_v1, rule_swap_v1, static_partition"
+    ):
         make_policy("greedy")
 
 

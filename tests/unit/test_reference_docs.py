@@ -25,7 +25,9 @@ def generator() -> Iterator[ModuleType]:
     sys.path.remove(str(SCRIPT.parent))
 
 
-@pytest.mark.parametrize("name", ["cli.md", "scenario.md", "kubernetes-api.md", "settings.md", "metrics.md"])
+@pytest.mark.parametrize(
+    "name", ["cli.md", "scenario.md", "kubernetes-api.md", "settings.md", "metrics.md", "job-trace.md"]
+)
 def test_page_is_what_the_code_would_write(generator: ModuleType, name: str) -> None:
     written = (generator.REFERENCE / name).read_text(encoding="utf-8")
     assert written == generator.pages()[name], "run: .venv/bin/python scripts/generate_reference.py"

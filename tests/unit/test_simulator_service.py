@@ -10,18 +10,20 @@ from joulie.adapters.kubernetes.api.core import Node, NodeStatus
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
 from joulie.apps.program.http import Probes, Server
 from joulie.apps.simulator.api import Api
+from joulie.apps.simulator.clock import SimulatedClock
 from joulie.apps.simulator.cluster import simulated_node
 from joulie.apps.simulator.main import build_world
 from joulie.apps.simulator.metrics import SimulatorMetrics
 from joulie.apps.simulator.queries import QueryError, instant_query
+from joulie.apps.simulator.run import Run
 from joulie.apps.simulator.settings import SimulatorSettings
-from joulie.apps.simulator.trace_player import JobState, TracePlayer, activity
+from joulie.apps.simulator.trace_player import JobState, TracePlayer
 from joulie.apps.simulator.world import Place, UnknownNodeError, World
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.power.cpu import Boundness
 from joulie.domain.trace import JobProfile, TraceJob
 from joulie.simulation.live.fleet import NodeSpec
-from joulie.simulation.live.jobs import Activity, RunningPod, Work
+from joulie.simulation.live.jobs import Activity, RunningPod, Work, activity
 
 
 def node_spec(name: str, *, gpus: int = 0) -> NodeSpec:
@@ -130,13 +132,18 @@ def test_other_queries_are_refused_with_words(query: str) -> None:
         instant_query(world(), query, 0.0)
 
 
+def still(made: World) -> Run:
+    """A run whose time has not begun."""
+    return Run(made, SimulatedClock(1.0, lambda: 0.0), None, None)
+
+
 def ask(method: str, path: str, **arguments: Any) -> httpx2.Response:
     made = world()
     metrics = SimulatorMetrics(made)
 
     async def talk() -> httpx2.Response:
         async with (
-            Server(Api(made, None, metrics, Probes()).app(), ("127.0.0.1", 0)) as server,
+            Server(Api(still(made), metrics, Probes()).app(), ("127.0.0.1", 0)) as server,
             httpx2.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", trust_env=False) as client,
         ):
             return await client.request(method, path, **arguments)
@@ -229,6 +236,13 @@ def test_pods_carry_requests_and_limits_of_devices() -> None:
     assert container["resources"]["limits"] == {"nvidia.com/gpu": "1"}
     assert pod["spec"]["schedulerName"] == "joulie-scheduler"
     assert pod["metadata"]["annotations"] == {"joulie.io/workload-class": "performance"}
+
+
+def test_pods_say_the_sensitivities_of_the_trace_unless_it_annotates_them_itself() -> None:
+    own = {"joulie.io/gpu-sensitivity": "high"}
+    player = TracePlayer.of([job("a", cpu_sensitivity="low", gpu_sensitivity="low", annotations=own)], "s")
+    pod = player.pod(player.due(0.0)[0])
+    assert pod["metadata"]["annotations"] == {"joulie.io/cpu-sensitivity": "low"} | own
 
 
 def test_profiles_become_activity() -> None:

@@ -46,6 +46,7 @@ class ControlSettings:
         trend_window_s: how far back the power trend looks, s.
         rack_capacity_w: power capacity by rack, W.
         default_capacity_w: capacity of every other rack, and of the cluster for nodes without one, W.
+        time_scale: seconds of the nodes' time in a second of the clock: other than 1 only where they are simulated.
     """
 
     drain: DrainSettings = field(default_factory=DrainSettings)
@@ -55,10 +56,12 @@ class ControlSettings:
     trend_window_s: float = 300.0
     rack_capacity_w: Mapping[str, float] = field(default_factory=dict)
     default_capacity_w: float = DEFAULT_RACK_CAPACITY_W
+    time_scale: float = 1.0
 
     def __post_init__(self) -> None:
         non_negative("stale_after_s", self.stale_after_s)
         positive("trend_window_s", self.trend_window_s)
+        positive("time_scale", self.time_scale)
 
 
 class IncompletePlanError(ValueError):
@@ -99,7 +102,7 @@ def controlled_node(
         name,
         eligible,
         hardware,
-        PolicyNode(name, hardware.family, density),
+        PolicyNode(name, hardware.family, density, hardware),
         hardware.limits or (0.0, 0.0, hardware.cpu.cores, gpus),
         hardware.limits is not None,
         rack,
@@ -353,9 +356,11 @@ def _decide_nodes(
         guarded = guard(state, planned, blocking, snapshot.now_s, settings.drain)
         # While a drain holds, the profile is not yet the planned one, and neither are the caps.
         if override is not None and guarded.profile is override.profile:
-            caps = usual_caps.overridden(node.hardware, override.profile, override.cpu, override.gpu)
+            caps = usual_caps.overridden(
+                node.hardware, override.profile, override.cpu, override.gpu, plan.caps.get(name)
+            )
         else:
-            caps = usual_caps.of(node.hardware, guarded.profile)
+            caps = usual_caps.of(node.hardware, guarded.profile, plan.caps.get(name))
         decisions.append(
             NodeDecision(node, guarded, caps, plan.policy if override is None else override.name, blocking)
         )
@@ -407,7 +412,7 @@ def _twins(
         rack_capacity_w=np.array([settings.rack_capacity_w.get(name, settings.default_capacity_w) for name in racks]),
         cluster_capacity_w=settings.default_capacity_w,
         rack_power_w=np.array([snapshot.facility.rack_power_w.get(name, np.nan) for name in racks]),
-        sample_time_s=history.time_s,
+        sample_time_s=history.time_s * settings.time_scale,
         sample_power_w=history.power_w,
         sample_valid=history.recent(now_s, settings.trend_window_s),
     )

@@ -9,6 +9,8 @@ from joulie.domain.hardware import CapRange
 from joulie.domain.hardware.resolve import ResolvedHardware
 from joulie.domain.policy import Cap, Profile, ProfileCaps
 
+CapsByProfile = Mapping[Profile, ProfileCaps]
+
 
 class NodeCaps(NamedTuple):
     """The caps of one node, and what they come to on its devices."""
@@ -29,29 +31,38 @@ class CapTable:
     """Caps by profile and hardware; worked out once for all nodes that share an object of hardware.
 
     Args:
-        by_profile: caps that each profile asks for.
+        usual: caps that each profile asks for, where a plan does not say otherwise.
         absolute_gpu_caps: whether GPU percentages are stated as watts where the device's range is known.
     """
 
-    def __init__(self, by_profile: Mapping[Profile, ProfileCaps], *, absolute_gpu_caps: bool = False) -> None:
-        self._by_profile = by_profile
+    def __init__(self, usual: CapsByProfile, *, absolute_gpu_caps: bool = False) -> None:
+        self._usual = usual
         self._absolute_gpu_caps = absolute_gpu_caps
-        # By identity, which is safe as long as the snapshot holds the hardware: its hash costs more than the caps.
-        self._known: dict[tuple[Profile, int], NodeCaps] = {}
+        # By identity, since the hash of hardware costs more than the caps. The objects are kept: the identity of one
+        # that is gone may be another's.
+        self._known: dict[tuple[Profile, int, int], tuple[NodeCaps, ResolvedHardware, CapsByProfile]] = {}
 
-    def of(self, hardware: ResolvedHardware, profile: Profile) -> NodeCaps:
-        """The usual caps of a profile."""
-        key = (profile, id(hardware))
+    def of(self, hardware: ResolvedHardware, profile: Profile, planned: CapsByProfile | None = None) -> NodeCaps:
+        """The caps of a profile: those that the plan has for the node, else the usual ones."""
+        asked = self._usual if planned is None else planned
+        key = (profile, id(hardware), id(asked))
         if key not in self._known:
-            self._known[key] = self._caps(hardware, profile, None, None)
-        return self._known[key]
+            self._known[key] = self._caps(hardware, asked[profile], None, None), hardware, asked
+        return self._known[key][0]
 
-    def overridden(self, hardware: ResolvedHardware, profile: Profile, cpu: Cap | None, gpu: Cap | None) -> NodeCaps:
+    def overridden(
+        self,
+        hardware: ResolvedHardware,
+        profile: Profile,
+        cpu: Cap | None,
+        gpu: Cap | None,
+        planned: CapsByProfile | None = None,
+    ) -> NodeCaps:
         """The caps of a profile, but `cpu` for a package and `gpu` for a GPU where they are given."""
-        return self._caps(hardware, profile, cpu, gpu)
+        asked = self._usual if planned is None else planned
+        return self._caps(hardware, asked[profile], cpu, gpu)
 
-    def _caps(self, hardware: ResolvedHardware, profile: Profile, cpu: Cap | None, gpu: Cap | None) -> NodeCaps:
-        usual = self._by_profile[profile]
+    def _caps(self, hardware: ResolvedHardware, usual: ProfileCaps, cpu: Cap | None, gpu: Cap | None) -> NodeCaps:
         cpu_cap = cpu or usual.cpu
         cpu_percent = _in_force_percent(cpu_cap, hardware.cpu.cap_range)
         if hardware.gpu is None:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_UP, Decimal
 from enum import StrEnum
+from fractions import Fraction
 from types import MappingProxyType
-from typing import Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
-from joulie.domain.hardware import CapRange, normalised
+from joulie.domain.energy_split import CapChoice, DeviceCaps, EnergyBounds, split_caps
+from joulie.domain.hardware import BUILTIN_CATALOGUE, CapRange, Catalogue, normalised
+from joulie.domain.hardware.resolve import ResolvedHardware
 from joulie.domain.units import finite, positive
 
 MIN_CONFIDENCE = 0.5
@@ -109,11 +112,13 @@ class PolicyNode:
         name: unique in the cluster.
         family: GPU model, else CPU model, else any name for "unknown".
         density: `joulie.domain.twin.hardware_density`, 0..100.
+        hardware: its devices; None where nobody knows them.
     """
 
     name: str
     family: str
     density: float
+    hardware: ResolvedHardware | None = None
 
 
 @dataclass(frozen=True)
@@ -151,10 +156,13 @@ class Plan:
     Attributes:
         policy: name of the policy.
         profiles: profile by node name, in density order.
+        caps: caps by profile, by name of the nodes that have others than the administrator's. Both profiles are
+            there, since a node keeps the caps of performance while it drains.
     """
 
     policy: str
     profiles: Mapping[str, Profile]
+    caps: Mapping[str, Mapping[Profile, ProfileCaps]] = field(default_factory=dict)
 
     @property
     def hp_count(self) -> int:
@@ -163,7 +171,11 @@ class Plan:
 
 
 class Policy(Protocol):
-    """Snapshot in, plan out: every node of the snapshot gets a profile, and nothing but the snapshot decides."""
+    """Snapshot in, plan out: every node of the snapshot gets a profile, and nothing but the snapshot decides.
+
+    A policy whose plans do not hang on the time of the snapshot may say so by an attribute ``uses_time = False``: a
+    simulation then asks it again only when something else changed.
+    """
 
     def plan(self, snapshot: ClusterSnapshot) -> Plan:
         """Decide the profiles."""
@@ -189,6 +201,8 @@ class PolicySettings:
         queue_hp_max: QUEUE_HP_MAX, nodes.
         queue_perf_per_hp_node: QUEUE_PERF_PER_HP_NODE, weighted pods that one performance node serves.
         rule_swap_interval_s: seconds between two swaps.
+        energy: what `energy_per_work` must keep to.
+        catalogue: known hardware.
     """
 
     static_hp_frac: float = 0.50
@@ -197,6 +211,8 @@ class PolicySettings:
     queue_hp_max: int = 1_000_000
     queue_perf_per_hp_node: int = 10
     rule_swap_interval_s: float = 60.0
+    energy: EnergyBounds = field(default_factory=EnergyBounds)
+    catalogue: Catalogue = BUILTIN_CATALOGUE
 
     def __post_init__(self) -> None:
         for name, fraction in (
@@ -220,6 +236,7 @@ class StaticPartition:
     """A fixed share of performance nodes: ``round(N * STATIC_HP_FRAC)``."""
 
     settings: PolicySettings
+    uses_time: ClassVar[bool] = False
 
     def plan(self, snapshot: ClusterSnapshot) -> Plan:
         """See `Policy.plan`."""
@@ -234,14 +251,11 @@ class QueueAware:
     """
 
     settings: PolicySettings
+    uses_time: ClassVar[bool] = False
 
     def plan(self, snapshot: ClusterSnapshot) -> Plan:
         """See `Policy.plan`."""
-        settings = self.settings
-        base = _share(len(snapshot.nodes), settings.queue_hp_base_frac)
-        needed = -(-snapshot.performance_demand // settings.queue_perf_per_hp_node)
-        hp = min(max(base, needed, settings.queue_hp_min), settings.queue_hp_max)
-        return _filled("queue_aware_v1", snapshot, hp)
+        return _filled("queue_aware_v1", snapshot, _demanded(snapshot, self.settings))
 
 
 @dataclass(frozen=True)
@@ -268,10 +282,93 @@ class RuleSwap:
         return _plan("rule_swap_v1", nodes, performance)
 
 
+@dataclass(frozen=True)
+class EnergyPerWork:
+    """As few performance nodes as the demand asks for, and caps under which work costs least within bounds of slowdown.
+
+    The number of performance nodes is that of `queue_aware_v1`. After one node of each family they are shared out over
+    the kinds of nodes that pods can ask for (a GPU vendor, or no GPU), so that no kind runs out of them; within a kind
+    those come first that eco caps would save least on.
+    """
+
+    settings: PolicySettings
+    uses_time: ClassVar[bool] = False
+    _known: dict[int, _FamilyCaps] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """By identity of the last snapshot's hardware, kept alive: choosing caps takes milliseconds, a plan far less."""
+
+    def plan(self, snapshot: ClusterSnapshot) -> Plan:
+        """See `Policy.plan`."""
+        nodes = snapshot.by_density()
+        chosen = {node.name: found for node in nodes if (found := self._caps(node.hardware)) is not None}
+        for gone in self._known.keys() - {id(node.hardware) for node in nodes}:
+            del self._known[gone]
+        # Sorting keeps the order by density among nodes that eco caps do the same for.
+        ranked = sorted(nodes, key=lambda node: -chosen[node.name].eco_gain if node.name in chosen else -1.0)
+        floor, rest = _one_of_each_family(ranked)
+        hp = _demanded(snapshot, self.settings)
+        kinds: dict[str, list[PolicyNode]] = {}
+        for node in rest:
+            kinds.setdefault(_kind(node), []).append(node)
+        shares = _apportioned(max(0, hp - len(floor)), [len(members) for members in kinds.values()])
+        performance = {node.name for node in floor[:hp]}
+        for members, share in zip(kinds.values(), shares, strict=True):
+            performance |= {node.name for node in members[:share]}
+        caps = {name: found.caps for name, found in chosen.items()}
+        return replace(_plan("energy_per_work", nodes, performance), caps=MappingProxyType(caps))
+
+    def _caps(self, hardware: ResolvedHardware | None) -> _FamilyCaps | None:
+        if hardware is None:
+            return None
+        if id(hardware) not in self._known:
+            split = split_caps(hardware, self.settings.catalogue, self.settings.energy)
+            by_profile = {Profile.PERFORMANCE: _profile_caps(split.performance), Profile.ECO: _profile_caps(split.eco)}
+            self._known[id(hardware)] = _FamilyCaps(hardware, split.eco_gain, MappingProxyType(by_profile))
+        return self._known[id(hardware)]
+
+
+class _FamilyCaps(NamedTuple):
+    """What `EnergyPerWork` chose for nodes with one kind of hardware."""
+
+    hardware: ResolvedHardware
+    eco_gain: float
+    caps: Mapping[Profile, ProfileCaps]
+
+
+def _kind(node: PolicyNode) -> str:
+    """What pods ask for to get such a node: GPUs of a vendor, or none."""
+    gpu = None if node.hardware is None else node.hardware.gpu
+    return "" if gpu is None else gpu.vendor or "GPU"
+
+
+def _apportioned(total: int, sizes: Sequence[int]) -> list[int]:
+    """`total` shared out by size, no share above its size: whole parts first, then by the largest remainder."""
+    everything = sum(sizes)
+    wanted = min(total, everything)
+    exact = [Fraction(wanted * size, everything or 1) for size in sizes]
+    shares = [math.floor(share) for share in exact]
+    by_remainder = sorted(range(len(sizes)), key=lambda index: (shares[index] - exact[index], index))
+    for index in by_remainder[: wanted - sum(shares)]:
+        shares[index] += 1
+    return shares
+
+
+def _profile_caps(chosen: DeviceCaps) -> ProfileCaps:
+    return ProfileCaps(_cap(chosen.cpu), _cap(chosen.gpu))
+
+
+def _cap(choice: CapChoice | None) -> Cap:
+    return Cap() if choice is None else Cap(choice.percent)
+
+
 PolicyFactory = Callable[[PolicySettings], Policy]
 
 POLICIES: Mapping[str, PolicyFactory] = MappingProxyType(
-    {"static_partition": StaticPartition, "queue_aware_v1": QueueAware, "rule_swap_v1": RuleSwap}
+    {
+        "static_partition": StaticPartition,
+        "queue_aware_v1": QueueAware,
+        "rule_swap_v1": RuleSwap,
+        "energy_per_work": EnergyPerWork,
+    }
 )
 
 
@@ -293,16 +390,29 @@ def _share(n_nodes: int, fraction: float) -> int:
     return int((n_nodes * Decimal(repr(float(fraction)))).quantize(Decimal(1), rounding=ROUND_HALF_UP))
 
 
+def _demanded(snapshot: ClusterSnapshot, settings: PolicySettings) -> int:
+    """Performance nodes that the demand asks for, by the settings of `queue_aware_v1`."""
+    base = _share(len(snapshot.nodes), settings.queue_hp_base_frac)
+    needed = -(-snapshot.performance_demand // settings.queue_perf_per_hp_node)
+    return min(max(base, needed, settings.queue_hp_min), settings.queue_hp_max)
+
+
 def _filled(policy: str, snapshot: ClusterSnapshot, hp: int) -> Plan:
     """`hp` performance nodes: first the densest of each family while they last, then by density."""
     nodes = snapshot.by_density()
+    floor, rest = _one_of_each_family(nodes)
+    return _plan(policy, nodes, {node.name for node in [*floor, *rest][:hp]})
+
+
+def _one_of_each_family(nodes: Sequence[PolicyNode]) -> tuple[list[PolicyNode], list[PolicyNode]]:
+    """The first node of each family, and the rest, both in their order."""
     families: set[str] = set()
     floor: list[PolicyNode] = []
     rest: list[PolicyNode] = []
     for node in nodes:
         (rest if node.family in families else floor).append(node)
         families.add(node.family)
-    return _plan(policy, nodes, {node.name for node in [*floor, *rest][:hp]})
+    return floor, rest
 
 
 def _plan(policy: str, nodes: Sequence[PolicyNode], performance: set[str]) -> Plan:

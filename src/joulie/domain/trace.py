@@ -10,13 +10,34 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from joulie.domain.node_affinity import NodeRules
 from joulie.domain.quantities import finite_number
 from joulie.domain.resource_quantity import parse_quantity
+from joulie.domain.workload import Level
 
+WORKLOAD_CLASS_KEY = "joulie.io/workload-class"
+"""Annotation that says `performance` of a pod that must not be slowed."""
 GPU_MILLI_KEY = "alibabacloud.com/gpu-milli"
 """Annotation of a pod that needs only a share of its one GPU, in thousandths; that of the traces which have it."""
 GPU_RESOURCE_VENDORS: Mapping[str, str] = {"nvidia.com/gpu": "NVIDIA", "amd.com/gpu": "AMD"}
+CPU_CLASSES = ("compute_bound", "memory_bound", "io_bound", "mixed")
+GPU_CLASSES = ("compute_bound", "memory_bound", "bandwidth_bound", "mixed")
 _BYTES_PER_GIB = 1024.0**3
+_LONGEST_S = 1e11
+"""Some 3,000 years: a longer time is a mistake, and sums of such would overflow."""
+_LARGEST_QUANTITY = 2.0**63
+"""What Kubernetes can hold."""
+
+
+@dataclass(frozen=True)
+class TraceMetadata:
+    """A line that describes jobs and is none: where they come from, or the workload that they make up.
+
+    Attributes:
+        values: of the line, as in the file, without its type.
+    """
+
+    values: Mapping[str, Any] = field(hash=False)
 
 
 @dataclass(frozen=True)
@@ -79,7 +100,7 @@ class TraceJob:
         affinity: of the pod, as Kubernetes writes it; None without one.
         priority_class: of the pod; empty for the default.
         cpu_units: CPU work, core-seconds at the highest clock.
-        gpu_units: GPU work, GPU-seconds without a cap.
+        gpu_units: GPU work, GPU-seconds without a cap; of a shared GPU its share.
         cpu_class: what bounds its CPU work: compute_bound, memory_bound, io_bound or mixed.
         gpu_class: what bounds its GPU work: compute_bound, memory_bound, bandwidth_bound or mixed.
         profile: how hard it uses what it requests.
@@ -108,13 +129,17 @@ class TraceJob:
     gpu_sensitivity: str = ""
 
     def __post_init__(self) -> None:
-        finite_number("submitTimeOffsetSec", self.submit_s, minimum=0.0)
+        finite_number("submitTimeOffsetSec", self.submit_s, minimum=0.0, maximum=_LONGEST_S)
         finite_number("work.cpuUnits", self.cpu_units, minimum=0.0)
         finite_number("work.gpuUnits", self.gpu_units, minimum=0.0)
         if self.cpu_units > 0.0 and self.profile.cpu_utilization == 0.0:
             raise ValueError("work.cpuUnits without workloadProfile.cpuUtilization: it would never end")
         if self.gpu_units > 0.0 and self.profile.gpu_utilization == 0.0:
             raise ValueError("work.gpuUnits without workloadProfile.gpuUtilization: it would never end")
+        _known("workloadClass.cpu", self.cpu_class, CPU_CLASSES)
+        _known("workloadClass.gpu", self.gpu_class, GPU_CLASSES)
+        _known("sensitivity.cpu", self.cpu_sensitivity, ("", *Level))
+        _known("sensitivity.gpu", self.gpu_sensitivity, ("", *Level))
 
     @cached_property
     def shape(self) -> JobShape:
@@ -123,7 +148,10 @@ class TraceJob:
         Raises:
             ValueError: a request is no quantity, is negative, asks for parts of GPUs or for two kinds of them.
         """
-        amounts = {name: finite_number(name, parse_quantity(text), minimum=0.0) for name, text in self.requests.items()}
+        amounts = {
+            name: finite_number(name, parse_quantity(text), minimum=0.0, maximum=_LARGEST_QUANTITY)
+            for name, text in self.requests.items()
+        }
         kinds = [name for name in GPU_RESOURCE_VENDORS if amounts.get(name, 0.0) > 0.0]
         if len(kinds) > 1:
             raise ValueError(f"requests {' and '.join(kinds)}: a pod can have one kind of GPU")
@@ -138,8 +166,52 @@ class TraceJob:
             gpu_resource=kinds[0] if kinds else "",
         )
 
+    @property
+    def is_performance(self) -> bool:
+        """Whether it is of class performance; every other job is standard."""
+        return self.annotations.get(WORKLOAD_CLASS_KEY) == "performance"
+
+    @cached_property
+    def node_rules(self) -> NodeRules:
+        """Which nodes its pod may run on.
+
+        Raises:
+            NodeAffinityError: Kubernetes would not take its affinity.
+        """
+        return NodeRules.parse(self.node_selector, self.affinity)
+
+    @cached_property
+    def ideal_s(self) -> float:
+        """How long it runs alone, without caps and throttling, s; 0 without work.
+
+        Raises:
+            ValueError: it has work for what it does not request, and would never end, or not within 3,000 years; or
+                see `shape`.
+        """
+        cores = self.shape.cores * self.profile.cpu_utilization
+        gpus = self.shape.gpus * self.shape.gpu_share * self.profile.gpu_utilization
+        alone_s = max(_quotient("cpuUnits", self.cpu_units, cores), _quotient("gpuUnits", self.gpu_units, gpus))
+        return finite_number("duration of its work, s", alone_s, minimum=0.0, maximum=_LONGEST_S)
+
     def _gpu_share(self, gpus: int) -> float:
         milli = self.annotations.get(GPU_MILLI_KEY)
-        if milli is None or gpus != 1:
+        if milli is None or gpus == 0:
             return 1.0
-        return finite_number(GPU_MILLI_KEY, parse_quantity(milli), minimum=1.0, maximum=1000.0) / 1000.0
+        share = finite_number(GPU_MILLI_KEY, parse_quantity(milli), minimum=1.0, maximum=1000.0) / 1000.0
+        if gpus > 1 and share < 1.0:
+            raise ValueError(f"{GPU_MILLI_KEY}: {milli} of {gpus} GPUs: only one GPU can be shared")
+        return share
+
+
+TraceLine = TraceJob | TraceMetadata
+
+
+def _known(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{name}: {value!r} is none of {', '.join(filter(None, known))}")
+
+
+def _quotient(name: str, units: float, per_s: float) -> float:
+    if units > 0.0 and per_s == 0.0:
+        raise ValueError(f"work.{name} of a job that requests none of it: it would never end")
+    return units / per_s if units > 0.0 else 0.0

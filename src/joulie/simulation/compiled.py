@@ -27,6 +27,7 @@ _COMPILED_SOURCES = (
     "domain/scoring/*.py",
     "simulation/compiled.py",
     "simulation/engine/*.py",
+    "simulation/openb/*.py",
     "simulation/workload.py",
 )
 

@@ -58,6 +58,12 @@ class Document:
         value = _Builder(place, by_line=False).build(text, path)
         return self.with_value(path, value.data, place)
 
+    def with_document(self, path: Path, other: Document) -> Document:
+        """The document with all of another one at `path`, whose values stay said where they were."""
+        merged = self.with_value(path, other.data, other.place(()))
+        inside = {(*path, *inner): place for inner, place in other.places.items()}
+        return Document(merged.data, {**merged.places, **inside})
+
     def with_value(self, path: Path, value: Any, place: str) -> Document:
         """The document with `value` at `path`, said at `place`.
 

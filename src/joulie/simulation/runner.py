@@ -17,14 +17,14 @@ from joulie.simulation import cooling as plants
 from joulie.simulation.cluster import Cluster, NodePool
 from joulie.simulation.engine import Play, QueueSettings, Session, play
 from joulie.simulation.results import CoolingSeries, Run, RunRecord
-from joulie.simulation.scenario import Scenario, Workload
+from joulie.simulation.scenario import Cooling, Scenario, Workload
 from joulie.simulation.workload import JobTable, published_jobs, thinned
 
 Clock = Callable[[], float]
 """Seconds since some fixed moment, never going back (``time.perf_counter``)."""
 JobReader = Callable[[JobTableSpec], JobColumns]
 """Reads a job table from a file; raises `JobTableError`."""
-PlantFactory = Callable[[Scenario], CoolingPlant | None]
+PlantFactory = Callable[[Cooling, float], CoolingPlant | None]
 """Makes the cooling plant of one run, or None without one; raises `joulie.ports.CoolingPlantError`."""
 AnyInts = npt.NDArray[np.integer[Any]]
 OnProgress = Callable[[int, int], None]
@@ -51,19 +51,22 @@ class Jobs:
     seconds: float
 
 
-def built_in_plant(scenario: Scenario) -> CoolingPlant | None:
+def built_in_plant(cooling: Cooling, peak_w: float) -> CoolingPlant | None:
     """The plant of a scenario that names none, the linear proxy or the DX plant.
+
+    Args:
+        cooling: what the scenario says.
+        peak_w: power of all nodes at full load, W.
 
     Raises:
         ValueError: the plant is an FMU, which an adapter runs.
     """
-    cooling = scenario.cooling
     if cooling.fmu is not None:
         raise ValueError("an FMU is run by its adapter; pass open_plant to the Runner")
     if cooling.dx is not None:
         return plants.DxPlant(cooling.dx)
     if cooling.linear is not None:
-        return plants.LinearPlant(cooling.linear.rated_it_w or scenario.cluster.peak_w)
+        return plants.LinearPlant(cooling.linear.rated_it_w or peak_w)
     return None
 
 
@@ -118,7 +121,8 @@ class Runner:
             CoolingPlantError: the plant cannot be used or failed on the way.
         """
         scenario = self.scenario
-        plant = self._open_plant(scenario)  # a plant that cannot be used is known before the long part
+        # A plant that cannot be used is known before the long part.
+        plant = self._open_plant(scenario.cooling, scenario.cluster.peak_w)
         jobs = self.jobs(seed)
         start = self._clock()
         session = Session(

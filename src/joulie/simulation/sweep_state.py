@@ -120,9 +120,9 @@ class SweepState:
             raise self._foreign()
         if fresh:
             return b""
-        if differences := list(_differences(header["sweep"], sweep)):
+        if told := list(differences(header["sweep"], sweep)):
             raise SweepStateError(
-                f"{self.path}: holds runs of another sweep ({'; '.join(differences)});"
+                f"{self.path}: holds runs of another sweep ({'; '.join(told)});"
                 " name another file with --state, or forget its runs with --fresh"
             )
         for number, line in enumerate(lines[1:], start=2):
@@ -150,7 +150,8 @@ class SweepState:
         return SweepStateError(f"{self.path}:{number}: is not a finished run; start over with --fresh")
 
 
-def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterable[str]:
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterable[str]:
+    """What two identities do not share, key by key, in words."""
     for key in dict.fromkeys((*there, *here)):
         if there.get(key) != here.get(key):
             was, now = json.dumps(there.get(key)), json.dumps(here.get(key))

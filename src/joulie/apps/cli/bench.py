@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from joulie.apps.cli.bench_tables import print_equal_work, print_parity, print_table
 from joulie.apps.cli.errors import UserError
+from joulie.apps.cli.fetch import fetch
 
 if TYPE_CHECKING:
     from joulie.apps.cli.parallel import Executor
     from joulie.simulation.benchmarks.deferral_capacity import Jobs
     from joulie.simulation.benchmarks.intensity import Zone
     from joulie.simulation.benchmarks.specpower import Systems
+    from joulie.simulation.benchmarks.traces import Plan as TracesPlan
 
 _PATH = click.Path(path_type=Path)
 _RANGES = Path("benchmarks")
@@ -31,6 +33,9 @@ _BENCHMARKS: Mapping[str, str] = {
     "power-estimate": "whether estimates of power without sensors hold servers that they were not calibrated on",
     "profiles": "whether learned trees say more of workloads than the classifier's rules",
     "deferral": "how much waiting for clean power saves, of what it would if the future were known",
+    "openb": "how much GPU placement by each policy gives to pods that share GPUs, and at what power",
+    "capping": "how near few measurements come to the best power limit, and if a breaker with too many servers holds",
+    "traces": "what caps and policies save at equal work, and what of it is caps, placement and an assumption",
 }
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -62,6 +67,9 @@ def bench() -> None:
     Each prints a table and checks its figures against committed ranges: exit status 1, and a line for each range
     that is missed.
     """
+
+
+bench.add_command(fetch)
 
 
 @bench.command("list")
@@ -398,6 +406,133 @@ def _published_jobs(file: Path | None, *, small: bool) -> Jobs:
         raise UserError(f"{file}: {error.strerror}") from error
     except (TraceError, UnicodeDecodeError) as error:
         raise UserError(f"{file}: {error}") from error
+
+
+@bench.command(help=f"Measure {_BENCHMARKS['capping']}.")
+@_common
+@click.option("--data", type=_PATH, help="Folder with published sweeps.  [default: what `fetch` got]")
+def capping(
+    *,
+    small: bool,
+    json_file: Path | None,
+    plots_folder: Path | None,
+    ranges: Path | None,
+    output: str,
+    data: Path | None,
+) -> None:
+    """Measure the choice of power limits, and a breaker with too many servers."""
+    from joulie.apps.cli.caps import published_sweeps
+    from joulie.simulation.benchmarks import breaker
+    from joulie.simulation.benchmarks import capping as benchmark
+    from joulie.simulation.benchmarks.plots import capping as plot
+
+    def on_stage(stage: str) -> None:
+        click.echo(stage, err=True)
+
+    sweeps = benchmark.synthetic_sweeps(seed=1) if small else published_sweeps(data)
+
+    def run() -> dict[str, Any]:
+        choice = benchmark.measure(sweeps, benchmark.SMALL if small else benchmark.FULL, on_stage)
+        return {**choice, "feed": breaker.measure(breaker.SMALL if small else breaker.FULL, on_stage)}
+
+    def show(measured: Mapping[str, Any]) -> None:
+        print_table("Power limits of jobs", benchmark.CHOICE_COLUMNS, benchmark.choice_rows(measured))
+        print_table("The same by simpler ways", benchmark.SIMPLER_COLUMNS, benchmark.simpler_rows(measured))
+        print_table("A breaker with 30 % more servers", breaker.COLUMNS, breaker.rows(measured["feed"]))
+
+    _bench("capping", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
+
+
+@bench.command(help=f"Measure {_BENCHMARKS['openb']}.")
+@_common
+@click.option("--data", type=_PATH, help="Folder with the published trace.  [default: what `fetch` got]")
+def openb(
+    *,
+    small: bool,
+    json_file: Path | None,
+    plots_folder: Path | None,
+    ranges: Path | None,
+    output: str,
+    data: Path | None,
+) -> None:
+    """Measure placement on nodes whose GPUs are shared."""
+    from joulie.apps.cli.openb import made_trace, published_trace
+    from joulie.simulation.benchmarks import openb as benchmark
+    from joulie.simulation.benchmarks.plots import openb as plot
+
+    trace = made_trace() if small else published_trace(data)
+
+    def run() -> dict[str, Any]:
+        chosen = benchmark.SMALL if small else benchmark.FULL
+        return benchmark.measure(*trace, chosen, process_time, lambda stage: click.echo(stage, err=True))
+
+    def show(measured: Mapping[str, Any]) -> None:
+        print_table(
+            "GPU allocated at 130 % arrived, %", benchmark.PUBLISHED_COLUMNS, benchmark.published_rows(measured)
+        )
+        for name, policies in {**measured["cases"], **measured["variants"]}.items():
+            print_table(f"Beside FGD: {name}", benchmark.COMPARED_COLUMNS, benchmark.compared_rows(policies))
+        print_table("By the weight of power", benchmark.FRONTIER_COLUMNS, benchmark.frontier_rows(measured))
+
+    _bench("openb", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
+
+
+@bench.command(help=f"Measure {_BENCHMARKS['traces']}.")
+@_common
+@click.option("--seeds", metavar="N,...", help="Seeds to report.  [default: the eight that nothing is tuned on]")
+@click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time.  [default: one a core]")
+@click.option("--folder", type=_PATH, help="Where finished runs are kept.  [default: the user's data]")
+def traces(
+    *,
+    small: bool,
+    json_file: Path | None,
+    plots_folder: Path | None,
+    ranges: Path | None,
+    output: str,
+    seeds: str | None,
+    jobs: int | None,
+    folder: Path | None,
+) -> None:
+    """Measure the shipped cluster experiments."""
+    from joulie.simulation.benchmarks import traces as benchmark
+
+    plan = benchmark.SMALL if small else benchmark.FULL
+
+    def run() -> dict[str, Any]:
+        return _measure_traces(plan, _whole_numbers(seeds), jobs, folder)
+
+    def show(measured: Mapping[str, Any]) -> None:
+        print_table("IT energy per work, and saved of it, %", benchmark.SAVED_COLUMNS, benchmark.saved_rows(measured))
+        print_table("Where it comes from, points", benchmark.PART_COLUMNS, benchmark.part_rows(measured))
+        print_table("What jobs pay", benchmark.QUALITY_COLUMNS, benchmark.quality_rows(measured))
+
+    files = (json_file, plots_folder, ranges)
+    _bench("traces", run, show, benchmark.plot, small=small, output=output, files=files)
+
+
+def _measure_traces(
+    plan: TracesPlan, seeds: tuple[int, ...] | None, jobs: int | None, folder: Path | None
+) -> dict[str, Any]:
+    """Make the runs that are not kept from an earlier call, and sum all of them up."""
+    from platformdirs import user_state_path
+
+    from joulie.apps.cli.experiment import NATIVE, finish
+    from joulie.apps.experiment.artefacts import ArtefactError, Artefacts, identity
+    from joulie.simulation.benchmarks import traces as benchmark
+    from joulie.simulation.sweep_state import identity_digest
+
+    place = folder or user_state_path("joulie") / "traces"
+    found = {}
+    for experiment in plan.experiments(seeds):
+        # Named by what makes the runs what they are, so that those of other code lie elsewhere.
+        digest = identity_digest(identity(experiment, NATIVE, None))
+        artefacts = Artefacts(place / f"{experiment.name}-{digest}")
+        try:
+            finish(experiment, benchmark.reported_runs(experiment), artefacts, jobs=jobs)
+            found[experiment.name] = benchmark.summarise(experiment, artefacts.records())
+        except ArtefactError as error:
+            raise UserError(str(error)) from error
+    return {"experiments": found}
 
 
 def _bench(

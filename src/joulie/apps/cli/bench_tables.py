@@ -134,6 +134,7 @@ def print_table(title: str, columns: Cells, rows: Iterable[Cells]) -> None:
     """A table; what goes to a file or a pipe is wide enough for all of its columns."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console()
     console = console if console.is_terminal else Console(width=_WIDE)
@@ -141,6 +142,7 @@ def print_table(title: str, columns: Cells, rows: Iterable[Cells]) -> None:
     for index, label in enumerate(columns):
         table.add_column(label, justify="right" if index else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
+        # Names come from users' files: what looks like markup in them is none.
+        table.add_row(*map(Text, row))
     console.print(table)
     console.print()

@@ -28,7 +28,9 @@ _COMMANDS: Mapping[str, _Lazy] = {
     "demo": _Lazy("joulie.apps.demo.main", "Watch the whole loop on simulated hardware, in time-lapse."),
     "simulate": _Lazy("joulie.apps.cli.simulate", "Play a scenario under one or more schedulers."),
     "scenario": _Lazy("joulie.apps.cli.scenario", "List, show and validate scenarios; print their JSON Schema."),
+    "workload": _Lazy("joulie.apps.workload.main", "Make, import, check, describe, cut and stretch job traces."),
     "sweep": _Lazy("joulie.apps.cli.sweep", "Run variants x seeds on all cores, resumable."),
+    "experiment": _Lazy("joulie.apps.cli.experiment", "Play a trace under several policies; tell what each saves."),
     "bench": _Lazy("joulie.apps.cli.bench", "Run the benchmarks that Joulie is judged by."),
     "fmu": _Lazy("joulie.apps.cli.fmu", "Build, describe and validate cooling plants as FMUs."),
     "operator": _Lazy("joulie.apps.operator.main", "Decide power states and caps of a cluster's nodes."),
@@ -37,6 +39,7 @@ _COMMANDS: Mapping[str, _Lazy] = {
     "simulator": _Lazy("joulie.apps.simulator.main", "Simulate the hardware and work of a cluster's nodes."),
     "grid": _Lazy("joulie.apps.grid.main", "Let pods wait for clean or cheap power."),
     "accounting": _Lazy("joulie.apps.accounting.main", "Account for energy, emissions and cost of every pod."),
+    "caps": _Lazy("joulie.apps.cli.caps", "Find power limits that save energy without slowing jobs down."),
     "nodes": _Lazy("joulie.apps.cli.nodes", "Say on nodes what hardware they have."),
     "cleanup": _Lazy("joulie.apps.cleanup.main", "Lift all caps and take Joulie's labels and gates off a cluster."),
 }

@@ -8,13 +8,11 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
 from joulie import __version__
 from joulie.adapters.executors import ExecutorError, in_processes, on_dask
 from joulie.apps.cli.compose import runner
 from joulie.apps.cli.errors import UserError
+from joulie.apps.cli.progress import shown
 from joulie.domain.jobs import JobTableError
 from joulie.domain.units import InvalidQuantityError
 from joulie.ports import CoolingPlantError
@@ -77,7 +75,7 @@ class Executor(NamedTuple):
         Raises:
             UserError: there is no such executor.
         """
-        n_workers = jobs or _usable_cores()
+        n_workers = jobs or usable_cores()
         if text == "local":
             return cls(n_workers)
         kind, scheme, address = text.partition("://")
@@ -94,37 +92,18 @@ def played(scenario: Scenario, tasks: Sequence[Task], executor: Executor) -> Gen
     """
     if not tasks:
         return
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        bar = bars.add_task("compiling (once an installation)", total=None)
-        try:
-            warm_up()  # here, so that the workers find everything compiled
-            bars.reset(bar, description=f"runs, {executor.n_workers} at a time", total=len(tasks))
-            with closing(_records(scenario, tasks, executor)) as records:
-                for done, record in enumerate(records, start=1):
-                    yield record
-                    bars.update(bar, completed=done)
-                    if not console.is_terminal:
-                        _print_line(console, f"[{done}/{len(tasks)}] {_described(record)}")
-        except (JobTableError, CoolingPlantError, InvalidQuantityError, ExecutorError) as error:
-            raise UserError(str(error)) from error
+    what = f"runs, {executor.n_workers} at a time"
+    try:
+        with closing(_records(scenario, tasks, executor)) as records:
+            # Compiled here, so that the workers find everything compiled.
+            yield from shown(records, len(tasks), what, _described, prepare=warm_up)
+    except (JobTableError, CoolingPlantError, InvalidQuantityError, ExecutorError) as error:
+        raise UserError(str(error)) from error
 
 
 def _described(record: RunRecord) -> str:
     """A run in one line."""
     return f"{record.scheduler}, seed {record.seed}: mean {record.mean_kw:,.1f} kW, {record.seconds:.2f} s"
-
-
-def _print_line(console: Console, text: str) -> None:
-    """Plain text on a line of its own, whatever it holds."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _records(scenario: Scenario, tasks: Sequence[Task], executor: Executor) -> Generator[RunRecord, None, None]:
@@ -135,7 +114,7 @@ def _records(scenario: Scenario, tasks: Sequence[Task], executor: Executor) -> G
     return in_processes(run_record, work, executor.n_workers)
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
     """Cores that this process may use, which in a container are fewer than the machine's."""
     try:
         return len(os.sched_getaffinity(0))

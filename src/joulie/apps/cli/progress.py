@@ -2,13 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Iterable
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from joulie.simulation.results import RunRecord
+
+RunT = TypeVar("RunT")
+
+
+def shown(
+    runs: Iterable[RunT],
+    n_runs: int,
+    what: str,
+    described: Callable[[RunT], str],
+    prepare: Callable[[], None] | None = None,
+) -> Generator[RunT, None, None]:
+    """Runs as they are finished, counted on stderr.
+
+    Args:
+        runs: in any order; the next one is asked for when its predecessor was taken.
+        n_runs: how many there will be.
+        what: that is counted.
+        described: a run in one line.
+        prepare: what has to be compiled before the first run.
+    """
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        bar = bars.add_task("compiling (once an installation)" if prepare else what, total=None)
+        if prepare:
+            prepare()
+        bars.reset(bar, description=what, total=n_runs)
+        for done, run in enumerate(runs, start=1):
+            yield run
+            bars.update(bar, completed=done)
+            if not console.is_terminal:
+                line = f"[{done}/{n_runs}] {described(run)}"
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 class RunProgress:

@@ -111,8 +111,9 @@ def _whole(text: str) -> int:
 
 def _play(scenario: Scenario) -> list[Run]:
     """All runs: for each seed every scheduler."""
-    from joulie.apps.cli.compose import open_plant, runner
+    from joulie.apps.cli.compose import runner
     from joulie.apps.cli.progress import RunProgress
+    from joulie.apps.experiment.surroundings import open_plant
     from joulie.domain.jobs import JobTableError
     from joulie.domain.units import InvalidQuantityError
     from joulie.ports import CoolingPlantError
@@ -120,7 +121,7 @@ def _play(scenario: Scenario) -> list[Run]:
 
     runs: list[Run] = []
     try:
-        plant = open_plant(scenario)  # a plant that cannot be used is told at once
+        plant = open_plant(scenario.cooling, scenario.cluster.peak_w)  # a plant that cannot be used is told at once
         with RunProgress(len(scenario.seeds) * len(scenario.schedulers)) as progress:
             for note in getattr(plant, "notes", ()):  # what an FMU's variables had to be converted from
                 progress.note(note)

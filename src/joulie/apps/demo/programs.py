@@ -2,42 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-_LOOPBACK = "127.0.0.1"
-
-
-@dataclass(frozen=True)
-class Ports:
-    """Free ports on loopback."""
-
-    simulator: int
-    extender: int
-    extender_metrics: int
-    agent: int
-    operator: int
-
-    @classmethod
-    def free(cls) -> Ports:
-        """Ports that nobody listens on now."""
-        sockets = [socket.create_server((_LOOPBACK, 0)) for _ in range(5)]
-        ports = [int(item.getsockname()[1]) for item in sockets]
-        for item in sockets:
-            item.close()
-        return cls(*ports)
-
-    @property
-    def simulator_url(self) -> str:
-        """Address of the simulator service."""
-        return f"http://{_LOOPBACK}:{self.simulator}"
-
-    @property
-    def extender_url(self) -> str:
-        """Address of the scheduler extender."""
-        return f"http://{_LOOPBACK}:{self.extender}"
+from joulie.apps.program.local import LOOPBACK, Ports, simulated_devices
 
 
 def environments(
@@ -57,30 +25,21 @@ def environments(
     shared = {"KUBECONFIG": str(kubeconfig)}
     own = {
         "simulator": {
-            "SIM_ADDR": f"{_LOOPBACK}:{ports.simulator}",
+            "SIM_ADDR": f"{LOOPBACK}:{ports.simulator}",
             "SIM_WORKLOAD_TRACE_PATH": str(trace),
             "SIM_TIME_SCALE": f"{speed:g}",
             "SIM_TICK_INTERVAL": "500ms",
             "SIM_SEED": str(seed),
         },
         "agent": {
-            "AGENT_MODE": "pool",
-            "POOL_SHARD_ID": "0",
             "RECONCILE_INTERVAL": "1s",
-            "METRICS_ADDR": f"{_LOOPBACK}:{ports.agent}",
+            "METRICS_ADDR": f"{LOOPBACK}:{ports.agent}",
             "STATE_DIR": str(state_dir),
-            "TELEMETRY_CPU_SOURCE": "http",
-            "TELEMETRY_GPU_SOURCE": "http",
-            "TELEMETRY_CPU_CONTROL": "http",
-            "TELEMETRY_GPU_CONTROL": "http",
-            "TELEMETRY_CPU_HTTP_ENDPOINT": simulator + "/telemetry/{node}",
-            "TELEMETRY_GPU_HTTP_ENDPOINT": simulator + "/telemetry/{node}",
-            "TELEMETRY_CPU_CONTROL_HTTP_ENDPOINT": simulator + "/control/{node}",
-            "TELEMETRY_GPU_CONTROL_HTTP_ENDPOINT": simulator + "/control/{node}",
+            **simulated_devices(simulator),
         },
         "operator": {
             "RECONCILE_INTERVAL": "1s",
-            "METRICS_ADDR": f"{_LOOPBACK}:{ports.operator}",
+            "METRICS_ADDR": f"{LOOPBACK}:{ports.operator}",
             "POLICY_TYPE": "queue_aware_v1",
             "QUEUE_HP_BASE_FRAC": "0.25",
             "QUEUE_PERF_PER_HP_NODE": "2",
@@ -96,22 +55,7 @@ def environments(
         },
         "extender": {
             "PORT": str(ports.extender),
-            "METRICS_ADDR": f"{_LOOPBACK}:{ports.extender_metrics}",
+            "METRICS_ADDR": f"{LOOPBACK}:{ports.extender_metrics}",
         },
     }
     return {name: shared | variables for name, variables in own.items()}
-
-
-def extender_configuration(ports: Ports) -> dict[str, object]:
-    """The extender as a KubeSchedulerConfiguration names it."""
-    return {
-        "urlPrefix": ports.extender_url,
-        "filterVerb": "filter",
-        "prioritizeVerb": "prioritize",
-        "preemptVerb": "preempt",
-        "weight": 1,
-        "enableHTTPS": False,
-        "nodeCacheCapable": True,
-        "ignorable": True,
-        "httpTimeout": "1s",
-    }

@@ -22,12 +22,13 @@ from joulie.adapters.kubernetes.resources import NODES
 from joulie.apps.agent.main import serve as serve_agent
 from joulie.apps.agent.settings import AgentSettings
 from joulie.apps.demo.cast import demo_nodes, demo_trace
-from joulie.apps.demo.programs import Ports, environments, extender_configuration
+from joulie.apps.demo.programs import environments
 from joulie.apps.extender.main import serve as serve_extender
 from joulie.apps.extender.settings import ExtenderSettings
 from joulie.apps.operator.main import serve as serve_operator
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.program.http import parse_address
+from joulie.apps.program.local import Ports, extender_configuration
 from joulie.apps.program.settings import settings_from
 from joulie.apps.simulator.main import load_player
 from joulie.apps.simulator.main import serve as serve_simulator
@@ -112,7 +113,7 @@ def control_plane_stage(plot: Plot) -> Iterator[Stage]:
 
     ports = Ports.free()
     with LocalControlPlane(
-        log_folder=plot.folder, scheduler_configuration={"extenders": [extender_configuration(ports)]}
+        log_folder=plot.folder, scheduler_configuration={"extenders": [extender_configuration(ports.extender_url)]}
     ) as plane:
         for definition in custom_resource_definitions():
             plane.kubectl("apply", "-f", "-", input=json.dumps(definition))

@@ -16,7 +16,8 @@ from joulie.apps.extender import wire
 from joulie.apps.extender.feed import label_class
 from joulie.apps.extender.fleet import N_SCORES, UNKNOWN_SLOT, FleetView, slots_of
 from joulie.domain.marginal import PodRequests
-from joulie.domain.scoring.extender import NodeClass, PodView, extender_score, may_run, wire_score
+from joulie.domain.scoring.extender import NodeClass, PodView, may_run, wire_score
+from joulie.domain.scoring.marginal_energy import node_scores
 from joulie.domain.units import BoolArray, IntArray
 
 REFUSALS = {
@@ -92,8 +93,7 @@ def judge(pod: Pod, profiles: Profiles) -> JudgedPod:
 
 def scores(pod: JudgedPod, fleet: FleetView) -> IntArray:
     """Scores 0..10 of all nodes for a pod, by slot."""
-    marginal_w = fleet.load.marginal_w(pod.requests, performance=pod.view.performance)
-    return wire_score(extender_score(pod.view, fleet.twins, marginal_w))
+    return wire_score(node_scores(fleet.scoring, pod.view, pod.requests, fleet.twins, fleet.load))
 
 
 def _scores_once(pod: JudgedPod, fleet: FleetView) -> IntArray:

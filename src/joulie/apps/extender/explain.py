@@ -12,7 +12,18 @@ from joulie.apps.extender.feed import WatchState
 from joulie.apps.extender.fleet import Fleet, FleetView
 from joulie.domain.scoring.extender import NodeClass, explain, may_run, wire_score
 from joulie.domain.scoring.formulas import adaptive_trend_scale
+from joulie.domain.scoring.marginal_energy import ScoringAim, node_scores
 from joulie.domain.units import FloatArray
+
+_TERMS = (
+    "headroom_pct",
+    "headroom_points",
+    "cooling_points",
+    "trend_points",
+    "base",
+    "congestion_points",
+    "capped_points",
+)
 
 
 class _Json(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
@@ -117,7 +128,7 @@ class NodeScore(_Json, frozen=True):
 
     ``base = clamp(headroomPoints + coolingPoints - trendPoints)``, ``score = clamp(base + congestionPoints -
     cappedPoints)``, each within 0..100, and ``wireScore = round(score / 10)``. A node without a fresh twin has the
-    neutral score and no terms.
+    neutral score and no terms; with SCORING energy no node has terms.
     """
 
     node: str
@@ -195,20 +206,12 @@ def explanation(pod: JudgedPod, fleet: Fleet, view: FleetView, now_s: float) -> 
     """What /filter and /prioritize make of every node for a pod, and why."""
     marginal_w = view.load.marginal_w(pod.requests, performance=pod.view.performance)
     terms = explain(pod.view, view.twins, marginal_w)
+    score = node_scores(view.scoring, pod.view, pod.requests, view.twins, view.load)
     allowed = may_run(pod.view, view.twins.node_class)
-    wire = wire_score(terms.score)
-    columns = {
-        name: getattr(terms, name)
-        for name in (
-            "headroom_pct",
-            "headroom_points",
-            "cooling_points",
-            "trend_points",
-            "base",
-            "congestion_points",
-            "capped_points",
-        )
-    }
+    wire = wire_score(score)
+    # The terms are those of the headroom score.
+    counted = view.scoring is ScoringAim.HEADROOM
+    columns = {name: getattr(terms, name) if counted else np.full(score.shape, np.nan) for name in _TERMS}
     nodes = [
         NodeScore(
             node=name,
@@ -217,7 +220,7 @@ def explanation(pod: JudgedPod, fleet: Fleet, view: FleetView, now_s: float) -> 
             refusal="" if allowed[slot] else REFUSALS[NodeClass(int(view.twins.node_class[slot]))],
             why_neutral=fleet.why_stale(name, view.now_s),
             marginal_w=float(marginal_w[slot]),
-            score=float(terms.score[slot]),
+            score=float(score[slot]),
             wire_score=int(wire[slot]),
             **{column: _known(values, slot) for column, values in columns.items()},
         )

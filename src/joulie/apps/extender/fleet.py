@@ -16,6 +16,7 @@ from joulie.apps.extender.wire import host_score, json_text
 from joulie.domain.marginal import FullLoad, cpu_max_or_fallback_w, gpu_max_or_fallback_w
 from joulie.domain.quantities import finite_number, positive_number
 from joulie.domain.scoring.extender import WIRE_MAXIMUM, NodeClass, TwinView, performance_pressure
+from joulie.domain.scoring.marginal_energy import ScoringAim
 from joulie.domain.units import BoolArray, FloatArray, IntArray
 
 UNKNOWN_SLOT = 0
@@ -129,6 +130,7 @@ class FleetView:
         load: what the nodes draw at full load.
         updated_s: when each twin was last written, s since the epoch; NaN without one.
         now_s: the moment, s since the epoch.
+        scoring: what scores look for.
         scored: scores by what counts of a pod; pods of one Job, which come in flocks, are alike. Goes with the view.
     """
 
@@ -137,6 +139,7 @@ class FleetView:
     load: FullLoad
     updated_s: FloatArray
     now_s: float
+    scoring: ScoringAim = ScoringAim.HEADROOM
     scored: dict[Hashable, IntArray] = field(default_factory=dict, repr=False)
 
 
@@ -162,13 +165,15 @@ class _Node:
 class Fleet:
     """The table behind the views. Not for concurrent use: the event loop is its lock."""
 
-    def __init__(self, staleness_s: float) -> None:
+    def __init__(self, staleness_s: float, scoring: ScoringAim = ScoringAim.HEADROOM) -> None:
         """An empty fleet.
 
         Args:
             staleness_s: age from which a twin no longer counts, s.
+            scoring: what scores look for.
         """
         self._staleness_s = staleness_s
+        self._scoring = scoring
         self._nodes: dict[str, _Node] = {}
         self._free: list[int] = []
         self._roster = Roster({}, [b""], [b""] * N_SCORES)
@@ -219,7 +224,7 @@ class Fleet:
             **told,
         )
         load = FullLoad(table[_CPU_MAX_W], table[_CORES], table[_GPU_MAX_W])
-        return FleetView(self._shared, twins, load, table[_UPDATED_S], now_s)
+        return FleetView(self._shared, twins, load, table[_UPDATED_S], now_s, self._scoring)
 
     def why_stale(self, name: str, now_s: float) -> str:
         """Why a node scores neutral, empty if it does not."""

@@ -23,6 +23,7 @@ from joulie.apps.program.http import Probes, Server, observability_app, parse_ad
 from joulie.apps.program.run import every, run
 from joulie.apps.program.settings import settings_options
 from joulie.domain.hardware import Catalogue
+from joulie.domain.scoring.marginal_energy import ScoringAim
 
 VIEW_S = 0.1
 """Changes are gathered for this long before requests see them: far below the drain guard's settling time."""
@@ -58,7 +59,7 @@ async def serve(settings: ExtenderSettings, catalogue: Catalogue, stop: asyncio.
         stop: set to end.
     """
     registry = CollectorRegistry()
-    fleet = Fleet(settings.twin_staleness_s)
+    fleet = Fleet(settings.twin_staleness_s, ScoringAim(settings.scoring))
     connection = KubeClient.connect(
         kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-extender"
     )

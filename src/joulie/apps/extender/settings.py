@@ -7,6 +7,7 @@ from pathlib import Path
 
 from joulie.apps.program.http import TlsFiles
 from joulie.apps.program.settings import Kind, ProgramSettings, setting
+from joulie.domain.scoring.marginal_energy import ScoringAim
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,13 @@ class ExtenderSettings(ProgramSettings):
         kind=Kind.DURATION,
         minimum=1.0,
         help="Age from which a NodeTwin no longer counts and its node scores neutral.",
+    )
+    scoring: str = setting(
+        "SCORING",
+        ScoringAim.HEADROOM.value,
+        kind=Kind.CHOICE,
+        choices=tuple(ScoringAim),
+        help="What makes a node good: headroom under its limit, or energy, the least power that the pod adds.",
     )
     min_confidence: float = setting(
         "CLASSIFY_MIN_CONFIDENCE",

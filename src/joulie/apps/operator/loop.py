@@ -31,7 +31,7 @@ from joulie.domain.hardware import Catalogue
 from joulie.domain.policy import Policy
 
 DEBOUNCE_S = 1.0
-"""Changes are gathered for this long before a step, since they come in flocks."""
+"""Changes are gathered for this long before a step, since they come in flocks; never for longer than the interval."""
 _REFRESH_S = 1.0
 _SHOWN_PROBLEMS = 3
 
@@ -143,7 +143,7 @@ class ControlLoop:
             await asyncio.wait_for(self._wake.wait(), timeout=wait_s)
         except TimeoutError:
             return
-        await asyncio.sleep(DEBOUNCE_S)
+        await asyncio.sleep(min(DEBOUNCE_S, self._settings.reconcile_interval_s))
 
     async def step(self) -> None:
         """One step. A failure is logged and counted, and the next step tries again."""

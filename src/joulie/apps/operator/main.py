@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import click
 import httpx2
@@ -105,7 +106,7 @@ async def _lead(
             view,
             wake,
             metrics,
-            policy=plugins.policy(settings.policy_type, settings.policy),
+            policy=plugins.policy(settings.policy_type, replace(settings.policy, catalogue=catalogue)),
             cooling=plugins.cooling_model(settings.cooling_model),
             may_write=may_write,
             now_s=time.time,

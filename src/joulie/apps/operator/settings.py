@@ -13,6 +13,7 @@ from joulie.apps.program.prometheus_settings import PrometheusSettings
 from joulie.apps.program.settings import Kind, setting
 from joulie.domain.control import ControlSettings
 from joulie.domain.drain import DrainSettings, Escalation
+from joulie.domain.energy_split import EnergyBounds
 from joulie.domain.hardware.resolve import GPU_PRODUCT_KEYS
 from joulie.domain.label_selector import LabelSelector
 from joulie.domain.policy import Cap, PolicySettings, Profile, ProfileCaps
@@ -40,7 +41,7 @@ class OperatorSettings(PrometheusSettings, LeaderSettings):
     """
 
     reconcile_interval_s: float = setting(
-        "RECONCILE_INTERVAL", "1m", kind=Kind.DURATION, minimum=1.0, help="Longest time between two reconciles."
+        "RECONCILE_INTERVAL", "1m", kind=Kind.DURATION, minimum=0.1, help="Longest time between two reconciles."
     )
     metrics_addr: str = setting("METRICS_ADDR", ":8081", kind=Kind.TEXT, help="Address of /metrics and probes.")
     node_selector: str = setting(
@@ -73,7 +74,7 @@ class OperatorSettings(PrometheusSettings, LeaderSettings):
         "POLICY_TYPE",
         "static_partition",
         kind=Kind.TEXT,
-        help="Policy: static_partition, queue_aware_v1, rule_swap_v1, or one that a plug-in brings.",
+        help="Policy: static_partition, queue_aware_v1, energy_per_work, rule_swap_v1, or one that a plug-in brings.",
     )
     static_hp_frac: float = setting(
         "STATIC_HP_FRAC", "0.50", kind=Kind.NUMBER, minimum=0, maximum=1, help="Share of performance nodes."
@@ -85,6 +86,47 @@ class OperatorSettings(PrometheusSettings, LeaderSettings):
     queue_hp_max: int = setting("QUEUE_HP_MAX", "1000000", kind=Kind.INTEGER, minimum=0, help="Most performance nodes.")
     queue_perf_per_hp_node: int = setting(
         "QUEUE_PERF_PER_HP_NODE", "10", kind=Kind.INTEGER, minimum=1, help="Performance pods that one node serves."
+    )
+    energy_performance_slowdown: float = setting(
+        "ENERGY_SLOWDOWN_BOUND_PERFORMANCE",
+        "1.02",
+        kind=Kind.NUMBER,
+        minimum=1,
+        maximum=10,
+        help="energy_per_work: run time of performance work under caps over that without, at most, for 95 % of it.",
+    )
+    energy_standard_slowdown: float = setting(
+        "ENERGY_SLOWDOWN_BOUND_STANDARD",
+        "1.15",
+        kind=Kind.NUMBER,
+        minimum=1,
+        maximum=10,
+        help="energy_per_work: the same of standard work.",
+    )
+    energy_gpu_util_low_pct: float = setting(
+        "ENERGY_GPU_UTILIZATION_LOW_PCT",
+        "20",
+        kind=Kind.NUMBER,
+        minimum=1,
+        maximum=100,
+        unit="%",
+        help="energy_per_work: least utilisation of the cluster's GPUs while they work.",
+    )
+    energy_gpu_util_high_pct: float = setting(
+        "ENERGY_GPU_UTILIZATION_HIGH_PCT",
+        "100",
+        kind=Kind.NUMBER,
+        minimum=1,
+        maximum=100,
+        unit="%",
+        help="energy_per_work: highest; a GPU above it may be slowed beyond the bound, at 100 none is.",
+    )
+    energy_count_spread: bool = setting(
+        "ENERGY_COUNT_JOB_SPREAD",
+        "true",
+        kind=Kind.BOOLEAN,
+        help="energy_per_work: hold the bounds for jobs that bear caps as badly as measured ones did, not for the "
+        "median job.",
     )
 
     drain_settling_s: float = setting(
@@ -159,6 +201,15 @@ class OperatorSettings(PrometheusSettings, LeaderSettings):
     )
     trend_window_s: float = setting(
         "POWER_TREND_WINDOW", "5m", kind=Kind.DURATION, minimum=1.0, help="How far back the power trend looks."
+    )
+    time_scale: float = setting(
+        "SIM_TIME_SCALE",
+        "1",
+        kind=Kind.NUMBER,
+        minimum=0.01,
+        maximum=10_000.0,
+        help="Simulated seconds a second, where nodes are simulated faster than in real time: power trends are then "
+        "those of simulated time.",
     )
     agent_metrics_urls: str = setting(
         "AGENT_METRICS_URLS",
@@ -450,6 +501,7 @@ class OperatorSettings(PrometheusSettings, LeaderSettings):
             self.queue_hp_max,
             self.queue_perf_per_hp_node,
             self.reconcile_interval_s,
+            self._energy_bounds,
         )
 
     @property
@@ -465,6 +517,22 @@ class OperatorSettings(PrometheusSettings, LeaderSettings):
                 rack: _watts("RACK_CAPACITY_WATTS_JSON", rack, watts) for rack, watts in self.rack_capacities_w.items()
             },
             default_capacity_w=self.rack_capacity_w,
+            time_scale=self.time_scale,
+        )
+
+    @property
+    def _energy_bounds(self) -> EnergyBounds:
+        if self.energy_gpu_util_low_pct > self.energy_gpu_util_high_pct:
+            raise ValueError(
+                f"ENERGY_GPU_UTILIZATION_LOW_PCT ({self.energy_gpu_util_low_pct:g}) must be at most "
+                f"ENERGY_GPU_UTILIZATION_HIGH_PCT ({self.energy_gpu_util_high_pct:g})"
+            )
+        return EnergyBounds(
+            self.energy_performance_slowdown,
+            self.energy_standard_slowdown,
+            self.energy_gpu_util_low_pct / 100.0,
+            self.energy_gpu_util_high_pct / 100.0,
+            self.energy_count_spread,
         )
 
     @property

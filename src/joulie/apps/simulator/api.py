@@ -16,8 +16,9 @@ from starlette.routing import Mount, Route
 from joulie.apps.program.http import Probes, observability_app
 from joulie.apps.simulator.metrics import SimulatorMetrics
 from joulie.apps.simulator.queries import QueryError, instant_query
-from joulie.apps.simulator.trace_player import TracePlayer
-from joulie.apps.simulator.world import UnknownNodeError, World
+from joulie.apps.simulator.run import Run
+from joulie.apps.simulator.trace_player import JobState
+from joulie.apps.simulator.world import UnknownNodeError
 
 _MAX_BODY_BYTES = 64 * 1024
 _ACTIONS = frozenset({"rapl.set_power_cap_watts", "dvfs.set_throttle_pct", "gpu.set_power_cap_watts"})
@@ -26,11 +27,12 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Api:
-    """Handlers over a world."""
+    """Handlers over a run."""
 
-    def __init__(self, world: World, player: TracePlayer | None, metrics: SimulatorMetrics, probes: Probes) -> None:
-        self._world = world
-        self._player = player
+    def __init__(self, run: Run, metrics: SimulatorMetrics, probes: Probes) -> None:
+        self._run = run
+        self._world = run.world
+        self._player = run.player
         self._metrics = metrics
         self._probes = probes
 
@@ -41,6 +43,9 @@ class Api:
             Route("/telemetry/{node}", self._measured("/telemetry/{node}", self._telemetry)),
             Route("/control/{node}", self._measured("/control/{node}", self._control), methods=["POST"]),
             Route("/state/{node}", self._measured("/state/{node}", self._state)),
+            Route("/run", self._measured("/run", self._progress)),
+            Route("/run/start", self._measured("/run/start", self._start), methods=["POST"]),
+            Route("/run/finish", self._measured("/run/finish", self._finish), methods=["POST"]),
             Route("/debug/nodes", self._measured("/debug/nodes", self._nodes)),
             Route("/debug/jobs", self._measured("/debug/jobs", self._jobs)),
             Route("/debug/events", self._measured("/debug/events", self._events)),
@@ -87,12 +92,35 @@ class Api:
         if fields.get("node", node) != node:
             message = f"the request is for {fields['node']!r}, its address says {node!r}"
             return _json({"result": "error", "message": message}, 400)
+        self._run.catch_up()
         outcome = self._world.control(node, str(action), fields)
         label = str(action) if action in _ACTIONS else "unknown"
         self._metrics.controls.labels(node, label).inc()
         self._metrics.control_actions.labels(node, label, outcome.result).inc()
         answer = {"result": outcome.result, "message": outcome.message, "state": self._world.telemetry(node)}
         return _json(answer)
+
+    async def _progress(self, _request: Request) -> Response:
+        jobs = {} if self._player is None else self._player.counts()
+        return _json(
+            {
+                "state": self._run.state,
+                "simulatedSeconds": self._world.time_s,
+                "durationSeconds": self._run.duration_s,
+                "jobs": {state: jobs.get(state, 0) for state in JobState},
+            }
+        )
+
+    async def _start(self, request: Request) -> Response:
+        self._run.start()
+        return await self._progress(request)
+
+    async def _finish(self, request: Request) -> Response:
+        try:
+            self._run.finish()
+        except ValueError as error:
+            return _json({"error": str(error)}, 409)
+        return await self._progress(request)
 
     async def _nodes(self, _request: Request) -> Response:
         return _json({"nodes": [self._world.state(name) for name in self._world.node_names]})

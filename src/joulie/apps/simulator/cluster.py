@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from joulie.adapters.kubernetes import names
@@ -14,25 +15,37 @@ from joulie.adapters.kubernetes.pods import SimulatedUse, pod_facts, simulated_u
 from joulie.adapters.kubernetes.requests import Requests
 from joulie.adapters.kubernetes.resources import NODES, PODS
 from joulie.adapters.kubernetes.writer import Job, write_all
+from joulie.apps.simulator.gangs import Capacity, GangGate, Used
 from joulie.apps.simulator.metrics import SimulatorMetrics
-from joulie.apps.simulator.trace_player import JobRecord, TracePlayer, activity
-from joulie.apps.simulator.world import Place, World
+from joulie.apps.simulator.run import Run, RunState
+from joulie.apps.simulator.trace_player import JobRecord
+from joulie.apps.simulator.world import Place
 from joulie.domain.hardware import Catalogue
 from joulie.domain.hardware.resolve import resolve
-from joulie.domain.policy import PodPhase
+from joulie.domain.policy import PodPhase, Profile
 from joulie.domain.resource_quantity import QuantityError, parse_quantity
 from joulie.simulation.live.fleet import NodeSpec
-from joulie.simulation.live.jobs import Activity, RunningPod
+from joulie.simulation.live.jobs import Activity, RunningPod, activity
 
 _DEFAULT_UTIL = 0.5
 _log = logging.getLogger(__name__)
 
 
 class SimulatedNode(NamedTuple):
-    """A node as the world needs it, or why it cannot be simulated."""
+    """A node as the world needs it, or why it cannot be simulated; and its power state by its labels."""
 
     spec: NodeSpec | None
     place: Place
+    problem: str = ""
+    eco: bool = False
+    draining: bool = False
+    capacity: Capacity | None = None
+
+
+class _Hardware(NamedTuple):
+    """What a node is made of, or why nobody knows."""
+
+    spec: NodeSpec | None
     problem: str = ""
 
 
@@ -46,7 +59,7 @@ class LivePod(NamedTuple):
 
 
 def simulated_node(node: Node, catalogue: Catalogue) -> SimulatedNode:
-    """The hardware that a node's labels and allocatable resources stand for."""
+    """The hardware that a node's labels and allocatable resources stand for, and its power state."""
     name, labels = node.metadata.name, node.metadata.labels
     place = Place(labels.get(names.RACK_LABEL), labels.get(names.COOLING_ZONE_LABEL))
     allocatable: dict[str, float] = {}
@@ -55,20 +68,27 @@ def simulated_node(node: Node, catalogue: Catalogue) -> SimulatedNode:
             allocatable[resource] = parse_quantity(text)
         except QuantityError as error:
             return SimulatedNode(None, place, f"allocatable {resource}: {error}")
+    eco, draining = labels.get(names.POWER_PROFILE_LABEL) == Profile.ECO, names.DRAINING_LABEL in labels
+    capacity = Capacity.of(name, labels, allocatable, full_power=not (eco or draining))
+    hardware = _hardware_of(name, labels, allocatable, catalogue)
+    return SimulatedNode(hardware.spec, place, hardware.problem, eco, draining, capacity)
+
+
+def _hardware_of(
+    name: str, labels: Mapping[str, str], allocatable: Mapping[str, float], catalogue: Catalogue
+) -> _Hardware:
     hardware = resolve(None, labels, allocatable, catalogue)
     cpu = catalogue.cpu(hardware.cpu.model or hardware.cpu.raw or "").model
     if cpu is None:
-        return SimulatedNode(
-            None, place, f"CPU {hardware.cpu.raw!r} is not in the catalogue: set joulie.io/hw.cpu-model"
-        )
+        return _Hardware(None, f"CPU {hardware.cpu.raw!r} is not in the catalogue: set joulie.io/hw.cpu-model")
     cores = allocatable.get("cpu", 0.0) or hardware.cpu.cores
     gpu = hardware.gpu
     if gpu is None:
-        return SimulatedNode(NodeSpec(name, cpu, hardware.cpu.sockets, cores), place)
+        return _Hardware(NodeSpec(name, cpu, hardware.cpu.sockets, cores))
     model = catalogue.gpu(gpu.model or gpu.raw or "").model
     if model is None:
-        return SimulatedNode(None, place, f"GPU {gpu.raw!r} is not in the catalogue: set joulie.io/hw.gpu-model")
-    return SimulatedNode(NodeSpec(name, cpu, hardware.cpu.sockets, cores, model, gpu.count), place)
+        return _Hardware(None, f"GPU {gpu.raw!r} is not in the catalogue: set joulie.io/hw.gpu-model")
+    return _Hardware(NodeSpec(name, cpu, hardware.cpu.sockets, cores, model, gpu.count))
 
 
 def live_pod(pod: Pod) -> LivePod | None:
@@ -91,18 +111,19 @@ class ClusterSide:
     def __init__(
         self,
         client: KubeClient,
-        world: World,
-        player: TracePlayer | None,
+        run: Run,
         metrics: SimulatorMetrics,
         *,
         node_selector: str,
         catalogue: Catalogue,
     ) -> None:
         self._client = client
-        self._world = world
-        self._player = player
+        self._run = run
+        self._world = run.world
+        self._player = run.player
         self._metrics = metrics
-        self._nodes_changed = True
+        self._nodes_changed = self._room_changed = True
+        self._gate = GangGate(run.player.gangs()) if run.player is not None and run.player.holds_gangs else None
         self.nodes: Cache[Node, SimulatedNode] = Cache(
             client, NODES, lambda node: simulated_node(node, catalogue), label_selector=node_selector
         )
@@ -115,26 +136,37 @@ class ClusterSide:
         missing = [name for name, cache in (("nodes", self.nodes), ("pods", self.pods)) if not cache.synced]
         return f"not listed yet: {', '.join(missing)}" if missing else None
 
-    async def tick(self, dt_s: float) -> None:
-        """Take over the cluster's changes, step the world, and carry its results back."""
+    async def tick(self) -> None:
+        """Bring the world to the present, and carry its results back."""
         if self._nodes_changed:
             self._nodes_changed = False
             kept = [node for node in self.nodes.objects.values() if node.spec is not None]
             self._world.set_nodes({node.spec: node.place for node in kept if node.spec is not None})
         with self._metrics.tick_seconds.time():
-            done = self._world.step(dt_s)
-        await self._together([self._finisher(key) for key in done])
-        if self._player is not None:
+            self._run.catch_up()
+        await self._together([self._finisher(pod.key) for pod in self._run.take_finished()])
+        if self._player is not None and self._run.state is RunState.RUNNING:
             await self._together([self._submitter(record) for record in self._player.due(self._world.time_s)])
+        if self._gate is not None and self._room_changed:
+            self._room_changed = False
+            nodes = [node.capacity for node in self.nodes.objects.values() if node.capacity is not None]
+            await self._together([self._releaser(record) for record in self._gate.next(nodes, self._used())])
 
     def _on_node(self, key: Key, old: SimulatedNode | None, new: SimulatedNode | None) -> None:
-        self._nodes_changed = True
+        self._nodes_changed = self._room_changed = True
+        if self._run.recorder is not None:
+            self._run.catch_up()
+            self._run.recorder.node(
+                key.name, eco=new is not None and new.eco, draining=new is not None and new.draining
+            )
         if new is not None and new.problem and (old is None or old.problem != new.problem):
             _log.warning("node is not simulated", extra={"node": key.name, "reason": new.problem})
             self._world.note("node-refused", node=key.name, message=new.problem)
 
     def _on_pod(self, key: Key, old: LivePod | None, new: LivePod | None) -> None:
         pod_key = f"{key.namespace}/{key.name}"
+        self._room_changed = True
+        self._run.catch_up()
         if new is None:
             self._pod_gone(pod_key)
         elif new.running and (old is None or not old.running or old.node != new.node):
@@ -174,12 +206,11 @@ class ClusterSide:
         namespace, _, name = pod_key.partition("/")
 
         async def finish() -> None:
-            record = self._player.completed(pod_key, self._world.time_s) if self._player else None
-            if record is not None:
+            record = self._player.of_pod(pod_key) if self._player else None
+            if record is not None and record.completed_s is not None:
                 self._metrics.jobs_completed.labels(record.workload_class, record.node).inc()
-                self._metrics.job_seconds.observe(self._world.time_s - record.job.submit_s)
+                self._metrics.job_seconds.observe(record.completed_s - record.job.submit_s)
                 self._world.note("job-completed", job=record.job.job_id, pod=pod_key, node=record.node)
-            self._world.workload.remove(pod_key)
             try:
                 await self._client.patch(
                     PODS, name, {"status": {"phase": "Succeeded"}}, namespace=namespace, subresource="status"
@@ -213,10 +244,29 @@ class ClusterSide:
                     self._world.note("job-refused", job=record.job.job_id, message=str(error))
                 return
             self._player.submitted(record)
+            self._room_changed = True
             self._metrics.jobs_submitted.labels(record.workload_class).inc()
             self._adopt(record)
 
         return submit
+
+    def _used(self) -> Iterator[Used]:
+        """What pods on nodes have requested."""
+        for pod in self.pods.objects.values():
+            yield Used(pod.node, pod.requests.cpu_cores, pod.requests.memory_gib, pod.requests.gpus)
+
+    def _releaser(self, record: JobRecord) -> Job:
+        async def release() -> None:
+            ungated = {"spec": {"schedulingGates": None}}
+            try:
+                await self._client.patch(PODS, record.pod_name, ungated, namespace=record.job.namespace)
+                record.held = False
+            except NotFoundError:
+                record.held = False
+            finally:
+                self._room_changed |= record.held
+
+        return release
 
     def _adopt(self, record: JobRecord) -> None:
         """Start a job whose pod ran before we knew that it is ours."""

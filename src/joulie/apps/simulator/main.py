@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -16,19 +19,28 @@ from joulie.apps.program.http import Probes, Server, parse_address
 from joulie.apps.program.run import every, run
 from joulie.apps.program.settings import settings_options
 from joulie.apps.simulator.api import Api
+from joulie.apps.simulator.clock import SimulatedClock
 from joulie.apps.simulator.cluster import ClusterSide
 from joulie.apps.simulator.metrics import SimulatorMetrics
+from joulie.apps.simulator.recorder import Recorder
+from joulie.apps.simulator.results import write_outcome
+from joulie.apps.simulator.run import Run, RunState
 from joulie.apps.simulator.settings import SimulatorSettings
 from joulie.apps.simulator.trace_player import TracePlayer
-from joulie.apps.simulator.world import Weather, World
+from joulie.apps.simulator.world import World
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.power.cpu import IdleStates
 from joulie.domain.trace import TraceJob
 from joulie.ports import CoolingPlant
 from joulie.simulation.climate import Climate
 from joulie.simulation.cooling import DxPlant, LinearPlant
+from joulie.simulation.live.facility import Weather
 
 _SHOWN_ERRORS = 10
+_RESOLUTION_TICKS = 0.25
+"""Changes within this share of a tick count as one moment."""
+_WEATHER_S = 14 * 86400.0
+"""How long the weather of a service without an end goes on until it repeats."""
 _log = logging.getLogger(__name__)
 
 
@@ -45,6 +57,7 @@ def simulator(settings: SimulatorSettings) -> None:
     tracing.configure("joulie-simulator")
     try:
         player = load_player(settings)
+        _ = _climate(settings)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     run(lambda stop: serve(settings, player, stop), fast_loop=True)
@@ -52,37 +65,96 @@ def simulator(settings: SimulatorSettings) -> None:
 
 async def serve(settings: SimulatorSettings, player: TracePlayer | None, stop: asyncio.Event) -> None:
     """Run the service until `stop` is set."""
-    world = build_world(settings)
-    metrics = SimulatorMetrics(world)
+    simulation = build_run(settings, player)
+    metrics = SimulatorMetrics(simulation.world)
     probes = Probes()
     async with KubeClient.connect(
         kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-simulator"
     ) as client:
         side = ClusterSide(
-            client, world, player, metrics, node_selector=settings.node_selector, catalogue=BUILTIN_CATALOGUE
+            client, simulation, metrics, node_selector=settings.node_selector, catalogue=BUILTIN_CATALOGUE
         )
         probes.add("caches", side.why_not_ready)
         async with (
-            Server(Api(world, player, metrics, probes).app(), parse_address(settings.address)) as server,
+            Server(Api(simulation, metrics, probes).app(), parse_address(settings.address)) as server,
             asyncio.TaskGroup() as tasks,
         ):
             watches = [tasks.create_task(cache.run()) for cache in (side.nodes, side.pods)]
             _log.info("serving", extra={"port": server.port})
             await _when_synced(side, stop)
-            async for _ in every(settings.tick_s, stop):
-                await side.tick(settings.tick_s * settings.time_scale)
+            if settings.start == "at-once":
+                simulation.start()
+            await _play(simulation, side, settings, stop)
             for watch in watches:
                 watch.cancel()
 
 
+async def _play(simulation: Run, side: ClusterSide, settings: SimulatorSettings, stop: asyncio.Event) -> None:
+    """Tick until told to stop; results are written once, at the end of the run or when it is cut short."""
+    results = None if simulation.recorder is None else settings.results
+    began_s, ticks = time.monotonic(), 0
+    async for _ in every(settings.tick_s, stop):
+        await side.tick()
+        ticks += 1
+        if results is not None and simulation.state is RunState.OVER:
+            _hand_over(simulation, settings, results, (time.monotonic() - began_s) / ticks)
+            results = None
+    if results is not None:
+        simulation.catch_up()
+        _hand_over(simulation, settings, results, (time.monotonic() - began_s) / max(ticks, 1))
+
+
+def _hand_over(simulation: Run, settings: SimulatorSettings, results: Path, mean_tick_s: float) -> None:
+    assert simulation.recorder is not None
+    outcome = simulation.recorder.outcome(cooled=settings.cooling != "none")
+    pace = f"the simulator looked at the cluster every {mean_tick_s:.2f} s of the clock, {settings.tick_s:g} s at best"
+    write_outcome(results, replace(outcome, notes=(*outcome.notes, pace)))
+    _log.info("results written", extra={"path": str(results), "simulated_s": simulation.world.time_s})
+
+
+def build_run(settings: SimulatorSettings, player: TracePlayer | None) -> Run:
+    """The run that settings describe, without nodes.
+
+    Raises:
+        ValueError: a parameter of the climate is unknown or out of range.
+    """
+    world = build_world(settings)
+    duration_s = settings.duration_s or math.inf
+    clock = SimulatedClock(settings.time_scale, time.monotonic, duration_s=duration_s)
+    recorder = Recorder(world, player, duration_s) if settings.duration_s else None
+    resolution_s = settings.tick_s * settings.time_scale * _RESOLUTION_TICKS
+    return Run(world, clock, player, recorder, resolution_s=resolution_s)
+
+
 def build_world(settings: SimulatorSettings) -> World:
-    """The world that settings describe, without nodes."""
-    climate = Climate(mean_c=settings.ambient_mean_c, daily_amplitude_k=settings.ambient_amplitude_c)
-    weather = Weather(climate, settings.seed)
+    """The world that settings describe, without nodes.
+
+    Raises:
+        ValueError: a parameter of the climate is unknown or out of range.
+    """
+    weather = Weather(_climate(settings), settings.seed, settings.duration_s or _WEATHER_S)
     dx = DxPlant()
     # The published plant has one size; the proxy is as large as the cluster.
-    plant_for: Callable[[float], CoolingPlant] = LinearPlant if settings.cooling == "linear" else lambda _peak_w: dx
-    return World(weather, plant_for, idle_states=IdleStates(settings.idle_states), gpu_model=settings.gpu_throughput)
+    plants: dict[str, Callable[[float], CoolingPlant] | None] = {
+        "none": None,
+        "linear": LinearPlant,
+        "dx": lambda _peak_w: dx,
+    }
+    return World(
+        weather,
+        plants[settings.cooling],
+        idle_states=IdleStates(settings.idle_states),
+        gpu_model=settings.gpu_throughput,
+    )
+
+
+def _climate(settings: SimulatorSettings) -> Climate:
+    try:
+        return Climate(
+            mean_c=settings.ambient_mean_c, daily_amplitude_k=settings.ambient_amplitude_c, **settings.climate
+        )
+    except TypeError as error:
+        raise ValueError(f"SIM_CLIMATE_JSON: {error}") from error
 
 
 async def _when_synced(side: ClusterSide, stop: asyncio.Event) -> None:
@@ -104,7 +176,7 @@ def load_player(settings: SimulatorSettings) -> TracePlayer | None:
     if settings.trace is None:
         return None
     jobs = _jobs(settings.trace, skip_bad_lines=settings.skip_bad_lines)
-    return TracePlayer.of(jobs, settings.scheduler_name)
+    return TracePlayer.of(jobs, settings.scheduler_name, holds_gangs=settings.gangs == "together")
 
 
 def _jobs(path: Path, *, skip_bad_lines: bool) -> list[TraceJob]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from joulie.apps.program.http import parse_address
 from joulie.apps.program.settings import Kind, ProgramSettings, setting
@@ -53,7 +55,7 @@ class SimulatorSettings(ProgramSettings):
         "SIM_COOLING",
         "linear",
         kind=Kind.CHOICE,
-        choices=("linear", "dx"),
+        choices=("none", "linear", "dx"),
         help="Cooling plant: a proxy as large as the cluster, or the published DX plant of a hall of 2,500 nodes.",
     )
     ambient_mean_c: float = setting(
@@ -63,5 +65,42 @@ class SimulatorSettings(ProgramSettings):
         "SIM_AMBIENT_AMPLITUDE_C", "8", kind=Kind.NUMBER, minimum=0.0, maximum=40.0, unit="K", help="Swing of a day."
     )
 
+    climate: Mapping[str, Any] = setting(
+        "SIM_CLIMATE_JSON",
+        "{}",
+        kind=Kind.JSON,
+        help="The rest of the outdoor temperature: daily_lag_h, slow_amplitude_k, slow_period_h, noise_std_k.",
+    )
+    start: str = setting(
+        "SIM_START",
+        "at-once",
+        kind=Kind.CHOICE,
+        choices=("at-once", "on-request"),
+        help="When simulated time begins to pass: at once, or when POST /run/start asks for it.",
+    )
+    duration_s: float = setting(
+        "SIM_DURATION",
+        "0s",
+        kind=Kind.DURATION,
+        minimum=0.0,
+        help="Simulated time after which the run is over and nothing changes any more; 0 for never.",
+    )
+    results: Path | None = setting(
+        "SIM_RESULTS_PATH",
+        None,
+        kind=Kind.PATH,
+        help="JSON file of the run's results, written when it is over, or when the program is stopped before.",
+    )
+    gangs: str = setting(
+        "SIM_GANGS",
+        "together",
+        kind=Kind.CHOICE,
+        choices=("together", "singly"),
+        help="Whether the scheduler gets a gang's pods once all of them have room, or each at once: then two gangs can "
+        "block each other.",
+    )
+
     def __post_init__(self) -> None:
         parse_address(self.address)
+        if self.results is not None and self.duration_s == 0.0:
+            raise ValueError("SIM_RESULTS_PATH needs SIM_DURATION, the length of the run")

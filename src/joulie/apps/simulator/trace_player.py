@@ -8,19 +8,22 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from joulie.domain.power.cpu import Boundness
+from joulie.adapters.kubernetes.names import (
+    CPU_SENSITIVITY_ANNOTATION,
+    GPU_SENSITIVITY_ANNOTATION,
+    WORKLOAD_CLASS_ANNOTATION,
+)
 from joulie.domain.trace import TraceJob
-from joulie.simulation.live.jobs import Activity, Work
+from joulie.simulation.live.jobs import Work
 
 JOB_LABEL = "sim.joulie.io/job"
 WORKLOAD_LABEL = "sim.joulie.io/workload"
-_WORKLOAD_CLASS = "joulie.io/workload-class"
+GANG_GATE = "sim.joulie.io/gang"
+"""Scheduling gate of a gang's pods while they are held back."""
 _IMAGE = "registry.k8s.io/pause:3.10"
 _MAX_LABEL = 63
 _KWOK_TAINT = {"key": "kwok.x-k8s.io/node", "operator": "Exists", "effect": "NoSchedule"}
 _WHOLE_RESOURCES = frozenset({"cpu", "memory", "ephemeral-storage"})
-_BOUND = {"compute_bound": Boundness.COMPUTE, "memory_bound": Boundness.MEMORY, "io_bound": Boundness.IO}
-_GPU_MEMORY_SHARE = {"memory_bound": 1.0, "bandwidth_bound": 1.0, "mixed": 0.5}
 
 
 class JobState(StrEnum):
@@ -47,6 +50,7 @@ class JobRecord:
         started_s: when it first ran.
         completed_s: when its work was done.
         problem: why it is refused.
+        held: whether its pod is kept from the scheduler until its gang can go.
     """
 
     job: TraceJob
@@ -57,6 +61,7 @@ class JobRecord:
     started_s: float | None = None
     completed_s: float | None = None
     problem: str = ""
+    held: bool = False
 
     @property
     def pod_name(self) -> str:
@@ -71,7 +76,7 @@ class JobRecord:
     @property
     def workload_class(self) -> str:
         """What the annotation says, performance or standard: bounded, for metrics."""
-        return "performance" if self.job.annotations.get(_WORKLOAD_CLASS) == "performance" else "standard"
+        return "performance" if self.job.annotations.get(WORKLOAD_CLASS_ANNOTATION) == "performance" else "standard"
 
 
 @dataclass
@@ -80,10 +85,12 @@ class TracePlayer:
 
     Attributes:
         scheduler_name: scheduler of the pods.
+        holds_gangs: whether the pods of gangs are kept from the scheduler until all of them have room.
         records: the jobs by id, in order of submission.
     """
 
     scheduler_name: str
+    holds_gangs: bool = False
     records: dict[str, JobRecord] = field(default_factory=dict)
     _by_pod: dict[str, JobRecord] = field(default_factory=dict)
     _gang_size: Counter[str] = field(default_factory=Counter)
@@ -92,13 +99,13 @@ class TracePlayer:
     _again: list[JobRecord] = field(default_factory=list)
 
     @classmethod
-    def of(cls, jobs: Iterable[TraceJob], scheduler_name: str) -> TracePlayer:
+    def of(cls, jobs: Iterable[TraceJob], scheduler_name: str, *, holds_gangs: bool = False) -> TracePlayer:
         """A player at the start of the trace.
 
         Raises:
             ValueError: two jobs have one id.
         """
-        player = cls(scheduler_name)
+        player = cls(scheduler_name, holds_gangs)
         for job in sorted(jobs, key=lambda job: (job.submit_s, job.job_id)):
             if job.job_id in player.records:
                 raise ValueError(f"job {job.job_id} is there twice")
@@ -120,6 +127,7 @@ class TracePlayer:
     def submitted(self, record: JobRecord) -> None:
         """The pod of a job was created."""
         record.state = JobState.SUBMITTED
+        record.held = self._holds(record)
         self._by_pod[record.pod_key] = record
 
     def refused(self, record: JobRecord, problem: str) -> None:
@@ -159,6 +167,22 @@ class TracePlayer:
         self._again.append(record)
         return record
 
+    def of_pod(self, pod_key: str) -> JobRecord | None:
+        """The job that a pod belongs to, None where no job of the trace owns it."""
+        return self._by_pod.get(pod_key)
+
+    def counts(self) -> Counter[JobState]:
+        """How many jobs are in each state."""
+        return Counter(record.state for record in self._order)
+
+    def gangs(self) -> dict[str, list[JobRecord]]:
+        """The members of each gang, in order of submission."""
+        members: dict[str, list[JobRecord]] = {}
+        for record in self._order:
+            if record.job.gang:
+                members.setdefault(record.job.workload_id, []).append(record)
+        return members
+
     def gang(self, job: TraceJob) -> tuple[str | None, int]:
         """The gang of a job and its size; None and 1 outside of any."""
         return (job.workload_id, self._gang_size[job.workload_id]) if job.gang else (None, 1)
@@ -183,13 +207,18 @@ class TracePlayer:
                 {"name": "work", "image": _IMAGE, "resources": {"requests": dict(job.requests), "limits": limits}}
             ],
         }
+        if self._holds(record):
+            spec["schedulingGates"] = [{"name": GANG_GATE}]
         if job.affinity is not None:
             spec["affinity"] = dict(job.affinity)
         if job.priority_class:
             spec["priorityClassName"] = job.priority_class
         labels = {JOB_LABEL: job.job_id[:_MAX_LABEL], WORKLOAD_LABEL: job.workload_id[:_MAX_LABEL]}
-        metadata = {"name": record.pod_name, "labels": labels, "annotations": dict(job.annotations)}
+        metadata = {"name": record.pod_name, "labels": labels, "annotations": _annotations(job)}
         return {"metadata": metadata, "spec": spec}
+
+    def _holds(self, record: JobRecord) -> bool:
+        return self.holds_gangs and record.job.gang and self._gang_size[record.job.workload_id] > 1
 
     def describe(self) -> list[dict[str, Any]]:
         """All jobs, for /debug/jobs."""
@@ -210,15 +239,7 @@ class TracePlayer:
         ]
 
 
-def activity(job: TraceJob) -> Activity:
-    """How hard a job uses what it requests."""
-    profile = job.profile
-    return Activity(
-        cpu_util=profile.cpu_utilization,
-        gpu_util=profile.gpu_utilization,
-        memory_intensity=profile.memory_intensity,
-        io_intensity=profile.io_intensity,
-        cpu_feed=profile.cpu_feed_intensity_gpu,
-        cpu_bound=_BOUND.get(job.cpu_class, Boundness.MIXED),
-        gpu_memory_share=_GPU_MEMORY_SHARE.get(job.gpu_class, 0.0),
-    )
+def _annotations(job: TraceJob) -> dict[str, str]:
+    """Annotations of the pod of a job: what the trace says of sensitivities, under what its own annotations say."""
+    said = {CPU_SENSITIVITY_ANNOTATION: job.cpu_sensitivity, GPU_SENSITIVITY_ANNOTATION: job.gpu_sensitivity}
+    return {name: level for name, level in said.items() if level} | dict(job.annotations)

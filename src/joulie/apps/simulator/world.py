@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -17,14 +17,15 @@ from joulie.domain.power.cpu import IdleStates
 from joulie.domain.quantities import JOULES_PER_KWH, ZERO_CELSIUS_K, InvalidQuantityError
 from joulie.domain.units import FloatArray
 from joulie.ports import CoolingOutput, CoolingPlant
-from joulie.simulation.climate import Climate
-from joulie.simulation.live.fleet import LiveFleet, NodeSpec
+from joulie.simulation.live.facility import WEATHER_STEP_S, Weather
+from joulie.simulation.live.fleet import FleetLoad, LiveFleet, NodeSpec
 from joulie.simulation.live.jobs import RunningPod, Workload
 
 _EVENTS_KEPT = 1000
-_CLIMATE_STEP_S = 60.0
-_CLIMATE_DAYS = 14
 _MIN_PLANT_W = 1000.0
+_LONGEST_STEP_S = WEATHER_STEP_S
+_SHORTEST_STEP_S = 1e-3
+"""A step that ends with a job is no shorter: rates that fall meanwhile must not bring about ever shorter ones."""
 
 ControlOutcome = Literal["applied", "blocked", "error"]
 
@@ -41,24 +42,24 @@ class Place:
     zone: str | None = None
 
 
+class Finished(NamedTuple):
+    """A pod whose job is done.
+
+    Attributes:
+        key: of the pod.
+        time_s: when, s of simulated time.
+    """
+
+    key: str
+    time_s: float
+
+
 @dataclass(frozen=True)
 class ControlResult:
     """What became of a control request."""
 
     result: ControlOutcome
     message: str
-
-
-class Weather:
-    """Outdoor temperature over simulated time: two weeks of a climate, over and over, the same for a seed."""
-
-    def __init__(self, climate: Climate, seed: int) -> None:
-        steps = round(_CLIMATE_DAYS * 86400 / _CLIMATE_STEP_S)
-        self._outdoor_k = climate.outdoor_k(steps, _CLIMATE_STEP_S, np.random.default_rng(seed))
-
-    def outdoor_k(self, time_s: float) -> float:
-        """Temperature at a time since the start, K."""
-        return float(self._outdoor_k[int(time_s // _CLIMATE_STEP_S) % len(self._outdoor_k)])
 
 
 class World:
@@ -75,7 +76,7 @@ class World:
     def __init__(
         self,
         weather: Weather,
-        plant_for: Callable[[float], CoolingPlant],
+        plant_for: Callable[[float], CoolingPlant] | None,
         *,
         idle_states: IdleStates = IdleStates.ALL,
         gpu_model: str,
@@ -85,7 +86,7 @@ class World:
         Args:
             weather: temperature outdoors.
             plant_for: the cooling plant for so much power of all nodes at full load, W; asked again as nodes come and
-                go.
+                go. None without cooling.
             idle_states: which nodes enter deep idle states.
             gpu_model: GPU throughput model by name.
         """
@@ -103,7 +104,8 @@ class World:
         self._cooling_energy_j = 0.0
         self._gone_energy_j = 0.0
         self.fleet = self._fleet(())
-        self._plant = plant_for(_MIN_PLANT_W)
+        self._new_fleet = True
+        self._plant = plant_for(_MIN_PLANT_W) if plant_for else None
 
     def set_nodes(self, nodes: Mapping[NodeSpec, Place]) -> None:
         """Simulate exactly these nodes; those that stay keep their history."""
@@ -118,29 +120,67 @@ class World:
         fleet = self._fleet(specs)
         fleet.adopt(self.fleet)
         self.fleet = fleet
+        self._new_fleet = True
         self._index = {spec.name: index for index, spec in enumerate(specs)}
-        self._plant = self._plant_for(max(fleet.peak_w, _MIN_PLANT_W))
+        self._plant = self._plant_for(max(fleet.peak_w, _MIN_PLANT_W)) if self._plant_for else None
 
-    def step(self, dt_s: float) -> list[str]:
+    def step(self, dt_s: float) -> list[Finished]:
         """Advance everything by `dt_s` of simulated time.
 
+        A job that is done in between leaves its node at that moment, so that results do not hang on the length of a
+        step.
+
         Returns:
-            Keys of the pods whose jobs are done.
+            The jobs that are done, in order; their pods no longer use anything.
         """
-        self.outdoor_k = self._weather.outdoor_k(self.time_s)
-        fleet = self.fleet
-        if fleet.specs:
-            fleet.step(dt_s, self.workload.load(fleet), self.outdoor_k)
-        done = self.workload.advance(fleet, dt_s) if fleet.specs else []
-        self.cooling = self._plant.step(self.it_power_w, self.outdoor_k, dt_s)
-        self._cooling_energy_j += self.cooling.cooling_w * dt_s
-        self.time_s += dt_s
+        until_s = self.time_s + dt_s
+        done: list[Finished] = []
+        while self.time_s < until_s:
+            next_done_s = max(self.workload.next_done_s(self.fleet), _SHORTEST_STEP_S)
+            done += self._step(min(until_s - self.time_s, _LONGEST_STEP_S, next_done_s))
+        self.time_s = until_s
         return done
+
+    def _step(self, dt_s: float) -> list[Finished]:
+        self.outdoor_k = self._weather.outdoor_k(self.time_s)
+        fleet, keys = self.fleet, list[str]()
+        before_j = float(fleet.state.energy_j.sum())
+        if fleet.specs:
+            self._put_load()
+            fleet.coast(dt_s, self.outdoor_k)
+            keys = self.workload.advance(fleet, dt_s)
+        if self._plant is not None:
+            mean_w = (float(fleet.state.energy_j.sum()) - before_j) / dt_s
+            self.cooling = self._plant.step(mean_w, self.outdoor_k, dt_s)
+            self._cooling_energy_j += self.cooling.cooling_w * dt_s
+        self.time_s += dt_s
+        for key in keys:
+            self.workload.remove(key)
+        return [Finished(key, self.time_s) for key in keys]
+
+    def _put_load(self) -> None:
+        """Hand the fleet what runs now, where it is not what ran before: operating points are most of a step's work."""
+        load, before = self.workload.load(self.fleet), self.fleet.load
+        columns = [(getattr(load, item.name), getattr(before, item.name)) for item in fields(FleetLoad)]
+        changed = np.logical_or.reduce([now != then for now, then in columns]) | self._new_fleet
+        self._new_fleet = False
+        nodes = np.flatnonzero(changed)
+        self.fleet.put_load(FleetLoad(*(now[nodes] for now, _ in columns)), nodes)
 
     @property
     def node_names(self) -> Sequence[str]:
         """The simulated nodes in the order of the fleet's arrays."""
         return [spec.name for spec in self.fleet.specs]
+
+    @property
+    def it_energy_j(self) -> float:
+        """Energy of all nodes since the start, those that are gone included, J."""
+        return float(self.fleet.state.energy_j.sum()) + self._gone_energy_j
+
+    @property
+    def cooling_energy_j(self) -> float:
+        """Energy of the cooling plant since the start, J."""
+        return self._cooling_energy_j
 
     @property
     def it_power_w(self) -> float:
@@ -163,14 +203,12 @@ class World:
     def energy(self) -> dict[str, Any]:
         """Energy since the start, kWh, and power now: in all, for cooling, and by node that is there now."""
         by_node = {name: float(self.fleet.state.energy_j[i]) / JOULES_PER_KWH for name, i in self._index.items()}
-        it_kwh = sum(by_node.values()) + self._gone_energy_j / JOULES_PER_KWH
-        cooling_kwh = self._cooling_energy_j / JOULES_PER_KWH
         return {
             "simulatedSeconds": self.time_s,
             "itPowerW": self.it_power_w,
             "coolingPowerW": self.cooling.cooling_w,
-            "itKwh": it_kwh,
-            "coolingKwh": cooling_kwh,
+            "itKwh": self.it_energy_j / JOULES_PER_KWH,
+            "coolingKwh": self.cooling_energy_j / JOULES_PER_KWH,
             "nodesKwh": by_node,
         }
 

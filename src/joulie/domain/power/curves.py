@@ -24,9 +24,12 @@ def interpolate_even(curve: FloatArray, position: FloatArray) -> FloatArray:
     shape = np.broadcast_shapes(curve.shape[:-1], position.shape)
     scaled = np.broadcast_to(position * last, shape)
     left = np.minimum(scaled.astype(np.int64), last - 1)
-    rows = np.broadcast_to(curve, (*shape, last + 1))
-    low = np.take_along_axis(rows, left[..., np.newaxis], axis=-1)[..., 0]
-    high = np.take_along_axis(rows, left[..., np.newaxis] + 1, axis=-1)[..., 0]
+    if curve.ndim == 1:
+        low, high = curve[left], curve[left + 1]
+    else:
+        rows = np.broadcast_to(curve, (*shape, last + 1))
+        low = np.take_along_axis(rows, left[..., np.newaxis], axis=-1)[..., 0]
+        high = np.take_along_axis(rows, left[..., np.newaxis] + 1, axis=-1)[..., 0]
     share = scaled - left
     # This form, unlike low + share * (high - low), returns the points themselves at both ends.
     result: FloatArray = low * (1.0 - share) + high * share

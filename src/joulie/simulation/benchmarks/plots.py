@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from joulie.simulation.report.charts import PALETTE
 
@@ -200,6 +200,92 @@ def deferral(measured: Mapping[str, Any]) -> bytes:
     errors.set(xlabel="hours ahead", ylim=(0.0, 105.0))
     _title(errors, "Error of Joulie's forecast, % of the best simple one's")
     errors.legend(frameon=False, fontsize="small", loc="lower right")
+    return _png(figure)
+
+
+def capping(measured: Mapping[str, Any]) -> bytes:
+    """What few measurements save, what an oversubscribed breaker costs standard work, and one storm: a PNG image."""
+    figure, (choice, feed, storm) = _figure(3)
+    for (gpu, found), color in zip(measured["gpus"].items(), PALETTE, strict=False):
+        for source, style in (("other_networks", "o-"), ("other_gpu", "s:")):
+            by_budget = found["choice"][source]
+            shares = [100.0 * figures["share"] for figures in by_budget.values()]
+            choice.plot([int(budget) for budget in by_budget], shares, style, color=color, label=f"{gpu}: {source}")
+    choice.axhline(90.0, color="black", linewidth=1.0)
+    choice.set(xlabel="limits measured beside the largest", ylim=(0.0, 105.0))
+    choice.xaxis.set_major_locator(MaxNLocator(integer=True))
+    choice.legend([text.replace("_", " ") for text in choice.get_legend_handles_labels()[1]], frameon=False)
+    _title(choice, "Saved of what the oracle saves, %")
+    cases = measured["feed"]["cases"]
+    schemes = [name for name in next(iter(cases.values())) if name != "no_limits"]
+    example = measured["feed"]["example"]
+    colors = dict(zip(dict.fromkeys([*schemes, *example["load"]]), PALETTE, strict=False))
+    height = 0.85 / len(schemes)
+    for place, scheme in enumerate(schemes):
+        lost = [case[scheme]["standard_lost_pct"]["mean"] for case in cases.values()]
+        places = [row + place * height for row in range(len(cases))]
+        feed.barh(places, lost, height, color=colors[scheme], label=scheme.replace("_", " "))
+        for row, (case, width) in zip(places, zip(cases.values(), lost, strict=True), strict=True):
+            feed.annotate(
+                _broken(case[scheme]), (width, row), xytext=(3, 0), textcoords="offset points", va="center", fontsize=6
+            )
+    feed.set_yticks([row + 0.4 - height / 2.0 for row in range(len(cases))], [name.replace("_", " ") for name in cases])
+    feed.invert_yaxis()
+    feed.margins(x=0.5)
+    feed.grid(visible=False, axis="y")
+    feed.tick_params(axis="y", length=0)
+    feed.legend(frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=3)
+    _title(feed, "Standard work lost, %")
+    for scheme, loads in example["load"].items():
+        minutes = [index * example["every_s"] / 60.0 for index in range(len(loads))]
+        storm.plot(minutes, loads, color=colors[scheme], linewidth=1.2, label=scheme.replace("_", " "))
+    storm.axhline(1.0, color="black", linewidth=1.0)
+    storm.set(xlabel="minutes", ylim=(0.0, 1.4))
+    storm.legend(frameon=False, fontsize="small", loc="lower left")
+    _title(storm, "Load of the breaker in a storm")
+    return _png(figure)
+
+
+def _broken(figures: Mapping[str, Any]) -> str:
+    """What else is wrong with a scheme: trips, and critical servers that it slows."""
+    found = []
+    if figures["trips"]["mean"]:
+        found.append(f"{figures['trips']['mean']:.1f} trips")
+    if figures["critical_slowed_pct"]["mean"]:
+        found.append(f"critical slowed {figures['critical_slowed_pct']['mean']:.0f} %")
+    return ", ".join(found)
+
+
+def openb(measured: Mapping[str, Any]) -> bytes:
+    """GPU given as more is asked for, power against FGD's, and what weights of power give: a PNG image."""
+    figure, (given, power, frontier) = _figure(3)
+    curves = measured["curves"]
+    colors = {name: f"C{index}" for index, name in enumerate(curves)}
+    base_kw = curves["FGD"]["power_kw"]
+    for name, curve in curves.items():
+        style = "-" if name.startswith("joulie") else "--"
+        arrived = curve["arrived_pct"]
+        given.plot(arrived, curve["allocation_pct"], style, color=colors[name], linewidth=1.4, label=name)
+        relative = [100.0 * kw / fgd for kw, fgd in zip(curve["power_kw"], base_kw, strict=True)]
+        power.plot(arrived[10:101], relative[10:101], style, color=colors[name], linewidth=1.4)
+    given.set(xlabel="GPU arrived, % of the cluster's", xlim=(80.0, 130.0), ylim=(78.0, 97.0))
+    given.legend(frameon=False, fontsize="small", loc="lower right")
+    _title(given, "GPU allocated, %")
+    power.set(xlabel="GPU arrived, % of the cluster's")
+    _title(power, "Power, % of FGD's")
+    for (name, points), marker, color in zip(measured["frontier"].items(), "so", PALETTE, strict=False):
+        xs, ys = ([point[key] for point in points] for key in ("power_pct", "allocation_pct"))
+        frontier.plot(xs, ys, marker, color=color, label=f"{name}, weights of power")
+    reported = measured["cases"]["reported"]
+    for name in ("FGD", "BestFit", "joulie-packed"):
+        figures = reported[name]
+        at = (figures["power_pct"]["mean"], figures["allocation_pct"]["mean"])
+        frontier.plot(*at, "^", color=colors[name])
+        frontier.annotate(name, at, xytext=(-5, -10), textcoords="offset points", ha="right", fontsize="small")
+    frontier.margins(0.12)
+    frontier.set(xlabel="power at 20 to 80 % arrived, % of FGD's")
+    frontier.legend(frameon=False, fontsize="small", loc="lower right")
+    _title(frontier, "GPU allocated, %, by power")
     return _png(figure)
 
 

@@ -23,10 +23,10 @@ from pydantic import (
 from joulie.domain.power.cpu import IdleStates
 from joulie.simulation.climate import Climate
 from joulie.simulation.scenario import ContradictionError, Cooling
-from joulie.simulation.workloads.settings import GeneratorSettings
+from joulie.simulation.workloads.settings import GENERATOR_PARTS, GeneratorSettings
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
-for _part in (GeneratorSettings,):
+for _part in GENERATOR_PARTS:
     with_config(_STRICT)(_part)
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", max_length=40)]
@@ -114,8 +114,9 @@ class Variant(_Model):
         joulie: whether Joulie runs at all; without it there are no operator, agents and extender.
         operator: settings of the operator by their documented names (POLICY_TYPE, STATIC_HP_FRAC, ...), times in
             simulated time.
-        scheduler: `joulie` is kube-scheduler with the extender, `kube` kube-scheduler alone; the other names are
-            schedulers of `joulie simulate`, natively only.
+        scheduler: `joulie` is kube-scheduler with the extender, `joulie-energy` the same with SCORING=energy, `kube`
+            kube-scheduler alone; the other names are schedulers of `joulie simulate`, natively only.
+        without_caps: the variant that this one is but for its caps: it tells what of that one's saving is placement.
     """
 
     name: Name
@@ -123,6 +124,7 @@ class Variant(_Model):
     joulie: bool = True
     operator: dict[str, str] = Field(default_factory=dict)
     scheduler: str = "joulie"
+    without_caps: Name | None = None
 
     @model_validator(mode="after")
     def _belongs_together(self) -> Self:
@@ -208,6 +210,11 @@ class Experiment(_Model):
         names = [variant.name for variant in self.variants]
         if len(set(names)) < len(names):
             raise ContradictionError("variants", "two variants have one name")
+        for index, variant in enumerate(self.variants):
+            if variant.without_caps is not None and variant.without_caps not in names:
+                raise ContradictionError(
+                    f"variants.{index}.without_caps", f"no variant {variant.without_caps}; there are {', '.join(names)}"
+                )
         if len(set(self.seeds)) < len(self.seeds):
             raise ContradictionError("seeds", "one is named twice")
         return self

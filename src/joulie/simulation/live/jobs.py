@@ -8,14 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from joulie.domain.power.cpu import Boundness, cpu_throughput
+from joulie.domain.trace import TraceJob
 from joulie.domain.units import FloatArray, IntArray, finite, non_negative
 from joulie.simulation.live.fleet import FleetLoad, LiveFleet
 
 _WORK_EPSILON = 1e-9
+_BOUND = {
+    "compute_bound": Boundness.COMPUTE,
+    "memory_bound": Boundness.MEMORY,
+    "io_bound": Boundness.IO,
+    "mixed": Boundness.MIXED,
+}
+_GPU_MEMORY_SHARE = {"compute_bound": 0.0, "memory_bound": 1.0, "bandwidth_bound": 1.0, "mixed": 0.5}
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,20 @@ class Activity:
     def __post_init__(self) -> None:
         for name in ("cpu_util", "gpu_util", "memory_intensity", "io_intensity", "cpu_feed", "gpu_memory_share"):
             finite(name, getattr(self, name), minimum=0.0, maximum=1.0)
+
+
+def activity(job: TraceJob) -> Activity:
+    """How hard a job of a trace uses what it requests."""
+    profile = job.profile
+    return Activity(
+        cpu_util=profile.cpu_utilization,
+        gpu_util=profile.gpu_utilization * job.shape.gpu_share,
+        memory_intensity=profile.memory_intensity,
+        io_intensity=profile.io_intensity,
+        cpu_feed=profile.cpu_feed_intensity_gpu,
+        cpu_bound=_BOUND[job.cpu_class],
+        gpu_memory_share=_GPU_MEMORY_SHARE[job.gpu_class],
+    )
 
 
 @dataclass(frozen=True)
@@ -89,7 +112,70 @@ class RunningPod:
         non_negative("gpus", self.gpus)
 
 
-_COLUMNS = ("cores", "gpus", "cpu_util", "gpu_util", "memory", "io", "feed", "gpu_memory", "cpu_left", "gpu_left")
+class Demands(NamedTuple):
+    """What pods ask of their nodes, arrays of shape ``(n_pods,)``; see `RunningPod` and `Activity`."""
+
+    cores: FloatArray
+    gpus: FloatArray
+    cpu_util: FloatArray
+    gpu_util: FloatArray
+    memory: FloatArray
+    io: FloatArray
+    feed: FloatArray
+    gpu_memory: FloatArray
+    bound: FloatArray
+    """Values of `Boundness`."""
+
+    def rates(self, frequency: FloatArray, gpu_throughput: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Core-seconds and GPU-seconds that the pods get done in a second at the operating points of their nodes."""
+        cpu_rate = cpu_throughput(frequency, self.memory, self.io, self.bound)
+        gpu_rate = gpu_throughput * (1.0 - self.feed * (1.0 - cpu_rate))
+        return self.cores * self.cpu_util * cpu_rate, self.gpus * self.gpu_util * gpu_rate
+
+    def load(
+        self, node: IntArray, cores: FloatArray, gpus: FloatArray, busy_gpus: FloatArray | None = None
+    ) -> FleetLoad:
+        """The load of nodes; more than a node has counts as all that it has.
+
+        Args:
+            node: the node of each pod, an index into the following arrays.
+            cores: cores of the nodes.
+            gpus: GPUs of the nodes.
+            busy_gpus: GPUs with pods where pods share some; as many as pods have where it is left out.
+        """
+
+        def total(weights: FloatArray) -> FloatArray:
+            return np.asarray(np.bincount(node, weights=weights, minlength=len(cores)), dtype=np.float64)
+
+        cpu_demand = self.cores * self.cpu_util
+        used_cores, pod_gpus = total(cpu_demand), total(self.gpus)
+        used_gpus = pod_gpus if busy_gpus is None else busy_gpus
+        return FleetLoad(
+            cpu_util=np.clip(used_cores / cores, 0.0, 1.0),
+            memory_intensity=_mean(total(cpu_demand * self.memory), used_cores),
+            io_intensity=_mean(total(cpu_demand * self.io), used_cores),
+            gpus_busy=np.minimum(used_gpus, gpus),
+            gpu_util=_mean(total(self.gpus * self.gpu_util), used_gpus),
+            gpu_memory_share=_mean(total(self.gpus * self.gpu_memory), pod_gpus),
+        )
+
+
+def demands_of(cores: float, gpus: float, use: Activity) -> tuple[float, ...]:
+    """A row of `Demands`: what a pod of so many cores and GPUs asks of its node."""
+    return (
+        cores,
+        gpus,
+        use.cpu_util,
+        use.gpu_util,
+        use.memory_intensity,
+        use.io_intensity,
+        use.cpu_feed,
+        use.gpu_memory_share,
+        float(use.cpu_bound),
+    )
+
+
+_COLUMNS = (*Demands._fields, "cpu_left", "gpu_left")
 _FIRST_CAPACITY = 64
 
 
@@ -102,11 +188,11 @@ class Workload:
         self._key: list[str | None] = []
         self._free: list[int] = []
         self._gangs: dict[str, set[str]] = {}
+        self._done: dict[str, int] = {}
         self._place: dict[str, int] = {}
         self._fleet: LiveFleet | None = None
         self._values = {name: np.zeros(0) for name in _COLUMNS}
         self._node = np.zeros(0, dtype=np.int64)
-        self._bound = np.zeros(0, dtype=np.int64)
         self._works = np.zeros(0, dtype=np.bool_)
         self._grow(_FIRST_CAPACITY)
 
@@ -123,8 +209,10 @@ class Workload:
 
     def work_left(self, key: str) -> Work:
         """What the job of a running pod has left now."""
-        slot = self._slot[key]
-        return Work(float(self._values["cpu_left"][slot]), float(self._values["gpu_left"][slot]))
+        return Work(*self._left(self._slot[key]))
+
+    def _left(self, slot: int) -> tuple[float, float]:
+        return float(self._values["cpu_left"][slot]), float(self._values["gpu_left"][slot])
 
     def put(self, pod: RunningPod) -> None:
         """Start a pod, or start it anew with other facts."""
@@ -136,22 +224,10 @@ class Workload:
         self._slot[pod.key] = slot
         self._key[slot] = pod.key
         self._node[slot] = self._place.get(pod.node, -1)
-        use, work = pod.activity, pod.work or _NO_WORK
-        row = (
-            pod.cores,
-            pod.gpus,
-            use.cpu_util,
-            use.gpu_util,
-            use.memory_intensity,
-            use.io_intensity,
-            use.cpu_feed,
-            use.gpu_memory_share,
-            work.cpu_units,
-            work.gpu_units,
-        )
+        work = pod.work or _NO_WORK
+        row = (*demands_of(pod.cores, pod.gpus, pod.activity), work.cpu_units, work.gpu_units)
         for name, value in zip(_COLUMNS, row, strict=True):
             self._values[name][slot] = value
-        self._bound[slot] = use.cpu_bound
         self._works[slot] = pod.work is not None
         if pod.gang is not None:
             self._gangs.setdefault(pod.gang, set()).add(pod.key)
@@ -168,6 +244,9 @@ class Workload:
         self._node[slot] = -1
         self._works[slot] = False
         if pod.gang is not None:
+            # One that did its part holds the others up no more than one that runs.
+            if pod.work is not None and max(self._left(slot)) <= _WORK_EPSILON:
+                self._done[pod.gang] = self._done.get(pod.gang, 0) + 1
             self._gangs[pod.gang].discard(key)
             self._update_gang(pod.gang)
         return pod
@@ -175,26 +254,11 @@ class Workload:
     def load(self, fleet: LiveFleet) -> FleetLoad:
         """What the pods ask of the nodes; more than a node has counts as all that it has."""
         self._move_to(fleet)
-        here = self._node >= 0
-        node = self._node[here]
-        values = {name: column[here] for name, column in self._values.items()}
-
-        def total(weights: FloatArray) -> FloatArray:
-            return np.asarray(np.bincount(node, weights=weights, minlength=len(fleet.specs)), dtype=np.float64)
-
-        cpu_demand = values["cores"] * values["cpu_util"]
-        used_cores, used_gpus = total(cpu_demand), total(values["gpus"])
-        return FleetLoad(
-            cpu_util=np.clip(used_cores / fleet.cores, 0.0, 1.0),
-            memory_intensity=_mean(total(cpu_demand * values["memory"]), used_cores),
-            io_intensity=_mean(total(cpu_demand * values["io"]), used_cores),
-            gpus_busy=np.minimum(used_gpus, fleet.gpus),
-            gpu_util=_mean(total(values["gpus"] * values["gpu_util"]), used_gpus),
-            gpu_memory_share=_mean(total(values["gpus"] * values["gpu_memory"]), used_gpus),
-        )
+        here = np.flatnonzero(self._node >= 0)
+        return self._demands(here).load(self._node[here], fleet.cores, fleet.gpus)
 
     def advance(self, fleet: LiveFleet, dt_s: float) -> list[str]:
-        """Let all jobs work for `dt_s` at the operating points of the fleet.
+        """Let all jobs work for `dt_s` at the mean operating points of the fleet's last step.
 
         Returns:
             The keys of the pods whose jobs are done, in the order in which they started; they stay until removed.
@@ -203,13 +267,22 @@ class Workload:
         slots = np.flatnonzero(self._works & (self._node >= 0))
         if not len(slots):
             return []
-        cpu_rate, gpu_rate = self._rates(fleet, slots)
+        node = self._node[slots]
+        cpu_rate, gpu_rate = self._demands(slots).rates(fleet.mean_frequency[node], fleet.mean_gpu_throughput[node])
         cpu_left = np.maximum(self._values["cpu_left"][slots] - cpu_rate * dt_s, 0.0)
         gpu_left = np.maximum(self._values["gpu_left"][slots] - gpu_rate * dt_s, 0.0)
         self._values["cpu_left"][slots] = cpu_left
         self._values["gpu_left"][slots] = gpu_left
         done = {self._key[slot] for slot in slots[(cpu_left <= _WORK_EPSILON) & (gpu_left <= _WORK_EPSILON)]}
         return [key for key in self._pods if key in done] if done else []
+
+    def next_done_s(self, fleet: LiveFleet) -> float:
+        """How long it takes until the next job is done at the operating points of now, s; inf if none will be."""
+        self._move_to(fleet)
+        slots = np.flatnonzero(self._works & (self._node >= 0))
+        rates = self._rates(fleet, slots)
+        lefts = (self._values["cpu_left"][slots], self._values["gpu_left"][slots])
+        return float(time_to_do(lefts, rates).min(initial=np.inf))
 
     def work_rates(self, fleet: LiveFleet) -> dict[str, float]:
         """Work that the running pods do in a second, by key: GPU-seconds of those with GPUs, core-seconds of others.
@@ -220,18 +293,17 @@ class Workload:
         slots = np.flatnonzero(self._node >= 0)
         cpu_rate, gpu_rate = self._rates(fleet, slots)
         rate = np.where(self._values["gpus"][slots] > 0.0, gpu_rate, cpu_rate)
-        gangs = self._gangs.values()
-        waiting = {key for members in gangs for key in members if len(members) < self._pods[key].gang_size}
+        waiting = {key for gang, members in self._gangs.items() for key in members if not self._complete(gang, key)}
         keys = [self._key[slot] for slot in slots.tolist()]
         return {key: 0.0 if key in waiting else one for key, one in zip(keys, rate.tolist(), strict=True) if key}
 
     def _rates(self, fleet: LiveFleet, slots: IntArray) -> tuple[FloatArray, FloatArray]:
         """Core-seconds and GPU-seconds that pods get done in a second."""
         node = self._node[slots]
-        values = {name: column[slots] for name, column in self._values.items()}
-        cpu_rate = cpu_throughput(fleet.frequency[node], values["memory"], values["io"], self._bound[slots])
-        gpu_rate = fleet.gpu_throughput[node] * (1.0 - values["feed"] * (1.0 - cpu_rate))
-        return values["cores"] * values["cpu_util"] * cpu_rate, values["gpus"] * values["gpu_util"] * gpu_rate
+        return self._demands(slots).rates(fleet.frequency[node], fleet.gpu_throughput[node])
+
+    def _demands(self, slots: IntArray) -> Demands:
+        return Demands._make(self._values[name][slots] for name in Demands._fields)
 
     def _move_to(self, fleet: LiveFleet) -> None:
         """Look up the nodes of all pods where the fleet is another one than last time."""
@@ -246,9 +318,13 @@ class Workload:
         members = self._gangs[gang]
         for key in members:
             pod = self._pods[key]
-            self._works[self._slot[key]] = pod.work is not None and len(members) >= pod.gang_size
+            self._works[self._slot[key]] = pod.work is not None and self._complete(gang, key)
         if not members:
             del self._gangs[gang]
+
+    def _complete(self, gang: str, member: str) -> bool:
+        """Whether all members that a member waits for run, or are done."""
+        return len(self._gangs[gang]) + self._done.get(gang, 0) >= self._pods[member].gang_size
 
     def _grow(self, capacity: int) -> None:
         old = len(self._key)
@@ -257,8 +333,16 @@ class Workload:
         self._free = list(range(capacity - 1, old - 1, -1)) + self._free
         self._values = {name: np.append(column, np.zeros(added)) for name, column in self._values.items()}
         self._node = np.append(self._node, np.full(added, -1))
-        self._bound = np.append(self._bound, np.zeros(added, dtype=np.int64))
         self._works = np.append(self._works, np.zeros(added, dtype=np.bool_))
+
+
+def time_to_do(left: tuple[FloatArray, FloatArray], rates: tuple[FloatArray, FloatArray]) -> FloatArray:
+    """How long work takes that is left, CPU and GPU side by side, s; inf where it does not advance."""
+    needs_s = [
+        np.divide(amount, rate, out=np.where(amount > _WORK_EPSILON, np.inf, 0.0), where=rate > 0.0)
+        for amount, rate in zip(left, rates, strict=True)
+    ]
+    return np.maximum(*needs_s)
 
 
 def _mean(weighted: FloatArray, weights: FloatArray) -> FloatArray:

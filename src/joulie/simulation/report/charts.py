@@ -123,16 +123,17 @@ def _cooling_charts(runs: Sequence[Run]) -> Iterator[Chart]:
 
 def _distributions(runs: Sequence[Run]) -> Iterator[Chart]:
     unit, watts = _power_unit(runs)
+    names = [run.record.scheduler for run in runs]
     settled = [run.series.it_w[run.series.time_s >= _SETTLING_S] / watts for run in runs]
     if len(settled[0]) > 1:
         yield _histogram(runs, settled, "power-distribution", "Distribution of IT power after 2 h", f"IT power, {unit}")
         ramps = [np.abs(np.diff(power)) * (watts / WATTS_PER_KW) for power in settled]
-        yield _exceedance(
-            runs, ramps, "ramp-distribution", "Ramps after 2 h", "change from step to step, kW", of="steps"
+        yield exceedance(
+            names, ramps, "ramp-distribution", "Ramps after 2 h", "change from step to step, kW", of="steps"
         )
     waits = [run.wait_min for run in runs if run.wait_min is not None]
     if len(waits) == len(runs) and all(len(wait) for wait in waits):
-        yield _exceedance(runs, waits, "wait-distribution", "Waits", "wait, min", of="jobs")
+        yield exceedance(names, waits, "wait-distribution", "Waits", "wait, min", of="jobs")
 
 
 def _over_time(
@@ -180,17 +181,34 @@ def _histogram(runs: Sequence[Run], values: Sequence[FloatArray], key: str, titl
     return Chart(key, title, x_label, "% of steps", tuple(lines), steps=True)
 
 
-def _exceedance(
-    runs: Sequence[Run], values: Sequence[FloatArray], key: str, title: str, x_label: str, *, of: str
+def exceedance(
+    names: Sequence[str],
+    values: Sequence[FloatArray],
+    key: str,
+    title: str,
+    x_label: str,
+    *,
+    of: str,
+    least: float = 0.0,
 ) -> Chart:
-    """What share lies above each value: shows the rare large ones, which a histogram hides."""
+    """What share lies above each value: shows the rare large ones, which a histogram hides.
+
+    Args:
+        names: of the lines.
+        values: of each line, not empty.
+        key: names the file of the plot.
+        title: what is shown.
+        x_label: with its unit.
+        of: what the values are of.
+        least: where the axis begins.
+    """
     high = max(float(v.max()) for v in values)
-    x = np.linspace(0.0, high, 4 * _BINS, endpoint=False)
+    x = np.linspace(least, max(high, least), 4 * _BINS, endpoint=False)
     lines = []
-    for style, (run, sample) in enumerate(zip(runs, values, strict=True)):
+    for style, (name, sample) in enumerate(zip(names, values, strict=True)):
         above_pct = (1.0 - np.searchsorted(np.sort(sample), x, side="right") / len(sample)) * 100.0
         seen = above_pct > 0.0  # a logarithmic axis has no zero
-        lines.append(Line(run.record.scheduler, x[seen], above_pct[seen], style))
+        lines.append(Line(name, x[seen], above_pct[seen], style))
     return Chart(key, title, x_label, f"% of {of} above", tuple(lines), steps=True, log_y=True)
 
 

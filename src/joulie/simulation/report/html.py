@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from joulie import __version__
 from joulie.domain.units import WATTS_PER_KW
+from joulie.simulation.report.bars import Bars
 from joulie.simulation.report.charts import Chart, charts
 from joulie.simulation.report.metrics import comparison
 from joulie.simulation.results import Run
@@ -33,21 +34,12 @@ def render_report(scenario: Scenario, runs: Sequence[Run]) -> str:
     Returns:
         HTML, complete in itself.
     """
-    from plotly.offline import get_plotlyjs  # a second of imports that only a report needs
-
     by_seed = {seed: list(group) for seed, group in groupby(runs, key=lambda run: run.record.seed)}
     first_seed, shown = next(iter(by_seed.items()))
-    environment = Environment(
-        loader=PackageLoader("joulie.simulation.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    drawn = charts(shown)
-    return environment.get_template("report.html").render(
+    return render_page(
+        "report.html",
+        charts(shown),
         scenario=scenario,
-        version=__version__,
         facts=_facts(scenario),
         tables=[
             {
@@ -59,14 +51,61 @@ def render_report(scenario: Scenario, runs: Sequence[Run]) -> str:
         ],
         chart_seed=first_seed,
         different_work=scenario.mode == "drop" and len(shown) > 1,
-        charts=drawn,
-        figures=Markup(_script_json({chart.key: figure(chart) for chart in drawn})),  # noqa: S704 - our own JSON
-        plotly_js=Markup(get_plotlyjs()),  # noqa: S704 - the library's code
     )
 
 
-def figure(chart: Chart) -> dict[str, Any]:
+def render_page(template: str, drawn: Sequence[Chart | Bars], **values: Any) -> str:
+    """A page with charts, complete in itself.
+
+    Args:
+        template: a file of this package's templates.
+        drawn: the charts.
+        values: what else the template shows.
+    """
+    from plotly.offline import get_plotlyjs  # a second of imports that only a report needs
+
+    environment = Environment(
+        loader=PackageLoader("joulie.simulation.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template).render(
+        version=__version__,
+        charts=drawn,
+        figures=Markup(_script_json({chart.key: figure(chart) for chart in drawn})),  # noqa: S704 - our own JSON
+        plotly_js=Markup(get_plotlyjs()),  # noqa: S704 - the library's code
+        **values,
+    )
+
+
+def figure(chart: Chart | Bars) -> dict[str, Any]:
     """A chart as plotly.js wants it; colours of text and grid are the page's business."""
+    return _bars_figure(chart) if isinstance(chart, Bars) else _lines_figure(chart)
+
+
+def _bars_figure(chart: Bars) -> dict[str, Any]:
+    traces = [
+        {
+            "type": "bar",
+            "name": bars.name,
+            "x": [group.replace("\n", "<br>") for group in chart.groups],
+            "y": list(bars.values),
+            "marker": {"color": bars.color},
+            "error_y": {"type": "data", "array": list(bars.half_widths), "visible": any(bars.half_widths)},
+            "hovertemplate": "%{y:.5~g}",
+        }
+        for bars in chart.lines
+    ]
+    axes = {
+        name: {"title": {"text": label}, "automargin": True}
+        for name, label in (("xaxis", chart.x_label), ("yaxis", chart.y_label))
+    }
+    return {"data": traces, "layout": {"barmode": "group", **axes}}
+
+
+def _lines_figure(chart: Chart) -> dict[str, Any]:
     traces = [
         {
             "type": "scatter",

@@ -1,0 +1,67 @@
+"""Joulie's programs side by side on one machine: where they listen, and how they find each other."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Free ports on loopback."""
+
+    simulator: int
+    extender: int
+    extender_metrics: int
+    agent: int
+    operator: int
+
+    @classmethod
+    def free(cls) -> Ports:
+        """Ports that nobody listens on now."""
+        sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(5)]
+        ports = [int(item.getsockname()[1]) for item in sockets]
+        for item in sockets:
+            item.close()
+        return cls(*ports)
+
+    @property
+    def simulator_url(self) -> str:
+        """Address of the simulator service."""
+        return f"http://{LOOPBACK}:{self.simulator}"
+
+    @property
+    def extender_url(self) -> str:
+        """Address of the scheduler extender."""
+        return f"http://{LOOPBACK}:{self.extender}"
+
+
+def simulated_devices(simulator_url: str) -> dict[str, str]:
+    """Settings of a pool agent that reads and caps all devices through the simulator service."""
+    settings = {"AGENT_MODE": "pool", "POOL_SHARD_ID": "0"}
+    for device in ("CPU", "GPU"):
+        settings |= {
+            f"TELEMETRY_{device}_SOURCE": "http",
+            f"TELEMETRY_{device}_CONTROL": "http",
+            f"TELEMETRY_{device}_HTTP_ENDPOINT": f"{simulator_url}/telemetry/{{node}}",
+            f"TELEMETRY_{device}_CONTROL_HTTP_ENDPOINT": f"{simulator_url}/control/{{node}}",
+        }
+    return settings
+
+
+def extender_configuration(url: str, *, timeout: str = "1s") -> dict[str, Any]:
+    """The extender as a KubeSchedulerConfiguration names it, which is as the chart has it."""
+    return {
+        "urlPrefix": url,
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "preemptVerb": "preempt",
+        "weight": 1,
+        "enableHTTPS": False,
+        "nodeCacheCapable": True,
+        "ignorable": True,
+        "httpTimeout": timeout,
+    }

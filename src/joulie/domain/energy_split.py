@@ -1,0 +1,178 @@
+"""Caps by energy per work: the limit of each device under which its work costs least, within a bound of slowdown.
+
+What a limit saves and what it costs come from the models of `joulie.domain.power`: measured throughput under power
+limits for GPUs (of the very model where there are measurements, else pooled), power curves and clock for CPUs. How far
+jobs differ counts as a risk: the bound holds for the 95th percentile of jobs, not for the median one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from joulie.domain.hardware import CapRange, CpuModel, GpuModel
+from joulie.domain.hardware.catalogue import Catalogue
+from joulie.domain.hardware.resolve import ResolvedHardware
+from joulie.domain.power.cpu import CpuPower
+from joulie.domain.power.gpu import Throughput, measured_throughput, operate_gpu
+from joulie.domain.units import FloatArray, finite
+
+RISK_QUANTILE = 0.95
+"""Share of the jobs that the bound holds for."""
+_STEPS = 20
+"""Kinds of jobs by utilisation, and by how they take a cap: each stands for as many jobs as any other."""
+_MIDPOINTS = (np.arange(_STEPS) + 0.5) / _STEPS
+_SIGMAS = np.array([NormalDist().inv_cdf(share) for share in _MIDPOINTS.tolist()])
+_P10_SIGMAS = -NormalDist().inv_cdf(0.10)
+_LEAST_THROUGHPUT = 0.01
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class EnergyBounds:
+    """What caps by energy per work must keep to.
+
+    Attributes:
+        performance_slowdown: run time of performance work under caps over that without, at most.
+        standard_slowdown: of standard work.
+        gpu_util_low: least utilisation of GPUs that work, 0..1.
+        gpu_util_high: highest; between the two all are taken for equally likely. A job above it may be slowed further.
+        count_spread: whether jobs are taken to differ in how they bear a cap as measured ones do; without, all are the
+            median job.
+    """
+
+    performance_slowdown: float = 1.02
+    standard_slowdown: float = 1.15
+    gpu_util_low: float = 0.2
+    gpu_util_high: float = 1.0
+    count_spread: bool = True
+
+    def __post_init__(self) -> None:
+        finite("performance_slowdown", self.performance_slowdown, minimum=1.0)
+        finite("standard_slowdown", self.standard_slowdown, minimum=1.0)
+        finite("gpu_util_high", self.gpu_util_high, minimum=0.01, maximum=1.0)
+        finite("gpu_util_low", self.gpu_util_low, minimum=0.01, maximum=self.gpu_util_high)
+
+
+@dataclass(frozen=True)
+class CapChoice:
+    """A cap, and what it does; 100 % where no cap is worth it, or none keeps the bound.
+
+    Attributes:
+        percent: of the device's base.
+        energy_per_work: of what the work adds to the device's power, as a share of that without a cap.
+        slowdown: of the job at the risk quantile.
+    """
+
+    percent: float = 100.0
+    energy_per_work: float = 1.0
+    slowdown: float = 1.0
+
+
+@dataclass(frozen=True)
+class DeviceCaps:
+    """The caps of one kind of node; None where nothing is known of the device, or there is none."""
+
+    cpu: CapChoice | None
+    gpu: CapChoice | None
+
+    @property
+    def energy_per_work(self) -> float:
+        """Of the devices that decide it: the GPUs where there are any."""
+        choice = self.gpu or self.cpu
+        return 1.0 if choice is None else choice.energy_per_work
+
+
+@dataclass(frozen=True)
+class SplitCaps:
+    """The caps of one kind of node by what runs on it."""
+
+    performance: DeviceCaps
+    eco: DeviceCaps
+
+    @property
+    def eco_gain(self) -> float:
+        """Energy per work on an eco node as a share of that on a performance node: the less, the more eco is worth."""
+        return self.eco.energy_per_work / self.performance.energy_per_work
+
+
+def split_caps(hardware: ResolvedHardware, catalogue: Catalogue, bounds: EnergyBounds) -> SplitCaps:
+    """The caps of nodes with this hardware."""
+    strict = _device_caps(hardware, catalogue, bounds, bounds.performance_slowdown)
+    return SplitCaps(strict, _device_caps(hardware, catalogue, bounds, bounds.standard_slowdown))
+
+
+def _device_caps(hardware: ResolvedHardware, catalogue: Catalogue, bounds: EnergyBounds, slowdown: float) -> DeviceCaps:
+    gpu = None
+    if hardware.gpu is not None and hardware.gpu.model is not None and hardware.gpu.cap_range is not None:
+        model = catalogue.gpu(hardware.gpu.model).model
+        gpu = None if model is None else gpu_choice(model, hardware.gpu.cap_range, slowdown, bounds)
+    cpu = None
+    if hardware.cpu.model is not None and hardware.cpu.cap_range is not None:
+        processor = catalogue.cpu(hardware.cpu.model).model
+        # GPU work waits for CPU work: beside GPUs the CPUs must not use up the slowdown that these were granted.
+        bound = slowdown if hardware.gpu is None else min(slowdown, bounds.performance_slowdown)
+        cpu = None if processor is None else cpu_choice(processor, hardware.cpu.sockets, hardware.cpu.cap_range, bound)
+    return DeviceCaps(cpu, gpu)
+
+
+def gpu_choice(gpu: GpuModel, limits: CapRange, slowdown: float, bounds: EnergyBounds) -> CapChoice:
+    """The limit of one GPU with the least energy per work among those that keep the bound.
+
+    Args:
+        gpu: the model, for its power and its throughput.
+        limits: what the device accepts.
+        slowdown: run time over that without a cap, at most, for the job at the risk quantile.
+        bounds: how jobs use GPUs, and whether they differ.
+    """
+    percents = _percents(limits)
+    utils = bounds.gpu_util_low + (bounds.gpu_util_high - bounds.gpu_util_low) * _MIDPOINTS
+    caps_w = percents[:, np.newaxis] / 100.0 * limits.base_w
+    state = operate_gpu(gpu.idle_w, gpu.default_w, utils[np.newaxis, :], caps_w, throughput=measured_throughput(gpu))
+    rates = _rates(state.throughput, spread=bounds.count_spread)
+    power_w = state.power_w[..., np.newaxis]
+    energy = (power_w / rates).mean(axis=(1, 2)) / state.natural_w.mean()
+    slowdowns = np.quantile(1.0 / rates.reshape(len(percents), -1), RISK_QUANTILE, axis=1)
+    return _least(percents, energy, slowdowns, slowdown)
+
+
+def cpu_choice(cpu: CpuModel, sockets: int, limits: CapRange, slowdown: float) -> CapChoice:
+    """The limit of one CPU package with the least energy per work among those that keep the bound.
+
+    A node at full load with work that the clock bounds is what suffers most, so it is what the bound is held against.
+    """
+    percents = _percents(limits)
+    model = CpuPower.of(cpu, sockets)
+    state = model.operate(1.0, percents / 100.0 * limits.base_w * sockets)
+    free_w = float(model.operate(1.0).package_w - model.package_idle_w)
+    energy = (state.package_w - model.package_idle_w) / free_w / state.frequency
+    return _least(percents, np.asarray(energy), 1.0 / state.frequency, slowdown)
+
+
+def _percents(limits: CapRange) -> FloatArray:
+    """Whole percents of the base that the device accepts."""
+    return np.arange(max(1, math.ceil(limits.min_w / limits.base_w * 100.0 - _ROUNDING)), 101, dtype=np.float64)
+
+
+def _rates(throughput: Throughput, *, spread: bool) -> FloatArray:
+    """Throughput of jobs that bear a cap badly to well, one more axis: half-normal to both sides of the median."""
+    median = throughput.median[..., np.newaxis]
+    if not spread:
+        return median
+    below = (throughput.median - throughput.p10)[..., np.newaxis]
+    above = (throughput.p90 - throughput.median)[..., np.newaxis]
+    rates = median + _SIGMAS / _P10_SIGMAS * np.where(_SIGMAS < 0.0, below, above)
+    return np.clip(rates, _LEAST_THROUGHPUT, 1.0)
+
+
+def _least(percents: FloatArray, energy: FloatArray, slowdowns: FloatArray, bound: float) -> CapChoice:
+    """The choice of least energy that keeps the bound; among equal ones the least cap."""
+    allowed = slowdowns <= bound + _ROUNDING
+    if not allowed.any():
+        return CapChoice()
+    best = float(energy[allowed].min())
+    index = int(np.flatnonzero(allowed & (energy <= best + _ROUNDING))[-1])
+    return CapChoice(float(percents[index]), float(energy[index]), float(slowdowns[index]))

@@ -1,0 +1,113 @@
+"""What simulated nodes carry from one moment to the next, and how their limits follow what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+
+from joulie.domain.units import ZERO_CELSIUS_K, BoolArray, FloatArray, non_negative, positive
+
+SETTLED_SHARE = 1e-3
+"""How near a limit is to what was asked for when it has arrived."""
+
+
+@dataclass(frozen=True)
+class Dynamics:
+    """Time constants and thermal limits of simulated nodes; all of them assumed.
+
+    Attributes:
+        cpu_cap_tau_s: lag of a CPU cap, s.
+        gpu_cap_tau_s: lag of a GPU power limit, s.
+        dvfs_tau_s: lag of a frequency limit, s.
+        cpu_window_s: averaging window of CPU telemetry, s.
+        gpu_window_s: averaging window of GPU telemetry, s; NVML averages over a second on many cards.
+        thermal_tau_s: time constant of the packages' temperature, s.
+        rise_at_tdp_k: rise above ambient of a package at its TDP, K.
+        throttle_start_k: temperature at which the clock begins to fall, K.
+        throttle_full_k: temperature at which it has fallen to `throttle_floor`, K.
+        throttle_floor: lowest clock of the thermal throttle, as a share of the highest.
+    """
+
+    cpu_cap_tau_s: float = 1.0
+    gpu_cap_tau_s: float = 0.5
+    dvfs_tau_s: float = 0.5
+    cpu_window_s: float = 2.0
+    gpu_window_s: float = 1.0
+    thermal_tau_s: float = 30.0
+    rise_at_tdp_k: float = 50.0
+    throttle_start_k: float = ZERO_CELSIUS_K + 90.0
+    throttle_full_k: float = ZERO_CELSIUS_K + 100.0
+    throttle_floor: float = 0.5
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            non_negative(item.name, getattr(self, item.name))
+        positive("rise_at_tdp_k", self.rise_at_tdp_k)
+        positive("throttle_full_k - throttle_start_k", self.throttle_full_k - self.throttle_start_k)
+
+
+@dataclass(eq=False)
+class NodeState:
+    """What a node carries from one step to the next; arrays of shape ``(n_nodes,)``.
+
+    Attributes:
+        cpu_cap_w: cap on all packages together as asked for, W; inf where uncapped.
+        cpu_cap_now_w: the cap as it acts, W.
+        throttle: clock limit asked for as a share of the highest.
+        throttle_now: the limit as it acts.
+        gpu_cap_w: limit of each GPU as asked for, W.
+        gpu_cap_now_w: the limit as it acts, W.
+        package_w: power of all packages, W.
+        gpu_w: power of all GPUs, W.
+        platform_w: the rest of the node, W.
+        package_mean_w: averaged power of all packages, as telemetry gives it, W.
+        gpu_mean_w: averaged power of all GPUs, W.
+        temperature_k: of the packages, K.
+        energy_j: energy of the whole node since the start, J.
+    """
+
+    cpu_cap_w: FloatArray
+    cpu_cap_now_w: FloatArray
+    throttle: FloatArray
+    throttle_now: FloatArray
+    gpu_cap_w: FloatArray
+    gpu_cap_now_w: FloatArray
+    package_w: FloatArray
+    gpu_w: FloatArray
+    platform_w: FloatArray
+    package_mean_w: FloatArray
+    gpu_mean_w: FloatArray
+    temperature_k: FloatArray
+    energy_j: FloatArray
+
+
+class Limits(NamedTuple):
+    """What limits some nodes, arrays of shape ``(n_nodes,)``: the packages, W; the clock; each GPU, W."""
+
+    cpu_w: FloatArray
+    clock: FloatArray
+    gpu_w: FloatArray
+
+    def after(self, asked: Limits, dt_s: float, lags: Dynamics, follow: Callable[..., FloatArray]) -> Limits:
+        """What they are after a step (`lagged`), or on average over it (`lagged_mean`), on their way to `asked`."""
+        taus_s = (lags.cpu_cap_tau_s, lags.dvfs_tau_s, lags.gpu_cap_tau_s)
+        return Limits(*(follow(now, end, dt_s, tau_s) for now, end, tau_s in zip(self, asked, taus_s, strict=True)))
+
+    def close_to(self, asked: Limits) -> BoolArray:
+        """Nodes of which nothing worth following is on its way."""
+        near = [np.abs(now - end) <= SETTLED_SHARE * end for now, end in zip(self, asked, strict=True)]
+        return np.asarray(np.logical_and.reduce(near), dtype=np.bool_)
+
+
+class OperatingPoint(NamedTuple):
+    """Operating points of some nodes, arrays of shape ``(n_nodes,)``; see `LiveFleet` and `NodeState`."""
+
+    package_w: FloatArray
+    platform_w: FloatArray
+    gpu_w: FloatArray
+    frequency: FloatArray
+    gpu_throughput: FloatArray
+    saturated: BoolArray

@@ -1,0 +1,60 @@
+"""The building around a native run: cooling plant, carbon and price."""
+
+from __future__ import annotations
+
+import math
+
+from joulie.domain.grid.series import Series
+from joulie.domain.quantities import JOULES_PER_KWH
+from joulie.ports import CoolingOutput, CoolingPlant
+
+
+class Facility:
+    """Cooling, emissions and cost of the energy that the nodes take.
+
+    Attributes:
+        cooling_j: energy of the plant so far, J.
+        carbon_g: emissions so far, gCO2eq.
+        cost: so far.
+        latest: what the plant said last.
+    """
+
+    def __init__(self, plant: CoolingPlant | None, intensity_g_per_kwh: Series | None, price: Series | None) -> None:
+        """Nothing used yet.
+
+        Args:
+            plant: a plant that has been started; None without one.
+            intensity_g_per_kwh: over the time of the run; None where it is not known.
+            price: a kWh's, likewise.
+        """
+        self._plant = plant
+        self._intensity = intensity_g_per_kwh
+        self._price = price
+        self.cooling_j = 0.0
+        self.carbon_g = 0.0
+        self.cost = 0.0
+        self.latest = CoolingOutput(0.0, 0.0, math.inf)
+
+    @property
+    def cooled(self) -> bool:
+        """Whether there is a plant."""
+        return self._plant is not None
+
+    @property
+    def counts(self) -> bool:
+        """Whether there is anything to count."""
+        return self.cooled or self._intensity is not None or self._price is not None
+
+    def advance(self, it_j: float, outdoor_k: float, from_s: float, until_s: float) -> None:
+        """The nodes took `it_j` joules over a step; power counts as even within it."""
+        dt_s = until_s - from_s
+        cooling_j = 0.0
+        if self._plant is not None:
+            self.latest = self._plant.step(it_j / dt_s, outdoor_k, dt_s)
+            cooling_j = self.latest.cooling_w * dt_s
+        self.cooling_j += cooling_j
+        mean_kw = (it_j + cooling_j) / dt_s / JOULES_PER_KWH
+        if self._intensity is not None:
+            self.carbon_g += mean_kw * float(self._intensity.integral(from_s, until_s))
+        if self._price is not None:
+            self.cost += mean_kw * float(self._price.integral(from_s, until_s))

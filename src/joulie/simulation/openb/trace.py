@@ -1,0 +1,203 @@
+"""Nodes and pods of the Alibaba GPU 2023 trace (openb), read and checked.
+
+Alibaba publishes nodes and pods in github.com/alibaba/clusterdata, ``cluster-trace-gpu-v2023/csv``, for research. What
+FGD's authors measured is ``experiments/analysis/expected_results/analysis_allo_discrete.csv`` of
+github.com/hkust-adsl/kubernetes-scheduler-simulator (Apache-2.0). The files are no part of Joulie.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from joulie.domain.scoring.fragmentation import ANY_MODEL
+from joulie.domain.scoring.sharing import FULL_GPU_MILLI
+from joulie.domain.units import FloatArray, IntArray
+
+HOME = "github.com/alibaba/clusterdata, cluster-trace-gpu-v2023/csv"
+DATASET = "openb"
+"""Name of `joulie bench fetch`."""
+NODES_FILE = "openb_node_list_gpu_node.csv"
+PODS_FILE = "openb_pod_list_default.csv"
+REFERENCE_FILE = "fgd_reference_allocation.csv"
+"""A copy of ``analysis_allo_discrete.csv``, or its rows of the default trace."""
+REFERENCE_WORKLOAD = "openb_pod_list_default"
+
+
+class OpenbError(ValueError):
+    """A file that is no copy of a published one; the message says which line is wrong, and how."""
+
+
+class GpuPower(NamedTuple):
+    """Of one GPU, W."""
+
+    idle_w: float
+    limit_w: float
+
+
+GPU_POWER: Mapping[str, GpuPower] = MappingProxyType(
+    {
+        "P100": GpuPower(25.0, 250.0),
+        "T4": GpuPower(10.0, 70.0),
+        "V100M16": GpuPower(30.0, 300.0),
+        "V100M32": GpuPower(30.0, 300.0),
+        "G2": GpuPower(30.0, 150.0),
+        "A10": GpuPower(30.0, 150.0),
+        "G3": GpuPower(50.0, 400.0),
+    }
+)
+"""By the trace's model names; G2 and G3 hide models, which are taken for A10 and A100 as in the paper on PWR."""
+MODELS = tuple(GPU_POWER)
+
+
+class Nodes(NamedTuple):
+    """Arrays of shape ``(n_nodes,)``.
+
+    Attributes:
+        cpu_milli: thousandths of a CPU (a thread).
+        memory_mib: MiB.
+        gpus: at least one.
+        model: index into `MODELS`.
+    """
+
+    cpu_milli: IntArray
+    memory_mib: IntArray
+    gpus: IntArray
+    model: IntArray
+
+    def of(self, order: IntArray) -> Nodes:
+        """The nodes of these numbers, in their order."""
+        return Nodes(*(column[order] for column in self))
+
+    @property
+    def gpu_milli(self) -> int:
+        """All GPUs, in thousandths."""
+        return int(self.gpus.sum()) * FULL_GPU_MILLI
+
+
+class Pods(NamedTuple):
+    """Arrays of shape ``(n_pods,)``.
+
+    Attributes:
+        cpu_milli: thousandths of a CPU.
+        memory_mib: MiB.
+        gpus: 0 for none.
+        gpu_milli: on each GPU, 1 to 1000; 0 without GPUs.
+        models: bits by index in `MODELS` of those it may run on, `ANY_MODEL` for all.
+    """
+
+    cpu_milli: IntArray
+    memory_mib: IntArray
+    gpus: IntArray
+    gpu_milli: IntArray
+    models: IntArray
+
+    def of(self, order: IntArray) -> Pods:
+        """The pods of these numbers, in their order."""
+        return Pods(*(column[order] for column in self))
+
+    @property
+    def demand_milli(self) -> IntArray:
+        """Asked for on all GPUs, in thousandths."""
+        return self.gpus * self.gpu_milli
+
+
+def read_nodes(lines: Iterable[str]) -> Nodes:
+    """The nodes of a node list.
+
+    Raises:
+        OpenbError: a line is no node, or there is none.
+    """
+    rows = []
+    for number, row in _rows(lines):
+        model = row.get("model") or ""
+        if model not in GPU_POWER:
+            raise OpenbError(f"line {number}: no power is known of GPU model {model!r}")
+        gpus = _count(number, row, "gpu")
+        if gpus == 0:
+            raise OpenbError(f"line {number}: a node without GPUs")
+        cpu_milli, memory_mib = _count(number, row, "cpu_milli"), _count(number, row, "memory_mib")
+        rows.append((cpu_milli, memory_mib, gpus, MODELS.index(model)))
+    if not rows:
+        raise OpenbError("has no nodes")
+    return Nodes(*_columns(rows))
+
+
+def read_pods(lines: Iterable[str]) -> Pods:
+    """The pods of a pod list, in its order.
+
+    Raises:
+        OpenbError: a line is no pod, or there is none that asks for a GPU.
+    """
+    rows = []
+    for number, row in _rows(lines):
+        gpus, gpu_milli = _count(number, row, "num_gpu"), _count(number, row, "gpu_milli")
+        if not _possible(gpus, gpu_milli):
+            raise OpenbError(f"line {number}: {gpus} GPUs at {gpu_milli} thousandths each is no request")
+        cpu_milli, memory_mib = _count(number, row, "cpu_milli"), _count(number, row, "memory_mib")
+        rows.append((cpu_milli, memory_mib, gpus, gpu_milli, _model_bits(number, row.get("gpu_spec") or "")))
+    if not any(row[2] for row in rows):
+        raise OpenbError("has no pods with GPUs")
+    return Pods(*_columns(rows))
+
+
+def read_reference(lines: Iterable[str]) -> Mapping[str, FloatArray]:
+    """What FGD's authors measured: by policy, the GPU allocation at 0 to 130 % arrived, percent, mean of the seeds.
+
+    Raises:
+        OpenbError: a line is not such a curve.
+    """
+    runs: dict[str, list[list[float]]] = {}
+    for number, row in _rows(lines):
+        if row.get("workload") != REFERENCE_WORKLOAD:
+            continue
+        try:
+            curve = [float(row.get(str(arrived)) or "") for arrived in range(131)]
+        except ValueError:
+            raise OpenbError(f"line {number}: is no curve from 0 to 130 % arrived") from None
+        runs.setdefault((row.get("sc_policy") or "").partition("-")[2], []).append(curve)
+    return {policy: np.mean(curves, axis=0) for policy, curves in runs.items()}
+
+
+def _rows(lines: Iterable[str]) -> Iterator[tuple[int, Mapping[str, str | None]]]:
+    reader = csv.DictReader(lines)
+    try:
+        for row in reader:
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise OpenbError(f"line {reader.line_num}: {error}") from error
+
+
+def _count(number: int, row: Mapping[str, str | None], column: str) -> int:
+    text = row.get(column)
+    try:
+        value = int(text or "")
+    except ValueError:
+        raise OpenbError(f"line {number}: {column} {text!r} is not a whole number") from None
+    if value < 0:
+        raise OpenbError(f"line {number}: {column} {value} is negative")
+    return value
+
+
+def _possible(gpus: int, gpu_milli: int) -> bool:
+    if gpus == 0:
+        return gpu_milli == 0
+    return gpu_milli == FULL_GPU_MILLI or (gpus == 1 and 0 < gpu_milli < FULL_GPU_MILLI)
+
+
+def _model_bits(number: int, spec: str) -> int:
+    """Bits of the models in ``A|B``; a model that no node has is a request that nothing meets, so it is refused."""
+    bits = 0
+    for name in filter(None, spec.split("|")):
+        if name not in GPU_POWER:
+            raise OpenbError(f"line {number}: gpu_spec names the unknown GPU model {name!r}")
+        bits |= 1 << MODELS.index(name)
+    return bits or ANY_MODEL
+
+
+def _columns(rows: Sequence[tuple[int, ...]]) -> Iterator[IntArray]:
+    return (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))

@@ -1,0 +1,92 @@
+"""Runs of experiments on a control plane, without one: their pace, the programs' settings, what becomes of results."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from joulie.adapters.kubernetes.resources import NODES
+from joulie.adapters.kubernetes.wire import decode_object
+from joulie.apps.experiment.control_plane import ControlPlaneRunError, run_on_control_plane, why_too_fast
+from joulie.apps.experiment.control_plane.pace import fastest, operator_variables, seconds
+from joulie.apps.experiment.control_plane.runner import weighted_kwh, why_not
+from joulie.apps.experiment.control_plane.site import node_object
+from joulie.apps.operator.settings import OperatorSettings
+from joulie.apps.program.settings import settings_from
+from joulie.apps.simulator.cluster import simulated_node
+from joulie.domain.grid.series import Series
+from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie.simulation.experiment.files import load_experiment
+from joulie.simulation.experiment.outcome import Outcome, OutcomeSeries
+from joulie.simulation.experiment.plan import PhysicsChoice
+from joulie.simulation.experiment.scenario import ControlTimes, Variant
+from joulie.simulation.native.nodes import sim_nodes
+
+TIMES = ControlTimes(operator_s=60.0, agent_s=20.0)
+KUBE = Variant(name="A", joulie=False, scheduler="kube")
+
+
+def test_the_operators_times_are_those_of_the_clock() -> None:
+    variant = Variant(name="B", operator={"POLICY_TYPE": "static_partition", "DRAIN_SETTLING": "1m"})
+    variables = operator_variables(variant, TIMES, 20.0)
+    settings = settings_from(OperatorSettings, variables)
+    assert variables["POLICY_TYPE"] == "static_partition"
+    assert settings.reconcile_interval_s == 3.0
+    assert settings.drain_settling_s == 3.0
+    assert settings.drain_timeout_s == 90.0
+    assert settings.trend_window_s == 15.0
+    # What guards against dead programs is no part of the control.
+    assert settings.twin_staleness_s == 30.0
+
+
+def test_settings_are_good_at_every_pace_that_is_allowed() -> None:
+    for operator_s in (10.0, 20.0, 300.0):
+        times = ControlTimes(operator_s=operator_s, agent_s=10.0)
+        settings_from(OperatorSettings, operator_variables(Variant(name="B"), times, fastest(41, times)))
+
+
+def test_a_pace_that_programs_cannot_keep_is_refused_with_the_one_that_they_can() -> None:
+    assert why_too_fast(41, TIMES, 60.0) is None
+    assert "at most" in str(why_too_fast(41, TIMES, 120.0))
+    assert "97 at most" in str(why_too_fast(41, TIMES, 120.0))
+    assert fastest(5000, TIMES) < 1.0
+
+
+@pytest.mark.parametrize(("value_s", "text"), [(3.0, "3s"), (0.25, "0.25s"), (1 / 3, "0.333333s"), (0.0, "0s")])
+def test_durations_are_written_as_settings_are(value_s: float, text: str) -> None:
+    assert seconds(value_s) == text
+
+
+def test_what_a_control_plane_cannot_do_is_said_before_it_starts(tmp_path: Path) -> None:
+    experiment = load_experiment("quick")
+    fgd = Variant(name="F", joulie=False, scheduler="fgd")
+    assert "natively only" in str(why_not(experiment, fgd))
+    assert why_not(experiment, KUBE) is None
+    tuned = load_experiment("quick", sets=("cooling={linear: {rated_it_w: 1000}}",))
+    assert "natively only" in str(why_not(tuned, KUBE))
+    with pytest.raises(ControlPlaneRunError, match="variant F: scheduler fgd"):
+        run_on_control_plane(
+            experiment, fgd, 1, PhysicsChoice(), time_scale=1.0, folder=tmp_path / "run", progress=lambda *_: None
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_nodes_are_on_the_control_plane_what_they_are_natively() -> None:
+    for node in sim_nodes(load_experiment("hetero-41").cluster.groups):
+        seen = decode_object(NODES, json.dumps(node_object(node)).encode())
+        found = simulated_node(seen, BUILTIN_CATALOGUE)
+        assert found.spec == node.spec
+        assert found.capacity is not None
+        assert found.capacity.gpu_resource == node.gpu_resource
+        assert found.capacity.memory_gib == node.memory_gib
+
+
+def test_emissions_follow_the_power_and_the_exact_energy() -> None:
+    nothing = np.zeros(2, dtype=np.int64)
+    series = OutcomeSeries(
+        np.array([0.0, 1800.0]), np.array([1000.0, 3000.0]), np.zeros(2), np.full(2, 295.0), *[nothing] * 7
+    )
+    outcome = Outcome(3600.0, 2.2 * 3.6e6, None, (), (), (), series)
+    intensity = Series([0.0, 1800.0], [100.0, 200.0], 3600.0)
+    assert weighted_kwh(outcome, intensity) == pytest.approx(2.2 * 175.0)

@@ -1,0 +1,143 @@
+"""`joulie experiment`: folders of artefacts, and the commands around them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiment_outcomes import job, outcome
+from joulie.apps.cli.main import main
+from joulie.apps.experiment.artefacts import ArtefactError, Artefacts, FinishedRun, HowItRan
+from joulie.simulation.experiment.files import load_experiment
+from joulie.simulation.experiment.outcome import JobEnd, Outcome
+from joulie.simulation.experiment.plan import PhysicsChoice, RunKey
+
+
+def kept(folder: Path, *keys: RunKey, it_j: float = 4e7) -> Artefacts:
+    artefacts = Artefacts(folder)
+    artefacts.begin(load_experiment("quick"), "native", None)
+    for key in keys:
+        artefacts.add(FinishedRun(key, outcome(it_j=it_j), HowItRan("native", "abc", 1.5)))
+    return artefacts
+
+
+def key(variant: str, seed: int = 1) -> RunKey:
+    return RunKey(variant, seed, PhysicsChoice())
+
+
+def same(first: Outcome, second: Outcome) -> bool:
+    if any(
+        getattr(first, item.name) != getattr(second, item.name) for item in fields(Outcome) if item.name != "series"
+    ):
+        return False
+    return all(
+        np.array_equal(getattr(first.series, item.name), getattr(second.series, item.name))
+        for item in fields(first.series)
+    )
+
+
+def exit_code(*arguments: str) -> object:
+    with pytest.raises(SystemExit) as caught:
+        main([*arguments])
+    return caught.value.code or 0
+
+
+def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
+    lost = job("lost", end=JobEnd.WAITING, problem="2 of 3 members placed", node="", start_s=None, end_s=None)
+    run = FinishedRun(key("A"), outcome(job("one"), lost, notes=("a line left out",)), HowItRan("native", "abc", 1.5))
+    artefacts = kept(tmp_path)
+    artefacts.add(run)
+    found = artefacts.read(key("A"))
+    assert same(found.outcome, run.outcome)
+    assert (found.how, artefacts.finished()) == (run.how, [key("A")])
+    events = (artefacts.run_folder(key("A")) / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["event"] for line in events] == ["waiting", "drain", "drain"]
+
+
+def test_a_folder_of_another_experiment_is_refused_and_half_a_run_is_none(tmp_path: Path) -> None:
+    artefacts = kept(tmp_path, key("A"))
+    (tmp_path / "runs" / ".B-seed1-all-measured.part").mkdir()
+    assert artefacts.finished() == [key("A")]
+    other = load_experiment("quick", ["hours=2"])
+    with pytest.raises(ArtefactError, match=r"hours: 1.0 there, 2.0 here.*--fresh"):
+        artefacts.begin(other, "native", None)
+    artefacts.begin(other, "native", None, fresh=True)
+    assert artefacts.finished() == []
+
+
+def test_runs_of_a_variant_that_was_changed_are_forgotten(tmp_path: Path) -> None:
+    artefacts = kept(tmp_path, key("A"), key("B"))
+    artefacts.begin(load_experiment("quick", ["variants[1].operator.STATIC_HP_FRAC='0.25'"]), "native", None)
+    assert artefacts.finished() == [key("A")]
+
+
+def test_compare_tells_whether_the_targets_are_met(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept(tmp_path / "ours", key("A"))
+    kept(tmp_path / "close", key("A"), it_j=4.1e7)
+    kept(tmp_path / "far", key("A"), it_j=4.4e7)
+    kept(tmp_path / "other", key("B"))
+    ours = str(tmp_path / "ours")
+    assert exit_code("experiment", "compare", ours, str(tmp_path / "close"), "-o", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found[0]["run"], found[0]["holds"]) == ("A-seed1-all-measured", True)
+    assert exit_code("experiment", "compare", ours, str(tmp_path / "far")) == 1
+    printed = capsys.readouterr()
+    assert "+10.00" in printed.out
+    assert "missed: A, seed 1" in printed.err
+    assert exit_code("experiment", "compare", ours, str(tmp_path / "other")) == 2
+    assert "no run in common" in capsys.readouterr().err
+
+
+def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("experiment", "list", "-o", "json") == 0
+    assert {row["name"]: row["nodes"] for row in json.loads(capsys.readouterr().out)}["hetero-41"] == 41
+    assert exit_code("experiment", "show", "quick") == 0
+    assert "name: quick" in capsys.readouterr().out
+    assert exit_code("experiment", "show", "quik") == 2
+    assert "did you mean quick?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("quick", "--variants", "A,Z"), "--variants: no variant 'Z'; there are A, B"),
+        (("quick", "--seeds", "one"), "--seeds: 'one' is not a whole number"),
+        (("quick", "--time-scale", "9"), "belongs to --on control-plane"),
+        (("quick", "--on", "control-plane", "--time-scale", "9000"), "--time-scale: a time scale of 9000 is too fast"),
+        (("quick", "--set", "variants[1].operator.STATIC_HP=1"), "variants[1].operator.STATIC_HP: must be"),
+        (("quick", "--set", "variants[1].operator.STATIC_HP='1'"), "operator.STATIC_HP: unknown setting"),
+        (("quick", "--set", "cluster.groups[0].gpu=GTX 9000"), "group h100-nvl: GPU 'GTX 9000' is not in the hardware"),
+        (("quick", "--set", "workload={trace: none.jsonl}"), "none.jsonl: cannot be read"),
+    ],
+)
+def test_what_cannot_run_is_refused(
+    arguments: tuple[str, ...], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("experiment", "run", *arguments, "--jobs", "1", "--out", str(tmp_path / "out")) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_where_it_stopped_and_is_drawn_from_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("run", "quick", "--set", "hours=0.1", "--set", "drain_hours=0.3", "--jobs", "1")
+    with monkeypatch.context() as quicker:
+        quicker.setattr("joulie.apps.cli.experiment._report", lambda artefacts: None)
+        assert exit_code("experiment", *arguments, "--out", str(tmp_path), "--variants", "A", "-o", "json") == 0
+    first = json.loads(capsys.readouterr().out)
+    assert exit_code("experiment", *arguments, "--out", str(tmp_path), "-o", "json") == 0
+    printed = capsys.readouterr()
+    assert "1 of 2 runs are kept" in printed.err
+    found = json.loads(printed.out)
+    assert found["runs"][0] == first["runs"][0]
+    assert [result["variant"] for result in found["results"]] == ["A", "B"]
+    assert found["runs"][0]["completed"] == found["runs"][0]["jobs"] > 0
+    assert {"power.png", "energy-per-work.png", "families.png"} <= {file.name for file in tmp_path.glob("*.png")}
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "half of the nodes under caps" in page
+    assert "http" not in page[: page.index("<script")]

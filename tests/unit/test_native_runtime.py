@@ -1,0 +1,292 @@
+"""Native runs: pods find nodes as kube-scheduler places them, work takes its time, nothing hangs, energy is right."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from joulie.domain.grid.series import constant
+from joulie.domain.policy import PolicySettings, make_policy
+from joulie.domain.power.cpu import IdleStates
+from joulie.domain.trace import GPU_MILLI_KEY, WORKLOAD_CLASS_KEY, JobProfile, TraceJob
+from joulie.simulation.climate import Climate
+from joulie.simulation.cooling import LinearPlant
+from joulie.simulation.experiment.outcome import JobEnd, JobOutcome, Outcome
+from joulie.simulation.experiment.scenario import NodeGroup
+from joulie.simulation.live.fleet import LiveFleet
+from joulie.simulation.live.jobs import RunningPod, Work, Workload, activity
+from joulie.simulation.native.control import Control
+from joulie.simulation.native.nodes import UnknownHardwareError, sim_nodes
+from joulie.simulation.native.runtime import Setup, run
+from joulie.simulation.native.scheduling import NATIVE_SCHEDULERS, UnknownSchedulerError
+
+CPU = NodeGroup(name="cpu", count=2, cpu="AMD EPYC 9965", cores=64.0, memory_gib=256.0)
+GPU = NodeGroup(name="gpu", count=2, cpu="AMD EPYC 9654", cores=64.0, memory_gib=256.0, gpu="NVIDIA H100 NVL", gpus=4)
+NODES = sim_nodes([CPU, GPU])
+HOUR_S = 3600.0
+NVIDIA = "nvidia.com/gpu"
+
+
+def job(name: str, submit_s: float = 0.0, *, work_s: float = 600.0, **facts: Any) -> TraceJob:
+    """A job of 8 cores (and `gpus` GPUs) that takes `work_s` where nothing holds it up."""
+    gpus, cores = facts.pop("gpus", 0), facts.pop("cores", 8)
+    share, resource = facts.pop("share", 1.0), facts.pop("resource", NVIDIA)
+    annotations: dict[str, str] = {} if share == 1.0 else {GPU_MILLI_KEY: str(round(1000 * share))}
+    if facts.pop("performance", False):
+        annotations[WORKLOAD_CLASS_KEY] = "performance"
+    requests = {"cpu": str(cores), "memory": "4Gi"} | ({resource: str(gpus)} if gpus else {})
+    return TraceJob(
+        **{
+            "job_id": name,
+            "workload_id": name,
+            "submit_s": submit_s,
+            "requests": requests,
+            "annotations": annotations,
+            "cpu_units": work_s * cores * 0.8,
+            "gpu_units": work_s * gpus * share * 0.9,
+            "profile": JobProfile(cpu_utilization=0.8, gpu_utilization=0.9 if gpus else 0.0),
+        }
+        | facts
+    )
+
+
+def setup(**changes: Any) -> Setup:
+    return replace(Setup(nodes=NODES, duration_s=2 * HOUR_S, n_samples=9), **changes)
+
+
+def half_eco(**changes: Any) -> Setup:
+    policy = make_policy("static_partition", PolicySettings(static_hp_frac=0.5))
+    return setup(**{"control": Control(policy), "scheduler": "joulie"} | changes)
+
+
+def by_id(outcome: Outcome) -> Mapping[str, JobOutcome]:
+    return {one.job_id: one for one in outcome.jobs}
+
+
+def test_a_job_takes_the_time_that_its_work_says() -> None:
+    one = run(setup(), [job("a", 100.0)]).jobs[0]
+    assert (one.end, one.start_s) == (JobEnd.COMPLETED, 100.0)
+    assert one.end_s == pytest.approx(700.0)
+    assert one.cpu_units_done == one.cpu_units
+
+
+def test_pods_without_gpus_are_spread_over_the_emptiest_nodes() -> None:
+    outcome = run(setup(), [job(f"j{number}", cores=16) for number in range(4)])
+    assert sorted(one.node for one in outcome.jobs) == ["cpu-0", "cpu-1", "gpu-0", "gpu-1"]
+
+
+def test_a_full_cluster_makes_pods_wait_in_order() -> None:
+    jobs = [job(f"j{number}", float(number), cores=64) for number in range(9)]
+    outcome = run(setup(), jobs)
+    starts = [one.start_s or 0.0 for one in outcome.jobs]
+    assert starts == sorted(starts)
+    assert [round(start) for start in starts] == [0, 1, 2, 3, 600, 601, 602, 603, 1200]
+
+
+def test_priority_goes_before_order_and_what_fits_passes_what_does_not() -> None:
+    full = [job("soon", cores=56), *(job(f"full{number}", cores=56, work_s=9000.0) for number in range(3))]
+    later = [
+        job("first", 1.0, cores=40),
+        job("second", 2.0, cores=48),
+        job("urgent", 3.0, cores=56, priority_class="urgent"),
+        job("small", 4.0),
+    ]
+    found = by_id(run(setup(priorities={"": 0, "urgent": 10}, duration_s=3 * HOUR_S), [*full, *later]))
+    starts = [found[name].start_s for name in ("small", "urgent", "first", "second")]
+    assert starts == pytest.approx([4.0, 600.0, 1200.0, 1800.0])
+    assert run(setup(), [later[2]]).jobs[0].problem == "no PriorityClass urgent"
+
+
+def test_what_can_never_run_is_told_apart_and_nothing_hangs() -> None:
+    gang = [job(f"g{number}", gpus=4, gang=True, workload_id="g") for number in range(3)]
+    jobs = [
+        job("large", cores=65),
+        job("amd", gpus=1, resource="amd.com/gpu"),
+        job("elsewhere", node_selector={"zone": "b"}),
+        job("endless", requests={"cpu": "0"}),
+        job("fine"),
+        *gang,
+    ]
+    found = by_id(run(setup(), jobs))
+    assert {name: one.end for name, one in found.items()} == {
+        "large": JobEnd.UNSCHEDULABLE,
+        "amd": JobEnd.UNSCHEDULABLE,
+        "elsewhere": JobEnd.UNSCHEDULABLE,
+        "endless": JobEnd.REFUSED,
+        "fine": JobEnd.COMPLETED,
+        **dict.fromkeys(("g0", "g1", "g2"), JobEnd.UNSCHEDULABLE),
+    }
+    assert "65 cores" in found["large"].problem
+    assert "amd.com/gpu" in found["amd"].problem
+    assert "gang g" in found["g2"].problem
+
+
+def two_gangs() -> list[TraceJob]:
+    """Each needs three of the four GPU halves; one by one they would take two each."""
+    return [
+        job(f"{gang}{member}", member, gpus=3, gang=True, workload_id=gang)
+        for member in range(2)
+        for gang in ("first", "second")
+    ]
+
+
+def test_gangs_that_come_one_by_one_can_wait_for_each_other_and_are_reported() -> None:
+    outcome = run(setup(gangs="singly"), two_gangs())
+    assert {one.end for one in outcome.jobs} == {JobEnd.WAITING}
+    assert {one.problem for one in outcome.jobs} == {"1 of 2 members placed"}
+    assert {one.gpu_units_done for one in outcome.jobs} == {0.0}
+
+
+def test_gangs_that_are_let_go_together_run_one_after_the_other() -> None:
+    found = by_id(run(setup(), two_gangs()))
+    assert {one.end for one in found.values()} == {JobEnd.COMPLETED}
+    assert [found[name].end_s for name in ("first0", "second0")] == pytest.approx([601.0, 1201.0])
+
+
+def test_a_gang_goes_on_when_its_first_member_is_done() -> None:
+    members = [job(f"m{n}", work_s=600.0 * (n + 1), gpus=1, gang=True, workload_id="m") for n in range(2)]
+    assert [one.end_s for one in run(setup(), members).jobs] == pytest.approx([600.0, 1200.0])
+
+
+def test_gpus_are_shared_only_where_the_setup_says_so() -> None:
+    jobs = [job(f"s{number}", gpus=1, share=0.5, cores=2) for number in range(16)]
+    together, apart = run(setup(share_gpus=True), jobs), run(setup(), jobs)
+    assert {one.start_s for one in together.jobs} == {0.0}
+    assert sum(one.start_s == 0.0 for one in apart.jobs) == 8
+    assert {one.end for one in apart.jobs} == {JobEnd.COMPLETED}
+
+
+def test_performance_pods_stay_off_eco_nodes_and_caps_slow_the_others() -> None:
+    jobs = [job(f"p{n}", cores=32, performance=True) for n in range(8)] + [
+        job(f"s{n}", gpus=4, gpu_class="compute_bound") for n in range(2)
+    ]
+    outcome = run(half_eco(), jobs)
+    assert {one.node for one in outcome.jobs if one.workload_class == "performance"} == {"cpu-0", "gpu-0"}
+    assert outcome.series.performance_pods_on_eco.max() == 0
+    assert outcome.series.eco_nodes.tolist() == [2] * 9
+    capped = [one for one in outcome.jobs if one.workload_class == "standard"]
+    assert {one.node for one in capped} == {"gpu-1"}
+    # 240 of the 366 W that they would draw: 0.66 of the power, 0.77 of the work in a second.
+    assert [(one.end_s or 0.0) - (one.start_s or 0.0) for one in capped] == pytest.approx([600.0 / 0.77] * 2, rel=0.02)
+    unruled = run(replace(half_eco(), scheduler="kube"), jobs)
+    assert unruled.series.performance_pods_on_eco.max() > 0
+
+
+def test_a_queue_of_performance_pods_opens_nodes_and_their_end_drains_them() -> None:
+    settings = PolicySettings(queue_hp_base_frac=0.25, queue_perf_per_hp_node=1)
+    jobs = [job(f"p{number}", 60.0, cores=48, performance=True) for number in range(4)]
+    outcome = run(half_eco(control=Control(make_policy("queue_aware_v1", settings))), jobs)
+    assert {one.end for one in outcome.jobs} == {JobEnd.COMPLETED}
+    assert outcome.series.eco_nodes.tolist()[0] == outcome.series.eco_nodes.tolist()[-1] == 3
+    assert len(outcome.drains) == 3
+    assert all(drain.end_s is not None and drain.end_s - drain.start_s >= 30.0 for drain in outcome.drains)
+
+
+@pytest.mark.parametrize("name", NATIVE_SCHEDULERS)
+def test_every_scheduler_places_all_jobs(name: str) -> None:
+    jobs = [job(f"j{number}", 30.0 * number, gpus=number % 3, performance=number % 2 == 0) for number in range(12)]
+    outcome = run(setup(scheduler=name), jobs)
+    assert {one.end for one in outcome.jobs} == {JobEnd.COMPLETED}
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(UnknownSchedulerError, match="fgd"):
+        run(setup(scheduler="fgd"), [])
+    with pytest.raises(UnknownHardwareError, match="Pentium"):
+        sim_nodes([NodeGroup(name="old", count=1, cpu="Pentium")])
+
+
+@pytest.mark.parametrize("policy_share", [1.0, 0.5])
+def test_energy_and_ends_are_those_of_small_ticks(policy_share: float) -> None:
+    """The same placements, played in ticks of a second by the simulator service's fleet and workload."""
+    jobs = [job(f"j{number}", 20.0 * number, cores=24, gpus=number % 3, work_s=222.0) for number in range(12)]
+    policy = make_policy("static_partition", PolicySettings(static_hp_frac=policy_share))
+    given = setup(control=Control(policy), scheduler="joulie", duration_s=600.0)
+    outcome = run(given, jobs)
+    ambient_k = given.climate.mean_c + 273.15
+    fleet, work = LiveFleet([node.spec for node in NODES], ambient_k=ambient_k), Workload()
+    eco = {1, 3} if policy_share == 0.5 else set()
+    for node in eco:
+        fleet.cap_cpu(node, 0.6 * NODES[node].spec.cpu.tdp_w)
+        fleet.cap_gpus(node, 0.6 * 400.0)
+    fleet.coast(100.0, ambient_k)
+    fleet.state.energy_j[:] = 0.0
+    traced = {one.job_id: one for one in jobs}
+    due = sorted(outcome.jobs, key=lambda one: one.start_s or 0.0)
+    ends: dict[str, float] = {}
+    for now_s in range(600):
+        while due and (due[0].start_s or 0.0) <= now_s:
+            one, asked = due[0], traced[due[0].job_id]
+            left = Work(asked.cpu_units, asked.gpu_units)
+            gpus = float(asked.shape.gpus)
+            work.put(RunningPod(one.job_id, one.node, asked.shape.cores, gpus, activity(asked), left))
+            del due[0]
+        left_s = 1.0
+        while left_s > 1e-9:
+            fleet.put_load(work.load(fleet))
+            dt_s = max(min(left_s, work.next_done_s(fleet)), 1e-6)
+            fleet.coast(dt_s, ambient_k)
+            left_s -= dt_s
+            for key in work.advance(fleet, dt_s):
+                ends[key] = now_s + 1.0 - left_s
+                work.remove(key)
+    assert {node.name: node.energy_j for node in outcome.nodes} == pytest.approx(
+        {node.name: float(fleet.state.energy_j[place]) for place, node in enumerate(NODES)}, rel=1e-3
+    )
+    assert {one.job_id: one.end_s for one in outcome.jobs if one.end_s} == pytest.approx(
+        ends,
+        abs=1.0,  # a pod that waited starts with the next tick there
+    )
+
+
+def test_samples_and_facility_steps_do_not_change_the_energy() -> None:
+    jobs = [job(f"j{number}", 97.0 * number, gpus=1, performance=number % 3 == 0) for number in range(12)]
+    coarse = run(half_eco(), jobs)
+    fine = run(half_eco(n_samples=200, facility_step_s=31.0), jobs)
+    assert fine.it_j == pytest.approx(coarse.it_j, rel=1e-9)
+    assert [one.end_s for one in fine.jobs] == pytest.approx([one.end_s for one in coarse.jobs])
+    assert fine.it_j == pytest.approx(np.trapezoid(fine.series.it_w, fine.series.time_s), rel=0.02)
+
+
+def test_the_building_is_counted() -> None:
+    given = setup(
+        climate=Climate(daily_amplitude_k=0.0, slow_amplitude_k=0.0, noise_std_k=0.0),
+        plant=LinearPlant,
+        intensity_g_per_kwh=constant(400.0, 0.0, 2 * HOUR_S),
+        price_per_kwh=constant(0.1, 0.0, 2 * HOUR_S),
+    )
+    outcome = run(given, [job(f"j{number}", work_s=450.0, cores=60) for number in range(4)])
+    series = outcome.series
+    assert outcome.cooling_j is not None
+    # The plant sees power as it is: the mean of a step in which the jobs end would cool for less.
+    plant = LinearPlant(LiveFleet([node.spec for node in NODES], ambient_k=300.0).peak_w)
+    busy, idle = (plant.step(float(series.it_w[place]), float(series.outdoor_k[0]), 1.0).cooling_w for place in (0, -1))
+    assert outcome.cooling_j == pytest.approx(450.0 * busy + (2 * HOUR_S - 450.0) * idle, rel=1e-4)
+    facility_kwh = (outcome.it_j + outcome.cooling_j) / 3.6e6
+    assert outcome.carbon_g == pytest.approx(400.0 * facility_kwh)
+    assert outcome.cost == pytest.approx(0.1 * facility_kwh)
+    assert run(setup(), []).cooling_j is None
+
+
+def test_managed_idle_needs_joulie() -> None:
+    idle = {
+        states: run(setup(idle_states=states, duration_s=HOUR_S), []).it_j
+        for states in (IdleStates.ALL, IdleStates.MANAGED, IdleStates.NONE)
+    }
+    assert idle[IdleStates.MANAGED] == idle[IdleStates.NONE] > idle[IdleStates.ALL]
+    managed = run(half_eco(idle_states=IdleStates.MANAGED, duration_s=HOUR_S), []).it_j
+    assert managed == pytest.approx(idle[IdleStates.ALL])
+
+
+def test_late_jobs_are_left_out_and_counted() -> None:
+    outcome = run(setup(arrivals_s=60.0), [job("a"), job("b", 60.0), job("c", 61.0)])
+    assert [one.job_id for one in outcome.jobs] == ["a"]
+    assert outcome.notes == ("2 jobs submitted after the arrivals are left out",)
+
+
+def test_jobs_that_have_not_ended_keep_what_they_did() -> None:
+    outcome = run(setup(duration_s=300.0), [job("a", work_s=600.0)])
+    assert outcome.jobs[0].end is JobEnd.RUNNING
+    assert outcome.jobs[0].cpu_units_done == pytest.approx(outcome.jobs[0].cpu_units / 2.0)
