@@ -245,6 +245,12 @@ def test_pods_say_the_sensitivities_of_the_trace_unless_it_annotates_them_itself
     assert pod["metadata"]["annotations"] == {"joulie.io/cpu-sensitivity": "low"} | own
 
 
+def test_any_workload_id_makes_a_label_that_the_api_server_takes() -> None:
+    for workload_id, label in (("team a: nightly run", "team-a-nightly-run"), ("x" * 62 + "-y", "x" * 62), ("-", "")):
+        player = TracePlayer.of([job("a", workload_id=workload_id)], "s")
+        assert player.pod(player.records["a"])["metadata"]["labels"]["sim.joulie.io/workload"] == label
+
+
 def test_profiles_become_activity() -> None:
     profile = JobProfile(0.7, 0.9, 0.2, 0.1, 0.3)
     use = activity(job("a", profile=profile, cpu_class="memory_bound", gpu_class="bandwidth_bound"))

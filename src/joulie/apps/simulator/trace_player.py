@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ GANG_GATE = "sim.joulie.io/gang"
 """Scheduling gate of a gang's pods while they are held back."""
 _IMAGE = "registry.k8s.io/pause:3.10"
 _MAX_LABEL = 63
+_NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9._-]+")
 _KWOK_TAINT = {"key": "kwok.x-k8s.io/node", "operator": "Exists", "effect": "NoSchedule"}
 _WHOLE_RESOURCES = frozenset({"cpu", "memory", "ephemeral-storage"})
 
@@ -213,7 +215,7 @@ class TracePlayer:
             spec["affinity"] = dict(job.affinity)
         if job.priority_class:
             spec["priorityClassName"] = job.priority_class
-        labels = {JOB_LABEL: job.job_id[:_MAX_LABEL], WORKLOAD_LABEL: job.workload_id[:_MAX_LABEL]}
+        labels = {JOB_LABEL: _label_value(job.job_id), WORKLOAD_LABEL: _label_value(job.workload_id)}
         metadata = {"name": record.pod_name, "labels": labels, "annotations": _annotations(job)}
         return {"metadata": metadata, "spec": spec}
 
@@ -243,3 +245,8 @@ def _annotations(job: TraceJob) -> dict[str, str]:
     """Annotations of the pod of a job: what the trace says of sensitivities, under what its own annotations say."""
     said = {CPU_SENSITIVITY_ANNOTATION: job.cpu_sensitivity, GPU_SENSITIVITY_ANNOTATION: job.gpu_sensitivity}
     return {name: level for name, level in said.items() if level} | dict(job.annotations)
+
+
+def _label_value(text: str) -> str:
+    """A text as a label may have it: ids of workloads are free text, and what is cut may end in a dash."""
+    return _NOT_IN_LABELS.sub("-", text)[:_MAX_LABEL].strip("-._")
