@@ -22,6 +22,32 @@ class NodeAffinityError(ValueError):
     """A node selector or affinity that Kubernetes would not take."""
 
 
+def label_meets(value: str | None, operator: str, values: Sequence[str]) -> bool:
+    """Whether a label is what a requirement wants.
+
+    Args:
+        value: of the label; None where there is none.
+        operator: In, NotIn, Exists, DoesNotExist, Gt or Lt. One of a newer Kubernetes is met by nothing.
+        values: of the requirement; of Gt and Lt one whole number.
+    """
+    match operator:
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            numbers = [value or "", *values]
+            if len(numbers) != 2 or not all(_WHOLE.fullmatch(number) for number in numbers):
+                return False
+            number, bound = map(int, numbers)
+            return number > bound if operator == "Gt" else number < bound
+    return False
+
+
 @dataclass(frozen=True)
 class Requirement:
     """What a label, or the name of a node, must be."""
@@ -32,19 +58,7 @@ class Requirement:
 
     def holds(self, labels: Mapping[str, str]) -> bool:
         """Whether a node with these labels meets it."""
-        value = labels.get(self.key)
-        match self.operator:
-            case "In":
-                return value in self.values
-            case "NotIn":
-                return value not in self.values
-            case "Exists":
-                return value is not None
-            case "DoesNotExist":
-                return value is None
-        if value is None or not _WHOLE.fullmatch(value):
-            return False
-        return int(value) > int(self.values[0]) if self.operator == "Gt" else int(value) < int(self.values[0])
+        return label_meets(labels.get(self.key), self.operator, self.values)
 
 
 @dataclass(frozen=True)

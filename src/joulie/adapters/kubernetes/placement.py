@@ -12,6 +12,7 @@ from functools import lru_cache
 import msgspec
 
 from joulie.adapters.kubernetes.api.core import NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration
+from joulie.domain.node_affinity import label_meets
 
 _KEEPS_PODS_OUT = frozenset({"NoSchedule", "NoExecute"})
 _NAME_FIELD = "metadata.name"
@@ -90,25 +91,4 @@ def _term_matches(term: NodeSelectorTerm, node: str, labels: Mapping[str, str]) 
 
 
 def _holds(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
-    value = labels.get(requirement.key)
-    match requirement.operator:
-        case "In":
-            return value in requirement.values
-        case "NotIn":
-            return value not in requirement.values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt":
-            return _compares(requirement, value)
-        case _:  # An operator of a newer Kubernetes: nobody knows, so nothing is moved for it.
-            return False
-
-
-def _compares(requirement: NodeSelectorRequirement, value: str | None) -> bool:
-    try:
-        number, bound = int(value or ""), int(requirement.values[0])
-    except (ValueError, IndexError):
-        return False
-    return number > bound if requirement.operator == "Gt" else number < bound
+    return label_meets(labels.get(requirement.key), requirement.operator, requirement.values)

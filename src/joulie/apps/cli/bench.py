@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from joulie.apps.cli.bench_data import made_trace, published_jobs, published_systems, published_trace, published_zones
+from joulie.apps.cli.bench_run import OUTPUT, PATH, common, run_benchmark
 from joulie.apps.cli.bench_tables import print_equal_work, print_parity, print_table
 from joulie.apps.cli.errors import UserError
 from joulie.apps.cli.fetch import fetch
 
 if TYPE_CHECKING:
     from joulie.apps.cli.parallel import Executor
-    from joulie.simulation.benchmarks.deferral_capacity import Jobs
-    from joulie.simulation.benchmarks.intensity import Zone
-    from joulie.simulation.benchmarks.specpower import Systems
     from joulie.simulation.benchmarks.traces import Plan as TracesPlan
 
-_PATH = click.Path(path_type=Path)
-_RANGES = Path("benchmarks")
 _CHART = Path("deploy/helm/joulie")
 _BENCHMARKS: Mapping[str, str] = {
     "parity": "the published figures to every digit, and the speed of the engine",
@@ -37,27 +34,6 @@ _BENCHMARKS: Mapping[str, str] = {
     "capping": "how near few measurements come to the best power limit, and if a breaker with too many servers holds",
     "traces": "what caps and policies save at equal work, and what of it is caps, placement and an assumption",
 }
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-_OUTPUT = click.option(
-    "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True
-)
-
-
-def _common(command: Command) -> Command:
-    """The options that every benchmark has."""
-    for option in reversed(
-        (
-            click.option("--small", is_flag=True, help="The sample that takes seconds, as in CI."),
-            click.option("--json", "json_file", type=_PATH, help="Write every figure as JSON."),
-            click.option("--plots", "plots_folder", type=_PATH, help="Write the plot as PNG into a folder."),
-            click.option("--ranges", type=_PATH, help="Ranges to check.  [default: benchmarks/NAME.yaml]"),
-            _OUTPUT,
-        )
-    ):
-        command = option(command)
-    return command
 
 
 @click.group()
@@ -73,7 +49,7 @@ bench.add_command(fetch)
 
 
 @bench.command("list")
-@_OUTPUT
+@OUTPUT
 def list_benchmarks(*, output: str) -> None:
     """List the benchmarks."""
     if output != "table":
@@ -88,7 +64,7 @@ def list_benchmarks(*, output: str) -> None:
 
 
 @bench.command(help=f"Measure {_BENCHMARKS['parity']}.")
-@_common
+@common
 def parity(*, small: bool, json_file: Path | None, plots_folder: Path | None, ranges: Path | None, output: str) -> None:
     """Measure parity and speed."""
     from rich.console import Console
@@ -104,13 +80,13 @@ def parity(*, small: bool, json_file: Path | None, plots_folder: Path | None, ra
         with console.status("") as status:
             return benchmark.measure(chosen, perf_counter, status.update)
 
-    _bench(
+    run_benchmark(
         "parity", run, print_parity, parity_growth, small=small, output=output, files=(json_file, plots_folder, ranges)
     )
 
 
 @bench.command("equal-work", help=f"Measure {_BENCHMARKS['equal-work']}.")
-@_common
+@common
 @click.option("--seeds", metavar="N,...", help="Seeds to report.  [default: the eight that nothing is tuned on]")
 @click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time.  [default: one a core]")
 @click.option(
@@ -136,13 +112,13 @@ def equal_work(
     def run() -> dict[str, Any]:
         return _measure_equal_work(_whole_numbers(seeds), where, small=small)
 
-    _bench(
+    run_benchmark(
         "equal-work", run, print_equal_work, plot, small=small, output=output, files=(json_file, plots_folder, ranges)
     )
 
 
 @bench.command(help=f"Measure {_BENCHMARKS['extender']}.")
-@_common
+@common
 def extender(
     *, small: bool, json_file: Path | None, plots_folder: Path | None, ranges: Path | None, output: str
 ) -> None:
@@ -161,14 +137,16 @@ def extender(
             benchmark.rows(measured),
         )
 
-    _bench("extender", run, show, benchmark.plot, small=small, output=output, files=(json_file, plots_folder, ranges))
+    run_benchmark(
+        "extender", run, show, benchmark.plot, small=small, output=output, files=(json_file, plots_folder, ranges)
+    )
 
 
 @bench.command(help=f"Measure {_BENCHMARKS['binding']}.")
-@_common
+@common
 @click.option(
     "--chart",
-    type=_PATH,
+    type=PATH,
     default=_CHART,
     show_default=True,
     help="Joulie's chart: the policies of steering by admission.",
@@ -196,11 +174,13 @@ def binding(
         columns = ("nodes", *benchmark.WAYS, *benchmark.RATIOS)
         print_table("Bound pods a second, median", columns, benchmark.rows(measured))
 
-    _bench("binding", run, show, benchmark.plot, small=small, output=output, files=(json_file, plots_folder, ranges))
+    run_benchmark(
+        "binding", run, show, benchmark.plot, small=small, output=output, files=(json_file, plots_folder, ranges)
+    )
 
 
 @bench.command(help=f"Measure {_BENCHMARKS['attribution']}.")
-@_common
+@common
 def attribution(
     *, small: bool, json_file: Path | None, plots_folder: Path | None, ranges: Path | None, output: str
 ) -> None:
@@ -224,12 +204,12 @@ def attribution(
             benchmark.error_rows(measured),
         )
 
-    _bench("attribution", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
+    run_benchmark("attribution", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
 
 
 @bench.command("power-estimate", help=f"Measure {_BENCHMARKS['power-estimate']}.")
-@_common
-@click.option("--data", type=_PATH, help="Copy of the published results; --small makes a sample instead.")
+@common
+@click.option("--data", type=PATH, help="Copy of the published results; --small makes a sample instead.")
 def power_estimate(
     *,
     small: bool,
@@ -243,7 +223,7 @@ def power_estimate(
     from joulie.simulation.benchmarks import power_estimate as benchmark
     from joulie.simulation.benchmarks.plots import power_estimate as plot
 
-    table = _published_systems(data, small=small)
+    table = published_systems(data, small=small)
 
     def run() -> dict[str, Any]:
         return benchmark.measure(table, lambda stage: click.echo(stage, err=True))
@@ -259,28 +239,14 @@ def power_estimate(
             benchmark.calibration_rows(measured),
         )
 
-    _bench("power-estimate", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
-
-
-def _published_systems(data: Path | None, *, small: bool) -> Systems:
-    from joulie.simulation.benchmarks.specpower import HOME, SpecpowerError, enough, read_systems, synthetic_table
-
-    if small:
-        return read_systems(synthetic_table(seed=1))
-    if data is None:
-        raise UserError(f"needs the published results, which are not part of Joulie: --data FILE, a copy of {HOME}")
-    try:
-        with data.open(encoding="utf-8", newline="") as lines:
-            return enough(read_systems(lines))
-    except OSError as error:
-        raise UserError(f"{data}: {error.strerror}") from error
-    except (SpecpowerError, UnicodeDecodeError) as error:
-        raise UserError(f"{data}: {error}") from error
+    run_benchmark(
+        "power-estimate", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges)
+    )
 
 
 @bench.command(help=f"Measure {_BENCHMARKS['profiles']}.")
-@_common
-@click.option("--train", "trees_file", type=_PATH, help="Write the trees, as the module that the classifier imports.")
+@common
+@click.option("--train", "trees_file", type=PATH, help="Write the trees, as the module that the classifier imports.")
 def profiles(
     *,
     small: bool,
@@ -323,13 +289,13 @@ def profiles(
             benchmark.rows(measured),
         )
 
-    _bench("profiles", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
+    run_benchmark("profiles", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
 
 
 @bench.command(help=f"Measure {_BENCHMARKS['deferral']}.")
-@_common
-@click.option("--data", type=_PATH, help="Folder with published carbon intensities; --small makes some instead.")
-@click.option("--jobs", "jobs_file", type=_PATH, help="The published job trace; --small makes one instead.")
+@common
+@click.option("--data", type=PATH, help="Folder with published carbon intensities; --small makes some instead.")
+@click.option("--jobs", "jobs_file", type=PATH, help="The published job trace; --small makes one instead.")
 def deferral(
     *,
     small: bool,
@@ -345,7 +311,7 @@ def deferral(
     from joulie.simulation.benchmarks import deferral_capacity, deferral_waitawhile
     from joulie.simulation.benchmarks.plots import deferral as plot
 
-    zones, jobs = _published_zones(data, small=small), _published_jobs(jobs_file, small=small)
+    zones, jobs = published_zones(data, small=small), published_jobs(jobs_file, small=small)
 
     def run() -> dict[str, Any]:
         chosen = benchmark.SMALL if small else benchmark.FULL
@@ -362,55 +328,12 @@ def deferral(
             repeated = deferral_waitawhile.rows(measured["waitawhile"])
             print_table("Let's Wait Awhile, scenario II: saved, %", deferral_waitawhile.COLUMNS, repeated)
 
-    _bench("deferral", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
-
-
-def _published_zones(data: Path | None, *, small: bool) -> Mapping[str, Zone]:
-    from joulie.simulation.benchmarks.intensity import (
-        PUBLISHED,
-        IntensityError,
-        Zone,
-        read_intensity,
-        synthetic_zones,
-    )
-
-    if small:
-        return synthetic_zones(seed=1)
-    if data is None:
-        files = "; ".join(f"{zone.file} of {zone.home}" for zone in PUBLISHED.values())
-        raise UserError(f"needs published intensities, which are not part of Joulie: --data FOLDER with {files}")
-    zones = {}
-    for name, published in PUBLISHED.items():
-        file = data / published.file
-        try:
-            with file.open(encoding="utf-8", newline="") as lines:
-                zones[name] = Zone(read_intensity(lines), published.step_s)
-        except OSError as error:
-            raise UserError(f"{file}: {error.strerror}; its home is {published.home}") from error
-        except (IntensityError, UnicodeDecodeError) as error:
-            raise UserError(f"{file}: {error}") from error
-    return zones
-
-
-def _published_jobs(file: Path | None, *, small: bool) -> Jobs:
-    from joulie.simulation.benchmarks.deferral_capacity import HOME, TraceError, read_jobs, synthetic_jobs
-
-    if small:
-        return synthetic_jobs(seed=1)
-    if file is None:
-        raise UserError(f"needs a published job trace, which is not part of Joulie: --jobs FILE, a copy of {HOME}")
-    try:
-        with file.open(encoding="utf-8", newline="") as lines:
-            return read_jobs(lines)
-    except OSError as error:
-        raise UserError(f"{file}: {error.strerror}") from error
-    except (TraceError, UnicodeDecodeError) as error:
-        raise UserError(f"{file}: {error}") from error
+    run_benchmark("deferral", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
 
 
 @bench.command(help=f"Measure {_BENCHMARKS['capping']}.")
-@_common
-@click.option("--data", type=_PATH, help="Folder with published sweeps.  [default: what `fetch` got]")
+@common
+@click.option("--data", type=PATH, help="Folder with published sweeps.  [default: what `fetch` got]")
 def capping(
     *,
     small: bool,
@@ -440,12 +363,12 @@ def capping(
         print_table("The same by simpler ways", benchmark.SIMPLER_COLUMNS, benchmark.simpler_rows(measured))
         print_table("A breaker with 30 % more servers", breaker.COLUMNS, breaker.rows(measured["feed"]))
 
-    _bench("capping", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
+    run_benchmark("capping", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
 
 
 @bench.command(help=f"Measure {_BENCHMARKS['openb']}.")
-@_common
-@click.option("--data", type=_PATH, help="Folder with the published trace.  [default: what `fetch` got]")
+@common
+@click.option("--data", type=PATH, help="Folder with the published trace.  [default: what `fetch` got]")
 def openb(
     *,
     small: bool,
@@ -456,7 +379,6 @@ def openb(
     data: Path | None,
 ) -> None:
     """Measure placement on nodes whose GPUs are shared."""
-    from joulie.apps.cli.openb import made_trace, published_trace
     from joulie.simulation.benchmarks import openb as benchmark
     from joulie.simulation.benchmarks.plots import openb as plot
 
@@ -474,14 +396,14 @@ def openb(
             print_table(f"Beside FGD: {name}", benchmark.COMPARED_COLUMNS, benchmark.compared_rows(policies))
         print_table("By the weight of power", benchmark.FRONTIER_COLUMNS, benchmark.frontier_rows(measured))
 
-    _bench("openb", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
+    run_benchmark("openb", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
 
 
 @bench.command(help=f"Measure {_BENCHMARKS['traces']}.")
-@_common
+@common
 @click.option("--seeds", metavar="N,...", help="Seeds to report.  [default: the eight that nothing is tuned on]")
 @click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time.  [default: one a core]")
-@click.option("--folder", type=_PATH, help="Where finished runs are kept.  [default: the user's data]")
+@click.option("--folder", type=PATH, help="Where finished runs are kept.  [default: the user's data]")
 def traces(
     *,
     small: bool,
@@ -507,7 +429,7 @@ def traces(
         print_table("What jobs pay", benchmark.QUALITY_COLUMNS, benchmark.quality_rows(measured))
 
     files = (json_file, plots_folder, ranges)
-    _bench("traces", run, show, benchmark.plot, small=small, output=output, files=files)
+    run_benchmark("traces", run, show, benchmark.plot, small=small, output=output, files=files)
 
 
 def _measure_traces(
@@ -533,54 +455,6 @@ def _measure_traces(
         except ArtefactError as error:
             raise UserError(str(error)) from error
     return {"experiments": found}
-
-
-def _bench(
-    name: str,
-    measure: Callable[[], dict[str, Any]],
-    show: Callable[[Mapping[str, Any]], None],
-    plot: Callable[[Mapping[str, Any]], bytes],
-    *,
-    small: bool,
-    output: str,
-    files: tuple[Path | None, Path | None, Path | None],
-) -> None:
-    """Measure, show, write, check."""
-    from joulie.apps.cli.outputs import Outputs
-    from joulie.apps.cli.render import render_value
-    from joulie.simulation.benchmarks.ranges import RangesError, load_ranges, misses
-
-    json_file, plots_folder, ranges_file = files
-    place = ranges_file or _RANGES / f"{name}.yaml"
-    # Away from a checkout there are no committed ranges: the figures are still worth having.
-    unchecked = ranges_file is None and not place.exists()
-    try:
-        ranges = () if unchecked else load_ranges(place, small=small)
-    except RangesError as error:
-        raise UserError(str(error)) from error
-    with Outputs() as outputs:
-        json_part = outputs.file("--json", json_file)
-        plots_part = outputs.folder("--plots", plots_folder)
-        measured = measure()
-        missed = misses(ranges, measured)
-        document = {"benchmark": name, "small": small, **measured, "missed": missed}
-        if json_part:
-            json_part.write_text(render_value(document, "json") + "\n", encoding="utf-8")
-        if plots_part:
-            (plots_part / f"{name}.png").write_bytes(plot(measured))
-        outputs.commit()
-    if output == "table":
-        show(measured)
-    else:
-        click.echo(render_value(document, output))
-    for line in missed:
-        click.echo(f"missed: {line}", err=True)
-    if unchecked:
-        click.echo(f"{place} is not here: nothing is checked; name a file with --ranges", err=True)
-    else:
-        click.echo(f"{len(ranges) - len(missed)} of {len(ranges)} ranges of {place} hold", err=output != "table")
-    if missed:
-        click.get_current_context().exit(1)
 
 
 def _measure_equal_work(seeds: tuple[int, ...] | None, executor: Executor, *, small: bool) -> dict[str, Any]:
