@@ -19,7 +19,7 @@ from joulie.simulation.experiment.scenario import Experiment
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 
 SEED = 1
-TIME_SCALE = 150.0
+TIME_SCALE = 100.0
 # 71 jobs in three quarters of an hour, gangs among them; a quarter of them wait for room.
 SHORT_FORM = (
     "workload.generate.arrivals.workloads_per_hour=30",
