@@ -35,17 +35,17 @@ def label_meets(value: str | None, operator: str, values: Sequence[str]) -> bool
             return value in values
         case "NotIn":
             return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
+        case "Exists" | "DoesNotExist":
+            return (value is not None) == (operator == "Exists")
         case "Gt" | "Lt":
-            numbers = [value or "", *values]
-            if len(numbers) != 2 or not all(_WHOLE.fullmatch(number) for number in numbers):
-                return False
-            number, bound = map(int, numbers)
-            return number > bound if operator == "Gt" else number < bound
+            return _compares(value or "", operator, values)
     return False
+
+
+def _compares(value: str, operator: str, values: Sequence[str]) -> bool:
+    if len(values) != 1 or not all(_WHOLE.fullmatch(number) for number in (value, *values)):
+        return False
+    return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])
 
 
 @dataclass(frozen=True)
