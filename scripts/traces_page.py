@@ -78,7 +78,8 @@ performance job may only run on performance nodes and waits for one, and its wai
 Arrivals follow a day (trough at 4 h, peak at 16 h) with bursts, dips and surges for 22 h, and 8 h to finish; outdoors
 it has 22 ± 8 °C. The operator acts every 20 s, agents every 10 s. Durations are shorter than in the traces that the
 generator follows, since a day's work must be done within the run by every variant. The seeds are none that anything was
-tuned on. With few seeds the intervals are wide; a saving whose interval holds zero is none that was shown.
+tuned on; not every variant was run with all of them. With few seeds the intervals are wide; a saving whose interval
+holds zero is none that was shown.
 
 ## Again
 
@@ -121,9 +122,14 @@ def _clusters(result: Mapping[str, Any]) -> str:
     lines = []
     for name, found in result["experiments"].items():
         groups = ", ".join(f"{group.count} × {group.name}" for group in load_experiment(name).cluster.groups)
-        seeds = max(each["seeds"] for each in found["figures"]["all-measured"].values())
-        lines.append(f"- **{name}**: {groups}; {seeds} {'seeds' if seeds > 1 else 'seed'}.")
+        seeds = ", ".join(f"{_seeds(figures)} ({physics})" for physics, figures in found["figures"].items())
+        lines.append(f"- **{name}**: {groups}; seeds: {seeds}.")
     return "\n".join(lines)
+
+
+def _seeds(figures: Mapping[str, Mapping[str, Any]]) -> str:
+    counts = sorted({found["seeds"] for found in figures.values()})
+    return f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -441,11 +441,12 @@ def test_rows_that_no_trace_can_hold_are_problems_and_tiny_shares_are_kept(tmp_p
         ("none.csv", None, "cannot be read: No such file"),
         ("empty.csv", b"", "is empty"),
         ("other.csv", b"a,b\n1,2\n", "no column 'name'; it has a, b"),
-        ("cut.csv.gz", gzip.compress(PODS.encode() * 50)[:-20], "is damaged"),
+        ("cut.csv.gz", gzip.compress(PODS.encode() * 50, mtime=0)[:-20], "is damaged"),
         ("plain.csv.gz", PODS.encode(), "cannot be read: Not a gzipped file"),
-        ("none.tar.gz", gzip.compress(b"\0" * 10240), "has no file"),
+        ("none.tar.gz", gzip.compress(b"\0" * 10240, mtime=0), "has no file"),
         ("no.parquet", b"no parquet", "cannot be read"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path, name, content, problem):
     file = tmp_path / name if content is None else written(tmp_path, name, content)
