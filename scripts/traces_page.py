@@ -53,7 +53,8 @@ GPU curves`: work slows with a limit as the published model has it, not as it wa
 ## Where it comes from
 
 Percentage points of what A uses, deep idle `all`. Placement is what a variant saves with its caps set to 100 %: classes
-of nodes, the extender's filter and score. Caps are the rest. The last column is what would be added to the saving by
+of nodes, the extender's filter and score. Caps are the rest. Parts are over the seeds that a variant and its twin
+share; they need not add up to a saving over more seeds. The last column is what would be added to the saving by
 taking it for granted that nodes without Joulie never sleep.
 
 {_table(traces.PART_COLUMNS, traces.part_rows(result))}
@@ -104,9 +105,10 @@ def _headline(result: Mapping[str, Any]) -> str:
     idle = ""
     if managed is not None:
         share = managed["saved_pct"][PER_WORK]
+        spread = "" if share["half_width"] is None else f" ± {share['half_width']:.1f}"
         idle = (
-            f" Under the published assumption that only managed nodes sleep, the same B seems to save"
-            f" {share['mean']:.1f} %: that figure is the assumption."
+            " Under the published assumption that only managed nodes sleep, the same B seems to save"
+            f" {share['mean']:.1f}{spread} %: that figure is the assumption."
         )
     return f"**On {MAIN}, with deep idle states everywhere: {', '.join(told)}.**{idle}"
 

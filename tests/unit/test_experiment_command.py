@@ -75,6 +75,14 @@ def test_runs_of_a_variant_that_was_changed_are_forgotten(tmp_path: Path) -> Non
     assert artefacts.finished() == [key("A")]
 
 
+def test_runs_of_a_variant_that_was_away_for_a_while_are_forgotten(tmp_path: Path) -> None:
+    artefacts = kept(tmp_path, key("A"), key("B"))
+    both = load_experiment("quick")
+    artefacts.begin(both.model_copy(update={"variants": both.variants[:1]}), "native", None)
+    artefacts.begin(both, "native", None)
+    assert artefacts.finished() == [key("A")]
+
+
 def test_compare_tells_whether_the_targets_are_met(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept(tmp_path / "ours", key("A"))
     kept(tmp_path / "close", key("A"), it_j=4.1e7)
@@ -90,6 +98,10 @@ def test_compare_tells_whether_the_targets_are_met(tmp_path: Path, capsys: pytes
     assert "missed: A, seed 1" in printed.err
     assert exit_code("experiment", "compare", ours, str(tmp_path / "other")) == 2
     assert "no run in common" in capsys.readouterr().err
+    elsewhere = kept(tmp_path / "elsewhere")
+    elsewhere.add(FinishedRun(key("A"), outcome(it_j=4e7), HowItRan("native", "another trace", 1.5)))
+    assert exit_code("experiment", "compare", ours, str(tmp_path / "elsewhere")) == 2
+    assert "two traces" in capsys.readouterr().err
 
 
 def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:

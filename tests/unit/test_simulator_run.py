@@ -1,19 +1,23 @@
 """Runs of the simulator service without a cluster: its clock, exact ends of jobs, gangs, and what it leaves behind."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from joulie.adapters.kubernetes.errors import ConflictError, ConnectionLostError
 from joulie.apps.simulator.clock import SimulatedClock
+from joulie.apps.simulator.cluster import ClusterSide
 from joulie.apps.simulator.gangs import Capacity, GangGate, Used
 from joulie.apps.simulator.main import build_world
+from joulie.apps.simulator.metrics import SimulatorMetrics
 from joulie.apps.simulator.recorder import Recorder
 from joulie.apps.simulator.results import ResultsError, read_outcome, write_outcome
 from joulie.apps.simulator.run import Run, RunState
 from joulie.apps.simulator.settings import SimulatorSettings
-from joulie.apps.simulator.trace_player import GANG_GATE, JobRecord, TracePlayer
+from joulie.apps.simulator.trace_player import GANG_GATE, JobRecord, JobState, TracePlayer
 from joulie.apps.simulator.world import Place, World
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.trace import JobProfile, TraceJob
@@ -80,6 +84,38 @@ def test_time_begins_when_told_and_stops_at_the_end() -> None:
     wall.now_s += 1e6
     run.catch_up()
     assert (run.state, run.world.time_s) == (RunState.OVER, DURATION_S)
+
+
+class LosesAnAnswer:
+    """An API server whose first answer never arrives, though it has created the pod."""
+
+    def __init__(self) -> None:
+        self.pods: set[str] = set()
+
+    async def create(self, resource: Any, pod: dict[str, Any], namespace: str) -> None:
+        del resource, namespace
+        name = pod["metadata"]["name"]
+        if name in self.pods:
+            raise ConflictError(409, "AlreadyExists", "it exists")
+        self.pods.add(name)
+        raise ConnectionLostError("timed out", sent=True)
+
+
+def test_a_job_whose_creation_was_not_answered_is_not_lost() -> None:
+    run, _ = run_of(job("a"))
+    client: Any = LosesAnAnswer()
+    side = ClusterSide(client, run, SimulatorMetrics(run.world), node_selector="", catalogue=BUILTIN_CATALOGUE)
+    run.start()
+
+    async def ticks() -> None:
+        await side.tick()
+        assert run.player is not None
+        assert run.player.records["a"].state is JobState.WAITING
+        await side.tick()
+
+    asyncio.run(ticks())
+    assert run.player is not None
+    assert run.player.records["a"].state is JobState.SUBMITTED
 
 
 def test_results_do_not_hang_on_how_often_the_world_is_looked_at() -> None:

@@ -449,9 +449,11 @@ def _measure_traces(
         # Named by what makes the runs what they are, so that those of other code lie elsewhere.
         digest = identity_digest(identity(experiment, NATIVE, None))
         artefacts = Artefacts(place / f"{experiment.name}-{digest}")
+        runs = benchmark.reported_runs(experiment)
         try:
-            finish(experiment, benchmark.reported_runs(experiment), artefacts, jobs=jobs)
-            found[experiment.name] = benchmark.summarise(experiment, artefacts.records())
+            finish(experiment, runs, artefacts, jobs=jobs)
+            reported = [record for record in artefacts.records() if record.key in runs]
+            found[experiment.name] = benchmark.summarise(experiment, reported)
         except ArtefactError as error:
             raise UserError(str(error)) from error
     return {"experiments": found}

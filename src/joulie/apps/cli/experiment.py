@@ -13,7 +13,7 @@ import click
 from joulie.apps.cli.errors import UserError
 
 if TYPE_CHECKING:
-    from joulie.apps.experiment.artefacts import Artefacts
+    from joulie.apps.experiment.artefacts import Artefacts, FinishedRun
     from joulie.simulation.experiment.fidelity import Fidelity
     from joulie.simulation.experiment.plan import RunKey
     from joulie.simulation.experiment.scenario import Experiment
@@ -154,7 +154,7 @@ def compare(*, native: Path, other: Path, output: str) -> None:
     """
     from joulie.apps.cli.experiment_tables import print_fidelity
     from joulie.apps.experiment.artefacts import ArtefactError, Artefacts
-    from joulie.simulation.experiment.fidelity import DifferentJobsError, fidelity
+    from joulie.simulation.experiment.fidelity import DifferentJobsError
 
     ours, theirs = Artefacts(native), Artefacts(other)
     found: dict[RunKey, Fidelity] = {}
@@ -162,7 +162,7 @@ def compare(*, native: Path, other: Path, output: str) -> None:
         there = set(theirs.finished())
         for key in ours.finished():
             if key in there:
-                found[key] = fidelity(ours.read(key).outcome, theirs.read(key).outcome)
+                found[key] = _agreement(ours.read(key), theirs.read(key))
     except (ArtefactError, DifferentJobsError) as error:
         raise UserError(str(error)) from error
     if not found:
@@ -176,6 +176,19 @@ def compare(*, native: Path, other: Path, output: str) -> None:
         click.echo(f"missed: {key}", err=True)
     if missed:
         click.get_current_context().exit(1)
+
+
+def _agreement(one: FinishedRun, other: FinishedRun) -> Fidelity:
+    """How well two runs agree.
+
+    Raises:
+        DifferentJobsError: they played different jobs.
+    """
+    from joulie.simulation.experiment.fidelity import DifferentJobsError, fidelity
+
+    if one.how.trace != other.how.trace:
+        raise DifferentJobsError(f"{one.key}: the runs are of two traces, by their checksums")
+    return fidelity(one.outcome, other.outcome)
 
 
 def _load(scenario: str, sets: Sequence[str], seeds: str | None) -> Experiment:

@@ -90,10 +90,11 @@ class Artefacts:
         """
         this = identity(experiment, on, time_scale)
         try:
-            there = self._known()
-            if there is not None and fresh:
+            if fresh and (self.folder / _MANIFEST).exists():
                 shutil.rmtree(self.folder / _RUNS, ignore_errors=True)
-                there = None
+                (self.folder / _SCENARIO).unlink(missing_ok=True)
+                (self.folder / _MANIFEST).unlink()
+            there = self._known()
             if there is not None and (told := list(differences(there, this))):
                 raise ArtefactError(
                     f"{self.folder}: holds runs of another experiment ({'; '.join(told)});"
@@ -196,7 +197,8 @@ class Artefacts:
             return
         before = {variant.name: variant for variant in self.experiment().variants}
         for variant in experiment.variants:
-            if before.get(variant.name, variant) != variant:
+            # A variant that the last call did not have may have had other settings before.
+            if before.get(variant.name) != variant:
                 for place in (self.folder / _RUNS).glob(f"{variant.name}-seed*"):
                     shutil.rmtree(place)
 

@@ -10,7 +10,13 @@ from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.core import Node, Pod
 from joulie.adapters.kubernetes.cache import Cache, Key
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.errors import ApiError, ConflictError, NotFoundError, TooManyRequestsError
+from joulie.adapters.kubernetes.errors import (
+    ApiError,
+    ConflictError,
+    KubernetesError,
+    NotFoundError,
+    TooManyRequestsError,
+)
 from joulie.adapters.kubernetes.pods import SimulatedUse, pod_facts, simulated_use
 from joulie.adapters.kubernetes.requests import Requests
 from joulie.adapters.kubernetes.resources import NODES, PODS
@@ -243,6 +249,10 @@ class ClusterSide:
                     _log.warning("job refused", extra={"job": record.job.job_id, "error": str(error)})
                     self._world.note("job-refused", job=record.job.job_id, message=str(error))
                 return
+            except KubernetesError:
+                # No answer: where the pod was created after all, the next try meets it.
+                self._player.retry(record)
+                raise
             self._player.submitted(record)
             self._room_changed = True
             self._metrics.jobs_submitted.labels(record.workload_class).inc()

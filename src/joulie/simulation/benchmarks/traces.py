@@ -92,7 +92,8 @@ def saved_rows(measured: Mapping[str, Any]) -> Rows:
             "–" if variant == measured["experiments"][name]["baseline"] else _cell(_saved(found.get(physics)), 2, "+")
             for physics in _SAVED_UNDER
         ]
-        rows.append((f"{name} {variant}", f"{first['seeds']}", _cell(first["values"][PER_WORK], 3), *saved))
+        what = f"{name} {variant}" if first["equal_work"] else f"{name} {variant} (other work)"
+        rows.append((what, f"{first['seeds']}", _cell(first["values"][PER_WORK], 3), *saved))
     return rows
 
 

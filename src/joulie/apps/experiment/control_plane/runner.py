@@ -120,6 +120,8 @@ def run_on_control_plane(
         problem = "Joulie's chart, which has the programs' rights, is not here: run this in its source tree"
     if problem is not None or chart is None:
         raise ControlPlaneRunError(f"variant {variant.name}: {problem}")
+    # What is read at the end is read now, too: a file that is no good must not cost hours.
+    intensity_g_per_kwh(experiment), price_per_kwh(experiment)
     folder.mkdir(parents=True, exist_ok=True)
     jobs = trace_jobs(experiment, seed)
     run = _Run(experiment, variant, seed, physics, time_scale, folder.resolve(), nodes, jobs.jobs, Ports.free())
