@@ -184,6 +184,23 @@ def test_a_queue_of_performance_pods_opens_nodes_and_their_end_drains_them() -> 
     assert all(drain.end_s is not None and drain.end_s - drain.start_s >= 30.0 for drain in outcome.drains)
 
 
+def test_a_cap_slows_what_follows_and_not_what_was_done() -> None:
+    """A job is an hour old when the performance pod beside it ends and their node is drained and capped."""
+    queue = PolicySettings(queue_hp_base_frac=0.0, queue_hp_min=0, queue_perf_per_hp_node=1)
+    beside = job("beside", work_s=3000.0, performance=True)
+    slowed = job("slowed", 200.0, work_s=3600.0, gpus=4, gpu_class="compute_bound")
+    ends = []
+    for n_samples in (11, 801):
+        control = Control(make_policy("queue_aware_v1", queue))
+        nodes = sim_nodes([GPU.model_copy(update={"count": 1})])
+        outcome = run(setup(nodes=nodes, duration_s=7200.0, control=control, n_samples=n_samples), [beside, slowed])
+        ends.append(by_id(outcome)["slowed"].end_s)
+    assert ends[0] == pytest.approx(ends[1], abs=0.5)
+    # About 700 of its 3,600 s are left when the cap comes.
+    assert ends[0] is not None
+    assert 3800.0 < ends[0] < 4300.0
+
+
 @pytest.mark.parametrize("name", NATIVE_SCHEDULERS)
 def test_every_scheduler_places_all_jobs(name: str) -> None:
     jobs = [job(f"j{number}", 30.0 * number, gpus=number % 3, performance=number % 2 == 0) for number in range(12)]

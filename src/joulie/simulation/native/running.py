@@ -127,7 +127,13 @@ class RunningJobs:
         node = self._node[slots]
         rates = np.stack(self._demands_of(slots).rates(frequency[node], gpu_throughput[node])) * self._works[slots]
         self._advance(slots, rates, now_s)
+        self._end_s[slots] = self._ends_s(slots, rates, now_s)
         self._stale.update(slots.tolist())
+
+    def catch_up(self, nodes: IntArray, now_s: float) -> None:
+        """Bring the jobs of some nodes up to now at their rates, before these begin to change."""
+        slots = self._slots_on(nodes)
+        self._advance(slots, self._rate[:, slots], now_s)
 
     def rerate(self, nodes: IntArray, now_s: float, frequency: FloatArray, gpu_throughput: FloatArray) -> None:
         """Work goes on at these operating points, of all nodes.
@@ -151,8 +157,12 @@ class RunningJobs:
         node = self._node[slots]
         rates = np.stack(self._demands_of(slots).rates(frequency[node], gpu_throughput[node])) * self._works[slots]
         self._rate[:, slots] = rates
+        self._end_s[slots] = self._ends_s(slots, rates, now_s)
+
+    def _ends_s(self, slots: IntArray, rates: FloatArray, now_s: float) -> FloatArray:
+        """When jobs are done at these rates; inf for those that do not work."""
         needs_s = time_to_do((self._left[0, slots], self._left[1, slots]), (rates[0], rates[1]))
-        self._end_s[slots] = now_s + np.where(self._works[slots], needs_s, np.inf)
+        return np.asarray(now_s + np.where(self._works[slots], needs_s, np.inf))
 
     def _advance(self, slots: IntArray, rates: FloatArray, now_s: float) -> None:
         self._left[:, slots] = np.maximum(self._left[:, slots] - rates * (now_s - self._since_s[slots]), 0.0)

@@ -17,7 +17,7 @@ import numpy as np
 from joulie.domain.grid.series import Series
 from joulie.domain.policy import PolicySettings, StaticPartition
 from joulie.domain.power.cpu import IdleStates
-from joulie.domain.scoring.extender import NodeClass, TwinView
+from joulie.domain.scoring.extender import TwinView
 from joulie.domain.trace import TraceJob
 from joulie.domain.units import BoolArray, IntArray, finite, positive
 from joulie.ports import CoolingPlant
@@ -262,8 +262,8 @@ class _Run:
             before = control.node_class.copy()
             if control.cycle(now_s, self._demand, self._blocking, self._fleet.sensed_w):
                 self._admission.classes_are(control.node_class)
-                opened = (control.node_class == NodeClass.PERFORMANCE) & (before != NodeClass.PERFORMANCE)
-                self._roomier.update(np.flatnonzero(opened).tolist())
+                # Pods may select either class, as kube-scheduler tries again whenever a node's labels change.
+                self._roomier.update(np.flatnonzero(control.node_class != before).tolist())
                 self._recorder.noticed(self._performance_on_eco())
                 self._lively()
         if _is_multiple(now_s, times.agent_s):
@@ -308,6 +308,8 @@ class _Run:
         changed = np.union1d(nodes, self._unsteady) if len(self._unsteady) else nodes
         running.rerate(changed, self._now_s, fleet.frequency, fleet.gpu_throughput)
         self._unsteady = fleet.unsteady(self._outdoor_k)
+        if len(self._unsteady):
+            running.catch_up(self._unsteady, self._now_s)
 
     # ---- what others see
 
