@@ -4,9 +4,11 @@ UV_VERSION := 0.13.8
 UV := .tools/bin/uv
 BIN := .venv/bin
 OUT ?= out
+# A file's tests stay on one worker, and files in their order: control planes start first, they take longest.
+EVERYTHING := -n auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo control-plane test lint docs reference unit property bench browser clean
+.PHONY: help setup demo control-plane test coverage lint docs reference unit property bench browser clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -52,7 +54,10 @@ property: setup ## the invariants, on examples that Hypothesis looks for
 	$(BIN)/pytest tests/property -m "not slow" -n auto
 
 test: setup browser lint docs control-plane ## everything that CI runs
-	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --cov --cov-report=term
+	$(BIN)/pytest $(EVERYTHING)
+
+coverage: setup browser control-plane ## the same tests, with the lines and branches that they reach
+	$(BIN)/pytest $(EVERYTHING) --cov --cov-report=term
 
 bench: setup ## the full benchmarks with their committed ranges
 	$(BIN)/joulie bench parity

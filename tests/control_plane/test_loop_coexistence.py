@@ -158,7 +158,9 @@ def test_trap_the_first_status_of_a_twin_is_one_that_its_schema_allows(at_rest: 
         loop.plane.create_nodes([node(name, H100)])
         wait_for(lambda: complete(loop.twin(name)), PATIENCE_S, "its twin is complete")
         wait_for(lambda: any(complete(one.object) for one in recording.seen(name)), PATIENCE_S, "the recording has it")
-        classes = [one.object["status"]["schedulableClass"] for one in recording.seen(name) if "status" in one.object]
+        statuses = [one.object.get("status", {}) for one in recording.seen(name)]
+        # The agent's part of a status may come before the operator's.
+        classes = [status["schedulableClass"] for status in statuses if "schedulableClass" in status]
         assert set(classes) <= {"performance", "draining", "eco"}
         assert classes[0] in {"performance", "draining"}  # never capped before anybody looked
     finally:
