@@ -271,14 +271,23 @@ def test_scores_of_pods_that_are_alike_are_computed_once_a_view(
     answers.prioritize(call(pod(cpu="48"), EVERY), view, no_profile)
     answers.prioritize(call(pod({"joulie.io/cpu-sensitivity": "high"}, cpu="1"), EVERY), view, no_profile)
     assert len(computed) == 3
-    answers.prioritize(call(pod(cpu="1"), EVERY), replace(view, scored={}), no_profile)
+    answers.prioritize(call(pod(cpu="1"), EVERY), replace(view, told={}), no_profile)
     assert len(computed) == 4
+
+
+def test_what_was_answered_before_changes_no_answer(view: FleetView) -> None:
+    offers = (["eco", "perf"], ["perf", "nobody"], ["nobody", "draining", "eco"], EVERY)
+    for offered in offers:
+        body = call(pod(cpu="1"), offered)
+        assert answers.prioritize(body, view, no_profile) == answers.prioritize(
+            body, replace(view, told={}), no_profile
+        )
 
 
 def test_only_so_many_kinds_of_pods_are_remembered(view: FleetView) -> None:
     for cores in range(1, 200):
         answers.prioritize(call(pod(cpu=str(cores)), EVERY), view, no_profile)
-    assert 0 < len(view.scored) <= 64
+    assert 0 < len(view.told) <= 64
 
 
 def test_scoring_by_energy_ranks_and_explains_alike() -> None:

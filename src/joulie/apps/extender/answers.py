@@ -14,7 +14,7 @@ from joulie.adapters.kubernetes.api.core import Pod
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts, pod_facts
 from joulie.apps.extender import wire
 from joulie.apps.extender.feed import label_class
-from joulie.apps.extender.fleet import N_SCORES, UNKNOWN_SLOT, FleetView, slots_of
+from joulie.apps.extender.fleet import N_SCORES, UNKNOWN_SLOT, FleetView, Roster, Told, slots_of
 from joulie.domain.marginal import PodRequests
 from joulie.domain.scoring.extender import NodeClass, PodView, may_run, wire_score
 from joulie.domain.scoring.marginal_energy import node_scores
@@ -28,8 +28,8 @@ REFUSALS = {
 # By plain number, which is how the arrays have classes: looking up thousands of enumeration members is slow.
 _REASONS = {int(node_class): b":" + wire.json_text(reason) for node_class, reason in REFUSALS.items()}
 
-_ALIKE = 64
-"""Kinds of pods whose scores are remembered: a view may last for seconds, and pods may all differ."""
+_ALIKE = 16
+"""Kinds of pods that a view remembers: it may last for a second, and pods may all differ."""
 
 Profiles = Callable[[PodFacts], ProfileFacts]
 """The WorkloadProfile that counts for a pod."""
@@ -96,17 +96,6 @@ def scores(pod: JudgedPod, fleet: FleetView) -> IntArray:
     return wire_score(node_scores(fleet.scoring, pod.view, pod.requests, fleet.twins, fleet.load))
 
 
-def _scores_once(pod: JudgedPod, fleet: FleetView) -> IntArray:
-    """As `scores`, computed once for all pods that are alike while the view lasts."""
-    alike = pod.view, pod.requests
-    found = fleet.scored.get(alike)
-    if found is None:
-        if len(fleet.scored) >= _ALIKE:
-            fleet.scored.clear()
-        found = fleet.scored[alike] = scores(pod, fleet)
-    return found
-
-
 def prioritize(body: bytes, fleet: FleetView, profiles: Profiles) -> bytes:
     """Answer /prioritize with a HostPriorityList, in the order of the candidates.
 
@@ -119,12 +108,33 @@ def prioritize(body: bytes, fleet: FleetView, profiles: Profiles) -> bytes:
 
 
 def _ranked(pod: JudgedPod, candidates: list[str], fleet: FleetView) -> bytes:
-    slots = slots_of(fleet.roster, candidates)
-    by_slot = _scores_once(pod, fleet)
-    entries = _picked(fleet.roster.entries, slots * N_SCORES + by_slot[slots])
+    told = _told(pod, fleet)
+    try:
+        entries = [told.entries[name] for name in candidates]
+    except KeyError:
+        entries = _entries(told.scores, candidates, fleet.roster)
+        told.entries.update(zip(candidates, entries, strict=True))
+    return wire.json_array(entries)
+
+
+def _told(pod: JudgedPod, fleet: FleetView) -> Told:
+    """What the view says of pods like this one."""
+    alike = pod.view, pod.requests
+    told = fleet.told.get(alike)
+    if told is None:
+        if len(fleet.told) >= _ALIKE:
+            fleet.told.clear()
+        told = fleet.told[alike] = Told(scores(pod, fleet))
+    return told
+
+
+def _entries(by_slot: IntArray, candidates: list[str], roster: Roster) -> list[bytes]:
+    """The candidates' entries of a HostPriorityList."""
+    slots = slots_of(roster, candidates)
+    entries = _picked(roster.entries, slots * N_SCORES + by_slot[slots])
     for index in np.flatnonzero(slots == UNKNOWN_SLOT):
         entries[index] = wire.host_score(wire.json_text(candidates[index]), int(by_slot[UNKNOWN_SLOT]))
-    return wire.json_array(entries)
+    return entries
 
 
 def filter_nodes(body: bytes, fleet: FleetView, profiles: Profiles) -> Filtered:

@@ -121,6 +121,19 @@ class Roster:
 
 
 @dataclass(frozen=True, eq=False)
+class Told:
+    """What a view says of pods that are alike.
+
+    Attributes:
+        scores: 0..10 of all nodes, by slot.
+        entries: what /prioritize answered so far, by the node's name.
+    """
+
+    scores: IntArray
+    entries: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
 class FleetView:
     """All nodes at one moment; arrays have shape ``(n_slots,)``.
 
@@ -131,7 +144,7 @@ class FleetView:
         updated_s: when each twin was last written, s since the epoch; NaN without one.
         now_s: the moment, s since the epoch.
         scoring: what scores look for.
-        scored: scores by what counts of a pod; pods of one Job, which come in flocks, are alike. Goes with the view.
+        told: by what counts of a pod; pods of one Job, which come in flocks, are alike. Goes with the view.
     """
 
     roster: Roster
@@ -140,7 +153,7 @@ class FleetView:
     updated_s: FloatArray
     now_s: float
     scoring: ScoringAim = ScoringAim.HEADROOM
-    scored: dict[Hashable, IntArray] = field(default_factory=dict, repr=False)
+    told: dict[Hashable, Told] = field(default_factory=dict, repr=False)
 
 
 @dataclass
