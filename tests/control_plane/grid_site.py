@@ -27,7 +27,7 @@ from joulie.domain.grid import names
 
 NAMESPACE = "joulie-system"
 KEY = "key-that-nobody-may-read"
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 MAX_CACHE_AGE_S = 20.0
 
 _CHART = Path(__file__).parents[2] / "deploy/helm/joulie"

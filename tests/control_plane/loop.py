@@ -30,7 +30,7 @@ MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 
 # Two cores serve everything here: what takes a second alone may take many.
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 _CHART = Path(__file__).parents[2] / "deploy/helm/joulie"
 _CREDENTIAL_KEY = "authentication.kubernetes.io/credential-id"

@@ -14,7 +14,7 @@ from joulie.adapters.control_plane.cluster import _free_port as free_port
 INTERVAL_S = 0.5
 """Of the scrapes."""
 
-_PATIENCE_S = 30.0
+_PATIENCE_S = 60.0
 
 
 class PrometheusServer:

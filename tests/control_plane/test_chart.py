@@ -734,7 +734,7 @@ def test_everything_is_accepted(plane: LocalControlPlane) -> None:
     waiting = plane.kubectl("get", "crd", "-o", "jsonpath={.items[*].metadata.name}").split()
     assert len([name for name in waiting if name.endswith(".joulie.io")]) == 5
     for kind in ("deployments", "statefulsets"):
-        wait_for(lambda kind=kind: "joulie" in plane.kubectl("get", kind, "-n", NAMESPACE), 20, f"{kind} listed")
+        wait_for(lambda kind=kind: "joulie" in plane.kubectl("get", kind, "-n", NAMESPACE), 90, f"{kind} listed")
 
 
 @pytest.mark.parametrize(
@@ -822,7 +822,7 @@ def steered(plane: LocalControlPlane) -> LocalControlPlane:
     def noticed() -> bool:
         return all(admitted(plane, None, performance=performance) for performance in (True, False))
 
-    wait_for(noticed, 30, "policies in force")
+    wait_for(noticed, 90, "policies in force")
     return plane
 
 

@@ -36,7 +36,7 @@ def plane(control_plane_binaries: Binaries, tmp_path_factory: pytest.TempPathFac
         values = {"agentPool": {"enabled": True}, "simulator": {"enabled": True}}
         helm = ("install", "joulie", CHART, "--namespace", NAMESPACE, "--create-namespace", "--values", "-")
         plane.helm(*helm, input=json.dumps(values))
-        wait_for(lambda: served(plane), 30, "NodeTwins are served")
+        wait_for(lambda: served(plane), 90, "NodeTwins are served")
         yield plane
 
 
@@ -140,5 +140,5 @@ def test_the_second_schedulers_configuration(plane: LocalControlPlane) -> None:
         }
         plane.request("POST", "/api/v1/namespaces/default/pods", body)
         one = f"/api/v1/namespaces/default/pods/{name}"
-        wait_for(lambda one=one: plane.request("GET", one)["spec"].get("nodeName"), 30, f"{name} is bound")
+        wait_for(lambda one=one: plane.request("GET", one)["spec"].get("nodeName"), 90, f"{name} is bound")
         plane.request("DELETE", one)

@@ -70,7 +70,7 @@ class Joulie:
                 **environment,
             },
         )
-        wait_for(lambda: self.get("/readyz", metrics_port) is not None, 20, f"{name} ready: {program.log_tail()}")
+        wait_for(lambda: self.get("/readyz", metrics_port) is not None, 90, f"{name} ready: {program.log_tail()}")
         return program
 
     def get(self, path: str, port: int | None = None, body: bytes | None = None) -> str | None:
@@ -117,7 +117,7 @@ class Joulie:
         query = "?fieldManager=joulie-operator&force=true"
         self.plane.request("PATCH", path + query, kind | {"spec": spec}, **apply)
         self.plane.request("PATCH", path + "/status" + query, kind | {"status": status}, **apply)
-        wait_for(lambda: self.knows(node, node_class, measured_w), 10, f"the extender knows the twin of {node}")
+        wait_for(lambda: self.knows(node, node_class, measured_w), 90, f"the extender knows the twin of {node}")
 
     def knows(self, node: str, node_class: str, measured_w: float) -> bool:
         nodes = json.loads(self.get("/debug/scoring") or '{"nodes": []}')["nodes"]
@@ -142,7 +142,7 @@ class Joulie:
 
     def node_of(self, name: str) -> str:
         """Where a pod runs, once it does."""
-        return str(wait_for(lambda: self.pod(name)["spec"].get("nodeName"), 20, f"{name} is bound"))
+        return str(wait_for(lambda: self.pod(name)["spec"].get("nodeName"), 90, f"{name} is bound"))
 
     def pod(self, name: str) -> dict[str, Any]:
         return dict(self.plane.request("GET", f"{PODS}/{name}"))
@@ -154,7 +154,7 @@ class Joulie:
             conditions = self.pod(name).get("status", {}).get("conditions") or ()
             return next((str(item["message"]) for item in conditions if item.get("reason") == "Unschedulable"), "")
 
-        return wait_for(message, 20, f"{name} is unschedulable")
+        return wait_for(message, 90, f"{name} is unschedulable")
 
     def tidy(self) -> None:
         """No pods, nodes and twins as in the beginning."""
@@ -322,4 +322,4 @@ def test_an_extender_that_is_down_is_ignored(joulie: Joulie) -> None:
         assert joulie.node_of("orphan-1") == "eco-1", "the class rule needs the extender, or steering by admission"
     finally:
         joulie.extender.start()
-        wait_for(lambda: joulie.get("/readyz") is not None, 20, "the extender is ready again")
+        wait_for(lambda: joulie.get("/readyz") is not None, 90, "the extender is ready again")

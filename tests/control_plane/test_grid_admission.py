@@ -34,7 +34,7 @@ NAMESPACE = "joulie-system"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/joulie-grid-webhook"
 JOULIE = [sys.executable, "-m", "joulie"]
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 Json = dict[str, Any]
 

@@ -83,7 +83,7 @@ def test_a_threshold_crossing_releases_pods_jobs_and_deployments(site: Site) -> 
     here.await_event("GridHold", lambda note: "carbon intensity 400 gCO2eq/kWh (DE, electricity-maps" in note)
     assert not plain["spec"].get("nodeName")
     assert not batch["spec"].get("nodeName")
-    wait_for(lambda: [gates(one) for one in here.pods()] == 4 * [[names.GATE]], 30.0, "all four are gated")
+    wait_for(lambda: [gates(one) for one in here.pods()] == 4 * [[names.GATE]], 90, "all four are gated")
 
     site.maps.values[zone] = 250.0  # equal to the threshold runs
     wait_for(lambda: all(one["spec"].get("nodeName") for one in here.pods()), 60.0, "all of them are bound")
@@ -161,8 +161,8 @@ def test_an_interruptible_job_is_suspended_and_goes_on_in_time(site: Site) -> No
         job("long", in_zone(zone) | INTERRUPTIBLE),
         job("others", in_zone(zone) | INTERRUPTIBLE, suspend=True),
     )
-    wait_for(lambda: _suspended(here, "short") and _suspended(here, "long"), 30.0, "the Jobs are suspended")
-    wait_for(lambda: not here.pods(), 30.0, "their pods are gone")
+    wait_for(lambda: _suspended(here, "short") and _suspended(here, "long"), 90, "the Jobs are suspended")
+    wait_for(lambda: not here.pods(), 90, "their pods are gone")
     here.await_bound("short-", timeout_s=30.0)
     assert _suspended(here, "long")
     site.maps.values[zone] = CLEAN
@@ -234,20 +234,20 @@ def test_a_dead_controller_holds_nobody_past_the_longest_delay(site: Site) -> No
     here.create(pod("due", in_zone(zone, max_scheduling_delay="15s")), pod("early", in_zone(zone)))
     here.await_held("due", "early")
     here.create(job("paused", in_zone(zone, max_scheduling_delay="15s") | INTERRUPTIBLE))
-    wait_for(lambda: _suspended(here, "paused"), 10.0, "the Job is suspended")
+    wait_for(lambda: _suspended(here, "paused"), 90, "the Job is suspended")
     assert site.controller is not None
     site.controller.process.kill()
     guard = site.start_guard()
     try:
         (due,) = here.await_bound("due", timeout_s=45.0)
         assert now_s() - _epoch_s(due["metadata"]["creationTimestamp"]) < 15.0 + 15.0
-        wait_for(lambda: not site.gates_new_pods(), 30.0, "new pods are not gated any more")
+        wait_for(lambda: not site.gates_new_pods(), 90, "new pods are not gated any more")
         here.await_bound("paused-", timeout_s=45.0)
         assert gates(here.pod("early")) == [names.GATE], "it may wait on"
     finally:
         guard.stop()
     site.controller.start()
-    wait_for(site.gates_new_pods, 30.0, "the controller turns gating on again")
+    wait_for(site.gates_new_pods, 90, "the controller turns gating on again")
     (early,) = here.await_held("early")
     site.maps.values[zone] = CLEAN
     here.await_bound("early")
