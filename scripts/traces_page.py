@@ -1,6 +1,6 @@
 """Writes docs/experiments/caps-and-policies.md and its picture from the committed result of the benchmark.
 
-joulie bench traces --json benchmarks/results/traces.json
+joulie bench traces --frontier --json benchmarks/results/traces.json
 python scripts/traces_page.py
 """
 
@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "traces.json"
 PAGE = ROOT / "docs" / "experiments" / "caps-and-policies.md"
 PICTURE = "img/traces.png"
+FRONTIER_PICTURE = "img/traces-frontier.png"
 MAIN = "hetero-41"
 
 
@@ -42,7 +43,8 @@ unit of completed work. A has no power management, B is `static_partition`, C is
 
 kWh for what took a kWh in the published cluster (490/96 W a core at its highest clock, 700 W a GPU); and how much less
 of it than A, %, mean over the seeds ± half of the 95 % confidence interval, each seed against A of the
-same seed. A dash was not run.
+same seed. A dash was not run. Under one assumption all variants are of the same seeds; where the number of seeds
+differs between assumptions, it is told for each, in the order of the columns.
 
 {_table(traces.SAVED_COLUMNS, traces.saved_rows(result))}
 
@@ -53,9 +55,9 @@ GPU curves`: work slows with a limit as the published model has it, not as it wa
 ## Where it comes from
 
 Percentage points of what A uses, deep idle `all`. Placement is what a variant saves with its caps set to 100 %: classes
-of nodes, the extender's filter and score. Caps are the rest. Parts are over the seeds that a variant and its twin
-share; they need not add up to a saving over more seeds. The last column is what would be added to the saving by
-taking it for granted that nodes without Joulie never sleep.
+of nodes, the extender's filter and score. Caps are the rest. All of a row is of the same seeds, those that all of its
+parts have. The last column is what would be added to the saving by taking it for granted that nodes without Joulie
+never sleep.
 
 {_table(traces.PART_COLUMNS, traces.part_rows(result))}
 
@@ -65,9 +67,9 @@ Slowdown is a job's time from first run to end against that alone and uncapped; 
 
 {_table(traces.QUALITY_COLUMNS, traces.quality_rows(result))}
 
-## Why GPU caps at 70 % do so little here
+{_frontier(result)}## Where a GPU cap of 70 % binds
 
-A GPU under a limit slows down only where it would draw more. The traces use their GPUs at 40 to 60 % in the mean, as
+A GPU under a limit slows down only where it would draw more. The traces use their GPUs at about half in the mean, as
 published traces do, and a GPU at half of its use draws about half of what lies between idle and its limit: less than
 70 % of it. Caps that never bind neither save nor cost. What is left is what classes of nodes do to placement: a
 performance job may only run on performance nodes and waits for one, and its wait leaves other nodes idle.
@@ -79,14 +81,12 @@ performance job may only run on performance nodes and waits for one, and its wai
 Arrivals follow a day (trough at 4 h, peak at 16 h) with bursts, dips and surges for 22 h, and 8 h to finish; outdoors
 it has 22 ± 8 °C. The operator acts every 20 s, agents every 10 s. Durations are shorter than in the traces that the
 generator follows, since a day's work must be done within the run by every variant. The seeds are none that anything was
-tuned on; not every variant was run with all of them. With few seeds the intervals are wide; a saving whose interval
-holds zero is none that was shown. The rows of C and D were made before the runtime credited work rightly at the moment
-when a cap begins to act; in a run with 40 drains that had cost D 0.6 % of energy per work.
+tuned on. With few seeds the intervals are wide; where an interval holds zero, no difference was shown.
 
 ## Again
 
 ```console
-$ joulie bench traces --json benchmarks/results/traces.json
+$ joulie bench traces --frontier --json benchmarks/results/traces.json
 $ python scripts/traces_page.py
 ```
 
@@ -101,24 +101,43 @@ def _headline(result: Mapping[str, Any]) -> str:
     for variant, found in figures["all-measured"].items():
         saved = found["saved_pct"][PER_WORK]
         if variant in ("B", "C", "D") and saved is not None:
-            told.append(f"{variant} {_saved(saved)}")
+            told.append(f"{variant}: {_saved(saved)}")
     managed = figures.get("managed-measured", {}).get("B")
     idle = ""
-    if managed is not None:
-        share = managed["saved_pct"][PER_WORK]
-        spread = "" if share["half_width"] is None else f" ± {share['half_width']:.1f}"
+    if managed is not None and managed["saved_pct"][PER_WORK] is not None:
         idle = (
-            " Under the published assumption that only managed nodes sleep, the same B seems to save"
-            f" {share['mean']:.1f}{spread} %: that figure is the assumption."
+            " Under the published assumption that only managed nodes sleep, the same B:"
+            f" {_saved(managed['saved_pct'][PER_WORK])}. The difference is the assumption."
         )
-    return f"**On {MAIN}, with deep idle states everywhere: {', '.join(told)}.**{idle}"
+    return f"**On {MAIN}, with deep idle states everywhere: {'; '.join(told)}.**{idle}"
 
 
 def _saved(saved: Mapping[str, float | None]) -> str:
+    """In words; an interval that holds zero shows neither a saving nor a loss, and one seed has no interval."""
     mean, half = saved["mean"], saved["half_width"]
     assert mean is not None
-    spread = "" if half is None else f" ± {half:.2f}"
-    return f"{'saves' if mean >= 0.0 else 'uses more:'} {abs(mean):.2f}{spread} %"
+    if half is not None and abs(mean) <= half:
+        return f"no difference shown ({mean:+.2f} ± {half:.2f} %)"
+    told = f"{abs(mean):.2f} % (one seed)" if half is None else f"{abs(mean):.2f} ± {half:.2f} %"
+    return f"saves {told}" if mean >= 0.0 else f"uses {told} more"
+
+
+def _frontier(result: Mapping[str, Any]) -> str:
+    """What other bounds of slowdown save, where that was run."""
+    if "frontier" not in result:
+        return ""
+    seeds = _seeds(result["frontier"]["figures"]["all-measured"])
+    return f"""\
+## What a bound of slowdown saves
+
+D on {MAIN} with other bounds for standard jobs, mean of {seeds} seeds, deep idle `all`; the bound of performance jobs
+stays. A bound is kept by the model of each GPU and its profile, the slowdown is that of whole jobs.
+
+![Saved over slowdown]({FRONTIER_PICTURE})
+
+{_table(traces.FRONTIER_COLUMNS, traces.frontier_rows(result))}
+
+"""
 
 
 def _clusters(result: Mapping[str, Any]) -> str:
@@ -144,6 +163,8 @@ def main() -> None:
     """Write page and picture."""
     result = json.loads(RESULT.read_text(encoding="utf-8"))
     (PAGE.parent / PICTURE).write_bytes(traces.plot(result))
+    if "frontier" in result:
+        (PAGE.parent / FRONTIER_PICTURE).write_bytes(traces.frontier_plot(result))
     PAGE.write_text(page(result), encoding="utf-8")
 
 

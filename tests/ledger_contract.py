@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -100,12 +100,10 @@ def _do(ledger: SqlLedger, cycle: Cycle | None) -> None:
 
 
 class LedgerContract:
-    """The tests."""
+    """The tests, without the fixture `open`: pytest refuses them in a class that does not give it.
 
-    @pytest.fixture
-    def open(self) -> Iterator[OPEN]:
-        """Opens the ledger of this test, any number of times."""
-        raise NotImplementedError
+    It opens the ledger of this test, any number of times.
+    """
 
     def test_energy_between_samples_is_counted_by_all_groupings(self, open: OPEN) -> None:
         ledger = open()

@@ -21,7 +21,7 @@ import yaml
 
 from control_plane.loop import Program
 from joulie.adapters.control_plane import LocalControlPlane, kwok_node, wait_for
-from joulie.adapters.control_plane.cluster import _free_port as free_port
+from joulie.adapters.control_plane.ports import free_port
 from joulie.adapters.control_plane.process import ManagedProcess
 from joulie.domain.grid import names
 

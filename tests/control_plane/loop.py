@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from joulie.adapters.control_plane import ApiError, LocalControlPlane, kwok_node, wait_for
-from joulie.adapters.control_plane.cluster import _free_port as free_port
+from joulie.adapters.control_plane.ports import free_port
 from joulie.adapters.control_plane.process import ManagedProcess
 from joulie.adapters.kubernetes import names
 from joulie.apps.program.chart import NAMESPACE, install_rights, render

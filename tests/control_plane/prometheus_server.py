@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from joulie.adapters.control_plane import ManagedProcess, wait_for
-from joulie.adapters.control_plane.cluster import _free_port as free_port
+from joulie.adapters.control_plane.ports import free_port
 
 INTERVAL_S = 0.5
 """Of the scrapes."""

@@ -21,7 +21,7 @@ import yaml
 from control_plane.loop import MERGE
 from grid_admission_cases import ARRIVALS, DEFER, GATE, SEED, Arrival
 from joulie.adapters.control_plane import ApiError, Binaries, LocalControlPlane, wait_for
-from joulie.adapters.control_plane.cluster import _free_port as free_port
+from joulie.adapters.control_plane.ports import free_port
 from joulie.adapters.control_plane.process import ManagedProcess
 from joulie.adapters.kubernetes import gating
 from joulie.adapters.kubernetes.client import KubeClient

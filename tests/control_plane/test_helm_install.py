@@ -32,7 +32,7 @@ from control_plane.loop import (
     pod,
 )
 from joulie.adapters.control_plane import LocalControlPlane, kwok_node, wait_for
-from joulie.adapters.control_plane.cluster import _free_port as free_port
+from joulie.adapters.control_plane.ports import free_port
 from joulie.adapters.kubernetes import names
 from sysfs_trees import intel_two_sockets
 

@@ -246,8 +246,8 @@ def test_a_port_that_another_program_takes_first_is_given_up_for_another(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        ports = chain([taken], iter(cluster._free_port, None))
-        monkeypatch.setattr(cluster, "_free_port", lambda: next(ports))
+        ports = chain([taken], iter(cluster.free_port, None))
+        monkeypatch.setattr(cluster, "free_port", lambda: next(ports))
         plane = start_control_plane(components=("etcd", "kube-apiserver"))
     assert plane.port("kube-apiserver") != taken
     plane.kubectl("get", "namespaces")

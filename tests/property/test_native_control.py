@@ -68,6 +68,9 @@ def test_equals_the_operators_step(policy, moments, escalation):
             if not same or native.quiet_until_s(now_s - OPERATOR_S) <= now_s:
                 native.cycle(now_s, moment[0], np.array(moment[1]), np.array(moment[2]))
             last = moment
+            np.testing.assert_allclose(
+                native.twin_view(now_s).trend_w_per_min, decision.twin.power_trend_w_per_min, atol=1e-6
+            )
         assert native.node_class.tolist() == [CLASSES[one.guarded.schedulable] for one in decision.nodes]
         view, twin = native.twin_view(now_s), decision.twin
         np.testing.assert_allclose(view.headroom_score, twin.headroom)

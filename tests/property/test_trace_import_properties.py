@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulie.adapters.trace_import import openb, swf
-from joulie.adapters.trace_import.source_jobs import ImportProblem, LeftOut
+from joulie.adapters.trace_import.source_jobs import ImportProblem, LeftOut, trace_jobs
 from joulie.domain.trace import TraceJob
 
 NUMBERS = st.sampled_from(["0", "1", "-1", "8", "1000", "460", "1e9", "-5", "nan", "inf", "", "x", "1e400", "0.5"])
@@ -20,7 +20,7 @@ def items_of(read, text):
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace"
         file.write_text(text, encoding="utf-8")
-        return list(read(file))
+        return list(trace_jobs(read(file)))
 
 
 def check(items):

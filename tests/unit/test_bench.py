@@ -170,6 +170,7 @@ def test_the_benchmarks_are_listed(capsys):
         "deferral",
         "openb",
         "capping",
+        "native",
         "traces",
     ]
     assert joulie("bench", "list", "-o", "json") == 0
@@ -184,6 +185,7 @@ def test_the_benchmarks_are_listed(capsys):
         "deferral",
         "openb",
         "capping",
+        "native",
         "traces",
     ]
 

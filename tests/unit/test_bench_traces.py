@@ -3,22 +3,72 @@
 from __future__ import annotations
 
 import json
+import runpy
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from experiment_outcomes import outcome
 from joulie.apps.cli.main import main
-from joulie.simulation.benchmarks.traces import reported_runs
+from joulie.domain.power.cpu import IdleStates
+from joulie.simulation.benchmarks.traces import bounded, reported_runs, summarise
+from joulie.simulation.experiment.compare import Record
 from joulie.simulation.experiment.files import load_experiment
+from joulie.simulation.experiment.metrics import metrics
+from joulie.simulation.experiment.plan import PhysicsChoice, RunKey, run_keys
 
-RANGES = Path(__file__).parents[2] / "benchmarks" / "traces.yaml"
+ROOT = Path(__file__).parents[2]
+RANGES = ROOT / "benchmarks" / "traces.yaml"
 
 
 def test_what_is_run_is_what_is_shown() -> None:
     keys = [key for key in reported_runs(load_experiment("hetero-41")) if key.seed == 11]
     shown = Counter((key.physics.idle_states.value, key.physics.gpu_throughput) for key in keys)
     assert shown == {("all", "measured"): 7, ("managed", "measured"): 4, ("all", "published"): 4}
+
+
+def test_bounds_are_those_of_one_variant_beside_the_first() -> None:
+    bounded_runs = bounded(load_experiment("hetero-41"))
+    assert [variant.name for variant in bounded_runs.variants] == ["A", "D-2", "D-5", "D-10", "D-15", "D-25"]
+    said = [variant.operator["ENERGY_SLOWDOWN_BOUND_STANDARD"] for variant in bounded_runs.variants[1:]]
+    assert said == ["1.02", "1.05", "1.1", "1.15", "1.25"]
+    assert len(run_keys(bounded_runs)) == 12
+
+
+def measured(seeds: int, kwh: dict[str, float]) -> dict[str, Any]:
+    """A result with these energies, a little more from seed to seed."""
+    experiment = load_experiment("hetero-41")
+    records = [
+        Record(RunKey(name, seed, physics), metrics(outcome(it_j=(value + seed * (name != "A")) * 3.6e6)))
+        for physics in (PhysicsChoice(), PhysicsChoice(IdleStates.MANAGED))
+        for seed in range(seeds)
+        for name, value in kwh.items()
+    ]
+    bounds = bounded(experiment)
+    steps = [
+        Record(RunKey(variant.name, seed, PhysicsChoice()), metrics(outcome(it_j=(100.0 - step) * 3.6e6)))
+        for seed in (11, 12)
+        for step, variant in enumerate(bounds.variants)
+    ]
+    summary = {"experiments": {"hetero-41": summarise(experiment, records)}, "frontier": summarise(bounds, steps)}
+    read: dict[str, Any] = json.loads(json.dumps(summary))
+    return read
+
+
+def test_the_page_calls_no_difference_a_saving() -> None:
+    found = runpy.run_path(str(ROOT / "scripts" / "traces_page.py"))["page"](
+        measured(3, {"A": 100.0, "B": 99.5, "D": 90.0})
+    )
+    assert "B: no difference shown (-0.50 ± 2.48 %); D: saves 9.00 ± 2.48 %." in found
+    assert "the same B: no difference shown" in found
+    assert "| 1.25 | +5.00 ±0.00 |" in found
+    one_seed = measured(1, {"A": 100.0, "B": 101.0})
+    del one_seed["frontier"]
+    found = runpy.run_path(str(ROOT / "scripts" / "traces_page.py"))["page"](one_seed)
+    assert "B: uses 1.00 % (one seed) more" in found
+    assert "bound of slowdown saves" not in found
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,16 +10,16 @@ import pytest
 from joulie.adapters.kubernetes.resources import NODES
 from joulie.adapters.kubernetes.wire import decode_object
 from joulie.apps.experiment.control_plane import ControlPlaneRunError, run_on_control_plane, why_too_fast
-from joulie.apps.experiment.control_plane.pace import fastest, operator_variables, seconds
-from joulie.apps.experiment.control_plane.runner import weighted_kwh, why_not
-from joulie.apps.experiment.control_plane.site import node_object
+from joulie.apps.experiment.control_plane.pace import fastest, operator_variables, seconds, why_too_slow
+from joulie.apps.experiment.control_plane.runner import _may_run, weighted_kwh, why_not
+from joulie.apps.experiment.control_plane.site import _is_settled, node_object
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.program.settings import settings_from
 from joulie.apps.simulator.cluster import simulated_node
 from joulie.domain.grid.series import Series
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.simulation.experiment.files import load_experiment
-from joulie.simulation.experiment.outcome import Outcome, OutcomeSeries
+from joulie.simulation.experiment.outcome import Outcome, OutcomeSeries, Pace
 from joulie.simulation.experiment.plan import PhysicsChoice
 from joulie.simulation.experiment.scenario import ControlTimes, Variant
 from joulie.simulation.native.nodes import sim_nodes
@@ -51,6 +52,52 @@ def test_a_pace_that_programs_cannot_keep_is_refused_with_the_one_that_they_can(
     assert "at most" in str(why_too_fast(41, TIMES, 120.0))
     assert "97 at most" in str(why_too_fast(41, TIMES, 120.0))
     assert fastest(5000, TIMES) < 1.0
+
+
+def test_a_run_that_the_machine_could_not_keep_up_with_does_not_count() -> None:
+    assert why_too_slow(Pace(mean_s=0.5, p99_s=1.5), TIMES, 40.0) is None
+    assert "in the mean the simulator looked at the cluster every 24.0 s" in str(
+        why_too_slow(Pace(0.6, 1.5), TIMES, 40.0)
+    )
+    late = str(why_too_slow(Pace(0.5, 2.0), TIMES, 40.0))
+    assert "at the 99th percentile the simulator looked at the cluster every 80.0 s" in late
+    assert "the operator acts every 60 s; lower --time-scale" in late
+    assert "never looked" in str(why_too_slow(None, TIMES, 40.0))
+
+
+@pytest.mark.parametrize(
+    ("states", "may_run"),
+    [
+        ({}, False),
+        ({"huge": "submitted"}, False),
+        ({"huge": "refused", "late": "submitted"}, True),
+        ({"huge": "submitted", "late": "submitted"}, True),
+    ],
+)
+def test_a_run_is_not_cut_short_while_a_pod_may_still_get_a_node(states: dict[str, str], may_run: bool) -> None:
+    class Answers:
+        def get(self, _url: str) -> dict[str, Any]:
+            return {"jobs": [{"jobId": name, "state": state} for name, state in states.items()]}
+
+    site: Any = Answers()
+    submitted = sum(state == "submitted" for state in states.values())
+    assert _may_run(site, "", submitted, {"huge"}) is may_run
+
+
+@pytest.mark.parametrize(
+    ("cpu", "gpu", "settled"),
+    [
+        ("applied", "applied", True),
+        ("applied", "none", True),
+        ("applied", "error", False),
+        ("applied", None, False),
+        ("none", "none", False),
+    ],
+)
+def test_time_begins_with_all_caps_in_force(cpu: str, gpu: str | None, settled: bool) -> None:
+    control = {"cpu": {"result": cpu}} | ({"gpu": {"result": gpu}} if gpu else {})
+    twin = {"spec": {}, "status": {"schedulableClass": "eco", "controlStatus": control}}
+    assert _is_settled(twin) is settled
 
 
 @pytest.mark.parametrize(("value_s", "text"), [(3.0, "3s"), (0.25, "0.25s"), (1 / 3, "0.333333s"), (0.0, "0s")])

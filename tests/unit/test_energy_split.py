@@ -4,7 +4,7 @@ import pytest
 from joulie.domain.actuation import cpu_range
 from joulie.domain.control import ControlSettings, Memory, Snapshot, controlled_node, decide
 from joulie.domain.drain import DrainSettings
-from joulie.domain.energy_split import EnergyBounds, cpu_choice, gpu_choice
+from joulie.domain.energy_split import EnergyBounds, cpu_choice, gpu_choice, split_caps
 from joulie.domain.hardware import BUILTIN_CATALOGUE, CapRange
 from joulie.domain.hardware.resolve import ReportedHardware, resolve
 from joulie.domain.policy import ClusterSnapshot, PolicyNode, PolicySettings, Profile, make_policy
@@ -86,6 +86,31 @@ def test_cpus_beside_gpus_do_not_use_up_the_slowdown_of_the_gpus():
     assert caps["cpu"][Profile.ECO].cpu.percent < caps["cpu"][Profile.PERFORMANCE].cpu.percent
     assert caps["gpu"][Profile.ECO].cpu == caps["gpu"][Profile.PERFORMANCE].cpu
     assert caps["gpu"][Profile.ECO].gpu.percent < caps["gpu"][Profile.PERFORMANCE].gpu.percent <= 100.0
+
+
+@pytest.mark.parametrize("gpu", ["NVIDIA-H100-NVL", "NVIDIA-L40S", "AMD-Instinct-MI300X", "AMD-Radeon-Pro-W7900"])
+def test_the_bound_holds_for_work_that_waits_for_both_cpus_and_gpus(gpu):
+    bounds = EnergyBounds(gpu_util_low=0.4, gpu_util_high=0.64)
+    chosen = split_caps(hardware(gpu=gpu), BUILTIN_CATALOGUE, bounds)
+    limits = cpu_range(None, None, EPYC.cap_range)
+    for caps, bound in ((chosen.performance, 1.02), (chosen.eco, 1.15)):
+        clock = CpuPower.of(EPYC, 2).operate(1.0, caps.cpu.percent / 100.0 * limits.base_w * 2).frequency
+        assert caps.gpu.slowdown / clock <= bound + 1e-9
+
+
+def test_caps_are_chosen_once_for_equal_hardware(monkeypatch):
+    asked = []
+    monkeypatch.setattr("joulie.domain.policy.split_caps", lambda *args: asked.append(args[0]) or split_caps(*args))
+    policy = make_policy("energy_per_work")
+    for _ in range(3):
+        # As a caller makes them that shares no objects: new ones every time, which may lie where others lay.
+        nodes = tuple(PolicyNode(f"n{number}", "gpu", 50.0, hardware(gpu="NVIDIA-L40S")) for number in range(3))
+        caps = policy.plan(ClusterSnapshot(nodes, 0, 0.0)).caps
+        assert len({str(caps[node.name]) for node in nodes}) == 1
+    assert len(asked) == 1
+    policy.plan(ClusterSnapshot((PolicyNode("n", "cpu", 50.0, CPU_NODE),), 0, 0.0))
+    policy.plan(ClusterSnapshot(nodes, 0, 0.0))
+    assert asked == [nodes[0].hardware, CPU_NODE, nodes[0].hardware]
 
 
 def plan(groups, demand=0, **settings):

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
+import joulie
 from experiment_outcomes import job, outcome
 from joulie.apps.cli.main import main
-from joulie.apps.experiment.artefacts import ArtefactError, Artefacts, FinishedRun, HowItRan
-from joulie.simulation.experiment.files import load_experiment
-from joulie.simulation.experiment.outcome import JobEnd, Outcome
+from joulie.apps.experiment.artefacts import ArtefactError, Artefacts, FinishedRun, HowItRan, identity
+from joulie.simulation.experiment.files import experiment_text, load_experiment
+from joulie.simulation.experiment.outcome import JobEnd, Outcome, Pace
 from joulie.simulation.experiment.plan import PhysicsChoice, RunKey
+from joulie.simulation.experiment.scenario import Experiment
 
 
 def kept(folder: Path, *keys: RunKey, it_j: float = 4e7) -> Artefacts:
@@ -44,6 +48,114 @@ def exit_code(*arguments: str) -> object:
     with pytest.raises(SystemExit) as caught:
         main([*arguments])
     return caught.value.code or 0
+
+
+def of_trace(folder: Path, jobs: str, **changes: object) -> Experiment:
+    """The quick experiment with a trace of this text, and what else it says."""
+    folder.mkdir(exist_ok=True)
+    (folder / "jobs.jsonl").write_text(jobs, encoding="utf-8")
+    document = yaml.safe_load(experiment_text("quick")) | {"workload": {"trace": "jobs.jsonl"}, **changes}
+    (folder / "mine.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    return load_experiment(str(folder / "mine.yaml"))
+
+
+def test_a_file_counts_by_its_content_wherever_it_lies(tmp_path: Path) -> None:
+    artefacts = Artefacts(tmp_path / "out")
+    artefacts.begin(of_trace(tmp_path / "one", "{}\n"), "native", None)
+    artefacts.begin(of_trace(tmp_path / "two", "{}\n"), "native", None)
+    with pytest.raises(ArtefactError, match=r'workload\.trace: ".*" there, ".*" here'):
+        artefacts.begin(of_trace(tmp_path / "two", "{ }\n"), "native", None)
+    changed = of_trace(tmp_path / "two", "{}\n", grid={"intensity_file": "jobs.jsonl"})
+    with pytest.raises(ArtefactError, match=r"grid\.intensity_file: null there"):
+        artefacts.begin(changed, "native", None)
+
+
+def test_the_folder_is_read_from_any_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_trace(tmp_path / "one", "{}\n")
+    monkeypatch.chdir(tmp_path)
+    artefacts = Artefacts(tmp_path / "out")
+    artefacts.begin(load_experiment("one/mine.yaml"), "native", None)
+    monkeypatch.chdir("/")
+    assert artefacts.experiment().workload.trace == str(tmp_path / "one" / "jobs.jsonl")
+
+
+def test_figures_come_from_the_code_of_programs_and_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def digest(parts: tuple[str, ...]) -> str:
+        asked.append(parts)
+        return ""
+
+    monkeypatch.setattr("joulie.apps.experiment.artefacts.code_digest", digest)
+    identity(load_experiment("quick"), "native", None)
+    assert {"domain", "simulation", "adapters", "apps/experiment", "apps/operator", "apps/simulator"} <= {*asked[0]}
+    package = Path(joulie.__file__).parent
+    assert all((package / part).is_dir() for part in asked[0])
+
+
+def test_another_description_costs_no_run(tmp_path: Path) -> None:
+    artefacts = kept(tmp_path, key("A"), key("B"))
+    told = load_experiment("quick", ["variants[1].description=better words"])
+    artefacts.begin(told, "native", None)
+    assert artefacts.finished() == [key("A"), key("B")]
+    assert artefacts.experiment() == told
+
+
+def test_runs_of_nobody_knows_what_are_not_taken(tmp_path: Path) -> None:
+    artefacts = kept(tmp_path, key("A"))
+    (tmp_path / "manifest.json").unlink()
+    with pytest.raises(ArtefactError, match=r"holds runs that no manifest\.json tells"):
+        artefacts.begin(load_experiment("quick"), "native", None)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "says"),
+    [
+        ("manifest.json", "{", "is no JSON"),
+        ("manifest.json", "{}", "is damaged: it does not say what the runs are of"),
+        ("runs/A-seed1-all-measured/run.json", "{}", "is damaged"),
+        ("runs/A-seed1-all-measured/run.json", '{"key": {"variant": "A", "seed": "1"}, "outcome": {}}', "is damaged"),
+        ("runs/A-seed1-all-measured/metrics.json", '{"it_kwh": "many"}', "is damaged or of another version"),
+        ("runs/A-seed1-all-measured/events.jsonl", "{}\n", "is no finished run"),
+    ],
+)
+def test_a_damaged_folder_is_told_without_a_traceback(
+    file: str, text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept(tmp_path, key("A"), key("B"))
+    (tmp_path / file).write_text(text, encoding="utf-8")
+    assert exit_code("experiment", "report", str(tmp_path)) == 2
+    printed = capsys.readouterr().err
+    assert says in printed
+    assert file.rpartition("/")[0] in printed
+
+
+def test_a_run_that_does_not_count_is_told_everywhere_and_made_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = FinishedRun(
+        key("B"), outcome(pace=Pace(0.4, 2.0), invalid="late"), HowItRan("control-plane", "abc", 1.0, 20.0)
+    )
+    artefacts = kept(tmp_path / "plane", key("A"))
+    artefacts.add(late)
+    assert same(artefacts.read(key("B")).outcome, late.outcome)
+    made: list[RunKey] = []
+
+    def played(_experiment: Experiment, keys: list[RunKey], _jobs: int | None) -> Iterator[FinishedRun]:
+        made.extend(keys)
+        yield from ()
+
+    monkeypatch.setattr("joulie.apps.cli.experiment_runs.play_native", played)
+    monkeypatch.setattr("joulie.apps.experiment.report.render_png", lambda *_: b"")
+    assert exit_code("experiment", "run", "quick", "--out", str(tmp_path / "plane"), "-o", "json") == 1
+    printed = capsys.readouterr()
+    assert made == [key("B")]
+    assert "B, seed 1, deep idle all, GPU curves measured does not count: late" in printed.err
+    assert json.loads(printed.out)["invalid"] == {"B-seed1-all-measured": "late"}
+    assert "does not count: late" in (tmp_path / "plane" / "report.html").read_text(encoding="utf-8")
+    kept(tmp_path / "ours", key("B"))
+    assert exit_code("experiment", "compare", str(tmp_path / "ours"), str(tmp_path / "plane")) == 1
+    assert "does not count: late" in capsys.readouterr().err
 
 
 def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -120,6 +232,11 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
         (("quick", "--seeds", "one"), "--seeds: 'one' is not a whole number"),
         (("quick", "--time-scale", "9"), "belongs to --on control-plane"),
         (("quick", "--on", "control-plane", "--time-scale", "9000"), "--time-scale: a time scale of 9000 is too fast"),
+        (("quick", "--set", "variants[1].scheduler=jouli"), "did you mean joulie?"),
+        (
+            ("quick", "--on", "control-plane", "--set", "variants[1].scheduler=random"),
+            "variant B: scheduler random exists natively only",
+        ),
         (("quick", "--set", "variants[1].operator.STATIC_HP=1"), "variants[1].operator.STATIC_HP: must be"),
         (("quick", "--set", "variants[1].operator.STATIC_HP='1'"), "operator.STATIC_HP: unknown setting"),
         (("quick", "--set", "cluster.groups[0].gpu=GTX 9000"), "group h100-nvl: GPU 'GTX 9000' is not in the hardware"),

@@ -88,6 +88,11 @@ def test_a_cluster_file_is_read_in_and_its_lines_are_named(tmp_path: Path) -> No
         ("hours: 4", "hours: 0", "FILE:11: hours: must be greater than 0, got 0"),
         ("gpus: 4", "gpus: 0", "FILE:4: cluster.groups[0].gpus: a GPU model and a number of GPUs belong together"),
         ("scheduler: kube", "scheduler: joulie", "FILE:8: variants[0].scheduler: joulie: false has no extender; say"),
+        (
+            "scheduler: kube",
+            "scheduler: joulie-energy",
+            "FILE:8: variants[0].scheduler: joulie: false has no extender; say",
+        ),
         ("name: B", "name: A", "FILE:7: variants: two variants have one name"),
         ("name: B", "name: B\n    without_caps: D", "FILE:10: variants[1].without_caps: no variant D; there are A, B"),
         ("trace: jobs.jsonl", "generate: {gpu_shar: 1}", "FILE:6: workload.generate.gpu_shar: unknown key, did you"),
@@ -108,6 +113,12 @@ def test_scenarios_and_experiments_are_told_apart(tmp_path: Path) -> None:
     scenario = written(tmp_path, "name: s\nschedulers: [joulie]\n")
     with pytest.raises(ScenarioError, match=r"mine\.yaml:2: schedulers are of a scenario: joulie simulate "):
         load_experiment(scenario)
+
+
+def test_a_scheduler_that_nobody_has_is_refused_by_name(tmp_path: Path) -> None:
+    text = VALID.replace("- name: B\n", "- name: B\n    scheduler: joulie-enery\n")
+    with pytest.raises(VariantError, match=r"variant B: scheduler: must be one of .*did you mean joulie-energy\?"):
+        check_variants(load_experiment(written(tmp_path, text)))
 
 
 def test_settings_are_what_the_operator_would_make_of_them() -> None:

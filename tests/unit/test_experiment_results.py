@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -13,13 +13,19 @@ from scipy.stats import ttest_1samp
 from experiment_outcomes import job, outcome, series
 from joulie.domain.power.cpu import IdleStates
 from joulie.simulation.experiment.charts import comparison_charts, run_charts
-from joulie.simulation.experiment.compare import Comparison, IncomparableError, Record, compare
+from joulie.simulation.experiment.compare import Comparison, Record, compare
 from joulie.simulation.experiment.fidelity import DifferentJobsError, fidelity
 from joulie.simulation.experiment.files import load_experiment
 from joulie.simulation.experiment.metrics import metrics
 from joulie.simulation.experiment.outcome import JobEnd
 from joulie.simulation.experiment.plan import PhysicsChoice, RunKey
-from joulie.simulation.experiment.tables import figure_rows, part_rows, side_by_side_rows, unequal_work
+from joulie.simulation.experiment.tables import (
+    figure_rows,
+    part_rows,
+    side_by_side_columns,
+    side_by_side_rows,
+    unequal_work,
+)
 
 MANAGED = PhysicsChoice(IdleStates.MANAGED)
 
@@ -33,12 +39,38 @@ def test_figures_of_a_run() -> None:
     assert found.work_kwh == pytest.approx((2.0 * 490.0 / 96.0 + 4.0 * 700.0) / 1000.0)
     assert found.it_kwh_per_work == pytest.approx(12.0 / found.work_kwh)
     assert (found.slowdown_mean_performance, found.slowdown_mean_standard) == (1.5, 1.0)
-    assert (found.wait_mean_s, found.completed, found.waiting, found.unfinished) == (10.0, 2, 1, 1)
+    assert (found.completed, found.waiting, found.unfinished) == (2, 1, 1)
     assert (found.mean_kw, found.peak_kw) == (6.0, 8.0)
-    assert found.p99_ramp_kw == pytest.approx(2.0 / 60.0)
     assert (found.eco_node_h, found.capped_node_h) == (4.0, 1.0)
     assert (found.drains, found.drain_mean_s) == (2, 100.0)
-    assert found.makespan_h == 170.0 / 3600.0
+
+
+def test_whoever_still_waits_is_not_left_out() -> None:
+    starved = job("three", end=JobEnd.WAITING, start_s=None, end_s=None)
+    partly_placed = job("four", end=JobEnd.WAITING, end_s=None)
+    everyone = metrics(outcome(job("one"), job("two", workload_class="performance"), starved, partly_placed))
+    assert everyone.wait_mean_s == (2 * 10.0 + 2 * (7200.0 - 10.0)) / 4
+    assert (everyone.wait_n, everyone.wait_mean_performance_s) == (4, 10.0)
+    assert everyone.makespan_h is None
+    assert (everyone.slowdown_n_performance, everyone.slowdown_n_standard) == (1, 1)
+    never = job("five", end=JobEnd.UNSCHEDULABLE, start_s=None, end_s=None)
+    possible = metrics(outcome(job("one"), job("two", end_s=170.0), never))
+    assert (possible.makespan_h, possible.wait_n, possible.wait_mean_s) == (170.0 / 3600.0, 2, 10.0)
+
+
+def test_a_ramp_between_samples_is_not_smoothed() -> None:
+    assert metrics(outcome()).p99_ramp_kw is None
+    minutes_s, usual = np.arange(0.0, 7201.0, 60.0), series()
+    columns = {
+        item.name: np.interp(minutes_s, usual.time_s, getattr(usual, item.name)).astype(getattr(usual, item.name).dtype)
+        for item in fields(usual)
+    }
+    sampled = replace(usual, **columns)
+    assert metrics(outcome(series=sampled)).p99_ramp_kw == pytest.approx(2.0 / 60.0)
+    one_hole = replace(sampled, **{name: np.delete(column, 7) for name, column in columns.items()})
+    assert metrics(outcome(series=one_hole)).p99_ramp_kw is None
+    few_seconds = replace(sampled, time_s=minutes_s * 0.5)
+    assert metrics(outcome(series=few_seconds)).p99_ramp_kw == pytest.approx(4.0 / 60.0)
 
 
 def test_what_has_no_meaning_is_not_zero() -> None:
@@ -76,14 +108,43 @@ def test_savings_are_paired_by_seed() -> None:
     assert saved.half_width == pytest.approx((high - low) / 2.0)
 
 
-def test_a_seed_that_one_side_lacks_is_left_out() -> None:
+def test_what_stands_side_by_side_is_of_the_same_seeds() -> None:
     found = compared(A=(100.0, 200.0), B=(90.0,))
-    assert [result.seeds for result in found.results] == [2, 1]
-    saved = found.results[1].saved_pct["it_kwh"]
-    assert saved is not None
-    assert saved.half_width is None
-    with pytest.raises(IncomparableError, match="no run of A"):
-        compared(B=(90.0,))
+    assert [result.seeds for result in found.results] == [1, 1]
+    assert [result.values["it_kwh"] for result in found.results] == [(100.0, None), (90.0, None)]
+    assert found.left_out == (f"{PhysicsChoice()}: of A, what another variant lacks is left out: seeds 1",)
+
+
+def test_a_variant_with_seeds_of_its_own_takes_none_from_the_others() -> None:
+    runs = records(A=(100.0, 200.0), B=(90.0, 180.0), C=(80.0, 80.0, 80.0))
+    found = compare(load_experiment("hetero-41"), [run for run in runs if run.key.variant != "C" or run.key.seed == 2])
+    assert [(result.variant, result.seeds) for result in found.results] == [("A", 2), ("B", 2)]
+    assert found.left_out == (f"{PhysicsChoice()}: C is left out: the others have none of its seeds (2)",)
+
+
+def test_without_the_first_variant_figures_are_told_and_nothing_is_compared() -> None:
+    found = compared(B=(90.0, 92.0), C=(80.0, 81.0))
+    assert [(result.values["it_kwh"] or (0.0,))[0] for result in found.results] == [91.0, 80.5]
+    assert all(saved is None for result in found.results for saved in result.saved_pct.values())
+    assert (found.parts, unequal_work(found.results)) == ((), [])
+    assert "nothing is compared, since no run of A" in found.left_out[0]
+    assert "  saved, %" not in [row[0] for row in figure_rows(found.results)]
+    assert side_by_side_rows(found) == [("B", "–"), ("C", "–")]
+    assert list(comparison_charts(found))
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
+def test_the_parts_of_a_saving_are_of_the_same_seeds() -> None:
+    found = compared(A=(100.0, 100.0), B=(90.0, 80.0), B_uncapped=(97.0, 90.0), managed_A=(200.0,), managed_B=(90.0,))
+    part = found.parts[0]
+    assert part.placement is not None
+    assert part.caps is not None
+    assert part.idle is not None
+    assert part.seeds == 1
+    assert (part.total.mean, part.placement.mean, part.caps.mean, part.idle.mean) == pytest.approx(
+        (10.0, 3.0, 7.0, 45.0)
+    )
+    assert side_by_side_columns(found)[1:] == (f"{PhysicsChoice()} (2 seeds)", f"{MANAGED} (1 seed)")
 
 
 def test_other_work_is_said_and_compared_per_unit_only() -> None:
@@ -118,7 +179,7 @@ def test_tables_charts_and_json_have_every_variant() -> None:
     rows = {row[0]: row[1:] for row in figure_rows(found.under(PhysicsChoice()))}
     assert rows["IT energy, kWh"] == ("100", "90", "95")
     assert side_by_side_rows(found)[0] == ("B", "+10.00", "+55.00")
-    assert part_rows(found)[0][2:] == ("+10.00", "+5.00", "+5.00", "+45.00")
+    assert part_rows(found)[0][2:] == ("1", "+10.00", "+5.00", "+5.00", "+45.00")
     runs = {"A": outcome(), "B": outcome()}
     keys = [chart.key for chart in (*comparison_charts(found), *run_charts(runs))]
     assert len(keys) == len(set(keys))

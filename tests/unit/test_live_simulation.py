@@ -1,13 +1,16 @@
 """Simulated nodes in steps: caps bite, work slows with them, gangs wait, nodes keep their history."""
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 
 from joulie.domain.hardware import BUILTIN_CATALOGUE, CpuModel, GpuModel
 from joulie.domain.power.cpu import IdleStates
-from joulie.domain.trace import JobShape
+from joulie.domain.power.gpu import natural_power_w
+from joulie.simulation.climate import Climate
+from joulie.simulation.live.facility import Weather
 from joulie.simulation.live.fleet import FleetLoad, LiveFleet, NodeSpec
-from joulie.simulation.live.gangs import Member, Room, fits_together
 from joulie.simulation.live.jobs import Activity, RunningPod, Work, Workload
 
 AMBIENT_K = 295.15
@@ -89,7 +92,31 @@ def test_a_gpu_limit_slows_gpu_work_by_the_measured_curve() -> None:
     nodes.cap_gpus(0, 0.7 * 400.0)
     finished = run(nodes, work, 200)
     assert finished == [(114, "a/train")]  # 100 s at 0.88 of the throughput
-    assert nodes.gpu_device_w(0)[:5] == pytest.approx([280.0, 280.0, 280.0, 280.0, 6.0])
+    assert nodes.gpu_device_w[0, :5] == pytest.approx([280.0, 280.0, 280.0, 280.0, 6.0])
+
+
+def test_a_gpu_limit_acts_on_each_gpu_by_its_own_work() -> None:
+    nodes, work = fleet(GPU_NODE), Workload()
+    for name, util in (("a/hard", 1.0), ("a/light", 0.4)):
+        use = Activity(cpu_util=0.1, gpu_util=util)
+        work.put(RunningPod(name, "gpu-0", 8.0, 2.0, use, Work(0.0, 2.0 * util * 100.0)))
+    nodes.cap_gpus(0, 0.7 * 400.0)
+    # The light one draws less than the limit, however far the mean of both is above or below it.
+    assert run(nodes, work, 200) == [(100, "a/light"), (114, "a/hard")]
+    light_w = float(natural_power_w(60.0, 400.0, 0.4))
+    assert nodes.gpu_device_w[0, :5] == pytest.approx([280.0, 280.0, light_w, light_w, 6.0])
+    assert nodes.state.gpu_w[0] == pytest.approx(float(nodes.gpu_device_w[0].sum()))
+
+
+def test_pods_beyond_the_gpus_of_a_node_get_none() -> None:
+    nodes, work = fleet(GPU_NODE), Workload()
+    for number in range(3):
+        use = Activity(gpu_util=0.5, gpu_memory_share=1.0)
+        work.put(RunningPod(f"a/{number}", "gpu-0", 1.0, 3.0, use))
+    load = work.load(nodes)
+    assert load.gpu_busy.sum() == 8
+    assert load.gpu_util.tolist() == [[0.5] * 8]
+    assert load.gpu_memory_share.tolist() == [[1.0] * 8]
 
 
 def test_throttling_to_the_floor_slows_like_the_clock() -> None:
@@ -217,7 +244,10 @@ def test_a_cap_counts_by_its_way_over_a_long_step() -> None:
 def test_only_the_named_nodes_take_a_load() -> None:
     nodes = fleet(CPU_NODE, GPU_NODE)
     before_w = nodes.wall_w
-    load = FleetLoad(*(np.array([value]) for value in (1.0, 0.0, 0.0, 8.0, 1.0, 0.0)))
+    work = Workload()
+    work.put(RunningPod("a/all", "gpu-0", 192.0, 8.0, Activity(cpu_util=1.0, gpu_util=1.0)))
+    everywhere = work.load(nodes)
+    load = FleetLoad(*(getattr(everywhere, item.name)[1:] for item in fields(FleetLoad)))
     nodes.put_load(load, np.array([1]))
     assert nodes.wall_w[0] == before_w[0]
     assert nodes.state.gpu_w[1] == pytest.approx(8 * 400.0)
@@ -252,10 +282,10 @@ def test_a_gang_goes_on_without_the_member_that_is_done() -> None:
     assert work.advance(nodes, 5.0) == ["a/long"]
 
 
-def test_members_of_a_gang_fit_together_or_not() -> None:
-    room = Room(*(np.array(amounts, dtype=np.float64) for amounts in ([8, 4], [64, 64], [2, 0], [110, 110])))
-    anywhere = np.ones(2, dtype=np.bool_)
-    worker, launcher = JobShape(cores=4.0, gpus=1), JobShape(cores=4.0)
-    assert fits_together(room, [Member(launcher, anywhere), *[Member(worker, anywhere)] * 2])
-    assert not fits_together(room, [Member(worker, anywhere)] * 3)
-    assert not fits_together(room, [Member(launcher, np.array([False, True]))] * 2)
+def test_the_end_has_the_weather_of_its_own_hour() -> None:
+    weather = Weather(Climate(noise_std_k=0.0), seed=1, length_s=12.0 * 3600.0)
+    start_k, before_k, end_k = (weather.outdoor_k(time_s) for time_s in (0.0, 12.0 * 3600.0 - 60.0, 12.0 * 3600.0))
+    assert end_k == pytest.approx(before_k, abs=0.1)
+    assert abs(end_k - start_k) > 1.0
+    # A simulator that runs on begins again.
+    assert weather.outdoor_k(12.0 * 3600.0 + 120.0) == weather.outdoor_k(120.0)

@@ -158,6 +158,16 @@ def test_gpus_are_shared_only_where_the_setup_says_so() -> None:
     assert {one.end for one in apart.jobs} == {JobEnd.COMPLETED}
 
 
+def test_two_halves_on_one_gpu_take_the_power_of_a_whole() -> None:
+    one_node = sim_nodes([GPU.model_copy(update={"count": 1})])
+    whole = run(setup(nodes=one_node), [job("whole", gpus=1)])
+    halves = [job(name, cores=4, gpus=1, share=0.5) for name in ("left", "right")]
+    shared, apart = (run(setup(nodes=one_node, share_gpus=share), halves) for share in (True, False))
+    assert shared.it_j == pytest.approx(whole.it_j, rel=1e-9)
+    # Two GPUs that are half used are awake both.
+    assert apart.it_j > shared.it_j + 600.0 * 50.0
+
+
 def test_performance_pods_stay_off_eco_nodes_and_caps_slow_the_others() -> None:
     jobs = [job(f"p{n}", cores=32, performance=True) for n in range(8)] + [
         job(f"s{n}", gpus=4, gpu_class="compute_bound") for n in range(2)
@@ -218,12 +228,18 @@ def test_unknown_names_are_refused() -> None:
 @pytest.mark.parametrize("policy_share", [1.0, 0.5])
 def test_energy_and_ends_are_those_of_small_ticks(policy_share: float) -> None:
     """The same placements, played in ticks of a second by the simulator service's fleet and workload."""
-    jobs = [job(f"j{number}", 20.0 * number, cores=24, gpus=number % 3, work_s=222.0) for number in range(12)]
+    jobs = []
+    for number in range(12):
+        # Neighbours whose GPUs are busy and half busy: a limit slows only some of them.
+        count, util = number % 3, 0.9 if number % 2 else 0.5
+        use = JobProfile(cpu_utilization=0.8, gpu_utilization=util if count else 0.0)
+        facts = {"cores": 24, "gpus": count, "gpu_units": 222.0 * count * util, "profile": use}
+        jobs.append(job(f"j{number}", 20.0 * number, work_s=222.0, **facts))
     policy = make_policy("static_partition", PolicySettings(static_hp_frac=policy_share))
     given = setup(control=Control(policy), scheduler="joulie", duration_s=600.0)
     outcome = run(given, jobs)
     ambient_k = given.climate.mean_c + 273.15
-    fleet, work = LiveFleet([node.spec for node in NODES], ambient_k=ambient_k), Workload()
+    fleet, pods = LiveFleet([node.spec for node in NODES], ambient_k=ambient_k), Workload()
     eco = {1, 3} if policy_share == 0.5 else set()
     for node in eco:
         fleet.cap_cpu(node, 0.6 * NODES[node].spec.cpu.tdp_w)
@@ -238,17 +254,17 @@ def test_energy_and_ends_are_those_of_small_ticks(policy_share: float) -> None:
             one, asked = due[0], traced[due[0].job_id]
             left = Work(asked.cpu_units, asked.gpu_units)
             gpus = float(asked.shape.gpus)
-            work.put(RunningPod(one.job_id, one.node, asked.shape.cores, gpus, activity(asked), left))
+            pods.put(RunningPod(one.job_id, one.node, asked.shape.cores, gpus, activity(asked), left))
             del due[0]
         left_s = 1.0
         while left_s > 1e-9:
-            fleet.put_load(work.load(fleet))
-            dt_s = max(min(left_s, work.next_done_s(fleet)), 1e-6)
+            fleet.put_load(pods.load(fleet))
+            dt_s = max(min(left_s, pods.next_done_s(fleet)), 1e-6)
             fleet.coast(dt_s, ambient_k)
             left_s -= dt_s
-            for key in work.advance(fleet, dt_s):
+            for key in pods.advance(fleet, dt_s):
                 ends[key] = now_s + 1.0 - left_s
-                work.remove(key)
+                pods.remove(key)
     assert {node.name: node.energy_j for node in outcome.nodes} == pytest.approx(
         {node.name: float(fleet.state.energy_j[place]) for place, node in enumerate(NODES)}, rel=1e-3
     )

@@ -1,4 +1,4 @@
-"""Runs of the simulator service without a cluster: its clock, exact ends of jobs, gangs, and what it leaves behind."""
+"""Runs of the simulator service without a cluster: its clock, exact ends of jobs, and what it leaves behind."""
 
 import asyncio
 from pathlib import Path
@@ -7,17 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from joulie.adapters.kubernetes.errors import ConflictError, ConnectionLostError
+from joulie.adapters.kubernetes.errors import ApiError, ConflictError, ConnectionLostError
 from joulie.apps.simulator.clock import SimulatedClock
 from joulie.apps.simulator.cluster import ClusterSide
-from joulie.apps.simulator.gangs import Capacity, GangGate, Used
 from joulie.apps.simulator.main import build_world
 from joulie.apps.simulator.metrics import SimulatorMetrics
 from joulie.apps.simulator.recorder import Recorder
 from joulie.apps.simulator.results import ResultsError, read_outcome, write_outcome
 from joulie.apps.simulator.run import Run, RunState
 from joulie.apps.simulator.settings import SimulatorSettings
-from joulie.apps.simulator.trace_player import GANG_GATE, JobRecord, JobState, TracePlayer
+from joulie.apps.simulator.trace_player import JobState, TracePlayer
 from joulie.apps.simulator.world import Place, World
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.trace import JobProfile, TraceJob
@@ -118,6 +117,69 @@ def test_a_job_whose_creation_was_not_answered_is_not_lost() -> None:
     assert run.player.records["a"].state is JobState.SUBMITTED
 
 
+class Refuses:
+    """An API server that answers the first writes to finished pods with these errors."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.calls: list[str] = []
+
+    async def patch(self, _resource: Any, name: str, _body: Any, **_where: Any) -> None:
+        self.calls.append(f"patch {name}")
+        if self.errors:
+            raise self.errors.pop(0)
+
+    async def delete(self, _resource: Any, name: str, *_where: Any, **_more: Any) -> None:
+        self.calls.append(f"delete {name}")
+
+
+@pytest.mark.parametrize(
+    ("errors", "calls"),
+    [
+        ([], ["patch a", "delete a"]),
+        (
+            [ApiError(500, "InternalError", "etcd"), ConnectionLostError("timed out", sent=True)],
+            ["patch a"] * 3 + ["delete a"],
+        ),
+        ([ApiError(403, "Forbidden", "no")], ["patch a"]),
+    ],
+)
+def test_the_pod_of_a_job_that_is_done_is_removed_as_soon_as_the_server_lets_it(
+    errors: list[Exception], calls: list[str]
+) -> None:
+    run, wall = run_of(job("a"))
+    assert run.player is not None
+    client: Any = Refuses(*errors)
+    metrics = SimulatorMetrics(run.world)
+    side = ClusterSide(client, run, metrics, node_selector="", catalogue=BUILTIN_CATALOGUE)
+    # The nodes of this world are none of the cache.
+    side._nodes_changed = False
+    run.start()
+    started(run.player, run.world, "a")
+
+    async def ticks() -> None:
+        for _ in range(5):
+            wall.now_s += 11.0
+            await side.tick()
+
+    asyncio.run(ticks())
+    assert client.calls == calls
+    assert (
+        metrics.registry.get_sample_value("joulie_sim_job_completed_total", {"class": "standard", "node": "n0"}) == 1.0
+    )
+
+
+def test_how_closely_the_clock_was_followed_is_told() -> None:
+    run, _ = run_of()
+    assert run.recorder is not None
+    assert run.recorder.outcome(cooled=False).pace is None
+    for clock_s in (7.0, 7.1, 7.2, 8.3):
+        run.recorder.looked(clock_s)
+    pace = run.recorder.outcome(cooled=False).pace
+    assert pace is not None
+    assert (pace.mean_s, pace.p99_s) == pytest.approx((1.3 / 3.0, 1.1 - 0.02 * 1.0))
+
+
 def test_results_do_not_hang_on_how_often_the_world_is_looked_at() -> None:
     def outcome(ticks: int) -> tuple[float, float | None, float]:
         run, wall = run_of(job("a"), job("b", cpu_units=1000.0))
@@ -203,55 +265,3 @@ def test_outcomes_survive_the_file(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text('{"duration_s": 1}')
     with pytest.raises(ResultsError, match=r"results\.json"):
         read_outcome(tmp_path / "results.json")
-
-
-def gang_player(*gangs: str, members: int = 2, cores: str = "100") -> TracePlayer:
-    jobs = [
-        job(f"{gang}-{number}", workload_id=gang, gang=True, requests={"cpu": cores})
-        for gang in gangs
-        for number in range(members)
-    ]
-    return TracePlayer.of(jobs, "s", holds_gangs=True)
-
-
-def submit_all(player: TracePlayer) -> list[JobRecord]:
-    records = player.due(0.0)
-    for record in records:
-        player.submitted(record)
-    return records
-
-
-def nodes(*names: str, full_power: bool = True) -> list[Capacity]:
-    return [Capacity(name, {}, 192.0, 512.0, 110.0, 0.0, "", full_power) for name in names]
-
-
-def test_a_gang_goes_when_all_of_it_fits_and_one_at_a_time() -> None:
-    player = gang_player("x", "y")
-    records = submit_all(player)
-    gate = GangGate(player.gangs())
-    assert player.pod(records[0])["spec"]["schedulingGates"] == [{"name": GANG_GATE}]
-    assert gate.next(nodes("n0"), []) == []
-    gone = gate.next(nodes("n0", "n1"), [])
-    assert [record.job.workload_id for record in gone] == ["x", "x"]
-    # One of its pods could not be let go: that one is tried again, and nothing else goes.
-    gone[0].held = False
-    assert gate.next(nodes("n0", "n1", "n2", "n3"), []) == [gone[1]]
-    for record in gone:
-        record.held = False
-        player.started(record.pod_key, "n0", 1.0)
-    used = [Used("n0", 100.0, 1.0, 0.0), Used("n1", 100.0, 1.0, 0.0)]
-    assert gate.next(nodes("n0", "n1"), used) == []
-    assert [record.job.workload_id for record in gate.next(nodes("n0", "n1", "n2", "n3"), used)] == ["y", "y"]
-
-
-def test_a_gang_waits_for_its_last_member_and_heeds_the_class_of_nodes() -> None:
-    player = gang_player("x")
-    first, second = player.due(0.0)
-    player.submitted(first)
-    gate = GangGate(player.gangs())
-    assert gate.next(nodes("n0", "n1"), []) == []
-    player.submitted(second)
-    for record in (first, second):
-        record.job.annotations["joulie.io/workload-class"] = "performance"  # type: ignore[index]
-    assert gate.next(nodes("n0", "n1", full_power=False), []) == []
-    assert gate.next(nodes("n0", "n1"), []) == [first, second]

@@ -12,7 +12,7 @@ import yaml
 
 from joulie.adapters.job_trace import read_trace, write_trace
 from joulie.adapters.trace_import import openb, pai, philly, swf, table
-from joulie.adapters.trace_import.source_jobs import Assumptions, TraceSourceError
+from joulie.adapters.trace_import.source_jobs import DEFAULTS, Assumptions, TraceSourceError, trace_jobs
 from joulie.apps.workload.imports import import_
 from joulie.domain.trace import TraceJob
 from joulie.simulation.experiment.scenario import Hardware
@@ -39,9 +39,9 @@ def written(folder: Path, name: str, text: str | bytes) -> Path:
     return file
 
 
-def split(items, path):
+def split(found, path, assumed=DEFAULTS):
     """Jobs, and the rest as texts without the folder."""
-    items = list(items)
+    items = list(trace_jobs(found, assumed))
     jobs = [item for item in items if isinstance(item, TraceJob)]
     rest = [
         f"{item.place}: {item.reason}".replace(str(path), "FILE") for item in items if not isinstance(item, TraceJob)
@@ -322,7 +322,7 @@ SWF = """\
 def test_swf_takes_what_a_log_knows_and_assumes_the_rest(tmp_path, name):
     file = written(tmp_path, name, gzip.compress(SWF.encode()) if name.endswith("gz") else SWF)
     assert swf.header(file) == {"Version": "2.2", "Computer": "Test SP2", "MaxProcs": "128"}
-    jobs, rest = split(swf.jobs(file, Assumptions(widest_pod_cores=65)), file)
+    jobs, rest = split(swf.jobs(file), file, Assumptions(widest_pod_cores=65))
     known, left, right, cancelled = jobs
     assert (known.job_id, known.shape.cores, known.workload_type, known.gang) == ("job-1", 4.0, "queue-2", False)
     assert known.shape.memory_gib == pytest.approx(4 * 2048 / 1024**2, abs=1e-3)
@@ -478,8 +478,8 @@ def test_the_command_writes_trace_and_cluster_and_says_what_it_assumed(tmp_path,
     assert about["type"] == "workload"
     assert about["source"] == "openb"
     assert about["assumed"]["gpu_utilization"] == 0.9
-    assumed = openb.jobs(pods, openb.OpenbOptions(unscheduled_s=None), Assumptions(gpu_utilization=0.9))
-    assert list(read_trace(trace)) == split(assumed, pods)[0]
+    found = openb.jobs(pods, openb.OpenbOptions(unscheduled_s=None))
+    assert list(read_trace(trace)) == split(found, pods, Assumptions(gpu_utilization=0.9))[0]
 
 
 def test_classes_are_words_between_commas(tmp_path, pods, capsys):

@@ -29,6 +29,7 @@ _SIGMAS = np.array([NormalDist().inv_cdf(share) for share in _MIDPOINTS.tolist()
 _P10_SIGMAS = -NormalDist().inv_cdf(0.10)
 _LEAST_THROUGHPUT = 0.01
 _ROUNDING = 1e-9
+_NO_SLOWDOWN = 1.0
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class EnergyBounds:
     Attributes:
         performance_slowdown: run time of performance work under caps over that without, at most.
         standard_slowdown: of standard work.
-        gpu_util_low: least utilisation of GPUs that work, 0..1.
+        gpu_util_low: least utilisation of a GPU that works, 0..1; of each GPU, not of all of a node.
         gpu_util_high: highest; between the two all are taken for equally likely. A job above it may be slowed further.
         count_spread: whether jobs are taken to differ in how they bear a cap as measured ones do; without, all are the
             median job.
@@ -63,7 +64,8 @@ class CapChoice:
 
     Attributes:
         percent: of the device's base.
-        energy_per_work: of what the work adds to the device's power, as a share of that without a cap.
+        energy_per_work: of a GPU all that it draws while it works, of a CPU what the work adds to its idle power: as
+            a share of that without a cap.
         slowdown: of the job at the risk quantile.
     """
 
@@ -113,8 +115,8 @@ def _device_caps(hardware: ResolvedHardware, catalogue: Catalogue, bounds: Energ
     cpu = None
     if hardware.cpu.model is not None and hardware.cpu.cap_range is not None:
         processor = catalogue.cpu(hardware.cpu.model).model
-        # GPU work waits for CPU work: beside GPUs the CPUs must not use up the slowdown that these were granted.
-        bound = slowdown if hardware.gpu is None else min(slowdown, bounds.performance_slowdown)
+        # GPU work waits for CPU work, so the slowdowns of both multiply: beside GPUs, which draw most, CPUs have none.
+        bound = slowdown if hardware.gpu is None else _NO_SLOWDOWN
         cpu = None if processor is None else cpu_choice(processor, hardware.cpu.sockets, hardware.cpu.cap_range, bound)
     return DeviceCaps(cpu, gpu)
 

@@ -293,15 +293,13 @@ class EnergyPerWork:
 
     settings: PolicySettings
     uses_time: ClassVar[bool] = False
-    _known: dict[int, _FamilyCaps] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """By identity of the last snapshot's hardware, kept alive: choosing caps takes milliseconds, a plan far less."""
+    _known: dict[ResolvedHardware, _FamilyCaps] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """For the hardware of the last snapshot: choosing caps takes milliseconds, a plan far less."""
 
     def plan(self, snapshot: ClusterSnapshot) -> Plan:
         """See `Policy.plan`."""
         nodes = snapshot.by_density()
-        chosen = {node.name: found for node in nodes if (found := self._caps(node.hardware)) is not None}
-        for gone in self._known.keys() - {id(node.hardware) for node in nodes}:
-            del self._known[gone]
+        chosen = self._choose(nodes)
         # Sorting keeps the order by density among nodes that eco caps do the same for.
         ranked = sorted(nodes, key=lambda node: -chosen[node.name].eco_gain if node.name in chosen else -1.0)
         floor, rest = _one_of_each_family(ranked)
@@ -316,20 +314,25 @@ class EnergyPerWork:
         caps = {name: found.caps for name, found in chosen.items()}
         return replace(_plan("energy_per_work", nodes, performance), caps=MappingProxyType(caps))
 
-    def _caps(self, hardware: ResolvedHardware | None) -> _FamilyCaps | None:
-        if hardware is None:
-            return None
-        if id(hardware) not in self._known:
-            split = split_caps(hardware, self.settings.catalogue, self.settings.energy)
-            by_profile = {Profile.PERFORMANCE: _profile_caps(split.performance), Profile.ECO: _profile_caps(split.eco)}
-            self._known[id(hardware)] = _FamilyCaps(hardware, split.eco_gain, MappingProxyType(by_profile))
-        return self._known[id(hardware)]
+    def _choose(self, nodes: Sequence[PolicyNode]) -> dict[str, _FamilyCaps]:
+        """The caps of each node whose hardware is known, by name."""
+        # Hardware is dear to hash. Where nodes share an object it is hashed once; the snapshot keeps all of them alive.
+        shared = {id(node.hardware): node.hardware for node in nodes if node.hardware is not None}
+        found = {each: self._known.get(each) or self._family_caps(each) for each in set(shared.values())}
+        self._known.clear()
+        self._known.update(found)
+        by_id = {key: found[hardware] for key, hardware in shared.items()}
+        return {node.name: by_id[id(node.hardware)] for node in nodes if node.hardware is not None}
+
+    def _family_caps(self, hardware: ResolvedHardware) -> _FamilyCaps:
+        split = split_caps(hardware, self.settings.catalogue, self.settings.energy)
+        by_profile = {Profile.PERFORMANCE: _profile_caps(split.performance), Profile.ECO: _profile_caps(split.eco)}
+        return _FamilyCaps(split.eco_gain, MappingProxyType(by_profile))
 
 
 class _FamilyCaps(NamedTuple):
     """What `EnergyPerWork` chose for nodes with one kind of hardware."""
 
-    hardware: ResolvedHardware
     eco_gain: float
     caps: Mapping[Profile, ProfileCaps]
 

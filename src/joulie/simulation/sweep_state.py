@@ -27,10 +27,14 @@ class SweepStateError(ValueError):
     """A state file that cannot be used; the message says why and what to do."""
 
 
-def code_digest() -> str:
-    """Digest of the sources that a run's figures come from: results of other code are not mixed in."""
+def code_digest(parts: Iterable[str] = ("domain", "simulation")) -> str:
+    """Digest of the sources that a run's figures come from: results of other code are not mixed in.
+
+    Args:
+        parts: folders of the package.
+    """
     digest = hashlib.sha256()
-    for part in ("domain", "simulation"):
+    for part in parts:
         for source in sorted((_PACKAGE / part).rglob("*.py")):
             digest.update(source.read_bytes())
     return digest.hexdigest()[:16]

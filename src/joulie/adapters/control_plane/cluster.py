@@ -6,9 +6,7 @@ import atexit
 import contextlib
 import json
 import os
-import secrets
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -23,6 +21,7 @@ from joulie.adapters.control_plane.api import AdminApi, ApiError
 from joulie.adapters.control_plane.binaries import Binaries, obtain
 from joulie.adapters.control_plane.certificates import Certificate, CertificateAuthority, write_service_account_keys
 from joulie.adapters.control_plane.kubeconfig import certificate_user, write_kubeconfig
+from joulie.adapters.control_plane.ports import free_port
 from joulie.adapters.control_plane.process import ManagedProcess, ProcessFailedError
 from joulie.adapters.control_plane.waiting import wait_for
 
@@ -43,8 +42,6 @@ _DEFINITIONS_S = 30.0
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _PROBE_S = 2.0
 _PORT_ATTEMPTS = 5
-# Below the ports that the kernel gives to outgoing connections, so that none of those can take ours meanwhile.
-_PORTS = range(10240, 32000)
 _PORT_TAKEN = "address already in use"
 
 _CLIENTS: Mapping[str, tuple[str, Sequence[str]]] = {
@@ -436,7 +433,7 @@ class LocalControlPlane:
         return components.scheduler(self._open.layout, port)
 
     def _choose_port(self, name: str) -> int:
-        self._ports[name] = _free_port()
+        self._ports[name] = free_port()
         return self._ports[name]
 
     def _write_kubeconfigs(self, port: int) -> None:
@@ -490,12 +487,3 @@ def _in_order(names: Collection[str]) -> list[str]:
     if unknown:
         raise ValueError(f"unknown components {sorted(unknown)}; there are {', '.join(COMPONENTS)}")
     return [name for name in COMPONENTS if name in names]
-
-
-def _free_port() -> int:
-    for _ in range(1000):
-        port = _PORTS[secrets.randbelow(len(_PORTS))]
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise ProcessFailedError(f"no free port between {_PORTS.start} and {_PORTS.stop - 1} on 127.0.0.1")

@@ -14,15 +14,12 @@ from typing import Any
 
 from joulie.adapters.trace_import.rows import Row, parsed, read_rows
 from joulie.adapters.trace_import.source_jobs import (
-    DEFAULTS,
-    Assumptions,
     ImportProblem,
-    Item,
     LeftOut,
+    Parsed,
     SourceJob,
     SourcePods,
     gpu_model_name,
-    trace_jobs,
 )
 from joulie.domain.hardware.builtin import BUILTIN_CATALOGUE
 
@@ -67,7 +64,7 @@ class OpenbCluster:
     problems: tuple[ImportProblem, ...]
 
 
-def jobs(pods: Path, options: OpenbOptions = DEFAULT_OPTIONS, assumed: Assumptions = DEFAULTS) -> Iterator[Item]:
+def jobs(pods: Path, options: OpenbOptions = DEFAULT_OPTIONS) -> Iterator[Parsed]:
     """The pods of a pod list, in its order, which is that of their creation.
 
     A pod runs from when it was scheduled until it was deleted, whatever its last phase: one that failed has used its
@@ -76,7 +73,7 @@ def jobs(pods: Path, options: OpenbOptions = DEFAULT_OPTIONS, assumed: Assumptio
     Raises:
         TraceSourceError: the file cannot be read or is no pod list.
     """
-    return trace_jobs(parsed(read_rows(pods, _POD_COLUMNS), lambda row: _job(row, options)), assumed)
+    return parsed(read_rows(pods, _POD_COLUMNS), lambda row: _job(row, options))
 
 
 def cluster(nodes: Path, cpu: str) -> OpenbCluster:

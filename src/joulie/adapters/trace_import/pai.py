@@ -13,17 +13,13 @@ from typing import NamedTuple
 
 from joulie.adapters.trace_import.rows import Row, header_of, parsed, read_rows
 from joulie.adapters.trace_import.source_jobs import (
-    DEFAULTS,
     UNDER_HALF_A_SECOND_S,
-    Assumptions,
     ImportProblem,
-    Item,
     LeftOut,
     Parsed,
     SourceJob,
     SourcePods,
     by_submission,
-    trace_jobs,
 )
 
 _EXCERPT_COLUMNS = ("arrival_time", "length", "cpus")
@@ -45,7 +41,7 @@ class _Task(NamedTuple):
     pods: SourcePods
 
 
-def jobs(path: Path, job_table: Path | None = None, assumed: Assumptions = DEFAULTS) -> Iterator[Item]:
+def jobs(path: Path, job_table: Path | None = None) -> Iterator[Parsed]:
     """The jobs of an excerpt or of a task table, whichever the file is, in order of submission.
 
     A job of a task table is a gang of the instances of all its tasks, from the start of the first task to the end of
@@ -55,15 +51,15 @@ def jobs(path: Path, job_table: Path | None = None, assumed: Assumptions = DEFAU
     Args:
         path: the excerpt or ``pai_task_table``, packed or not.
         job_table: ``pai_job_table``, which says when jobs were submitted; without it, when their first task started.
-        assumed: for what the source does not say.
 
     Raises:
         TraceSourceError: a file cannot be read.
     """
     if header_of(path) == _EXCERPT_COLUMNS:
         excerpt = parsed(read_rows(path, _EXCERPT_COLUMNS), _excerpt_job)
-        return trace_jobs(by_submission(excerpt, from_first=False), assumed)
-    return trace_jobs(by_submission(_table_jobs(path, job_table), from_first=True), assumed)
+        yield from by_submission(excerpt, from_first=False)
+    else:
+        yield from by_submission(_table_jobs(path, job_table), from_first=True)
 
 
 def _excerpt_job(row: Row) -> SourceJob:

@@ -13,18 +13,14 @@ import msgspec
 
 from joulie.adapters.trace_import.rows import open_text
 from joulie.adapters.trace_import.source_jobs import (
-    DEFAULTS,
     UNDER_HALF_A_SECOND_S,
-    Assumptions,
     ImportProblem,
-    Item,
     LeftOut,
     Parsed,
     SourceJob,
     SourcePods,
     TraceSourceError,
     by_submission,
-    trace_jobs,
 )
 
 _LOG = "cluster_job_log"
@@ -54,7 +50,7 @@ _decode_job = msgspec.json.Decoder(_Job).decode
 _decode_log = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-def jobs(path: Path, assumed: Assumptions = DEFAULTS) -> Iterator[Item]:
+def jobs(path: Path) -> Iterator[Parsed]:
     """The jobs of a job log, in order of submission; time counts from the first.
 
     A job becomes a gang with a pod for each server of its last attempt, and runs as long as all its attempts together:
@@ -62,12 +58,11 @@ def jobs(path: Path, assumed: Assumptions = DEFAULTS) -> Iterator[Item]:
 
     Args:
         path: ``cluster_job_log``, or the archive ``trace-data.tar.gz`` that has it.
-        assumed: for what the source does not say, such as CPU cores and memory.
 
     Raises:
         TraceSourceError: the file cannot be read or is no job log.
     """
-    return trace_jobs(by_submission(_jobs(path), from_first=True), assumed)
+    return by_submission(_jobs(path), from_first=True)
 
 
 def _jobs(path: Path) -> Iterator[Parsed]:

@@ -166,7 +166,7 @@ def by_submission(items: Iterable[Parsed], *, from_first: bool) -> Iterator[Pars
         yield replace(job, submit_s=job.submit_s - zero_s) if zero_s else job
 
 
-def trace_jobs(items: Iterable[Parsed], assumed: Assumptions) -> Iterator[Item]:
+def trace_jobs(items: Iterable[Parsed], assumed: Assumptions = DEFAULTS) -> Iterator[Item]:
     """The pods of all jobs; a job that cannot be one, or whose name was there before, is a problem."""
     names = _Names()
     for item in items:

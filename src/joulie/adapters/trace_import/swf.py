@@ -14,16 +14,12 @@ from pathlib import Path
 
 from joulie.adapters.trace_import.rows import open_text
 from joulie.adapters.trace_import.source_jobs import (
-    DEFAULTS,
     UNDER_HALF_A_SECOND_S,
-    Assumptions,
     ImportProblem,
-    Item,
     LeftOut,
     Parsed,
     SourceJob,
     SourcePods,
-    trace_jobs,
 )
 
 _FIELDS = 18
@@ -51,7 +47,7 @@ class _Field(IntEnum):
     QUEUE = 14
 
 
-def jobs(path: Path, assumed: Assumptions = DEFAULTS) -> Iterator[Item]:
+def jobs(path: Path) -> Iterator[Parsed]:
     """The jobs of a log, in its order, which is that of submission.
 
     A processor is a core. Memory is what each processor asked for, else what it used. How hard it was used is the CPU
@@ -59,12 +55,19 @@ def jobs(path: Path, assumed: Assumptions = DEFAULTS) -> Iterator[Item]:
 
     Args:
         path: the log, ``.gz`` or not.
-        assumed: for what the log does not say.
 
     Raises:
         TraceSourceError: the file cannot be read.
     """
-    return trace_jobs(_jobs(path), assumed)
+    with open_text(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip() or line.lstrip().startswith(";"):
+                continue
+            place = f"{path}:{number}"
+            try:
+                yield _job(place, _numbers(line))
+            except ValueError as error:
+                yield ImportProblem(place, str(error))
 
 
 def header(path: Path) -> Mapping[str, str]:
@@ -81,18 +84,6 @@ def header(path: Path) -> Mapping[str, str]:
             if match := _HEADER.match(line):
                 found.setdefault(match[1], match[2])
     return found
-
-
-def _jobs(path: Path) -> Iterator[Parsed]:
-    with open_text(path) as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip() or line.lstrip().startswith(";"):
-                continue
-            place = f"{path}:{number}"
-            try:
-                yield _job(place, _numbers(line))
-            except ValueError as error:
-                yield ImportProblem(place, str(error))
 
 
 def _numbers(line: str) -> list[float | None]:

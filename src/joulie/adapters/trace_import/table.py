@@ -9,13 +9,10 @@ from pathlib import Path
 
 from joulie.adapters.trace_import.rows import Row, parsed, read_rows
 from joulie.adapters.trace_import.source_jobs import (
-    DEFAULTS,
-    Assumptions,
-    Item,
+    Parsed,
     SourceJob,
     SourcePods,
     by_submission,
-    trace_jobs,
 )
 
 _DATE = "iso"
@@ -101,7 +98,7 @@ def column_mapping(text: str) -> dict[str, Column]:
     return columns
 
 
-def jobs(path: Path, options: TableOptions, assumed: Assumptions = DEFAULTS) -> Iterator[Item]:
+def jobs(path: Path, options: TableOptions) -> Iterator[Parsed]:
     """The jobs of a table, a row each, in order of arrival.
 
     Raises:
@@ -110,7 +107,7 @@ def jobs(path: Path, options: TableOptions, assumed: Assumptions = DEFAULTS) -> 
     needed = [column.name for column in options.columns.values()]
     rows = parsed(read_rows(path, needed), _Reader(options).job)
     from_first = options.from_first or options.columns["arrival"].unit == _DATE
-    return trace_jobs(by_submission(rows, from_first=from_first), assumed)
+    return by_submission(rows, from_first=from_first)
 
 
 def _column(field: str, place: str) -> Column:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from time import perf_counter, process_time
@@ -11,29 +12,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulie.apps.cli.bench_data import made_trace, published_jobs, published_systems, published_trace, published_zones
-from joulie.apps.cli.bench_run import OUTPUT, PATH, common, run_benchmark
+from joulie.apps.cli.bench_run import OUTPUT, PATH, Benchmark, common, run_benchmark, tell
 from joulie.apps.cli.bench_tables import print_equal_work, print_parity, print_table
 from joulie.apps.cli.errors import UserError
 from joulie.apps.cli.fetch import fetch
+from joulie.apps.cli.lists import items, whole
 
 if TYPE_CHECKING:
     from joulie.apps.cli.parallel import Executor
     from joulie.simulation.benchmarks.traces import Plan as TracesPlan
+    from joulie.simulation.experiment.plan import RunKey
+    from joulie.simulation.experiment.scenario import Experiment
 
 _CHART = Path("deploy/helm/joulie")
-_BENCHMARKS: Mapping[str, str] = {
-    "parity": "the published figures to every digit, and the speed of the engine",
-    "equal-work": "all schedulers doing the same work on nodes that may sleep, beside a lower bound",
-    "extender": "how long kube-scheduler waits for the extender, beside one that answers with constants",
-    "binding": "pods that the real kube-scheduler binds in a second, with and without an extender",
-    "attribution": "whether the power of nodes and GPUs is conserved among pods, and how far off each pod's is",
-    "power-estimate": "whether estimates of power without sensors hold servers that they were not calibrated on",
-    "profiles": "whether learned trees say more of workloads than the classifier's rules",
-    "deferral": "how much waiting for clean power saves, of what it would if the future were known",
-    "openb": "how much GPU placement by each policy gives to pods that share GPUs, and at what power",
-    "capping": "how near few measurements come to the best power limit, and if a breaker with too many servers holds",
-    "traces": "what caps and policies save at equal work, and what of it is caps, placement and an assumption",
-}
+_SUMMARIES: dict[str, str] = {}
+"""What each benchmark measures, by its name."""
 
 
 @click.group()
@@ -48,6 +41,36 @@ def bench() -> None:
 bench.add_command(fetch)
 
 
+def _benchmark(name: str, summary: str) -> Callable[[Callable[..., Benchmark]], click.Command]:
+    """A command of this group: what is decorated makes the benchmark of ``small`` and its own options."""
+    _SUMMARIES[name] = summary
+
+    def decorate(make: Callable[..., Benchmark]) -> click.Command:
+        @functools.wraps(make)
+        def command(
+            *,
+            small: bool,
+            json_file: Path | None,
+            plots_folder: Path | None,
+            ranges_file: Path | None,
+            output: str,
+            **own: Any,
+        ) -> None:
+            run_benchmark(
+                name,
+                make(small=small, **own),
+                small=small,
+                output=output,
+                json_file=json_file,
+                plots_folder=plots_folder,
+                ranges_file=ranges_file,
+            )
+
+        return bench.command(name, help=f"Measure {summary}.")(common(command))
+
+    return decorate
+
+
 @bench.command("list")
 @OUTPUT
 def list_benchmarks(*, output: str) -> None:
@@ -55,17 +78,16 @@ def list_benchmarks(*, output: str) -> None:
     if output != "table":
         from joulie.apps.cli.render import render_value
 
-        rows = [{"name": name, "summary": summary} for name, summary in _BENCHMARKS.items()]
+        rows = [{"name": name, "summary": summary} for name, summary in _SUMMARIES.items()]
         click.echo(render_value(rows, output))
         return
-    width = max(map(len, _BENCHMARKS))
-    for name, summary in _BENCHMARKS.items():
+    width = max(map(len, _SUMMARIES))
+    for name, summary in _SUMMARIES.items():
         click.echo(f"{name:<{width}}  {summary}")
 
 
-@bench.command(help=f"Measure {_BENCHMARKS['parity']}.")
-@common
-def parity(*, small: bool, json_file: Path | None, plots_folder: Path | None, ranges: Path | None, output: str) -> None:
+@_benchmark("parity", "the published figures to every digit, and the speed of the engine")
+def parity(*, small: bool) -> Benchmark:
     """Measure parity and speed."""
     from rich.console import Console
 
@@ -76,33 +98,20 @@ def parity(*, small: bool, json_file: Path | None, plots_folder: Path | None, ra
         chosen = benchmark.SMALL if small else benchmark.FULL
         console = Console(stderr=True)
         if not console.is_terminal:
-            return benchmark.measure(chosen, perf_counter, lambda stage: click.echo(stage, err=True))
+            return benchmark.measure(chosen, perf_counter, tell)
         with console.status("") as status:
             return benchmark.measure(chosen, perf_counter, status.update)
 
-    run_benchmark(
-        "parity", run, print_parity, parity_growth, small=small, output=output, files=(json_file, plots_folder, ranges)
-    )
+    return Benchmark(run, print_parity, parity_growth)
 
 
-@bench.command("equal-work", help=f"Measure {_BENCHMARKS['equal-work']}.")
-@common
+@_benchmark("equal-work", "all schedulers doing the same work on nodes that may sleep, beside a lower bound")
 @click.option("--seeds", metavar="N,...", help="Seeds to report.  [default: the eight that nothing is tuned on]")
 @click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time.  [default: one a core]")
 @click.option(
     "--executor", metavar="local|dask[://HOST:PORT]", default="local", show_default=True, help="Where to run."
 )
-def equal_work(
-    *,
-    small: bool,
-    json_file: Path | None,
-    plots_folder: Path | None,
-    ranges: Path | None,
-    output: str,
-    seeds: str | None,
-    jobs: int | None,
-    executor: str,
-) -> None:
+def equal_work(*, small: bool, seeds: str | None, jobs: int | None, executor: str) -> Benchmark:
     """Measure the honest placement benchmark."""
     from joulie.apps.cli.parallel import Executor
     from joulie.simulation.benchmarks.plots import equal_work as plot
@@ -110,25 +119,18 @@ def equal_work(
     where = Executor.parse(executor, jobs)
 
     def run() -> dict[str, Any]:
-        return _measure_equal_work(_whole_numbers(seeds), where, small=small)
+        return _measure_equal_work(_seeds(seeds), where, small=small)
 
-    run_benchmark(
-        "equal-work", run, print_equal_work, plot, small=small, output=output, files=(json_file, plots_folder, ranges)
-    )
+    return Benchmark(run, print_equal_work, plot)
 
 
-@bench.command(help=f"Measure {_BENCHMARKS['extender']}.")
-@common
-def extender(
-    *, small: bool, json_file: Path | None, plots_folder: Path | None, ranges: Path | None, output: str
-) -> None:
+@_benchmark("extender", "how long kube-scheduler waits for the extender, beside one that answers with constants")
+def extender(*, small: bool) -> Benchmark:
     """Measure the scheduler extender."""
     from joulie.apps.extender import bench as benchmark
 
     def run() -> dict[str, Any]:
-        return benchmark.measure(
-            benchmark.SMALL if small else benchmark.FULL, lambda stage: click.echo(stage, err=True)
-        )
+        return benchmark.measure(benchmark.SMALL if small else benchmark.FULL, tell)
 
     def show(measured: Mapping[str, Any]) -> None:
         print_table(
@@ -137,13 +139,10 @@ def extender(
             benchmark.rows(measured),
         )
 
-    run_benchmark(
-        "extender", run, show, benchmark.plot, small=small, output=output, files=(json_file, plots_folder, ranges)
-    )
+    return Benchmark(run, show, benchmark.plot)
 
 
-@bench.command(help=f"Measure {_BENCHMARKS['binding']}.")
-@common
+@_benchmark("binding", "pods that the real kube-scheduler binds in a second, with and without an extender")
 @click.option(
     "--chart",
     type=PATH,
@@ -151,15 +150,7 @@ def extender(
     show_default=True,
     help="Joulie's chart: the policies of steering by admission.",
 )
-def binding(
-    *,
-    small: bool,
-    json_file: Path | None,
-    plots_folder: Path | None,
-    ranges: Path | None,
-    output: str,
-    chart: Path,
-) -> None:
+def binding(*, small: bool, chart: Path) -> Benchmark:
     """Measure the scheduler's throughput on a local control plane."""
     from joulie.apps.extender import bench_binding as benchmark
 
@@ -168,29 +159,24 @@ def binding(
 
     def run() -> dict[str, Any]:
         chosen = benchmark.SMALL if small else benchmark.FULL
-        return benchmark.measure(chosen, chart, lambda stage: click.echo(stage, err=True))
+        return benchmark.measure(chosen, chart, tell)
 
     def show(measured: Mapping[str, Any]) -> None:
         columns = ("nodes", *benchmark.WAYS, *benchmark.RATIOS)
         print_table("Bound pods a second, median", columns, benchmark.rows(measured))
 
-    run_benchmark(
-        "binding", run, show, benchmark.plot, small=small, output=output, files=(json_file, plots_folder, ranges)
-    )
+    return Benchmark(run, show, benchmark.plot)
 
 
-@bench.command(help=f"Measure {_BENCHMARKS['attribution']}.")
-@common
-def attribution(
-    *, small: bool, json_file: Path | None, plots_folder: Path | None, ranges: Path | None, output: str
-) -> None:
+@_benchmark("attribution", "whether the power of nodes and GPUs is conserved among pods, and how far off each pod's is")
+def attribution(*, small: bool) -> Benchmark:
     """Measure the attribution of power to pods."""
     from joulie.simulation.benchmarks import attribution as benchmark
     from joulie.simulation.benchmarks.plots import attribution as plot
 
     def run() -> dict[str, Any]:
         chosen = benchmark.SMALL if small else benchmark.FULL
-        return benchmark.measure(chosen, perf_counter, lambda stage: click.echo(stage, err=True))
+        return benchmark.measure(chosen, perf_counter, tell)
 
     def show(measured: Mapping[str, Any]) -> None:
         print_table(
@@ -204,21 +190,14 @@ def attribution(
             benchmark.error_rows(measured),
         )
 
-    run_benchmark("attribution", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
+    return Benchmark(run, show, plot)
 
 
-@bench.command("power-estimate", help=f"Measure {_BENCHMARKS['power-estimate']}.")
-@common
+@_benchmark(
+    "power-estimate", "whether estimates of power without sensors hold servers that they were not calibrated on"
+)
 @click.option("--data", type=PATH, help="Copy of the published results; --small makes a sample instead.")
-def power_estimate(
-    *,
-    small: bool,
-    json_file: Path | None,
-    plots_folder: Path | None,
-    ranges: Path | None,
-    output: str,
-    data: Path | None,
-) -> None:
+def power_estimate(*, small: bool, data: Path | None) -> Benchmark:
     """Measure the intervals of power estimates on published SPECpower results."""
     from joulie.simulation.benchmarks import power_estimate as benchmark
     from joulie.simulation.benchmarks.plots import power_estimate as plot
@@ -226,7 +205,7 @@ def power_estimate(
     table = published_systems(data, small=small)
 
     def run() -> dict[str, Any]:
-        return benchmark.measure(table, lambda stage: click.echo(stage, err=True))
+        return benchmark.measure(table, tell)
 
     def show(measured: Mapping[str, Any]) -> None:
         columns = ("", "calibrated", *(name.replace("_", " ") for name in benchmark.SPLITS), "worst")
@@ -239,23 +218,12 @@ def power_estimate(
             benchmark.calibration_rows(measured),
         )
 
-    run_benchmark(
-        "power-estimate", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges)
-    )
+    return Benchmark(run, show, plot)
 
 
-@bench.command(help=f"Measure {_BENCHMARKS['profiles']}.")
-@common
+@_benchmark("profiles", "whether learned trees say more of workloads than the classifier's rules")
 @click.option("--train", "trees_file", type=PATH, help="Write the trees, as the module that the classifier imports.")
-def profiles(
-    *,
-    small: bool,
-    json_file: Path | None,
-    plots_folder: Path | None,
-    ranges: Path | None,
-    output: str,
-    trees_file: Path | None,
-) -> None:
+def profiles(*, small: bool, trees_file: Path | None) -> Benchmark:
     """Measure the classifier's rules and trees on simulated workloads."""
     from joulie.simulation.benchmarks import profiles as benchmark
     from joulie.simulation.benchmarks.plots import profiles as plot
@@ -264,18 +232,15 @@ def profiles(
         raise UserError("--train needs all workloads: leave out --small")
 
     def run() -> dict[str, Any]:
-        def on_stage(stage: str) -> None:
-            click.echo(stage, err=True)
-
         if small:
-            return benchmark.measure(benchmark.SMALL, None, on_stage)
+            return benchmark.measure(benchmark.SMALL, None, tell)
         try:
-            found = benchmark.trained(benchmark.TRAINING, on_stage)
+            found = benchmark.trained(benchmark.TRAINING, tell)
         except ImportError as error:
             raise UserError(f"training needs the extra `learn`: {error}") from error
         if trees_file is not None:
             trees_file.write_text(benchmark.module_of(found.trees), encoding="utf-8")
-        return benchmark.measure(benchmark.FULL, found, on_stage)
+        return benchmark.measure(benchmark.FULL, found, tell)
 
     def show(measured: Mapping[str, Any]) -> None:
         print_table(
@@ -289,23 +254,13 @@ def profiles(
             benchmark.rows(measured),
         )
 
-    run_benchmark("profiles", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
+    return Benchmark(run, show, plot)
 
 
-@bench.command(help=f"Measure {_BENCHMARKS['deferral']}.")
-@common
+@_benchmark("deferral", "how much waiting for clean power saves, of what it would if the future were known")
 @click.option("--data", type=PATH, help="Folder with published carbon intensities; --small makes some instead.")
 @click.option("--jobs", "jobs_file", type=PATH, help="The published job trace; --small makes one instead.")
-def deferral(
-    *,
-    small: bool,
-    json_file: Path | None,
-    plots_folder: Path | None,
-    ranges: Path | None,
-    output: str,
-    data: Path | None,
-    jobs_file: Path | None,
-) -> None:
+def deferral(*, small: bool, data: Path | None, jobs_file: Path | None) -> Benchmark:
     """Measure forecasts and deferral against the offline optimum."""
     from joulie.simulation.benchmarks import deferral as benchmark
     from joulie.simulation.benchmarks import deferral_capacity, deferral_waitawhile
@@ -315,7 +270,7 @@ def deferral(
 
     def run() -> dict[str, Any]:
         chosen = benchmark.SMALL if small else benchmark.FULL
-        return benchmark.measure(zones, jobs, chosen, lambda stage: click.echo(stage, err=True))
+        return benchmark.measure(zones, jobs, chosen, tell)
 
     def show(measured: Mapping[str, Any]) -> None:
         for part, title in benchmark.PARTS.items():
@@ -328,56 +283,12 @@ def deferral(
             repeated = deferral_waitawhile.rows(measured["waitawhile"])
             print_table("Let's Wait Awhile, scenario II: saved, %", deferral_waitawhile.COLUMNS, repeated)
 
-    run_benchmark("deferral", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
+    return Benchmark(run, show, plot)
 
 
-@bench.command(help=f"Measure {_BENCHMARKS['capping']}.")
-@common
-@click.option("--data", type=PATH, help="Folder with published sweeps.  [default: what `fetch` got]")
-def capping(
-    *,
-    small: bool,
-    json_file: Path | None,
-    plots_folder: Path | None,
-    ranges: Path | None,
-    output: str,
-    data: Path | None,
-) -> None:
-    """Measure the choice of power limits, and a breaker with too many servers."""
-    from joulie.apps.cli.caps import published_sweeps
-    from joulie.simulation.benchmarks import breaker
-    from joulie.simulation.benchmarks import capping as benchmark
-    from joulie.simulation.benchmarks.plots import capping as plot
-
-    def on_stage(stage: str) -> None:
-        click.echo(stage, err=True)
-
-    sweeps = benchmark.synthetic_sweeps(seed=1) if small else published_sweeps(data)
-
-    def run() -> dict[str, Any]:
-        choice = benchmark.measure(sweeps, benchmark.SMALL if small else benchmark.FULL, on_stage)
-        return {**choice, "feed": breaker.measure(breaker.SMALL if small else breaker.FULL, on_stage)}
-
-    def show(measured: Mapping[str, Any]) -> None:
-        print_table("Power limits of jobs", benchmark.CHOICE_COLUMNS, benchmark.choice_rows(measured))
-        print_table("The same by simpler ways", benchmark.SIMPLER_COLUMNS, benchmark.simpler_rows(measured))
-        print_table("A breaker with 30 % more servers", breaker.COLUMNS, breaker.rows(measured["feed"]))
-
-    run_benchmark("capping", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
-
-
-@bench.command(help=f"Measure {_BENCHMARKS['openb']}.")
-@common
+@_benchmark("openb", "how much GPU placement by each policy gives to pods that share GPUs, and at what power")
 @click.option("--data", type=PATH, help="Folder with the published trace.  [default: what `fetch` got]")
-def openb(
-    *,
-    small: bool,
-    json_file: Path | None,
-    plots_folder: Path | None,
-    ranges: Path | None,
-    output: str,
-    data: Path | None,
-) -> None:
+def openb(*, small: bool, data: Path | None) -> Benchmark:
     """Measure placement on nodes whose GPUs are shared."""
     from joulie.simulation.benchmarks import openb as benchmark
     from joulie.simulation.benchmarks.plots import openb as plot
@@ -386,7 +297,7 @@ def openb(
 
     def run() -> dict[str, Any]:
         chosen = benchmark.SMALL if small else benchmark.FULL
-        return benchmark.measure(*trace, chosen, process_time, lambda stage: click.echo(stage, err=True))
+        return benchmark.measure(*trace, chosen, process_time, tell)
 
     def show(measured: Mapping[str, Any]) -> None:
         print_table(
@@ -396,44 +307,74 @@ def openb(
             print_table(f"Beside FGD: {name}", benchmark.COMPARED_COLUMNS, benchmark.compared_rows(policies))
         print_table("By the weight of power", benchmark.FRONTIER_COLUMNS, benchmark.frontier_rows(measured))
 
-    run_benchmark("openb", run, show, plot, small=small, output=output, files=(json_file, plots_folder, ranges))
+    return Benchmark(run, show, plot)
 
 
-@bench.command(help=f"Measure {_BENCHMARKS['traces']}.")
-@common
+@_benchmark(
+    "capping", "how near few measurements come to the best power limit, and if a breaker with too many servers holds"
+)
+@click.option("--data", type=PATH, help="Folder with published sweeps.  [default: what `fetch` got]")
+def capping(*, small: bool, data: Path | None) -> Benchmark:
+    """Measure the choice of power limits, and a breaker with too many servers."""
+    from joulie.apps.cli.caps import published_sweeps
+    from joulie.simulation.benchmarks import breaker
+    from joulie.simulation.benchmarks import capping as benchmark
+    from joulie.simulation.benchmarks.plots import capping as plot
+
+    sweeps = benchmark.synthetic_sweeps(seed=1) if small else published_sweeps(data)
+
+    def run() -> dict[str, Any]:
+        choice = benchmark.measure(sweeps, benchmark.SMALL if small else benchmark.FULL, tell)
+        return {**choice, "feed": breaker.measure(breaker.SMALL if small else breaker.FULL, tell)}
+
+    def show(measured: Mapping[str, Any]) -> None:
+        print_table("Power limits of jobs", benchmark.CHOICE_COLUMNS, benchmark.choice_rows(measured))
+        print_table("The same by simpler ways", benchmark.SIMPLER_COLUMNS, benchmark.simpler_rows(measured))
+        print_table("A breaker with 30 % more servers", breaker.COLUMNS, breaker.rows(measured["feed"]))
+
+    return Benchmark(run, show, plot)
+
+
+@_benchmark("native", "what a native run costs, and how that grows with jobs and nodes")
+def native(*, small: bool) -> Benchmark:
+    """Measure the native runtime."""
+    from joulie.simulation.benchmarks import native as benchmark
+
+    def run() -> dict[str, Any]:
+        return benchmark.measure(benchmark.SMALL if small else benchmark.FULL, process_time, tell)
+
+    def show(measured: Mapping[str, Any]) -> None:
+        print_table("CPU time of a run", benchmark.COLUMNS, benchmark.rows(measured))
+
+    return Benchmark(run, show, benchmark.plot)
+
+
+@_benchmark("traces", "what caps and policies save at equal work, and what of it is caps, placement and an assumption")
 @click.option("--seeds", metavar="N,...", help="Seeds to report.  [default: the eight that nothing is tuned on]")
 @click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time.  [default: one a core]")
 @click.option("--folder", type=PATH, help="Where finished runs are kept.  [default: the user's data]")
-def traces(
-    *,
-    small: bool,
-    json_file: Path | None,
-    plots_folder: Path | None,
-    ranges: Path | None,
-    output: str,
-    seeds: str | None,
-    jobs: int | None,
-    folder: Path | None,
-) -> None:
+@click.option("--frontier", is_flag=True, help="Also run D of hetero-41 with other bounds of slowdown.")
+def traces(*, small: bool, seeds: str | None, jobs: int | None, folder: Path | None, frontier: bool) -> Benchmark:
     """Measure the shipped cluster experiments."""
     from joulie.simulation.benchmarks import traces as benchmark
 
     plan = benchmark.SMALL if small else benchmark.FULL
 
     def run() -> dict[str, Any]:
-        return _measure_traces(plan, _whole_numbers(seeds), jobs, folder)
+        return _measure_traces(plan, _seeds(seeds), jobs, folder, frontier=frontier and not small)
 
     def show(measured: Mapping[str, Any]) -> None:
         print_table("IT energy per work, and saved of it, %", benchmark.SAVED_COLUMNS, benchmark.saved_rows(measured))
         print_table("Where it comes from, points", benchmark.PART_COLUMNS, benchmark.part_rows(measured))
         print_table("What jobs pay", benchmark.QUALITY_COLUMNS, benchmark.quality_rows(measured))
+        if "frontier" in measured:
+            print_table("D by its bound", benchmark.FRONTIER_COLUMNS, benchmark.frontier_rows(measured))
 
-    files = (json_file, plots_folder, ranges)
-    run_benchmark("traces", run, show, benchmark.plot, small=small, output=output, files=files)
+    return Benchmark(run, show, benchmark.plot)
 
 
 def _measure_traces(
-    plan: TracesPlan, seeds: tuple[int, ...] | None, jobs: int | None, folder: Path | None
+    plan: TracesPlan, seeds: tuple[int, ...] | None, jobs: int | None, folder: Path | None, *, frontier: bool
 ) -> dict[str, Any]:
     """Make the runs that are not kept from an earlier call, and sum all of them up."""
     from platformdirs import user_state_path
@@ -441,22 +382,27 @@ def _measure_traces(
     from joulie.apps.cli.experiment import NATIVE, finish
     from joulie.apps.experiment.artefacts import ArtefactError, Artefacts, identity
     from joulie.simulation.benchmarks import traces as benchmark
+    from joulie.simulation.experiment.plan import run_keys
     from joulie.simulation.sweep_state import identity_digest
 
     place = folder or user_state_path("joulie") / "traces"
-    found = {}
-    for experiment in plan.experiments(seeds):
+
+    def summed_up(experiment: Experiment, runs: Sequence[RunKey]) -> dict[str, Any]:
         # Named by what makes the runs what they are, so that those of other code lie elsewhere.
         digest = identity_digest(identity(experiment, NATIVE, None))
         artefacts = Artefacts(place / f"{experiment.name}-{digest}")
-        runs = benchmark.reported_runs(experiment)
-        try:
-            finish(experiment, runs, artefacts, jobs=jobs)
-            reported = [record for record in artefacts.records() if record.key in runs]
-            found[experiment.name] = benchmark.summarise(experiment, reported)
-        except ArtefactError as error:
-            raise UserError(str(error)) from error
-    return {"experiments": found}
+        finish(experiment, runs, artefacts, jobs=jobs)
+        return benchmark.summarise(experiment, [record for record in artefacts.records() if record.key in runs])
+
+    experiments = plan.experiments(seeds)
+    try:
+        found = {each.name: summed_up(each, benchmark.reported_runs(each)) for each in experiments}
+        if not frontier:
+            return {"experiments": found}
+        bounded = benchmark.bounded(next(each for each in experiments if each.name == plan.frontier))
+        return {"experiments": found, "frontier": summed_up(bounded, run_keys(bounded))}
+    except ArtefactError as error:
+        raise UserError(str(error)) from error
 
 
 def _measure_equal_work(seeds: tuple[int, ...] | None, executor: Executor, *, small: bool) -> dict[str, Any]:
@@ -475,10 +421,5 @@ def _measure_equal_work(seeds: tuple[int, ...] | None, executor: Executor, *, sm
     return benchmark.summarise([by_task[task] for task in tasks], bounds, reported)
 
 
-def _whole_numbers(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(int(item) for item in text.split(","))
-    except ValueError:
-        raise UserError(f"--seeds: {text!r} is not a list of whole numbers") from None
+def _seeds(text: str | None) -> tuple[int, ...] | None:
+    return None if text is None else tuple(whole(item, "--seeds") for item in items([text]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,26 @@ OUTPUT = click.option(
 )
 
 
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark that is ready to run.
+
+    Attributes:
+        measure: gives every figure, by name.
+        show: prints them as tables.
+        plot: draws them, as PNG.
+    """
+
+    measure: Callable[[], dict[str, Any]]
+    show: Callable[[Mapping[str, Any]], None]
+    plot: Callable[[Mapping[str, Any]], bytes]
+
+
+def tell(stage: str) -> None:
+    """Say on standard error what is measured now."""
+    click.echo(stage, err=True)
+
+
 def common(command: Command) -> Command:
     """The options that every benchmark has."""
     for option in reversed(
@@ -27,7 +48,9 @@ def common(command: Command) -> Command:
             click.option("--small", is_flag=True, help="The sample that takes seconds, as in CI."),
             click.option("--json", "json_file", type=PATH, help="Write every figure as JSON."),
             click.option("--plots", "plots_folder", type=PATH, help="Write the plot as PNG into a folder."),
-            click.option("--ranges", type=PATH, help="Ranges to check.  [default: benchmarks/NAME.yaml]"),
+            click.option(
+                "--ranges", "ranges_file", type=PATH, help="Ranges to check.  [default: benchmarks/NAME.yaml]"
+            ),
             OUTPUT,
         )
     ):
@@ -37,20 +60,19 @@ def common(command: Command) -> Command:
 
 def run_benchmark(
     name: str,
-    measure: Callable[[], dict[str, Any]],
-    show: Callable[[Mapping[str, Any]], None],
-    plot: Callable[[Mapping[str, Any]], bytes],
+    benchmark: Benchmark,
     *,
     small: bool,
     output: str,
-    files: tuple[Path | None, Path | None, Path | None],
+    json_file: Path | None,
+    plots_folder: Path | None,
+    ranges_file: Path | None,
 ) -> None:
     """Measure, show, write, check."""
     from joulie.apps.cli.outputs import Outputs
     from joulie.apps.cli.render import render_value
     from joulie.simulation.benchmarks.ranges import RangesError, load_ranges, misses
 
-    json_file, plots_folder, ranges_file = files
     place = ranges_file or _RANGES / f"{name}.yaml"
     # Away from a checkout there are no committed ranges: the figures are still worth having.
     unchecked = ranges_file is None and not place.exists()
@@ -61,16 +83,16 @@ def run_benchmark(
     with Outputs() as outputs:
         json_part = outputs.file("--json", json_file)
         plots_part = outputs.folder("--plots", plots_folder)
-        measured = measure()
+        measured = benchmark.measure()
         missed = misses(ranges, measured)
         document = {"benchmark": name, "small": small, **measured, "missed": missed}
         if json_part:
             json_part.write_text(render_value(document, "json") + "\n", encoding="utf-8")
         if plots_part:
-            (plots_part / f"{name}.png").write_bytes(plot(measured))
+            (plots_part / f"{name}.png").write_bytes(benchmark.plot(measured))
         outputs.commit()
     if output == "table":
-        show(measured)
+        benchmark.show(measured)
     else:
         click.echo(render_value(document, output))
     for line in missed:

@@ -109,7 +109,8 @@ def run(
     """Run every variant of SCENARIO with every seed under every physics.
 
     Each finished run is kept in the folder; the same command goes on where an interrupted one was. At the end the
-    report is written there, too.
+    report is written there, too. Exit status 1 where a run on the control plane does not count, because the machine
+    could not keep up; the same command makes it again.
     """
     from joulie.apps.experiment.artefacts import ArtefactError, Artefacts
 
@@ -118,14 +119,18 @@ def run(
     loaded = _load(scenario, sets, seeds)
     keys = _chosen(loaded, variants)
     if place == CONTROL_PLANE:
+        _refuse_native_only(loaded, keys)
         time_scale = _pace(loaded, time_scale)
     artefacts = Artefacts(out or Path(f"{loaded.name}-{place}"))
     try:
         finish(loaded, keys, artefacts, time_scale=time_scale, jobs=jobs, fresh=fresh)
         _report(artefacts)
         _tell(artefacts, output)
+        invalid = artefacts.invalid()
     except ArtefactError as error:
         raise UserError(str(error)) from error
+    if invalid:
+        click.get_current_context().exit(1)
 
 
 @experiment.command()
@@ -150,7 +155,7 @@ def report(*, folder: Path, output: str) -> None:
 def compare(*, native: Path, other: Path, output: str) -> None:
     """Tell how well the runs of OTHER, a control plane's, agree with those of NATIVE.
 
-    Exit status 1 where energy or work differ by more than the targets.
+    Exit status 1 where energy or work differ by more than the targets, or a run does not count.
     """
     from joulie.apps.cli.experiment_tables import print_fidelity
     from joulie.apps.experiment.artefacts import ArtefactError, Artefacts
@@ -163,6 +168,7 @@ def compare(*, native: Path, other: Path, output: str) -> None:
         for key in ours.finished():
             if key in there:
                 found[key] = _agreement(ours.read(key), theirs.read(key))
+        invalid = {key: why for key, why in theirs.invalid().items() if key in found}
     except (ArtefactError, DifferentJobsError) as error:
         raise UserError(str(error)) from error
     if not found:
@@ -174,7 +180,9 @@ def compare(*, native: Path, other: Path, output: str) -> None:
     missed = [key for key, value in found.items() if not value.holds]
     for key in missed:
         click.echo(f"missed: {key}", err=True)
-    if missed:
+    for key, why in invalid.items():
+        click.echo(f"{key} does not count: {why}", err=True)
+    if missed or invalid:
         click.get_current_context().exit(1)
 
 
@@ -221,6 +229,16 @@ def _chosen(loaded: Experiment, variants: str | None) -> list[RunKey]:
     return [key for key in run_keys(loaded) if key.variant in wanted]
 
 
+def _refuse_native_only(loaded: Experiment, keys: Sequence[RunKey]) -> None:
+    """Refuse all variants that a control plane cannot run, before the first one takes its time."""
+    from joulie.apps.experiment.control_plane import why_not
+
+    chosen = {key.variant for key in keys}
+    told = {variant.name: why_not(loaded, variant) for variant in loaded.variants if variant.name in chosen}
+    if problems := [f"variant {name}: {problem}" for name, problem in told.items() if problem is not None]:
+        raise UserError("\n".join(problems))
+
+
 def _pace(loaded: Experiment, time_scale: float | None) -> float:
     """Simulated seconds a second on the control plane."""
     from joulie.apps.experiment.control_plane import DEFAULT_TIME_SCALE, why_too_fast
@@ -259,7 +277,7 @@ def finish(
     from joulie.ports import CoolingPlantError
 
     artefacts.begin(loaded, NATIVE if time_scale is None else CONTROL_PLANE, time_scale, fresh=fresh)
-    there = set(artefacts.finished())
+    there = set(artefacts.finished()) - artefacts.invalid().keys()
     missing = [key for key in keys if key not in there]
     if len(missing) < len(keys):
         click.echo(f"{len(keys) - len(missing)} of {len(keys)} runs are kept in {artefacts.folder}", err=True)
@@ -287,19 +305,19 @@ def _report(artefacts: Artefacts) -> None:
 
 def _tell(artefacts: Artefacts, output: str) -> None:
     from joulie.apps.cli.experiment_tables import print_comparison
-    from joulie.simulation.experiment.compare import IncomparableError, compare
+    from joulie.simulation.experiment.compare import compare
 
     experiment = artefacts.experiment()
-    records = artefacts.records()
-    try:
-        comparison = compare(experiment, records)
-    except IncomparableError as error:
-        raise UserError(str(error)) from error
+    records, invalid = artefacts.records(), artefacts.invalid()
+    comparison = compare(experiment, records)
+    for key, why in invalid.items():
+        click.echo(f"{key} does not count: {why}", err=True)
     if output == "table":
         print_comparison(experiment.name, comparison)
         return
     runs = [{"run": record.key.folder, **asdict(record.metrics)} for record in records]
-    _echo({"experiment": experiment.name, **comparison.as_dict(), "runs": runs}, output)
+    not_counted = {key.folder: why for key, why in invalid.items()}
+    _echo({"experiment": experiment.name, **comparison.as_dict(), "invalid": not_counted, "runs": runs}, output)
 
 
 def _items(text: str) -> list[str]:

@@ -18,6 +18,7 @@ from joulie.simulation.experiment.tables import (
     fidelity_row,
     figure_rows,
     part_rows,
+    side_by_side_columns,
     side_by_side_rows,
     title,
     unequal_work,
@@ -31,11 +32,13 @@ def print_comparison(name: str, comparison: Comparison) -> None:
         print_table(title(name, results), ("", *(result.variant for result in results)), figure_rows(results))
         for sentence in unequal_work(results):
             click.echo(f"{sentence}\n")
+    for sentence in comparison.left_out:
+        click.echo(f"{sentence}\n")
     if not comparison.parts:
         return
     print_table(
         f"IT energy per work saved against {comparison.baseline}, %",
-        ("", *map(str, comparison.physics)),
+        side_by_side_columns(comparison),
         side_by_side_rows(comparison),
     )
     print_table("Where it comes from, points", PART_COLUMNS, part_rows(comparison))

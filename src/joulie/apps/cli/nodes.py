@@ -16,7 +16,7 @@ from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODES
 from joulie.apps.accounting.facts import keep_hardware, keep_node
 from joulie.apps.kubectl.columns import Column, laid_out, named
 from joulie.apps.kubectl.documents import FORMS, print_document
-from joulie.apps.kubectl.main import cluster_options, connected
+from joulie.apps.kubectl.options import cluster_options, connected
 from joulie.apps.kubectl.table import console
 from joulie.domain.accounting.identity import CPU_MODEL_LABEL, GPU_MODEL_LABEL, NodeFacts, cloud_instance
 from joulie.domain.accounting.profiles import CloudInstance, HardwareProfiles, label_form

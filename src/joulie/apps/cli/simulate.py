@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulie.apps.cli.errors import UserError
+from joulie.apps.cli.lists import items, whole
 
 if TYPE_CHECKING:
     from joulie.simulation.results import Run
@@ -88,25 +89,14 @@ def _settings(
     from joulie.simulation.scenario_files import Setting
 
     if schedulers:
-        yield Setting(("schedulers",), _items(schedulers), "--scheduler")
+        yield Setting(("schedulers",), items(schedulers), "--scheduler")
     if seeds:
-        yield Setting(("seeds",), [_whole(item) for item in _items(seeds)], "--seed")
+        yield Setting(("seeds",), [whole(item, "--seed") for item in items(seeds)], "--seed")
     if hours is not None:
         yield Setting(("hours",), hours, "--hours")
     if cooling is not None:
         plant: Any = {"fmu": {"file": cooling}} if cooling.lower().endswith(".fmu") else cooling
         yield Setting(("cooling",), plant, "--cooling")
-
-
-def _items(values: Sequence[str]) -> list[str]:
-    return [item.strip() for value in values for item in value.split(",")]
-
-
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise UserError(f"--seed: {text!r} is not a whole number") from None
 
 
 def _play(scenario: Scenario) -> list[Run]:

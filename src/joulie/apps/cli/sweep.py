@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulie.apps.cli.errors import UserError
+from joulie.apps.cli.lists import items, whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,7 +71,7 @@ def sweep(
     from joulie.apps.cli.outputs import Outputs
     from joulie.apps.cli.parallel import Executor
 
-    loaded = _load(scenario, _items(schedulers), _items(seeds), hours, sets, baseline)
+    loaded = _load(scenario, items(schedulers), items(seeds), hours, sets, baseline)
     with Outputs() as outputs:
         json_part = outputs.file("--json", json_file)
         report_part = outputs.file("--report", report_file)
@@ -111,7 +112,7 @@ def _load(
     elif name == _PUBLISHED:
         settings.append(Setting(("schedulers",), [PUBLISHED_BASELINE, *PUBLISHED_LABELS], "the published sweep"))
     if seeds:
-        settings.append(Setting(("seeds",), [_whole(seed) for seed in seeds], "--seed"))
+        settings.append(Setting(("seeds",), [whole(seed, "--seed") for seed in seeds], "--seed"))
     try:
         loaded = load_scenario(name, sets, settings)
         if not seeds and len(loaded.seeds) == 1:
@@ -123,17 +124,6 @@ def _load(
         return load_scenario(name, sets, settings)
     except ScenarioError as error:
         raise UserError(str(error)) from error
-
-
-def _items(values: Iterable[str]) -> list[str]:
-    return [item.strip() for value in values for item in value.split(",")]
-
-
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise UserError(f"--seed: {text!r} is not a whole number") from None
 
 
 def _finished(scenario: Scenario, where: Path | None, executor: Executor, *, fresh: bool) -> list[RunRecord]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from joulie.apps.experiment.artefacts import ArtefactError, Artefacts
 from joulie.simulation.experiment.charts import comparison_charts, run_charts
-from joulie.simulation.experiment.compare import Comparison, IncomparableError, compare
+from joulie.simulation.experiment.compare import Comparison, compare
 from joulie.simulation.experiment.outcome import Outcome
 from joulie.simulation.experiment.plan import PhysicsChoice
 from joulie.simulation.experiment.scenario import Experiment
@@ -15,6 +15,7 @@ from joulie.simulation.experiment.tables import (
     PART_COLUMNS,
     figure_rows,
     part_rows,
+    side_by_side_columns,
     side_by_side_rows,
     title,
     unequal_work,
@@ -35,10 +36,9 @@ def write_report(artefacts: Artefacts) -> Path:
         ArtefactError: the folder is none of an experiment, holds nothing to compare, or cannot be written.
     """
     experiment = artefacts.experiment()
-    try:
-        comparison = compare(experiment, artefacts.records())
-    except IncomparableError as error:
-        raise ArtefactError(f"{artefacts.folder}: {error}") from error
+    comparison = compare(experiment, artefacts.records())
+    if not comparison.results:
+        raise ArtefactError(f"{artefacts.folder}: no run is finished: there is nothing to report")
     physics, seed, runs = _shown(artefacts, comparison)
     charts = [*comparison_charts(comparison), *run_charts(runs)]
     where = f"seed {seed}, {physics}"
@@ -57,8 +57,10 @@ def write_report(artefacts: Artefacts) -> Path:
             for results in (comparison.under(each) for each in comparison.physics)
         ],
         baseline=comparison.baseline,
-        side_by_side={"columns": ("", *map(str, comparison.physics)), "rows": side_by_side_rows(comparison)},
+        side_by_side={"columns": side_by_side_columns(comparison), "rows": side_by_side_rows(comparison)},
         parts={"columns": PART_COLUMNS, "rows": part_rows(comparison)},
+        invalid=[f"{key} does not count: {why}" for key, why in artefacts.invalid().items()],
+        left_out=comparison.left_out,
         notes=list(dict.fromkeys(note for run in runs.values() for note in run.notes)),
         charts_note=f"Bars with intervals are of all seeds; everything else is of {where}.",
     )
@@ -86,7 +88,8 @@ def _facts(experiment: Experiment, manifest: dict[str, Any]) -> list[tuple[str, 
     identity = manifest["identity"]
     scale = identity["time_scale"]
     where = "natively" if scale is None else f"on a real control plane, {scale:g} times as fast"
-    source = experiment.workload.trace or "generated, one trace a seed"
+    trace = experiment.workload.trace
+    source = "generated, one trace a seed" if trace is None else Path(trace).name
     nodes = sum(group.count for group in cluster.groups)
     facts = [
         ("Cluster", f"{nodes:,} nodes ({', '.join(f'{group.count} × {group.name}' for group in cluster.groups)})"),

@@ -10,6 +10,7 @@ from joulie.apps.program.settings import all_settings, settings_from
 from joulie.simulation.experiment.scenario import ControlTimes, Experiment, Variant
 from joulie.simulation.model_files import did_you_mean
 from joulie.simulation.native.control import Control
+from joulie.simulation.native.scheduling import NATIVE_SCHEDULERS
 
 _INTERVAL = "RECONCILE_INTERVAL"
 
@@ -57,13 +58,18 @@ def _refused(variant: Variant) -> str:
 
 
 def check_variants(experiment: Experiment) -> None:
-    """Refuse what the operator would refuse, before anything runs.
+    """Refuse what the operator would refuse and schedulers that nobody knows, before anything runs.
 
     Raises:
         VariantError: every variant that cannot be run, a line each.
     """
     problems = []
     for variant in experiment.variants:
+        if variant.scheduler not in NATIVE_SCHEDULERS:
+            problems.append(
+                f"variant {variant.name}: scheduler: must be one of {', '.join(NATIVE_SCHEDULERS)},"
+                f" got {variant.scheduler!r}{did_you_mean(variant.scheduler, NATIVE_SCHEDULERS)}"
+            )
         if variant.joulie:
             try:
                 build_control(variant, experiment.control)

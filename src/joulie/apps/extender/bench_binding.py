@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import sys
 import time
 import urllib.request
@@ -22,6 +21,7 @@ from statistics import median
 from typing import Any
 
 from joulie.adapters.control_plane import LocalControlPlane, kwok_node, wait_for
+from joulie.adapters.control_plane.ports import free_port
 from joulie.adapters.kubernetes import crd, names
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import NODE_TWINS
@@ -268,7 +268,7 @@ async def _write_twins(kubeconfig: Path, profiles: Mapping[str, str]) -> None:
 
 def _start_extender(plane: LocalControlPlane) -> int:
     """Run `joulie extender`; returns its port once it knows all twins."""
-    port, metrics_port = _free_port(), _free_port()
+    port, metrics_port = free_port(), free_port()
     environment = {
         "KUBECONFIG": str(plane.kubeconfig),
         "PORT": str(port),
@@ -288,8 +288,3 @@ def _start_extender(plane: LocalControlPlane) -> int:
 
     wait_for(knows, _READY_S, "the extender knows the twins", poll_s=0.5)
     return port
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from joulie.adapters.kubernetes.api.meta import ObjectReference
@@ -15,14 +14,7 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.gating import set_gating
-from joulie.adapters.kubernetes.times import rfc3339
-from joulie.apps.grid.apply import (
-    PodWriter,
-    Rank,
-    WriteQueue,
-    noted_at_hold,
-    noted_at_release,
-)
+from joulie.apps.grid.apply import PodWriter, Rank, WriteQueue, noted_at_release
 from joulie.apps.grid.cases import case_of
 from joulie.apps.grid.dryrun import DryRun
 from joulie.apps.grid.facts import GatedPod
@@ -30,15 +22,13 @@ from joulie.apps.grid.jobs import Change, JobDesk, JobWriter
 from joulie.apps.grid.kueue import KueueChecks
 from joulie.apps.grid.kueue_settings import KueueMode
 from joulie.apps.grid.metrics import ControllerMetrics
+from joulie.apps.grid.notices import HELD_KEYS, Notices, signals
 from joulie.apps.grid.observe import GridView
-from joulie.apps.grid.room import Case, Going, Group, Waiter, WaitingRoom
+from joulie.apps.grid.room import Case, Going, Waiter, WaitingRoom
 from joulie.apps.grid.settings import ControllerSettings
 from joulie.apps.program.grid_feed import MAX_ZONES, GridFeed
-from joulie.domain.grid import names
-from joulie.domain.grid.deferral import Conditions, Hold, HoldReason, Release, ReleaseReason
+from joulie.domain.grid.deferral import Conditions, Release, ReleaseReason
 from joulie.domain.grid.interrupt import Run
-from joulie.domain.grid.signals import GridSignal, Measure
-from joulie.domain.signal import Quality
 
 DEBOUNCE_S = 0.2
 """Changes are gathered for this long, since pods come in flocks."""
@@ -48,18 +38,9 @@ ZONE_PATIENCE_S = 60.0
 """How long decisions wait for the first answer about a zone."""
 RETRY_S = 5.0
 GATING_EVERY_S = 60.0
-_HELD_KEYS = (names.CARBON_DELAY_TIMESTAMP, names.PRICE_DELAY_TIMESTAMP)
 _PODS_A_TURN = 500
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Told:
-    """What this term has said on a pod that is held: reasons, and annotations that the watch may not show yet."""
-
-    reasons: set[HoldReason] = field(default_factory=set)
-    written: dict[str, str] = field(default_factory=dict)
 
 
 class Controller:
@@ -107,13 +88,10 @@ class Controller:
         self.events = EventRecorder(client, "joulie-grid", instance=settings.identity or "", clock=now_s)
         self.jobs = JobDesk(view)
         self._pods = PodWriter(client)
+        self._notices = Notices(view, self.room, self._pods, self.writes, self.events, metrics, self._failed)
         self._jobs = JobWriter(client)
         self._zones_since_s: dict[str, float] = {}
         self._known: dict[str, tuple[bool, ...]] = {}
-        self._decided: set[str] = set()
-        self._told: dict[str, _Told] = {}
-        self._complained: set[str] = set()
-        self._silent: set[tuple[str, str, Measure]] = set()
         self._next_warning_s = -math.inf
         self.dry = (
             DryRun(client, settings, view, feed, metrics.dry_run, self.writes, wake=wake.set, now_s=now_s)
@@ -202,7 +180,7 @@ class Controller:
             self._metrics.decide_seconds.labels("total").observe(clock() - began_s)
         for group in decided:
             await asyncio.sleep(0)
-            self._tell(group, now_s)
+            self._notices.decided(group, _conditions(self._feed, group.case.zone), now_s)
         for going in self.room.take_due(now_s):
             self._release(going)
         if self.dry is not None:
@@ -278,8 +256,8 @@ class Controller:
         if case is None:
             self._forget(key)
             return
-        self._complain(key, pod, case)
-        held = any(name in pod.asking.annotations for name in _HELD_KEYS)
+        self._notices.complain(key, pod, case)
+        held = any(name in pod.asking.annotations for name in HELD_KEYS)
         self.room.put(Waiter(key, pod.uid, pod.priority, pod.created_s), case, held=held)
 
     def _case(self, key: Key, pod: GatedPod) -> Case | None:
@@ -300,9 +278,7 @@ class Controller:
             return
         uid = group.pods[key].uid
         self.room.remove(key)
-        self._told.pop(uid, None)
-        for known in (self._decided, self._complained):
-            known.discard(uid)
+        self._notices.forget(uid)
 
     # ---- the grid
 
@@ -335,72 +311,7 @@ class Controller:
         since_s = self._zones_since_s.setdefault(zone, self._now_s())
         return None if self._now_s() < since_s + ZONE_PATIENCE_S else _conditions(self._feed, zone)
 
-    # ---- saying and writing
-
-    def _tell(self, group: Group, now_s: float) -> None:
-        """Count and note what is new of a decision."""
-        decision = group.decision
-        assert decision is not None
-        conditions = _conditions(self._feed, group.case.zone)
-        for key, waiter in group.pods.items():
-            if waiter.uid not in self._decided:
-                self._decided.add(waiter.uid)
-                self._metrics.decided(decision.reason)
-            if isinstance(decision, Hold):
-                self._note(key, waiter, group.case, decision, conditions, now_s)
-        if isinstance(decision, Release) and decision.reason is ReleaseReason.MISSING:
-            self._tell_missing(group, conditions)
-        else:
-            self._known_again(conditions)
-
-    def _note(self, key: Key, waiter: Waiter, case: Case, hold: Hold, conditions: Conditions, now_s: float) -> None:
-        """Say on a pod that it is held, once for each reason."""
-        pod = self._view.pods.get(key)
-        told = self._told.setdefault(waiter.uid, _Told())
-        if hold.reason in told.reasons or pod is None or pod.uid != waiter.uid:
-            return
-        told.reasons.add(hold.reason)
-        present = pod.asking.annotations | told.written
-        annotations = noted_at_hold(hold.reason, conditions, present, now_s)
-        if not annotations:
-            return
-        first = all(name not in present for name in _HELD_KEYS)
-        self.writes.put(
-            Rank.NOTE,
-            partial(self._write_note, waiter, case, hold, annotations, conditions, first=first),
-            partial(self._note_failed, waiter, hold.reason),
-        )
-
-    async def _write_note(
-        self,
-        waiter: Waiter,
-        case: Case,
-        hold: Hold,
-        annotations: dict[str, str],
-        conditions: Conditions,
-        *,
-        first: bool,
-    ) -> None:
-        group = self.room.of(waiter.key)
-        if group is None or not isinstance(group.decision, Hold):
-            self._told.pop(waiter.uid, None)  # released meanwhile
-            return
-        await self._pods.annotate(waiter.key, waiter.uid, annotations)
-        if (told := self._told.get(waiter.uid)) is not None:
-            told.written |= annotations
-        self._metrics.writes.labels("note").inc()
-        if names.CARBON_DELAY_TIMESTAMP in annotations:
-            self._metrics.held_for_carbon(case.zone)
-        if names.PRICE_DELAY_TIMESTAMP in annotations:
-            period = None if conditions.price is None else conditions.price.period
-            self._metrics.held_for_price("" if period is None else period.value)
-        if first:
-            text = f"waits: {hold.text}; it starts by {rfc3339(hold.latest_start_s)} at the latest"
-            self.events.emit(_reference(waiter), "Normal", "GridHold", text)
-
-    def _note_failed(self, waiter: Waiter, reason: HoldReason, error: Exception) -> None:
-        self._told.get(waiter.uid, _Told()).reasons.discard(reason)
-        self._failed("note", waiter.key, error)
+    # ---- writing
 
     def _release(self, going: Going) -> None:
         self.writes.put(
@@ -414,19 +325,12 @@ class Controller:
         waiter, pod = going.pod, self._view.pods.get(going.pod.key)
         if pod is None or pod.uid != waiter.uid:
             return
-        told = self._told.get(waiter.uid, _Told())
-        present = pod.asking.annotations | told.written
+        present = self._notices.present(waiter.uid, pod)
+        # Asked before the write: while that runs, the watch may show the pod without its gate, and it is forgotten.
+        was_held = self._notices.says_held(waiter.uid, present)
         conditions = _conditions(self._feed, going.case.zone)
         await self._pods.lift(waiter.key, waiter.uid, noted_at_release(conditions, present, now_s))
-        self._metrics.writes.labels("release").inc()
-        self._metrics.releases.labels(going.release.reason.value).inc()
-        waiting = going.case.waiting
-        if told.reasons or any(name in present for name in _HELD_KEYS):
-            self._metrics.decided(going.release.reason)
-            self._metrics.delay_seconds.observe(max(0.0, now_s - waiting.held_since_s))
-        if going.release.reason is ReleaseReason.DEADLINE:
-            self._metrics.late_seconds.observe(max(0.0, now_s - waiting.latest_start_s))
-        self.events.emit(_reference(waiter), "Normal", "GridReleased", f"starts: {going.release.text}")
+        self._notices.released(going, now_s, was_held=was_held)
 
     def _lift_failed(self, waiter: Waiter, error: Exception) -> None:
         self._failed("release", waiter.key, error)
@@ -444,62 +348,13 @@ class Controller:
             self._next_warning_s = self._now_s() + RETRY_S
             _log.warning("not written", extra={"object": str(key), "kind": kind, "problem": str(error)})
 
-    # ---- what is wrong
-
-    def _complain(self, key: Key, pod: GatedPod, case: Case) -> None:
-        """A malformed annotation counts as absent, and its pod hears of it."""
-        mistakes = case.waiting.request.mistakes
-        if not mistakes or pod.uid in self._complained:
-            return
-        self._complained.add(pod.uid)
-        self._metrics.mistakes.inc()
-        for mistake in mistakes:
-            self.events.emit(_pod_reference(key, pod.uid), "Warning", "InvalidAnnotation", mistake)
-
-    def _tell_missing(self, group: Group, conditions: Conditions) -> None:
-        """One event a namespace and an outage, not one a pod."""
-        for signal in _signals(conditions):
-            if signal.quality is not Quality.MISSING:
-                continue
-            for namespace in {key.namespace for key in group.pods}:
-                about = (namespace, signal.zone, signal.measure)
-                if about not in self._silent:
-                    self._silent.add(about)
-                    text = f"{signal.measure} of {signal.zone} is not known, so nothing waits for it: {signal.problem}"
-                    regarding = ObjectReference(
-                        kind="Namespace",
-                        name=namespace,
-                        api_version="v1",
-                        namespace=namespace,
-                        uid=self._view.namespace(namespace).uid,
-                    )
-                    self.events.emit(regarding, "Warning", "GridSignalMissing", text)
-
-    def _known_again(self, conditions: Conditions) -> None:
-        if not self._silent:
-            return
-        known = {(signal.zone, signal.measure) for signal in _signals(conditions) if signal.known}
-        self._silent = {about for about in self._silent if (about[1], about[2]) not in known}
-
 
 def _conditions(feed: GridFeed, zone: str) -> Conditions:
     return Conditions(feed.carbon(zone), feed.price(zone))
 
 
 def _is_known(feed: GridFeed, zone: str) -> tuple[bool, ...]:
-    return tuple(signal.known for signal in _signals(_conditions(feed, zone)))
-
-
-def _signals(conditions: Conditions) -> Iterator[GridSignal]:
-    return (signal for signal in (conditions.carbon, conditions.price) if signal is not None)
-
-
-def _reference(waiter: Waiter) -> ObjectReference:
-    return _pod_reference(waiter.key, waiter.uid)
-
-
-def _pod_reference(key: Key, uid: str) -> ObjectReference:
-    return ObjectReference(kind="Pod", name=key.name, api_version="v1", namespace=key.namespace, uid=uid)
+    return tuple(signal.known for signal in signals(_conditions(feed, zone)))
 
 
 def _job_reference(change: Change) -> ObjectReference:

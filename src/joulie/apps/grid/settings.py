@@ -9,7 +9,7 @@ from pathlib import Path
 from joulie.apps.grid.kueue_settings import KueueSettings
 from joulie.apps.program.grid_settings import GridSettings
 from joulie.apps.program.leading import LeaderSettings
-from joulie.apps.program.settings import Kind, setting
+from joulie.apps.program.settings import Kind, listed, setting
 from joulie.domain.grid.release import Limits
 
 
@@ -122,4 +122,4 @@ class ControllerSettings(KueueSettings, GridSettings, LeaderSettings):
     @property
     def dry_run_namespaces(self) -> frozenset[str]:
         """The namespaces that a dry run looks at; empty for all."""
-        return frozenset(name.strip() for name in self.dry_run_watch_namespaces.split(",") if name.strip())
+        return frozenset(listed(self.dry_run_watch_namespaces))

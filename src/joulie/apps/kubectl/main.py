@@ -2,57 +2,41 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 
 import click
 
 from joulie import __version__
-from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.errors import KubernetesError
 from joulie.apps.kubectl import energy as energy_table
 from joulie.apps.kubectl import profiles as profiles_table
 from joulie.apps.kubectl import savings as savings_table
 from joulie.apps.kubectl import top as top_table
-from joulie.apps.kubectl.accounting import AccountingAt
-from joulie.apps.kubectl.documents import FORMS
 from joulie.apps.kubectl.export import FORMATS
-from joulie.apps.kubectl.leader import Whereabouts
+from joulie.apps.kubectl.options import (
+    Command,
+    Decorator,
+    accounting_at,
+    accounting_options,
+    cluster_options,
+    connected,
+    grid_at,
+    grid_options,
+    limit_option,
+    namespace_options,
+    operator_at,
+    operator_options,
+    output_option,
+    since_option,
+    table_options,
+)
 from joulie.apps.kubectl.overview import COLUMNS
 from joulie.apps.program.energy_items import GROUPS
-from joulie.domain.durations import duration_s
 
-P = ParamSpec("P")
-_OUTPUT_HELP = "Form of the output."
 _NO_FILES = ":4"
 """To kubectl's completion: offer no file names beside these."""
 _INTERRUPTED = 130
-
-
-def cluster_options(command: Callable[P, Any]) -> Callable[P, Any]:
-    """The options that say which cluster, named as kubectl names them."""
-    command = click.option("--context", help="Context of the kubeconfig file.")(command)
-    return click.option(
-        "--kubeconfig",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Kubeconfig file; without it, what kubectl uses.",
-    )(command)
-
-
-def connected(work: Callable[[KubeClient], Awaitable[None]], *, kubeconfig: Path | None, context: str | None) -> None:
-    """Run `work` with a client; what goes wrong with the cluster becomes one line for the user."""
-
-    async def talk() -> None:
-        async with KubeClient.connect(kubeconfig=kubeconfig, context=context, user_agent="kubectl-joulie") as client:
-            await work(client)
-
-    try:
-        asyncio.run(talk())
-    except KubernetesError as error:
-        raise click.ClickException(str(error)) from error
 
 
 @click.group("kubectl-joulie", context_settings={"help_option_names": ["-h", "--help"]})
@@ -64,9 +48,7 @@ def kubectl_joulie() -> None:
 @kubectl_joulie.command("status")
 @cluster_options
 @click.option("-l", "--selector", default="", help="Label selector of the nodes to show.")
-@click.option("-o", "--output", type=click.Choice(FORMS), default="table", show_default=True, help=_OUTPUT_HELP)
-@click.option("--sort-by", type=click.Choice(tuple(COLUMNS)), default="name", show_default=True, help="Order of rows.")
-@click.option("--reverse", is_flag=True, help="The other way round.")
+@table_options(COLUMNS, "name")
 @click.option("-W", "--watch", is_flag=True, help="Keep the table up to date until interrupted.")
 def status(
     kubeconfig: Path | None,
@@ -100,52 +82,28 @@ def top() -> None:
     """Say who draws how much power, and has used how much energy."""
 
 
-def _top_options(kind: str) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
+def _top_options(kind: str) -> Decorator:
     """The options that all `top` commands have."""
-    columns = click.Choice(tuple(top_table.COLUMNS[kind]))
-    options = (
-        cluster_options,
-        click.option("-o", "--output", type=click.Choice(FORMS), default="table", show_default=True, help=_OUTPUT_HELP),
-        click.option("--sort-by", type=columns, default="power", show_default=True, help="Order of rows."),
-        click.option("--reverse", is_flag=True, help="The other way round."),
-        click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Rows at most."),
-        click.option(
-            "--operator-namespace", default="joulie-system", show_default=True, help="Namespace of the operator."
-        ),
-        click.option(
-            "--operator-port",
-            type=click.IntRange(1, 65535),
-            default=8081,
-            show_default=True,
-            help="Port of the operator's metrics, reached through the API server.",
-        ),
-        click.option("--operator-url", help="Address of the operator instead, such as http://127.0.0.1:8081."),
-    )
 
-    def decorate(command: Callable[P, Any]) -> Callable[P, Any]:
-        for option in reversed(options):
-            command = option(command)
-        return command
+    def decorate(command: Command) -> Command:
+        table = table_options(top_table.COLUMNS[kind], "power")
+        return cluster_options(table(limit_option(operator_options(command))))
 
     return decorate
 
 
 def _show_top(
-    kind: str,
-    namespace: str | None,
-    *,
-    kubeconfig: Path | None,
-    context: str | None,
-    output: str,
-    sort_by: str,
-    reverse: bool,
-    limit: int,
-    operator_namespace: str,
-    operator_port: int,
-    operator_url: str | None,
+    kind: str, namespace: str | None, *, kubeconfig: Path | None, context: str | None, **options: Any
 ) -> None:
-    where = Whereabouts(operator_namespace, operator_port, operator_url)
-    question = top_table.Question(kind, namespace, output, sort_by, reverse, limit, where)
+    question = top_table.Question(
+        kind,
+        namespace,
+        options["output"],
+        options["sort_by"],
+        options["reverse"],
+        options["limit"],
+        operator_at(options),
+    )
     connected(lambda client: top_table.show_top(client, question), kubeconfig=kubeconfig, context=context)
 
 
@@ -164,8 +122,7 @@ def top_nodes(**options: Any) -> None:
 
 @top.command("pods")
 @_top_options("pods")
-@click.option("-n", "--namespace", default="", help="Namespace of the pods; without it, the context's.")
-@click.option("-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces.")
+@namespace_options()
 def top_pods(namespace: str, all_namespaces: bool, **options: Any) -> None:
     """Show the power of pods, most first.
 
@@ -186,94 +143,18 @@ def top_namespaces(**options: Any) -> None:
     _show_top("namespaces", None, **options)
 
 
-def _accounting_options(command: Callable[P, Any]) -> Callable[P, Any]:
+def _account_options(command: Command) -> Command:
     """The options of all commands that ask the accounting program."""
-    options = (
-        cluster_options,
-        click.option("-n", "--namespace", default="", help="Namespace of the pods; without it, the context's."),
-        click.option("-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces."),
-        click.option(
-            "--since",
-            "since_s",
-            type=_Span(),
-            default="24h",
-            show_default=True,
-            help="How far back to look, such as 90m, 24h or 30d; all for as long as there are accounts.",
-        ),
-        click.option(
-            "--accounting-namespace",
-            default="joulie-system",
-            show_default=True,
-            help="Namespace of the accounting program.",
-        ),
-        click.option(
-            "--accounting-port",
-            type=click.IntRange(1, 65535),
-            default=10259,
-            show_default=True,
-            help="Its HTTPS port, reached through the API server.",
-        ),
-        click.option("--accounting-url", help="Its address instead, such as https://127.0.0.1:10259."),
-        click.option(
-            "--insecure-skip-tls-verify", is_flag=True, help="Do not check the certificate at --accounting-url."
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-class _Span(click.ParamType[float | None]):
-    """A time span in s, or None for ``all``."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | None:
-        """The seconds of a text."""
-        if value is None or isinstance(value, float) or value == "all":
-            return None if value == "all" else value
-        try:
-            seconds = duration_s(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        return seconds if seconds > 0.0 else self.fail("must be above 0", param, ctx)
-
-
-def _accounting_at(options: dict[str, Any]) -> AccountingAt:
-    """Where the accounting program is, by the options of that, which are taken out."""
-    namespace, port, url = (options.pop(f"accounting_{name}") for name in ("namespace", "port", "url"))
-    return AccountingAt(namespace, port, url, verify=not options.pop("insecure_skip_tls_verify"))
-
-
-def _table_options(columns: Iterable[str], by_default: str) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
-    """The options of tables."""
-    options = (
-        click.option("-o", "--output", type=click.Choice(FORMS), default="table", show_default=True, help=_OUTPUT_HELP),
-        click.option(
-            "--sort-by",
-            type=click.Choice(tuple(columns)),
-            default=by_default,
-            show_default=True,
-            help="Order of rows.",
-        ),
-        click.option("--reverse", is_flag=True, help="The other way round."),
-        click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Rows at most."),
-    )
-
-    def decorate(command: Callable[P, Any]) -> Callable[P, Any]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
+    return cluster_options(namespace_options()(since_option(accounting_options(command))))
 
 
 @kubectl_joulie.command("energy")
-@_accounting_options
+@_account_options
 @click.option(
     "--by", type=click.Choice(GROUPS), default="job", show_default=True, help="What to sum by; a job is any workload."
 )
-@_table_options(energy_table.ORDERS, "energy")
+@table_options(energy_table.ORDERS, "energy")
+@limit_option
 def energy(kubeconfig: Path | None, context: str | None, namespace: str, all_namespaces: bool, **options: Any) -> None:
     """Show who has used how much energy, and what it emitted and cost.
 
@@ -291,14 +172,15 @@ def energy(kubeconfig: Path | None, context: str | None, namespace: str, all_nam
         options["sort_by"],
         options["reverse"],
         options["limit"],
-        _accounting_at(options),
+        accounting_at(options),
     )
     connected(lambda client: energy_table.show_energy(client, question), kubeconfig=kubeconfig, context=context)
 
 
 @kubectl_joulie.command("savings")
-@_accounting_options
-@_table_options(savings_table.COLUMNS, "completed")
+@_account_options
+@table_options(savings_table.COLUMNS, "completed")
+@limit_option
 def savings(kubeconfig: Path | None, context: str | None, namespace: str, all_namespaces: bool, **options: Any) -> None:
     """Show what pods saved by waiting for cleaner or cheaper power.
 
@@ -312,13 +194,13 @@ def savings(kubeconfig: Path | None, context: str | None, namespace: str, all_na
         options["sort_by"],
         options["reverse"],
         options["limit"],
-        _accounting_at(options),
+        accounting_at(options),
     )
     connected(lambda client: savings_table.show_savings(client, question), kubeconfig=kubeconfig, context=context)
 
 
 @kubectl_joulie.command("export")
-@_accounting_options
+@_account_options
 @click.option(
     "--format", "form", type=click.Choice(FORMATS), default="csv", show_default=True, help="Form of the file."
 )
@@ -335,24 +217,15 @@ def export(kubeconfig: Path | None, context: str | None, namespace: str, all_nam
     from joulie.apps.kubectl.export import export as write
 
     asked = None if all_namespaces else namespace
-    question = Question(options["form"], options["file"], asked, options["since_s"], _accounting_at(options))
+    question = Question(options["form"], options["file"], asked, options["since_s"], accounting_at(options))
     connected(lambda client: write(client, question), kubeconfig=kubeconfig, context=context)
 
 
 @kubectl_joulie.command("profiles")
 @cluster_options
-@click.option("-n", "--namespace", default="", help="Namespace of the workloads; without it, the context's.")
-@click.option("-A", "--all-namespaces", is_flag=True, help="Workloads of all namespaces.")
+@namespace_options("workloads")
 @click.option("-l", "--selector", default="", help="Label selector of the profiles to show.")
-@click.option("-o", "--output", type=click.Choice(FORMS), default="table", show_default=True, help=_OUTPUT_HELP)
-@click.option(
-    "--sort-by",
-    type=click.Choice(tuple(profiles_table.COLUMNS)),
-    default="name",
-    show_default=True,
-    help="Order of rows.",
-)
-@click.option("--reverse", is_flag=True, help="The other way round.")
+@table_options(profiles_table.COLUMNS, "name")
 def profiles(
     kubeconfig: Path | None,
     context: str | None,
@@ -375,7 +248,7 @@ def profiles(
 
 @kubectl_joulie.command("recommend")
 @cluster_options
-@click.option("-o", "--output", type=click.Choice(FORMS), default="table", show_default=True, help=_OUTPUT_HELP)
+@output_option
 def recommend(kubeconfig: Path | None, context: str | None, output: str) -> None:
     """Show what the operator recommends.
 
@@ -387,44 +260,11 @@ def recommend(kubeconfig: Path | None, context: str | None, output: str) -> None
     connected(lambda client: show_recommendations(client, output), kubeconfig=kubeconfig, context=context)
 
 
-def _grid_options(command: Callable[P, Any]) -> Callable[P, Any]:
-    """The options that say where the grid controller is."""
-    options = (
-        click.option(
-            "--grid-namespace", default="joulie-system", show_default=True, help="Namespace of the grid controller."
-        ),
-        click.option(
-            "--grid-port",
-            type=click.IntRange(1, 65535),
-            default=10259,
-            show_default=True,
-            help="Its HTTPS port, reached through the API server.",
-        ),
-        click.option("--grid-url", help="Its address instead, such as https://127.0.0.1:10259."),
-        click.option("--insecure-skip-tls-verify", is_flag=True, help="Do not check the certificate at --grid-url."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def _grid_at(namespace: str, port: int, url: str | None, *, insecure: bool) -> Whereabouts:
-    return Whereabouts(namespace, port, url, program="grid", https=True, verify=not insecure)
-
-
 @kubectl_joulie.command("grid")
 @cluster_options
-@click.option("-o", "--output", type=click.Choice(FORMS), default="table", show_default=True, help=_OUTPUT_HELP)
-@_grid_options
-def grid(
-    kubeconfig: Path | None,
-    context: str | None,
-    output: str,
-    grid_namespace: str,
-    grid_port: int,
-    grid_url: str | None,
-    insecure_skip_tls_verify: bool,
-) -> None:
+@output_option
+@grid_options
+def grid(kubeconfig: Path | None, context: str | None, output: str, **options: Any) -> None:
     """Show carbon intensity and prices by zone, and how many pods wait for them.
 
     AGE is since when the value is true; QUALITY is missing where nothing is known, and then nothing waits for it.
@@ -433,8 +273,8 @@ def grid(
     """
     from joulie.apps.kubectl.grid import Question, show_grid
 
-    where = _grid_at(grid_namespace, grid_port, grid_url, insecure=insecure_skip_tls_verify)
-    connected(lambda client: show_grid(client, Question(output, where)), kubeconfig=kubeconfig, context=context)
+    question = Question(output, grid_at(options))
+    connected(lambda client: show_grid(client, question), kubeconfig=kubeconfig, context=context)
 
 
 @kubectl_joulie.group("explain")
@@ -446,7 +286,7 @@ def explain() -> None:
 @cluster_options
 @click.argument("name")
 @click.option("-n", "--namespace", default="", help="Namespace of the pod; without it, the context's.")
-@click.option("-o", "--output", type=click.Choice(FORMS), default="table", show_default=True, help=_OUTPUT_HELP)
+@output_option
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Nodes to show, best first.")
 @click.option(
     "--extender-service",
@@ -456,7 +296,7 @@ def explain() -> None:
     " joulie-system/https:joulie-extender:extender.",
 )
 @click.option("--extender-url", help="Address of the extender instead, such as http://127.0.0.1:9877.")
-@_grid_options
+@grid_options
 def explain_pod(
     kubeconfig: Path | None,
     context: str | None,
@@ -466,10 +306,7 @@ def explain_pod(
     top: int,
     extender_service: str,
     extender_url: str | None,
-    grid_namespace: str,
-    grid_port: int,
-    grid_url: str | None,
-    insecure_skip_tls_verify: bool,
+    **options: Any,
 ) -> None:
     """Say why the pod NAME is where it is.
 
@@ -481,8 +318,7 @@ def explain_pod(
     """
     from joulie.apps.kubectl.explain import Question, explain_placement
 
-    where = _grid_at(grid_namespace, grid_port, grid_url, insecure=insecure_skip_tls_verify)
-    question = Question(namespace, name, output, top, extender_service, extender_url, where)
+    question = Question(namespace, name, output, top, extender_service, extender_url, grid_at(options))
     connected(lambda client: explain_placement(client, question), kubeconfig=kubeconfig, context=context)
 
 

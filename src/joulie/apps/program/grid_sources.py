@@ -34,6 +34,7 @@ from joulie.adapters.prometheus import History, Prometheus, PrometheusError
 from joulie.apps.program.grid_feed import FeedLimits, GridFeed
 from joulie.apps.program.grid_metrics import GridMetrics
 from joulie.apps.program.grid_settings import LONGEST_HORIZON_S, GridSettings
+from joulie.apps.program.settings import listed
 from joulie.domain.grid.series import Series, of_points
 from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
 from joulie.domain.grid.tou import TouTariff
@@ -124,9 +125,9 @@ def _limits(settings: GridSettings) -> FeedLimits:
 
 def _wanted(settings: GridSettings) -> dict[Measure, tuple[str, ...]]:
     """Names of the sources of what is watched."""
-    wanted = {Measure.CARBON: _listed(settings.carbon_sources)}
+    wanted = {Measure.CARBON: listed(settings.carbon_sources)}
     if settings.pricing_enabled:
-        wanted[Measure.PRICE] = _listed(settings.pricing_provider)
+        wanted[Measure.PRICE] = listed(settings.pricing_provider)
     return wanted
 
 
@@ -264,10 +265,6 @@ def _options(given: Mapping[str, Any], kind: type[Any], variable: str) -> Any:
         return msgspec.convert(dict(given), kind)
     except msgspec.ValidationError as error:
         raise ValueError(f"{variable}: {error}") from error
-
-
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(part for part in (item.strip() for item in text.split(",")) if part))
 
 
 # ---- sources around sources

@@ -109,6 +109,11 @@ def setting(
     return dataclasses.field(default=value, repr=not secret, metadata={_SPEC: spec})
 
 
+def listed(text: str) -> tuple[str, ...]:
+    """The items of a text such as ``a, b``, each once; empty ones are left out."""
+    return tuple(dict.fromkeys(part for part in (item.strip() for item in text.split(",")) if part))
+
+
 def all_settings(settings: type[Any]) -> Iterator[tuple[str, Setting]]:
     """Field name and setting of each field of a settings class, in order."""
     for field in dataclasses.fields(settings):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from joulie.adapters.kubernetes import names
@@ -21,10 +23,10 @@ from joulie.adapters.kubernetes.pods import SimulatedUse, pod_facts, simulated_u
 from joulie.adapters.kubernetes.requests import Requests
 from joulie.adapters.kubernetes.resources import NODES, PODS
 from joulie.adapters.kubernetes.writer import Job, write_all
-from joulie.apps.simulator.gangs import Capacity, GangGate, Used
+from joulie.apps.simulator.gangs import Capacity, GangGate, Release, Used
 from joulie.apps.simulator.metrics import SimulatorMetrics
 from joulie.apps.simulator.run import Run, RunState
-from joulie.apps.simulator.trace_player import JobRecord
+from joulie.apps.simulator.trace_player import JobRecord, TracePlayer
 from joulie.apps.simulator.world import Place
 from joulie.domain.hardware import Catalogue
 from joulie.domain.hardware.resolve import resolve
@@ -32,6 +34,7 @@ from joulie.domain.policy import PodPhase, Profile
 from joulie.domain.resource_quantity import QuantityError, parse_quantity
 from joulie.simulation.live.fleet import NodeSpec
 from joulie.simulation.live.jobs import Activity, RunningPod, activity
+from joulie.simulation.native.nodes import HOSTNAME_LABEL
 
 _DEFAULT_UTIL = 0.5
 _log = logging.getLogger(__name__)
@@ -75,7 +78,8 @@ def simulated_node(node: Node, catalogue: Catalogue) -> SimulatedNode:
         except QuantityError as error:
             return SimulatedNode(None, place, f"allocatable {resource}: {error}")
     eco, draining = labels.get(names.POWER_PROFILE_LABEL) == Profile.ECO, names.DRAINING_LABEL in labels
-    capacity = Capacity.of(name, labels, allocatable, full_power=not (eco or draining))
+    full_power = not (eco or draining)
+    capacity = None if node.spec.unschedulable else Capacity.of(name, labels, allocatable, full_power=full_power)
     hardware = _hardware_of(name, labels, allocatable, catalogue)
     return SimulatedNode(hardware.spec, place, hardware.problem, eco, draining, capacity)
 
@@ -122,13 +126,16 @@ class ClusterSide:
         *,
         node_selector: str,
         catalogue: Catalogue,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
+        self._clock = clock
         self._run = run
         self._world = run.world
         self._player = run.player
         self._metrics = metrics
         self._nodes_changed = self._room_changed = True
+        self._to_remove: list[str] = []
         self._gate = GangGate(run.player.gangs()) if run.player is not None and run.player.holds_gangs else None
         self.nodes: Cache[Node, SimulatedNode] = Cache(
             client, NODES, lambda node: simulated_node(node, catalogue), label_selector=node_selector
@@ -150,13 +157,19 @@ class ClusterSide:
             self._world.set_nodes({node.spec: node.place for node in kept if node.spec is not None})
         with self._metrics.tick_seconds.time():
             self._run.catch_up()
-        await self._together([self._finisher(pod.key) for pod in self._run.take_finished()])
+        done = [pod.key for pod in self._run.take_finished()]
+        for pod_key in done:
+            self._note_completed(pod_key)
+        again, self._to_remove = self._to_remove, []
+        await self._together([self._remover(pod_key) for pod_key in (*again, *done)])
         if self._player is not None and self._run.state is RunState.RUNNING:
             await self._together([self._submitter(record) for record in self._player.due(self._world.time_s)])
-        if self._gate is not None and self._room_changed:
+        if self._gate is not None and self._player is not None and (self._room_changed or self._gate.restless):
             self._room_changed = False
             nodes = [node.capacity for node in self.nodes.objects.values() if node.capacity is not None]
-            await self._together([self._releaser(record) for record in self._gate.next(nodes, self._used())])
+            turn = self._gate.next(nodes, self._used(), self._unplaced(self._player), self._clock())
+            await self._together([self._releaser(one) for one in turn.release])
+            await self._together([self._stopper(one) for one in turn.stop])
 
     def _on_node(self, key: Key, old: SimulatedNode | None, new: SimulatedNode | None) -> None:
         self._nodes_changed = self._room_changed = True
@@ -208,15 +221,18 @@ class ClusterSide:
         if record is not None:
             self._world.note("job-interrupted", job=record.job.job_id, pod=pod_key)
 
-    def _finisher(self, pod_key: str) -> Job:
+    def _note_completed(self, pod_key: str) -> None:
+        record = self._player.of_pod(pod_key) if self._player else None
+        if record is not None and record.completed_s is not None:
+            self._metrics.jobs_completed.labels(record.workload_class, record.node).inc()
+            self._metrics.job_seconds.observe(record.completed_s - record.job.submit_s)
+            self._world.note("job-completed", job=record.job.job_id, pod=pod_key, node=record.node)
+
+    def _remover(self, pod_key: str) -> Job:
+        """The pod of a job that is done gives up its room; its work stays done whatever becomes of the pod."""
         namespace, _, name = pod_key.partition("/")
 
-        async def finish() -> None:
-            record = self._player.of_pod(pod_key) if self._player else None
-            if record is not None and record.completed_s is not None:
-                self._metrics.jobs_completed.labels(record.workload_class, record.node).inc()
-                self._metrics.job_seconds.observe(record.completed_s - record.job.submit_s)
-                self._world.note("job-completed", job=record.job.job_id, pod=pod_key, node=record.node)
+        async def remove() -> None:
             try:
                 await self._client.patch(
                     PODS, name, {"status": {"phase": "Succeeded"}}, namespace=namespace, subresource="status"
@@ -225,10 +241,15 @@ class ClusterSide:
             except NotFoundError:
                 return
             except ApiError as error:
-                # The work is done whatever becomes of the pod; it must not start anew, so it stays completed.
-                _log.warning("finished pod not removed", extra={"pod": pod_key, "error": str(error)})
+                if _is_for_now(error):
+                    self._to_remove.append(pod_key)
+                else:
+                    _log.warning("finished pod not removed", extra={"pod": pod_key, "error": str(error)})
+            except KubernetesError:
+                self._to_remove.append(pod_key)
+                raise
 
-        return finish
+        return remove
 
     def _submitter(self, record: JobRecord) -> Job:
         async def submit() -> None:
@@ -238,11 +259,8 @@ class ClusterSide:
             except ConflictError:
                 # There already: this program was started again in the middle of its trace.
                 pass
-            except TooManyRequestsError:
-                self._player.retry(record)
-                return
             except ApiError as error:
-                if error.status >= 500:
+                if _is_for_now(error):
                     self._player.retry(record)
                 else:
                     self._player.refused(record, str(error))
@@ -265,18 +283,39 @@ class ClusterSide:
         for pod in self.pods.objects.values():
             yield Used(pod.node, pod.requests.cpu_cores, pod.requests.memory_gib, pod.requests.gpus)
 
-    def _releaser(self, record: JobRecord) -> Job:
-        async def release() -> None:
-            ungated = {"spec": {"schedulingGates": None}}
+    def _unplaced(self, player: TracePlayer) -> Iterator[JobRecord]:
+        """Jobs outside of gangs whose pods the scheduler has and no node."""
+        for record in player.alone():
+            if Key(record.job.namespace, record.pod_name) not in self.pods.objects:
+                yield record
+
+    def _releaser(self, release: Release) -> Job:
+        record, spec = release.record, {"schedulingGates": None}
+        # A pod behind a gate may be bound to a node by one more word of its selector.
+        bound = {} if release.hostname is None else {"nodeSelector": {HOSTNAME_LABEL: release.hostname}}
+
+        async def let_go() -> None:
             try:
-                await self._client.patch(PODS, record.pod_name, ungated, namespace=record.job.namespace)
+                await self._client.patch(PODS, record.pod_name, {"spec": spec | bound}, namespace=record.job.namespace)
                 record.held = False
             except NotFoundError:
-                record.held = False
+                self._pod_gone(record.pod_key)
             finally:
                 self._room_changed |= record.held
 
-        return release
+        return let_go
+
+    def _stopper(self, record: JobRecord) -> Job:
+        pod_key, pod_name = record.pod_key, record.pod_name
+
+        async def stop() -> None:
+            self._room_changed = True
+            with suppress(NotFoundError):
+                await self._client.delete(PODS, pod_name, record.job.namespace, grace_s=0)
+            self._run.catch_up()
+            self._pod_gone(pod_key)
+
+        return stop
 
     def _adopt(self, record: JobRecord) -> None:
         """Start a job whose pod ran before we knew that it is ours."""
@@ -288,6 +327,11 @@ class ClusterSide:
         """Carry out writes; a lost connection fails some of them and never the program."""
         for failure in await write_all(writes):
             _log.warning("write failed", extra={"error": str(failure.error)})
+
+
+def _is_for_now(error: ApiError) -> bool:
+    """Whether a later try may do better."""
+    return isinstance(error, TooManyRequestsError) or error.status >= 500
 
 
 def _annotated(use: SimulatedUse, requests: Requests) -> Activity:

@@ -34,6 +34,7 @@ from joulie.domain.trace import TraceJob
 from joulie.ports import CoolingPlant
 from joulie.simulation.climate import Climate
 from joulie.simulation.cooling import DxPlant, LinearPlant
+from joulie.simulation.experiment.outcome import Outcome
 from joulie.simulation.live.facility import Weather
 
 _SHOWN_ERRORS = 10
@@ -92,24 +93,32 @@ async def serve(settings: SimulatorSettings, player: TracePlayer | None, stop: a
 async def _play(simulation: Run, side: ClusterSide, settings: SimulatorSettings, stop: asyncio.Event) -> None:
     """Tick until told to stop; results are written once, at the end of the run or when it is cut short."""
     results = None if simulation.recorder is None else settings.results
-    began_s, ticks = time.monotonic(), 0
     async for _ in every(settings.tick_s, stop):
         await side.tick()
-        ticks += 1
+        if simulation.recorder is not None and simulation.state is RunState.RUNNING:
+            simulation.recorder.looked(time.monotonic())
         if results is not None and simulation.state is RunState.OVER:
-            _hand_over(simulation, settings, results, (time.monotonic() - began_s) / ticks)
+            _hand_over(simulation, settings, results)
             results = None
     if results is not None:
         simulation.catch_up()
-        _hand_over(simulation, settings, results, (time.monotonic() - began_s) / max(ticks, 1))
+        _hand_over(simulation, settings, results)
 
 
-def _hand_over(simulation: Run, settings: SimulatorSettings, results: Path, mean_tick_s: float) -> None:
+def _hand_over(simulation: Run, settings: SimulatorSettings, results: Path) -> None:
     assert simulation.recorder is not None
     outcome = simulation.recorder.outcome(cooled=settings.cooling != "none")
-    pace = f"the simulator looked at the cluster every {mean_tick_s:.2f} s of the clock, {settings.tick_s:g} s at best"
-    write_outcome(results, replace(outcome, notes=(*outcome.notes, pace)))
+    write_outcome(results, _with_pace(outcome, settings.tick_s))
     _log.info("results written", extra={"path": str(results), "simulated_s": simulation.world.time_s})
+
+
+def _with_pace(outcome: Outcome, tick_s: float) -> Outcome:
+    """The outcome with its pace in words."""
+    if outcome.pace is None:
+        return outcome
+    every = f"{outcome.pace.mean_s:.2f} s of the clock (P99 {outcome.pace.p99_s:.2f} s)"
+    told = f"the simulator looked at the cluster every {every}, {tick_s:g} s at best"
+    return replace(outcome, notes=(*outcome.notes, told))
 
 
 def build_run(settings: SimulatorSettings, player: TracePlayer | None) -> Run:

@@ -10,7 +10,7 @@ import numpy as np
 from joulie.apps.simulator.trace_player import JobRecord, JobState, TracePlayer
 from joulie.apps.simulator.world import World
 from joulie.domain.units import IntArray
-from joulie.simulation.experiment.outcome import Drain, JobEnd, JobOutcome, NodeOutcome, Outcome, OutcomeSeries
+from joulie.simulation.experiment.outcome import Drain, JobEnd, JobOutcome, NodeOutcome, Outcome, OutcomeSeries, Pace
 from joulie.simulation.live.jobs import Work
 
 SAMPLES = 2000
@@ -39,6 +39,7 @@ class _Sample(NamedTuple):
     capped_nodes: int
     throttled_nodes: int
     performance_pods_on_eco: int
+    """At this moment: labels and pods come by two watches, and between the two of them a pod may seem misplaced."""
 
 
 class Recorder:
@@ -62,6 +63,8 @@ class Recorder:
         self._player = player
         self._interval_s = duration_s / samples
         self._samples: list[_Sample] = []
+        self._looked_s: float | None = None
+        self._gaps_s: list[float] = []
         self._eco: set[str] = set()
         self._draining_since_s: dict[str, float] = {}
         self._drains: list[Drain] = []
@@ -73,6 +76,16 @@ class Recorder:
             self._draining_since_s.setdefault(name, self._world.time_s)
         elif name in self._draining_since_s:
             self._drains.append(Drain(name, self._draining_since_s.pop(name), self._world.time_s))
+
+    def looked(self, clock_s: float) -> None:
+        """The cluster was looked at while time passed.
+
+        Args:
+            clock_s: when, s of a clock that only goes forward.
+        """
+        if self._looked_s is not None:
+            self._gaps_s.append(clock_s - self._looked_s)
+        self._looked_s = clock_s
 
     def begin(self) -> None:
         """Time begins: what was before is no part of the run."""
@@ -122,6 +135,7 @@ class Recorder:
             ),
             drains=tuple(sorted([*self._drains, *open_drains], key=lambda drain: (drain.start_s, drain.node))),
             series=_series(self._samples),
+            pace=Pace(float(np.mean(self._gaps_s)), float(np.percentile(self._gaps_s, 99))) if self._gaps_s else None,
         )
 
     def _jobs(self) -> Iterator[JobOutcome]:

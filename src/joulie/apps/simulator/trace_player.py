@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -145,7 +145,7 @@ class TracePlayer:
         record = self._by_pod.get(pod_key)
         if record is None or record.state is JobState.COMPLETED:
             return None
-        record.state, record.node = JobState.RUNNING, node
+        record.state, record.node, record.held, record.problem = JobState.RUNNING, node, False, ""
         if record.started_s is None:
             record.started_s = time_s
         return record
@@ -165,7 +165,10 @@ class TracePlayer:
             return None
         if left is not None:
             record.work = left
-        record.state, record.attempt = JobState.WAITING, record.attempt + 1
+        if record.work == Work(record.job.cpu_units, record.job.gpu_units):
+            # Nothing was done: a member of a gang that gave up its place has not begun.
+            record.started_s, record.node = None, ""
+        record.state, record.attempt, record.held = JobState.WAITING, record.attempt + 1, False
         self._again.append(record)
         return record
 
@@ -178,12 +181,18 @@ class TracePlayer:
         return Counter(record.state for record in self._order)
 
     def gangs(self) -> dict[str, list[JobRecord]]:
-        """The members of each gang, in order of submission."""
+        """The members of each gang that is held back, in the order in which the gangs are complete."""
         members: dict[str, list[JobRecord]] = {}
         for record in self._order:
-            if record.job.gang:
-                members.setdefault(record.job.workload_id, []).append(record)
+            if self._holds(record):
+                gang = record.job.workload_id
+                members[gang] = members.pop(gang, [])
+                members[gang].append(record)
         return members
+
+    def alone(self) -> Iterator[JobRecord]:
+        """The jobs outside of gangs whose pods were created and do not run yet."""
+        return (one for one in self._order if one.state is JobState.SUBMITTED and not self._holds(one))
 
     def gang(self, job: TraceJob) -> tuple[str | None, int]:
         """The gang of a job and its size; None and 1 outside of any."""

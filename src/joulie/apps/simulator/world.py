@@ -162,7 +162,8 @@ class World:
         """Hand the fleet what runs now, where it is not what ran before: operating points are most of a step's work."""
         load, before = self.workload.load(self.fleet), self.fleet.load
         columns = [(getattr(load, item.name), getattr(before, item.name)) for item in fields(FleetLoad)]
-        changed = np.logical_or.reduce([now != then for now, then in columns]) | self._new_fleet
+        differs = [(now != then).reshape(len(now), -1).any(axis=1) for now, then in columns]
+        changed = np.logical_or.reduce(differs) | self._new_fleet
         self._new_fleet = False
         nodes = np.flatnonzero(changed)
         self.fleet.put_load(FleetLoad(*(now[nodes] for now, _ in columns)), nodes)
@@ -240,13 +241,14 @@ class World:
             },
         }
         if spec.gpu is not None:
+            busy, devices_w = fleet.load.gpu_busy[i], fleet.gpu_device_w[i, : spec.gpus].tolist()
             telemetry["gpu"] = {
                 "powerWattsTotal": float(state.gpu_w[i]),
                 "avgPowerWattsTotal": float(state.gpu_mean_w[i]),
-                "utilization": float(fleet.load.gpu_util[i] * fleet.load.gpus_busy[i] / spec.gpus),
-                "memoryIntensity": float(fleet.load.gpu_memory_share[i]),
+                "utilization": float(fleet.load.gpu_util[i, : spec.gpus].mean()),
+                "memoryIntensity": float(fleet.load.gpu_memory_share[i].sum() / max(1, np.count_nonzero(busy))),
                 "capWattsPerGpu": float(state.gpu_cap_w[i]),
-                "devices": [{"index": n, "powerWatts": power_w} for n, power_w in enumerate(fleet.gpu_device_w(i))],
+                "devices": [{"index": n, "powerWatts": power_w} for n, power_w in enumerate(devices_w)],
             }
         return telemetry
 

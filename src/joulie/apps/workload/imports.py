@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +19,9 @@ from joulie.adapters.trace_import.source_jobs import (
     ImportProblem,
     Item,
     LeftOut,
+    Parsed,
     TraceSourceError,
+    trace_jobs,
 )
 from joulie.domain.trace import CPU_CLASSES, GPU_CLASSES, GPU_RESOURCE_VENDORS, TraceJob
 
@@ -180,12 +183,8 @@ def openb(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 
-    def items(assumed: Assumptions) -> Iterator[Item]:
-        yield from found.problems
-        yield from source.jobs(pod_list, options, assumed)
-
     about = {"source": "openb", "performanceQos": list(options.performance_qos), "unscheduledSeconds": unscheduled}
-    _import(items, about, (pod_list,), **common)
+    _import(chain(found.problems, source.jobs(pod_list, options)), about, (pod_list,), **common)
     if nodes and cluster_out:
         comment = f"{nodes.name}: the nodes of openb. That all have {cpu} is an assumption."
         _write_cluster(cluster_out, found.groups, comment)
@@ -200,7 +199,7 @@ def pai(file: Path, job_table: Path | None, **common: Any) -> None:
     from joulie.adapters.trace_import import pai as source
 
     files = (file,) if job_table is None else (file, job_table)
-    _import(lambda assumed: source.jobs(file, job_table, assumed), {"source": "pai"}, files, **common)
+    _import(source.jobs(file, job_table), {"source": "pai"}, files, **common)
 
 
 @import_.command()
@@ -210,7 +209,7 @@ def philly(job_log: Path, **common: Any) -> None:
     """Microsoft's Philly trace: cluster_job_log, or the archive that has it."""
     from joulie.adapters.trace_import import philly as source
 
-    _import(lambda assumed: source.jobs(job_log, assumed), {"source": "philly"}, (job_log,), **common)
+    _import(source.jobs(job_log), {"source": "philly"}, (job_log,), **common)
 
 
 @import_.command()
@@ -224,7 +223,7 @@ def swf(log: Path, **common: Any) -> None:
         about = {"source": "swf", "header": dict(source.header(log))}
     except TraceSourceError as error:
         raise click.UsageError(str(error)) from error
-    _import(lambda assumed: source.jobs(log, assumed), about, (log,), **common)
+    _import(source.jobs(log), about, (log,), **common)
 
 
 @import_.command("csv")
@@ -258,7 +257,7 @@ def csv_(table: Path, columns: str, performance_classes: str, *, from_first: boo
     except ValueError as error:
         raise click.UsageError(f"--columns: {error}") from error
     about = {"source": "csv", "columns": columns}
-    _import(lambda assumed: source.jobs(table, options, assumed), about, (table,), **common)
+    _import(source.jobs(table, options), about, (table,), **common)
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -266,7 +265,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _import(
-    items: Callable[[Assumptions], Iterator[Item]],
+    found: Iterable[Parsed],
     about: Mapping[str, Any],
     files: Sequence[Path],
     *,
@@ -284,7 +283,7 @@ def _import(
     summary = _Summary()
     try:
         with progress(f"Reading {files[0].name}") as status:
-            pods = _pods(items(assumptions), summary, status, skip_bad_lines=skip_bad_lines)
+            pods = _pods(trace_jobs(found, assumptions), summary, status, skip_bad_lines=skip_bad_lines)
             write_trace(out, pods, metadata)
     except (TraceSourceError, JobTraceError) as error:
         raise click.UsageError(str(error)) from error

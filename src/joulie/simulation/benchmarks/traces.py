@@ -6,12 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from joulie.simulation.experiment.compare import COLUMNS, PER_WORK, Record, compare, format_estimate
 from joulie.simulation.experiment.files import load_experiment
 from joulie.simulation.experiment.plan import PhysicsChoice, RunKey, choices, run_keys
-from joulie.simulation.experiment.scenario import Experiment
+from joulie.simulation.experiment.scenario import Experiment, Physics
 from joulie.simulation.model_files import Setting
 from joulie.simulation.report.bars import Bars, BarSet
+from joulie.simulation.report.charts import Chart, Line
 from joulie.simulation.report.png import render_png
 from joulie.simulation.sweep import Estimate
 
@@ -25,10 +28,12 @@ class Plan:
     Attributes:
         names: shipped experiments.
         sets: overrides of each.
+        frontier: the one of them whose D is also run with other bounds of slowdown.
     """
 
     names: tuple[str, ...]
     sets: tuple[str, ...] = ()
+    frontier: str = "hetero-41"
 
     def experiments(self, seeds: tuple[int, ...] | None = None) -> list[Experiment]:
         """The experiments, with other seeds where they are given."""
@@ -38,6 +43,35 @@ class Plan:
 
 FULL = Plan(("hetero-41", "h100-41", "cpu-only-40"))
 SMALL = Plan(("quick",), ("hours=0.25", "drain_hours=0.5", "physics.idle_states=[all, managed]"))
+
+
+BOUNDS = (1.02, 1.05, 1.1, 1.15, 1.25)
+"""Bounds of the slowdown of standard jobs that D is run with."""
+_BOUND = "ENERGY_SLOWDOWN_BOUND_STANDARD"
+_BOUNDED = "D"
+_FRONTIER_SEEDS = 2
+
+
+def bounded(experiment: Experiment) -> Experiment:
+    """The first variant, and D with each bound, under the first assumption, with the first seeds."""
+    ours = next(variant for variant in experiment.variants if variant.name == _BOUNDED)
+    variants = [
+        ours.model_copy(update={"name": bounded_name(bound), "operator": {**ours.operator, _BOUND: f"{bound:g}"}})
+        for bound in BOUNDS
+    ]
+    return experiment.model_copy(
+        update={
+            "name": f"{experiment.name}-bounds",
+            "variants": (experiment.variants[0], *variants),
+            "physics": Physics(),
+            "seeds": experiment.seeds[:_FRONTIER_SEEDS],
+        }
+    )
+
+
+def bounded_name(bound: float) -> str:
+    """The name of D with a bound, by how much longer it lets jobs run, %; ranges cannot name what has a dot in it."""
+    return f"{_BOUNDED}-{round((bound - 1.0) * 100.0)}"
 
 
 def reported_runs(experiment: Experiment) -> list[RunKey]:
@@ -58,9 +92,6 @@ def summarise(experiment: Experiment, records: Iterable[Record]) -> dict[str, An
     Args:
         experiment: that was run.
         records: its finished runs.
-
-    Raises:
-        IncomparableError: no run of the first variant is among them.
     """
     comparison = compare(experiment, records)
     parts = {(part.variant, part.physics): part.as_dict() for part in comparison.parts}
@@ -93,11 +124,14 @@ def saved_rows(measured: Mapping[str, Any]) -> Rows:
             for physics in _SAVED_UNDER
         ]
         what = f"{name} {variant}" if first["equal_work"] else f"{name} {variant} (other work)"
-        rows.append((what, f"{first['seeds']}", _cell(first["values"][PER_WORK], 3), *saved))
+        seeds = [f"{found[physics]['seeds']}" for physics in _SAVED_UNDER if physics in found]
+        rows.append(
+            (what, seeds[0] if len(set(seeds)) == 1 else ", ".join(seeds), _cell(first["values"][PER_WORK], 3), *saved)
+        )
     return rows
 
 
-PART_COLUMNS = ("", "saved", "by placement", "by caps", "if only managed nodes slept")
+PART_COLUMNS = ("", "seeds", "saved", "by placement", "by caps", "if only managed nodes slept")
 
 
 def part_rows(measured: Mapping[str, Any]) -> Rows:
@@ -107,12 +141,14 @@ def part_rows(measured: Mapping[str, Any]) -> Rows:
         parts = (found.get(_SAVED_UNDER[0]) or {}).get("parts")
         if parts is not None:
             cells = (_cell(parts[key], 2, "+") for key in ("total", "placement", "caps", "idle"))
-            rows.append((f"{name} {variant}", *cells))
+            rows.append((f"{name} {variant}", f"{parts['seeds']}", *cells))
     return rows
 
 
 _QUALITY = tuple(
-    column for column in COLUMNS if column.key.startswith(("slowdown", "wait", "unfinished", "performance"))
+    column
+    for column in COLUMNS
+    if column.key.startswith(("slowdown", "wait", "unfinished", "performance")) and column.label != "jobs"
 )
 QUALITY_COLUMNS = (
     "",
@@ -127,6 +163,46 @@ def quality_rows(measured: Mapping[str, Any]) -> Rows:
         for name, variant, found in _variants(measured)
         if (first := found.get(_SAVED_UNDER[0])) is not None
     ]
+
+
+FRONTIER_COLUMNS = ("bound of standard jobs", "saved", "P95 of standard jobs", "P95 of performance jobs")
+
+
+def frontier_rows(measured: Mapping[str, Any]) -> Rows:
+    """What each bound of slowdown saves, and what jobs pay for it."""
+    return [
+        (
+            f"{bound:g}",
+            _cell(_saved(found), 2, "+"),
+            _cell(found["values"]["slowdown_p95_standard"], 3),
+            _cell(found["values"]["slowdown_p95_performance"], 3),
+        )
+        for bound, found in _bounds(measured)
+    ]
+
+
+def frontier_plot(measured: Mapping[str, Any]) -> bytes:
+    """Savings over slowdown, a point a bound, as a PNG image."""
+    found = [of_bound for _, of_bound in _bounds(measured)]
+    line = Line(
+        _BOUNDED,
+        np.array([each["values"]["slowdown_p95_standard"]["mean"] for each in found]),
+        np.array([each["saved_pct"][PER_WORK]["mean"] for each in found]),
+        0,
+    )
+    chart = Chart(
+        "frontier",
+        "What a bound of slowdown saves",
+        "P95 of the slowdown of standard jobs",
+        "IT energy per work saved against A, %",
+        (line,),
+    )
+    return render_png(chart, f"means of {found[0]['seeds']} seeds")
+
+
+def _bounds(measured: Mapping[str, Any]) -> list[tuple[float, dict[str, Any]]]:
+    variants = measured["frontier"]["figures"][_SAVED_UNDER[0]]
+    return [(bound, variants[bounded_name(bound)]) for bound in BOUNDS]
 
 
 def plot(measured: Mapping[str, Any]) -> bytes:

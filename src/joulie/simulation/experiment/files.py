@@ -9,7 +9,7 @@ from typing import Any
 
 from joulie.simulation.experiment.scenario import Experiment
 from joulie.simulation.model_files import ModelFiles, Setting, changed, read_yaml
-from joulie.simulation.positions import Document, ScenarioError, parse_document
+from joulie.simulation.positions import Document, Path, ScenarioError, parse_document
 
 _FILES = ModelFiles(
     Experiment,
@@ -50,6 +50,18 @@ def load_experiment(source: str, sets: Sequence[str] = (), settings: Iterable[Se
         place = document.place(("schedulers",))
         raise ScenarioError(f"{place}: schedulers are of a scenario: joulie simulate {source}")
     return _FILES.check(_with_cluster(changed(document, sets, settings)))
+
+
+def named_files(experiment: Experiment) -> dict[Path, str]:
+    """The files whose contents an experiment is made of, by where it names them."""
+    named: dict[Path, str] = {}
+    for path in _FILES.file_paths:
+        value: Any = experiment
+        for part in path:
+            value = getattr(value, str(part), None)
+        if value is not None:
+            named[path] = value
+    return named
 
 
 def experiment_schema() -> dict[str, Any]:

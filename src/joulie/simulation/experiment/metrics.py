@@ -16,6 +16,7 @@ REFERENCE_CORE_W = 490.0 / 96.0
 REFERENCE_GPU_W = 700.0
 """Power that a unit of GPU work is weighed with, W a GPU."""
 _RAMP_S = 60.0
+_HIDDEN_SHARE = 0.01
 _BOUND_S = 10.0
 """Bounded slowdown takes shorter jobs for this long (Feitelson 2001), or it would tell of little else."""
 
@@ -25,7 +26,8 @@ class RunMetrics:
     """The figures of one run; None where a figure has no meaning in it.
 
     Slowdown is a job's time from first run to end against that of the same job alone and uncapped. Only jobs that were
-    completed have one; only jobs that ran have a wait.
+    completed have one. A job that never had a node counts with the time that it waited for one: where there are such
+    jobs, the true waits are longer than those told.
 
     Attributes:
         duration_h: length of the run, h.
@@ -39,20 +41,24 @@ class RunMetrics:
         facility_kwh_per_work: IT and cooling energy in a unit of that.
         mean_kw: IT power, kW.
         peak_kw: highest IT power that was sampled, kW.
-        p99_ramp_kw: 99th percentile of the change of IT power from one minute to the next, kW.
+        p99_ramp_kw: 99th percentile of the change of IT power from one minute to the next, kW; None where samples are
+            further apart than that.
         slowdown_mean: of all jobs.
         slowdown_p95: 95th percentile over all jobs.
         slowdown_mean_performance: of performance jobs.
         slowdown_p95_performance: of performance jobs.
         slowdown_mean_standard: of standard jobs.
         slowdown_p95_standard: of standard jobs.
+        slowdown_n_performance: performance jobs that have a slowdown.
+        slowdown_n_standard: standard jobs that have one.
         bounded_slowdown_mean: of the time from submission to end.
         bounded_slowdown_p95: of the time from submission to end.
+        wait_n: jobs that have a wait; that of `waiting` of them had not ended.
         wait_mean_s: from submission to first run, s.
         wait_p95_s: likewise.
         wait_mean_performance_s: of performance jobs.
         wait_p95_performance_s: of performance jobs.
-        makespan_h: when the last job ended, h.
+        makespan_h: when the last job ended, h; None where some had not.
         eco_node_h: time of nodes under eco caps, h.
         capped_node_h: time in which a node drew what its cap allows, h.
         throttled_node_h: time in which a node's clock was held down by heat, h.
@@ -88,8 +94,11 @@ class RunMetrics:
     slowdown_p95_performance: float | None
     slowdown_mean_standard: float | None
     slowdown_p95_standard: float | None
+    slowdown_n_performance: int
+    slowdown_n_standard: int
     bounded_slowdown_mean: float | None
     bounded_slowdown_p95: float | None
+    wait_n: int
     wait_mean_s: float | None
     wait_p95_s: float | None
     wait_mean_performance_s: float | None
@@ -126,7 +135,8 @@ def metrics(outcome: Outcome) -> RunMetrics:
     series, jobs = outcome.series, outcome.jobs
     performance = [job for job in jobs if job.workload_class == WorkloadClass.PERFORMANCE]
     standard = [job for job in jobs if job.workload_class != WorkloadClass.PERFORMANCE]
-    ends = [job.end_s for job in jobs if job.end_s is not None]
+    waited_s = _waits_so_far_s(jobs, outcome.duration_s)
+    performance_waited_s = _waits_so_far_s(performance, outcome.duration_s)
     drains_s = [drain.end_s - drain.start_s for drain in outcome.drains if drain.end_s is not None]
     return RunMetrics(
         duration_h=outcome.duration_s / SECONDS_PER_HOUR,
@@ -147,13 +157,16 @@ def metrics(outcome: Outcome) -> RunMetrics:
         slowdown_p95_performance=_p95(slowdowns(performance)),
         slowdown_mean_standard=_mean(slowdowns(standard)),
         slowdown_p95_standard=_p95(slowdowns(standard)),
+        slowdown_n_performance=len(slowdowns(performance)),
+        slowdown_n_standard=len(slowdowns(standard)),
         bounded_slowdown_mean=_mean(_bounded_slowdowns(jobs)),
         bounded_slowdown_p95=_p95(_bounded_slowdowns(jobs)),
-        wait_mean_s=_mean(waits_s(jobs)),
-        wait_p95_s=_p95(waits_s(jobs)),
-        wait_mean_performance_s=_mean(waits_s(performance)),
-        wait_p95_performance_s=_p95(waits_s(performance)),
-        makespan_h=max(ends) / SECONDS_PER_HOUR if ends else None,
+        wait_n=len(waited_s),
+        wait_mean_s=_mean(waited_s),
+        wait_p95_s=_p95(waited_s),
+        wait_mean_performance_s=_mean(performance_waited_s),
+        wait_p95_performance_s=_p95(performance_waited_s),
+        makespan_h=_makespan_h(jobs),
         eco_node_h=_hours(series, series.eco_nodes),
         capped_node_h=_hours(series, series.capped_nodes),
         throttled_node_h=_hours(series, series.throttled_nodes),
@@ -187,6 +200,18 @@ def waits_s(jobs: Iterable[JobOutcome]) -> list[float]:
     return [job.start_s - job.submit_s for job in jobs if job.start_s is not None]
 
 
+def _waits_so_far_s(jobs: Sequence[JobOutcome], now_s: float) -> list[float]:
+    """The same, and how long jobs had waited that still did: who starves is not left out."""
+    ran = waits_s(job for job in jobs if job.end is not JobEnd.WAITING)
+    return ran + [now_s - job.submit_s for job in jobs if job.end is JobEnd.WAITING]
+
+
+def _makespan_h(jobs: Iterable[JobOutcome]) -> float | None:
+    ends = [job.end_s for job in jobs if job.end not in {JobEnd.UNSCHEDULABLE, JobEnd.REFUSED}]
+    last = [end_s for end_s in ends if end_s is not None]
+    return max(last) / SECONDS_PER_HOUR if last and len(last) == len(ends) else None
+
+
 def _bounded_slowdowns(jobs: Iterable[JobOutcome]) -> list[float]:
     return [
         max(1.0, (job.end_s - job.submit_s) / max(job.ideal_s, _BOUND_S))
@@ -196,6 +221,10 @@ def _bounded_slowdowns(jobs: Iterable[JobOutcome]) -> list[float]:
 
 
 def _p99_ramp_kw(series: OutcomeSeries) -> float | None:
+    gaps_s = np.diff(series.time_s)
+    # A straight line between samples hides ramps. The percentile bears as much of it as it leaves out.
+    if gaps_s[gaps_s > _RAMP_S * (1.0 + 1e-9)].sum() > _HIDDEN_SHARE * gaps_s.sum():
+        return None
     minutes_s = np.arange(series.time_s[0], series.time_s[-1] + _RAMP_S / 2.0, _RAMP_S)
     if len(minutes_s) < 2:
         return None

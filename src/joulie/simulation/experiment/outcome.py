@@ -111,6 +111,19 @@ class OutcomeSeries:
 
 
 @dataclass(frozen=True)
+class Pace:
+    """How closely the simulator service followed the clock while time passed.
+
+    Attributes:
+        mean_s: between two looks at the cluster, s of the clock.
+        p99_s: 99th percentile of that.
+    """
+
+    mean_s: float
+    p99_s: float
+
+
+@dataclass(frozen=True)
 class Outcome:
     """A finished run.
 
@@ -125,6 +138,8 @@ class Outcome:
         carbon_g: emissions, gCO2eq; None where the scenario names no intensity.
         cost: None where the scenario names no price.
         notes: what a reader must know: lines left out, power extrapolated.
+        pace: of the simulator service; None natively, where time waits.
+        invalid: why the run does not count; empty for one that does.
     """
 
     duration_s: float
@@ -137,3 +152,5 @@ class Outcome:
     carbon_g: float | None = None
     cost: float | None = None
     notes: tuple[str, ...] = field(default=())
+    pace: Pace | None = None
+    invalid: str = ""

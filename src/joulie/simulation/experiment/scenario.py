@@ -131,7 +131,7 @@ class Variant(_Model):
         if not self.joulie:
             if self.operator:
                 raise ContradictionError("operator", "has no meaning with joulie: false")
-            if self.scheduler == "joulie":
+            if self.scheduler in ("joulie", "joulie-energy"):
                 raise ContradictionError("scheduler", "joulie: false has no extender; say scheduler: kube")
         return self
 

@@ -19,10 +19,9 @@ Cells = tuple[str, ...]
 
 def title(name: str, results: Sequence[VariantResult]) -> str:
     """What a table of variants under one physics is called."""
-    seeds = max(result.seeds for result in results)
-    return (
-        f"{name}, {results[0].physics}: mean of {seeds} {'seeds ± 95 % confidence interval' if seeds > 1 else 'seed'}"
-    )
+    seeds = results[0].seeds
+    spread = " ± 95 % confidence interval" if seeds > 1 else ""
+    return f"{name}, {results[0].physics}: mean of {_seeds(seeds)}{spread}"
 
 
 def unequal_work(results: Sequence[VariantResult]) -> list[str]:
@@ -31,7 +30,7 @@ def unequal_work(results: Sequence[VariantResult]) -> list[str]:
         f"{result.variant} did up to {result.work_pct:.1f} % more or less work than {results[0].variant}"
         f" (more than {EQUAL_WORK_PCT:g} %): only energy per unit of work is compared."
         for result in results
-        if not result.equal_work
+        if result.work_pct is not None and not result.equal_work
     ]
 
 
@@ -42,13 +41,19 @@ def figure_rows(results: Sequence[VariantResult]) -> list[Cells]:
         if all(result.values[column.key] is None for result in results):
             continue
         rows.append((column.label, *(format_estimate(result.values[column.key], column.digits) for result in results)))
-        if column.saved:
+        if column.saved and results[0].work_pct is not None:
             cells = (
                 "" if result is results[0] else format_estimate(result.saved_pct[column.key], 2, "+")
                 for result in results
             )
             rows.append(("  saved, %", *cells))
     return rows
+
+
+def side_by_side_columns(comparison: Comparison) -> Cells:
+    """Each physics, and how many seeds its savings are of."""
+    seeds = {result.physics: result.seeds for result in comparison.results}
+    return ("", *(f"{physics} ({_seeds(seeds[physics])})" for physics in comparison.physics))
 
 
 def side_by_side_rows(comparison: Comparison) -> list[Cells]:
@@ -62,7 +67,7 @@ def side_by_side_rows(comparison: Comparison) -> list[Cells]:
     ]
 
 
-PART_COLUMNS: Cells = ("", "physics", "saved", "by placement", "by caps", "if only managed nodes slept")
+PART_COLUMNS: Cells = ("", "physics", "seeds", "saved", "by placement", "by caps", "if only managed nodes slept")
 
 
 def part_rows(comparison: Comparison) -> list[Cells]:
@@ -71,6 +76,7 @@ def part_rows(comparison: Comparison) -> list[Cells]:
         (
             part.variant,
             str(part.physics),
+            f"{part.seeds}",
             *(format_estimate(value, 2, "+") for value in (part.total, part.placement, part.caps, part.idle)),
         )
         for part in comparison.parts
@@ -101,6 +107,10 @@ EXPLANATION_COLUMNS: Cells = ("", "first", "second", "difference, %")
 def explanation_rows(value: Fidelity) -> list[Cells]:
     """What differs between a pair of runs, figure by figure."""
     return [_explained(row) for row in (*value.explanation, *value.families)]
+
+
+def _seeds(count: int) -> str:
+    return f"{count} {'seed' if count == 1 else 'seeds'}"
 
 
 def _explained(row: Row) -> Cells:

@@ -103,11 +103,16 @@ class Limits(NamedTuple):
 
 
 class OperatingPoint(NamedTuple):
-    """Operating points of some nodes, arrays of shape ``(n_nodes,)``; see `LiveFleet` and `NodeState`."""
+    """Operating points of some nodes, ``(n_nodes,)``, of GPUs ``(n_nodes, n_devices)``; see `LiveFleet`."""
 
     package_w: FloatArray
     platform_w: FloatArray
-    gpu_w: FloatArray
     frequency: FloatArray
+    gpu_device_w: FloatArray
     gpu_throughput: FloatArray
     saturated: BoolArray
+
+    @property
+    def gpu_w(self) -> FloatArray:
+        """Power of all GPUs of each node, W."""
+        return np.asarray(self.gpu_device_w.sum(axis=1))

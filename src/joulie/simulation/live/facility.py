@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from joulie.simulation.climate import Climate
@@ -23,9 +21,12 @@ class Weather:
             seed: of its noise.
             length_s: how long until it repeats, s.
         """
-        steps = math.ceil(length_s / WEATHER_STEP_S)
+        self._length_s = length_s
+        steps = int(length_s // WEATHER_STEP_S) + 1
         self._outdoor_k = climate.outdoor_k(steps, WEATHER_STEP_S, np.random.default_rng(seed))
 
     def outdoor_k(self, time_s: float) -> float:
         """Temperature at a time since the start, K."""
-        return float(self._outdoor_k[int(time_s // WEATHER_STEP_S) % len(self._outdoor_k)])
+        # The end is still the weather of its own hour, not that of the start again.
+        within_s = time_s if time_s <= self._length_s else time_s % self._length_s
+        return float(self._outdoor_k[int(within_s // WEATHER_STEP_S)])

@@ -57,28 +57,32 @@ class NodeSpec:
 
 @dataclass(frozen=True, eq=False)
 class FleetLoad:
-    """What runs on the nodes, arrays of shape ``(n_nodes,)``.
+    """What runs on the nodes: of CPUs arrays of shape ``(n_nodes,)``, of GPUs ``(n_nodes, n_devices)``.
+
+    There are as many devices as the node with the most GPUs has; those beyond a node's own are not busy.
 
     Attributes:
         cpu_util: share of the node's cores in use, 0..1.
         memory_intensity: of the CPU work, 0..1.
         io_intensity: of the CPU work, 0..1.
-        gpus_busy: GPUs with work.
-        gpu_util: utilisation of a busy GPU, 0..1.
-        gpu_memory_share: how far the GPU work is bound by memory, 0..1.
+        gpu_busy: whether somebody has a GPU, or a share of it.
+        gpu_util: utilisation of each GPU, 0..1.
+        gpu_memory_share: how far its work is bound by memory, 0..1.
     """
 
     cpu_util: FloatArray
     memory_intensity: FloatArray
     io_intensity: FloatArray
-    gpus_busy: FloatArray
+    gpu_busy: BoolArray
     gpu_util: FloatArray
     gpu_memory_share: FloatArray
 
     @classmethod
-    def idle(cls, n_nodes: int) -> FleetLoad:
+    def idle(cls, n_nodes: int, n_devices: int = 1) -> FleetLoad:
         """Nothing runs."""
-        return cls(*(np.zeros(n_nodes) for _ in fields(cls)))
+        cpu_util, memory, io = np.zeros((3, n_nodes))
+        gpu_util, gpu_memory = np.zeros((2, n_nodes, n_devices))
+        return cls(cpu_util, memory, io, np.zeros((n_nodes, n_devices), dtype=np.bool_), gpu_util, gpu_memory)
 
 
 class LiveFleet:
@@ -89,9 +93,11 @@ class LiveFleet:
         state: what they carry from one step to the next.
         cores: cores of each node.
         gpus: GPUs of each node.
+        n_devices: GPUs of the node with the most, at least 1: the columns of arrays of GPUs.
+        gpu_device_w: power of each GPU now, W, shape ``(n_nodes, n_devices)``; 0 beyond a node's own.
         load: what runs now.
         frequency: clock as a share of the highest, shape ``(n_nodes,)``.
-        gpu_throughput: rate of GPU work as a share of the uncapped rate, shape ``(n_nodes,)``.
+        gpu_throughput: rate of work of each GPU as a share of its uncapped rate, shape ``(n_nodes, n_devices)``.
         mean_frequency: mean clock over the last step.
         mean_gpu_throughput: mean rate of GPU work over the last step.
         saturated: the CPU cap cannot be met, shape ``(n_nodes,)``.
@@ -126,6 +132,10 @@ class LiveFleet:
         self.max_package_w = np.array([spec.cpu.tdp_w * spec.sockets for spec in self.specs])
         self._conductance_w_per_k = self.max_package_w / self._dynamics.rise_at_tdp_k
         self.gpus = np.array([spec.gpus for spec in self.specs], dtype=np.float64)
+        self.n_devices = max([1, *(spec.gpus for spec in self.specs)])
+        devices = (n_nodes, self.n_devices)
+        self._has_device = np.arange(self.n_devices) < self.gpus[:, np.newaxis]
+        self.gpu_device_w = np.zeros(devices)
         self._gpu_idle_w = np.array([spec.gpu.idle_w if spec.gpu else 0.0 for spec in self.specs])
         self._gpu_default_w = np.array([spec.gpu.default_w if spec.gpu else 0.0 for spec in self.specs])
         self._gpu_unused_w = self._gpu_idle_w * np.where(self._deep_idle, DEEP_IDLE_SHARE, 1.0)
@@ -148,12 +158,12 @@ class LiveFleet:
             energy_j=zero.copy(),
         )
         self.frequency = np.ones(n_nodes)
-        self.gpu_throughput = np.ones(n_nodes)
+        self.gpu_throughput = np.ones(devices)
         self.mean_frequency = np.ones(n_nodes)
-        self.mean_gpu_throughput = np.ones(n_nodes)
+        self.mean_gpu_throughput = np.ones(devices)
         self.saturated: BoolArray = np.zeros(n_nodes, dtype=np.bool_)
         self.moving: BoolArray = np.zeros(n_nodes, dtype=np.bool_)
-        self.load = FleetLoad.idle(n_nodes)
+        self.load = FleetLoad.idle(n_nodes, self.n_devices)
         if n_nodes:
             self._settle(ambient_k)
 
@@ -243,7 +253,10 @@ class LiveFleet:
         if self._hot(ambient_k).any():
             longest_s = min(left_s, max(self._dynamics.thermal_tau_s / 10.0, _SHORTEST_STEP_S))
         n_steps = math.ceil(left_s / longest_s)
-        frequency, throughput = np.zeros(len(self.specs)), np.zeros(len(self.specs))
+        if n_steps == 1:
+            self._coast_once(left_s, ambient_k)
+            return
+        frequency, throughput = np.zeros_like(self.frequency), np.zeros_like(self.gpu_throughput)
         for _ in range(n_steps):
             self._coast_once(left_s / n_steps, ambient_k)
             frequency += self.mean_frequency / n_steps
@@ -284,9 +297,15 @@ class LiveFleet:
         return -math.log(SETTLED_SHARE / UNCAPPED_TDPS) * max(lags.cpu_cap_tau_s, lags.gpu_cap_tau_s, lags.dvfs_tau_s)
 
     @property
+    def telemetry_settling_s(self) -> float:
+        """How long telemetry remembers a power that it averages no more, to the last bit of a float, s."""
+        lags = self._dynamics
+        return -math.log(np.finfo(np.float64).eps) * max(lags.cpu_window_s, lags.gpu_window_s)
+
+    @property
     def at_cap(self) -> BoolArray:
         """Nodes whose CPUs or GPUs are slowed by what they may draw, or by a clock limit."""
-        return np.asarray((self.frequency < 1.0 - _SLOWED) | (self.gpu_throughput < 1.0 - _SLOWED))
+        return np.asarray((self.frequency < 1.0 - _SLOWED) | (self.gpu_throughput < 1.0 - _SLOWED).any(axis=1))
 
     @property
     def throttled(self) -> BoolArray:
@@ -308,13 +327,6 @@ class LiveFleet:
         """Power of all nodes at full load, W."""
         cpu_w = sum(float(self._cpu[kind].curve_w[-1]) for kind in self._cpu_kind.tolist())
         return cpu_w + float((self._gpu_default_w * self.gpus).sum())
-
-    def gpu_device_w(self, index: int) -> list[float]:
-        """Power of each GPU of a node, W: the busy ones first."""
-        busy, idle_w = self.load.gpus_busy[index], float(self._gpu_unused_w[index])
-        n_busy = round(float(busy))
-        busy_w = (self.state.gpu_w[index] - idle_w * (self.gpus[index] - busy)) / max(busy, 1.0)
-        return [float(busy_w)] * n_busy + [idle_w] * (self.specs[index].gpus - n_busy)
 
     def _settle(self, ambient_k: float) -> None:
         self.put_load(self.load)
@@ -363,17 +375,17 @@ class LiveFleet:
         state.package_w[nodes] = point.package_w
         state.platform_w[nodes] = point.platform_w
         state.gpu_w[nodes] = point.gpu_w
+        self.gpu_device_w[nodes] = point.gpu_device_w
         self.frequency[nodes] = point.frequency
         self.gpu_throughput[nodes] = point.gpu_throughput
         self.saturated[nodes] = point.saturated
 
     def _operate(self, nodes: IntArray, limits: Limits) -> OperatingPoint:
         """The operating points of some nodes under their load."""
-        n_nodes = len(nodes)
-        package_w, platform_w, gpu_w, frequency = np.zeros((4, n_nodes))
-        point = OperatingPoint(
-            package_w, platform_w, gpu_w, frequency, np.ones(n_nodes), np.zeros(n_nodes, dtype=np.bool_)
-        )
+        n_nodes, devices = len(nodes), (len(nodes), self.n_devices)
+        package_w, platform_w, frequency = np.zeros((3, n_nodes))
+        saturated = np.zeros(n_nodes, dtype=np.bool_)
+        point = OperatingPoint(package_w, platform_w, frequency, np.zeros(devices), np.ones(devices), saturated)
         cpu_kinds, gpu_kinds = self._cpu_kind[nodes], self._gpu_kind[nodes]
         for kind in sorted(set(cpu_kinds.tolist())):
             here = np.flatnonzero(cpu_kinds == kind)
@@ -411,15 +423,19 @@ class LiveFleet:
     def _operate_gpus(
         self, model: ThroughputModel, nodes: IntArray, here: IntArray, limits: Limits, point: OperatingPoint
     ) -> None:
-        """Fill in the GPUs of `nodes`, which are at the places `here` of limits and point."""
-        load = self.load
-        n_busy, util, cap_w = load.gpus_busy[nodes], load.gpu_util[nodes], limits.gpu_w[here]
-        idle_w, max_w, memory_share = self._gpu_idle_w[nodes], self._gpu_default_w[nodes], load.gpu_memory_share[nodes]
+        """Fill in the GPUs of `nodes`, which are at the places `here` of limits and point.
+
+        A limit acts on each GPU by what its own work draws, not by the mean of the node's.
+        """
+        load, idle_w, max_w = self.load, self._gpu_idle_w[nodes, np.newaxis], self._gpu_default_w[nodes, np.newaxis]
+        util, memory_share = load.gpu_util[nodes], load.gpu_memory_share[nodes]
+        busy, cap_w = load.gpu_busy[nodes], limits.gpu_w[here, np.newaxis]
         busy_w = natural_power_w(idle_w, max_w, util, memory_share)
-        if (busy_w > cap_w).any():
-            busy = operate_gpu(idle_w, max_w, util, cap_w, memory_share=memory_share, throughput=model)
-            busy_w, point.gpu_throughput[here] = busy.power_w, busy.throughput.median
-        point.gpu_w[here] = busy_w * n_busy + self._gpu_unused_w[nodes] * (self.gpus[nodes] - n_busy)
+        if (busy & (busy_w > cap_w)).any():
+            capped = operate_gpu(idle_w, max_w, util, cap_w, memory_share=memory_share, throughput=model)
+            busy_w, point.gpu_throughput[here] = capped.power_w, capped.throughput.median
+        unused_w = np.where(self._has_device[nodes], self._gpu_unused_w[nodes, np.newaxis], 0.0)
+        point.gpu_device_w[here] = np.where(busy, busy_w, unused_w)
 
 
 def _left(dt_s: float, tau_s: float) -> float:

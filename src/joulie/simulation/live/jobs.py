@@ -127,37 +127,66 @@ class Demands(NamedTuple):
     """Values of `Boundness`."""
 
     def rates(self, frequency: FloatArray, gpu_throughput: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Core-seconds and GPU-seconds that the pods get done in a second at the operating points of their nodes."""
+        """Core-seconds and GPU-seconds that the pods get done in a second.
+
+        Args:
+            frequency: clock of the node of each pod, as a share of the highest.
+            gpu_throughput: rate of the GPUs of each pod, as a share of their uncapped rate.
+        """
         cpu_rate = cpu_throughput(frequency, self.memory, self.io, self.bound)
         gpu_rate = gpu_throughput * (1.0 - self.feed * (1.0 - cpu_rate))
         return self.cores * self.cpu_util * cpu_rate, self.gpus * self.gpu_util * gpu_rate
 
-    def load(
-        self, node: IntArray, cores: FloatArray, gpus: FloatArray, busy_gpus: FloatArray | None = None
-    ) -> FleetLoad:
+    def load(self, node: IntArray, cores: FloatArray, devices: IntArray, n_devices: int) -> FleetLoad:
         """The load of nodes; more than a node has counts as all that it has.
 
         Args:
-            node: the node of each pod, an index into the following arrays.
+            node: the node of each pod, an index into the following array.
             cores: cores of the nodes.
-            gpus: GPUs of the nodes.
-            busy_gpus: GPUs with pods where pods share some; as many as pods have where it is left out.
+            devices: GPUs of each pod on its node, shape ``(n_pods, any)``; below 0 where it has fewer.
+            n_devices: GPUs of the node with the most.
         """
+        shape = (len(cores), n_devices)
+        pod, place = np.nonzero(devices >= 0)
+        device = node[pod] * n_devices + devices[pod, place]
 
         def total(weights: FloatArray) -> FloatArray:
             return np.asarray(np.bincount(node, weights=weights, minlength=len(cores)), dtype=np.float64)
 
+        def of_devices(weights: FloatArray) -> FloatArray:
+            sums = np.bincount(device, weights=weights[pod], minlength=shape[0] * n_devices)
+            return np.asarray(sums, dtype=np.float64).reshape(shape)
+
         cpu_demand = self.cores * self.cpu_util
-        used_cores, pod_gpus = total(cpu_demand), total(self.gpus)
-        used_gpus = pod_gpus if busy_gpus is None else busy_gpus
+        used_cores, sharers = total(cpu_demand), of_devices(np.ones(len(node)))
         return FleetLoad(
             cpu_util=np.clip(used_cores / cores, 0.0, 1.0),
             memory_intensity=_mean(total(cpu_demand * self.memory), used_cores),
             io_intensity=_mean(total(cpu_demand * self.io), used_cores),
-            gpus_busy=np.minimum(used_gpus, gpus),
-            gpu_util=_mean(total(self.gpus * self.gpu_util), used_gpus),
-            gpu_memory_share=_mean(total(self.gpus * self.gpu_memory), pod_gpus),
+            gpu_busy=sharers > 0.0,
+            gpu_util=np.clip(of_devices(self.gpu_util), 0.0, 1.0),
+            gpu_memory_share=_mean(of_devices(self.gpu_memory), sharers),
         )
+
+
+def side_by_side(node: IntArray, gpus: FloatArray, node_gpus: FloatArray) -> IntArray:
+    """GPUs of pods that share none, each node's from the first on, shape ``(n_pods, most GPUs of a pod)``; else -1.
+
+    Args:
+        node: the node of each pod.
+        gpus: GPUs of each pod.
+        node_gpus: GPUs of each node; pods beyond them get none.
+    """
+    wanted = gpus.astype(np.int64)
+    order = np.argsort(node, kind="stable")
+    before = np.cumsum(wanted[order]) - wanted[order]
+    here = node[order]
+    first = np.zeros_like(wanted)
+    first[order] = before - before[np.searchsorted(here, here)]
+    places = np.arange(wanted.max(initial=1))
+    devices = first[:, np.newaxis] + places
+    given = (places < wanted[:, np.newaxis]) & (devices < node_gpus[node][:, np.newaxis])
+    return np.where(given, devices, _NO_DEVICE)
 
 
 def demands_of(cores: float, gpus: float, use: Activity) -> tuple[float, ...]:
@@ -177,6 +206,7 @@ def demands_of(cores: float, gpus: float, use: Activity) -> tuple[float, ...]:
 
 _COLUMNS = (*Demands._fields, "cpu_left", "gpu_left")
 _FIRST_CAPACITY = 64
+_NO_DEVICE = -1
 
 
 class Workload:
@@ -193,6 +223,7 @@ class Workload:
         self._fleet: LiveFleet | None = None
         self._values = {name: np.zeros(0) for name in _COLUMNS}
         self._node = np.zeros(0, dtype=np.int64)
+        self._device = np.zeros(0, dtype=np.int64)
         self._works = np.zeros(0, dtype=np.bool_)
         self._grow(_FIRST_CAPACITY)
 
@@ -224,6 +255,7 @@ class Workload:
         self._slot[pod.key] = slot
         self._key[slot] = pod.key
         self._node[slot] = self._place.get(pod.node, -1)
+        self._device[slot] = _NO_DEVICE
         work = pod.work or _NO_WORK
         row = (*demands_of(pod.cores, pod.gpus, pod.activity), work.cpu_units, work.gpu_units)
         for name, value in zip(_COLUMNS, row, strict=True):
@@ -255,7 +287,10 @@ class Workload:
         """What the pods ask of the nodes; more than a node has counts as all that it has."""
         self._move_to(fleet)
         here = np.flatnonzero(self._node >= 0)
-        return self._demands(here).load(self._node[here], fleet.cores, fleet.gpus)
+        node, demands = self._node[here], self._demands(here)
+        devices = side_by_side(node, demands.gpus, fleet.gpus)
+        self._device[here] = devices[:, 0]
+        return demands.load(node, fleet.cores, devices, fleet.n_devices)
 
     def advance(self, fleet: LiveFleet, dt_s: float) -> list[str]:
         """Let all jobs work for `dt_s` at the mean operating points of the fleet's last step.
@@ -267,8 +302,7 @@ class Workload:
         slots = np.flatnonzero(self._works & (self._node >= 0))
         if not len(slots):
             return []
-        node = self._node[slots]
-        cpu_rate, gpu_rate = self._demands(slots).rates(fleet.mean_frequency[node], fleet.mean_gpu_throughput[node])
+        cpu_rate, gpu_rate = self._rates(slots, fleet.mean_frequency, fleet.mean_gpu_throughput)
         cpu_left = np.maximum(self._values["cpu_left"][slots] - cpu_rate * dt_s, 0.0)
         gpu_left = np.maximum(self._values["gpu_left"][slots] - gpu_rate * dt_s, 0.0)
         self._values["cpu_left"][slots] = cpu_left
@@ -280,7 +314,7 @@ class Workload:
         """How long it takes until the next job is done at the operating points of now, s; inf if none will be."""
         self._move_to(fleet)
         slots = np.flatnonzero(self._works & (self._node >= 0))
-        rates = self._rates(fleet, slots)
+        rates = self._rates(slots, fleet.frequency, fleet.gpu_throughput)
         lefts = (self._values["cpu_left"][slots], self._values["gpu_left"][slots])
         return float(time_to_do(lefts, rates).min(initial=np.inf))
 
@@ -291,16 +325,18 @@ class Workload:
         """
         self._move_to(fleet)
         slots = np.flatnonzero(self._node >= 0)
-        cpu_rate, gpu_rate = self._rates(fleet, slots)
+        cpu_rate, gpu_rate = self._rates(slots, fleet.frequency, fleet.gpu_throughput)
         rate = np.where(self._values["gpus"][slots] > 0.0, gpu_rate, cpu_rate)
         waiting = {key for gang, members in self._gangs.items() for key in members if not self._complete(gang, key)}
         keys = [self._key[slot] for slot in slots.tolist()]
         return {key: 0.0 if key in waiting else one for key, one in zip(keys, rate.tolist(), strict=True) if key}
 
-    def _rates(self, fleet: LiveFleet, slots: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Core-seconds and GPU-seconds that pods get done in a second."""
+    def _rates(
+        self, slots: IntArray, frequency: FloatArray, gpu_throughput: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Core-seconds and GPU-seconds that pods get done in a second at these operating points of the fleet."""
         node = self._node[slots]
-        return self._demands(slots).rates(fleet.frequency[node], fleet.gpu_throughput[node])
+        return self._demands(slots).rates(frequency[node], gpu_throughput[node, self._device[slots]])
 
     def _demands(self, slots: IntArray) -> Demands:
         return Demands._make(self._values[name][slots] for name in Demands._fields)
@@ -310,6 +346,7 @@ class Workload:
         if fleet is self._fleet:
             return
         self._fleet = fleet
+        self._device[:] = _NO_DEVICE
         self._place = {spec.name: index for index, spec in enumerate(fleet.specs)}
         for key, slot in self._slot.items():
             self._node[slot] = self._place.get(self._pods[key].node, -1)
@@ -333,6 +370,7 @@ class Workload:
         self._free = list(range(capacity - 1, old - 1, -1)) + self._free
         self._values = {name: np.append(column, np.zeros(added)) for name, column in self._values.items()}
         self._node = np.append(self._node, np.full(added, -1))
+        self._device = np.append(self._device, np.full(added, _NO_DEVICE))
         self._works = np.append(self._works, np.zeros(added, dtype=np.bool_))
 
 

@@ -24,7 +24,7 @@ from joulie.domain.drain import ActiveEco, ActivePerformance, DrainingPerformanc
 from joulie.domain.hardware import CapRange
 from joulie.domain.policy import Cap, ClusterSnapshot, Plan, Policy, Profile
 from joulie.domain.scoring.extender import NodeClass, TwinView, performance_pressure
-from joulie.domain.twin import FleetReadings, FleetTwin, twin_fleet
+from joulie.domain.twin import capped_power_w, headroom_score, power_trend_w_per_min
 from joulie.domain.units import BoolArray, FloatArray, IntArray
 from joulie.simulation.experiment.outcome import Drain
 from joulie.simulation.experiment.scenario import ControlTimes
@@ -35,6 +35,8 @@ _CLASS_OF = {
     DrainingPerformance: NodeClass.DRAINING,
     ActiveEco: NodeClass.ECO,
 }
+_PERFORMANCE, _ECO, _DRAINING = (int(one) for one in (NodeClass.PERFORMANCE, NodeClass.ECO, NodeClass.DRAINING))
+"""Plain integers: arrays are compared to them many times a second, which takes NumPy six times as long with an enum."""
 _KNOWN_PLANS = 4096
 """Plans kept by demand; a bound for traces whose demand takes ever new values."""
 
@@ -79,16 +81,13 @@ class NativeControl:
         node_class: values of `NodeClass`, as filter and score see them.
     """
 
-    def __init__(
-        self, control: Control, nodes: Sequence[SimNode], times: ControlTimes, *, start_s: float = 0.0
-    ) -> None:
+    def __init__(self, control: Control, nodes: Sequence[SimNode], times: ControlTimes) -> None:
         """Start with all nodes at full power and uncapped.
 
         Args:
             control: what to decide with.
             nodes: the nodes.
             times: how often operator and agents act, both at whole multiples.
-            start_s: time of the first cycle, s.
         """
         self._control = control
         self._settings = control.settings
@@ -110,15 +109,19 @@ class NativeControl:
         self._drains: list[Drain] = []
         self._open_drain: dict[int, int] = {}
         self._samples: deque[tuple[float, FloatArray]] = deque(maxlen=HISTORY_SAMPLES)
-        self._now_s = start_s
         self._view: TwinView | None = None
-        self._limits = np.array([node.limits for node in self._nodes], dtype=np.float64).reshape(-1, 4)
+        limits = np.array([node.limits for node in self._nodes], dtype=np.float64).reshape(-1, 4)
+        self._known: BoolArray = np.array([node.limits_known for node in self._nodes], dtype=np.bool_)
+        # A harmless watt where nothing is known, to be divided by: such nodes are never fresh.
+        self._cpu_tdp_w = np.where(self._known, limits[:, 0], 1.0)
+        self._gpu_tdp_w = np.where(self._known, limits[:, 1], 0.0)
         self._percents = np.full((n_nodes, 2), 100.0)
+        self._anywhere = np.full(n_nodes, REFERENCE_AMBIENT_K), np.zeros(n_nodes, dtype=np.bool_), [None] * n_nodes
 
     # ---- the operator
 
-    def cycle(self, now_s: float, demand: int, blocking: IntArray, power_w: FloatArray) -> bool:
-        """One step of the operator. Cycles that were left out since the last one found the power of then.
+    def cycle(self, now_s: float, demand: int, blocking: IntArray, power_w: FloatArray) -> list[int]:
+        """One step of the operator. Cycles may be left out where they would find what the last one found.
 
         Args:
             now_s: s after the start of the run, a multiple of the operator's interval.
@@ -127,22 +130,26 @@ class NativeControl:
             power_w: measured power of each node, W.
 
         Returns:
-            Whether the schedulable class of a node changed.
+            The nodes whose schedulable class changed.
         """
         self._remember(now_s, power_w)
         planned = self._planned(demand, now_s)
         moved = self._guard(planned.performance, blocking, now_s)
         self._decide_caps(planned.plan, moved, now_s)
-        self._now_s, self._view = now_s, None
-        return bool(moved)
+        self._view = None
+        return moved
 
     def _remember(self, now_s: float, power_w: FloatArray) -> None:
         if self._samples:
-            last_s, last_w = self._samples[-1]
-            left_out = round((now_s - last_s) / self._times.operator_s) - 1
-            for back in range(min(left_out, HISTORY_SAMPLES - 1), 0, -1):
-                self._samples.append((now_s - back * self._times.operator_s, last_w))
+            self._repeat(now_s - self._times.operator_s)
         self._samples.append((now_s, power_w.copy()))
+
+    def _repeat(self, until_s: float) -> None:
+        """Cycles that were left out, up to this one, found the power of the last one."""
+        last_s, last_w = self._samples[-1]
+        left_out = round((until_s - last_s) / self._times.operator_s)
+        for back in range(min(left_out, HISTORY_SAMPLES) - 1, -1, -1):
+            self._samples.append((until_s - back * self._times.operator_s, last_w))
 
     def _planned(self, demand: int, now_s: float) -> _Planned:
         known = self._plans.get(demand)
@@ -159,21 +166,25 @@ class NativeControl:
 
     def _guard(self, performance: BoolArray, blocking: IntArray, now_s: float) -> list[int]:
         """Send the nodes whose state can change through the drain guard. Returns those whose class changed."""
-        drain = self._settings.drain
-        draining = self.node_class == NodeClass.DRAINING
-        blocked = blocking > 0
-        with np.errstate(invalid="ignore"):
-            settled = now_s - self._quiet_s >= drain.settling_s
-            late = now_s - self._since_s >= (math.inf if drain.timeout_s is None else drain.timeout_s)
-        news = settled | (blocked != np.isnan(self._quiet_s)) | (late & (drain.escalation is Escalation.FORCE))
-        astray = performance != (self.node_class == NodeClass.PERFORMANCE)
+        unsettled = performance != (self.node_class == _PERFORMANCE)
+        if self._open_drain:
+            unsettled = np.where(self.draining, performance | self._drains_move_on(blocking, now_s), unsettled)
         moved = []
-        for node in np.flatnonzero(np.where(draining, performance | news, astray)).tolist():
+        for node in np.flatnonzero(unsettled).tolist():
             planned = Profile.PERFORMANCE if performance[node] else Profile.ECO
-            state = guard(self._states[node], planned, int(blocking[node]), now_s, drain).state
+            state = guard(self._states[node], planned, int(blocking[node]), now_s, self._settings.drain).state
             if self._enter(node, state, now_s):
                 moved.append(node)
         return moved
+
+    def _drains_move_on(self, blocking: IntArray, now_s: float) -> BoolArray:
+        """Nodes whose drain begins to settle, is disturbed, has settled or is overdue; no meaning for other nodes."""
+        drain = self._settings.drain
+        settled = now_s - self._quiet_s >= drain.settling_s
+        disturbed_or_quiet = (blocking > 0) != np.isnan(self._quiet_s)
+        if drain.timeout_s is None or drain.escalation is not Escalation.FORCE:
+            return np.asarray(settled | disturbed_or_quiet)
+        return np.asarray(settled | disturbed_or_quiet | (now_s - self._since_s >= drain.timeout_s))
 
     def _enter(self, node: int, state: NodeState, now_s: float) -> bool:
         """Take note of a node's state. Returns whether its class changed."""
@@ -197,7 +208,7 @@ class NativeControl:
         everywhere = first or (plan is not self._plan and bool(plan.caps))
         self._plan = plan
         for node in range(len(self._nodes)) if everywhere else moved:
-            profile = Profile.ECO if self.node_class[node] == NodeClass.ECO else Profile.PERFORMANCE
+            profile = Profile.ECO if self.node_class[node] == _ECO else Profile.PERFORMANCE
             known = self._nodes[node]
             caps = self._usual.of(known.hardware, profile, plan.caps.get(known.name))
             if caps != self._caps[node]:
@@ -233,12 +244,12 @@ class NativeControl:
     @property
     def draining(self) -> BoolArray:
         """Nodes on their way to eco."""
-        return np.asarray(self.node_class == NodeClass.DRAINING)
+        return np.asarray(self.node_class == _DRAINING)
 
     @property
     def eco(self) -> BoolArray:
         """Nodes under eco caps."""
-        return np.asarray(self.node_class == NodeClass.ECO)
+        return np.asarray(self.node_class == _ECO)
 
     def drains(self) -> tuple[Drain, ...]:
         """The drains so far, in order of their beginnings; one that was called off ended then."""
@@ -246,69 +257,73 @@ class NativeControl:
 
     def quiet_until_s(self, now_s: float) -> float:
         """The next moment at which something changes though demand, blocking pods and power stay; inf if never."""
-        operator_s, drain = self._times.operator_s, self._settings.drain
-        due_s = [math.inf]
-        if self._by_time:
-            due_s.append(now_s)
-        draining = self.draining
-        quiet_s = self._quiet_s[draining]
-        due_s += (quiet_s[~np.isnan(quiet_s)] + drain.settling_s).tolist()
-        if drain.timeout_s is not None and drain.escalation is Escalation.FORCE:
-            due_s += (self._since_s[draining] + drain.timeout_s).tolist()
-        cycle_s = _next_multiple_s(min(due_s), operator_s, now_s)
+        due_s = [now_s if self._by_time else math.inf]
+        if self._open_drain:
+            due_s += self._drains_due_s()
+        cycle_s = _next_multiple_s(min(due_s), self._times.operator_s, now_s)
         if not self._decided_s:
             return cycle_s
         return min(cycle_s, _next_multiple_s(now_s, self._times.agent_s, now_s))
 
+    def _drains_due_s(self) -> list[float]:
+        """When drains will have settled or be overdue if nothing disturbs them."""
+        drain, draining = self._settings.drain, self.draining
+        quiet_s = self._quiet_s[draining]
+        due_s: list[float] = (quiet_s[~np.isnan(quiet_s)] + drain.settling_s).tolist()
+        if drain.timeout_s is not None and drain.escalation is Escalation.FORCE:
+            due_s += (self._since_s[draining] + drain.timeout_s).tolist()
+        return due_s
+
     def twin_view(self, now_s: float) -> TwinView:
-        """What the twins said at the last cycle. The operator keeps all of them fresh, so age takes nothing away."""
+        """What the twins said at the last cycle, made or left out.
+
+        The operator keeps all of them fresh, so age takes nothing away.
+
+        Args:
+            now_s: s after the start of the run.
+        """
+        cycle_s = math.floor(now_s / self._times.operator_s + 1e-9) * self._times.operator_s
+        if cycle_s > self._samples[-1][0] + 1e-6:
+            self._repeat(cycle_s)
+            self._view = None
         if self._view is None:
             self._view = self._made_view()
         return self._view
 
     def _made_view(self) -> TwinView:
-        twin = self._twin()
-        trend = np.where(twin.scored, twin.power_trend_w_per_min, 0.0)
+        """`joulie.domain.twin.twin_fleet` on these nodes, without what neither filter nor score looks at."""
+        known, measured_w = self._known, self._samples[-1][1]
+        capped_w = capped_power_w(self._cpu_tdp_w, self._percents[:, 0])
+        capped_w = capped_w + capped_power_w(self._gpu_tdp_w, self._percents[:, 1])
+        headroom = headroom_score(capped_w, measured_w)
+        stress = self._control.cooling(measured_w, self._cpu_tdp_w + self._gpu_tdp_w, *self._anywhere)
+        trend_w_per_min = self._trend_w_per_min()
         return TwinView(
             node_class=self.node_class.copy(),
-            fresh=twin.scored,
-            capped_w=twin.cpu_capped_w + twin.gpu_capped_w,
-            measured_w=twin.measured_w,
-            cooling_stress_pct=twin.cooling_stress,
-            headroom_score=twin.headroom,
-            trend_w_per_min=twin.power_trend_w_per_min,
+            fresh=known,
+            capped_w=capped_w,
+            measured_w=measured_w,
+            cooling_stress_pct=stress,
+            headroom_score=headroom,
+            trend_w_per_min=trend_w_per_min,
             cpu_cap_fraction=self._percents[:, 0] / 100.0,
             gpu_cap_fraction=self._percents[:, 1] / 100.0,
-            cluster_trend_w_per_min=float(trend.sum()),
-            perf_pressure=performance_pressure(twin.headroom, self.node_class, twin.scored),
+            cluster_trend_w_per_min=float(np.where(known, trend_w_per_min, 0.0).sum()),
+            perf_pressure=performance_pressure(headroom, self.node_class, known),
         )
 
-    def _twin(self) -> FleetTwin:
-        n_nodes = len(self._nodes)
-        recent = [(at_s, w) for at_s, w in self._samples if at_s >= self._now_s - self._settings.trend_window_s]
-        nowhere = np.zeros(n_nodes, dtype=np.bool_)
-        limits = self._limits
-        readings = FleetReadings(
-            cpu_tdp_w=limits[:, 0],
-            gpu_tdp_w=limits[:, 1],
-            cores=limits[:, 2],
-            gpus=limits[:, 3],
-            hardware_known=np.array([node.limits_known for node in self._nodes], dtype=np.bool_),
-            measured_w=self._samples[-1][1],
-            power_known=~nowhere,
-            cpu_cap_percent=self._percents[:, 0],
-            gpu_cap_percent=self._percents[:, 1],
-            ambient_k=np.full(n_nodes, REFERENCE_AMBIENT_K),
-            ambient_known=nowhere,
-            zones=[None] * n_nodes,
-            rack=np.full(n_nodes, -1),
-            rack_capacity_w=np.zeros(0),
-            cluster_capacity_w=self._settings.default_capacity_w,
-            sample_time_s=np.array([at_s for at_s, _ in recent]),
-            sample_power_w=np.column_stack([w for _, w in recent]),
-            sample_valid=np.ones(len(recent), dtype=np.bool_),
-        )
-        return twin_fleet(readings, cooling=self._control.cooling)
+    def _trend_w_per_min(self) -> FloatArray:
+        """Slope of each node's recent power: most nodes have drawn the same all the time, and need no line drawn."""
+        first_s = self._samples[-1][0] - self._settings.trend_window_s
+        recent = [(at_s, w) for at_s, w in self._samples if at_s >= first_s]
+        power_w = np.stack([w for _, w in recent])
+        changing = np.flatnonzero((power_w != power_w[-1]).any(axis=0))
+        trend_w_per_min = np.zeros(len(self._nodes))
+        if len(changing):
+            times_s = np.array([at_s for at_s, _ in recent])
+            of_node_w = np.ascontiguousarray(power_w[:, changing].T)
+            trend_w_per_min[changing] = power_trend_w_per_min(times_s, of_node_w)
+        return trend_w_per_min
 
 
 def _device_w(cap: Cap | None, limits: CapRange | None) -> float | None:

@@ -53,8 +53,8 @@ class Facility:
             self.latest = self._plant.step(it_j / dt_s, outdoor_k, dt_s)
             cooling_j = self.latest.cooling_w * dt_s
         self.cooling_j += cooling_j
-        mean_kw = (it_j + cooling_j) / dt_s / JOULES_PER_KWH
+        kwh_per_s = (it_j + cooling_j) / JOULES_PER_KWH / dt_s
         if self._intensity is not None:
-            self.carbon_g += mean_kw * float(self._intensity.integral(from_s, until_s))
+            self.carbon_g += kwh_per_s * float(self._intensity.integral(from_s, until_s))
         if self._price is not None:
-            self.cost += mean_kw * float(self._price.integral(from_s, until_s))
+            self.cost += kwh_per_s * float(self._price.integral(from_s, until_s))

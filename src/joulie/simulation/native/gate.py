@@ -1,56 +1,71 @@
-"""The gate before the scheduler: the pods of a gang wait there until all of them fit."""
+"""The gate before the scheduler: the pods of a gang wait there until all of them fit, and get their places at once."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-from joulie.domain.trace import JobShape
-from joulie.domain.units import BoolArray
-from joulie.simulation.live.gangs import Member, Room, fits_together
+from joulie.domain.units import IntArray
+from joulie.simulation.live.gangs import Alike, Room, places, seats
 from joulie.simulation.native.admission import Admission
 from joulie.simulation.native.pods import Kind, SimPod
 from joulie.simulation.native.queue import WaitingLines
 from joulie.simulation.native.room import Nodes
-from joulie.simulation.native.running import RunningJobs
 
-_ROUNDING = 1e-9
+
+class Placed(NamedTuple):
+    """A pod and its place."""
+
+    pod: SimPod
+    node: int
+    devices: tuple[int, ...]
+    """Its GPUs."""
+
+
+Choose = Callable[[SimPod], int | None]
+"""The node that the scheduler wants for a pod; None where none has room."""
 
 
 class _Held:
     """A gang that waits.
 
     Attributes:
-        pods: its members.
-        kinds: how many there are of each kind.
-        shapes: what those of a kind request.
-        total: GPUs, cores and GiB that they need in all.
+        by_kind: its members, those together that are alike.
+        total: cores, memory and GPUs that they request in all, in the units of `Room`.
+        make: the same for gangs that are made alike: where one of them does not fit, none does.
     """
 
-    def __init__(self, pods: list[SimPod]) -> None:
-        self.pods = pods
-        self.kinds = Counter(pod.kind for pod in pods)
-        self.shapes = {pod.kind: pod.shape for pod in pods}
-        self.total = np.sum([(pod.shape.gpus, pod.shape.cores, pod.shape.memory_gib) for pod in pods], axis=0)
+    def __init__(self, pods: list[SimPod], makes: dict[object, int]) -> None:
+        self.by_kind: dict[Kind, list[SimPod]] = {}
+        for pod in pods:
+            self.by_kind.setdefault(pod.kind, []).append(pod)
+        kinds = [pod.kind for pod in pods]
+        self.total: IntArray = np.sum([(*kind.requests, kind.gpus * kind.gpu_milli) for kind in kinds], axis=0)
+        self.make = makes.setdefault(frozenset(Counter(kinds).items()), len(makes))
 
 
 class GangGate:
-    """Holds gangs back, in order of submission, and lets one go at a time.
+    """Holds gangs back and lets those go that fit, in the order in which they were complete.
 
     Args:
         gang_sizes: members by gang; the pods of other gangs pass at once.
-        running: knows which gangs run.
+        nodes: what is requested of them.
+        admission: which of them pods may use.
+        choose: the scheduler.
     """
 
-    def __init__(self, gang_sizes: Mapping[str, int], running: RunningJobs) -> None:
+    def __init__(self, gang_sizes: Mapping[str, int], nodes: Nodes, admission: Admission, choose: Choose) -> None:
         self._sizes = gang_sizes
-        self._running = running
+        self._nodes = nodes
+        self._admission = admission
+        self._choose = choose
         self._coming: dict[str, list[SimPod]] = {}
         self._held: dict[str, _Held] = {}
-        self._let_go: str | None = None
-        self._new = False
+        self._makes: dict[object, int] = {}
+        self._new: list[str] = []
         self._count = 0
 
     def __len__(self) -> int:
@@ -60,60 +75,80 @@ class GangGate:
     def arrived(self, pod: SimPod, lines: WaitingLines) -> None:
         """A pod is submitted: it waits here for its gang, or goes to the scheduler."""
         gang = pod.gang
-        if gang is None or gang not in self._sizes:
+        if gang is None or self._sizes.get(gang, 1) == 1:
             lines.add(pod)
             return
         self._count += 1
         self._coming.setdefault(gang, []).append(pod)
         if len(self._coming[gang]) == self._sizes[gang]:
-            self._held[gang] = _Held(self._coming.pop(gang))
-            self._new = True
+            self._held[gang] = _Held(self._coming.pop(gang), self._makes)
+            self._new.append(gang)
 
-    def let_go(self, nodes: Nodes, admission: Admission, lines: WaitingLines, *, changed: bool) -> bool:
-        """Send the first gang that fits now to the scheduler, once the one before it runs.
+    def let_go(self, *, changed: bool) -> list[Placed]:
+        """Place the gangs that fit now. Each gets all its places or none.
 
         Args:
-            nodes: what is requested of them.
-            admission: which of them pods may use.
-            lines: takes the pods.
-            changed: whether nodes have more room, or admit more, than when gangs were tried last.
-
-        Returns:
-            Whether one was let go.
+            changed: whether nodes have more room, or admit more, than when gangs were tried last; else only those are
+                tried that have come since.
         """
-        if self._let_go is not None:
-            if self._running.missing_members(self._let_go) > 0:
-                return False
-            self._let_go, changed = None, True
-        if not self._held or not (changed or self._new):
-            return False
-        self._new = False
-        room = nodes.room()
-        free = np.array([room.gpus.sum(), room.cores.sum(), room.memory_gib.sum()])
-        places: dict[Kind, float] = {}
-        for gang, held in self._held.items():
-            if (held.total > free).any():
+        tried = list(self._held) if changed else self._new
+        self._new = []
+        found: list[Placed] = []
+        free, too_large = _Free(self._nodes.room()), set[int]()
+        for gang in tried:
+            held = self._held[gang]
+            if held.make in too_large:
                 continue
-            for kind in held.kinds.keys() - places.keys():
-                places[kind] = _places(room, held.shapes[kind], admission.of(kind) & nodes.right_gpus(kind))
-            # Where the members of one kind alone find too few places, the gang needs no closer look.
-            if any(places[kind] < count for kind, count in held.kinds.items()):
+            placed = self._placed(held, free)
+            if placed is None:
+                too_large.add(held.make)
                 continue
-            allowed = {kind: admission.of(kind) & nodes.right_gpus(kind) for kind in held.kinds}
-            if fits_together(room, [Member(pod.shape, allowed[pod.kind]) for pod in held.pods]):
-                del self._held[gang]
-                self._let_go = gang
-                self._count -= len(held.pods)
-                for pod in held.pods:
-                    lines.add(pod)
-                return True
-        return False
+            del self._held[gang]
+            self._count -= len(placed)
+            found += placed
+            free = _Free(self._nodes.room())
+        return found
+
+    def _placed(self, held: _Held, free: _Free) -> list[Placed] | None:
+        if (held.total > free.total).any():
+            return None
+        groups = []
+        for kind, pods in held.by_kind.items():
+            allowed = self._admission.of(kind) & self._nodes.right_gpus(kind)
+            group = Alike(kind.requests, kind.gpus, kind.gpu_milli, allowed, len(pods))
+            # Where those of one kind alone find too few places, the gang needs no closer look.
+            if free.places(kind, group) < len(pods):
+                return None
+            groups.append(group)
+        found = seats(free.room, groups)
+        if found is None:
+            return None
+        pods_of = [iter(pods) for pods in held.by_kind.values()]
+        return self._put([(next(pods_of[seat.group]), seat.node) for seat in found])
+
+    def _put(self, seated: list[tuple[SimPod, int]]) -> list[Placed]:
+        """Put pods where the scheduler wants each; where that leaves one of them outside, all on their seats."""
+        taken: list[Placed] = []
+        for pod, _ in seated:
+            node = self._choose(pod)
+            if node is None:
+                for placed in taken:
+                    self._nodes.remove(placed.pod.kind, placed.node, placed.devices)
+                return [Placed(pod, seat, self._nodes.put(pod.kind, seat)) for pod, seat in seated]
+            taken.append(Placed(pod, node, self._nodes.put(pod.kind, node)))
+        return taken
 
 
-def _places(room: Room, shape: JobShape, allowed: BoolArray) -> float:
-    """How many pods of a shape fit at once."""
-    count = room.pods
-    for free, asked in ((room.cores, shape.cores), (room.memory_gib, shape.memory_gib), (room.gpus, shape.gpus)):
-        if asked > 0.0:
-            count = np.minimum(count, np.floor(free / asked + _ROUNDING))
-    return float(count[allowed].sum())
+class _Free:
+    """The room of a moment, and what was worked out about it."""
+
+    def __init__(self, room: Room) -> None:
+        self.room = room
+        self.total = np.array([room.milli_cpu.sum(), room.memory_bytes.sum(), room.gpu_milli.sum()])
+        self._places: dict[Kind, int] = {}
+
+    def places(self, kind: Kind, group: Alike) -> int:
+        """How many pods of a kind fit."""
+        if kind not in self._places:
+            self._places[kind] = int(places(self.room, group).sum())
+        return self._places[kind]

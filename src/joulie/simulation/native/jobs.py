@@ -68,7 +68,7 @@ class Jobs:
         self._records = [_Record(job) for job in ordered if job.submit_s < arrivals_s]
         late = len(ordered) - len(self._records)
         self.notes: tuple[str, ...] = (f"{late} jobs submitted after the arrivals are left out",) if late else ()
-        cluster = EmptyCluster(nodes)
+        cluster = EmptyCluster(nodes, share_gpus=share_gpus)
         gangs: defaultdict[str, list[_Record]] = defaultdict(list)
         for index, record in enumerate(self._records):
             self._judge(index, record, cluster, priorities, share_gpus=share_gpus)

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from joulie.domain.units import BoolArray, IntArray
+from joulie.simulation.live.gangs import WHOLE_GPU_MILLI
 from joulie.simulation.native.pods import Kind, SimPod
-from joulie.simulation.native.room import WHOLE_GPU_MILLI, Nodes
+from joulie.simulation.native.room import Nodes
 
 _FIRST_LINES = 64
 

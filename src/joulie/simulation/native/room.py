@@ -8,11 +8,10 @@ import numpy as np
 
 from joulie.domain.scoring.kube import NodeAmounts
 from joulie.domain.units import BoolArray, IntArray
-from joulie.simulation.live.gangs import Room
+from joulie.simulation.live.gangs import WHOLE_GPU_MILLI, Room
 from joulie.simulation.native.nodes import MAX_PODS, SimNode
 from joulie.simulation.native.pods import Kind
 
-WHOLE_GPU_MILLI = 1000
 _BYTES_PER_GIB = 1024**3
 
 
@@ -94,20 +93,13 @@ class Nodes:
             self.free_milli[node, list(devices)] += kind.gpu_milli
             self._recount(node)
 
-    @property
-    def busy_gpus(self) -> IntArray:
-        """GPUs that somebody has a share of."""
-        return self.gpus - self.free_gpus
-
     def room(self) -> Room:
         """What is left, as gangs are held back by it."""
-        free_cpu = self.allocatable.milli_cpu - self.requested.milli_cpu
-        free_memory = self.allocatable.memory_bytes - self.requested.memory_bytes
         return Room(
-            cores=np.asarray(free_cpu / 1000.0),
-            memory_gib=np.asarray(free_memory / _BYTES_PER_GIB),
-            gpus=self.free_gpus.astype(np.float64),
-            pods=(MAX_PODS - self.pods).astype(np.float64),
+            milli_cpu=self.allocatable.milli_cpu - self.requested.milli_cpu,
+            memory_bytes=self.allocatable.memory_bytes - self.requested.memory_bytes,
+            gpu_milli=self.free_milli,
+            pods=MAX_PODS - self.pods,
         )
 
     def _count(self, kind: Kind, node: int, sign: int) -> None:

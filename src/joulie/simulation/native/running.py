@@ -25,12 +25,14 @@ class RunningJobs:
 
     Args:
         n_nodes: number of nodes.
+        n_devices: GPUs of the node with the most.
         gang_sizes: members by gang.
     """
 
-    def __init__(self, n_nodes: int, gang_sizes: Mapping[str, int]) -> None:
+    def __init__(self, n_nodes: int, n_devices: int, gang_sizes: Mapping[str, int]) -> None:
         self._gang_sizes = gang_sizes
-        self._rated_at = np.ones((2, n_nodes))
+        self._rated_at = np.ones((n_nodes, 1 + n_devices))
+        self._n_devices = n_devices
         self._present: dict[str, set[int]] = {}
         self._done: dict[str, int] = {}
         self._slot_of: dict[int, int] = {}
@@ -38,6 +40,7 @@ class RunningJobs:
         self._free: list[int] = []
         self._demands = Demands(*np.zeros((len(Demands._fields), 0)))
         self._node: IntArray = np.zeros(0, dtype=np.int64)
+        self._devices: IntArray = np.zeros((0, n_devices), dtype=np.int64)
         self._left = np.zeros((2, 0))
         self._rate = np.zeros((2, 0))
         self._since_s = np.zeros(0)
@@ -53,8 +56,8 @@ class RunningJobs:
         """When the next job is done; inf if none will be."""
         return float(self._end_s.min(initial=np.inf))
 
-    def start(self, pod: SimPod, node: int, now_s: float) -> None:
-        """A pod begins on a node; `rerate` must follow."""
+    def start(self, pod: SimPod, node: int, devices: tuple[int, ...], now_s: float) -> None:
+        """A pod begins on a node with these of its GPUs; `rerate` must follow."""
         if not self._free:
             self._grow()
         slot = self._free.pop()
@@ -63,6 +66,8 @@ class RunningJobs:
             column[slot] = value
         self._pod[slot], self._slot_of[pod.index] = pod, slot
         self._node[slot] = node
+        self._devices[slot] = _NOWHERE
+        self._devices[slot, : len(devices)] = devices
         self._left[:, slot] = pod.job.cpu_units, pod.job.gpu_units
         self._rate[:, slot], self._since_s[slot] = 0.0, now_s
         self._end_s[slot] = np.inf
@@ -102,17 +107,16 @@ class RunningJobs:
         """Members of a gang that neither run nor are done."""
         return self._gang_sizes[gang] - len(self._present.get(gang, ())) - self._done.get(gang, 0)
 
-    def load(self, nodes: IntArray, cores: FloatArray, gpus: FloatArray, busy_gpus: FloatArray) -> FleetLoad:
+    def load(self, nodes: IntArray, cores: FloatArray) -> FleetLoad:
         """What runs on some nodes; see `Demands.load`.
 
         Args:
             nodes: which ones, sorted.
             cores: their cores.
-            gpus: their GPUs.
-            busy_gpus: GPUs that somebody has a share of.
         """
         slots = self._slots_on(nodes)
-        return self._demands_of(slots).load(np.searchsorted(nodes, self._node[slots]), cores, gpus, busy_gpus)
+        place = np.searchsorted(nodes, self._node[slots])
+        return self._demands_of(slots).load(place, cores, self._devices[slots], self._n_devices)
 
     def advance(self, nodes: IntArray, now_s: float, frequency: FloatArray, gpu_throughput: FloatArray) -> None:
         """Bring the jobs of some nodes up to now, which had these mean operating points since their last change.
@@ -121,11 +125,10 @@ class RunningJobs:
             nodes: which ones.
             now_s: s after the start of the run.
             frequency: mean clock, of all nodes.
-            gpu_throughput: mean rate of GPU work, of all nodes.
+            gpu_throughput: mean rate of GPU work, of all nodes' GPUs.
         """
         slots = self._slots_on(nodes)
-        node = self._node[slots]
-        rates = np.stack(self._demands_of(slots).rates(frequency[node], gpu_throughput[node])) * self._works[slots]
+        rates = self._rates(slots, frequency, gpu_throughput)
         self._advance(slots, rates, now_s)
         self._end_s[slots] = self._ends_s(slots, rates, now_s)
         self._stale.update(slots.tolist())
@@ -142,11 +145,11 @@ class RunningJobs:
             nodes: where they may have changed.
             now_s: s after the start of the run.
             frequency: clock of all nodes.
-            gpu_throughput: rate of GPU work of all nodes.
+            gpu_throughput: rate of GPU work of all nodes' GPUs.
         """
-        points = np.stack((frequency[nodes], gpu_throughput[nodes]))
-        moved = nodes[(points != self._rated_at[:, nodes]).any(axis=0)]
-        self._rated_at[:, nodes] = points
+        points = np.column_stack((frequency[nodes], gpu_throughput[nodes]))
+        moved = nodes[(points != self._rated_at[nodes]).any(axis=1)]
+        self._rated_at[nodes] = points
         if len(moved):
             self._stale.update(self._slots_on(moved).tolist())
         if not self._stale:
@@ -154,10 +157,16 @@ class RunningJobs:
         slots = np.array(sorted(self._stale), dtype=np.int64)
         self._stale.clear()
         self._advance(slots, self._rate[:, slots], now_s)
-        node = self._node[slots]
-        rates = np.stack(self._demands_of(slots).rates(frequency[node], gpu_throughput[node])) * self._works[slots]
+        rates = self._rates(slots, frequency, gpu_throughput)
         self._rate[:, slots] = rates
         self._end_s[slots] = self._ends_s(slots, rates, now_s)
+
+    def _rates(self, slots: IntArray, frequency: FloatArray, gpu_throughput: FloatArray) -> FloatArray:
+        """CPU and GPU work that jobs get done in a second at these operating points, shape ``(2, n_slots)``."""
+        node = self._node[slots]
+        # All GPUs of a pod do the same work under the same limit. Of a pod without any the rate means nothing.
+        throughput = gpu_throughput[node, self._devices[slots, 0]]
+        return np.stack(self._demands_of(slots).rates(frequency[node], throughput)) * self._works[slots]
 
     def _ends_s(self, slots: IntArray, rates: FloatArray, now_s: float) -> FloatArray:
         """When jobs are done at these rates; inf for those that do not work."""
@@ -190,6 +199,7 @@ class RunningJobs:
         self._free = list(range(old + added - 1, old - 1, -1))
         self._demands = Demands._make(np.append(column, np.zeros(added)) for column in self._demands)
         self._node = np.append(self._node, np.full(added, _NOWHERE))
+        self._devices = np.concatenate([self._devices, np.full((added, self._n_devices), _NOWHERE)])
         self._left = np.concatenate([self._left, np.zeros((2, added))], axis=1)
         self._rate = np.concatenate([self._rate, np.zeros((2, added))], axis=1)
         self._since_s = np.append(self._since_s, np.zeros(added))

@@ -131,10 +131,7 @@ class _Run:
         watched = setup.control or (Control(_ALL_PERFORMANCE) if looks_at_power(setup.scheduler) else None)
         self._first_s = 0.0 if watched is None else -_pre_roll_s(watched, setup.times)
         self._now_s = self._first_s
-        self._control = (
-            None if watched is None else NativeControl(watched, setup.nodes, setup.times, start_s=self._first_s)
-        )
-        self._trend_s = 0.0 if watched is None else watched.settings.trend_window_s
+        self._control = None if watched is None else NativeControl(watched, setup.nodes, setup.times)
         managed = [setup.control is not None and node.labels.get(MANAGED_LABEL) == "true" for node in setup.nodes]
         self._fleet = LiveFleet(
             [node.spec for node in setup.nodes],
@@ -151,8 +148,9 @@ class _Run:
         self._nodes = Nodes(setup.nodes)
         self._admission = Admission(setup.nodes, class_rule=setup.scheduler != KUBE)
         self._lines = WaitingLines(self._nodes, self._admission.of)
-        self._running = RunningJobs(len(setup.nodes), self._jobs.gang_sizes)
-        self._gate = GangGate(self._jobs.gang_sizes if setup.gangs == "together" else {}, self._running)
+        self._running = RunningJobs(len(setup.nodes), self._fleet.n_devices, self._jobs.gang_sizes)
+        held = self._jobs.gang_sizes if setup.gangs == "together" else {}
+        self._gate = GangGate(held, self._nodes, self._admission, self._choose)
         self._scheduler = make_scheduler(
             setup.scheduler, setup.nodes, self._nodes, self._twins, np.random.default_rng(setup.seed)
         )
@@ -259,11 +257,11 @@ class _Run:
     def _cycle(self, control: NativeControl) -> None:
         now_s, times = self._now_s, self._setup.times
         if _is_multiple(now_s, times.operator_s):
-            before = control.node_class.copy()
-            if control.cycle(now_s, self._demand, self._blocking, self._fleet.sensed_w):
+            moved = control.cycle(now_s, self._demand, self._blocking, self._fleet.sensed_w)
+            if moved:
                 self._admission.classes_are(control.node_class)
                 # Pods may select either class, as kube-scheduler tries again whenever a node's labels change.
-                self._roomier.update(np.flatnonzero(control.node_class != before).tolist())
+                self._roomier.update(moved)
                 self._recorder.noticed(self._performance_on_eco())
                 self._lively()
         if _is_multiple(now_s, times.agent_s):
@@ -274,39 +272,42 @@ class _Run:
                 self._lively()
 
     def _schedule(self) -> None:
-        """Place what can be placed; a gang that is let go may be followed by another one."""
+        """Place what can be placed: first the pods that wait for the scheduler, then gangs in what is left."""
         changed = sorted(self._roomier)
         self._roomier.clear()
-        self._gate.let_go(self._nodes, self._admission, self._lines, changed=bool(changed))
         self._lines.placed(changed, self._place)
-        while self._gate.let_go(self._nodes, self._admission, self._lines, changed=False):
-            self._lines.placed((), self._place)
+        for placed in self._gate.let_go(changed=bool(changed)):
+            self._start(*placed)
 
     def _place(self, pod: SimPod) -> bool:
-        candidates = np.flatnonzero(self._nodes.fitting(pod.kind) & self._admission.of(pod.kind))
-        if not len(candidates):
+        node = self._choose(pod)
+        if node is None:
             return False
-        node = self._scheduler.choose(pod, candidates)
-        self._jobs.started(pod, node, self._nodes.put(pod.kind, node), self._now_s)
-        self._running.start(pod, node, self._now_s)
+        self._start(pod, node, self._nodes.put(pod.kind, node))
+        return True
+
+    def _choose(self, pod: SimPod) -> int | None:
+        candidates = np.flatnonzero(self._nodes.fitting(pod.kind) & self._admission.of(pod.kind))
+        return self._scheduler.choose(pod, candidates) if len(candidates) else None
+
+    def _start(self, pod: SimPod, node: int, devices: tuple[int, ...]) -> None:
+        self._jobs.started(pod, node, devices, self._now_s)
+        self._running.start(pod, node, devices, self._now_s)
         self._blocking[node] += pod.blocks
         self._performance[node] += pod.view.performance
         self._loaded.add(node)
         self._recorder.noticed(self._performance_on_eco())
-        return True
 
     def _take_load(self) -> None:
         """Power and rates follow what changed."""
         fleet, running = self._fleet, self._running
-        if self._loaded:
-            nodes = np.array(sorted(self._loaded), dtype=np.int64)
-            self._loaded.clear()
-            busy_gpus = self._nodes.busy_gpus[nodes].astype(np.float64)
-            fleet.put_load(running.load(nodes, fleet.cores[nodes], fleet.gpus[nodes], busy_gpus), nodes)
-        else:
-            nodes = _NO_NODES
-        changed = np.union1d(nodes, self._unsteady) if len(self._unsteady) else nodes
-        running.rerate(changed, self._now_s, fleet.frequency, fleet.gpu_throughput)
+        loaded = np.array(sorted(self._loaded), dtype=np.int64)
+        self._loaded.clear()
+        if len(loaded):
+            fleet.put_load(running.load(loaded, fleet.cores[loaded]), loaded)
+        if len(loaded) or len(self._unsteady):
+            running.rerate(np.union1d(loaded, self._unsteady), self._now_s, fleet.frequency, fleet.gpu_throughput)
+            self._lively()
         self._unsteady = fleet.unsteady(self._outdoor_k)
         if len(self._unsteady):
             running.catch_up(self._unsteady, self._now_s)
@@ -318,8 +319,8 @@ class _Run:
         return self._control.twin_view(self._now_s)
 
     def _lively(self) -> None:
-        """Something changed: the trend needs every cycle until it is forgotten."""
-        self._lively_until_s = self._now_s + self._trend_s + self._setup.times.operator_s
+        """Something changed: the operator makes its cycles until one has found the power that there is from now on."""
+        self._lively_until_s = self._now_s + self._fleet.telemetry_settling_s + self._setup.times.operator_s
 
     def _performance_on_eco(self) -> int:
         return int(self._performance[self._eco].sum())

@@ -145,6 +145,26 @@ class Scratch(NamedTuple):
     total: FloatArray
 
 
+class Table(NamedTuple):
+    """All that a placement is decided on.
+
+    Attributes:
+        nodes: in the order that decides between equals.
+        requests: the distinct ones.
+        scoring: the policy.
+        state: of the nodes, changed in place.
+        known: changed in place.
+        scratch: changed in place.
+    """
+
+    nodes: Nodes
+    requests: Pods
+    scoring: Scoring
+    state: State
+    known: Known
+    scratch: Scratch
+
+
 class Course(NamedTuple):
     """What happened, after each arrival; arrays of shape ``(n_arrivals,)``.
 
@@ -161,7 +181,7 @@ class Course(NamedTuple):
     node: IntArray
 
 
-def new_state(nodes: Nodes) -> State:
+def _empty_state(nodes: Nodes) -> State:
     """All nodes empty; potential and power are left for `place_all` to fill."""
     n_nodes = len(nodes.gpus)
     gpu_left = np.where(np.arange(nodes.gpus.max()) < nodes.gpus[:, np.newaxis], FULL_GPU_MILLI, 0)
@@ -176,22 +196,19 @@ def new_state(nodes: Nodes) -> State:
     )
 
 
-def nothing_known(n_requests: int, n_nodes: int) -> Known:
-    """No score computed yet."""
-    shape = (n_requests, n_nodes)
-    return Known(
+def empty_table(nodes: Nodes, requests: Pods, scoring: Scoring) -> Table:
+    """All nodes empty, and no score computed yet."""
+    n_nodes, most_gpus = len(nodes.gpus), nodes.gpus.max()
+    shape = (len(requests.gpus), n_nodes)
+    known = Known(
         np.zeros(shape, dtype=np.int64),
         np.zeros(shape, dtype=np.bool_),
         np.zeros(shape),
         np.zeros(shape),
         np.full(shape, NO_GPU, dtype=np.int64),
     )
-
-
-def scratch_for(state: State) -> Scratch:
-    """Room for a cluster."""
-    n_nodes, most_gpus = state.gpu_left.shape
-    return Scratch(np.zeros(most_gpus, dtype=np.int64), np.zeros(n_nodes))
+    scratch = Scratch(np.zeros(most_gpus, dtype=np.int64), np.zeros(n_nodes))
+    return Table(nodes, requests, scoring, _empty_state(nodes), known, scratch)
 
 
 def empty_course(n_arrivals: int) -> Course:
@@ -205,39 +222,25 @@ def empty_course(n_arrivals: int) -> Course:
 
 
 @compiled
-def place_all(
-    nodes: Nodes,
-    requests: Pods,
-    arriving: IntArray,
-    draws: FloatArray,
-    scoring: Scoring,
-    state: State,
-    known: Known,
-    scratch: Scratch,
-    course: Course,
-) -> None:
+def place_all(table: Table, arriving: IntArray, draws: FloatArray, course: Course) -> None:
     """Place every arriving pod where it scores best; one that fits nowhere is turned away.
 
     Args:
-        nodes: in the order that decides between equals.
-        requests: the distinct ones.
+        table: changed in place.
         arriving: number of each arriving pod's request, shape ``(n_arrivals,)``.
         draws: uniform numbers, shape ``(n_arrivals, 2)``.
-        scoring: the policy.
-        state: changed in place.
-        known: changed in place.
-        scratch: changed in place.
         course: filled.
     """
+    nodes, requests, scoring, state, known, scratch = table
     power_w = 0.0
     for node in range(len(nodes.gpus)):
-        _refresh(nodes, scoring, state, node)
+        _refresh(table, node)
         power_w += state.power_w[node]
     arrived_milli, used_milli = 0, 0
     for arrival in range(len(arriving)):
         request = arriving[arrival]
         demand_milli = requests.gpus[request] * requests.gpu_milli[request]
-        _score_nodes(nodes, requests, request, scoring, state, known, scratch)
+        _score_nodes(table, request)
         node = _best(known.fits[request], scratch.total, scoring.at_random, draws[arrival, 0])
         if node != NOWHERE:
             before_w = state.power_w[node]
@@ -245,7 +248,7 @@ def place_all(
             if scoring.policy == RANDOM and gpu != NO_GPU:
                 left = state.gpu_left[node, : nodes.gpus[node]]
                 gpu = _drawn_gpu(left, requests.gpu_milli[request], draws[arrival, 1])
-            _place(nodes, requests, request, gpu, scoring, state, node)
+            _place(table, request, gpu, node)
             used_milli += demand_milli
             power_w += state.power_w[node] - before_w
         arrived_milli += demand_milli
@@ -256,20 +259,13 @@ def place_all(
 
 
 @compiled_inner
-def _score_nodes(
-    nodes: Nodes,
-    requests: Pods,
-    request: int,
-    scoring: Scoring,
-    state: State,
-    known: Known,
-    scratch: Scratch,
-) -> None:
+def _score_nodes(table: Table, request: int) -> None:
     """Fill `scratch.total` with the scores of a request; those of nodes that it does not fit mean nothing."""
+    nodes, _, scoring, state, known, scratch = table
     least_w, most_w = np.inf, -np.inf
     for node in range(len(nodes.gpus)):
         if known.version[request, node] != state.version[node]:
-            _look(nodes, requests, request, scoring, state, known, scratch, node)
+            _look(table, request, node)
         if known.fits[request, node]:
             scratch.total[node] = known.score[request, node]
             least_w = min(least_w, known.added_w[request, node])
@@ -287,17 +283,9 @@ def _score_nodes(
 
 
 @compiled_inner
-def _look(
-    nodes: Nodes,
-    requests: Pods,
-    request: int,
-    scoring: Scoring,
-    state: State,
-    known: Known,
-    scratch: Scratch,
-    node: int,
-) -> None:
+def _look(table: Table, request: int, node: int) -> None:
     """Compute a request's score on a node anew."""
+    nodes, requests, scoring, state, known, _ = table
     left = state.gpu_left[node, : nodes.gpus[node]]
     cpu_left, cpu = state.cpu_left[node], requests.cpu_milli[request]
     gpus, gpu_milli = requests.gpus[request], requests.gpu_milli[request]
@@ -320,23 +308,15 @@ def _look(
     elif scoring.policy == BEST_FIT:
         score = float(best_fit_score(cpu_left, free_milli(left), cpu, gpus * gpu_milli))
     elif scoring.policy in (FGD, PWR_FGD, JOULIE):
-        _descend(nodes, requests, request, scoring, state, known, scratch, node)
+        _descend(table, request, node)
         return
     known.score[request, node] = score
 
 
 @compiled_inner
-def _descend(
-    nodes: Nodes,
-    requests: Pods,
-    request: int,
-    scoring: Scoring,
-    state: State,
-    known: Known,
-    scratch: Scratch,
-    node: int,
-) -> None:
+def _descend(table: Table, request: int, node: int) -> None:
     """Score by what a placement adds; a part of a GPU is tried on every GPU whose rest differs."""
+    nodes, requests, scoring, state, known, scratch = table
     left, after = state.gpu_left[node, : nodes.gpus[node]], scratch.gpu_left[: nodes.gpus[node]]
     gpus, gpu_milli = requests.gpus[request], requests.gpu_milli[request]
     cpu_after = state.cpu_left[node] - requests.cpu_milli[request]
@@ -384,8 +364,9 @@ def _potential_milli(cpu_left: int, gpu_left: IntArray, model: int, scoring: Sco
 
 
 @compiled_inner
-def _refresh(nodes: Nodes, scoring: Scoring, state: State, node: int) -> None:
+def _refresh(table: Table, node: int) -> None:
     """Potential and power of a node whose pods have changed."""
+    nodes, scoring, state = table.nodes, table.scoring, table.state
     left, model = state.gpu_left[node, : nodes.gpus[node]], nodes.model[node]
     state.potential[node] = _potential_milli(state.cpu_left[node], left, model, scoring)
     state.power_w[node] = shared_node_power_w(
@@ -394,14 +375,15 @@ def _refresh(nodes: Nodes, scoring: Scoring, state: State, node: int) -> None:
 
 
 @compiled_inner
-def _place(nodes: Nodes, requests: Pods, request: int, gpu: int, scoring: Scoring, state: State, node: int) -> None:
+def _place(table: Table, request: int, gpu: int, node: int) -> None:
+    nodes, requests, state = table.nodes, table.requests, table.state
     gpus, gpu_milli = requests.gpus[request], requests.gpu_milli[request]
     state.cpu_left[node] -= requests.cpu_milli[request]
     state.memory_left[node] -= requests.memory_mib[request]
     take(state.gpu_left[node, : nodes.gpus[node]], gpus, gpu_milli, gpu)
     state.kinds[node] |= request_kind(gpus, gpu_milli)
     state.version[node] += 1
-    _refresh(nodes, scoring, state, node)
+    _refresh(table, node)
 
 
 @compiled_inner

@@ -14,10 +14,8 @@ from joulie.simulation.openb.kernel import (
     Course,
     Scoring,
     empty_course,
-    new_state,
-    nothing_known,
+    empty_table,
     place_all,
-    scratch_for,
 )
 from joulie.simulation.openb.policies import Policy
 from joulie.simulation.openb.trace import GPU_POWER, Nodes, Pods
@@ -101,9 +99,8 @@ def place(setup: Setup, policy: Policy, arriving: Arrivals) -> Course:
         limit_w,
     )
     requests = setup.request_of[arriving.pods]
-    state, course = new_state(nodes), empty_course(len(requests))
-    known, scratch = nothing_known(len(setup.requests.gpus), len(nodes.gpus)), scratch_for(state)
-    place_all(nodes, setup.requests, requests, arriving.draws, scoring, state, known, scratch, course)
+    course = empty_course(len(requests))
+    place_all(empty_table(nodes, setup.requests, scoring), requests, arriving.draws, course)
     return course
 
 

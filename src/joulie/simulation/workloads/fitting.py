@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 
 from joulie.domain.node_affinity import NodeRules
 from joulie.domain.trace import JobShape, TraceJob
 from joulie.domain.units import BoolArray
-from joulie.simulation.live.gangs import Member, Room, fits_together
+from joulie.simulation.live.gangs import Alike, Room, seats, whole_gpus
 from joulie.simulation.native.nodes import MAX_PODS, SimNode
 
 CHANGING_LABELS = frozenset({"joulie.io/power-profile", "joulie.io/draining", "joulie.io/reserved"})
 """Labels that Joulie sets while a cluster runs: a node may come to carry any value of them."""
+_BYTES_PER_GIB = 1024**3
 _ROUNDING = 1e-9
 
 
@@ -23,10 +25,12 @@ class EmptyCluster:
 
     Args:
         nodes: all of them.
+        share_gpus: whether pods that need a share of a GPU share it; else each has a whole one.
     """
 
-    def __init__(self, nodes: Sequence[SimNode]) -> None:
+    def __init__(self, nodes: Sequence[SimNode], *, share_gpus: bool = False) -> None:
         self._nodes = nodes
+        self._share_gpus = share_gpus
         self._cores = np.array([node.spec.cores for node in nodes], dtype=np.float64)
         self._memory_gib = np.array([node.memory_gib for node in nodes], dtype=np.float64)
         self._gpus = np.array([node.spec.gpus for node in nodes], dtype=np.float64)
@@ -46,12 +50,19 @@ class EmptyCluster:
         return self._problems[what]
 
     def gang_never_fits(self, members: Sequence[TraceJob]) -> str | None:
-        """Why the cluster could never hold all members of a gang at once; None if it could."""
+        """Why the cluster could never hold all members of a gang at once; None if it could.
+
+        The gate asks the same: a gang of unlike members for which no way is found here would wait there for ever.
+        """
         for member in members:
             if problem := self.never_fits(member):
                 return f"gang {member.workload_id}: {member.role or 'member'}: {problem}"
-        room = Room(self._cores, self._memory_gib, self._gpus, np.full(len(self._nodes), float(MAX_PODS)))
-        if fits_together(room, [Member(member.shape, self._allowed(member)) for member in members]):
+        alike = Counter((member.shape, member.node_rules) for member in members)
+        groups = [
+            Alike.of(shape, self._allowed(shape, rules), number, share_gpus=self._share_gpus)
+            for (shape, rules), number in alike.items()
+        ]
+        if seats(self._room, groups) is not None:
             return None
         return (
             f"gang {members[0].workload_id}: its {len(members)} members request"
@@ -74,10 +85,19 @@ class EmptyCluster:
             return f"requests {_total([shape])}; no node that it may use has all of it"
         return None
 
-    def _allowed(self, job: TraceJob) -> BoolArray:
+    def _allowed(self, shape: JobShape, rules: NodeRules) -> BoolArray:
         """Nodes that a member of a gang may use: by their labels, and by the vendor of their GPUs."""
-        admitted = self._admits(job.node_rules)
-        return admitted & (self._resource == job.shape.gpu_resource) if job.shape.gpus else admitted
+        admitted = self._admits(rules)
+        return admitted & (self._resource == shape.gpu_resource) if shape.gpus else admitted
+
+    @cached_property
+    def _room(self) -> Room:
+        return Room(
+            milli_cpu=np.rint(self._cores * 1000.0).astype(np.int64),
+            memory_bytes=np.rint(self._memory_gib * _BYTES_PER_GIB).astype(np.int64),
+            gpu_milli=whole_gpus(self._gpus.astype(np.int64)),
+            pods=np.full(len(self._nodes), MAX_PODS),
+        )
 
     def _admits(self, rules: NodeRules) -> BoolArray:
         if rules not in self._admitted:

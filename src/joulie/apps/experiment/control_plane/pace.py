@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.program.settings import all_settings
 from joulie.domain.durations import duration_s
+from joulie.simulation.experiment.outcome import Pace
 from joulie.simulation.experiment.scenario import ControlTimes, Variant
 
 DEFAULT_TIME_SCALE = 20.0
@@ -54,6 +55,32 @@ def why_too_fast(nodes: int, times: ControlTimes, time_scale: float) -> str | No
         f"a time scale of {time_scale:g} is too fast: an operator every {times.operator_s:g} s and agents of"
         f" {nodes} nodes every {times.agent_s:g} s of simulated time keep up with {math.floor(most)} at most"
     )
+
+
+def why_too_slow(pace: Pace | None, times: ControlTimes, time_scale: float) -> str | None:
+    """Why a run does not count since the machine could not keep up with it; None for one that does.
+
+    Jobs start and end when the simulator looks at the cluster. In the mean that must not be later than agents act, or
+    it prolongs jobs by more than the control that is measured; and but for one look in a hundred not later than the
+    operator acts, or it decides on a cluster that has been another one for a round.
+
+    Args:
+        pace: of the simulator service; None where it never looked while time passed.
+        times: how often operator and agents act, in simulated time.
+        time_scale: simulated seconds a second.
+    """
+    if pace is None:
+        return "the simulator never looked at the cluster while time passed; lower --time-scale"
+    for what, late_s, most_s, who in (
+        ("in the mean", pace.mean_s * time_scale, times.agent_s, "agents act"),
+        ("at the 99th percentile", pace.p99_s * time_scale, times.operator_s, "the operator acts"),
+    ):
+        if late_s > most_s:
+            return (
+                f"the machine could not keep up: {what} the simulator looked at the cluster every {late_s:.1f} s of"
+                f" simulated time, and {who} every {most_s:g} s; lower --time-scale, or leave it more of the machine"
+            )
+    return None
 
 
 def fastest(nodes: int, times: ControlTimes) -> float:

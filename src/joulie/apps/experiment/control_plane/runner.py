@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -23,7 +23,7 @@ from joulie.adapters.control_plane import (
     wait_for,
 )
 from joulie.adapters.job_trace import write_trace
-from joulie.apps.experiment.control_plane.pace import operator_variables, seconds, why_too_fast
+from joulie.apps.experiment.control_plane.pace import operator_variables, seconds, why_too_fast, why_too_slow
 from joulie.apps.experiment.control_plane.site import ControlPlaneRunError, Site
 from joulie.apps.experiment.jobs import trace_jobs
 from joulie.apps.experiment.surroundings import intensity_g_per_kwh, price_per_kwh
@@ -190,7 +190,7 @@ def _await(reached: Callable[[], bool], what: str) -> None:
 def _play(run: _Run, site: Site, progress: Progress) -> tuple[str, ...]:
     """Let time pass until it is over; what a reader of the results must know."""
     url = run.ports.simulator_url
-    never = sum(1 for _ in unfit(run.jobs, run.nodes))
+    never = {job.job_id for job, _ in unfit(run.jobs, run.nodes)}
     notes = [f"on a real control plane, {run.time_scale:g} times as fast as the clock"]
     busy_s = 0.0
     site.post(f"{url}/run/start")
@@ -199,7 +199,7 @@ def _play(run: _Run, site: Site, progress: Progress) -> tuple[str, ...]:
         progress(
             now_s, run.duration_s, f"{jobs['completed']:,} of {len(run.jobs):,} jobs done, {jobs['running']:,} run"
         )
-        if jobs["waiting"] or jobs["running"] or jobs["submitted"] > never:
+        if jobs["waiting"] or jobs["running"] or _may_run(site, url, jobs["submitted"], never):
             busy_s = now_s
         elif now_s - busy_s > _QUIET_S:
             site.post(f"{url}/run/finish")
@@ -210,6 +210,14 @@ def _play(run: _Run, site: Site, progress: Progress) -> tuple[str, ...]:
     _await(run.results.exists, "the simulator hands over its results")
     progress(run.duration_s, run.duration_s, "done")
     return tuple(notes)
+
+
+def _may_run(site: Site, url: str, submitted: int, never: Set[str]) -> bool:
+    """Whether a pod without a node may still get one; only where all may be hopeless are they asked for one by one."""
+    if submitted == 0 or submitted > len(never):
+        return submitted > 0
+    jobs = site.get(f"{url}/debug/jobs")["jobs"]
+    return any(job["state"] == "submitted" and job["jobId"] not in never for job in jobs)
 
 
 def simulator_variables(run: _Run) -> dict[str, str]:
@@ -276,6 +284,7 @@ def _completed(run: _Run, outcome: Outcome, notes: tuple[str, ...]) -> Outcome:
         carbon_g=None if intensity is None else weighted_kwh(outcome, intensity),
         cost=None if price is None else weighted_kwh(outcome, price),
         notes=(*notes, *outcome.notes),
+        invalid=why_too_slow(outcome.pace, run.experiment.control, run.time_scale) or "",
     )
 
 

@@ -163,5 +163,7 @@ def node_object(node: SimNode) -> dict[str, Any]:
 
 def _is_settled(twin: Mapping[str, Any]) -> bool:
     status, draining = twin.get("status", {}), twin["spec"].get("scheduling", {}).get("draining", False)
-    told = status.get("controlStatus", {}).get("cpu", {}).get("result")
-    return not draining and status.get("schedulableClass") in ("performance", "eco") and told == "applied"
+    control = status.get("controlStatus", {})
+    cpu, gpu = (control.get(part, {}).get("result") for part in ("cpu", "gpu"))
+    capped = cpu == "applied" and gpu in ("applied", "none")  # none: a node without GPUs
+    return not draining and status.get("schedulableClass") in ("performance", "eco") and capped

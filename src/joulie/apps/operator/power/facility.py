@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from joulie.adapters.prometheus import Prometheus, PrometheusError, Series
+from joulie.apps.operator.power.settings import PowerSettings
 from joulie.apps.operator.power.sources import bounded
 from joulie.apps.operator.power.states import SourceStates
-from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.control import ControlledNode, Facility
 from joulie.domain.control_power import HISTORY_SAMPLES
 from joulie.domain.quantities import ZERO_CELSIUS_K
@@ -32,7 +32,7 @@ class FacilityFeed:
     """
 
     def __init__(
-        self, prometheus: Prometheus, settings: OperatorSettings, now_s: Callable[[], float], states: SourceStates
+        self, prometheus: Prometheus, settings: PowerSettings, now_s: Callable[[], float], states: SourceStates
     ) -> None:
         self._prometheus = prometheus
         self._settings = settings
