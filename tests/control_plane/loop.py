@@ -131,6 +131,15 @@ def kubectl_joulie(plane: LocalControlPlane, *arguments: str) -> str:
     return plane.kubectl("joulie", *arguments, environment=environment)
 
 
+def bind_token(plane: LocalControlPlane, kubeconfig: Path, service_account: str, kind: str, name: str) -> None:
+    """Put a token that is bound to a Node or a Pod into a ServiceAccount's kubeconfig, as those of pods are."""
+    to = ("--bound-object-kind", kind, "--bound-object-name", name)
+    token = plane.kubectl("create", "token", service_account, "-n", NAMESPACE, *to)
+    content = json.loads(kubeconfig.read_text())
+    content["users"][0]["user"]["token"] = token.strip()
+    kubeconfig.write_text(json.dumps(content))
+
+
 class Program:
     """One Joulie program, which can be killed and started again under the same name."""
 
@@ -322,10 +331,19 @@ class Loop:
         wait_for(leads, PATIENCE_S, f"{replica} leads")
 
     def _start(
-        self, name: str, command: str, service_account: str, address: str, environment: Mapping[str, str]
+        self,
+        name: str,
+        command: str,
+        service_account: str,
+        address: str,
+        environment: Mapping[str, str],
+        *,
+        on_node: str = "",
     ) -> Program:
         kubeconfig = self.plane.folder / f"{name}.kubeconfig"
         issued = self.plane.kubeconfig_for(service_account, NAMESPACE)
+        if on_node:
+            bind_token(self.plane, issued, service_account, "Node", on_node)
         kubeconfig.touch(mode=0o600)
         kubeconfig.write_text(issued.read_text())
         process = self.plane.spawn(

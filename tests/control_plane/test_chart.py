@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import subprocess
@@ -12,8 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
-from joulie.adapters.control_plane import Binaries, LocalControlPlane, wait_for
+from control_plane.loop import bind_token
+from joulie.adapters.control_plane import Binaries, LocalControlPlane, kwok_node, wait_for
 from joulie.adapters.kubernetes import gating
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.errors import ForbiddenError
+from joulie.adapters.kubernetes.names import AGENT_FIELD_MANAGER
+from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, TELEMETRY_PROFILES, Resource
 from joulie.apps.accounting.settings import AccountingSettings
 from joulie.apps.agent.settings import AgentSettings
 from joulie.apps.cleanup.main import CleanupSettings
@@ -695,6 +701,23 @@ def test_metrics_and_network(render: Render) -> None:
     assert of_kind(render(), "ServiceMonitor", "NetworkPolicy") == {}
 
 
+def test_agents_are_kept_to_their_own_nodes(render: Render) -> None:
+    def policies(agent: dict[str, Any], version: str) -> dict[str, Document]:
+        return of_kind(render({"agent": agent}, "--kube-version", version), "ValidatingAdmissionPolicy")
+
+    # Before, a token need not name its node.
+    assert policies({}, "1.31.9") == {}
+    assert policies({"enabled": False}, "1.32.0") == {}
+    assert policies({"ownNodeOnly": False}, "1.32.0") == {}
+    spec = policies({}, "1.32.0")["agent-own-node"]["spec"]
+    assert spec["failurePolicy"] == "Fail"
+    (rule,) = spec["matchConstraints"]["resourceRules"]
+    written = {resource for resource, verbs in RIGHTS["agent"].items() if {"create", "patch"} & {*verbs}}
+    assert written <= {f"{resource}.joulie.io" for resource in rule["resources"]}, "all that an agent may write"
+    (binding,) = of_kind(render(), "ValidatingAdmissionPolicyBinding").values()
+    assert binding["spec"] == {"policyName": "joulie-agent-own-node", "validationActions": ["Deny"]}
+
+
 def test_cleanup_is_a_hook(render: Render) -> None:
     (job,) = of_kind(render(), "Job").values()
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
@@ -882,6 +905,99 @@ def test_daemonset_pods_are_left_alone(steered: LocalControlPlane) -> None:
     for performance in (True, False):
         assert admitted(steered, None, performance=performance, owner="DaemonSet") == {}
         assert admitted(steered, None, performance=performance, owner="Job") != {}
+
+
+OWN, OTHER = "own.example", "other.example"
+REPORT = {
+    "status": {"controlStatus": {"cpu": {"backend": "rapl", "result": "applied", "updatedAt": "2026-01-01T00:00:00Z"}}}
+}
+
+
+def written_by(
+    plane: LocalControlPlane, account: str, resource: Resource[Any], name: str, body: Document, *, bound_to: str = ""
+) -> str:
+    """What the API server answers to a write by an account, "" where it takes it."""
+    kubeconfig = plane.kubeconfig_for(account, NAMESPACE)
+    if bound_to:
+        bind_token(plane, kubeconfig, account, *bound_to.split("/"))
+
+    async def write() -> None:
+        async with KubeClient.connect(kubeconfig=kubeconfig) as client:
+            part = "status" if "status" in body else ""
+            await client.apply(resource, name, body, field_manager=AGENT_FIELD_MANAGER, subresource=part)
+
+    try:
+        asyncio.run(write())
+    except ForbiddenError as error:
+        return error.message
+    return ""
+
+
+@pytest.fixture(scope="module")
+def kept(plane: LocalControlPlane) -> LocalControlPlane:
+    """Two nodes with twins and profiles, an agent's pod on one of them, and the policy of their agents in force."""
+    plane.await_definitions()
+    plane.create_nodes([kwok_node(name) for name in (OWN, OTHER)])
+    pod = {
+        "metadata": {"name": "agent"},
+        "spec": {
+            "nodeName": OWN,
+            "serviceAccountName": "joulie-agent",
+            "containers": [{"name": "c", "image": "i"}],
+        },
+    }
+    plane.request("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", pod)
+    for name in (OWN, OTHER):
+        for resource, spec in (
+            (NODE_TWINS, {"nodeName": name, "profile": "performance"}),
+            (TELEMETRY_PROFILES, {"target": {"scope": "node", "nodeName": name}}),
+        ):
+            body = {
+                "apiVersion": resource.api_version,
+                "kind": resource.kind,
+                "metadata": {"name": name},
+                "spec": spec,
+            }
+            plane.request("POST", resource.path(), body)
+
+    def noticed() -> bool:
+        return "names no node" in written_by(plane, "joulie-agent", NODE_TWINS, OTHER, REPORT)
+
+    wait_for(noticed, 90, "policy in force")
+    return plane
+
+
+@pytest.mark.parametrize("bound_to", [f"Node/{OWN}", "Pod/agent"])
+def test_an_agent_writes_for_its_own_node_alone(kept: LocalControlPlane, bound_to: str) -> None:
+    def answer(resource: Resource[Any], name: str, body: Document) -> str:
+        return written_by(kept, "joulie-agent", resource, name, body, bound_to=bound_to)
+
+    def refusal(of: str) -> str:
+        return f"the agent of node {OWN} writes only what belongs to its node, which {of} does not"
+
+    profile = {"status": {"control": REPORT["status"]["controlStatus"]}}
+    hardware = {"status": {"quality": {"overall": "exact"}}}
+    kept.kubectl("delete", "nodehardwares", "--all")
+    assert refusal(f"nodehardwares {OTHER}") in answer(NODE_HARDWARES, OTHER, {"spec": {"nodeName": OTHER}})
+    assert refusal(f"nodehardwares {OTHER}") in answer(NODE_HARDWARES, OTHER, {"spec": {"nodeName": OWN}})
+    assert refusal(f"nodehardwares {OWN}") in answer(NODE_HARDWARES, OWN, {"spec": {"nodeName": OTHER}})
+    assert refusal(f"nodetwins {OTHER}") in answer(NODE_TWINS, OTHER, REPORT)
+    assert refusal(f"telemetryprofiles {OTHER}") in answer(TELEMETRY_PROFILES, OTHER, profile)
+    assert answer(NODE_HARDWARES, OWN, {"spec": {"nodeName": OWN}}) == ""
+    assert answer(NODE_HARDWARES, OWN, hardware) == ""
+    assert answer(NODE_TWINS, OWN, REPORT) == ""
+    assert answer(TELEMETRY_PROFILES, OWN, profile) == ""
+
+
+def test_an_agent_whose_token_names_no_node_is_told_so(kept: LocalControlPlane) -> None:
+    told = written_by(kept, "joulie-agent", NODE_TWINS, OWN, REPORT)
+    assert "the token of joulie-agent names no node: use a pod's own token, or kubectl create token" in told
+    assert f"--namespace {NAMESPACE} --bound-object-kind Node --bound-object-name NODE" in told
+
+
+def test_agents_of_the_pool_write_for_many_nodes(kept: LocalControlPlane) -> None:
+    for name in (OWN, OTHER):
+        assert written_by(kept, "joulie-agent-pool", NODE_TWINS, name, REPORT) == ""
 
 
 def test_who_waits_is_let_go_when_the_grid_is_turned_off(plane: LocalControlPlane) -> None:

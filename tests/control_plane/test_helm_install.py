@@ -78,7 +78,7 @@ class Release(Loop):
             "HOST_PROC": str(self.machine.proc),
             "STATE_DIR": str(self.machine.root / "state"),
         }
-        return self._start("metal", "agent", "joulie-agent", f"http://{address}", own)
+        return self._start("metal", "agent", "joulie-agent", f"http://{address}", own, on_node=METAL)
 
     def start_all(self) -> None:
         """Every program of the chart; the pool agent has the simulated nodes, the other one its machine."""
