@@ -177,6 +177,13 @@ def test_forbidden_says_what_to_grant(tmp_path: Path) -> None:
         )
 
 
+def test_refused_at_admission_is_no_matter_of_rbac(tmp_path: Path) -> None:
+    answer = failure(403, "Forbidden", "ValidatingAdmissionPolicy 'x' with binding 'x' denied request: not your node")
+    with pytest.raises(ForbiddenError, match="not your node") as raised:
+        ask(Script((403, answer)), tmp_path, lambda client: client.get(NODES, "n1"))
+    assert "RBAC" not in str(raised.value)
+
+
 def test_an_error_that_is_no_status_object_is_quoted(tmp_path: Path) -> None:
     with pytest.raises(KubernetesError, match="<html>bad gateway"):
         ask(Script((502, b"<html>bad gateway</html>")), tmp_path, lambda client: client.get(NODES, "n1"))

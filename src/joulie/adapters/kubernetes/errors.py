@@ -119,6 +119,10 @@ class _Details(msgspec.Struct, rename="camel"):
     retry_after_seconds: float = 0
 
 
+_DENIED_AT_ADMISSION = ("denied request", "denied the request")
+"""As policies and webhooks refuse with status 403, which RBAC has no part in."""
+
+
 class _Status(msgspec.Struct):
     code: int = 0
     reason: str = ""
@@ -153,14 +157,14 @@ def api_error(
         status.reason,
         status.message,
         what=f"{verb} {where}".strip(),
-        hint=_hint(kind, verb, where),
+        hint=_hint(kind, verb, where, status.message),
         retry_after_s=_seconds(retry_after) or details.retry_after_seconds or None,
         causes=tuple(cause.reason for cause in details.causes),
     )
 
 
-def _hint(kind: type[ApiError], verb: str, where: str) -> str:
-    if kind is ForbiddenError:
+def _hint(kind: type[ApiError], verb: str, where: str, message: str) -> str:
+    if kind is ForbiddenError and not any(denied in message for denied in _DENIED_AT_ADMISSION):
         return f"grant the verb {verb} on {where} to this program's account by RBAC, or use the chart's roles"
     if kind is UnauthorizedError:
         return "check the token, certificate or exec plugin of this program's account"
