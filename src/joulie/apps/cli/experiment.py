@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulie.apps.cli.errors import UserError
+from joulie.apps.cli.lists import items, whole
 
 if TYPE_CHECKING:
     from joulie.apps.experiment.artefacts import Artefacts, FinishedRun
@@ -207,7 +208,9 @@ def _load(scenario: str, sets: Sequence[str], seeds: str | None) -> Experiment:
     from joulie.simulation.native.nodes import UnknownHardwareError, sim_nodes
     from joulie.simulation.positions import ScenarioError
 
-    settings = [] if seeds is None else [Setting(("seeds",), [_whole(seed) for seed in _items(seeds)], "--seeds")]
+    settings = (
+        [] if seeds is None else [Setting(("seeds",), [whole(seed, "--seeds") for seed in items([seeds])], "--seeds")]
+    )
     try:
         loaded = load_experiment(scenario, sets, settings)
         sim_nodes(loaded.cluster.groups)
@@ -222,7 +225,7 @@ def _chosen(loaded: Experiment, variants: str | None) -> list[RunKey]:
     from joulie.simulation.experiment.plan import run_keys
 
     names = [variant.name for variant in loaded.variants]
-    wanted = names if variants is None else _items(variants)
+    wanted = names if variants is None else items([variants])
     for name in wanted:
         if name not in names:
             raise UserError(f"--variants: no variant {name!r}; there are {', '.join(names)}")
@@ -318,17 +321,6 @@ def _tell(artefacts: Artefacts, output: str) -> None:
     runs = [{"run": record.key.folder, **asdict(record.metrics)} for record in records]
     not_counted = {key.folder: why for key, why in invalid.items()}
     _echo({"experiment": experiment.name, **comparison.as_dict(), "invalid": not_counted, "runs": runs}, output)
-
-
-def _items(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
-
-
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise UserError(f"--seeds: {text!r} is not a whole number") from None
 
 
 def _echo(value: Any, output: str) -> None:
