@@ -2,7 +2,8 @@
 
 joulie experiment run hetero-41 SETS --seeds 11 --variants A,B,D --out NATIVE
 joulie experiment run hetero-41 SETS --seeds 11 --variants A,B,D --out PLANE --on control-plane --time-scale 20
-joulie experiment run hetero-41 SETS --seeds 1,2,3,4,5,6,7,8 --variants A,B,D --out TIES --set workload.trace=TRACE
+joulie experiment run hetero-41 SETS --seeds 1,2,3,4,5,6,7,8 --variants A,B,D --out TIES \\
+    --set workload.trace=TRACE --set workload.generate=null
 python scripts/fidelity_page.py NATIVE PLANE TIES     # renews the committed comparison, too
 python scripts/fidelity_page.py                       # the page alone
 
