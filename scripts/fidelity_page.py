@@ -2,12 +2,12 @@
 
 joulie experiment run hetero-41 SETS --seeds 11 --variants A,B,D --out NATIVE
 joulie experiment run hetero-41 SETS --seeds 11 --variants A,B,D --out PLANE --on control-plane --time-scale 20
-joulie experiment run hetero-41 SETS --seeds 1,2,3,4,5,6,7,8 --variants A,B,D --out TIES \\
-    --set workload.trace=TRACE --set workload.generate=null
+joulie experiment run hetero-41 SETS --seeds 1,2,3,4,5,6,7,8 --variants A,B,D --out TIES REPLAY
 python scripts/fidelity_page.py NATIVE PLANE TIES     # renews the committed comparison, too
 python scripts/fidelity_page.py                       # the page alone
 
-SETS are those that the page names. TRACE is the one that PLANE keeps in logs/: from a file, seeds draw only ties.
+SETS are those that the page names. REPLAY is --set workload.generate=null --set workload.trace=TRACE, with the trace
+that PLANE keeps in logs/: from a file, seeds draw only ties.
 """
 
 from __future__ import annotations
