@@ -101,7 +101,7 @@ class TraceWorkload(_Model):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.trace is None) == (self.generate is None):
-            raise ValueError("needs either trace or generate")
+            raise ValueError("needs either trace or generate; the other is null")
         return self
 
 
