@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import yaml
 
 from joulie.adapters.control_plane import ApiError, Binaries, LocalControlPlane, kwok_node, wait_for
+from joulie.adapters.control_plane.ports import free_port
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 
@@ -45,12 +45,6 @@ def served(plane: LocalControlPlane) -> bool:
         return twins(plane) == {}
     except ApiError:  # not yet: 404, then 429
         return False
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def start(plane: LocalControlPlane, program: str, account: str, **variables: str) -> None:

@@ -1,7 +1,6 @@
 """`joulie extender` behind the real kube-scheduler: its bytes are understood, and its word is one among others."""
 
 import json
-import socket
 import sys
 import time
 import urllib.request
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from joulie.adapters.control_plane import Binaries, LocalControlPlane, kwok_node, wait_for
+from joulie.adapters.control_plane.ports import free_port
 from joulie.adapters.kubernetes import crd, resources
 from joulie.adapters.kubernetes.times import rfc3339
 
@@ -28,11 +28,6 @@ RULES = [
     },
 ]
 """All that the extender may do."""
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 class Joulie:

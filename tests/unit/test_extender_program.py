@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from joulie.adapters.control_plane.certificates import CertificateAuthority
+from joulie.adapters.control_plane.ports import free_port
 from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.apps.extender.main import extender, serve
 from joulie.apps.extender.settings import ExtenderSettings
@@ -20,11 +20,6 @@ from joulie.domain.hardware import BUILTIN_CATALOGUE
 
 CALL = {"Pod": {"metadata": {"name": "p"}}, "Nodes": None, "NodeNames": ["n1", "n2"]}
 Body = Callable[[FakeCluster, ExtenderSettings], Awaitable[None]]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def with_program(

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import yaml
 from rich.console import Group
 
+from joulie.adapters.control_plane.ports import free_port
 from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.client import KubeClient
@@ -126,11 +126,6 @@ def _status_of(arguments: list[str]) -> int:
     return int(ended.value.code or 0)
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 async def _until_ready(url: str, nodes: int) -> None:
     async with httpx2.AsyncClient(trust_env=False, base_url=url) as http:
         while True:
@@ -153,8 +148,8 @@ def on_stage(
         async def main() -> None:
             async with FakeCluster(custom_resource_definitions()) as cluster:
                 kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
-                metrics = f"127.0.0.1:{_free_port()}"
-                settings = ExtenderSettings(kubeconfig=kubeconfig, port=_free_port(), metrics_addr=metrics)
+                metrics = f"127.0.0.1:{free_port()}"
+                settings = ExtenderSettings(kubeconfig=kubeconfig, port=free_port(), metrics_addr=metrics)
                 async with KubeClient.connect(kubeconfig=kubeconfig) as client, asyncio.timeout(60.0):
                     stage = Stage(cluster, client, kubeconfig, f"http://{metrics}", capsys)
                     for name, schedulable_class in CLASSES.items():
@@ -374,7 +369,7 @@ def test_an_unknown_pod(on_stage: OnStage) -> None:
 def test_without_an_extender_the_state_is_told_all_the_same(on_stage: OnStage) -> None:
     async def scenario(stage: Stage) -> None:
         await stage.add_pod("web", nodeName="busy", status={"phase": "Running"})
-        refused = f"http://127.0.0.1:{_free_port()}"
+        refused = f"http://127.0.0.1:{free_port()}"
         for where in (["--extender-url", refused], []):
             ended = await stage.joulie("explain", "pod", "web", *where, extender=False)
             (line,) = ended.err.splitlines()
@@ -448,7 +443,7 @@ def test_a_service_that_is_none(on_stage: OnStage, service: str) -> None:
 
 def test_a_cluster_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kubeconfig = tmp_path / "kubeconfig"
-    cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{_free_port()}"}}
+    cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{free_port()}"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
     content = {
         "apiVersion": "v1",
