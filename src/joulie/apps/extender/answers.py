@@ -31,6 +31,10 @@ _REASONS = {int(node_class): b":" + wire.json_text(reason) for node_class, reaso
 _ALIKE = 16
 """Kinds of pods that a view remembers: it may last for a second, and pods may all differ."""
 
+_FEW = 1_000
+"""Candidates of a call whose entries are remembered, at most: kube-scheduler asks for 5 % of a large cluster, and
+taking note of thousands would hold up the first call of each view by milliseconds."""
+
 Profiles = Callable[[PodFacts], ProfileFacts]
 """The WorkloadProfile that counts for a pod."""
 
@@ -113,7 +117,8 @@ def _ranked(pod: JudgedPod, candidates: list[str], fleet: FleetView) -> bytes:
         entries = [told.entries[name] for name in candidates]
     except KeyError:
         entries = _entries(told.scores, candidates, fleet.roster)
-        told.entries.update(zip(candidates, entries, strict=True))
+        if len(candidates) <= _FEW:
+            told.entries.update(zip(candidates, entries, strict=True))
     return wire.json_array(entries)
 
 
