@@ -12,6 +12,7 @@ import pytest
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
 from joulie.apps.extender import answers
 from joulie.apps.extender.fleet import Fleet, FleetView, LoadFacts, TwinFacts, TwinNumbers
+from joulie.apps.extender.rankings import Rankings
 from joulie.domain.scoring.extender import NodeClass
 
 RECORDED = Path(__file__).parent / "extender_wire"
@@ -42,14 +43,18 @@ def fleet() -> FleetView:
     return fleet.view(now_s=1000.0)
 
 
+def answered(body: bytes, fleet: FleetView) -> bytes:
+    return answers.prioritize(body, fleet, no_profile, Rankings())
+
+
 def test_filter_by_names(fleet: FleetView) -> None:
     answer, refused, _ = answers.filter_nodes(recorded("filter-names"), fleet, no_profile)
     assert answer == (
         b'{"Nodes":null,"NodeNames":["node-0.example"],"FailedNodes":{},'
-        b'"FailedAndUnresolvableNodes":{"node-2.example":"'
-        + DRAINING
-        + b'","node-1.example":"'
+        b'"FailedAndUnresolvableNodes":{"node-1.example":"'
         + ECO
+        + b'","node-2.example":"'
+        + DRAINING
         + b'"},"Error":""}'
     )
     assert refused == {NodeClass.ECO: 1, NodeClass.DRAINING: 1}
@@ -86,7 +91,7 @@ def test_prioritize(mode: str, fleet: FleetView) -> None:
     order = ["node-0", "node-2", "node-1"] if mode == "names" else ["node-0", "node-1", "node-2"]
     points = {"node-0": 5, "node-1": 3, "node-2": 1}
     expected = ",".join(f'{{"Host":"{name}.example","Score":{points[name]}}}' for name in order)
-    assert answers.prioritize(body, fleet, no_profile) == f"[{expected}]".encode()
+    assert answered(body, fleet) == f"[{expected}]".encode()
 
 
 def test_the_call_that_follows_a_filter_is_foreseen_as_go_writes_it(fleet: FleetView) -> None:
@@ -95,12 +100,12 @@ def test_the_call_that_follows_a_filter_is_foreseen_as_go_writes_it(fleet: Fleet
     assert following is not None
     offered, passed = b'["node-0.example","node-2.example","node-1.example"]', b'["node-0.example"]'
     assert following.body == call.replace(offered, passed)
-    assert following.answer(fleet) == answers.prioritize(following.body, fleet, no_profile)
+    assert answered(following.body, fleet) == Rankings().answer(following.pod, following.names, fleet)
     standard = call.replace(b'"performance"', b'"standard"')
     unchanged = answers.filter_nodes(standard, fleet, no_profile).following
     assert unchanged is not None
     assert unchanged.body == standard
-    assert unchanged.answer(fleet) == answers.prioritize(standard, fleet, no_profile)
+    assert answered(standard, fleet) == Rankings().answer(unchanged.pod, unchanged.names, fleet)
     assert answers.filter_nodes(recorded("prioritize-whole"), fleet, no_profile).following is None
 
 

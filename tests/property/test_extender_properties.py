@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
 from joulie.apps.extender import answers, wire
 from joulie.apps.extender.fleet import Fleet, FleetView, LoadFacts, TwinFacts, TwinNumbers
+from joulie.apps.extender.judge import Profiles
+from joulie.apps.extender.rankings import Rankings
 from joulie.domain.scoring.extender import NodeClass, PodView, Sensitivity, explain, extender_score, may_run, wire_score
 
 quick = settings(max_examples=50, deadline=None)
@@ -59,6 +61,10 @@ def no_profile(_pod: PodFacts) -> ProfileFacts:
     return ProfileFacts()
 
 
+def prioritize(body: bytes, view: FleetView, profiles: Profiles) -> bytes:
+    return answers.prioritize(body, view, profiles, Rankings())
+
+
 def call(workload_class: str | None, cpu: int, names: list[str]) -> bytes:
     annotations = {} if workload_class is None else {"joulie.io/workload-class": workload_class}
     container = {"name": "c", "resources": {"requests": {"cpu": str(cpu)}}}
@@ -87,13 +93,33 @@ def test_scores_fit_the_wire_and_come_in_the_order_asked(
     nodes: list[Any], workload_class: str | None, cpu: int, names: list[str]
 ) -> None:
     view = build(nodes)
-    entries = json.loads(answers.prioritize(call(workload_class, cpu, names), view, no_profile))
+    entries = json.loads(prioritize(call(workload_class, cpu, names), view, no_profile))
     assert [entry["Host"] for entry in entries] == names
     for entry in entries:
         assert type(entry["Score"]) is int
         assert 0 <= entry["Score"] <= 10
         if entry["Host"] not in view.roster.slots:
             assert entry["Score"] == 5
+
+
+FRESH = st.builds(TwinFacts, node_class=st.sampled_from(NodeClass), numbers=NUMBERS, updated_s=st.just(NOW_S))
+CHANGES = st.lists(st.tuples(st.integers(0, 3), FRESH | st.none() | TWIN), max_size=3)
+ASKED = st.tuples(st.sampled_from(["performance", None]), st.lists(st.integers(0, 4), min_size=1))
+
+
+@quick
+@given(st.lists(st.tuples(CHANGES, st.lists(ASKED, min_size=1, max_size=4)), max_size=8))
+def test_what_is_remembered_changes_no_answer(course: list[Any]) -> None:
+    fleet, rankings = Fleet(300.0), Rankings()
+    for index in range(3):
+        fleet.set_label_class(f"n{index}", NodeClass.UNKNOWN)
+    for changes, calls in course:
+        for index, twin in changes:
+            fleet.set_twin(f"n{index}", twin)
+        view = fleet.view(NOW_S)
+        for workload_class, indices in calls:
+            body = call(workload_class, 1, [f"n{index}" for index in indices])
+            assert answers.prioritize(body, view, no_profile, rankings) == prioritize(body, view, no_profile)
 
 
 @quick
@@ -147,7 +173,7 @@ def test_the_wire_rounds_halves_up(score: float) -> None:
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
 def test_no_bytes_at_all_bring_it_down(body: bytes) -> None:
     view = build([])
-    for answer in (answers.filter_nodes, answers.prioritize, answers.preempt):
+    for answer in (answers.filter_nodes, prioritize, answers.preempt):
         with suppress(wire.BadRequestError):
             answer(body, view, no_profile)
 
@@ -173,6 +199,6 @@ CALLS = st.fixed_dictionaries(
 def test_no_json_brings_it_down(message: dict[str, Any]) -> None:
     view = build([])
     body = json.dumps(message).encode()
-    for answer in (answers.filter_nodes, answers.prioritize, answers.preempt):
+    for answer in (answers.filter_nodes, prioritize, answers.preempt):
         with suppress(wire.BadRequestError):
             answer(body, view, no_profile)

@@ -1,5 +1,5 @@
 import json
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,6 +11,8 @@ from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
 from joulie.apps.extender import answers, wire
 from joulie.apps.extender.explain import explanation
 from joulie.apps.extender.fleet import Fleet, FleetView, LoadFacts, TwinFacts, TwinNumbers
+from joulie.apps.extender.judge import judge
+from joulie.apps.extender.rankings import Rankings
 from joulie.domain.policy import WorkloadClass
 from joulie.domain.scoring.extender import NodeClass
 from joulie.domain.scoring.marginal_energy import ScoringAim
@@ -80,7 +82,7 @@ def filtered(view: FleetView, body: bytes, profiles: answers.Profiles = no_profi
 
 
 def prioritized(view: FleetView, body: bytes, profiles: answers.Profiles = no_profile) -> dict[str, int]:
-    return {entry["Host"]: entry["Score"] for entry in json.loads(answers.prioritize(body, view, profiles))}
+    return {entry["Host"]: entry["Score"] for entry in json.loads(answers.prioritize(body, view, profiles, Rankings()))}
 
 
 def test_performance_pods_keep_off_eco_and_draining_nodes(view: FleetView) -> None:
@@ -135,12 +137,12 @@ def test_whole_nodes_that_nobody_told_of_are_judged_by_their_labels(view: FleetV
 def test_no_candidates(view: FleetView) -> None:
     assert filtered(view, call(pod(PERFORMANCE), []))["NodeNames"] == []
     assert filtered(view, call(pod(PERFORMANCE), ["eco"]))["NodeNames"] == []
-    assert answers.prioritize(call(pod(), []), view, no_profile) == b"[]"
+    assert answers.prioritize(call(pod(), []), view, no_profile, Rankings()) == b"[]"
 
 
 def test_scores_are_whole_numbers_0_to_10_in_the_order_asked(view: FleetView) -> None:
     body = call(pod(cpu="8", memory="16Gi"), ["unknown", "eco", "perf", "unknown-2"])
-    entries = json.loads(answers.prioritize(body, view, no_profile))
+    entries = json.loads(answers.prioritize(body, view, no_profile, Rankings()))
     assert [entry["Host"] for entry in entries] == ["unknown", "eco", "perf", "unknown-2"]
     assert all(type(entry["Score"]) is int and 0 <= entry["Score"] <= 10 for entry in entries)
 
@@ -236,7 +238,7 @@ def test_preempt_without_candidates(view: FleetView) -> None:
     ],
 )
 def test_malformed_calls_are_refused_with_a_reason(view: FleetView, body: bytes, problem: str) -> None:
-    for answer in (answers.filter_nodes, answers.prioritize):
+    for answer in (answers.filter_nodes, partial(answers.prioritize, rankings=Rankings())):
         with pytest.raises(wire.BadRequestError, match=problem):
             answer(body, view, no_profile)
 
@@ -255,39 +257,8 @@ def test_names_that_need_escapes_survive(view: FleetView) -> None:
 
 
 def test_the_judged_pod_shows_its_requests() -> None:
-    judged = answers.judge(msgspec.convert(pod(cpu="500m", memory="2Gi"), Pod), no_profile)
+    judged = judge(msgspec.convert(pod(cpu="500m", memory="2Gi"), Pod), no_profile)
     assert (judged.requests.cores, judged.requests.memory_gib, judged.requests.gpus) == (0.5, 2.0, 0.0)
-
-
-def test_scores_of_pods_that_are_alike_are_computed_once_a_view(
-    view: FleetView, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    computed: list[answers.JudgedPod] = []
-    original = answers.scores
-    monkeypatch.setattr(answers, "scores", lambda judged, fleet: computed.append(judged) or original(judged, fleet))
-    first = answers.prioritize(call(pod(cpu="1"), EVERY), view, no_profile)
-    assert answers.prioritize(call(pod(cpu="1"), EVERY), view, no_profile) == first
-    assert len(computed) == 1
-    answers.prioritize(call(pod(cpu="48"), EVERY), view, no_profile)
-    answers.prioritize(call(pod({"joulie.io/cpu-sensitivity": "high"}, cpu="1"), EVERY), view, no_profile)
-    assert len(computed) == 3
-    answers.prioritize(call(pod(cpu="1"), EVERY), replace(view, told={}), no_profile)
-    assert len(computed) == 4
-
-
-def test_what_was_answered_before_changes_no_answer(view: FleetView) -> None:
-    offers = (["eco", "perf"], ["perf", "nobody"], ["nobody", "draining", "eco"], EVERY)
-    for offered in offers:
-        body = call(pod(cpu="1"), offered)
-        assert answers.prioritize(body, view, no_profile) == answers.prioritize(
-            body, replace(view, told={}), no_profile
-        )
-
-
-def test_only_so_many_kinds_of_pods_are_remembered(view: FleetView) -> None:
-    for cores in range(1, 200):
-        answers.prioritize(call(pod(cpu=str(cores)), EVERY), view, no_profile)
-    assert 0 < len(view.told) <= 64
 
 
 def test_scoring_by_energy_ranks_and_explains_alike() -> None:
@@ -297,9 +268,9 @@ def test_scoring_by_energy_ranks_and_explains_alike() -> None:
         fleet.set_load(name, LoadFacts(cores=96.0, cpu_max_w=700.0, gpu_max_w=400.0))
     view = fleet.view(1000.0)
     body = call(pod(cpu="8"), ["resting", "working"])
-    ranked = {one["Host"]: one["Score"] for one in json.loads(answers.prioritize(body, view, no_profile))}
+    ranked = {one["Host"]: one["Score"] for one in json.loads(answers.prioritize(body, view, no_profile, Rankings()))}
     assert ranked["working"] == 10 > ranked["resting"]
-    judged = answers.judge(msgspec.convert(pod(cpu="8"), Pod), no_profile)
+    judged = judge(msgspec.convert(pod(cpu="8"), Pod), no_profile)
     explained = {one.node: one for one in explanation(judged, fleet, view, 1000.0).nodes}
     assert {name: one.wire_score for name, one in explained.items()} == ranked
     assert explained["working"].base is None

@@ -5,6 +5,7 @@ import pytest
 
 from joulie.apps.extender.fleet import (
     N_SCORES,
+    REFUSALS,
     UNKNOWN_SLOT,
     Fleet,
     LoadFacts,
@@ -109,8 +110,27 @@ def test_a_node_of_which_nothing_is_left_makes_room() -> None:
     assert fleet.view(100.0).twins.node_class[1] == NodeClass.UNKNOWN, "nothing of the former tenant"
     assert not fleet.view(100.0).twins.fresh[1]
     assert fleet.view(100.0).load.cores[1] == 1.0
-    assert view.roster.names[1] == b'"a"', "views that are out keep their roster"
+    assert view.roster.slots == {"a": 1}, "views that are out keep their roster"
     assert view.roster.entries[1 * N_SCORES + 7] == b'{"Host":"a","Score":7}'
+
+
+def test_closed_nodes_by_class() -> None:
+    fleet = Fleet(300.0)
+    eco, draining = NodeClass.ECO, NodeClass.DRAINING
+    assert fleet.view(0.0).refusals == {eco: {}, draining: {}}
+    fleet.set_label_class("a", eco)
+    fleet.set_twin("b", twin(draining))
+    before = fleet.view(0.0)
+    assert before.refusals[eco] == {"a": f'"a":"{REFUSALS[eco]}"'.encode()}
+    assert before.refusals[draining] == {"b": f'"b":"{REFUSALS[draining]}"'.encode()}
+    assert fleet.view(1.0).refusals is before.refusals, "nothing changed"
+    fleet.set_twin("b", twin(eco))
+    fleet.set_label_class("a", None)
+    after = fleet.view(0.0)
+    assert (set(after.refusals[eco]), set(after.refusals[draining])) == ({"b"}, set())
+    fleet.set_twin("b", twin(NodeClass.PERFORMANCE))
+    assert fleet.view(0.0).refusals == {eco: {}, draining: {}}
+    assert set(before.refusals[eco]) == {"a"}, "views that are out keep theirs"
 
 
 def test_growth_keeps_what_was_there() -> None:

@@ -10,7 +10,9 @@ from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
 from joulie.apps.extender import answers, server
 from joulie.apps.extender.feed import WatchState
 from joulie.apps.extender.fleet import Fleet, FleetView, LoadFacts, TwinFacts, TwinNumbers
+from joulie.apps.extender.judge import Profiles
 from joulie.apps.extender.metrics import ExtenderMetrics, StateCollector
+from joulie.apps.extender.rankings import Rankings
 from joulie.apps.extender.server import Extender
 from joulie.apps.program.http import AsgiApp, Probes, observability_app
 from joulie.domain.scoring.extender import NodeClass
@@ -95,9 +97,9 @@ def counted_rankings(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     computed: list[bytes] = []
     original = answers.prioritize
 
-    def prioritize(body: bytes, view: FleetView, profiles: answers.Profiles) -> bytes:
+    def prioritize(body: bytes, view: FleetView, profiles: Profiles, rankings: Rankings) -> bytes:
         computed.append(body)
-        return original(body, view, profiles)
+        return original(body, view, profiles, rankings)
 
     monkeypatch.setattr(answers, "prioritize", prioritize)
     return computed

@@ -2,7 +2,7 @@
 
 Both run here, each in a process of its own, behind the HTTP server and the protocol code of the product, and are asked
 in turn over a kept connection from another core. What differs is the decision, and the views that the extender renews
-ten times a second as if some twin changed all the time.
+ten times a second, since 500 twins change in a second.
 
 Calls come in pairs, /prioritize for what /filter let through, as kube-scheduler makes them, but without the pause in
 which it runs its own plugins: the extender ranks nodes in that pause, and here its work must show.
@@ -18,6 +18,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import cycle
 from multiprocessing.connection import Connection
 from time import perf_counter, time
 from typing import Any
@@ -26,8 +27,9 @@ import numpy as np
 
 from joulie.adapters.kubernetes.names import CPU_SENSITIVITY_ANNOTATION, WORKLOAD_CLASS_ANNOTATION
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
-from joulie.apps.extender import answers, wire
+from joulie.apps.extender import wire
 from joulie.apps.extender.fleet import Fleet, LoadFacts, TwinFacts, TwinNumbers
+from joulie.apps.extender.judge import judge, scores
 from joulie.apps.extender.main import VIEW_S
 from joulie.apps.extender.metrics import ExtenderMetrics
 from joulie.apps.extender.server import Extender, read_body
@@ -43,6 +45,9 @@ _LEAST_FLEET = 5_000
 _BODIES = 20
 """Different orders and choices of names, so that nothing can be remembered from one call to the next."""
 _STALENESS_S = 300.0
+_TWINS_CHANGED_S = 500
+"""Twins that change in a second, one by one as a watch tells of them: of 5,000 nodes each every ten seconds."""
+_TICK_S = 0.01
 _WARM_UP = 0.1
 _FQDN = "ip-10-{}-{}-12.eu-central-1.compute.internal"
 
@@ -170,14 +175,14 @@ def _compare(
 
 def _decision_ms(size: int, plan: Plan) -> dict[str, float]:
     """Time from arrays to scores, without a protocol around it."""
-    view = _fleet(_short_names(size)).view(time())
-    pod = answers.judge(wire.read_args(_body(["n"]))[0], _no_profile)
+    view = _fleet(_short_names(size), np.random.default_rng(2)).view(time())
+    pod = judge(wire.read_args(_body(["n"]))[0], _no_profile)
     series = _Series()
     for _ in range(plan.rounds):
         times = []
         for _ in range(max(1, plan.calls // plan.rounds)):
             began_s = perf_counter()
-            answers.scores(pod, view)
+            scores(pod, view)
             times.append(perf_counter() - began_s)
         series.rounds.append(times)
     return series.figures()
@@ -190,9 +195,20 @@ def _joulie(names: list[str]) -> tuple[AsgiApp, Callable[[], None]]:
     from prometheus_client import CollectorRegistry
 
     registry = CollectorRegistry()
-    extender = Extender(_fleet(names), _no_profile, lambda: (), ExtenderMetrics(registry), time)
+    rng = np.random.default_rng(2)
+    fleet = _fleet(names, rng)
+    extender = Extender(fleet, _no_profile, lambda: (), ExtenderMetrics(registry), time)
     extender.refresh()
-    return extender.app(observability_app(Probes(), registry)), extender.refresh
+
+    view_due = cycle([False] * (round(VIEW_S / _TICK_S) - 1) + [True])
+
+    def tick() -> None:
+        for index in rng.integers(len(names), size=round(_TWINS_CHANGED_S * _TICK_S)).tolist():
+            fleet.set_twin(names[index], _twin(index, rng))
+        if next(view_due):
+            extender.refresh()
+
+    return extender.app(observability_app(Probes(), registry)), tick
 
 
 def _constants(names: list[str]) -> tuple[AsgiApp, Callable[[], None]]:
@@ -249,14 +265,14 @@ def _serve(name: str, names: list[str], core: int | None, pipe: Connection) -> N
         _pin(core)
 
     async def main() -> None:
-        app, renew = _APPS[name](names)
+        app, tick = _APPS[name](names)
         async with Server(app, ("127.0.0.1", 0)) as server:
             gc.collect()
             gc.freeze()
             pipe.send(server.port)
             while not pipe.poll():
-                await asyncio.sleep(VIEW_S)
-                renew()
+                await asyncio.sleep(_TICK_S)
+                tick()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
@@ -381,23 +397,26 @@ def _no_profile(_pod: PodFacts) -> ProfileFacts:
     return ProfileFacts()
 
 
-def _fleet(names: list[str]) -> Fleet:
+def _fleet(names: list[str], rng: np.random.Generator) -> Fleet:
     """Nodes with fresh twins, half of them eco."""
-    rng = np.random.default_rng(2)
     fleet = Fleet(_STALENESS_S)
-    now_s = time()
     for index, name in enumerate(names):
-        eco = _is_eco(index)
-        draw = rng.uniform(0.0, 1.0, 4)
-        numbers = TwinNumbers(
-            capped_w=600.0 if eco else 1000.0,
-            measured_w=100.0 + 500.0 * float(draw[0]),
-            cooling_stress_pct=100.0 * float(draw[1]),
-            headroom_score=100.0 * float(draw[2]),
-            trend_w_per_min=100.0 * float(draw[3]) - 50.0,
-            cpu_cap_fraction=0.6 if eco else 1.0,
-            gpu_cap_fraction=1.0,
-        )
-        fleet.set_twin(name, TwinFacts(NodeClass.ECO if eco else NodeClass.PERFORMANCE, numbers, now_s))
+        fleet.set_twin(name, _twin(index, rng))
         fleet.set_load(name, LoadFacts(cores=96.0, cpu_max_w=700.0))
     return fleet
+
+
+def _twin(index: int, rng: np.random.Generator) -> TwinFacts:
+    """Any state of a node."""
+    eco = _is_eco(index)
+    draw = rng.uniform(0.0, 1.0, 4).tolist()
+    numbers = TwinNumbers(
+        capped_w=600.0 if eco else 1000.0,
+        measured_w=100.0 + 500.0 * draw[0],
+        cooling_stress_pct=100.0 * draw[1],
+        headroom_score=100.0 * draw[2],
+        trend_w_per_min=100.0 * draw[3] - 50.0,
+        cpu_cap_fraction=0.6 if eco else 1.0,
+        gpu_cap_fraction=1.0,
+    )
+    return TwinFacts(NodeClass.ECO if eco else NodeClass.PERFORMANCE, numbers, time())

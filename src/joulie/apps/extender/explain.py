@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
-from joulie.apps.extender.answers import REFUSALS, JudgedPod
 from joulie.apps.extender.feed import WatchState
-from joulie.apps.extender.fleet import Fleet, FleetView
+from joulie.apps.extender.fleet import REFUSALS, Fleet, FleetView
+from joulie.apps.extender.judge import JudgedPod
 from joulie.domain.scoring.extender import NodeClass, explain, may_run, wire_score
 from joulie.domain.scoring.formulas import adaptive_trend_scale
 from joulie.domain.scoring.marginal_energy import ScoringAim, node_scores

@@ -6,13 +6,14 @@ Slot 0 stands for every node that nobody has told of: it has no twin, so it pass
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
-from dataclasses import astuple, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from itertools import repeat
+from operator import attrgetter
 
 import numpy as np
 
-from joulie.apps.extender.wire import host_score, json_text
+from joulie.apps.extender.wire import host_score, json_text, refusal
 from joulie.domain.marginal import FullLoad, cpu_max_or_fallback_w, gpu_max_or_fallback_w
 from joulie.domain.quantities import finite_number, positive_number
 from joulie.domain.scoring.extender import WIRE_MAXIMUM, NodeClass, TwinView, performance_pressure
@@ -22,6 +23,15 @@ from joulie.domain.units import BoolArray, FloatArray, IntArray
 UNKNOWN_SLOT = 0
 N_SCORES = WIRE_MAXIMUM + 1
 _FIRST_CAPACITY = 64
+REFUSALS = {
+    NodeClass.ECO: "node(s) run under eco power caps, closed to performance pods",
+    NodeClass.DRAINING: "node(s) are draining towards eco power caps, closed to performance pods",
+}
+"""Why a node is closed, by its class: the same text for every node, since the scheduler's event counts equal ones."""
+
+
+Refusals = Mapping[NodeClass, dict[str, bytes]]
+"""Closed nodes by class: entries of FailedAndUnresolvableNodes by the node's name."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +106,7 @@ class LoadFacts:
 # One column a node: first the numbers of its twin, then these.
 _TWIN_FIELDS = tuple(field.name for field in fields(TwinNumbers))
 _N_TWIN = len(_TWIN_FIELDS)
+_numbers = attrgetter(*_TWIN_FIELDS)
 _CAPPED_W = _TWIN_FIELDS.index("capped_w")
 _UPDATED_S, _NODE_CLASS, _CPU_MAX_W, _CORES, _GPU_MAX_W = range(_N_TWIN, _N_TWIN + 5)
 _N_ROWS = _GPU_MAX_W + 1
@@ -107,30 +118,15 @@ class Roster:
 
     Attributes:
         slots: slot by name.
-        names: JSON string of each name, by slot; empty where a slot is free.
         entries: what /prioritize answers for a node and a score, at ``slot * 11 + score``.
     """
 
     slots: dict[str, int]
-    names: list[bytes]
     entries: list[bytes]
 
     def copy(self) -> Roster:
         """One that a view can keep while this one changes."""
-        return Roster(self.slots.copy(), self.names.copy(), self.entries.copy())
-
-
-@dataclass(frozen=True, eq=False)
-class Told:
-    """What a view says of pods that are alike.
-
-    Attributes:
-        scores: 0..10 of all nodes, by slot.
-        entries: what /prioritize answered so far, by the node's name.
-    """
-
-    scores: IntArray
-    entries: dict[str, bytes] = field(default_factory=dict)
+        return Roster(self.slots.copy(), self.entries.copy())
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +140,7 @@ class FleetView:
         updated_s: when each twin was last written, s since the epoch; NaN without one.
         now_s: the moment, s since the epoch.
         scoring: what scores look for.
-        told: by what counts of a pod; pods of one Job, which come in flocks, are alike. Goes with the view.
+        refusals: which nodes are closed to performance pods.
     """
 
     roster: Roster
@@ -152,8 +148,8 @@ class FleetView:
     load: FullLoad
     updated_s: FloatArray
     now_s: float
-    scoring: ScoringAim = ScoringAim.HEADROOM
-    told: dict[Hashable, Told] = field(default_factory=dict, repr=False)
+    scoring: ScoringAim
+    refusals: Refusals
 
 
 @dataclass
@@ -189,8 +185,10 @@ class Fleet:
         self._scoring = scoring
         self._nodes: dict[str, _Node] = {}
         self._free: list[int] = []
-        self._roster = Roster({}, [b""], [b""] * N_SCORES)
+        self._roster = Roster({}, [b""] * N_SCORES)
         self._shared: Roster | None = None
+        self._refusals: Refusals = {node_class: {} for node_class in REFUSALS}
+        self._shared_refusals: Refusals | None = None
         self._table: FloatArray = np.empty((_N_ROWS, _FIRST_CAPACITY))
         self._clear(UNKNOWN_SLOT)
 
@@ -199,7 +197,7 @@ class Fleet:
         node = self._node(name)
         node.twin = twin
         numbers = None if twin is None else twin.numbers
-        self._table[:_N_TWIN, node.slot] = np.nan if numbers is None else astuple(numbers)
+        self._table[:_N_TWIN, node.slot] = np.nan if numbers is None else _numbers(numbers)
         updated_s = None if twin is None else twin.updated_s
         self._table[_UPDATED_S, node.slot] = np.nan if updated_s is None else updated_s
         self._settle(name, node)
@@ -225,7 +223,9 @@ class Fleet:
         """
         if self._shared is None:
             self._shared = self._roster.copy()
-        table = self._table[:, : len(self._roster.names)].copy()
+        if self._shared_refusals is None:
+            self._shared_refusals = {node_class: closed.copy() for node_class, closed in self._refusals.items()}
+        table = self._table[:, : self._n_slots].copy()
         told = dict(zip(_TWIN_FIELDS, table[:_N_TWIN], strict=True))
         node_class = table[_NODE_CLASS].astype(np.int64)
         fresh = self._fresh(table, now_s)
@@ -237,7 +237,7 @@ class Fleet:
             **told,
         )
         load = FullLoad(table[_CPU_MAX_W], table[_CORES], table[_GPU_MAX_W])
-        return FleetView(self._shared, twins, load, table[_UPDATED_S], now_s, self._scoring)
+        return FleetView(self._shared, twins, load, table[_UPDATED_S], now_s, self._scoring, self._shared_refusals)
 
     def why_stale(self, name: str, now_s: float) -> str:
         """Why a node scores neutral, empty if it does not."""
@@ -274,29 +274,42 @@ class Fleet:
             quoted = json_text(name)
             first = node.slot * N_SCORES
             self._roster.slots[name] = node.slot
-            self._roster.names[node.slot] = quoted
             self._roster.entries[first : first + N_SCORES] = [host_score(quoted, score) for score in range(N_SCORES)]
             self._shared = None
         return node
 
     def _settle(self, name: str, node: _Node) -> None:
         """Forget a node of which nothing is left; else keep its class in step."""
+        self._close(name, node.node_class)
         if node.known:
             self._table[_NODE_CLASS, node.slot] = node.node_class
             return
         del self._nodes[name], self._roster.slots[name]
-        self._roster.names[node.slot] = b""
         self._clear(node.slot)
         self._free.append(node.slot)
         self._shared = None
 
+    def _close(self, name: str, node_class: NodeClass) -> None:
+        """Have the node among those that its class closes, and no others."""
+        for closing, refusals in self._refusals.items():
+            if (name in refusals) == (closing is node_class):
+                continue
+            self._shared_refusals = None
+            if closing is node_class:
+                refusals[name] = refusal(name, REFUSALS[closing])
+            else:
+                del refusals[name]
+
+    @property
+    def _n_slots(self) -> int:
+        return len(self._roster.entries) // N_SCORES
+
     def _new_slot(self) -> int:
         if self._free:
             return self._free.pop()
-        slot = len(self._roster.names)
+        slot = self._n_slots
         if slot == self._table.shape[1]:
             self._table = np.concatenate([self._table, np.empty_like(self._table)], axis=1)
-        self._roster.names.append(b"")
         self._roster.entries.extend([b""] * N_SCORES)
         self._clear(slot)
         return slot

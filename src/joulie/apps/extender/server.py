@@ -14,7 +14,9 @@ from joulie.apps.extender import answers, wire
 from joulie.apps.extender.explain import explanation, scoring
 from joulie.apps.extender.feed import WatchState
 from joulie.apps.extender.fleet import Fleet, FleetView
+from joulie.apps.extender.judge import Profiles, judge
 from joulie.apps.extender.metrics import ExtenderMetrics
+from joulie.apps.extender.rankings import Rankings
 from joulie.apps.program.http import AsgiApp, Receive, Scope, Send, respond
 from joulie.apps.program.tracing import span
 
@@ -38,7 +40,7 @@ class Extender:
     def __init__(
         self,
         fleet: Fleet,
-        profiles: answers.Profiles,
+        profiles: Profiles,
         watches: Callable[[], Iterable[WatchState]],
         metrics: ExtenderMetrics,
         wall_clock: Callable[[], float],
@@ -54,6 +56,7 @@ class Extender:
         """
         self.view: FleetView | None = None
         self._foreseen: tuple[bytes, FleetView, bytes] | None = None
+        self._rankings = Rankings()
         self._fleet = fleet
         self._profiles = profiles
         self._watches = watches
@@ -129,18 +132,18 @@ class Extender:
             asyncio.get_running_loop().call_soon(self._foresee, filtered.following, view)
         return filtered.answer
 
-    def _foresee(self, ranking: answers.Ranking, view: FleetView) -> None:
+    def _foresee(self, call: answers.NextCall, view: FleetView) -> None:
         """Work out the next answer while kube-scheduler reads the last one and runs its own plugins.
 
         Should it ask for something else, or of a newer view, its call is answered as if this had not happened.
         """
-        self._foreseen = ranking.body, view, ranking.answer(view)
+        self._foreseen = call.body, view, self._rankings.answer(call.pod, call.names, view)
 
     def _prioritize(self, body: bytes, view: FleetView) -> bytes:
         foreseen, self._foreseen = self._foreseen, None
         if foreseen is not None and foreseen[:2] == (body, view):
             return foreseen[2]
-        return answers.prioritize(body, view, self._profiles)
+        return answers.prioritize(body, view, self._profiles, self._rankings)
 
     def _preempt(self, body: bytes, view: FleetView) -> bytes:
         answer, refused = answers.preempt(body, view, self._profiles)
@@ -172,7 +175,7 @@ class Extender:
 
     def _explain(self, body: bytes, view: FleetView) -> msgspec.Struct:
         pod = wire.decoded(_POD, body)
-        return explanation(answers.judge(pod, self._profiles), self._fleet, view, self._wall_clock())
+        return explanation(judge(pod, self._profiles), self._fleet, view, self._wall_clock())
 
 
 _POD = msgspec.json.Decoder(Pod)

@@ -148,6 +148,11 @@ def host_score(name: bytes, score: int) -> bytes:
     return b'{"Host":%b,"Score":%d}' % (name, score)
 
 
+def refusal(name: str, reason: str) -> bytes:
+    """One entry of FailedAndUnresolvableNodes."""
+    return json_text(name) + b":" + json_text(reason)
+
+
 def json_array(items: Iterable[bytes]) -> bytes:
     """A JSON array of what is JSON already."""
     return b"[" + b",".join(items) + b"]"
@@ -168,7 +173,7 @@ def filter_result(
     Args:
         names: JSON array of the nodes that passed, where names were given.
         nodes: `node_list` of the nodes that passed, where whole nodes were given.
-        unresolvable: refused nodes as ``"name":"reason"``.
+        unresolvable: each refused node as `refusal` has it.
         error: what went wrong, empty if nothing did.
     """
     return b'{"Nodes":%b,"NodeNames":%b,"FailedNodes":{},"FailedAndUnresolvableNodes":{%b},"Error":%b}' % (
