@@ -1,14 +1,43 @@
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from joulie.apps.cli.bench import bench
 from joulie.apps.extender import bench_binding as binding
 
 
-def test_ratios_are_taken_round_by_round() -> None:
+def test_a_ratio_is_that_of_the_time_taken_with_an_interval_over_rounds() -> None:
     """A machine that is twice as fast in one round must not look like a better extender."""
-    assert binding._ratio([90.0, 180.0, 45.0], [100.0, 200.0, 50.0]) == 0.9
+    ours, theirs = [90.0, 180.0, 45.0], [100.0, 200.0, 50.0]
+    assert binding._ratio(ours, theirs) == pytest.approx(0.9)
+    assert binding._interval(ours, theirs) == pytest.approx((0.9, 0.9))
+    low, high = binding._interval([50.0, 100.0, 50.0, 100.0] * 5, [100.0] * 20)
+    assert 0.55 < low < binding._ratio([50.0, 100.0], [100.0, 100.0]) < high < 0.85
+
+
+def test_each_round_has_every_way_in_an_order_of_its_own() -> None:
+    plan = binding.Plan(nodes=5, pods=3, rounds=20)
+    turns = binding._turns(plan)
+    rounds = {tuple(turn.way for turn in turns[first : first + 5]) for first in range(0, len(turns), 5)}
+    assert all(sorted(found) == sorted(binding.WAYS) for found in rounds)
+    assert len(rounds) > 10
+    assert binding._turns(plan) == turns
+    assert {(turn.way, len(turn.pods)) for turn in turns} == {
+        *((way, 3) for way in ("constants", "joulie")),
+        *((way, 6) for way in ("none", "admission", "rule")),
+    }
+    assert len({pod for turn in turns for pod in turn.pods}) == sum(len(turn.pods) for turn in turns)
+
+
+def test_a_turn_lasts_until_its_pods_are_bound() -> None:
+    """The first round does not count, and the last turn ends with the last pod."""
+    ways = [*binding.WAYS, *reversed(binding.WAYS)]
+    turns = [binding.Turn(place, way, [f"{place}-a", f"{place}-b"]) for place, way in enumerate(ways)]
+    begun = [0.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 16.0, 20.0, 21.0]
+    bound_s = [time for begin in begun for time in (begin, begin + 0.25)]
+    rates = binding._rates(turns, bound_s)
+    assert rates == {"joulie": [2.0], "constants": [1.0], "rule": [0.5], "admission": [2.0], "none": [8.0]}
 
 
 def test_only_bindings_that_were_made_count() -> None:
@@ -30,7 +59,10 @@ def test_figures_as_a_table_and_a_picture() -> None:
     found = {"none": 200.0, "constants": 100.0, "joulie": 95.0, "admission": 170.0, "rule": 198.0}
     rounds = {way: [rate - 5.0, rate, rate + 5.0] for way, rate in found.items()}
     ratios = {"joulie_to_constants": 0.95, "admission_to_none": 0.85, "rule_to_none": 0.99}
-    figures = {"bound_per_s": {"1000": {**found, **ratios, "rounds": rounds}}}
-    assert list(binding.rows(figures)) == [("1,000", "200", "170", "198", "100", "95", "0.950", "0.850", "0.990")]
+    intervals = {name: (ratio - 0.1, ratio + 0.1) for name, ratio in ratios.items()}
+    figures = {"bound_per_s": {"1000": {**found, **ratios, "intervals_95": intervals, "rounds": rounds}}}
+    assert list(binding.rows(figures)) == [
+        ("1,000", "200", "170", "198", "100", "95", "0.95 (0.85-1.05)", "0.85 (0.75-0.95)", "0.99 (0.89-1.09)")
+    ]
     assert binding.RATIOS == ("joulie / constants", "admission / none", "rule / none")
     assert binding.plot(figures).startswith(b"\x89PNG")

@@ -163,7 +163,7 @@ def binding(*, small: bool, chart: Path) -> Benchmark:
 
     def show(measured: Mapping[str, Any]) -> None:
         columns = ("nodes", *benchmark.WAYS, *benchmark.RATIOS)
-        print_table("Bound pods a second, median", columns, benchmark.rows(measured))
+        print_table("Bound pods a second; 95 % intervals of ratios", columns, benchmark.rows(measured))
 
     return Benchmark(run, show, benchmark.plot)
 

@@ -1,13 +1,16 @@
 """Pods that the real kube-scheduler binds in a second, with and without an extender (benchmark B6).
 
 On a local control plane with KWOK's nodes, pods are created while the scheduler is stopped and released by its start.
-Ways take turns within one run, since the machine differs more from minute to minute than they do from each other.
+It takes them by their priority, and after some hundreds the next go another way: by an extender that manages a resource
+that they ask for, or as the admission policies left them. The machine differs more from minute to minute than the ways
+do from each other: so it does to all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
 import sys
 import time
 import urllib.request
@@ -16,9 +19,12 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from statistics import median
+from statistics import harmonic_mean
 from typing import Any
+
+import numpy as np
 
 from joulie.adapters.control_plane import LocalControlPlane, kwok_node, wait_for
 from joulie.adapters.control_plane.ports import free_port
@@ -28,6 +34,7 @@ from joulie.adapters.kubernetes.resources import NODE_TWINS
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.kubernetes.writer import write_all
 from joulie.apps.extender.bench import served
+from joulie.domain.units import FloatArray
 
 WAYS = ("none", "admission", "rule", "constants", "joulie")
 """No extender; none, and the chart's admission policies; those without the preference for eco nodes; an extender of
@@ -42,14 +49,18 @@ RATIOS = tuple(name.replace("_to_", " / ") for name in _RATIOS)
 """What `rows` ends with."""
 
 _PODS = "/api/v1/namespaces/default/pods"
+_PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _READY_S = 60.0
 _LONGEST_S = 600.0
+_EXTENDERS = ("constants", "joulie")
 _POLICIES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "admission": ((), "standard"),
     "rule": (("--set", "steering.admission.preferEco=false"), "performance"),
 }
 """Of the ways with admission policies: what the chart is told besides, and a class whose pods are changed."""
+_ROOM = {"cpu": "96"}
+"""Of a node: no pod may find one full."""
 _STALENESS = "24h"
 """Nobody refreshes the twins here."""
 _IDLE = ("kwok", "kube-controller-manager")
@@ -64,23 +75,22 @@ class Plan:
 
     Attributes:
         nodes: of the cluster.
-        pods: bound by each way in each round, each of one core and of class standard.
+        pods: that an extender is asked about in a turn, each of one core and of class standard; the other ways, which
+            are twice as fast, have twice as many.
         rounds: turns that the ways take; the first is not counted.
-        settle_s: pause before a turn, s, in which what the last one left behind is worked off.
     """
 
     nodes: int
     pods: int
     rounds: int
-    settle_s: float = 2.0
 
 
-FULL = (Plan(nodes=1_000, pods=1_000, rounds=4), Plan(nodes=5_000, pods=1_000, rounds=4))
-SMALL = (Plan(nodes=500, pods=200, rounds=2, settle_s=0.0),)
+FULL = (Plan(nodes=1_000, pods=250, rounds=21), Plan(nodes=5_000, pods=250, rounds=21))
+SMALL = (Plan(nodes=500, pods=60, rounds=4),)
 
 
 def measure(plans: tuple[Plan, ...], chart: Path, note: Note) -> dict[str, Any]:
-    """Bound pods a second by number of nodes and way, and ratios of ways that took turns.
+    """Bound pods a second by number of nodes and way, and ratios of ways that took turns, with 95 % intervals.
 
     Args:
         plans: what to measure.
@@ -91,10 +101,11 @@ def measure(plans: tuple[Plan, ...], chart: Path, note: Note) -> dict[str, Any]:
 
 
 def rows(figures: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """The figures as a table: nodes, and of each way the median, then the ratios."""
+    """The figures as a table: nodes, the rate of each way, then the ratios with their intervals."""
     for nodes, found in figures["bound_per_s"].items():
-        ratios = (found[ratio] for ratio in _RATIOS)
-        yield f"{int(nodes):,}", *(f"{found[way]:.0f}" for way in WAYS), *(f"{ratio:.3f}" for ratio in ratios)
+        ratios = ((found[name], *found["intervals_95"][name]) for name in _RATIOS)
+        shown = (f"{ratio:.2f} ({low:.2f}-{high:.2f})" for ratio, low, high in ratios)
+        yield f"{int(nodes):,}", *(f"{found[way]:.0f}" for way in WAYS), *shown
 
 
 def plot(figures: Mapping[str, Any]) -> bytes:
@@ -121,55 +132,120 @@ def plot(figures: Mapping[str, Any]) -> bytes:
 
 def _measured(plan: Plan, chart: Path, note: Note) -> dict[str, Any]:
     node_names = [f"node-{index:05d}" for index in range(plan.nodes)]
-    rates: dict[str, list[float]] = {way: [] for way in WAYS}
+    turns = _turns(plan)
     with LocalControlPlane(audit=True, report=note) as plane, ExitStack() as stack:
         note(f"{plan.nodes:,} nodes and their NodeTwins are created")
         _create_cluster(plane, node_names)
-        plane.stop(*_IDLE)
+        plane.stop(*_IDLE, "kube-scheduler")
+        note(f"{sum(len(turn.pods) for turn in turns):,} pods are created")
+        _create_pods(plane, chart, turns)
         ports = {"constants": stack.enter_context(served("constants", node_names)), "joulie": _start_extender(plane)}
-        for turn in range(plan.rounds):
-            # There and back, so that none always follows the same other.
-            for way in WAYS if turn % 2 else reversed(WAYS):
-                time.sleep(plan.settle_s)
-                rate = _turn(plane, way, ports.get(way), plan.pods, chart)
-                note(f"{plan.nodes:,} nodes, round {turn + 1} of {plan.rounds}, {way}: {rate:.0f} pods a second")
-                if turn:
-                    rates[way].append(rate)
+        note("they are bound")
+        rates = _rates(turns, _bound_s(plane, ports, turns))
     return {
-        **{way: median(found) for way, found in rates.items()},
+        **{way: harmonic_mean(found) for way, found in rates.items()},
         **{name: _ratio(rates[ours], rates[theirs]) for name, (ours, theirs) in _RATIOS.items()},
+        "intervals_95": {name: _interval(rates[ours], rates[theirs]) for name, (ours, theirs) in _RATIOS.items()},
         "rounds": rates,
     }
 
 
+@dataclass(frozen=True)
+class Turn:
+    """Pods that go the same way, one after the other.
+
+    Attributes:
+        place: in the order of turns.
+        way: that they go.
+        pods: their names.
+    """
+
+    place: int
+    way: str
+    pods: Sequence[str]
+
+
+def _turns(plan: Plan) -> list[Turn]:
+    """The turns in their order, another in each round: what one leaves behind is worked off in the next."""
+    rng = random.Random(1)  # noqa: S311 - no secret
+    ways = [way for _ in range(plan.rounds) for way in rng.sample(WAYS, len(WAYS))]
+    return [Turn(place, way, _pod_names(place, plan.pods, way)) for place, way in enumerate(ways)]
+
+
+def _pod_names(turn: int, pods: int, way: str) -> list[str]:
+    count = pods if way in _EXTENDERS else 2 * pods
+    return [f"work-{turn}-{index}" for index in range(count)]
+
+
+def _rates(turns: Sequence[Turn], bound_s: Sequence[float]) -> dict[str, list[float]]:
+    """Pods bound a second in each turn but those of the first round, by way.
+
+    Bindings run beside the scheduling and overtake each other, so a turn lasts from when as many pods are bound as the
+    turns before have, until as many more are as it has itself.
+
+    Args:
+        turns: in their order.
+        bound_s: when pods were bound, s, rising.
+    """
+    firsts = accumulate((len(turn.pods) for turn in turns[:-1]), initial=0)
+    starts_s = [bound_s[first] for first in firsts]
+    ends_s = [*starts_s[1:], bound_s[-1]]
+    rates: dict[str, list[float]] = {way: [] for way in WAYS}
+    for turn, start_s, end_s in list(zip(turns, starts_s, ends_s, strict=True))[len(WAYS) :]:
+        rates[turn.way].append(len(turn.pods) / (end_s - start_s))
+    return rates
+
+
 def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Median of the ratios round by round."""
-    return median(one / other for one, other in zip(ours, theirs, strict=True))
+    """Of the rates over all turns."""
+    return harmonic_mean(ours) / harmonic_mean(theirs)
 
 
-# ---- a turn
+def _interval(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:
+    """95 % interval of `_ratio` by the bootstrap over rounds."""
+    from scipy.stats import bootstrap
+
+    pod_s = np.reciprocal(ours), np.reciprocal(theirs)
+    found = bootstrap(pod_s, _mean_ratio, paired=True, vectorized=True, method="percentile", rng=1)
+    return float(found.confidence_interval.low), float(found.confidence_interval.high)
 
 
-def _turn(plane: LocalControlPlane, way: str, port: int | None, pods: int, chart: Path) -> float:
-    """Pods bound a second in one of the ways."""
-    plane.stop("kube-scheduler")
-    plane.request("DELETE", f"{_PODS}?gracePeriodSeconds=0")
-    wait_for(lambda: not plane.request("GET", f"{_PODS}?limit=1")["items"], _READY_S, "the last pods are gone")
-    with _steered(plane, chart, way) if way in _POLICIES else nullcontext():
-        plane.create_all(_PODS, [_pod(f"work-{index}") for index in range(pods)])
-    since = len(plane.audit_events())
-    plane.configure_scheduler({} if port is None else {"extenders": [_entry(port)]})
-    unbound = f"{_PODS}?limit=1&fieldSelector=spec.nodeName%3D"
-    wait_for(lambda: not plane.request("GET", unbound)["items"], _LONGEST_S, "all pods are bound", poll_s=0.5)
+def _mean_ratio(ours_s: FloatArray, theirs_s: FloatArray, axis: int) -> FloatArray:
+    ratio: FloatArray = theirs_s.mean(axis=axis) / ours_s.mean(axis=axis)
+    return ratio
+
+
+# ---- pods
+
+
+def _create_pods(plane: LocalControlPlane, chart: Path, turns: Sequence[Turn]) -> None:
+    """Pods for all turns, those that go by admission under its policies."""
+    plane.create_all(_PRIORITIES, [_priority(turn, len(turns) - turn.place) for turn in turns])
+    for way in WAYS:
+        created = [_pod(pod, way, priority=_class_name(turn)) for turn in turns if turn.way == way for pod in turn.pods]
+        with _steered(plane, chart, way) if way in _POLICIES else nullcontext():
+            plane.create_all(_PODS, created)
+
+
+def _bound_s(plane: LocalControlPlane, ports: Mapping[str, int], turns: Sequence[Turn]) -> list[float]:
+    """When pods were bound, s, rising."""
+    plane.configure_scheduler({"extenders": [_entry(way, port) for way, port in ports.items()]})
+    # One small request at a time: to look through thousands of pods would cost the API server what is measured here.
+    last = turns[-1].pods
+    wait_for(lambda: all(_is_bound(plane, pod) for pod in last), _LONGEST_S, "the last pods are bound", poll_s=1.0)
+    count = sum(len(turn.pods) for turn in turns)
     # The audit log is a little behind.
-    bound_s = wait_for(lambda: _bound_s(plane, since, pods), _READY_S, f"{pods} bindings in the audit log", poll_s=0.5)
-    return (pods - 1) / (max(bound_s) - min(bound_s))
+    return wait_for(lambda: _all_bindings(plane, count), _READY_S, "each binding is in the audit log")
 
 
-def _bound_s(plane: LocalControlPlane, since: int, pods: int) -> list[float]:
-    """When each pod was bound, s; nothing while it is not known of all."""
-    found = [_received_s(event) for event in plane.audit_events()[since:] if _is_binding(event)]
-    return found if len(found) >= pods else []
+def _is_bound(plane: LocalControlPlane, name: str) -> bool:
+    return bool(plane.request("GET", f"{_PODS}/{name}")["spec"].get("nodeName"))
+
+
+def _all_bindings(plane: LocalControlPlane, pods: int) -> list[float]:
+    """When pods were bound, s, rising; nothing while it is not known of all."""
+    bound_s = sorted(_received_s(event) for event in plane.audit_events() if _is_binding(event))
+    return bound_s if len(bound_s) >= pods else []
 
 
 @contextmanager
@@ -188,7 +264,7 @@ def _steered(plane: LocalControlPlane, chart: Path, way: str) -> Iterator[None]:
 
 
 def _is_steered(plane: LocalControlPlane, workload_class: str) -> bool:
-    tried = plane.request("POST", f"{_PODS}?dryRun=All", _pod("tried", workload_class))
+    tried = plane.request("POST", f"{_PODS}?dryRun=All", _pod("tried", "none", workload_class=workload_class))
     return "affinity" in tried["spec"]
 
 
@@ -202,18 +278,42 @@ def _received_s(event: Mapping[str, Any]) -> float:
     return datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp()
 
 
-def _pod(name: str, workload_class: str = "standard") -> dict[str, Any]:
-    container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": "1"}}}
+def _pod(name: str, way: str, *, workload_class: str = "standard", priority: str = "") -> dict[str, Any]:
+    managed = {_managed(way): "1"} if way in _EXTENDERS else {}
+    resources = {"requests": {"cpu": "1", **managed}, "limits": managed}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "annotations": {names.WORKLOAD_CLASS_ANNOTATION: workload_class}},
-        "spec": {"containers": [container], "terminationGracePeriodSeconds": 0},
+        "spec": {
+            "containers": [{"name": "main", "image": "none", "resources": resources}],
+            "priorityClassName": priority,
+        },
     }
 
 
-def _entry(port: int) -> dict[str, Any]:
-    """The documented entry, but an extender that fails must show here."""
+def _priority(turn: Turn, value: int) -> dict[str, Any]:
+    """Puts the pods of a turn before those of the next."""
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": _class_name(turn)},
+        "value": value,
+        "preemptionPolicy": "Never",
+    }
+
+
+def _class_name(turn: Turn) -> str:
+    return f"turn-{turn.place}"
+
+
+def _managed(way: str) -> str:
+    """The resource of the pods that an extender is asked about."""
+    return f"bench.joulie.io/{way}"
+
+
+def _entry(way: str, port: int) -> dict[str, Any]:
+    """The documented entry, but for some pods only; and an extender that fails must show here."""
     return {
         "urlPrefix": f"http://127.0.0.1:{port}",
         "filterVerb": "filter",
@@ -222,6 +322,7 @@ def _entry(port: int) -> dict[str, Any]:
         "nodeCacheCapable": True,
         "httpTimeout": "1s",
         "ignorable": False,
+        "managedResources": [{"name": _managed(way), "ignoredByScheduler": True}],
     }
 
 
@@ -234,7 +335,8 @@ def _create_cluster(plane: LocalControlPlane, node_names: Sequence[str]) -> None
     plane.await_definitions()
     profiles = {name: "eco" if index % 2 else "performance" for index, name in enumerate(node_names)}
     plane.create_nodes(
-        kwok_node(name, labels={names.POWER_PROFILE_LABEL: profile}) for name, profile in profiles.items()
+        kwok_node(name, labels={names.POWER_PROFILE_LABEL: profile}, allocatable={"cpu": "96"})
+        for name, profile in profiles.items()
     )
     asyncio.run(_write_twins(plane.kubeconfig, profiles))
 
