@@ -49,7 +49,6 @@ EVERYTHING: dict[str, Any] = {
     "steering": {"mode": "both"},
     "extender": {"tls": {"enabled": True, "secretName": "certificate", "clientCertificates": True}},
     "serviceMonitor": {"enabled": True},
-    "networkPolicy": {"enabled": True},
     "hardwareCatalogue": "cpus: []",
     "grid": {"enabled": True, "kueue": True, "admission": {"mode": "webhook"}},
     "carbonAware": {"electricityMap": {"apiKey": "secret-key"}},
@@ -698,7 +697,9 @@ def test_metrics_and_network(render: Render) -> None:
     assert "ingress" not in policies["cleanup"]["spec"]
     assert [rule["ports"][0]["port"] for rule in policies["extender"]["spec"]["ingress"]] == [9877, 9876]
     assert [rule["ports"][0]["port"] for rule in policies["grid-webhook"]["spec"]["ingress"]] == [8082, 9443]
-    assert of_kind(render(), "ServiceMonitor", "NetworkPolicy") == {}
+    assert of_kind(render(), "ServiceMonitor") == {}
+    assert set(of_kind(render(), "NetworkPolicy")) == {"operator", "agent", "extender", "cleanup"}
+    assert of_kind(render({"networkPolicy": {"enabled": False}}), "NetworkPolicy") == {}
 
 
 def test_agents_are_kept_to_their_own_nodes(render: Render) -> None:
