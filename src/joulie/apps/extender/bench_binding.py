@@ -52,7 +52,7 @@ _PODS = "/api/v1/namespaces/default/pods"
 _PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _READY_S = 60.0
-_LONGEST_S = 600.0
+_ROUND_S = 300.0
 _EXTENDERS = ("constants", "joulie")
 _POLICIES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "admission": ((), "standard"),
@@ -140,8 +140,7 @@ def _measured(plan: Plan, chart: Path, note: Note) -> dict[str, Any]:
         note(f"{sum(len(turn.pods) for turn in turns):,} pods are created")
         _create_pods(plane, chart, turns)
         ports = {"constants": stack.enter_context(served("constants", node_names)), "joulie": _start_extender(plane)}
-        note("they are bound")
-        rates = _rates(turns, _bound_s(plane, ports, turns))
+        rates = _rates(turns, _bound_s(plane, ports, turns, note))
     return {
         **{way: harmonic_mean(found) for way, found in rates.items()},
         **{name: _ratio(rates[ours], rates[theirs]) for name, (ours, theirs) in _RATIOS.items()},
@@ -227,12 +226,14 @@ def _create_pods(plane: LocalControlPlane, chart: Path, turns: Sequence[Turn]) -
             plane.create_all(_PODS, created)
 
 
-def _bound_s(plane: LocalControlPlane, ports: Mapping[str, int], turns: Sequence[Turn]) -> list[float]:
+def _bound_s(plane: LocalControlPlane, ports: Mapping[str, int], turns: Sequence[Turn], note: Note) -> list[float]:
     """When pods were bound, s, rising."""
     plane.configure_scheduler({"extenders": [_entry(way, port) for way, port in ports.items()]})
-    # One small request at a time: to look through thousands of pods would cost the API server what is measured here.
-    last = turns[-1].pods
-    wait_for(lambda: all(_is_bound(plane, pod) for pod in last), _LONGEST_S, "the last pods are bound", poll_s=1.0)
+    rounds = turns[len(WAYS) - 1 :: len(WAYS)]
+    for done, turn in enumerate(rounds, start=1):
+        # A small request: looking through thousands of pods would cost the API server what is measured here.
+        wait_for(partial(_is_bound, plane, turn.pods[-1]), _ROUND_S, f"the pods of round {done} are bound", poll_s=1.0)
+        note(f"round {done} of {len(rounds)} is bound")
     count = sum(len(turn.pods) for turn in turns)
     # The audit log is a little behind.
     return wait_for(lambda: _all_bindings(plane, count), _READY_S, "each binding is in the audit log")
@@ -335,7 +336,7 @@ def _create_cluster(plane: LocalControlPlane, node_names: Sequence[str]) -> None
     plane.await_definitions()
     profiles = {name: "eco" if index % 2 else "performance" for index, name in enumerate(node_names)}
     plane.create_nodes(
-        kwok_node(name, labels={names.POWER_PROFILE_LABEL: profile}, allocatable={"cpu": "96"})
+        kwok_node(name, labels={names.POWER_PROFILE_LABEL: profile}, allocatable=_ROOM)
         for name, profile in profiles.items()
     )
     asyncio.run(_write_twins(plane.kubeconfig, profiles))
