@@ -72,6 +72,8 @@ class _Run:
     folder: Path
     nodes: tuple[SimNode, ...]
     jobs: tuple[TraceJob, ...]
+    intensity_g_per_kwh: Series | None
+    price_per_kwh: Series | None
     ports: Ports
 
     @property
@@ -120,11 +122,22 @@ def run_on_control_plane(
         problem = "Joulie's chart, which has the programs' rights, is not here: run this in its source tree"
     if problem is not None or chart is None:
         raise ControlPlaneRunError(f"variant {variant.name}: {problem}")
-    # What is read at the end is read now, too: a file that is no good must not cost hours.
-    intensity_g_per_kwh(experiment), price_per_kwh(experiment)
     folder.mkdir(parents=True, exist_ok=True)
     jobs = trace_jobs(experiment, seed)
-    run = _Run(experiment, variant, seed, physics, time_scale, folder.resolve(), nodes, jobs.jobs, Ports.free())
+    run = _Run(
+        experiment,
+        variant,
+        seed,
+        physics,
+        time_scale,
+        folder.resolve(),
+        nodes,
+        jobs.jobs,
+        # Needed at the end only, but a file that is no good must not cost hours.
+        intensity_g_per_kwh(experiment),
+        price_per_kwh(experiment),
+        Ports.free(),
+    )
     run.results.unlink(missing_ok=True)
     progress(0.0, run.duration_s, "starting a control plane")
     try:
@@ -275,14 +288,13 @@ def _operator_variables(run: _Run, address: str) -> dict[str, str]:
 def _completed(run: _Run, outcome: Outcome, notes: tuple[str, ...]) -> Outcome:
     """The outcome with what the simulator service does not know."""
     never = {job.job_id: problem for job, problem in unfit(run.jobs, run.nodes)}
-    intensity, price = intensity_g_per_kwh(run.experiment), price_per_kwh(run.experiment)
     families = {node.name: node.family for node in run.nodes}
     return replace(
         outcome,
         jobs=tuple(_judged(job, never) for job in outcome.jobs),
         nodes=tuple(replace(node, family=families[node.name]) for node in outcome.nodes),
-        carbon_g=None if intensity is None else weighted_kwh(outcome, intensity),
-        cost=None if price is None else weighted_kwh(outcome, price),
+        carbon_g=None if run.intensity_g_per_kwh is None else weighted_kwh(outcome, run.intensity_g_per_kwh),
+        cost=None if run.price_per_kwh is None else weighted_kwh(outcome, run.price_per_kwh),
         notes=(*notes, *outcome.notes),
         invalid=why_too_slow(outcome.pace, run.experiment.control, run.time_scale) or "",
     )
