@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from joulie.apps.extender import bench
+from joulie.apps.extender import bench, rankings
 
 
 @pytest.mark.slow
@@ -11,8 +11,13 @@ def test_both_extenders_are_measured() -> None:
     """What the times are is the benchmark's business; here they have to be there, and to be shown."""
     said: list[str] = []
     measured = bench.measure(bench.Plan(sizes=(20,), calls=10, rounds=2), said.append)
-    assert said == ["20 candidates", "20 candidates of a performance pod", "20 candidates with names of 42 letters"]
-    for name in ("joulie", "constants", "performance", "long_names"):
+    assert said == [
+        "20 candidates",
+        "20 candidates of a performance pod",
+        "20 candidates with names of 42 letters",
+        "20 candidates of pods that all differ",
+    ]
+    for name in ("joulie", "constants", "performance", "long_names", "different"):
         for verb in ("filter", "prioritize"):
             found = measured[name]["20"][verb]
             assert 0.0 < found["p50_ms"] <= found["p99_ms"]
@@ -21,9 +26,9 @@ def test_both_extenders_are_measured() -> None:
     assert bench.plot(measured).startswith(b"\x89PNG")
 
 
-def bodies(names: list[str], size: int, *, performance: bool) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def bodies(names: list[str], size: int, pods: bench._Pods) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Calls of /filter and /prioritize."""
-    pairs = bench._requests(names, size, performance=performance)
+    pairs = bench._requests(names, size, pods)
     return [(called(filtering, "/filter"), called(ranking, "/prioritize")) for filtering, ranking in pairs]
 
 
@@ -36,16 +41,25 @@ def called(request: bytes, path: str) -> dict[str, Any]:
 
 def test_calls_ask_for_all_names_in_changing_order() -> None:
     names = ["a", "b", "c"]
-    offered = [filtering["NodeNames"] for filtering, _ in bodies(names, 3, performance=False)]
+    offered = [filtering["NodeNames"] for filtering, _ in bodies(names, 3, bench._Pods.ALIKE)]
     assert all(sorted(one) == names for one in offered)
     assert len({tuple(one) for one in offered}) > 1
-    assert all(len(filtering["NodeNames"]) == 1 for filtering, _ in bodies(names, 1, performance=False))
+    assert all(len(filtering["NodeNames"]) == 1 for filtering, _ in bodies(names, 1, bench._Pods.ALIKE))
 
 
 def test_calls_come_in_pairs_as_kube_scheduler_makes_them() -> None:
     """/prioritize is asked for what /filter let through: all of it for a standard pod, no eco for the other."""
     names = ["perf-0", "eco-1", "perf-2", "eco-3"]
-    assert all(filtering == ranking for filtering, ranking in bodies(names, 4, performance=False))
-    for filtering, ranking in bodies(names, 4, performance=True):
+    assert all(filtering == ranking for filtering, ranking in bodies(names, 4, bench._Pods.ALIKE))
+    for filtering, ranking in bodies(names, 4, bench._Pods.PERFORMANCE):
         assert filtering["Pod"] == ranking["Pod"]
         assert ranking["NodeNames"] == [name for name in filtering["NodeNames"] if name.startswith("perf")]
+
+
+def test_pods_that_differ_are_more_than_are_remembered() -> None:
+    def kinds(pods: bench._Pods) -> set[str]:
+        asked = [filtering["Pod"] for filtering, _ in bodies(["a"], 1, pods)]
+        return {json.dumps(pod["spec"]["containers"][0]["resources"]) for pod in asked}
+
+    assert len(kinds(bench._Pods.ALIKE)) == 1
+    assert len(kinds(bench._Pods.DIFFERENT)) > rankings._KINDS

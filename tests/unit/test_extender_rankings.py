@@ -6,7 +6,7 @@ import pytest
 from joulie.adapters.kubernetes.api.core import Pod
 from joulie.adapters.kubernetes.pods import ProfileFacts
 from joulie.apps.extender import rankings
-from joulie.apps.extender.fleet import Fleet, FleetView, TwinFacts, TwinNumbers
+from joulie.apps.extender.fleet import Fleet, FleetView, LoadFacts, TwinFacts, TwinNumbers
 from joulie.apps.extender.judge import JudgedPod, judge
 from joulie.apps.extender.rankings import Rankings
 from joulie.domain.scoring.extender import NodeClass
@@ -45,6 +45,7 @@ def fleet() -> Fleet:
     fleet = Fleet(300.0)
     for index, name in enumerate(NAMES):
         fleet.set_twin(name, twin(100.0 * index))
+        fleet.set_load(name, LoadFacts(cores=64.0, cpu_max_w=1000.0))
     return fleet
 
 
@@ -72,7 +73,7 @@ def test_a_kind_of_pod_is_scored_once_a_view(fleet: Fleet, counted: Counted) -> 
     assert counted.scored == 3
 
 
-def test_only_the_candidates_of_a_new_kind_and_then_all_nodes_at_hand(fleet: Fleet, counted: Counted) -> None:
+def test_few_candidates_of_a_new_kind_and_then_all_nodes_at_hand(fleet: Fleet, counted: Counted) -> None:
     kept, view = Rankings(), fleet.view(1000.0)
     ask(kept, view, ["b"])
     assert counted.picked == [1]
@@ -80,6 +81,18 @@ def test_only_the_candidates_of_a_new_kind_and_then_all_nodes_at_hand(fleet: Fle
     assert counted.picked == [1, 3]
     ask(kept, view, ["a", "c"])
     assert counted.picked == [1, 3]
+
+
+def test_another_kind_costs_what_is_different(fleet: Fleet, counted: Counted) -> None:
+    fleet.set_twin("c", None)
+    kept, view = Rankings(), fleet.view(1000.0)
+    small = ask(kept, view)
+    assert counted.picked == [3]
+    large = ask(kept, view, cpu="48")
+    assert counted.picked == [3, 2], "the node without a twin stays neutral"
+    assert large != small
+    assert large == ask(Rankings(), view, cpu="48")
+    assert ask(kept, view) == small
 
 
 def test_a_new_view_costs_what_changed(fleet: Fleet, counted: Counted) -> None:
@@ -107,9 +120,11 @@ def test_a_node_in_the_place_of_another(fleet: Fleet) -> None:
     for _ in range(2):
         ask(kept, fleet.view(1000.0))
     fleet.set_twin("a", None)
+    fleet.set_load("a", None)
     fleet.set_twin("new", twin(900.0))
-    for names in (["a", "b"], ["a"], ["new", "a"], ["new"]):
-        assert ask(kept, fleet.view(1000.0), names) == ask(Rankings(), fleet.view(1000.0), names)
+    for cpu in ("48", "1"):
+        for names in (["a", "b"], ["a"], ["new", "a"], ["new"]):
+            assert ask(kept, fleet.view(1000.0), names, cpu) == ask(Rankings(), fleet.view(1000.0), names, cpu)
 
 
 def test_the_kinds_asked_for_last_are_remembered(fleet: Fleet, counted: Counted) -> None:

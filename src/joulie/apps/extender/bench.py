@@ -18,6 +18,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from itertools import cycle
 from multiprocessing.connection import Connection
 from time import perf_counter, time
@@ -50,6 +51,17 @@ _TWINS_CHANGED_S = 500
 _TICK_S = 0.01
 _WARM_UP = 0.1
 _FQDN = "ip-10-{}-{}-12.eu-central-1.compute.internal"
+
+
+class _Pods(Enum):
+    """What calls are about."""
+
+    ALIKE = auto()
+    """Standard pods of one Job."""
+    PERFORMANCE = auto()
+    """Performance pods of one Job, which half of the nodes refuse."""
+    DIFFERENT = auto()
+    """Standard pods that request this and that: more kinds than an extender remembers."""
 
 
 @dataclass(frozen=True)
@@ -91,18 +103,20 @@ def measure(plan: Plan, note: Callable[[str], None]) -> dict[str, Any]:
         plan: what to measure.
         note: told what is being measured.
     """
-    figures: dict[str, Any] = {"joulie": {}, "constants": {}, "performance": {}, "decision_ms": {}, "long_names": {}}
+    figures: dict[str, Any] = {"joulie": {}, "constants": {}, "performance": {}, "decision_ms": {}}
     for size in plan.sizes:
         note(f"{size:,} candidates")
         measured = _compare(_short_names, size, plan)
         for name, by_verb in measured.items():
             figures[name][str(size)] = by_verb
         note(f"{size:,} candidates of a performance pod")
-        figures["performance"][str(size)] = _compare(_short_names, size, plan, performance=True)["joulie"]
+        figures["performance"][str(size)] = _compare(_short_names, size, plan, _Pods.PERFORMANCE)["joulie"]
         figures["decision_ms"][str(size)] = _decision_ms(size, plan)
     longest = plan.sizes[min(1, len(plan.sizes) - 1)]
     note(f"{longest:,} candidates with names of {len(_long_names(1)[0])} letters")
     figures["long_names"] = {str(longest): _compare(_long_names, longest, plan)["joulie"]}
+    note(f"{longest:,} candidates of pods that all differ")
+    figures["different"] = {str(longest): _compare(_short_names, longest, plan, _Pods.DIFFERENT)["joulie"]}
     figures["ratio_to_constants"] = {
         str(size): {
             verb: figures["joulie"][str(size)][verb]["p50_ms"] / figures["constants"][str(size)][verb]["p50_ms"]
@@ -120,6 +134,7 @@ def rows(figures: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         "constants": "constants",
         "performance": "joulie, performance pod",
         "long_names": "joulie, long names",
+        "different": "joulie, pods all differ",
     }
     for name, label in labels.items():
         for size, by_verb in figures[name].items():
@@ -154,12 +169,12 @@ def plot(figures: Mapping[str, Any]) -> bytes:
 
 
 def _compare(
-    naming: Naming, size: int, plan: Plan, *, performance: bool = False
+    naming: Naming, size: int, plan: Plan, pods: _Pods = _Pods.ALIKE
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Response times of both extenders, asked in turn for `size` candidates, by verb."""
     names = naming(max(size, _LEAST_FLEET))
     series = {name: {verb: _Series() for verb in VERBS} for name in _APPS}
-    requests = list(_requests(names, size, performance=performance))
+    requests = list(_requests(names, size, pods))
     calls = max(1, plan.calls // plan.rounds)
     _pin(-1)
     with ExitStack() as stack:
@@ -326,13 +341,14 @@ def _expected(beginning: bytes) -> int:
     return len(header) + 4 + int(header.partition(b"content-length: ")[2].partition(b"\r\n")[0])
 
 
-def _requests(names: list[str], size: int, *, performance: bool) -> Iterator[tuple[bytes, bytes]]:
+def _requests(names: list[str], size: int, pods: _Pods) -> Iterator[tuple[bytes, bytes]]:
     """Calls of /filter, and of /prioritize for the nodes that pass it."""
     rng = np.random.default_rng(1)
-    for _ in range(_BODIES):
+    for index in range(_BODIES):
         offered = rng.permutation(len(names))[:size].tolist()
-        passed = [index for index in offered if not (performance and _is_eco(index))]
-        bodies = [_body([names[index] for index in indices], performance=performance) for indices in (offered, passed)]
+        passed = [node for node in offered if not (pods is _Pods.PERFORMANCE and _is_eco(node))]
+        cores = 1 + index if pods is _Pods.DIFFERENT else 8
+        bodies = [_body([names[node] for node in nodes], pods, cores) for nodes in (offered, passed)]
         yield _request("filter", bodies[0]), _request("prioritize", bodies[1])
 
 
@@ -344,11 +360,13 @@ def _request(verb: str, body: bytes) -> bytes:
 # ---- what is asked
 
 
-def _body(names: list[str], *, performance: bool = False) -> bytes:
+def _body(names: list[str], pods: _Pods = _Pods.ALIKE, cores: int = 8) -> bytes:
     """A call as kube-scheduler makes it, for a pod of a Job."""
-    classes = {WORKLOAD_CLASS_ANNOTATION: "performance"} if performance else {}
+    classes = {WORKLOAD_CLASS_ANNOTATION: "performance"} if pods is _Pods.PERFORMANCE else {}
     metadata = {**_METADATA, "annotations": {CPU_SENSITIVITY_ANNOTATION: "high", **classes}}
-    pod = {"metadata": metadata, **_POD}
+    requests = {"requests": {"cpu": str(cores), "memory": "16Gi"}, "limits": {"memory": "16Gi"}}
+    spec = {**_SPEC, "containers": [{**_CONTAINER, "resources": requests}]}
+    pod = {"metadata": metadata, "spec": spec, "status": {"phase": "Pending", "qosClass": "Burstable"}}
     return json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}, separators=(",", ":")).encode()
 
 
@@ -360,24 +378,18 @@ _METADATA: dict[str, Any] = {
     "labels": {"app": "train", "batch.kubernetes.io/job-name": "train"},
     "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "1", "controller": True}],
 }
-_POD: dict[str, Any] = {
-    "spec": {
-        "volumes": [{"name": "kube-api-access-lkxn6", "projected": {"defaultMode": 420, "sources": []}}],
-        "containers": [
-            {
-                "name": "main",
-                "image": "registry.k8s.io/pause:3.10",
-                "resources": {"requests": {"cpu": "8", "memory": "16Gi"}, "limits": {"memory": "16Gi"}},
-                "volumeMounts": [{"name": "kube-api-access-lkxn6", "readOnly": True, "mountPath": "/var/run/secrets"}],
-                "imagePullPolicy": "IfNotPresent",
-            }
-        ],
-        "restartPolicy": "Never",
-        "schedulerName": "default-scheduler",
-        "tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}],
-        "priority": 0,
-    },
-    "status": {"phase": "Pending", "qosClass": "Burstable"},
+_CONTAINER: dict[str, Any] = {
+    "name": "main",
+    "image": "registry.k8s.io/pause:3.10",
+    "volumeMounts": [{"name": "kube-api-access-lkxn6", "readOnly": True, "mountPath": "/var/run/secrets"}],
+    "imagePullPolicy": "IfNotPresent",
+}
+_SPEC: dict[str, Any] = {
+    "volumes": [{"name": "kube-api-access-lkxn6", "projected": {"defaultMode": 420, "sources": []}}],
+    "restartPolicy": "Never",
+    "schedulerName": "default-scheduler",
+    "tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}],
+    "priority": 0,
 }
 
 

@@ -13,14 +13,17 @@ from joulie.domain.units import IntArray
 
 _KINDS = 16
 """Kinds of pods that are remembered, those asked for last: pods may all differ."""
+_FEW = 0.5
+"""Share of the nodes up to which making the candidates' entries costs less than having all at hand."""
 
 
 class Rankings:
     """Entries of a HostPriorityList by kind of pod, kept in step with the views of the fleet.
 
-    Pods come in flocks that are alike, and between two views few scores change. So for a kind that comes again the
-    entry of every node is at hand by its name, and a new view replaces those whose score changed. For a kind that was
-    never seen only the candidates' entries are made: those of all nodes would cost more than its call.
+    Pods come in flocks that are alike, few scores change between two views, and kinds of pods differ in the scores of
+    some nodes only. So the entry of every node is at hand by its name, and a new view or another kind replaces those
+    whose score is different. Only where a kind was never seen, and is asked about few of the nodes, their entries alone
+    are made: those of all nodes would cost more than the call.
 
     Not for concurrent use: the event loop is its lock.
     """
@@ -31,25 +34,30 @@ class Rankings:
 
     def answer(self, pod: JudgedPod, candidates: list[str], fleet: FleetView) -> bytes:
         """A HostPriorityList, in the order of the candidates."""
-        ranking = self._ranking(pod, fleet)
+        ranking = self._ranking(pod, len(candidates), fleet)
         try:
             return wire.json_array(map(ranking.entries.__getitem__, candidates))
         except KeyError:
             return wire.json_array(_entries(ranking.by_slot, candidates, fleet.roster))
 
-    def _ranking(self, pod: JudgedPod, fleet: FleetView) -> _Ranking:
+    def _ranking(self, pod: JudgedPod, n_candidates: int, fleet: FleetView) -> _Ranking:
         ranking = self._known.pop(pod.kind, None)
-        if ranking is None or ranking.fleet.roster is not fleet.roster:
+        seen = ranking is not None and ranking.fleet.roster is fleet.roster
+        if ranking is None or not seen:
             ranking = _Ranking(fleet, scores(pod, fleet))
-        else:
-            if ranking.fleet is not fleet:
-                ranking.renew(fleet, scores(pod, fleet))
-            if not ranking.entries:
-                ranking.fill()
+        elif ranking.fleet is not fleet:
+            ranking.renew(fleet, scores(pod, fleet))
+        if not ranking.entries and (seen or n_candidates > _FEW * len(fleet.roster.slots)):
+            ranking.fill(self._latest(fleet.roster))
         self._known[pod.kind] = ranking
         if len(self._known) > _KINDS:
             del self._known[next(iter(self._known))]
         return ranking
+
+    def _latest(self, roster: Roster) -> _Ranking | None:
+        """What was asked for last, if all entries are there."""
+        rankings = (one for one in reversed(self._known.values()) if one.entries and one.fleet.roster is roster)
+        return next(rankings, None)
 
 
 class _Ranking:
@@ -68,16 +76,24 @@ class _Ranking:
         self._names: list[str] = []
         self._slots: IntArray = np.empty(0, np.int64)
 
-    def fill(self) -> None:
-        """Have the entry of every node at hand."""
-        slots = self.fleet.roster.slots
-        self._names, self._slots = list(slots), np.fromiter(slots.values(), np.int64, len(slots))
-        self._enter(self._names, self._slots)
+    def fill(self, other: _Ranking | None) -> None:
+        """Have the entry of every node at hand, those that are the same from another ranking of these nodes."""
+        if other is None:
+            slots = self.fleet.roster.slots
+            self._names, self._slots = list(slots), np.fromiter(slots.values(), np.int64, len(slots))
+            self._enter(self._names, self._slots)
+        else:
+            self._names, self._slots, self.entries = other._names, other._slots, other.entries.copy()
+            self._replace(other.by_slot)
 
     def renew(self, fleet: FleetView, by_slot: IntArray) -> None:
         """Go over to another view of the same nodes."""
-        changed = np.flatnonzero(by_slot[self._slots] != self.by_slot[self._slots])
-        self.fleet, self.by_slot = fleet, by_slot
+        former, self.fleet, self.by_slot = self.by_slot, fleet, by_slot
+        self._replace(former)
+
+    def _replace(self, former: IntArray) -> None:
+        """Enter the nodes that have another score."""
+        changed = np.flatnonzero(self.by_slot[self._slots] != former[self._slots])
         self._enter([self._names[place] for place in changed.tolist()], self._slots[changed])
 
     def _enter(self, names: list[str], slots: IntArray) -> None:
