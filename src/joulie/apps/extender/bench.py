@@ -112,19 +112,23 @@ def measure(plan: Plan, note: Callable[[str], None]) -> dict[str, Any]:
         note(f"{size:,} candidates of a performance pod")
         figures["performance"][str(size)] = _compare(_short_names, size, plan, _Pods.PERFORMANCE)["joulie"]
         figures["decision_ms"][str(size)] = _decision_ms(size, plan)
+    figures["ratio_to_constants"] = {size: _ratio_to_constants(figures, size) for size in figures["joulie"]}
     longest = plan.sizes[min(1, len(plan.sizes) - 1)]
-    note(f"{longest:,} candidates with names of {len(_long_names(1)[0])} letters")
-    figures["long_names"] = {str(longest): _compare(_long_names, longest, plan)["joulie"]}
-    note(f"{longest:,} candidates of pods that all differ")
-    figures["different"] = {str(longest): _compare(_short_names, longest, plan, _Pods.DIFFERENT)["joulie"]}
-    figures["ratio_to_constants"] = {
-        str(size): {
-            verb: figures["joulie"][str(size)][verb]["p50_ms"] / figures["constants"][str(size)][verb]["p50_ms"]
-            for verb in VERBS
-        }
-        for size in plan.sizes
-    }
+    for name, text, naming, pods in (
+        ("long_names", f"with names of {len(_long_names(1)[0])} letters", _long_names, _Pods.ALIKE),
+        ("different", "of pods that all differ", _short_names, _Pods.DIFFERENT),
+    ):
+        note(f"{longest:,} candidates {text}")
+        compared = {who: {str(longest): found} for who, found in _compare(naming, longest, plan, pods).items()}
+        figures[name] = compared["joulie"]
+        figures["ratio_to_constants"][name] = _ratio_to_constants(compared, str(longest))
     return figures
+
+
+def _ratio_to_constants(figures: Mapping[str, Any], size: str) -> dict[str, float]:
+    """By verb, at the median."""
+    joulie, constants = figures["joulie"][size], figures["constants"][size]
+    return {verb: joulie[verb]["p50_ms"] / constants[verb]["p50_ms"] for verb in VERBS}
 
 
 def rows(figures: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
