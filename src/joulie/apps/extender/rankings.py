@@ -1,4 +1,4 @@
-"""What /prioritize answers, at hand for the kinds of pods that come again."""
+"""What /prioritize answers, kept by kind of pod."""
 
 from __future__ import annotations
 
