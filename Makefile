@@ -17,8 +17,8 @@ $(UV):
 	$(PYTHON) -m venv .tools
 	.tools/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
-.venv/.synced: pyproject.toml uv.lock $(UV)
-	$(UV) sync --quiet --locked --all-extras --python $(PYTHON)
+.venv/.synced: pyproject.toml packages/joulie/pyproject.toml packages/joulie-lab/pyproject.toml uv.lock $(UV)
+	$(UV) sync --quiet --locked --python $(PYTHON)
 	@touch $@
 
 setup: .venv/.synced ## create .venv from the lock file
@@ -29,11 +29,11 @@ demo: setup ## the whole loop live, on a fake cluster with simulated hardware; a
 	@echo "the published experiment, 2,500 nodes: $(BIN)/joulie simulate published-2500 --report $(OUT)/published.html"
 
 control-plane: setup ## kube-apiserver, etcd, scheduler, KWOK, Helm, Prometheus, PostgreSQL: found, else built or fetched once
-	$(BIN)/python -m joulie.adapters.control_plane
+	$(BIN)/python -m joulie_lab.control_plane
 
 lint: setup ## format, lint, types, import rules, lock file
-	$(BIN)/ruff format --check src tests scripts
-	$(BIN)/ruff check src tests scripts
+	$(BIN)/ruff format --check packages tests scripts
+	$(BIN)/ruff check packages tests scripts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(UV) lock --quiet --check

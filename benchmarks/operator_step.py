@@ -24,8 +24,8 @@ from typing import Any
 import click
 import numpy as np
 
-from joulie.adapters.fake.kubernetes.api import Writer
-from joulie.adapters.fake.kubernetes.cluster import FakeCluster
+from joulie_lab.fakes.kubernetes.api import Writer
+from joulie_lab.fakes.kubernetes.cluster import FakeCluster
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.apps.operator.desired import desired, near
 from joulie.apps.operator.observe import ClusterView

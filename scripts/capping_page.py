@@ -14,8 +14,8 @@ from typing import Any
 
 from joulie.domain.capping.feed import FeedSettings
 from joulie.domain.capping.trip import EARLIEST
-from joulie.simulation.benchmarks import breaker, capping
-from joulie.simulation.benchmarks.plots import capping as plot
+from joulie_lab.benchmarks import breaker, capping
+from joulie_lab.benchmarks.plots import capping as plot
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "capping.json"

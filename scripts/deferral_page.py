@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from joulie.domain.grid.forecast import MOST_DAYS
-from joulie.simulation.benchmarks import deferral_capacity as capacity
-from joulie.simulation.benchmarks import deferral_waitawhile as waitawhile
-from joulie.simulation.benchmarks.deferral import ERROR_COLUMNS, FULL, error_rows, saving_columns, saving_rows
-from joulie.simulation.benchmarks.intensity import PUBLISHED
-from joulie.simulation.benchmarks.plots import deferral
+from joulie_lab.benchmarks import deferral_capacity as capacity
+from joulie_lab.benchmarks import deferral_waitawhile as waitawhile
+from joulie_lab.benchmarks.deferral import ERROR_COLUMNS, FULL, error_rows, saving_columns, saving_rows
+from joulie_lab.benchmarks.intensity import PUBLISHED
+from joulie_lab.benchmarks.plots import deferral
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "deferral.json"

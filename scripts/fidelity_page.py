@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from joulie.apps.experiment.artefacts import Artefacts
 from joulie.domain.units import joules_to_kwh
-from joulie.simulation.experiment.fidelity import fidelity
+from joulie_lab.apps.experiment.artefacts import Artefacts
+from joulie_lab.simulation.experiment.fidelity import fidelity
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "fidelity.json"

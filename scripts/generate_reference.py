@@ -19,7 +19,7 @@ from reference_workload import workload_page
 
 from joulie.apps.cli.main import cli
 from joulie.apps.kubectl.main import kubectl_joulie
-from joulie.simulation.scenario_files import json_schema
+from joulie_lab.simulation.scenario_files import json_schema
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 _GENERATED = "<!-- Written by scripts/generate_reference.py: change the code, then run it again. -->"

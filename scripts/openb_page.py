@@ -13,10 +13,10 @@ from typing import Any
 
 from joulie.domain.scoring.fragmentation import LEAN_SHARE, POWER_WEIGHT_MILLI_PER_W, STEP_MILLI
 from joulie.domain.scoring.sharing import SOCKET_IDLE_W, SOCKET_LIMIT_W, SOCKET_THREADS
-from joulie.simulation.benchmarks import openb as benchmark
-from joulie.simulation.benchmarks.plots import openb
-from joulie.simulation.openb.policies import JOULIE_FRUGAL, JOULIE_PACKED
-from joulie.simulation.openb.trace import GPU_POWER, REFERENCE_FILE
+from joulie_lab.benchmarks import openb as benchmark
+from joulie_lab.benchmarks.gpu_sharing.policies import JOULIE_FRUGAL, JOULIE_PACKED
+from joulie_lab.benchmarks.gpu_sharing.trace import GPU_POWER, REFERENCE_FILE
+from joulie_lab.benchmarks.plots import openb
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "openb.json"

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 
+from joulie.adapters.grid.metrics import GridMetrics
 from joulie.apps.accounting.metrics import AccountingMetrics
 from joulie.apps.accounting.settings import AccountingSettings
 from joulie.apps.agent.metrics import registry as agent_registry
@@ -22,11 +23,10 @@ from joulie.apps.grid.settings import ControllerSettings
 from joulie.apps.grid.webhook import WebhookMetrics, WebhookSettings
 from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.settings import OperatorSettings
-from joulie.apps.program.grid_metrics import GridMetrics
-from joulie.apps.program.settings import Kind, ProgramSettings, Setting, all_settings
-from joulie.apps.simulator.main import build_world
-from joulie.apps.simulator.metrics import SimulatorMetrics
-from joulie.apps.simulator.settings import SimulatorSettings
+from joulie.program.settings import Kind, ProgramSettings, Setting, all_settings
+from joulie_lab.apps.simulator.main import build_world
+from joulie_lab.apps.simulator.metrics import SimulatorMetrics
+from joulie_lab.apps.simulator.settings import SimulatorSettings
 
 _GENERATED = "<!-- Written by scripts/generate_reference.py: change the code, then run it again. -->"
 _SETTINGS: Mapping[str, type[ProgramSettings]] = {

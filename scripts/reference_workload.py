@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 from msgspec import to_builtins
 
-from joulie.adapters.job_trace import line_schema
-from joulie.simulation.workloads.settings import Arrivals, Durations, Episodes, Family, GeneratorSettings, Range
+from joulie_lab.adapters.job_trace import line_schema
+from joulie_lab.simulation.workloads.settings import Arrivals, Durations, Episodes, Family, GeneratorSettings, Range
 
 _JOB_PARTS = ("Job", "PodTemplate", "Work", "Sensitivity", "WorkloadClass", "WorkloadProfile")
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from joulie.adapters.control_plane import obtain
+from joulie_lab.control_plane import obtain
 
 ROOT = Path(__file__).parents[1]
 MANIFEST = ROOT / "deploy/manifests/compute-gardener-scheduler.yaml"

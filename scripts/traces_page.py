@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from joulie.simulation.benchmarks import traces
-from joulie.simulation.experiment.compare import PER_WORK
-from joulie.simulation.experiment.files import load_experiment
+from joulie_lab.benchmarks import traces
+from joulie_lab.simulation.experiment.compare import PER_WORK
+from joulie_lab.simulation.experiment.files import load_experiment
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "traces.json"

@@ -6,7 +6,6 @@ import math
 import httpx2
 import pytest
 
-from grid_providers import FORECAST, GB, HISTORY, LATEST, MOER, NOW_S, POINTERS, PRICES, Server
 from joulie.adapters.grid.constant import Constant
 from joulie.adapters.grid.discipline import Discipline, Provider, Secret
 from joulie.adapters.grid.electricity_maps import ElectricityMaps
@@ -17,12 +16,13 @@ from joulie.adapters.grid.uk import CarbonIntensityUk
 from joulie.adapters.grid.watttime import WattTime
 from joulie.adapters.price_schedules import parse_price_schedules
 from joulie.adapters.prometheus import Prometheus
-from joulie.apps.program.grid_sources import PrometheusQuery
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Basis, Measure, Observation
 from joulie.ports import GridSourceError
-from prometheus_answers import matrix, vector
-from scripted_server import serving
+from joulie.program.grid_sources import PrometheusQuery
+from support.grid_providers import FORECAST, GB, HISTORY, LATEST, MOER, NOW_S, POINTERS, PRICES, Server
+from support.prometheus_answers import matrix, vector
+from support.scripted_server import serving
 
 DAY_S = 86400.0
 QUICK = Discipline(timeout_s=1.0, retries=0, first_pause_s=0.001, calls_per_minute=6000)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from joulie.adapters.control_plane import obtain_postgres
 from joulie.adapters.ledger import open_ledger
 from joulie.domain.accounting.records import Cycle
 from joulie.ports import LedgerError
-from ledger_contract import T0, LedgerContract, pod, sample
-from postgres_server import PostgresServer
+from joulie_lab.control_plane import obtain_postgres
+from support.ledger_contract import T0, LedgerContract, pod, sample
+from support.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.slow
 

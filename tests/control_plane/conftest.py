@@ -12,13 +12,7 @@ from typing import Any
 import pytest
 
 from control_plane.prometheus_server import PrometheusServer
-from joulie.adapters.control_plane import (
-    Binaries,
-    LocalControlPlane,
-    obtain,
-    obtain_kueue_definitions,
-    obtain_prometheus,
-)
+from joulie_lab.control_plane import Binaries, LocalControlPlane, obtain, obtain_kueue_definitions, obtain_prometheus
 
 StartControlPlane = Callable[..., LocalControlPlane]
 

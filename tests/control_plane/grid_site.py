@@ -20,10 +20,10 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 from control_plane.loop import Program
-from joulie.adapters.control_plane import LocalControlPlane, kwok_node, wait_for
-from joulie.adapters.control_plane.ports import free_port
-from joulie.adapters.control_plane.process import ManagedProcess
 from joulie.domain.grid import names
+from joulie_lab.control_plane import LocalControlPlane, kwok_node, wait_for
+from joulie_lab.control_plane.ports import free_port
+from joulie_lab.control_plane.process import ManagedProcess
 
 NAMESPACE = "joulie-system"
 KEY = "key-that-nobody-may-read"

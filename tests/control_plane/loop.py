@@ -14,12 +14,12 @@ from typing import Any
 
 import yaml
 
-from joulie.adapters.control_plane import ApiError, LocalControlPlane, kwok_node, wait_for
-from joulie.adapters.control_plane.ports import free_port
-from joulie.adapters.control_plane.process import ManagedProcess
 from joulie.adapters.kubernetes import names
-from joulie.apps.program.chart import NAMESPACE, install_rights, render
-from joulie.apps.program.local import simulated_devices
+from joulie_lab.control_plane import ApiError, LocalControlPlane, kwok_node, wait_for
+from joulie_lab.control_plane.chart import NAMESPACE, install_rights, render
+from joulie_lab.control_plane.ports import free_port
+from joulie_lab.control_plane.process import ManagedProcess
+from joulie_lab.control_plane.programs import simulated_devices
 
 TWINS = "/apis/joulie.io/v1alpha1/nodetwins"
 HARDWARES = "/apis/joulie.io/v1alpha1/nodehardwares"

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from joulie.adapters.control_plane import ManagedProcess, wait_for
-from joulie.adapters.control_plane.ports import free_port
+from joulie_lab.control_plane import ManagedProcess, wait_for
+from joulie_lab.control_plane.ports import free_port
 
 INTERVAL_S = 0.5
 """Of the scrapes."""

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from joulie.adapters.control_plane import ApiError, Binaries, LocalControlPlane
 from joulie.adapters.kubernetes import crd, names, resources
 from joulie.adapters.kubernetes.api import v1alpha1
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
 from joulie.adapters.kubernetes.crd import CustomKind
 from joulie.adapters.kubernetes.resources import Resource
+from joulie_lab.control_plane import ApiError, Binaries, LocalControlPlane
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 

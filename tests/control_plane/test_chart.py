@@ -14,7 +14,6 @@ import pytest
 import yaml
 
 from control_plane.loop import bind_token
-from joulie.adapters.control_plane import Binaries, LocalControlPlane, kwok_node, wait_for
 from joulie.adapters.kubernetes import gating
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ForbiddenError
@@ -31,8 +30,9 @@ from joulie.apps.grid.webhook import WebhookSettings
 from joulie.apps.grid.webhook_trust import ASKS_CONDITION, PODS_WEBHOOK
 from joulie.apps.operator.main import LEASE_NAME
 from joulie.apps.operator.settings import OperatorSettings
-from joulie.apps.program.settings import all_settings
-from joulie.apps.simulator.settings import SimulatorSettings
+from joulie.program.settings import all_settings
+from joulie_lab.apps.simulator.settings import SimulatorSettings
+from joulie_lab.control_plane import Binaries, LocalControlPlane, kwok_node, wait_for
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 

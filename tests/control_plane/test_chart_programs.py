@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from joulie.adapters.control_plane import ApiError, Binaries, LocalControlPlane, kwok_node, wait_for
-from joulie.adapters.control_plane.ports import free_port
+from joulie_lab.control_plane import ApiError, Binaries, LocalControlPlane, kwok_node, wait_for
+from joulie_lab.control_plane.ports import free_port
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from control_plane.loop import ACTIVE, DRAINING, ECO, L40S, PATIENCE_S, Json, Loop, node
-from joulie.adapters.control_plane import Binaries, LocalControlPlane, wait_for
 from joulie.adapters.kubernetes import names
+from joulie_lab.control_plane import Binaries, LocalControlPlane, wait_for
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from joulie.adapters.job_trace import write_trace
-from joulie.apps.experiment.control_plane import run_on_control_plane
-from joulie.apps.experiment.jobs import trace_jobs
-from joulie.apps.experiment.native import run_native
-from joulie.domain.trace import JobProfile, TraceJob
-from joulie.simulation.experiment.fidelity import fidelity
-from joulie.simulation.experiment.files import load_experiment
-from joulie.simulation.experiment.outcome import JobEnd, Outcome
-from joulie.simulation.experiment.plan import PhysicsChoice
-from joulie.simulation.experiment.scenario import Experiment
+from joulie_lab.adapters.job_trace import write_trace
+from joulie_lab.apps.experiment.control_plane import run_on_control_plane
+from joulie_lab.apps.experiment.jobs import trace_jobs
+from joulie_lab.apps.experiment.native import run_native
+from joulie_lab.simulation.experiment.fidelity import fidelity
+from joulie_lab.simulation.experiment.files import load_experiment
+from joulie_lab.simulation.experiment.outcome import JobEnd, Outcome
+from joulie_lab.simulation.experiment.plan import PhysicsChoice
+from joulie_lab.simulation.experiment.scenario import Experiment
+from joulie_lab.simulation.trace import JobProfile, TraceJob
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from joulie.adapters.control_plane import Binaries, LocalControlPlane, kwok_node, wait_for
-from joulie.adapters.control_plane.ports import free_port
 from joulie.adapters.kubernetes import crd, resources
 from joulie.adapters.kubernetes.times import rfc3339
+from joulie_lab.control_plane import Binaries, LocalControlPlane, kwok_node, wait_for
+from joulie_lab.control_plane.ports import free_port
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from control_plane.loop import ACTIVE, ECO, H100, NODES, PATIENCE_S, Loop, Program, node, pod
-from joulie.adapters.control_plane import ApiError, LocalControlPlane, wait_for
+from joulie_lab.control_plane import ApiError, LocalControlPlane, wait_for
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 

@@ -19,13 +19,13 @@ import pytest
 import yaml
 
 from control_plane.loop import MERGE
-from grid_admission_cases import ARRIVALS, DEFER, GATE, SEED, Arrival
-from joulie.adapters.control_plane import ApiError, Binaries, LocalControlPlane, wait_for
-from joulie.adapters.control_plane.ports import free_port
-from joulie.adapters.control_plane.process import ManagedProcess
 from joulie.adapters.kubernetes import gating
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.times import rfc3339_micro
+from joulie_lab.control_plane import ApiError, Binaries, LocalControlPlane, wait_for
+from joulie_lab.control_plane.ports import free_port
+from joulie_lab.control_plane.process import ManagedProcess
+from support.grid_admission_cases import ARRIVALS, DEFER, GATE, SEED, Arrival
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import yaml
 
-from joulie.adapters.control_plane import Binaries, LocalControlPlane
 from joulie.adapters.kubernetes.api.kueue import AdmissionCheckState, CheckState
 from joulie.adapters.kubernetes.client import ConflictError, Key, KubeClient
 from joulie.adapters.kubernetes.connection import connect
@@ -27,7 +26,8 @@ from joulie.domain.grid.deferral import Conditions
 from joulie.domain.grid.request import GridDefaults
 from joulie.domain.grid.signals import Basis, GridSignal, Measure, Provenance
 from joulie.domain.signal import Quality
-from kueue_stage import Json, Kueue
+from joulie_lab.control_plane import Binaries, LocalControlPlane
+from support.kueue_stage import Json, Kueue
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 import yaml
 
-from joulie.adapters.control_plane import Binaries, LocalControlPlane
+from joulie_lab.control_plane import Binaries, LocalControlPlane
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import yaml
 
-from agent_machine import Machine
 from control_plane.loop import (
     ACTIVE,
     DRAINING,
@@ -31,10 +30,11 @@ from control_plane.loop import (
     node,
     pod,
 )
-from joulie.adapters.control_plane import LocalControlPlane, kwok_node, wait_for
-from joulie.adapters.control_plane.ports import free_port
 from joulie.adapters.kubernetes import names
-from sysfs_trees import intel_two_sockets
+from joulie_lab.control_plane import LocalControlPlane, kwok_node, wait_for
+from joulie_lab.control_plane.ports import free_port
+from support.agent_machine import Machine
+from support.sysfs_trees import intel_two_sockets
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 

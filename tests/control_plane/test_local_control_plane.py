@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from joulie.adapters.control_plane import (
+from joulie_lab.control_plane import (
     COMPONENTS,
     ApiError,
     Binaries,
@@ -226,7 +226,7 @@ def test_nothing_is_left_after_close(start_control_plane: StartControlPlane) -> 
 def test_the_components_die_with_a_parent_that_is_killed(control_plane_binaries: Binaries, tmp_path: Path) -> None:
     script = (
         "import sys, time\n"
-        "from joulie.adapters.control_plane import LocalControlPlane\n"
+        "from joulie_lab.control_plane import LocalControlPlane\n"
         "plane = LocalControlPlane(components=('etcd',))\n"
         "plane.start()\n"
         "print(plane.process('etcd').pid, plane.folder, flush=True)\n"

@@ -16,9 +16,9 @@ import pytest
 from control_plane.loop import CPU_ONLY, NAMESPACE, PATIENCE_S, PODS, Json, Loop, Program, kubectl_joulie, node, pod
 from control_plane.prometheus_server import INTERVAL_S, PrometheusServer
 from control_plane.prometheus_server import free_port as port_of_its_own
-from exporters import Container, Exporters, Machine, ScriptedPod, Zone, install
-from joulie.adapters.control_plane import Binaries, LocalControlPlane, wait_for
 from joulie.domain.grid import names
+from joulie_lab.control_plane import Binaries, LocalControlPlane, wait_for
+from support.exporters import Container, Exporters, Machine, ScriptedPod, Zone, install
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 

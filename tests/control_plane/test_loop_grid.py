@@ -24,8 +24,8 @@ from control_plane.grid_site import (
     template,
     write_time_zone,
 )
-from joulie.adapters.control_plane import Binaries, LocalControlPlane, wait_for
 from joulie.domain.grid import names
+from joulie_lab.control_plane import Binaries, LocalControlPlane, wait_for
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow, pytest.mark.usefixtures("nightly")]
 

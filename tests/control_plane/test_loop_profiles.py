@@ -23,8 +23,8 @@ from control_plane.loop import (
     node,
     pod,
 )
-from joulie.adapters.control_plane import Binaries, LocalControlPlane, wait_for
 from joulie.adapters.kubernetes import names
+from joulie_lab.control_plane import Binaries, LocalControlPlane, wait_for
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 

@@ -14,9 +14,9 @@ import pytest
 
 from control_plane.loop import CPU_ONLY, PATIENCE_S, Family, Json, Loop, Program, node
 from control_plane.prometheus_server import INTERVAL_S, PrometheusServer
-from exporters import Container, Counter, Exporters, Gpu, Machine, ScriptedPod, Zone, install, kepler_old
-from joulie.adapters.control_plane import Binaries, LocalControlPlane, wait_for
 from joulie.adapters.kubernetes import names
+from joulie_lab.control_plane import Binaries, LocalControlPlane, wait_for
+from support.exporters import Container, Counter, Exporters, Gpu, Machine, ScriptedPod, Zone, install, kepler_old
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 

@@ -15,30 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from control_plane.prometheus_server import INTERVAL_S, PrometheusServer
-from exporters import (
-    RAPL_PACKAGE_RANGE_J,
-    Container,
-    Exporters,
-    Gpu,
-    Machine,
-    MigInstance,
-    ScriptedPod,
-    Zone,
-    cadvisor,
-    dcgm,
-    install,
-    kepler_new,
-    kepler_old,
-)
-from joulie.adapters.control_plane import wait_for
-from joulie.adapters.control_plane.certificates import CertificateAuthority
-from joulie.adapters.prometheus import (
-    Prometheus,
-    PrometheusAuth,
-    PrometheusError,
-    PrometheusUnavailableError,
-    connect,
-)
+from joulie.adapters.prometheus import Prometheus, PrometheusAuth, PrometheusError, PrometheusUnavailableError, connect
 from joulie.adapters.prometheus.cadvisor import Cadvisor
 from joulie.adapters.prometheus.dcgm import Dcgm
 from joulie.adapters.prometheus.kepler import Kepler
@@ -56,6 +33,23 @@ from joulie.adapters.prometheus.readings import (
 )
 from joulie.domain.profiles.profile import EnergyUse
 from joulie.domain.signal import Reading
+from joulie_lab.control_plane import wait_for
+from joulie_lab.control_plane.certificates import CertificateAuthority
+from support.exporters import (
+    RAPL_PACKAGE_RANGE_J,
+    Container,
+    Exporters,
+    Gpu,
+    Machine,
+    MigInstance,
+    ScriptedPod,
+    Zone,
+    cadvisor,
+    dcgm,
+    install,
+    kepler_new,
+    kepler_old,
+)
 
 T = TypeVar("T")
 

@@ -9,11 +9,11 @@ import pytest
 
 from contract import object_contract, watch_contract
 from contract.subject import Subject
-from joulie.adapters.control_plane import LocalControlPlane
 from joulie.adapters.kubernetes.client import ConflictError, KubeClient, RetryPolicy
 from joulie.adapters.kubernetes.connection import connect
 from joulie.adapters.kubernetes.crd import custom_resource_definitions
 from joulie.adapters.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SERVICE_ACCOUNTS
+from joulie_lab.control_plane import LocalControlPlane
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 

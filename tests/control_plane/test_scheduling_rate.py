@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from joulie.adapters.control_plane import Binaries
-from joulie.apps.extender import bench_binding as binding
-from joulie.simulation.benchmarks.ranges import load_ranges, misses
+from joulie_lab.benchmarks import binding
+from joulie_lab.benchmarks.ranges import load_ranges, misses
+from joulie_lab.control_plane import Binaries
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 

@@ -5,9 +5,9 @@ Source: "Scoring Formula Validation", Joulie documentation; exact values of seed
 
 import pytest
 
-from joulie.simulation.runner import Runner
-from joulie.simulation.scenario_files import load_scenario
-from joulie.simulation.sweep import (
+from joulie_lab.simulation.runner import Runner
+from joulie_lab.simulation.scenario_files import load_scenario
+from joulie_lab.simulation.sweep import (
     PUBLISHED_BASELINE,
     PUBLISHED_COLUMNS,
     PUBLISHED_LABELS,

@@ -16,7 +16,7 @@ from joulie.domain.attribution import (
     attribute_gpu,
     gpu_power_of_pods_w,
 )
-from joulie.simulation.benchmarks.attribution_clusters import CpuCluster, GpuCluster, Sharing
+from joulie_lab.benchmarks.attribution_clusters import CpuCluster, GpuCluster, Sharing
 
 quick = settings(max_examples=200, deadline=None)
 ANYTHING = st.floats(allow_nan=True, allow_infinity=True)

@@ -5,13 +5,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from joulie.domain.dx_plant import (
-    DxParameters,
-    dx_flows,
-    dx_room_after,
-    outdoor_air_share,
-)
-from joulie.simulation.cooling import DxPlant, LinearPlant, run_plant
+from joulie_lab.simulation.cooling import DxPlant, LinearPlant, run_plant
+from joulie_lab.simulation.dx_plant import DxParameters, dx_flows, dx_room_after, outdoor_air_share
 
 PUBLISHED = DxParameters()
 LOADS_W = st.floats(0.0, 5e6)

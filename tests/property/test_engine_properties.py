@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulie.simulation.cluster import Cluster, NodePool
-from joulie.simulation.engine import SCHEDULERS, Play, QueueSettings, play
-from joulie.simulation.engine.index import empty_bitsets, insert, next_member, remove
-from joulie.simulation.engine.reference import play_plain
-from joulie.simulation.workload import published_jobs
+from joulie_lab.simulation.cluster import Cluster, NodePool
+from joulie_lab.simulation.engine import SCHEDULERS, Play, QueueSettings, play
+from joulie_lab.simulation.engine.index import empty_bitsets, insert, next_member, remove
+from joulie_lab.simulation.engine.reference import play_plain
+from joulie_lab.simulation.workload import published_jobs
 
 POOLS = st.builds(
     lambda count, cores, cpu_max_w, gpus, gpu_max_w, gpu_idle_w: NodePool(

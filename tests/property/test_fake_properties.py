@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulie.adapters.fake.kubernetes import FakeCluster, ownership, patches, watch
-from joulie.adapters.fake.kubernetes.api import Writer
-from joulie.adapters.fake.kubernetes.errors import StatusError
-from joulie.adapters.fake.kubernetes.kinds import NODE, POD, Json, Kind, Shape
-from joulie.adapters.fake.kubernetes.ownership import Manager, Managers, after_update, apply, owned_fields
-from joulie.adapters.fake.kubernetes.selectors import label_tests
-from joulie.adapters.fake.kubernetes.watch import WatchRequest
-from joulie.adapters.fake.scheduler import FakeScheduler
-from virtual_time import run_virtually
+from joulie_lab.fakes.kubernetes import FakeCluster, ownership, patches, watch
+from joulie_lab.fakes.kubernetes.api import Writer
+from joulie_lab.fakes.kubernetes.errors import StatusError
+from joulie_lab.fakes.kubernetes.kinds import NODE, POD, Json, Kind, Shape
+from joulie_lab.fakes.kubernetes.ownership import Manager, Managers, after_update, apply, owned_fields
+from joulie_lab.fakes.kubernetes.selectors import label_tests
+from joulie_lab.fakes.kubernetes.watch import WatchRequest
+from joulie_lab.fakes.scheduler import FakeScheduler
+from support.virtual_time import run_virtually
 
 SHAPE = Shape(keyed={"conditions": ("type",)}, sets=frozenset({"finalizers"}), atomic=frozenset({"selector"}))
 CONFIG_MAP = Kind("", "v1", "configmaps", "ConfigMap")

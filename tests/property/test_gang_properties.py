@@ -6,15 +6,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulie.apps.simulator.gangs import Capacity, GangGate
-from joulie.apps.simulator.trace_player import TracePlayer
 from joulie.domain.scoring.kube import PodAmounts
-from joulie.domain.trace import GPU_MILLI_KEY, JobProfile, TraceJob
-from joulie.simulation.experiment.outcome import JobEnd
-from joulie.simulation.experiment.scenario import NodeGroup
-from joulie.simulation.live.gangs import WHOLE_GPU_MILLI, Alike, Room, places, seats
-from joulie.simulation.native.nodes import MAX_PODS, sim_nodes
-from joulie.simulation.native.runtime import Setup, run
+from joulie_lab.apps.simulator.gangs import Capacity, GangGate
+from joulie_lab.apps.simulator.trace_player import TracePlayer
+from joulie_lab.simulation.experiment.outcome import JobEnd
+from joulie_lab.simulation.experiment.scenario import NodeGroup
+from joulie_lab.simulation.live.gangs import WHOLE_GPU_MILLI, Alike, Room, places, seats
+from joulie_lab.simulation.native.nodes import MAX_PODS, sim_nodes
+from joulie_lab.simulation.native.runtime import Setup, run
+from joulie_lab.simulation.trace import GPU_MILLI_KEY, JobProfile, TraceJob
 
 GPU = "NVIDIA L40S"
 NODES = sim_nodes(

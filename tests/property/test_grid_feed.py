@@ -5,10 +5,10 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulie.apps.program.grid_feed import FeedLimits, GridFeed
+from joulie.adapters.grid.feed import FeedLimits, GridFeed
 from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
 from joulie.ports import GridSourceError
-from virtual_time import run_virtually
+from support.virtual_time import run_virtually
 
 START_S = 1_699_999_200.0
 LIMITS = FeedLimits()

@@ -10,12 +10,12 @@ import httpx2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import sysfs_trees as trees
 from joulie.adapters.control_http import HttpControl, HttpControlError
 from joulie.adapters.cpufreq import Cpufreq
 from joulie.adapters.rapl import READ_BACK_TOLERANCE_W, Rapl, RaplMeter
 from joulie.adapters.saved_limits import SavedLimits
-from sysfs_trees import Zone
+from support import sysfs_trees as trees
+from support.sysfs_trees import Zone
 
 quick = settings(max_examples=50, deadline=None)
 GARBAGE = st.text(st.characters(codec="utf-8", exclude_characters="\r"), max_size=30)

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulie.domain.jobs import JobColumns
-from joulie.simulation import runner
-from joulie.simulation.scenario_files import load_scenario
+from joulie_lab.simulation import runner
+from joulie_lab.simulation.jobs import JobColumns
+from joulie_lab.simulation.scenario_files import load_scenario
 
 TABLE = "workload={csv: jobs.csv, columns: {arrival: a, duration: d, cores: c}, split_at_cores: 96}"
 SCENARIO = load_scenario("quick", (TABLE,))

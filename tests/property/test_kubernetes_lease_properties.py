@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from joulie.adapters.kubernetes.api.core import Lease
 from joulie.adapters.kubernetes.client import ConflictError, ConnectionLostError, NotFoundError
 from joulie.adapters.kubernetes.lease import LeaderElector
-from virtual_time import run_virtually
+from support.virtual_time import run_virtually
 
 LEASE_S, DEADLINE_S, RETRY_S = 15.0, 10.0, 2.0
 

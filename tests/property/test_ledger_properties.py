@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from joulie.adapters.ledger import LedgerSettings, open_ledger
 from joulie.domain.accounting.records import Completion, Cycle, PodMeta
-from ledger_contract import HOUR_S, T0, DiedError, contents, dies_at, sample, steady
+from support.ledger_contract import HOUR_S, T0, DiedError, contents, dies_at, sample, steady
 
 _events = st.lists(
     st.tuples(

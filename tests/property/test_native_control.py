@@ -9,9 +9,9 @@ from joulie.domain.control_power import SourceReadings
 from joulie.domain.drain import DrainingPerformance, DrainSettings, Escalation, SchedulableClass
 from joulie.domain.policy import PolicySettings, make_policy
 from joulie.domain.scoring.extender import NodeClass
-from joulie.simulation.experiment.scenario import ControlTimes, NodeGroup
-from joulie.simulation.native.control import Control, NativeControl, NodeCap
-from joulie.simulation.native.nodes import sim_nodes
+from joulie_lab.simulation.experiment.scenario import ControlTimes, NodeGroup
+from joulie_lab.simulation.native.control import Control, NativeControl, NodeCap
+from joulie_lab.simulation.native.nodes import sim_nodes
 
 OPERATOR_S, AGENT_S = 20.0, 10.0
 NODES = sim_nodes(

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulie.domain.policy import PolicySettings, make_policy
-from joulie.domain.trace import GPU_MILLI_KEY, WORKLOAD_CLASS_KEY, JobProfile, TraceJob
-from joulie.simulation.climate import Climate
-from joulie.simulation.experiment.outcome import JobEnd, JobOutcome, Outcome
-from joulie.simulation.experiment.scenario import NodeGroup
-from joulie.simulation.live.fleet import FleetLoad, LiveFleet
-from joulie.simulation.native.control import Control
-from joulie.simulation.native.nodes import sim_nodes
-from joulie.simulation.native.runtime import Setup, run
+from joulie_lab.simulation.climate import Climate
+from joulie_lab.simulation.experiment.outcome import JobEnd, JobOutcome, Outcome
+from joulie_lab.simulation.experiment.scenario import NodeGroup
+from joulie_lab.simulation.live.fleet import FleetLoad, LiveFleet
+from joulie_lab.simulation.native.control import Control
+from joulie_lab.simulation.native.nodes import sim_nodes
+from joulie_lab.simulation.native.runtime import Setup, run
+from joulie_lab.simulation.trace import GPU_MILLI_KEY, WORKLOAD_CLASS_KEY, JobProfile, TraceJob
 
 NODES = sim_nodes(
     [

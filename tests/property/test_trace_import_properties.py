@@ -6,9 +6,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulie.adapters.trace_import import openb, swf
-from joulie.adapters.trace_import.source_jobs import ImportProblem, LeftOut, trace_jobs
-from joulie.domain.trace import TraceJob
+from joulie_lab.adapters.trace_import import openb, swf
+from joulie_lab.adapters.trace_import.source_jobs import ImportProblem, LeftOut, trace_jobs
+from joulie_lab.simulation.trace import TraceJob
 
 NUMBERS = st.sampled_from(["0", "1", "-1", "8", "1000", "460", "1e9", "-5", "nan", "inf", "", "x", "1e400", "0.5"])
 HEADER = (

@@ -10,13 +10,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulie.adapters.job_trace import JobTraceError, load_jobs, read_lines, write_trace
-from joulie.domain.trace import CPU_CLASSES, GPU_CLASSES, JobProfile, TraceJob, TraceMetadata
-from joulie.simulation.live.jobs import activity
-from joulie.simulation.workloads.description import TraceCounter
-from joulie.simulation.workloads.generator import generate
-from joulie.simulation.workloads.settings import GeneratorSettings
-from joulie.simulation.workloads.transforms import Scale, Slice, scaled, sliced
+from joulie_lab.adapters.job_trace import JobTraceError, load_jobs, read_lines, write_trace
+from joulie_lab.simulation.live.jobs import activity
+from joulie_lab.simulation.trace import CPU_CLASSES, GPU_CLASSES, JobProfile, TraceJob, TraceMetadata
+from joulie_lab.simulation.workloads.description import TraceCounter
+from joulie_lab.simulation.workloads.generator import generate
+from joulie_lab.simulation.workloads.settings import GeneratorSettings
+from joulie_lab.simulation.workloads.transforms import Scale, Slice, scaled, sliced
 
 JOBS = list(generate(GeneratorSettings(), seed=4, hours=3.0))
 NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)

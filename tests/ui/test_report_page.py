@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from joulie.simulation.report.html import render_report
-from joulie.simulation.results import CoolingSeries, Run, RunRecord, RunSeries
-from joulie.simulation.scenario_files import load_scenario
+from joulie_lab.simulation.report.html import render_report
+from joulie_lab.simulation.results import CoolingSeries, Run, RunRecord, RunSeries
+from joulie_lab.simulation.scenario_files import load_scenario
 
 pytestmark = pytest.mark.ui
 SCHEDULERS = (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from joulie.adapters.control_plane.certificates import CertificateAuthority
+from joulie_lab.control_plane.certificates import CertificateAuthority
 
 
 @pytest.fixture(scope="session")

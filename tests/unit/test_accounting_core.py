@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulie.adapters.thinning import thinner
-from joulie.domain.accounting.budget import (
-    Budget,
-    BudgetAction,
-    BudgetPeriod,
-    crossing,
-    parse_choice,
-    period_start_s,
-)
+from joulie.domain.accounting.budget import Budget, BudgetAction, BudgetPeriod, crossing, parse_choice, period_start_s
 from joulie.domain.accounting.integrate import Buckets, Stretches, integrate, qualities
 from joulie.domain.accounting.records import ENERGY_FIELDS, Energy, Method, PowerQuality
 from joulie.domain.accounting.savings import Profile, saving

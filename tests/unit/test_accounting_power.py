@@ -8,11 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulie.adapters.hardware_profiles import (
-    HardwareProfilesError,
-    load_hardware_profiles,
-    parse_hardware_profiles,
-)
+from joulie.adapters.hardware_profiles import HardwareProfilesError, load_hardware_profiles, parse_hardware_profiles
 from joulie.domain.accounting.identity import (
     CPU_MODEL_LABEL,
     DEFAULT_MEMORY,
@@ -26,14 +22,7 @@ from joulie.domain.accounting.identity import (
     parse_power_range,
 )
 from joulie.domain.accounting.power import NodeLoads, PodLoads, pod_powers
-from joulie.domain.accounting.profiles import (
-    CpuProfile,
-    GpuProfile,
-    MemProfile,
-    Profiles,
-    Scaling,
-    label_form,
-)
+from joulie.domain.accounting.profiles import CpuProfile, GpuProfile, MemProfile, Profiles, Scaling, label_form
 from joulie.domain.hardware.resolve import ReportedHardware
 
 XEON = "Intel(R) Xeon(R) Platinum 8275CL"

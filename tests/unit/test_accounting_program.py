@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ApiError
 from joulie.adapters.kubernetes.events import EventRecorder
@@ -37,6 +36,7 @@ from joulie.domain.grid.signals import Basis, GridSignal, Measure, Provenance
 from joulie.domain.signal import Quality, Reading
 from joulie.domain.usage import PodUsage
 from joulie.ports import LedgerError
+from joulie_lab.fakes.kubernetes import FakeCluster
 
 T0 = 1_800_000_000.0
 """A whole hour: 2027-01-15 08:00 UTC."""

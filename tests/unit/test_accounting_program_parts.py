@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.adapters.kubernetes.api.core import (
     Container,
     ContainerRun,
@@ -36,7 +35,6 @@ from joulie.apps.accounting.powers import Place, powers
 from joulie.apps.accounting.settings import AccountingSettings, node_power_ranges
 from joulie.apps.accounting.signals import zone_signals
 from joulie.apps.accounting.usage import Readings, UsageReader
-from joulie.apps.program.settings import settings_from
 from joulie.domain.accounting.budget import BudgetAction
 from joulie.domain.accounting.identity import NodeFacts, PowerRange, PowerSettings, node_power
 from joulie.domain.accounting.profiles import CpuProfile, GpuProfile, HardwareProfiles, Profiles, Scaling
@@ -46,7 +44,9 @@ from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Basis, GridSignal, Measure, Provenance
 from joulie.domain.signal import Quality, Reading
 from joulie.domain.usage import PodUsage
-from prometheus_answers import asked_of, vector
+from joulie.program.settings import settings_from
+from joulie_lab.fakes.kubernetes import FakeCluster
+from support.prometheus_answers import asked_of, vector
 
 POD = {"namespace": "team", "pod": "p"}
 KEPLER_POD = {"pod_namespace": "team", "pod_name": "p"}

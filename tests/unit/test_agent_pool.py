@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from agent_machine import PATIENCE_S, until
-from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.crd import custom_resource_definitions
@@ -21,8 +19,10 @@ from joulie.apps.agent import agent
 from joulie.apps.agent.main import serve
 from joulie.apps.agent.settings import AgentSettings
 from joulie.apps.agent.views import shard_of
-from joulie.apps.program.http import Receive, Scope, Send, Server, respond
 from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie.program.http import Receive, Scope, Send, Server, respond
+from joulie_lab.fakes.kubernetes import FakeCluster
+from support.agent_machine import PATIENCE_S, until
 
 pytestmark = pytest.mark.slow
 

@@ -8,12 +8,12 @@ from typing import Any
 import pynvml
 import pytest
 
-from agent_machine import AMD, Bench, Machine, on_cluster, until
-from fake_nvml import NO_PERMISSION, FakeNvml, build
 from joulie.adapters import cpuinfo
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlStatus
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES, TELEMETRY_PROFILES
-from sysfs_trees import amd_energy_only, amd_pstate, intel_pstate, intel_two_sockets, zone_file
+from support.agent_machine import AMD, Bench, Machine, on_cluster, until
+from support.fake_nvml import NO_PERMISSION, FakeNvml, build
+from support.sysfs_trees import amd_energy_only, amd_pstate, intel_pstate, intel_two_sockets, zone_file
 
 pytestmark = pytest.mark.slow
 

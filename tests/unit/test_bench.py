@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from joulie.apps.cli.main import main
-from joulie.simulation.benchmarks import equal_work, parity
-from joulie.simulation.benchmarks.ranges import Range, RangesError, load_ranges, misses
-from joulie.simulation.cluster import Cluster, NodePool
-from joulie.simulation.engine import QueueSettings
-from joulie.simulation.results import RunRecord
-from joulie.simulation.workload import JobTable
+from joulie_lab.benchmarks import equal_work, parity
+from joulie_lab.benchmarks.ranges import Range, RangesError, load_ranges, misses
+from joulie_lab.simulation.cluster import Cluster, NodePool
+from joulie_lab.simulation.engine import QueueSettings
+from joulie_lab.simulation.results import RunRecord
+from joulie_lab.simulation.workload import JobTable
 
 CPU = NodePool("cpu", 2, cores=10, cpu_max_w=100.0)
 GPU = NodePool("gpu", 1, cores=20, cpu_max_w=200.0, gpus=4, gpu_max_w=400.0, gpu_idle_w=50.0)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from joulie.apps.cli.main import main
-from joulie.simulation.benchmarks import attribution
-from joulie.simulation.benchmarks.attribution import Tally
-from joulie.simulation.benchmarks.attribution_clusters import WRAPS_AT_J, CpuCluster, GpuCluster, Sharing, _Meter
-from joulie.simulation.benchmarks.ranges import load_ranges, misses
+from joulie_lab.benchmarks import attribution
+from joulie_lab.benchmarks.attribution import Tally
+from joulie_lab.benchmarks.attribution_clusters import WRAPS_AT_J, CpuCluster, GpuCluster, Sharing, _Meter
+from joulie_lab.benchmarks.ranges import load_ranges, misses
 
 ROOT = Path(__file__).parents[2]
 RANGES = ROOT / "benchmarks" / "attribution.yaml"

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 
 from joulie.apps.cli.main import main
 from joulie.apps.operator.settings import OperatorSettings
-from joulie.apps.program.settings import settings_options
 from joulie.domain.capping.choice import Goal
 from joulie.domain.capping.measurements import Measurement, SweptJob
 from joulie.domain.policy import Profile
-from joulie.simulation.benchmarks import breaker, capping
+from joulie.program.settings import settings_options
+from joulie_lab.benchmarks import breaker, capping
 
 ROOT = Path(__file__).parents[2]
 SWEPT = SweptJob(

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from joulie.apps.cli.main import main
-from joulie.simulation.benchmarks import deferral as benchmark
-from joulie.simulation.benchmarks import deferral_capacity as capacity
-from joulie.simulation.benchmarks.intensity import IntensityError, read_intensity, synthetic_zones
-from joulie.simulation.benchmarks.ranges import load_ranges, misses
+from joulie_lab.benchmarks import deferral as benchmark
+from joulie_lab.benchmarks import deferral_capacity as capacity
+from joulie_lab.benchmarks.intensity import IntensityError, read_intensity, synthetic_zones
+from joulie_lab.benchmarks.ranges import load_ranges, misses
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,9 +7,9 @@ import pytest
 
 from joulie.domain.grid.series import Series, constant
 from joulie.domain.grid.windows import best_slots, best_start
-from joulie.simulation.benchmarks import deferral_capacity as capacity
-from joulie.simulation.benchmarks import deferral_waitawhile as waitawhile
-from joulie.simulation.benchmarks.deferral_waitawhile import FIRST_DAY, STEP_S, DoneBy, How
+from joulie_lab.benchmarks import deferral_capacity as capacity
+from joulie_lab.benchmarks import deferral_waitawhile as waitawhile
+from joulie_lab.benchmarks.deferral_waitawhile import FIRST_DAY, STEP_S, DoneBy, How
 
 HOUR_S = 3600.0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from joulie.apps.cli.main import main
-from joulie.simulation.benchmarks import native
+from joulie_lab.benchmarks import native
 
 ROOT = Path(__file__).parents[2]
 RANGES = ROOT / "benchmarks" / "native.yaml"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from joulie.apps.cli.main import main
-from joulie.simulation.benchmarks.ranges import load_ranges, misses
-from joulie.simulation.openb.trace import NODES_FILE, PODS_FILE
+from joulie_lab.benchmarks.gpu_sharing.trace import NODES_FILE, PODS_FILE
+from joulie_lab.benchmarks.ranges import load_ranges, misses
 
 ROOT = Path(__file__).parents[2]
 RANGES = ROOT / "benchmarks" / "openb.yaml"

@@ -9,9 +9,9 @@ import pytest
 
 from joulie.apps.cli.main import main
 from joulie.domain.power_estimate import CALIBRATION, SHAPES, Basis, End
-from joulie.simulation.benchmarks import power_estimate as benchmark
-from joulie.simulation.benchmarks.ranges import load_ranges
-from joulie.simulation.benchmarks.specpower import (
+from joulie_lab.benchmarks import power_estimate as benchmark
+from joulie_lab.benchmarks.ranges import load_ranges
+from joulie_lab.benchmarks.specpower import (
     PUBLISHED_CURVES,
     TDP_W,
     SpecpowerError,

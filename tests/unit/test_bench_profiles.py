@@ -13,11 +13,11 @@ from joulie.domain.profiles.rules import classify
 from joulie.domain.profiles.tree import Leaf, Split, Target
 from joulie.domain.profiles.trees import TREES
 from joulie.domain.workload import Level
-from joulie.simulation.benchmarks import profiles
-from joulie.simulation.benchmarks.profile_levels import LEVELS, cost, said_of
-from joulie.simulation.benchmarks.profile_training import KEPT, MEAN_FEATURES, module_of, train
-from joulie.simulation.benchmarks.ranges import load_ranges, misses
-from joulie.simulation.profile_traces import GPU_FAMILIES, KNOWN, SHIFTED, _sensitivity
+from joulie_lab.benchmarks import profiles
+from joulie_lab.benchmarks.profile_levels import LEVELS, cost, said_of
+from joulie_lab.benchmarks.profile_traces import GPU_FAMILIES, KNOWN, SHIFTED, _sensitivity
+from joulie_lab.benchmarks.profile_training import KEPT, MEAN_FEATURES, module_of, train
+from joulie_lab.benchmarks.ranges import load_ranges, misses
 
 ROOT = Path(__file__).parents[2]
 RANGES = ROOT / "benchmarks" / "profiles.yaml"

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from experiment_outcomes import outcome
 from joulie.apps.cli.main import main
 from joulie.domain.power.cpu import IdleStates
-from joulie.simulation.benchmarks.traces import bounded, reported_runs, summarise
-from joulie.simulation.experiment.compare import Record
-from joulie.simulation.experiment.files import load_experiment
-from joulie.simulation.experiment.metrics import metrics
-from joulie.simulation.experiment.plan import PhysicsChoice, RunKey, run_keys
+from joulie_lab.benchmarks.traces import bounded, reported_runs, summarise
+from joulie_lab.simulation.experiment.compare import Record
+from joulie_lab.simulation.experiment.files import load_experiment
+from joulie_lab.simulation.experiment.metrics import metrics
+from joulie_lab.simulation.experiment.plan import PhysicsChoice, RunKey, run_keys
+from support.experiment_outcomes import outcome
 
 ROOT = Path(__file__).parents[2]
 RANGES = ROOT / "benchmarks" / "traces.yaml"

@@ -6,14 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulie.domain.capping.feed import (
-    FeedReading,
-    FeedServers,
-    FeedSettings,
-    FeedState,
-    decide_feed,
-    first_memory,
-)
+from joulie.domain.capping.feed import FeedReading, FeedServers, FeedSettings, FeedState, decide_feed, first_memory
 from joulie.domain.capping.trip import EARLIEST, TripCurve
 from joulie.domain.units import InvalidQuantityError
 

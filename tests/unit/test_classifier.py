@@ -13,7 +13,6 @@ import pytest
 import stamina
 from prometheus_client import CollectorRegistry
 
-from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.client import KubeClient, NotFoundError, RetryPolicy
 from joulie.adapters.kubernetes.connection import connect
@@ -36,6 +35,7 @@ from joulie.apps.operator.classifier.metrics import ClassifierMetrics
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie_lab.fakes.kubernetes import FakeCluster
 
 pytestmark = pytest.mark.slow  # whole programs on the fake cluster
 

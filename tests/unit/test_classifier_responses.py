@@ -15,14 +15,14 @@ from joulie.apps.operator.classifier.responses import (
     responses_to,
     throughput,
 )
-from joulie.apps.simulator.main import build_world
-from joulie.apps.simulator.settings import SimulatorSettings
-from joulie.apps.simulator.world import Place
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.signal import Reading
 from joulie.domain.workload import Level
-from joulie.simulation.live.fleet import NodeSpec
-from joulie.simulation.live.jobs import Activity, RunningPod
+from joulie_lab.apps.simulator.main import build_world
+from joulie_lab.apps.simulator.settings import SimulatorSettings
+from joulie_lab.apps.simulator.world import Place
+from joulie_lab.simulation.live.fleet import NodeSpec
+from joulie_lab.simulation.live.jobs import Activity, RunningPod
 
 START_S = 1_800_000_000.0
 STEP_S = 30.0

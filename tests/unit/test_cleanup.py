@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from joulie.adapters.fake.kubernetes import FakeCluster
-from joulie.adapters.fake.kubernetes.api import Writer
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.client import KubeClient
@@ -35,6 +33,8 @@ from joulie.apps.cleanup.steps import (
 from joulie.apps.grid import facts as grid_facts
 from joulie.apps.grid import guard as grid_guard
 from joulie.apps.operator.main import LEASE_NAME
+from joulie_lab.fakes.kubernetes import FakeCluster
+from joulie_lab.fakes.kubernetes.api import Writer
 
 NAMESPACE = "joulie-system"
 CAPPED: dict[str, Any] = {

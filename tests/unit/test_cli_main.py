@@ -9,7 +9,8 @@ import pytest
 
 from joulie import __version__
 from joulie.apps.cli import main as main_module
-from joulie.apps.cli.errors import UserError
+from joulie.program.commands import Command
+from joulie.program.errors import UserError
 
 HEAVY = ("numpy", "pydantic", "yaml", "rich", "numba", "polars", "matplotlib", "plotly", "jinja2", "fmpy", "scipy")
 
@@ -88,3 +89,42 @@ def test_completion_knows_the_commands(monkeypatch, capsys):
     monkeypatch.setenv("COMP_CWORD", "1")
     run()
     assert capsys.readouterr().out.split() == ["plain,simulate", "plain,scenario", "plain,sweep", "plain,simulator"]
+
+
+@pytest.fixture
+def added(monkeypatch):
+    """Commands as another distribution would register them."""
+    commands = (
+        Command("greet", "joulie.apps.cli.nodes", "Greet."),
+        Command("caps nodes", "joulie.apps.cli.nodes", "Nodes, under caps."),
+    )
+    monkeypatch.setattr("joulie.program.commands._added", lambda: commands)
+
+
+def test_other_distributions_add_commands_to_any_group(added, capsys):
+    assert run("--help") == 0
+    assert "greet" in capsys.readouterr().out
+    assert run("caps", "--help") == 0
+    shown = capsys.readouterr().out
+    assert "Nodes, under caps." in shown
+    assert "recommend" in shown
+    assert run("caps", "nodes", "annotate", "--help") == 0
+    assert "joulie caps nodes annotate" in capsys.readouterr().out
+
+
+def test_commands_of_the_laboratory_without_it(monkeypatch, capsys):
+    monkeypatch.setattr("joulie.program.commands._added", lambda: ())
+    assert run("--help") == 0
+    assert "simulate" not in capsys.readouterr().out
+    assert run("simulate", "quick") == 2
+    assert capsys.readouterr().err == "joulie: error: simulate is not installed: pip install joulie-lab\n"
+
+
+def test_a_command_whose_package_is_missing_tells_what_to_install(monkeypatch, capsys):
+    monkeypatch.setattr("joulie.program.commands.import_module", missing_numba)
+    assert run("simulate", "quick") == 2
+    assert capsys.readouterr().err == "joulie: error: simulate needs numba: pip install joulie-lab brings it along\n"
+
+
+def missing_numba(name: str) -> None:
+    raise ModuleNotFoundError("No module named 'numba.core'", name="numba.core")

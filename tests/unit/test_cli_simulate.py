@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from joulie.apps.cli.main import main
-from joulie.simulation import runner
-from joulie.simulation.engine import Play
-from joulie.simulation.results import RunRecord, RunSeries
-from joulie.simulation.scenario_files import scenario_text
+from joulie_lab.simulation import runner
+from joulie_lab.simulation.engine import Play
+from joulie_lab.simulation.results import RunRecord, RunSeries
+from joulie_lab.simulation.scenario_files import scenario_text
 
 CSV = "t,len,cpus\n0,600,4\n60,600,8\n"
 TABLE = "workload={csv: jobs.csv, columns: {arrival: t, duration: len, cores: cpus}}"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from joulie.domain.units import InvalidQuantityError
-from joulie.simulation.climate import Climate
+from joulie_lab.simulation.climate import Climate
 
 
 def test_the_published_temperature_is_one_scalar_draw_a_step_in_step_order() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from joulie.adapters.control_plane import __main__ as command
-from joulie.adapters.control_plane import go_build
-from joulie.adapters.control_plane.binaries import cache_folder, cache_root, obtain
-from joulie.adapters.control_plane.tools import STAGES, TOOLS, BinariesError, Report, Tool
+from joulie_lab.control_plane import __main__ as command
+from joulie_lab.control_plane import go_build
+from joulie_lab.control_plane.binaries import cache_folder, cache_root, obtain
+from joulie_lab.control_plane.tools import STAGES, TOOLS, BinariesError, Report, Tool
 
 ALL = [artefact for tool in TOOLS for artefact in tool.artefacts]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fetched_programs import Fetcher, quiet, write_program
-from joulie.adapters.control_plane.debian import fetch_packages, keep, run_command
-from joulie.adapters.control_plane.tools import BinariesError, Report
+from joulie_lab.control_plane.debian import fetch_packages, keep, run_command
+from joulie_lab.control_plane.tools import BinariesError, Report
+from support.fetched_programs import Fetcher, quiet, write_program
 
 RUNS = "#!/bin/sh\necho 'tool 9.8'\n"
 ADVICE = "Do this."

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from joulie.adapters.control_plane import go_build
-from joulie.adapters.control_plane.kueue import (
+from joulie_lab.control_plane import go_build
+from joulie_lab.control_plane.kueue import (
     DEFINITIONS,
     KUEUE_MODULE,
     KUEUE_VERSION,
     fetch_kueue,
     obtain_kueue_definitions,
 )
-from joulie.adapters.control_plane.tools import BinariesError, Report
+from joulie_lab.control_plane.tools import BinariesError, Report
 
 
 def quiet(line: str) -> None:

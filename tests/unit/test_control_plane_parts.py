@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from joulie.adapters.control_plane import Binaries, LocalControlPlane, NotReachedError, kwok_node, wait_for
-from joulie.adapters.control_plane.certificates import Certificate, CertificateAuthority
-from joulie.adapters.control_plane.components import Layout, scheduler_configuration
-from joulie.adapters.control_plane.process import ManagedProcess, ProcessFailedError
-from joulie.adapters.control_plane.tools import TOOLS
+from joulie_lab.control_plane import Binaries, LocalControlPlane, NotReachedError, kwok_node, wait_for
+from joulie_lab.control_plane.certificates import Certificate, CertificateAuthority
+from joulie_lab.control_plane.components import Layout, scheduler_configuration
+from joulie_lab.control_plane.process import ManagedProcess, ProcessFailedError
+from joulie_lab.control_plane.tools import TOOLS
 
 
 @pytest.fixture

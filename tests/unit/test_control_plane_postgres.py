@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fetched_programs import Fetcher, quiet, write_program
-from joulie.adapters.control_plane.postgres import Postgres, fetch_postgres, obtain_postgres
-from joulie.adapters.control_plane.tools import BinariesError
+from joulie_lab.control_plane.postgres import Postgres, fetch_postgres, obtain_postgres
+from joulie_lab.control_plane.tools import BinariesError
+from support.fetched_programs import Fetcher, quiet, write_program
 
 PROGRAMS = "tree/usr/lib/postgresql/15/bin"
 LIBRARY = "tree/usr/lib/x86_64-linux-gnu/libpq.so.5"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fetched_programs import Fetcher, quiet, write_program
-from joulie.adapters.control_plane.prometheus import obtain_prometheus
-from joulie.adapters.control_plane.tools import BinariesError
+from joulie_lab.control_plane.prometheus import obtain_prometheus
+from joulie_lab.control_plane.tools import BinariesError
+from support.fetched_programs import Fetcher, quiet, write_program
 
 RUNS = "#!/bin/sh\necho 'prometheus, version 9.8 (branch: x)'\n"
 

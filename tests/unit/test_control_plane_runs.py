@@ -9,20 +9,20 @@ import pytest
 
 from joulie.adapters.kubernetes.resources import NODES
 from joulie.adapters.kubernetes.wire import decode_object
-from joulie.apps.experiment.control_plane import ControlPlaneRunError, run_on_control_plane, why_too_fast
-from joulie.apps.experiment.control_plane.pace import fastest, operator_variables, seconds, why_too_slow
-from joulie.apps.experiment.control_plane.runner import _may_run, weighted_kwh, why_not
-from joulie.apps.experiment.control_plane.site import _is_settled, node_object
 from joulie.apps.operator.settings import OperatorSettings
-from joulie.apps.program.settings import settings_from
-from joulie.apps.simulator.cluster import simulated_node
 from joulie.domain.grid.series import Series
 from joulie.domain.hardware import BUILTIN_CATALOGUE
-from joulie.simulation.experiment.files import load_experiment
-from joulie.simulation.experiment.outcome import Outcome, OutcomeSeries, Pace
-from joulie.simulation.experiment.plan import PhysicsChoice
-from joulie.simulation.experiment.scenario import ControlTimes, Variant
-from joulie.simulation.native.nodes import sim_nodes
+from joulie.program.settings import settings_from
+from joulie_lab.apps.experiment.control_plane import ControlPlaneRunError, run_on_control_plane, why_too_fast
+from joulie_lab.apps.experiment.control_plane.pace import fastest, operator_variables, seconds, why_too_slow
+from joulie_lab.apps.experiment.control_plane.runner import _may_run, weighted_kwh, why_not
+from joulie_lab.apps.experiment.control_plane.site import _is_settled, node_object
+from joulie_lab.apps.simulator.cluster import simulated_node
+from joulie_lab.simulation.experiment.files import load_experiment
+from joulie_lab.simulation.experiment.outcome import Outcome, OutcomeSeries, Pace
+from joulie_lab.simulation.experiment.plan import PhysicsChoice
+from joulie_lab.simulation.experiment.scenario import ControlTimes, Variant
+from joulie_lab.simulation.native.nodes import sim_nodes
 
 TIMES = ControlTimes(operator_s=60.0, agent_s=20.0)
 KUBE = Variant(name="A", joulie=False, scheduler="kube")

@@ -3,10 +3,9 @@ import math
 import numpy as np
 import pytest
 
-from joulie.domain.dx_plant import DxParameters, dx_flows, outdoor_air_share
 from joulie.domain.units import InvalidQuantityError
 from joulie.ports import CoolingOutput
-from joulie.simulation.cooling import (
+from joulie_lab.simulation.cooling import (
     CoSimulation,
     DxPlant,
     LinearPlant,
@@ -16,6 +15,7 @@ from joulie.simulation.cooling import (
     mean_pue,
     run_plant,
 )
+from joulie_lab.simulation.dx_plant import DxParameters, dx_flows, outdoor_air_share
 
 PUBLISHED = DxParameters()
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import sysfs_trees as trees
 from joulie.adapters.cpufreq import Cpufreq
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.ports import ControlFailedError, ControlRefusedError, FrequencyPolicy
+from support import sysfs_trees as trees
 
 WRITE = "joulie.adapters.cpufreq._write"
 

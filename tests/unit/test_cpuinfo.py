@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-import sysfs_trees as trees
 from joulie.adapters import cpuinfo
 from joulie.adapters.cpuinfo import CpuInfo
+from support import sysfs_trees as trees
 
 XEON = """processor\t: {number}
 vendor_id\t: GenuineIntel

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from joulie.adapters.grid.metrics import GridMetrics
 from joulie.apps.accounting.metrics import AccountingMetrics
 from joulie.apps.grid.metrics import ControllerMetrics
-from joulie.apps.program.grid_metrics import GridMetrics
 
 DASHBOARDS = sorted((Path(__file__).parents[2] / "deploy/helm/joulie/files/dashboards").glob("*.json"))
 OURS = re.compile(r"\b(?:scheduler_compute_gardener|compute_gardener|joulie)_[a-z0-9_]+")

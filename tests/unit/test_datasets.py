@@ -7,9 +7,9 @@ import json
 import httpx2
 import pytest
 
-from joulie.adapters.datasets import DATASETS, DataFile, FetchError, dataset_folder, fetch, is_complete
 from joulie.apps.cli.main import main
-from scripted_server import serving
+from joulie_lab.adapters.datasets import DATASETS, DataFile, FetchError, dataset_folder, fetch, is_complete
+from support.scripted_server import serving
 
 CONTENT = b"sn,gpu\n" + b"node,8\n" * 1000
 HALF = len(CONTENT) // 2
@@ -129,7 +129,7 @@ def test_the_command_says_what_is_missing_and_fetches_only_that(tmp_path, capsys
     file = DataFile("nodes.csv", ("https://127.0.0.1:1/nodes.csv",), hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
     dataset = DATASETS["openb"]
     monkeypatch.setattr(
-        "joulie.adapters.datasets.DATASETS", {"openb": type(dataset)("openb", "nodes", "a home", "MIT", (file,))}
+        "joulie_lab.adapters.datasets.DATASETS", {"openb": type(dataset)("openb", "nodes", "a home", "MIT", (file,))}
     )
 
     def command(*arguments):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from joulie.adapters.job_trace import JobTraceError, read_trace
 from joulie.adapters.kubernetes.api.core import Node
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
@@ -17,10 +16,11 @@ from joulie.adapters.kubernetes.api.v1alpha1.power import (
     NodeTwinStatus,
     PowerMeasurement,
 )
-from joulie.apps.demo.cast import FAMILIES, demo_nodes, demo_trace
-from joulie.apps.demo.scene import Scene, scene
-from joulie.apps.demo.view import View, changes, headline, line, sparkline
 from joulie.domain.hardware import BUILTIN_CATALOGUE, Quality
+from joulie_lab.adapters.job_trace import JobTraceError, read_trace
+from joulie_lab.apps.demo.cast import FAMILIES, demo_nodes, demo_trace
+from joulie_lab.apps.demo.scene import Scene, scene
+from joulie_lab.apps.demo.view import View, changes, headline, line, sparkline
 
 
 def twin(name: str, schedulable_class: str, power_w: float, cap_pct: float = 100.0) -> NodeTwin:

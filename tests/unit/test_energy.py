@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulie.domain.lifetimes import LONGEST_MIN, bin_edges_min, hazard_per_min, mean_remaining_min
 from joulie.domain.scoring.energy import (
     EnergyPolicy,
     extension_min,
@@ -17,9 +16,10 @@ from joulie.domain.scoring.energy import (
     stranded_gpus,
 )
 from joulie.domain.units import InvalidQuantityError
-from joulie.simulation.cluster import Cluster, NodePool
-from joulie.simulation.engine import QueueSettings, play
-from joulie.simulation.workload import EQUAL_WORK_KEEP, published_jobs, thinned
+from joulie_lab.simulation.cluster import Cluster, NodePool
+from joulie_lab.simulation.engine import QueueSettings, play
+from joulie_lab.simulation.engine.lifetimes import LONGEST_MIN, bin_edges_min, hazard_per_min, mean_remaining_min
+from joulie_lab.simulation.workload import EQUAL_WORK_KEEP, published_jobs, thinned
 
 LIMITS = (100.0, 30.0, 5.0, 0.09, 0.08, 1.0)
 """Rise and fill in W, then longest hold, the two budgets of mean wait, and the hold before a wake, in min."""

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from joulie.domain.units import InvalidQuantityError
-from joulie.simulation.cluster import Cluster, NodePool
-from joulie.simulation.engine import QueueSettings, UnknownSchedulerError, play
-from joulie.simulation.workload import JobTable
+from joulie_lab.simulation.cluster import Cluster, NodePool
+from joulie_lab.simulation.engine import QueueSettings, UnknownSchedulerError, play
+from joulie_lab.simulation.workload import JobTable
 
 ONE_NODE = Cluster((NodePool("cpu", 1, 96, 700.0),))
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from joulie.simulation.cluster import Cluster, NodePool
-from joulie.simulation.engine import SCHEDULERS, QueueSettings, play
-from joulie.simulation.workload import published_jobs
+from joulie_lab.simulation.cluster import Cluster, NodePool
+from joulie_lab.simulation.engine import SCHEDULERS, QueueSettings, play
+from joulie_lab.simulation.workload import published_jobs
 
 PROGRAM = f"""
 import json, sys

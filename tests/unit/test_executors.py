@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from joulie.adapters.executors import ExecutorError, in_processes, on_dask
+from joulie_lab.adapters.executors import ExecutorError, in_processes, on_dask
 
 
 def test_one_worker_is_this_process_and_keeps_the_order():

@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 import joulie
-from experiment_outcomes import job, outcome
 from joulie.apps.cli.main import main
-from joulie.apps.experiment.artefacts import ArtefactError, Artefacts, FinishedRun, HowItRan, identity
-from joulie.simulation.experiment.files import experiment_text, load_experiment
-from joulie.simulation.experiment.outcome import JobEnd, Outcome, Pace
-from joulie.simulation.experiment.plan import PhysicsChoice, RunKey
-from joulie.simulation.experiment.scenario import Experiment
+from joulie_lab.apps.experiment.artefacts import ArtefactError, Artefacts, FinishedRun, HowItRan, identity
+from joulie_lab.simulation.experiment.files import experiment_text, load_experiment
+from joulie_lab.simulation.experiment.outcome import JobEnd, Outcome, Pace
+from joulie_lab.simulation.experiment.plan import PhysicsChoice, RunKey
+from joulie_lab.simulation.experiment.scenario import Experiment
+from support.experiment_outcomes import job, outcome
 
 
 def kept(folder: Path, *keys: RunKey, it_j: float = 4e7) -> Artefacts:
@@ -86,7 +86,7 @@ def test_figures_come_from_the_code_of_programs_and_adapters(monkeypatch: pytest
         asked.append(parts)
         return ""
 
-    monkeypatch.setattr("joulie.apps.experiment.artefacts.code_digest", digest)
+    monkeypatch.setattr("joulie_lab.apps.experiment.artefacts.code_digest", digest)
     identity(load_experiment("quick"), "native", None)
     assert {"domain", "simulation", "adapters", "apps/experiment", "apps/operator", "apps/simulator"} <= {*asked[0]}
     package = Path(joulie.__file__).parent
@@ -145,8 +145,8 @@ def test_a_run_that_does_not_count_is_told_everywhere_and_made_again(
         made.extend(keys)
         yield from ()
 
-    monkeypatch.setattr("joulie.apps.cli.experiment_runs.play_native", played)
-    monkeypatch.setattr("joulie.apps.experiment.report.render_png", lambda *_: b"")
+    monkeypatch.setattr("joulie_lab.apps.experiment.runs.play_native", played)
+    monkeypatch.setattr("joulie_lab.apps.experiment.report.render_png", lambda *_: b"")
     assert exit_code("experiment", "run", "quick", "--out", str(tmp_path / "plane"), "-o", "json") == 1
     printed = capsys.readouterr()
     assert made == [key("B")]
@@ -256,7 +256,7 @@ def test_a_run_goes_on_where_it_stopped_and_is_drawn_from_its_folder(
 ) -> None:
     arguments = ("run", "quick", "--set", "hours=0.1", "--set", "drain_hours=0.3", "--jobs", "1")
     with monkeypatch.context() as quicker:
-        quicker.setattr("joulie.apps.cli.experiment._report", lambda artefacts: None)
+        quicker.setattr("joulie_lab.apps.experiment.main._report", lambda artefacts: None)
         assert exit_code("experiment", *arguments, "--out", str(tmp_path), "--variants", "A", "-o", "json") == 0
     first = json.loads(capsys.readouterr().out)
     assert exit_code("experiment", *arguments, "--out", str(tmp_path), "-o", "json") == 0

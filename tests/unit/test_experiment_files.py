@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from joulie.apps.experiment.settings import VariantError, build_control, check_variants, operator_settings
 from joulie.domain.policy import Profile, QueueAware
-from joulie.simulation.experiment.files import experiment_names, load_experiment
-from joulie.simulation.experiment.plan import PhysicsChoice, RunKey, choices, run_keys
-from joulie.simulation.experiment.scenario import ControlTimes, Variant
-from joulie.simulation.native.nodes import sim_nodes
-from joulie.simulation.positions import ScenarioError
-from joulie.simulation.scenario_files import load_scenario
+from joulie_lab.apps.experiment.settings import VariantError, build_control, check_variants, operator_settings
+from joulie_lab.simulation.experiment.files import experiment_names, load_experiment
+from joulie_lab.simulation.experiment.plan import PhysicsChoice, RunKey, choices, run_keys
+from joulie_lab.simulation.experiment.scenario import ControlTimes, Variant
+from joulie_lab.simulation.native.nodes import sim_nodes
+from joulie_lab.simulation.positions import ScenarioError
+from joulie_lab.simulation.scenario_files import load_scenario
 
 VALID = """\
 name: mine

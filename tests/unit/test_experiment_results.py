@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
 
-from experiment_outcomes import job, outcome, series
 from joulie.domain.power.cpu import IdleStates
-from joulie.simulation.experiment.charts import comparison_charts, run_charts
-from joulie.simulation.experiment.compare import Comparison, Record, compare
-from joulie.simulation.experiment.fidelity import DifferentJobsError, fidelity
-from joulie.simulation.experiment.files import load_experiment
-from joulie.simulation.experiment.metrics import metrics
-from joulie.simulation.experiment.outcome import JobEnd
-from joulie.simulation.experiment.plan import PhysicsChoice, RunKey
-from joulie.simulation.experiment.tables import (
+from joulie_lab.simulation.experiment.charts import comparison_charts, run_charts
+from joulie_lab.simulation.experiment.compare import Comparison, Record, compare
+from joulie_lab.simulation.experiment.fidelity import DifferentJobsError, fidelity
+from joulie_lab.simulation.experiment.files import load_experiment
+from joulie_lab.simulation.experiment.metrics import metrics
+from joulie_lab.simulation.experiment.outcome import JobEnd
+from joulie_lab.simulation.experiment.plan import PhysicsChoice, RunKey
+from joulie_lab.simulation.experiment.tables import (
     figure_rows,
     part_rows,
     side_by_side_columns,
     side_by_side_rows,
     unequal_work,
 )
+from support.experiment_outcomes import job, outcome, series
 
 MANAGED = PhysicsChoice(IdleStates.MANAGED)
 

@@ -3,7 +3,8 @@ from typing import Any
 
 import pytest
 
-from joulie.apps.extender import bench, rankings
+from joulie.apps.extender import rankings
+from joulie_lab.benchmarks import extender as bench
 
 
 @pytest.mark.slow

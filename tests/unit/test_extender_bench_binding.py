@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from joulie.apps.cli.bench import bench
-from joulie.apps.extender import bench_binding as binding
+from joulie_lab.apps.bench.main import bench
+from joulie_lab.benchmarks import binding
 
 
 def test_a_ratio_is_that_of_the_time_taken_with_an_interval_over_rounds() -> None:

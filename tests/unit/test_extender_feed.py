@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.adapters.kubernetes.api.core import Node, Pod
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware, NodeTwin
 from joulie.adapters.kubernetes.client import KubeClient
@@ -18,6 +17,7 @@ from joulie.apps.extender.fleet import Fleet, LoadFacts
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import ReportedHardware
 from joulie.domain.scoring.extender import NodeClass
+from joulie_lab.fakes.kubernetes import FakeCluster
 
 STATUS: dict[str, Any] = {
     "schedulableClass": "eco",

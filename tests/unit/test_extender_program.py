@@ -11,12 +11,12 @@ import httpx2
 import pytest
 from click.testing import CliRunner
 
-from joulie.adapters.control_plane.certificates import CertificateAuthority
-from joulie.adapters.control_plane.ports import free_port
-from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.apps.extender.main import extender, serve
 from joulie.apps.extender.settings import ExtenderSettings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie_lab.control_plane.certificates import CertificateAuthority
+from joulie_lab.control_plane.ports import free_port
+from joulie_lab.fakes.kubernetes import FakeCluster
 
 CALL = {"Pod": {"metadata": {"name": "p"}}, "Nodes": None, "NodeNames": ["n1", "n2"]}
 Body = Callable[[FakeCluster, ExtenderSettings], Awaitable[None]]

@@ -14,8 +14,8 @@ from joulie.apps.extender.judge import Profiles
 from joulie.apps.extender.metrics import ExtenderMetrics, StateCollector
 from joulie.apps.extender.rankings import Rankings
 from joulie.apps.extender.server import Extender
-from joulie.apps.program.http import AsgiApp, Probes, observability_app
 from joulie.domain.scoring.extender import NodeClass
+from joulie.program.http import AsgiApp, Probes, observability_app
 
 NOW_S = 1000.0
 WATCH = WatchState("nodetwins", objects=2, synced=True, silence_s=3.0, problem=None)

@@ -11,12 +11,12 @@ import httpx2 as httpx
 import numpy as np
 import pytest
 
-from joulie.adapters.fake.kubernetes import FakeCluster, pods, watch
-from joulie.adapters.fake.kubernetes.api import Api, Deletion, Writer
-from joulie.adapters.fake.kubernetes.errors import StatusError
-from joulie.adapters.fake.kubernetes.kinds import CRD, EVENT, NAMESPACE, NODE, POD, Json, Kind
-from joulie.adapters.fake.kubernetes.watch import Follower, WatchRequest
-from virtual_time import run_virtually
+from joulie_lab.fakes.kubernetes import FakeCluster, pods, watch
+from joulie_lab.fakes.kubernetes.api import Api, Deletion, Writer
+from joulie_lab.fakes.kubernetes.errors import StatusError
+from joulie_lab.fakes.kubernetes.kinds import CRD, EVENT, NAMESPACE, NODE, POD, Json, Kind
+from joulie_lab.fakes.kubernetes.watch import Follower, WatchRequest
+from support.virtual_time import run_virtually
 
 TEST = Writer("test")
 CONFIG_MAP = Kind("", "v1", "configmaps", "ConfigMap")

@@ -8,16 +8,16 @@ from typing import Any, ClassVar
 import httpx2 as httpx
 import pytest
 
-from joulie.adapters.fake import placement, scheduler
-from joulie.adapters.fake.extender import ExtenderClient, ExtenderError, ExtenderSettings
-from joulie.adapters.fake.kubelet import FakeKubelet
-from joulie.adapters.fake.kubernetes import FakeCluster
-from joulie.adapters.fake.kubernetes.api import Api, Deletion, Writer
-from joulie.adapters.fake.kubernetes.errors import StatusError
-from joulie.adapters.fake.kubernetes.kinds import NODE, POD, Json
-from joulie.adapters.fake.placement import NodeState, PodRequest
-from joulie.adapters.fake.scheduler import FakeScheduler
-from virtual_time import run_virtually
+from joulie_lab.fakes import placement, scheduler
+from joulie_lab.fakes.extender import ExtenderClient, ExtenderError, ExtenderSettings
+from joulie_lab.fakes.kubelet import FakeKubelet
+from joulie_lab.fakes.kubernetes import FakeCluster
+from joulie_lab.fakes.kubernetes.api import Api, Deletion, Writer
+from joulie_lab.fakes.kubernetes.errors import StatusError
+from joulie_lab.fakes.kubernetes.kinds import NODE, POD, Json
+from joulie_lab.fakes.placement import NodeState, PodRequest
+from joulie_lab.fakes.scheduler import FakeScheduler
+from support.virtual_time import run_virtually
 
 TEST = Writer("test")
 GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}

@@ -12,13 +12,13 @@ from fmpy.fmi1 import FMICallException
 from fmpy.fmi2 import FMU2Slave
 from fmpy.validation import validate_fmu
 
-from joulie.adapters.fmu import FmuPlant
-from joulie.adapters.fmu import build as build_module
-from joulie.adapters.fmu.build import COMPILE_FLAGS, FmuBuildError, build_fmu
-from joulie.adapters.fmu.instance import _fmi2_callbacks
-from joulie.domain.dx_plant import DxParameters
-from joulie.simulation.climate import Climate
-from joulie.simulation.cooling import DxPlant, run_plant
+from joulie_lab.adapters.fmu import FmuPlant
+from joulie_lab.adapters.fmu import build as build_module
+from joulie_lab.adapters.fmu.build import COMPILE_FLAGS, FmuBuildError, build_fmu
+from joulie_lab.adapters.fmu.instance import _fmi2_callbacks
+from joulie_lab.simulation.climate import Climate
+from joulie_lab.simulation.cooling import DxPlant, run_plant
+from joulie_lab.simulation.dx_plant import DxParameters
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from joulie.apps.cli.fmu import fmu
+from joulie_lab.apps.fmu import fmu
 
 
 def invoke(*arguments: object) -> Result:
@@ -104,6 +104,6 @@ def test_a_target_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_module_is_light_to_import() -> None:
-    code = "import sys, joulie.apps.cli.fmu; print([m for m in ('numpy', 'fmpy', 'yaml', 'lxml') if m in sys.modules])"
+    code = "import sys, joulie_lab.apps.fmu; print([m for m in ('numpy', 'fmpy', 'yaml', 'lxml') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -10,11 +10,11 @@ import fmpy
 import numpy as np
 import pytest
 
-from joulie.adapters.fmu import FmuMapping, FmuPlant
-from joulie.adapters.fmu import archive as archive_module
 from joulie.domain.units import InvalidQuantityError
 from joulie.ports import CoolingPlantError
-from joulie.simulation.cooling import run_plant
+from joulie_lab.adapters.fmu import FmuMapping, FmuPlant
+from joulie_lab.adapters.fmu import archive as archive_module
+from joulie_lab.simulation.cooling import run_plant
 
 SOURCES = Path(__file__).parent.parent / "fmu_sources"
 HEADERS = Path(fmpy.__file__).parent / "c-code"

@@ -15,23 +15,23 @@ from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.errors import NotFoundError
 from joulie.adapters.kubernetes.pods import SimulatedUse
 from joulie.adapters.kubernetes.requests import Requests
-from joulie.apps.simulator.clock import SimulatedClock
-from joulie.apps.simulator.cluster import ClusterSide, LivePod, simulated_node
-from joulie.apps.simulator.gangs import PATIENCE_S, Capacity, GangGate, Turn, Used
-from joulie.apps.simulator.main import build_world
-from joulie.apps.simulator.metrics import SimulatorMetrics
-from joulie.apps.simulator.run import Run
-from joulie.apps.simulator.settings import SimulatorSettings
-from joulie.apps.simulator.trace_player import GANG_GATE, JobRecord, JobState, TracePlayer
 from joulie.domain.hardware import BUILTIN_CATALOGUE
-from joulie.domain.trace import GPU_MILLI_KEY, JobProfile, JobShape, TraceJob
-from joulie.simulation.experiment.outcome import JobEnd
-from joulie.simulation.experiment.scenario import NodeGroup
-from joulie.simulation.live.gangs import Alike, Room, places, seats, whole_gpus
-from joulie.simulation.live.jobs import Work
-from joulie.simulation.native.nodes import sim_nodes
-from joulie.simulation.native.runtime import Setup, run
-from joulie.simulation.workloads.fitting import EmptyCluster
+from joulie_lab.apps.simulator.clock import SimulatedClock
+from joulie_lab.apps.simulator.cluster import ClusterSide, LivePod, simulated_node
+from joulie_lab.apps.simulator.gangs import PATIENCE_S, Capacity, GangGate, Turn, Used
+from joulie_lab.apps.simulator.main import build_world
+from joulie_lab.apps.simulator.metrics import SimulatorMetrics
+from joulie_lab.apps.simulator.run import Run
+from joulie_lab.apps.simulator.settings import SimulatorSettings
+from joulie_lab.apps.simulator.trace_player import GANG_GATE, JobRecord, JobState, TracePlayer
+from joulie_lab.simulation.experiment.outcome import JobEnd
+from joulie_lab.simulation.experiment.scenario import NodeGroup
+from joulie_lab.simulation.live.gangs import Alike, Room, places, seats, whole_gpus
+from joulie_lab.simulation.live.jobs import Work
+from joulie_lab.simulation.native.nodes import sim_nodes
+from joulie_lab.simulation.native.runtime import Setup, run
+from joulie_lab.simulation.trace import GPU_MILLI_KEY, JobProfile, JobShape, TraceJob
+from joulie_lab.simulation.workloads.fitting import EmptyCluster
 
 WORK_S = 600.0
 

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from grid_stage import NS, ZONE, play
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.errors import KubernetesError
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS, JOBS, NAMESPACES, PODS
@@ -14,6 +13,7 @@ from joulie.apps.grid.apply import PodWriter
 from joulie.domain.grid import names
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Period
+from support.grid_stage import NS, ZONE, play
 
 pytestmark = pytest.mark.slow  # whole controllers on the fake cluster
 

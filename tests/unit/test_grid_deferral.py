@@ -4,16 +4,7 @@ import dataclasses
 
 import pytest
 
-from joulie.domain.grid.deferral import (
-    Conditions,
-    Hold,
-    HoldReason,
-    Release,
-    ReleaseReason,
-    Waiting,
-    decide,
-    objective,
-)
+from joulie.domain.grid.deferral import Conditions, Hold, HoldReason, Release, ReleaseReason, Waiting, decide, objective
 from joulie.domain.grid.request import Asked, GridRequest, Mode
 from joulie.domain.grid.series import Series, constant
 from joulie.domain.grid.signals import Basis, GridSignal, Measure, Period, Provenance

@@ -2,10 +2,10 @@
 
 import pytest
 
-from grid_stage import NS, ZONE, play
 from joulie.adapters.kubernetes.resources import PODS
 from joulie.domain.grid import names
 from joulie.domain.grid.series import Series
+from support.grid_stage import NS, ZONE, play
 
 pytestmark = pytest.mark.slow  # whole controllers on the fake cluster
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from joulie.apps.program import grid_feed
-from joulie.apps.program.grid_feed import MAX_ZONES, FeedLimits, GridFeed
-from joulie.apps.program.grid_metrics import GridMetrics
-from joulie.apps.program.grid_zone import HISTORY_S, ZoneWatch
+from joulie.adapters.grid import feed as grid_feed
+from joulie.adapters.grid.feed import MAX_ZONES, FeedLimits, GridFeed
+from joulie.adapters.grid.metrics import GridMetrics
+from joulie.adapters.grid.zone import HISTORY_S, ZoneWatch
 from joulie.domain.grid.series import Series, constant
 from joulie.domain.grid.signals import Basis, Measure, Observation, Period, Provenance
 from joulie.domain.signal import Quality
 from joulie.ports import GridSourceError
-from virtual_time import run_virtually
+from support.virtual_time import run_virtually
 
 START_S = 1_699_999_200.0  # 2023-11-14 22:00 UTC
 HOUR_S = 3600.0
@@ -247,7 +247,7 @@ def test_whatever_a_source_does_the_feed_goes_on(caplog):
 
 
 def test_problems_are_logged_once(caplog):
-    caplog.set_level(logging.INFO, "joulie.apps.program.grid_feed")
+    caplog.set_level(logging.INFO, "joulie.adapters.grid.feed")
     source = Source()
     source.down = OUT
 
@@ -262,7 +262,7 @@ def test_problems_are_logged_once(caplog):
 
 
 def test_an_outage_whose_words_change_is_logged_once(caplog):
-    caplog.set_level(logging.INFO, "joulie.apps.program.grid_feed")
+    caplog.set_level(logging.INFO, "joulie.adapters.grid.feed")
     source = Source()
 
     def fail():

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.adapters.kubernetes.api.core import Lease, LeaseSpec
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient
@@ -23,6 +22,7 @@ from joulie.apps.grid.facts import SUSPENDED_SINCE, WORK_DONE, Asking, GatedPod,
 from joulie.apps.grid.guard import GRACE_S, LEASE_NAME, Cluster, GuardSettings, age_s, look_after, overdue, overdue_jobs
 from joulie.domain.grid import names
 from joulie.domain.grid.request import GridDefaults
+from joulie_lab.fakes.kubernetes import FakeCluster
 
 NOW_S = 1_780_000_000.0
 HOUR_S = 3600.0

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.adapters.kubernetes.api.kueue import AdmissionCheck, Workload
 from joulie.adapters.kubernetes.client import KubeClient, RetryPolicy
 from joulie.adapters.kubernetes.connection import connect
@@ -17,14 +16,7 @@ from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.kueue import CONTROLLER_NAME, GROUP, VERSIONS, KueueResources, find_kueue, open_checks
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.grid import kueue
-from joulie.apps.grid.kueue import (
-    KueueChecks,
-    keep_check,
-    keep_workload,
-    pod_set_updates,
-    ready,
-    retry,
-)
+from joulie.apps.grid.kueue import KueueChecks, keep_check, keep_workload, pod_set_updates, ready, retry
 from joulie.apps.grid.kueue_settings import KueueMode
 from joulie.apps.grid.observe import GridView
 from joulie.domain.grid import names
@@ -32,7 +24,8 @@ from joulie.domain.grid.deferral import Conditions, Hold, HoldReason
 from joulie.domain.grid.request import GridDefaults
 from joulie.domain.grid.signals import Basis, GridSignal, Measure, Provenance
 from joulie.domain.signal import Quality
-from kueue_stage import Kueue
+from joulie_lab.fakes.kubernetes import FakeCluster
+from support.kueue_stage import Kueue
 
 CREATED = "2026-03-13T10:00:00Z"
 CREATED_S = parse_rfc3339(CREATED)

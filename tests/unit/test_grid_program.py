@@ -9,8 +9,6 @@ import httpx2
 import pytest
 from click.testing import CliRunner
 
-from grid_stage import GATES, NS
-from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.connection import connect
 from joulie.adapters.kubernetes.lease import LeaderElector
@@ -20,6 +18,8 @@ from joulie.apps.grid import main
 from joulie.apps.grid.settings import ControllerSettings
 from joulie.apps.kubectl import main as plugin
 from joulie.domain.grid import names
+from joulie_lab.fakes.kubernetes import FakeCluster
+from support.grid_stage import GATES, NS
 
 pytestmark = pytest.mark.slow  # the whole program
 

@@ -7,7 +7,6 @@ import logging
 import httpx2
 import pytest
 
-from grid_providers import FORECAST, GB, GB_REGION, HISTORY, LATEST, MOER, NOW_S, POINTERS, PRICES, Server
 from joulie.adapters.grid.discipline import Discipline, Provider, RefusedError, Secret
 from joulie.adapters.grid.electricity_maps import ElectricityMaps, base_of
 from joulie.adapters.grid.http_json import HttpJson, JsonOptions
@@ -15,8 +14,9 @@ from joulie.adapters.grid.uk import CarbonIntensityUk
 from joulie.adapters.grid.watttime import G_PER_KWH, WattTime
 from joulie.domain.grid.signals import Basis, Measure
 from joulie.ports import GridSourceError
-from scripted_server import serving
-from virtual_time import run_virtually
+from support.grid_providers import FORECAST, GB, GB_REGION, HISTORY, LATEST, MOER, NOW_S, POINTERS, PRICES, Server
+from support.scripted_server import serving
+from support.virtual_time import run_virtually
 
 KEY = "em-key-7f3a"
 PASSWORD = "wt-password-91c"

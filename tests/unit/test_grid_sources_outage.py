@@ -6,13 +6,13 @@ import json
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from joulie.apps.program.grid_settings import GridSettings
-from joulie.apps.program.grid_sources import open_feed
-from joulie.apps.program.settings import settings_from
 from joulie.domain.grid.deferral import Conditions, Release, ReleaseReason, Waiting, decide
 from joulie.domain.grid.request import Asked, GridRequest
 from joulie.domain.signal import Quality
-from scripted_server import serving
+from joulie.program.grid_settings import GridSettings
+from joulie.program.grid_sources import open_feed
+from joulie.program.settings import settings_from
+from support.scripted_server import serving
 
 NOW_S = 1_700_000_400.0  # 2023-11-14 22:20 UTC
 KEY = "em-key-7f3a"

@@ -14,16 +14,16 @@ from joulie.adapters.grid.constant import Constant
 from joulie.adapters.grid.tariff import TimeOfUse
 from joulie.adapters.price_schedules import load_price_schedules
 from joulie.adapters.prometheus import Prometheus
-from joulie.apps.program import grid_sources
-from joulie.apps.program.grid_settings import GridSettings
-from joulie.apps.program.grid_sources import PrometheusQuery, SourceWorld, open_feed
-from joulie.apps.program.settings import all_settings, settings_from, settings_options
 from joulie.domain.grid.request import GridDefaults, Mode
 from joulie.domain.grid.signals import Basis, Measure, Period
 from joulie.domain.signal import Quality
 from joulie.ports import GridSourceError
-from prometheus_answers import matrix, vector
-from scripted_server import serving
+from joulie.program import grid_sources
+from joulie.program.grid_settings import GridSettings
+from joulie.program.grid_sources import PrometheusQuery, SourceWorld, open_feed
+from joulie.program.settings import all_settings, settings_from, settings_options
+from support.prometheus_answers import matrix, vector
+from support.scripted_server import serving
 
 NOW_S = 1_700_000_400.0
 KEY = "em-key-7f3a"

@@ -15,8 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grid_admission_cases import ARRIVALS, DEFER, GATE, OTHER, SEED, Arrival
-from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.adapters.kubernetes.api.core import Pod
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.crd import custom_resource_definitions
@@ -34,9 +32,11 @@ from joulie.apps.grid.webhook_trust import (
     renewed,
     trust_of,
 )
-from joulie.apps.program.certificates import KeyPair, expires_s, https_files, self_signed, write_files
-from joulie.apps.program.http import Server, TlsFiles
 from joulie.domain.grid.request import GridDefaults, request_of
+from joulie.program.certificates import KeyPair, expires_s, https_files, self_signed, write_files
+from joulie.program.http import Server, TlsFiles
+from joulie_lab.fakes.kubernetes import FakeCluster
+from support.grid_admission_cases import ARRIVALS, DEFER, GATE, OTHER, SEED, Arrival
 
 NOW_S = 1_780_000_000.0
 HOSTS = ("joulie-grid-webhook.joulie-system.svc", "localhost", "127.0.0.1")

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from joulie.adapters.job_table import read_job_table
-from joulie.domain.jobs import ColumnRef, JobTableError, JobTableSpec
+from joulie_lab.adapters.job_table import read_job_table
+from joulie_lab.simulation.jobs import ColumnRef, JobTableError, JobTableSpec
 
 CSV = "t,len,cpus,gpu,kind\n0.5,2,4,0,a\n0.25,1,8,2,b\n1,3,1,0,a\n"
 COLUMNS = {

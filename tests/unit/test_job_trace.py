@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from joulie.adapters.job_trace import (
+from joulie_lab.adapters.job_trace import (
     STANDARD_STREAM,
     JobTraceError,
     line_schema,
@@ -17,7 +17,7 @@ from joulie.adapters.job_trace import (
     read_trace,
     write_trace,
 )
-from joulie.domain.trace import JobProfile, TraceJob, TraceLine, TraceMetadata
+from joulie_lab.simulation.trace import JobProfile, TraceJob, TraceLine, TraceMetadata
 
 
 def line(**changes: Any) -> dict[str, Any]:

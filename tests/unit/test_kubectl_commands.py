@@ -12,8 +12,6 @@ import pytest
 import yaml
 from rich.console import Group
 
-from joulie.adapters.control_plane.ports import free_port
-from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.crd import custom_resource_definitions
@@ -24,6 +22,8 @@ from joulie.apps.kubectl import main as plugin
 from joulie.apps.kubectl import status
 from joulie.apps.kubectl.status import View, watch_status
 from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie_lab.control_plane.ports import free_port
+from joulie_lab.fakes.kubernetes import FakeCluster
 
 pytestmark = pytest.mark.slow  # whole programs on the fake cluster
 

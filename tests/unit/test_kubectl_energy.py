@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODES
 from joulie.apps.cli import main as joulie
@@ -17,7 +16,8 @@ from joulie.apps.kubectl import savings
 from joulie.apps.kubectl.accounting import SELECTOR
 from joulie.apps.kubectl.energy import energy_text, mass_text
 from joulie.domain.accounting.identity import CPU_MODEL_LABEL, GPU_MODEL_LABEL
-from scripted_server import kubeconfig, serving
+from joulie_lab.fakes.kubernetes import FakeCluster
+from support.scripted_server import kubeconfig, serving
 
 NOW_S = 1_800_000_000.0
 KWH = 3.6e6

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.crd import custom_resource_definitions
@@ -15,7 +14,8 @@ from joulie.adapters.kubernetes.resources import NODE_TWINS, WORKLOAD_PROFILES
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.kubectl import main as plugin
 from joulie.apps.kubectl import profiles, top
-from scripted_server import kubeconfig, serving
+from joulie_lab.fakes.kubernetes import FakeCluster
+from support.scripted_server import kubeconfig, serving
 
 NODES = [
     {"name": "n1", "powerW": 300.0, "cpuW": 300.0, "idleW": 90.0, "systemW": 10.0, "energyJ": 3.6e6 * 2,

@@ -26,8 +26,8 @@ from joulie.adapters.kubernetes.client import (
     WatchEvent,
 )
 from joulie.adapters.kubernetes.resources import NODES
-from scripted_server import Answer, Request, client_of
-from virtual_time import run_virtually
+from support.scripted_server import Answer, Request, client_of
+from support.virtual_time import run_virtually
 
 LOST = ConnectionLostError("gone", sent=True)
 GONE = GoneError(410, "Expired", "too old")

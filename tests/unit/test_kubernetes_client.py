@@ -27,7 +27,7 @@ from joulie.adapters.kubernetes.client import (
 )
 from joulie.adapters.kubernetes.resources import LEASES, NODE_TWINS, NODES, PODS
 from joulie.adapters.kubernetes.wire import split_lines
-from scripted_server import Answer, Handler, Request, client_of
+from support.scripted_server import Answer, Handler, Request, client_of
 
 Talk = Callable[[KubeClient], Coroutine[Any, Any, Any]]
 

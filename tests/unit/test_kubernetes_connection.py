@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from joulie.adapters.control_plane.certificates import CertificateAuthority
 from joulie.adapters.kubernetes.client import ConfigurationError, ConnectionLostError, KubeClient, UnauthorizedError
 from joulie.adapters.kubernetes.connection import Connection, connect
 from joulie.adapters.kubernetes.exec_plugin import ExecPlugin
-from scripted_server import QUICK, Answer, Request, kubeconfig, serving
+from joulie_lab.control_plane.certificates import CertificateAuthority
+from support.scripted_server import QUICK, Answer, Request, kubeconfig, serving
 
 OK = b'{"gitVersion": "v1"}'
 SECRET = "hunter2-very-secret"

@@ -10,7 +10,7 @@ from joulie.adapters.kubernetes.api.core import Lease, LeaseSpec
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
 from joulie.adapters.kubernetes.client import ConflictError, ConnectionLostError, NotFoundError
 from joulie.adapters.kubernetes.lease import LeaderElector, Observation, Step, claim, decide, observe
-from virtual_time import run_virtually
+from support.virtual_time import run_virtually
 
 HELD_SPEC = LeaseSpec(holder_identity="other", lease_duration_seconds=15, renew_time="t", lease_transitions=3)
 

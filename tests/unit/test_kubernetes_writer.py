@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import pytest
 
 from joulie.adapters.kubernetes.writer import Job, write_all
-from virtual_time import run_virtually
+from support.virtual_time import run_virtually
 
 
 def test_writes_run_side_by_side_and_no_more_than_allowed() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from accounting_day import run_day
 from joulie.adapters.ledger import LedgerSettings, open_ledger
 from joulie.domain.accounting.records import Completion, Cycle, Grouping
 from joulie.ports import LedgerError
-from ledger_contract import HOUR_S, T0, LedgerContract, only, pod, sample
+from support.accounting_day import run_day
+from support.ledger_contract import HOUR_S, T0, LedgerContract, only, pod, sample
 
 
 def url_of(path: Path) -> str:

@@ -8,10 +8,10 @@ import pytest
 from joulie.domain.hardware import BUILTIN_CATALOGUE, CpuModel, GpuModel
 from joulie.domain.power.cpu import IdleStates
 from joulie.domain.power.gpu import natural_power_w
-from joulie.simulation.climate import Climate
-from joulie.simulation.live.facility import Weather
-from joulie.simulation.live.fleet import FleetLoad, LiveFleet, NodeSpec
-from joulie.simulation.live.jobs import Activity, RunningPod, Work, Workload
+from joulie_lab.simulation.climate import Climate
+from joulie_lab.simulation.live.facility import Weather
+from joulie_lab.simulation.live.fleet import FleetLoad, LiveFleet, NodeSpec
+from joulie_lab.simulation.live.jobs import Activity, RunningPod, Work, Workload
 
 AMBIENT_K = 295.15
 

@@ -7,7 +7,7 @@ import pytest
 
 from joulie.adapters.kubernetes.errors import ApiError
 from joulie.adapters.kubernetes.metrics_server import MetricsUnavailableError, node_usage, pod_usage
-from scripted_server import client_of
+from support.scripted_server import client_of
 
 TIME = "2026-03-13T12:00:00Z"
 TIME_S = 1773403200.0

@@ -10,17 +10,17 @@ import pytest
 from joulie.domain.grid.series import constant
 from joulie.domain.policy import PolicySettings, make_policy
 from joulie.domain.power.cpu import IdleStates
-from joulie.domain.trace import GPU_MILLI_KEY, WORKLOAD_CLASS_KEY, JobProfile, TraceJob
-from joulie.simulation.climate import Climate
-from joulie.simulation.cooling import LinearPlant
-from joulie.simulation.experiment.outcome import JobEnd, JobOutcome, Outcome
-from joulie.simulation.experiment.scenario import NodeGroup
-from joulie.simulation.live.fleet import LiveFleet
-from joulie.simulation.live.jobs import RunningPod, Work, Workload, activity
-from joulie.simulation.native.control import Control
-from joulie.simulation.native.nodes import UnknownHardwareError, sim_nodes
-from joulie.simulation.native.runtime import Setup, run
-from joulie.simulation.native.scheduling import NATIVE_SCHEDULERS, UnknownSchedulerError
+from joulie_lab.simulation.climate import Climate
+from joulie_lab.simulation.cooling import LinearPlant
+from joulie_lab.simulation.experiment.outcome import JobEnd, JobOutcome, Outcome
+from joulie_lab.simulation.experiment.scenario import NodeGroup
+from joulie_lab.simulation.live.fleet import LiveFleet
+from joulie_lab.simulation.live.jobs import RunningPod, Work, Workload, activity
+from joulie_lab.simulation.native.control import Control
+from joulie_lab.simulation.native.nodes import UnknownHardwareError, sim_nodes
+from joulie_lab.simulation.native.runtime import Setup, run
+from joulie_lab.simulation.native.scheduling import NATIVE_SCHEDULERS, UnknownSchedulerError
+from joulie_lab.simulation.trace import GPU_MILLI_KEY, WORKLOAD_CLASS_KEY, JobProfile, TraceJob
 
 CPU = NodeGroup(name="cpu", count=2, cpu="AMD EPYC 9965", cores=64.0, memory_gib=256.0)
 GPU = NodeGroup(name="gpu", count=2, cpu="AMD EPYC 9654", cores=64.0, memory_gib=256.0, gpu="NVIDIA H100 NVL", gpus=4)

@@ -11,11 +11,11 @@ from typing import Any
 import pynvml
 import pytest
 
-import fake_nvml
-from fake_nvml import FakeNvml
 from joulie.adapters.nvml import Nvml, NvmlMeter, NvmlSession
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, EnergyReading, PowerDevice
+from support import fake_nvml
+from support.fake_nvml import FakeNvml
 
 FIRST, SECOND = (f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(2))
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from joulie.domain.scoring import fragmentation, sharing
-from joulie.simulation.openb import policies
-from joulie.simulation.openb.arrivals import arrivals, sample, with_named_models, with_shared_part
-from joulie.simulation.openb.kernel import NOWHERE
-from joulie.simulation.openb.play import Setup, place, play
-from joulie.simulation.openb.policies import POLICIES
-from joulie.simulation.openb.trace import (
+from joulie_lab.benchmarks.gpu_sharing import policies
+from joulie_lab.benchmarks.gpu_sharing.arrivals import arrivals, sample, with_named_models, with_shared_part
+from joulie_lab.benchmarks.gpu_sharing.kernel import NOWHERE
+from joulie_lab.benchmarks.gpu_sharing.play import Setup, place, play
+from joulie_lab.benchmarks.gpu_sharing.policies import POLICIES
+from joulie_lab.benchmarks.gpu_sharing.trace import (
     GPU_POWER,
     MODELS,
     Nodes,

@@ -9,10 +9,10 @@ from click.testing import CliRunner
 from joulie.apps.operator import plugins
 from joulie.apps.operator.main import operator
 from joulie.apps.operator.settings import OperatorSettings
-from joulie.apps.program.settings import settings_options
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.energy_split import EnergyBounds
 from joulie.domain.policy import DEFAULT_CAPS, Cap, PolicySettings, Profile, StaticPartition
+from joulie.program.settings import settings_options
 
 
 def read(**environment):

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 import httpx2
 import pytest
 
-from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.v1alpha1 import MatchedNodes
 from joulie.adapters.kubernetes.client import KubeClient, NotFoundError, RetryPolicy
@@ -32,6 +31,7 @@ from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.policy import make_policy
+from joulie_lab.fakes.kubernetes import FakeCluster
 
 N1, N2 = "ip-10-0-0-1.eu-west-1.compute.internal", "node-2"
 LABELS = {"joulie.io/managed": "true", "joulie.io/hw.cpu-model": "AMD-EPYC-9654", "joulie.io/hw.cpu-sockets": "2"}

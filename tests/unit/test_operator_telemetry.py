@@ -8,7 +8,6 @@ import httpx2
 import numpy as np
 import pytest
 
-from joulie.adapters.fake.kubernetes import FakeCluster
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient, RetryPolicy
@@ -27,6 +26,7 @@ from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.policy import PodPhase, make_policy
+from joulie_lab.fakes.kubernetes import FakeCluster
 
 pytestmark = pytest.mark.slow  # whole programs on the fake cluster
 

@@ -5,14 +5,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from joulie.domain.profiles.cap_response import (
-    CapChange,
-    CapResponse,
-    cap_response,
-    pooled,
-    student_t,
-    with_response,
-)
+from joulie.domain.profiles.cap_response import CapChange, CapResponse, cap_response, pooled, student_t, with_response
 from joulie.domain.profiles.profile import Hints, Use
 from joulie.domain.profiles.rules import METRICS_MISSING, classify, decayed
 from joulie.domain.signal import Reading

@@ -9,8 +9,8 @@ import httpx2
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from joulie.apps.program.http import AddressError, Probes, Server, observability_app, parse_address
-from joulie.apps.program.run import every
+from joulie.program.http import AddressError, Probes, Server, observability_app, parse_address
+from joulie.program.run import every
 
 
 def ask(probes: Probes, path: str) -> httpx2.Response:
@@ -84,8 +84,8 @@ def test_every_ends_when_told_to() -> None:
 
 DAEMON = """
 import asyncio, sys
-from joulie.apps.program.logs import configure
-from joulie.apps.program.run import run
+from joulie.program.logs import configure
+from joulie.program.run import run
 
 async def main(stop):
     print("up", flush=True)

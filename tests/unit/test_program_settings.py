@@ -8,8 +8,8 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulie.apps.program.settings import Kind, ProgramSettings, all_settings, setting, settings_options
 from joulie.domain.durations import duration_s
+from joulie.program.settings import Kind, ProgramSettings, all_settings, setting, settings_options
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from joulie.adapters.prometheus import Prometheus, PrometheusError, Series, scrape
-from virtual_time import run_virtually
+from support.virtual_time import run_virtually
 
 
 def asked(answer, *, status=200):

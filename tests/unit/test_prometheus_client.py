@@ -18,9 +18,9 @@ from joulie.adapters.prometheus import (
 )
 from joulie.adapters.prometheus import answers as answers_module
 from joulie.domain.signal import Reading
-from prometheus_answers import vector
-from scripted_server import serving
-from virtual_time import run_virtually
+from support.prometheus_answers import vector
+from support.scripted_server import serving
+from support.virtual_time import run_virtually
 
 OK = (200, vector(({}, 1.0)))
 DOWN = (503, "no")

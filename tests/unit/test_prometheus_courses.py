@@ -3,7 +3,7 @@
 from joulie.adapters.prometheus.cadvisor import Cadvisor
 from joulie.adapters.prometheus.dcgm import Dcgm
 from joulie.adapters.prometheus.readings import Steps
-from prometheus_answers import NOW_S, asked_of, matrix, vector
+from support.prometheus_answers import NOW_S, asked_of, matrix, vector
 
 STEPS = Steps(NOW_S - 60.0, NOW_S, 30.0, 90.0)
 POD = {"namespace": "team", "pod": "train"}

@@ -12,7 +12,7 @@ from joulie.adapters.prometheus.nodes import NodeIndex
 from joulie.adapters.prometheus.readings import GpuDevice, GpuUse, PodPower, Rejection
 from joulie.domain.profiles.profile import EnergyUse
 from joulie.domain.signal import Reading
-from prometheus_answers import NOW_S, asked_of, counter, matrix, vector
+from support.prometheus_answers import NOW_S, asked_of, counter, matrix, vector
 
 INDEX = NodeIndex.of({"n1": ["10.0.0.1"], "n10": ["10.0.0.10"]})
 WINDOW_S = 120

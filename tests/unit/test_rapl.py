@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import sysfs_trees as trees
 from joulie.adapters.rapl import Rapl, RaplMeter
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice
+from support import sysfs_trees as trees
 
 LIMIT = "constraint_0_power_limit_uw"
 

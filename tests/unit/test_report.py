@@ -9,12 +9,12 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from joulie.simulation.report.charts import Chart, Line, charts, downsample
-from joulie.simulation.report.html import figure, render_report
-from joulie.simulation.report.metrics import comparison, format_value
-from joulie.simulation.report.png import render_png
-from joulie.simulation.results import CoolingSeries, Run, RunRecord, RunSeries
-from joulie.simulation.scenario_files import load_scenario
+from joulie_lab.simulation.report.charts import Chart, Line, charts, downsample
+from joulie_lab.simulation.report.html import figure, render_report
+from joulie_lab.simulation.report.metrics import comparison, format_value
+from joulie_lab.simulation.report.png import render_png
+from joulie_lab.simulation.results import CoolingSeries, Run, RunRecord, RunSeries
+from joulie_lab.simulation.scenario_files import load_scenario
 
 
 def make_run(scheduler: str = "joulie", seed: int = 42, n_steps: int = 300, *, queue=False, cooling=False) -> Run:

@@ -6,21 +6,12 @@ from contextlib import asynccontextmanager
 import httpx2
 import pytest
 
-from joulie.adapters.fake.kubernetes import FakeCluster
-from joulie.adapters.fake.kubernetes.kinds import POD_DISRUPTION_BUDGET
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient, RetryPolicy
 from joulie.adapters.kubernetes.connection import connect
 from joulie.adapters.kubernetes.crd import custom_resource_definitions
-from joulie.adapters.kubernetes.resources import (
-    EVENTS,
-    NODE_HARDWARES,
-    NODE_TWINS,
-    NODES,
-    PODS,
-    WORKLOAD_PROFILES,
-)
+from joulie.adapters.kubernetes.resources import EVENTS, NODE_HARDWARES, NODE_TWINS, NODES, PODS, WORKLOAD_PROFILES
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.operator import apply
 from joulie.apps.operator.apply import NotLeadingError
@@ -32,6 +23,8 @@ from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.policy import PodPhase, make_policy
+from joulie_lab.fakes.kubernetes import FakeCluster
+from joulie_lab.fakes.kubernetes.kinds import POD_DISRUPTION_BUDGET
 
 pytestmark = pytest.mark.slow  # whole programs on the fake cluster
 
@@ -162,7 +155,7 @@ class Stage:
 
 
 def apply_writer(subresource=""):
-    from joulie.adapters.fake.kubernetes.api import Writer
+    from joulie_lab.fakes.kubernetes.api import Writer
 
     return Writer("disruption-controller", subresource)
 

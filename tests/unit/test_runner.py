@@ -8,13 +8,13 @@ from itertools import count
 import numpy as np
 import pytest
 
-from joulie.domain.jobs import JobColumns, JobTableError
-from joulie.simulation import runner as runner_module
-from joulie.simulation.engine import Play
-from joulie.simulation.results import RunSeries
-from joulie.simulation.runner import Runner
-from joulie.simulation.scenario import Scenario
-from joulie.simulation.scenario_files import load_scenario
+from joulie_lab.simulation import runner as runner_module
+from joulie_lab.simulation.engine import Play
+from joulie_lab.simulation.jobs import JobColumns, JobTableError
+from joulie_lab.simulation.results import RunSeries
+from joulie_lab.simulation.runner import Runner
+from joulie_lab.simulation.scenario import Scenario
+from joulie_lab.simulation.scenario_files import load_scenario
 
 IT_W = 1000.0 + 10.0 * np.sin(np.arange(10_000.0)) + np.where(np.arange(10_000) < 120, -500.0, 0.0)
 TABLE = ("workload={csv: jobs.csv, columns: {arrival: a, duration: d, cores: c}}",)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from joulie.adapters.saved_limits import SavedLimits
-from sysfs_trees import write_files
+from support.sysfs_trees import write_files
 
 LIMITS = {"rapl/package-0": 205.0, "dvfs/policy0": 3.5e9}
 

@@ -7,10 +7,10 @@ from typing import get_args
 
 import pytest
 
-from joulie.simulation.positions import ScenarioError, parse_document
-from joulie.simulation.scenario import Kept
-from joulie.simulation.scenario_files import Setting, json_schema, load_scenario, shipped_names
-from joulie.simulation.workload import CPU_ABOVE_8_CORES, JOB_CLASSES
+from joulie_lab.simulation.positions import ScenarioError, parse_document
+from joulie_lab.simulation.scenario import Kept
+from joulie_lab.simulation.scenario_files import Setting, json_schema, load_scenario, shipped_names
+from joulie_lab.simulation.workload import CPU_ABOVE_8_CORES, JOB_CLASSES
 
 VALID = """\
 name: mine

@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 
 from joulie.adapters.kubernetes.errors import ApiError, ConflictError, ConnectionLostError
-from joulie.apps.simulator.clock import SimulatedClock
-from joulie.apps.simulator.cluster import ClusterSide
-from joulie.apps.simulator.main import build_world
-from joulie.apps.simulator.metrics import SimulatorMetrics
-from joulie.apps.simulator.recorder import Recorder
-from joulie.apps.simulator.results import ResultsError, read_outcome, write_outcome
-from joulie.apps.simulator.run import Run, RunState
-from joulie.apps.simulator.settings import SimulatorSettings
-from joulie.apps.simulator.trace_player import JobState, TracePlayer
-from joulie.apps.simulator.world import Place, World
 from joulie.domain.hardware import BUILTIN_CATALOGUE
-from joulie.domain.trace import JobProfile, TraceJob
-from joulie.simulation.experiment.outcome import Drain, JobEnd
-from joulie.simulation.live.fleet import NodeSpec
-from joulie.simulation.live.jobs import RunningPod, activity
+from joulie_lab.apps.simulator.clock import SimulatedClock
+from joulie_lab.apps.simulator.cluster import ClusterSide
+from joulie_lab.apps.simulator.main import build_world
+from joulie_lab.apps.simulator.metrics import SimulatorMetrics
+from joulie_lab.apps.simulator.recorder import Recorder
+from joulie_lab.apps.simulator.results import ResultsError, read_outcome, write_outcome
+from joulie_lab.apps.simulator.run import Run, RunState
+from joulie_lab.apps.simulator.settings import SimulatorSettings
+from joulie_lab.apps.simulator.trace_player import JobState, TracePlayer
+from joulie_lab.apps.simulator.world import Place, World
+from joulie_lab.simulation.experiment.outcome import Drain, JobEnd
+from joulie_lab.simulation.live.fleet import NodeSpec
+from joulie_lab.simulation.live.jobs import RunningPod, activity
+from joulie_lab.simulation.trace import JobProfile, TraceJob
 
 DURATION_S = 1000.0
 SAMPLES = 50

@@ -8,22 +8,22 @@ import pytest
 
 from joulie.adapters.kubernetes.api.core import Node, NodeStatus
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
-from joulie.apps.program.http import Probes, Server
-from joulie.apps.simulator.api import Api
-from joulie.apps.simulator.clock import SimulatedClock
-from joulie.apps.simulator.cluster import simulated_node
-from joulie.apps.simulator.main import build_world
-from joulie.apps.simulator.metrics import SimulatorMetrics
-from joulie.apps.simulator.queries import QueryError, instant_query
-from joulie.apps.simulator.run import Run
-from joulie.apps.simulator.settings import SimulatorSettings
-from joulie.apps.simulator.trace_player import JobState, TracePlayer
-from joulie.apps.simulator.world import Place, UnknownNodeError, World
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.power.cpu import Boundness
-from joulie.domain.trace import JobProfile, TraceJob
-from joulie.simulation.live.fleet import NodeSpec
-from joulie.simulation.live.jobs import Activity, RunningPod, Work, activity
+from joulie.program.http import Probes, Server
+from joulie_lab.apps.simulator.api import Api
+from joulie_lab.apps.simulator.clock import SimulatedClock
+from joulie_lab.apps.simulator.cluster import simulated_node
+from joulie_lab.apps.simulator.main import build_world
+from joulie_lab.apps.simulator.metrics import SimulatorMetrics
+from joulie_lab.apps.simulator.queries import QueryError, instant_query
+from joulie_lab.apps.simulator.run import Run
+from joulie_lab.apps.simulator.settings import SimulatorSettings
+from joulie_lab.apps.simulator.trace_player import JobState, TracePlayer
+from joulie_lab.apps.simulator.world import Place, UnknownNodeError, World
+from joulie_lab.simulation.live.fleet import NodeSpec
+from joulie_lab.simulation.live.jobs import Activity, RunningPod, Work, activity
+from joulie_lab.simulation.trace import JobProfile, TraceJob
 
 
 def node_spec(name: str, *, gpus: int = 0) -> NodeSpec:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from joulie.domain.units import InvalidQuantityError
-from joulie.simulation.results import RunRecord
-from joulie.simulation.scenario_files import load_scenario
-from joulie.simulation.sweep import (
+from joulie_lab.simulation.results import RunRecord
+from joulie_lab.simulation.scenario_files import load_scenario
+from joulie_lab.simulation.sweep import (
     HONEST_COLUMNS,
     PUBLISHED_COLUMNS,
     Estimate,
@@ -19,7 +19,7 @@ from joulie.simulation.sweep import (
     plan,
     samples,
 )
-from joulie.simulation.sweep_report import render_sweep
+from joulie_lab.simulation.sweep_report import render_sweep
 
 ENERGY, DROPS = PUBLISHED_COLUMNS[0], PUBLISHED_COLUMNS[3]
 

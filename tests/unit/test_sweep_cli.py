@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from joulie.apps.cli.main import main
-from joulie.apps.cli.parallel import Executor, Work, run_record
-from joulie.simulation.scenario import Scenario
-from joulie.simulation.scenario_files import load_scenario, shipped_names
-from joulie.simulation.sweep import Task
+from joulie_lab.program.parallel import Executor, Work, run_record
+from joulie_lab.simulation.scenario import Scenario
+from joulie_lab.simulation.scenario_files import load_scenario, shipped_names
+from joulie_lab.simulation.sweep import Task
 
 SEEDS = ",".join(map(str, range(30)))
 SWEEP = ("sweep", "quick", "--scheduler", "most-allocated,t10", "--seed", SEEDS, "--hours", "4")
@@ -81,7 +81,7 @@ def test_a_finished_sweep_runs_nothing_again(tmp_path, capsys):
 
 
 def test_the_published_sweep_is_the_default():
-    from joulie.apps.cli.sweep import _load
+    from joulie_lab.apps.sweep import _load
 
     published = _load("published-2500", [], [], None, [], None)
     assert published.schedulers[0] == "most-allocated"

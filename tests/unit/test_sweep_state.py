@@ -2,10 +2,10 @@
 
 import pytest
 
-from joulie.simulation.results import RunRecord
-from joulie.simulation.scenario_files import load_scenario
-from joulie.simulation.sweep import Task
-from joulie.simulation.sweep_state import SweepState, SweepStateError, code_digest, identity, identity_digest
+from joulie_lab.simulation.results import RunRecord
+from joulie_lab.simulation.scenario_files import load_scenario
+from joulie_lab.simulation.sweep import Task
+from joulie_lab.simulation.sweep_state import SweepState, SweepStateError, code_digest, identity, identity_digest
 
 FIELDS = RunRecord.__dataclass_fields__
 

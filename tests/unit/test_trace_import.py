@@ -10,12 +10,12 @@ import polars as pl
 import pytest
 import yaml
 
-from joulie.adapters.job_trace import read_trace, write_trace
-from joulie.adapters.trace_import import openb, pai, philly, swf, table
-from joulie.adapters.trace_import.source_jobs import DEFAULTS, Assumptions, TraceSourceError, trace_jobs
-from joulie.apps.workload.imports import import_
-from joulie.domain.trace import TraceJob
-from joulie.simulation.experiment.scenario import Hardware
+from joulie_lab.adapters.job_trace import read_trace, write_trace
+from joulie_lab.adapters.trace_import import openb, pai, philly, swf, table
+from joulie_lab.adapters.trace_import.source_jobs import DEFAULTS, Assumptions, TraceSourceError, trace_jobs
+from joulie_lab.apps.workload.imports import import_
+from joulie_lab.simulation.experiment.scenario import Hardware
+from joulie_lab.simulation.trace import TraceJob
 
 PODS = """\
 name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time

@@ -3,12 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from joulie.domain.cooling_stress import (
-    COOLING_MODELS,
-    UnknownCoolingModelError,
-    cooling_model,
-    linear_cooling_stress,
-)
+from joulie.domain.cooling_stress import COOLING_MODELS, UnknownCoolingModelError, cooling_model, linear_cooling_stress
 from joulie.domain.twin import (
     NEUTRAL_SCORE,
     NodeLimits,

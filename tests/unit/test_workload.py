@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from joulie.domain.units import InvalidQuantityError
-from joulie.simulation.workload import EQUAL_WORK_KEEP, JobTable, published_jobs, thinned
+from joulie_lab.simulation.workload import EQUAL_WORK_KEEP, JobTable, published_jobs, thinned
 
 
 def scalar_jobs(seed: int, hours: float) -> list[tuple[float, float, int, int, bool, float, float]]:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from joulie.adapters.job_trace import load_jobs
 from joulie.apps.cli.main import main
-from joulie.simulation.workloads.generator import generate
-from joulie.simulation.workloads.settings import Arrivals, Families, GeneratorSettings, HpoExperiment
+from joulie_lab.adapters.job_trace import load_jobs
+from joulie_lab.simulation.workloads.generator import generate
+from joulie_lab.simulation.workloads.settings import Arrivals, Families, GeneratorSettings, HpoExperiment
 
 CLUSTER = """
 groups:

@@ -9,10 +9,10 @@ import pytest
 from scipy.stats import chisquare, kstest, norm, poisson
 
 from joulie.domain.quantities import InvalidQuantityError
-from joulie.domain.trace import TraceJob
-from joulie.simulation.workloads.arrivals import arrivals_s, drawn_episodes
-from joulie.simulation.workloads.generator import generate
-from joulie.simulation.workloads.settings import (
+from joulie_lab.simulation.trace import TraceJob
+from joulie_lab.simulation.workloads.arrivals import arrivals_s, drawn_episodes
+from joulie_lab.simulation.workloads.generator import generate
+from joulie_lab.simulation.workloads.settings import (
     Arrivals,
     Bursts,
     DebugEval,

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from joulie.domain.quantities import InvalidQuantityError
-from joulie.domain.trace import JobProfile, TraceJob, TraceLine, TraceMetadata
-from joulie.simulation.workloads.description import TraceCounter
-from joulie.simulation.workloads.generator import generate
-from joulie.simulation.workloads.settings import GeneratorSettings
-from joulie.simulation.workloads.transforms import Scale, Slice, scaled, sliced
+from joulie_lab.simulation.trace import JobProfile, TraceJob, TraceLine, TraceMetadata
+from joulie_lab.simulation.workloads.description import TraceCounter
+from joulie_lab.simulation.workloads.generator import generate
+from joulie_lab.simulation.workloads.settings import GeneratorSettings
+from joulie_lab.simulation.workloads.transforms import Scale, Slice, scaled, sliced
 
 JOBS = list(generate(GeneratorSettings(), seed=4, hours=12.0))
 

@@ -1,0 +1,1 @@
+"""Joulie's laboratory: what answers questions about energy and scheduling without a cluster."""

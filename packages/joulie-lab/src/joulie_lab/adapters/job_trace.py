@@ -1,0 +1,404 @@
+"""Job traces as JSON lines: a `TraceJob` for each line of type job, and the number of each line that is broken.
+
+Source: spec, simulator, workloads. Lines of type workload describe jobs and are kept by those who rewrite a trace.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, NamedTuple, cast
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from joulie.domain.workload import Level
+from joulie_lab.simulation.trace import CPU_CLASSES, GPU_CLASSES, JobProfile, TraceJob, TraceLine, TraceMetadata
+
+STANDARD_STREAM = Path("-")
+"""Names standard input where a trace is read, standard output where it is written."""
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+# Python's $ takes a line break before the end, that of JSON Schema does not; this is the end to both.
+_END = r"(?!\n)$"
+_NAME = rf"^{_LABEL}(\.{_LABEL})*{_END}"
+_NAMESPACE = rf"^{_LABEL}{_END}"
+_MAX_NAMESPACE = 63
+_MAX_NAME = 200
+"""Leaves room for what a pod's name adds to the job's."""
+_MAX_LINE_BYTES = 1 << 20
+_SHOWN_PROBLEMS = 10
+_LEVELS = (Level.LOW, Level.MEDIUM, Level.HIGH)
+
+_Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+
+
+class JobTraceError(ValueError):
+    """A line that is no job, or a file that cannot be read or written; the message names file and line."""
+
+
+class LoadedTrace(NamedTuple):
+    """A whole trace: its jobs, and what is wrong with the lines that were left out."""
+
+    jobs: list[TraceJob]
+    problems: list[JobTraceError]
+
+
+class _Wire(Struct, rename="camel", omit_defaults=True):
+    pass
+
+
+class PodTemplate(_Wire):
+    """What of the job's pod is not the same for all of them."""
+
+    requests: Annotated[
+        dict[str, str | int | float],
+        Meta(
+            description="Resource requests as Kubernetes quantities: `cpu`, `memory`, `nvidia.com/gpu` or `amd.com/gpu`"
+        ),
+    ]
+    annotations: Annotated[
+        dict[str, str],
+        Meta(
+            description="`joulie.io/workload-class: performance` says that the job must not be slowed,"
+            " `alibabacloud.com/gpu-milli` that it needs only so many thousandths of its one GPU"
+        ),
+    ] = {}
+    node_selector: Annotated[dict[str, str], Meta(description="As in a pod's spec")] = {}
+    affinity: Annotated[dict[str, Any] | None, Meta(description="As in a pod's spec")] = None
+    priority_class_name: Annotated[str, Meta(description="As in a pod's spec")] = ""
+
+
+class Work(_Wire, omit_defaults=False):
+    """What is to be done; both parts go on at the same time."""
+
+    cpu_units: Annotated[float, Meta(description="Core-seconds at the highest clock")] = 0.0
+    gpu_units: Annotated[float, Meta(description="GPU-seconds without a cap; of a shared GPU its share")] = 0.0
+
+
+class Sensitivity(_Wire):
+    """How much caps slow the job: a level, or a number from 0 to 1, of which each third is a level."""
+
+    cpu: Annotated[Level | _Share | None, Meta(description="To caps on CPUs")] = None
+    gpu: Annotated[Level | _Share | None, Meta(description="To caps on GPUs")] = None
+
+
+class WorkloadClass(_Wire):
+    """What bounds the work."""
+
+    cpu: Annotated[str, Meta(description=f"`cpu.` and one of {', '.join(CPU_CLASSES)}; mixed where it is left out")] = (
+        ""
+    )
+    gpu: Annotated[str, Meta(description=f"`gpu.` and one of {', '.join(GPU_CLASSES)}; mixed where it is left out")] = (
+        ""
+    )
+
+
+class WorkloadProfile(_Wire):
+    """How hard the job uses what it requests."""
+
+    cpu_utilization: Annotated[_Share, Meta(description="Of its cores")] = 0.5
+    gpu_utilization: Annotated[
+        _Share | None, Meta(description="Of its GPUs; 1 where it is left out and there is GPU work")
+    ] = None
+    memory_intensity: Annotated[_Share, Meta(description="How far its work waits for memory")] = 0.0
+    io_intensity: Annotated[_Share, Meta(description="How far its work waits for input and output")] = 0.0
+    cpu_feed_intensity_gpu: Annotated[_Share, Meta(description="How far its GPU work waits for its CPU work")] = 0.0
+
+
+class Job(_Wire, tag_field="type", tag="job"):
+    """One pod's worth of a workload."""
+
+    job_id: Annotated[str, Meta(pattern=_NAME, max_length=_MAX_NAME, description="Unique in the trace; names the pod")]
+    submit_time_offset_sec: Annotated[
+        float, Meta(ge=0.0, description="When it is submitted, s after the start of the trace")
+    ]
+    pod_template: PodTemplate
+    work: Work
+    workload_id: Annotated[str, Meta(description="The workload that it belongs to; itself where it is left out")] = ""
+    workload_type: Annotated[str, Meta(description="Family, for reports")] = ""
+    pod_role: Annotated[str, Meta(description="Of the pod in its workload: launcher, worker, ps, trial")] = ""
+    gang: Annotated[bool, Meta(description="Whether the pods of the workload advance only together")] = False
+    namespace: Annotated[
+        str, Meta(pattern=_NAMESPACE, max_length=_MAX_NAMESPACE, description="Namespace of the pod")
+    ] = "default"
+    sensitivity: Sensitivity = field(default_factory=Sensitivity)
+    workload_class: WorkloadClass = field(default_factory=WorkloadClass)
+    workload_profile: WorkloadProfile = field(default_factory=WorkloadProfile)
+
+
+class _Line(_Wire):
+    type: str = ""
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_job = msgspec.json.Decoder(Job).decode
+_decode_values = msgspec.json.Decoder(dict[str, Any]).decode
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_is_name = re.compile(_NAME).search
+
+
+def read_trace(path: Path) -> Iterator[TraceJob | JobTraceError]:
+    """The jobs of a trace, line by line, in the order of the file; for a broken line its error.
+
+    Args:
+        path: the file, `STANDARD_STREAM` for standard input; what is compressed by gzip is unpacked on the way.
+
+    Raises:
+        JobTraceError: the file cannot be read, or not to its end.
+    """
+    return (item for item in read_lines(path) if not isinstance(item, TraceMetadata))
+
+
+def read_lines(path: Path) -> Iterator[TraceLine | JobTraceError]:
+    """Like `read_trace`, with the lines that describe jobs."""
+    return (item for _, item in read_numbered(path))
+
+
+def read_numbered(path: Path) -> Iterator[tuple[int, TraceLine | JobTraceError]]:
+    """Like `read_lines`, each with its number. Nothing is kept of what was read but the names of jobs."""
+    first_lines: dict[str, int] = {}
+    for number, line in _numbered_lines(path):
+        try:
+            item = _parse(line)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            yield number, JobTraceError(f"{path}:{number}: {error}")
+            continue
+        if isinstance(item, TraceJob) and (first := first_lines.setdefault(item.job_id, number)) != number:
+            yield number, JobTraceError(f"{path}:{number}: jobId: {item.job_id} is that of line {first} already")
+        else:
+            yield number, item
+
+
+def load_jobs(path: Path, *, skip_bad_lines: bool) -> LoadedTrace:
+    """All jobs of a trace, in the order of the file.
+
+    Raises:
+        JobTraceError: the file cannot be read, or has broken lines which are not to be skipped: the first ones, a line
+            each, and how many more there are.
+    """
+    loaded = LoadedTrace([], [])
+    for item in read_trace(path):
+        if isinstance(item, TraceJob):
+            loaded.jobs.append(item)
+        else:
+            loaded.problems.append(item)
+    if loaded.problems and not skip_bad_lines:
+        more = len(loaded.problems) - _SHOWN_PROBLEMS
+        shown = [str(problem) for problem in loaded.problems[:_SHOWN_PROBLEMS]]
+        raise JobTraceError("\n".join([*shown, f"and {more} more"] if more > 0 else shown))
+    return loaded
+
+
+def line_schema() -> dict[str, Any]:
+    """JSON Schema of a line of a trace that is a job."""
+    schema = msgspec.json.schema(Job)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def write_trace(path: Path, lines: Iterable[TraceLine], metadata: Mapping[str, Any] | None = None) -> int:
+    """Write a trace, whole or not at all; the same lines give the same bytes.
+
+    Args:
+        path: the file, compressed where its name ends in ``.gz``; `STANDARD_STREAM` for standard output.
+        lines: jobs, and lines that describe them.
+        metadata: a first line that describes all jobs.
+
+    Returns:
+        The number of jobs.
+
+    Raises:
+        JobTraceError: the file cannot be written, or a job is one that no reader would take.
+    """
+    jobs = 0
+    try:
+        with _output(path) as out:
+            if metadata is not None:
+                out.write(_encoded(TraceMetadata(metadata)))
+            for line in lines:
+                if isinstance(line, TraceJob):
+                    _check_written(path, line)
+                    jobs += 1
+                out.write(_encoded(line))
+    except BrokenPipeError:  # the reader of standard output has left, which is no error
+        raise
+    except OSError as error:
+        raise JobTraceError(f"{path}: cannot be written: {error.strerror or error}") from error
+    return jobs
+
+
+def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not empty, by number; of one that is too long its beginning."""
+    number = 0
+    try:
+        with _unpacked(path) as stream:
+            while line := stream.readline(_MAX_LINE_BYTES + 1):
+                number += 1
+                rest = line
+                while len(rest) > _MAX_LINE_BYTES and not rest.endswith(b"\n"):
+                    rest = stream.readline(_MAX_LINE_BYTES + 1)
+                if line.strip():
+                    yield number, line
+    except (EOFError, zlib.error) as error:
+        raise JobTraceError(
+            f"{path}: cannot be read after line {number}: the compressed file is cut off or damaged"
+        ) from error
+    except OSError as error:
+        raise JobTraceError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+@contextmanager
+def _unpacked(path: Path) -> Iterator[BinaryIO]:
+    with sys.stdin.buffer if path == STANDARD_STREAM else path.open("rb") as packed:
+        # A peek leaves the bytes where they are, so that a pipe may be compressed too.
+        if cast("Any", packed).peek(2)[:2] == b"\x1f\x8b":
+            with gzip.GzipFile(fileobj=packed) as stream:
+                yield cast("BinaryIO", stream)
+        else:
+            yield packed
+
+
+def _parse(line: bytes) -> TraceLine:
+    """What a line says.
+
+    Raises:
+        ValueError: it is no JSON, or a job that cannot be.
+    """
+    if len(line) > _MAX_LINE_BYTES:
+        raise ValueError(f"longer than {_MAX_LINE_BYTES} bytes")
+    match _decode_line(line).type:
+        case "job":
+            job = _job(_decode_job(line))
+            _check(job)
+            return job
+        case "workload":
+            return TraceMetadata({name: value for name, value in _decode_values(line).items() if name != "type"})
+        case other:
+            raise ValueError(f"type: {other!r} is neither job nor workload")
+
+
+def _check(job: TraceJob) -> None:
+    """Look at what a job is made of; each refuses what cannot be."""
+    _ = job.shape, job.ideal_s, job.node_rules
+
+
+def _check_written(path: Path, job: TraceJob) -> None:
+    if not _is_name(job.job_id) or len(job.job_id) > _MAX_NAME:
+        raise JobTraceError(f"{path}: jobId: {job.job_id!r} names no pod, or takes more than {_MAX_NAME} characters")
+    try:
+        _check(job)
+    except ValueError as error:
+        raise JobTraceError(f"{path}: {job.job_id} is not written: {error}") from error
+
+
+def _job(wire: Job) -> TraceJob:
+    template, profile = wire.pod_template, wire.workload_profile
+    gpu_utilization = profile.gpu_utilization
+    if gpu_utilization is None:
+        gpu_utilization = 1.0 if wire.work.gpu_units > 0.0 else 0.0
+    return TraceJob(
+        job_id=wire.job_id,
+        workload_id=wire.workload_id or wire.job_id,
+        submit_s=wire.submit_time_offset_sec,
+        requests={name: str(amount) for name, amount in template.requests.items()},
+        cpu_units=wire.work.cpu_units,
+        gpu_units=wire.work.gpu_units,
+        workload_type=wire.workload_type,
+        role=wire.pod_role,
+        gang=wire.gang,
+        namespace=wire.namespace,
+        annotations=template.annotations,
+        node_selector=template.node_selector,
+        affinity=template.affinity,
+        priority_class=template.priority_class_name,
+        cpu_class=wire.workload_class.cpu.removeprefix("cpu.") or "mixed",
+        gpu_class=wire.workload_class.gpu.removeprefix("gpu.") or "mixed",
+        profile=JobProfile(
+            cpu_utilization=profile.cpu_utilization,
+            gpu_utilization=gpu_utilization,
+            memory_intensity=profile.memory_intensity,
+            io_intensity=profile.io_intensity,
+            cpu_feed_intensity_gpu=profile.cpu_feed_intensity_gpu,
+        ),
+        cpu_sensitivity=_level(wire.sensitivity.cpu),
+        gpu_sensitivity=_level(wire.sensitivity.gpu),
+    )
+
+
+def _level(sensitivity: Level | float | None) -> str:
+    if isinstance(sensitivity, Level | None):
+        return sensitivity or ""
+    return _LEVELS[min(int(sensitivity * len(_LEVELS)), len(_LEVELS) - 1)]
+
+
+def _encoded(line: TraceLine) -> bytes:
+    if isinstance(line, TraceMetadata):
+        return msgspec.json.encode({"type": "workload"} | dict(line.values)) + b"\n"
+    return _encode(_wire(line)) + b"\n"
+
+
+def _wire(job: TraceJob) -> Job:
+    profile = job.profile
+    return Job(
+        job_id=job.job_id,
+        workload_id="" if job.workload_id == job.job_id else job.workload_id,
+        workload_type=job.workload_type,
+        pod_role=job.role,
+        gang=job.gang,
+        submit_time_offset_sec=job.submit_s,
+        namespace=job.namespace,
+        pod_template=PodTemplate(
+            requests=dict(job.requests),
+            annotations=dict(job.annotations),
+            node_selector=dict(job.node_selector),
+            affinity=None if job.affinity is None else dict(job.affinity),
+            priority_class_name=job.priority_class,
+        ),
+        work=Work(job.cpu_units, job.gpu_units),
+        sensitivity=Sensitivity(
+            Level(job.cpu_sensitivity) if job.cpu_sensitivity else None,
+            Level(job.gpu_sensitivity) if job.gpu_sensitivity else None,
+        ),
+        workload_class=WorkloadClass(_class("cpu", job.cpu_class), _class("gpu", job.gpu_class)),
+        workload_profile=WorkloadProfile(
+            cpu_utilization=profile.cpu_utilization,
+            gpu_utilization=profile.gpu_utilization,
+            memory_intensity=profile.memory_intensity,
+            io_intensity=profile.io_intensity,
+            cpu_feed_intensity_gpu=profile.cpu_feed_intensity_gpu,
+        ),
+    )
+
+
+def _class(part: str, name: str) -> str:
+    return "" if name == "mixed" else f"{part}.{name}"
+
+
+@contextmanager
+def _output(path: Path) -> Iterator[BinaryIO]:
+    """Where to write; the file takes its name when all is written."""
+    if path == STANDARD_STREAM:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    if path.exists() and not path.is_file():  # a pipe or a device, which no file may replace
+        with path.open("wb") as out:
+            yield out
+        return
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("xb") as out:
+            if path.suffix == ".gz":
+                # Without name and time, so that the same lines give the same bytes.
+                with gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) as packed:
+                    yield cast("BinaryIO", packed)
+            else:
+                yield out
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,176 @@
+"""A table of one's own, CSV or Parquet: a column mapping says what is where and in which unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from joulie_lab.adapters.trace_import.rows import Row, parsed, read_rows
+from joulie_lab.adapters.trace_import.source_jobs import Parsed, SourceJob, SourcePods, by_submission
+
+_DATE = "iso"
+_TIMES = {"s": 1.0, "ms": 1e-3, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_CORES = {"cores": 1.0, "milli": 1e-3, "percent": 1e-2}
+_GPUS = {"gpus": 1.0, "milli": 1e-3, "percent": 1e-2}
+_GIB = 1024.0**3
+_MEMORY = {"GiB": 1.0, "MiB": 1.0 / 1024.0, "KiB": 1.0 / 1024.0**2, "GB": 1e9 / _GIB, "MB": 1e6 / _GIB, "B": 1.0 / _GIB}
+_SHARES = {"fraction": 1.0, "percent": 1e-2}
+_PLAIN: Mapping[str, float] = {}
+
+FIELDS: Mapping[str, Mapping[str, float]] = {
+    "id": _PLAIN,
+    "arrival": _TIMES | {_DATE: 1.0},
+    "duration": _TIMES,
+    "start": _TIMES | {_DATE: 1.0},
+    "end": _TIMES | {_DATE: 1.0},
+    "cores": _CORES,
+    "memory": _MEMORY,
+    "gpus": _GPUS,
+    "pods": _PLAIN,
+    "cpu_util": _SHARES,
+    "gpu_util": _SHARES,
+    "type": _PLAIN,
+    "class": _PLAIN,
+    "gpu_model": _PLAIN,
+}
+"""What can be read, and its units with their factors; the first unit is the default."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Where a field stands.
+
+    Attributes:
+        name: of the column.
+        unit: of its numbers, empty for none.
+        factor: to this importer's units.
+    """
+
+    name: str
+    unit: str = ""
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How a table is read.
+
+    Attributes:
+        columns: by field, see `FIELDS`.
+        performance_classes: values of ``class`` whose jobs must not be slowed.
+        from_first: count time from the first arrival; dates always do.
+    """
+
+    columns: Mapping[str, Column]
+    performance_classes: tuple[str, ...] = ("performance",)
+    from_first: bool = False
+
+
+def column_mapping(text: str) -> dict[str, Column]:
+    """A mapping like ``arrival=submit,duration=runtime:h,cores=cpus``.
+
+    Raises:
+        ValueError: it cannot be read, or something that every job needs is not in it.
+    """
+    columns: dict[str, Column] = {}
+    for part in text.split(","):
+        field, equals, place = (piece.strip() for piece in part.partition("="))
+        if not equals or not place:
+            raise ValueError(f"{part!r} is not FIELD=COLUMN or FIELD=COLUMN:UNIT")
+        if field not in FIELDS:
+            raise ValueError(f"no field {field!r}; there are {', '.join(FIELDS)}")
+        if field in columns:
+            raise ValueError(f"{field} is there twice")
+        columns[field] = _column(field, place)
+    if "arrival" not in columns:
+        raise ValueError("needs arrival=COLUMN")
+    if "duration" not in columns and not {"start", "end"} <= columns.keys():
+        raise ValueError("needs duration=COLUMN, or start=COLUMN and end=COLUMN")
+    if "cores" not in columns and "gpus" not in columns:
+        raise ValueError("needs cores=COLUMN or gpus=COLUMN")
+    return columns
+
+
+def jobs(path: Path, options: TableOptions) -> Iterator[Parsed]:
+    """The jobs of a table, a row each, in order of arrival.
+
+    Raises:
+        TraceSourceError: the file cannot be read or lacks a column.
+    """
+    needed = [column.name for column in options.columns.values()]
+    rows = parsed(read_rows(path, needed), _Reader(options).job)
+    from_first = options.from_first or options.columns["arrival"].unit == _DATE
+    return by_submission(rows, from_first=from_first)
+
+
+def _column(field: str, place: str) -> Column:
+    units = FIELDS[field]
+    name, colon, unit = place.rpartition(":")
+    if colon and unit in units:
+        return Column(name, unit, units[unit])
+    if colon and not name.count(":") and units:
+        raise ValueError(f"{field} has no unit {unit!r}; there are {', '.join(units)}")
+    return Column(place, next(iter(units), ""))
+
+
+class _Reader:
+    def __init__(self, options: TableOptions) -> None:
+        self._columns = options.columns
+        self._performance = frozenset(options.performance_classes)
+
+    def job(self, row: Row) -> SourceJob:
+        pods = SourcePods(
+            count=self._whole(row, "pods", 1),
+            cores=self._known(row, "cores"),
+            gpus=self._known(row, "gpus") or 0.0,
+            memory_gib=self._known(row, "memory"),
+            cpu_utilization=self._known(row, "cpu_util"),
+            gpu_utilization=self._known(row, "gpu_util"),
+        )
+        model = self._text(row, "gpu_model")
+        return SourceJob(
+            place=row.place,
+            name=self._text(row, "id") or "job-" + row.place.rpartition(":")[2].removeprefix(" row "),
+            submit_s=self._time_s(row, "arrival"),
+            duration_s=self._duration_s(row),
+            pods=(pods,),
+            kind=self._text(row, "type"),
+            performance=self._text(row, "class") in self._performance,
+            gpu_models=(model,) if model else (),
+        )
+
+    def _text(self, row: Row, field: str) -> str:
+        column = self._columns.get(field)
+        return "" if column is None else row.text(column.name)
+
+    def _known(self, row: Row, field: str) -> float | None:
+        column = self._columns.get(field)
+        number = None if column is None else row.known_number(column.name)
+        return None if column is None or number is None else number * column.factor
+
+    def _whole(self, row: Row, field: str, default: int) -> int:
+        number = self._known(row, field)
+        if number is None:
+            return default
+        if number != int(number):
+            raise ValueError(f"{self._columns[field].name} is {number:g}, it must be whole")
+        return int(number)
+
+    def _duration_s(self, row: Row) -> float:
+        column = self._columns.get("duration")
+        if column is not None:
+            return row.number(column.name) * column.factor
+        return self._time_s(row, "end") - self._time_s(row, "start")
+
+    def _time_s(self, row: Row, field: str) -> float:
+        column = self._columns[field]
+        if column.unit != _DATE:
+            return row.number(column.name) * column.factor
+        text = row.text(column.name)
+        try:
+            instant = datetime.fromisoformat(text)
+        except ValueError:
+            raise ValueError(f"{column.name} is {text!r}, which is no date like 2024-05-01T12:00:00") from None
+        return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,1 @@
+"""Commands of the laboratory; they join the `joulie` command by an entry point."""

@@ -1,0 +1,1 @@
+"""`joulie bench`: runs the benchmarks, checks their ranges, draws their figures."""

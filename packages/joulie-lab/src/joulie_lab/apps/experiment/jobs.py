@@ -1,0 +1,55 @@
+"""The jobs of a run: the same ones for every variant of a seed, wherever they are played."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from joulie.domain.units import SECONDS_PER_HOUR
+from joulie_lab.adapters.job_trace import load_jobs
+from joulie_lab.simulation.experiment.scenario import Experiment
+from joulie_lab.simulation.trace import TraceJob
+from joulie_lab.simulation.workloads.generator import generate
+
+_DIGEST_DIGITS = 16
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """What is played.
+
+    Attributes:
+        jobs: in order of submission, those of the arrivals' hours.
+        notes: what was left out, and why.
+        digest: checksum of the jobs.
+    """
+
+    jobs: tuple[TraceJob, ...]
+    notes: tuple[str, ...]
+    digest: str
+
+
+def trace_jobs(experiment: Experiment, seed: int) -> Jobs:
+    """The jobs of an experiment with one seed.
+
+    Raises:
+        JobTraceError: the trace cannot be read, or has broken lines that nobody asked to skip.
+    """
+    workload = experiment.workload
+    if workload.trace is None:
+        assert workload.generate is not None
+        return _jobs(list(generate(workload.generate, seed, experiment.hours)), experiment, ())
+    loaded = load_jobs(Path(workload.trace), skip_bad_lines=workload.skip_bad_lines)
+    notes = tuple(f"left out: {problem}" for problem in loaded.problems)
+    return _jobs(sorted(loaded.jobs, key=lambda job: job.submit_s), experiment, notes)
+
+
+def _jobs(jobs: list[TraceJob], experiment: Experiment, notes: tuple[str, ...]) -> Jobs:
+    in_time = tuple(job for job in jobs if job.submit_s < experiment.hours * SECONDS_PER_HOUR)
+    if late := len(jobs) - len(in_time):
+        notes = (*notes, f"{late:,} jobs are submitted after the first {experiment.hours:g} h and were not played")
+    digest = hashlib.sha256()
+    for job in in_time:
+        digest.update(repr(job).encode())
+    return Jobs(in_time, notes, digest.hexdigest()[:_DIGEST_DIGITS])

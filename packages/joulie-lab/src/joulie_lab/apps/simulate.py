@@ -1,0 +1,180 @@
+"""``joulie simulate``: a scenario played under one or more schedulers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from joulie.program.errors import UserError
+from joulie.program.lists import items, whole
+
+if TYPE_CHECKING:
+    from joulie_lab.simulation.results import Run
+    from joulie_lab.simulation.scenario import Scenario
+    from joulie_lab.simulation.scenario_files import Setting
+
+_WIDE = 200
+"""Columns of a table that goes to a file or a pipe."""
+_FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("scenario", metavar="SCENARIO")
+@click.option("--scheduler", "schedulers", metavar="NAME,...", multiple=True, help="Schedulers to compare.")
+@click.option("--seed", "seeds", metavar="N,...", multiple=True, help="Seeds, a run each.")
+@click.option("--hours", type=float, help="Length of the arrivals, h.")
+@click.option("--set", "sets", metavar="KEY=VALUE", multiple=True, help="Override a value of the scenario; repeatable.")
+@click.option("--cooling", metavar="none|linear|dx|FILE.fmu", help="Cooling plant.")
+@click.option("--json", "json_file", type=_FILE, help="Write the runs' records as JSON.")
+@click.option("--parquet", "parquet_folder", type=_FILE, help="Write records and time series as Parquet into a folder.")
+@click.option("--report", "report_file", type=_FILE, help="Write a report as one HTML file.")
+@click.option("--plots", "plots_folder", type=_FILE, help="Write the charts as PNG files into a folder.")
+@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+def simulate(
+    *,
+    scenario: str,
+    schedulers: tuple[str, ...],
+    seeds: tuple[str, ...],
+    hours: float | None,
+    sets: tuple[str, ...],
+    cooling: str | None,
+    json_file: Path | None,
+    parquet_folder: Path | None,
+    report_file: Path | None,
+    plots_folder: Path | None,
+    output: str,
+) -> None:
+    """Play SCENARIO, a shipped one by name (see joulie scenario list) or a YAML file by path.
+
+    Files appear complete at the end, or not at all.
+    """
+    from joulie_lab.program.outputs import Outputs
+    from joulie_lab.simulation.positions import ScenarioError
+    from joulie_lab.simulation.scenario_files import load_scenario
+
+    try:
+        loaded = load_scenario(scenario, sets, list(_settings(schedulers, seeds, hours, cooling)))
+    except ScenarioError as error:
+        raise UserError(str(error)) from error
+    with Outputs() as outputs:
+        json_part = outputs.file("--json", json_file)
+        report_part = outputs.file("--report", report_file)
+        parquet_part = outputs.folder("--parquet", parquet_folder)
+        plots_part = outputs.folder("--plots", plots_folder)
+        runs = _play(loaded)
+        if json_part:
+            json_part.write_text(_render([run.record.as_dict() for run in runs], "json") + "\n", encoding="utf-8")
+        if report_part:
+            from joulie_lab.simulation.report.html import render_report
+
+            report_part.write_text(render_report(loaded, runs), encoding="utf-8")
+        if parquet_part:
+            _write_parquet(parquet_part, runs)
+        if plots_part:
+            _write_plots(plots_part, runs)
+        outputs.commit()
+    _print(runs, output)
+    for path in (json_file, report_file, parquet_folder, plots_folder):
+        if path:
+            click.echo(f"wrote {path}", err=True)
+
+
+def _settings(
+    schedulers: Sequence[str], seeds: Sequence[str], hours: float | None, cooling: str | None
+) -> Iterable[Setting]:
+    """The options as values of the scenario."""
+    from joulie_lab.simulation.scenario_files import Setting
+
+    if schedulers:
+        yield Setting(("schedulers",), items(schedulers), "--scheduler")
+    if seeds:
+        yield Setting(("seeds",), [whole(item, "--seed") for item in items(seeds)], "--seed")
+    if hours is not None:
+        yield Setting(("hours",), hours, "--hours")
+    if cooling is not None:
+        plant: Any = {"fmu": {"file": cooling}} if cooling.lower().endswith(".fmu") else cooling
+        yield Setting(("cooling",), plant, "--cooling")
+
+
+def _play(scenario: Scenario) -> list[Run]:
+    """All runs: for each seed every scheduler."""
+    from joulie.domain.units import InvalidQuantityError
+    from joulie.ports import CoolingPlantError
+    from joulie_lab.program.facility import open_plant
+    from joulie_lab.program.progress import RunProgress
+    from joulie_lab.program.runner import runner
+    from joulie_lab.simulation.jobs import JobTableError
+    from joulie_lab.simulation.runner import warm_up
+
+    runs: list[Run] = []
+    try:
+        plant = open_plant(scenario.cooling, scenario.cluster.peak_w)  # a plant that cannot be used is told at once
+        with RunProgress(len(scenario.seeds) * len(scenario.schedulers)) as progress:
+            for note in getattr(plant, "notes", ()):  # what an FMU's variables had to be converted from
+                progress.note(note)
+            progress.begin("compiling (once an installation)")
+            warm_up()
+            progress.end()
+            player = runner(scenario)
+            for seed in scenario.seeds:
+                progress.begin(f"jobs of seed {seed}")
+                late = player.jobs(seed).late
+                progress.end()
+                if late:
+                    progress.note(f"{late:,} jobs arrive after the first {scenario.hours:g} h and are not played")
+                for scheduler in scenario.schedulers:
+                    progress.begin(f"{scheduler}, seed {seed}")
+                    runs.append(player.run(scheduler, seed, progress.step))
+                    progress.end(runs[-1].record)
+    except (JobTableError, CoolingPlantError, InvalidQuantityError) as error:
+        raise UserError(str(error)) from error
+    return runs
+
+
+def _print(runs: Sequence[Run], output: str) -> None:
+    if output != "table":
+        click.echo(_render([run.record.as_dict() for run in runs], output))
+        return
+    from rich.console import Console
+
+    from joulie_lab.program.run_tables import print_runs
+
+    console = Console()
+    print_runs(console if console.is_terminal else Console(width=_WIDE), [run.record for run in runs])
+
+
+def _render(value: Any, form: str) -> str:
+    from joulie.program.documents import render_document
+
+    return render_document(value, form)
+
+
+def _write_parquet(folder: Path, runs: Sequence[Run]) -> None:
+    """``runs.parquet`` with a record a row, and a file of time series a run."""
+    from dataclasses import fields
+
+    from joulie.adapters.parquet_files import write_columns, write_rows
+
+    write_rows(folder / "runs.parquet", [run.record.as_dict() for run in runs])
+    for run in runs:
+        columns = {item.name: getattr(run.series, item.name) for item in fields(run.series)}
+        if run.cooling is not None:
+            columns |= {item.name: getattr(run.cooling, item.name) for item in fields(run.cooling)}
+        write_columns(folder / f"series-{run.record.scheduler}-{run.record.seed}.parquet", columns)
+
+
+def _write_plots(folder: Path, runs: Sequence[Run]) -> None:
+    """A PNG a chart and seed."""
+    from itertools import groupby
+
+    from joulie_lab.simulation.report.charts import charts
+    from joulie_lab.simulation.report.png import render_png
+
+    for seed, group in groupby(runs, key=lambda run: run.record.seed):
+        of_seed = list(group)
+        for chart in charts(of_seed):
+            image = render_png(chart, f"{of_seed[0].record.scenario}, seed {seed}")
+            (folder / f"{chart.key}-{seed}.png").write_bytes(image)

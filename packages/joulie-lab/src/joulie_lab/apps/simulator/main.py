@@ -1,0 +1,210 @@
+"""`joulie simulator`: the service as a program."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie.domain.power.cpu import IdleStates
+from joulie.ports import CoolingPlant
+from joulie.program import logs, tracing
+from joulie.program.http import Probes, Server, parse_address
+from joulie.program.run import every, run
+from joulie.program.settings import settings_options
+from joulie_lab.adapters.job_trace import JobTraceError, read_trace
+from joulie_lab.apps.simulator.api import Api
+from joulie_lab.apps.simulator.clock import SimulatedClock
+from joulie_lab.apps.simulator.cluster import ClusterSide
+from joulie_lab.apps.simulator.metrics import SimulatorMetrics
+from joulie_lab.apps.simulator.recorder import Recorder
+from joulie_lab.apps.simulator.results import write_outcome
+from joulie_lab.apps.simulator.run import Run, RunState
+from joulie_lab.apps.simulator.settings import SimulatorSettings
+from joulie_lab.apps.simulator.trace_player import TracePlayer
+from joulie_lab.apps.simulator.world import World
+from joulie_lab.simulation.climate import Climate
+from joulie_lab.simulation.cooling import DxPlant, LinearPlant
+from joulie_lab.simulation.experiment.outcome import Outcome
+from joulie_lab.simulation.live.facility import Weather
+from joulie_lab.simulation.trace import TraceJob
+
+_SHOWN_ERRORS = 10
+_RESOLUTION_TICKS = 0.25
+"""Changes within this share of a tick count as one moment."""
+_WEATHER_S = 14 * 86400.0
+"""How long the weather of a service without an end goes on until it repeats."""
+_log = logging.getLogger(__name__)
+
+
+@click.command("simulator")
+@settings_options(SimulatorSettings)
+def simulator(settings: SimulatorSettings) -> None:
+    """Simulate the hardware and the work of a cluster's nodes behind an HTTP API.
+
+    The nodes are those that SIM_NODE_SELECTOR selects; their labels say what hardware they are. Agents read telemetry
+    and send caps by HTTP, pods of the scheduler's choice draw power, and the jobs of a trace advance under the caps in
+    force, are completed and deleted.
+    """
+    logs.configure(settings.log_level, settings.log_format)
+    tracing.configure("joulie-simulator")
+    try:
+        player = load_player(settings)
+        _ = _climate(settings)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    run(lambda stop: serve(settings, player, stop), fast_loop=True)
+
+
+async def serve(settings: SimulatorSettings, player: TracePlayer | None, stop: asyncio.Event) -> None:
+    """Run the service until `stop` is set."""
+    simulation = build_run(settings, player)
+    metrics = SimulatorMetrics(simulation.world)
+    probes = Probes()
+    async with KubeClient.connect(
+        kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-simulator"
+    ) as client:
+        side = ClusterSide(
+            client, simulation, metrics, node_selector=settings.node_selector, catalogue=BUILTIN_CATALOGUE
+        )
+        probes.add("caches", side.why_not_ready)
+        async with (
+            Server(Api(simulation, metrics, probes).app(), parse_address(settings.address)) as server,
+            asyncio.TaskGroup() as tasks,
+        ):
+            watches = [tasks.create_task(cache.run()) for cache in (side.nodes, side.pods)]
+            _log.info("serving", extra={"port": server.port})
+            await _when_synced(side, stop)
+            if settings.start == "at-once":
+                simulation.start()
+            await _play(simulation, side, settings, stop)
+            for watch in watches:
+                watch.cancel()
+
+
+async def _play(simulation: Run, side: ClusterSide, settings: SimulatorSettings, stop: asyncio.Event) -> None:
+    """Tick until told to stop; results are written once, at the end of the run or when it is cut short."""
+    results = None if simulation.recorder is None else settings.results
+    async for _ in every(settings.tick_s, stop):
+        await side.tick()
+        if simulation.recorder is not None and simulation.state is RunState.RUNNING:
+            simulation.recorder.looked(time.monotonic())
+        if results is not None and simulation.state is RunState.OVER:
+            _hand_over(simulation, settings, results)
+            results = None
+    if results is not None:
+        simulation.catch_up()
+        _hand_over(simulation, settings, results)
+
+
+def _hand_over(simulation: Run, settings: SimulatorSettings, results: Path) -> None:
+    assert simulation.recorder is not None
+    outcome = simulation.recorder.outcome(cooled=settings.cooling != "none")
+    write_outcome(results, _with_pace(outcome, settings.tick_s))
+    _log.info("results written", extra={"path": str(results), "simulated_s": simulation.world.time_s})
+
+
+def _with_pace(outcome: Outcome, tick_s: float) -> Outcome:
+    """The outcome with its pace in words."""
+    if outcome.pace is None:
+        return outcome
+    every = f"{outcome.pace.mean_s:.2f} s of the clock (P99 {outcome.pace.p99_s:.2f} s)"
+    told = f"the simulator looked at the cluster every {every}, {tick_s:g} s at best"
+    return replace(outcome, notes=(*outcome.notes, told))
+
+
+def build_run(settings: SimulatorSettings, player: TracePlayer | None) -> Run:
+    """The run that settings describe, without nodes.
+
+    Raises:
+        ValueError: a parameter of the climate is unknown or out of range.
+    """
+    world = build_world(settings)
+    duration_s = settings.duration_s or math.inf
+    clock = SimulatedClock(settings.time_scale, time.monotonic, duration_s=duration_s)
+    recorder = Recorder(world, player, duration_s) if settings.duration_s else None
+    resolution_s = settings.tick_s * settings.time_scale * _RESOLUTION_TICKS
+    return Run(world, clock, player, recorder, resolution_s=resolution_s)
+
+
+def build_world(settings: SimulatorSettings) -> World:
+    """The world that settings describe, without nodes.
+
+    Raises:
+        ValueError: a parameter of the climate is unknown or out of range.
+    """
+    weather = Weather(_climate(settings), settings.seed, settings.duration_s or _WEATHER_S)
+    dx = DxPlant()
+    # The published plant has one size; the proxy is as large as the cluster.
+    plants: dict[str, Callable[[float], CoolingPlant] | None] = {
+        "none": None,
+        "linear": LinearPlant,
+        "dx": lambda _peak_w: dx,
+    }
+    return World(
+        weather,
+        plants[settings.cooling],
+        idle_states=IdleStates(settings.idle_states),
+        gpu_model=settings.gpu_throughput,
+    )
+
+
+def _climate(settings: SimulatorSettings) -> Climate:
+    try:
+        return Climate(
+            mean_c=settings.ambient_mean_c, daily_amplitude_k=settings.ambient_amplitude_c, **settings.climate
+        )
+    except TypeError as error:
+        raise ValueError(f"SIM_CLIMATE_JSON: {error}") from error
+
+
+async def _when_synced(side: ClusterSide, stop: asyncio.Event) -> None:
+    """Wait for the first lists: a world that starts without its nodes would lose the first jobs' time."""
+    stopped = asyncio.create_task(stop.wait())
+    for cache in (side.nodes, side.pods):
+        synced = asyncio.create_task(cache.wait_synced())
+        await asyncio.wait({synced, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        synced.cancel()
+    stopped.cancel()
+
+
+def load_player(settings: SimulatorSettings) -> TracePlayer | None:
+    """The player of the trace that the settings name, if they do.
+
+    Raises:
+        ValueError: the trace cannot be used.
+    """
+    if settings.trace is None:
+        return None
+    jobs = _jobs(settings.trace, skip_bad_lines=settings.skip_bad_lines)
+    return TracePlayer.of(jobs, settings.scheduler_name, holds_gangs=settings.gangs == "together")
+
+
+def _jobs(path: Path, *, skip_bad_lines: bool) -> list[TraceJob]:
+    """All jobs of a trace.
+
+    Raises:
+        JobTraceError: lines are broken and were not to be skipped.
+    """
+    jobs: list[TraceJob] = []
+    errors: list[str] = []
+    for item in read_trace(path):
+        if isinstance(item, JobTraceError):
+            errors.append(str(item))
+        else:
+            jobs.append(item)
+    if errors and not skip_bad_lines:
+        more = [f"and {len(errors) - _SHOWN_ERRORS} more"] if len(errors) > _SHOWN_ERRORS else []
+        hint = "SIM_TRACE_SKIP_BAD_LINES=true leaves them out"
+        raise JobTraceError("\n".join([*errors[:_SHOWN_ERRORS], *more, hint]))
+    for error in errors:
+        _log.warning("line left out", extra={"error": error})
+    return jobs

@@ -1,0 +1,90 @@
+"""Metrics of the simulator service; the names are the documented ones.
+
+What is true of nodes is read from the world when it is scraped, so that a tick costs nothing and a node that is gone
+leaves no series behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from joulie_lab.apps.simulator.world import WORK_RATE_HELP, World, pods_by_node, work_rates
+
+
+class SimulatorMetrics:
+    """All metrics of the program."""
+
+    def __init__(self, world: World) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "joulie_sim_requests", "HTTP requests.", ["route", "method", "status"], registry=self.registry
+        )
+        self.request_seconds = Histogram(
+            "joulie_sim_request_duration_seconds", "Time to answer.", ["route", "method"], registry=self.registry
+        )
+        self.controls = Counter(
+            "joulie_sim_controls", "Control requests received.", ["node", "action"], registry=self.registry
+        )
+        self.control_actions = Counter(
+            "joulie_sim_control_actions",
+            "What became of control requests.",
+            ["node", "action", "result"],
+            registry=self.registry,
+        )
+        self.jobs_submitted = Counter(
+            "joulie_sim_job_submitted", "Jobs whose pod was created.", ["class"], registry=self.registry
+        )
+        self.jobs_completed = Counter(
+            "joulie_sim_job_completed", "Jobs whose work is done.", ["class", "node"], registry=self.registry
+        )
+        self.job_seconds = Histogram(
+            "joulie_sim_job_completion_seconds",
+            "Simulated time from submission to completion.",
+            buckets=(30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 7 * 24 * 3600),
+            registry=self.registry,
+        )
+        self.tick_seconds = Histogram("joulie_sim_tick_duration_seconds", "Time a step takes.", registry=self.registry)
+        self.registry.register(_NodeCollector(world))
+
+
+class _NodeCollector:
+    """Gauges of the nodes, made when asked for."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def collect(self) -> Iterable[Metric]:
+        world = self._world
+        fleet, state, names = world.fleet, world.fleet.state, world.node_names
+        gauges = {
+            "cap_watts": ("Package cap as it acts, all packages.", state.cpu_cap_now_w),
+            "rapl_cap_watts": ("Package cap as asked for, all packages; +Inf where uncapped.", state.cpu_cap_w),
+            "throttle_pct": ("Clock below the highest.", (1.0 - state.throttle_now) * 100.0),
+            "power_watts": ("Power of the whole node.", fleet.wall_w),
+            "cpu_util": ("CPU utilisation, 0..1.", fleet.load.cpu_util),
+            "freq_scale": ("Clock as a share of the highest.", fleet.frequency),
+        }
+        for suffix, (text, values) in gauges.items():
+            family = GaugeMetricFamily(f"joulie_sim_node_{suffix}", text, labels=["node"])
+            for name, value in zip(names, values.tolist(), strict=True):
+                family.add_metric([name], value)
+            yield family
+        running = GaugeMetricFamily("joulie_sim_node_running_pods", "Running pods.", labels=["node"])
+        counts = pods_by_node(world.workload.pods.values())
+        for name in names:
+            running.add_metric([name], counts.get(name, 0))
+        yield running
+        rates = GaugeMetricFamily("joulie_sim_pod_work_rate", WORK_RATE_HELP, labels=["namespace", "pod"])
+        for labels, rate in work_rates(world):
+            rates.add_metric([labels["namespace"], labels["pod"]], rate)
+        yield rates
+        classes = GaugeMetricFamily("joulie_sim_node_class_info", "Hardware of a node.", labels=["node", "class"])
+        for spec in fleet.specs:
+            classes.add_metric([spec.name, spec.gpu.key if spec.gpu else spec.cpu.key], 1)
+        yield classes
+        yield GaugeMetricFamily("datacenter_total_it_power_watts", "Power of all nodes.", value=world.it_power_w)
+        yield GaugeMetricFamily("datacenter_cooling_power_watts", "Power of cooling.", value=world.cooling.cooling_w)

@@ -1,0 +1,227 @@
+"""``joulie sweep``: schedulers x seeds on all cores, and the table of their differences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from joulie.program.errors import UserError
+from joulie.program.lists import items, whole
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from joulie_lab.program.parallel import Executor
+    from joulie_lab.simulation.results import RunRecord
+    from joulie_lab.simulation.scenario import Scenario
+    from joulie_lab.simulation.sweep import Column, Variant
+    from joulie_lab.simulation.sweep_state import SweepState
+
+_PUBLISHED = "published-2500"
+_WIDE = 200
+"""Columns of a table that goes to a file or a pipe."""
+_PATH = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("scenario", metavar="[SCENARIO]", default=_PUBLISHED)
+@click.option("--scheduler", "schedulers", metavar="NAME,...", multiple=True, help="Schedulers to compare.")
+@click.option("--seed", "seeds", metavar="N,...", multiple=True, help="Seeds, a run each for every scheduler.")
+@click.option("--hours", type=float, help="Length of the arrivals, h.")
+@click.option("--set", "sets", metavar="KEY=VALUE", multiple=True, help="Override a value of the scenario; repeatable.")
+@click.option("--baseline", metavar="NAME", help="Scheduler that the others are compared to.  [default: the first]")
+@click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time.  [default: one a core]")
+@click.option(
+    "--executor", metavar="local|dask[://HOST:PORT]", default="local", show_default=True, help="Where to run."
+)
+@click.option(
+    "--state", metavar="FILE|DIR", type=_PATH, help="Where finished runs are kept.  [default: the user's data]"
+)
+@click.option("--fresh", is_flag=True, help="Forget the runs of an earlier, interrupted or finished, sweep.")
+@click.option("--json", "json_file", type=_PATH, help="Write runs and table as JSON.")
+@click.option(
+    "--report", "report_file", type=_PATH, help="Write the table with a chart of every metric as one HTML file."
+)
+@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+def sweep(
+    *,
+    scenario: str,
+    schedulers: tuple[str, ...],
+    seeds: tuple[str, ...],
+    hours: float | None,
+    sets: tuple[str, ...],
+    baseline: str | None,
+    jobs: int | None,
+    executor: str,
+    state: Path | None,
+    fresh: bool,
+    json_file: Path | None,
+    report_file: Path | None,
+    output: str,
+) -> None:
+    """Play every scheduler with every seed of SCENARIO and compare them, seed by seed.
+
+    Without SCENARIO: the published sweep, ten variants and eight seeds. A sweep that is interrupted goes on where it
+    was when the same command is given again.
+    """
+    from joulie_lab.program.outputs import Outputs
+    from joulie_lab.program.parallel import Executor
+
+    loaded = _load(scenario, items(schedulers), items(seeds), hours, sets, baseline)
+    with Outputs() as outputs:
+        json_part = outputs.file("--json", json_file)
+        report_part = outputs.file("--report", report_file)
+        records = _finished(loaded, state, Executor.parse(executor, jobs), fresh=fresh)
+        document = _document(loaded, records)
+        if json_part:
+            json_part.write_text(_render(document, "json") + "\n", encoding="utf-8")
+        if report_part:
+            from joulie_lab.simulation.sweep_report import render_sweep
+
+            report_part.write_text(render_sweep(loaded, records), encoding="utf-8")
+        outputs.commit()
+    if output == "table":
+        _print(loaded, records)
+    else:
+        click.echo(_render(document, output))
+    for path in (json_file, report_file):
+        if path:
+            click.echo(f"wrote {path}", err=True)
+
+
+def _load(
+    name: str,
+    schedulers: Sequence[str],
+    seeds: Sequence[str],
+    hours: float | None,
+    sets: Sequence[str],
+    baseline: str | None,
+) -> Scenario:
+    """The scenario with the schedulers and seeds of the sweep, the baseline first."""
+    from joulie_lab.simulation.positions import ScenarioError
+    from joulie_lab.simulation.scenario_files import Setting, load_scenario
+    from joulie_lab.simulation.sweep import PUBLISHED_BASELINE, PUBLISHED_LABELS, SWEEP_SEEDS
+
+    settings = [] if hours is None else [Setting(("hours",), hours, "--hours")]
+    if schedulers:
+        settings.append(Setting(("schedulers",), list(schedulers), "--scheduler"))
+    elif name == _PUBLISHED:
+        settings.append(Setting(("schedulers",), [PUBLISHED_BASELINE, *PUBLISHED_LABELS], "the published sweep"))
+    if seeds:
+        settings.append(Setting(("seeds",), [whole(seed, "--seed") for seed in seeds], "--seed"))
+    try:
+        loaded = load_scenario(name, sets, settings)
+        if not seeds and len(loaded.seeds) == 1:
+            settings.append(Setting(("seeds",), list(SWEEP_SEEDS), "the published sweep"))
+        first = baseline or loaded.schedulers[0]
+        others = [other for other in loaded.schedulers if other != first]
+        settings.append(Setting(("schedulers",), [first, *others], "--baseline"))
+        sets = [assignment for assignment in sets if not assignment.startswith("schedulers")]
+        return load_scenario(name, sets, settings)
+    except ScenarioError as error:
+        raise UserError(str(error)) from error
+
+
+def _finished(scenario: Scenario, where: Path | None, executor: Executor, *, fresh: bool) -> list[RunRecord]:
+    """Every run of the sweep, those of the state and those still to do, scheduler by scheduler."""
+    from joulie_lab.program.parallel import played
+    from joulie_lab.simulation.sweep import Task, plan
+    from joulie_lab.simulation.sweep_state import SweepStateError
+
+    state = _open_state(scenario, where, fresh=fresh)
+    tasks = plan(scenario.schedulers, scenario.seeds)
+    missing = plan(scenario.schedulers, scenario.seeds, state.records)
+    if len(missing) < len(tasks):
+        click.echo(f"{len(tasks) - len(missing)} of {len(tasks)} runs are kept in {state.path}", err=True)
+    try:
+        with closing(played(scenario, missing, executor)) as records:
+            for record in records:
+                state.add(record)
+    except SweepStateError as error:
+        raise UserError(str(error)) from error
+    except (KeyboardInterrupt, UserError):
+        kept = sum(task in state.records for task in tasks)
+        click.echo(f"{kept} of {len(tasks)} runs are kept in {state.path}; the same command goes on", err=True)
+        raise
+    return [state.records[Task(name, seed)] for name in scenario.schedulers for seed in scenario.seeds]
+
+
+def _open_state(scenario: Scenario, where: Path | None, *, fresh: bool) -> SweepState:
+    from platformdirs import user_state_path
+
+    from joulie import __version__
+    from joulie_lab.simulation.sweep_state import SweepState, SweepStateError, code_digest, identity, identity_digest
+
+    try:
+        this = identity(scenario, version=__version__, code=code_digest())
+        if where is None:
+            where = user_state_path("joulie") / "sweeps"
+            where.mkdir(parents=True, exist_ok=True)
+        if where.is_dir():
+            where = where / f"{scenario.name}-{identity_digest(this)}.jsonl"
+        return SweepState(where, this, fresh=fresh)
+    except SweepStateError as error:
+        raise UserError(str(error)) from error
+    except OSError as error:
+        raise UserError(f"{where}: cannot be used as the state of a sweep: {error.strerror}") from error
+
+
+def _document(scenario: Scenario, records: Sequence[RunRecord]) -> dict[str, Any]:
+    from joulie_lab.simulation.sweep import CONFIDENCE, compare
+
+    return {
+        "scenario": scenario.name,
+        "baseline": scenario.schedulers[0],
+        "seeds": list(scenario.seeds),
+        "confidence": CONFIDENCE,
+        "variants": [variant.as_dict() for variant in compare(records, scenario.schedulers[0])],
+        "runs": [record.as_dict() for record in records],
+    }
+
+
+def _print(scenario: Scenario, records: Sequence[RunRecord]) -> None:
+    from rich.console import Console
+
+    from joulie_lab.simulation.sweep import HONEST_COLUMNS, PUBLISHED_COLUMNS, compare
+
+    variants = compare(records, scenario.schedulers[0])
+    console = Console()
+    console = console if console.is_terminal else Console(width=_WIDE)
+    n_seeds = len(scenario.seeds)
+    click.echo(
+        f"{scenario.name}, {scenario.hours:g} h: difference to {scenario.schedulers[0]}, mean of {n_seeds}"
+        f" {'seeds ± 95 % confidence interval' if n_seeds > 1 else 'seed'}"
+    )
+    _print_table(console, "As published", PUBLISHED_COLUMNS, variants, wins=True)
+    _print_table(console, "What the published columns leave out", HONEST_COLUMNS, variants)
+
+
+def _print_table(
+    console: Console, title: str, columns: Sequence[Column], variants: Sequence[Variant], *, wins: bool = False
+) -> None:
+    from rich.table import Table
+
+    from joulie_lab.simulation.sweep import format_estimate
+
+    shown = [column for column in columns if any(variant.columns[column.key] for variant in variants)]
+    table = Table(title=title, title_justify="left", show_edge=False)
+    table.add_column("Variant")
+    for column in shown:
+        table.add_column(column.label, justify="right", no_wrap=True)
+    if wins:
+        table.add_column("E-wins", justify="right")
+    for variant in variants:
+        cells = [" ".join(format_estimate(column, variant.columns[column.key])).rstrip() for column in shown]
+        table.add_row(variant.label, *cells, *([f"{variant.energy_wins}/{variant.seeds}"] if wins else []))
+    console.print()
+    console.print(table)
+
+
+def _render(value: Any, form: str) -> str:
+    from joulie.program.documents import render_document
+
+    return render_document(value, form)

@@ -1,0 +1,278 @@
+"""The benchmark of a breaker with 30 % more servers than it can feed at full power.
+
+Half of the servers are critical. Each second they want something, draw it or what their limit leaves, and heat the
+breaker; readings come late, and an agent on each server applies limits when its turn comes. A breaker that trips
+leaves all of them without power for ten minutes. The demand is made (`breaker_load`), so it is equal for all schemes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from joulie.domain.capping.feed import FeedReading, FeedServers, FeedSettings
+from joulie.domain.capping.trip import EARLIEST
+from joulie.domain.power.gpu import POOLED_THROUGHPUT
+from joulie.domain.units import JOULES_PER_KWH, BoolArray, FloatArray
+from joulie_lab.benchmarks.breaker_load import LOADS, Load
+from joulie_lab.benchmarks.breaker_schemes import SCHEMES
+
+FULL_W, FLOOR_W, IDLE_W, OTHER_W = 10_200.0, 4_600.0, 2_200.0, 2_000.0
+"""A server of eight H100: the most it draws (its data sheet); with GPUs and CPUs at their lowest limits, idle, and
+beside the GPUs (assumed)."""
+FED = 40
+"""Servers that the breaker can feed at full power."""
+MORE = 1.3
+READ_EVERY_S, READ_LATE_S, AGENT_EVERY_S = 2, 3, 10
+REACTION_S = float(READ_EVERY_S + READ_LATE_S + AGENT_EVERY_S + 1)
+REPAIR_S = 600
+BLIND_S = (240, 480)
+"""How long telemetry is lost, from and to, s."""
+EXAMPLES = ("no limits", "Thunderbolt", "Joulie")
+EXAMPLE_EVERY_S = 10
+SLOWED = 0.999
+"""A critical server below this rate of work counts as slowed."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A load, and whether telemetry is lost on the way.
+
+    Attributes:
+        load: what servers want.
+        blind: whether telemetry is lost while they want most.
+    """
+
+    load: Load
+    blind: bool = False
+
+
+CASES: Mapping[str, Case] = {
+    **{name: Case(load) for name, load in LOADS.items()},
+    "inference, blind": Case(LOADS["inference"], blind=True),
+    "storm, blind": Case(LOADS["storm"], blind=True),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured.
+
+    Attributes:
+        seeds: of the loads that are reported; nothing was tuned on them.
+        hours: of each run.
+        warm_up_s: at the start, which does not count.
+        cases: names of cases.
+        schemes: names of schemes.
+    """
+
+    seeds: tuple[int, ...] = tuple(range(101, 109))
+    hours: float = 1.0
+    warm_up_s: int = 300
+    cases: tuple[str, ...] = tuple(CASES)
+    schemes: tuple[str, ...] = tuple(SCHEMES)
+
+
+FULL = Plan()
+SMALL = Plan(seeds=(101,), hours=0.5, cases=("inference", "storm, blind"), schemes=("no limits", "POLCA", "Joulie"))
+TUNING_SEEDS = (1, 2)
+"""Loads that Joulie's settings were chosen on; the published ones have those of their papers."""
+
+
+class Run(NamedTuple):
+    """What happened, second by second.
+
+    Attributes:
+        demand: what each server wanted, 0..1, shape ``(n_steps, n)``.
+        power_w: what it drew, W, likewise.
+        load: of the breaker, as a share of its rating, shape ``(n_steps,)``.
+        heat: of it, likewise.
+        trips: seconds in which it opened.
+    """
+
+    demand: FloatArray
+    power_w: FloatArray
+    load: FloatArray
+    heat: FloatArray
+    trips: tuple[int, ...]
+
+
+def fleet() -> tuple[FeedServers, FeedSettings]:
+    """The servers and their feed."""
+    n = round(FED * MORE)
+    critical = np.arange(n) % 2 == 0
+    servers = FeedServers(critical, np.full(n, FLOOR_W), np.full(n, FULL_W), np.ones(n))
+    return servers, FeedSettings(FED * FULL_W, EARLIEST, REACTION_S)
+
+
+def play(case: Case, scheme: str, seed: int, n_steps: int) -> Run:
+    """One run.
+
+    Args:
+        case: the load.
+        scheme: name of a scheme.
+        seed: of the load and of everything random.
+        n_steps: its length, s.
+    """
+    servers, settings = fleet()
+    n = servers.critical.size
+    # Loads, agents and schemes draw from streams of their own, so that all schemes see the same load.
+    of_load, of_agents, of_scheme = (np.random.default_rng([seed, stream]) for stream in range(3))
+    demand = case.load(servers.critical, n_steps, of_load)
+    natural_w = IDLE_W + (FULL_W - IDLE_W) * demand
+    lost = _lost_telemetry(natural_w, of_agents) if case.blind else range(0)
+    turns = of_agents.integers(0, AGENT_EVERY_S, n)
+    controller = SCHEMES[scheme](servers, settings, of_scheme)
+    power_w = np.zeros_like(natural_w)
+    load, heat = np.zeros(n_steps), np.zeros(n_steps)
+    limit_w, asked_w = servers.full_w.copy(), servers.full_w
+    reading, warm, dark_until, trips = None, settings.target**2, 0, []
+    # What `TripCurve` does with one load after the other, without its checks of every value.
+    left = float(settings.trip.heated(1.0, 0.0, 1.0))
+    for step in range(n_steps):
+        if step % READ_EVERY_S == 0:
+            taken = step - READ_LATE_S
+            if taken >= 0 and taken not in lost:
+                reading = FeedReading(float(taken), power_w[taken])
+            asked_w = controller.limits_w(float(step), reading)
+        limit_w = np.where(turns == step % AGENT_EVERY_S, asked_w, limit_w)
+        if step >= dark_until:
+            np.minimum(natural_w[step], limit_w, out=power_w[step])
+        load[step] = power_w[step].sum() / settings.rating_w
+        warm = load[step] ** 2 + (warm - load[step] ** 2) * left
+        heat[step] = warm
+        if warm >= settings.trip.trip_heat or load[step] >= settings.trip.instantaneous:
+            trips.append(step)
+            dark_until, warm = step + 1 + REPAIR_S, 0.0
+    return Run(demand, power_w, load, heat, tuple(trips))
+
+
+def _lost_telemetry(natural_w: FloatArray, rng: np.random.Generator) -> range:
+    """Seconds without a reading, which begin shortly before the servers want most."""
+    length = int(rng.integers(*BLIND_S))
+    total_w = np.convolve(natural_w.sum(axis=1), np.full(60, 1.0 / 60.0), mode="same")
+    start = int(np.argmax(total_w)) - length // 2
+    return range(start, start + length)
+
+
+def outcome(run: Run, critical: BoolArray, first: int) -> dict[str, float]:
+    """The figures of a run.
+
+    Args:
+        run: what happened.
+        critical: which servers are.
+        first: second from which on it counts.
+    """
+    demand, power_w = run.demand[first:], run.power_w[first:]
+    natural_w = IDLE_W + (FULL_W - IDLE_W) * demand
+    dark = power_w == 0.0
+    ratio = np.where(dark, 1.0, (power_w - OTHER_W) / (natural_w - OTHER_W))
+    rate = np.where(dark, 0.0, POOLED_THROUGHPUT.under(np.clip(ratio, 0.0, 1.0)).median)
+    done = demand * rate
+    lit = ~dark[:, 0]
+    of_critical = rate[:, critical]
+    energy_kwh = float(power_w.sum()) / JOULES_PER_KWH
+    fed_share = FED / critical.size
+    return {
+        "trips": float(sum(trip >= first for trip in run.trips)),
+        "critical_lost_pct": _lost_pct(demand[:, critical], done[:, critical]),
+        "standard_lost_pct": _lost_pct(demand[:, ~critical], done[:, ~critical]),
+        "critical_slowed_pct": 100.0 * float((of_critical[lit] < SLOWED).mean()) if lit.any() else 0.0,
+        "standard_slowed_pct": 100.0 * float((rate[:, ~critical][lit] < SLOWED).mean()) if lit.any() else 0.0,
+        "more_work_pct": 100.0 * (float(done.sum()) / (float(demand.sum()) * fed_share) - 1.0),
+        "energy_kwh": energy_kwh,
+        "work_per_kwh": float(done.sum()) / 3600.0 / energy_kwh,
+        "mean_load": float(run.load[first:].mean()),
+        "peak_load": float(run.load[first:].max()),
+        "peak_heat": float(run.heat[first:].max()),
+    }
+
+
+def _lost_pct(demand: FloatArray, done: FloatArray) -> float:
+    return 100.0 * (1.0 - float(done.sum()) / float(demand.sum()))
+
+
+def measure(plan: Plan, on_stage: Callable[[str], None]) -> dict[str, Any]:
+    """Every figure: by case and scheme the mean over seeds, its 95 % confidence interval and the worst.
+
+    Args:
+        plan: what to measure.
+        on_stage: is told what comes next.
+    """
+    servers, settings = fleet()
+    n_steps = round(3600 * plan.hours)
+    found: dict[str, Any] = {}
+    for name in plan.cases:
+        case = CASES[name]
+        on_stage(f"breaker: {name}")
+        found[_key(name)] = {
+            _key(scheme): _over_seeds(
+                [outcome(play(case, scheme, seed, n_steps), servers.critical, plan.warm_up_s) for seed in plan.seeds]
+            )
+            for scheme in plan.schemes
+        }
+    return {
+        "servers": int(servers.critical.size),
+        "fed": FED,
+        "rating_kw": settings.rating_w / 1000.0,
+        "reaction_s": REACTION_S,
+        "seeds": list(plan.seeds),
+        "hours": plan.hours,
+        "cases": found,
+        "example": _example(plan.seeds[0], n_steps),
+    }
+
+
+def _example(seed: int, n_steps: int) -> dict[str, Any]:
+    """The breaker's load in one storm, every ten seconds."""
+    found = {}
+    for scheme in EXAMPLES:
+        run = play(CASES["storm"], scheme, seed, n_steps)
+        found[_key(scheme)] = [round(float(load), 3) for load in run.load[::EXAMPLE_EVERY_S]]
+    return {"every_s": EXAMPLE_EVERY_S, "load": found}
+
+
+COLUMNS = (
+    "load",
+    "scheme",
+    "trips a run",
+    "critical slowed, % of time",
+    "critical work lost, %",
+    "standard work lost, %",
+    "more work than 40 servers, %",
+    "mean load",
+    "hottest",
+)
+
+
+def rows(measured: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Rows of the table: means over seeds, and half of their confidence intervals."""
+    for case, schemes in measured["cases"].items():
+        for scheme, figure in schemes.items():
+            yield (
+                case.replace("_", " "),
+                scheme.replace("_", " "),
+                f"{figure['trips']['mean']:.2f}",
+                *(
+                    f"{figure[key]['mean']:.1f} ± {figure[key]['half_width']:.1f}"
+                    for key in ("critical_slowed_pct", "critical_lost_pct", "standard_lost_pct", "more_work_pct")
+                ),
+                f"{figure['mean_load']['mean']:.2f}",
+                f"{figure['peak_heat']['worst']:.2f}",
+            )
+
+
+def _key(name: str) -> str:
+    return name.replace(", ", "_").replace(" ", "_").lower()
+
+
+def _over_seeds(outcomes: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    summary = {}
+    for key in outcomes[0]:
+        values = np.array([one[key] for one in outcomes])
+        half = 1.96 * float(values.std(ddof=1)) / float(np.sqrt(values.size)) if values.size > 1 else 0.0
+        summary[key] = {"mean": float(values.mean()), "half_width": half, "worst": float(values.max())}
+    return summary

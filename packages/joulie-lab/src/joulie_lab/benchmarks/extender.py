@@ -1,0 +1,438 @@
+"""How long kube-scheduler waits for the extender (benchmark B6), beside one that answers with constants.
+
+Both run here, each in a process of its own, behind the HTTP server and the protocol code of the product, and are asked
+in turn over a kept connection from another core. What differs is the decision, and the views that the extender renews
+ten times a second, since 500 twins change in a second.
+
+Calls come in pairs, /prioritize for what /filter let through, as kube-scheduler makes them, but without the pause in
+which it runs its own plugins: the extender ranks nodes in that pause, and here its work must show.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import cycle
+from multiprocessing.connection import Connection
+from time import perf_counter, time
+from typing import Any
+
+import numpy as np
+
+from joulie.adapters.kubernetes.names import CPU_SENSITIVITY_ANNOTATION, WORKLOAD_CLASS_ANNOTATION
+from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
+from joulie.apps.extender import wire
+from joulie.apps.extender.fleet import Fleet, LoadFacts, TwinFacts, TwinNumbers
+from joulie.apps.extender.judge import judge, scores
+from joulie.apps.extender.main import VIEW_S
+from joulie.apps.extender.metrics import ExtenderMetrics
+from joulie.apps.extender.server import Extender, read_body
+from joulie.domain.scoring.extender import NodeClass
+from joulie.program.http import AsgiApp, Probes, Receive, Scope, Send, Server, observability_app, respond
+
+VERBS = ("filter", "prioritize")
+Naming = Callable[[int], list[str]]
+"""Names of that many nodes."""
+_NEUTRAL = 5
+_LEAST_FLEET = 5_000
+"""Nodes of the cluster: of 5,000 the scheduler usually offers 500."""
+_BODIES = 20
+"""Different orders and choices of names, so that nothing can be remembered from one call to the next."""
+_STALENESS_S = 300.0
+_TWINS_CHANGED_S = 500
+"""Twins that change in a second, one by one as a watch tells of them: of 5,000 nodes each every ten seconds."""
+_TICK_S = 0.01
+_WARM_UP = 0.1
+_FQDN = "ip-10-{}-{}-12.eu-central-1.compute.internal"
+
+
+class _Pods(Enum):
+    """What calls are about."""
+
+    ALIKE = auto()
+    """Standard pods of one Job."""
+    PERFORMANCE = auto()
+    """Performance pods of one Job, which half of the nodes refuse."""
+    DIFFERENT = auto()
+    """Standard pods that request this and that: more kinds than an extender remembers."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure.
+
+    Attributes:
+        sizes: candidates of a call.
+        calls: calls of each kind and size.
+        rounds: turns that the extenders take.
+    """
+
+    sizes: tuple[int, ...]
+    calls: int
+    rounds: int = 10
+
+
+FULL = Plan(sizes=(500, 5_000, 10_000), calls=2_000)
+SMALL = Plan(sizes=(500,), calls=100, rounds=2)
+
+
+@dataclass
+class _Series:
+    """Response times, s, by round."""
+
+    rounds: list[list[float]] = field(default_factory=list)
+
+    def figures(self) -> dict[str, float]:
+        """Quantiles in ms: of the calmest round, since other work on the machine only ever adds; and of all calls."""
+        p50, p99 = np.min([np.percentile(times, [50.0, 99.0]) for times in self.rounds], axis=0) * 1e3
+        overall = np.percentile(np.concatenate(self.rounds), 99.0) * 1e3
+        return {"p50_ms": float(p50), "p99_ms": float(p99), "p99_of_all_ms": float(overall)}
+
+
+def measure(plan: Plan, note: Callable[[str], None]) -> dict[str, Any]:
+    """Response times by extender, verb and number of candidates, and the time of the decision alone.
+
+    Args:
+        plan: what to measure.
+        note: told what is being measured.
+    """
+    figures: dict[str, Any] = {"joulie": {}, "constants": {}, "performance": {}, "decision_ms": {}}
+    for size in plan.sizes:
+        note(f"{size:,} candidates")
+        measured = _compare(_short_names, size, plan)
+        for name, by_verb in measured.items():
+            figures[name][str(size)] = by_verb
+        note(f"{size:,} candidates of a performance pod")
+        figures["performance"][str(size)] = _compare(_short_names, size, plan, _Pods.PERFORMANCE)["joulie"]
+        figures["decision_ms"][str(size)] = _decision_ms(size, plan)
+    figures["ratio_to_constants"] = {size: _ratio_to_constants(figures, size) for size in figures["joulie"]}
+    longest = plan.sizes[min(1, len(plan.sizes) - 1)]
+    for name, text, naming, pods in (
+        ("long_names", f"with names of {len(_long_names(1)[0])} letters", _long_names, _Pods.ALIKE),
+        ("different", "of pods that all differ", _short_names, _Pods.DIFFERENT),
+    ):
+        note(f"{longest:,} candidates {text}")
+        compared = {who: {str(longest): found} for who, found in _compare(naming, longest, plan, pods).items()}
+        figures[name] = compared["joulie"]
+        figures["ratio_to_constants"][name] = _ratio_to_constants(compared, str(longest))
+    return figures
+
+
+def _ratio_to_constants(figures: Mapping[str, Any], size: str) -> dict[str, float]:
+    """By verb, at the median."""
+    joulie, constants = figures["joulie"][size], figures["constants"][size]
+    return {verb: joulie[verb]["p50_ms"] / constants[verb]["p50_ms"] for verb in VERBS}
+
+
+def rows(figures: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """The figures as a table: who, verb, candidates, p50 and p99 of the calmest round, p99 of all calls, ms."""
+    labels = {
+        "joulie": "joulie",
+        "constants": "constants",
+        "performance": "joulie, performance pod",
+        "long_names": "joulie, long names",
+        "different": "joulie, pods all differ",
+    }
+    for name, label in labels.items():
+        for size, by_verb in figures[name].items():
+            for verb, found in by_verb.items():
+                yield label, f"/{verb}", f"{int(size):,}", *(f"{value:.2f}" for value in found.values())
+    for size, found in figures["decision_ms"].items():
+        yield "joulie", "decision alone", f"{int(size):,}", *(f"{value:.3f}" for value in found.values())
+
+
+def plot(figures: Mapping[str, Any]) -> bytes:
+    """Response times by number of candidates: a PNG image."""
+    from io import BytesIO
+
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.0 * len(VERBS), 3.6), layout="constrained")
+    sizes = list(figures["joulie"])
+    for place, verb in enumerate(VERBS):
+        axes = figure.add_subplot(1, len(VERBS), place + 1)
+        for offset, (name, quantile) in enumerate(
+            (name, quantile) for name in _APPS for quantile in ("p50_ms", "p99_ms")
+        ):
+            heights = [figures[name][size][verb][quantile] for size in sizes]
+            places = [index + 0.2 * (offset - 1.5) for index in range(len(sizes))]
+            axes.bar(places, heights, width=0.18, label=f"{name}, {quantile.removesuffix('_ms')}")
+        axes.set(title=f"/{verb}", ylabel="ms", xlabel="candidates")
+        axes.set_xticks(range(len(sizes)), [f"{int(size):,}" for size in sizes])
+        axes.legend(frameon=False, fontsize="small")
+    image = BytesIO()
+    figure.savefig(image, format="png")
+    return image.getvalue()
+
+
+def _compare(
+    naming: Naming, size: int, plan: Plan, pods: _Pods = _Pods.ALIKE
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Response times of both extenders, asked in turn for `size` candidates, by verb."""
+    names = naming(max(size, _LEAST_FLEET))
+    series = {name: {verb: _Series() for verb in VERBS} for name in _APPS}
+    requests = list(_requests(names, size, pods))
+    calls = max(1, plan.calls // plan.rounds)
+    _pin(-1)
+    with ExitStack() as stack:
+        ports = {name: stack.enter_context(served(name, names, core=0)) for name in _APPS}
+        callers = {name: stack.enter_context(_Caller(port)) for name, port in ports.items()}
+        for _ in range(plan.rounds):
+            for name, caller in callers.items():
+                pairs = [[caller.ask(one) for one in requests[call % _BODIES]] for call in range(calls)]
+                for verb, times in zip(VERBS, zip(*pairs[int(calls * _WARM_UP) :], strict=True), strict=True):
+                    series[name][verb].rounds.append(list(times))
+    return {name: {verb: found.figures() for verb, found in by_verb.items()} for name, by_verb in series.items()}
+
+
+def _decision_ms(size: int, plan: Plan) -> dict[str, float]:
+    """Time from arrays to scores, without a protocol around it."""
+    view = _fleet(_short_names(size), np.random.default_rng(2)).view(time())
+    pod = judge(wire.read_args(_body(["n"]))[0], _no_profile)
+    series = _Series()
+    for _ in range(plan.rounds):
+        times = []
+        for _ in range(max(1, plan.calls // plan.rounds)):
+            began_s = perf_counter()
+            scores(pod, view)
+            times.append(perf_counter() - began_s)
+        series.rounds.append(times)
+    return series.figures()
+
+
+# ---- the servers
+
+
+def _joulie(names: list[str]) -> tuple[AsgiApp, Callable[[], None]]:
+    from prometheus_client import CollectorRegistry
+
+    registry = CollectorRegistry()
+    rng = np.random.default_rng(2)
+    fleet = _fleet(names, rng)
+    extender = Extender(fleet, _no_profile, lambda: (), ExtenderMetrics(registry), time)
+    extender.refresh()
+
+    view_due = cycle([False] * (round(VIEW_S / _TICK_S) - 1) + [True])
+
+    def tick() -> None:
+        for index in rng.integers(len(names), size=round(_TWINS_CHANGED_S * _TICK_S)).tolist():
+            fleet.set_twin(names[index], _twin(index, rng))
+        if next(view_due):
+            extender.refresh()
+
+    return extender.app(observability_app(Probes(), registry)), tick
+
+
+def _constants(names: list[str]) -> tuple[AsgiApp, Callable[[], None]]:
+    """The least that an extender can do: read the call and give every candidate the same."""
+    entries = {name: wire.host_score(wire.json_text(name), _NEUTRAL) for name in names}
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        _, given = wire.read_args(await read_body(receive))
+        assert isinstance(given, list)
+        if scope["path"] == "/filter":
+            answer = wire.filter_result(names=wire.json_text(given))
+        else:
+            answer = wire.json_array([entries[name] for name in given])
+        await respond(send, 200, answer, b"application/json")
+
+    return app, lambda: None
+
+
+_APPS: Mapping[str, Callable[[list[str]], tuple[AsgiApp, Callable[[], None]]]] = {
+    "joulie": _joulie,
+    "constants": _constants,
+}
+
+
+@contextmanager
+def served(name: str, names: list[str], *, core: int | None = None) -> Iterator[int]:
+    """The port of an extender in a process of its own.
+
+    Args:
+        name: joulie, or constants, which gives every candidate the same.
+        names: the nodes that it knows.
+        core: which of the processor's it stays on; where the system puts it if not given.
+    """
+    ours, theirs = multiprocessing.Pipe()
+    arguments = (name, names, core, theirs)
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=arguments, daemon=True)
+    process.start()
+    theirs.close()  # so that a process that dies is not waited for
+    try:
+        yield int(ours.recv())
+    finally:
+        with suppress(OSError):
+            ours.send(None)
+        process.join(timeout=10.0)
+        process.kill()
+
+
+def _serve(name: str, names: list[str], core: int | None, pipe: Connection) -> None:
+    import gc
+
+    import uvloop
+
+    if core is not None:
+        _pin(core)
+
+    async def main() -> None:
+        app, tick = _APPS[name](names)
+        async with Server(app, ("127.0.0.1", 0)) as server:
+            gc.collect()
+            gc.freeze()
+            pipe.send(server.port)
+            while not pipe.poll():
+                await asyncio.sleep(_TICK_S)
+                tick()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+def _pin(core: int) -> None:
+    """Stay on one core: the first for servers, the last for the caller."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[core]})
+
+
+# ---- the caller
+
+
+class _Caller:
+    """Asks over one kept connection and reads whole answers, as cheaply as can be."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = memoryview(bytearray(4 * 2**20))
+
+    def __enter__(self) -> _Caller:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def ask(self, request: bytes) -> float:
+        """Seconds from the first byte out to the last byte in."""
+        began_s = perf_counter()
+        self._socket.sendall(request)
+        received, expected = 0, 0
+        while not expected or received < expected:
+            count = self._socket.recv_into(self._buffer[received:])
+            if not count:
+                raise ConnectionError("the extender closed the connection")
+            received += count
+            expected = expected or _expected(bytes(self._buffer[: min(received, 1024)]))
+        seconds = perf_counter() - began_s
+        if not bytes(self._buffer[:12]).endswith(b" 200"):
+            raise RuntimeError(f"the extender refused: {bytes(self._buffer[:received])[:500]!r}")
+        return seconds
+
+
+def _expected(beginning: bytes) -> int:
+    """Length of the answer that begins so, 0 while its header is not complete."""
+    header, end, _ = beginning.lower().partition(b"\r\n\r\n")
+    if not end:
+        return 0
+    return len(header) + 4 + int(header.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+
+
+def _requests(names: list[str], size: int, pods: _Pods) -> Iterator[tuple[bytes, bytes]]:
+    """Calls of /filter, and of /prioritize for the nodes that pass it."""
+    rng = np.random.default_rng(1)
+    for index in range(_BODIES):
+        offered = rng.permutation(len(names))[:size].tolist()
+        passed = [node for node in offered if not (pods is _Pods.PERFORMANCE and _is_eco(node))]
+        cores = 1 + index if pods is _Pods.DIFFERENT else 8
+        bodies = [_body([names[node] for node in nodes], pods, cores) for nodes in (offered, passed)]
+        yield _request("filter", bodies[0]), _request("prioritize", bodies[1])
+
+
+def _request(verb: str, body: bytes) -> bytes:
+    head = f"POST /{verb} HTTP/1.1\r\nHost: joulie\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+# ---- what is asked
+
+
+def _body(names: list[str], pods: _Pods = _Pods.ALIKE, cores: int = 8) -> bytes:
+    """A call as kube-scheduler makes it, for a pod of a Job."""
+    classes = {WORKLOAD_CLASS_ANNOTATION: "performance"} if pods is _Pods.PERFORMANCE else {}
+    metadata = {**_METADATA, "annotations": {CPU_SENSITIVITY_ANNOTATION: "high", **classes}}
+    requests = {"requests": {"cpu": str(cores), "memory": "16Gi"}, "limits": {"memory": "16Gi"}}
+    spec = {**_SPEC, "containers": [{**_CONTAINER, "resources": requests}]}
+    pod = {"metadata": metadata, "spec": spec, "status": {"phase": "Pending", "qosClass": "Burstable"}}
+    return json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}, separators=(",", ":")).encode()
+
+
+_METADATA: dict[str, Any] = {
+    "name": "train-7qk2v",
+    "namespace": "team",
+    "uid": "3e61346f-a27c-46f8-8359-f81ac426d5a0",
+    "resourceVersion": "268",
+    "labels": {"app": "train", "batch.kubernetes.io/job-name": "train"},
+    "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "1", "controller": True}],
+}
+_CONTAINER: dict[str, Any] = {
+    "name": "main",
+    "image": "registry.k8s.io/pause:3.10",
+    "volumeMounts": [{"name": "kube-api-access-lkxn6", "readOnly": True, "mountPath": "/var/run/secrets"}],
+    "imagePullPolicy": "IfNotPresent",
+}
+_SPEC: dict[str, Any] = {
+    "volumes": [{"name": "kube-api-access-lkxn6", "projected": {"defaultMode": 420, "sources": []}}],
+    "restartPolicy": "Never",
+    "schedulerName": "default-scheduler",
+    "tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}],
+    "priority": 0,
+}
+
+
+def _short_names(count: int) -> list[str]:
+    return [f"node-{index:05d}" for index in range(count)]
+
+
+def _long_names(count: int) -> list[str]:
+    return [_FQDN.format(index // 250, index % 250) for index in range(count)]
+
+
+def _is_eco(index: int) -> bool:
+    return index % 2 == 1
+
+
+def _no_profile(_pod: PodFacts) -> ProfileFacts:
+    return ProfileFacts()
+
+
+def _fleet(names: list[str], rng: np.random.Generator) -> Fleet:
+    """Nodes with fresh twins, half of them eco."""
+    fleet = Fleet(_STALENESS_S)
+    for index, name in enumerate(names):
+        fleet.set_twin(name, _twin(index, rng))
+        fleet.set_load(name, LoadFacts(cores=96.0, cpu_max_w=700.0))
+    return fleet
+
+
+def _twin(index: int, rng: np.random.Generator) -> TwinFacts:
+    """Any state of a node."""
+    eco = _is_eco(index)
+    draw = rng.uniform(0.0, 1.0, 4).tolist()
+    numbers = TwinNumbers(
+        capped_w=600.0 if eco else 1000.0,
+        measured_w=100.0 + 500.0 * draw[0],
+        cooling_stress_pct=100.0 * draw[1],
+        headroom_score=100.0 * draw[2],
+        trend_w_per_min=100.0 * draw[3] - 50.0,
+        cpu_cap_fraction=0.6 if eco else 1.0,
+        gpu_cap_fraction=1.0,
+    )
+    return TwinFacts(NodeClass.ECO if eco else NodeClass.PERFORMANCE, numbers, time())

@@ -1,0 +1,129 @@
+"""The programs of a control plane: from KUBEBUILDER_ASSETS, else this machine's cache, else built once into it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from joulie_lab.control_plane.go_build import build_tool
+from joulie_lab.control_plane.tools import ASSETS_VARIABLE, CACHE_VARIABLE, STAGES, TOOLS, BinariesError, Report, Tool
+
+BuildTool = Callable[[Tool, Path, Path, Report], None]
+"""Build a tool into a folder; the cache folder, where a Go toolchain may be kept, comes third."""
+
+
+@dataclass(frozen=True)
+class Binaries:
+    """Where each program is, and the folder `STAGES`, by name."""
+
+    paths: Mapping[str, Path]
+
+    def __getitem__(self, name: str) -> Path:
+        """Return the path of `name`, one of the tools' artefacts."""
+        return self.paths[name]
+
+
+def cache_root(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder that all that is built goes under: JOULIE_CONTROL_PLANE_DIR, else the user's cache."""
+    if given := environment.get(CACHE_VARIABLE):
+        return Path(given).expanduser().absolute()
+    return user_cache_path("joulie") / "control-plane"
+
+
+def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of the binaries of these versions for this kind of machine."""
+    versions = "_".join(f"{tool.name}-{tool.version}" for tool in TOOLS)
+    return cache_root(environment) / f"{versions}_{platform.system().lower()}-{platform.machine()}"
+
+
+def obtain(report: Report, *, environment: Mapping[str, str] = os.environ, build: BuildTool = build_tool) -> Binaries:
+    """Find every program, building what is nowhere; safe to be called by many processes at once.
+
+    Args:
+        report: told each line of progress, of a build alone.
+        environment: where KUBEBUILDER_ASSETS and JOULIE_CONTROL_PLANE_DIR are looked up.
+        build: how a tool is built.
+
+    Raises:
+        BinariesError: a program is missing and cannot be built.
+    """
+    cache = cache_folder(environment)
+    folders = [*_assets(environment), cache]
+    for tool in TOOLS:
+        if all(_find(artefact, folders) for artefact in tool.artefacts):
+            continue
+        with locked(cache, report):
+            # Another process may have built it while this one waited.
+            if not all(_find(artefact, folders) for artefact in tool.artefacts):
+                _build_into(cache, tool, report, build)
+    return Binaries({artefact: _found(artefact, folders) for tool in TOOLS for artefact in tool.artefacts})
+
+
+def _assets(environment: Mapping[str, str]) -> list[Path]:
+    given = environment.get(ASSETS_VARIABLE)
+    if not given:
+        return []
+    folder = Path(given).expanduser().absolute()
+    if not folder.is_dir():
+        raise BinariesError(
+            f"{ASSETS_VARIABLE}={given}: no such folder; name one that holds kube-apiserver, etcd and kubectl, "
+            f"or unset {ASSETS_VARIABLE} and they are built"
+        )
+    return [folder]
+
+
+def _find(artefact: str, folders: list[Path]) -> Path | None:
+    for folder in folders:
+        path = folder / artefact
+        if path.is_dir() if artefact == STAGES else path.is_file() and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+def _found(artefact: str, folders: list[Path]) -> Path:
+    path = _find(artefact, folders)
+    if path is None:
+        raise BinariesError(f"{artefact} was built and is gone from {folders[-1]}; remove that folder and run again")
+    return path
+
+
+def _build_into(cache: Path, tool: Tool, report: Report, build: BuildTool) -> None:
+    """Build aside, then move each finished artefact to its place at once: what is in the cache is whole."""
+    with tempfile.TemporaryDirectory(prefix=f".{tool.name}-", dir=cache) as aside:
+        build(tool, Path(aside), cache.parent, report)
+        missing = [artefact for artefact in tool.artefacts if _find(artefact, [Path(aside)]) is None]
+        if missing:
+            raise BinariesError(f"{tool.name} {tool.version} was built without {', '.join(missing)}")
+        for artefact in tool.artefacts:
+            place = cache / artefact
+            if place.is_dir():
+                shutil.rmtree(place)
+            (Path(aside) / artefact).replace(place)
+
+
+@contextlib.contextmanager
+def locked(cache: Path, report: Report) -> Iterator[None]:
+    """Let one process at a time build; the kernel drops the lock of one that dies."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        lock = (cache / ".lock").open("w")
+    except OSError as error:
+        raise BinariesError(
+            f"{cache} cannot be written ({error.strerror}); set {CACHE_VARIABLE} to a folder that can"
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report(f"waiting for another build into {cache}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,51 @@
+"""What the chart gives Joulie's programs on a cluster: definitions, accounts and rights, without the programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from joulie_lab.control_plane import LocalControlPlane
+
+NAMESPACE = "joulie-system"
+PROGRAMS = (
+    "simulator.enabled=true",
+    "agentPool.enabled=true",
+    "agentPool.useSimulator=true",
+    "agent.enabled=true",
+    "scheduler.enabled=true",
+)
+"""Values under which the chart has everything that is needed to run on simulated hardware."""
+_FOLDER = Path("deploy/helm/joulie")
+_INSTALLED = ("CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+
+
+def find_chart() -> Path | None:
+    """The folder of Joulie's chart: here, in the source tree of this code, or installed with it; None if in none."""
+    candidates = (_FOLDER, Path(__file__).parents[5] / _FOLDER, Path(__file__).parent / "charts" / "joulie")
+    return next((folder.resolve() for folder in candidates if (folder / "Chart.yaml").exists()), None)
+
+
+def render(plane: LocalControlPlane, chart: Path, *values: str) -> list[Mapping[str, Any]]:
+    """The objects of the chart.
+
+    Args:
+        plane: whose helm renders it.
+        chart: its folder.
+        values: each as ``path=value``, beside `PROGRAMS`.
+    """
+    words = [word for value in (*PROGRAMS, *values) for word in ("--set", value)]
+    text = plane.helm("template", "joulie", chart, "--namespace", NAMESPACE, *words)
+    return [item for item in yaml.safe_load_all(text) if item]
+
+
+def install_rights(plane: LocalControlPlane, objects: Sequence[Mapping[str, Any]]) -> None:
+    """Install definitions, accounts and their rights as the chart has them; programs run beside the cluster."""
+    plane.kubectl("create", "namespace", NAMESPACE)
+    wanted = [item for item in objects if item["kind"] in _INSTALLED]
+    plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(wanted))
+    plane.await_definitions()

@@ -1,0 +1,60 @@
+"""A Prometheus server for tests: one that is there already, else Debian's package, unpacked and never installed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from joulie_lab.control_plane.binaries import cache_root
+from joulie_lab.control_plane.debian import Fetch, fetch_packages, is_program, keep, run_command
+from joulie_lab.control_plane.tools import BinariesError, Report
+
+PROGRAM_VARIABLE = "JOULIE_PROMETHEUS"
+
+_PACKAGE = "prometheus"
+_WHAT_TO_DO = (
+    f"Install Prometheus in any other way and put it on the PATH, or set {PROGRAM_VARIABLE} to the path of its program."
+)
+
+
+def fetch_prometheus(folder: Path, report: Report) -> Path:
+    """Fetch the program out of Debian's package into an empty folder and return its path, as `fetch_packages` does.
+
+    Raises:
+        BinariesError: this is not Debian or one of its kind, or the package cannot be had.
+    """
+    return fetch_packages(_PACKAGE, folder, report, what_to_do=_WHAT_TO_DO) / "usr/bin" / _PACKAGE
+
+
+def obtain_prometheus(
+    report: Report, *, environment: Mapping[str, str] = os.environ, fetch: Fetch = fetch_prometheus
+) -> Path:
+    """Return the path of a Prometheus server, fetched once where there is none; safe to be called by many at once.
+
+    Looked for in this order: the program that JOULIE_PROMETHEUS names, the PATH, the cache of the control plane's
+    programs, Debian's package.
+
+    Args:
+        report: told each line of progress, where it is fetched.
+        environment: where JOULIE_PROMETHEUS, PATH and JOULIE_CONTROL_PLANE_DIR are looked up.
+        fetch: how it is fetched.
+
+    Raises:
+        BinariesError: it is nowhere and cannot be fetched; the message says what to do.
+    """
+    if given := environment.get(PROGRAM_VARIABLE):
+        if not is_program(Path(given)):
+            raise BinariesError(f"{PROGRAM_VARIABLE}={given}: no such program; name one, or unset it")
+        return Path(given).absolute()
+    if on_path := shutil.which(_PACKAGE, path=environment.get("PATH", os.defpath)):
+        return Path(on_path)
+    place = cache_root(environment) / f"{_PACKAGE}_{platform.system().lower()}-{platform.machine()}" / _PACKAGE
+    keep(place, report, fetch=fetch, try_out=_version, what_to_do=_WHAT_TO_DO)
+    return place
+
+
+def _version(program: Path) -> str:
+    return run_command([str(program), "--version"], program.parent).partition(" (")[0]

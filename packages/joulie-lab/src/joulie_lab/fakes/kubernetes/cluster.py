@@ -1,0 +1,179 @@
+"""The fake cluster as a whole: an API server on a port of this machine, and the ways to disturb it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from joulie_lab.fakes.kubernetes.api import Api, Clock, Entropy
+from joulie_lab.fakes.kubernetes.asgi import Application
+from joulie_lab.fakes.kubernetes.faults import Faults
+from joulie_lab.fakes.kubernetes.kinds import Json
+from joulie_lab.fakes.kubernetes.store import Store
+
+_KUBECONFIG = """apiVersion: v1
+kind: Config
+clusters: [{{name: fake, cluster: {{server: "{url}"}}}}]
+users: [{{name: fake, user: {{token: "{token}"}}}}]
+contexts: [{{name: fake, context: {{cluster: fake, user: fake, namespace: default}}}}]
+current-context: fake
+"""
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn inside somebody else's event loop: signals stay theirs, and it stops at once."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.stopping = asyncio.Event()
+        self.up = asyncio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        await self.stopping.wait()
+
+
+class FakeCluster:
+    """An in-memory Kubernetes API server on 127.0.0.1; an async context manager that serves while it is entered.
+
+    Programs connect to it by `kubeconfig` as to any other cluster; what runs in this process may use `api`.
+
+    Args:
+        definitions: CustomResourceDefinitions to begin with, whose schemas are then held; without any, Joulie's
+            resources are served unchecked.
+        now: the time in UTC that timestamps show.
+        entropy: random bytes for uids and generated names (``numpy.random.Generator.bytes`` for repeatable runs).
+        bookmark_s: seconds between the bookmarks of a watch.
+        history: changes of each resource that a watch can resume over.
+        max_events: Event objects kept.
+        port: to listen on; 0 takes a free one.
+
+    Attributes:
+        api: the verbs of the API, without HTTP.
+        token: the bearer token of the kubeconfig.
+    """
+
+    def __init__(
+        self,
+        definitions: Iterable[Json] = (),
+        *,
+        now: Clock = _utc_now,
+        entropy: Entropy = os.urandom,
+        bookmark_s: float = 60.0,
+        history: int = 5000,
+        max_events: int = 5000,
+        port: int = 0,
+    ) -> None:
+        self.api = Api(Store(history), definitions, now=now, entropy=entropy, max_events=max_events)
+        self.token = self.api.new_uid()
+        self._faults = Faults()
+        self._port = port
+        self._server: _Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._app = Application(self.api, self._faults, {self.token}, bookmark_s, self._is_stopping)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self._port}"
+
+    def kubeconfig(self, path: Path) -> Path:
+        """Write a kubeconfig for this cluster and return its path."""
+        path.write_text(_KUBECONFIG.format(url=self.url, token=self.token), encoding="utf-8")
+        return path
+
+    async def start(self) -> None:
+        """Serve; again after `stop`, with the same objects and on the same port."""
+        # Named as TCP, which asyncio asks for before it turns Nagle's algorithm off: 40 ms an answer otherwise.
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", self._port))
+        self._port = listener.getsockname()[1]
+        config = uvicorn.Config(
+            self._app, http="httptools", ws="none", lifespan="off", proxy_headers=False, log_config=None,
+            access_log=False, date_header=False, server_header=False, timeout_keep_alive=75,
+            timeout_graceful_shutdown=2,
+        )  # fmt: skip
+        self._server = _Server(config)
+        self._serving = asyncio.create_task(self._server.serve([listener]))
+        await self._server.up.wait()
+
+    async def stop(self) -> None:
+        """Stop serving: watches end, connections close, the objects stay."""
+        if self._server is None or self._serving is None:
+            return
+        self._server.stopping.set()
+        self.api.store.wake()
+        await self._serving
+        self._server = self._serving = None
+
+    # ---- disturbances
+
+    def fail_next(
+        self,
+        count: int,
+        status: int,
+        retry_after_s: int | None = None,
+        *,
+        method: str | None = None,
+        path: str | None = None,
+    ) -> None:
+        """Answer the next `count` requests with an error.
+
+        Args:
+            count: how many.
+            status: HTTP status, such as 429, 500 or 410.
+            retry_after_s: value of the Retry-After header.
+            method: only requests of this method.
+            path: only requests whose path contains this.
+        """
+        self._faults.fail_next(count, status, retry_after_s=retry_after_s, method=method, path=path)
+
+    def compact(self) -> None:
+        """Forget the past, as etcd's compaction does: what resumes from before now gets 410."""
+        self.api.store.compact()
+
+    def drop_connections(self) -> None:
+        """Break every open connection in the middle of whatever it does."""
+        state: ServerState | None = self._server.server_state if self._server else None
+        for connection in list(state.connections) if state else ():
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    def delay_watches(self, seconds: float) -> None:
+        """Hold changes back from watches for this long, from now on."""
+        self._faults.watch_delay_s = seconds
+
+    def _is_stopping(self) -> bool:
+        return self._server is None or self._server.stopping.is_set()

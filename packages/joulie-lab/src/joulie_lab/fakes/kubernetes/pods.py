@@ -1,0 +1,98 @@
+"""The subresources of pods and service accounts that do something: binding, eviction, token."""
+
+from __future__ import annotations
+
+from joulie_lab.fakes.kubernetes import errors, selectors
+from joulie_lab.fakes.kubernetes.api import Api, Deletion, Writer
+from joulie_lab.fakes.kubernetes.kinds import POD, POD_DISRUPTION_BUDGET, SERVICE_ACCOUNT, Json, Kind
+from joulie_lab.fakes.kubernetes.store import Stored
+
+_BINDING = Kind("", "v1", "pods/binding", "Binding")
+_EVICTION_RETRY_S = 10
+"""Seconds that the API server asks to wait while a budget has not been counted yet."""
+
+
+def bind(api: Api, namespace: str, name: str, binding: Json) -> None:
+    """Assign a pod to a node, as a scheduler does.
+
+    Raises:
+        StatusError: 404, or 409 if the pod has a node already, is gated or goes away.
+    """
+    pod = api.get(POD, namespace, name)
+    node = (binding.get("target") or {}).get("name")
+    if not node:
+        raise errors.invalid(_BINDING, name, [("target.name", "Required value")])
+    uid = (binding.get("metadata") or {}).get("uid")
+    if uid and uid != pod.uid:
+        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {pod.uid}"
+        raise errors.conflict(_BINDING, name, why)
+    if pod.obj["metadata"].get("deletionTimestamp"):
+        raise errors.conflict(_BINDING, name, f"pod {name} is being deleted, cannot be assigned to a host")
+    if pod.obj["spec"].get("nodeName"):
+        why = f'pod {name} is already assigned to node "{pod.obj["spec"]["nodeName"]}"'
+        raise errors.conflict(_BINDING, name, why)
+    if pod.obj["spec"].get("schedulingGates"):
+        raise errors.conflict(_BINDING, name, f"pod {name} has non-empty .spec.schedulingGates")
+    api.store.put(POD, pod.key, _bound(api, pod, node), pod.managers)
+
+
+def _bound(api: Api, pod: Stored, node: str) -> Json:
+    spec = {**pod.obj["spec"], "nodeName": node}
+    status = pod.obj.get("status", {})
+    others = [condition for condition in status.get("conditions", ()) if condition["type"] != "PodScheduled"]
+    scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None}
+    conditions = [*others, scheduled | {"lastTransitionTime": api.timestamp()}]
+    metadata = dict(pod.obj["metadata"])
+    return {**pod.obj, "metadata": metadata, "spec": spec, "status": {**status, "conditions": conditions}}
+
+
+def evict(api: Api, namespace: str, name: str, eviction: Json, *, dry_run: bool = False) -> None:
+    """Delete a pod unless a disruption budget forbids it.
+
+    Raises:
+        StatusError: 404, 409 if a precondition fails, 429 if a budget forbids it.
+    """
+    pod = api.get(POD, namespace, name)
+    running = pod.obj.get("status", {}).get("phase") not in {"Succeeded", "Failed", "Pending"}
+    if running and not pod.obj["metadata"].get("deletionTimestamp"):
+        _check_budgets(api, pod)
+    options = eviction.get("deleteOptions") or {}
+    uid = (options.get("preconditions") or {}).get("uid", "")
+    api.delete(POD, namespace, name, Deletion(grace_s=options.get("gracePeriodSeconds"), uid=uid, dry_run=dry_run))
+
+
+def _check_budgets(api: Api, pod: Stored) -> None:
+    labels = pod.obj["metadata"].get("labels") or {}
+    for budget in api.store.table(POD_DISRUPTION_BUDGET).in_order(pod.key.namespace):
+        if not selectors.matches(budget.obj["spec"].get("selector"), labels):
+            continue
+        status = budget.obj.get("status", {})
+        name = budget.key.name
+        if status.get("observedGeneration", 0) < budget.obj["metadata"]["generation"]:
+            text = f"The disruption budget {name} is still being processed by the server."
+            cause = {"reason": "DisruptionBudget", "message": text}
+            message = "Cannot evict pod as it would violate the pod's disruption budget."
+            raise errors.too_many_requests(message, _EVICTION_RETRY_S, [cause])
+        if status.get("disruptionsAllowed", 0) <= 0:
+            healthy, desired = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
+            text = f"The disruption budget {name} needs {desired} healthy pods and has {healthy} currently"
+            cause = {"reason": "DisruptionBudget", "message": text}
+            message = "Cannot evict pod as it would violate the pod's disruption budget."
+            raise errors.too_many_requests(message, 0, [cause])
+        counted = {**status, "disruptionsAllowed": status["disruptionsAllowed"] - 1}
+        body = {**budget.obj, "status": counted}
+        api.replace(POD_DISRUPTION_BUDGET, budget.key.namespace, name, body, Writer("kube-apiserver", "status"))
+
+
+def token(api: Api, namespace: str, name: str, request: Json) -> tuple[Json, str]:
+    """A TokenRequest's answer, and the token in it.
+
+    Raises:
+        StatusError: 404.
+    """
+    api.get(SERVICE_ACCOUNT, namespace, name)
+    lifetime_s = (request.get("spec") or {}).get("expirationSeconds", 3600)
+    issued = api.new_uid()
+    status = {"token": issued, "expirationTimestamp": api.timestamp(lifetime_s)}
+    answer = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", **request, "status": status}
+    return answer, issued

@@ -1,0 +1,276 @@
+"""A scheduler for the fake cluster, which places pods as kube-scheduler would and asks the same extender.
+
+It has no preemption, topology spread, pod affinity or volumes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from heapq import heappop, heappush
+from itertools import count
+
+from joulie_lab.fakes import placement
+from joulie_lab.fakes.extender import ExtenderClient, ExtenderError, ExtenderSettings
+from joulie_lab.fakes.kubernetes import pods
+from joulie_lab.fakes.kubernetes.api import Api, Writer
+from joulie_lab.fakes.kubernetes.errors import StatusError
+from joulie_lab.fakes.kubernetes.kinds import NODE, POD, Json
+from joulie_lab.fakes.kubernetes.store import Change, ObjectKey, Stored
+from joulie_lab.fakes.kubernetes.watch import Follower
+from joulie_lab.fakes.placement import NodeState, PodRequest
+
+_log = logging.getLogger(__name__)
+_STATUS_WRITER = Writer("kube-scheduler", "status")
+_ENDED = frozenset({"Succeeded", "Failed"})
+
+
+class FakeScheduler:
+    """Binds the pods of one scheduler name, one after the other, highest priority and oldest first.
+
+    Args:
+        api: the cluster's API.
+        extender: what to ask about feasible nodes.
+        name: pods with this spec.schedulerName are its own.
+        backoff_s: seconds, in the event loop's time, until pods that found no node are tried again because something
+            changed.
+        flush_s: seconds until they are tried again in any case.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        extender: ExtenderSettings | None = None,
+        *,
+        name: str = "default-scheduler",
+        backoff_s: float = 1.0,
+        flush_s: float = 300.0,
+    ) -> None:
+        self._api = api
+        self._extender_settings = extender
+        self._extender: ExtenderClient | None = None
+        self._name = name
+        self._backoff_s = backoff_s
+        self._flush_s = flush_s
+        self._nodes: dict[str, NodeState] = {}
+        self._placed: dict[ObjectKey, str] = {}
+        self._on_node: dict[str, dict[ObjectKey, PodRequest]] = {}
+        self._waiting: dict[ObjectKey, Stored] = {}
+        self._refused: set[ObjectKey] = set()
+        self._queue: list[tuple[int, int, ObjectKey]] = []
+        self._arrivals = count()
+        self._next_start = 0
+
+    async def run(self) -> None:
+        """Schedule until cancelled."""
+        wake = asyncio.Event()
+        async with AsyncExitStack() as stack:
+            if self._extender_settings is not None:
+                self._extender = await stack.enter_async_context(ExtenderClient(self._extender_settings))
+            nodes = stack.enter_context(Follower(self._api.store, NODE, wake))
+            pods_ = stack.enter_context(Follower(self._api.store, POD, wake))
+            clock = asyncio.get_running_loop().time
+            retry_at_s = flush_at_s = clock() + self._flush_s
+            while True:
+                wake.clear()
+                if self._observe(nodes, pods_):
+                    retry_at_s = min(retry_at_s, clock() + self._backoff_s)
+                if clock() >= min(retry_at_s, flush_at_s):
+                    self._retry_refused()
+                    retry_at_s = flush_at_s = clock() + self._flush_s
+                if pod := self._next_pod():
+                    await self._schedule(pod)
+                    await asyncio.sleep(0)
+                    continue
+                await _wait(wake, min(retry_at_s, flush_at_s) - clock())
+
+    def _observe(self, nodes: Follower, pods_: Follower) -> bool:
+        """Take in what changed; tells whether pods that found no node might find one now."""
+        room = False
+        for change in nodes.changes():
+            self._node_changed(change)
+            room = True
+        for change in pods_.changes():
+            room |= self._pod_changed(change)
+        return room
+
+    def _node_changed(self, change: Change) -> None:
+        if change.new is None:
+            if change.old is not None:
+                self._nodes.pop(change.old.key.name, None)
+            return
+        node = NodeState.of(change.new.obj)
+        for request in self._on_node.get(node.name, {}).values():
+            node.add(request)
+        self._nodes[node.name] = node
+
+    def _pod_changed(self, change: Change) -> bool:
+        """Follow a pod; tells whether it left a node, or changed while it found none."""
+        stored = change.new or change.old
+        if stored is None:
+            return False
+        key = stored.key
+        node_name = stored.obj["spec"].get("nodeName", "")
+        gone = change.new is None or stored.obj.get("status", {}).get("phase") in _ENDED
+        left = gone and key in self._placed
+        if left:
+            self._leave(key)
+        elif node_name and not gone and key not in self._placed:
+            self._place(key, node_name, PodRequest.of(stored.obj))
+        if gone or node_name or not self._is_mine(stored.obj):
+            self._waiting.pop(key, None)
+            self._refused.discard(key)
+            return left
+        known = self._waiting.get(key)
+        self._waiting[key] = stored
+        if known is None or known.obj["spec"] != stored.obj["spec"]:
+            self._enqueue(stored)
+        return left
+
+    def _enqueue(self, pod: Stored) -> None:
+        self._refused.discard(pod.key)
+        heappush(self._queue, (-pod.obj["spec"].get("priority", 0), next(self._arrivals), pod.key))
+
+    def _retry_refused(self) -> None:
+        for key in [key for key in self._waiting if key in self._refused]:
+            self._enqueue(self._waiting[key])
+
+    def _is_mine(self, pod: Json) -> bool:
+        ready = not pod["spec"].get("schedulingGates") and not pod["metadata"].get("deletionTimestamp")
+        return ready and pod["spec"].get("schedulerName", "default-scheduler") == self._name
+
+    def _place(self, key: ObjectKey, node: str, request: PodRequest) -> None:
+        self._placed[key] = node
+        self._on_node.setdefault(node, {})[key] = request
+        if node in self._nodes:
+            self._nodes[node].add(request)
+
+    def _leave(self, key: ObjectKey) -> None:
+        node = self._placed.pop(key)
+        request = self._on_node[node].pop(key)
+        if not self._on_node[node]:
+            del self._on_node[node]
+        if node in self._nodes:
+            self._nodes[node].add(request, -1)
+
+    def _next_pod(self) -> Stored | None:
+        """The most important pod that has not been tried yet."""
+        while self._queue:
+            _, _, key = heappop(self._queue)
+            if key in self._waiting and key not in self._refused:
+                return self._waiting[key]
+        return None
+
+    async def _schedule(self, pod: Stored) -> None:
+        request = PodRequest.of(pod.obj)
+        feasible, obstacles = self._feasible(request)
+        extra: Mapping[str, int] = {}
+        if feasible and self._extender is not None:
+            try:
+                feasible, extra = await self._ask(self._extender, pod.obj, feasible, obstacles)
+            except ExtenderError as error:
+                self._refuse(pod, str(error))
+                return
+        if not feasible:
+            self._refuse(pod, _message(len(self._nodes), obstacles))
+            return
+        best = self._best(request, feasible, extra)
+        self._place(pod.key, best, request)
+        self._waiting.pop(pod.key, None)
+        try:
+            binding = {"metadata": {"uid": pod.uid}, "target": {"kind": "Node", "name": best}}
+            pods.bind(self._api, *pod.key, binding)
+        except StatusError as error:
+            # Deleted, or bound by somebody else, while the extender thought: the change that says so is on its way.
+            self._leave(pod.key)
+            _log.info("not bound", extra={"pod": "/".join(pod.key), "why": str(error)})
+
+    def _feasible(self, request: PodRequest) -> tuple[list[str], Counter[str]]:
+        """Nodes that pass, from where the last search ended; not all of them in large clusters."""
+        names = list(self._nodes)
+        wanted = placement.nodes_to_find(len(names))
+        found: list[str] = []
+        obstacles: Counter[str] = Counter()
+        for step in range(len(names)):
+            name = names[(self._next_start + step) % len(names)]
+            why = placement.obstacle(request, self._nodes[name])
+            if why:
+                obstacles[why] += 1
+                continue
+            found.append(name)
+            if len(found) == wanted:
+                self._next_start = (self._next_start + step + 1) % len(names)
+                break
+        return found, obstacles
+
+    async def _ask(
+        self, extender: ExtenderClient, pod: Json, feasible: list[str], obstacles: Counter[str]
+    ) -> tuple[list[str], Mapping[str, int]]:
+        """What the extender leaves of the feasible nodes, and its scores; as without it where it may be ignored.
+
+        Raises:
+            ExtenderError: filter failed and may not be ignored.
+        """
+        try:
+            names, failed = await extender.filter(pod, feasible)
+            passed = set(names)
+            feasible = [name for name in feasible if name in passed]
+            obstacles.update(failed.values())
+        except ExtenderError as error:
+            if not extender.settings.ignorable:
+                raise
+            _log.warning("extender ignored", extra={"why": str(error)})
+        if len(feasible) < 2:
+            return feasible, {}
+        try:
+            return feasible, await extender.prioritize(pod, feasible)
+        except ExtenderError as error:
+            _log.warning("extender ignored", extra={"why": str(error)})
+            return feasible, {}
+
+    def _best(self, request: PodRequest, feasible: Sequence[str], extra: Mapping[str, int]) -> str:
+        nodes = [self._nodes[name] for name in feasible]
+        scores = [placement.least_allocated(request, node) + extra.get(node.name, 0) for node in nodes]
+        if request.preferred:
+            preferred = [placement.preference(request, node) for node in nodes]
+            most = max(preferred) or 1
+            weight = placement.AFFINITY_WEIGHT
+            scores = [score + weight * (got * 100 // most) for score, got in zip(scores, preferred, strict=True)]
+        return nodes[scores.index(max(scores))].name
+
+    def _refuse(self, pod: Stored, message: str) -> None:
+        """Leave a pod for later and say why on the pod."""
+        self._refused.add(pod.key)
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+
+        def explain(obj: Json) -> Json:
+            status = obj.get("status", {})
+            conditions = {entry["type"]: entry for entry in status.get("conditions", ())}
+            before = conditions.get("PodScheduled", {})
+            same = before.get("status") == "False"
+            since = before["lastTransitionTime"] if same else self._api.timestamp()
+            conditions["PodScheduled"] = condition | {"lastProbeTime": None, "lastTransitionTime": since}
+            return {**obj, "status": {**status, "conditions": list(conditions.values())}}
+
+        try:
+            self._api.patch(POD, *pod.key, explain, _STATUS_WRITER)
+        except StatusError as error:
+            _log.info("pod not explained", extra={"pod": "/".join(pod.key), "why": str(error)})
+
+
+def _message(total: int, obstacles: Counter[str]) -> str:
+    if not total:
+        return "no nodes available to schedule pods"
+    reasons = ", ".join(sorted(f"{count} {why}" for why, count in obstacles.items()))
+    return f"0/{total} nodes are available: {reasons}."
+
+
+async def _wait(wake: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(max(0.0, seconds)):
+            await wake.wait()
+    except TimeoutError:
+        pass

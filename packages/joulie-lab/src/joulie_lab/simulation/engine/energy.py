@@ -1,0 +1,341 @@
+"""`marginal-energy` in the compiled loop: what it learns of jobs, what it expects of nodes, and its search.
+
+The formulas are those of `joulie.domain.scoring.energy` and `joulie_lab.simulation.engine.lifetimes`; here is their
+bookkeeping. A search looks at the nodes that are up and at one node at rest of each pool: those at rest are all alike.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from joulie.domain.scoring import energy
+from joulie_lab.simulation.compiled import compilable, compiled_inner
+from joulie_lab.simulation.engine import lifetimes
+from joulie_lab.simulation.engine.index import insert, next_member, remove
+from joulie_lab.simulation.engine.power import job_cpu_w, job_gpu_w
+from joulie_lab.simulation.engine.state import (
+    N_UP,
+    N_WAITING,
+    NEXT_JOB,
+    NOW_W,
+    RING,
+    WAITED_MIN,
+    EnergyState,
+    Nodes,
+    Rules,
+    Run,
+)
+
+for _formula in (
+    lifetimes.hazard_per_min,
+    lifetimes.survival,
+    lifetimes.mean_remaining_min,
+    energy.stranded_gpus,
+    energy.extension_min,
+    energy.placement_cost_w_min,
+    energy.packing_rank,
+    energy.may_hold,
+):
+    compilable(_formula)
+
+UTIL_PRIOR = 0.6
+"""Utilisation expected of a class of which no job has ended, worth one job."""
+
+
+@compiled_inner
+def at_rest(rules: Rules, nodes: Nodes, node: int) -> bool:
+    """Whether a node is asleep, or, where nodes do not sleep, empty."""
+    return bool(nodes.asleep[node]) if rules.queueing else bool(nodes.first_job[node] < 0)
+
+
+@compiled_inner
+def _bin(state: EnergyState, age_min: float) -> int:
+    return int(state.bin_of_minute[min(int(age_min), len(state.bin_of_minute) - 1)])
+
+
+@compiled_inner
+def note_minute(run: Run, job_class: int, age_steps: int) -> None:
+    """A job of that class has been at risk of ending in the step before it reached `age_steps`."""
+    rules, state = run.rules, run.energy
+    if age_steps >= 1:
+        state.at_risk_min[job_class, _bin(state, (age_steps - 1) * rules.step_min)] += rules.step_min
+
+
+@compiled_inner
+def note_end(run: Run, job: int) -> None:
+    """A job has ended: its life, and what it used."""
+    jobs, rules, state = run.jobs, run.rules, run.energy
+    job_class = state.job_class[job]
+    length = jobs.length_steps[job]
+    note_minute(run, job_class, length)
+    state.ends[job_class, _bin(state, (length - 1) * rules.step_min)] += 1.0
+    state.ended[job_class] += 1.0
+    state.cpu_util_sum[job_class] += jobs.cpu_util[job]
+    state.gpu_util_sum[job_class] += jobs.gpu_util[job]
+
+
+@compiled_inner
+def _update_life_tables(run: Run) -> None:
+    state, energy_rules = run.energy, run.energy_rules
+    n_classes, n_bins = state.ends.shape
+    for job_class in range(n_classes):
+        for which in range(n_bins):
+            state.hazard_per_min[job_class, which] = lifetimes.hazard_per_min(
+                state.ends[job_class, which],
+                state.at_risk_min[job_class, which],
+                energy_rules.prior_mean_min,
+                energy_rules.prior_weight_min,
+            )
+        # The last bin is open: its hazard holds for ever.
+        state.remaining_at_edge_min[job_class, n_bins - 1] = 1.0 / state.hazard_per_min[job_class, n_bins - 1]
+        for which in range(n_bins - 2, -1, -1):
+            state.remaining_at_edge_min[job_class, which] = lifetimes.mean_remaining_min(
+                state.edges_min[which + 1] - state.edges_min[which],
+                state.hazard_per_min[job_class, which],
+                state.remaining_at_edge_min[job_class, which + 1],
+            )
+
+
+@compiled_inner
+def _remaining_min(state: EnergyState, job_class: int, age_min: float) -> float:
+    """Expected minutes left of a job of that age; before its start, the wait for it is added."""
+    if age_min <= 0.0:
+        return float(state.remaining_at_edge_min[job_class, 0] - age_min)
+    which = _bin(state, age_min)
+    if which == state.ends.shape[1] - 1:
+        return float(state.remaining_at_edge_min[job_class, which])
+    return float(
+        lifetimes.mean_remaining_min(
+            state.edges_min[which + 1] - age_min,
+            state.hazard_per_min[job_class, which],
+            state.remaining_at_edge_min[job_class, which + 1],
+        )
+    )
+
+
+@compiled_inner
+def observe(run: Run, step: int) -> None:
+    """Bring life tables, the list of nodes that are up, and their expected busy times to the present."""
+    pools, jobs, rules, nodes, links, state = run.pools, run.jobs, run.rules, run.nodes, run.links, run.energy
+    kept = 0
+    for which in range(run.scratch.counters[N_UP]):
+        node = state.up[which]
+        if at_rest(rules, nodes, node):
+            state.is_up[node] = False
+            insert(state.resting, nodes.pool[node], node - pools.start[nodes.pool[node]])
+            continue
+        state.up[kept] = node
+        kept += 1
+        job = nodes.first_job[node]
+        while job >= 0:
+            note_minute(run, state.job_class[job], step - links.end_step[job] + jobs.length_steps[job])
+            job = links.next_on_node[job]
+    run.scratch.counters[N_UP] = kept
+    _update_life_tables(run)
+    state.gauges[NOW_W] = run.scratch.cluster_ring_w[step % RING]
+    for which in range(kept):
+        node = state.up[which]
+        busy_min = 0.0
+        job = nodes.first_job[node]
+        while job >= 0:
+            left_min = (links.end_step[job] - step) * rules.step_min
+            if not run.energy_rules.oracle:
+                age_min = jobs.length_steps[job] * rules.step_min - left_min
+                left_min = _remaining_min(state, state.job_class[job], age_min)
+            busy_min = max(busy_min, left_min)
+            job = links.next_on_node[job]
+        state.busy_min[node] = busy_min
+
+
+@compiled_inner
+def expected_duration_min(run: Run, job: int) -> float:
+    """Expected duration of a job that has not started, min."""
+    if run.energy_rules.oracle:
+        return float(run.jobs.length_steps[job] * run.rules.step_min)
+    return float(run.energy.remaining_at_edge_min[run.energy.job_class[job], 0])
+
+
+@compiled_inner
+def expected_power_w(run: Run, job: int, pool: int) -> float:
+    """Expected power of a job on a pool from the utilisation of its class so far, W."""
+    state = run.energy
+    job_class = state.job_class[job]
+    shape = run.jobs.shape[job]
+    weight = state.ended[job_class] + 1.0
+    cpu_util = (state.cpu_util_sum[job_class] + UTIL_PRIOR) / weight
+    power_w = job_cpu_w(run.pools, run.rules, pool, run.shapes.cores[shape], cpu_util)
+    if run.shapes.gpus[shape] > 0:
+        gpu_util = (state.gpu_util_sum[job_class] + UTIL_PRIOR) / weight
+        power_w += job_gpu_w(run.pools, run.shapes, run.rules, pool, shape, gpu_util)
+    return power_w
+
+
+@compiled_inner
+def _first_pool_for(run: Run, shape: int) -> int:
+    """The first pool whose nodes have the GPUs that a shape asks for, or 0."""
+    for pool in range(len(run.pools.cores)):
+        if run.pools.gpus[pool] >= run.shapes.gpus[shape]:
+            return pool
+    return 0
+
+
+@compiled_inner
+def least_energy(run: Run, job: int, step: int) -> int:
+    """Node where a job adds the least energy: the fullest of equals, then the lowest index; -1 where none fits."""
+    pools, shapes, nodes, state = run.pools, run.shapes, run.nodes, run.energy
+    shape = run.jobs.shape[job]
+    cores = shapes.cores[shape]
+    gpus = shapes.gpus[shape]
+    duration_min = expected_duration_min(run, job)
+    n_up = run.scratch.counters[N_UP]
+    best = -1
+    best_cost = np.inf
+    best_rank: float = np.inf
+    for which in range(n_up + len(pools.cores)):
+        if which < n_up:
+            node = state.up[which]
+        else:
+            position = next_member(state.resting, which - n_up, 0)
+            if position < 0:
+                continue
+            node = pools.start[which - n_up] + position
+        if nodes.free_cores[node] < cores or nodes.free_gpus[node] < gpus:
+            continue
+        pool = nodes.pool[node]
+        cost = _cost_w_min(run, job, node, duration_min, step)
+        node_cores_per_gpu = pools.cores[pool] / max(1, pools.gpus[pool])
+        rank = float(energy.packing_rank(nodes.free_cores[node], nodes.free_gpus[node], node_cores_per_gpu))
+        if cost < best_cost or (cost == best_cost and (rank < best_rank or (rank == best_rank and node < best))):
+            best = node
+            best_cost = cost
+            best_rank = rank
+    return best
+
+
+@compiled_inner
+def _cost_w_min(run: Run, job: int, node: int, duration_min: float, step: int) -> float:
+    pools, shapes, nodes, rules, state = run.pools, run.shapes, run.nodes, run.rules, run.energy
+    energy_rules = run.energy_rules
+    pool = nodes.pool[node]
+    shape = run.jobs.shape[job]
+    wake_w_min = 0.0
+    if at_rest(rules, nodes, node):
+        up_min = duration_min + energy_rules.wake_min + energy_rules.wake_stay_min
+        wake_w_min = expected_power_w(run, job, pool) * energy_rules.wake_min
+    elif nodes.first_job[node] < 0:
+        up_min = duration_min + (step - nodes.empty_step[node]) * rules.step_min
+    else:
+        up_min = float(energy.extension_min(duration_min, state.busy_min[node]))
+    unusable_w = 0.0
+    if pools.gpus[pool] > 0:
+        free_cores = float(nodes.free_cores[node])
+        free_gpus = float(nodes.free_gpus[node])
+        before = energy.stranded_gpus(free_gpus, free_cores, energy_rules.cores_per_gpu)
+        after = energy.stranded_gpus(
+            free_gpus - shapes.gpus[shape], free_cores - shapes.cores[shape], energy_rules.cores_per_gpu
+        )
+        unusable_w = state.stranded_gpu_w[pool] * (after - before)
+        if shapes.gpus[shape] == 0:
+            unusable_w += state.surcharge_w_per_core * shapes.cores[shape]
+    return float(energy.placement_cost_w_min(state.base_w[pool], up_min, wake_w_min, unusable_w, duration_min))
+
+
+@compiled_inner
+def holds_back(run: Run, job: int, node: int, step: int) -> bool:
+    """Whether the governor keeps the job for a later minute; else its rise is counted into the present power."""
+    state = run.energy
+    pool = run.nodes.pool[node]
+    wakes = at_rest(run.rules, run.nodes, node)
+    job_w = expected_power_w(run, job, pool)
+    rise_w = job_w - run.pools.gpu_idle_w[pool] * run.shapes.gpus[run.jobs.shape[job]]
+    if wakes:
+        rise_w += state.base_w[pool]
+    step_min = run.rules.step_min
+    waited_min = (step - run.jobs.first_step[job]) * step_min
+    mean_wait_min = (state.gauges[WAITED_MIN] + step_min) / run.scratch.counters[NEXT_JOB]
+    # At the first step nothing was recorded yet: no rise is known.
+    before_w = run.record.it_w[step - 1] if step > 0 else state.gauges[NOW_W]
+    held = energy.may_hold(
+        waited_min,
+        mean_wait_min,
+        state.gauges[NOW_W],
+        rise_w,
+        before_w,
+        job_w >= run.energy_rules.heavy_w,
+        wakes,
+        run.energy_rules.limits,
+    )
+    if not held:
+        state.gauges[NOW_W] += rise_w
+    return bool(held)
+
+
+@compiled_inner
+def comes_last(run: Run, job: int, step: int) -> bool:
+    """Whether the governor looks at a job after the others of the minute: heavy, and still free to wait."""
+    hold_limit_min = run.energy_rules.limits[2]
+    if (step - run.jobs.first_step[job]) * run.rules.step_min >= hold_limit_min:
+        return False
+    pool = _first_pool_for(run, run.jobs.shape[job])
+    return expected_power_w(run, job, pool) >= run.energy_rules.heavy_w
+
+
+@compiled_inner
+def put_heavy_last(run: Run, waiting: int, step: int) -> None:
+    """Order the waiting jobs for the governor: those that come last behind the others, both longest waiting first."""
+    jobs, room = run.scratch.waiting, run.energy.merged
+    first = 0
+    last = 0
+    for which in range(waiting):
+        job = jobs[which]
+        if comes_last(run, job, step):
+            room[last] = job
+            last += 1
+        else:
+            jobs[first] = job
+            first += 1
+    for which in range(last):
+        jobs[first + which] = room[which]
+
+
+@compiled_inner
+def restore_order(run: Run, waiting: int) -> None:
+    """Merge the two parts of `put_heavy_last` again by arrival, which is the order of job numbers."""
+    jobs, room = run.scratch.waiting, run.energy.merged
+    middle = 1
+    while middle < waiting and jobs[middle] > jobs[middle - 1]:
+        middle += 1
+    left = 0
+    right = middle
+    for which in range(waiting):
+        if right >= waiting or (left < middle and jobs[left] < jobs[right]):
+            room[which] = jobs[left]
+            left += 1
+        else:
+            room[which] = jobs[right]
+            right += 1
+    for which in range(waiting):
+        jobs[which] = room[which]
+
+
+@compiled_inner
+def close_minute(run: Run) -> None:
+    """The jobs left in the queue have waited for one step more."""
+    run.energy.gauges[WAITED_MIN] += run.scratch.counters[N_WAITING] * run.rules.step_min
+
+
+@compiled_inner
+def note_start(run: Run, job: int, node: int, delay_steps: int) -> None:
+    """A job starts on a node, which is up from now on; called before the node's lists change."""
+    pools, nodes, state = run.pools, run.nodes, run.energy
+    if not state.is_up[node]:
+        state.is_up[node] = True
+        remove(state.resting, nodes.pool[node], node - pools.start[nodes.pool[node]])
+        state.up[run.scratch.counters[N_UP]] = node
+        run.scratch.counters[N_UP] += 1
+    if nodes.first_job[node] < 0:
+        state.busy_min[node] = 0.0
+    delay_min = delay_steps * run.rules.step_min
+    state.gauges[WAITED_MIN] += delay_min
+    busy_min = expected_duration_min(run, job) + delay_min
+    state.busy_min[node] = max(state.busy_min[node], busy_min)

@@ -1,0 +1,372 @@
+"""The compiled loop of a run: leave, measure, place, record, a step at a time.
+
+One pass of `advance` plays any number of steps on the state that it is given, so that callers can show progress and
+couple a plant in between. The order of operations within a step, and of the additions within a node, is the published
+experiment's: results are bit-true to the plain NumPy way in `reference`, which tests hold against it.
+
+What makes it fast: only nodes that changed are looked at (calendars for jobs that end and nodes that fall asleep, an
+active list for power trends), and the best node is found by index (see `search`), never by scanning the cluster.
+"""
+
+from __future__ import annotations
+
+from joulie.domain.scoring import formulas
+from joulie.domain.units import FloatArray
+from joulie_lab.simulation.compiled import compilable, compiled, compiled_inner
+from joulie_lab.simulation.engine import energy
+from joulie_lab.simulation.engine.index import insert, next_member, remove
+from joulie_lab.simulation.engine.power import add_job_power, node_power_w
+from joulie_lab.simulation.engine.search import choose, join_class, leave_class, refresh_leaves, uses_tree, write_leaf
+from joulie_lab.simulation.engine.state import (
+    AWAKE,
+    BY_CLASS,
+    BY_ENERGY,
+    N_ACTIVE,
+    N_WAITING,
+    NEXT_JOB,
+    RING,
+    RUNNING,
+    TREND_ADAPTIVE,
+    TREND_NONE,
+    TREND_TDP,
+    WAKES,
+    Links,
+    Nodes,
+    Pools,
+    Rules,
+    Run,
+    Scratch,
+)
+
+for _formula in (formulas.clamp, formulas.trend_points, formulas.tdp_trend_points):
+    compilable(_formula)
+
+
+@compiled_inner
+def least_squares_slope(ring: FloatArray, first: int, count: int) -> float:
+    """Slope by step of the `count` latest ring entries, oldest first; `first` is the column of the oldest.
+
+    A single entry has slope zero. The order of operations is the published one: entries are taken as differences from
+    their mean, although that changes nothing but the rounding.
+    """
+    if count < 2:
+        return 0.0
+    mean = 0.0
+    for column in range(first, count):
+        mean += ring[column]
+    for column in range(first):
+        mean += ring[column]
+    mean /= count
+    offset = (1.0 - count) / 2.0
+    numerator = 0.0
+    for column in range(first, count):
+        numerator += offset * (ring[column] - mean)
+        offset += 1.0
+    for column in range(first):
+        numerator += offset * (ring[column] - mean)
+        offset += 1.0
+    return float(numerator / (count * (count * count - 1.0) / 12.0))
+
+
+@compiled_inner
+def _recount(run: Run, node: int, step: int) -> int:
+    """Unlink the jobs of `node` that end by `step` and sum up those left, in placement order; returns how many left."""
+    pools, shapes, jobs, nodes, links = run.pools, run.shapes, run.jobs, run.nodes, run.links
+    pool = nodes.pool[node]
+    nodes.cpu_sum_w[node] = 0.0
+    nodes.gpu_sum_w[node] = 0.0
+    nodes.free_cores[node] = pools.cores[pool]
+    nodes.free_gpus[node] = pools.gpus[pool]
+    left = 0
+    previous = -1
+    job = nodes.first_job[node]
+    nodes.first_job[node] = -1
+    while job >= 0:
+        following = links.next_on_node[job]
+        if links.end_step[job] <= step:
+            left += 1
+            if run.rules.family == BY_ENERGY:
+                energy.note_end(run, job)
+        else:
+            if previous < 0:
+                nodes.first_job[node] = job
+            else:
+                links.next_on_node[previous] = job
+            previous = job
+            nodes.free_cores[node] -= shapes.cores[jobs.shape[job]]
+            nodes.free_gpus[node] -= shapes.gpus[jobs.shape[job]]
+            add_job_power(pools, shapes, jobs, run.rules, nodes, node, job)
+        job = following
+    nodes.last_job[node] = previous
+    if previous >= 0:
+        links.next_on_node[previous] = -1
+    return left
+
+
+@compiled_inner
+def _activate(nodes: Nodes, scratch: Scratch, node: int) -> None:
+    if not nodes.active[node]:
+        nodes.active[node] = True
+        scratch.active_list[scratch.counters[N_ACTIVE]] = node
+        scratch.counters[N_ACTIVE] += 1
+
+
+@compiled_inner
+def _set_power(pools: Pools, rules: Rules, nodes: Nodes, scratch: Scratch, node: int) -> None:
+    """Bring a node's power up to date; a change starts its stillness anew."""
+    power = node_power_w(pools, nodes, rules, node)
+    if power != nodes.power_w[node]:
+        nodes.power_w[node] = power
+        nodes.still_steps[node] = 0
+        _activate(nodes, scratch, node)
+
+
+@compiled_inner
+def _end_jobs(run: Run, step: int) -> None:
+    """Let the jobs that end now leave their nodes."""
+    pools, rules, nodes, links, scratch = run.pools, run.rules, run.nodes, run.links, run.scratch
+    n_touched = 0
+    job = links.ending_head[step]
+    while job >= 0:
+        node = links.node_of_job[job]
+        if not scratch.touched[node]:
+            scratch.touched[node] = True
+            scratch.touched_list[n_touched] = node
+            n_touched += 1
+        job = links.next_ending[job]
+    for which in range(n_touched):
+        node = scratch.touched_list[which]
+        scratch.touched[node] = False
+        if rules.family == BY_CLASS:
+            leave_class(pools, run.order, run.indexes, nodes, node)
+        scratch.counters[RUNNING] -= _recount(run, node, step)
+        if rules.family == BY_CLASS:
+            join_class(pools, run.order, run.indexes, nodes, node)
+        if nodes.first_job[node] < 0:
+            nodes.empty_step[node] = step
+            if rules.queueing and not nodes.dozing[node]:
+                _doze(rules, nodes, links, node)
+        _set_power(pools, rules, nodes, scratch, node)
+        _activate(nodes, scratch, node)
+
+
+@compiled_inner
+def _doze(rules: Rules, nodes: Nodes, links: Links, node: int) -> None:
+    """Note when an empty node may fall asleep; it stands in one list at a time."""
+    step = nodes.empty_step[node] + rules.sleep_after_steps
+    if step < len(links.dozing_head):
+        links.next_dozing[node] = links.dozing_head[step]
+        links.dozing_head[step] = node
+        nodes.dozing[node] = True
+
+
+@compiled_inner
+def _fall_asleep(run: Run, step: int) -> None:
+    """Put nodes to sleep that have been empty long enough; those that were busy in between doze on."""
+    rules, nodes, links = run.rules, run.nodes, run.links
+    node = links.dozing_head[step]
+    while node >= 0:
+        following = links.next_dozing[node]
+        nodes.dozing[node] = False
+        if nodes.first_job[node] < 0:
+            if nodes.empty_step[node] + rules.sleep_after_steps > step:
+                _doze(rules, nodes, links, node)
+            else:
+                nodes.asleep[node] = True
+                run.scratch.counters[AWAKE] -= 1
+                _set_power(run.pools, rules, nodes, run.scratch, node)
+        node = following
+
+
+@compiled_inner
+def _trend_points(pools: Pools, rules: Rules, nodes: Nodes, node: int, scale: float) -> float:
+    if rules.trend == TREND_TDP:
+        peak_w = pools.peak_w[nodes.pool[node]]
+        return float(formulas.tdp_trend_points(nodes.trend_w_per_min[node], peak_w, rules.trend_high))
+    if rules.trend == TREND_NONE:
+        return 0.0
+    return float(formulas.trend_points(nodes.trend_w_per_min[node], scale, rules.trend_low, rules.trend_high))
+
+
+@compiled_inner
+def _measure(run: Run, step: int) -> None:
+    """Push power into the rings, derive trends and their points, and bring the trees up to date."""
+    pools, rules, nodes, scratch, indexes = run.pools, run.rules, run.nodes, run.scratch, run.indexes
+    total_w = 0.0
+    for node in range(len(nodes.power_w)):
+        total_w += nodes.power_w[node]
+    column = step % RING
+    scratch.cluster_ring_w[column] = total_w
+    count = min(step + 1, RING)
+    first = (column + 1) % RING if count == RING else 0
+    cluster_trend_w_per_min = least_squares_slope(scratch.cluster_ring_w, first, count) / rules.step_min
+    scale = formulas.STEADY_TREND_SCALE
+    if rules.trend == TREND_ADAPTIVE and abs(cluster_trend_w_per_min) > formulas.BURST_CLUSTER_TREND_W_PER_MIN:
+        scale = formulas.BURST_TREND_SCALE
+    changed = 0
+    kept = 0
+    for pool in range(len(pools.cores)):
+        lowest = next_member(indexes.standby, pool, 0)
+        if lowest >= 0:
+            scratch.touched_list[changed] = pools.start[pool] + lowest
+            changed += 1
+    for which in range(scratch.counters[N_ACTIVE]):
+        node = scratch.active_list[which]
+        nodes.ring_w[node, column] = nodes.power_w[node]
+        nodes.still_steps[node] += 1
+        # Equal samples have no trend, whatever rounding would make of them.
+        level = nodes.still_steps[node] >= count or rules.trend == TREND_NONE
+        slope = 0.0 if level else least_squares_slope(nodes.ring_w[node], first, count)
+        nodes.trend_w_per_min[node] = slope / rules.step_min
+        nodes.trend_points[node] = _trend_points(pools, rules, nodes, node, scale)
+        if nodes.still_steps[node] >= RING:
+            nodes.active[node] = False
+            if nodes.first_job[node] < 0 and (nodes.asleep[node] or not rules.queueing):
+                nodes.standby[node] = True
+                insert(indexes.standby, nodes.pool[node], node - pools.start[nodes.pool[node]])
+        else:
+            scratch.active_list[kept] = node
+            kept += 1
+        scratch.touched_list[changed] = node
+        changed += 1
+    scratch.counters[N_ACTIVE] = kept
+    if uses_tree(rules):
+        refresh_leaves(pools, rules, nodes, scratch, indexes, changed)
+
+
+@compiled
+def prepare(run: Run) -> None:
+    """Put an empty cluster into its initial state: every node on standby, power and indexes filled in."""
+    pools, rules, nodes, indexes = run.pools, run.rules, run.nodes, run.indexes
+    for node in range(len(nodes.pool)):
+        nodes.power_w[node] = node_power_w(pools, nodes, rules, node)
+        nodes.ring_w[node, :] = nodes.power_w[node]
+        nodes.standby[node] = True
+        insert(indexes.standby, nodes.pool[node], node - pools.start[nodes.pool[node]])
+        if rules.family == BY_CLASS:
+            join_class(pools, run.order, indexes, nodes, node)
+        if rules.family == BY_ENERGY:
+            insert(run.energy.resting, nodes.pool[node], node - pools.start[nodes.pool[node]])
+    if uses_tree(rules):
+        for pool in range(len(pools.cores)):
+            write_leaf(pools, rules, nodes, indexes, pools.start[pool], True)
+
+
+@compiled_inner
+def _place(run: Run, job: int, node: int, step: int) -> None:
+    """Put a job on a node: allocation, power and indexes follow at once, trends with the next step."""
+    pools, shapes, jobs, rules = run.pools, run.shapes, run.jobs, run.rules
+    nodes, links, scratch, indexes = run.nodes, run.links, run.scratch, run.indexes
+    pool = nodes.pool[node]
+    start = step
+    if nodes.asleep[node]:
+        nodes.asleep[node] = False
+        start += rules.wake_steps
+        scratch.counters[AWAKE] += 1
+        scratch.counters[WAKES] += 1
+    if rules.family == BY_ENERGY:
+        energy.note_start(run, job, node, start - step)
+    if rules.family == BY_CLASS:
+        leave_class(pools, run.order, run.indexes, nodes, node)
+    shape = jobs.shape[job]
+    nodes.free_cores[node] -= shapes.cores[shape]
+    nodes.free_gpus[node] -= shapes.gpus[shape]
+    if rules.family == BY_CLASS:
+        join_class(pools, run.order, run.indexes, nodes, node)
+    links.next_on_node[job] = -1
+    if nodes.first_job[node] < 0:
+        nodes.cpu_sum_w[node] = 0.0
+        nodes.gpu_sum_w[node] = 0.0
+        nodes.first_job[node] = job
+    else:
+        links.next_on_node[nodes.last_job[node]] = job
+    nodes.last_job[node] = job
+    links.node_of_job[job] = node
+    run.record.start_step[job] = start
+    end = start + jobs.length_steps[job]
+    links.end_step[job] = end
+    if end < len(links.ending_head):
+        links.next_ending[job] = links.ending_head[end]
+        links.ending_head[end] = job
+    add_job_power(pools, shapes, jobs, rules, nodes, node, job)
+    _set_power(pools, rules, nodes, scratch, node)
+    _activate(nodes, scratch, node)
+    # The step's sample is corrected, so that a new power has been there for one sample already.
+    nodes.ring_w[node, step % RING] = nodes.power_w[node]
+    nodes.still_steps[node] = max(1, nodes.still_steps[node])
+    scratch.counters[RUNNING] += 1
+    was_standby = nodes.standby[node]
+    if was_standby:
+        nodes.standby[node] = False
+        remove(indexes.standby, pool, node - pools.start[pool])
+    if uses_tree(rules):
+        write_leaf(pools, rules, nodes, indexes, node, True)
+        if was_standby:
+            following = next_member(indexes.standby, pool, 0)
+            if following >= 0:
+                write_leaf(pools, rules, nodes, indexes, pools.start[pool] + following, True)
+
+
+@compiled_inner
+def _try(run: Run, job: int, step: int) -> bool:
+    """Place a job if there is a node for it that its scheduler will take now."""
+    shape = run.jobs.shape[job]
+    # Placing only takes room: a shape that found none in this step finds none later in it.
+    if run.scratch.refused_step[shape] == step:
+        return False
+    node = energy.least_energy(run, job, step) if run.rules.family == BY_ENERGY else choose(run, shape)
+    if node < 0:
+        run.scratch.refused_step[shape] = step
+        return False
+    if run.energy_rules.governed and energy.holds_back(run, job, node, step):
+        return False
+    _place(run, job, node, step)
+    return True
+
+
+@compiled_inner
+def _start_jobs(run: Run, step: int) -> None:
+    """Take in the jobs that arrive and start what can start, the longest waiting first."""
+    jobs, scratch, record = run.jobs, run.scratch, run.record
+    waiting = scratch.counters[N_WAITING]
+    while scratch.counters[NEXT_JOB] < len(jobs.first_step) and jobs.first_step[scratch.counters[NEXT_JOB]] <= step:
+        scratch.waiting[waiting] = scratch.counters[NEXT_JOB]
+        scratch.counters[NEXT_JOB] += 1
+        waiting += 1
+        record.arrived[step] += 1
+    if run.energy_rules.governed:
+        energy.put_heavy_last(run, waiting, step)
+    left = 0
+    for which in range(waiting):
+        job = scratch.waiting[which]
+        if not _try(run, job, step):
+            scratch.waiting[left] = job
+            left += 1
+    if run.energy_rules.governed:
+        energy.restore_order(run, left)
+    if run.rules.queueing:
+        scratch.counters[N_WAITING] = left
+        record.waiting[step] = left
+    else:
+        record.dropped[step] = left
+
+
+@compiled
+def advance(run: Run, first_step: int, last_step: int) -> None:
+    """Play the steps ``first_step <= step < last_step`` on the given state."""
+    for step in range(first_step, last_step):
+        _end_jobs(run, step)
+        if run.rules.queueing:
+            _fall_asleep(run, step)
+        _measure(run, step)
+        if run.rules.family == BY_ENERGY:
+            energy.observe(run, step)
+        _start_jobs(run, step)
+        total_w = 0.0
+        for node in range(len(run.nodes.power_w)):
+            total_w += run.nodes.power_w[node]
+        run.record.it_w[step] = total_w
+        run.record.running[step] = run.scratch.counters[RUNNING]
+        run.record.awake_nodes[step] = run.scratch.counters[AWAKE]
+        if run.rules.family == BY_ENERGY:
+            energy.close_minute(run)

@@ -1,0 +1,56 @@
+"""Which runs an experiment has: every variant, under every assumption of physics, with every seed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from joulie.domain.power.cpu import IdleStates
+from joulie_lab.simulation.experiment.scenario import Experiment, Physics, Throughput
+
+
+class PhysicsChoice(NamedTuple):
+    """The assumptions of one run.
+
+    Attributes:
+        idle_states: which nodes enter deep idle states.
+        gpu_throughput: how GPU work slows under a limit, ``measured`` or ``published``.
+    """
+
+    idle_states: IdleStates = IdleStates.ALL
+    gpu_throughput: Throughput = "measured"
+
+    def __str__(self) -> str:
+        """In words, for titles."""
+        return f"deep idle {self.idle_states}, GPU curves {self.gpu_throughput}"
+
+
+class RunKey(NamedTuple):
+    """One run of an experiment."""
+
+    variant: str
+    seed: int
+    physics: PhysicsChoice
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder of its artefacts."""
+        return f"{self.variant}-seed{self.seed}-{self.physics.idle_states}-{self.physics.gpu_throughput}"
+
+    def __str__(self) -> str:
+        """In words, for progress and errors."""
+        return f"{self.variant}, seed {self.seed}, {self.physics}"
+
+
+def choices(physics: Physics) -> list[PhysicsChoice]:
+    """Every combination of the assumptions, the first of each first."""
+    return [PhysicsChoice(idle, curve) for curve in physics.gpu_throughput for idle in physics.idle_states]
+
+
+def run_keys(experiment: Experiment) -> list[RunKey]:
+    """Every run, seed by seed, so that what is compared is finished together."""
+    return [
+        RunKey(variant.name, seed, physics)
+        for physics in choices(experiment.physics)
+        for seed in experiment.seeds
+        for variant in experiment.variants
+    ]

@@ -1,0 +1,459 @@
+"""The physics of simulated nodes under the load of the moment, as arrays over nodes.
+
+Source of all formulas: spec, simulator physics; they are those of `joulie.domain.power`, joined by first-order lags.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from joulie.domain.hardware import CpuModel, GpuModel
+from joulie.domain.power.cpu import FREQUENCY_EXPONENT, CpuPower, IdleStates, activity_factor
+from joulie.domain.power.dynamics import lagged, lagged_mean, steady_temperature_k, thermal_throttle
+from joulie.domain.power.gpu import DEEP_IDLE_SHARE, ThroughputModel, natural_power_w, operate_gpu, throughput_model
+from joulie.domain.units import BoolArray, FloatArray, IntArray, finite, positive
+from joulie_lab.simulation.live.dynamics import SETTLED_SHARE, Dynamics, Limits, NodeState, OperatingPoint
+
+UNCAPPED_TDPS = 4.0
+"""What a lifted cap tends to, as a multiple of the TDP: above any draw, and finite, so that it can lag."""
+CAP_FLOOR_SHARE = 0.2
+"""Smallest package cap that a simulated CPU accepts, as a share of its TDP (assumed: RAPL takes far less than cTDP)."""
+
+_SLOWED = 1e-6
+_NO_GPUS = -1
+_SHORTEST_STEP_S = 0.1
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """The hardware of one simulated node.
+
+    Attributes:
+        name: node name.
+        cpu: CPU model.
+        sockets: CPUs.
+        cores: cores that pods can request.
+        gpu: GPU model, None without GPUs.
+        gpus: GPUs.
+    """
+
+    name: str
+    cpu: CpuModel
+    sockets: int
+    cores: float
+    gpu: GpuModel | None = None
+    gpus: int = 0
+
+    def __post_init__(self) -> None:
+        positive("sockets", self.sockets)
+        positive("cores", self.cores)
+        if (self.gpu is None) != (self.gpus == 0):
+            raise ValueError(f"node {self.name}: a GPU model and a GPU count belong together")
+
+
+@dataclass(frozen=True, eq=False)
+class FleetLoad:
+    """What runs on the nodes: of CPUs arrays of shape ``(n_nodes,)``, of GPUs ``(n_nodes, n_devices)``.
+
+    There are as many devices as the node with the most GPUs has; those beyond a node's own are not busy.
+
+    Attributes:
+        cpu_util: share of the node's cores in use, 0..1.
+        memory_intensity: of the CPU work, 0..1.
+        io_intensity: of the CPU work, 0..1.
+        gpu_busy: whether somebody has a GPU, or a share of it.
+        gpu_util: utilisation of each GPU, 0..1.
+        gpu_memory_share: how far its work is bound by memory, 0..1.
+    """
+
+    cpu_util: FloatArray
+    memory_intensity: FloatArray
+    io_intensity: FloatArray
+    gpu_busy: BoolArray
+    gpu_util: FloatArray
+    gpu_memory_share: FloatArray
+
+    @classmethod
+    def idle(cls, n_nodes: int, n_devices: int = 1) -> FleetLoad:
+        """Nothing runs."""
+        cpu_util, memory, io = np.zeros((3, n_nodes))
+        gpu_util, gpu_memory = np.zeros((2, n_nodes, n_devices))
+        return cls(cpu_util, memory, io, np.zeros((n_nodes, n_devices), dtype=np.bool_), gpu_util, gpu_memory)
+
+
+class LiveFleet:
+    """Simulated nodes.
+
+    Attributes:
+        specs: the nodes, in the order of all arrays.
+        state: what they carry from one step to the next.
+        cores: cores of each node.
+        gpus: GPUs of each node.
+        n_devices: GPUs of the node with the most, at least 1: the columns of arrays of GPUs.
+        gpu_device_w: power of each GPU now, W, shape ``(n_nodes, n_devices)``; 0 beyond a node's own.
+        load: what runs now.
+        frequency: clock as a share of the highest, shape ``(n_nodes,)``.
+        gpu_throughput: rate of work of each GPU as a share of its uncapped rate, shape ``(n_nodes, n_devices)``.
+        mean_frequency: mean clock over the last step.
+        mean_gpu_throughput: mean rate of GPU work over the last step.
+        saturated: the CPU cap cannot be met, shape ``(n_nodes,)``.
+        moving: a cap or a clock limit is on its way to what was asked for, shape ``(n_nodes,)``.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[NodeSpec],
+        *,
+        ambient_k: float,
+        dynamics: Dynamics | None = None,
+        idle_states: IdleStates = IdleStates.ALL,
+        managed: Sequence[bool] | None = None,
+        gpu_model: str = "measured",
+    ) -> None:
+        """Start all nodes idle and uncapped, in equilibrium.
+
+        Args:
+            specs: the nodes, names unique.
+            ambient_k: temperature of the air, K.
+            dynamics: lags and thermal limits.
+            idle_states: which nodes enter deep idle.
+            managed: which nodes Joulie manages, in the order of `specs`; all of them where it is left out.
+            gpu_model: GPU throughput model by name, see `joulie.domain.power.gpu`.
+        """
+        self.specs = tuple(specs)
+        self._dynamics = dynamics or Dynamics()
+        n_nodes = len(self.specs)
+        self.cores = np.array([spec.cores for spec in self.specs])
+        self._deep_idle = idle_states.allowed(np.ones(n_nodes) if managed is None else list(managed))
+        self.max_package_w = np.array([spec.cpu.tdp_w * spec.sockets for spec in self.specs])
+        self._conductance_w_per_k = self.max_package_w / self._dynamics.rise_at_tdp_k
+        self.gpus = np.array([spec.gpus for spec in self.specs], dtype=np.float64)
+        self.n_devices = max([1, *(spec.gpus for spec in self.specs)])
+        devices = (n_nodes, self.n_devices)
+        self._has_device = np.arange(self.n_devices) < self.gpus[:, np.newaxis]
+        self.gpu_device_w = np.zeros(devices)
+        self._gpu_idle_w = np.array([spec.gpu.idle_w if spec.gpu else 0.0 for spec in self.specs])
+        self._gpu_default_w = np.array([spec.gpu.default_w if spec.gpu else 0.0 for spec in self.specs])
+        self._gpu_unused_w = self._gpu_idle_w * np.where(self._deep_idle, DEEP_IDLE_SHARE, 1.0)
+        self._cpu, self._cpu_kind = _cpu_kinds(self.specs)
+        self._gpu, self._gpu_kind = _gpu_kinds(self.specs, gpu_model)
+        zero = np.zeros(n_nodes)
+        self.state = NodeState(
+            cpu_cap_w=np.full(n_nodes, np.inf),
+            cpu_cap_now_w=self.max_package_w * UNCAPPED_TDPS,
+            throttle=np.ones(n_nodes),
+            throttle_now=np.ones(n_nodes),
+            gpu_cap_w=self._gpu_default_w.copy(),
+            gpu_cap_now_w=self._gpu_default_w.copy(),
+            package_w=zero.copy(),
+            gpu_w=zero.copy(),
+            platform_w=zero.copy(),
+            package_mean_w=zero.copy(),
+            gpu_mean_w=zero.copy(),
+            temperature_k=np.full(n_nodes, float(positive("ambient_k", ambient_k))),
+            energy_j=zero.copy(),
+        )
+        self.frequency = np.ones(n_nodes)
+        self.gpu_throughput = np.ones(devices)
+        self.mean_frequency = np.ones(n_nodes)
+        self.mean_gpu_throughput = np.ones(devices)
+        self.saturated: BoolArray = np.zeros(n_nodes, dtype=np.bool_)
+        self.moving: BoolArray = np.zeros(n_nodes, dtype=np.bool_)
+        self.load = FleetLoad.idle(n_nodes, self.n_devices)
+        if n_nodes:
+            self._settle(ambient_k)
+
+    def adopt(self, other: LiveFleet) -> None:
+        """Take over the state of the nodes that `other` also has: a node keeps its history when others come and go."""
+        place = {spec: index for index, spec in enumerate(other.specs)}
+        pairs = [(mine, place[spec]) for mine, spec in enumerate(self.specs) if spec in place]
+        if not pairs:
+            return
+        mine, theirs = (np.array(side) for side in zip(*pairs, strict=True))
+        for item in fields(NodeState):
+            getattr(self.state, item.name)[mine] = getattr(other.state, item.name)[theirs]
+        self.moving[mine] = other.moving[theirs]
+
+    def cap_cpu(self, index: int, cap_w_per_package: float | None) -> float | None:
+        """Cap each package of a node, W; None lifts the cap. Returns the cap in force, clamped to what it accepts."""
+        spec = self.specs[index]
+        self.moving[index] = True
+        if cap_w_per_package is None:
+            self.state.cpu_cap_w[index] = np.inf
+            return None
+        wanted_w = float(positive("cap_w_per_package", cap_w_per_package))
+        cap_w = min(max(wanted_w, CAP_FLOOR_SHARE * spec.cpu.tdp_w), spec.cpu.tdp_w)
+        self.state.cpu_cap_w[index] = cap_w * spec.sockets
+        return cap_w
+
+    def cap_range_w(self, index: int) -> dict[str, float]:
+        """Caps that each package of a node accepts, W."""
+        tdp_w = self.specs[index].cpu.tdp_w
+        return {"minWattsPerSocket": CAP_FLOOR_SHARE * tdp_w, "maxWattsPerSocket": tdp_w}
+
+    def throttle_cpu(self, index: int, throttle_pct: float) -> float:
+        """Limit a node's clock: 0 % is the highest clock, 100 % the lowest. Returns what is in force, percent."""
+        percent = float(finite("throttle_pct", throttle_pct, minimum=0.0, maximum=100.0))
+        floor = float(self._cpu[self._cpu_kind[index]].frequency_floor)
+        self.moving[index] = True
+        self.state.throttle[index] = 1.0 - (1.0 - floor) * percent / 100.0
+        return percent
+
+    def cap_gpus(self, index: int, cap_w: float | None) -> float | None:
+        """Limit each GPU of a node, W; None restores the default. Returns what is in force; None without GPUs."""
+        gpu = self.specs[index].gpu
+        if gpu is None:
+            return None
+        limit_w = gpu.default_w if cap_w is None else gpu.cap_range.clamped(cap_w)
+        self.state.gpu_cap_w[index] = limit_w
+        self.moving[index] = True
+        return limit_w
+
+    def step(self, dt_s: float, load: FleetLoad, ambient_k: float) -> None:
+        """Advance all nodes by `dt_s` under a constant load.
+
+        Raises:
+            InvalidQuantityError: an input is NaN or out of range.
+        """
+        self.put_load(load)
+        self.coast(dt_s, ambient_k)
+
+    def put_load(self, load: FleetLoad, nodes: IntArray | None = None) -> None:
+        """Change what runs: power follows at once.
+
+        Args:
+            load: of the nodes.
+            nodes: indices of the nodes that it is about, each once; all nodes where it is left out.
+
+        Raises:
+            InvalidQuantityError: an input is NaN or out of range.
+        """
+        places = np.arange(len(self.specs)) if nodes is None else nodes
+        for item in fields(FleetLoad):
+            getattr(self.load, item.name)[places] = getattr(load, item.name)
+        if len(places):
+            self._put(places, self._operate(places, self._limits_now(places)))
+
+    def coast(self, dt_s: float, ambient_k: float) -> None:
+        """Advance all nodes by `dt_s` with what runs now.
+
+        Where nothing is on its way, power is constant and any length of the step is exact. A cap that is on its way
+        counts by its mean over the step, which is exact as long as it binds all the time or not at all. Nodes that
+        are hot enough to be throttled are followed in short steps.
+
+        Raises:
+            InvalidQuantityError: an input is NaN or out of range.
+        """
+        left_s = float(positive("dt_s", dt_s))
+        longest_s = left_s
+        if self._hot(ambient_k).any():
+            longest_s = min(left_s, max(self._dynamics.thermal_tau_s / 10.0, _SHORTEST_STEP_S))
+        n_steps = math.ceil(left_s / longest_s)
+        if n_steps == 1:
+            self._coast_once(left_s, ambient_k)
+            return
+        frequency, throughput = np.zeros_like(self.frequency), np.zeros_like(self.gpu_throughput)
+        for _ in range(n_steps):
+            self._coast_once(left_s / n_steps, ambient_k)
+            frequency += self.mean_frequency / n_steps
+            throughput += self.mean_gpu_throughput / n_steps
+        self.mean_frequency, self.mean_gpu_throughput = frequency, throughput
+
+    def _coast_once(self, dt_s: float, ambient_k: float) -> None:
+        state, lags = self.state, self._dynamics
+        package_w, wall_w = state.package_w, self.wall_w
+        gpu_w = state.gpu_w
+        self.mean_frequency = self.frequency.copy()
+        self.mean_gpu_throughput = self.gpu_throughput.copy()
+        nodes = self.unsteady(ambient_k)
+        if len(nodes):
+            asked, acting = self._asked(nodes), self._acting(nodes)
+            mean = self._operate(nodes, acting.after(asked, dt_s, lags, lagged_mean))
+            package_w, gpu_w, wall_w = package_w.copy(), gpu_w.copy(), wall_w.copy()
+            package_w[nodes], gpu_w[nodes] = mean.package_w, mean.gpu_w
+            wall_w[nodes] = mean.package_w + mean.platform_w + mean.gpu_w
+            self.mean_frequency[nodes], self.mean_gpu_throughput[nodes] = mean.frequency, mean.gpu_throughput
+        state.energy_j += wall_w * dt_s
+        target_k = ambient_k + package_w / self._conductance_w_per_k
+        state.temperature_k = target_k + (state.temperature_k - target_k) * _left(dt_s, lags.thermal_tau_s)
+        if len(nodes):
+            self._hold(nodes, acting.after(asked, dt_s, lags, lagged), asked)
+            self._put(nodes, self._operate(nodes, self._limits_now(nodes)))
+        state.package_mean_w = package_w + (state.package_mean_w - package_w) * _left(dt_s, lags.cpu_window_s)
+        state.gpu_mean_w = gpu_w + (state.gpu_mean_w - gpu_w) * _left(dt_s, lags.gpu_window_s)
+
+    def unsteady(self, ambient_k: float) -> IntArray:
+        """Indices of the nodes whose clock changes though their load stays: limits on their way, or heat."""
+        return np.flatnonzero(self.moving | self._hot(ambient_k))
+
+    @property
+    def settling_s(self) -> float:
+        """How long a limit that is asked for now takes until nothing is left of its way, s."""
+        lags = self._dynamics
+        return -math.log(SETTLED_SHARE / UNCAPPED_TDPS) * max(lags.cpu_cap_tau_s, lags.gpu_cap_tau_s, lags.dvfs_tau_s)
+
+    @property
+    def telemetry_settling_s(self) -> float:
+        """How long telemetry remembers a power that it averages no more, to the last bit of a float, s."""
+        lags = self._dynamics
+        return -math.log(np.finfo(np.float64).eps) * max(lags.cpu_window_s, lags.gpu_window_s)
+
+    @property
+    def at_cap(self) -> BoolArray:
+        """Nodes whose CPUs or GPUs are slowed by what they may draw, or by a clock limit."""
+        return np.asarray((self.frequency < 1.0 - _SLOWED) | (self.gpu_throughput < 1.0 - _SLOWED).any(axis=1))
+
+    @property
+    def throttled(self) -> BoolArray:
+        """Nodes whose clock is held down by heat."""
+        return np.asarray(self.state.temperature_k > self._dynamics.throttle_start_k)
+
+    @property
+    def sensed_w(self) -> FloatArray:
+        """What telemetry says of CPUs and GPUs together, averaged over its window, W."""
+        return np.asarray(self.state.package_mean_w + self.state.gpu_mean_w)
+
+    @property
+    def wall_w(self) -> FloatArray:
+        """Power of each whole node now, W."""
+        return np.asarray(self.state.package_w + self.state.platform_w + self.state.gpu_w)
+
+    @property
+    def peak_w(self) -> float:
+        """Power of all nodes at full load, W."""
+        cpu_w = sum(float(self._cpu[kind].curve_w[-1]) for kind in self._cpu_kind.tolist())
+        return cpu_w + float((self._gpu_default_w * self.gpus).sum())
+
+    def _settle(self, ambient_k: float) -> None:
+        self.put_load(self.load)
+        self.state.package_mean_w = self.state.package_w.copy()
+        self.state.gpu_mean_w = self.state.gpu_w.copy()
+        self.state.temperature_k = steady_temperature_k(ambient_k, self.state.package_w, self._conductance_w_per_k)
+
+    def _hot(self, ambient_k: float) -> BoolArray:
+        """Nodes whose clock heat holds down, or would before long."""
+        start_k = self._dynamics.throttle_start_k
+        # The hottest that they get: an ambient that leaves room for all that the packages draw saves looking at each.
+        if ambient_k + self._dynamics.rise_at_tdp_k < start_k:
+            return np.asarray(self.state.temperature_k > start_k)
+        target_k = ambient_k + self.state.package_w / self._conductance_w_per_k
+        return np.asarray((self.state.temperature_k > start_k) | (target_k > start_k))
+
+    def _asked(self, nodes: IntArray) -> Limits:
+        state = self.state
+        cpu_w = np.minimum(state.cpu_cap_w[nodes], self.max_package_w[nodes] * UNCAPPED_TDPS)
+        return Limits(cpu_w, state.throttle[nodes], state.gpu_cap_w[nodes])
+
+    def _acting(self, nodes: IntArray) -> Limits:
+        """What limits them at the start of a step.
+
+        A falling cap bites from the present draw on; how far it was above that does not matter.
+        """
+        state, asked = self.state, self._asked(nodes)
+        cpu_w = np.minimum(state.cpu_cap_now_w[nodes], np.maximum(state.package_w[nodes], asked.cpu_w))
+        return Limits(cpu_w, state.throttle_now[nodes], state.gpu_cap_now_w[nodes])
+
+    def _limits_now(self, nodes: IntArray) -> Limits:
+        state = self.state
+        return Limits(state.cpu_cap_now_w[nodes], state.throttle_now[nodes], state.gpu_cap_now_w[nodes])
+
+    def _hold(self, nodes: IntArray, limits: Limits, asked: Limits) -> None:
+        """Take over where limits are at the end of a step; those that are all but there have arrived."""
+        state = self.state
+        there = limits.close_to(asked)
+        state.cpu_cap_now_w[nodes] = np.where(there, asked.cpu_w, limits.cpu_w)
+        state.throttle_now[nodes] = np.where(there, asked.clock, limits.clock)
+        state.gpu_cap_now_w[nodes] = np.where(there, asked.gpu_w, limits.gpu_w)
+        self.moving[nodes] = ~there
+
+    def _put(self, nodes: IntArray, point: OperatingPoint) -> None:
+        state = self.state
+        state.package_w[nodes] = point.package_w
+        state.platform_w[nodes] = point.platform_w
+        state.gpu_w[nodes] = point.gpu_w
+        self.gpu_device_w[nodes] = point.gpu_device_w
+        self.frequency[nodes] = point.frequency
+        self.gpu_throughput[nodes] = point.gpu_throughput
+        self.saturated[nodes] = point.saturated
+
+    def _operate(self, nodes: IntArray, limits: Limits) -> OperatingPoint:
+        """The operating points of some nodes under their load."""
+        n_nodes, devices = len(nodes), (len(nodes), self.n_devices)
+        package_w, platform_w, frequency = np.zeros((3, n_nodes))
+        saturated = np.zeros(n_nodes, dtype=np.bool_)
+        point = OperatingPoint(package_w, platform_w, frequency, np.zeros(devices), np.ones(devices), saturated)
+        cpu_kinds, gpu_kinds = self._cpu_kind[nodes], self._gpu_kind[nodes]
+        for kind in sorted(set(cpu_kinds.tolist())):
+            here = np.flatnonzero(cpu_kinds == kind)
+            self._operate_cpus(self._cpu[kind], nodes[here], here, limits, point)
+        for kind in sorted(set(gpu_kinds.tolist()) - {_NO_GPUS}):
+            here = np.flatnonzero(gpu_kinds == kind)
+            self._operate_gpus(self._gpu[kind], nodes[here], here, limits, point)
+        return point
+
+    def _operate_cpus(
+        self, model: CpuPower, nodes: IntArray, here: IntArray, limits: Limits, point: OperatingPoint
+    ) -> None:
+        """Fill in the CPUs of `nodes`, which are at the places `here` of limits and point."""
+        load, dynamics = self.load, self._dynamics
+        util, deep_idle = load.cpu_util[nodes], self._deep_idle[nodes]
+        activity = activity_factor(load.memory_intensity[nodes], load.io_intensity[nodes])
+        clock, cap_w = limits.clock[here], limits.cpu_w[here]
+        temperature_k = self.state.temperature_k[nodes]
+        if (temperature_k > dynamics.throttle_start_k).any():
+            start_k, full_k = dynamics.throttle_start_k, dynamics.throttle_full_k
+            clock = np.minimum(clock, thermal_throttle(temperature_k, start_k, full_k, dynamics.throttle_floor))
+        if (clock < 1.0).any():
+            # A limit on the clock is the cap that this clock would meet: one model of frequency for both.
+            free = model.operate(util, activity=activity, deep_idle=deep_idle)
+            idle = model.operate(np.zeros(len(nodes)), deep_idle=deep_idle)
+            dynamic_w = np.maximum(free.package_w - idle.package_w, 0.0)
+            by_clock_w = idle.package_w + dynamic_w * clock**FREQUENCY_EXPONENT
+            cap_w = np.where(clock < 1.0, np.minimum(cap_w, by_clock_w), cap_w)
+        cpu = model.operate(util, cap_w, activity=activity, deep_idle=deep_idle)
+        point.package_w[here] = cpu.package_w
+        point.platform_w[here] = cpu.wall_w - cpu.package_w
+        point.frequency[here] = cpu.frequency
+        point.saturated[here] = cpu.saturated
+
+    def _operate_gpus(
+        self, model: ThroughputModel, nodes: IntArray, here: IntArray, limits: Limits, point: OperatingPoint
+    ) -> None:
+        """Fill in the GPUs of `nodes`, which are at the places `here` of limits and point.
+
+        A limit acts on each GPU by what its own work draws, not by the mean of the node's.
+        """
+        load, idle_w, max_w = self.load, self._gpu_idle_w[nodes, np.newaxis], self._gpu_default_w[nodes, np.newaxis]
+        util, memory_share = load.gpu_util[nodes], load.gpu_memory_share[nodes]
+        busy, cap_w = load.gpu_busy[nodes], limits.gpu_w[here, np.newaxis]
+        busy_w = natural_power_w(idle_w, max_w, util, memory_share)
+        if (busy & (busy_w > cap_w)).any():
+            capped = operate_gpu(idle_w, max_w, util, cap_w, memory_share=memory_share, throughput=model)
+            busy_w, point.gpu_throughput[here] = capped.power_w, capped.throughput.median
+        unused_w = np.where(self._has_device[nodes], self._gpu_unused_w[nodes, np.newaxis], 0.0)
+        point.gpu_device_w[here] = np.where(busy, busy_w, unused_w)
+
+
+def _left(dt_s: float, tau_s: float) -> float:
+    """Share of a distance that is left after a step: `lagged` for a step of all nodes, without its checks."""
+    return math.exp(-dt_s / tau_s) if tau_s > 0.0 else 0.0
+
+
+def _cpu_kinds(specs: Sequence[NodeSpec]) -> tuple[list[CpuPower], IntArray]:
+    """The power models of all kinds of nodes, and the kind of each node."""
+    models = {(spec.cpu.key, spec.sockets): spec for spec in specs}
+    kinds = sorted(models)
+    which = [kinds.index((spec.cpu.key, spec.sockets)) for spec in specs]
+    return [CpuPower.of(models[kind].cpu, kind[1]) for kind in kinds], np.array(which, dtype=np.int64)
+
+
+def _gpu_kinds(specs: Sequence[NodeSpec], name: str) -> tuple[list[ThroughputModel], IntArray]:
+    """The throughput models of all GPUs, and which one each node has, or `_NO_GPUS`."""
+    models = {spec.gpu.key: spec.gpu for spec in specs if spec.gpu is not None}
+    kinds = sorted(models)
+    which = [kinds.index(spec.gpu.key) if spec.gpu is not None else _NO_GPUS for spec in specs]
+    return [throughput_model(name, models[kind]) for kind in kinds], np.array(which, dtype=np.int64)

@@ -1,0 +1,388 @@
+"""Work on simulated nodes: what pods draw, and how far their jobs get under the caps in force.
+
+Source: spec, simulator, physics and workloads. A job's CPU work is counted in core-seconds at the highest clock, its
+GPU work in GPU-seconds without a cap; both must be done. The members of a gang advance only while all of them run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from joulie.domain.power.cpu import Boundness, cpu_throughput
+from joulie.domain.units import FloatArray, IntArray, finite, non_negative
+from joulie_lab.simulation.live.fleet import FleetLoad, LiveFleet
+from joulie_lab.simulation.trace import TraceJob
+
+_WORK_EPSILON = 1e-9
+_BOUND = {
+    "compute_bound": Boundness.COMPUTE,
+    "memory_bound": Boundness.MEMORY,
+    "io_bound": Boundness.IO,
+    "mixed": Boundness.MIXED,
+}
+_GPU_MEMORY_SHARE = {"compute_bound": 0.0, "memory_bound": 1.0, "bandwidth_bound": 1.0, "mixed": 0.5}
+
+
+@dataclass(frozen=True)
+class Activity:
+    """How hard a pod uses what it requested.
+
+    Attributes:
+        cpu_util: of its cores, 0..1.
+        gpu_util: of its GPUs, 0..1.
+        memory_intensity: 0..1.
+        io_intensity: 0..1.
+        cpu_feed: how far its GPU work waits for its CPU work, 0..1.
+        cpu_bound: what bounds its CPU work.
+        gpu_memory_share: how far its GPU work is bound by memory, 0..1.
+    """
+
+    cpu_util: float = 0.5
+    gpu_util: float = 0.0
+    memory_intensity: float = 0.0
+    io_intensity: float = 0.0
+    cpu_feed: float = 0.0
+    cpu_bound: Boundness = Boundness.MIXED
+    gpu_memory_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("cpu_util", "gpu_util", "memory_intensity", "io_intensity", "cpu_feed", "gpu_memory_share"):
+            finite(name, getattr(self, name), minimum=0.0, maximum=1.0)
+
+
+def activity(job: TraceJob) -> Activity:
+    """How hard a job of a trace uses what it requests."""
+    profile = job.profile
+    return Activity(
+        cpu_util=profile.cpu_utilization,
+        gpu_util=profile.gpu_utilization * job.shape.gpu_share,
+        memory_intensity=profile.memory_intensity,
+        io_intensity=profile.io_intensity,
+        cpu_feed=profile.cpu_feed_intensity_gpu,
+        cpu_bound=_BOUND[job.cpu_class],
+        gpu_memory_share=_GPU_MEMORY_SHARE[job.gpu_class],
+    )
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is left of a job: core-seconds at the highest clock, and uncapped GPU-seconds."""
+
+    cpu_units: float
+    gpu_units: float
+
+    def __post_init__(self) -> None:
+        non_negative("cpu_units", self.cpu_units)
+        non_negative("gpu_units", self.gpu_units)
+
+
+_NO_WORK = Work(0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class RunningPod:
+    """A pod on a node.
+
+    Attributes:
+        key: names it uniquely.
+        node: name of its node.
+        cores: CPU requested, cores.
+        gpus: GPUs requested.
+        activity: how hard it uses them.
+        work: what its job has left; None for a pod that just runs.
+        gang: names the gang that it belongs to, None outside of any.
+        gang_size: members that the gang needs.
+    """
+
+    key: str
+    node: str
+    cores: float
+    gpus: float
+    activity: Activity
+    work: Work | None = None
+    gang: str | None = None
+    gang_size: int = 1
+
+    def __post_init__(self) -> None:
+        non_negative("cores", self.cores)
+        non_negative("gpus", self.gpus)
+
+
+class Demands(NamedTuple):
+    """What pods ask of their nodes, arrays of shape ``(n_pods,)``; see `RunningPod` and `Activity`."""
+
+    cores: FloatArray
+    gpus: FloatArray
+    cpu_util: FloatArray
+    gpu_util: FloatArray
+    memory: FloatArray
+    io: FloatArray
+    feed: FloatArray
+    gpu_memory: FloatArray
+    bound: FloatArray
+    """Values of `Boundness`."""
+
+    def rates(self, frequency: FloatArray, gpu_throughput: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Core-seconds and GPU-seconds that the pods get done in a second.
+
+        Args:
+            frequency: clock of the node of each pod, as a share of the highest.
+            gpu_throughput: rate of the GPUs of each pod, as a share of their uncapped rate.
+        """
+        cpu_rate = cpu_throughput(frequency, self.memory, self.io, self.bound)
+        gpu_rate = gpu_throughput * (1.0 - self.feed * (1.0 - cpu_rate))
+        return self.cores * self.cpu_util * cpu_rate, self.gpus * self.gpu_util * gpu_rate
+
+    def load(self, node: IntArray, cores: FloatArray, devices: IntArray, n_devices: int) -> FleetLoad:
+        """The load of nodes; more than a node has counts as all that it has.
+
+        Args:
+            node: the node of each pod, an index into the following array.
+            cores: cores of the nodes.
+            devices: GPUs of each pod on its node, shape ``(n_pods, any)``; below 0 where it has fewer.
+            n_devices: GPUs of the node with the most.
+        """
+        shape = (len(cores), n_devices)
+        pod, place = np.nonzero(devices >= 0)
+        device = node[pod] * n_devices + devices[pod, place]
+
+        def total(weights: FloatArray) -> FloatArray:
+            return np.asarray(np.bincount(node, weights=weights, minlength=len(cores)), dtype=np.float64)
+
+        def of_devices(weights: FloatArray) -> FloatArray:
+            sums = np.bincount(device, weights=weights[pod], minlength=shape[0] * n_devices)
+            return np.asarray(sums, dtype=np.float64).reshape(shape)
+
+        cpu_demand = self.cores * self.cpu_util
+        used_cores, sharers = total(cpu_demand), of_devices(np.ones(len(node)))
+        return FleetLoad(
+            cpu_util=np.clip(used_cores / cores, 0.0, 1.0),
+            memory_intensity=_mean(total(cpu_demand * self.memory), used_cores),
+            io_intensity=_mean(total(cpu_demand * self.io), used_cores),
+            gpu_busy=sharers > 0.0,
+            gpu_util=np.clip(of_devices(self.gpu_util), 0.0, 1.0),
+            gpu_memory_share=_mean(of_devices(self.gpu_memory), sharers),
+        )
+
+
+def side_by_side(node: IntArray, gpus: FloatArray, node_gpus: FloatArray) -> IntArray:
+    """GPUs of pods that share none, each node's from the first on, shape ``(n_pods, most GPUs of a pod)``; else -1.
+
+    Args:
+        node: the node of each pod.
+        gpus: GPUs of each pod.
+        node_gpus: GPUs of each node; pods beyond them get none.
+    """
+    wanted = gpus.astype(np.int64)
+    order = np.argsort(node, kind="stable")
+    before = np.cumsum(wanted[order]) - wanted[order]
+    here = node[order]
+    first = np.zeros_like(wanted)
+    first[order] = before - before[np.searchsorted(here, here)]
+    places = np.arange(wanted.max(initial=1))
+    devices = first[:, np.newaxis] + places
+    given = (places < wanted[:, np.newaxis]) & (devices < node_gpus[node][:, np.newaxis])
+    return np.where(given, devices, _NO_DEVICE)
+
+
+def demands_of(cores: float, gpus: float, use: Activity) -> tuple[float, ...]:
+    """A row of `Demands`: what a pod of so many cores and GPUs asks of its node."""
+    return (
+        cores,
+        gpus,
+        use.cpu_util,
+        use.gpu_util,
+        use.memory_intensity,
+        use.io_intensity,
+        use.cpu_feed,
+        use.gpu_memory_share,
+        float(use.cpu_bound),
+    )
+
+
+_COLUMNS = (*Demands._fields, "cpu_left", "gpu_left")
+_FIRST_CAPACITY = 64
+_NO_DEVICE = -1
+
+
+class Workload:
+    """The pods that run on a fleet: a slot each in arrays that grow, so that a pod more or less costs nothing."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, RunningPod] = {}
+        self._slot: dict[str, int] = {}
+        self._key: list[str | None] = []
+        self._free: list[int] = []
+        self._gangs: dict[str, set[str]] = {}
+        self._done: dict[str, int] = {}
+        self._place: dict[str, int] = {}
+        self._fleet: LiveFleet | None = None
+        self._values = {name: np.zeros(0) for name in _COLUMNS}
+        self._node = np.zeros(0, dtype=np.int64)
+        self._device = np.zeros(0, dtype=np.int64)
+        self._works = np.zeros(0, dtype=np.bool_)
+        self._grow(_FIRST_CAPACITY)
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._pods
+
+    @property
+    def pods(self) -> Mapping[str, RunningPod]:
+        """The running pods by key, with the work that they started with."""
+        return self._pods
+
+    def work_left(self, key: str) -> Work:
+        """What the job of a running pod has left now."""
+        return Work(*self._left(self._slot[key]))
+
+    def _left(self, slot: int) -> tuple[float, float]:
+        return float(self._values["cpu_left"][slot]), float(self._values["gpu_left"][slot])
+
+    def put(self, pod: RunningPod) -> None:
+        """Start a pod, or start it anew with other facts."""
+        self.remove(pod.key)
+        if not self._free:
+            self._grow(2 * len(self._key))
+        slot = self._free.pop()
+        self._pods[pod.key] = pod
+        self._slot[pod.key] = slot
+        self._key[slot] = pod.key
+        self._node[slot] = self._place.get(pod.node, -1)
+        self._device[slot] = _NO_DEVICE
+        work = pod.work or _NO_WORK
+        row = (*demands_of(pod.cores, pod.gpus, pod.activity), work.cpu_units, work.gpu_units)
+        for name, value in zip(_COLUMNS, row, strict=True):
+            self._values[name][slot] = value
+        self._works[slot] = pod.work is not None
+        if pod.gang is not None:
+            self._gangs.setdefault(pod.gang, set()).add(pod.key)
+            self._update_gang(pod.gang)
+
+    def remove(self, key: str) -> RunningPod | None:
+        """End a pod; None if it did not run."""
+        pod = self._pods.pop(key, None)
+        if pod is None:
+            return None
+        slot = self._slot.pop(key)
+        self._key[slot] = None
+        self._free.append(slot)
+        self._node[slot] = -1
+        self._works[slot] = False
+        if pod.gang is not None:
+            # One that did its part holds the others up no more than one that runs.
+            if pod.work is not None and max(self._left(slot)) <= _WORK_EPSILON:
+                self._done[pod.gang] = self._done.get(pod.gang, 0) + 1
+            self._gangs[pod.gang].discard(key)
+            self._update_gang(pod.gang)
+        return pod
+
+    def load(self, fleet: LiveFleet) -> FleetLoad:
+        """What the pods ask of the nodes; more than a node has counts as all that it has."""
+        self._move_to(fleet)
+        here = np.flatnonzero(self._node >= 0)
+        node, demands = self._node[here], self._demands(here)
+        devices = side_by_side(node, demands.gpus, fleet.gpus)
+        self._device[here] = devices[:, 0]
+        return demands.load(node, fleet.cores, devices, fleet.n_devices)
+
+    def advance(self, fleet: LiveFleet, dt_s: float) -> list[str]:
+        """Let all jobs work for `dt_s` at the mean operating points of the fleet's last step.
+
+        Returns:
+            The keys of the pods whose jobs are done, in the order in which they started; they stay until removed.
+        """
+        self._move_to(fleet)
+        slots = np.flatnonzero(self._works & (self._node >= 0))
+        if not len(slots):
+            return []
+        cpu_rate, gpu_rate = self._rates(slots, fleet.mean_frequency, fleet.mean_gpu_throughput)
+        cpu_left = np.maximum(self._values["cpu_left"][slots] - cpu_rate * dt_s, 0.0)
+        gpu_left = np.maximum(self._values["gpu_left"][slots] - gpu_rate * dt_s, 0.0)
+        self._values["cpu_left"][slots] = cpu_left
+        self._values["gpu_left"][slots] = gpu_left
+        done = {self._key[slot] for slot in slots[(cpu_left <= _WORK_EPSILON) & (gpu_left <= _WORK_EPSILON)]}
+        return [key for key in self._pods if key in done] if done else []
+
+    def next_done_s(self, fleet: LiveFleet) -> float:
+        """How long it takes until the next job is done at the operating points of now, s; inf if none will be."""
+        self._move_to(fleet)
+        slots = np.flatnonzero(self._works & (self._node >= 0))
+        rates = self._rates(slots, fleet.frequency, fleet.gpu_throughput)
+        lefts = (self._values["cpu_left"][slots], self._values["gpu_left"][slots])
+        return float(time_to_do(lefts, rates).min(initial=np.inf))
+
+    def work_rates(self, fleet: LiveFleet) -> dict[str, float]:
+        """Work that the running pods do in a second, by key: GPU-seconds of those with GPUs, core-seconds of others.
+
+        A member of a gang that waits for the others does none.
+        """
+        self._move_to(fleet)
+        slots = np.flatnonzero(self._node >= 0)
+        cpu_rate, gpu_rate = self._rates(slots, fleet.frequency, fleet.gpu_throughput)
+        rate = np.where(self._values["gpus"][slots] > 0.0, gpu_rate, cpu_rate)
+        waiting = {key for gang, members in self._gangs.items() for key in members if not self._complete(gang, key)}
+        keys = [self._key[slot] for slot in slots.tolist()]
+        return {key: 0.0 if key in waiting else one for key, one in zip(keys, rate.tolist(), strict=True) if key}
+
+    def _rates(
+        self, slots: IntArray, frequency: FloatArray, gpu_throughput: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Core-seconds and GPU-seconds that pods get done in a second at these operating points of the fleet."""
+        node = self._node[slots]
+        return self._demands(slots).rates(frequency[node], gpu_throughput[node, self._device[slots]])
+
+    def _demands(self, slots: IntArray) -> Demands:
+        return Demands._make(self._values[name][slots] for name in Demands._fields)
+
+    def _move_to(self, fleet: LiveFleet) -> None:
+        """Look up the nodes of all pods where the fleet is another one than last time."""
+        if fleet is self._fleet:
+            return
+        self._fleet = fleet
+        self._device[:] = _NO_DEVICE
+        self._place = {spec.name: index for index, spec in enumerate(fleet.specs)}
+        for key, slot in self._slot.items():
+            self._node[slot] = self._place.get(self._pods[key].node, -1)
+
+    def _update_gang(self, gang: str) -> None:
+        members = self._gangs[gang]
+        for key in members:
+            pod = self._pods[key]
+            self._works[self._slot[key]] = pod.work is not None and self._complete(gang, key)
+        if not members:
+            del self._gangs[gang]
+
+    def _complete(self, gang: str, member: str) -> bool:
+        """Whether all members that a member waits for run, or are done."""
+        return len(self._gangs[gang]) + self._done.get(gang, 0) >= self._pods[member].gang_size
+
+    def _grow(self, capacity: int) -> None:
+        old = len(self._key)
+        added = capacity - old
+        self._key += [None] * added
+        self._free = list(range(capacity - 1, old - 1, -1)) + self._free
+        self._values = {name: np.append(column, np.zeros(added)) for name, column in self._values.items()}
+        self._node = np.append(self._node, np.full(added, -1))
+        self._device = np.append(self._device, np.full(added, _NO_DEVICE))
+        self._works = np.append(self._works, np.zeros(added, dtype=np.bool_))
+
+
+def time_to_do(left: tuple[FloatArray, FloatArray], rates: tuple[FloatArray, FloatArray]) -> FloatArray:
+    """How long work takes that is left, CPU and GPU side by side, s; inf where it does not advance."""
+    needs_s = [
+        np.divide(amount, rate, out=np.where(amount > _WORK_EPSILON, np.inf, 0.0), where=rate > 0.0)
+        for amount, rate in zip(left, rates, strict=True)
+    ]
+    return np.maximum(*needs_s)
+
+
+def _mean(weighted: FloatArray, weights: FloatArray) -> FloatArray:
+    """Weighted means; 0 where nothing weighs."""
+    return np.clip(np.divide(weighted, weights, out=np.zeros_like(weighted), where=weights > 0.0), 0.0, 1.0)

@@ -1,0 +1,114 @@
+"""The nodes of a run: what a scenario's groups say, as physics, scheduler and operator need it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from joulie.domain.accounting.profiles import label_form
+from joulie.domain.actuation import cpu_range
+from joulie.domain.hardware import BUILTIN_CATALOGUE, CapRange, Catalogue
+from joulie.domain.hardware.resolve import (
+    CPU_MODEL_KEY,
+    CPU_SOCKETS_KEY,
+    GPU_COUNT_KEY,
+    GPU_MODEL_KEY,
+    GPU_RESOURCES,
+    ResolvedHardware,
+    resolve,
+)
+from joulie_lab.simulation.experiment.scenario import NodeGroup
+from joulie_lab.simulation.live.fleet import NodeSpec
+
+MANAGED_LABEL = "joulie.io/managed"
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+MAX_PODS = 110
+"""Pods that a node takes, as a kubelet's default."""
+_RESOURCE_OF_VENDOR = {vendor: resource for resource, vendor in GPU_RESOURCES.items()}
+
+
+class UnknownHardwareError(ValueError):
+    """A group of nodes names a CPU or GPU that the catalogue does not know."""
+
+    def __init__(self, group: str, device: str, name: str, known: Sequence[str]) -> None:
+        super().__init__(
+            f"group {group}: {device} {name!r} is not in the hardware catalogue; known: {', '.join(sorted(known))}"
+        )
+
+
+@dataclass(frozen=True)
+class SimNode:
+    """One node.
+
+    Attributes:
+        spec: its name and hardware, for the physics.
+        memory_gib: memory that pods can request, GiB.
+        gpu_resource: extended resource that its GPUs are requested by; empty without GPUs.
+        labels: of the node, as a KWOK node carries them.
+        hardware: as the operator knows it from the pool agent, which reads these labels.
+    """
+
+    spec: NodeSpec
+    memory_gib: float
+    gpu_resource: str
+    labels: Mapping[str, str] = field(hash=False)
+    hardware: ResolvedHardware
+
+    @property
+    def name(self) -> str:
+        """Name of the node."""
+        return self.spec.name
+
+    @property
+    def family(self) -> str:
+        """GPU model, else CPU model."""
+        return self.hardware.family
+
+
+def sim_nodes(groups: Sequence[NodeGroup], catalogue: Catalogue = BUILTIN_CATALOGUE) -> tuple[SimNode, ...]:
+    """The nodes of groups, in order: ``NAME-0``, ``NAME-1``, ... of each.
+
+    Raises:
+        UnknownHardwareError: a model that the catalogue does not know.
+    """
+    return tuple(node for group in groups for node in _group(group, catalogue))
+
+
+def _group(group: NodeGroup, catalogue: Catalogue) -> list[SimNode]:
+    cpu = catalogue.cpu(group.cpu).model
+    if cpu is None:
+        raise UnknownHardwareError(group.name, "CPU", group.cpu, [model.key for model in catalogue.cpus])
+    gpu = None if group.gpu is None else catalogue.gpu(group.gpu).model
+    if group.gpu is not None and gpu is None:
+        raise UnknownHardwareError(group.name, "GPU", group.gpu, [model.key for model in catalogue.gpus])
+    cores = group.cores or float(cpu.cores_per_socket * group.sockets)
+    resource = "" if gpu is None else _RESOURCE_OF_VENDOR[gpu.vendor]
+    hardware_labels = _hardware_labels(group)
+    offered = {"cpu": cores} | ({resource: float(group.gpus)} if gpu else {})
+    # Once for all nodes of the group: what hardware is shared is known by identity further down.
+    hardware = _as_published(resolve(None, hardware_labels, offered, catalogue))
+    return [
+        SimNode(
+            NodeSpec(name, cpu, group.sockets, cores, gpu, group.gpus),
+            group.memory_gib,
+            resource,
+            {HOSTNAME_LABEL: name, MANAGED_LABEL: "true", **hardware_labels, **group.labels},
+            hardware,
+        )
+        for name in (f"{group.name}-{number}" for number in range(group.count))
+    ]
+
+
+def _as_published(labelled: ResolvedHardware) -> ResolvedHardware:
+    """What the operator knows once the pool agent has published its NodeHardware: a CPU takes less than its cTDP."""
+    known = cpu_range(None, None, labelled.cpu.cap_range)
+    published = None if known is None else CapRange(known.min_w, known.base_w, known.base_w)
+    return replace(labelled, cpu=replace(labelled.cpu, cap_range=published), source="nodehardware")
+
+
+def _hardware_labels(group: NodeGroup) -> dict[str, str]:
+    """The labels that name the hardware, as the group says it: a model that another one stands in for stays apart."""
+    labels = {CPU_MODEL_KEY: label_form(group.cpu), CPU_SOCKETS_KEY: str(group.sockets)}
+    if group.gpu is not None:
+        labels |= {GPU_MODEL_KEY: label_form(group.gpu), GPU_COUNT_KEY: str(group.gpus)}
+    return labels

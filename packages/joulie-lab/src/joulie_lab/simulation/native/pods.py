@@ -1,0 +1,126 @@
+"""Jobs as the scheduler, the operator and the extender see their pods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from joulie.domain.drain import GuardedPod
+from joulie.domain.marginal import PodRequests
+from joulie.domain.node_affinity import NodeRules
+from joulie.domain.policy import WorkloadClass
+from joulie.domain.scoring.extender import PodView, Sensitivity
+from joulie.domain.scoring.kube import PodAmounts
+from joulie_lab.simulation.trace import WORKLOAD_CLASS_KEY, JobShape, TraceJob
+
+RESCHEDULABLE_KEY = "joulie.io/reschedulable"
+_CLASSES = {member.value: member for member in WorkloadClass}
+_SENSITIVITIES = {"high": Sensitivity.HIGH, "medium": Sensitivity.MEDIUM}
+_RESCHEDULABLE = {"true": True, "false": False}
+_BYTES_PER_GIB = 1024**3
+_WHOLE_GPU_MILLI = 1000
+
+PRIORITIES: Mapping[str, int] = {
+    "": 0,
+    "system-cluster-critical": 2_000_000_000,
+    "system-node-critical": 2_000_001_000,
+}
+"""Value by PriorityClass of a cluster in which nobody made one."""
+
+
+class RefusedError(ValueError):
+    """A job whose pod the API server would not take, or which could never end; the message says why."""
+
+
+class Kind(NamedTuple):
+    """What pods have in common that fit the same nodes: where one of them finds no room, none does."""
+
+    requests: PodAmounts
+    gpus: int
+    gpu_milli: int
+    """Of each GPU, thousandths; 1000 for whole ones."""
+    gpu_resource: str
+    performance: bool
+    rules: NodeRules
+    priority: int
+
+
+@dataclass(frozen=True, eq=False)
+class SimPod:
+    """The pod of a job.
+
+    Attributes:
+        index: of the job, in order of submission.
+        job: the job.
+        shape: what it requests.
+        kind: what it has in common with others.
+        requests: as the extender counts them.
+        view: as the extender sees it.
+        blocks: whether it holds up a drain.
+    """
+
+    index: int
+    job: TraceJob
+    shape: JobShape
+    kind: Kind
+    requests: PodRequests
+    view: PodView
+    blocks: bool
+
+    @property
+    def gang(self) -> str | None:
+        """The gang that it belongs to."""
+        return self.job.workload_id if self.job.gang else None
+
+
+def sim_pod(index: int, job: TraceJob, *, share_gpus: bool, priorities: Mapping[str, int] = PRIORITIES) -> SimPod:
+    """The pod of a job.
+
+    Args:
+        index: of the job, in order of submission.
+        job: the job.
+        share_gpus: whether pods that need a share of a GPU get no more; else each gets a whole one.
+        priorities: value by PriorityClass.
+
+    Raises:
+        RefusedError: the API server would not take it, or it could never end.
+    """
+    try:
+        shape, rules, _ = job.shape, job.node_rules, job.ideal_s
+    except ValueError as error:
+        raise RefusedError(str(error)) from error
+    if job.priority_class not in priorities:
+        raise RefusedError(f"no PriorityClass {job.priority_class}")
+    annotations = job.annotations
+    said = annotations.get(WORKLOAD_CLASS_KEY)
+    # As the programs read it: an unknown class counts as standard, none leaves the word to constraints.
+    workload_class = None if said is None else _CLASSES.get(said, WorkloadClass.STANDARD)
+    reschedulable = _RESCHEDULABLE.get(annotations.get(RESCHEDULABLE_KEY, ""))
+    performance = workload_class is WorkloadClass.PERFORMANCE
+    shared = share_gpus and shape.gpus == 1 and shape.gpu_share < 1.0
+    return SimPod(
+        index=index,
+        job=job,
+        shape=shape,
+        kind=Kind(
+            requests=PodAmounts(round(shape.cores * 1000.0), round(shape.memory_gib * _BYTES_PER_GIB)),
+            gpus=shape.gpus,
+            gpu_milli=round(shape.gpu_share * _WHOLE_GPU_MILLI) if shared else _WHOLE_GPU_MILLI,
+            gpu_resource=shape.gpu_resource,
+            performance=performance,
+            rules=rules,
+            priority=priorities[job.priority_class],
+        ),
+        requests=PodRequests(shape.cores, shape.memory_gib, float(shape.gpus)),
+        view=PodView(
+            performance=performance,
+            reschedulable=reschedulable,
+            cpu_sensitivity=_SENSITIVITIES.get(job.cpu_sensitivity, Sensitivity.LOW),
+            gpu_sensitivity=_SENSITIVITIES.get(job.gpu_sensitivity, Sensitivity.LOW),
+        ),
+        blocks=GuardedPod(workload_class, reschedulable=reschedulable).blocks,
+    )
+
+
+_STANDARD = WorkloadClass.STANDARD

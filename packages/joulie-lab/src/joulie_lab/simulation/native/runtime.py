@@ -1,0 +1,379 @@
+"""One run of a trace over a simulated cluster, event by event, with the same decisions as Joulie's programs.
+
+Between events (a job arrives or ends, the operator or an agent acts, a limit settles) nothing changes but what follows
+a limit with a lag, so the run goes from event to event, however far apart they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from joulie.domain.grid.series import Series
+from joulie.domain.policy import PolicySettings, StaticPartition
+from joulie.domain.power.cpu import IdleStates
+from joulie.domain.scoring.extender import TwinView
+from joulie.domain.units import BoolArray, IntArray, finite, positive
+from joulie.ports import CoolingPlant
+from joulie_lab.simulation.climate import Climate
+from joulie_lab.simulation.experiment.outcome import NodeOutcome, Outcome
+from joulie_lab.simulation.experiment.scenario import ControlTimes
+from joulie_lab.simulation.live.facility import Weather
+from joulie_lab.simulation.live.fleet import LiveFleet
+from joulie_lab.simulation.native.admission import Admission
+from joulie_lab.simulation.native.control import Control, NativeControl
+from joulie_lab.simulation.native.facility import Facility
+from joulie_lab.simulation.native.gate import GangGate
+from joulie_lab.simulation.native.jobs import Jobs
+from joulie_lab.simulation.native.nodes import MANAGED_LABEL, SimNode
+from joulie_lab.simulation.native.pods import PRIORITIES, SimPod
+from joulie_lab.simulation.native.queue import WaitingLines
+from joulie_lab.simulation.native.recorder import Recorder
+from joulie_lab.simulation.native.room import Nodes
+from joulie_lab.simulation.native.running import RunningJobs
+from joulie_lab.simulation.native.scheduling import KUBE, looks_at_power, make_scheduler
+from joulie_lab.simulation.trace import TraceJob
+
+Plant = Callable[[float], CoolingPlant | None]
+"""Makes the cooling plant for so much power of all nodes at full load, W."""
+OnProgress = Callable[[float, float], None]
+"""Told (simulated seconds done, simulated seconds in all)."""
+Gangs = Literal["together", "singly"]
+
+_MOMENT_S = 1e-6
+_PLANT_STEP_S = 1.0
+"""Events that are nearer to each other than this are one to a cooling plant, s."""
+_NO_NODES: IntArray = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All that a run depends on beside its jobs.
+
+    Attributes:
+        nodes: the nodes.
+        duration_s: length of the run, s; jobs that have not ended by then are left as they are.
+        arrivals_s: jobs that are submitted from then on are left out, and counted, s.
+        control: Joulie's operator and agents; None without Joulie.
+        scheduler: one of `scheduling.NATIVE_SCHEDULERS`. All but `kube` keep performance pods
+            off eco and draining nodes, as the extender does.
+        times: how often operator and agents act.
+        idle_states: which nodes enter deep idle; without Joulie none is managed.
+        gpu_throughput: how GPU work slows under a limit.
+        climate: outdoor temperature.
+        plant: makes the cooling plant.
+        seed: of the weather and of the scheduler's draws.
+        gangs: whether the pods of a gang are held back until all of them fit, or come one by one.
+        share_gpus: whether pods that need a share of a GPU share it; else each has a whole one.
+        priorities: value by PriorityClass.
+        intensity_g_per_kwh: carbon intensity over the run, from 0 s on.
+        price_per_kwh: price, likewise.
+        n_samples: length of the series; energy is exact whatever it is.
+        facility_step_s: longest step of the cooling plant, and of carbon and cost, s.
+    """
+
+    nodes: tuple[SimNode, ...]
+    duration_s: float
+    arrivals_s: float = math.inf
+    control: Control | None = None
+    scheduler: str = KUBE
+    times: ControlTimes = field(default_factory=ControlTimes)
+    idle_states: IdleStates = IdleStates.ALL
+    gpu_throughput: str = "measured"
+    climate: Climate = field(default_factory=Climate)
+    plant: Plant = lambda peak_w: None
+    seed: int = 0
+    gangs: Gangs = "together"
+    share_gpus: bool = False
+    priorities: Mapping[str, int] = field(default_factory=lambda: PRIORITIES)
+    intensity_g_per_kwh: Series | None = None
+    price_per_kwh: Series | None = None
+    n_samples: int = 2000
+    facility_step_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        positive("duration_s", self.duration_s)
+        positive("facility_step_s", self.facility_step_s)
+        finite("n_samples", self.n_samples, minimum=2.0)
+        if not self.nodes:
+            raise ValueError("a run needs a node at least")
+
+
+def run(setup: Setup, jobs: Iterable[TraceJob], on_progress: OnProgress | None = None) -> Outcome:
+    """Play a trace.
+
+    Args:
+        setup: everything else.
+        jobs: of the trace.
+        on_progress: told now and then how far the run is.
+
+    Raises:
+        UnknownSchedulerError: no such scheduler.
+        CoolingPlantError: the plant cannot be used, or failed on the way.
+    """
+    with ExitStack() as stack:
+        return _Run(setup, jobs, stack).play(on_progress)
+
+
+class _Run:
+    """The state of a run."""
+
+    def __init__(self, setup: Setup, jobs: Iterable[TraceJob], stack: ExitStack) -> None:
+        self._setup = setup
+        self._jobs = Jobs(jobs, setup.nodes, setup.arrivals_s, setup.priorities, share_gpus=setup.share_gpus)
+        self._weather = Weather(setup.climate, setup.seed, setup.duration_s)
+        # Where nobody else measures power for a scheduler that looks at it, an operator does that caps nothing.
+        watched = setup.control or (Control(_ALL_PERFORMANCE) if looks_at_power(setup.scheduler) else None)
+        self._first_s = 0.0 if watched is None else -_pre_roll_s(watched, setup.times)
+        self._now_s = self._first_s
+        self._control = None if watched is None else NativeControl(watched, setup.nodes, setup.times)
+        managed = [setup.control is not None and node.labels.get(MANAGED_LABEL) == "true" for node in setup.nodes]
+        self._fleet = LiveFleet(
+            [node.spec for node in setup.nodes],
+            ambient_k=self._weather.outdoor_k(0.0),
+            idle_states=setup.idle_states,
+            managed=managed,
+            gpu_model=setup.gpu_throughput,
+        )
+        plant = setup.plant(self._fleet.peak_w)
+        started = None if plant is None else stack.enter_context(plant)
+        self._facility = Facility(started, setup.intensity_g_per_kwh, setup.price_per_kwh)
+        self._counted_j = 0.0
+        self._counted_s = 0.0
+        self._nodes = Nodes(setup.nodes)
+        self._admission = Admission(setup.nodes, class_rule=setup.scheduler != KUBE)
+        self._lines = WaitingLines(self._nodes, self._admission.of)
+        self._running = RunningJobs(len(setup.nodes), self._fleet.n_devices, self._jobs.gang_sizes)
+        held = self._jobs.gang_sizes if setup.gangs == "together" else {}
+        self._gate = GangGate(held, self._nodes, self._admission, self._choose)
+        self._scheduler = make_scheduler(
+            setup.scheduler, setup.nodes, self._nodes, self._twins, np.random.default_rng(setup.seed)
+        )
+        self._recorder = Recorder(setup.duration_s, setup.n_samples)
+        n_nodes = len(setup.nodes)
+        self._demand = 0
+        self._blocking: IntArray = np.zeros(n_nodes, dtype=np.int64)
+        self._performance: IntArray = np.zeros(n_nodes, dtype=np.int64)
+        self._roomier: set[int] = set()
+        self._loaded: set[int] = set()
+        self._unsteady = _NO_NODES
+        self._lively_until_s = -math.inf
+
+    def play(self, on_progress: OnProgress | None) -> Outcome:
+        """From before the start to the end."""
+        end_s = self._setup.duration_s
+        self._lively()
+        self._act()
+        while self._now_s < end_s:
+            self._advance(min(self._next_s(), end_s))
+            self._act()
+            if self._recorder.next_s <= self._now_s:
+                self._sample()
+                if on_progress is not None:
+                    on_progress(self._now_s, end_s)
+        self._count_facility()
+        return self._outcome()
+
+    # ---- time
+
+    def _next_s(self) -> float:
+        """When something happens next."""
+        now_s = self._now_s
+        due_s = [self._recorder.next_s, self._running.next_end_s, self._jobs.next_submit_s]
+        if self._facility.counts and now_s >= 0.0:
+            due_s.append(self._counted_s + self._setup.facility_step_s)
+        if len(self._unsteady):
+            due_s.append(now_s + self._fleet.settling_s)
+        if self._control is not None:
+            due_s.append(self._control.quiet_until_s(now_s))
+            if now_s < self._lively_until_s:
+                operator_s = self._setup.times.operator_s
+                due_s.append((math.floor(now_s / operator_s + 1e-9) + 1) * operator_s)
+        return max(min(due_s), now_s)
+
+    def _advance(self, until_s: float) -> None:
+        dt_s = until_s - self._now_s
+        if dt_s <= 0.0:
+            return
+        fleet = self._fleet
+        fleet.coast(dt_s, self._outdoor_k)
+        self._now_s = until_s
+        if len(self._unsteady):
+            self._running.advance(self._unsteady, until_s, fleet.mean_frequency, fleet.mean_gpu_throughput)
+        if self._first_s < 0.0 and until_s == 0.0:
+            fleet.state.energy_j[:] = 0.0
+        # A plant's power is no straight line in the heat: it must not see the mean of a long time with much in it.
+        step_s = _PLANT_STEP_S if self._facility.cooled else self._setup.facility_step_s
+        if until_s >= self._counted_s + step_s:
+            self._count_facility()
+
+    @property
+    def _outdoor_k(self) -> float:
+        """Outdoor temperature now, K; before the start it is that of the start."""
+        return self._weather.outdoor_k(max(self._now_s, 0.0))
+
+    def _count_facility(self) -> None:
+        if self._now_s <= self._counted_s:
+            return
+        total_j = float(self._fleet.state.energy_j.sum())
+        outdoor_k = self._weather.outdoor_k(self._counted_s)
+        self._facility.advance(total_j - self._counted_j, outdoor_k, self._counted_s, self._now_s)
+        self._counted_j, self._counted_s = total_j, self._now_s
+
+    # ---- what happens at a moment
+
+    def _act(self) -> None:
+        """All that happens now: jobs end, the programs act, jobs arrive, pods are placed, nodes take their load."""
+        for pod in self._running.done(self._now_s):
+            self._finish(pod)
+        if self._control is not None:
+            self._cycle(self._control)
+        for pod in self._jobs.submitted(self._now_s + _MOMENT_S):
+            self._arrive(pod)
+        self._schedule()
+        self._take_load()
+
+    def _finish(self, pod: SimPod) -> None:
+        node, devices = self._jobs.finished(pod, self._now_s)
+        self._running.finish(pod)
+        self._nodes.remove(pod.kind, node, devices)
+        self._blocking[node] -= pod.blocks
+        self._performance[node] -= pod.view.performance
+        self._demand -= pod.view.performance
+        self._roomier.add(node)
+        self._loaded.add(node)
+        self._lively()
+
+    def _arrive(self, pod: SimPod) -> None:
+        self._demand += pod.view.performance
+        self._gate.arrived(pod, self._lines)
+        self._lively()
+
+    def _cycle(self, control: NativeControl) -> None:
+        now_s, times = self._now_s, self._setup.times
+        if _is_multiple(now_s, times.operator_s):
+            moved = control.cycle(now_s, self._demand, self._blocking, self._fleet.sensed_w)
+            if moved:
+                self._admission.classes_are(control.node_class)
+                # Pods may select either class, as kube-scheduler tries again whenever a node's labels change.
+                self._roomier.update(moved)
+                self._recorder.noticed(self._performance_on_eco())
+                self._lively()
+        if _is_multiple(now_s, times.agent_s):
+            for cap in control.caps_due(now_s):
+                self._fleet.cap_cpu(cap.node, cap.cpu_w)
+                self._fleet.cap_gpus(cap.node, cap.gpu_w)
+                self._loaded.add(cap.node)
+                self._lively()
+
+    def _schedule(self) -> None:
+        """Place what can be placed: first the pods that wait for the scheduler, then gangs in what is left."""
+        changed = sorted(self._roomier)
+        self._roomier.clear()
+        self._lines.placed(changed, self._place)
+        for placed in self._gate.let_go(changed=bool(changed)):
+            self._start(*placed)
+
+    def _place(self, pod: SimPod) -> bool:
+        node = self._choose(pod)
+        if node is None:
+            return False
+        self._start(pod, node, self._nodes.put(pod.kind, node))
+        return True
+
+    def _choose(self, pod: SimPod) -> int | None:
+        candidates = np.flatnonzero(self._nodes.fitting(pod.kind) & self._admission.of(pod.kind))
+        return self._scheduler.choose(pod, candidates) if len(candidates) else None
+
+    def _start(self, pod: SimPod, node: int, devices: tuple[int, ...]) -> None:
+        self._jobs.started(pod, node, devices, self._now_s)
+        self._running.start(pod, node, devices, self._now_s)
+        self._blocking[node] += pod.blocks
+        self._performance[node] += pod.view.performance
+        self._loaded.add(node)
+        self._recorder.noticed(self._performance_on_eco())
+
+    def _take_load(self) -> None:
+        """Power and rates follow what changed."""
+        fleet, running = self._fleet, self._running
+        loaded = np.array(sorted(self._loaded), dtype=np.int64)
+        self._loaded.clear()
+        if len(loaded):
+            fleet.put_load(running.load(loaded, fleet.cores[loaded]), loaded)
+        if len(loaded) or len(self._unsteady):
+            running.rerate(np.union1d(loaded, self._unsteady), self._now_s, fleet.frequency, fleet.gpu_throughput)
+            self._lively()
+        self._unsteady = fleet.unsteady(self._outdoor_k)
+        if len(self._unsteady):
+            running.catch_up(self._unsteady, self._now_s)
+
+    # ---- what others see
+
+    def _twins(self) -> TwinView:
+        assert self._control is not None
+        return self._control.twin_view(self._now_s)
+
+    def _lively(self) -> None:
+        """Something changed: the operator makes its cycles until one has found the power that there is from now on."""
+        self._lively_until_s = self._now_s + self._fleet.telemetry_settling_s + self._setup.times.operator_s
+
+    def _performance_on_eco(self) -> int:
+        return int(self._performance[self._eco].sum())
+
+    @property
+    def _eco(self) -> BoolArray:
+        if self._control is None:
+            return np.zeros(len(self._setup.nodes), dtype=np.bool_)
+        return self._control.eco
+
+    def _sample(self) -> None:
+        control, nobody = self._control, np.zeros(len(self._setup.nodes), dtype=np.bool_)
+        self._recorder.noticed(self._performance_on_eco())
+        self._recorder.sample(
+            self._fleet,
+            cooling_w=self._facility.latest.cooling_w,
+            outdoor_k=self._outdoor_k,
+            running=len(self._running),
+            waiting=len(self._lines) + len(self._gate),
+            eco=self._eco,
+            draining=nobody if control is None else control.draining,
+        )
+
+    def _outcome(self) -> Outcome:
+        setup, facility = self._setup, self._facility
+        energy_j = self._fleet.state.energy_j
+        nodes = [
+            NodeOutcome(node.name, node.family, float(used_j))
+            for node, used_j in zip(setup.nodes, energy_j, strict=True)
+        ]
+        drains = () if self._control is None else self._control.drains()
+        return Outcome(
+            duration_s=setup.duration_s,
+            it_j=float(energy_j.sum()),
+            cooling_j=facility.cooling_j if facility.cooled else None,
+            jobs=self._jobs.outcomes(self._running, setup.duration_s),
+            nodes=tuple(sorted(nodes, key=lambda node: node.name)),
+            drains=tuple(drain for drain in drains if drain.start_s >= 0.0),
+            series=self._recorder.series(),
+            carbon_g=None if setup.intensity_g_per_kwh is None else facility.carbon_g,
+            cost=None if setup.price_per_kwh is None else facility.cost,
+            notes=self._jobs.notes,
+        )
+
+
+_ALL_PERFORMANCE = StaticPartition(PolicySettings(static_hp_frac=1.0))
+
+
+def _pre_roll_s(control: Control, times: ControlTimes) -> float:
+    """How long before its start a cluster is brought up: all nodes drained that will be, all caps applied."""
+    enough_s = control.settings.drain.settling_s + control.settings.trend_window_s + 3.0 * times.agent_s
+    return (math.ceil(enough_s / times.operator_s) + 3.0) * times.operator_s
+
+
+def _is_multiple(time_s: float, interval_s: float) -> bool:
+    return abs(time_s - round(time_s / interval_s) * interval_s) < _MOMENT_S

@@ -1,0 +1,108 @@
+"""The report of a sweep: one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from joulie import __version__
+from joulie_lab.simulation.results import RunRecord
+from joulie_lab.simulation.scenario import Scenario
+from joulie_lab.simulation.sweep import (
+    HONEST_COLUMNS,
+    PUBLISHED_COLUMNS,
+    Column,
+    Estimate,
+    Variant,
+    compare,
+    format_estimate,
+    samples,
+)
+
+
+class Row(NamedTuple):
+    """A variant in a chart; positions are percent of the chart's width."""
+
+    label: str
+    text: str
+    low: float
+    mean: float
+    high: float
+    seeds: tuple[float, ...]
+
+
+class Chart(NamedTuple):
+    """A metric of all variants: each seed a dot, the mean a bar, its confidence interval a line."""
+
+    title: str
+    zero: float
+    rows: tuple[Row, ...]
+
+
+def render_sweep(scenario: Scenario, records: Sequence[RunRecord]) -> str:
+    """The report of a complete sweep; the scenario's first scheduler is the baseline.
+
+    Returns:
+        HTML, complete in itself.
+    """
+    baseline = scenario.schedulers[0]
+    variants = compare(records, baseline)
+    environment = Environment(
+        loader=PackageLoader("joulie_lab.simulation", "report/templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    columns = [
+        column
+        for column in (*PUBLISHED_COLUMNS, *HONEST_COLUMNS)
+        if any(variant.columns[column.key] for variant in variants)
+    ]
+    return environment.get_template("sweep.html").render(
+        scenario=scenario,
+        version=__version__,
+        baseline=baseline,
+        columns=columns,
+        rows=[
+            (
+                variant.label,
+                [format_estimate(column, variant.columns[column.key]) for column in columns],
+                f"{variant.energy_wins}/{variant.seeds}",
+            )
+            for variant in variants
+        ],
+        charts=[_chart(column, variants, records, baseline) for column in columns],
+        different_work=scenario.mode == "drop",
+    )
+
+
+def _chart(column: Column, variants: Sequence[Variant], records: Sequence[RunRecord], baseline: str) -> Chart:
+    shown = [(variant, value) for variant in variants if (value := variant.columns[column.key]) is not None]
+    by_seed = {variant.scheduler: samples(column, records, variant.scheduler, baseline) for variant, _ in shown}
+    ends = [end for _, value in shown for end in _interval(value)]
+    values = [0.0, *ends, *(sample for seeds in by_seed.values() for sample in seeds)]
+    low, width = min(values), max(values) - min(values) or 1.0
+
+    def place(value: float) -> float:
+        return 2.0 + 96.0 * (value - low) / width
+
+    rows = tuple(
+        Row(
+            variant.label,
+            " ".join(format_estimate(column, value)).rstrip(),
+            place(_interval(value)[0]),
+            place(value.mean),
+            place(_interval(value)[1]),
+            tuple(map(place, by_seed[variant.scheduler])),
+        )
+        for variant, value in shown
+    )
+    return Chart(column.label, place(0.0), rows)
+
+
+def _interval(value: Estimate) -> tuple[float, float]:
+    half_width = value.half_width or 0.0
+    return value.mean - half_width, value.mean + half_width

@@ -1,0 +1,171 @@
+"""What an interrupted sweep leaves behind: one JSON line a finished run, under a line that says of which sweep.
+
+A line is on the disk before the next run counts. A last line that was cut short is forgotten, its run done again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from joulie_lab.simulation.results import RunRecord
+from joulie_lab.simulation.scenario import Scenario
+from joulie_lab.simulation.sweep import Task
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_FORMAT = "joulie_sweep"
+_VERSION = 1
+_HEAD = b'{"' + _FORMAT.encode()
+_SHOWN_CHARACTERS = 60
+
+
+class SweepStateError(ValueError):
+    """A state file that cannot be used; the message says why and what to do."""
+
+
+def code_digest(parts: Iterable[str] = ("domain", "simulation")) -> str:
+    """Digest of the sources that a run's figures come from: results of other code are not mixed in.
+
+    Args:
+        parts: folders of the package.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        for source in sorted((_PACKAGE / part).rglob("*.py")):
+            digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def identity(scenario: Scenario, *, version: str, code: str) -> dict[str, Any]:
+    """What two sweeps must share to share runs: everything but the choice of schedulers and seeds.
+
+    Files that the scenario names (a job table, an FMU) count by content.
+
+    Raises:
+        SweepStateError: such a file cannot be read.
+    """
+    named = (scenario.workload.csv, scenario.workload.parquet, scenario.cooling.fmu and scenario.cooling.fmu.file)
+    return {
+        "version": version,
+        "code": code,
+        "files": {name: _file_digest(name) for name in named if name},
+        **scenario.model_dump(mode="json", by_alias=True, exclude={"schedulers", "seeds", "description"}),
+    }
+
+
+def identity_digest(sweep: Mapping[str, Any]) -> str:
+    """Twelve digits that name an identity, for a file name."""
+    return hashlib.sha256(json.dumps(sweep, sort_keys=True).encode()).hexdigest()[:12]
+
+
+class SweepState:
+    """The finished runs of one sweep, in a file.
+
+    Attributes:
+        path: the file.
+        records: finished runs by task, those that were found and those added.
+    """
+
+    def __init__(self, path: Path, sweep: Mapping[str, Any], *, fresh: bool = False) -> None:
+        """Open or begin the state of a sweep.
+
+        Args:
+            path: the file; it and its folder are made if need be.
+            sweep: `identity` of the sweep.
+            fresh: forget the runs that are there.
+
+        Raises:
+            SweepStateError: the file is no state, is that of another sweep, is damaged, or cannot be written.
+        """
+        self.path = path
+        self.records: dict[Task, RunRecord] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            kept = self._read(sweep, fresh=fresh) if path.exists() else b""
+            with path.open("ab") as file:
+                file.truncate(len(kept))
+        except OSError as error:
+            raise SweepStateError(f"{path}: cannot be used as the state of a sweep: {error.strerror}") from error
+        if not kept:
+            self._write({_FORMAT: _VERSION, "sweep": sweep})
+
+    def add(self, record: RunRecord) -> None:
+        """Keep a finished run; it is on the disk when this returns.
+
+        Raises:
+            SweepStateError: it cannot be written.
+        """
+        self._write(record.as_dict())
+        self.records[Task(record.scheduler, record.seed)] = record
+
+    def _write(self, value: Mapping[str, Any]) -> None:
+        line = json.dumps(value, allow_nan=False).encode() + b"\n"
+        try:
+            with self.path.open("ab") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise SweepStateError(f"{self.path}: cannot be written: {error.strerror}") from error
+
+    def _read(self, sweep: Mapping[str, Any], *, fresh: bool) -> bytes:
+        """Take over the runs of the file; returns the part of it that stays."""
+        content = self.path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if not whole and (not content or content.startswith(_HEAD)):
+            return b""
+        lines = whole.splitlines() or [content]
+        header = self._parsed(lines[0], 1)
+        if not isinstance(header, dict) or header.get(_FORMAT) != _VERSION:
+            raise self._foreign()
+        if fresh:
+            return b""
+        if told := list(differences(header["sweep"], sweep)):
+            raise SweepStateError(
+                f"{self.path}: holds runs of another sweep ({'; '.join(told)});"
+                " name another file with --state, or forget its runs with --fresh"
+            )
+        for number, line in enumerate(lines[1:], start=2):
+            record = self._record(line, number)
+            self.records[Task(record.scheduler, record.seed)] = record
+        return whole
+
+    def _record(self, line: bytes, number: int) -> RunRecord:
+        value = self._parsed(line, number)
+        try:
+            return RunRecord(**value)
+        except TypeError as error:
+            raise self._damaged(number) from error
+
+    def _parsed(self, line: bytes, number: int) -> Any:
+        try:
+            return json.loads(line)
+        except ValueError as error:
+            raise (self._foreign() if number == 1 else self._damaged(number)) from error
+
+    def _foreign(self) -> SweepStateError:
+        return SweepStateError(f"{self.path}: is not the state of a sweep; name another file with --state")
+
+    def _damaged(self, number: int) -> SweepStateError:
+        return SweepStateError(f"{self.path}:{number}: is not a finished run; start over with --fresh")
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterable[str]:
+    """What two identities do not share, key by key, in words."""
+    for key in dict.fromkeys((*there, *here)):
+        if there.get(key) != here.get(key):
+            was, now = json.dumps(there.get(key)), json.dumps(here.get(key))
+            short = len(was) + len(now) <= _SHOWN_CHARACTERS
+            yield f"{key}: {was} there, {now} here" if short else f"{key} differs"
+
+
+def _file_digest(name: str) -> str:
+    try:
+        with Path(name).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise SweepStateError(f"{name}: {error.strerror}") from error

@@ -1,0 +1,127 @@
+"""Jobs and gangs that a cluster could never hold, however empty it is, and why."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from joulie.domain.node_affinity import NodeRules
+from joulie.domain.units import BoolArray
+from joulie_lab.simulation.live.gangs import Alike, Room, seats, whole_gpus
+from joulie_lab.simulation.native.nodes import MAX_PODS, SimNode
+from joulie_lab.simulation.trace import JobShape, TraceJob
+
+CHANGING_LABELS = frozenset({"joulie.io/power-profile", "joulie.io/draining", "joulie.io/reserved"})
+"""Labels that Joulie sets while a cluster runs: a node may come to carry any value of them."""
+_BYTES_PER_GIB = 1024**3
+_ROUNDING = 1e-9
+
+
+class EmptyCluster:
+    """The nodes of a cluster when nothing runs on them.
+
+    Args:
+        nodes: all of them.
+        share_gpus: whether pods that need a share of a GPU share it; else each has a whole one.
+    """
+
+    def __init__(self, nodes: Sequence[SimNode], *, share_gpus: bool = False) -> None:
+        self._nodes = nodes
+        self._share_gpus = share_gpus
+        self._cores = np.array([node.spec.cores for node in nodes], dtype=np.float64)
+        self._memory_gib = np.array([node.memory_gib for node in nodes], dtype=np.float64)
+        self._gpus = np.array([node.spec.gpus for node in nodes], dtype=np.float64)
+        self._resource = np.array([node.gpu_resource for node in nodes], dtype=np.str_)
+        self._admitted: dict[NodeRules, BoolArray] = {}
+        self._problems: dict[tuple[JobShape, NodeRules], str | None] = {}
+
+    def never_fits(self, job: TraceJob) -> str | None:
+        """Why no node could ever hold a job; None if one could.
+
+        Raises:
+            ValueError: its requests or affinity are none; a job that was read from a file has been checked.
+        """
+        what = (job.shape, job.node_rules)
+        if what not in self._problems:
+            self._problems[what] = self._problem(*what)
+        return self._problems[what]
+
+    def gang_never_fits(self, members: Sequence[TraceJob]) -> str | None:
+        """Why the cluster could never hold all members of a gang at once; None if it could.
+
+        The gate asks the same: a gang of unlike members for which no way is found here would wait there for ever.
+        """
+        for member in members:
+            if problem := self.never_fits(member):
+                return f"gang {member.workload_id}: {member.role or 'member'}: {problem}"
+        alike = Counter((member.shape, member.node_rules) for member in members)
+        groups = [
+            Alike.of(shape, self._allowed(shape, rules), number, share_gpus=self._share_gpus)
+            for (shape, rules), number in alike.items()
+        ]
+        if seats(self._room, groups) is not None:
+            return None
+        return (
+            f"gang {members[0].workload_id}: its {len(members)} members request"
+            f" {_total([member.shape for member in members])}; they do not fit even the empty cluster at once"
+        )
+
+    def _problem(self, shape: JobShape, rules: NodeRules) -> str | None:
+        nodes = self._admits(rules)
+        if not nodes.any():
+            return "no node has the labels that its node selector or affinity requires"
+        if shape.gpus and not (nodes & (self._resource == shape.gpu_resource)).any():
+            return f"no node {'that it may use ' * (not rules.free)}has {shape.gpu_resource}"
+        gpus = np.where(self._resource == shape.gpu_resource, self._gpus, 0.0)
+        asked = (("cores", shape.cores, self._cores), ("GiB", shape.memory_gib, self._memory_gib))
+        for unit, amount, had in (*asked, ("GPUs", float(shape.gpus), gpus)):
+            if not (nodes & (had >= amount - _ROUNDING)).any():
+                return f"requests {amount:g} {unit}; the largest node that it may use has {had[nodes].max():g}"
+        fitting = (self._cores >= shape.cores - _ROUNDING) & (self._memory_gib >= shape.memory_gib - _ROUNDING)
+        if not (nodes & fitting & (gpus >= shape.gpus)).any():
+            return f"requests {_total([shape])}; no node that it may use has all of it"
+        return None
+
+    def _allowed(self, shape: JobShape, rules: NodeRules) -> BoolArray:
+        """Nodes that a member of a gang may use: by their labels, and by the vendor of their GPUs."""
+        admitted = self._admits(rules)
+        return admitted & (self._resource == shape.gpu_resource) if shape.gpus else admitted
+
+    @cached_property
+    def _room(self) -> Room:
+        return Room(
+            milli_cpu=np.rint(self._cores * 1000.0).astype(np.int64),
+            memory_bytes=np.rint(self._memory_gib * _BYTES_PER_GIB).astype(np.int64),
+            gpu_milli=whole_gpus(self._gpus.astype(np.int64)),
+            pods=np.full(len(self._nodes), MAX_PODS),
+        )
+
+    def _admits(self, rules: NodeRules) -> BoolArray:
+        if rules not in self._admitted:
+            fits = [rules.admits(node.labels, node.name, ignoring=CHANGING_LABELS) for node in self._nodes]
+            self._admitted[rules] = np.array(fits, dtype=np.bool_)
+        return self._admitted[rules]
+
+
+def unfit(jobs: Iterable[TraceJob], nodes: Sequence[SimNode]) -> Iterator[tuple[TraceJob, str]]:
+    """The jobs that a cluster could never run, and why: those of a gang as soon as the gang cannot."""
+    cluster = EmptyCluster(nodes)
+    gangs: defaultdict[str, list[TraceJob]] = defaultdict(list)
+    for job in jobs:
+        if job.gang:
+            gangs[job.workload_id].append(job)
+        elif problem := cluster.never_fits(job):
+            yield job, problem
+    for members in gangs.values():
+        if problem := cluster.gang_never_fits(members):
+            yield from ((member, problem) for member in members)
+
+
+def _total(shapes: Sequence[JobShape]) -> str:
+    """What shapes request together, in words."""
+    cores, gib = sum(shape.cores for shape in shapes), sum(shape.memory_gib for shape in shapes)
+    gpus = sum(shape.gpus for shape in shapes)
+    return f"{cores:g} cores, {gib:g} GiB" + (f" and {gpus} GPUs" if gpus else "")

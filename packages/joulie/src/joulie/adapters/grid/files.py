@@ -1,0 +1,300 @@
+"""Carbon intensity or prices from a CSV or Parquet file: exports of providers, day-ahead prices, one's own.
+
+Columns are recognised by their names, as Electricity Maps' hourly history has them (``Datetime (UTC)``, ``Zone Id``,
+``Carbon Intensity gCO₂eq/kWh (LCA)``), published data sets (``Time``, ``Carbon Intensity``) and ENTSO-E's price tables
+(``MTU (CET/CEST)``, ``Day-ahead Price [EUR/MWh]``); the options name others. A line that cannot be read is reported by
+its number and left out: it is never a zero.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+import numpy as np
+
+from joulie.domain.grid.series import Series, of_points
+from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
+from joulie.domain.quantities import SECONDS_PER_HOUR
+from joulie.ports import GridSourceError
+
+_MAX_BYTES = 64 << 20
+_SHOWN_LINES = 5
+_FORMATS = ("%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%d/%m/%Y %H:%M", "%d/%m/%Y %H:%M:%S")
+"""Beside ISO 8601, as ENTSO-E writes times."""
+_TIME_NAMES = ("datetime", "timestamp", "time", "mtu", "start", "date")
+_VALUE_NAMES = {
+    Measure.CARBON: ("carbon intensity", "carbon_intensity", "carbonintensity", "intensity"),
+    Measure.PRICE: ("price", "rate"),
+}
+_WHOLE_LIFE = ("lca", "life cycle", "lifecycle")
+_ZONE_NAMES = ("zone id", "zone_id", "zone")
+_ESTIMATED_NAMES = ("data estimated",)
+_CENTRAL_EUROPE = "Europe/Brussels"
+
+_log = logging.getLogger(__name__)
+
+
+class FileOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """How to read a file; what is empty is recognised.
+
+    Attributes:
+        time: column of the start of each step.
+        value: column of the numbers.
+        zone: column of the zones; without one the file is of the default zone.
+        time_zone: IANA name, of times without an offset; UTC unless the column's name says otherwise.
+        factor: what numbers are multiplied by; by default 0.001 for prices per MWh, else 1.
+        forecast: what the file says of the future counts as a forecast.
+    """
+
+    time: str = ""
+    value: str = ""
+    zone: str = ""
+    time_zone: str = ""
+    factor: float | None = None
+    forecast: bool = False
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What a file says of one zone."""
+
+    series: Series
+    step_s: float
+    estimated_s: frozenset[float]
+    """Starts of the steps that are estimated."""
+
+
+@dataclass
+class TableFile:
+    """One file, as a source; it is read again when it has changed.
+
+    Attributes:
+        path: of the file; CSV, or Parquet where the name ends so.
+        options: how to read it.
+        measure: of its numbers.
+        basis: of carbon intensities.
+        default_zone: of a file that names no zones.
+        now_s: s since the epoch.
+    """
+
+    path: Path
+    options: FileOptions
+    measure: Measure
+    basis: Basis | None
+    default_zone: str
+    now_s: Callable[[], float]
+    name: str = "file"
+    _version: tuple[int, int] = (0, 0)
+    _zones: dict[str, _Content] = field(default_factory=dict)
+
+    async def latest(self, zone: str) -> Observation:
+        """The last step that has begun."""
+        content = await self._content(zone)
+        now_s = self.now_s()
+        index = int(np.searchsorted(content.series.starts_s, now_s, side="right")) - 1
+        if index < 0:
+            raise GridSourceError(f"{self.path.name} begins in the future")
+        start_s = float(content.series.starts_s[index])
+        # A hole in the file is no longer step: the value ends when it usually would.
+        until_s = min(start_s + content.step_s, content.series.next_change_s(start_s) or math.inf)
+        where = Provenance(self.name, zone, self.basis, estimated=start_s in content.estimated_s)
+        return Observation(float(content.series.values[index]), start_s, where, until_s=until_s)
+
+    async def forecast(self, zone: str, horizon_s: float) -> Series | None:
+        """What the file says of the future, where the options say that this counts."""
+        if not self.options.forecast:
+            return None
+        return (await self._content(zone)).series.between(self.now_s(), self.now_s() + horizon_s)
+
+    async def history(self, zone: str, from_s: float, until_s: float) -> Series | None:
+        """What the file says of the past."""
+        return (await self._content(zone)).series.between(from_s, min(until_s, self.now_s()))
+
+    async def _content(self, zone: str) -> _Content:
+        try:
+            status = self.path.stat()
+        except OSError as error:
+            raise GridSourceError(f"{self.path}: {error.strerror}") from None
+        version = (status.st_mtime_ns, status.st_size)
+        if version != self._version:
+            if status.st_size > _MAX_BYTES:
+                raise GridSourceError(f"{self.path}: more than {_MAX_BYTES >> 20} MiB")
+            self._zones = await asyncio.to_thread(self._read)
+            self._version = version
+        found = self._zones.get(zone.casefold())
+        if found is None:
+            raise GridSourceError(f"{self.path.name} has nothing of zone {zone}")
+        return found
+
+    def _read(self) -> dict[str, _Content]:
+        try:
+            header, rows = _parquet(self.path) if self.path.suffix == ".parquet" else _csv(self.path)
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise GridSourceError(f"{self.path}: {error}") from None
+        columns = _Columns.of(header, self.options, self.measure, self.default_zone, self.path.name)
+        points: dict[str, dict[float, float]] = defaultdict(dict)
+        estimated: dict[str, set[float]] = defaultdict(set)
+        mistakes = []
+        for line, row in rows:
+            try:
+                zone, time_s, value, is_estimated = columns.read(row, points)
+            except (ValueError, IndexError, KeyError) as error:
+                mistakes.append(f"line {line}: {error}")
+                continue
+            points[zone][time_s] = value
+            if is_estimated:
+                estimated[zone].add(time_s)
+        self._report(mistakes)
+        if not points:
+            raise GridSourceError(f"{self.path}: no line can be read" + (f"; {mistakes[0]}" if mistakes else ""))
+        return {zone: _content_of(found, frozenset(estimated[zone])) for zone, found in points.items()}
+
+    def _report(self, mistakes: Sequence[str]) -> None:
+        if mistakes:
+            _log.warning(
+                "lines of a grid file cannot be read and are left out",
+                extra={"file": str(self.path), "lines": len(mistakes), "first": "; ".join(mistakes[:_SHOWN_LINES])},
+            )
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Which column is what, by its place; None where there is none."""
+
+    time: int
+    value: int
+    zone: int | None
+    estimated: int | None
+    time_zone: ZoneInfo
+    factor: float
+    carbon: bool
+    default_zone: str
+
+    @classmethod
+    def of(
+        cls, header: Sequence[str], options: FileOptions, measure: Measure, default_zone: str, file: str
+    ) -> _Columns:
+        """The columns that a header has.
+
+        Raises:
+            GridSourceError: one is missing; the message names what is there.
+        """
+        names = [name.strip().replace("₂", "2").casefold() for name in header]
+        time = _place(names, options.time, _TIME_NAMES)
+        value = _place(names, options.value, _VALUE_NAMES[measure])
+        if time is None or value is None:
+            what = "time" if time is None else measure.value
+            raise GridSourceError(
+                f"{file}: no column of {what} among {', '.join(header)[:200]}; name it in the options"
+            )
+        factor = options.factor
+        if factor is None:
+            factor = 0.001 if measure is Measure.PRICE and "/mwh" in names[value] else 1.0
+        return cls(
+            time,
+            value,
+            _place(names, options.zone, _ZONE_NAMES),
+            _place(names, "", _ESTIMATED_NAMES),
+            _zone_info(options.time_zone or (_CENTRAL_EUROPE if "cet" in names[time] else "UTC"), file),
+            factor,
+            measure is Measure.CARBON,
+            default_zone.casefold(),
+        )
+
+    def read(self, row: Sequence[Any], known: dict[str, dict[float, float]]) -> tuple[str, float, float, bool]:
+        """Zone in small letters, time, value and whether it is estimated.
+
+        Raises:
+            ValueError: the row cannot be read.
+        """
+        zone = self.default_zone if self.zone is None else str(row[self.zone]).strip().casefold()
+        value = _number(row[self.value]) * self.factor
+        if self.carbon and value < 0.0:
+            raise ValueError(f"negative carbon intensity {value:g}")
+        time_s = _instant_s(row[self.time], self.time_zone)
+        if time_s in known.get(zone, ()):
+            # The hour that is there twice when clocks are set back.
+            time_s = _instant_s(row[self.time], self.time_zone, fold=1)
+        is_estimated = self.estimated is not None and str(row[self.estimated]).strip().casefold() == "true"
+        return zone, time_s, value, is_estimated
+
+
+def _place(names: Sequence[str], wanted: str, known: Sequence[str]) -> int | None:
+    """Where the wanted column is, else the first one that looks like one of the known."""
+    if wanted:
+        wanted = wanted.strip().replace("₂", "2").casefold()
+        return names.index(wanted) if wanted in names else None
+    found = [index for name in known for index, text in enumerate(names) if text.startswith(name) or f" {name}" in text]
+    whole_life = [index for index in found if any(word in names[index] for word in _WHOLE_LIFE)]
+    return next(iter(whole_life or found), None)
+
+
+def _csv(path: Path) -> tuple[list[str], Iterable[tuple[int, Sequence[Any]]]]:
+    text = path.read_text(encoding="utf-8-sig")
+    first = text.partition("\n")[0]
+    reader = csv.reader(text.splitlines(), delimiter=";" if first.count(";") > first.count(",") else ",")
+    header = next(reader, [])
+    return header, ((reader.line_num, row) for row in reader if row)
+
+
+def _parquet(path: Path) -> tuple[list[str], Iterator[tuple[int, Sequence[Any]]]]:
+    try:
+        import polars as pl
+    except ImportError:
+        raise GridSourceError(f"{path}: Parquet needs polars; install joulie[parquet], or give a CSV file") from None
+    try:
+        table = pl.read_parquet(path)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise GridSourceError(f"{path}: {error}") from None
+    return table.columns, enumerate(table.iter_rows(), start=1)
+
+
+def _content_of(points: dict[float, float], estimated_s: frozenset[float]) -> _Content:
+    apart_s = np.diff(sorted(points))
+    step_s = float(np.median(apart_s)) if apart_s.size else SECONDS_PER_HOUR
+    return _Content(of_points(list(points.items()), step_s), step_s, estimated_s)
+
+
+def _number(found: Any) -> float:
+    value = float(found if isinstance(found, int | float) else str(found).strip())
+    if not math.isfinite(value):
+        raise ValueError(f"no finite number: {found}")
+    return value
+
+
+def _instant_s(found: Any, zone: ZoneInfo, fold: int = 0) -> float:
+    """Seconds since the epoch of a time, or of the beginning of a span (``01.01.2024 00:00 - 01.01.2024 01:00``)."""
+    moment = found if isinstance(found, datetime) else _moment(str(found).split(" - ")[0].strip())
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=zone, fold=fold)
+    return moment.astimezone(UTC).timestamp()
+
+
+def _moment(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        for form in _FORMATS:
+            try:
+                return datetime.strptime(text, form)  # noqa: DTZ007 - the zone comes from the options
+            except ValueError:
+                continue
+    raise ValueError(f"no time: {text[:40]!r}")
+
+
+def _zone_info(name: str, file: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise GridSourceError(f"{file}: unknown time zone {name!r}") from None

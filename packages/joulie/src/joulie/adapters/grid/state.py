@@ -1,0 +1,91 @@
+"""What a feed knew, in a file: a restart during an outage keeps the last good values within their age."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from joulie.adapters.grid.zone import ZoneWatch
+from joulie.domain.grid.series import Series
+from joulie.domain.grid.signals import Measure, Observation
+from joulie.domain.quantities import InvalidQuantityError
+
+
+class StateError(RuntimeError):
+    """A file that cannot be used; the message says which and why."""
+
+
+class _History(msgspec.Struct):
+    starts_s: list[float]
+    values: list[float]
+    end_s: float
+
+
+class _Watch(msgspec.Struct):
+    measure: Measure
+    zone: str
+    wanted_s: float
+    fetched_s: float
+    observation: Observation
+    history: _History | None = None
+
+
+def read_state(file: Path) -> list[ZoneWatch]:
+    """What the file holds, due to be asked at once; nothing where there is no file.
+
+    Raises:
+        StateError: it cannot be read.
+    """
+    try:
+        watches = msgspec.json.decode(file.read_bytes(), type=list[_Watch])
+        return [_restored(watch) for watch in watches]
+    except FileNotFoundError:
+        return []
+    except (OSError, msgspec.DecodeError, InvalidQuantityError) as error:
+        raise StateError(f"{file}: {error}") from error
+
+
+def write_state(file: Path, watches: Sequence[ZoneWatch]) -> None:
+    """Replace the file in one step; zones that no source has answered for are left out.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    kept = [
+        _Watch(
+            watch.measure,
+            watch.zone,
+            watch.wanted_s,
+            watch.fetched_s,
+            watch.observation,
+            None if watch.history is None else _written(watch.history),
+        )
+        for watch in watches
+        if watch.observation is not None
+    ]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_name(file.name + ".new")
+    new.write_bytes(msgspec.json.encode(kept))
+    new.replace(file)
+
+
+def _restored(watch: _Watch) -> ZoneWatch:
+    past = watch.history
+    return ZoneWatch(
+        watch.measure,
+        watch.zone,
+        wanted_s=watch.wanted_s,
+        due_s=-math.inf,
+        observation=watch.observation,
+        fetched_s=watch.fetched_s,
+        failing=True,
+        history=None if past is None else Series(past.starts_s, past.values, past.end_s),
+        missing_from_s=-math.inf if past is None else past.end_s,
+    )
+
+
+def _written(history: Series) -> _History:
+    return _History(history.starts_s.tolist(), history.values.tolist(), history.end_s)

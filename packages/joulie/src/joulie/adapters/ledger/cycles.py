@@ -1,0 +1,236 @@
+"""Booking one cycle: from where the database stands to where the cycle says that the pods are now."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from sqlalchemy import Connection, select
+
+from joulie.adapters.ledger import schema
+from joulie.adapters.ledger.accounts import Account, Power, add_accounts, find_accounts, write_accounts
+from joulie.adapters.ledger.profiles import NewSample, keep_profiles
+from joulie.adapters.ledger.savings import with_savings, write_savings
+from joulie.adapters.ledger.signals import remember
+from joulie.adapters.ledger.statements import add_energy, bulk, upsert
+from joulie.domain.accounting.integrate import Buckets, Stretches, integrate, qualities
+from joulie.domain.accounting.records import ENERGY_FIELDS, Cycle, CycleResult, Energy, Sample, ZoneSignals
+from joulie.domain.accounting.thinning import Thinner
+from joulie.domain.quantities import SECONDS_PER_HOUR
+from joulie.domain.units import FloatArray
+
+_AT_ONCE = 1000
+"""Stretches integrated at once: after a long gap each one is cut into many pieces."""
+_NO_SIGNALS = ZoneSignals()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Time of one pod that becomes accounted."""
+
+    account: Account
+    from_s: float
+    until_s: float
+    from_w: Power
+    until_w: Power
+    measured: bool
+    assumed: bool
+
+
+class Booking:
+    """One cycle, within one transaction.
+
+    Args:
+        connection: with the transaction.
+        cycle: to book.
+        max_gap_s: time between samples beyond which power counts as assumed, s.
+        max_samples: of one pod's profile.
+        thinner: what chooses those that are kept.
+    """
+
+    def __init__(
+        self, connection: Connection, cycle: Cycle, max_gap_s: float, max_samples: int, thinner: Thinner
+    ) -> None:
+        self._connection = connection
+        self._cycle = cycle
+        self._max_gap_s = max_gap_s
+        self._max_samples = max_samples
+        self._thinner = thinner
+        self._late = 0
+        self._started: list[Account] = []
+        self._ended: list[Account] = []
+        self._stretches: list[_Stretch] = []
+        self._new_samples: list[NewSample] = []
+
+    def book(self) -> CycleResult:
+        """Write all that is new, and return it."""
+        state = {row.key: row.value for row in self._connection.execute(select(schema.state))}
+        began_s = float(state.get("began_s", self._cycle.time_s))
+        signals, conflicts = self._signals(state)
+        refused = self._follow(began_s)
+        add_accounts(self._connection, self._started)
+        moved = (stretch.account for stretch in self._stretches)
+        changed = list({id(account): account for account in (*self._started, *moved, *self._ended)}.values())
+        added = self._integrate(changed, signals)
+        keep_profiles(self._connection, self._new_samples, changed, self._max_samples, self._thinner)
+        write_accounts(self._connection, changed)
+        for zone, known in signals.items():
+            remember(self._connection, zone, known, self._cycle.time_s)
+        completed = [with_savings(self._connection, account) for account in self._ended]
+        write_savings(self._connection, completed)
+        self._write_state(began_s, state, signals)
+        return CycleResult(added, completed, self._late, refused, conflicts)
+
+    def _signals(self, state: Mapping[str, str]) -> tuple[dict[str, ZoneSignals], list[str]]:
+        """The signals without intensities of the other basis than the ledger's, and the zones of these."""
+        known = dict(self._cycle.signals)
+        bases = {one.basis.value for one in known.values() if one.intensity is not None}
+        basis = state.get("basis") or min(bases, default="")
+        wrong = {zone for zone, one in known.items() if one.intensity is not None and one.basis.value != basis}
+        for zone in wrong:
+            known[zone] = replace(known[zone], intensity=None)
+        return known, sorted(wrong)
+
+    def _follow(self, began_s: float) -> int:
+        """Follow all pods through the cycle; returns how many samples are none."""
+        sound = [one for one in self._cycle.samples if _is_sound(one)]
+        ends = {one.uid: min(one.time_s, self._cycle.time_s) for one in self._cycle.completions}
+        accounts = find_accounts(self._connection, {one.pod.uid for one in sound} | ends.keys())
+        for sample in sound:
+            uid = sample.pod.uid
+            time_s = ends.get(uid, self._cycle.time_s)
+            if uid not in accounts:
+                accounts[uid] = self._start(sample, time_s, began_s)
+            elif not accounts[uid].completed and time_s > accounts[uid].sampled_s:
+                self._move(accounts[uid], sample, time_s)
+            else:
+                self._late += 1
+        for uid, end_s in ends.items():
+            account = accounts.get(uid)
+            if account is None or account.completed:
+                self._late += 1
+            else:
+                self._end(account, end_s)
+        return len(self._cycle.samples) - len(sound)
+
+    def _start(self, sample: Sample, time_s: float, began_s: float) -> Account:
+        """A pod that is new: accounted from its start, or since there is a ledger."""
+        started_s = sample.pod.started_s
+        from_s = time_s if started_s is None else min(max(started_s, began_s), time_s)
+        account = Account.new(sample, from_s)
+        self._started.append(account)
+        self._remember_power(account, from_s)
+        if time_s > from_s:
+            self._move(account, sample, time_s)
+        return account
+
+    def _move(self, account: Account, sample: Sample, time_s: float) -> None:
+        """The time until a sample."""
+        measured, assumed = qualities(account.quality, sample.quality, time_s - account.sampled_s > self._max_gap_s)
+        power_w = (sample.cpu_w, sample.mem_w, sample.gpu_w)
+        self._stretches.append(
+            _Stretch(account, account.sampled_s, time_s, account.power_w, power_w, measured, assumed)
+        )
+        account.pod, account.sampled_s, account.power_w = sample.pod, time_s, power_w
+        account.quality, account.source = sample.quality, sample.source
+        self._remember_power(account, time_s)
+
+    def _end(self, account: Account, end_s: float) -> None:
+        """The time until the end of a pod, at its last power."""
+        if end_s > account.sampled_s:
+            gap = end_s - account.sampled_s > self._max_gap_s
+            measured, assumed = qualities(account.quality, account.quality, gap)
+            power_w = account.power_w
+            self._stretches.append(_Stretch(account, account.sampled_s, end_s, power_w, power_w, measured, assumed))
+            account.sampled_s = end_s
+            self._remember_power(account, end_s)
+        account.completed = True
+        self._ended.append(account)
+
+    def _remember_power(self, account: Account, time_s: float) -> None:
+        account.samples += 1
+        self._new_samples.append(NewSample(account, time_s, account.power_w))
+
+    def _integrate(self, changed: Sequence[Account], signals: Mapping[str, ZoneSignals]) -> dict[str, Energy]:
+        """Add energy to hours and accounts; returns it by namespace."""
+        place = {id(account): index for index, account in enumerate(changed)}
+        namespaces = sorted({account.pod.namespace for account in changed})
+        number = {namespace: index for index, namespace in enumerate(namespaces)}
+        by_account = np.array([account.energy for account in changed]).reshape(-1, len(ENERGY_FIELDS))
+        by_namespace = np.zeros((len(namespaces), len(ENERGY_FIELDS)))
+        by_zone: dict[str, list[_Stretch]] = {}
+        for stretch in self._stretches:
+            by_zone.setdefault(stretch.account.pod.zone, []).append(stretch)
+        for zone, all_of_zone in by_zone.items():
+            known = signals.get(zone, _NO_SIGNALS)
+            for first in range(0, len(all_of_zone), _AT_ONCE):
+                own = all_of_zone[first : first + _AT_ONCE]
+                buckets = integrate(_arrays(own), known.intensity, known.price)
+                accounts = np.array([place[id(one.account)] for one in own])[buckets.stretch]
+                np.add.at(by_account, accounts, buckets.energy)
+                spaces = np.array([number[one.account.pod.namespace] for one in own])[buckets.stretch]
+                np.add.at(by_namespace, spaces, buckets.energy)
+                self._write_hours(own, buckets)
+        for account, energy in zip(changed, by_account.tolist(), strict=True):
+            account.energy = energy
+        self._add_totals(namespaces, by_namespace)
+        return {namespace: Energy(*by_namespace[index].tolist()) for namespace, index in number.items()}
+
+    def _add_totals(self, namespaces: Sequence[str], added: FloatArray) -> None:
+        statement = upsert(self._connection, schema.totals)
+        statement = statement.on_conflict_do_update(
+            index_elements=["namespace"], set_=add_energy(schema.totals, statement.excluded)
+        )
+        rows = [(namespace, *energy) for namespace, energy in zip(namespaces, added.tolist(), strict=True)]
+        bulk(self._connection, statement, ("namespace", *ENERGY_FIELDS), rows)
+
+    def _write_hours(self, stretches: Sequence[_Stretch], buckets: Buckets) -> None:
+        statement = upsert(self._connection, schema.hours)
+        statement = statement.on_conflict_do_update(
+            index_elements=["pod_id", "hour"],
+            set_={"until_s": statement.excluded.until_s, **add_energy(schema.hours, statement.excluded)},
+        )
+        rows = [
+            (
+                stretches[place].account.id,
+                hour,
+                max(stretches[place].from_s, hour * SECONDS_PER_HOUR),
+                min(stretches[place].until_s, (hour + 1) * SECONDS_PER_HOUR),
+                *energy,
+            )
+            for place, hour, energy in zip(
+                buckets.stretch.tolist(), buckets.hour.tolist(), buckets.energy.tolist(), strict=True
+            )
+        ]
+        bulk(self._connection, statement, ("pod_id", "hour", "from_s", "until_s", *ENERGY_FIELDS), rows)
+
+    def _write_state(self, began_s: float, state: Mapping[str, str], signals: Mapping[str, ZoneSignals]) -> None:
+        bases = [one.basis.value for one in signals.values() if one.intensity is not None]
+        wanted = {"began_s": repr(began_s), "basis": bases[0] if bases else state.get("basis", "")}
+        news = [{"key": key, "value": value} for key, value in wanted.items() if state.get(key, "") != value]
+        if news:
+            statement = upsert(self._connection, schema.state)
+            statement = statement.on_conflict_do_update(
+                index_elements=["key"], set_={"value": statement.excluded.value}
+            )
+            self._connection.execute(statement, news)
+
+
+def _is_sound(sample: Sample) -> bool:
+    """Whether all its powers are numbers that can be."""
+    return all(0.0 <= power_w < math.inf for power_w in (sample.cpu_w, sample.mem_w, sample.gpu_w))
+
+
+def _arrays(stretches: Sequence[_Stretch]) -> Stretches:
+    pods = [one.account.pod for one in stretches]
+    return Stretches(
+        np.array([one.from_s for one in stretches]),
+        np.array([one.until_s for one in stretches]),
+        np.array([one.from_w for one in stretches]),
+        np.array([one.until_w for one in stretches]),
+        np.array([(pod.pue, pod.pue, pod.gpu_pue) for pod in pods]),
+        np.array([one.measured for one in stretches]),
+        np.array([one.assumed for one in stretches]),
+    )

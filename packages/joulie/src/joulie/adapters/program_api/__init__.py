@@ -1,0 +1,1 @@
+"""The JSON that Joulie's programs serve over HTTP and the kubectl plugin reads."""

@@ -1,0 +1,226 @@
+"""The JSON API of accounting: energy, savings, and the rows that sums are made of."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
+from urllib.parse import parse_qs
+
+import msgspec
+
+from joulie.adapters.program_api.energy import (
+    ENERGY_PATH,
+    EXPORT_PATH,
+    FOLDED,
+    IDLE,
+    SAVINGS_PATH,
+    EnergyAnswer,
+    EnergyItem,
+    ExportItem,
+    SavingsAnswer,
+    SavingsItem,
+)
+from joulie.apps.accounting.books import Books
+from joulie.domain.accounting.records import ENERGY_FIELDS, ExportRow, Grouping, SavingRow, UsageRow
+from joulie.domain.quantities import JOULES_PER_KWH
+from joulie.ports import Ledger, LedgerError
+from joulie.program.http import AsgiApp, Receive, Scope, Send, respond
+
+_JSON = b"application/json"
+_LINES = b"application/x-ndjson"
+_ROWS_A_CHUNK = 1000
+_SECONDS_PER_DAY = 86400.0
+
+
+class BadQuestionError(ValueError):
+    """A parameter that cannot be; the message says which."""
+
+
+class _Question(msgspec.Struct, frozen=True):
+    """The parameters that all paths have, as they were asked at `now_s`."""
+
+    now_s: float
+    since_s: float | None
+    namespace: str | None
+
+
+class EnergyApi:
+    """Answers at the paths of `joulie.adapters.program_api.energy`.
+
+    Args:
+        books: to ask.
+        currency: of costs.
+        now_s: s since the epoch.
+    """
+
+    def __init__(self, books: Books, currency: str, now_s: Callable[[], float]) -> None:
+        self._books = books
+        self._currency = currency
+        self._now_s = now_s
+
+    def before(self, app: AsgiApp) -> AsgiApp:
+        """An application that answers here, and leaves everything else to `app`."""
+
+        async def api(scope: Scope, receive: Receive, send: Send) -> None:
+            path = scope["path"]
+            if path not in {ENERGY_PATH, SAVINGS_PATH, EXPORT_PATH}:
+                await app(scope, receive, send)
+                return
+            if scope["method"] not in {"GET", "HEAD"}:
+                await _refuse(send, 405, "only GET is answered here")
+                return
+            query = parse_qs(scope.get("query_string", b"").decode(errors="replace"))
+            try:
+                await self._answer(path, {key: values[-1] for key, values in query.items()}, send)
+            except BadQuestionError as error:
+                await _refuse(send, 400, str(error))
+            except LedgerError as error:
+                await _refuse(send, 503, str(error))
+
+        return api
+
+    async def _answer(self, path: str, query: Mapping[str, str], send: Send) -> None:
+        now_s = self._now_s()
+        question = _Question(now_s, _since_s(query, now_s), query.get("namespace"))
+        if path == EXPORT_PATH:
+            await self._export(question, send)
+            return
+        answer = await (self._energy(query.get("by", ""), question) if path == ENERGY_PATH else self._savings(question))
+        await respond(send, 200, msgspec.json.encode(answer), _JSON)
+
+    async def _energy(self, by_text: str, question: _Question) -> EnergyAnswer:
+        try:
+            by = Grouping(by_text or Grouping.NAMESPACE)
+        except ValueError:
+            raise BadQuestionError(f"by must be one of {', '.join(Grouping)}") from None
+        rows = await self._books.ask(
+            lambda ledger: ledger.usage(by, since_s=question.since_s, namespace=question.namespace)
+        )
+        # Energy is kept by hours and days, so that more than what was asked for may be in the sums.
+        asked_s = () if question.since_s is None else (question.since_s,)
+        return EnergyAnswer(
+            by.value,
+            min((*asked_s, *(row.from_s for row in rows)), default=question.now_s),
+            question.now_s,
+            self._currency,
+            [_energy_item(by, row) for row in rows],
+        )
+
+    async def _savings(self, question: _Question) -> SavingsAnswer:
+        rows = await self._books.ask(
+            lambda ledger: ledger.savings(since_s=question.since_s, namespace=question.namespace)
+        )
+        since_s = min((row.completed_s for row in rows), default=question.now_s)
+        return SavingsAnswer(
+            since_s if question.since_s is None else question.since_s,
+            question.now_s,
+            self._currency,
+            [_savings_item(row) for row in rows],
+        )
+
+    async def _export(self, question: _Question, send: Send) -> None:
+        """All rows, a line each: read and sent in pieces, for there may be more than the memory holds.
+
+        A piece is a day, for energy moves from hours into days only.
+        """
+        days = await self._books.ask(lambda ledger: ledger.usage(Grouping.DAY, since_s=question.since_s))
+        headers = [(b"content-type", _LINES)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for day in days:
+            rows = await self._books.ask(partial(_exported, day_s=day.from_s, since_s=question.since_s))
+            while lines := await asyncio.to_thread(self._lines, rows, question.namespace):
+                await send({"type": "http.response.body", "body": lines, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    def _lines(self, rows: Iterator[ExportRow], namespace: str | None) -> bytes:
+        chosen = (row for row in rows if namespace is None or row.pod.namespace == namespace)
+        items = (export_item(row, self._currency) for row in islice(chosen, _ROWS_A_CHUNK))
+        return msgspec.json.Encoder().encode_lines(items)
+
+
+def export_item(row: ExportRow, currency: str) -> ExportItem:
+    """A row as it is exported."""
+    pod, energy = row.pod, row.energy
+    with_intensity_j = energy.energy_j - energy.energy_without_intensity_j
+    with_price_j = energy.energy_j - energy.energy_without_price_j
+    return ExportItem(
+        uid=pod.uid,
+        namespace=pod.namespace or IDLE,
+        pod=pod.name,
+        owner_kind=pod.owner_kind,
+        owner_name=pod.owner_name,
+        node=pod.node,
+        zone=pod.zone,
+        from_s=row.from_s,
+        until_s=row.until_s,
+        source=row.source,
+        pue=pod.pue if pod.uid else None,
+        gpu_pue=pod.gpu_pue if pod.uid else None,
+        intensity_g_per_kwh=_per_kwh(energy.emissions_g, with_intensity_j),
+        price_per_kwh=_per_kwh(energy.cost, with_price_j),
+        currency=currency,
+        **{name: getattr(energy, name) for name in ENERGY_FIELDS},
+    )
+
+
+def _exported(ledger: Ledger, *, day_s: float, since_s: float | None) -> Iterator[ExportRow]:
+    """Rows of the day of UTC that `day_s` is in."""
+    starts_s = day_s // _SECONDS_PER_DAY * _SECONDS_PER_DAY
+    from_s = starts_s if since_s is None else max(starts_s, since_s)
+    return ledger.export(since_s=from_s, until_s=starts_s + _SECONDS_PER_DAY)
+
+
+def _per_kwh(amount: float, energy_j: float) -> float | None:
+    return amount / (energy_j / JOULES_PER_KWH) if energy_j > 0.0 else None
+
+
+def _energy_item(by: Grouping, row: UsageRow) -> EnergyItem:
+    energy = {name: getattr(row.energy, name) for name in ENERGY_FIELDS}
+    match by:
+        case Grouping.POD if not row.uid:
+            return EnergyItem(FOLDED, namespace=FOLDED, **energy)
+        case Grouping.POD:
+            return EnergyItem(row.name, namespace=row.namespace or IDLE, node=row.node or None, **energy)
+        case Grouping.JOB:
+            return EnergyItem(row.owner_name, namespace=row.namespace or IDLE, kind=row.owner_kind, **energy)
+        case Grouping.NAMESPACE:
+            return EnergyItem(row.namespace or IDLE, **energy)
+        case Grouping.NODE:
+            return EnergyItem(row.node or FOLDED, **energy)
+        case Grouping.DAY:
+            return EnergyItem(datetime.fromtimestamp(row.from_s, UTC).date().isoformat(), **energy)
+
+
+def _savings_item(row: SavingRow) -> SavingsItem:
+    return SavingsItem(
+        row.name,
+        row.namespace,
+        row.completed_s,
+        row.measure.value,
+        row.method.value,
+        row.amount,
+        energy_j=row.energy_j,
+        pods=row.pods,
+    )
+
+
+def _since_s(query: Mapping[str, str], now_s: float) -> float | None:
+    """From when on; ``since`` is in s before now."""
+    text = query.get("since")
+    if text is None:
+        return None
+    try:
+        span_s = float(text)
+    except ValueError:
+        span_s = math.nan
+    if not 0.0 < span_s < math.inf:
+        raise BadQuestionError("since must be a number of seconds before now, above 0")
+    return now_s - span_s
+
+
+async def _refuse(send: Send, status: int, problem: str) -> None:
+    await respond(send, status, msgspec.json.encode({"error": problem}), _JSON)

@@ -1,0 +1,175 @@
+"""``joulie accounting``: energy, emissions and cost of every pod, durably."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import click
+
+from joulie.adapters.hardware_profiles import load_hardware_profiles
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.events import EventRecorder
+from joulie.adapters.ledger import LedgerSettings, open_ledger
+from joulie.adapters.prometheus import PrometheusError
+from joulie.adapters.thinning import thinner
+from joulie.apps.accounting.api import EnergyApi
+from joulie.apps.accounting.books import Books
+from joulie.apps.accounting.budgets import Budgets
+from joulie.apps.accounting.controller import Accountant, Tools
+from joulie.apps.accounting.metrics import AccountingMetrics
+from joulie.apps.accounting.sampler import Sampler, SamplerSettings
+from joulie.apps.accounting.settings import AccountingSettings, node_power_ranges
+from joulie.apps.accounting.usage import UsageReader
+from joulie.apps.accounting.view import ClusterView
+from joulie.domain.accounting.identity import PowerRange, PowerSettings
+from joulie.domain.accounting.profiles import HardwareProfiles
+from joulie.domain.accounting.thinning import Strategy
+from joulie.domain.grid.signals import Basis
+from joulie.domain.grid.zones import CLOUD_REGIONS
+from joulie.ports import Ledger, LedgerError
+from joulie.program import logs, tracing
+from joulie.program.certificates import https_files
+from joulie.program.grid_sources import open_feed
+from joulie.program.http import AsgiApp, Probes, Server, TlsFiles, observability_app, parse_address
+from joulie.program.run import run
+from joulie.program.settings import settings_options
+
+_COMPONENT = "joulie-accounting"
+_USAGE_TIMEOUT_SHARE = 0.5
+"""Of the sampling interval, that one source may take."""
+
+_log = logging.getLogger(__name__)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@settings_options(AccountingSettings)
+def accounting(settings: AccountingSettings) -> None:
+    """Account for energy, emissions and cost of every pod.
+
+    Power is sampled, integrated and kept in a ledger that outlives this program. One replica runs.
+    """
+    logs.configure(settings.log_level, settings.log_format)
+    tracing.configure(_COMPONENT)
+    try:
+        parse_address(settings.metrics_addr)
+        settings.prometheus_auth.tls_context()
+        sampler = sampler_of(settings, os.environ)
+        keep = ledger_settings(settings)
+    except (ValueError, OSError, ImportError, PrometheusError) as error:
+        raise click.UsageError(str(error)) from error
+    try:
+        ledger = open_ledger(settings.ledger_address(), keep)
+    except (LedgerError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    try:
+        run(lambda stop: serve(settings, sampler, ledger, stop))
+    finally:
+        ledger.close()
+
+
+async def serve(settings: AccountingSettings, sampler: Sampler, ledger: Ledger, stop: asyncio.Event) -> None:
+    """Account until `stop` is set.
+
+    Args:
+        settings: of this program.
+        sampler: makes samples.
+        ledger: open; the caller closes it.
+        stop: asks for a graceful end.
+    """
+    metrics = AccountingMetrics(settings.currency, settings.metric_pods, settings.completed_pod_retention_s)
+    books = Books(ledger)
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(
+            KubeClient.connect(kubeconfig=settings.kubeconfig, context=settings.context, user_agent=_COMPONENT)
+        )
+        prometheus = await stack.enter_async_context(settings.prometheus())
+        feed = await stack.enter_async_context(open_feed(settings, registry=metrics.registry))
+        view = ClusterView(client, time.time)
+        events = EventRecorder(client, _COMPONENT, instance=platform.node())
+        usage = UsageReader(
+            client,
+            prometheus,
+            window_s=settings.prometheus_window_s,
+            timeout_s=settings.sampling_interval_s * _USAGE_TIMEOUT_SHARE,
+            now_s=time.monotonic,
+        )
+        budgets = Budgets(client, books, events, metrics)
+        tools = Tools(view, usage, sampler, feed, books, budgets, events, metrics)
+        accountant = Accountant(tools, settings.sampling_interval_s, Basis(settings.carbon_basis), time.time)
+        probes = Probes()
+        probes.add("caches", view.why_not_ready)
+        app = EnergyApi(books, settings.currency, time.time).before(observability_app(probes, metrics.registry))
+        server = await stack.enter_async_context(_server(settings, app))
+        _log.info("accounting started", extra={"metrics_port": server.port})
+        tasks = [
+            asyncio.create_task(view.run(), name="caches"),
+            asyncio.create_task(feed.run(), name="grid"),
+            asyncio.create_task(events.run(), name="events"),
+            asyncio.create_task(accountant.run(), name="accountant"),
+            asyncio.create_task(stop.wait(), name="stop"),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in reversed(tasks):
+                task.cancel()
+            await asyncio.wait(tasks)
+            # A question that was on its way ends before the ledger is closed.
+            await books.ask(lambda _ledger: None)
+        for task in done:
+            task.result()
+    _log.info("accounting stopped")
+
+
+def sampler_of(settings: AccountingSettings, environment: Mapping[str, str]) -> Sampler:
+    """The sampler that the settings and NODE_POWER_CONFIG_* ask for. What is wrong in the profiles is logged.
+
+    Raises:
+        ValueError: a profiles file or a power of a node that cannot be read.
+    """
+    profiles = HardwareProfiles()
+    if settings.hardware_profiles is not None:
+        profiles = load_hardware_profiles(settings.hardware_profiles)
+    for problem in profiles.problems:
+        _log.warning("hardware profile left out", extra={"problem": problem})
+    power = PowerSettings(
+        PowerRange(settings.node_default_idle_w, settings.node_default_max_w), node_power_ranges(environment)
+    )
+    regions = {**CLOUD_REGIONS, **settings.grid_zones}
+    return Sampler(SamplerSettings(profiles, power, settings.electricity_map_api_region, regions))
+
+
+def ledger_settings(settings: AccountingSettings) -> LedgerSettings:
+    """How much the ledger keeps, and how long.
+
+    Raises:
+        ImportError: the strategy of downsampling needs a library that is not installed.
+    """
+    return LedgerSettings(
+        max_samples_per_pod=settings.max_samples_per_pod,
+        thinner=thinner(Strategy(settings.downsampling_strategy)),
+        retention_s=settings.completed_pod_retention_s,
+        hours_kept_s=settings.ledger_hours_s,
+        days_kept_s=settings.ledger_days_s,
+        max_gap_s=max(600.0, 3.0 * settings.sampling_interval_s),
+    )
+
+
+@asynccontextmanager
+async def _server(settings: AccountingSettings, app: AsgiApp) -> AsyncIterator[Server]:
+    """The program's server: over HTTPS unless that is turned off."""
+    with tempfile.TemporaryDirectory(prefix="joulie-") as folder:
+        tls: TlsFiles | None = None
+        if settings.metrics_tls:
+            hosts = (platform.node(), "localhost")
+            tls = https_files(settings.metrics_cert_file, settings.metrics_key_file, Path(folder), hosts, time.time())
+        async with Server(app, parse_address(settings.metrics_addr), tls=tls) as server:
+            yield server

@@ -1,0 +1,250 @@
+"""The agent's loop over its nodes: one on a machine of its own, a shard of many in a pool."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from joulie.adapters.kubernetes.api import v1alpha1 as api
+from joulie.adapters.kubernetes.api.core import Node
+from joulie.adapters.kubernetes.cache import Cache, Key
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.errors import KubernetesError
+from joulie.adapters.kubernetes.names import object_name
+from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES, TELEMETRY_PROFILES
+from joulie.adapters.kubernetes.writer import write_all
+from joulie.apps.agent.node import NodeAgent, NodeInputs
+from joulie.apps.agent.routing import Routing, choose
+from joulie.apps.agent.views import HardwareView, NodeView, TwinView, hardware_view, node_view, shard_of, twin_view
+from joulie.program.tracing import span
+
+CONCURRENCY = 32
+"""Nodes of a pool that are worked on at the same time."""
+
+_SHORTEST_PAUSE_S = 1.0
+_STUCK_CYCLES = 5
+_STUCK_S = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The nodes of an agent.
+
+    Attributes:
+        node_name: the one node of a daemonset agent; None in a pool.
+        selector: labels of a pool's nodes.
+        shards: number of shards of the pool.
+        shard: this agent's shard.
+    """
+
+    node_name: str | None
+    selector: str = ""
+    shards: int = 1
+    shard: int = 0
+
+    def owns(self, node_name: str) -> bool:
+        """Whether a node belongs to this agent."""
+        if self.node_name is not None:
+            return node_name == self.node_name
+        return shard_of(node_name, self.shards) == self.shard
+
+
+class Agent:
+    """Watches what concerns its nodes and runs their cycles.
+
+    An agent on a machine watches single objects by name: if each of N agents listed all N twins, the API server
+    would carry N squared of them.
+
+    Args:
+        client: the API.
+        scope: its nodes.
+        make_node: makes the agent of one node.
+        fallback: backends where no TelemetryProfile matches.
+        interval_s: time from one cycle to the next, s.
+        restore_timeout_s: time for taking caps back, s.
+        clock: monotonic time, s.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        scope: Scope,
+        make_node: Callable[[str], NodeAgent],
+        fallback: Routing,
+        interval_s: float,
+        restore_timeout_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._scope = scope
+        self._make_node = make_node
+        self._fallback = fallback
+        self._interval_s = interval_s
+        self._restore_timeout_s = restore_timeout_s
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self._last_cycle_s: float | None = None
+        self.nodes: dict[str, NodeAgent] = {}
+        by_node = f"metadata.name={scope.node_name}" if scope.node_name else ""
+        by_object = f"metadata.name={object_name(scope.node_name)}" if scope.node_name else ""
+        self._node_cache: Cache[Node, NodeView] = Cache(
+            client, NODES, self._own_node, label_selector=scope.selector, field_selector=by_node
+        )
+        self._twins: Cache[api.NodeTwin, TwinView] = Cache(client, NODE_TWINS, self._own_twin, field_selector=by_object)
+        self._hardwares: Cache[api.NodeHardware, HardwareView] = Cache(
+            client, NODE_HARDWARES, self._own_hardware, field_selector=by_object
+        )
+        self._profiles: Cache[api.TelemetryProfile, api.TelemetryProfile] = Cache(
+            client, TELEMETRY_PROFILES, lambda profile: profile
+        )
+        self._twins.add_listener(self._twin_changed)
+
+    @property
+    def _caches(self) -> dict[str, Cache[Any, Any]]:
+        return {
+            "nodes": self._node_cache,
+            "nodetwins": self._twins,
+            "nodehardwares": self._hardwares,
+            "telemetryprofiles": self._profiles,
+        }
+
+    def why_not_ready(self) -> str | None:
+        """What is missing before this agent does its work."""
+        waiting = {name: cache.problem for name, cache in self._caches.items() if not cache.synced}
+        if waiting:
+            return "; ".join(f"{name} not listed yet: {problem or 'in progress'}" for name, problem in waiting.items())
+        return "the first cycle is not done" if self._last_cycle_s is None else None
+
+    def why_not_alive(self) -> str | None:
+        """What a restart would mend: a cycle that does not end. An API server that is down is not among it."""
+        if self._last_cycle_s is None:
+            return None
+        age_s = self._clock() - self._last_cycle_s
+        limit_s = max(_STUCK_S, _STUCK_CYCLES * self._interval_s)
+        return None if age_s <= limit_s else f"no cycle ended within the last {age_s:.0f} s"
+
+    async def run(self, stop: asyncio.Event, *, restore: bool) -> None:
+        """Run until `stop` is set.
+
+        Args:
+            stop: ends the loop.
+            restore: put the original limits back at the end.
+        """
+        self._match_nodes()  # a machine's own node is there from the start, so that its caps can be taken back
+        async with asyncio.TaskGroup() as tasks:
+            watches = [tasks.create_task(cache.run()) for cache in self._caches.values()]
+            try:
+                await self._until_stopped(stop)
+                if restore:
+                    await self._restore(list(self.nodes.values()))
+            finally:
+                for watch in watches:
+                    watch.cancel()
+
+    async def cycle(self, stop: asyncio.Event) -> None:
+        """One cycle of all nodes; a node that fails stops no other. `stop` ends it early: restoring needs the time."""
+        with span("agent.cycle", nodes=len(self.nodes)):
+            gone = self._match_nodes()
+            await self._restore(gone)
+            nodes = list(self.nodes.values())
+            jobs = (partial(self._cycle_of, node) for node in nodes if not stop.is_set())
+            failures = await write_all(jobs, concurrency=CONCURRENCY)
+            for failure in failures:
+                node = nodes[failure.index]
+                node.errors += 1
+                expected = isinstance(failure.error, KubernetesError)
+                _log.warning(
+                    "cycle failed",
+                    extra={"node": node.name, "error": str(failure.error)},
+                    exc_info=None if expected else failure.error,
+                )
+        self._last_cycle_s = self._clock()
+
+    async def _until_stopped(self, stop: asyncio.Event) -> None:
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            for cache in self._caches.values():
+                await _first(stopped, cache.wait_synced())
+            while not stop.is_set():
+                began_s = self._clock()
+                self._wake.clear()
+                await self.cycle(stop)
+                await self._pause(stopped, began_s)
+        finally:
+            stopped.cancel()
+
+    async def _pause(self, stopped: asyncio.Task[bool], began_s: float) -> None:
+        """Until the next cycle is due, or a changed twin asks for one; never shorter than a moment."""
+        due_s = began_s + self._interval_s
+        soonest_s = min(due_s, self._clock() + _SHORTEST_PAUSE_S)
+        await _first(stopped, asyncio.sleep(soonest_s - self._clock()))
+        await _first(stopped, self._wake.wait(), timeout_s=due_s - self._clock())
+
+    async def _cycle_of(self, node: NodeAgent) -> None:
+        await node.cycle(self._inputs(node.name), self._clock())
+
+    def _inputs(self, name: str) -> NodeInputs:
+        own = Key("", object_name(name))
+        node = self._node_cache.objects.get(Key("", name))
+        profiles = self._profiles.objects
+        labels = node.labels if node else {}
+        routing = choose(name, labels, profiles.values(), self._fallback) if profiles else self._fallback
+        return NodeInputs(
+            node,
+            self._twins.objects.get(own),
+            self._hardwares.objects.get(own),
+            routing,
+            profiles.get(Key("", routing.report_to)) if routing.report_to else None,
+        )
+
+    def _match_nodes(self) -> list[NodeAgent]:
+        """Bring the node agents in line with the nodes; returns those whose node went away."""
+        name = self._scope.node_name
+        names = {name} if name is not None else {key.name for key in self._node_cache.objects}
+        gone = [self.nodes.pop(node) for node in sorted(self.nodes.keys() - names)]
+        for node in sorted(names - self.nodes.keys()):
+            self.nodes[node] = self._make_node(node)
+        return gone
+
+    async def _restore(self, nodes: list[NodeAgent]) -> None:
+        jobs: list[Callable[[], Awaitable[None]]] = [partial(node.restore, self._clock()) for node in nodes]
+        try:
+            async with asyncio.timeout(self._restore_timeout_s):
+                failures = await write_all(jobs, concurrency=CONCURRENCY)
+        except TimeoutError:
+            after_s = self._restore_timeout_s
+            _log.error("not all caps were taken back in time", extra={"nodes": len(nodes), "after_s": after_s})
+            return
+        for failure in failures:
+            _log.warning("not restored", extra={"node": nodes[failure.index].name, "error": str(failure.error)})
+
+    def _own_node(self, node: Node) -> NodeView | None:
+        return node_view(node) if self._scope.owns(node.metadata.name) else None
+
+    def _own_twin(self, twin: api.NodeTwin) -> TwinView | None:
+        return twin_view(twin) if self._is_of(twin.metadata.name, twin.spec.node_name) else None
+
+    def _own_hardware(self, hardware: api.NodeHardware) -> HardwareView | None:
+        return hardware_view(hardware) if self._is_of(hardware.metadata.name, hardware.spec.node_name) else None
+
+    def _is_of(self, name: str, node_name: str) -> bool:
+        """Whether an object is the one of a node of this agent, and not just about it."""
+        return self._scope.owns(node_name) and name == object_name(node_name)
+
+    def _twin_changed(self, _key: Key, old: TwinView | None, new: TwinView | None) -> None:
+        """A machine's agent enforces a changed cap at once; a pool, which has many nodes, in its next cycle."""
+        before, after = ((view.cpu, view.gpu) if view else None for view in (old, new))
+        if self._scope.node_name is not None and before != after:
+            self._wake.set()
+
+
+async def _first(stopped: asyncio.Task[bool], other: Awaitable[Any], timeout_s: float | None = None) -> None:
+    """Wait for one thing, but no longer than until the agent is stopped or the time is over."""
+    task = asyncio.ensure_future(other)
+    await asyncio.wait({stopped, task}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    task.cancel()

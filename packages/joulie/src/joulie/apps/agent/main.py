@@ -1,0 +1,175 @@
+"""`joulie agent`: the node agent as a program."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import click
+import httpx2
+
+from joulie.adapters import cpuinfo
+from joulie.adapters.amdsmi import AmdSmi, AmdSmiMeter, AmdSmiSession
+from joulie.adapters.control_http import HttpControl
+from joulie.adapters.cpufreq import Cpufreq
+from joulie.adapters.hsmp import Hsmp
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.nvml import Nvml, NvmlMeter, NvmlSession
+from joulie.adapters.rapl import Rapl, RaplMeter
+from joulie.adapters.rocm_smi import RocmSmi
+from joulie.adapters.saved_limits import SavedLimits
+from joulie.apps.agent.agent import CONCURRENCY, Agent, Scope
+from joulie.apps.agent.host import Host, HostBackends
+from joulie.apps.agent.metrics import registry
+from joulie.apps.agent.node import NodeAgent
+from joulie.apps.agent.remote import RemoteNode
+from joulie.apps.agent.reporting import Reporter
+from joulie.apps.agent.routing import Route, from_settings
+from joulie.apps.agent.settings import AgentSettings
+from joulie.domain.hardware import Catalogue
+from joulie.program import logs, tracing
+from joulie.program.catalogue import catalogue_of
+from joulie.program.http import AddressError, Probes, Server, observability_app, parse_address
+from joulie.program.run import run
+from joulie.program.settings import settings_options
+
+if TYPE_CHECKING:
+    from joulie.apps.agent.queries import PowerQueries
+
+_log = logging.getLogger(__name__)
+
+
+@click.command("agent")
+@settings_options(AgentSettings)
+def agent(settings: AgentSettings) -> None:
+    """Enforce the power caps of nodes and report what came of it.
+
+    In daemonset mode one agent runs on each node: it publishes the node's NodeHardware, brings CPUs and GPUs to the
+    caps of its NodeTwin, and restores the limits that it found when it is stopped. In pool mode one agent serves many
+    nodes over HTTP.
+    """
+    logs.configure(settings.log_level, settings.log_format)
+    tracing.configure("joulie-agent")
+    try:
+        address = parse_address(settings.metrics_addr)
+        catalogue = catalogue_of(settings.hardware_catalog)
+    except (AddressError, ValueError) as error:
+        raise click.UsageError(str(error)) from error
+    # uvloop's speed is for pools; its memory would be paid on every node.
+    run(lambda stop: serve(settings, address, catalogue, stop), fast_loop=settings.mode == "pool")
+
+
+async def serve(
+    settings: AgentSettings,
+    address: tuple[str, int],
+    catalogue: Catalogue,
+    stop: asyncio.Event,
+    *,
+    on_port: Callable[[int], None] = lambda _port: None,
+) -> None:
+    """Run the agent until `stop` is set.
+
+    Args:
+        settings: of the agent.
+        address: of metrics and probes.
+        catalogue: known hardware.
+        stop: ends it.
+        on_port: told the port of metrics and probes.
+    """
+    host = build_host(settings, catalogue) if settings.mode == "daemonset" else None
+    scope = (
+        Scope(settings.node_name)
+        if settings.mode == "daemonset"
+        else Scope(None, settings.pool_node_selector, settings.pool_shards, settings.shard)
+    )
+    async with (
+        KubeClient.connect(
+            kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-agent"
+        ) as client,
+        _HttpClients() as endpoints,
+    ):
+
+        def make_node(name: str) -> NodeAgent:
+            remote = RemoteNode(
+                name, endpoints.control, endpoints.power_w, settings.dvfs, simulate_only=settings.simulate_only
+            )
+            return NodeAgent(name, host, remote, Reporter(client, name, time.time), catalogue, time.time)
+
+        loop = Agent(
+            client,
+            scope,
+            make_node,
+            from_settings(settings),
+            settings.reconcile_interval_s,
+            settings.restore_timeout_s,
+            clock=time.monotonic,
+        )
+        ready, alive = Probes(), Probes()
+        ready.add("agent", loop.why_not_ready)
+        alive.add("agent", loop.why_not_alive)
+        app = observability_app(ready, registry(loop.nodes.values), alive=alive)
+        async with Server(app, address) as server:
+            on_port(server.port)
+            _log.info("started", extra={"mode": settings.mode, "port": server.port, "node": settings.node_name})
+            await loop.run(stop, restore=settings.restore_on_exit)
+
+
+def build_host(settings: AgentSettings, catalogue: Catalogue) -> Host:
+    """The machine that the agent runs on."""
+    nvidia, amd = NvmlSession(), AmdSmiSession()
+    host_sys, host_proc = settings.host_sys, settings.host_proc
+    backends = HostBackends(
+        cpu_info=partial(cpuinfo.read, host_proc, host_sys),
+        cpu_limiters=(Rapl(host_sys), Hsmp()),
+        frequency=Cpufreq(host_sys),
+        gpu_limiters=(Nvml(nvidia), AmdSmi(amd), RocmSmi()),
+        cpu_meters=(RaplMeter(host_sys),),
+        gpu_meters=(NvmlMeter(nvidia), AmdSmiMeter(amd)),
+        store=SavedLimits(settings.state_dir / "limits.json", host_proc),
+        catalogue=catalogue,
+    )
+    return Host(backends, settings.dvfs, simulate_only=settings.simulate_only)
+
+
+class _HttpClients:
+    """Clients of endpoints and of Prometheus over one pool of connections, made when first needed."""
+
+    def __init__(self) -> None:
+        self._client: httpx2.AsyncClient | None = None
+        self._queries: PowerQueries | None = None
+        self._controls: dict[tuple[str | None, str | None], HttpControl] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+    def control(self, telemetry_endpoint: str | None, control_endpoint: str | None) -> HttpControl:
+        """The client of two endpoints."""
+        key = (telemetry_endpoint, control_endpoint)
+        if key not in self._controls:
+            self._controls[key] = HttpControl(telemetry_endpoint, control_endpoint, self._pool())
+        return self._controls[key]
+
+    async def power_w(self, node: str, route: Route) -> float | None:
+        """Power of a node as Prometheus has it, W; None where it does not."""
+        if self._queries is None:
+            # Few agents ask Prometheus, and all of them would pay for its memory.
+            from joulie.apps.agent.queries import PowerQueries
+
+            self._queries = PowerQueries(self._pool(), time.monotonic)
+        return await self._queries.power_w(node, route)
+
+    def _pool(self) -> httpx2.AsyncClient:
+        if self._client is None:
+            self._client = httpx2.AsyncClient(limits=httpx2.Limits(max_connections=CONCURRENCY))
+        return self._client

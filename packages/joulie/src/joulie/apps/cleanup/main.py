@@ -1,0 +1,102 @@
+"""`joulie cleanup`: a hook of the chart before it is deleted, or a command for people."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import dataclass
+
+import click
+
+from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.errors import KubernetesError
+from joulie.apps.cleanup.steps import Cleanup, Outcome
+from joulie.program import logs
+from joulie.program.settings import Kind, ProgramSettings, setting, settings_options
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanupSettings(ProgramSettings):
+    """Settings of `joulie cleanup`."""
+
+    timeout_s: float = setting(
+        "CLEANUP_TIMEOUT", "90s", kind=Kind.DURATION, minimum=0.0, help="How long to wait for the agents' reports."
+    )
+    namespace: str = setting("POD_NAMESPACE", "joulie-system", kind=Kind.TEXT, help="Namespace of the Leases.")
+    lease_name: str = setting("LEASE_NAME", "joulie-operator", kind=Kind.TEXT, help="The operator's Lease.")
+    profile_label: str = setting(
+        "POWER_PROFILE_LABEL", names.POWER_PROFILE_LABEL, kind=Kind.TEXT, help="The operator's label of nodes."
+    )
+    only_grid: bool = setting(
+        "CLEANUP_ONLY_GRID",
+        "false",
+        kind=Kind.BOOLEAN,
+        help="Let go who waits for the grid, and leave the rest: Joulie stays, without the grid.",
+    )
+    strict: bool = setting(
+        "CLEANUP_STRICT", "false", kind=Kind.BOOLEAN, help="Exit with 1 where an agent did not answer."
+    )
+
+
+@click.command("cleanup")
+@settings_options(CleanupSettings)
+def cleanup(settings: CleanupSettings) -> None:
+    """Lift all caps, wait until the agents have restored the nodes, remove Joulie's labels and scheduling gates.
+
+    New pods are not gated any more, and Jobs that wait for the grid go on. Operator and grid controller are kept from
+    deciding anything more by taking their Leases, which takes eleven seconds at least. Nodes
+    whose agent does not report in time are named: their limits return when an agent starts there again, or at their
+    next boot. Run again, it finishes what is left. Exit status 1 says that something was left behind.
+    """
+    logs.configure(settings.log_level, settings.log_format)
+    try:
+        outcome = asyncio.run(_clean(settings))
+    except KubernetesError as error:
+        raise click.ClickException(str(error)) from error
+    _report(outcome)
+    if outcome.problems or (settings.strict and outcome.unanswered):
+        sys.exit(1)
+
+
+async def _clean(settings: CleanupSettings) -> Outcome:
+    async with KubeClient.connect(
+        kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-cleanup"
+    ) as client:
+        steps = Cleanup(
+            client,
+            lease_namespace=settings.namespace,
+            lease_name=settings.lease_name,
+            profile_label=settings.profile_label,
+        )
+        return await (steps.let_go() if settings.only_grid else steps.run(timeout_s=settings.timeout_s))
+
+
+def _report(outcome: Outcome) -> None:
+    click.echo(
+        f"{_count(outcome.restored, 'node')} restored, {_count(outcome.labels_removed, 'node')} unlabelled,"
+        f" {_count(outcome.gates_removed, 'pod')} released"
+    )
+    if outcome.jobs_resumed:
+        click.echo(f"{_count(outcome.jobs_resumed, 'Job')} resumed")
+    if outcome.workloads_released:
+        click.echo(f"{_count(outcome.workloads_released, 'workload')} of Kueue released")
+    unanswered = list(outcome.unanswered.items())
+    if unanswered:
+        click.echo(
+            f"{_count(len(unanswered), 'node')} not restored; limits return when an agent starts there again, or at the"
+            " next boot:",
+            err=True,
+        )
+    for node, word in unanswered[:_SHOWN]:
+        click.echo(f"  {node}: {word}", err=True)
+    if len(unanswered) > _SHOWN:
+        click.echo(f"  and {len(unanswered) - _SHOWN} more", err=True)
+    for problem in outcome.problems:
+        click.echo(f"Error: {problem}", err=True)
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

@@ -1,0 +1,88 @@
+"""The ``joulie`` command: one group, whose sub-commands are imported when they run."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from joulie import __version__
+from joulie.program.commands import Command, CommandGroup
+from joulie.program.errors import UserError
+
+_INTERRUPTED = 130
+_SHELLS = ("bash", "zsh", "fish")
+_COMMANDS = (
+    Command("operator", "joulie.apps.operator.main", "Decide power states and caps of a cluster's nodes."),
+    Command("agent", "joulie.apps.agent.main", "Enforce caps on a node, or on a pool of nodes."),
+    Command("extender", "joulie.apps.extender.main", "Filter and score nodes for kube-scheduler."),
+    Command("grid", "joulie.apps.grid.main", "Let pods wait for clean or cheap power."),
+    Command("accounting", "joulie.apps.accounting.main", "Account for energy, emissions and cost of every pod."),
+    Command("caps", "joulie.apps.cli.caps", "Find power limits that save energy without slowing jobs down."),
+    Command("nodes", "joulie.apps.cli.nodes", "Annotate nodes with their hardware."),
+    Command("cleanup", "joulie.apps.cleanup.main", "Lift all caps and take Joulie's labels and gates off a cluster."),
+)
+_LABORATORY = (
+    ("demo", "simulate", "scenario", "workload", "sweep", "experiment", "bench", "fmu", "simulator"),
+    "pip install joulie-lab",
+)
+"""Commands that joulie-lab brings, so that asking for one tells what to install."""
+
+
+@click.group(
+    cls=CommandGroup,
+    lazy=_COMMANDS,
+    elsewhere=_LABORATORY,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(__version__, prog_name="joulie")
+def cli() -> None:
+    """Joulie, the energy brain of Kubernetes."""
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(_SHELLS))
+def completion(shell: str) -> None:
+    """Print a shell's completion script.
+
+    For bash: eval "$(joulie completion bash)"
+    """
+    from click.shell_completion import ShellComplete, get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    completer: ShellComplete = kind(cli, {}, "joulie", "_JOULIE_COMPLETE")
+    # The template itself: `source()` would start a shell to look at its version.
+    click.echo(completer.source_template % completer.source_vars())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit.
+
+    Errors of the user exit with 2 and one line on stderr, an interruption with 130.
+    """
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
+        result: Any = cli.main(args=arguments, prog_name="joulie", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "joulie"
+        UserError(f"{error.format_message().rstrip('.')} (see {command} --help)").show()
+        return error.exit_code
+    except click.ClickException as error:
+        UserError(error.format_message()).show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("joulie: interrupted", err=True)
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader (a pager, head) has left: nothing to tell it, and Python must not try once more at exit.
+        sys.stdout = None
+        return 0
+    return result if isinstance(result, int) else 0

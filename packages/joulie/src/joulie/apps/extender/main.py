@@ -1,0 +1,105 @@
+"""``joulie extender``: places pods by what the twins say."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+from functools import partial
+
+import click
+from prometheus_client import CollectorRegistry
+
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.apps.extender.feed import Feed
+from joulie.apps.extender.fleet import Fleet
+from joulie.apps.extender.metrics import ExtenderMetrics, StateCollector
+from joulie.apps.extender.server import Extender
+from joulie.apps.extender.settings import ExtenderSettings
+from joulie.domain.hardware import Catalogue
+from joulie.domain.scoring.marginal_energy import ScoringAim
+from joulie.program import logs, tracing
+from joulie.program.catalogue import catalogue_of
+from joulie.program.http import Probes, Server, observability_app, parse_address
+from joulie.program.run import every, run
+from joulie.program.settings import settings_options
+
+VIEW_S = 0.1
+"""Changes are gathered for this long before requests see them: far below the drain guard's settling time."""
+_AGE_S = 1.0
+"""Views are renewed this often without any change, since twins grow old by themselves."""
+_ALL_INTERFACES = "0.0.0.0"  # noqa: S104 - pods listen on their only interface
+
+_log = logging.getLogger(__name__)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@settings_options(ExtenderSettings)
+def extender(settings: ExtenderSettings) -> None:
+    """Answer kube-scheduler: keep performance pods off capped nodes, score nodes by their digital twins.
+
+    Register it as an extender in a KubeSchedulerConfiguration, with filterVerb, prioritizeVerb and preemptVerb.
+    """
+    logs.configure(settings.log_level, settings.log_format)
+    tracing.configure("joulie-extender")
+    try:
+        catalogue = catalogue_of(settings.hardware_catalog)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    run(partial(serve, settings, catalogue), fast_loop=True)
+
+
+async def serve(settings: ExtenderSettings, catalogue: Catalogue, stop: asyncio.Event) -> None:
+    """Serve until told to stop.
+
+    Args:
+        settings: of the program.
+        catalogue: known hardware.
+        stop: set to end.
+    """
+    registry = CollectorRegistry()
+    fleet = Fleet(settings.twin_staleness_s, ScoringAim(settings.scoring))
+    connection = KubeClient.connect(
+        kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-extender"
+    )
+    async with connection as client:
+        feed = Feed(
+            client,
+            fleet,
+            catalogue,
+            min_confidence=settings.min_confidence,
+            silence_s=settings.cache_ttl_s,
+        )
+        door = Extender(fleet, feed.profile, feed.states, ExtenderMetrics(registry), time.time)
+        StateCollector(lambda: door.view, feed.states, registry)
+        probes = Probes()
+        probes.add("caches", feed.why_not_ready)
+        probes.add("view", lambda: "nothing was computed yet" if door.view is None else None)
+        others = door.debug_app(observability_app(probes, registry))
+        async with (
+            Server(door.app(others), (_ALL_INTERFACES, settings.port), tls=settings.tls) as server,
+            Server(others, parse_address(settings.metrics_addr)),
+            asyncio.TaskGroup() as group,
+        ):
+            _log.info("listening", extra={"port": server.port, "tls": settings.tls is not None})
+            tasks = [group.create_task(feed.run()), group.create_task(_keep_view(feed, door, stop))]
+            await stop.wait()
+            for task in tasks:
+                task.cancel()
+
+
+async def _keep_view(feed: Feed, door: Extender, stop: asyncio.Event) -> None:
+    """Give the door a first view once everything is known, then renew it as things change and twins age."""
+    await feed.wait_synced()
+    door.refresh()
+    # What has been listed lives as long as the process: the collector need not look through it ever again.
+    gc.collect()
+    gc.freeze()
+    _log.info("ready")
+    seen, seen_at_s = feed.changes, time.monotonic()
+    async for _ in every(VIEW_S, stop):
+        now_s = time.monotonic()
+        if feed.changes != seen or now_s - seen_at_s >= _AGE_S:
+            seen, seen_at_s = feed.changes, now_s
+            door.refresh()

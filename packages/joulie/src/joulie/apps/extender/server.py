@@ -1,0 +1,212 @@
+"""The extender's ASGI application: the verbs, the views for people, and what becomes of errors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from time import perf_counter
+
+import msgspec
+
+from joulie.adapters.kubernetes.api.core import Pod
+from joulie.apps.extender import answers, wire
+from joulie.apps.extender.explain import explanation, scoring
+from joulie.apps.extender.feed import WatchState
+from joulie.apps.extender.fleet import Fleet, FleetView
+from joulie.apps.extender.judge import Profiles, judge
+from joulie.apps.extender.metrics import ExtenderMetrics
+from joulie.apps.extender.rankings import Rankings
+from joulie.program.http import AsgiApp, Receive, Scope, Send, respond
+from joulie.program.tracing import span
+
+MAX_BODY_BYTES = 256 * 2**20
+"""Ten thousand whole nodes are some 150 MB."""
+_JSON = b"application/json"
+_log = logging.getLogger(__name__)
+
+
+class TooLargeError(ValueError):
+    """A body above `MAX_BODY_BYTES`."""
+
+
+class Extender:
+    """Answers from the latest view of the fleet; no answer waits for anything but its own request.
+
+    Attributes:
+        view: what requests are answered from; None until everything is known.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        profiles: Profiles,
+        watches: Callable[[], Iterable[WatchState]],
+        metrics: ExtenderMetrics,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        """An extender without a view.
+
+        Args:
+            fleet: where views come from.
+            profiles: profile of a pod.
+            watches: how the watches are doing.
+            metrics: where to count.
+            wall_clock: s since the epoch.
+        """
+        self.view: FleetView | None = None
+        self._foreseen: tuple[bytes, FleetView, bytes] | None = None
+        self._rankings = Rankings()
+        self._fleet = fleet
+        self._profiles = profiles
+        self._watches = watches
+        self._metrics = metrics
+        self._wall_clock = wall_clock
+
+    def refresh(self) -> None:
+        """Take a new view."""
+        self.view = self._fleet.view(self._wall_clock())
+
+    def app(self, others: AsgiApp) -> AsgiApp:
+        """The application that kube-scheduler calls; what is no verb goes to `others`."""
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            verb = scope["path"][1:]
+            if verb in _VERBS:
+                await self._serve(verb, scope, receive, send)
+            else:
+                await others(scope, receive, send)
+
+        return app
+
+    def debug_app(self, others: AsgiApp) -> AsgiApp:
+        """The application of /debug; the rest goes to `others`."""
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            match scope["path"]:
+                case "/debug/scoring":
+                    await self._debug(scope, receive, send, "GET", self._scoring)
+                case "/debug/explain":
+                    await self._debug(scope, receive, send, "POST", self._explain)
+                case _:
+                    await others(scope, receive, send)
+
+        return app
+
+    async def _serve(self, verb: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a verb. Whatever goes wrong is an answer too, and the next request finds all as it was."""
+        if not await _allowed(scope, send, "POST"):
+            return
+        try:
+            body = await read_body(receive)
+        except TooLargeError as error:
+            await respond(send, 413, f"{error}\n".encode())
+            return
+        began_s = perf_counter()
+        with span(f"extender {verb}"):
+            status, answer = self._answer(verb, body)
+        seconds = perf_counter() - began_s
+        await respond(send, status, answer, _JSON if status == 200 else b"text/plain; charset=utf-8")
+        # The scheduler has its answer: counting delays nobody.
+        self._metrics.served(verb, status, seconds)
+
+    def _answer(self, verb: str, body: bytes) -> tuple[int, bytes]:
+        if self.view is None:
+            return 503, b"not ready: see /readyz\n"
+        try:
+            return 200, _VERBS[verb](self, body, self.view)
+        except wire.BadRequestError as error:
+            return 400, f"/{verb}: {error}\n".encode()
+        except Exception as error:
+            _log.exception("request failed", extra={"verb": verb})
+            problem = f"Joulie's extender failed: {type(error).__name__}: {error}"
+            if verb == "filter":
+                return 200, wire.filter_result(error=problem)
+            return 500, f"{problem}\n".encode()
+
+    def _filter(self, body: bytes, view: FleetView) -> bytes:
+        filtered = answers.filter_nodes(body, view, self._profiles)
+        self._metrics.refused("filter", filtered.refused)
+        if filtered.following is not None:
+            # The loop calls this once the answer is on its way.
+            asyncio.get_running_loop().call_soon(self._foresee, filtered.following, view)
+        return filtered.answer
+
+    def _foresee(self, call: answers.NextCall, view: FleetView) -> None:
+        """Work out the next answer while kube-scheduler reads the last one and runs its own plugins.
+
+        Should it ask for something else, or of a newer view, its call is answered as if this had not happened.
+        """
+        self._foreseen = call.body, view, self._rankings.answer(call.pod, call.names, view)
+
+    def _prioritize(self, body: bytes, view: FleetView) -> bytes:
+        foreseen, self._foreseen = self._foreseen, None
+        if foreseen is not None and foreseen[:2] == (body, view):
+            return foreseen[2]
+        return answers.prioritize(body, view, self._profiles, self._rankings)
+
+    def _preempt(self, body: bytes, view: FleetView) -> bytes:
+        answer, refused = answers.preempt(body, view, self._profiles)
+        self._metrics.refused("preempt", refused)
+        return answer
+
+    async def _debug(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        method: str,
+        answer: Callable[[bytes, FleetView], msgspec.Struct],
+    ) -> None:
+        if not await _allowed(scope, send, method):
+            return
+        if self.view is None:
+            await respond(send, 503, b"not ready: see /readyz\n")
+            return
+        try:
+            shown = answer(await read_body(receive), self.view)
+        except (wire.BadRequestError, TooLargeError) as error:
+            await respond(send, 400, f"{scope['path']}: {error}\n".encode())
+            return
+        await respond(send, 200, msgspec.json.encode(shown), _JSON)
+
+    def _scoring(self, _body: bytes, view: FleetView) -> msgspec.Struct:
+        return scoring(self._fleet, view, self._watches(), self._wall_clock())
+
+    def _explain(self, body: bytes, view: FleetView) -> msgspec.Struct:
+        pod = wire.decoded(_POD, body)
+        return explanation(judge(pod, self._profiles), self._fleet, view, self._wall_clock())
+
+
+_POD = msgspec.json.Decoder(Pod)
+_VERBS: dict[str, Callable[[Extender, bytes, FleetView], bytes]] = {
+    "filter": Extender._filter,
+    "prioritize": Extender._prioritize,
+    "preempt": Extender._preempt,
+}
+
+
+async def _allowed(scope: Scope, send: Send, method: str) -> bool:
+    if scope["method"] == method:
+        return True
+    await respond(send, 405, f"{scope['path']} takes {method}, not {scope['method']}\n".encode())
+    return False
+
+
+async def read_body(receive: Receive) -> bytes:
+    """The whole body of a request.
+
+    Raises:
+        TooLargeError: it does not end.
+    """
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        part = message.get("body", b"")
+        parts.append(part)
+        size += len(part)
+        if size > MAX_BODY_BYTES:
+            raise TooLargeError(f"the body is larger than {MAX_BODY_BYTES} bytes; set nodeCacheCapable: true")
+        if not message.get("more_body"):
+            return b"".join(parts)

@@ -1,0 +1,330 @@
+"""`joulie grid guard`: lets pods and Jobs go whose time is over, whether the controller lives or not.
+
+Without a living controller new pods are not gated any more, and those that wait go at their latest start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import click
+import msgspec
+
+from joulie.adapters.kubernetes.api.core import Lease
+from joulie.adapters.kubernetes.cache import Key
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.errors import ConflictError, KubernetesError, NotFoundError
+from joulie.adapters.kubernetes.gating import set_gating
+from joulie.adapters.kubernetes.kueue import open_checks
+from joulie.adapters.kubernetes.resources import JOBS, LEASES, NAMESPACES, PODS
+from joulie.adapters.kubernetes.times import parse_rfc3339
+from joulie.adapters.kubernetes.writer import Job, write_all
+from joulie.apps.grid.apply import PodWriter
+from joulie.apps.grid.facts import GatedPod, JobFacts, NamespaceFacts, Owner, keep_gated, keep_job, keep_namespace
+from joulie.apps.grid.jobs import Change, JobWriter
+from joulie.apps.grid.requests import NO_POLICY, requested
+from joulie.domain.grid.deferral import Waiting
+from joulie.domain.grid.interrupt import Progress
+from joulie.domain.grid.request import GridDefaults
+from joulie.domain.resource_quantity import QuantityError
+from joulie.program import logs
+from joulie.program.run import every, run
+from joulie.program.settings import Kind, ProgramSettings, setting, settings_options
+
+LEASE_NAME = "joulie-grid"
+GRACE_S = 30.0
+"""A living controller gets this long for what has just come due: it knows more to note on the pod."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardSettings(ProgramSettings):
+    """Settings of `joulie grid guard`."""
+
+    namespace: str = setting(
+        "POD_NAMESPACE", "joulie-system", kind=Kind.TEXT, help="Namespace of the controller's Lease and ConfigMap."
+    )
+    stale_after_s: float = setting(
+        "LEASE_STALE_AFTER",
+        "5m",
+        kind=Kind.DURATION,
+        minimum=1.0,
+        help="A controller that has not renewed its Lease for so long counts as dead.",
+    )
+    interval_s: float = setting(
+        "GUARD_INTERVAL", "1m", kind=Kind.DURATION, minimum=0.1, help="Pause between two rounds, without --once."
+    )
+    max_scheduling_delay_s: float = setting(
+        "MAX_SCHEDULING_DELAY", "24h", kind=Kind.DURATION, minimum=0, help="As the controller's."
+    )
+    default_runtime_s: float = setting(
+        "GRID_DEFAULT_RUNTIME", "1h", kind=Kind.DURATION, minimum=1.0, help="As the controller's."
+    )
+
+    def defaults(self) -> GridDefaults:
+        """What holds for pods that do not say, as far as their latest start goes."""
+        return GridDefaults(max_delay_s=self.max_scheduling_delay_s, runtime_s=self.default_runtime_s)
+
+
+class Round(msgspec.Struct, frozen=True):
+    """What one round of the guard found and did.
+
+    Attributes:
+        controller_alive: whether somebody has renewed the Lease lately.
+        lease_age_s: since it was renewed or given up, s; None where it never was.
+        gating_suspended: new pods are not gated any more.
+        lifted: pods that were let go.
+        resumed: Jobs that run on.
+        waiting: pods that may wait on.
+        opened: workloads of Kueue that were let go: without a controller nobody would answer for them.
+        problems: what failed, a sentence each.
+    """
+
+    controller_alive: bool
+    lease_age_s: float | None
+    gating_suspended: bool
+    lifted: list[str]
+    resumed: list[str]
+    waiting: int
+    opened: list[str]
+    problems: list[str]
+
+
+class Cluster(NamedTuple):
+    """What the guard looks at."""
+
+    pods: Mapping[Key, GatedPod]
+    jobs: Mapping[Key, JobFacts]
+    namespaces: Mapping[str, NamespaceFacts]
+
+    def policy(self, namespace: str) -> NamespaceFacts:
+        """Of a namespace; of one that is gone, none."""
+        return self.namespaces.get(namespace, NO_POLICY)
+
+    def job_of(self, key: Key, pod: GatedPod) -> JobFacts | None:
+        """The Job of a pod; None where it belongs to none."""
+        job = None if pod.owner is None else self.jobs.get(Key(key.namespace, pod.owner.name))
+        return job if job is not None and pod.owner is not None and job.uid == pod.owner.uid else None
+
+
+@click.command("guard")
+@settings_options(GuardSettings)
+@click.option("--once", is_flag=True, help="One round, for a CronJob.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How a round is told.")
+def guard(settings: GuardSettings, once: bool, output: str) -> None:
+    """Lift the gates of pods past their latest start, resume Jobs; without a living controller, gate no new pods.
+
+    Exit status 1 says that something could not be done; the next round tries again.
+    """
+    logs.configure(settings.log_level, settings.log_format)
+    if not once:
+        run(lambda stop: _keep_watch(settings, output, stop))
+        return
+    done = asyncio.run(_one_round(settings))
+    click.echo(_told(done, output))
+    if done.problems:
+        sys.exit(1)
+
+
+async def _keep_watch(settings: GuardSettings, output: str, stop: asyncio.Event) -> None:
+    async for _ in every(settings.interval_s, stop):
+        click.echo(_told(await _one_round(settings), output))
+
+
+async def _one_round(settings: GuardSettings) -> Round:
+    connection = KubeClient.connect(
+        kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-grid-guard"
+    )
+    async with connection as client:
+        return await look_after(client, settings, time.time())
+
+
+async def look_after(client: KubeClient, settings: GuardSettings, now_s: float) -> Round:
+    """One round.
+
+    Args:
+        client: of the cluster.
+        settings: of the guard.
+        now_s: s since the epoch. It is compared with times that other machines wrote: what they differ by delays or
+            hastens a release, and minutes of it are taken for a dead controller.
+    """
+    problems = _Problems()
+    age_s, dead, suspended = None, False, False
+    with problems:
+        age_s = await _lease_age_s(client, settings.namespace, now_s)
+        # Only what was read is judged: an API server that does not answer says nothing about the controller.
+        dead = not _alive(age_s, settings)
+    if dead:
+        with problems:
+            await set_gating(client, settings.namespace, enabled=False)
+            suspended = True
+    lifted: list[str] = []
+    resumed: list[str] = []
+    waiting = 0
+    with problems:
+        cluster, defaults = await _survey(client), settings.defaults()
+        by_s = now_s - (GRACE_S if _alive(age_s, settings) else 0.0)
+        due, due_jobs = list(overdue(cluster, defaults, by_s)), list(overdue_jobs(cluster, defaults, by_s))
+        waiting = len(cluster.pods) - len(due)
+        lifted, failures = await _lift(client, {key: cluster.pods[key] for key in due})
+        problems.said += failures
+        resumed, failures = await _resume(client, {key: cluster.jobs[key] for key in due_jobs}, now_s)
+        problems.said += failures
+    opened: list[str] = []
+    if dead:
+        with problems:
+            opened = await open_checks(client, now_s, "the grid controller does not answer")
+    return Round(_alive(age_s, settings), age_s, suspended, lifted, resumed, waiting, opened, problems.said)
+
+
+class _Problems:
+    """Notes what a block could not do, so that the rest is done all the same."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, KubernetesError):
+            return False
+        self.said.append(str(error))
+        return True
+
+
+def _alive(age_s: float | None, settings: GuardSettings) -> bool:
+    return age_s is not None and abs(age_s) <= settings.stale_after_s
+
+
+def overdue(cluster: Cluster, defaults: GridDefaults, now_s: float) -> Iterator[Key]:
+    """The gated pods that nothing entitles to wait any longer.
+
+    A pod's delay counts from its creation, and from the start of its Job, which may have replaced it.
+
+    Args:
+        cluster: what there is.
+        defaults: what holds for pods that do not say.
+        now_s: s since the epoch.
+    """
+    for key, pod in cluster.pods.items():
+        request = requested(pod.asking, pod.owner, cluster.policy(key.namespace), defaults)
+        job = cluster.job_of(key, pod)
+        started_s = job.started_s if job is not None and job.started_s is not None else pod.created_s
+        waiting = Waiting(request, min(pod.created_s, started_s), job.finish_by_s if job is not None else None)
+        if not request.defer or now_s >= waiting.latest_start_s:
+            yield key
+
+
+def overdue_jobs(cluster: Cluster, defaults: GridDefaults, now_s: float) -> Iterator[Key]:
+    """The Jobs that the controller has suspended and that must run on to be done in time, or ask for no more pauses.
+
+    Args:
+        cluster: what there is.
+        defaults: what holds for Jobs that do not say.
+        now_s: s since the epoch.
+    """
+    for key, job in cluster.jobs.items():
+        if not job.suspended_by_us:
+            continue
+        owner = Owner(JOBS.kind, key.name, job.uid)
+        request = requested(job.asking, owner, cluster.policy(key.namespace), defaults)
+        progress = Progress(request, job.created_s, job.work_done_s, paused=True, changed_s=job.created_s)
+        if not (request.defer and request.interruptible) or now_s >= progress.latest_resume_s:
+            yield key
+
+
+async def _lease_age_s(client: KubeClient, namespace: str, now_s: float) -> float | None:
+    try:
+        lease = await client.get(LEASES, LEASE_NAME, namespace)
+    except NotFoundError:
+        return None
+    return age_s(lease, now_s)
+
+
+def age_s(lease: Lease, now_s: float) -> float | None:
+    """Since a lease was last renewed, s; None where it does not say.
+
+    A leader that ends renews it for the last time when it gives it up: its successor has as long as that of a dead one.
+    """
+    if lease.spec.renew_time is None:
+        return None
+    try:
+        return now_s - parse_rfc3339(lease.spec.renew_time)
+    except QuantityError:
+        return None
+
+
+async def _survey(client: KubeClient) -> Cluster:
+    unbound = (await client.list(PODS, field_selector="spec.nodeName=")).items
+    gated = ((Key(pod.metadata.namespace, pod.metadata.name), keep_gated(pod)) for pod in unbound)
+    all_jobs = (await client.list(JOBS)).items
+    jobs = ((Key(job.metadata.namespace, job.metadata.name), keep_job(job)) for job in all_jobs)
+    namespaces = (await client.list(NAMESPACES)).items
+    return Cluster(
+        {key: pod for key, pod in gated if pod is not None},
+        {key: job for key, job in jobs if job is not None},
+        {one.metadata.name: keep_namespace(one) for one in namespaces},
+    )
+
+
+async def _lift(client: KubeClient, pods: Mapping[Key, GatedPod]) -> tuple[list[str], list[str]]:
+    """Lift gates. Returns the pods that were let go, and what failed."""
+    writer = PodWriter(client)
+    lifted: list[str] = []
+
+    def lifter(key: Key, pod: GatedPod) -> Job:
+        async def lift() -> None:
+            await writer.lift(key, pod.uid, {})
+            lifted.append(str(key))
+            _log.info("let a pod go", extra={"pod": str(key)})
+
+        return lift
+
+    failures = await _write([lifter(key, pod) for key, pod in pods.items()])
+    return sorted(lifted), failures
+
+
+async def _resume(client: KubeClient, jobs: Mapping[Key, JobFacts], now_s: float) -> tuple[list[str], list[str]]:
+    """Resume Jobs. Returns those that run on, and what failed."""
+    writer = JobWriter(client)
+    resumed: list[str] = []
+
+    def resumer(key: Key, job: JobFacts) -> Job:
+        text = "its time for pauses is over"
+        change = Change(key, job.uid, suspend=False, text=text, since=job.suspended_since, done_s=job.work_done_s)
+
+        async def resume() -> None:
+            if await writer.write(change, now_s):
+                resumed.append(str(key))
+                _log.info("let a Job run on", extra={"job": str(key)})
+
+        return resume
+
+    failures = await _write([resumer(key, job) for key, job in jobs.items()])
+    return sorted(resumed), failures
+
+
+async def _write(jobs: Iterable[Job]) -> list[str]:
+    """Write all. Returns what failed; that an object is gone, or was changed meanwhile, is no failure."""
+    failures = (failure.error for failure in await write_all(jobs))
+    return [str(error) for error in failures if not isinstance(error, NotFoundError | ConflictError)]
+
+
+def _told(done: Round, output: str) -> str:
+    if output == "json":
+        return msgspec.json.encode(done).decode()
+    return "\n".join([_summary(done), *(f"Error: {problem}" for problem in done.problems)])
+
+
+def _summary(done: Round) -> str:
+    controller = "alive" if done.controller_alive else "dead, no new pod is gated" if done.gating_suspended else "dead"
+    counts = f"pods let go: {len(done.lifted)}, still waiting: {done.waiting}, Jobs resumed: {len(done.resumed)}"
+    return f"controller {controller}; {counts}"

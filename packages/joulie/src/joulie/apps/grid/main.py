@@ -1,0 +1,158 @@
+"""``joulie grid``: pods wait for clean or cheap power."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from joulie.adapters.grid.feed import GridFeed
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.apps.grid.board import GridDesk
+from joulie.apps.grid.controller import Controller
+from joulie.apps.grid.metrics import ControllerMetrics
+from joulie.apps.grid.observe import GridView
+from joulie.apps.grid.settings import ControllerSettings
+from joulie.domain.grid.signals import Measure
+from joulie.domain.grid.zones import CLOUD_REGIONS
+from joulie.program import logs, tracing
+from joulie.program.certificates import https_files
+from joulie.program.commands import Command, CommandGroup
+from joulie.program.grid_sources import open_feed
+from joulie.program.http import AsgiApp, Probes, Server, TlsFiles, observability_app, parse_address
+from joulie.program.leadership import lead
+from joulie.program.run import run
+from joulie.program.settings import settings_options
+
+LEASE_NAME = "joulie-grid"
+_OTHERS = (
+    Command("grid guard", "joulie.apps.grid.guard", "Lift the gates of pods past their latest start, resume Jobs."),
+    Command(
+        "grid webhook", "joulie.apps.grid.webhook", "Gate pods at their creation, where there is no admission policy."
+    ),
+)
+
+_log = logging.getLogger(__name__)
+
+
+@click.group(cls=CommandGroup, path="grid", lazy=_OTHERS, context_settings={"help_option_names": ["-h", "--help"]})
+def grid() -> None:
+    """Let pods wait for clean or cheap power."""
+
+
+@grid.command()
+@settings_options(ControllerSettings)
+def controller(settings: ControllerSettings) -> None:
+    """Decide when gated pods start, and lift their gates.
+
+    Several replicas may run: one leads, by a Lease, and the others stand by with warm caches.
+    """
+    logs.configure(settings.log_level, settings.log_format)
+    tracing.configure("joulie-grid")
+    try:
+        parse_address(settings.metrics_addr)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    run(lambda stop: serve(settings, stop))
+
+
+async def serve(settings: ControllerSettings, stop: asyncio.Event) -> None:
+    """Run the controller until `stop` is set.
+
+    Args:
+        settings: of this program.
+        stop: asks for a graceful end: the lease is released, so that another replica takes over at once.
+    """
+    client = KubeClient.connect(kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-grid")
+    metrics = ControllerMetrics()
+    async with client, open_feed(settings, registry=metrics.registry) as feed:
+        with tempfile.TemporaryDirectory(prefix="joulie-grid-") as folder:
+            program = _Program(settings, client, feed, metrics)
+            tls = _tls(settings, Path(folder))
+            async with Server(program.app(), parse_address(settings.metrics_addr), tls=tls) as server:
+                _log.info("grid controller started", extra={"metrics_port": server.port, "https": tls is not None})
+                await program.run(stop)
+    _log.info("grid controller stopped")
+
+
+def _tls(settings: ControllerSettings, folder: Path) -> TlsFiles | None:
+    if not settings.metrics_tls:
+        return None
+    given = settings.metrics_tls_cert_file, settings.metrics_tls_key_file
+    return https_files(*given, folder, [platform.node() or "localhost", "localhost", "127.0.0.1"], time.time())
+
+
+class _Program:
+    """The parts of the controller that run whether it leads or not, and the one that does only then."""
+
+    def __init__(
+        self, settings: ControllerSettings, client: KubeClient, feed: GridFeed, metrics: ControllerMetrics
+    ) -> None:
+        self._settings = settings
+        self._client = client
+        self._feed = feed
+        self._metrics = metrics
+        self._wake = asyncio.Event()
+        self._term: Controller | None = None
+        regions = {**CLOUD_REGIONS, **settings.grid_zones}
+        self._view = GridView(
+            client, settings.defaults(), settings.electricity_map_api_region, regions, wake=self._wake.set
+        )
+        self._desk = GridDesk(feed)
+        metrics.show(feed.signals)
+        feed.add_listener(self._signal_changed)
+
+    def app(self) -> AsgiApp:
+        """The application of the probes, the metrics and the debug page."""
+        probes = Probes()
+        probes.add("caches", self._view.why_not_ready)
+        return self._desk.before(observability_app(probes, self._metrics.registry), time.time)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until `stop` is set, or a part fails."""
+        tasks = [
+            asyncio.create_task(self._feed.run(), name="feed"),
+            asyncio.create_task(self._view.run(), name="caches"),
+            asyncio.create_task(
+                lead(self._settings, self._client, LEASE_NAME, self._view, self._control), name="controller"
+            ),
+            asyncio.create_task(stop.wait(), name="stop"),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # The controller first: it releases the lease while the client still works.
+            for task in reversed(tasks):
+                task.cancel()
+                await asyncio.wait([task])
+        for task in done:
+            task.result()
+
+    def _signal_changed(self, _measure: Measure, zone: str) -> None:
+        if self._term is not None:
+            self._term.zone_changed(zone)
+
+    async def _control(self, may_write: Callable[[], bool]) -> None:
+        term = Controller(
+            self._client,
+            self._settings,
+            self._view,
+            self._feed,
+            self._metrics,
+            self._wake,
+            may_write=may_write,
+            now_s=time.time,
+        )
+        self._term = self._desk.term = term
+        self._metrics.lead(term.room)
+        try:
+            await term.run()
+        finally:
+            self._term = self._desk.term = None
+            self._metrics.stood_down()

@@ -1,0 +1,359 @@
+"""`joulie grid webhook`: gates pods at their creation where the API server has no MutatingAdmissionPolicy.
+
+Whatever goes wrong, the pod is let in as it came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from starlette.requests import ClientDisconnect, Request
+
+from joulie.adapters.kubernetes.api.core import ConfigMap, Namespace, Pod
+from joulie.adapters.kubernetes.cache import Cache, Key, Watching
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.gating import CONFIG_MAP as GATING_CONFIG_MAP
+from joulie.adapters.kubernetes.resources import CONFIG_MAPS, DAEMON_SETS, NAMESPACES, NODES
+from joulie.apps.grid.facts import NamespaceFacts, Owner, asking_of, keep_namespace
+from joulie.apps.grid.requests import NO_POLICY, requested
+from joulie.apps.grid.webhook_trust import CHECK_S, RETRY_S, Keeper, OwnCertificate, Registration
+from joulie.domain.grid import names
+from joulie.domain.grid.request import GridDefaults
+from joulie.program import logs
+from joulie.program.http import (
+    AsgiApp,
+    Probes,
+    Receive,
+    Scope,
+    Send,
+    Server,
+    TlsFiles,
+    observability_app,
+    parse_address,
+    respond,
+)
+from joulie.program.run import run
+from joulie.program.settings import Kind, ProgramSettings, setting, settings_options
+
+MAX_BODY_BYTES = 8 * 2**20
+"""An object has 1.5 MiB in etcd at most, and a review carries it once."""
+_DEFAULTS = GridDefaults()
+_API_VERSION = "admission.k8s.io/v1"
+_NEVER_HELD = frozenset({DAEMON_SETS.kind, NODES.kind})
+"""Kinds of owners: a Node owns the mirror of a static pod."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebhookSettings(ProgramSettings):
+    """Settings of `joulie grid webhook`.
+
+    Raises:
+        ValueError: settings that contradict each other.
+    """
+
+    namespace: str = setting(
+        "POD_NAMESPACE", "joulie-system", kind=Kind.TEXT, help="Namespace of the Service, Secret and gating ConfigMap."
+    )
+    name: str = setting(
+        "WEBHOOK_NAME",
+        "joulie-grid-webhook",
+        kind=Kind.TEXT,
+        help="Name of the Service, of the Secret and of the MutatingWebhookConfiguration.",
+    )
+    address: str = setting("WEBHOOK_ADDR", ":9443", kind=Kind.TEXT, help="Address that the API server calls, HTTPS.")
+    metrics_addr: str = setting("METRICS_ADDR", ":8082", kind=Kind.TEXT, help="Address of /metrics and probes.")
+    tls_cert_file: Path | None = setting(
+        "WEBHOOK_TLS_CERT_FILE",
+        None,
+        kind=Kind.PATH,
+        help="Certificate chain, PEM, such as cert-manager's, which then also registers it. The webhook makes, rotates"
+        " and registers its own where empty.",
+    )
+    tls_key_file: Path | None = setting("WEBHOOK_TLS_KEY_FILE", None, kind=Kind.PATH, help="Its private key, PEM.")
+
+    def __post_init__(self) -> None:
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise ValueError("WEBHOOK_TLS_CERT_FILE and WEBHOOK_TLS_KEY_FILE go together")
+
+    @property
+    def given_files(self) -> TlsFiles | None:
+        """The files of a certificate that somebody else keeps."""
+        if self.tls_cert_file is None or self.tls_key_file is None:
+            return None
+        return TlsFiles(self.tls_cert_file, self.tls_key_file)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names under which the API server reaches the Service."""
+        return tuple(f"{self.name}.{self.namespace}{suffix}" for suffix in (".svc", ".svc.cluster.local", ""))
+
+
+# ---- reviews
+
+
+class _Identified(msgspec.Struct):
+    uid: str
+
+
+class _Asked(_Identified):
+    namespace: str = ""
+    object: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _ReviewOfSomething(msgspec.Struct):
+    request: _Identified
+
+
+class _ReviewOfPod(msgspec.Struct):
+    request: _Asked
+
+
+class _Response(msgspec.Struct, rename="camel", omit_defaults=True):
+    uid: str
+    allowed: bool
+    patch_type: str | None = None
+    patch: str | None = None
+
+
+class _Answer(msgspec.Struct, rename="camel"):
+    response: _Response
+    api_version: str = _API_VERSION
+    kind: str = "AdmissionReview"
+
+
+class Verdict(NamedTuple):
+    """What becomes of a review.
+
+    Attributes:
+        status: of HTTP.
+        body: the AdmissionReview that answers it, or a sentence.
+        result: ``gated``, ``left`` or ``malformed``.
+    """
+
+    status: int
+    body: bytes
+    result: str
+
+
+def review(body: bytes, gates: Callable[[str, Pod], bool]) -> Verdict:
+    """Answer a review.
+
+    One that can be told apart is allowed, whatever else is wrong with it; one that cannot is an error, which the
+    failure policy lets pass as well.
+
+    Args:
+        body: an AdmissionReview.
+        gates: whether a pod of a namespace gets the gate.
+    """
+    try:
+        uid = msgspec.json.decode(body, type=_ReviewOfSomething).request.uid
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return Verdict(400, f"not an AdmissionReview with a uid: {error}\n".encode(), "malformed")
+    if not uid:
+        return Verdict(400, b"not an AdmissionReview with a uid: it is empty\n", "malformed")
+    try:
+        request = msgspec.json.decode(body, type=_ReviewOfPod).request
+        pod = msgspec.json.decode(request.object, type=Pod)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        _log.warning("let a pod in that cannot be read", extra={"problem": str(error)})
+        return Verdict(200, _encoded(_Response(uid, allowed=True)), "malformed")
+    if not gates(request.namespace or pod.metadata.namespace, pod):
+        return Verdict(200, _encoded(_Response(uid, allowed=True)), "left")
+    patch = base64.b64encode(msgspec.json.encode(patch_of(pod))).decode()
+    return Verdict(200, _encoded(_Response(uid, allowed=True, patch_type="JSONPatch", patch=patch)), "gated")
+
+
+def patch_of(pod: Pod) -> list[dict[str, object]]:
+    """RFC 6902: the gate beside those that are there. A list of one operation is a list, too."""
+    gate = {"name": names.GATE}
+    if pod.spec.scheduling_gates:
+        return [{"op": "add", "path": "/spec/schedulingGates/-", "value": gate}]
+    return [{"op": "add", "path": "/spec/schedulingGates", "value": [gate]}]
+
+
+def wants_gate(pod: Pod, policy: NamespaceFacts) -> bool:
+    """Whether a pod that is being created is to wait: the chart's admission policy says the same in CEL.
+
+    Args:
+        pod: as it came.
+        policy: of its namespace.
+    """
+    meta, spec = pod.metadata, pod.spec
+    if spec.node_name or any(gate.name == names.GATE for gate in spec.scheduling_gates):
+        return False
+    if any(owner.kind in _NEVER_HELD for owner in meta.owner_references):
+        return False
+    controller = meta.controller
+    owner = None if controller is None else Owner(controller.kind, controller.name, controller.uid)
+    return requested(asking_of(meta, spec), owner, policy, _DEFAULTS).defer
+
+
+def _encoded(response: _Response) -> bytes:
+    return msgspec.json.encode(_Answer(response))
+
+
+# ---- the program
+
+
+class WebhookMetrics:
+    """What happens at the webhook's door."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        reviews = Counter(
+            "joulie_grid_webhook_reviews",
+            "Pods that were looked at: gated, left as they came, or malformed.",
+            ["result"],
+            registry=self.registry,
+        )
+        self.reviews = {result: reviews.labels(result) for result in ("gated", "left", "malformed")}
+        self.certificate_expires = Gauge(
+            "joulie_grid_webhook_certificate_expiry_seconds",
+            "When the serving certificate ends, s since the epoch.",
+            registry=self.registry,
+        )
+
+
+class Knowledge(Watching):
+    """What the webhook knows of the cluster.
+
+    Args:
+        client: to watch with.
+        namespace: of the gating ConfigMap.
+    """
+
+    def __init__(self, client: KubeClient, namespace: str) -> None:
+        self._namespaces: Cache[Namespace, NamespaceFacts] = Cache(client, NAMESPACES, keep_namespace)
+        self._gating: Cache[ConfigMap, bool] = Cache(
+            client,
+            CONFIG_MAPS,
+            lambda found: found.data.get("enabled") == "true",
+            namespace=namespace,
+            field_selector=f"metadata.name={GATING_CONFIG_MAP}",
+        )
+        self._gating_key = Key(namespace, GATING_CONFIG_MAP)
+
+    @property
+    def asking(self) -> tuple[str, ...]:
+        """The namespaces that ask for their pods, in order."""
+        found = self._namespaces.objects.items()
+        return tuple(sorted(key.name for key, policy in found if policy.annotations.get(names.DEFER) == "true"))
+
+    def gates(self, namespace: str, pod: Pod) -> bool:
+        """Whether a pod gets the gate."""
+        if not self._gating.objects.get(self._gating_key):
+            return False
+        return wants_gate(pod, self._namespaces.objects.get(Key("", namespace), NO_POLICY))
+
+    def add_listener(self, told: Callable[[], None]) -> None:
+        """Call `told` when the namespaces change."""
+        self._namespaces.add_listener(lambda _key, _old, _new: told())
+
+    @property
+    def caches(self) -> Mapping[str, Cache[Any, Any]]:
+        """The caches by what they hold."""
+        return {NAMESPACES.plural: self._namespaces, CONFIG_MAPS.plural: self._gating}
+
+
+def webhook_app(gates: Callable[[str, Pod], bool], metrics: WebhookMetrics) -> AsgiApp:
+    """The application that the API server calls: POST /mutate."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if (scope["method"], scope["path"]) != ("POST", "/mutate"):
+            await respond(send, 404, b"not found; there is POST /mutate\n")
+            return
+        try:
+            body = await _body(Request(scope, receive))
+        except ClientDisconnect:
+            return
+        if body is None:
+            await respond(send, 413, f"a review has at most {MAX_BODY_BYTES} bytes\n".encode())
+            return
+        verdict = review(body, gates)
+        metrics.reviews[verdict.result].inc()
+        kind = b"application/json" if verdict.status == 200 else b"text/plain; charset=utf-8"
+        await respond(send, verdict.status, verdict.body, kind)
+
+    return app
+
+
+async def _body(request: Request) -> bytes | None:
+    """The body of a request; None of one that does not end."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BODY_BYTES:
+            return None
+    return bytes(body)
+
+
+@click.command("webhook")
+@settings_options(WebhookSettings)
+def webhook(settings: WebhookSettings) -> None:
+    """Gate pods at their creation, where the API server has no MutatingAdmissionPolicy."""
+    logs.configure(settings.log_level, settings.log_format)
+    run(partial(serve, settings), fast_loop=True)
+
+
+async def serve(settings: WebhookSettings, stop: asyncio.Event) -> None:
+    """Serve until told to stop.
+
+    Args:
+        settings: of the program.
+        stop: set to end.
+    """
+    metrics, probes = WebhookMetrics(), Probes()
+    connection = KubeClient.connect(
+        kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-grid-webhook"
+    )
+    async with connection as client:
+        knowledge = Knowledge(client, settings.namespace)
+        keeper = _keeper(client, settings)
+        probes.add("cluster", knowledge.why_not_ready)
+        probes.add("certificate and registration", lambda: keeper.problem)
+        async with Server(observability_app(probes, metrics.registry), parse_address(settings.metrics_addr)):
+            files = await keeper.obtain(stop)
+            if files is None:
+                return
+            door = Server(webhook_app(knowledge.gates, metrics), parse_address(settings.address), tls=files)
+            async with door as server, asyncio.TaskGroup() as group:
+                _log.info("listening", extra={"port": server.port})
+                tasks = [
+                    group.create_task(knowledge.run()),
+                    group.create_task(_keep(keeper, knowledge, metrics)),
+                ]
+                await stop.wait()
+                for task in tasks:
+                    task.cancel()
+
+
+def _keeper(client: KubeClient, settings: WebhookSettings) -> Keeper:
+    registration = Registration(client, settings.name)
+    if settings.given_files is not None:
+        return Keeper(registration, settings.given_files)
+    return Keeper(registration, OwnCertificate(client, settings.namespace, settings.name, settings.hosts))
+
+
+async def _keep(keeper: Keeper, knowledge: Knowledge, metrics: WebhookMetrics) -> None:
+    """Rotate the certificate and keep the registration, when the namespaces change and from time to time."""
+    changed = asyncio.Event()
+    knowledge.add_listener(changed.set)
+    await knowledge.wait_synced()
+    while True:
+        changed.clear()
+        await keeper.keep(knowledge.asking)
+        metrics.certificate_expires.set(keeper.expires_s)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(changed.wait(), CHECK_S if keeper.problem is None else RETRY_S)

@@ -1,0 +1,185 @@
+"""`kubectl joulie profiles`: how workloads use power, and what that is concluded from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from rich.console import Group
+from rich.text import Text
+
+from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.api.v1alpha1 import CpuUse, Criticality, GpuUse, Migratability, WorkloadProfile
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.resources import WORKLOAD_PROFILES
+from joulie.adapters.kubernetes.times import parse_rfc3339
+from joulie.apps.kubectl.columns import Column, aged, count, laid_out, measured, named, sorted_rows
+from joulie.apps.kubectl.table import console
+from joulie.domain.resource_quantity import QuantityError
+from joulie.program.documents import print_document
+
+_MIN_CONFIDENCE = 0.5
+"""Default of CLASSIFY_MIN_CONFIDENCE."""
+_YES_NO = {True: "yes", False: "no", None: None}
+_LEVELS = {level: rank for rank, level in enumerate(("high", "medium", "low", "none"))}
+
+
+@dataclass(frozen=True)
+class ProfileRow:
+    """One WorkloadProfile; None is what it does not say.
+
+    Attributes:
+        namespace: of the workload.
+        workload: its kind and name.
+        workload_class: performance or standard.
+        reschedulable: whether its pods may be restarted elsewhere.
+        cpu_intensity: how hard it uses CPUs.
+        cpu_bound: what limits that.
+        cpu_util_pct: of what it requests, percent.
+        cpu_sensitivity: to CPU caps.
+        gpu_intensity: how hard it uses GPUs.
+        gpu_bound: what limits that.
+        gpu_util_pct: percent.
+        gpu_sensitivity: to GPU caps.
+        confidence: 0..1.
+        age_s: since it was concluded, s.
+        manual: whether somebody wrote it, and not the classifier.
+        move: why it would be better off on another node.
+        reason: what it is concluded from.
+    """
+
+    namespace: str
+    workload: str
+    workload_class: str | None
+    reschedulable: bool | None
+    cpu_intensity: str | None
+    cpu_bound: str | None
+    cpu_util_pct: float | None
+    cpu_sensitivity: str | None
+    gpu_intensity: str | None
+    gpu_bound: str | None
+    gpu_util_pct: float | None
+    gpu_sensitivity: str | None
+    confidence: float | None
+    age_s: float | None
+    manual: bool
+    move: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class View:
+    """What to show.
+
+    Attributes:
+        namespace: empty for the context's, None for all.
+        selector: label selector of the profiles.
+        form: table, wide, json or yaml.
+        sort_by: name of a column.
+        reverse: the other way round.
+    """
+
+    namespace: str | None
+    selector: str
+    form: str
+    sort_by: str
+    reverse: bool
+
+
+def _level(title: str, value: Callable[[ProfileRow], str | None], *, rank: int = 0) -> Column[ProfileRow]:
+    """A column of levels; the highest first."""
+    return replace(named(title, value, rank=rank), key=lambda row: _LEVELS.get(value(row) or "", len(_LEVELS)))
+
+
+COLUMNS: Mapping[str, Column[ProfileRow]] = {
+    "namespace": named("NAMESPACE", lambda row: row.namespace, least=10),
+    "name": named("WORKLOAD", lambda row: row.workload, least=20),
+    "class": named("CLASS", lambda row: row.workload_class, rank=1),
+    "movable": named("MOVABLE", lambda row: _YES_NO[row.reschedulable], rank=4),
+    "cpu": _level("CPU", lambda row: row.cpu_intensity),
+    "cpu-bound": named("BOUND", lambda row: row.cpu_bound, rank=6),
+    "cpu-util": measured("UTIL", lambda row: row.cpu_util_pct, "{:.0f}%", rank=8),
+    "cpu-cap": _level("CPU-CAP", lambda row: row.cpu_sensitivity, rank=2),
+    "gpu": _level("GPU", lambda row: row.gpu_intensity),
+    "gpu-bound": named("BOUND", lambda row: row.gpu_bound, rank=7),
+    "gpu-util": measured("UTIL", lambda row: row.gpu_util_pct, "{:.0f}%", rank=9),
+    "gpu-cap": _level("GPU-CAP", lambda row: row.gpu_sensitivity, rank=3),
+    "confidence": replace(
+        measured("CONF", lambda row: row.confidence, "{:.2f}"), style=lambda row: "dim" if is_hint(row) else ""
+    ),
+    "age": aged("AGE", lambda row: row.age_s, rank=5),
+    "move": named("MOVE", lambda row: row.move, wide=True),
+    "reason": named("REASON", lambda row: row.reason, wide=True),
+}
+
+
+async def show_profiles(client: KubeClient, view: View) -> None:
+    """Print the profiles.
+
+    Raises:
+        KubernetesError: they cannot be listed.
+    """
+    namespace = view.namespace if view.namespace != "" else client.connection.namespace
+    found = await client.list(WORKLOAD_PROFILES, namespace=namespace, label_selector=view.selector)
+    rows = [profile_row(profile, time.time()) for profile in found.items]
+    rows.sort(key=lambda row: (row.namespace, row.workload))
+    rows = sorted_rows(rows, COLUMNS[view.sort_by], reverse=view.reverse)
+    if view.form in {"json", "yaml"}:
+        print_document({"profiles": [asdict(row) for row in rows]}, view.form)
+        return
+    out = console()
+    shown = {name: column for name, column in COLUMNS.items() if name != "namespace" or namespace is None}
+    lines = laid_out(shown, rows, out.width, wide=view.form == "wide") if rows else []
+    out.print(Group(Text(_summary(rows, namespace)), *([Text(), *lines] if lines else [])), crop=False)
+
+
+def profile_row(profile: WorkloadProfile, now_s: float) -> ProfileRow:
+    """What a profile says."""
+    status, reference = profile.status, profile.spec.workload_ref
+    cpu, gpu = status.cpu or CpuUse(), status.gpu or GpuUse()
+    return ProfileRow(
+        namespace=reference.namespace or profile.metadata.namespace,
+        workload=f"{reference.kind}/{reference.name}",
+        workload_class=(status.criticality or Criticality()).workload_class,
+        reschedulable=(status.migratability or Migratability()).reschedulable,
+        cpu_intensity=cpu.intensity,
+        cpu_bound=cpu.bound,
+        cpu_util_pct=cpu.avg_utilization_pct,
+        cpu_sensitivity=cpu.cap_sensitivity,
+        gpu_intensity=gpu.intensity,
+        gpu_bound=gpu.bound,
+        gpu_util_pct=gpu.avg_utilization_pct,
+        gpu_sensitivity=gpu.cap_sensitivity,
+        confidence=status.confidence,
+        age_s=_age_s(status.last_updated, now_s),
+        manual=profile.metadata.labels.get(names.MANAGED_BY_LABEL) != names.CLASSIFIER,
+        move=status.reschedule_reason if status.reschedule_recommended else None,
+        reason=status.classification_reason,
+    )
+
+
+def is_hint(row: ProfileRow) -> bool:
+    """Whether a profile, as Joulie is set by default, rests on too little to count as measured."""
+    return row.confidence is None or row.confidence < _MIN_CONFIDENCE
+
+
+def _summary(rows: Sequence[ProfileRow], namespace: str | None) -> str:
+    if not rows:
+        where = "" if namespace is None else f" in namespace {namespace} (-A for all)"
+        return f"There is no WorkloadProfile{where}."
+    parts = [
+        f"{sum(row.workload_class == 'performance' for row in rows)} performance",
+        f"{sum(is_hint(row) for row in rows)} from hints alone",
+    ]
+    manual, moves = sum(row.manual for row in rows), sum(row.move is not None for row in rows)
+    parts += [f"{manual} manual"] if manual else []
+    parts += [f"{moves} better off elsewhere"] if moves else []
+    return f"{count(len(rows), 'workload')}: {', '.join(parts)}"
+
+
+def _age_s(time_text: str | None, now_s: float) -> float | None:
+    try:
+        return None if time_text is None else now_s - parse_rfc3339(time_text)
+    except QuantityError:
+        return None

@@ -1,0 +1,89 @@
+"""The workloads themselves, of the kinds that Kubernetes brings along: their UIDs, and what their annotations say.
+
+A pod does not tell the UID of its Deployment or CronJob, and an annotation of the workload reaches it without a restart
+of its pods. Without the right to watch a kind, the classifier does without both.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from joulie.adapters.kubernetes.api.meta import KubernetesObject
+from joulie.adapters.kubernetes.cache import Cache, Key, Watching
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.pods import Owner, read_hints
+from joulie.adapters.kubernetes.resources import CRON_JOBS, DAEMON_SETS, DEPLOYMENTS, JOBS, STATEFUL_SETS, Resource
+from joulie.apps.operator.ledger import WorkloadKey
+from joulie.domain.profiles.profile import Hints
+
+_KINDS: tuple[Resource[Any], ...] = (DEPLOYMENTS, STATEFUL_SETS, DAEMON_SETS, JOBS, CRON_JOBS)
+
+_log = logging.getLogger(__name__)
+
+
+class OwnerFacts(msgspec.Struct, frozen=True):
+    """What is kept of a workload's own object.
+
+    Attributes:
+        api_version: of its kind.
+        uid: of the object.
+        hints: from its annotations.
+        mistakes: annotations that could not be read, a sentence each.
+    """
+
+    api_version: str
+    uid: str
+    hints: Hints
+    mistakes: tuple[str, ...] = ()
+
+
+class Owners(Watching):
+    """Watches the workloads of the kinds that Kubernetes brings along.
+
+    Args:
+        client: to watch with.
+        changed: told of each workload that came or whose annotations changed.
+    """
+
+    def __init__(self, client: KubeClient, changed: Callable[[WorkloadKey], None]) -> None:
+        self._changed = changed
+        self._caches: dict[str, Cache[Any, OwnerFacts]] = {}
+        for resource in _KINDS:
+            cache: Cache[Any, OwnerFacts] = Cache(client, resource, partial(keep_owner, resource))
+            cache.add_listener(partial(self._heard, resource.kind))
+            self._caches[resource.kind] = cache
+
+    @property
+    def caches(self) -> Mapping[str, Cache[Any, Any]]:
+        """The caches by the kind that they hold."""
+        return self._caches
+
+    def find(self, workload: WorkloadKey) -> OwnerFacts | None:
+        """What is known of a workload's own object; None where nothing is."""
+        namespace, owner = workload
+        cache = self._caches.get(owner.kind)
+        return None if cache is None else cache.objects.get(Key(namespace, owner.name))
+
+    def is_gone(self, workload: WorkloadKey) -> bool | None:
+        """Whether the object is not there any more; None where that cannot be told."""
+        cache = self._caches.get(workload[1].kind)
+        return None if cache is None or not cache.synced else self.find(workload) is None
+
+    def _heard(self, kind: str, key: Key, old: OwnerFacts | None, new: OwnerFacts | None) -> None:
+        if new is None:
+            return
+        for mistake in new.mistakes if old is None or old.mistakes != new.mistakes else ():
+            _log.warning("%s", mistake, extra={"workload": f"{kind} {key}"})
+        self._changed((key.namespace, Owner(kind, key.name)))
+
+
+def keep_owner(resource: Resource[Any], found: KubernetesObject) -> OwnerFacts:
+    """What the classifier keeps of a workload's own object."""
+    mistakes: list[str] = []
+    hints = read_hints(found.metadata.annotations, mistakes)
+    return OwnerFacts(resource.api_version, found.metadata.uid, hints, tuple(mistakes))

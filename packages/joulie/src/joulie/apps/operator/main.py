@@ -1,0 +1,120 @@
+"""``joulie operator``: the control loop of the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import click
+import httpx2
+
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.prometheus import PrometheusError
+from joulie.apps.operator import plugins
+from joulie.apps.operator.loop import ControlLoop
+from joulie.apps.operator.metrics import OperatorMetrics
+from joulie.apps.operator.observe import ClusterView
+from joulie.apps.operator.power.wiring import World
+from joulie.apps.operator.settings import OperatorSettings
+from joulie.domain.hardware import Catalogue
+from joulie.program import logs, tracing
+from joulie.program.catalogue import catalogue_of
+from joulie.program.http import Probes, Server, observability_app, parse_address
+from joulie.program.leadership import lead
+from joulie.program.run import run
+from joulie.program.settings import settings_options
+
+LEASE_NAME = "joulie-operator"
+
+_log = logging.getLogger(__name__)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@settings_options(OperatorSettings)
+def operator(settings: OperatorSettings) -> None:
+    """Plan power profiles, guard drains, keep the digital twins of all nodes.
+
+    Several replicas may run: one leads, by a Lease, and the others stand by with warm caches.
+    """
+    logs.configure(settings.log_level, settings.log_format)
+    tracing.configure("joulie-operator")
+    try:
+        plugins.policy(settings.policy_type, settings.policy)
+        plugins.cooling_model(settings.cooling_model)
+        catalogue = catalogue_of(settings.hardware_catalog)
+        parse_address(settings.metrics_addr)
+        settings.prometheus_auth.tls_context()
+    except (ValueError, PrometheusError) as error:
+        raise click.UsageError(str(error)) from error
+    run(lambda stop: serve(settings, catalogue, stop))
+
+
+async def serve(settings: OperatorSettings, catalogue: Catalogue, stop: asyncio.Event) -> None:
+    """Run the operator until `stop` is set.
+
+    Args:
+        settings: of this program.
+        catalogue: known hardware.
+        stop: asks for a graceful end: the lease is released, so that another replica takes over at once.
+    """
+    metrics = OperatorMetrics()
+    probes = Probes()
+    client = KubeClient.connect(kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-operator")
+    async with client, httpx2.AsyncClient() as http, settings.prometheus() as prometheus:
+        wake = asyncio.Event()
+        view = ClusterView(client, settings, catalogue, wake=wake.set)
+        probes.add("caches", view.why_not_ready)
+        app = metrics.power.desk.before(observability_app(probes, metrics.registry), time.time)
+        world = World(client, http, prometheus)
+        async with Server(app, parse_address(settings.metrics_addr)) as server:
+            _log.info("operator started", extra={"metrics_port": server.port, "policy": settings.policy_type})
+            tasks = [
+                asyncio.create_task(view.run(), name="caches"),
+                asyncio.create_task(_lead(settings, catalogue, world, view, wake, metrics), name="control loop"),
+                asyncio.create_task(stop.wait(), name="stop"),
+            ]
+            try:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                # The loop first: it releases the lease while the client still works.
+                for task in reversed(tasks):
+                    task.cancel()
+                    await asyncio.wait([task])
+            for task in done:
+                task.result()
+    _log.info("operator stopped")
+
+
+async def _lead(
+    settings: OperatorSettings,
+    catalogue: Catalogue,
+    world: World,
+    view: ClusterView,
+    wake: asyncio.Event,
+    metrics: OperatorMetrics,
+) -> None:
+    """Run the control loop whenever this replica leads."""
+
+    async def control(may_write: Callable[[], bool]) -> None:
+        loop = ControlLoop(
+            settings,
+            catalogue,
+            world,
+            view,
+            wake,
+            metrics,
+            policy=plugins.policy(settings.policy_type, replace(settings.policy, catalogue=catalogue)),
+            cooling=plugins.cooling_model(settings.cooling_model),
+            may_write=may_write,
+            now_s=time.time,
+        )
+        metrics.lead()
+        try:
+            await loop.run()
+        finally:
+            metrics.stood_down()
+
+    await lead(settings, world.client, LEASE_NAME, view, control)

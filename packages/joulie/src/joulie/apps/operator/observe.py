@@ -1,0 +1,309 @@
+"""The cluster as the operator sees it: caches that keep a little of each object, and frozen snapshots of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.api.core import Node, Pod
+from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware, NodePowerProfile, NodeTwin, WorkloadProfile
+from joulie.adapters.kubernetes.cache import Cache, Key, Watching
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.pods import PodFacts, pod_facts
+from joulie.adapters.kubernetes.resources import (
+    NODE_HARDWARES,
+    NODE_POWER_PROFILES,
+    NODE_TWINS,
+    NODES,
+    PODS,
+    WORKLOAD_PROFILES,
+)
+from joulie.apps.operator.facts import (
+    HardwareFacts,
+    NodeFacts,
+    OverrideFacts,
+    ProfileEntry,
+    counting_profile,
+    keep_hardware,
+    keep_node,
+    keep_override,
+    keep_profile,
+    stored_state,
+)
+from joulie.apps.operator.ledger import PodLedger, WorkloadKey
+from joulie.apps.operator.settings import OperatorSettings
+from joulie.domain.control import ControlledNode, Facility, Memory, Override, Snapshot, StoredState, controlled_node
+from joulie.domain.control_power import SourceReadings
+from joulie.domain.hardware import Catalogue
+from joulie.domain.hardware.resolve import HARDWARE_KEYS, ReportedHardware, ResolvedHardware, resolve
+
+
+class WorkloadWatcher(Protocol):
+    """Somebody who wants to know of workloads and their profiles."""
+
+    def pods_changed(self, workload: WorkloadKey) -> None:
+        """A pod of the workload came, or one changed in what people say of it."""
+        ...
+
+    def profile_changed(self, key: Key) -> None:
+        """A WorkloadProfile changed, came or went."""
+        ...
+
+
+class Watcher(Protocol):
+    """Somebody who wants to know of changes to what the operator itself writes."""
+
+    def twin_changed(self, key: Key, new: NodeTwin | None) -> None:
+        """A NodeTwin changed; None stands for deleted."""
+        ...
+
+    def labels_changed(self, node: str, facts: NodeFacts) -> None:
+        """The labels of a node that the operator writes changed."""
+        ...
+
+
+class ClusterView(Watching):
+    """Caches of everything that the operator reads, and what follows from them.
+
+    Attributes:
+        ledger: sums over pods.
+        watchers: told of changes to what the operator itself writes.
+        workload_watchers: told of workloads and their profiles.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        settings: OperatorSettings,
+        catalogue: Catalogue,
+        *,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Prepare the caches; `run` fills them.
+
+        Args:
+            client: to watch with.
+            settings: selection and labels.
+            catalogue: known hardware.
+            wake: called when something changed that decisions hang on.
+        """
+        self.ledger = PodLedger(settings.min_confidence)
+        self.watchers: list[Watcher] = []
+        self.workload_watchers: list[WorkloadWatcher] = []
+        self._profiles_of: dict[WorkloadKey, dict[Key, ProfileEntry]] = {}
+        self._settings = settings
+        self._catalogue = catalogue
+        self._wake = wake
+        self._controlled: dict[str, ControlledNode] = {}
+        self._ordered: tuple[ControlledNode, ...] | None = None
+        self._gone: set[str] = set()
+        self._reported: dict[str, ReportedHardware] = {}
+        self._interned: dict[tuple[Any, ...], ResolvedHardware] = {}
+        self._nodes: Cache[Node, NodeFacts] = Cache(client, NODES, partial(keep_node, settings=settings))
+        self._pods: Cache[Pod, PodFacts] = Cache(client, PODS, pod_facts)
+        self._twins: Cache[NodeTwin, NodeTwin] = Cache(client, NODE_TWINS, lambda twin: twin)
+        self._hardware: Cache[NodeHardware, HardwareFacts] = Cache(client, NODE_HARDWARES, keep_hardware)
+        self._overrides: Cache[NodePowerProfile, OverrideFacts] = Cache(client, NODE_POWER_PROFILES, keep_override)
+        self._profiles: Cache[WorkloadProfile, ProfileEntry] = Cache(client, WORKLOAD_PROFILES, keep_profile)
+        self._nodes.add_listener(self._node_changed)
+        self._pods.add_listener(self._pod_changed)
+        self._twins.add_listener(self._twin_changed)
+        self._hardware.add_listener(self._hardware_changed)
+        self._overrides.add_listener(self._override_changed)
+        self._profiles.add_listener(self._profile_changed)
+
+    @property
+    def caches(self) -> Mapping[str, Cache[Any, Any]]:
+        """The caches by what they hold."""
+        return {
+            NODES.plural: self._nodes,
+            PODS.plural: self._pods,
+            NODE_TWINS.plural: self._twins,
+            NODE_HARDWARES.plural: self._hardware,
+            NODE_POWER_PROFILES.plural: self._overrides,
+            WORKLOAD_PROFILES.plural: self._profiles,
+        }
+
+    # ---- what is known
+
+    @property
+    def nodes(self) -> tuple[ControlledNode, ...]:
+        """The nodes in scope, ordered by name; the same object until one of them changes."""
+        if self._ordered is None:
+            self._ordered = tuple(self._controlled[name] for name in sorted(self._controlled))
+        return self._ordered
+
+    def node(self, name: str) -> NodeFacts | None:
+        """What is kept of a node, None where there is none."""
+        return self._nodes.objects.get(Key("", name))
+
+    @property
+    def twins(self) -> Mapping[Key, NodeTwin]:
+        """All NodeTwins."""
+        return self._twins.objects
+
+    @property
+    def node_facts(self) -> Iterator[tuple[str, NodeFacts]]:
+        """All nodes by name, in scope or not."""
+        return ((key.name, facts) for key, facts in self._nodes.objects.items())
+
+    @property
+    def pods(self) -> Mapping[Key, PodFacts]:
+        """All pods."""
+        return self._pods.objects
+
+    @property
+    def hardware(self) -> Mapping[Key, HardwareFacts]:
+        """All NodeHardwares."""
+        return self._hardware.objects
+
+    @property
+    def overrides(self) -> Mapping[Key, OverrideFacts]:
+        """All NodePowerProfiles."""
+        return self._overrides.objects
+
+    @property
+    def profiles(self) -> Mapping[Key, ProfileEntry]:
+        """All WorkloadProfiles."""
+        return self._profiles.objects
+
+    def profiles_of(self, workload: WorkloadKey) -> Mapping[Key, ProfileEntry]:
+        """The WorkloadProfiles of a workload: one, unless somebody wrote their own beside it."""
+        return self._profiles_of.get(workload, {})
+
+    def twin_of(self, node: str) -> NodeTwin | None:
+        """The NodeTwin of a node, None where there is none yet."""
+        return self._twins.objects.get(Key("", names.object_name(node)))
+
+    def snapshot(self, memory: Memory, power: Sequence[SourceReadings], facility: Facility, now_s: float) -> Snapshot:
+        """The cluster now, frozen.
+
+        Args:
+            memory: of the step before; nodes that it does not know are looked up in their NodeTwins.
+            power: readings of the sources over `nodes`, best first.
+            facility: measurements of the building.
+            now_s: s since the epoch.
+        """
+        nodes = self.nodes
+        unknown = [node.name for node in nodes if node.name not in memory.states]
+        stored = {name: state for name in unknown if (state := self._stored_state(name)) is not None}
+        return Snapshot(
+            now_s,
+            nodes,
+            self.ledger.performance_demand,
+            dict(self.ledger.blocking),
+            tuple(power),
+            self.effective_overrides(),
+            stored,
+            facility,
+        )
+
+    def take_replaced(self) -> frozenset[str]:
+        """Nodes that went since this was last asked; some may have come back as other machines of the same name."""
+        replaced = frozenset(self._gone)
+        self._gone.clear()
+        return replaced
+
+    def _stored_state(self, node: str) -> StoredState | None:
+        """What the NodeTwin of this very node says; one that an earlier node of that name left behind says nothing."""
+        twin, facts = self.twin_of(node), self.node(node)
+        if twin is None or facts is None:
+            return None
+        owners = twin.metadata.owner_references
+        return None if owners and all(owner.uid != facts.uid for owner in owners) else stored_state(twin)
+
+    def effective_overrides(self) -> dict[str, Override]:
+        """One override a node: of several, the first by name."""
+        found: dict[str, Override] = {}
+        for _, facts in sorted(self._overrides.objects.items()):
+            if facts.override is not None:
+                found.setdefault(facts.node, facts.override)
+        return found
+
+    # ---- changes
+
+    def _node_changed(self, key: Key, old: NodeFacts | None, new: NodeFacts | None) -> None:
+        if old is not None and (new is None or new.uid != old.uid):
+            self._gone.add(key.name)
+        self._control(key.name, new)
+        if old is None or new is None or (old.managed, old.eligible) != (new.managed, new.eligible):
+            self._wake()
+        elif (old.profile_label, old.draining_label) != (new.profile_label, new.draining_label):
+            for watcher in self.watchers:
+                watcher.labels_changed(key.name, new)
+
+    def _twin_changed(self, key: Key, _old: NodeTwin | None, new: NodeTwin | None) -> None:
+        for watcher in self.watchers:
+            watcher.twin_changed(key, new)
+
+    def _hardware_changed(self, _key: Key, old: HardwareFacts | None, new: HardwareFacts | None) -> None:
+        for facts in (old, new):
+            if facts is not None:
+                self._reported.pop(facts.node, None)
+        if new is not None:
+            self._reported[new.node] = new.reported
+        for node in {facts.node for facts in (old, new) if facts is not None}:
+            self._control(node, self.node(node))
+        self._wake()
+
+    def _pod_changed(self, key: Key, old: PodFacts | None, new: PodFacts | None) -> None:
+        if self.ledger.pod_changed(key, old, new):
+            self._wake()
+        if new is not None and (old is None or old.hints != new.hints):
+            for watcher in self.workload_watchers:
+                watcher.pods_changed((new.namespace, new.owner))
+
+    def _profile_changed(self, key: Key, old: ProfileEntry | None, new: ProfileEntry | None) -> None:
+        if old is not None:
+            siblings = self._profiles_of[old.owner]
+            del siblings[key]
+            if not siblings:
+                del self._profiles_of[old.owner]
+        if new is not None:
+            self._profiles_of.setdefault(new.owner, {})[key] = new
+        changed = False
+        for owner in {entry.owner for entry in (old, new) if entry is not None}:
+            counts = counting_profile(self.profiles_of(owner))
+            changed |= self.ledger.profile_changed(owner, None if counts is None else counts.facts)
+        if changed:
+            self._wake()
+        for watcher in self.workload_watchers:
+            watcher.profile_changed(key)
+
+    def _override_changed(self, _key: Key, old: OverrideFacts | None, new: OverrideFacts | None) -> None:
+        before, after = ((facts.node, facts.override) if facts and facts.override else None for facts in (old, new))
+        # What pins nothing changes no decision, nor does the operator's own word about it.
+        if before != after:
+            self._wake()
+
+    def _control(self, name: str, facts: NodeFacts | None) -> None:
+        """Bring the node in scope up to date."""
+        old = self._controlled.pop(name, None)
+        if facts is not None and facts.managed:
+            self._controlled[name] = controlled_node(
+                name,
+                self._resolved(name, facts),
+                eligible=facts.eligible,
+                rack=facts.labels.get(names.RACK_LABEL) or None,
+                zone=facts.labels.get(names.COOLING_ZONE_LABEL) or None,
+            )
+        if self._controlled.get(name) != old:
+            self._ordered = None
+
+    def _resolved(self, name: str, facts: NodeFacts) -> ResolvedHardware:
+        """The node's hardware; the same object for nodes that are alike, so that steps work it out once."""
+        reported = self._reported.get(name)
+        keys = (*HARDWARE_KEYS, *self._settings.gpu_product_keys)
+        labels = {key: facts.labels[key] for key in keys if key in facts.labels}
+        alike = (reported, tuple(labels.items()), tuple(sorted(facts.offered.items())))
+        if alike not in self._interned:
+            self._interned[alike] = resolve(
+                reported,
+                labels,
+                facts.offered,
+                self._catalogue,
+                gpu_product_keys=self._settings.gpu_product_keys,
+            )
+        return self._interned[alike]

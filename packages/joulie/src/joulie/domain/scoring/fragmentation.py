@@ -1,0 +1,231 @@
+"""How much free GPU of a node the pods to come cannot use, and scores that keep it low.
+
+FGD (fragmentation gradient descent; Weng et al., ATC 2023) places a pod where it adds least fragmentation. Joulie's
+score descends a potential that has a second term, which looks further ahead: GPUs that will be left without CPUs. It
+counts the power that the placement adds, and leaves what differs by less than a step to the order of the nodes: so pods
+fill one node after the other, those with frugal GPUs first.
+
+Pure functions of one node, written as loops so that compiled code can call them. They check nothing. `gpu_left` is what
+is free on every GPU of the node, in thousandths (milli), shape ``(n_gpus,)``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from joulie.domain.scoring.sharing import MAX_SCORE, NO_GPU, free_milli, is_part_of_gpu, shared_node_power_w, take
+from joulie.domain.units import FloatArray, IntArray
+
+GRADIENT_SCALE_MILLI = 1000.0
+STEP_MILLI = 60.0
+"""Differences of Joulie's potential that are too small to leave the node order for, milli-GPU."""
+POWER_WEIGHT_MILLI_PER_W = 0.5
+"""Milli-GPU of potential that Joulie gives up for a watt; 0 packs best."""
+LEAN_SHARE = 0.01
+"""GPUs on nodes with so little CPU that they are left out of account."""
+ANY_MODEL = -1
+"""All bits: the pod runs on every GPU model."""
+
+
+class TypicalPods(NamedTuple):
+    """The pods that a cluster expects, arrays of shape ``(n_kinds,)``.
+
+    Attributes:
+        cpu_milli: thousandths of a CPU.
+        gpus: 0 for pods without.
+        gpu_milli: on each of them.
+        models: bits of the GPU models that it may run on, `ANY_MODEL` for all.
+        share: of all pods; sums to 1.
+    """
+
+    cpu_milli: IntArray
+    gpus: IntArray
+    gpu_milli: IntArray
+    models: IntArray
+    share: FloatArray
+
+
+def typical_pods(
+    cpu_milli: IntArray, gpus: IntArray, gpu_milli: IntArray, models: IntArray, coverage: float = 0.95
+) -> TypicalPods:
+    """The most frequent requests, as many as cover a share of all pods, with their shares of those covered.
+
+    Args:
+        cpu_milli: of every pod, shape ``(n_pods,)``, as the others; see `TypicalPods`.
+        gpus: of every pod.
+        gpu_milli: of every pod.
+        models: of every pod.
+        coverage: share of the pods that are covered at least.
+    """
+    kinds, counts = np.unique(np.stack([cpu_milli, gpu_milli, gpus, models], axis=1), axis=0, return_counts=True)
+    # Larger requests first among equally frequent ones, as in FGD's simulator.
+    order = np.lexsort((kinds[:, 3], kinds[:, 2], kinds[:, 1], kinds[:, 0], counts))[::-1]
+    kinds, counts = kinds[order], counts[order]
+    n_kinds = int(np.searchsorted(np.cumsum(counts), coverage * counts.sum())) + 1
+    kinds, counts = kinds[:n_kinds], counts[:n_kinds]
+    cpu, milli, number, bits = (np.ascontiguousarray(column) for column in kinds.T)
+    return TypicalPods(cpu, number, milli, bits, counts / counts.sum())
+
+
+def fragmentation_milli(cpu_left_milli: int, gpu_left: IntArray, model: int, typical: TypicalPods) -> float:
+    """FGD's fragmentation of a node: free GPU that a pod cannot use, in the mean over the typical pods, milli-GPU.
+
+    ``F = sum over kinds m of share_m * f_m``. A kind that does not fit the node, may not run on its GPUs or wants none
+    can use nothing: ``f_m`` is all that is free. One that fits cannot use the GPUs with less left than it asks for on
+    each: ``f_m`` is what is free on those.
+
+    Args:
+        cpu_left_milli: free on the node.
+        gpu_left: see the module.
+        model: bit of the node's GPU model.
+        typical: the pods to expect.
+    """
+    free = free_milli(gpu_left)
+    total = 0.0
+    for kind in range(len(typical.share)):
+        asked = typical.gpu_milli[kind]
+        unusable = free
+        if asked > 0 and typical.models[kind] & model and cpu_left_milli >= typical.cpu_milli[kind]:
+            fitting, too_small = 0, 0
+            for left in gpu_left:
+                if left >= asked:
+                    fitting += 1
+                else:
+                    too_small += left
+            if fitting >= typical.gpus[kind]:
+                unusable = too_small
+        total += typical.share[kind] * unusable
+    return total
+
+
+def cpu_shortage_milli(cpu_left_milli: int, gpu_left: IntArray, cpu_milli_per_gpu: float) -> float:
+    """Free GPU of a node beyond what its free CPU lasts for, at so much CPU a GPU, milli-GPU.
+
+    Fragmentation sees that a node runs out of CPU when the next pod no longer fits; this sees it from the first pod on
+    that takes more than its share.
+    """
+    covered = cpu_left_milli / cpu_milli_per_gpu * GRADIENT_SCALE_MILLI
+    return max(0.0, free_milli(gpu_left) - covered)
+
+
+def lean_cpu_milli_per_gpu(cpu_milli: IntArray, gpus: IntArray) -> float:
+    """CPU a GPU that the nodes of all but the leanest `LEAN_SHARE` of the cluster's GPUs have, milli-CPU.
+
+    Asking for more would see shortage on nodes that are still empty, and fill these first whatever power they draw.
+
+    Args:
+        cpu_milli: of every node, shape ``(n_nodes,)``.
+        gpus: of every node; those without any do not count.
+
+    Raises:
+        ValueError: no node has GPUs, or the nodes that have them have no CPU.
+    """
+    with_gpus = gpus > 0
+    if not with_gpus.any():
+        raise ValueError("no node has GPUs")
+    per_gpu, gpus = cpu_milli[with_gpus] / gpus[with_gpus], gpus[with_gpus]
+    order = np.argsort(per_gpu)
+    leaner = np.cumsum(gpus[order])
+    lean = float(per_gpu[order][np.searchsorted(leaner, LEAN_SHARE * leaner[-1])])
+    if lean <= 0.0:
+        raise ValueError("nodes with GPUs have no CPU")
+    return lean
+
+
+def fgd_score(added_fragmentation_milli: float) -> int:
+    """FGD's score of 0..100: a sigmoid of the fragmentation that a placement removes, cut to whole points."""
+    return int(MAX_SCORE / (1.0 + np.exp(added_fragmentation_milli / GRADIENT_SCALE_MILLI)))
+
+
+def joulie_steps(added_potential_milli: float, added_power_w: float, power_weight_milli_per_w: float) -> int:
+    """Joulie's score: whole steps of potential and power that a placement saves, mostly negative, higher is better.
+
+    Args:
+        added_potential_milli: fragmentation and CPU shortage after the placement less those before, milli-GPU.
+        added_power_w: power of the node after less before, W.
+        power_weight_milli_per_w: see `POWER_WEIGHT_MILLI_PER_W`.
+    """
+    cost = added_potential_milli + power_weight_milli_per_w * added_power_w
+    return int(np.floor(-cost / STEP_MILLI))
+
+
+class SharedNode(NamedTuple):
+    """A node as a placement sees it.
+
+    Attributes:
+        cpu_left_milli: free thousandths of a CPU.
+        cpu_milli: all of the node.
+        gpu_left: see the module.
+        model: bit of its GPU model.
+        gpu_idle_w: of one GPU without pods, W.
+        gpu_limit_w: of one with pods, W.
+    """
+
+    cpu_left_milli: int
+    cpu_milli: int
+    gpu_left: IntArray
+    model: int
+    gpu_idle_w: float
+    gpu_limit_w: float
+
+    def power_w(self) -> float:
+        """See `joulie.domain.scoring.sharing.shared_node_power_w`."""
+        return shared_node_power_w(
+            self.cpu_left_milli, self.cpu_milli, self.gpu_left, self.gpu_idle_w, self.gpu_limit_w
+        )
+
+    def with_pod(self, cpu_milli: int, gpus: int, gpu_milli: int, gpu: int) -> SharedNode:
+        """The node once a pod is on it; see `joulie.domain.scoring.sharing.take`."""
+        gpu_left = self.gpu_left.copy()
+        take(gpu_left, gpus, gpu_milli, gpu)
+        return self._replace(cpu_left_milli=self.cpu_left_milli - cpu_milli, gpu_left=gpu_left)
+
+
+class Placement(NamedTuple):
+    """Where on a node a pod would go, and how good that is."""
+
+    steps: int
+    """See `joulie_steps`; between nodes, and then by their order."""
+    gpu: int
+    """The GPU that a part is taken from; `NO_GPU` for other requests."""
+
+
+def joulie_placement(
+    node: SharedNode,
+    cpu_milli: int,
+    gpus: int,
+    gpu_milli: int,
+    typical: TypicalPods,
+    cpu_milli_per_gpu: float,
+    power_weight_milli_per_w: float = POWER_WEIGHT_MILLI_PER_W,
+) -> Placement:
+    """Joulie's score of a node for a pod that fits it, and the GPU that the pod would share.
+
+    What `joulie bench openb` measures, for one node at a time; the benchmark's compiled loop keeps scores of nodes that
+    did not change, and whoever asks often should do so too.
+
+    Args:
+        node: before the pod.
+        cpu_milli: asked for.
+        gpus: asked for, 0 for none.
+        gpu_milli: asked for on each.
+        typical: the pods to expect.
+        cpu_milli_per_gpu: see `lean_cpu_milli_per_gpu`.
+        power_weight_milli_per_w: see `POWER_WEIGHT_MILLI_PER_W`.
+    """
+    candidates = [NO_GPU]
+    if is_part_of_gpu(gpus, gpu_milli):
+        candidates = [gpu for gpu, left in enumerate(node.gpu_left) if left >= gpu_milli]
+
+    def potential_milli(of: SharedNode) -> float:
+        shortage = cpu_shortage_milli(of.cpu_left_milli, of.gpu_left, cpu_milli_per_gpu)
+        return fragmentation_milli(of.cpu_left_milli, of.gpu_left, of.model, typical) + shortage
+
+    def placement(gpu: int) -> Placement:
+        after = node.with_pod(cpu_milli, gpus, gpu_milli, gpu)
+        added = potential_milli(after) - potential_milli(node)
+        return Placement(joulie_steps(added, after.power_w() - node.power_w(), power_weight_milli_per_w), gpu)
+
+    return max((placement(gpu) for gpu in candidates), key=lambda found: found.steps)

@@ -1,0 +1,132 @@
+"""Command groups whose sub-commands are imported when they run, and that other distributions add to.
+
+A distribution registers an entry point in the group ``joulie.commands`` that names a sequence of `Command`. Each is
+found by its path: ``"simulate"`` joins ``joulie``, ``"grid backtest"`` joins ``joulie grid``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, NamedTuple
+
+import click
+from click.shell_completion import CompletionItem
+
+from joulie.program.errors import UserError
+
+ENTRY_POINT_GROUP = "joulie.commands"
+
+
+class Command(NamedTuple):
+    """A sub-command that is not imported before it runs.
+
+    Attributes:
+        path: its words after ``joulie``, separated by spaces.
+        module: where its click object is, under the last word of the path.
+        help: what the help of its group says of it.
+    """
+
+    path: str
+    module: str
+    help: str
+
+    def load(self) -> click.Command:
+        """Import the command.
+
+        Raises:
+            UserError: a package that it needs is not installed.
+        """
+        name = self.path.rpartition(" ")[2]
+        try:
+            command = getattr(import_module(self.module), name)
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package in {"joulie", "joulie_lab"}:
+                raise
+            distribution = self.module.partition(".")[0].replace("_", "-")
+            raise UserError(f"{self.path} needs {package}: pip install {distribution} brings it along") from error
+        assert isinstance(command, click.Command)
+        return command
+
+
+class CommandGroup(click.Group):
+    """A group of commands defined on it, `Command` given to it, and those that other distributions add.
+
+    Args:
+        path: the group's own words after ``joulie``; empty for ``joulie`` itself.
+        lazy: commands of this group that are imported when they run.
+        elsewhere: names of commands that an optional distribution brings, with what installs it.
+        arguments: of `click.Group`.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        path: str = "",
+        lazy: Sequence[Command] = (),
+        elsewhere: tuple[Sequence[str], str] = ((), ""),
+        **options: Any,
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self._path = path
+        self._lazy = tuple(lazy)
+        self._elsewhere = elsewhere
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, in the order of the help."""
+        return list(self._summaries())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a sub-command.
+
+        Raises:
+            UserError: it belongs to a distribution, or needs a package, that is not installed.
+        """
+        command = self._lazy_commands().get(cmd_name)
+        if command is not None:
+            return command.load()
+        names, installed_by = self._elsewhere
+        if cmd_name in names:
+            raise UserError(f"{cmd_name} is not installed: {installed_by}")
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the sub-commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self._summaries().items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the names of sub-commands without importing them; options as usual."""
+        if incomplete.startswith("-"):
+            return click.Command.shell_complete(self, ctx, incomplete)
+        return [
+            CompletionItem(name, help=summary)
+            for name, summary in self._summaries().items()
+            if name.startswith(incomplete)
+        ]
+
+    def _lazy_commands(self) -> dict[str, Command]:
+        prefix = f"{self._path} " if self._path else ""
+        return {
+            name: command
+            for command in (*self._lazy, *_added())
+            if command.path.startswith(prefix) and " " not in (name := command.path.removeprefix(prefix))
+        }
+
+    def _summaries(self) -> dict[str, str]:
+        lazy = {name: command.help for name, command in self._lazy_commands().items()}
+        return lazy | {name: command.get_short_help_str() for name, command in self.commands.items()}
+
+
+@cache
+def _added() -> tuple[Command, ...]:
+    """Commands of other distributions."""
+    return tuple(_loaded())
+
+
+def _loaded() -> Iterator[Command]:
+    for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
+        yield from point.load()

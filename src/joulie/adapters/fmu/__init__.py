@@ -1,6 +1,0 @@
-"""Functional Mock-up Units: any FMI 2.0 or 3.0 co-simulation FMU as a plant, and the built-in plant as an FMU."""
-
-from joulie.adapters.fmu.plant import FmuPlant
-from joulie.adapters.fmu.variables import FmuMapping
-
-__all__ = ["FmuMapping", "FmuPlant"]

@@ -1,7 +1,0 @@
-"""The simulation engine: jobs through a cluster under a scheduler, compiled and exact."""
-
-from joulie.simulation.engine.layout import QueueSettings
-from joulie.simulation.engine.play import Play, Session, play
-from joulie.simulation.engine.schedulers import SCHEDULERS, UnknownSchedulerError
-
-__all__ = ["SCHEDULERS", "Play", "QueueSettings", "Session", "UnknownSchedulerError", "play"]
