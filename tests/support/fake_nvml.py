@@ -1,10 +1,10 @@
-"""Builds `native/fake_nvml.c` and steers it; see there for the fields."""
+"""Builds `tests/native/fake_nvml.c` and steers it; see there for the fields."""
 
 import ctypes
 import subprocess
 from pathlib import Path
 
-SOURCE = Path(__file__).parent / "native/fake_nvml.c"
+SOURCE = Path(__file__).parents[1] / "native/fake_nvml.c"
 NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, GPU_IS_LOST, RESET_REQUIRED = 3, 4, 9, 15, 16
 
 

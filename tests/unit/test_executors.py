@@ -30,5 +30,5 @@ def test_a_killed_worker_is_told():
 
 def test_dask_that_is_not_installed_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(ExecutorError, match=r"pip install 'joulie\[dask\]'"):
+    with pytest.raises(ExecutorError, match=r"pip install 'joulie-lab\[dask\]'"):
         list(on_dask(math.sqrt, [1.0], None, 1))

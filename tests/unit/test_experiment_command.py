@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import yaml
 
-import joulie
 from joulie.apps.cli.main import main
 from joulie_lab.apps.experiment.artefacts import ArtefactError, Artefacts, FinishedRun, HowItRan, identity
 from joulie_lab.simulation.experiment.files import experiment_text, load_experiment
 from joulie_lab.simulation.experiment.outcome import JobEnd, Outcome, Pace
 from joulie_lab.simulation.experiment.plan import PhysicsChoice, RunKey
 from joulie_lab.simulation.experiment.scenario import Experiment
+from joulie_lab.simulation.sweep_state import code_digest
 from support.experiment_outcomes import job, outcome
 
 
@@ -80,17 +80,16 @@ def test_the_folder_is_read_from_any_working_directory(tmp_path: Path, monkeypat
 
 
 def test_figures_come_from_the_code_of_programs_and_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
+    asked: list[str] = []
 
-    def digest(parts: tuple[str, ...]) -> str:
-        asked.append(parts)
-        return ""
+    def digest(packages: tuple[str, ...]) -> str:
+        asked.extend(packages)
+        return code_digest(packages)
 
     monkeypatch.setattr("joulie_lab.apps.experiment.artefacts.code_digest", digest)
     identity(load_experiment("quick"), "native", None)
-    assert {"domain", "simulation", "adapters", "apps/experiment", "apps/operator", "apps/simulator"} <= {*asked[0]}
-    package = Path(joulie.__file__).parent
-    assert all((package / part).is_dir() for part in asked[0])
+    assert {f"joulie.{name}" for name in ("domain", "adapters", "program", "apps.operator")} <= {*asked}
+    assert {f"joulie_lab.{name}" for name in ("simulation", "fakes", "apps.experiment", "apps.simulator")} <= {*asked}
 
 
 def test_another_description_costs_no_run(tmp_path: Path) -> None:

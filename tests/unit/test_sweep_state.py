@@ -123,3 +123,13 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
 
 def test_the_digest_of_the_code_is_stable():
     assert code_digest() == code_digest()
+
+
+def test_the_digest_covers_both_distributions():
+    digests = [code_digest([*packages]) for packages in ((), ("joulie.domain",), ("joulie_lab.simulation",))]
+    assert len({*digests, code_digest()}) == 4
+
+
+def test_a_package_that_is_gone_is_no_digest():
+    with pytest.raises(FileNotFoundError, match=r"package joulie_lab\.domain is not at"):
+        code_digest(["joulie_lab.domain"])

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import joulie
 from joulie_lab.simulation.results import RunRecord
 from joulie_lab.simulation.scenario import Scenario
 from joulie_lab.simulation.sweep import Task
 
-_PACKAGE = Path(__file__).resolve().parent.parent
+_DISTRIBUTIONS = {"joulie": Path(joulie.__file__).parent, "joulie_lab": Path(__file__).parents[1]}
 _FORMAT = "joulie_sweep"
 _VERSION = 1
 _HEAD = b'{"' + _FORMAT.encode()
@@ -27,15 +28,22 @@ class SweepStateError(ValueError):
     """A state file that cannot be used; the message says why and what to do."""
 
 
-def code_digest(parts: Iterable[str] = ("domain", "simulation")) -> str:
+def code_digest(packages: Iterable[str] = ("joulie.domain", "joulie_lab.simulation")) -> str:
     """Digest of the sources that a run's figures come from: results of other code are not mixed in.
 
     Args:
-        parts: folders of the package.
+        packages: their names, dotted.
+
+    Raises:
+        FileNotFoundError: there is no such package.
     """
     digest = hashlib.sha256()
-    for part in parts:
-        for source in sorted((_PACKAGE / part).rglob("*.py")):
+    for package in packages:
+        distribution, *below = package.split(".")
+        folder = _DISTRIBUTIONS[distribution].joinpath(*below)
+        if not folder.is_dir():
+            raise FileNotFoundError(f"package {package} is not at {folder}")
+        for source in sorted(folder.rglob("*.py")):
             digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -51,10 +51,9 @@ _CHOSEN = {"variants", "seeds", "physics", "description"}
 """What may grow from one call to the next without making the finished runs worthless."""
 _SAID_OF_VARIANT = {"description", "without_caps"}
 """What tells of a variant and changes none of its runs."""
-_SOURCES = (
-    *("domain", "simulation", "adapters"),
-    *(f"apps/{name}" for name in ("agent", "experiment", "extender", "operator", "program", "simulator")),
-)
+_PRODUCT_SOURCES = ("domain", "adapters", "program", "apps.agent", "apps.extender", "apps.operator")
+_LAB_SOURCES = ("simulation", "adapters", "fakes", "control_plane", "program", "apps.experiment", "apps.simulator")
+_SOURCES = (*(f"joulie.{name}" for name in _PRODUCT_SOURCES), *(f"joulie_lab.{name}" for name in _LAB_SOURCES))
 """The code that figures come from; the command line and the other programs only show them."""
 _DIGEST_DIGITS = 16
 
