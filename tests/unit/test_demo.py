@@ -1,9 +1,10 @@
-"""The demo: its cast, its scenes, and one short performance on the fake cluster."""
+"""The demo: nodes and jobs, snapshots, the view, the recording, and one short run on the fake cluster."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -18,8 +19,8 @@ from joulie.adapters.kubernetes.api.v1alpha1.power import (
 )
 from joulie.domain.hardware import BUILTIN_CATALOGUE, Quality
 from joulie_lab.adapters.job_trace import JobTraceError, read_trace
-from joulie_lab.apps.demo.cast import FAMILIES, demo_nodes, demo_trace
-from joulie_lab.apps.demo.scene import Scene, scene
+from joulie_lab.apps.demo.scenario import FAMILIES, demo_nodes, demo_trace
+from joulie_lab.apps.demo.snapshot import Snapshot, take_snapshot
 from joulie_lab.apps.demo.view import View, changes, headline, line, sparkline
 
 
@@ -33,13 +34,13 @@ def twin(name: str, schedulable_class: str, power_w: float, cap_pct: float = 100
     return NodeTwin(metadata=ObjectMeta(name=name), spec=NodeTwinSpec(node_name=name, profile="eco"), status=status)
 
 
-def moment(*twins: NodeTwin, completed: int = 0, nodes: tuple[str, ...] = ("a", "b")) -> Scene:
+def moment(*twins: NodeTwin, completed: int = 0, nodes: tuple[str, ...] = ("a", "b")) -> Snapshot:
     jobs = [{"state": "completed"}] * completed + [{"state": "submitted"}, {"state": "running"}, {"state": "waiting"}]
     energy = {"simulatedSeconds": 90, "itPowerW": 1500, "coolingPowerW": 300, "itKwh": 1.5, "coolingKwh": 0.25}
-    return scene([Node(metadata=ObjectMeta(name=name)) for name in nodes], twins, [], energy, jobs)
+    return take_snapshot([Node(metadata=ObjectMeta(name=name)) for name in nodes], twins, [], energy, jobs)
 
 
-def test_the_cast_is_in_the_catalogue() -> None:
+def test_the_hardware_is_in_the_catalogue() -> None:
     for family in FAMILIES:
         assert BUILTIN_CATALOGUE.cpu(family.cpu_model).quality is Quality.EXACT
         if family.gpus:
@@ -68,7 +69,7 @@ def test_a_node_without_a_twin_is_unknown() -> None:
     assert (now.waiting, now.running, now.total) == (1, 1, 3)
 
 
-def test_changes_are_told_once() -> None:
+def test_an_event_is_shown_once() -> None:
     before = moment(twin("a", "performance", 300.0), twin("b", "eco", 1.0, 60.0))
     after = moment(twin("a", "draining", 300.0), twin("b", "eco", 1.0, 50.0), completed=2)
     assert changes(None, before) == []
@@ -90,6 +91,31 @@ def test_lines_for_logs_and_views() -> None:
 def test_sparkline() -> None:
     assert sparkline([0.0, 4.0, 8.0]) == " ▄█"
     assert sparkline([0.0, 0.0]) == "  "
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recording") / "demo.svg"
+    command = [sys.executable, "-m", "joulie", "demo", "--record", str(path)]
+    subprocess.run(command, capture_output=True, check=True, timeout=300)
+    return path
+
+
+@pytest.mark.slow
+def test_the_committed_recording_is_what_the_demo_records(recorded: Path) -> None:
+    committed = Path(__file__).parents[2] / "docs" / "img" / "demo.svg"
+    again = "it has drifted: run joulie demo --record docs/img/demo.svg"
+    assert recorded.read_text(encoding="utf-8") == committed.read_text(encoding="utf-8"), again
+
+
+@pytest.mark.slow
+def test_the_recording_shows_the_loop_and_fetches_nothing(recorded: Path) -> None:
+    text = recorded.read_text(encoding="utf-8")
+    ElementTree.fromstring(text)
+    assert text.count("<g class=") >= 10
+    assert text.count("poster") == 2
+    assert all(word in text for word in ("draining -&gt; eco", "eco -&gt; performance", "CPU 60% GPU 70%"))
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
 
 
 @pytest.mark.slow

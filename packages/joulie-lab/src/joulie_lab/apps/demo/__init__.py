@@ -1,1 +1,1 @@
-"""The whole loop to look at: a cluster, simulated hardware, every program of Joulie, a live view."""
+"""The live demo: a cluster with simulated hardware, every program of Joulie, a view in the terminal."""

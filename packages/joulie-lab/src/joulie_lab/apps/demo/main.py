@@ -1,4 +1,4 @@
-"""`joulie demo`: see the loop close, without a cluster."""
+"""`joulie demo`: the whole control loop live in a terminal, without a cluster."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from joulie.adapters.kubernetes.cache import Cache
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.pods import PodFacts, pod_facts
 from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES, PODS
-from joulie_lab.apps.demo.scene import Scene, scene
-from joulie_lab.apps.demo.stage import Plot, Stage, control_plane_stage, fake_stage
+from joulie_lab.apps.demo.runtime import DemoCluster, DemoRun, on_control_plane, on_fake_cluster
+from joulie_lab.apps.demo.snapshot import Snapshot, take_snapshot
 from joulie_lab.apps.demo.view import View, headline, line
 
 _REFRESH_S = 0.5
 _LINE_EVERY = 10
-"""Where there is no terminal, a line is printed for every so many refreshes."""
+"""Output that is not a terminal gets one line per this many refreshes."""
 
 
 @click.command("demo")
@@ -39,7 +39,12 @@ _LINE_EVERY = 10
 @click.option(
     "--report",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the time series and its picture.",
+    help="Folder for the time series and a chart of it.",
+)
+@click.option(
+    "--record",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Run in virtual time instead and write the terminal as an animated SVG to this file.",
 )
 def demo(
     control_plane: bool,
@@ -49,99 +54,110 @@ def demo(
     seed: int,
     duration_s: float | None,
     report: Path | None,
+    record: Path | None,
 ) -> None:
-    """Watch Joulie run a cluster whose hardware is simulated, in time-lapse.
+    """Watch Joulie run a cluster of simulated hardware, in time-lapse.
 
-    Jobs come, the operator splits the nodes into performance and eco and drains them first, the agent caps them, the
-    extender places pods by power, the simulator feels all of it. Everything runs in this process on a fake cluster;
-    with --control-plane, as separate processes on a real API server, scheduler and KWOK. Ends when all jobs are done,
-    or with Ctrl-C.
+    Jobs arrive, the operator divides the nodes into performance and eco nodes and drains a node before capping it, the
+    agent applies the caps, and the extender places pods by power. The simulator computes what that does to power and to
+    the time jobs take. Everything runs in this process on a fake cluster; with --control-plane, as separate processes
+    on a real API server, scheduler and KWOK. Ends when all jobs are done, or with Ctrl-C.
     """
     with tempfile.TemporaryDirectory(prefix="joulie-demo-") as name:
         folder = Path(name)
         length_s = 45.0 * speed
-        plot = Plot(nodes, jobs, length_s, speed, seed, folder)
+        run = DemoRun(nodes, jobs, length_s, speed, seed, folder)
+        if record is not None:
+            _record(run, record)
+            return
         if control_plane:
-            click.echo("starting a control plane (it is built once, which takes some minutes)", err=True)
-            with control_plane_stage(plot) as stage:
-                scenes = asyncio.run(_watch(stage, duration_s))
+            click.echo("starting a control plane (the first time, building it takes some minutes)", err=True)
+            with on_control_plane(run) as cluster:
+                snapshots = asyncio.run(_watch(cluster, duration_s))
         else:
             _quiet(folder / "programs.log")
-            scenes = asyncio.run(_play_here(plot, duration_s))
-    if not scenes:
-        raise click.ClickException("nothing was seen: no program got as far as answering")
-    click.echo(headline(scenes[-1]))
+            snapshots = asyncio.run(_play_here(run, duration_s))
+    if not snapshots:
+        raise click.ClickException("no data: the simulator did not answer; try a longer --duration")
+    click.echo(headline(snapshots[-1]))
     if report is not None:
-        _write(report, scenes)
+        _write(report, snapshots)
 
 
-async def _play_here(plot: Plot, duration_s: float | None) -> list[Scene]:
-    async with fake_stage(plot) as stage:
-        return await _watch(stage, duration_s)
+async def _play_here(run: DemoRun, duration_s: float | None) -> list[Snapshot]:
+    async with on_fake_cluster(run) as cluster:
+        return await _watch(cluster, duration_s)
 
 
-async def _watch(stage: Stage, duration_s: float | None) -> list[Scene]:
-    """Show what happens until the jobs are done, the time is up or the user has seen enough."""
-    scenes: list[Scene] = []
+async def _watch(cluster: DemoCluster, duration_s: float | None) -> list[Snapshot]:
+    """Show the cluster until all jobs are done, the duration is over or the user presses Ctrl-C."""
+    snapshots: list[Snapshot] = []
     loop = asyncio.get_running_loop()
     ends_s = loop.time() + duration_s if duration_s is not None else float("inf")
     async with (
-        KubeClient.connect(kubeconfig=stage.kubeconfig, user_agent="joulie-demo") as client,
-        httpx2.AsyncClient(base_url=stage.simulator_url, trust_env=False) as simulator,
+        KubeClient.connect(kubeconfig=cluster.kubeconfig, user_agent="joulie-demo") as client,
+        httpx2.AsyncClient(base_url=cluster.simulator_url, trust_env=False) as simulator,
     ):
         nodes: Cache[Node, Node] = Cache(client, NODES, lambda node: node)
         twins: Cache[NodeTwin, NodeTwin] = Cache(client, NODE_TWINS, lambda twin: twin)
         pods: Cache[Pod, PodFacts] = Cache(client, PODS, pod_facts)
         watches = [asyncio.create_task(work()) for work in (nodes.run, twins.run, pods.run)]
         console = Console()
-        view = View(stage.title)
+        view = View(cluster.title)
         try:
             with Live(console=console, auto_refresh=False) as live:
                 while loop.time() < ends_s:
-                    now = await _look(simulator, nodes, twins, pods)
+                    now = await _observe(simulator, nodes, twins, pods)
                     if now is not None:
-                        scenes.append(now)
-                        picture = view.render(now)
+                        snapshots.append(now)
+                        frame = view.render(now)
                         if console.is_terminal:
-                            live.update(picture, refresh=True)
-                        elif len(scenes) % _LINE_EVERY == 1:
+                            live.update(frame, refresh=True)
+                        elif len(snapshots) % _LINE_EVERY == 1:
                             console.print(line(now), soft_wrap=True)
                         if now.finished:
                             break
                     await asyncio.sleep(_REFRESH_S)
         except asyncio.CancelledError:
-            # Ctrl-C: the user has seen enough.
+            # Ctrl-C ends the demo normally.
             pass
         finally:
             for watch in watches:
                 watch.cancel()
-    return scenes
+    return snapshots
 
 
-async def _look(
+async def _observe(
     simulator: httpx2.AsyncClient,
     nodes: Cache[Node, Node],
     twins: Cache[NodeTwin, NodeTwin],
     pods: Cache[Pod, PodFacts],
-) -> Scene | None:
-    """The scene now; None while the programs are still starting."""
+) -> Snapshot | None:
+    """The cluster now; None while the programs are still starting."""
     try:
         energy = (await simulator.get("/debug/energy")).raise_for_status().json()
         jobs = (await simulator.get("/debug/jobs")).raise_for_status().json()["jobs"]
     except httpx2.HTTPError:
         return None
-    return scene(nodes.objects.values(), twins.objects.values(), pods.objects.values(), energy, jobs)
+    return take_snapshot(nodes.objects.values(), twins.objects.values(), pods.objects.values(), energy, jobs)
 
 
-def _write(folder: Path, scenes: Sequence[Scene]) -> None:
-    from joulie_lab.apps.demo.picture import draw
+def _record(run: DemoRun, path: Path) -> None:
+    from joulie_lab.apps.demo.recording import record_svg
+
+    path.write_text(record_svg(run), encoding="utf-8")
+    click.echo(f"wrote {path}", err=True)
+
+
+def _write(folder: Path, snapshots: Sequence[Snapshot]) -> None:
+    from joulie_lab.apps.demo.chart import draw
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "samples.json").write_text(json.dumps([item.as_row() for item in scenes]), encoding="utf-8")
-    draw(scenes, folder / "power.png")
+    (folder / "samples.json").write_text(json.dumps([item.as_row() for item in snapshots]), encoding="utf-8")
+    draw(snapshots, folder / "power.png")
     click.echo(f"wrote {folder}/samples.json and {folder}/power.png", err=True)
 
 
 def _quiet(log_file: Path) -> None:
-    """Send the programs' logs to a file: the terminal belongs to the view."""
+    """Send the programs' logs to a file, so that they do not disturb the view."""
     logging.basicConfig(filename=log_file, level=logging.INFO, force=True)

@@ -1,4 +1,4 @@
-"""Which programs play, and the settings that make them quick enough to watch."""
+"""Settings of the demo's programs: intervals short enough to watch."""
 
 from __future__ import annotations
 
@@ -7,19 +7,30 @@ from pathlib import Path
 
 from joulie_lab.control_plane.programs import LOOPBACK, Ports, simulated_devices
 
+RECONCILE_INTERVAL_S = 1.0
+DRAIN_SETTLING_S = 3.0
+POWER_TREND_WINDOW_S = 30.0
+POLICY: Mapping[str, str] = {
+    "POLICY_TYPE": "queue_aware_v1",
+    "QUEUE_HP_BASE_FRAC": "0.25",
+    "QUEUE_PERF_PER_HP_NODE": "2",
+    "GPU_ECO_CAP_PCT_OF_MAX": "70",
+}
+"""Settings of the operator that decide classes and caps."""
+
 
 def environments(
     ports: Ports, kubeconfig: Path, trace: Path, *, seed: int, speed: float, state_dir: Path
 ) -> Mapping[str, Mapping[str, str]]:
-    """The environment variables of each program.
+    """Environment variables of each program.
 
     Args:
-        ports: where they listen.
-        kubeconfig: which cluster.
-        trace: jobs to play.
-        seed: of the simulator.
-        speed: simulated seconds a second.
-        state_dir: where the agent may keep its state.
+        ports: ports to listen on.
+        kubeconfig: kubeconfig of the cluster.
+        trace: file of the jobs.
+        seed: seed of the simulator.
+        speed: simulated seconds per second.
+        state_dir: folder of the agent's state.
     """
     simulator = ports.simulator_url
     shared = {"KUBECONFIG": str(kubeconfig)}
@@ -32,22 +43,19 @@ def environments(
             "SIM_SEED": str(seed),
         },
         "agent": {
-            "RECONCILE_INTERVAL": "1s",
+            "RECONCILE_INTERVAL": f"{RECONCILE_INTERVAL_S:g}s",
             "METRICS_ADDR": f"{LOOPBACK}:{ports.agent}",
             "STATE_DIR": str(state_dir),
             **simulated_devices(simulator),
         },
         "operator": {
-            "RECONCILE_INTERVAL": "1s",
+            "RECONCILE_INTERVAL": f"{RECONCILE_INTERVAL_S:g}s",
             "METRICS_ADDR": f"{LOOPBACK}:{ports.operator}",
-            "POLICY_TYPE": "queue_aware_v1",
-            "QUEUE_HP_BASE_FRAC": "0.25",
-            "QUEUE_PERF_PER_HP_NODE": "2",
-            "DRAIN_SETTLING": "3s",
-            "GPU_ECO_CAP_PCT_OF_MAX": "70",
+            **POLICY,
+            "DRAIN_SETTLING": f"{DRAIN_SETTLING_S:g}s",
             "POWER_POLL_INTERVAL": "1s",
             "POWER_STALE_AFTER": "15s",
-            "POWER_TREND_WINDOW": "30s",
+            "POWER_TREND_WINDOW": f"{POWER_TREND_WINDOW_S:g}s",
             "TELEMETRY_HTTP_ENDPOINT": simulator + "/telemetry",
             "AGENT_POD_SELECTOR": "",
             "PROMETHEUS_ADDRESS": "none",

@@ -1,4 +1,4 @@
-"""The live view of the demo: nodes with their power and caps, the curve of power, what happened last."""
+"""The live view of the demo: nodes with their power and caps, power over time, the latest events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from joulie_lab.apps.demo.scene import NodeScene, Scene
+from joulie_lab.apps.demo.snapshot import NodeSnapshot, Snapshot
 
 _STYLES = {"performance": "green", "eco": "cyan", "draining": "yellow", "unknown": "dim"}
 _BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -21,16 +21,16 @@ _EVENTS_SHOWN = 7
 
 
 class View:
-    """Draws scenes; remembers the curve of power and the last events."""
+    """Renders snapshots; keeps recent power and events."""
 
     def __init__(self, title: str) -> None:
         self._title = title
         self._power_w: deque[float] = deque(maxlen=_CURVE_WIDTH)
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
-        self._before: Scene | None = None
+        self._before: Snapshot | None = None
 
-    def render(self, now: Scene) -> Group:
-        """The picture of a moment."""
+    def render(self, now: Snapshot) -> Group:
+        """Render one snapshot."""
         self._events.extend(changes(self._before, now))
         self._power_w.append(now.it_power_w)
         self._before = now
@@ -39,12 +39,12 @@ class View:
             _nodes_table(now.nodes),
             Text(headline(now)),
             Text.assemble("power    ", (sparkline(self._power_w), "magenta"), f" {now.it_power_w / 1000.0:.1f} kW"),
-            Panel("\n".join(self._events) or "-", title="what happened", title_align="left", height=_EVENTS_SHOWN + 2),
+            Panel("\n".join(self._events) or "-", title="events", title_align="left", height=_EVENTS_SHOWN + 2),
         )
 
 
-def headline(now: Scene) -> str:
-    """The cluster in one line."""
+def headline(now: Snapshot) -> str:
+    """Jobs and energy in one line."""
     pue = f"{1.0 + now.cooling_w / now.it_power_w:.2f}" if now.it_power_w > 0.0 else "unknown"
     return (
         f"jobs     {now.waiting} waiting, {now.running} running, {now.completed} of {now.total} done"
@@ -52,46 +52,47 @@ def headline(now: Scene) -> str:
     )
 
 
-def line(now: Scene) -> str:
-    """The cluster in one line of a log, where there is no terminal."""
+def line(now: Snapshot) -> str:
+    """One line for output that is not a terminal."""
     classes = [node.schedulable_class for node in now.nodes]
     counts = ", ".join(f"{classes.count(name)} {name}" for name in _STYLES if name in classes)
     return f"{_clock(now.simulated_s)}  {now.it_power_w / 1000.0:5.1f} kW  {counts};  {headline(now)}"
 
 
-def changes(before: Scene | None, now: Scene) -> list[str]:
-    """What happened between two moments, a sentence each."""
+def changes(before: Snapshot | None, now: Snapshot) -> list[str]:
+    """Events between two snapshots, one line each."""
     if before is None:
         return []
-    found = []
+    events = []
     clock = _clock(now.simulated_s)
     old = {node.name: node for node in before.nodes}
     for node in now.nodes:
         last = old.get(node.name)
         if last is None:
-            found.append(f"{clock}  {node.name} joined")
+            events.append(f"{clock}  {node.name} joined")
         elif last.schedulable_class != node.schedulable_class:
             kept = f", {node.performance_pods} performance pods keep their power" if node.performance_pods else ""
             drains = kept if node.schedulable_class == "draining" else ""
-            found.append(f"{clock}  {node.name}: {last.schedulable_class} -> {node.schedulable_class}{drains}")
+            events.append(f"{clock}  {node.name}: {last.schedulable_class} -> {node.schedulable_class}{drains}")
         elif last.cpu_cap_pct != node.cpu_cap_pct and node.cpu_cap_pct is not None:
-            found.append(f"{clock}  {node.name}: CPU cap now {node.cpu_cap_pct:.0f} %")
+            events.append(f"{clock}  {node.name}: CPU cap now {node.cpu_cap_pct:.0f} %")
     if now.completed > before.completed:
-        found.append(f"{clock}  {now.completed - before.completed} jobs done")
-    return found
+        done = now.completed - before.completed
+        events.append(f"{clock}  {done} {'job' if done == 1 else 'jobs'} done")
+    return events
 
 
 def sparkline(values: Sequence[float] | deque[float]) -> str:
-    """A curve in one line of text, from zero to the largest value."""
+    """A line chart in one line of text, from zero to the largest value."""
     top = max(values, default=0.0)
     if top <= 0.0:
         return _BLOCKS[0] * len(values)
     return "".join(_BLOCKS[round(value / top * (len(_BLOCKS) - 1))] for value in values)
 
 
-def _nodes_table(nodes: Sequence[NodeScene]) -> Table:
+def _nodes_table(nodes: Sequence[NodeSnapshot]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in ("NODE", "CLASS", "POWER OF WHAT THE HARDWARE CAN DRAW", "", "HEADROOM", "CAPS", "PODS", "CONTROL"):
+    for header in ("NODE", "CLASS", "POWER, SHARE OF MAXIMUM", "", "HEADROOM", "CAPS", "PODS", "CONTROL"):
         table.add_column(header, no_wrap=True)
     for node in nodes:
         style = _STYLES.get(node.schedulable_class, "")
@@ -108,7 +109,7 @@ def _nodes_table(nodes: Sequence[NodeScene]) -> Table:
     return table
 
 
-def _bar(node: NodeScene, style: str) -> ProgressBar | Text:
+def _bar(node: NodeSnapshot, style: str) -> ProgressBar | Text:
     if node.power_w is None or not node.tdp_w:
         return Text("")
     return ProgressBar(
@@ -116,7 +117,7 @@ def _bar(node: NodeScene, style: str) -> ProgressBar | Text:
     )
 
 
-def _caps(node: NodeScene) -> str:
+def _caps(node: NodeSnapshot) -> str:
     caps = [
         f"{name} {percent:.0f}%"
         for name, percent in (("CPU", node.cpu_cap_pct), ("GPU", node.gpu_cap_pct))

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,20 @@ Plant = Callable[[float], CoolingPlant | None]
 OnProgress = Callable[[float, float], None]
 """Told (simulated seconds done, simulated seconds in all)."""
 Gangs = Literal["together", "singly"]
+
+
+class Sample(NamedTuple):
+    """State of a run at one of its samples."""
+
+    twins: TwinView | None
+    """Twins of all nodes; None where neither operator nor scheduler measures power."""
+    it_j: float
+    """Energy of the nodes so far, J."""
+    cooling_j: float
+    """Energy of the cooling plant so far, J."""
+
+
+OnSample = Callable[[Sample], None]
 
 _MOMENT_S = 1e-6
 _PLANT_STEP_S = 1.0
@@ -104,20 +118,26 @@ class Setup:
             raise ValueError("a run needs a node at least")
 
 
-def run(setup: Setup, jobs: Iterable[TraceJob], on_progress: OnProgress | None = None) -> Outcome:
+def run(
+    setup: Setup,
+    jobs: Iterable[TraceJob],
+    on_progress: OnProgress | None = None,
+    on_sample: OnSample | None = None,
+) -> Outcome:
     """Play a trace.
 
     Args:
         setup: everything else.
         jobs: of the trace.
         on_progress: told now and then how far the run is.
+        on_sample: called at each sample of the series.
 
     Raises:
         UnknownSchedulerError: no such scheduler.
         CoolingPlantError: the plant cannot be used, or failed on the way.
     """
     with ExitStack() as stack:
-        return _Run(setup, jobs, stack).play(on_progress)
+        return _Run(setup, jobs, stack).play(on_progress, on_sample)
 
 
 class _Run:
@@ -164,7 +184,7 @@ class _Run:
         self._unsteady = _NO_NODES
         self._lively_until_s = -math.inf
 
-    def play(self, on_progress: OnProgress | None) -> Outcome:
+    def play(self, on_progress: OnProgress | None, on_sample: OnSample | None) -> Outcome:
         """From before the start to the end."""
         end_s = self._setup.duration_s
         self._lively()
@@ -174,6 +194,8 @@ class _Run:
             self._act()
             if self._recorder.next_s <= self._now_s:
                 self._sample()
+                if on_sample is not None:
+                    on_sample(self._live_sample())
                 if on_progress is not None:
                     on_progress(self._now_s, end_s)
         self._count_facility()
@@ -343,6 +365,11 @@ class _Run:
             eco=self._eco,
             draining=nobody if control is None else control.draining,
         )
+
+    def _live_sample(self) -> Sample:
+        self._count_facility()
+        twins = None if self._control is None else self._twins()
+        return Sample(twins, float(self._fleet.state.energy_j.sum()), self._facility.cooling_j)
 
     def _outcome(self) -> Outcome:
         setup, facility = self._setup, self._facility

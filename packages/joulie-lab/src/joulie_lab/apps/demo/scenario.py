@@ -1,4 +1,4 @@
-"""Who plays in the demo: three families of nodes, and jobs that rise, peak and ebb."""
+"""Nodes and jobs of the demo: three families of hardware, arrivals that rise to a peak and fall again."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from typing import Any
 import numpy as np
 
 from joulie.adapters.kubernetes import names
+from joulie_lab.simulation.experiment.scenario import NodeGroup
 
 JOB_NAMESPACE = "default"
 _RACK_NODES = 4
 _PEAK_AT = 0.4
-"""When most jobs arrive, as a share of the trace's length."""
+"""Time of the arrival peak, as a fraction of the trace."""
 
 
 @dataclass(frozen=True)
-class Family:
+class NodeFamily:
     """Nodes of one kind.
 
     Attributes:
-        prefix: of their names.
-        cpu_model: value of the hardware label.
-        sockets: CPUs of each.
-        cores: cores of each.
-        memory_gib: memory of each, GiB.
-        gpu_model: value of the hardware label; empty without GPUs.
-        gpus: GPUs of each.
+        prefix: of the node names.
+        cpu_model: value of the CPU model label.
+        sockets: CPU sockets per node.
+        cores: cores per node.
+        memory_gib: memory per node, GiB.
+        gpu_model: value of the GPU model label; empty without GPUs.
+        gpus: GPUs per node.
     """
 
     prefix: str
@@ -40,21 +41,21 @@ class Family:
 
 
 FAMILIES = (
-    Family("cpu", "AMD EPYC 9965", 2, 384, 1536),
-    Family("h100", "AMD EPYC 9654", 2, 192, 1536, "NVIDIA H100 NVL", 8),
-    Family("l40s", "Intel Xeon Gold 6530", 2, 64, 512, "NVIDIA L40S", 4),
+    NodeFamily("cpu", "AMD EPYC 9965", 2, 384, 1536),
+    NodeFamily("h100", "AMD EPYC 9654", 2, 192, 1536, "NVIDIA H100 NVL", 8),
+    NodeFamily("l40s", "Intel Xeon Gold 6530", 2, 64, 512, "NVIDIA L40S", 4),
 )
 
 
 def demo_nodes(count: int) -> list[dict[str, Any]]:
-    """Nodes as they are created: `count` of them, the families in turn, in racks of four."""
+    """Manifests of `count` nodes: one of each family in turn, in racks of four."""
     numbered = [(FAMILIES[index % len(FAMILIES)], index // len(FAMILIES)) for index in range(count)]
     numbered.sort(key=lambda pair: (FAMILIES.index(pair[0]), pair[1]))
     return [_node(family, number, position) for position, (family, number) in enumerate(numbered)]
 
 
 def demo_trace(seed: int, jobs: int, length_s: float) -> Iterator[Mapping[str, Any]]:
-    """Lines of a JSONL trace: `jobs` jobs over `length_s` simulated seconds, by order of submission.
+    """Lines of a JSONL trace: `jobs` jobs over `length_s` simulated seconds, in order of submission.
 
     A quarter are of class performance; half use GPUs. Durations are log-normal around eight minutes.
     """
@@ -90,7 +91,24 @@ def demo_trace(seed: int, jobs: int, length_s: float) -> Iterator[Mapping[str, A
         }
 
 
-def _node(family: Family, number: int, position: int) -> dict[str, Any]:
+def demo_groups(count: int) -> tuple[NodeGroup, ...]:
+    """The same nodes as `demo_nodes`, as groups of an experiment."""
+    return tuple(
+        NodeGroup(
+            name=family.prefix,
+            count=len(range(index, count, len(FAMILIES))),
+            cpu=family.cpu_model,
+            sockets=family.sockets,
+            cores=family.cores,
+            memory_gib=family.memory_gib,
+            gpu=family.gpu_model or None,
+            gpus=family.gpus,
+        )
+        for index, family in enumerate(FAMILIES)
+    )
+
+
+def _node(family: NodeFamily, number: int, position: int) -> dict[str, Any]:
     name = f"{family.prefix}-{number}"
     labels = {
         "kubernetes.io/hostname": name,
@@ -105,7 +123,7 @@ def _node(family: Family, number: int, position: int) -> dict[str, Any]:
     if family.gpus:
         labels |= {names.HW_GPU_MODEL_LABEL: family.gpu_model, names.HW_GPU_COUNT_LABEL: str(family.gpus)}
         allocatable["nvidia.com/gpu"] = str(family.gpus)
-    # A label's value has no spaces: the catalogue takes dashes for them.
+    # Label values cannot contain spaces; the hardware catalogue reads dashes instead.
     labels = {key: value.replace(" ", "-") for key, value in labels.items()}
     return {
         "apiVersion": "v1",

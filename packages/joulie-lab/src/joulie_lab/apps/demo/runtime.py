@@ -1,4 +1,4 @@
-"""Where the demo plays: everything in this process on the fake cluster, or each program for itself on a real one."""
+"""Start the demo: as tasks of this process on a fake cluster, or as processes on a real control plane."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.program.http import parse_address
 from joulie.program.settings import settings_from
-from joulie_lab.apps.demo.cast import demo_nodes, demo_trace
 from joulie_lab.apps.demo.programs import environments
+from joulie_lab.apps.demo.scenario import demo_nodes, demo_trace
 from joulie_lab.apps.simulator.main import load_player
 from joulie_lab.apps.simulator.main import serve as serve_simulator
 from joulie_lab.apps.simulator.settings import SimulatorSettings
@@ -39,16 +39,16 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Plot:
-    """What is played.
+class DemoRun:
+    """One run of the demo.
 
     Attributes:
         nodes: number of nodes.
         jobs: number of jobs.
-        length_s: simulated time over which they arrive, s.
-        speed: simulated seconds a second.
-        seed: of the trace and of the simulator.
-        folder: for trace, logs and kubeconfig.
+        length_s: simulated time over which jobs arrive, s.
+        speed: simulated seconds per second.
+        seed: seed of the trace and of the simulator.
+        folder: folder of trace, logs and kubeconfig.
     """
 
     nodes: int
@@ -59,7 +59,7 @@ class Plot:
     folder: Path
 
     def write_trace(self) -> Path:
-        """Write the jobs as a trace."""
+        """Write the jobs to a trace file."""
         path = self.folder / "trace.jsonl"
         lines = demo_trace(self.seed, self.jobs, self.length_s)
         path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
@@ -67,13 +67,13 @@ class Plot:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """A cluster on which everything runs.
+class DemoCluster:
+    """A running demo.
 
     Attributes:
-        kubeconfig: of the cluster.
+        kubeconfig: kubeconfig of the cluster.
         simulator_url: address of the simulator service.
-        title: what it is, for the view.
+        title: headline of the view.
     """
 
     kubeconfig: Path
@@ -82,21 +82,21 @@ class Stage:
 
 
 @asynccontextmanager
-async def fake_stage(plot: Plot) -> AsyncIterator[Stage]:
-    """The fake cluster and every program as tasks of this process."""
+async def on_fake_cluster(run: DemoRun) -> AsyncIterator[DemoCluster]:
+    """Run the fake cluster and every program as tasks of this process."""
     ports = Ports.free()
     async with FakeCluster(custom_resource_definitions()) as cluster:
-        kubeconfig = cluster.kubeconfig(plot.folder / "kubeconfig")
+        kubeconfig = cluster.kubeconfig(run.folder / "kubeconfig")
         async with KubeClient.connect(kubeconfig=kubeconfig, user_agent="joulie-demo") as client:
-            for node in demo_nodes(plot.nodes):
+            for node in demo_nodes(run.nodes):
                 await client.create(NODES, node)
         stop = asyncio.Event()
-        programs = _tasks(environments_of(plot, ports, kubeconfig), stop)
+        programs = _tasks(environments_of(run, ports, kubeconfig), stop)
         scheduler = FakeScheduler(cluster.api, SchedulerExtender(ports.extender_url))
         tasks = [asyncio.create_task(work) for work in (*programs, scheduler.run(), FakeKubelet(cluster.api).run())]
-        title = f"Joulie on a fake cluster of {plot.nodes} nodes, hardware simulated"
+        title = f"Joulie on a fake cluster of {run.nodes} nodes, hardware simulated"
         try:
-            yield Stage(kubeconfig, ports.simulator_url, title)
+            yield DemoCluster(kubeconfig, ports.simulator_url, title)
         finally:
             stop.set()
             for task in tasks[len(programs) :]:
@@ -106,32 +106,30 @@ async def fake_stage(plot: Plot) -> AsyncIterator[Stage]:
 
 
 @contextmanager
-def control_plane_stage(plot: Plot) -> Iterator[Stage]:
-    """A real control plane on this machine, and every program as a process of its own."""
-    # Its certificates need an extra that nobody else needs.
+def on_control_plane(run: DemoRun) -> Iterator[DemoCluster]:
+    """Run a real control plane on this machine and every program as a process of its own."""
+    # Imported here: certificates need an optional dependency.
     from joulie_lab.control_plane import LocalControlPlane
 
     ports = Ports.free()
     with LocalControlPlane(
-        log_folder=plot.folder, scheduler_configuration={"extenders": [extender_configuration(ports.extender_url)]}
+        log_folder=run.folder, scheduler_configuration={"extenders": [extender_configuration(ports.extender_url)]}
     ) as plane:
         for definition in custom_resource_definitions():
             plane.kubectl("apply", "-f", "-", input=json.dumps(definition))
         plane.await_definitions()
-        plane.create_nodes(demo_nodes(plot.nodes))
-        for name, variables in environments_of(plot, ports, plane.kubeconfig).items():
+        plane.create_nodes(demo_nodes(run.nodes))
+        for name, variables in environments_of(run, ports, plane.kubeconfig).items():
             plane.spawn(name, [sys.executable, "-m", "joulie", name], environment=dict(variables))
-        title = f"Joulie on a real control plane with {plot.nodes} KWOK nodes, hardware simulated"
-        yield Stage(plane.kubeconfig, ports.simulator_url, title)
+        title = f"Joulie on a real control plane with {run.nodes} KWOK nodes, hardware simulated"
+        yield DemoCluster(plane.kubeconfig, ports.simulator_url, title)
 
 
-def environments_of(plot: Plot, ports: Ports, kubeconfig: Path) -> dict[str, dict[str, str]]:
-    """The environment variables of all programs for a plot."""
-    state_dir = plot.folder / "agent"
+def environments_of(run: DemoRun, ports: Ports, kubeconfig: Path) -> dict[str, dict[str, str]]:
+    """Environment variables of all programs."""
+    state_dir = run.folder / "agent"
     state_dir.mkdir(exist_ok=True)
-    variables = environments(
-        ports, kubeconfig, plot.write_trace(), seed=plot.seed, speed=plot.speed, state_dir=state_dir
-    )
+    variables = environments(ports, kubeconfig, run.write_trace(), seed=run.seed, speed=run.speed, state_dir=state_dir)
     return {name: dict(own) for name, own in variables.items()}
 
 

@@ -1,4 +1,4 @@
-"""What can be seen of a cluster at a moment, and over time: pure, from API objects and the simulator's answers."""
+"""Snapshots of the demo's cluster, from API objects and the simulator's answers. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
-class NodeScene:
-    """One node; None is what is not known yet.
+class NodeSnapshot:
+    """One node; None where a value is not known yet.
 
     Attributes:
         name: of the node.
-        schedulable_class: as its twin says.
-        power_w: power of CPUs and GPUs as measured, W.
-        limit_w: what the caps allow, W.
-        tdp_w: what the hardware allows, W.
+        schedulable_class: from its NodeTwin.
+        power_w: measured power of CPUs and GPUs, W.
+        limit_w: their maximum power under the caps, W.
+        tdp_w: their maximum power without caps, W.
         headroom_score: 0..100.
         cooling_stress_score: 0..100.
         cpu_cap_pct: CPU cap in force, percent.
         gpu_cap_pct: GPU cap in force, percent; None without GPUs.
-        pods: pods on it.
-        performance_pods: pods of class performance among them.
-        control: outcome of the agent's last control.
+        pods: number of pods on it.
+        performance_pods: number of them of class performance.
+        control: result of the agent's last control cycle.
     """
 
     name: str
@@ -48,19 +48,19 @@ class NodeScene:
 
 
 @dataclass(frozen=True)
-class Scene:
-    """The cluster at a moment.
+class Snapshot:
+    """The cluster at one time.
 
     Attributes:
         simulated_s: simulated time, s.
-        it_power_w: power of all whole nodes, W.
+        it_power_w: power of all nodes at the wall, W.
         cooling_w: power of cooling, W.
         it_kwh: energy of the nodes so far, kWh.
         cooling_kwh: energy of cooling so far, kWh.
-        waiting: jobs without a node.
-        running: jobs that run.
-        completed: jobs that are done.
-        total: jobs of the trace.
+        waiting: number of submitted jobs without a node.
+        running: number of running jobs.
+        completed: number of completed jobs.
+        total: number of jobs in the trace.
         nodes: the nodes, by name.
     """
 
@@ -73,33 +73,33 @@ class Scene:
     running: int
     completed: int
     total: int
-    nodes: tuple[NodeScene, ...]
+    nodes: tuple[NodeSnapshot, ...]
 
     def as_row(self) -> dict[str, Any]:
-        """For a file of samples."""
+        """The snapshot as a row of `samples.json`."""
         return asdict(self)
 
     @property
     def finished(self) -> bool:
-        """Whether every job is done."""
+        """Whether every job has completed."""
         return self.total > 0 and self.completed >= self.total
 
 
-def scene(
+def take_snapshot(
     nodes: Iterable[Node],
     twins: Iterable[NodeTwin],
     pods: Iterable[PodFacts],
     energy: Mapping[str, Any],
     jobs: Sequence[Mapping[str, Any]],
-) -> Scene:
-    """The cluster now.
+) -> Snapshot:
+    """Take a snapshot of the cluster.
 
     Args:
         nodes: nodes to show.
-        twins: their twins.
+        twins: their NodeTwins.
         pods: pods of the cluster.
-        energy: answer of the simulator's /debug/energy.
-        jobs: of its /debug/jobs.
+        energy: the simulator's answer to /debug/energy.
+        jobs: its answer to /debug/jobs.
     """
     by_node = {twin.spec.node_name: twin for twin in twins}
     on_node: dict[str, list[PodFacts]] = {}
@@ -108,7 +108,7 @@ def scene(
             on_node.setdefault(pod.node_name, []).append(pod)
     states = [str(job["state"]) for job in jobs]
     submitted = [job for job in jobs if job["state"] == "submitted"]
-    return Scene(
+    return Snapshot(
         simulated_s=float(energy["simulatedSeconds"]),
         it_power_w=float(energy["itPowerW"]),
         cooling_w=float(energy["coolingPowerW"]),
@@ -119,16 +119,16 @@ def scene(
         completed=states.count("completed"),
         total=len(states),
         nodes=tuple(
-            _node_scene(node.metadata.name, by_node.get(node.metadata.name), on_node.get(node.metadata.name, []))
+            _node_snapshot(node.metadata.name, by_node.get(node.metadata.name), on_node.get(node.metadata.name, []))
             for node in sorted(nodes, key=lambda node: node.metadata.name)
         ),
     )
 
 
-def _node_scene(name: str, twin: NodeTwin | None, pods: Sequence[PodFacts]) -> NodeScene:
+def _node_snapshot(name: str, twin: NodeTwin | None, pods: Sequence[PodFacts]) -> NodeSnapshot:
     performance_pods = sum(pod.effective_class() is WorkloadClass.PERFORMANCE for pod in pods)
     if twin is None:
-        return NodeScene(
+        return NodeSnapshot(
             name, _UNKNOWN, None, None, None, None, None, None, None, len(pods), performance_pods, "no twin yet"
         )
     status = twin.status
@@ -136,7 +136,7 @@ def _node_scene(name: str, twin: NodeTwin | None, pods: Sequence[PodFacts]) -> N
     caps = status.effective_cap_state
     control = status.control_status
     outcomes = [item.result for item in (control.cpu, control.gpu) if item and item.result] if control else []
-    return NodeScene(
+    return NodeSnapshot(
         name=name,
         schedulable_class=status.schedulable_class or _UNKNOWN,
         power_w=power.measured_node_power_w if power else None,
