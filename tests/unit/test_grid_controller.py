@@ -8,7 +8,7 @@ from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.errors import KubernetesError
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS, JOBS, NAMESPACES, PODS
 from joulie.adapters.kubernetes.times import rfc3339
-from joulie.apps.grid import cases, controller, jobs, metrics, room
+from joulie.apps.grid import controller, deferrals, jobs, metrics, pending
 from joulie.apps.grid.apply import PodWriter
 from joulie.domain.grid import names
 from joulie.domain.grid.series import Series
@@ -339,7 +339,7 @@ def test_zones_are_decided_each_by_itself(tmp_path):
 
 
 def test_trap_zones_that_users_make_up_are_bounded_labels(tmp_path, monkeypatch):
-    monkeypatch.setattr(metrics, "MOST_ZONES", 1)
+    monkeypatch.setattr(metrics, "MAX_ZONE_LABELS", 1)
 
     async def body(stage):
         stage.carbon.values |= {"ONE": 300.0, "TWO": 300.0}
@@ -649,7 +649,7 @@ def test_a_change_of_mind_is_not_written(tmp_path):
 
 
 def test_many_jobs_are_decided_in_turns(tmp_path, monkeypatch):
-    monkeypatch.setattr(jobs, "JOBS_AT_ONCE", 1)
+    monkeypatch.setattr(jobs, "JOBS_PER_STEP", 1)
 
     async def body(stage):
         for index in range(3):
@@ -766,12 +766,12 @@ def test_a_dry_run_resumes_the_jobs_that_the_controller_had_suspended(tmp_path):
 
 
 def test_what_is_odd_about_one_pod_holds_no_other(tmp_path, monkeypatch):
-    def case_of(key, pod, view):
+    def deferral_of(key, pod, view):
         if key.name == "odd":
             raise ValueError("odd")
-        return cases.case_of(key, pod, view)
+        return deferrals.deferral_of(key, pod, view)
 
-    monkeypatch.setattr(controller, "case_of", case_of)
+    monkeypatch.setattr(controller, "deferral_of", deferral_of)
 
     async def body(stage):
         stage.carbon.values[ZONE] = 10.0
@@ -783,7 +783,7 @@ def test_what_is_odd_about_one_pod_holds_no_other(tmp_path, monkeypatch):
     play(body, tmp_path)
 
 
-@pytest.mark.parametrize("decider", [room, jobs], ids=["pods", "Jobs"])
+@pytest.mark.parametrize("decider", [pending, jobs], ids=["pods", "Jobs"])
 def test_what_cannot_be_decided_holds_nobody(tmp_path, monkeypatch, decider):
     def broken(*_arguments):
         raise ValueError("a forecast that no one can read")

@@ -296,7 +296,7 @@ def test_one_round_as_a_command(tmp_path: Path, output: str) -> None:
         else:
             assert (
                 done.stdout
-                == "controller dead, no new pod is gated; pods let go: 0, still waiting: 1, Jobs resumed: 0\n"
+                == "controller dead, no new pod is gated; pods released: 0, still waiting: 1, Jobs resumed: 0\n"
             )
 
     play(tmp_path, scenario)

@@ -100,10 +100,10 @@ def test_the_program_holds_and_tells(tmp_path, monkeypatch):
         told = answer.json()
         (signal,) = told["signals"]
         assert (signal["zone"], signal["value"], signal["source"]) == ("DE", 300.0, "static")
-        (case,) = (await running.get(f"/debug/grid?pod={NS}/web")).json()["cases"]
-        assert case["decision"] == "hold"
-        assert "300 gCO2eq/kWh" in case["text"]
-        assert DELAY_S - 60.0 < case["latestStartInS"] <= DELAY_S
+        (deferral,) = (await running.get(f"/debug/grid?pod={NS}/web")).json()["cases"]
+        assert deferral["decision"] == "hold"
+        assert "300 gCO2eq/kWh" in deferral["text"]
+        assert DELAY_S - 60.0 < deferral["latestStartInS"] <= DELAY_S
         assert (await running.get(f"/debug/grid?pod={NS}/other")).json().get("cases", []) == []
         metrics = (await running.get("/metrics")).text
         assert 'scheduler_compute_gardener_carbon_intensity{data_status="fresh",region="DE"} 300.0' in metrics

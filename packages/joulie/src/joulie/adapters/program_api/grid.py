@@ -1,32 +1,32 @@
-"""What the grid controller says at `GRID_PATH`, and `kubectl joulie grid` and `explain` read there."""
+"""JSON of the grid controller's status endpoint, read by `kubectl joulie grid` and `explain`."""
 
 from __future__ import annotations
 
 import msgspec
 
 GRID_PATH = "/debug/grid"
-MOST_CASES = 200
-"""Cases in an answer at most."""
+MAX_DEFERRALS = 200
+"""Maximum number of deferrals in an answer."""
 
 
 class SignalItem(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """A signal of a zone; what is not known is left out.
+    """A signal of a zone; unknown fields are left out.
 
     Attributes:
         measure: carbon or price.
-        zone: of the grid.
+        zone: grid zone.
         quality: fresh, stale or missing.
         value: gCO2eq/kWh or currency/kWh.
-        period: of a tariff.
-        source: who says so.
+        period: tariff period.
+        source: provider of the value.
         basis: average or marginal.
-        estimated: modelled, not measured.
-        age_s: since when the value is true, s ago.
-        forecast_source: who forecasts.
-        forecast_until_s: how far ahead, s from now.
-        lowest: smallest value that is forecast.
-        lowest_in_s: when that begins, s from now.
-        problem: why it is stale or missing.
+        estimated: whether the value is modelled rather than measured.
+        age_s: age of the value, s.
+        forecast_source: provider of the forecast.
+        forecast_until_s: end of the forecast, s from now.
+        lowest: lowest forecast value.
+        lowest_in_s: time until the lowest value, s.
+        problem: why the signal is stale or missing.
     """
 
     measure: str
@@ -45,21 +45,21 @@ class SignalItem(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     problem: str | None = None
 
 
-class CaseItem(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """Pods that wait alike, or one pod that was asked for.
+class DeferralItem(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Pods with the same deferral, or the one pod that was queried.
 
     Attributes:
-        zone: of the grid.
-        pods: how many.
+        zone: grid zone.
+        pods: number of pods.
         example: namespace and name of one of them.
         decision: hold, release or undecided.
-        reason: of the decision.
-        text: the same in words.
+        reason: reason of the decision.
+        text: the reason in words.
         mode: threshold, optimal or interruptible.
         asked_by: pod or namespace.
-        waiting_s: since their delay counts, s.
-        latest_start_in_s: until they start at the latest, s from now.
-        looked_at_in_s: when the decision is made again at the latest, s from now.
+        waiting_s: time since the start of the delay, s.
+        latest_start_in_s: time until the latest start, s.
+        looked_at_in_s: time until the next decision, s.
     """
 
     zone: str
@@ -76,17 +76,17 @@ class CaseItem(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class GridAnswer(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """All of it.
+    """The whole answer.
 
     Attributes:
-        leader: whether who answers leads.
+        leader: whether the answering replica leads.
         now: s since the epoch.
-        dry_run: whether nothing is held.
-        signals: by zone.
-        waiting: pods by reason.
-        next_look_in_s: when something is decided again, s from now.
-        cases: those with most pods first.
-        cases_left_out: how many more there are.
+        dry_run: whether decisions are only recorded.
+        signals: signals by zone.
+        waiting: number of deferred pods by reason.
+        next_look_in_s: time until the next decision, s.
+        cases: deferrals, those with the most pods first.
+        cases_left_out: number of deferrals beyond `MAX_DEFERRALS`.
     """
 
     leader: bool
@@ -95,5 +95,5 @@ class GridAnswer(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     signals: list[SignalItem] = []
     waiting: dict[str, int] = {}
     next_look_in_s: float | None = None
-    cases: list[CaseItem] = []
+    cases: list[DeferralItem] = []
     cases_left_out: int = 0

@@ -1,4 +1,4 @@
-"""What the controller writes on pods that wait and that go, and in which order."""
+"""Writes of the grid controller to pods, and their order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Write = Callable[[], Awaitable[None]]
 
 
 class Rank(IntEnum):
-    """What is written before what."""
+    """Priority of a write; lower values go first."""
 
     URGENT = 0
     RELEASE = 1
@@ -34,15 +34,15 @@ class Rank(IntEnum):
 
 
 class NotLeadingError(RuntimeError):
-    """This process does not lead any more, so it does not write."""
+    """This replica has lost leadership and must not write."""
 
 
 class WriteQueue:
-    """Many writes, a few at a time, the most urgent first.
+    """Priority queue of writes with bounded concurrency.
 
     Args:
-        concurrency: writes at once.
-        may_write: whether this process leads.
+        concurrency: maximum number of writes in flight.
+        may_write: whether this replica leads.
     """
 
     def __init__(self, concurrency: int, may_write: Callable[[], bool]) -> None:
@@ -54,23 +54,23 @@ class WriteQueue:
         self._count = count()
 
     def put(self, rank: Rank, write: Write, failed: Callable[[Exception], None]) -> None:
-        """Write something soon.
+        """Queue a write.
 
         Args:
-            rank: among the others.
-            write: does it.
-            failed: told of what it raised.
+            rank: priority.
+            write: performs the write.
+            failed: called with the exception that it raised.
         """
         self._queue.put_nowait((rank, next(self._count), write, failed))
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Process writes until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._concurrency):
                 group.create_task(self._work())
 
     async def settled(self) -> None:
-        """Wait until everything that was put has been written, or has failed."""
+        """Wait until every queued write has succeeded or failed."""
         await self._queue.join()
 
     async def _work(self) -> None:
@@ -85,31 +85,31 @@ class WriteQueue:
 
     async def _write(self, write: Write) -> None:
         if not self._may_write():
-            raise NotLeadingError("this process does not lead any more: not written")
+            raise NotLeadingError("lost leadership: not written")
         await write()
 
 
 class PodWriter:
-    """Notes on pods that wait, and lifts gates.
+    """Annotates pods and lifts their gates.
 
     Args:
-        client: to write with.
+        client: Kubernetes client.
     """
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
 
     async def annotate(self, key: Key, uid: str, annotations: Mapping[str, str]) -> None:
-        """Write annotations on this very pod.
+        """Annotate a pod.
 
         Raises:
-            KubernetesError: it is gone, or another one of that name is there.
+            KubernetesError: the pod was deleted or replaced by one with another UID.
         """
         body = {"metadata": {"uid": uid, "annotations": dict(annotations)}}
         await self._client.patch(PODS, key.name, body, namespace=key.namespace, field_manager=FIELD_MANAGER)
 
     async def lift(self, key: Key, uid: str, annotations: Mapping[str, str]) -> None:
-        """Take the gate off this very pod, and write annotations; the gates of others stay.
+        """Remove Joulie's scheduling gate and annotate the pod; gates of other controllers stay.
 
         Raises:
             KubernetesError: as `annotate`.
@@ -134,12 +134,12 @@ class PodWriter:
 def noted_at_hold(
     reason: HoldReason, conditions: Conditions, present: Mapping[str, str], now_s: float
 ) -> dict[str, str]:
-    """What a pod that is held is to say, without what it says already.
+    """Annotations to add to a held pod.
 
     Args:
-        reason: why it is held.
-        conditions: of its zone.
-        present: its annotations.
+        reason: reason of the hold.
+        conditions: conditions in its zone.
+        present: its current annotations.
         now_s: s since the epoch.
     """
     wanted = _initial(conditions)
@@ -149,17 +149,17 @@ def noted_at_hold(
     if by_price or reason is HoldReason.BOTH:
         wanted[names.PRICE_DELAY_TIMESTAMP] = rfc3339(now_s)
     if any(key in present for key in (names.CARBON_DELAY_TIMESTAMP, names.PRICE_DELAY_TIMESTAMP)):
-        # The initial values are those of the first held moment, known or not.
+        # The initial values are those at the start of the hold, known or not.
         wanted = {key: value for key, value in wanted.items() if key.endswith("-delay-timestamp")}
     return {key: value for key, value in wanted.items() if key not in present}
 
 
 def noted_at_release(conditions: Conditions, present: Mapping[str, str], now_s: float) -> dict[str, str]:
-    """What a pod that goes is to say.
+    """Annotations to write on a released pod.
 
     Args:
-        conditions: of its zone.
-        present: its annotations.
+        conditions: conditions in its zone.
+        present: its current annotations.
         now_s: s since the epoch.
     """
     bound = {names.BIND_TIMESTAMP: rfc3339(now_s)}
@@ -178,7 +178,7 @@ def _values(conditions: Conditions, carbon_key: str, price_key: str) -> dict[str
 
 
 def _value(signal: GridSignal | None, decimals: int) -> str | None:
-    """The value in force; None where it is not known."""
+    """The current value; None if unknown."""
     if signal is None or not signal.known or signal.value is None:
         return None
     return f"{signal.value:.{decimals}f}"

@@ -1,4 +1,4 @@
-"""The controller while it leads: look, decide, write, and sleep until something can have changed."""
+"""The grid controller of the leading replica: take in changes, decide, queue writes, sleep until the next wake-up."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.gating import set_gating
 from joulie.apps.grid.apply import PodWriter, Rank, WriteQueue, noted_at_release
-from joulie.apps.grid.cases import case_of
+from joulie.apps.grid.deferrals import deferral_of
 from joulie.apps.grid.dryrun import DryRun
 from joulie.apps.grid.facts import GatedPod
-from joulie.apps.grid.jobs import Change, JobDesk, JobWriter
+from joulie.apps.grid.jobs import Change, InterruptibleJobs, JobWriter
 from joulie.apps.grid.kueue import KueueChecks
 from joulie.apps.grid.kueue_settings import KueueMode
 from joulie.apps.grid.metrics import ControllerMetrics
 from joulie.apps.grid.notices import HELD_KEYS, Notices, signals
 from joulie.apps.grid.observe import GridView
-from joulie.apps.grid.room import Case, Going, Waiter, WaitingRoom
+from joulie.apps.grid.pending import Deferral, PendingPod, PendingQueue, PodRelease
 from joulie.apps.grid.settings import ControllerSettings
 from joulie.domain.grid.deferral import Conditions, Release, ReleaseReason
 from joulie.domain.grid.interrupt import Run
 
 DEBOUNCE_S = 0.2
-"""Changes are gathered for this long, since pods come in flocks."""
+"""Debounce: pods are created in bursts."""
 LONGEST_SLEEP_S = 60.0
-"""A clock that is set, or a signal that ages, is noticed after this long."""
+"""Upper bound of a sleep, so that clock steps and ageing signals are noticed."""
 ZONE_PATIENCE_S = 60.0
-"""How long decisions wait for the first answer about a zone."""
+"""How long decisions wait for the first answer of a zone's sources."""
 RETRY_S = 5.0
 GATING_EVERY_S = 60.0
 _PODS_A_TURN = 500
@@ -44,24 +44,24 @@ _log = logging.getLogger(__name__)
 
 
 class Controller:
-    """One term of leadership. All that it has to remember is in the pods' annotations.
+    """Holds and releases pods while this replica leads. Its state survives in the pods' annotations.
 
     Args:
-        client: to write with.
-        settings: of the program.
-        view: of the cluster.
-        feed: signals of the grid.
-        metrics: to count in.
-        wake: set when something changed that decisions hang on.
-        may_write: whether this process leads.
-        now_s: s since the epoch.
+        client: Kubernetes client for writes.
+        settings: settings of the program.
+        view: watch caches of the cluster.
+        feed: carbon intensity and prices.
+        metrics: metrics of the controller.
+        wake: set when an input of a decision changed.
+        may_write: whether this replica still leads.
+        now_s: current time, s since the epoch.
 
     Attributes:
-        room: where the pods wait.
-        jobs: those that may be interrupted.
-        dry: the dry run; None where pods are really held.
-        writes: what is to be written.
-        events: what is to be told.
+        pending: queue of deferred pods.
+        jobs: interruptible Jobs.
+        dry: the dry run; None if pods are really held.
+        writes: queue of writes to the API server.
+        events: event recorder.
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class Controller:
         self._metrics = metrics
         self._wake = wake
         self._now_s = now_s
-        self.room = WaitingRoom(settings.release_limits, now_s(), use_priorities=settings.enable_pod_priorities)
+        self.pending = PendingQueue(settings.release_limits, now_s(), use_priorities=settings.enable_pod_priorities)
         self.writes = WriteQueue(settings.write_concurrency, may_write)
         self.events = EventRecorder(client, "joulie-grid", instance=settings.identity or "", clock=now_s)
-        self.jobs = JobDesk(view)
+        self.jobs = InterruptibleJobs(view)
         self._pods = PodWriter(client)
-        self._notices = Notices(view, self.room, self._pods, self.writes, self.events, metrics, self._failed)
+        self._notices = Notices(view, self.pending, self._pods, self.writes, self.events, metrics, self._failed)
         self._jobs = JobWriter(client)
         self._zones_since_s: dict[str, float] = {}
         self._known: dict[str, tuple[bool, ...]] = {}
@@ -118,28 +118,28 @@ class Controller:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.writes.run())
                 group.create_task(self.events.run())
-                group.create_task(self._say_gating())
+                group.create_task(self._keep_gating())
                 group.create_task(self._kueue.run())
                 if self.dry is not None:
                     group.create_task(self.dry.pods.run())
-                group.create_task(self._step_for_ever())
+                group.create_task(self._run_steps())
         finally:
             self._view.stand_by()
 
-    async def _say_gating(self) -> None:
-        """Let admission gate new pods while this process is there to lift the gates; not in a dry run."""
+    async def _keep_gating(self) -> None:
+        """Let admission gate new pods while this replica lifts the gates; not in a dry run."""
         enabled = not self.dry_run
         while True:
             try:
                 await set_gating(self._client, self._settings.namespace, enabled=enabled)
             except KubernetesError as error:
-                _log.warning("gating is not switched", extra={"enabled": enabled, "problem": str(error)})
-            # Again and again: the guard, by a clock that is wrong, may have taken this process for dead.
+                _log.warning("cannot switch gating", extra={"enabled": enabled, "problem": str(error)})
+            # Repeated, since a guard whose clock is wrong may have taken this process for dead.
             await asyncio.sleep(GATING_EVERY_S)
 
     # ---- the step
 
-    async def _step_for_ever(self) -> None:
+    async def _run_steps(self) -> None:
         while True:
             self._wake.clear()
             try:
@@ -159,29 +159,29 @@ class Controller:
 
     @property
     def dry_run(self) -> bool:
-        """Whether nothing is held."""
+        """Whether decisions are only recorded."""
         return self.dry is not None
 
     @property
     def next_s(self) -> float:
-        """When something is decided again, s since the epoch."""
-        return min(self.room.next_s, self.jobs.next_s, math.inf if self.dry is None else self.dry.next_s)
+        """Time of the next decision, s since the epoch."""
+        return min(self.pending.next_s, self.jobs.next_s, math.inf if self.dry is None else self.dry.next_s)
 
     async def step(self) -> None:
-        """One step: take in what changed, decide what is due, and queue what is to be written."""
+        """Run one step: take in changes, decide what is due, queue the writes."""
         clock = asyncio.get_running_loop().time
         began_s = clock()
         now_s = self._now_s()
         self._notice_age()
         self._decide_jobs(now_s)
         await self._take_in()
-        decided = self.room.decide(self._conditions, now_s)
+        decided = self.pending.decide(self._conditions, now_s)
         if decided:
             self._metrics.decide_seconds.labels("total").observe(clock() - began_s)
         for group in decided:
             await asyncio.sleep(0)
-            self._notices.decided(group, _conditions(self._feed, group.case.zone), now_s)
-        for going in self.room.take_due(now_s):
+            self._notices.decided(group, _conditions(self._feed, group.deferral.zone), now_s)
+        for going in self.pending.take_due(now_s):
             self._release(going)
         if self.dry is not None:
             self.dry.step(self._conditions)
@@ -190,14 +190,14 @@ class Controller:
             self._zones_since_s = {zone: since_s for zone, since_s in self._zones_since_s.items() if zone in here}
 
     def _decide_jobs(self, now_s: float) -> None:
-        """Suspend and resume interruptible Jobs; their pods follow them."""
+        """Suspend and resume interruptible Jobs; their pods follow."""
         changed, self._view.jobs_changed = self._view.jobs_changed, set()
         self._leave_to_others(changed)
         decided: list[str] = []
         if self.dry_run:
-            changes = self.jobs.to_let_go(changed)
+            changes = self.jobs.to_resume(changed)
         else:
-            self.jobs.look(changed)
+            self.jobs.update(changed)
             changes, decided = self.jobs.decide(self._conditions, now_s)
         for change in changes:
             self.writes.put(Rank.URGENT, partial(self._write_job, change), partial(self._job_failed, change))
@@ -205,7 +205,7 @@ class Controller:
             self._view.changed.update(self._view.pods_of(uid))
 
     def _leave_to_others(self, keys: Iterable[Key]) -> None:
-        """Who resumes a Job that the controller has suspended may suspend it later: that one stays as it is."""
+        """Stop managing Jobs that somebody else resumed after the controller had suspended them."""
         for key in keys:
             job = self._view.jobs.get(key)
             if job is not None and job.resumed_by_others:
@@ -231,67 +231,71 @@ class Controller:
 
     def _job_failed(self, change: Change, error: Exception) -> None:
         self._failed("suspend" if change.suspend else "resume", change.key, error)
-        self.jobs.again(change.key, self._now_s() + RETRY_S)
+        self.jobs.retry(change.key, self._now_s() + RETRY_S)
         if self.dry_run:
             self._view.jobs_changed.add(change.key)
 
     async def _take_in(self) -> None:
-        """Bring the room up to date with the pods that changed."""
+        """Update the queue from the pods that changed."""
         changed, self._view.changed = self._view.changed, set()
         for index, key in enumerate(changed):
             if index % _PODS_A_TURN == _PODS_A_TURN - 1:
                 await asyncio.sleep(0)
             try:
                 self._take_in_one(key, self._view.pods.get(key))
-            except Exception:  # what is odd about one pod must not hold the others
-                _log.exception("pod not taken in", extra={"pod": str(key)})
+            except Exception:  # one malformed pod must not block the others
+                _log.exception("cannot process pod", extra={"pod": str(key)})
 
     def _take_in_one(self, key: Key, pod: GatedPod | None) -> None:
-        before = self.room.of(key)
+        before = self.pending.of(key)
         if before is not None and (pod is None or before.pods[key].uid != pod.uid):
             self._forget(key)
         if pod is None or not self._view.knows_namespace(key.namespace):
-            return  # a namespace comes by a watch of its own, and brings up its pods
-        case = self._case(key, pod)
-        if case is None:
+            return  # namespaces have a watch of their own, which marks their pods as changed
+        deferral = self._deferral(key, pod)
+        if deferral is None:
             self._forget(key)
             return
-        self._notices.complain(key, pod, case)
+        self._notices.report_invalid(key, pod, deferral)
         held = any(name in pod.asking.annotations for name in HELD_KEYS)
-        self.room.put(Waiter(key, pod.uid, pod.priority, pod.created_s), case, held=held)
+        self.pending.put(PendingPod(key, pod.uid, pod.priority, pod.created_s), deferral, held=held)
 
-    def _case(self, key: Key, pod: GatedPod) -> Case | None:
-        """The case of a pod; None while its interruptible Job is to be suspended, which removes its pods."""
-        case = case_of(key, pod, self._view)
+    def _deferral(self, key: Key, pod: GatedPod) -> Deferral | None:
+        """The deferral of a pod; None while its interruptible Job is being suspended, which deletes its pods."""
+        deferral = deferral_of(key, pod, self._view)
         if self.dry_run:
-            return Case(case.zone, case.waiting, Release(ReleaseReason.NOT_ASKED, "a dry run holds nothing"))
+            return Deferral(
+                deferral.zone, deferral.waiting, Release(ReleaseReason.NOT_ASKED, "a dry run holds nothing")
+            )
         job = self.jobs.of(key.namespace, pod.owner)
         if job is None:
-            return case
+            return deferral
         if not isinstance(job.decision, Run):
             return None
-        return Case(case.zone, case.waiting, Release(ReleaseReason.WINDOW, f"its Job runs: {job.decision.text}"))
+        return Deferral(
+            deferral.zone, deferral.waiting, Release(ReleaseReason.WINDOW, f"its Job runs: {job.decision.text}")
+        )
 
     def _forget(self, key: Key) -> None:
-        group = self.room.of(key)
+        group = self.pending.of(key)
         if group is None:
             return
         uid = group.pods[key].uid
-        self.room.remove(key)
+        self.pending.remove(key)
         self._notices.forget(uid)
 
     # ---- the grid
 
     def zone_changed(self, zone: str) -> None:
-        """Decide again for all who wait in a zone: a signal of it changed."""
-        self.room.zone_changed(zone)
+        """Decide again for all pods and Jobs of a zone, after one of its signals changed."""
+        self.pending.zone_changed(zone)
         self.jobs.zone_changed(zone)
         if self.dry is not None:
-            self.dry.room.zone_changed(zone)
+            self.dry.pending.zone_changed(zone)
         self._wake.set()
 
     def _notice_age(self) -> None:
-        """A signal that nobody renews goes missing without anybody saying so."""
+        """Notice signals that became missing because no update arrived."""
         known = {zone: _is_known(self._feed, zone) for zone in self._zones()}
         for zone, now in known.items():
             if now != self._known.get(zone, now):
@@ -299,13 +303,13 @@ class Controller:
         self._known = known
 
     def _zones(self) -> set[str]:
-        """The zones that somebody waits or runs in."""
-        return self.room.zones() | self.jobs.zones() | (set() if self.dry is None else self.dry.room.zones())
+        """The zones of deferred pods and interruptible Jobs."""
+        return self.pending.zones() | self.jobs.zones() | (set() if self.dry is None else self.dry.pending.zones())
 
     def _conditions(self, zone: str) -> Conditions | None:
-        """What is known of a zone; None until its sources have been asked, though not for long."""
+        """Conditions in a zone; None until its sources have answered, for at most `ZONE_PATIENCE_S`."""
         if not self._feed.want(zone) or self._feed.asked(zone):
-            # A zone that nobody wants is forgotten, and asked about anew when somebody does.
+            # Sources of zones without pods are no longer polled; they are queried again when one arrives.
             self._zones_since_s.pop(zone, None)
             return _conditions(self._feed, zone)
         since_s = self._zones_since_s.setdefault(zone, self._now_s())
@@ -313,40 +317,40 @@ class Controller:
 
     # ---- writing
 
-    def _release(self, going: Going) -> None:
+    def _release(self, going: PodRelease) -> None:
         self.writes.put(
             Rank.URGENT if going.urgent else Rank.RELEASE,
             partial(self._lift, going),
             partial(self._lift_failed, going.pod),
         )
 
-    async def _lift(self, going: Going) -> None:
+    async def _lift(self, going: PodRelease) -> None:
         now_s = self._now_s()
         waiter, pod = going.pod, self._view.pods.get(going.pod.key)
         if pod is None or pod.uid != waiter.uid:
             return
         present = self._notices.present(waiter.uid, pod)
-        # Asked before the write: while that runs, the watch may show the pod without its gate, and it is forgotten.
+        # Read before the write: while it runs, the watch may show the pod without its gate, which drops its state.
         was_held = self._notices.says_held(waiter.uid, present)
-        conditions = _conditions(self._feed, going.case.zone)
+        conditions = _conditions(self._feed, going.deferral.zone)
         await self._pods.lift(waiter.key, waiter.uid, noted_at_release(conditions, present, now_s))
         self._notices.released(going, now_s, was_held=was_held)
 
-    def _lift_failed(self, waiter: Waiter, error: Exception) -> None:
+    def _lift_failed(self, waiter: PendingPod, error: Exception) -> None:
         self._failed("release", waiter.key, error)
-        asyncio.get_running_loop().call_later(RETRY_S, self._come_back, waiter.key)
+        asyncio.get_running_loop().call_later(RETRY_S, self._requeue, waiter.key)
 
-    def _come_back(self, key: Key) -> None:
-        self.room.come_back(key)
+    def _requeue(self, key: Key) -> None:
+        self.pending.requeue(key)
         self._wake.set()
 
     def _failed(self, kind: str, key: Key, error: Exception) -> None:
         if isinstance(error, NotFoundError):
-            return  # the watch will tell
+            return  # the watch reports it
         self._metrics.write_errors.labels(kind).inc()
-        if self._now_s() >= self._next_warning_s:  # what is wrong with one pod may be wrong with ten thousand
+        if self._now_s() >= self._next_warning_s:  # one cause may fail ten thousand writes
             self._next_warning_s = self._now_s() + RETRY_S
-            _log.warning("not written", extra={"object": str(key), "kind": kind, "problem": str(error)})
+            _log.warning("write failed", extra={"object": str(key), "kind": kind, "problem": str(error)})
 
 
 def _conditions(feed: GridFeed, zone: str) -> Conditions:

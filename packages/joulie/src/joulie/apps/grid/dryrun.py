@@ -1,8 +1,8 @@
-"""A dry run: pods start as they always did, and the same decisions are made beside them, for the record.
+"""Dry run: pods start undelayed, while the same decisions are made and recorded.
 
-Each pod waits in a room of its own world until the decision would have released it. What that would have saved is known
-when the pod has ended and the run that it would have had is over, too: its real runtime, at the intensity and the price
-that really were, against the same runtime from the moment of its release. Energy is estimated from its requests.
+Each pod is followed in a queue of its own until the decision would have released it. Its saving is known once both
+the real run and the deferred run are over: the real runtime at the intensity and price that occurred, compared with
+the same runtime starting at the release. Energy is estimated from the pod's requests.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from joulie.adapters.kubernetes.requests import Requests, pod_requests
 from joulie.adapters.kubernetes.resources import DAEMON_SETS, NODES, PODS
 from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339
 from joulie.apps.grid.apply import PodWriter, Rank, WriteQueue
-from joulie.apps.grid.cases import case_of
+from joulie.apps.grid.deferrals import deferral_of
 from joulie.apps.grid.dryrun_metrics import DryRunMetrics
 from joulie.apps.grid.facts import GatedPod, asking_of, created_s, owner_of
 from joulie.apps.grid.observe import GridView
-from joulie.apps.grid.room import Case, Decision, Waiter, WaitingRoom
+from joulie.apps.grid.pending import Decision, Deferral, PendingPod, PendingQueue
 from joulie.apps.grid.settings import ControllerSettings, DryRunFilter, DryRunMode
 from joulie.domain.grid import names
 from joulie.domain.grid.deferral import Conditions, Hold, HoldReason
@@ -37,10 +37,10 @@ from joulie.domain.grid.release import Limits
 from joulie.domain.grid.signals import GridSignal, Measure
 from joulie.domain.quantities import joules_to_kwh
 
-MOST_PODS = 20_000
-"""Pods that are followed at one time; what comes beyond is not evaluated."""
+MAX_FOLLOWED_PODS = 20_000
+"""Maximum number of pods followed at a time; pods beyond it are not evaluated."""
 _ENDED = frozenset({"Succeeded", "Failed"})
-_AT_ONCE = Limits(1.0, MOST_PODS)
+_AT_ONCE = Limits(1.0, MAX_FOLLOWED_PODS)
 _DELAY_TYPES = {HoldReason.PRICE: "price", HoldReason.BOTH: "both"}
 _EVALUATED = names.DRY_RUN_PREFIX + "evaluated"
 
@@ -48,14 +48,14 @@ _log = logging.getLogger(__name__)
 
 
 class DryPod(msgspec.Struct, frozen=True):
-    """What is kept of a pod.
+    """Cached facts of a pod.
 
     Attributes:
-        pod: as if it had the gate.
-        requests: as kube-scheduler counts them.
-        started_s: since when it runs, s since the epoch; None before.
-        bound: whether it has a node.
-        ended: whether it is over.
+        pod: the pod as if it had the gate.
+        requests: resource requests as kube-scheduler counts them.
+        started_s: start time, s since the epoch; None before.
+        bound: whether it is bound to a node.
+        ended: whether it succeeded or failed.
     """
 
     pod: GatedPod
@@ -67,47 +67,47 @@ class DryPod(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Shadow:
-    """A pod that is followed until what it would have saved is known.
+    """A pod that is followed until its saving is known.
 
     Attributes:
-        key: of the pod.
-        facts: the pod, as last seen.
-        case: what it would have waited for.
-        decision: the first one; None before.
+        key: namespace and name.
+        facts: the pod as last seen.
+        deferral: its deferral.
+        decision: the first decision; None before.
         released_s: when it would have started; None while it would still wait.
         ended_s: when it ended; None while it runs.
     """
 
     key: Key
     facts: DryPod
-    case: Case
+    deferral: Deferral
     decision: Decision | None = None
     released_s: float | None = None
     ended_s: float | None = None
 
     @property
     def runtime_s(self) -> float | None:
-        """How long it ran; None while it runs, and where it never did."""
+        """How long it ran, s; None while it runs or if it never started."""
         started_s = self.facts.started_s
         return None if self.ended_s is None or started_s is None else max(0.0, self.ended_s - started_s)
 
 
 class DryRun:
-    """The dry run of one term of leadership.
+    """The dry run of the leading replica.
 
     Args:
-        client: to watch and write with.
-        settings: of the program.
-        view: of what pods belong to.
-        feed: signals of the grid, and what they were.
-        metrics: to count in.
-        writes: takes annotations.
+        client: Kubernetes client for watches and writes.
+        settings: settings of the program.
+        view: watch caches of owners and namespaces.
+        feed: carbon intensity and prices, with their history.
+        metrics: metrics of the dry run.
+        writes: queue of writes to the API server.
         wake: called when a pod changed.
-        now_s: s since the epoch.
+        now_s: current time, s since the epoch.
 
     Attributes:
-        room: where the pods would wait.
-        pods: that the dry run looks at.
+        pending: queue in which the pods would wait.
+        pods: cache of the evaluated pods.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class DryRun:
         self._now_s = now_s
         self._began_s = now_s()
         self._writer = PodWriter(client)
-        self.room = WaitingRoom(_AT_ONCE, self._began_s)
+        self.pending = PendingQueue(_AT_ONCE, self._began_s)
         self._shadows: dict[str, Shadow] = {}
         self._uids: dict[Key, str] = {}
         self._changed: dict[Key, None] = {}
@@ -142,33 +142,35 @@ class DryRun:
 
     @property
     def next_s(self) -> float:
-        """When there is something to do, s since the epoch."""
-        return min(self.room.next_decision_s, self._over[0][0] if self._over else math.inf)
+        """Time of the next decision or end of a deferred run, s since the epoch."""
+        return min(self.pending.next_decision_s, self._over[0][0] if self._over else math.inf)
 
     def step(self, look: Callable[[str], Conditions | None]) -> None:
-        """Take in what changed, decide what is due, and settle what is over.
+        """Take in changes, decide what is due, and settle runs that are over.
 
         Args:
-            look: conditions in a zone; None while its sources have not been asked yet.
+            look: conditions in a zone; None while its sources have not been queried yet.
         """
         now_s = self._now_s()
         changed, self._changed = self._changed, {}
         for key in changed:
             try:
                 self._take_in(key, self.pods.objects.get(key), now_s)
-            except Exception:  # what is odd about one pod must not keep the others out
+            except Exception:  # one malformed pod must not block the others
                 _log.exception("pod not followed", extra={"pod": str(key)})
-        for group in self.room.decide(look, now_s):
+        for group in self.pending.decide(look, now_s):
             assert group.decision is not None
             for place in list(group.pods):
-                self._decided(self._shadows[place.name], group.decision, look(group.case.zone) or Conditions(), now_s)
+                self._decided(
+                    self._shadows[place.name], group.decision, look(group.deferral.zone) or Conditions(), now_s
+                )
         while self._over and self._over[0][0] <= now_s:
             self._settle(heapq.heappop(self._over)[2])
 
     # ---- pods
 
     def _keep(self, pod: Pod) -> DryPod | None:
-        """What is kept of a pod; nothing of those that a dry run does not look at."""
+        """The cached facts of a pod; None for pods that the dry run does not evaluate."""
         meta, settings = pod.metadata, self._settings
         watched, owner = settings.dry_run_namespaces, owner_of(meta)
         if meta.deletion_timestamp is not None or (watched and meta.namespace not in watched):
@@ -196,7 +198,7 @@ class DryRun:
     def _take_in(self, key: Key, facts: DryPod | None, now_s: float) -> None:
         uid = self._uids.get(key)
         if uid is not None and (facts is None or facts.pod.uid != uid):
-            self._end(self._shadows[uid], now_s)  # deleted: what ran, ran
+            self._end(self._shadows[uid], now_s)  # deleted: its run so far counts
             uid = None
         if facts is None:
             return
@@ -209,19 +211,19 @@ class DryRun:
             self._end(self._shadows[uid], now_s)
 
     def _is_new(self, facts: DryPod) -> bool:
-        """Whether the pod came in this term or has not begun to run, and nobody has evaluated it before."""
+        """Whether the pod was created since this replica leads, or is not bound, and has not been evaluated before."""
         came = facts.pod.created_s >= math.floor(self._began_s) or not facts.bound
         return came and not facts.ended and _EVALUATED not in facts.pod.asking.annotations
 
     def _follow(self, key: Key, facts: DryPod) -> None:
-        if len(self._shadows) >= MOST_PODS:
+        if len(self._shadows) >= MAX_FOLLOWED_PODS:
             self._metrics.not_followed.inc()
             return
         pod = facts.pod
-        shadow = Shadow(key, facts, case_of(key, pod, self._view))
+        shadow = Shadow(key, facts, deferral_of(key, pod, self._view))
         self._shadows[pod.uid] = shadow
         self._uids[key] = pod.uid
-        self.room.put(Waiter(_place(shadow), pod.uid, pod.priority, pod.created_s), shadow.case)
+        self.pending.put(PendingPod(_place(shadow), pod.uid, pod.priority, pod.created_s), shadow.deferral)
 
     # ---- decisions
 
@@ -232,24 +234,26 @@ class DryRun:
         if isinstance(decision, Hold):
             return
         shadow.released_s = now_s
-        self.room.remove(_place(shadow))
+        self.pending.remove(_place(shadow))
         self._conclude(shadow)
 
     def _record(self, shadow: Shadow, decision: Decision, conditions: Conditions, now_s: float) -> None:
-        """Say what was decided first about a pod, and what that is expected to save."""
+        """Record the first decision about a pod and its expected saving."""
         namespace = shadow.key.namespace
         self._metrics.evaluated(namespace, _value(conditions.carbon), _value(conditions.price))
-        annotations = _annotations(shadow.case, decision, conditions, now_s)
+        annotations = _annotations(shadow.deferral, decision, conditions, now_s)
         if isinstance(decision, Hold):
-            request = shadow.case.waiting.request
+            request = shadow.deferral.waiting.request
             energy_kwh = joules_to_kwh(self._power_w(shadow) * request.runtime_s)
             saved_g, saved_cost = (
                 None if per_kwh is None else per_kwh * energy_kwh
                 for per_kwh in (
                     expected_saving(
-                        conditions.carbon, request.carbon_threshold_g_per_kwh, shadow.case, decision, now_s
+                        conditions.carbon, request.carbon_threshold_g_per_kwh, shadow.deferral, decision, now_s
                     ),
-                    expected_saving(conditions.price, request.price_threshold_per_kwh, shadow.case, decision, now_s),
+                    expected_saving(
+                        conditions.price, request.price_threshold_per_kwh, shadow.deferral, decision, now_s
+                    ),
                 )
             )
             self._metrics.would_delay(namespace, _DELAY_TYPES.get(decision.reason, "carbon"), saved_g, saved_cost)
@@ -259,17 +263,17 @@ class DryRun:
             self._writes.put(Rank.NOTE, write, partial(self._not_written, shadow.key))
 
     def _not_written(self, key: Key, error: Exception) -> None:
-        _log.info("dry run not noted", extra={"pod": str(key), "problem": str(error)})
+        _log.info("cannot annotate dry-run result", extra={"pod": str(key), "problem": str(error)})
 
-    # ---- what came of it
+    # ---- outcome
 
     def _end(self, shadow: Shadow, now_s: float) -> None:
-        """A pod is over; it is followed on only while it would still wait or run."""
+        """End a pod; it is followed further only while its deferred run would still wait or run."""
         del self._uids[shadow.key]
         shadow.ended_s = now_s
         runtime_s = shadow.runtime_s
         if runtime_s is None or shadow.decision is None:
-            self.room.remove(_place(shadow))
+            self.pending.remove(_place(shadow))
             del self._shadows[shadow.facts.pod.uid]
             return
         energy_kwh = joules_to_kwh(self._power_w(shadow) * runtime_s)
@@ -277,13 +281,13 @@ class DryRun:
         self._conclude(shadow)
 
     def _conclude(self, shadow: Shadow) -> None:
-        """Once it is known when a pod would have run and for how long, wait for the end of that run."""
+        """Schedule the settlement at the end of the deferred run, once its start and runtime are known."""
         if shadow.released_s is None or shadow.runtime_s is None:
             return
         heapq.heappush(self._over, (shadow.released_s + shadow.runtime_s, next(self._count), shadow))
 
     def _settle(self, shadow: Shadow) -> None:
-        """Count what a pod would have saved; nothing is counted that is not known."""
+        """Count the saving of a pod; unknown savings are counted as unknown."""
         del self._shadows[shadow.facts.pod.uid]
         if not isinstance(shadow.decision, Hold):
             return
@@ -294,14 +298,14 @@ class DryRun:
         energy_kwh = joules_to_kwh(self._power_w(shadow) * runtime_s)
         saved = []
         for measure in (Measure.CARBON, Measure.PRICE):
-            known = self._feed.history(measure, shadow.case.zone)
+            known = self._feed.history(measure, shadow.deferral.zone)
             was = None if known is None else known.mean(shadow.facts.started_s, shadow.ended_s)
             would = None if known is None else known.mean(shadow.released_s, shadow.released_s + runtime_s)
             saved.append(None if was is None or would is None else energy_kwh * (was - would))
         self._metrics.saved(shadow.key.namespace, *saved)
 
     def _power_w(self, shadow: Shadow) -> float:
-        """Power that a pod is assumed to draw, W: so much for each core, GiB and GPU that it requests."""
+        """Assumed power of a pod, W: settings per requested core, GiB and GPU."""
         requests, settings = shadow.facts.requests, self._settings
         return (
             requests.cpu_cores * settings.dry_run_watts_per_core
@@ -311,25 +315,25 @@ class DryRun:
 
 
 def _place(shadow: Shadow) -> Key:
-    """Where a pod waits: by its UID, since another one of its name may come while it would still wait."""
+    """Key of a pod in the queue: by UID, since a new pod of the same name may arrive while it would still wait."""
     return Key(shadow.key.namespace, shadow.facts.pod.uid)
 
 
 def expected_saving(
-    signal: GridSignal | None, limit: float | None, case: Case, hold: Hold, now_s: float
+    signal: GridSignal | None, limit: float | None, deferral: Deferral, hold: Hold, now_s: float
 ) -> float | None:
-    """What a pod that is held is expected to save, gCO2eq/kWh or currency/kWh; None where nobody can say.
+    """Expected saving of a held pod per energy, gCO2eq/kWh or currency/kWh; None if unknown.
 
     Args:
-        signal: carbon intensity or price; None where it is not watched.
-        limit: of the pod. Without a forecast it stands for the value at the release.
-        case: of the pod.
-        hold: the decision, which names the moment when something is expected to change.
+        signal: carbon intensity or price; None if not configured.
+        limit: threshold of the pod; without a forecast it stands for the value at the release.
+        deferral: deferral of the pod.
+        hold: the decision, with the time at which it expects a change.
         now_s: s since the epoch.
     """
     if signal is None or signal.value is None:
         return None
-    runtime_s, ahead = case.waiting.request.runtime_s, signal.forecast
+    runtime_s, ahead = deferral.waiting.request.runtime_s, signal.forecast
     if ahead is not None:
         at_once = ahead.mean(now_s, now_s + runtime_s)
         later = ahead.mean(hold.wake_s, hold.wake_s + runtime_s)
@@ -338,8 +342,8 @@ def expected_saving(
     return None if limit is None else signal.value - min(limit, signal.value)
 
 
-def _annotations(case: Case, decision: Decision, conditions: Conditions, now_s: float) -> dict[str, str]:
-    request = case.waiting.request
+def _annotations(deferral: Deferral, decision: Decision, conditions: Conditions, now_s: float) -> dict[str, str]:
+    request = deferral.waiting.request
     held = isinstance(decision, Hold)
     said = {
         "evaluated": "true",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from joulie.apps.grid.labels import BoundedLabel
+from joulie.apps.grid.bounded_label import BoundedLabel
 from joulie.domain.quantities import SECONDS_PER_HOUR
 
-MOST_NAMESPACES = 200
+MAX_NAMESPACES = 200
 _PREFIX = "compute_gardener_dryrun_"
 _HOURS = (0.1, 0.5, 1, 2, 4, 8, 12, 24, 48, 72)
 _KWH = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 50, 100)
@@ -33,7 +33,7 @@ class DryRunMetrics:
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
             return Histogram(_PREFIX + name, text, ["namespace"], buckets=buckets, registry=registry)
 
-        self._namespaces = BoundedLabel(MOST_NAMESPACES)
+        self._namespaces = BoundedLabel(MAX_NAMESPACES)
         self._evaluated = counter("pods_evaluated", "Pods that the dry run decided about.")
         self._would_delay = counter("pods_would_delay", "Pods that would have been held.", "delay_type")
         self._completed = counter("pods_completed", "Pods that ended.")

@@ -1,6 +1,6 @@
-"""`joulie grid guard`: lets pods and Jobs go whose time is over, whether the controller lives or not.
+"""`joulie grid guard`: releases overdue pods and Jobs, whether or not the controller is running.
 
-Without a living controller new pods are not gated any more, and those that wait go at their latest start.
+While no controller renews the Lease, it also stops the gating of new pods.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from joulie.program.settings import Kind, ProgramSettings, setting, settings_opt
 
 LEASE_NAME = "joulie-grid"
 GRACE_S = 30.0
-"""A living controller gets this long for what has just come due: it knows more to note on the pod."""
+"""Grace period of a running controller for pods that have just become due: its annotations say more."""
 
 _log = logging.getLogger(__name__)
 
@@ -77,14 +77,14 @@ class Round(msgspec.Struct, frozen=True):
     """What one round of the guard found and did.
 
     Attributes:
-        controller_alive: whether somebody has renewed the Lease lately.
-        lease_age_s: since it was renewed or given up, s; None where it never was.
-        gating_suspended: new pods are not gated any more.
-        lifted: pods that were let go.
-        resumed: Jobs that run on.
-        waiting: pods that may wait on.
-        opened: workloads of Kueue that were let go: without a controller nobody would answer for them.
-        problems: what failed, a sentence each.
+        controller_alive: whether the Lease was renewed recently.
+        lease_age_s: time since the Lease was renewed or released, s; None if it never was.
+        gating_suspended: whether gating of new pods was stopped.
+        lifted: pods whose gate was lifted.
+        resumed: Jobs that were resumed.
+        waiting: number of pods that may still wait.
+        opened: Kueue workloads whose check was answered, since no controller would.
+        problems: errors, a sentence each.
     """
 
     controller_alive: bool
@@ -98,14 +98,14 @@ class Round(msgspec.Struct, frozen=True):
 
 
 class Cluster(NamedTuple):
-    """What the guard looks at."""
+    """The objects that the guard reads."""
 
     pods: Mapping[Key, GatedPod]
     jobs: Mapping[Key, JobFacts]
     namespaces: Mapping[str, NamespaceFacts]
 
     def policy(self, namespace: str) -> NamespaceFacts:
-        """Of a namespace; of one that is gone, none."""
+        """The policy of a namespace; an empty one if the namespace was deleted."""
         return self.namespaces.get(namespace, NO_POLICY)
 
     def job_of(self, key: Key, pod: GatedPod) -> JobFacts | None:
@@ -128,14 +128,14 @@ def guard(settings: GuardSettings, once: bool, output: str) -> None:
         run(lambda stop: _keep_watch(settings, output, stop))
         return
     done = asyncio.run(_one_round(settings))
-    click.echo(_told(done, output))
+    click.echo(_as_text(done, output))
     if done.problems:
         sys.exit(1)
 
 
 async def _keep_watch(settings: GuardSettings, output: str, stop: asyncio.Event) -> None:
     async for _ in every(settings.interval_s, stop):
-        click.echo(_told(await _one_round(settings), output))
+        click.echo(_as_text(await _one_round(settings), output))
 
 
 async def _one_round(settings: GuardSettings) -> Round:
@@ -174,21 +174,21 @@ async def look_after(client: KubeClient, settings: GuardSettings, now_s: float) 
         due, due_jobs = list(overdue(cluster, defaults, by_s)), list(overdue_jobs(cluster, defaults, by_s))
         waiting = len(cluster.pods) - len(due)
         lifted, failures = await _lift(client, {key: cluster.pods[key] for key in due})
-        problems.said += failures
+        problems.messages += failures
         resumed, failures = await _resume(client, {key: cluster.jobs[key] for key in due_jobs}, now_s)
-        problems.said += failures
+        problems.messages += failures
     opened: list[str] = []
     if dead:
         with problems:
             opened = await open_checks(client, now_s, "the grid controller does not answer")
-    return Round(_alive(age_s, settings), age_s, suspended, lifted, resumed, waiting, opened, problems.said)
+    return Round(_alive(age_s, settings), age_s, suspended, lifted, resumed, waiting, opened, problems.messages)
 
 
 class _Problems:
-    """Notes what a block could not do, so that the rest is done all the same."""
+    """Context manager that records Kubernetes errors, so that the rest of the round still runs."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def __enter__(self) -> None:
         return None
@@ -196,7 +196,7 @@ class _Problems:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if not isinstance(error, KubernetesError):
             return False
-        self.said.append(str(error))
+        self.messages.append(str(error))
         return True
 
 
@@ -205,13 +205,13 @@ def _alive(age_s: float | None, settings: GuardSettings) -> bool:
 
 
 def overdue(cluster: Cluster, defaults: GridDefaults, now_s: float) -> Iterator[Key]:
-    """The gated pods that nothing entitles to wait any longer.
+    """The gated pods whose latest start has passed or that do not ask for deferral.
 
-    A pod's delay counts from its creation, and from the start of its Job, which may have replaced it.
+    The delay counts from the creation of the pod or, if earlier, the start of its Job, which may have replaced the pod.
 
     Args:
-        cluster: what there is.
-        defaults: what holds for pods that do not say.
+        cluster: objects of the cluster.
+        defaults: used where neither pod nor namespace sets a value.
         now_s: s since the epoch.
     """
     for key, pod in cluster.pods.items():
@@ -224,11 +224,11 @@ def overdue(cluster: Cluster, defaults: GridDefaults, now_s: float) -> Iterator[
 
 
 def overdue_jobs(cluster: Cluster, defaults: GridDefaults, now_s: float) -> Iterator[Key]:
-    """The Jobs that the controller has suspended and that must run on to be done in time, or ask for no more pauses.
+    """The Jobs suspended by the controller that must resume to finish in time, or no longer ask for interruption.
 
     Args:
-        cluster: what there is.
-        defaults: what holds for Jobs that do not say.
+        cluster: objects of the cluster.
+        defaults: used where neither Job nor namespace sets a value.
         now_s: s since the epoch.
     """
     for key, job in cluster.jobs.items():
@@ -250,9 +250,9 @@ async def _lease_age_s(client: KubeClient, namespace: str, now_s: float) -> floa
 
 
 def age_s(lease: Lease, now_s: float) -> float | None:
-    """Since a lease was last renewed, s; None where it does not say.
+    """Time since a Lease was last renewed, s; None if it has no valid renew time.
 
-    A leader that ends renews it for the last time when it gives it up: its successor has as long as that of a dead one.
+    A leader that stops renews the Lease as it releases it, so a successor gets as long as after a crash.
     """
     if lease.spec.renew_time is None:
         return None
@@ -276,7 +276,7 @@ async def _survey(client: KubeClient) -> Cluster:
 
 
 async def _lift(client: KubeClient, pods: Mapping[Key, GatedPod]) -> tuple[list[str], list[str]]:
-    """Lift gates. Returns the pods that were let go, and what failed."""
+    """Lift gates; returns the released pods and the errors."""
     writer = PodWriter(client)
     lifted: list[str] = []
 
@@ -284,7 +284,7 @@ async def _lift(client: KubeClient, pods: Mapping[Key, GatedPod]) -> tuple[list[
         async def lift() -> None:
             await writer.lift(key, pod.uid, {})
             lifted.append(str(key))
-            _log.info("let a pod go", extra={"pod": str(key)})
+            _log.info("released an overdue pod", extra={"pod": str(key)})
 
         return lift
 
@@ -293,18 +293,18 @@ async def _lift(client: KubeClient, pods: Mapping[Key, GatedPod]) -> tuple[list[
 
 
 async def _resume(client: KubeClient, jobs: Mapping[Key, JobFacts], now_s: float) -> tuple[list[str], list[str]]:
-    """Resume Jobs. Returns those that run on, and what failed."""
+    """Resume Jobs; returns the resumed ones and the errors."""
     writer = JobWriter(client)
     resumed: list[str] = []
 
     def resumer(key: Key, job: JobFacts) -> Job:
-        text = "its time for pauses is over"
+        text = "it must run on to finish in time"
         change = Change(key, job.uid, suspend=False, text=text, since=job.suspended_since, done_s=job.work_done_s)
 
         async def resume() -> None:
             if await writer.write(change, now_s):
                 resumed.append(str(key))
-                _log.info("let a Job run on", extra={"job": str(key)})
+                _log.info("resumed an overdue Job", extra={"job": str(key)})
 
         return resume
 
@@ -313,12 +313,12 @@ async def _resume(client: KubeClient, jobs: Mapping[Key, JobFacts], now_s: float
 
 
 async def _write(jobs: Iterable[Job]) -> list[str]:
-    """Write all. Returns what failed; that an object is gone, or was changed meanwhile, is no failure."""
+    """Run all writes; returns the errors, except for objects that were deleted or changed meanwhile."""
     failures = (failure.error for failure in await write_all(jobs))
     return [str(error) for error in failures if not isinstance(error, NotFoundError | ConflictError)]
 
 
-def _told(done: Round, output: str) -> str:
+def _as_text(done: Round, output: str) -> str:
     if output == "json":
         return msgspec.json.encode(done).decode()
     return "\n".join([_summary(done), *(f"Error: {problem}" for problem in done.problems)])
@@ -326,5 +326,5 @@ def _told(done: Round, output: str) -> str:
 
 def _summary(done: Round) -> str:
     controller = "alive" if done.controller_alive else "dead, no new pod is gated" if done.gating_suspended else "dead"
-    counts = f"pods let go: {len(done.lifted)}, still waiting: {done.waiting}, Jobs resumed: {len(done.resumed)}"
+    counts = f"pods released: {len(done.lifted)}, still waiting: {done.waiting}, Jobs resumed: {len(done.resumed)}"
     return f"controller {controller}; {counts}"

@@ -1,4 +1,4 @@
-"""Jobs that may be interrupted: when each is suspended and resumed. Their annotations remember what is needed."""
+"""Interruptible Jobs: when each is suspended and resumed. The state lives in their annotations."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from joulie.domain.grid.interrupt import Pause, Progress, Run, decide
 from joulie.domain.grid.request import GridRequest, Mode
 from joulie.domain.resource_quantity import QuantityError
 
-JOBS_AT_ONCE = 500
-"""Jobs decided before others get their turn on the event loop."""
-UNDECIDED_S = 300.0
-"""How soon a Job is looked at again that could not be decided, s."""
+JOBS_PER_STEP = 500
+"""Jobs decided in one step before the event loop runs other tasks."""
+FAILED_DECISION_RETRY_S = 300.0
+"""Retry interval of a Job whose decision failed, s."""
 
 _log = logging.getLogger(__name__)
 
@@ -37,9 +37,9 @@ class Managed:
     """An interruptible Job.
 
     Attributes:
-        facts: what is kept of it.
-        request: what it asks.
-        zone: of the grid.
+        facts: its cached facts.
+        request: its deferral request.
+        zone: grid zone.
         decision: the last one; None before the first.
         wake_s: when to decide again, s since the epoch.
     """
@@ -55,12 +55,12 @@ class Change(msgspec.Struct, frozen=True):
     """A Job to suspend or to resume.
 
     Attributes:
-        key: of the Job.
-        uid: of the Job.
-        suspend: which of the two.
-        text: why.
-        since: the annotation that says that it was suspended by the controller, as it is to be found.
-        done_s: how long it has run in all, s.
+        key: namespace and name.
+        uid: UID.
+        suspend: True to suspend, False to resume.
+        text: reason, for people.
+        since: expected value of the annotation that marks a Job as suspended by the controller.
+        done_s: total time that it has run, s.
     """
 
     key: Key
@@ -71,11 +71,11 @@ class Change(msgspec.Struct, frozen=True):
     done_s: float
 
 
-class JobDesk:
-    """The interruptible Jobs of one term of leadership.
+class InterruptibleJobs:
+    """The interruptible Jobs and the decisions about them, while this replica leads.
 
     Args:
-        view: of the cluster.
+        view: watch caches of the cluster.
     """
 
     def __init__(self, view: GridView) -> None:
@@ -84,7 +84,7 @@ class JobDesk:
 
     @property
     def next_s(self) -> float:
-        """When there is something to decide, s since the epoch."""
+        """Time of the next decision, s since the epoch."""
         return min((job.wake_s for job in self._jobs.values()), default=math.inf)
 
     def zones(self) -> set[str]:
@@ -98,12 +98,12 @@ class JobDesk:
         found = self._jobs.get(Key(namespace, owner.name))
         return found if found is not None and found.facts.uid == owner.uid else None
 
-    def look(self, keys: Iterable[Key]) -> None:
-        """Take in Jobs that changed, came or went."""
+    def update(self, keys: Iterable[Key]) -> None:
+        """Update Jobs that were added, changed or deleted."""
         for key in keys:
             facts = self._view.jobs.get(key)
             managed = None if facts is None else self._managed(key, facts)
-            before = self._jobs.pop(key, None)  # and to the end, so that all get their turn
+            before = self._jobs.pop(key, None)  # reinserted at the end, so that all Jobs are reached
             if managed is None:
                 continue
             if before is not None and before.facts.uid == managed.facts.uid:
@@ -111,24 +111,24 @@ class JobDesk:
             self._jobs[key] = managed
 
     def zone_changed(self, zone: str) -> None:
-        """Decide again for all Jobs of a zone."""
+        """Mark all Jobs of a zone for a new decision."""
         for job in self._jobs.values():
             if job.zone == zone:
                 job.wake_s = -math.inf
 
     def decide(self, look: Callable[[str], Conditions | None], now_s: float) -> tuple[list[Change], list[str]]:
-        """Decide what is due, or some of it; the rest stays due.
+        """Decide up to `JOBS_PER_STEP` of the Jobs that are due; the rest stays due.
 
         Args:
-            look: conditions in a zone; None while its sources have not been asked yet.
+            look: conditions in a zone; None while its sources have not been queried yet.
             now_s: s since the epoch.
 
         Returns:
-            The Jobs to suspend or resume, and the UIDs of all that were decided. One that could not be written comes
-            again when it is decided again.
+            The Jobs to suspend or resume, and the UIDs of all that were decided. A failed write is repeated by the next
+            decision.
         """
         changes, decided = [], []
-        for key, job in islice(((key, job) for key, job in self._jobs.items() if job.wake_s <= now_s), JOBS_AT_ONCE):
+        for key, job in islice(((key, job) for key, job in self._jobs.items() if job.wake_s <= now_s), JOBS_PER_STEP):
             progress = self._progress(job, now_s)
             conditions = look(job.zone)
             if conditions is None and now_s < progress.latest_resume_s:
@@ -145,12 +145,12 @@ class JobDesk:
         return changes, decided
 
     def still_wants(self, change: Change) -> bool:
-        """Whether a change that was decided earlier is what the last decision says, too."""
+        """Whether the latest decision still agrees with an earlier change."""
         job = self._jobs.get(change.key)
         return job is not None and job.decision is not None and isinstance(job.decision, Pause) == change.suspend
 
-    def to_let_go(self, keys: Iterable[Key]) -> list[Change]:
-        """The Jobs among these that the controller has suspended, to be resumed since nothing is held any more."""
+    def to_resume(self, keys: Iterable[Key]) -> list[Change]:
+        """The Jobs among these that the controller has suspended, to be resumed since a dry run holds nothing."""
         found = ((key, self._view.jobs.get(key)) for key in keys)
         return [
             Change(key, job.uid, False, "nothing is held in a dry run", job.suspended_since, job.work_done_s)
@@ -158,20 +158,20 @@ class JobDesk:
             if job is not None and job.suspended_by_us
         ]
 
-    def again(self, key: Key, at_s: float) -> None:
-        """Decide again about a Job at a time: it could not be written."""
+    def retry(self, key: Key, at_s: float) -> None:
+        """Decide again at a time, after a write failed."""
         if key in self._jobs:
             self._jobs[key].wake_s = at_s
 
     def _managed(self, key: Key, facts: JobFacts) -> Managed | None:
-        """The Job, where it is for the controller to suspend and resume it."""
-        # One that somebody else has suspended, or has resumed although the controller had suspended it, is theirs.
+        """The Job, if it is the controller's to suspend and resume."""
+        # A Job that somebody else suspended, or resumed after the controller had suspended it, is left alone.
         untouched = not facts.suspended and facts.suspended_since is None
         if facts.queued or not (untouched or facts.suspended_by_us):
             return None
         request = self._view.request(key.namespace, facts.asking, Owner(JOBS.kind, key.name, facts.uid))
         asks = request.defer and request.interruptible and request.mode is Mode.INTERRUPTIBLE
-        if not asks and not facts.suspended:  # one that asks no more is still to be resumed
+        if not asks and not facts.suspended:  # a suspended one that no longer asks must still be resumed
             return None
         return Managed(facts, request, self._view.zone(request, facts.asking))
 
@@ -180,19 +180,19 @@ class JobDesk:
         if facts.suspended:
             return Progress(job.request, facts.created_s, facts.work_done_s, True, _since_s(facts))
         if facts.started_s is None or self._view.pods_of(facts.uid):
-            # Its pods have not begun yet: nothing is interrupted.
+            # Its pods have not started yet, so there is nothing to interrupt.
             return Progress(job.request, facts.created_s, facts.work_done_s, False, -math.inf)
         running_s = max(0.0, now_s - facts.started_s)
         return Progress(job.request, facts.created_s, facts.work_done_s + running_s, False, facts.started_s)
 
 
 def _decided(job: Progress, conditions: Conditions, now_s: float) -> Run | Pause:
-    """The decision; what cannot be decided, by a defect here or in a plug-in's forecast, pauses nobody."""
+    """Decide; an error in the decision or in a plug-in's forecast lets the Job run."""
     try:
         return decide(job, conditions, now_s)
     except Exception as error:
-        _log.exception("not decided")
-        return Run(f"cannot be decided: {error}", now_s + UNDECIDED_S)
+        _log.exception("decision failed, running on")
+        return Run(f"decision failed: {error}", now_s + FAILED_DECISION_RETRY_S)
 
 
 def _since_s(facts: JobFacts) -> float:
@@ -213,10 +213,13 @@ class JobWriter:
         self._client = client
 
     async def write(self, change: Change, now_s: float) -> bool:
-        """Suspend or resume a Job; whether it was still as expected.
+        """Suspend or resume a Job.
+
+        Returns:
+            False, without writing, if somebody else has changed the Job since the decision.
 
         Raises:
-            KubernetesError: not written; a Job that somebody else changed meanwhile is a `ConflictError`.
+            KubernetesError: the write failed; `ConflictError` if the Job changed during the write.
         """
         found = await self._client.get(JOBS, change.key.name, change.key.namespace)
         if not _as_expected(found, change):
@@ -234,10 +237,10 @@ class JobWriter:
         return True
 
     async def leave(self, key: Key, uid: str) -> None:
-        """Leave a Job to those who have resumed it.
+        """Mark a Job as no longer managed, since somebody else has resumed it.
 
         Raises:
-            KubernetesError: it is gone, or another one of that name is there.
+            KubernetesError: it was deleted or replaced.
         """
         body = {"metadata": {"uid": uid, "annotations": {SUSPENDED_SINCE: ""}}}
         await self._client.patch(JOBS, key.name, body, namespace=key.namespace, field_manager=FIELD_MANAGER)

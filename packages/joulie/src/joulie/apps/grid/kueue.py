@@ -1,12 +1,13 @@
-"""AdmissionChecks of Kueue: workloads that wait in its queues wait for the grid, too, and hold no quota meanwhile.
+"""Kueue AdmissionChecks: queued workloads wait for the grid as gated pods do, without holding quota.
 
-Kueue asks once it has reserved quota for a workload. The answer is the decision that gated pods get: Ready, or Retry
-with the time after which Kueue queues the workload again. A check that stays Pending would keep the quota, so each is
-answered at once. Kueue keeps it during the delay of a Retry as well; so the workload is evicted then, as Kueue would do
-it later. Nothing is remembered here: Kueue asks again about a workload whose time has come, whoever lives then.
+Kueue requests a check once it has reserved quota for a workload. The answer is the decision that gated pods get:
+Ready, or Retry with the delay after which Kueue queues the workload again. A Pending check would keep the quota, so
+each is answered immediately. Kueue also keeps the quota during the delay of a Retry, so the workload is evicted at
+once, as Kueue would do later. No state is kept: Kueue requests the check again after the delay, from whichever replica
+leads then.
 
-An answer in the wrong moment breaks a workload for good (`joulie.adapters.kubernetes.kueue.unanswered`). So each one is
-for the very version of the workload that was seen.
+An answer at the wrong moment breaks a workload permanently (`joulie.adapters.kubernetes.kueue.unanswered`), so each
+answer carries the resource version it was decided on.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ from joulie.domain.grid import names
 from joulie.domain.grid.deferral import Conditions, Hold, HoldReason, ReleaseReason, Waiting, decide
 
 LOOK_AGAIN_S = 300.0
-"""How often a cluster without Kueue is asked again whether it has it now."""
-UNKNOWN_ZONE_S = 1.0
+"""Interval at which a cluster without Kueue is checked for it, s."""
+UNKNOWN_ZONE_RETRY_S = 1.0
 RETRY_S = 5.0
 _ACTIVE = "Active"
 _CARRIED = frozenset(
@@ -69,25 +70,25 @@ _log = logging.getLogger(__name__)
 
 
 class PodSetFacts(msgspec.Struct, frozen=True):
-    """What is kept of pods that are alike: their name, and the annotations of the grid that they have."""
+    """Cached facts of a pod set: its name and its grid annotations."""
 
     name: str
     annotations: dict[str, str]
 
 
 class WorkloadFacts(msgspec.Struct, frozen=True):
-    """What is kept of a workload that has quota and waits for a check.
+    """Cached facts of a workload that has quota and waits for a check.
 
     Attributes:
-        uid: of the workload.
+        uid: UID.
         version: ``metadata.resourceVersion``.
-        created_s: s since the epoch.
-        owner: the object that it stands for; None without one.
-        asking: what its pods say.
-        notes: its own annotations of the grid: since when it waits, and what the grid was like.
-        pod_sets: of the workload.
-        pending: names of the checks that are not answered.
-        delayed: all its checks, where it is to be queued again later and keeps its quota; see
+        created_s: creation, s since the epoch.
+        owner: the object that the workload represents; None without one.
+        asking: annotations and labels of its pods.
+        notes: its own grid annotations: start of the delay, initial intensity and price.
+        pod_sets: its pod sets.
+        pending: names of the unanswered checks.
+        delayed: all its checks while it waits to be requeued and still holds quota; see
             `joulie.adapters.kubernetes.kueue.delayed`.
     """
 
@@ -103,12 +104,12 @@ class WorkloadFacts(msgspec.Struct, frozen=True):
 
 
 class CheckFacts(msgspec.Struct, frozen=True):
-    """What is kept of an AdmissionCheck of Joulie's.
+    """Cached facts of one of Joulie's AdmissionChecks.
 
     Attributes:
         version: ``metadata.resourceVersion``.
         generation: ``metadata.generation``.
-        active: it says that somebody answers.
+        active: whether its condition Active is True.
     """
 
     version: str
@@ -117,12 +118,12 @@ class CheckFacts(msgspec.Struct, frozen=True):
 
 
 class CheckWriter:
-    """Writes the answers, each for the very version that was seen.
+    """Writes check states, each for the resource version it was decided on.
 
     Args:
-        client: to write with.
-        resources: of Kueue.
-        may_write: whether this process leads.
+        client: Kubernetes client.
+        resources: Kueue's resources in the served version.
+        may_write: whether this replica leads.
     """
 
     def __init__(self, client: KubeClient, resources: KueueResources, may_write: Callable[[], bool]) -> None:
@@ -130,21 +131,21 @@ class CheckWriter:
         self._resources = resources
         self._may_write = may_write
 
-    async def say(self, key: Key, workload: WorkloadFacts, states: Sequence[AdmissionCheckState]) -> None:
-        """Write what checks say of a workload.
+    async def write_states(self, key: Key, workload: WorkloadFacts, states: Sequence[AdmissionCheckState]) -> None:
+        """Write the check states of a workload.
 
         Raises:
-            KubernetesError: not written; `ConflictError` where the workload has changed.
+            KubernetesError: the write failed; `ConflictError` if the workload has changed.
         """
         self._check_leading()
         status = {"admissionChecks": list(states)}
         await write_status(self._client, self._resources.workloads, key, workload.version, status)
 
     async def evict(self, key: Key, workload: WorkloadFacts, now_s: float) -> None:
-        """Begin the eviction of a workload that is delayed, as Kueue does: Kueue ends it, and keeps to the delay.
+        """Start the eviction of a delayed workload as Kueue does; Kueue completes it and honours the delay.
 
         Raises:
-            KubernetesError: not written; `ConflictError` where the workload has changed.
+            KubernetesError: the write failed; `ConflictError` if the workload has changed.
         """
         self._check_leading()
         condition = {
@@ -160,11 +161,11 @@ class CheckWriter:
         status = {"conditions": [condition], "admissionChecks": states}
         await write_status(self._client, self._resources.workloads, key, workload.version, status)
 
-    async def say_active(self, key: Key, check: CheckFacts, now_s: float) -> None:
-        """Write on an AdmissionCheck that somebody answers.
+    async def mark_active(self, key: Key, check: CheckFacts, now_s: float) -> None:
+        """Set the condition Active of an AdmissionCheck.
 
         Raises:
-            KubernetesError: not written; `ConflictError` where the check has changed.
+            KubernetesError: the write failed; `ConflictError` if the check has changed.
         """
         self._check_leading()
         condition = {
@@ -181,7 +182,7 @@ class CheckWriter:
         """Write annotations on a workload.
 
         Raises:
-            KubernetesError: not written.
+            KubernetesError: the write failed.
         """
         self._check_leading()
         body = {"metadata": {"uid": uid, "annotations": dict(annotations)}}
@@ -190,7 +191,7 @@ class CheckWriter:
         )
 
     def reference(self, key: Key, workload: WorkloadFacts) -> ObjectReference:
-        """A workload, for events about it."""
+        """Reference to a workload for its events."""
         return ObjectReference(
             kind=self._resources.workloads.kind,
             name=key.name,
@@ -205,19 +206,19 @@ class CheckWriter:
 
 
 class KueueChecks:
-    """Answers for the AdmissionChecks of Joulie's, while this process leads.
+    """Answers Joulie's AdmissionChecks while this replica leads.
 
     Args:
-        client: to watch and write with.
-        view: of the cluster, for the policies of namespaces.
-        look: conditions in a zone; None while its sources have not been asked yet.
-        events: to report on workloads.
-        mode: whether to answer at all.
-        max_requeue_s: how long a workload stays out of its queue at most.
-        may_write: whether this process leads.
-        now_s: s since the epoch.
-        dry_run: decide and say so, hold nothing.
-        decided: told of each decision that is written.
+        client: Kubernetes client for watches and writes.
+        view: watch caches with the policies of namespaces.
+        look: conditions in a zone; None while its sources have not been queried yet.
+        events: event recorder.
+        mode: whether to answer checks.
+        max_requeue_s: maximum delay before a workload is requeued, s.
+        may_write: whether this replica leads.
+        now_s: current time, s since the epoch.
+        dry_run: record decisions, hold nothing.
+        decided: called with the reason of each decision that is written.
     """
 
     def __init__(
@@ -263,7 +264,7 @@ class KueueChecks:
             group.create_task(workloads.run())
             await checks.wait_synced()
             await workloads.wait_synced()
-            group.create_task(self._answer_for_ever(writer, checks.objects, workloads.objects))
+            group.create_task(self._answer_loop(writer, checks.objects, workloads.objects))
 
     async def _find(self) -> KueueResources:
         level = logging.WARNING if self._mode is KueueMode.TRUE else logging.INFO
@@ -271,7 +272,7 @@ class KueueChecks:
             try:
                 found = await find_kueue(self._client)
             except KubernetesError as error:
-                _log.warning("cannot see whether there is Kueue", extra={"problem": str(error)})
+                _log.warning("cannot detect Kueue", extra={"problem": str(error)})
             else:
                 if found is not None:
                     return found
@@ -283,7 +284,7 @@ class KueueChecks:
         self._changed.update(keys)
         self._wake.set()
 
-    async def _answer_for_ever(
+    async def _answer_loop(
         self, writer: CheckWriter, checks: Mapping[Key, CheckFacts], workloads: Mapping[Key, WorkloadFacts]
     ) -> None:
         self._look_at(workloads)
@@ -293,7 +294,7 @@ class KueueChecks:
             changed, self._changed = self._changed, set()
             now_s = self._now_s()
             jobs: list[Job] = [
-                partial(writer.say_active, key, check, now_s) for key, check in checks.items() if not check.active
+                partial(writer.mark_active, key, check, now_s) for key, check in checks.items() if not check.active
             ]
             for key in changed:
                 workload = workloads.get(key)
@@ -304,10 +305,12 @@ class KueueChecks:
                 elif any(one.state == CheckState.RETRY and Key("", one.name) in checks for one in workload.delayed):
                     jobs.append(partial(writer.evict, key, workload, now_s))
             failed = [failure.error for failure in await write_all(jobs, concurrency=CONCURRENCY)]
-            # Of what is gone or has changed the watch will tell.
+            # The watch reports objects that were deleted or changed.
             problems = [str(error) for error in failed if not isinstance(error, NotFoundError | ConflictError)]
             if problems:
-                _log.warning("not answered, will try again", extra={"checks": len(problems), "problem": problems[0]})
+                _log.warning(
+                    "admission checks not answered, retrying", extra={"checks": len(problems), "problem": problems[0]}
+                )
                 asyncio.get_running_loop().call_later(RETRY_S, self._look_at, workloads)
 
     async def _answer(self, writer: CheckWriter, key: Key, workload: WorkloadFacts, ours: Sequence[str]) -> None:
@@ -315,7 +318,7 @@ class KueueChecks:
         waiting, now_s = Waiting(request, workload.created_s), self._now_s()
         conditions = self._look(self._view.zone(request, workload.asking))
         if conditions is None and now_s < waiting.latest_start_s:
-            asyncio.get_running_loop().call_later(UNKNOWN_ZONE_S, self._look_at, [key])
+            asyncio.get_running_loop().call_later(UNKNOWN_ZONE_RETRY_S, self._look_at, [key])
             return
         conditions = conditions or Conditions()
         regarding = writer.reference(key, workload)
@@ -323,7 +326,7 @@ class KueueChecks:
             self._events.emit(regarding, "Warning", "InvalidAnnotation", mistake)
         decision = decide(waiting, conditions, now_s)
         if isinstance(decision, Hold) and not self._dry_run:
-            await writer.say(key, workload, retry(ours, decision, now_s, self._max_requeue_s))
+            await writer.write_states(key, workload, retry(ours, decision, now_s, self._max_requeue_s))
             self._decided(decision.reason)
             notes = noted_at_hold(decision.reason, conditions, workload.notes, now_s)
             if notes:
@@ -332,17 +335,17 @@ class KueueChecks:
             return
         text = f"a dry run holds nothing; {_hold_text(decision)}" if isinstance(decision, Hold) else decision.text
         updates = pod_set_updates(workload, conditions, now_s) if request.defer else ()
-        await writer.say(key, workload, ready(ours, text, now_s, updates))
+        await writer.write_states(key, workload, ready(ours, text, now_s, updates))
         self._decided(decision.reason)
         if request.defer:
             self._events.emit(regarding, "Normal", "GridReleased", f"starts: {text}")
 
 
-# ---- what is kept
+# ---- cached facts
 
 
 def keep_check(check: AdmissionCheck) -> CheckFacts | None:
-    """What is kept of an AdmissionCheck; nothing of one that somebody else answers for."""
+    """The cached facts of an AdmissionCheck; None for checks of other controllers."""
     if not is_ours(check):
         return None
     active = any(one.type == _ACTIVE and one.status == "True" for one in check.status.conditions)
@@ -350,10 +353,10 @@ def keep_check(check: AdmissionCheck) -> CheckFacts | None:
 
 
 def keep_workload(workload: Workload) -> WorkloadFacts | None:
-    """What is kept of a workload; nothing unless it has quota and waits for checks.
+    """The cached facts of a workload; None unless it has quota and waits for checks.
 
     Raises:
-        QuantityError: a time that is none.
+        QuantityError: a timestamp is invalid.
     """
     pending, waits = unanswered(workload), delayed(workload)
     if not pending and not waits:
@@ -376,7 +379,7 @@ def keep_workload(workload: Workload) -> WorkloadFacts | None:
 
 
 def _asking(pod_sets: Sequence[PodSet]) -> Asking:
-    """What the pods of a workload say together: they start together, so the first ones that say something count."""
+    """The merged annotations of a workload's pod sets, which start together: the first pod set that sets a key wins."""
     askings = [asking_of(one.template.metadata, one.template.spec) for one in pod_sets]
     if not askings:
         return Asking()
@@ -387,18 +390,18 @@ def _asking(pod_sets: Sequence[PodSet]) -> Asking:
     return msgspec.structs.replace((gardened or askings)[0], annotations=annotations)
 
 
-# ---- what is said
+# ---- check states
 
 
 def retry(checks: Iterable[str], hold: Hold, now_s: float, max_requeue_s: float) -> tuple[AdmissionCheckState, ...]:
-    """What checks say of a workload that waits.
+    """Check states of a workload that waits.
 
     Args:
-        checks: their names.
+        checks: names of the checks.
         hold: the decision.
         now_s: s since the epoch.
-        max_requeue_s: how long the workload stays out of its queue at most. It is back by its latest start anyway: no
-            decision wakes later.
+        max_requeue_s: maximum delay before the workload is requeued, s. No decision wakes after the latest start, so it
+            is always back by then.
     """
     after_s = math.floor(min(hold.wake_s - now_s, max_requeue_s))
     return tuple(
@@ -416,13 +419,13 @@ def retry(checks: Iterable[str], hold: Hold, now_s: float, max_requeue_s: float)
 def ready(
     checks: Sequence[str], text: str, now_s: float, updates: tuple[PodSetUpdate, ...]
 ) -> tuple[AdmissionCheckState, ...]:
-    """What checks say of a workload that starts; two of them must not say the same of its pods.
+    """Check states of a workload that starts; only the first carries the pod set updates, which must not repeat.
 
     Args:
-        checks: their names.
-        text: why, for people.
+        checks: names of the checks.
+        text: reason, for people.
         now_s: s since the epoch.
-        updates: what the pods are to have.
+        updates: annotations for the pods.
     """
     return tuple(
         AdmissionCheckState(
@@ -433,14 +436,14 @@ def ready(
 
 
 def pod_set_updates(workload: WorkloadFacts, conditions: Conditions, now_s: float) -> tuple[PodSetUpdate, ...]:
-    """What the pods of a workload are to say that starts: what pods that were gated say, and not to gate them as well.
+    """Annotations for the pods of a workload that starts: those of released pods, and one that skips the gate.
 
-    What they say already stays as it is: Kueue refuses to admit a workload of which a check changes that. Earlier ones
-    want an update of each set of pods, or of none.
+    Annotations that the pods have stay unchanged, since Kueue refuses to admit a workload whose check changes them.
+    Earlier versions of Kueue require an update of every pod set or of none.
 
     Args:
-        workload: which.
-        conditions: of its zone.
+        workload: cached facts of the workload.
+        conditions: conditions in its zone.
         now_s: s since the epoch.
     """
     notes = {key: value for key, value in workload.notes.items() if key in _CARRIED}

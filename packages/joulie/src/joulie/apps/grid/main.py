@@ -14,11 +14,11 @@ import click
 
 from joulie.adapters.grid.feed import GridFeed
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.apps.grid.board import GridDesk
 from joulie.apps.grid.controller import Controller
 from joulie.apps.grid.metrics import ControllerMetrics
 from joulie.apps.grid.observe import GridView
 from joulie.apps.grid.settings import ControllerSettings
+from joulie.apps.grid.status_endpoint import GridStatus
 from joulie.domain.grid.signals import Measure
 from joulie.domain.grid.zones import CLOUD_REGIONS
 from joulie.program import logs, tracing
@@ -99,12 +99,12 @@ class _Program:
         self._feed = feed
         self._metrics = metrics
         self._wake = asyncio.Event()
-        self._term: Controller | None = None
+        self._controller: Controller | None = None
         regions = {**CLOUD_REGIONS, **settings.grid_zones}
         self._view = GridView(
             client, settings.defaults(), settings.electricity_map_api_region, regions, wake=self._wake.set
         )
-        self._desk = GridDesk(feed)
+        self._status = GridStatus(feed)
         metrics.show(feed.signals)
         feed.add_listener(self._signal_changed)
 
@@ -112,7 +112,7 @@ class _Program:
         """The application of the probes, the metrics and the debug page."""
         probes = Probes()
         probes.add("caches", self._view.why_not_ready)
-        return self._desk.before(observability_app(probes, self._metrics.registry), time.time)
+        return self._status.mounted(observability_app(probes, self._metrics.registry), time.time)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set, or a part fails."""
@@ -135,11 +135,11 @@ class _Program:
             task.result()
 
     def _signal_changed(self, _measure: Measure, zone: str) -> None:
-        if self._term is not None:
-            self._term.zone_changed(zone)
+        if self._controller is not None:
+            self._controller.zone_changed(zone)
 
     async def _control(self, may_write: Callable[[], bool]) -> None:
-        term = Controller(
+        leading = Controller(
             self._client,
             self._settings,
             self._view,
@@ -149,10 +149,10 @@ class _Program:
             may_write=may_write,
             now_s=time.time,
         )
-        self._term = self._desk.term = term
-        self._metrics.lead(term.room)
+        self._controller = self._status.controller = leading
+        self._metrics.lead(leading.pending)
         try:
-            await term.run()
+            await leading.run()
         finally:
-            self._term = self._desk.term = None
+            self._controller = self._status.controller = None
             self._metrics.stood_down()

@@ -17,9 +17,9 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from joulie.apps.grid.bounded_label import BoundedLabel
 from joulie.apps.grid.dryrun_metrics import DryRunMetrics
-from joulie.apps.grid.labels import BoundedLabel
-from joulie.apps.grid.room import WaitingRoom
+from joulie.apps.grid.pending import PendingQueue
 from joulie.domain.grid.deferral import Hold, HoldReason, ReleaseReason
 from joulie.domain.grid.signals import GridSignal, Measure
 
@@ -38,7 +38,7 @@ _RESULTS = {
     ReleaseReason.MISSING: "signal_missing",
 }
 _SUCCESS = "success"
-MOST_ZONES = 64
+MAX_ZONE_LABELS = 64
 
 
 class ControllerMetrics:
@@ -48,7 +48,7 @@ class ControllerMetrics:
         registry: what /metrics shows.
         leading: 1 while this replica leads.
         attempts: decisions for pods by result: the first one for each pod, and the one that released it.
-        decide_seconds: decisions of one look, by result.
+        decide_seconds: duration of the decisions of one step, by result.
         carbon_delays: pods that began to wait for carbon intensity, by zone.
         price_delays: pods that began to wait for the price, by the tariff's period.
         releases: pods released, by reason.
@@ -56,7 +56,7 @@ class ControllerMetrics:
         late_seconds: how long after their latest start pods were released.
         writes: writes to the API server, by kind.
         write_errors: those that failed, by kind.
-        mistakes: annotations that could not be read.
+        mistakes: pods with malformed annotations.
         dry_run: what a dry run counts.
     """
 
@@ -68,7 +68,7 @@ class ControllerMetrics:
         self.attempts = self._counter(_SEED + "scheduling_attempt", "Decisions for pods, by result.", "result")
         self.decide_seconds = Histogram(
             _SEED + "pod_scheduling_duration_seconds",
-            "Time that the decisions of one look take, in s.",
+            "Duration of the decisions of one step, in s.",
             ["result"],
             buckets=_SECONDS,
             registry=self.registry,
@@ -94,11 +94,11 @@ class ControllerMetrics:
         self.write_errors = self._counter("joulie_grid_write_errors", "Writes that failed.", "kind")
         self.mistakes = Counter(
             "joulie_grid_invalid_annotations",
-            "Pods with annotations that could not be read.",
+            "Pods with malformed annotations.",
             registry=self.registry,
         )
         self.dry_run = DryRunMetrics(self.registry)
-        self._zones = BoundedLabel(MOST_ZONES)
+        self._zones = BoundedLabel(MAX_ZONE_LABELS)
         self._waiting = _Waiting()
         self.registry.register(self._waiting)
         self._signals = _Signals()
@@ -108,18 +108,18 @@ class ControllerMetrics:
         return Counter(name, text, [label], registry=self.registry)
 
     def show(self, signals: Callable[[], Iterable[GridSignal]]) -> None:
-        """Show these signals from now on."""
+        """Export these signals."""
         self._signals.now = signals
 
-    def lead(self, room: WaitingRoom) -> None:
-        """This replica leads from now on, and these pods wait."""
+    def lead(self, pending: PendingQueue) -> None:
+        """Export the queue of a replica that starts to lead."""
         self.leading.set(1)
-        self._waiting.room = room
+        self._waiting.pending = pending
 
     def stood_down(self) -> None:
-        """Show nobody who waits any more: another replica leads."""
+        """Stop exporting the queue: another replica leads."""
         self.leading.set(0)
-        self._waiting.room = None
+        self._waiting.pending = None
 
     def decided(self, reason: HoldReason | ReleaseReason) -> None:
         """Count a decision for a pod."""
@@ -135,18 +135,18 @@ class ControllerMetrics:
 
 
 class _Waiting(Collector):
-    """Pods that wait, by reason, as they are at a scrape."""
+    """Deferred pods by reason, read at each scrape."""
 
     def __init__(self) -> None:
-        self.room: WaitingRoom | None = None
+        self.pending: PendingQueue | None = None
 
     def describe(self) -> Iterable[Metric]:
         return [self._family()]
 
     def collect(self) -> Iterator[Metric]:
         family = self._family()
-        if self.room is not None:
-            for reason, count in waiting_by_reason(self.room).items():
+        if self.pending is not None:
+            for reason, count in waiting_by_reason(self.pending).items():
                 family.add_metric([reason], count)
         yield family
 
@@ -155,10 +155,10 @@ class _Waiting(Collector):
         return GaugeMetricFamily("joulie_grid_waiting_pods", "Pods that have the gate, by reason.", labels=["reason"])
 
 
-def waiting_by_reason(room: WaitingRoom) -> dict[str, int]:
-    """How many pods wait for what: a reason to hold, ``release`` for those that may go, ``decision`` for the others."""
+def waiting_by_reason(pending: PendingQueue) -> dict[str, int]:
+    """Number of deferred pods by hold reason; ``release`` if released, ``decision`` if not decided yet."""
     counts = Counts({reason.value: 0 for reason in HoldReason})
-    for group in room.groups:
+    for group in pending.groups:
         match group.decision:
             case Hold(reason=reason):
                 counts[reason.value] += len(group.pods)
@@ -170,7 +170,7 @@ def waiting_by_reason(room: WaitingRoom) -> dict[str, int]:
 
 
 class _Signals(Collector):
-    """Carbon intensity and price of all zones that are watched; what is missing has no value."""
+    """Carbon intensity and price of all zones in use; a missing signal has no sample."""
 
     def __init__(self) -> None:
         self.now: Callable[[], Iterable[GridSignal]] = list

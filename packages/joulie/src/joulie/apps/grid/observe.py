@@ -1,4 +1,4 @@
-"""The cluster as the controller sees it: gated pods, what they belong to, and how they ask to wait."""
+"""Watch caches of the grid controller: gated pods, their owners and namespaces, and their deferral requests."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from joulie.domain.grid.request import GridDefaults, GridRequest
 from joulie.domain.grid.zones import zone_of_pod
 
 _UNBOUND = "spec.nodeName="
-"""The API server leaves out all pods that run, whatever becomes of them."""
+"""Field selector that keeps bound pods out of the watch."""
 
 
 class GridView(Watching):
-    """Caches of everything that the controller reads.
+    """Caches of every object that the controller reads.
 
     Args:
-        client: to watch with.
-        defaults: what holds for pods that do not say.
-        zone: of pods that do not say.
-        regions: zones of cloud regions.
+        client: Kubernetes client.
+        defaults: used where neither pod nor namespace sets a value.
+        zone: grid zone of pods that do not name one.
+        regions: grid zones by cloud region.
 
     Attributes:
-        changed: keys of gated pods that came, went or may be decided differently since the last look.
-        jobs_changed: keys of Jobs that did.
+        changed: keys of gated pods to decide again since the last step.
+        jobs_changed: keys of Jobs to decide again since the last step.
     """
 
     def __init__(
@@ -85,18 +85,18 @@ class GridView(Watching):
         }
 
     def begin(self) -> None:
-        """Take everything as changed, and note all changes from now on: this replica begins to lead."""
+        """Mark every object as changed and record changes from now on: this replica starts to lead."""
         self._attended = True
         self.changed.update(self._pods.objects)
         self.jobs_changed.update(self._jobs.objects)
 
     def stand_by(self) -> None:
-        """Note no changes any more: nobody takes them in, and they would pile up."""
+        """Stop recording changes, which would accumulate while this replica does not lead."""
         self._attended = False
         self.changed.clear()
         self.jobs_changed.clear()
 
-    # ---- what is known
+    # ---- reads
 
     @property
     def pods(self) -> Mapping[Key, GatedPod]:
@@ -132,19 +132,19 @@ class GridView(Watching):
         return self._by_owner.get(owner_uid, set())
 
     def namespace(self, name: str) -> NamespaceFacts:
-        """What is kept of a namespace; nothing of one that is not known."""
+        """The cached facts of a namespace; empty ones if it is unknown."""
         return self._namespaces.objects.get(Key("", name), NO_POLICY)
 
     def knows_namespace(self, name: str) -> bool:
-        """Whether a namespace has come; its pods may come before it."""
+        """Whether a namespace is cached; its pods may arrive before it."""
         return Key("", name) in self._namespaces.objects
 
     def request(self, namespace: str, asking: Asking, owner: Owner | None) -> GridRequest:
-        """What a pod or Job asks for, after the cascade."""
+        """The deferral request of a pod or Job, with namespace policy and defaults applied."""
         return requested(asking, owner, self.namespace(namespace), self._defaults)
 
     def zone(self, request: GridRequest, asking: Asking) -> str:
-        """The zone in which a pod will run, as far as it says."""
+        """The grid zone in which a pod will run, as far as its constraints tell."""
         return zone_of_pod(request.zone, asking.node_selector, asking.affinity, self._zone, self._regions)
 
     # ---- changes
@@ -182,7 +182,7 @@ class GridView(Watching):
         self._note(self._by_namespace.get(key.name, set()), jobs)
 
     def _note(self, pods: set[Key], jobs: set[Key]) -> None:
-        """These may be decided differently now."""
+        """Mark objects for a new decision."""
         if self._attended and (pods or jobs):
             self.changed |= pods
             self.jobs_changed |= jobs

@@ -1,4 +1,4 @@
-"""What a pod asks for, of what the programs of the grid keep of it."""
+"""Resolves the deferral request of a pod or Job from annotations, namespace policy and defaults."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ NO_POLICY = NamespaceFacts("", {}, {})
 
 
 def requested(asking: Asking, owner: Owner | None, policy: NamespaceFacts, defaults: GridDefaults) -> GridRequest:
-    """What a pod or Job asks for, after the cascade.
+    """Resolve the request of a pod or Job: its own annotations win over the namespace's, these over the defaults.
 
     Args:
-        asking: what it says.
+        asking: its annotations, scheduler name and labels.
         owner: its controller; None without one.
-        policy: of its namespace.
-        defaults: what holds for those that do not say.
+        policy: labels and annotations of its namespace.
+        defaults: used where neither sets a value.
     """
     label = asking.workload_label
     return request_of(

@@ -12,7 +12,7 @@ from rich.text import Text
 from joulie.adapters.kubernetes.api.core import Event, Pod
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError
-from joulie.adapters.program_api.grid import GRID_PATH, CaseItem, GridAnswer, SignalItem
+from joulie.adapters.program_api.grid import GRID_PATH, DeferralItem, GridAnswer, SignalItem
 from joulie.apps.kubectl.columns import Column, age, aged, count, laid_out, named, number
 from joulie.apps.kubectl.leader import Whereabouts, ask_leader
 from joulie.apps.kubectl.table import console
@@ -126,14 +126,14 @@ def _summary(answer: GridAnswer) -> str:
     return f"{count(sum(waiting.values()), 'pod')} waiting: {reasons}.{soon}"
 
 
-def _case(case: CaseItem) -> str:
+def _case(case: DeferralItem) -> str:
     return f"{count(case.pods, 'pod')} such as {case.example}: {'; '.join(explained(case))}"
 
 
 # ---- one pod
 
 
-def explained(case: CaseItem) -> list[str]:
+def explained(case: DeferralItem) -> list[str]:
     """What the controller says of a pod, a sentence each."""
     word = {"hold": "waits", "release": "starts"}.get(case.decision)
     lines = [f"{word}: {case.text}" if word else "nothing is decided yet: the zone is new"]

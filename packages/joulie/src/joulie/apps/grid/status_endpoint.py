@@ -1,4 +1,4 @@
-"""What the controller knows, for those who ask: ``GET /debug/grid``, with ``?pod=NAMESPACE/NAME`` for one pod."""
+"""Status endpoint of the grid controller: ``GET /debug/grid``, with ``?pod=NAMESPACE/NAME`` for one pod."""
 
 from __future__ import annotations
 
@@ -8,54 +8,54 @@ from typing import Any
 
 from joulie.adapters.grid.feed import GridFeed
 from joulie.adapters.kubernetes.cache import Key
-from joulie.adapters.program_api.grid import GRID_PATH, MOST_CASES, CaseItem, GridAnswer, SignalItem
+from joulie.adapters.program_api.grid import GRID_PATH, MAX_DEFERRALS, DeferralItem, GridAnswer, SignalItem
 from joulie.apps.grid.controller import Controller
 from joulie.apps.grid.metrics import waiting_by_reason
-from joulie.apps.grid.room import Group
+from joulie.apps.grid.pending import Group
 from joulie.domain.grid.deferral import Hold
 from joulie.domain.grid.signals import GridSignal
 from joulie.program.http import AsgiApp, answering
 
 
-class GridDesk:
-    """Answers ``GET /debug/grid`` while this replica leads.
+class GridStatus:
+    """Serves ``GET /debug/grid`` while this replica leads.
 
     Args:
         feed: signals of the grid.
 
     Attributes:
-        term: what this replica controls with; None while another one leads.
+        controller: the running controller; None while another replica leads.
     """
 
     def __init__(self, feed: GridFeed) -> None:
-        self.term: Controller | None = None
+        self.controller: Controller | None = None
         self._feed = feed
 
-    def before(self, app: AsgiApp, now_s: Callable[[], float]) -> AsgiApp:
-        """An application that answers here, and leaves everything else to `app`."""
+    def mounted(self, app: AsgiApp, now_s: Callable[[], float]) -> AsgiApp:
+        """Wrap an ASGI application: serve the endpoint, pass every other path on to `app`."""
         return answering(GRID_PATH, lambda query: self.answer(query, now_s()), app)
 
     def answer(self, query: Mapping[str, list[str]], now_s: float) -> tuple[int, Any]:
-        """Status and body of the answer to a query."""
-        if self.term is None:
+        """HTTP status and body for a query."""
+        if self.controller is None:
             return 503, GridAnswer(leader=False)
-        room = self.term.room
+        pending = self.controller.pending
         pod = query.get("pod", [])
         if pod:
             namespace, _, name = pod[-1].partition("/")
-            group = room.of(Key(namespace, name))
+            group = pending.of(Key(namespace, name))
             groups = [] if group is None else [group]
         else:
-            groups = sorted(room.groups, key=lambda group: (-len(group.pods), group.case.waiting.latest_start_s))
+            groups = sorted(pending.groups, key=lambda group: (-len(group.pods), group.deferral.waiting.latest_start_s))
         return 200, GridAnswer(
             leader=True,
             now=now_s,
-            dry_run=self.term.dry_run,
+            dry_run=self.controller.dry_run,
             signals=[signal_item(signal, now_s) for signal in sorted(self._feed.signals(), key=_place)],
-            waiting=waiting_by_reason(room),
-            next_look_in_s=_until(self.term.next_s, now_s),
-            cases=[_case_item(group, now_s) for group in groups[:MOST_CASES]],
-            cases_left_out=max(0, len(groups) - MOST_CASES),
+            waiting=waiting_by_reason(pending),
+            next_look_in_s=_until(self.controller.next_s, now_s),
+            cases=[_deferral_item(group, now_s) for group in groups[:MAX_DEFERRALS]],
+            cases_left_out=max(0, len(groups) - MAX_DEFERRALS),
         )
 
 
@@ -64,7 +64,7 @@ def _place(signal: GridSignal) -> tuple[str, str]:
 
 
 def signal_item(signal: GridSignal, now_s: float) -> SignalItem:
-    """A signal as it is told."""
+    """A grid signal in its JSON form."""
     origin, ahead = signal.provenance, signal.forecast
     lowest = None if ahead is None else int(ahead.values.argmin())
     return SignalItem(
@@ -85,11 +85,11 @@ def signal_item(signal: GridSignal, now_s: float) -> SignalItem:
     )
 
 
-def _case_item(group: Group, now_s: float) -> CaseItem:
-    case, decision = group.case, group.decision
-    request = case.waiting.request
-    return CaseItem(
-        zone=case.zone,
+def _deferral_item(group: Group, now_s: float) -> DeferralItem:
+    deferral, decision = group.deferral, group.decision
+    request = deferral.waiting.request
+    return DeferralItem(
+        zone=deferral.zone,
         pods=len(group.pods),
         example=str(next(iter(group.pods))),
         decision="undecided" if decision is None else "hold" if isinstance(decision, Hold) else "release",
@@ -97,8 +97,8 @@ def _case_item(group: Group, now_s: float) -> CaseItem:
         text=None if decision is None else decision.text,
         mode=request.mode,
         asked_by=request.asked_by,
-        waiting_s=round(now_s - case.waiting.held_since_s, 1),
-        latest_start_in_s=_until(case.waiting.latest_start_s, now_s),
+        waiting_s=round(now_s - deferral.waiting.held_since_s, 1),
+        latest_start_in_s=_until(deferral.waiting.latest_start_s, now_s),
         looked_at_in_s=_until(group.wake_s, now_s),
     )
 

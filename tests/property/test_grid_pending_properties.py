@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulie.adapters.kubernetes.cache import Key
-from joulie.apps.grid.room import Case, Waiter, WaitingRoom
+from joulie.apps.grid.pending import Deferral, PendingPod, PendingQueue
 from joulie.domain.grid.deferral import Conditions, Waiting
 from joulie.domain.grid.release import Limits
 from joulie.domain.grid.request import Asked, GridRequest, Mode
@@ -20,7 +20,7 @@ ZONES = ("DE", "FR")
 
 pods = st.builds(
     lambda zone, threshold, delay_h, created_h, priority, mode, finish_h: (
-        Case(
+        Deferral(
             zone,
             Waiting(
                 GridRequest(
@@ -52,7 +52,7 @@ happenings = st.tuples(
 
 
 class Life:
-    """A room that a controller attends to whenever something happens or the room asks for it."""
+    """A queue that a controller serves whenever something happens or the queue asks for it."""
 
     def __init__(self, crowd, ahead, burst):
         self.waiting = {Key("ns", f"p{index}"): pod for index, pod in enumerate(crowd)}
@@ -65,10 +65,12 @@ class Life:
 
     def begin(self):
         """A leader that remembers nothing."""
-        self.room = WaitingRoom(self.limits, self.now_s)
-        for key, (case, priority) in self.waiting.items():
-            if key not in self.went and case.waiting.held_since_s <= self.now_s:
-                self.room.put(Waiter(key, key.name, priority, case.waiting.held_since_s), case, held=True)
+        self.pending = PendingQueue(self.limits, self.now_s)
+        for key, (deferral, priority) in self.waiting.items():
+            if key not in self.went and deferral.waiting.held_since_s <= self.now_s:
+                self.pending.put(
+                    PendingPod(key, key.name, priority, deferral.waiting.held_since_s), deferral, held=True
+                )
 
     def look(self, zone):
         if zone in self.silent:
@@ -81,29 +83,29 @@ class Life:
 
     def attend_until(self, at_s):
         while True:
-            self.room.decide(self.look, self.now_s)
-            for going in self.room.take_due(self.now_s):
+            self.pending.decide(self.look, self.now_s)
+            for going in self.pending.take_due(self.now_s):
                 assert going.pod.key not in self.went
                 self.went[going.pod.key] = self.now_s
-                self.room.remove(going.pod.key)
-            if self.room.next_s > at_s or self.now_s >= at_s:
+                self.pending.remove(going.pod.key)
+            if self.pending.next_s > at_s or self.now_s >= at_s:
                 break
-            self.now_s = min(at_s, max(self.now_s, self.room.next_s))
+            self.now_s = min(at_s, max(self.now_s, self.pending.next_s))
         self.now_s = at_s
 
     def happens(self, where, what):
         if isinstance(where, Key):
-            case, priority = self.waiting[where]
+            deferral, priority = self.waiting[where]
             if where not in self.went:
-                self.room.put(Waiter(where, where.name, priority, self.now_s), case)
+                self.pending.put(PendingPod(where, where.name, priority, self.now_s), deferral)
         elif what == "restart":
             self.begin()
         elif what == "silence":
             self.silent ^= {where}
-            self.room.zone_changed(where)
+            self.pending.zone_changed(where)
         elif where is not None:
             self.values[where] = what
-            self.room.zone_changed(where)
+            self.pending.zone_changed(where)
 
 
 @settings(max_examples=40)
@@ -115,7 +117,7 @@ class Life:
 )
 def test_nobody_is_held_past_the_latest_start(crowd, events, ahead, burst):
     life = Life(crowd, ahead, burst)
-    arrivals = [(case.waiting.held_since_s, key, None) for key, (case, _priority) in life.waiting.items()]
+    arrivals = [(deferral.waiting.held_since_s, key, None) for key, (deferral, _priority) in life.waiting.items()]
     changes = [(at_h * HOUR_S, where, what) for at_h, where, what in events]
     for at_s, where, what in [*sorted([*changes, *arrivals], key=lambda one: one[0]), (60 * HOUR_S, None, None)]:
         life.attend_until(at_s)

@@ -1,4 +1,4 @@
-"""What a gated pod's case is: what it asks, since when its delay counts, and who is never held."""
+"""The deferral of a gated pod: its request, the start of its delay, and the exceptions that are never held."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.resources import DAEMON_SETS
 from joulie.apps.grid.facts import GatedPod
 from joulie.apps.grid.observe import GridView
-from joulie.apps.grid.room import Case
+from joulie.apps.grid.pending import Deferral
 from joulie.domain.grid.deferral import Release, ReleaseReason, Waiting
 from joulie.domain.grid.request import Asked
 
 
-def case_of(key: Key, pod: GatedPod, view: GridView) -> Case:
-    """The case of a gated pod.
+def deferral_of(key: Key, pod: GatedPod, view: GridView) -> Deferral:
+    """Compute the deferral of a gated pod.
 
-    The delay of a pod counts from its creation. But the owner of a pod that is deleted while it waits makes one that
-    is new: so it counts from the owner where no pod of that has run, and from the start of a Job.
+    The delay counts from the creation of the pod. When a pending pod is deleted, its owner creates a new one, which
+    must not start a new delay: it counts from the creation of an owner none of whose pods has run, or the start of a
+    Job.
 
     Args:
-        key: of the pod.
-        pod: what is kept of it.
-        view: what it belongs to.
+        key: key of the pod.
+        pod: cached facts of the pod.
+        view: watch caches with its owner and namespace.
     """
     request = view.request(key.namespace, pod.asking, pod.owner)
     since_s, finish_by_s = pod.created_s, None
@@ -37,4 +38,4 @@ def case_of(key: Key, pod: GatedPod, view: GridView) -> Case:
     elif job is not None:
         since_s = min(since_s, since_s if job.started_s is None else job.started_s)
         finish_by_s = job.finish_by_s
-    return Case(view.zone(request, pod.asking), Waiting(request, since_s, finish_by_s), settled)
+    return Deferral(view.zone(request, pod.asking), Waiting(request, since_s, finish_by_s), settled)

@@ -1,11 +1,11 @@
-"""The waiting room alone: what ten thousand pods that wait cost."""
+"""The queue of pending pods alone: its cost with ten thousand pods."""
 
 import time
 
 import pytest
 
 from joulie.adapters.kubernetes.cache import Key
-from joulie.apps.grid.room import Case, Waiter, WaitingRoom
+from joulie.apps.grid.pending import Deferral, PendingPod, PendingQueue
 from joulie.domain.grid.deferral import Conditions, Waiting
 from joulie.domain.grid.release import Limits
 from joulie.domain.grid.request import Asked, GridRequest, Mode
@@ -18,13 +18,13 @@ HOUR_S = 3600.0
 
 
 def crowd(mode, *, flock):
-    """A room with ten thousand pods, `flock` of which ask the same since the same second."""
-    room = WaitingRoom(Limits(10.0, 50), 0.0)
+    """a queue with ten thousand pods, `flock` of which ask the same since the same second."""
+    pending = PendingQueue(Limits(10.0, 50), 0.0)
     for index in range(PODS):
         since_s = -float(index // flock)
-        case = Case("DE", Waiting(GridRequest(asked_by=Asked.POD, mode=mode), since_s))
-        room.put(Waiter(Key("ns", f"p{index:05}"), str(index), 0, since_s), case)
-    return room
+        deferral = Deferral("DE", Waiting(GridRequest(asked_by=Asked.POD, mode=mode), since_s))
+        pending.put(PendingPod(Key("ns", f"p{index:05}"), str(index), 0, since_s), deferral)
+    return pending
 
 
 def conditions(value, now_s):
@@ -32,40 +32,40 @@ def conditions(value, now_s):
     return Conditions(GridSignal(Measure.CARBON, "DE", Quality.FRESH, value, now_s, forecast=ahead))
 
 
-def decide_all(room, known, now_s):
+def decide_all(pending, known, now_s):
     decided = 0
-    while room.next_decision_s <= now_s:
-        decided += len(room.decide(lambda _zone: known, now_s))
+    while pending.next_decision_s <= now_s:
+        decided += len(pending.decide(lambda _zone: known, now_s))
     return decided
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "flock"), [(Mode.THRESHOLD, 1), (Mode.OPTIMAL, 1), (Mode.OPTIMAL, 100)])
 def test_ten_thousand_waiting_pods_cost_little(mode, flock):
-    room = crowd(mode, flock=flock)
-    decide_all(room, conditions(300.0, 0.0), 0.0)
+    pending = crowd(mode, flock=flock)
+    decide_all(pending, conditions(300.0, 0.0), 0.0)
     began_s = time.process_time()
     for minute in (5, 10, 15):  # of the twelve signals of an hour, one in five minutes
         now_s = 60.0 * minute
-        room.zone_changed("DE")
-        assert decide_all(room, conditions(300.0, now_s), now_s) == PODS / flock
-        assert room.take_due(now_s) == []
+        pending.zone_changed("DE")
+        assert decide_all(pending, conditions(300.0, now_s), now_s) == PODS / flock
+        assert pending.take_due(now_s) == []
     spent_s = time.process_time() - began_s
     assert spent_s * 4.0 < 60.0  # an hour of signals: less than 1.7 % of one core, on a slow machine
 
 
 @pytest.mark.slow
 def test_ten_thousand_pods_start_one_after_the_other():
-    room = crowd(Mode.THRESHOLD, flock=100)
-    room.decide(lambda _zone: conditions(300.0, 0.0), 0.0)
-    room.zone_changed("DE")
-    room.decide(lambda _zone: conditions(100.0, 60.0), 60.0)
+    pending = crowd(Mode.THRESHOLD, flock=100)
+    pending.decide(lambda _zone: conditions(300.0, 0.0), 0.0)
+    pending.zone_changed("DE")
+    pending.decide(lambda _zone: conditions(100.0, 60.0), 60.0)
     began_s, now_s, went = time.process_time(), 60.0, []
     while len(went) < PODS:
-        now_s = max(now_s + 0.2, room.next_s)  # the controller looks five times a second at most
-        going = room.take_due(now_s)
+        now_s = max(now_s + 0.2, pending.next_s)  # the controller looks five times a second at most
+        going = pending.take_due(now_s)
         for one in going:
-            room.remove(one.pod.key)
+            pending.remove(one.pod.key)
         went += [one.pod.created_s for one in going]
     assert went == sorted(went)
     assert now_s - 60.0 == pytest.approx((PODS - 50) / 10.0, rel=0.01)
@@ -73,14 +73,14 @@ def test_ten_thousand_pods_start_one_after_the_other():
 
 
 def test_nothing_is_looked_at_while_nothing_can_change():
-    room = crowd(Mode.THRESHOLD, flock=PODS)
+    pending = crowd(Mode.THRESHOLD, flock=PODS)
     asked = []
 
     def look(zone):
         asked.append(zone)
         return conditions(300.0, 0.0)
 
-    room.decide(look, 0.0)
+    pending.decide(look, 0.0)
     for second in range(1, 1000):
-        assert room.decide(look, float(second)) == []
+        assert pending.decide(look, float(second)) == []
     assert asked == ["DE"]

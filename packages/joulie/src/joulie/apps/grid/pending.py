@@ -1,0 +1,297 @@
+"""The queue of deferred pods: it groups equal deferrals, schedules their next decision, and orders releases.
+
+A pod enters with `put` and leaves with `remove`. Pods with the same request, zone and start of delay share one
+`Deferral` and are decided once. A decision is repeated when a signal of the zone changes, and at the time that the
+decision itself names; nothing is polled.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import NamedTuple
+
+from joulie.adapters.kubernetes.cache import Key
+from joulie.domain.grid.deferral import Conditions, Hold, Release, ReleaseReason, Waiting, decide
+from joulie.domain.grid.release import Bucket, Due, Limits, due_now, in_order
+
+DEFERRALS_PER_STEP = 500
+"""Deferrals decided in one step before the event loop runs other tasks: tenths of a second if all search a window."""
+UNKNOWN_ZONE_RETRY_S = 1.0
+"""Retry interval of a zone whose sources have not been queried yet, s."""
+_AT_ONCE = frozenset(
+    {
+        ReleaseReason.DEADLINE,
+        ReleaseReason.SKIP,
+        ReleaseReason.NOT_ASKED,
+        ReleaseReason.NOT_WATCHED,
+        ReleaseReason.REPLACEMENT,
+    }
+)
+
+Decision = Hold | Release
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Deferral:
+    """What pods that are decided together have in common.
+
+    Attributes:
+        zone: grid zone.
+        waiting: their request and the start of their delay.
+        settled: the decision, where it does not depend on the grid.
+    """
+
+    zone: str
+    waiting: Waiting
+    settled: Release | None = None
+
+
+class PendingPod(NamedTuple):
+    """A pod in the queue.
+
+    Attributes:
+        key: namespace and name.
+        uid: UID.
+        priority: pod priority.
+        created_s: creation, s since the epoch.
+    """
+
+    key: Key
+    uid: str
+    priority: int
+    created_s: float
+
+
+@dataclass(slots=True)
+class Group:
+    """The pods that share a deferral, and their last decision; None before the first."""
+
+    deferral: Deferral
+    pods: dict[Key, PendingPod] = field(default_factory=dict)
+    decision: Decision | None = None
+    wake_s: float = math.inf
+
+
+class PodRelease(NamedTuple):
+    """A pod whose gate is lifted now.
+
+    Attributes:
+        pod: the pod.
+        deferral: its deferral.
+        release: the decision.
+        urgent: it is released before all others.
+    """
+
+    pod: PendingPod
+    deferral: Deferral
+    release: Release
+    urgent: bool
+
+
+class PendingQueue:
+    """Deferred pods and the decisions about them.
+
+    Args:
+        limits: release rate and burst for pods that have been held.
+        use_priorities: order releases by priority before age.
+        now_s: current time, s since the epoch.
+    """
+
+    def __init__(self, limits: Limits, now_s: float, *, use_priorities: bool = False) -> None:
+        self._limits = limits
+        self._use_priorities = use_priorities
+        self._bucket = Bucket(float(limits.burst), now_s)
+        self._groups: dict[Deferral, Group] = {}
+        self._deferral_by_pod: dict[Key, Deferral] = {}
+        self._held: set[Key] = set()
+        self._released: set[Key] = set()
+        self._dirty: set[Deferral] = set()
+        self._heap: list[tuple[float, int, Deferral]] = []
+        self._count = count()
+        self._queue: list[Due] | None = []
+        self._next_release_s = math.inf
+
+    def __len__(self) -> int:
+        return len(self._deferral_by_pod)
+
+    @property
+    def groups(self) -> Iterable[Group]:
+        """All groups, in no particular order."""
+        return self._groups.values()
+
+    @property
+    def next_s(self) -> float:
+        """Time of the next decision or release, s since the epoch; infinite if none is scheduled."""
+        return min(self.next_decision_s, self._next_release_s)
+
+    @property
+    def next_decision_s(self) -> float:
+        """Time of the next decision, s since the epoch; infinite if none is scheduled."""
+        while self._heap and not self._is_current(*self._heap[0]):
+            heapq.heappop(self._heap)
+        if self._dirty:
+            return -math.inf
+        return self._heap[0][0] if self._heap else math.inf
+
+    def of(self, key: Key) -> Group | None:
+        """The group of a pod; None if it is not in the queue."""
+        deferral = self._deferral_by_pod.get(key)
+        return None if deferral is None else self._groups[deferral]
+
+    def zones(self) -> set[str]:
+        """The zones with deferred pods."""
+        return {deferral.zone for deferral in self._groups}
+
+    # ---- membership
+
+    def put(self, pod: PendingPod, deferral: Deferral, *, held: bool = False) -> None:
+        """Add a pod, or update its deferral.
+
+        Args:
+            pod: the pod.
+            deferral: its deferral.
+            held: a previous leader has held it already.
+        """
+        before = self.of(pod.key)
+        if before is not None and before.deferral == deferral and before.pods[pod.key] == pod:
+            return
+        was_held = held or pod.key in self._held
+        self.remove(pod.key)
+        group = self._groups.get(deferral)
+        if group is None:
+            group = self._groups[deferral] = Group(deferral)
+        group.pods[pod.key] = pod
+        self._deferral_by_pod[pod.key] = deferral
+        self._dirty.add(deferral)
+        if was_held:
+            self._held.add(pod.key)
+        self._queue = None
+
+    def remove(self, key: Key) -> None:
+        """Forget a pod."""
+        deferral = self._deferral_by_pod.pop(key, None)
+        if deferral is None:
+            return
+        group = self._groups[deferral]
+        del group.pods[key]
+        if not group.pods:
+            del self._groups[deferral]
+            self._dirty.discard(deferral)
+        self._held.discard(key)
+        if key in self._released:
+            self._released.discard(key)
+        else:
+            self._queue = None
+
+    def requeue(self, key: Key) -> None:
+        """Return a pod whose gate could not be lifted to the queue."""
+        self._released.discard(key)
+        self._queue = None
+        self._next_release_s = -math.inf
+
+    # ---- deciding
+
+    def zone_changed(self, zone: str) -> None:
+        """Mark all deferrals of a zone for a new decision."""
+        self._dirty.update(deferral for deferral in self._groups if deferral.zone == zone)
+
+    def decide(self, look: Callable[[str], Conditions | None], now_s: float) -> list[Group]:
+        """Decide every deferral that is due, and up to `DEFERRALS_PER_STEP` of those that changed.
+
+        Args:
+            look: conditions in a zone; None while its sources have not been queried yet.
+            now_s: s since the epoch.
+
+        Returns:
+            The groups that were decided.
+        """
+        deferrals = set()
+        while self._heap and self._heap[0][0] <= now_s:
+            entry = heapq.heappop(self._heap)
+            if self._is_current(*entry):
+                deferrals.add(entry[2])
+        self._dirty -= deferrals
+        while self._dirty and len(deferrals) < DEFERRALS_PER_STEP:
+            deferrals.add(self._dirty.pop())
+        known: dict[str, Conditions | None] = {}
+        decided = []
+        for deferral in deferrals:
+            if deferral.zone not in known:
+                known[deferral.zone] = look(deferral.zone)
+            group = self._groups[deferral]
+            if self._decide(group, known[deferral.zone], now_s):
+                decided.append(group)
+        return decided
+
+    def _decide(self, group: Group, conditions: Conditions | None, now_s: float) -> bool:
+        waiting = group.deferral.waiting
+        decision: Decision | None = group.deferral.settled
+        if decision is None and conditions is None and now_s < waiting.latest_start_s:
+            self._look_again(group, min(now_s + UNKNOWN_ZONE_RETRY_S, waiting.latest_start_s))
+            return False
+        if decision is None:
+            decision = _decided(waiting, conditions or Conditions(), now_s)
+        group.decision = decision
+        if isinstance(decision, Hold):
+            self._held.update(group.pods)
+            self._look_again(group, decision.wake_s)
+        else:
+            # Pods held back by the release rate go at once when they reach their latest start.
+            self._look_again(group, waiting.latest_start_s if now_s < waiting.latest_start_s else math.inf)
+            self._next_release_s = -math.inf
+        self._queue = None
+        return True
+
+    def _look_again(self, group: Group, wake_s: float) -> None:
+        group.wake_s = wake_s
+        if wake_s < math.inf:
+            heapq.heappush(self._heap, (wake_s, next(self._count), group.deferral))
+
+    def _is_current(self, wake_s: float, _number: int, deferral: Deferral) -> bool:
+        group = self._groups.get(deferral)
+        return group is not None and group.wake_s == wake_s
+
+    # ---- releasing
+
+    def take_due(self, now_s: float) -> list[PodRelease]:
+        """The pods to release now, in order; each is returned once unless it is requeued."""
+        if self._queue is None:
+            self._queue = in_order(self._due(), self._use_priorities)
+        releases = due_now(self._queue, self._bucket, now_s, self._limits)
+        self._bucket = releases.bucket
+        self._next_release_s = math.inf if releases.next_s is None else releases.next_s
+        del self._queue[: len(releases.now)]
+        releases_now = []
+        for due in releases.now:
+            key = Key(*due.name.split("/", 1))
+            group = self._groups[self._deferral_by_pod[key]]
+            assert isinstance(group.decision, Release)
+            self._released.add(key)
+            releases_now.append(PodRelease(group.pods[key], group.deferral, group.decision, due.urgent))
+        return releases_now
+
+    def _due(self) -> Iterator[Due]:
+        for group in self._groups.values():
+            if not isinstance(group.decision, Release):
+                continue
+            at_once = group.decision.reason in _AT_ONCE
+            for key, pod in group.pods.items():
+                if key not in self._released:
+                    # Only pods that were held could start as a burst; the others arrive at their own rate.
+                    yield Due(str(key), pod.priority, pod.created_s, at_once or key not in self._held)
+
+
+def _decided(waiting: Waiting, conditions: Conditions, now_s: float) -> Decision:
+    """Decide; an error in the decision or in a plug-in's forecast releases the pods."""
+    try:
+        return decide(waiting, conditions, now_s)
+    except Exception as error:
+        _log.exception("decision failed, releasing")
+        return Release(ReleaseReason.MISSING, f"decision failed: {error}")
