@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from joulie.domain.grid.forecast import MOST_DAYS
+from joulie_lab.adapters.published.intensity import PUBLISHED
+from joulie_lab.adapters.published.pai_jobs import HOME as JOBS_HOME
 from joulie_lab.benchmarks import deferral_capacity as capacity
 from joulie_lab.benchmarks import deferral_waitawhile as waitawhile
 from joulie_lab.benchmarks.deferral import ERROR_COLUMNS, FULL, error_rows, saving_columns, saving_rows
-from joulie_lab.benchmarks.intensity import PUBLISHED
 from joulie_lab.benchmarks.plots import deferral
 
 ROOT = Path(__file__).parents[1]
@@ -146,7 +147,7 @@ $ joulie bench deferral --data FOLDER --jobs FILE --json benchmarks/results/defe
 $ python scripts/deferral_page.py
 ```
 
-The data is no part of Joulie. `FOLDER` has {_files()}. `FILE` is the PAI trace of {capacity.HOME}.
+The data is no part of Joulie. `FOLDER` has {_files()}. `FILE` is the PAI trace of {JOBS_HOME}.
 The sample of CI (`--small`) makes its own zones and jobs.
 """
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from joulie.domain.scoring.fragmentation import LEAN_SHARE, POWER_WEIGHT_MILLI_PER_W, STEP_MILLI
 from joulie.domain.scoring.sharing import SOCKET_IDLE_W, SOCKET_LIMIT_W, SOCKET_THREADS
+from joulie_lab.adapters.published.openb import GPU_POWER, REFERENCE_FILE
 from joulie_lab.benchmarks import openb as benchmark
 from joulie_lab.benchmarks.gpu_sharing.policies import JOULIE_FRUGAL, JOULIE_PACKED
-from joulie_lab.benchmarks.gpu_sharing.trace import GPU_POWER, REFERENCE_FILE
 from joulie_lab.benchmarks.plots import openb
 
 ROOT = Path(__file__).parents[1]

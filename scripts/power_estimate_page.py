@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from joulie.domain.power_estimate import GPU_BUSY_LOW
+from joulie_lab.adapters.published.specpower import MOST_CHIPS, SINCE_YEAR
 from joulie_lab.benchmarks.plots import power_estimate
 from joulie_lab.benchmarks.power_estimate import FIRST_LATER_YEAR, GROUPED_SPLITS, LEAST_SHOWN, MARGIN
-from joulie_lab.benchmarks.specpower import MOST_CHIPS, SINCE_YEAR
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "power-estimate.json"

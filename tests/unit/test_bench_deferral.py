@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from joulie.apps.cli.main import main
+from joulie_lab.adapters.published.errors import PublishedDataError
+from joulie_lab.adapters.published.intensity import read_intensity, synthetic_zones
 from joulie_lab.benchmarks import deferral as benchmark
 from joulie_lab.benchmarks import deferral_capacity as capacity
-from joulie_lab.benchmarks.intensity import IntensityError, read_intensity, synthetic_zones
 from joulie_lab.benchmarks.ranges import load_ranges, misses
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +83,7 @@ def test_both_published_formats():
     ],
 )
 def test_another_file_is_refused(lines):
-    with pytest.raises(IntensityError):
+    with pytest.raises(PublishedDataError):
         read_intensity(lines)
 
 

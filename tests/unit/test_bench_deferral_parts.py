@@ -7,6 +7,8 @@ import pytest
 
 from joulie.domain.grid.series import Series, constant
 from joulie.domain.grid.windows import best_slots, best_start
+from joulie_lab.adapters.published.errors import PublishedDataError
+from joulie_lab.adapters.published.pai_jobs import Jobs, read_jobs
 from joulie_lab.benchmarks import deferral_capacity as capacity
 from joulie_lab.benchmarks import deferral_waitawhile as waitawhile
 from joulie_lab.benchmarks.deferral_waitawhile import FIRST_DAY, STEP_S, DoneBy, How
@@ -113,7 +115,7 @@ def test_less_than_the_year_is_refused():
 
 def jobs(*rows):
     arrival_h, length_h, cpus = np.array(rows, dtype=np.int64).T
-    return capacity.Jobs(arrival_h, length_h, cpus)
+    return Jobs(arrival_h, length_h, cpus)
 
 
 def test_the_bound_is_the_optimum_where_it_is_known():
@@ -195,16 +197,16 @@ def test_a_short_series_is_refused():
 
 
 def test_a_trace_is_read_in_whole_hours():
-    read = capacity.read_jobs(["arrival_time,length,cpus", "2.5,0.2,4", "0.0,25.4,1"])
+    read = read_jobs(["arrival_time,length,cpus", "2.5,0.2,4", "0.0,25.4,1"])
     assert (list(read.arrival_h), list(read.length_h), list(read.cpus)) == ([0, 3], [26, 1], [1, 4])
 
 
 @pytest.mark.parametrize("row", ["1,2", "1,x,1", "1,nan,1", "1,-2,1", "1,0,1", "-1,2,1", "1,2,0", "1,inf,1"])
 def test_what_is_no_job_is_refused(row):
-    with pytest.raises(capacity.TraceError, match="line 2: no job"):
-        capacity.read_jobs(["arrival_time,length,cpus", row])
+    with pytest.raises(PublishedDataError, match="line 2: no job"):
+        read_jobs(["arrival_time,length,cpus", row])
 
 
 def test_another_table_is_refused():
-    with pytest.raises(capacity.TraceError, match="no column 'length'"):
-        capacity.read_jobs(["arrival_time,cpus"])
+    with pytest.raises(PublishedDataError, match="no column 'length'"):
+        read_jobs(["arrival_time,cpus"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from joulie.apps.cli.main import main
-from joulie_lab.benchmarks.gpu_sharing.trace import NODES_FILE, PODS_FILE
+from joulie_lab.adapters.published.openb import NODES_FILE, PODS_FILE
 from joulie_lab.benchmarks.ranges import load_ranges, misses
 
 ROOT = Path(__file__).parents[2]

@@ -9,17 +9,17 @@ import pytest
 
 from joulie.apps.cli.main import main
 from joulie.domain.power_estimate import CALIBRATION, SHAPES, Basis, End
-from joulie_lab.benchmarks import power_estimate as benchmark
-from joulie_lab.benchmarks.ranges import load_ranges
-from joulie_lab.benchmarks.specpower import (
+from joulie_lab.adapters.published.errors import PublishedDataError
+from joulie_lab.adapters.published.specpower import (
     PUBLISHED_CURVES,
     TDP_W,
-    SpecpowerError,
     System,
     enough,
     read_systems,
     synthetic_table,
 )
+from joulie_lab.benchmarks import power_estimate as benchmark
+from joulie_lab.benchmarks.ranges import load_ranges
 
 ROOT = Path(__file__).parents[2]
 ROW = {
@@ -109,12 +109,12 @@ def test_one_cpu_has_one_name(text, cpu):
 
 @pytest.mark.parametrize("lines", [[], ["a,b", "1,2"]])
 def test_a_file_that_is_no_copy_of_the_table_is_told(lines):
-    with pytest.raises(SpecpowerError, match="no column 'Hardware Vendor'"):
+    with pytest.raises(PublishedDataError, match="no column 'Hardware Vendor'"):
         read_systems(lines)
 
 
 def test_too_few_servers_cannot_be_left_out():
-    with pytest.raises(SpecpowerError, match="1 usable servers of 1 vendors"):
+    with pytest.raises(PublishedDataError, match="1 usable servers of 1 vendors"):
         enough(read_systems(table({})))
 
 

@@ -8,7 +8,9 @@ import httpx2
 import pytest
 
 from joulie.apps.cli.main import main
-from joulie_lab.adapters.datasets import DATASETS, DataFile, FetchError, dataset_folder, fetch, is_complete
+from joulie_lab.adapters.published.datasets import DATASETS, DataFile, dataset_folder
+from joulie_lab.adapters.published.download import fetch, is_complete
+from joulie_lab.adapters.published.errors import FetchError
 from support.scripted_server import serving
 
 CONTENT = b"sn,gpu\n" + b"node,8\n" * 1000
@@ -103,7 +105,7 @@ def test_the_next_address_is_tried_and_all_refusals_are_named(tmp_path):
     fetched(home, tmp_path, paths=("/gone", "/nodes.csv"))
     assert [path for path, _ in home.asked] == ["/gone", "/nodes.csv"]
     with pytest.raises(FetchError, match=r"/gone: answered 404.*\n.*/gone: answered 404"):
-        fetched(Home(), tmp_path, paths=("/gone", "/gone"))
+        fetched(Home(), tmp_path / "empty", paths=("/gone", "/gone"))
 
 
 def test_a_home_that_stays_busy_is_given_up(tmp_path):
@@ -129,7 +131,8 @@ def test_the_command_says_what_is_missing_and_fetches_only_that(tmp_path, capsys
     file = DataFile("nodes.csv", ("https://127.0.0.1:1/nodes.csv",), hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
     dataset = DATASETS["openb"]
     monkeypatch.setattr(
-        "joulie_lab.adapters.datasets.DATASETS", {"openb": type(dataset)("openb", "nodes", "a home", "MIT", (file,))}
+        "joulie_lab.adapters.published.datasets.DATASETS",
+        {"openb": type(dataset)("openb", "nodes", "a home", "MIT", (file,))},
     )
 
     def command(*arguments):

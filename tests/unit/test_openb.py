@@ -4,21 +4,21 @@ import numpy as np
 import pytest
 
 from joulie.domain.scoring import fragmentation, sharing
-from joulie_lab.benchmarks.gpu_sharing import policies
-from joulie_lab.benchmarks.gpu_sharing.arrivals import arrivals, sample, with_named_models, with_shared_part
-from joulie_lab.benchmarks.gpu_sharing.kernel import NOWHERE
-from joulie_lab.benchmarks.gpu_sharing.play import Setup, place, play
-from joulie_lab.benchmarks.gpu_sharing.policies import POLICIES
-from joulie_lab.benchmarks.gpu_sharing.trace import (
+from joulie_lab.adapters.published.errors import PublishedDataError
+from joulie_lab.adapters.published.openb import (
     GPU_POWER,
     MODELS,
     Nodes,
-    OpenbError,
     Pods,
     read_nodes,
     read_pods,
     read_reference,
 )
+from joulie_lab.benchmarks.gpu_sharing import policies
+from joulie_lab.benchmarks.gpu_sharing.arrivals import arrivals, sample, with_named_models, with_shared_part
+from joulie_lab.benchmarks.gpu_sharing.kernel import NOWHERE
+from joulie_lab.benchmarks.gpu_sharing.play import Setup, place, play
+from joulie_lab.benchmarks.gpu_sharing.policies import POLICIES
 
 NODES_HEAD = "sn,cpu_milli,memory_mib,gpu,model"
 PODS_HEAD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec"
@@ -49,7 +49,7 @@ def test_nodes_and_pods_are_read():
 )
 def test_a_line_that_is_no_copy_is_named(read, line, message):
     heads = {read_nodes: NODES_HEAD, read_pods: PODS_HEAD, read_reference: "workload,sc_policy,0"}
-    with pytest.raises(OpenbError, match=message):
+    with pytest.raises(PublishedDataError, match=message):
         read([heads[read], line])
 
 

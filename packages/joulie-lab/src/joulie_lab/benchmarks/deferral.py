@@ -22,9 +22,10 @@ from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import GridSignal, Measure
 from joulie.domain.signal import Quality
 from joulie.domain.units import FloatArray, IntArray
+from joulie_lab.adapters.published.intensity import HOUR_S, Zone
+from joulie_lab.adapters.published.pai_jobs import Jobs
 from joulie_lab.benchmarks import deferral_capacity as capacity
 from joulie_lab.benchmarks import deferral_waitawhile as waitawhile
-from joulie_lab.benchmarks.intensity import HOUR_S, Zone
 from joulie_lab.benchmarks.parity import OnStage
 from joulie_lab.simulation.sweep import estimate
 
@@ -87,7 +88,7 @@ SMALL = DeferralPlan(
 )
 
 
-def measure(zones: Mapping[str, Zone], jobs: capacity.Jobs, plan: DeferralPlan, on_stage: OnStage) -> dict[str, Any]:
+def measure(zones: Mapping[str, Zone], jobs: Jobs, plan: DeferralPlan, on_stage: OnStage) -> dict[str, Any]:
     """All figures of the benchmark, as plain JSON values.
 
     Args:

@@ -15,10 +15,8 @@ and lengths are rounded up, so that the bound is one for just the jobs that are 
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,9 +30,8 @@ from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import GridSignal, Measure
 from joulie.domain.signal import Quality
 from joulie.domain.units import FloatArray, IntArray
+from joulie_lab.adapters.published.pai_jobs import Jobs, whole_hours
 
-HOME = "github.com/umassos/GAIA, the jobs of Alibaba's PAI trace (MIT)"
-TRACE_COLUMNS = ("arrival_time", "length", "cpus")
 HOUR_S = 3600.0
 SLACK_H = 24
 RESERVE_H = 12
@@ -60,33 +57,6 @@ COLUMNS = (
 
 TOTALS = ("jobs", "late", "late_held_to_the_last", "late_not_held")
 """Counts; other figures are means of the seeds."""
-
-
-class TraceError(ValueError):
-    """A trace that cannot be read; the message says why."""
-
-
-@dataclass(frozen=True, eq=False)
-class Jobs:
-    """Jobs by arrival; arrays of shape ``(n_jobs,)``.
-
-    Attributes:
-        arrival_h: whole hours.
-        length_h: whole hours, 1 at least.
-        cpus: 1 at least.
-    """
-
-    arrival_h: IntArray
-    length_h: IntArray
-    cpus: IntArray
-
-    def __len__(self) -> int:
-        return len(self.cpus)
-
-    def between(self, from_h: int, until_h: int) -> Jobs:
-        """Those that arrive in an interval, counted from its beginning."""
-        chosen = (self.arrival_h >= from_h) & (self.arrival_h < until_h)
-        return Jobs(self.arrival_h[chosen] - from_h, self.length_h[chosen], self.cpus[chosen])
 
 
 class Plan(NamedTuple):
@@ -127,38 +97,13 @@ Released = Callable[[int, IntArray], IntArray]
 """Of the jobs that are held at an hour, those that may start."""
 
 
-def read_jobs(lines: Iterable[str]) -> Jobs:
-    """The jobs of a trace.
-
-    Args:
-        lines: of a CSV file with the columns `TRACE_COLUMNS`, times in hours.
-
-    Raises:
-        TraceError: it lacks a column, or a row is no job.
-    """
-    table = csv.DictReader(lines)
-    missing = [column for column in TRACE_COLUMNS if column not in (table.fieldnames or ())]
-    if missing:
-        raise TraceError(f"no column {missing[0]!r}: this is no copy of {HOME}")
-    rows = []
-    for row in table:
-        try:
-            arrival_h, length_h, cpus = (float(row[column]) for column in TRACE_COLUMNS)
-        except (TypeError, ValueError):
-            raise TraceError(f"line {table.line_num}: no job: {row}") from None
-        if not (0.0 <= arrival_h < np.inf and 0.0 < length_h < np.inf and 1.0 <= cpus < np.inf):
-            raise TraceError(f"line {table.line_num}: no job: {row}")
-        rows.append((arrival_h, length_h, cpus))
-    return _whole_hours(np.array(sorted(rows)).reshape(-1, 3))
-
-
 def synthetic_jobs(seed: int, days: int = 28) -> Jobs:
     """Made-up jobs, many short and few long, for tests without the trace."""
     rng = np.random.default_rng(seed)
     count = rng.poisson(6 * 24 * days)
     arrival_h = np.sort(rng.uniform(0.0, 24.0 * days, count))
     length_h = np.clip(rng.lognormal(0.0, 1.2, count), 0.1, HORIZON_H - SLACK_H)
-    return _whole_hours(np.column_stack((arrival_h, length_h, rng.choice([1, 2, 8], count, p=[0.7, 0.2, 0.1]))))
+    return whole_hours(np.column_stack((arrival_h, length_h, rng.choice([1, 2, 8], count, p=[0.7, 0.2, 0.1]))))
 
 
 def measure(zones: Mapping[str, Series], jobs: Jobs, plan: Plan, on_stage: Callable[[str], None]) -> dict[str, Any]:
@@ -316,11 +261,6 @@ def _request(length_h: int, max_delay_h: int) -> GridRequest:
         runtime_s=length_h * HOUR_S,
         runtime_stated=True,
     )
-
-
-def _whole_hours(table: FloatArray) -> Jobs:
-    rounded = np.ceil(table).astype(np.int64)
-    return Jobs(rounded[:, 0], np.maximum(rounded[:, 1], 1), rounded[:, 2])
 
 
 def forecasts(intensity: FloatArray, start_s: float, history_days: int) -> Callable[[float], Series]:

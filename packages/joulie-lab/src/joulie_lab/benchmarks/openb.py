@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from joulie.domain.units import WATTS_PER_KW, FloatArray
+from joulie_lab.adapters.published.openb import MODELS, Nodes, Pods
 from joulie_lab.benchmarks.gpu_sharing.arrivals import sample, with_named_models, with_shared_part
 from joulie_lab.benchmarks.gpu_sharing.play import GRID_PCT, Run, Setup, play
 from joulie_lab.benchmarks.gpu_sharing.policies import (
@@ -26,7 +27,6 @@ from joulie_lab.benchmarks.gpu_sharing.policies import (
     frugal,
     pwr_fgd,
 )
-from joulie_lab.benchmarks.gpu_sharing.trace import MODELS, Nodes, Pods
 from joulie_lab.simulation.sweep import estimate
 
 LOADS = slice(20, 81)

@@ -25,7 +25,7 @@ from joulie.domain.hardware.resolve import CpuDevices, ResolvedHardware
 from joulie.domain.power.cpu import PLATFORM_SHARE, CpuPower
 from joulie.domain.power_estimate import COVERAGE, LOADS, Band, Basis, End, Ends, estimate_server_power
 from joulie.domain.units import BoolArray, FloatArray, IntArray
-from joulie_lab.benchmarks.specpower import PUBLISHED_CURVES, TDP_W, System, Systems
+from joulie_lab.adapters.published.specpower import PUBLISHED_CURVES, TDP_W, System, Systems
 
 SEEDS = tuple(range(20))
 FIRST_LATER_YEAR = 2020

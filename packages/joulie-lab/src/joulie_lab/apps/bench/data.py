@@ -1,4 +1,4 @@
-"""What benchmarks measure on: data as published, read from copies, or made up for the small samples."""
+"""Published data for the benchmarks: where to find it, read and checked, or one line about what is missing."""
 
 from __future__ import annotations
 
@@ -7,106 +7,62 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from joulie.program.errors import UserError
+from joulie_lab.adapters.published.errors import PublishedDataError
 
 if TYPE_CHECKING:
     from joulie.domain.capping.measurements import SweptJob
     from joulie.domain.units import FloatArray
-    from joulie_lab.benchmarks.deferral_capacity import Jobs
-    from joulie_lab.benchmarks.gpu_sharing.trace import Nodes, Pods
-    from joulie_lab.benchmarks.intensity import Zone
-    from joulie_lab.benchmarks.specpower import Systems
+    from joulie_lab.adapters.published.intensity import Zone
+    from joulie_lab.adapters.published.openb import Nodes, Pods
+    from joulie_lab.adapters.published.pai_jobs import Jobs
+    from joulie_lab.adapters.published.specpower import Systems
 
     Trace = tuple[Nodes, Pods, Mapping[str, FloatArray] | None]
 
 Read = TypeVar("Read")
-_SAMPLE_SEED = 1
 
 
-def published_systems(data: Path | None, *, small: bool) -> Systems:
-    """SPECpower results by system.
-
-    Args:
-        data: a copy of the file.
-        small: make some up.
+def published_systems(file: Path | None) -> Systems:
+    """SPECpower results by system, from a copy of the table.
 
     Raises:
-        UserError: it is not there, or is no copy.
+        UserError: it is missing, or not a copy.
     """
-    from joulie_lab.benchmarks.specpower import HOME, SpecpowerError, enough, read_systems, synthetic_table
+    from joulie_lab.adapters.published.specpower import HOME, enough, read_systems
 
-    if small:
-        return read_systems(synthetic_table(seed=1))
-    if data is None:
+    if file is None:
         raise UserError(f"needs the published results, which are not part of Joulie: --data FILE, a copy of {HOME}")
-    try:
-        with data.open(encoding="utf-8", newline="") as lines:
-            return enough(read_systems(lines))
-    except OSError as error:
-        raise UserError(f"{data}: {error.strerror}") from error
-    except (SpecpowerError, UnicodeDecodeError) as error:
-        raise UserError(f"{data}: {error}") from error
+    return _read(file, lambda lines: enough(read_systems(lines)))
 
 
-def published_zones(data: Path | None, *, small: bool) -> Mapping[str, Zone]:
-    """Carbon intensity by zone.
-
-    Args:
-        data: folder with copies of the files.
-        small: make some up.
+def published_zones(folder: Path | None) -> Mapping[str, Zone]:
+    """Carbon intensity by zone, from a folder with copies of the files.
 
     Raises:
-        UserError: one is not there, or is no copy.
+        UserError: a file is missing, or not a copy.
     """
-    from joulie_lab.benchmarks.intensity import PUBLISHED, IntensityError, Zone, read_intensity, synthetic_zones
+    from joulie_lab.adapters.published.intensity import PUBLISHED, Zone, read_intensity
 
-    if small:
-        return synthetic_zones(seed=1)
-    if data is None:
+    if folder is None:
         files = "; ".join(f"{zone.file} of {zone.home}" for zone in PUBLISHED.values())
         raise UserError(f"needs published intensities, which are not part of Joulie: --data FOLDER with {files}")
-    zones = {}
-    for name, published in PUBLISHED.items():
-        file = data / published.file
-        try:
-            with file.open(encoding="utf-8", newline="") as lines:
-                zones[name] = Zone(read_intensity(lines), published.step_s)
-        except OSError as error:
-            raise UserError(f"{file}: {error.strerror}; its home is {published.home}") from error
-        except (IntensityError, UnicodeDecodeError) as error:
-            raise UserError(f"{file}: {error}") from error
-    return zones
+    return {
+        name: Zone(_read(folder / zone.file, read_intensity, zone.home), zone.step_s)
+        for name, zone in PUBLISHED.items()
+    }
 
 
-def published_jobs(file: Path | None, *, small: bool) -> Jobs:
-    """Jobs of the PAI trace.
-
-    Args:
-        file: a copy of it.
-        small: make some up.
+def published_jobs(file: Path | None) -> Jobs:
+    """Jobs of the PAI trace, from a copy of it.
 
     Raises:
-        UserError: it is not there, or is no copy.
+        UserError: it is missing, or not a copy.
     """
-    from joulie_lab.benchmarks.deferral_capacity import HOME, TraceError, read_jobs, synthetic_jobs
+    from joulie_lab.adapters.published.pai_jobs import HOME, read_jobs
 
-    if small:
-        return synthetic_jobs(seed=1)
     if file is None:
         raise UserError(f"needs a published job trace, which is not part of Joulie: --jobs FILE, a copy of {HOME}")
-    try:
-        with file.open(encoding="utf-8", newline="") as lines:
-            return read_jobs(lines)
-    except OSError as error:
-        raise UserError(f"{file}: {error.strerror}") from error
-    except (TraceError, UnicodeDecodeError) as error:
-        raise UserError(f"{file}: {error}") from error
-
-
-def made_trace() -> Trace:
-    """A small cluster and pods in the manner of the trace; nothing is published of it."""
-    from joulie_lab.benchmarks.gpu_sharing.arrivals import sample
-
-    return (*sample(_SAMPLE_SEED), None)
+    return _read(file, read_jobs)
 
 
 def published_trace(folder: Path | None) -> Trace:
@@ -116,65 +72,55 @@ def published_trace(folder: Path | None) -> Trace:
         folder: with copies of the files; None for where `joulie bench fetch` puts them.
 
     Raises:
-        UserError: one is not there, or is no copy.
+        UserError: a file is missing, or not a copy.
     """
-    from joulie_lab.adapters.datasets import dataset_folder
-    from joulie_lab.benchmarks.gpu_sharing.trace import (
-        DATASET,
-        HOME,
-        NODES_FILE,
-        PODS_FILE,
-        REFERENCE_FILE,
-        read_nodes,
-        read_pods,
-        read_reference,
-    )
+    from joulie_lab.adapters.published import openb
 
-    place = folder or dataset_folder(DATASET)
-    if not place.is_dir():
-        raise UserError(
-            f"needs a published trace, which is not part of Joulie: `joulie bench fetch {DATASET}`, "
-            f"or --data FOLDER with {NODES_FILE} and {PODS_FILE} of {HOME}"
-        )
-    reference = place / REFERENCE_FILE
-    curves = _read(reference, read_reference) if reference.exists() else {}
-    return _read(place / NODES_FILE, read_nodes), _read(place / PODS_FILE, read_pods), curves
-
-
-def _read(path: Path, read: Callable[[Iterable[str]], Read]) -> Read:
-    from joulie_lab.benchmarks.gpu_sharing.trace import OpenbError
-
-    try:
-        with path.open(encoding="utf-8", newline="") as lines:
-            return read(lines)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from error
-    except (OpenbError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: {error}") from error
+    files = f"{openb.NODES_FILE} and {openb.PODS_FILE} of {openb.HOME}"
+    place = _folder(folder, openb.DATASET, "a published trace, which is", files)
+    reference = place / openb.REFERENCE_FILE
+    curves = _read(reference, openb.read_reference) if reference.exists() else {}
+    return _read(place / openb.NODES_FILE, openb.read_nodes), _read(place / openb.PODS_FILE, openb.read_pods), curves
 
 
 def published_sweeps(folder: Path | None) -> Mapping[str, tuple[SweptJob, ...]]:
-    """The published sweeps by GPU.
+    """The published power sweeps by GPU.
 
     Args:
         folder: with copies of them; None for where `joulie bench fetch` puts them.
 
     Raises:
-        UserError: one is not there, is no file of sweeps, or has too few of them to leave a network out.
+        UserError: a file is missing, not a file of sweeps, or has too few of them to leave a network out.
     """
     from joulie.apps.cli.caps import read_sweeps
-    from joulie_lab.adapters.datasets import dataset_folder
     from joulie_lab.benchmarks.capping import DATASET, FILES, HOME, jobs_of
 
-    place = folder or dataset_folder(DATASET)
-    if not place.is_dir():
-        raise UserError(
-            f"needs published sweeps, which are not part of Joulie: `joulie bench fetch {DATASET}`, "
-            f"or --data FOLDER with copies of {', '.join(FILES.values())} of {HOME}"
-        )
+    files = f"copies of {', '.join(FILES.values())} of {HOME}"
+    place = _folder(folder, DATASET, "published sweeps, which are", files)
     found = {}
     for gpu, name in FILES.items():
         found[gpu] = read_sweeps(place / name)
         if len({job.family for job in jobs_of(found[gpu])}) < 2:
             raise UserError(f"{place / name}: needs two networks or more, each measured at two limits")
     return found
+
+
+def _folder(given: Path | None, dataset: str, what: str, files: str) -> Path:
+    from joulie_lab.adapters.published.datasets import dataset_folder
+
+    place = given or dataset_folder(dataset)
+    if not place.is_dir():
+        raise UserError(
+            f"needs {what} not part of Joulie: `joulie bench fetch {dataset}`, or --data FOLDER with {files}"
+        )
+    return place
+
+
+def _read(path: Path, read: Callable[[Iterable[str]], Read], home: str = "") -> Read:
+    try:
+        with path.open(encoding="utf-8", newline="") as lines:
+            return read(lines)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}{f'; its home is {home}' if home else ''}") from error
+    except (PublishedDataError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: {error}") from error

@@ -15,7 +15,7 @@ from joulie.program.errors import UserError
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from joulie_lab.adapters.datasets import Dataset
+    from joulie_lab.adapters.published.datasets import Dataset
 
 _MIB = 1024.0**2
 
@@ -33,7 +33,7 @@ def fetch(names: tuple[str, ...], *, only_list: bool, to: Path | None, output: s
     Without a NAME: all that the benchmarks use, some megabytes. Files that are there already stay, and a download that
     was broken off goes on. Each dataset has its own licence, which is shown; Joulie grants none.
     """
-    from joulie_lab.adapters.datasets import DATASETS, cache_root
+    from joulie_lab.adapters.published.datasets import DATASETS, cache_root
 
     unknown = [name for name in names if name not in DATASETS]
     if unknown:
@@ -58,7 +58,8 @@ def _fetch(datasets: Sequence[Dataset], root: Path) -> list[str]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    from joulie_lab.adapters.datasets import FetchError, fetch, is_complete
+    from joulie_lab.adapters.published.download import fetch, is_complete
+    from joulie_lab.adapters.published.errors import FetchError
 
     console = Console(stderr=True)
     bars = Progress(
@@ -105,7 +106,8 @@ def _advance(bars: Progress, task: TaskID, have: int) -> None:
 
 def _rows(datasets: Sequence[Dataset], root: Path) -> list[dict[str, Any]]:
     """What there is, and what of it is in the cache."""
-    from joulie_lab.adapters.datasets import FetchError, is_complete
+    from joulie_lab.adapters.published.download import is_complete
+    from joulie_lab.adapters.published.errors import FetchError
 
     try:
         return [

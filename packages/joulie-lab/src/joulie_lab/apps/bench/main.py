@@ -15,7 +15,7 @@ from joulie.program.commands import CommandGroup
 from joulie.program.errors import UserError
 from joulie.program.lists import items, whole
 from joulie.program.tables import print_table
-from joulie_lab.apps.bench.data import made_trace, published_jobs, published_systems, published_trace, published_zones
+from joulie_lab.apps.bench.data import published_jobs, published_systems, published_trace, published_zones
 from joulie_lab.apps.bench.fetch import fetch
 from joulie_lab.apps.bench.run import OUTPUT, PATH, Benchmark, common, run_benchmark, tell
 from joulie_lab.apps.bench.tables import print_equal_work, print_parity
@@ -201,10 +201,11 @@ def attribution(*, small: bool) -> Benchmark:
 @click.option("--data", type=PATH, help="Copy of the published results; --small makes a sample instead.")
 def power_estimate(*, small: bool, data: Path | None) -> Benchmark:
     """Measure the intervals of power estimates on published SPECpower results."""
+    from joulie_lab.adapters.published.specpower import read_systems, synthetic_table
     from joulie_lab.benchmarks import power_estimate as benchmark
     from joulie_lab.benchmarks.plots import power_estimate as plot
 
-    table = published_systems(data, small=small)
+    table = read_systems(synthetic_table(seed=1)) if small else published_systems(data)
 
     def run() -> dict[str, Any]:
         return benchmark.measure(table, tell)
@@ -264,11 +265,13 @@ def profiles(*, small: bool, trees_file: Path | None) -> Benchmark:
 @click.option("--jobs", "jobs_file", type=PATH, help="The published job trace; --small makes one instead.")
 def deferral(*, small: bool, data: Path | None, jobs_file: Path | None) -> Benchmark:
     """Measure forecasts and deferral against the offline optimum."""
+    from joulie_lab.adapters.published.intensity import synthetic_zones
     from joulie_lab.benchmarks import deferral as benchmark
     from joulie_lab.benchmarks import deferral_capacity, deferral_waitawhile
     from joulie_lab.benchmarks.plots import deferral as plot
 
-    zones, jobs = published_zones(data, small=small), published_jobs(jobs_file, small=small)
+    zones = synthetic_zones(seed=1) if small else published_zones(data)
+    jobs = deferral_capacity.synthetic_jobs(seed=1) if small else published_jobs(jobs_file)
 
     def run() -> dict[str, Any]:
         chosen = benchmark.SMALL if small else benchmark.FULL
@@ -293,9 +296,10 @@ def deferral(*, small: bool, data: Path | None, jobs_file: Path | None) -> Bench
 def openb(*, small: bool, data: Path | None) -> Benchmark:
     """Measure placement on nodes whose GPUs are shared."""
     from joulie_lab.benchmarks import openb as benchmark
+    from joulie_lab.benchmarks.gpu_sharing.arrivals import sample
     from joulie_lab.benchmarks.plots import openb as plot
 
-    trace = made_trace() if small else published_trace(data)
+    trace = (*sample(seed=1), None) if small else published_trace(data)
 
     def run() -> dict[str, Any]:
         chosen = benchmark.SMALL if small else benchmark.FULL

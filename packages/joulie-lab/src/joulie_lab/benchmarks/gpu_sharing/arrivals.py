@@ -9,7 +9,7 @@ import numpy as np
 from joulie.domain.scoring.fragmentation import ANY_MODEL
 from joulie.domain.scoring.sharing import FULL_GPU_MILLI
 from joulie.domain.units import BoolArray, FloatArray, IntArray
-from joulie_lab.benchmarks.gpu_sharing.trace import MODELS, Nodes, Pods
+from joulie_lab.adapters.published.openb import MODELS, Nodes, Pods
 
 ARRIVED = 1.3
 """GPU that arrives, of all that the cluster has."""

@@ -35,6 +35,7 @@ from joulie.domain.scoring.sharing import (
     tightest_gpu,
 )
 from joulie.domain.units import BoolArray, FloatArray, IntArray
+from joulie_lab.adapters.published.openb import Nodes, Pods
 from joulie_lab.benchmarks.gpu_sharing.policies import (
     BEST_FIT,
     DOT_PRODUCT,
@@ -45,7 +46,6 @@ from joulie_lab.benchmarks.gpu_sharing.policies import (
     PWR_FGD,
     RANDOM,
 )
-from joulie_lab.benchmarks.gpu_sharing.trace import Nodes, Pods
 from joulie_lab.simulation.compiled import compilable, compiled, compiled_inner
 
 for _formula in (

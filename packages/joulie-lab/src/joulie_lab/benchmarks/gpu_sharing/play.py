@@ -8,10 +8,10 @@ import numpy as np
 
 from joulie.domain.scoring.fragmentation import TypicalPods, lean_cpu_milli_per_gpu, typical_pods
 from joulie.domain.units import FloatArray, IntArray
+from joulie_lab.adapters.published.openb import GPU_POWER, Nodes, Pods
 from joulie_lab.benchmarks.gpu_sharing.arrivals import Arrivals, arrivals
 from joulie_lab.benchmarks.gpu_sharing.kernel import NOWHERE, Course, Scoring, empty_course, empty_table, place_all
 from joulie_lab.benchmarks.gpu_sharing.policies import Policy
-from joulie_lab.benchmarks.gpu_sharing.trace import GPU_POWER, Nodes, Pods
 
 GRID_PCT = np.arange(0.0, 131.0)
 """GPU arrived, percent of the cluster's, at which runs are compared."""

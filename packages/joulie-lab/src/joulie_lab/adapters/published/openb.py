@@ -17,6 +17,7 @@ import numpy as np
 from joulie.domain.scoring.fragmentation import ANY_MODEL
 from joulie.domain.scoring.sharing import FULL_GPU_MILLI
 from joulie.domain.units import FloatArray, IntArray
+from joulie_lab.adapters.published.errors import PublishedDataError
 
 HOME = "github.com/alibaba/clusterdata, cluster-trace-gpu-v2023/csv"
 DATASET = "openb"
@@ -26,10 +27,6 @@ PODS_FILE = "openb_pod_list_default.csv"
 REFERENCE_FILE = "fgd_reference_allocation.csv"
 """A copy of ``analysis_allo_discrete.csv``, or its rows of the default trace."""
 REFERENCE_WORKLOAD = "openb_pod_list_default"
-
-
-class OpenbError(ValueError):
-    """A file that is no copy of a published one; the message says which line is wrong, and how."""
 
 
 class GpuPower(NamedTuple):
@@ -110,20 +107,20 @@ def read_nodes(lines: Iterable[str]) -> Nodes:
     """The nodes of a node list.
 
     Raises:
-        OpenbError: a line is no node, or there is none.
+        PublishedDataError: a line is no node, or there is none.
     """
     rows = []
     for number, row in _rows(lines):
         model = row.get("model") or ""
         if model not in GPU_POWER:
-            raise OpenbError(f"line {number}: no power is known of GPU model {model!r}")
+            raise PublishedDataError(f"line {number}: no power is known of GPU model {model!r}")
         gpus = _count(number, row, "gpu")
         if gpus == 0:
-            raise OpenbError(f"line {number}: a node without GPUs")
+            raise PublishedDataError(f"line {number}: a node without GPUs")
         cpu_milli, memory_mib = _count(number, row, "cpu_milli"), _count(number, row, "memory_mib")
         rows.append((cpu_milli, memory_mib, gpus, MODELS.index(model)))
     if not rows:
-        raise OpenbError("has no nodes")
+        raise PublishedDataError("has no nodes")
     return Nodes(*_columns(rows))
 
 
@@ -131,17 +128,17 @@ def read_pods(lines: Iterable[str]) -> Pods:
     """The pods of a pod list, in its order.
 
     Raises:
-        OpenbError: a line is no pod, or there is none that asks for a GPU.
+        PublishedDataError: a line is no pod, or there is none that asks for a GPU.
     """
     rows = []
     for number, row in _rows(lines):
         gpus, gpu_milli = _count(number, row, "num_gpu"), _count(number, row, "gpu_milli")
         if not _possible(gpus, gpu_milli):
-            raise OpenbError(f"line {number}: {gpus} GPUs at {gpu_milli} thousandths each is no request")
+            raise PublishedDataError(f"line {number}: {gpus} GPUs at {gpu_milli} thousandths each is no request")
         cpu_milli, memory_mib = _count(number, row, "cpu_milli"), _count(number, row, "memory_mib")
         rows.append((cpu_milli, memory_mib, gpus, gpu_milli, _model_bits(number, row.get("gpu_spec") or "")))
     if not any(row[2] for row in rows):
-        raise OpenbError("has no pods with GPUs")
+        raise PublishedDataError("has no pods with GPUs")
     return Pods(*_columns(rows))
 
 
@@ -149,7 +146,7 @@ def read_reference(lines: Iterable[str]) -> Mapping[str, FloatArray]:
     """What FGD's authors measured: by policy, the GPU allocation at 0 to 130 % arrived, percent, mean of the seeds.
 
     Raises:
-        OpenbError: a line is not such a curve.
+        PublishedDataError: a line is not such a curve.
     """
     runs: dict[str, list[list[float]]] = {}
     for number, row in _rows(lines):
@@ -158,7 +155,7 @@ def read_reference(lines: Iterable[str]) -> Mapping[str, FloatArray]:
         try:
             curve = [float(row.get(str(arrived)) or "") for arrived in range(131)]
         except ValueError:
-            raise OpenbError(f"line {number}: is no curve from 0 to 130 % arrived") from None
+            raise PublishedDataError(f"line {number}: is no curve from 0 to 130 % arrived") from None
         runs.setdefault((row.get("sc_policy") or "").partition("-")[2], []).append(curve)
     return {policy: np.mean(curves, axis=0) for policy, curves in runs.items()}
 
@@ -169,7 +166,7 @@ def _rows(lines: Iterable[str]) -> Iterator[tuple[int, Mapping[str, str | None]]
         for row in reader:
             yield reader.line_num, row
     except csv.Error as error:
-        raise OpenbError(f"line {reader.line_num}: {error}") from error
+        raise PublishedDataError(f"line {reader.line_num}: {error}") from error
 
 
 def _count(number: int, row: Mapping[str, str | None], column: str) -> int:
@@ -177,9 +174,9 @@ def _count(number: int, row: Mapping[str, str | None], column: str) -> int:
     try:
         value = int(text or "")
     except ValueError:
-        raise OpenbError(f"line {number}: {column} {text!r} is not a whole number") from None
+        raise PublishedDataError(f"line {number}: {column} {text!r} is not a whole number") from None
     if value < 0:
-        raise OpenbError(f"line {number}: {column} {value} is negative")
+        raise PublishedDataError(f"line {number}: {column} {value} is negative")
     return value
 
 
@@ -194,7 +191,7 @@ def _model_bits(number: int, spec: str) -> int:
     bits = 0
     for name in filter(None, spec.split("|")):
         if name not in GPU_POWER:
-            raise OpenbError(f"line {number}: gpu_spec names the unknown GPU model {name!r}")
+            raise PublishedDataError(f"line {number}: gpu_spec names the unknown GPU model {name!r}")
         bits |= 1 << MODELS.index(name)
     return bits or ANY_MODEL
 

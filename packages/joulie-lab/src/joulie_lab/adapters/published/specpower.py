@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from joulie_lab.adapters.published.errors import PublishedDataError
+
 HOME = "github.com/cloud-carbon-footprint/ccf-coefficients, data/SPECpower-2026-03-09.csv"
 SINCE_YEAR = 2015
 """Older servers are too far from those that a cluster has today."""
@@ -25,10 +27,6 @@ LEAST_SERVERS, LEAST_VENDORS = 100, 5
 MOST_CHIPS = 8
 LEAST_GIB_PER_CORE = 0.1
 """Below this, a figure in the column of gigabytes is one of terabytes: real servers start at five times as much."""
-
-
-class SpecpowerError(ValueError):
-    """A table that is no copy of the published one; the message says what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +88,12 @@ def read_systems(lines: Iterable[str]) -> Systems:
         lines: of the CSV file, its header first.
 
     Raises:
-        SpecpowerError: it lacks a column.
+        PublishedDataError: it lacks a column.
     """
     table = csv.DictReader(lines)
     missing = [column for column in _COLUMNS if column not in (table.fieldnames or ())]
     if missing:
-        raise SpecpowerError(f"no column {missing[0]!r}: this is no copy of {HOME}")
+        raise PublishedDataError(f"no column {missing[0]!r}: this is no copy of {HOME}")
     kept: dict[tuple[object, ...], System] = {}
     left_out, corrected = Counter[str](), Counter[str]()
     rows = 0
@@ -120,11 +118,11 @@ def enough(systems: Systems) -> Systems:
     """The servers, if some of them can be left out.
 
     Raises:
-        SpecpowerError: they are too few, or of too few vendors.
+        PublishedDataError: they are too few, or of too few vendors.
     """
     servers, vendors = len(systems.kept), len({system.vendor for system in systems.kept})
     if servers < LEAST_SERVERS or vendors < LEAST_VENDORS:
-        raise SpecpowerError(
+        raise PublishedDataError(
             f"has {servers} usable servers of {vendors} vendors; {LEAST_SERVERS} of {LEAST_VENDORS} are needed"
         )
     return systems

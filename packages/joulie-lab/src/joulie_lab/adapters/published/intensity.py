@@ -17,14 +17,11 @@ import numpy as np
 
 from joulie.domain.grid.series import Series, of_points
 from joulie.domain.units import FloatArray
+from joulie_lab.adapters.published.errors import PublishedDataError
 
 HOUR_S = 3600.0
 VALUE_COLUMNS = ("Carbon Intensity", "Carbon Intensity gCO₂eq/kWh (LCA)")
 """Of the one source and of the other: over the life of power stations, as Electricity Maps' API gives it."""
-
-
-class IntensityError(ValueError):
-    """A file that is no copy of a published one; the message says what is wrong."""
 
 
 class Zone(NamedTuple):
@@ -63,12 +60,12 @@ def read_intensity(lines: Iterable[str]) -> Series:
     Steps without a value keep the last one: both sources leave some out.
 
     Raises:
-        IntensityError: not such a file.
+        PublishedDataError: not such a file.
     """
     rows = csv.DictReader(lines)
     column = next((name for name in VALUE_COLUMNS if name in (rows.fieldnames or ())), None)
     if column is None:
-        raise IntensityError(f"has no column {' or '.join(map(repr, VALUE_COLUMNS))}")
+        raise PublishedDataError(f"has no column {' or '.join(map(repr, VALUE_COLUMNS))}")
     time_column = (rows.fieldnames or [""])[0]
     try:
         points = [
@@ -77,9 +74,9 @@ def read_intensity(lines: Iterable[str]) -> Series:
             if row[column]
         ]
     except (ValueError, TypeError) as error:
-        raise IntensityError(f"line {rows.line_num}: {error}") from error
+        raise PublishedDataError(f"line {rows.line_num}: {error}") from error
     if len(points) < 2:
-        raise IntensityError("has no values")
+        raise PublishedDataError("has no values")
     return of_points(points, _usual_step_s(points))
 
 
