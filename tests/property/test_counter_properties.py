@@ -5,7 +5,7 @@ import math
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from joulie.domain.counters import mean_power_w, mean_rate
+from joulie.domain.counters import mean_rate
 from joulie.domain.signal import Reading
 
 WRAP_J = 262_143.328850
@@ -29,7 +29,7 @@ def true_counter(start_j, intervals):
 
 @given(st.lists(st.builds(Reading, numbers, numbers), max_size=30), st.none() | sane, sane | st.just(math.inf))
 def test_no_power_is_ever_negative_absurd_or_not_a_number(samples, wraps_at_j, max_power_w):
-    found = mean_power_w(samples, wraps_at_j=wraps_at_j, max_power_w=max_power_w)
+    found = mean_rate(samples, wraps_at=wraps_at_j, max_rate=max_power_w)
     if found is not None:
         assert 0.0 <= found.value <= max_power_w
         assert math.isfinite(found.value)
@@ -44,7 +44,7 @@ def test_the_mean_is_the_energy_over_the_time_in_whatever_order(intervals, rando
     random.shuffle(samples)
     total_j = sum(dt_s * power_w for dt_s, power_w in intervals)
     assert math.isclose(
-        mean_power_w(samples).value, total_j / sum(dt_s for dt_s, _ in intervals), rel_tol=1e-6, abs_tol=1e-6
+        mean_rate(samples).value, total_j / sum(dt_s for dt_s, _ in intervals), rel_tol=1e-6, abs_tol=1e-6
     )
 
 
@@ -54,7 +54,7 @@ def test_a_counter_that_wraps_tells_the_same_as_one_that_does_not(intervals, sta
     straight = true_counter(start_j, intervals)
     wrapped = [Reading(time_s, energy_j % WRAP_J) for time_s, energy_j in straight]
     assert math.isclose(
-        mean_power_w(wrapped, wraps_at_j=WRAP_J).value, mean_power_w(straight).value, rel_tol=1e-6, abs_tol=1e-6
+        mean_rate(wrapped, wraps_at=WRAP_J).value, mean_rate(straight).value, rel_tol=1e-6, abs_tol=1e-6
     )
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from joulie.domain.control import ControlSettings, Memory, Snapshot, controlled_node, decide
 from joulie.domain.control_power import SourceReadings
 from joulie.domain.drain import DrainingPerformance, DrainSettings, Escalation, SchedulableClass
-from joulie.domain.policy import PolicySettings, make_policy
+from joulie.domain.policy import POLICIES, PolicySettings
 from joulie.domain.scoring.extender import NodeClass
 from joulie_lab.simulation.experiment.scenario import ControlTimes, NodeGroup
 from joulie_lab.simulation.native.control import Control, NativeControl, NodeCap
@@ -26,7 +26,6 @@ CLASSES = {
     SchedulableClass.ECO: NodeClass.ECO,
     SchedulableClass.DRAINING: NodeClass.DRAINING,
 }
-POLICIES = [make_policy(name) for name in ("static_partition", "queue_aware_v1", "rule_swap_v1", "energy_per_work")]
 MOMENTS = st.lists(
     st.tuples(
         st.integers(1, 11),  # cycles since the last one
@@ -48,8 +47,9 @@ def snapshot(now_s, demand, blocking, power_w):
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.sampled_from(POLICIES), MOMENTS, st.sampled_from(list(Escalation)))
-def test_equals_the_operators_step(policy, moments, escalation):
+@given(st.sampled_from(sorted(POLICIES)), MOMENTS, st.sampled_from(list(Escalation)))
+def test_equals_the_operators_step(policy_name, moments, escalation):
+    policy = POLICIES[policy_name](PolicySettings())
     control = Control(
         policy,
         ControlSettings(drain=DrainSettings(settling_s=30.0, timeout_s=120.0, escalation=escalation)),
@@ -86,7 +86,7 @@ def test_equals_the_operators_step(policy, moments, escalation):
 
 def test_caps_reach_a_node_at_the_agents_next_moment():
     control = Control(
-        make_policy("static_partition", PolicySettings(static_hp_frac=0.0)),
+        POLICIES["static_partition"](PolicySettings(static_hp_frac=0.0)),
         ControlSettings(drain=DrainSettings(settling_s=0.0)),
     )
     native = NativeControl(control, NODES, ControlTimes(operator_s=OPERATOR_S, agent_s=AGENT_S))

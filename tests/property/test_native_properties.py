@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulie.domain.policy import PolicySettings, make_policy
+from joulie.domain.policy import POLICIES, PolicySettings
 from joulie_lab.simulation.climate import Climate
 from joulie_lab.simulation.experiment.outcome import JobEnd, JobOutcome, Outcome
 from joulie_lab.simulation.experiment.scenario import NodeGroup
@@ -55,12 +55,12 @@ def traces(draw: st.DrawFn) -> list[TraceJob]:
     return jobs
 
 
-POLICIES = st.sampled_from([None, "static_partition", "queue_aware_v1", "rule_swap_v1"])
+POLICY_NAMES = st.sampled_from([None, *sorted(POLICIES)])
 
 
 def setup(policy: str | None, **changes: object) -> Setup:
     own = PolicySettings(static_hp_frac=0.5, queue_hp_base_frac=0.25, queue_perf_per_hp_node=2)
-    control = None if policy is None else Control(make_policy(policy, own))
+    control = None if policy is None else Control(POLICIES[policy](own))
     given_setup = Setup(
         nodes=NODES,
         duration_s=DURATION_S,
@@ -73,7 +73,7 @@ def setup(policy: str | None, **changes: object) -> Setup:
 
 
 @settings(max_examples=25, deadline=None)
-@given(traces(), POLICIES, st.sampled_from(["together", "singly"]), st.booleans())
+@given(traces(), POLICY_NAMES, st.sampled_from(["together", "singly"]), st.booleans())
 def test_invariants(jobs: list[TraceJob], policy: str | None, gangs: str, share_gpus: bool) -> None:
     outcome = run(setup(policy, gangs=gangs, share_gpus=share_gpus), jobs)
     assert sorted(one.job_id for one in outcome.jobs) == sorted(one.job_id for one in jobs)
@@ -131,7 +131,7 @@ def first_come_first_served(outcomes: Sequence[JobOutcome], asked: dict[str, Tra
 
 
 @settings(max_examples=8, deadline=None)
-@given(traces(), POLICIES, st.integers(0, 99))
+@given(traces(), POLICY_NAMES, st.integers(0, 99))
 def test_the_same_seed_gives_the_same_run_and_looking_on_changes_nothing(
     jobs: list[TraceJob], policy: str | None, seed: int
 ) -> None:

@@ -5,14 +5,41 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulie.domain.hardware import CapRange
-from joulie.domain.policy import Cap, ClusterSnapshot, Plan, PolicyNode, PolicySettings, Profile, make_policy
+from joulie.domain.actuation import cpu_range
+from joulie.domain.hardware import BUILTIN_CATALOGUE, CapRange
+from joulie.domain.hardware.resolve import ReportedHardware, ResolvedHardware, resolve
+from joulie.domain.policy import POLICIES, Cap, ClusterSnapshot, Plan, PolicyNode, PolicySettings, Profile
 
 quick = settings(max_examples=50, deadline=None)
-FAMILIES = ("H100", "L40S", "EPYC 9654", "unknown")
-POLICY_NAMES = st.sampled_from(["static_partition", "queue_aware_v1", "rule_swap_v1"])
-NODES = st.lists(st.tuples(st.sampled_from(FAMILIES), st.sampled_from([0.0, 25.0, 50.0, 100.0])), max_size=12).map(
-    lambda rows: tuple(PolicyNode(f"n{i}", family, density) for i, (family, density) in enumerate(rows))
+
+
+def hardware(gpu: str | None = None) -> ResolvedHardware:
+    """A node with two AMD EPYC 9654, whose power limits are known, and eight GPUs where a model is given."""
+    labels = {"joulie.io/hw.cpu-model": "AMD-EPYC-9654", "joulie.io/hw.cpu-sockets": "2"}
+    if gpu is not None:
+        labels |= {"joulie.io/hw.gpu-model": gpu, "joulie.io/hw.gpu-count": "8"}
+    model = BUILTIN_CATALOGUE.cpu("AMD EPYC 9654").model
+    assert model is not None
+    limits = cpu_range(None, None, model.cap_range)
+    return resolve(
+        ReportedHardware(cpu_min_w=limits.min_w, cpu_max_w=limits.base_w), labels, {"cpu": 192.0}, BUILTIN_CATALOGUE
+    )
+
+
+FAMILIES = {
+    "H100": hardware("NVIDIA-H100-NVL"),
+    "L40S": hardware("NVIDIA-L40S"),
+    "MI300X": hardware("AMD-Instinct-MI300X"),
+    "EPYC 9654": hardware(),
+    "unknown": None,
+}
+POLICY_NAMES = st.sampled_from(sorted(POLICIES))
+NODES = st.lists(
+    st.tuples(st.sampled_from(sorted(FAMILIES)), st.sampled_from([0.0, 25.0, 50.0, 100.0])), max_size=12
+).map(
+    lambda rows: tuple(
+        PolicyNode(f"n{i}", family, density, FAMILIES[family]) for i, (family, density) in enumerate(rows)
+    )
 )
 SNAPSHOTS = st.builds(ClusterSnapshot, nodes=NODES, performance_demand=st.integers(0, 200), now_s=st.floats(0.0, 1e6))
 SETTINGS = st.builds(
@@ -30,11 +57,28 @@ def performance(plan: Plan) -> set[str]:
 
 
 @quick
+@given(name=POLICY_NAMES, setup=SETTINGS, snapshot=SNAPSHOTS)
+def test_every_node_is_planned_and_caps_are_percentages(
+    name: str, setup: PolicySettings, snapshot: ClusterSnapshot
+) -> None:
+    plan = POLICIES[name](setup).plan(snapshot)
+    assert plan.policy == name
+    assert set(plan.profiles) == {node.name for node in snapshot.nodes}
+    assert set(plan.caps) <= set(plan.profiles)
+    for by_profile in plan.caps.values():
+        assert set(by_profile) == set(Profile)
+        gpu = [by_profile[profile].gpu_cap(None).percent for profile in (Profile.ECO, Profile.PERFORMANCE)]
+        cpu = [by_profile[profile].cpu.percent for profile in (Profile.ECO, Profile.PERFORMANCE)]
+        assert 0.0 < gpu[0] <= gpu[1] <= 100.0
+        assert 0.0 < cpu[0] <= cpu[1] <= 100.0
+
+
+@quick
 @given(name=POLICY_NAMES, setup=SETTINGS, snapshot=SNAPSHOTS, data=st.data())
 def test_plan_does_not_depend_on_the_order_of_nodes(
     name: str, setup: PolicySettings, snapshot: ClusterSnapshot, data: st.DataObject
 ) -> None:
-    policy = make_policy(name, setup)
+    policy = POLICIES[name](setup)
     shuffled = ClusterSnapshot(
         tuple(data.draw(st.permutations(snapshot.nodes))), snapshot.performance_demand, snapshot.now_s
     )
@@ -43,42 +87,61 @@ def test_plan_does_not_depend_on_the_order_of_nodes(
 
 @quick
 @given(setup=SETTINGS, snapshot=SNAPSHOTS)
-def test_performance_count_is_kept(setup: PolicySettings, snapshot: ClusterSnapshot) -> None:
-    count = len(snapshot.nodes)
-    static = make_policy("static_partition", setup).plan(snapshot)
-    assert abs(static.hp_count - Fraction(str(setup.static_hp_frac)) * count) <= Fraction(1, 2)
-    queue = make_policy("queue_aware_v1", setup).plan(snapshot)
+def test_static_partition_keeps_its_share(setup: PolicySettings, snapshot: ClusterSnapshot) -> None:
+    chosen = performance(POLICIES["static_partition"](setup).plan(snapshot))
+    assert abs(len(chosen) - Fraction(str(setup.static_hp_frac)) * len(snapshot.nodes)) <= Fraction(1, 2)
+
+
+FOLLOW_DEMAND = st.sampled_from(["queue_aware_v1", "energy_per_work"])
+
+
+@quick
+@given(name=FOLLOW_DEMAND, setup=SETTINGS, snapshot=SNAPSHOTS)
+def test_demand_is_served_within_the_limits(name: str, setup: PolicySettings, snapshot: ClusterSnapshot) -> None:
+    count, chosen = len(snapshot.nodes), len(performance(POLICIES[name](setup).plan(snapshot)))
     served = -(-snapshot.performance_demand // setup.queue_perf_per_hp_node)
-    assert min(setup.queue_hp_min, count) <= queue.hp_count <= min(setup.queue_hp_max, count)
-    assert queue.hp_count >= min(served, setup.queue_hp_max, count)
-    assert set(static.profiles) == set(queue.profiles) == {node.name for node in snapshot.nodes}
+    assert min(setup.queue_hp_min, count) <= chosen <= min(setup.queue_hp_max, count)
+    assert chosen >= min(served, setup.queue_hp_max, count)
 
 
 @quick
-@given(setup=SETTINGS, snapshot=SNAPSHOTS, name=st.sampled_from(["static_partition", "queue_aware_v1"]))
-def test_family_floor_is_kept_while_hp_allows(setup: PolicySettings, snapshot: ClusterSnapshot, name: str) -> None:
-    plan = make_policy(name, setup).plan(snapshot)
-    chosen = [node for node in snapshot.nodes if node.name in performance(plan)]
+@given(name=POLICY_NAMES, setup=SETTINGS, snapshot=SNAPSHOTS)
+def test_family_floor_is_kept_while_hp_allows(name: str, setup: PolicySettings, snapshot: ClusterSnapshot) -> None:
+    chosen = performance(POLICIES[name](setup).plan(snapshot))
     families = {node.family for node in snapshot.nodes}
-    assert len({node.family for node in chosen}) == min(len(families), plan.hp_count)
-    # Beyond the floor nothing less dense goes before something denser of the same family.
-    for eco in snapshot.nodes:
-        if eco.name not in performance(plan):
-            assert all(node.density >= eco.density for node in chosen if node.family == eco.family)
+    covered = {node.family for node in snapshot.nodes if node.name in chosen}
+    assert len(covered) == min(len(families), len(chosen))
 
 
 @quick
-@given(snapshot=SNAPSHOTS, more=st.integers(0, 100), setup=SETTINGS)
-def test_more_demand_never_fewer_performance_nodes(snapshot: ClusterSnapshot, more: int, setup: PolicySettings) -> None:
-    policy = make_policy("queue_aware_v1", setup)
+@given(name=st.sampled_from(sorted(set(POLICIES) - {"rule_swap_v1"})), setup=SETTINGS, snapshot=SNAPSHOTS)
+def test_beyond_the_floor_denser_nodes_of_a_family_go_first(
+    name: str, setup: PolicySettings, snapshot: ClusterSnapshot
+) -> None:
+    chosen = performance(POLICIES[name](setup).plan(snapshot))
+    for eco in snapshot.nodes:
+        if eco.name not in chosen:
+            alike = [node for node in snapshot.nodes if node.name in chosen and node.family == eco.family]
+            assert all(node.density >= eco.density for node in alike)
+
+
+@quick
+@given(name=FOLLOW_DEMAND, snapshot=SNAPSHOTS, more=st.integers(0, 100), setup=SETTINGS)
+def test_more_demand_never_fewer_performance_nodes(
+    name: str, snapshot: ClusterSnapshot, more: int, setup: PolicySettings
+) -> None:
+    policy = POLICIES[name](setup)
     busier = ClusterSnapshot(snapshot.nodes, snapshot.performance_demand + more, snapshot.now_s)
-    assert performance(policy.plan(snapshot)) <= performance(policy.plan(busier))
+    before, after = performance(policy.plan(snapshot)), performance(policy.plan(busier))
+    assert len(before) <= len(after)
+    if name == "queue_aware_v1":
+        assert before <= after
 
 
 @quick
 @given(snapshot=SNAPSHOTS)
 def test_rule_swap_has_one_eco_node_among_the_first_two(snapshot: ClusterSnapshot) -> None:
-    plan = make_policy("rule_swap_v1").plan(snapshot)
+    plan = POLICIES["rule_swap_v1"](PolicySettings()).plan(snapshot)
     eco = [name for name, profile in plan.profiles.items() if profile is Profile.ECO]
     assert len(eco) == min(1, len(snapshot.nodes))
     assert all(name in [node.name for node in snapshot.by_density()[:2]] for name in eco)

@@ -8,7 +8,7 @@ from joulie.domain.hardware.builtin import BUILTIN_CATALOGUE
 from joulie.domain.hardware.catalogue import Quality
 from joulie.domain.hardware.models import CapRange
 from joulie.domain.hardware.resolve import CpuDevices, GpuDevices, ResolvedHardware
-from joulie.domain.power_estimate import estimate_node_power, estimate_server_power
+from joulie.domain.power_estimate import estimate_cpu_power, estimate_gpu_power, estimate_server_power
 
 UTILS = st.floats(0.0, 1.0)
 PERCENTS = st.floats(1.0, 100.0)
@@ -37,14 +37,16 @@ def ends(estimate):
     return np.stack([estimate.low_w, estimate.power_w, estimate.high_w])
 
 
+def node_ends(kind, cpu_util, gpu_util, cpu_cap, gpu_cap):
+    """Low end, power and high end of a node's CPUs and GPUs together."""
+    cpu = estimate_cpu_power([kind], [cpu_util], BUILTIN_CATALOGUE, cap_percent=cpu_cap)
+    return ends(cpu) + ends(estimate_gpu_power([kind], [gpu_util], BUILTIN_CATALOGUE, cap_percent=gpu_cap))
+
+
 @given(nodes(), UTILS, UTILS, PERCENTS, PERCENTS)
 def test_the_estimate_lies_within_its_interval_and_is_positive(kind, cpu_util, gpu_util, cpu_cap, gpu_cap):
     server = ends(estimate_server_power([kind], [cpu_util], BUILTIN_CATALOGUE))
-    node = ends(
-        estimate_node_power(
-            [kind], [cpu_util], [gpu_util], BUILTIN_CATALOGUE, cpu_cap_percent=cpu_cap, gpu_cap_percent=gpu_cap
-        )
-    )
+    node = node_ends(kind, cpu_util, gpu_util, cpu_cap, gpu_cap)
     for low_w, power_w, high_w in (server[:, 0], node[:, 0]):
         assert 0.0 < low_w <= power_w <= high_w < np.inf
 
@@ -52,20 +54,12 @@ def test_the_estimate_lies_within_its_interval_and_is_positive(kind, cpu_util, g
 @given(nodes(), st.tuples(UTILS, UTILS), st.tuples(UTILS, UTILS), PERCENTS)
 def test_more_use_never_means_less_power(kind, cpu_utils, gpu_utils, cap):
     less, more = (
-        ends(estimate_node_power([kind], [cpu], [gpu], BUILTIN_CATALOGUE, cpu_cap_percent=cap, gpu_cap_percent=cap))
-        for cpu, gpu in zip(sorted(cpu_utils), sorted(gpu_utils), strict=True)
+        node_ends(kind, cpu, gpu, cap, cap) for cpu, gpu in zip(sorted(cpu_utils), sorted(gpu_utils), strict=True)
     )
     assert np.all(less[1:] <= more[1:] * (1.0 + 1e-9))
 
 
 @given(nodes(), UTILS, UTILS, st.tuples(PERCENTS, PERCENTS))
 def test_a_lower_cap_never_means_more_power(kind, cpu_util, gpu_util, caps):
-    tight, loose = (
-        ends(
-            estimate_node_power(
-                [kind], [cpu_util], [gpu_util], BUILTIN_CATALOGUE, cpu_cap_percent=cap, gpu_cap_percent=cap
-            )
-        )
-        for cap in sorted(caps)
-    )
+    tight, loose = (node_ends(kind, cpu_util, gpu_util, cap, cap) for cap in sorted(caps))
     assert np.all(tight <= loose * (1.0 + 1e-9))

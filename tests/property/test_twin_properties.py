@@ -8,91 +8,76 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulie.domain.cooling_stress import linear_cooling_stress
-from joulie.domain.twin import (
-    NodeLimits,
-    NodeReading,
-    PowerSample,
-    hardware_density,
-    headroom_score,
-    power_trend_w_per_min,
-    twin_nodes,
-)
+from joulie.domain.twin import hardware_density, headroom_score, power_trend_w_per_min, twin_fleet
 from joulie.domain.units import InvalidQuantityError
+from support.twin_readings import Row, fleet_readings
 
 quick = settings(max_examples=50, deadline=None)
 POWER_W = st.floats(0.0, 10_000.0)
 POSITIVE_W = st.floats(1.0, 10_000.0)
-SAMPLES = st.lists(st.builds(PowerSample, time_s=st.floats(0.0, 3600.0), power_w=POWER_W), max_size=6).map(tuple)
-LIMITS = st.builds(
-    NodeLimits, cpu_tdp_w=POSITIVE_W, gpu_tdp_w=POWER_W, cores=st.integers(1, 512), gpus=st.integers(0, 16)
-)
+SAMPLES = st.lists(st.tuples(st.floats(0.0, 3600.0), POWER_W), max_size=6).map(tuple)
+HARDWARE = st.tuples(POSITIVE_W, POWER_W, st.integers(1, 512), st.integers(0, 16))
 PERCENT = st.none() | st.floats(1.0, 100.0)
+ROWS = st.builds(
+    Row,
+    hardware=st.none() | HARDWARE,
+    measured_w=st.none() | POWER_W,
+    cpu_cap_percent=PERCENT,
+    gpu_cap_percent=PERCENT,
+    samples=SAMPLES,
+    rack=st.none() | st.sampled_from(["r1", "r2"]),
+    zone=st.none() | st.sampled_from(["hot", "cold"]),
+    ambient_k=st.none() | st.floats(250.0, 330.0),
+)
+CLUSTERS = st.lists(ROWS, max_size=6)
 
 
-def reading(name: str) -> st.SearchStrategy[NodeReading]:
-    return st.builds(
-        NodeReading,
-        node=st.just(name),
-        limits=st.none() | LIMITS,
-        measured_w=st.none() | POWER_W,
-        cpu_cap_percent=PERCENT,
-        gpu_cap_percent=PERCENT,
-        samples=SAMPLES,
-        rack=st.none() | st.sampled_from(["r1", "r2"]),
-        zone=st.none() | st.sampled_from(["hot", "cold"]),
-        ambient_k=st.none() | st.floats(250.0, 330.0),
-    )
-
-
-CLUSTERS = st.integers(0, 6).flatmap(lambda count: st.tuples(*(reading(f"n{index}") for index in range(count))))
-
-
-@quick
-@given(readings=CLUSTERS)
-def test_scores_are_bounded_and_present_exactly_with_data(readings: tuple[NodeReading, ...]) -> None:
-    for given_reading, twin in zip(readings, twin_nodes(readings), strict=True):
-        has_data = given_reading.limits is not None and given_reading.measured_w is not None
-        assert twin.node == given_reading.node
-        assert (twin.scores is not None) == has_data == (twin.missing is None)
-        if twin.scores is not None:
-            scores = twin.scores
-            for score in (scores.headroom, scores.cooling_stress, scores.psu_stress, scores.density):
-                assert 0.0 <= score <= 100.0
-            assert 1.05 <= scores.estimated_pue <= 1.4
-            assert scores.capped_w <= scores.tdp_w * (1 + 1e-12)
-            assert np.isfinite(scores.power_trend_w_per_min)
+def scores(rows: list[Row]) -> dict[str, np.ndarray]:
+    """All columns of the twins of these nodes."""
+    twin = twin_fleet(fleet_readings(rows))
+    return {column.name: getattr(twin, column.name) for column in dataclasses.fields(twin)}
 
 
 @quick
-@given(readings=CLUSTERS, data=st.data())
-def test_order_of_nodes_does_not_matter(readings: tuple[NodeReading, ...], data: st.DataObject) -> None:
-    shuffled = data.draw(st.permutations(readings))
-    by_name = {twin.node: twin for twin in twin_nodes(shuffled)}
-    for twin in twin_nodes(readings):
-        other = by_name[twin.node]
-        assert twin.missing == other.missing
-        if twin.scores is not None and other.scores is not None:
-            assert dataclasses.astuple(twin.scores) == pytest.approx(
-                dataclasses.astuple(other.scores), rel=1e-9, abs=1e-9
-            )
+@given(rows=CLUSTERS)
+def test_scores_are_bounded_and_present_exactly_with_data(rows: list[Row]) -> None:
+    twin = twin_fleet(fleet_readings(rows))
+    has_data = [row.hardware is not None and row.measured_w is not None for row in rows]
+    np.testing.assert_array_equal(twin.scored, has_data)
+    for column in scores(rows).values():
+        np.testing.assert_array_equal(np.isfinite(column) & twin.scored, has_data)
+    for score in (twin.headroom, twin.cooling_stress, twin.psu_stress, twin.density):
+        assert np.all((score[twin.scored] >= 0.0) & (score[twin.scored] <= 100.0))
+        assert np.all(np.isnan(score[~twin.scored]))
+    pue = twin.estimated_pue[twin.scored]
+    assert np.all((pue >= 1.05) & (pue <= 1.4))
+    capped_w, tdp_w = twin.cpu_capped_w + twin.gpu_capped_w, twin.cpu_tdp_w + twin.gpu_tdp_w
+    assert np.all(capped_w[twin.scored] <= tdp_w[twin.scored] * (1 + 1e-12))
 
 
 @quick
-@given(readings=CLUSTERS.filter(bool), extra_w=st.floats(0.0, 5000.0), index=st.integers(0, 5))
-def test_more_power_never_more_headroom_nor_less_stress(
-    readings: tuple[NodeReading, ...], extra_w: float, index: int
-) -> None:
-    at = index % len(readings)
-    power_w = readings[at].measured_w
+@given(rows=CLUSTERS, data=st.data())
+def test_order_of_nodes_does_not_matter(rows: list[Row], data: st.DataObject) -> None:
+    order = data.draw(st.permutations(range(len(rows))))
+    shuffled = scores([rows[index] for index in order])
+    for name, column in scores(rows).items():
+        np.testing.assert_allclose(shuffled[name], column[list(order)], rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+@quick
+@given(rows=CLUSTERS.filter(bool), extra_w=st.floats(0.0, 5000.0), index=st.integers(0, 5))
+def test_more_power_never_more_headroom_nor_less_stress(rows: list[Row], extra_w: float, index: int) -> None:
+    at = index % len(rows)
+    power_w = rows[at].measured_w
     if power_w is None:
         return
-    hotter = list(readings)
-    hotter[at] = dataclasses.replace(readings[at], measured_w=power_w + extra_w)
-    for before, after in zip(twin_nodes(readings), twin_nodes(hotter), strict=True):
-        if before.scores is not None and after.scores is not None:
-            assert after.scores.headroom <= before.scores.headroom + 1e-9
-            assert after.scores.cooling_stress >= before.scores.cooling_stress - 1e-9
-            assert after.scores.psu_stress >= before.scores.psu_stress - 1e-9
+    hotter = list(rows)
+    hotter[at] = dataclasses.replace(rows[at], measured_w=power_w + extra_w)
+    before, after = scores(rows), scores(hotter)
+    scored = before["scored"]
+    assert np.all(after["headroom"][scored] <= before["headroom"][scored] + 1e-9)
+    for name in ("cooling_stress", "psu_stress"):
+        assert np.all(after[name][scored] >= before[name][scored] - 1e-9)
 
 
 @quick
@@ -112,13 +97,13 @@ def test_scalar_is_array(power_w: list[float], tdp_w: float, ambient_k: float) -
 
 
 @quick
-@given(readings=CLUSTERS)
-def test_one_node_alone_has_the_scores_that_do_not_need_its_rack(readings: tuple[NodeReading, ...]) -> None:
-    for single, twin in zip(readings, twin_nodes(readings), strict=True):
-        (alone,) = twin_nodes([single])
-        if twin.scores is not None:
-            assert alone.scores is not None
-            assert dataclasses.replace(alone.scores, psu_stress=twin.scores.psu_stress) == twin.scores
+@given(rows=CLUSTERS)
+def test_one_node_alone_has_the_scores_that_do_not_need_its_rack(rows: list[Row]) -> None:
+    together = scores(rows)
+    for index, row in enumerate(rows):
+        for name, column in scores([row]).items():
+            if name not in {"psu_stress"}:
+                np.testing.assert_array_equal(column[0], together[name][index], err_msg=name)
 
 
 @quick
@@ -153,12 +138,9 @@ def test_density_is_bounded(cores: int, gpus: int) -> None:
 
 
 @quick
-@given(bad=st.sampled_from([np.nan, np.inf, -1.0]), readings=CLUSTERS.filter(bool), index=st.integers(0, 5))
-def test_bad_power_is_refused_with_the_name_of_its_node(
-    bad: float, readings: tuple[NodeReading, ...], index: int
-) -> None:
-    broken = list(readings)
-    at = index % len(broken)
-    broken[at] = dataclasses.replace(broken[at], measured_w=bad)
-    with pytest.raises(InvalidQuantityError, match=f"node n{at}:"):
-        twin_nodes(broken)
+@given(bad=st.sampled_from([np.nan, np.inf, -1.0]), rows=CLUSTERS.filter(bool), index=st.integers(0, 5))
+def test_bad_power_is_refused_with_the_index_of_its_node(bad: float, rows: list[Row], index: int) -> None:
+    at = index % len(rows)
+    broken = [*rows[:at], dataclasses.replace(rows[at], measured_w=bad), *rows[at + 1 :]]
+    with pytest.raises(InvalidQuantityError, match=f"at index {at}$"):
+        twin_fleet(fleet_readings(broken))

@@ -26,7 +26,7 @@ from joulie.domain.drain import (
 )
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import ReportedHardware, resolve
-from joulie.domain.policy import DEFAULT_CAPS, Cap, Plan, Profile, ProfileCaps, make_policy
+from joulie.domain.policy import DEFAULT_CAPS, POLICIES, Cap, Plan, PolicySettings, Profile, ProfileCaps
 
 CPU = resolve(
     ReportedHardware(cpu_model="AMD EPYC 9654", sockets=2, cores=192, cpu_min_w=50.0, cpu_max_w=360.0),
@@ -101,7 +101,7 @@ def test_caps_are_never_written_while_performance_pods_run():
 
 def test_pending_performance_pods_count_in_the_plan():
     nodes = tuple(cpu_node(f"n{index}") for index in range(10))
-    policy = make_policy("queue_aware_v1")
+    policy = POLICIES["queue_aware_v1"](PolicySettings())
     plan = decide(Snapshot(0.0, nodes, performance_demand=95), Memory(), ControlSettings(), policy)
     assert sum(isinstance(node.state, ActivePerformance) for node in plan.nodes) == 10
 

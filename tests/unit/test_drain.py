@@ -10,7 +10,6 @@ from joulie.domain.drain import (
     GuardedPod,
     NodeState,
     SchedulableClass,
-    blocking_count,
     guard,
     restored,
 )
@@ -103,10 +102,6 @@ def test_no_way_from_performance_to_eco_but_through_draining() -> None:
 )
 def test_blocking_rules(pod: GuardedPod, blocks: bool) -> None:
     assert pod.blocks is blocks
-
-
-def test_blocking_count() -> None:
-    assert blocking_count([GuardedPod(), GuardedPod(WorkloadClass.PERFORMANCE), GuardedPod(reschedulable=False)]) == 2
 
 
 @pytest.mark.parametrize(

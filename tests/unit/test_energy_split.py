@@ -7,7 +7,7 @@ from joulie.domain.drain import DrainSettings
 from joulie.domain.energy_split import EnergyBounds, cpu_choice, gpu_choice, split_caps
 from joulie.domain.hardware import BUILTIN_CATALOGUE, CapRange
 from joulie.domain.hardware.resolve import ReportedHardware, resolve
-from joulie.domain.policy import ClusterSnapshot, PolicyNode, PolicySettings, Profile, make_policy
+from joulie.domain.policy import POLICIES, ClusterSnapshot, PolicyNode, PolicySettings, Profile
 from joulie.domain.power.cpu import CpuPower
 from joulie.domain.power.gpu import measured_throughput, natural_power_w, operate_gpu
 
@@ -80,7 +80,7 @@ def test_a_cpu_cap_keeps_the_bound_at_full_load(bound):
 
 
 def test_cpus_beside_gpus_do_not_use_up_the_slowdown_of_the_gpus():
-    policy = make_policy("energy_per_work")
+    policy = POLICIES["energy_per_work"](PolicySettings())
     nodes = (PolicyNode("cpu", "cpu", 50.0, CPU_NODE), PolicyNode("gpu", "gpu", 60.0, NVL_NODE))
     caps = policy.plan(ClusterSnapshot(nodes, 0, 0.0)).caps
     assert caps["cpu"][Profile.ECO].cpu.percent < caps["cpu"][Profile.PERFORMANCE].cpu.percent
@@ -101,7 +101,7 @@ def test_the_bound_holds_for_work_that_waits_for_both_cpus_and_gpus(gpu):
 def test_caps_are_chosen_once_for_equal_hardware(monkeypatch):
     asked = []
     monkeypatch.setattr("joulie.domain.policy.split_caps", lambda *args: asked.append(args[0]) or split_caps(*args))
-    policy = make_policy("energy_per_work")
+    policy = POLICIES["energy_per_work"](PolicySettings())
     for _ in range(3):
         # As a caller makes them that shares no objects: new ones every time, which may lie where others lay.
         nodes = tuple(PolicyNode(f"n{number}", "gpu", 50.0, hardware(gpu="NVIDIA-L40S")) for number in range(3))
@@ -119,7 +119,7 @@ def plan(groups, demand=0, **settings):
         for name, density, found, count in groups
         for index in range(count)
     )
-    made = make_policy("energy_per_work", PolicySettings(**settings)).plan(ClusterSnapshot(nodes, demand, 0.0))
+    made = POLICIES["energy_per_work"](PolicySettings(**settings)).plan(ClusterSnapshot(nodes, demand, 0.0))
     assert set(made.profiles) == {node.name for node in nodes}
     high = [name for name, profile in made.profiles.items() if profile is Profile.PERFORMANCE]
     return {name: sum(node.startswith(name) for node in high) for name, *_ in groups}
@@ -145,12 +145,12 @@ def test_within_a_kind_performance_nodes_are_those_that_eco_caps_save_least_on()
 
 def test_unknown_hardware_keeps_the_administrators_caps():
     nodes = (PolicyNode("a", "unknown", 50.0), PolicyNode("b", "cpu", 40.0, CPU_NODE))
-    made = make_policy("energy_per_work").plan(ClusterSnapshot(nodes, 0, 0.0))
+    made = POLICIES["energy_per_work"](PolicySettings()).plan(ClusterSnapshot(nodes, 0, 0.0))
     assert set(made.caps) == {"b"}
 
 
 def test_caps_deepen_only_after_the_drain():
-    policy = make_policy("energy_per_work", PolicySettings(queue_hp_base_frac=0.0, queue_hp_min=0))
+    policy = POLICIES["energy_per_work"](PolicySettings(queue_hp_base_frac=0.0, queue_hp_min=0))
     settings = ControlSettings(drain=DrainSettings(settling_s=30.0))
     nodes = (controlled_node("n", NVL_NODE),)
     caps = policy.plan(ClusterSnapshot((nodes[0].planned,), 0, 0.0)).caps["n"]

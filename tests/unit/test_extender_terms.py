@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from joulie.domain.marginal import FullLoad, PodRequests, estimate_marginal_w
+from joulie.domain.marginal import FullLoad, PodRequests, gpu_coefficient, marginal_w
 from joulie.domain.scoring.extender import (
     NodeClass,
     PodView,
@@ -76,14 +76,13 @@ def test_marginal_power_of_a_fleet_is_that_of_each_node(performance: bool) -> No
     load = FullLoad(np.array([700.0, 500.0]), np.array([96.0, 128.0]), np.array([350.0, 700.0]))
     requests = PodRequests(cores=24.0, memory_gib=12.0, gpus=2.0)
     expected = [
-        estimate_marginal_w(
-            cpu_max_w=load.cpu_max_w[node],
-            node_cores=load.cores[node],
-            pod_cores=24.0,
-            memory_gib=12.0,
-            gpus=2,
-            gpu_max_w=load.gpu_max_w[node],
-            performance=performance,
+        marginal_w(
+            load.cpu_max_w[node],
+            24.0 / load.cores[node],
+            12.0,
+            2.0,
+            load.gpu_max_w[node],
+            float(gpu_coefficient(performance)),
         )
         for node in range(2)
     ]

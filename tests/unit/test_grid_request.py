@@ -11,7 +11,6 @@ from joulie.domain.grid.request import (
     Mode,
     WorkloadType,
     first_readable,
-    policy_value,
     request_of,
     workload_type,
 )
@@ -192,9 +191,14 @@ def test_types_of_workloads(label: str | None, owner: str | None, expected: Work
 
 def test_policies_of_the_accounting_use_the_same_cascade() -> None:
     namespace = {names.POLICY_PREFIX + "pue": "1.4", names.POLICY_PREFIX + "energy-budget-kwh": "5"}
-    assert policy_value(names.PUE, {}, WorkloadType.BATCH, LABELLED, namespace) == "1.4"
-    assert policy_value(names.PUE, {names.PUE: "1.2"}, WorkloadType.BATCH, LABELLED, namespace) == "1.2"
-    assert policy_value(names.GPU_PUE, {}, WorkloadType.BATCH, LABELLED, namespace) is None
+
+    def texts(key: str, annotations: dict[str, str]) -> list[str]:
+        found = Cascade(annotations, WorkloadType.BATCH, LABELLED, namespace).candidates(key)
+        return [candidate.text for candidate in found]
+
+    assert texts(names.PUE, {}) == ["1.4"]
+    assert texts(names.PUE, {names.PUE: "1.2"}) == ["1.2", "1.4"]
+    assert texts(names.GPU_PUE, {}) == []
 
     def kwh(text: str) -> float:
         if text == "much":

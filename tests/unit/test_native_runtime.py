@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from joulie.domain.grid.series import constant
-from joulie.domain.policy import PolicySettings, make_policy
+from joulie.domain.policy import POLICIES, PolicySettings
 from joulie.domain.power.cpu import IdleStates
 from joulie_lab.simulation.climate import Climate
 from joulie_lab.simulation.cooling import LinearPlant
@@ -57,7 +57,7 @@ def setup(**changes: Any) -> Setup:
 
 
 def half_eco(**changes: Any) -> Setup:
-    policy = make_policy("static_partition", PolicySettings(static_hp_frac=0.5))
+    policy = POLICIES["static_partition"](PolicySettings(static_hp_frac=0.5))
     return setup(**{"control": Control(policy), "scheduler": "joulie"} | changes)
 
 
@@ -187,7 +187,7 @@ def test_performance_pods_stay_off_eco_nodes_and_caps_slow_the_others() -> None:
 def test_a_queue_of_performance_pods_opens_nodes_and_their_end_drains_them() -> None:
     settings = PolicySettings(queue_hp_base_frac=0.25, queue_perf_per_hp_node=1)
     jobs = [job(f"p{number}", 60.0, cores=48, performance=True) for number in range(4)]
-    outcome = run(half_eco(control=Control(make_policy("queue_aware_v1", settings))), jobs)
+    outcome = run(half_eco(control=Control(POLICIES["queue_aware_v1"](settings))), jobs)
     assert {one.end for one in outcome.jobs} == {JobEnd.COMPLETED}
     assert outcome.series.eco_nodes.tolist()[0] == outcome.series.eco_nodes.tolist()[-1] == 3
     assert len(outcome.drains) == 3
@@ -201,7 +201,7 @@ def test_a_cap_slows_what_follows_and_not_what_was_done() -> None:
     slowed = job("slowed", 200.0, work_s=3600.0, gpus=4, gpu_class="compute_bound")
     ends = []
     for n_samples in (11, 801):
-        control = Control(make_policy("queue_aware_v1", queue))
+        control = Control(POLICIES["queue_aware_v1"](queue))
         nodes = sim_nodes([GPU.model_copy(update={"count": 1})])
         outcome = run(setup(nodes=nodes, duration_s=7200.0, control=control, n_samples=n_samples), [beside, slowed])
         ends.append(by_id(outcome)["slowed"].end_s)
@@ -235,7 +235,7 @@ def test_energy_and_ends_are_those_of_small_ticks(policy_share: float) -> None:
         use = JobProfile(cpu_utilization=0.8, gpu_utilization=util if count else 0.0)
         facts = {"cores": 24, "gpus": count, "gpu_units": 222.0 * count * util, "profile": use}
         jobs.append(job(f"j{number}", 20.0 * number, work_s=222.0, **facts))
-    policy = make_policy("static_partition", PolicySettings(static_hp_frac=policy_share))
+    policy = POLICIES["static_partition"](PolicySettings(static_hp_frac=policy_share))
     given = setup(control=Control(policy), scheduler="joulie", duration_s=600.0)
     outcome = run(given, jobs)
     ambient_k = given.climate.mean_c + 273.15

@@ -186,12 +186,6 @@ class Node:
                 return sharing.gpu_packing_score(self.left, gpus, milli), 0.0, tightest
             case policies.GPU_CLUSTERING:
                 return sharing.gpu_clustering_score(free, self.kinds, sharing.request_kind(gpus, milli)), 0.0, tightest
-        if self.policy.score == policies.JOULIE:
-            power = GPU_POWER[MODELS[self.model]]
-            node = fragmentation.SharedNode(self.cpu_left, self.cpu, self.left, 1 << self.model, *power)
-            weights = (self.typical, self.lean, self.policy.power_weight)
-            found = fragmentation.joulie_placement(node, request[0], gpus, milli, *weights)
-            return found.steps, 0.0, found.gpu
         return max((self.option(request, gpu) for gpu in self.candidates(gpus, milli)), key=lambda found: found[0])
 
     def candidates(self, gpus: int, milli: int):
@@ -204,10 +198,16 @@ class Node:
         sharing.take(after, gpus, milli, gpu)
         added_w = self.power_w(self.cpu_left - cpu, after) - self.power_w(self.cpu_left, self.left)
         added = self.fragmentation(self.cpu_left - cpu, after) - self.fragmentation(self.cpu_left, self.left)
+        if self.policy.score == policies.JOULIE:
+            added += self.shortage(self.cpu_left - cpu, after) - self.shortage(self.cpu_left, self.left)
+            return fragmentation.joulie_steps(added, added_w, self.policy.power_weight), 0.0, gpu
         return fragmentation.fgd_score(added), added_w, gpu
 
     def fragmentation(self, cpu_left: int, left):
         return fragmentation.fragmentation_milli(cpu_left, left, 1 << self.model, self.typical)
+
+    def shortage(self, cpu_left: int, left):
+        return fragmentation.cpu_shortage_milli(cpu_left, left, self.lean)
 
     def power_w(self, cpu_left: int, left):
         gpu = GPU_POWER[MODELS[self.model]]

@@ -10,7 +10,7 @@ from joulie.domain.control_power import SourceReadings
 from joulie.domain.drain import ActiveEco, DrainingPerformance
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import resolve
-from joulie.domain.policy import PolicySettings, make_policy
+from joulie.domain.policy import POLICIES, PolicySettings
 
 NODE = {
     "joulie.io/hw.cpu-model": "AMD-EPYC-9965",
@@ -18,7 +18,7 @@ NODE = {
     "joulie.io/hw.gpu-model": "NVIDIA-L40S",
     "joulie.io/hw.gpu-count": "2",
 }
-ECO = make_policy("static_partition", PolicySettings(static_hp_frac=0.0))
+ECO = POLICIES["static_partition"](PolicySettings(static_hp_frac=0.0))
 
 
 def decided(labels=NODE, *, power=None, memory=None, blocking=0, settings=None, now_s=1000.0, silent=False):

@@ -128,6 +128,9 @@ def test_plug_ins_are_found_by_entry_point(monkeypatch):
         plugins.policy("broken", PolicySettings())
     with pytest.raises(ValueError, match="allowed: broken, energy_per_work, mine, queue_aware_v1"):
         plugins.policy("other", PolicySettings())
+    assert plugins.cooling_model("linear") is linear_cooling_stress
+    with pytest.raises(ValueError, match="unknown cooling model 'fmu'; allowed: linear, plant"):
+        plugins.cooling_model("fmu")
 
 
 def test_bounds_of_energy_per_work_are_taken_as_they_are_said():

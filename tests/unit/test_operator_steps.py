@@ -30,7 +30,7 @@ from joulie.apps.operator.power.wiring import World
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.hardware import BUILTIN_CATALOGUE
-from joulie.domain.policy import make_policy
+from joulie.domain.policy import POLICIES
 from joulie_lab.fakes.kubernetes import FakeCluster
 
 N1, N2 = "ip-10-0-0-1.eu-west-1.compute.internal", "node-2"
@@ -67,7 +67,7 @@ class Stage:
         self.metrics = OperatorMetrics()
         self.loop = ControlLoop(
             self.settings, BUILTIN_CATALOGUE, World(self.client, self.http), self.view, self.wake, self.metrics,
-            policy=make_policy(self.settings.policy_type, self.settings.policy), cooling=linear_cooling_stress,
+            policy=POLICIES[self.settings.policy_type](self.settings.policy), cooling=linear_cooling_stress,
             may_write=lambda: self.leading, now_s=lambda: self.now_s,
         )  # fmt: skip
 

@@ -25,7 +25,7 @@ from joulie.apps.operator.power.wiring import World
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.hardware import BUILTIN_CATALOGUE
-from joulie.domain.policy import PodPhase, make_policy
+from joulie.domain.policy import POLICIES, PodPhase
 from joulie_lab.fakes.kubernetes import FakeCluster
 
 pytestmark = pytest.mark.slow  # whole programs on the fake cluster
@@ -112,7 +112,7 @@ class Stage:
         prometheus = Prometheus(ADDRESS, http, now_s=lambda: exporters.now_s)
         self.loop = ControlLoop(
             settings, BUILTIN_CATALOGUE, World(client, http, prometheus), self.view, asyncio.Event(), self.metrics,
-            policy=make_policy("static_partition", settings.policy), cooling=linear_cooling_stress,
+            policy=POLICIES["static_partition"](settings.policy), cooling=linear_cooling_stress,
             may_write=lambda: True, now_s=lambda: exporters.now_s,
         )  # fmt: skip
 

@@ -15,9 +15,7 @@ from joulie.domain.policy import (
     PowerConstraint,
     Profile,
     ProfileCaps,
-    UnknownPolicyError,
     WorkloadClass,
-    make_policy,
     performance_demand,
 )
 from joulie.domain.units import InvalidQuantityError
@@ -32,7 +30,7 @@ def snapshot(*groups: tuple[PolicyNode, ...], demand: int = 0, now_s: float = 0.
 
 
 def performance(policy: str, snap: ClusterSnapshot, **settings: float) -> list[str]:
-    plan = make_policy(policy, PolicySettings(**settings)).plan(snap)  # type: ignore[arg-type]
+    plan = POLICIES[policy](PolicySettings(**settings)).plan(snap)  # type: ignore[arg-type]
     assert set(plan.profiles) == {node.name for node in snap.nodes}
     assert plan.policy == policy
     return [name for name, profile in plan.profiles.items() if profile is Profile.PERFORMANCE]
@@ -80,9 +78,7 @@ def test_family_floor_holds_while_hp_allows() -> None:
 
 def test_rule_swap_alternates_between_the_first_two() -> None:
     def eco(now_s: float) -> list[str]:
-        plan = make_policy("rule_swap_v1", PolicySettings(rule_swap_interval_s=60.0)).plan(
-            snapshot(nodes(4), now_s=now_s)
-        )
+        plan = POLICIES["rule_swap_v1"](PolicySettings(rule_swap_interval_s=60.0)).plan(snapshot(nodes(4), now_s=now_s))
         return [name for name, profile in plan.profiles.items() if profile is Profile.ECO]
 
     assert [eco(t) for t in (0.0, 59.9, 60.0, 120.0)] == [["cpu-000"], ["cpu-000"], ["cpu-001"], ["cpu-000"]]
@@ -91,30 +87,14 @@ def test_rule_swap_alternates_between_the_first_two() -> None:
 def test_rule_swap_keeps_the_last_node_of_a_family() -> None:
     snap = snapshot(nodes(1, "H100", 100.0), nodes(2, "EPYC", 20.0))
     for now_s in (0.0, 60.0):
-        plan = make_policy("rule_swap_v1").plan(ClusterSnapshot(snap.nodes, 0, now_s))
+        plan = POLICIES["rule_swap_v1"](PolicySettings()).plan(ClusterSnapshot(snap.nodes, 0, now_s))
         assert plan.profiles["H100-000"] is Profile.PERFORMANCE
-        assert plan.hp_count == 2
+        assert list(plan.profiles.values()).count(Profile.PERFORMANCE) == 2
 
 
 def test_rule_swap_on_one_node_and_on_none() -> None:
     assert performance("rule_swap_v1", snapshot(nodes(1))) == []
     assert performance("rule_swap_v1", snapshot()) == []
-
-
-def test_unknown_policy_is_an_error_that_lists_the_known() -> None:
-    with pytest.raises(
-        UnknownPolicyError, match="'greedy'; known: energy_per_work, queue_aware_v1, rule_swap_v1, static_partition"
-    ):
-        make_policy("greedy")
-
-
-def test_plug_in_policy() -> None:
-    class AllEco:
-        def plan(self, snapshot: ClusterSnapshot) -> object:
-            return "mine"
-
-    registry = {**POLICIES, "all_eco": lambda settings: AllEco()}
-    assert make_policy("all_eco", registry=registry).plan(snapshot()) == "mine"  # type: ignore[arg-type, comparison-overlap]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from joulie.domain.power_estimate import (
     Basis,
     estimate_cpu_power,
     estimate_gpu_power,
-    estimate_node_power,
     estimate_server_power,
 )
 from joulie.domain.units import InvalidQuantityError
@@ -120,7 +119,7 @@ def test_cores_alone_know_of_no_cap():
 def test_trap_a_node_that_nobody_knows_is_unknown_and_draws_not_zero():
     for estimate in (server, packages):
         assert np.isnan(estimate(UNKNOWN, 0.5)).all()
-    both = estimate_node_power([UNKNOWN, EPYC], [0.5, 0.5], [0.0, 0.0], BUILTIN_CATALOGUE)
+    both = estimate_cpu_power([UNKNOWN, EPYC], [0.5, 0.5], BUILTIN_CATALOGUE)
     assert np.isnan(both.power_w).tolist() == [True, False]
 
 
@@ -155,12 +154,6 @@ def test_a_gpu_of_unknown_model_may_be_any():
     assert low_w < 2 * GPU_LIMITS_W[0] < power_w < high_w == 2 * GPU_LIMITS_W[1]
 
 
-def test_a_node_draws_what_its_parts_do_and_may_be_wrong_in_all_of_them():
-    kind = node("AMD EPYC 9654", 2, 384.0, gpu="NVIDIA H100 NVL", gpus=4)
-    whole = of(estimate_node_power([kind], [0.4], [0.7], BUILTIN_CATALOGUE, cpu_cap_percent=80.0, gpu_cap_percent=60.0))
-    assert whole == pytest.approx(np.add(packages(kind, 0.4, 80.0), gpus(kind, 0.7, 60.0)))
-
-
 def test_nodes_are_estimated_each_for_itself():
     kinds = [EPYC, BY_TDP, UNKNOWN, BY_CORES, EPYC]
     together = estimate_cpu_power(
@@ -173,7 +166,8 @@ def test_nodes_are_estimated_each_for_itself():
 
 
 def test_no_nodes_have_no_power():
-    assert estimate_node_power([], [], [], BUILTIN_CATALOGUE).power_w.shape == (0,)
+    assert estimate_cpu_power([], [], BUILTIN_CATALOGUE).power_w.shape == (0,)
+    assert estimate_gpu_power([], [], BUILTIN_CATALOGUE).power_w.shape == (0,)
 
 
 @pytest.mark.parametrize(

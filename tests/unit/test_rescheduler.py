@@ -22,7 +22,7 @@ from joulie.apps.operator.power.wiring import World
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.hardware import BUILTIN_CATALOGUE
-from joulie.domain.policy import PodPhase, make_policy
+from joulie.domain.policy import POLICIES, PodPhase
 from joulie_lab.fakes.kubernetes import FakeCluster
 from joulie_lab.fakes.kubernetes.kinds import POD_DISRUPTION_BUDGET
 
@@ -66,7 +66,7 @@ class Stage:
         self.metrics = OperatorMetrics()
         self.loop = ControlLoop(
             self.settings, BUILTIN_CATALOGUE, World(self.client, self.http), self.view, asyncio.Event(), self.metrics,
-            policy=make_policy(self.settings.policy_type, self.settings.policy), cooling=linear_cooling_stress,
+            policy=POLICIES[self.settings.policy_type](self.settings.policy), cooling=linear_cooling_stress,
             may_write=lambda: self.leading, now_s=lambda: self.now_s,
         )  # fmt: skip
         self.rescheduler = self.loop._rescheduler

@@ -1,33 +1,23 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from joulie.domain.cooling_stress import COOLING_MODELS, UnknownCoolingModelError, cooling_model, linear_cooling_stress
+from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.twin import (
-    NEUTRAL_SCORE,
-    NodeLimits,
-    NodeReading,
-    PowerSample,
     capped_power_w,
     estimated_pue,
     hardware_density,
     headroom_score,
-    pack_readings,
     power_trend_w_per_min,
     psu_stress,
     twin_fleet,
-    twin_nodes,
 )
 from joulie.domain.units import InvalidQuantityError
+from support.twin_readings import Row, fleet_readings
 
-GPU_NODE = NodeLimits(cpu_tdp_w=720.0, gpu_tdp_w=2800.0, cores=128, gpus=4)
-CPU_NODE = NodeLimits(cpu_tdp_w=1000.0, gpu_tdp_w=0.0, cores=96, gpus=0)
 KELVIN = 273.15
-
-
-def reading(node: str = "n", measured_w: float | None = 500.0, **changes: Any) -> NodeReading:
-    return NodeReading(**({"node": node, "limits": CPU_NODE, "measured_w": measured_w} | changes))
 
 
 def test_headroom() -> None:
@@ -55,14 +45,9 @@ def test_unknown_ambient_counts_as_factor_one() -> None:
     assert linear_cooling_stress(500.0, 1000.0, 45.0 + KELVIN, False) == 50.0
 
 
-def test_cooling_models_by_name() -> None:
-    assert cooling_model("linear") is linear_cooling_stress
-    with pytest.raises(UnknownCoolingModelError, match="'fmu'; known: linear"):
-        cooling_model("fmu")
-    extended = {**COOLING_MODELS, "none": lambda power_w, *_: np.zeros(np.shape(power_w))}
-    (twin,) = twin_nodes([reading()], cooling=cooling_model("none", extended))
-    assert twin.scores is not None
-    assert twin.scores.cooling_stress == 0.0
+def test_another_cooling_model() -> None:
+    fleet = twin_fleet(fleet_readings([Row()]), cooling=lambda power_w, *_: np.zeros(np.shape(power_w)))
+    np.testing.assert_array_equal(fleet.cooling_stress, [0.0])
 
 
 def test_pue() -> None:
@@ -110,106 +95,75 @@ def test_psu_stress_per_rack() -> None:
 
 
 def test_twin_of_a_gpu_node() -> None:
-    (twin,) = twin_nodes(
-        [
-            NodeReading(
-                "gpu-1",
-                GPU_NODE,
-                measured_w=1056.0,
-                cpu_cap_percent=60.0,
-                gpu_cap_percent=70.0,
-                samples=(PowerSample(0.0, 996.0), PowerSample(60.0, 1056.0)),
-                ambient_k=30.0 + KELVIN,
-            )
-        ]
+    node = Row(
+        (720.0, 2800.0, 128, 4),
+        measured_w=1056.0,
+        cpu_cap_percent=60.0,
+        gpu_cap_percent=70.0,
+        samples=((0.0, 996.0), (60.0, 1056.0)),
+        ambient_k=30.0 + KELVIN,
     )
-    scores = twin.scores
-    assert scores is not None
-    assert twin.missing is None
-    assert (scores.cpu_capped_w, scores.gpu_capped_w, scores.tdp_w) == (432.0, pytest.approx(1960.0), 3520.0)
-    assert scores.headroom == pytest.approx((2392 - 1056) / 2392 * 100)
-    assert scores.cooling_stress == pytest.approx(1056 / 3520 / 0.8 * 100)
-    assert scores.psu_stress == pytest.approx(1056 / 50_000 * 100)
-    assert scores.estimated_pue == pytest.approx(1.05 + 0.35 * 0.375)
-    assert scores.power_trend_w_per_min == pytest.approx(60.0)
-    assert scores.density == pytest.approx((128 / 192 * 100 + 50) / 2)
+    twin = twin_fleet(fleet_readings([node]))
+    assert twin.scored.all()
+    np.testing.assert_allclose([twin.cpu_capped_w[0], twin.gpu_capped_w[0]], [432.0, 1960.0])
+    np.testing.assert_allclose([twin.cpu_tdp_w[0], twin.gpu_tdp_w[0], twin.measured_w[0]], [720.0, 2800.0, 1056.0])
+    assert twin.headroom[0] == pytest.approx((2392 - 1056) / 2392 * 100)
+    assert twin.cooling_stress[0] == pytest.approx(1056 / 3520 / 0.8 * 100)
+    assert twin.psu_stress[0] == pytest.approx(1056 / 50_000 * 100)
+    assert twin.estimated_pue[0] == pytest.approx(1.05 + 0.35 * 0.375)
+    assert twin.power_trend_w_per_min[0] == pytest.approx(60.0)
+    assert twin.density[0] == pytest.approx((128 / 192 * 100 + 50) / 2)
 
 
 def test_trap_nodes_without_data_scored_best() -> None:
-    known, no_power, no_hardware = twin_nodes(
-        [
-            reading("known", 100.0),
-            reading("no-power", None),
-            reading("no-hardware", limits=None),
-        ]
-    )
-    assert known.scores is not None
-    assert no_power.scores is None
-    assert no_hardware.scores is None
-    assert "power unknown" in (no_power.missing or "")
-    assert "hardware unknown" in (no_hardware.missing or "")
-    assert no_power.headroom_or_neutral == no_hardware.headroom_or_neutral == NEUTRAL_SCORE
-    assert known.headroom_or_neutral == pytest.approx(90.0)
+    twin = twin_fleet(fleet_readings([Row(measured_w=100.0), Row(measured_w=None), Row(hardware=None)]))
+    np.testing.assert_array_equal(twin.scored, [True, False, False])
+    np.testing.assert_allclose(twin.headroom, [90.0, np.nan, np.nan])
+    np.testing.assert_array_equal(np.isnan(twin.psu_stress), [False, True, True])
 
 
 def test_trap_missing_power_counted_as_zero_in_the_rack() -> None:
-    twins = twin_nodes([reading("a", 500.0, rack="r"), reading("b", None, rack="r", cpu_cap_percent=60.0)])
-    assert twins[0].scores is not None
-    assert twins[0].scores.psu_stress == pytest.approx((500 + 600) / 50_000 * 100)
+    rows = [Row(rack="r"), Row(measured_w=None, rack="r", cpu_cap_percent=60.0)]
+    assert twin_fleet(fleet_readings(rows)).psu_stress[0] == pytest.approx((500 + 600) / 50_000 * 100)
 
 
 def test_power_of_unrecognised_hardware_counts_in_the_rack() -> None:
-    twins = twin_nodes([reading("a", 500.0, rack="r"), reading("b", 2000.0, rack="r", limits=None)])
-    assert twins[0].scores is not None
-    assert twins[0].scores.psu_stress == pytest.approx(5.0)
+    rows = [Row(rack="r"), Row(hardware=None, measured_w=2000.0, rack="r")]
+    assert twin_fleet(fleet_readings(rows)).psu_stress[0] == pytest.approx(5.0)
 
 
 def test_racks_have_their_own_power_and_capacity() -> None:
-    twins = twin_nodes(
-        [reading("a", 500.0, rack="r1"), reading("b", 700.0, rack="r2"), reading("c", 800.0)],
-        rack_capacity_w={"r1": 1000.0},
-        default_capacity_w=10_000.0,
-    )
+    rows = [Row(rack="r1"), Row(measured_w=700.0, rack="r2"), Row(measured_w=800.0)]
+    twin = twin_fleet(fleet_readings(rows, {"r1": 1000.0}, 10_000.0))
     # The node without a label shares the cluster's 2 kW.
-    assert [t.scores.psu_stress for t in twins if t.scores] == pytest.approx([50.0, 7.0, 20.0])
-
-
-def test_fleet_form_is_loud_about_missing_data() -> None:
-    fleet = twin_fleet(pack_readings([reading("a", 100.0), reading("b", None), reading("c", limits=None)]))
-    np.testing.assert_array_equal(fleet.scored, [True, False, False])
-    np.testing.assert_allclose(fleet.headroom, [90.0, np.nan, np.nan])
-    np.testing.assert_allclose(fleet.headroom_or_neutral(), [90.0, NEUTRAL_SCORE, NEUTRAL_SCORE])
+    np.testing.assert_allclose(twin.psu_stress, [50.0, 7.0, 20.0])
 
 
 def test_facility_pue_goes_before_the_estimate() -> None:
-    (twin,) = twin_nodes([reading()], facility_pue=1.31)
-    assert twin.scores is not None
-    assert twin.scores.estimated_pue == 1.31
+    np.testing.assert_array_equal(twin_fleet(fleet_readings([Row()]), facility_pue=1.31).estimated_pue, [1.31])
     with pytest.raises(InvalidQuantityError, match="facility_pue"):
-        twin_nodes([reading()], facility_pue=0.9)
+        twin_fleet(fleet_readings([Row()]), facility_pue=0.9)
 
 
 def test_cluster_without_nodes() -> None:
-    assert twin_nodes([]) == ()
-    assert twin_nodes([reading(limits=None)])[0].scores is None
+    assert twin_fleet(fleet_readings([])).headroom.shape == (0,)
+    assert not twin_fleet(fleet_readings([Row(hardware=None)])).scored.any()
 
 
 @pytest.mark.parametrize(
-    "bad",
+    ("bad", "name"),
     [
-        {"measured_w": float("nan")},
-        {"measured_w": -1.0},
-        {"cpu_cap_percent": 0.0},
-        {"gpu_cap_percent": 101.0},
-        {"ambient_k": float("nan")},
-        {"samples": (PowerSample(0.0, float("nan")),)},
+        ({"measured_w": float("nan")}, "measured_w"),
+        ({"measured_w": -1.0}, "measured_w"),
+        ({"cpu_cap_percent": 0.0}, "cap_percent"),
+        ({"gpu_cap_percent": 101.0}, "cap_percent"),
+        ({"ambient_k": float("nan")}, "ambient_k"),
+        ({"samples": ((0.0, float("nan")),)}, "power_w"),
+        ({"hardware": (0.0, 0.0, 1, 0)}, "capped_w"),
+        ({"hardware": (-1.0, 0.0, 1, 0)}, "tdp_w"),
     ],
 )
-def test_bad_reading_is_refused_by_the_name_of_its_node(bad: dict[str, Any]) -> None:
-    with pytest.raises(InvalidQuantityError, match=r"node ip-10-0-0-7\.eu"):
-        twin_nodes([reading("fine"), reading("ip-10-0-0-7.eu", **bad)])
-
-
-def test_bad_limits_are_refused() -> None:
-    with pytest.raises(InvalidQuantityError, match="cpu_tdp_w"):
-        NodeLimits(0.0, 0.0, 1, 0)
+def test_a_bad_reading_is_refused_with_the_index_of_its_node(bad: dict[str, Any], name: str) -> None:
+    with pytest.raises(InvalidQuantityError, match="index 1") as caught:
+        twin_fleet(fleet_readings([Row(), replace(Row(), **bad)]))
+    assert caught.value.quantity == name

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from joulie.domain.attribution import GpuDevices, GpuHolds, NodePowerParts, PodLoads
-from joulie.domain.counters import mean_power_w
+from joulie.domain.counters import mean_rate
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.power.cpu import Boundness, CpuPower, activity_factor
 from joulie.domain.power.gpu import natural_power_w
@@ -310,7 +310,7 @@ class _Meter:
     def read(self, time_s: float) -> float:
         """Mean power since the last read, W; NaN if that cannot be."""
         now = Reading(time_s, self._energy_j)
-        power = mean_power_w([self._last, now], wraps_at_j=self._says_wraps_at_j, max_power_w=self._max_power_w)
+        power = mean_rate([self._last, now], wraps_at=self._says_wraps_at_j, max_rate=self._max_power_w)
         self._last = now
         return math.nan if power is None else power.value
 

@@ -1,7 +1,7 @@
-"""Cooling stress: how much of its cooling a node uses, by models with names.
+"""Cooling stress: how much of its cooling capacity a node uses, by named models.
 
-A model maps power, TDP, ambient temperature and cooling zone to a stress of 0..100. Models from outside are put into
-the mapping that is passed to `cooling_model`; this module knows nothing of how they are found.
+A model maps power, TDP, ambient temperature and cooling zone to a stress of 0..100. Programs add models from plug-ins
+to those that are built in.
 """
 
 from __future__ import annotations
@@ -72,14 +72,3 @@ def linear_cooling_stress(
 
 
 COOLING_MODELS: Mapping[str, CoolingStressModel] = MappingProxyType({"linear": linear_cooling_stress})
-
-
-def cooling_model(name: str, registry: Mapping[str, CoolingStressModel] = COOLING_MODELS) -> CoolingStressModel:
-    """The cooling model called `name`.
-
-    Raises:
-        UnknownCoolingModelError: no such model.
-    """
-    if name not in registry:
-        raise UnknownCoolingModelError(f"unknown cooling model {name!r}; known: {', '.join(sorted(registry))}")
-    return registry[name]

@@ -9,19 +9,6 @@ from itertools import pairwise
 from joulie.domain.signal import Reading
 
 
-def mean_power_w(
-    samples: Sequence[Reading], *, wraps_at_j: float | None = None, max_power_w: float = math.inf
-) -> Reading | None:
-    """Mean power over the time of an energy counter's samples, W; see `mean_rate`.
-
-    Args:
-        samples: counter, J, in any order.
-        wraps_at_j: value at which the counter starts again at 0, J; None where it does not wrap or does not say.
-        max_power_w: more than this is no measurement, W.
-    """
-    return mean_rate(samples, wraps_at=wraps_at_j, max_rate=max_power_w)
-
-
 def mean_rate(
     samples: Sequence[Reading], *, wraps_at: float | None = None, max_rate: float = math.inf
 ) -> Reading | None:

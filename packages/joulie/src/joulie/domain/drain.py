@@ -10,7 +10,6 @@ The states are types, and each has only the transitions that are legal: there is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -78,11 +77,6 @@ class GuardedPod:
         if self.workload_class is not None:
             return self.workload_class is WorkloadClass.PERFORMANCE
         return self.constraint in {PowerConstraint.PERFORMANCE_ONLY, PowerConstraint.UNKNOWN}
-
-
-def blocking_count(pods: Iterable[GuardedPod]) -> int:
-    """Number of pods that hold up a drain."""
-    return sum(pod.blocks for pod in pods)
 
 
 @dataclass(frozen=True)
@@ -172,7 +166,7 @@ def guard(
     Args:
         state: where the node is; `ActivePerformance` for one that is new.
         planned: what the policy, or the administrator, wants.
-        blocking_pods: see `blocking_count`.
+        blocking_pods: number of pods that hold up the drain, see `GuardedPod.blocks`.
         now_s: time, s since the epoch.
         settings: settling, timeout, escalation.
 

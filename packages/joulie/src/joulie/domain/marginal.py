@@ -1,7 +1,6 @@
 """Marginal power: what a pod would add to a node.
 
-The two formulas are bare arithmetic so that compiled schedulers can inline them for scalars; `estimate_marginal_w` is
-the checked entrance for everyone else.
+`marginal_w` is bare arithmetic, so that compiled schedulers can inline it; `FullLoad` applies it to checked numbers.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from joulie.domain.quantities import finite_number
-from joulie.domain.units import FloatArray, FloatLike, InvalidQuantityError, non_negative, positive
+from joulie.domain.units import FloatArray, FloatLike, positive
 
 CPU_LOAD = 0.7
 """Share of a node's CPU power that its requested cores are expected to draw."""
@@ -26,21 +25,6 @@ FALLBACK_GPU_W = 350.0
 FALLBACK_AMD_GPU_W = 400.0
 
 
-def published_marginal_w(
-    cpu_max_w: FloatLike, core_fraction: FloatLike, gpus: FloatLike, gpu_max_w: FloatLike, gpu_coefficient: FloatLike
-) -> FloatLike:
-    """Power that a pod adds in the published scoring experiment, W: no memory, and bit for bit its arithmetic.
-
-    Args:
-        cpu_max_w: CPU power of the node at full load, W.
-        core_fraction: cores that the pod requests over cores of the node.
-        gpus: GPUs that the pod requests.
-        gpu_max_w: limit of one GPU of the node, W; 0 where it has none.
-        gpu_coefficient: `GPU_COEFFICIENT_STANDARD` or `GPU_COEFFICIENT_PERFORMANCE`.
-    """
-    return cpu_max_w * CPU_LOAD * np.minimum(1.0, core_fraction) + gpus * gpu_max_w * gpu_coefficient
-
-
 def marginal_w(
     cpu_max_w: FloatLike,
     core_fraction: FloatLike,
@@ -49,10 +33,18 @@ def marginal_w(
     gpu_max_w: FloatLike,
     gpu_coefficient: FloatLike,
 ) -> FloatLike:
-    """Power that a pod adds, W (spec: control loop, marginal); `memory_gib` is what it requests, GiB.
+    """Power that a pod adds, W (spec: control loop, marginal).
 
-    ``cpuMax * 0.7 * min(1, podCores / nodeCores) * clamp(1 + 0.01 memGiB, 1, 1.3) + gpus * gpuMax * coefficient``;
-    the other arguments as in `published_marginal_w`, which this is without memory.
+    ``cpuMax * 0.7 * min(1, podCores / nodeCores) * clamp(1 + 0.01 memGiB, 1, 1.3) + gpus * gpuMax * coefficient``.
+    Without memory it is the published scoring experiment's formula, to the bit.
+
+    Args:
+        cpu_max_w: CPU power of the node at full load, W.
+        core_fraction: cores that the pod requests over cores of the node.
+        memory_gib: memory that the pod requests, GiB.
+        gpus: GPUs that the pod requests.
+        gpu_max_w: limit of one GPU of the node, W; 0 where it has none.
+        gpu_coefficient: `GPU_COEFFICIENT_STANDARD` or `GPU_COEFFICIENT_PERFORMANCE`.
     """
     memory_factor = np.minimum(1.3, np.maximum(1.0, 1.0 + 0.01 * memory_gib))
     return cpu_max_w * CPU_LOAD * np.minimum(1.0, core_fraction) * memory_factor + gpus * gpu_max_w * gpu_coefficient
@@ -85,37 +77,6 @@ def gpu_max_or_fallback_w(gpu_max_w: float | None, vendor: str | None = None) ->
         is_amd = vendor is not None and vendor.upper() == "AMD"
         return FALLBACK_AMD_GPU_W if is_amd else FALLBACK_GPU_W
     return float(positive("gpu_max_w", gpu_max_w))
-
-
-def estimate_marginal_w(
-    *,
-    cpu_max_w: npt.ArrayLike,
-    node_cores: npt.ArrayLike,
-    pod_cores: npt.ArrayLike,
-    memory_gib: npt.ArrayLike = 0.0,
-    gpus: npt.ArrayLike = 0,
-    gpu_max_w: npt.ArrayLike = 0.0,
-    performance: npt.ArrayLike = False,
-) -> FloatArray:
-    """`marginal_w` with its inputs checked; any shapes that broadcast.
-
-    Raises:
-        InvalidQuantityError: an input is NaN or negative, a node has no cores, or GPUs are asked of an unknown limit.
-    """
-    devices = non_negative("gpus", gpus)
-    device_w = non_negative("gpu_max_w", gpu_max_w)
-    if np.any((devices > 0.0) & (device_w == 0.0)):
-        raise InvalidQuantityError("gpu_max_w", "is 0 where GPUs are requested: see gpu_max_or_fallback_w")
-    return np.asarray(
-        marginal_w(
-            positive("cpu_max_w", cpu_max_w),
-            non_negative("pod_cores", pod_cores) / positive("node_cores", node_cores),
-            non_negative("memory_gib", memory_gib),
-            devices,
-            device_w,
-            gpu_coefficient(performance),
-        )
-    )
 
 
 @dataclass(frozen=True)

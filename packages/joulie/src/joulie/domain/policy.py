@@ -164,11 +164,6 @@ class Plan:
     profiles: Mapping[str, Profile]
     caps: Mapping[str, Mapping[Profile, ProfileCaps]] = field(default_factory=dict)
 
-    @property
-    def hp_count(self) -> int:
-        """Number of performance nodes."""
-        return sum(profile is Profile.PERFORMANCE for profile in self.profiles.values())
-
 
 class Policy(Protocol):
     """Snapshot in, plan out: every node of the snapshot gets a profile, and nothing but the snapshot decides.
@@ -373,19 +368,6 @@ POLICIES: Mapping[str, PolicyFactory] = MappingProxyType(
         "energy_per_work": EnergyPerWork,
     }
 )
-
-
-def make_policy(
-    name: str, settings: PolicySettings | None = None, registry: Mapping[str, PolicyFactory] = POLICIES
-) -> Policy:
-    """The policy called `name`.
-
-    Raises:
-        UnknownPolicyError: no such policy; an error at start, never a silent default.
-    """
-    if name not in registry:
-        raise UnknownPolicyError(f"POLICY_TYPE: unknown policy {name!r}; known: {', '.join(sorted(registry))}")
-    return registry[name](settings or PolicySettings())
 
 
 def _share(n_nodes: int, fraction: float) -> int:

@@ -139,44 +139,13 @@ class PowerEstimate:
     low_w: FloatArray
     high_w: FloatArray
 
-    def __add__(self, other: PowerEstimate) -> PowerEstimate:
-        """Of parts that may be wrong together: ends are added to ends."""
-        return PowerEstimate(self.power_w + other.power_w, self.low_w + other.low_w, self.high_w + other.high_w)
-
-
-def estimate_node_power(
-    hardware: Sequence[ResolvedHardware],
-    cpu_util: npt.ArrayLike,
-    gpu_util: npt.ArrayLike,
-    catalogue: Catalogue,
-    *,
-    cpu_cap_percent: npt.ArrayLike = 100.0,
-    gpu_cap_percent: npt.ArrayLike = 100.0,
-) -> PowerEstimate:
-    """Power of the CPU packages and GPUs of nodes: `estimate_cpu_power` plus `estimate_gpu_power`.
-
-    Args:
-        hardware: of each node.
-        cpu_util: busy cores over cores of the node, 0..1, shape ``(n_nodes,)``.
-        gpu_util: mean over the node's GPUs, 0..1, shape ``(n_nodes,)``; of no meaning where it has none.
-        catalogue: known models.
-        cpu_cap_percent: CPU cap in force, percent of the TDP.
-        gpu_cap_percent: GPU cap in force, percent of the default limit.
-
-    Raises:
-        InvalidQuantityError: an input is NaN or out of range.
-    """
-    return estimate_cpu_power(hardware, cpu_util, catalogue, cap_percent=cpu_cap_percent) + estimate_gpu_power(
-        hardware, gpu_util, catalogue, cap_percent=gpu_cap_percent
-    )
-
 
 def estimate_server_power(
     hardware: Sequence[ResolvedHardware], cpu_util: npt.ArrayLike, catalogue: Catalogue
 ) -> PowerEstimate:
     """Power of servers at the plug, without GPUs: what SPECpower measures, and `COVERAGE` is measured on.
 
-    Arguments and errors as of `estimate_node_power`.
+    Arguments and errors as in `estimate_cpu_power`.
     """
     util = _utils("cpu_util", cpu_util, len(hardware))
 
@@ -194,9 +163,18 @@ def estimate_cpu_power(
     *,
     cap_percent: npt.ArrayLike = 100.0,
 ) -> PowerEstimate:
-    """Power of the CPU packages of nodes; arguments and errors as of `estimate_node_power`.
+    """Power of the CPU packages of nodes.
 
     A node with fewer cores than its CPU has is a virtual machine, and gets its share of the server.
+
+    Args:
+        hardware: of each node.
+        cpu_util: busy cores over cores of the node, 0..1, shape ``(n_nodes,)``.
+        catalogue: known models.
+        cap_percent: CPU cap in force, percent of the TDP.
+
+    Raises:
+        InvalidQuantityError: an input is NaN or out of range.
     """
     util = _utils("cpu_util", cpu_util, len(hardware))
     cap = _caps("cpu_cap_percent", cap_percent, len(hardware))
@@ -215,10 +193,19 @@ def estimate_gpu_power(
     *,
     cap_percent: npt.ArrayLike = 100.0,
 ) -> PowerEstimate:
-    """Power of the GPUs of nodes, 0 where a node has none; arguments and errors as of `estimate_node_power`.
+    """Power of the GPUs of nodes, 0 where a node has none.
 
     Utilisation says how long a device did anything, not how much: while busy it draws `GPU_BUSY_LOW` of its limit, or
-    all of it. That interval is what a device can do, and no calibrated one.
+    all of it. That interval is what a device can do; it is not calibrated.
+
+    Args:
+        hardware: of each node.
+        gpu_util: mean over the node's GPUs, 0..1, shape ``(n_nodes,)``; ignored where a node has none.
+        catalogue: known models.
+        cap_percent: GPU cap in force, percent of the default limit.
+
+    Raises:
+        InvalidQuantityError: an input is NaN or out of range.
     """
     has_gpus = np.array([kind.gpu is not None for kind in hardware], dtype=np.bool_)
     util = _utils("gpu_util", np.where(has_gpus, gpu_util, 0.0), len(hardware))

@@ -1,33 +1,32 @@
-"""The digital twin: from what is known of nodes to their scores, O(1) a node.
+"""The digital twin: scores of nodes from their hardware, caps and measured power, O(1) a node.
 
-The formulas take arrays over nodes and scalars alike. `twin_nodes` applies them to typed readings and says why a node
-has no scores, for a node without data must never look like the best one: whoever needs a number for such a node uses
-`NEUTRAL_SCORE`. Source of all formulas: spec, control loop, digital twin.
+The formulas take scalars and arrays over nodes; `twin_fleet` applies them to a whole cluster. A node without data has
+no scores (NaN), so that it never looks like the best one: where a number is needed, it is `NEUTRAL_SCORE`. Source of
+all formulas: spec, control loop, digital twin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from joulie.domain.cooling_stress import REFERENCE_AMBIENT_K, CoolingStressModel, linear_cooling_stress
+from joulie.domain.cooling_stress import CoolingStressModel, linear_cooling_stress
 from joulie.domain.units import (
     SECONDS_PER_MINUTE,
     BoolArray,
     FloatArray,
     FloatLike,
     IntArray,
-    InvalidQuantityError,
     finite,
     non_negative,
     positive,
 )
 
 NEUTRAL_SCORE = 50.0
-"""What stands for the score of a node without data."""
+"""Score of a node without data."""
 DEFAULT_RACK_CAPACITY_W = 50_000.0
 FULL_DENSITY_CORES = 192.0
 FULL_DENSITY_GPUS = 8.0
@@ -199,10 +198,6 @@ class FleetTwin:
     gpu_tdp_w: FloatArray
     measured_w: FloatArray
 
-    def headroom_or_neutral(self) -> FloatArray:
-        """Headroom for those who need numbers: neutral without data."""
-        return np.where(self.scored, self.headroom, NEUTRAL_SCORE)
-
 
 def twin_fleet(
     readings: FleetReadings,
@@ -253,192 +248,3 @@ def twin_fleet(
         draw_w,
     )
     return FleetTwin(scored, *(np.where(scored, result, np.nan) for result in results))
-
-
-@dataclass(frozen=True)
-class NodeLimits:
-    """The power that a node's hardware can draw.
-
-    Attributes:
-        cpu_tdp_w: maximum of one CPU package x sockets, W.
-        gpu_tdp_w: default limit of one GPU x GPUs, W; 0 without GPUs.
-        cores: cores of the node.
-        gpus: GPUs of the node.
-    """
-
-    cpu_tdp_w: float
-    gpu_tdp_w: float
-    cores: int
-    gpus: int
-
-    def __post_init__(self) -> None:
-        positive("cpu_tdp_w", self.cpu_tdp_w)
-        non_negative("gpu_tdp_w", self.gpu_tdp_w)
-        positive("cores", self.cores)
-        non_negative("gpus", self.gpus)
-
-
-@dataclass(frozen=True)
-class PowerSample:
-    """Measured power of a node at a time, s since any common origin."""
-
-    time_s: float
-    power_w: float
-
-
-@dataclass(frozen=True)
-class NodeReading:
-    """What is known of one node; None is what is not known.
-
-    Attributes:
-        node: its name.
-        limits: None where the hardware is not recognised.
-        measured_w: fresh power of the whole node, W; None where every source is stale or missing.
-        cpu_cap_percent: CPU cap in force, percent; None uncapped.
-        gpu_cap_percent: GPU cap in force, percent; None uncapped.
-        samples: recent power, in any order.
-        rack: value of its rack label.
-        zone: value of its cooling-zone label.
-        ambient_k: temperature of the air that it takes in, K.
-    """
-
-    node: str
-    limits: NodeLimits | None
-    measured_w: float | None
-    cpu_cap_percent: float | None = None
-    gpu_cap_percent: float | None = None
-    samples: tuple[PowerSample, ...] = ()
-    rack: str | None = None
-    zone: str | None = None
-    ambient_k: float | None = None
-
-
-@dataclass(frozen=True)
-class TwinScores:
-    """The twin's view of one node, in the units of NodeTwin's status."""
-
-    headroom: float
-    cooling_stress: float
-    psu_stress: float
-    density: float
-    estimated_pue: float
-    power_trend_w_per_min: float
-    cpu_capped_w: float
-    gpu_capped_w: float
-    cpu_tdp_w: float
-    gpu_tdp_w: float
-    measured_w: float
-
-    @property
-    def capped_w(self) -> float:
-        """Power that the node may draw under its caps, W."""
-        return self.cpu_capped_w + self.gpu_capped_w
-
-    @property
-    def tdp_w(self) -> float:
-        """Power that the node may draw without caps, W."""
-        return self.cpu_tdp_w + self.gpu_tdp_w
-
-
-@dataclass(frozen=True)
-class NodeTwin:
-    """One node's scores, or the reason why it has none; never both."""
-
-    node: str
-    scores: TwinScores | None
-    missing: str | None
-
-    @property
-    def headroom_or_neutral(self) -> float:
-        """Headroom for those who need a number: neutral without data."""
-        return NEUTRAL_SCORE if self.scores is None else self.scores.headroom
-
-
-def twin_nodes(
-    readings: Sequence[NodeReading],
-    *,
-    rack_capacity_w: Mapping[str, float] | None = None,
-    default_capacity_w: float = DEFAULT_RACK_CAPACITY_W,
-    cooling: CoolingStressModel = linear_cooling_stress,
-    facility_pue: float | None = None,
-) -> tuple[NodeTwin, ...]:
-    """The twins of nodes, in the order of `readings`; `twin_fleet` for named nodes, with reasons.
-
-    Args:
-        readings: all nodes of the cluster, since racks are summed over them.
-        rack_capacity_w: capacity by rack, W.
-        default_capacity_w: capacity of every other rack, and for the nodes without one, W.
-        cooling: cooling model.
-        facility_pue: measured PUE of the facility, which goes before the estimate.
-
-    Raises:
-        InvalidQuantityError: a reading is NaN or out of range; the message names the node.
-    """
-    try:
-        packed = pack_readings(readings, rack_capacity_w or {}, default_capacity_w)
-        fleet = twin_fleet(packed, cooling=cooling, facility_pue=facility_pue)
-    except InvalidQuantityError:
-        _name_the_bad_node(readings)
-        raise
-    columns = [getattr(fleet, column.name) for column in fields(TwinScores)]
-    rows = np.column_stack(columns).tolist()
-    return tuple(_twin(reading, row) for reading, row in zip(readings, rows, strict=True))
-
-
-def _twin(reading: NodeReading, row: list[float]) -> NodeTwin:
-    if reading.limits is None:
-        return NodeTwin(reading.node, None, "hardware unknown: neither NodeHardware nor labels name a known model")
-    if reading.measured_w is None:
-        return NodeTwin(reading.node, None, "power unknown: every source of measurements is stale or missing")
-    return NodeTwin(reading.node, TwinScores(*row), None)
-
-
-def _name_the_bad_node(readings: Sequence[NodeReading]) -> None:
-    """Raise the error of the first bad reading with its node's name: among ten thousand an index helps nobody."""
-    for reading in readings:
-        try:
-            twin_fleet(pack_readings([reading]))
-        except InvalidQuantityError as error:
-            raise InvalidQuantityError(error.quantity, f"node {reading.node}: {error}") from error
-
-
-def pack_readings(
-    readings: Sequence[NodeReading],
-    rack_capacity_w: Mapping[str, float] | None = None,
-    default_capacity_w: float = DEFAULT_RACK_CAPACITY_W,
-) -> FleetReadings:
-    """Readings as arrays, in their order; see `twin_nodes` for the arguments."""
-    hardware = [
-        (limits.cpu_tdp_w, limits.gpu_tdp_w, limits.cores, limits.gpus) if (limits := r.limits) else (0.0, 0.0, 0, 0)
-        for r in readings
-    ]
-    cpu_tdp_w, gpu_tdp_w, cores, gpus = np.array(hardware, dtype=np.float64).reshape(-1, 4).T
-    racks = sorted({r.rack for r in readings if r.rack is not None})
-    index: dict[str | None, int] = {rack: position for position, rack in enumerate(racks)}
-    capacities_w = rack_capacity_w or {}
-    counts = np.array([len(r.samples) for r in readings], dtype=np.int64)
-    valid = np.arange(counts.max(initial=0)) < counts[:, np.newaxis]
-    time_s = np.zeros(valid.shape)
-    power_w = np.zeros(valid.shape)
-    time_s[valid] = [sample.time_s for r in readings for sample in r.samples]
-    power_w[valid] = [sample.power_w for r in readings for sample in r.samples]
-    return FleetReadings(
-        cpu_tdp_w=cpu_tdp_w,
-        gpu_tdp_w=gpu_tdp_w,
-        cores=cores,
-        gpus=gpus,
-        hardware_known=np.array([r.limits is not None for r in readings], dtype=np.bool_),
-        measured_w=np.array([0.0 if r.measured_w is None else r.measured_w for r in readings]),
-        power_known=np.array([r.measured_w is not None for r in readings], dtype=np.bool_),
-        cpu_cap_percent=np.array([100.0 if r.cpu_cap_percent is None else r.cpu_cap_percent for r in readings]),
-        gpu_cap_percent=np.array([100.0 if r.gpu_cap_percent is None else r.gpu_cap_percent for r in readings]),
-        ambient_k=np.array([REFERENCE_AMBIENT_K if r.ambient_k is None else r.ambient_k for r in readings]),
-        ambient_known=np.array([r.ambient_k is not None for r in readings], dtype=np.bool_),
-        zones=[r.zone for r in readings],
-        rack=np.array([index.get(r.rack, -1) for r in readings], dtype=np.int64),
-        rack_capacity_w=np.array([capacities_w.get(rack, default_capacity_w) for rack in racks]),
-        cluster_capacity_w=default_capacity_w,
-        sample_time_s=time_s,
-        sample_power_w=power_w,
-        sample_valid=valid,
-    )

@@ -189,18 +189,6 @@ def workload_type(label: str | None, owner_kind: str | None) -> WorkloadType:
     return _TYPE_OF_OWNER.get(owner_kind or "", WorkloadType.GENERIC)
 
 
-def policy_value(
-    key: str,
-    annotations: Mapping[str, str],
-    workload: WorkloadType,
-    namespace_labels: Mapping[str, str],
-    namespace_annotations: Mapping[str, str],
-) -> str | None:
-    """The value of the cascade for a pod annotation, as it is written; None where nobody says anything."""
-    found = Cascade(annotations, workload, namespace_labels, namespace_annotations).candidates(key)
-    return next((candidate.text for candidate in found), None)
-
-
 def first_readable(
     cascade: Cascade, readers: Mapping[str, Callable[[str], _T]]
 ) -> tuple[Candidate | None, _T | None, tuple[str, ...]]:

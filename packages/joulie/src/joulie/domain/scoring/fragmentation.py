@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from joulie.domain.scoring.sharing import MAX_SCORE, NO_GPU, free_milli, is_part_of_gpu, shared_node_power_w, take
+from joulie.domain.scoring.sharing import MAX_SCORE, free_milli
 from joulie.domain.units import FloatArray, IntArray
 
 GRADIENT_SCALE_MILLI = 1000.0
@@ -149,83 +149,3 @@ def joulie_steps(added_potential_milli: float, added_power_w: float, power_weigh
     """
     cost = added_potential_milli + power_weight_milli_per_w * added_power_w
     return int(np.floor(-cost / STEP_MILLI))
-
-
-class SharedNode(NamedTuple):
-    """A node as a placement sees it.
-
-    Attributes:
-        cpu_left_milli: free thousandths of a CPU.
-        cpu_milli: all of the node.
-        gpu_left: see the module.
-        model: bit of its GPU model.
-        gpu_idle_w: of one GPU without pods, W.
-        gpu_limit_w: of one with pods, W.
-    """
-
-    cpu_left_milli: int
-    cpu_milli: int
-    gpu_left: IntArray
-    model: int
-    gpu_idle_w: float
-    gpu_limit_w: float
-
-    def power_w(self) -> float:
-        """See `joulie.domain.scoring.sharing.shared_node_power_w`."""
-        return shared_node_power_w(
-            self.cpu_left_milli, self.cpu_milli, self.gpu_left, self.gpu_idle_w, self.gpu_limit_w
-        )
-
-    def with_pod(self, cpu_milli: int, gpus: int, gpu_milli: int, gpu: int) -> SharedNode:
-        """The node once a pod is on it; see `joulie.domain.scoring.sharing.take`."""
-        gpu_left = self.gpu_left.copy()
-        take(gpu_left, gpus, gpu_milli, gpu)
-        return self._replace(cpu_left_milli=self.cpu_left_milli - cpu_milli, gpu_left=gpu_left)
-
-
-class Placement(NamedTuple):
-    """Where on a node a pod would go, and how good that is."""
-
-    steps: int
-    """See `joulie_steps`; between nodes, and then by their order."""
-    gpu: int
-    """The GPU that a part is taken from; `NO_GPU` for other requests."""
-
-
-def joulie_placement(
-    node: SharedNode,
-    cpu_milli: int,
-    gpus: int,
-    gpu_milli: int,
-    typical: TypicalPods,
-    cpu_milli_per_gpu: float,
-    power_weight_milli_per_w: float = POWER_WEIGHT_MILLI_PER_W,
-) -> Placement:
-    """Joulie's score of a node for a pod that fits it, and the GPU that the pod would share.
-
-    What `joulie bench openb` measures, for one node at a time; the benchmark's compiled loop keeps scores of nodes that
-    did not change, and whoever asks often should do so too.
-
-    Args:
-        node: before the pod.
-        cpu_milli: asked for.
-        gpus: asked for, 0 for none.
-        gpu_milli: asked for on each.
-        typical: the pods to expect.
-        cpu_milli_per_gpu: see `lean_cpu_milli_per_gpu`.
-        power_weight_milli_per_w: see `POWER_WEIGHT_MILLI_PER_W`.
-    """
-    candidates = [NO_GPU]
-    if is_part_of_gpu(gpus, gpu_milli):
-        candidates = [gpu for gpu, left in enumerate(node.gpu_left) if left >= gpu_milli]
-
-    def potential_milli(of: SharedNode) -> float:
-        shortage = cpu_shortage_milli(of.cpu_left_milli, of.gpu_left, cpu_milli_per_gpu)
-        return fragmentation_milli(of.cpu_left_milli, of.gpu_left, of.model, typical) + shortage
-
-    def placement(gpu: int) -> Placement:
-        after = node.with_pod(cpu_milli, gpus, gpu_milli, gpu)
-        added = potential_milli(after) - potential_milli(node)
-        return Placement(joulie_steps(added, after.power_w() - node.power_w(), power_weight_milli_per_w), gpu)
-
-    return max((placement(gpu) for gpu in candidates), key=lambda found: found.steps)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from joulie.domain.marginal import gpu_coefficient, published_marginal_w
+from joulie.domain import marginal
 from joulie.domain.scoring import formulas
 from joulie.domain.units import BoolArray, FloatArray, InvalidQuantityError, finite, non_negative, positive
 
@@ -124,9 +124,9 @@ def place_at_random(fleet: Fleet, demand: Demand, rng: np.random.Generator) -> P
 def marginal_w(fleet: Fleet, demand: Demand) -> FloatArray:
     """Power that the pod would add to each node as published, W, shape ``(n_nodes,)``."""
     gpus = np.where(fleet.gpus > 0.0, demand.gpus, 0.0)
-    coefficient = float(gpu_coefficient(demand.performance))
+    coefficient = float(marginal.gpu_coefficient(demand.performance))
     return np.asarray(
-        published_marginal_w(fleet.cpu_max_w, demand.cores / fleet.cores, gpus, fleet.gpu_max_w, coefficient)
+        marginal.marginal_w(fleet.cpu_max_w, demand.cores / fleet.cores, 0.0, gpus, fleet.gpu_max_w, coefficient)
     )
 
 
