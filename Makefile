@@ -8,7 +8,7 @@ OUT ?= out
 EVERYTHING := -n auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo control-plane test coverage lint docs reference unit property bench browser clean
+.PHONY: help setup demo control-plane test coverage lint docs reference unit property bench browser version clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -66,6 +66,10 @@ bench: setup ## the full benchmarks with their committed ranges
 	$(BIN)/joulie bench binding
 	$(BIN)/joulie bench attribution
 	$(BIN)/joulie bench profiles
+
+version: setup ## set the one version everywhere: make version VERSION=1.2.3
+	$(BIN)/python scripts/release/version.py $(VERSION)
+	$(UV) lock --quiet
 
 clean: ## remove what make created
 	rm -rf .venv .tools site $(OUT)
