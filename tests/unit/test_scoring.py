@@ -17,9 +17,9 @@ from joulie.domain.scoring.extender import (
     performance_pressure,
     wire_score,
 )
-from joulie.domain.scoring.placement import SCORERS, Demand, Fleet, marginal_w, place, place_at_random
 from joulie.domain.twin import NEUTRAL_SCORE
 from joulie.domain.units import InvalidQuantityError
+from joulie_lab.simulation.placement import SCORERS, Demand, Fleet, marginal_w, place, place_at_random
 
 
 def fleet(**changes: object) -> Fleet:

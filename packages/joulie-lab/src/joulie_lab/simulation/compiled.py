@@ -16,26 +16,30 @@ import numba
 from numba.extending import register_jitable
 from platformdirs import user_cache_path
 
+from joulie.domain import marginal
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_PACKAGE = Path(__file__).resolve().parent.parent
+_DOMAIN = Path(marginal.__file__).resolve().parent
+_LAB = Path(__file__).resolve().parent.parent
 
-_COMPILED_SOURCES = (
-    "domain/lifetimes.py",
-    "domain/marginal.py",
-    "domain/scoring/*.py",
-    "simulation/compiled.py",
-    "simulation/engine/*.py",
-    "simulation/openb/*.py",
-    "simulation/workload.py",
+COMPILED_SOURCES = (
+    (_DOMAIN, "marginal.py"),
+    (_DOMAIN, "scoring/*.py"),
+    (_LAB, "benchmarks/gpu_sharing/*.py"),
+    (_LAB, "simulation/compiled.py"),
+    (_LAB, "simulation/engine/*.py"),
+    (_LAB, "simulation/published.py"),
+    (_LAB, "simulation/workload.py"),
 )
+"""Folders and patterns of the files that compiled code comes from."""
 
 
 def _cache_folder() -> Path:
     digest = hashlib.sha256(numba.__version__.encode())
-    for pattern in _COMPILED_SOURCES:
-        for source in sorted(_PACKAGE.glob(pattern)):
+    for folder, pattern in COMPILED_SOURCES:
+        for source in sorted(folder.glob(pattern)):
             digest.update(source.read_bytes())
     return user_cache_path("joulie") / "compiled" / digest.hexdigest()[:16]
 

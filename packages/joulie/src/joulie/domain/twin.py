@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from joulie.domain.cooling_stress import CoolingStressModel, linear_cooling_stress
+from joulie.domain.scoring.formulas import headroom_pct
 from joulie.domain.units import (
     SECONDS_PER_MINUTE,
     BoolArray,
@@ -43,13 +44,13 @@ def capped_power_w(tdp_w: npt.ArrayLike, cap_percent: npt.ArrayLike = 100.0) -> 
 
 
 def headroom_score(capped_w: npt.ArrayLike, measured_w: npt.ArrayLike) -> FloatArray:
-    """Share of the capped power that is left: ``clamp((capped - measured) / capped * 100, 0, 100)``.
+    """Headroom of nodes as they are now, 0..100; see `joulie.domain.scoring.formulas.headroom_pct`.
 
     Raises:
         InvalidQuantityError: power is NaN or negative, or the capped power not above 0.
     """
-    budget_w = positive("capped_w", capped_w)
-    return np.clip((budget_w - non_negative("measured_w", measured_w)) / budget_w * 100.0, 0.0, 100.0)
+    headroom = headroom_pct(positive("capped_w", capped_w), non_negative("measured_w", measured_w), 0.0)
+    return np.clip(headroom, 0.0, 100.0)
 
 
 def estimated_pue(cooling_stress: npt.ArrayLike) -> FloatArray:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from joulie.domain.scoring import formulas
 from joulie.domain.units import FloatArray
+from joulie_lab.simulation import published
 from joulie_lab.simulation.compiled import compilable, compiled, compiled_inner
 from joulie_lab.simulation.engine import energy
 from joulie_lab.simulation.engine.index import insert, next_member, remove
@@ -38,7 +39,7 @@ from joulie_lab.simulation.engine.state import (
     Scratch,
 )
 
-for _formula in (formulas.clamp, formulas.trend_points, formulas.tdp_trend_points):
+for _formula in (formulas.clamp, formulas.trend_points, published.tdp_trend_points):
     compilable(_formula)
 
 
@@ -182,7 +183,7 @@ def _fall_asleep(run: Run, step: int) -> None:
 def _trend_points(pools: Pools, rules: Rules, nodes: Nodes, node: int, scale: float) -> float:
     if rules.trend == TREND_TDP:
         peak_w = pools.peak_w[nodes.pool[node]]
-        return float(formulas.tdp_trend_points(nodes.trend_w_per_min[node], peak_w, rules.trend_high))
+        return float(published.tdp_trend_points(nodes.trend_w_per_min[node], peak_w, rules.trend_high))
     if rules.trend == TREND_NONE:
         return 0.0
     return float(formulas.trend_points(nodes.trend_w_per_min[node], scale, rules.trend_low, rules.trend_high))

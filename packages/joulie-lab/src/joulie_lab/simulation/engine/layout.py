@@ -9,13 +9,13 @@ import numpy.typing as npt
 
 from joulie.domain.marginal import GPU_COEFFICIENT_PERFORMANCE, GPU_COEFFICIENT_STANDARD
 from joulie.domain.scoring.energy import EnergyPolicy
-from joulie.domain.scoring.placement import Demand
 from joulie.domain.units import SECONDS_PER_MINUTE, FloatArray, InvalidQuantityError, non_negative
 from joulie_lab.simulation.cluster import Cluster
 from joulie_lab.simulation.compiled import compiled
 from joulie_lab.simulation.engine import schedulers, state
 from joulie_lab.simulation.engine.index import empty_bitsets, empty_trees
 from joulie_lab.simulation.engine.lifetimes import bin_edges_min
+from joulie_lab.simulation.placement import Demand
 from joulie_lab.simulation.workload import JobTable
 
 Steps = npt.NDArray[np.int32]

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from joulie.domain.marginal import CPU_LOAD, gpu_coefficient
-from joulie.domain.scoring.placement import SCORERS, Demand, Fleet, Placement, place, place_at_random
 from joulie.domain.units import FloatArray
 from joulie_lab.simulation.cluster import Cluster
 from joulie_lab.simulation.engine.layout import (
@@ -25,6 +24,7 @@ from joulie_lab.simulation.engine.play import Play, summarise
 from joulie_lab.simulation.engine.reference_energy import EnergyPlan, NodeView
 from joulie_lab.simulation.engine.schedulers import scheduler as scheduler_of
 from joulie_lab.simulation.engine.state import BY_ENERGY
+from joulie_lab.simulation.placement import SCORERS, Demand, Fleet, Placement, place, place_at_random
 from joulie_lab.simulation.results import RunSeries
 from joulie_lab.simulation.workload import JobTable
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from joulie.domain.marginal import CPU_LOAD, gpu_coefficient
 from joulie.domain.scoring import energy
-from joulie.domain.scoring.placement import Demand, Fleet, Placement, fits
 from joulie.domain.units import BoolArray, FloatArray
 from joulie_lab.simulation.cluster import Cluster
 from joulie_lab.simulation.engine import lifetimes
@@ -22,6 +21,7 @@ from joulie_lab.simulation.engine.layout import (
     surcharge_w_per_core,
 )
 from joulie_lab.simulation.engine.schedulers import Scheduler
+from joulie_lab.simulation.placement import Demand, Fleet, Placement, fits
 from joulie_lab.simulation.workload import JobTable
 
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulie.domain.scoring import formulas
-from joulie.domain.scoring.placement import SCORERS, Demand, Fleet, marginal_w
 from joulie.domain.units import BoolArray, FloatArray, IntArray
+from joulie_lab.simulation import published
 from joulie_lab.simulation.cluster import Cluster, NodePool
 from joulie_lab.simulation.engine import state
+from joulie_lab.simulation.placement import SCORERS, Demand, Fleet, marginal_w
 
 
 class UnknownSchedulerError(ValueError):
@@ -55,14 +56,14 @@ def _headroom(cap_points: float, trend: int, *, gpu_penalty: bool = False) -> Sc
 
 _ADAPTIVE_25 = _headroom(formulas.TREND_CAP_POINTS, state.TREND_ADAPTIVE)
 _BY_CLASS = Scheduler(state.BY_CLASS)
-_PACK = Scheduler(state.BY_KEY, state.TREND_STEADY, *formulas.LEGACY_TREND_LIMITS)
+_PACK = Scheduler(state.BY_KEY, state.TREND_STEADY, *published.LEGACY_TREND_LIMITS)
 
 _SCHEDULERS: Mapping[str, Scheduler] = {
     "most-allocated": _BY_CLASS,
     "least-allocated": _BY_CLASS,
     "random": Scheduler(state.AT_RANDOM),
     "pwr": _BY_CLASS,
-    "joulie-legacy": Scheduler(state.BY_LEGACY, state.TREND_ADAPTIVE, *formulas.LEGACY_TREND_LIMITS, gpu_penalty=True),
+    "joulie-legacy": Scheduler(state.BY_LEGACY, state.TREND_ADAPTIVE, *published.LEGACY_TREND_LIMITS, gpu_penalty=True),
     "joulie": _ADAPTIVE_25,
     "t10": _headroom(10.0, state.TREND_TDP),
     "t15": _headroom(15.0, state.TREND_TDP),
@@ -77,10 +78,10 @@ _SCHEDULERS: Mapping[str, Scheduler] = {
     "marginal-energy-ramp": Scheduler(state.BY_ENERGY, governed=True),
     "marginal-energy-ramp-oracle": Scheduler(state.BY_ENERGY, governed=True, oracle=True),
     "gpu-avoid": _BY_CLASS,
-    "power-pack": Scheduler(state.BY_KEY, state.TREND_STEADY, *formulas.LEGACY_TREND_LIMITS, packs_by_power=True),
+    "power-pack": Scheduler(state.BY_KEY, state.TREND_STEADY, *published.LEGACY_TREND_LIMITS, packs_by_power=True),
     "most-allocated-trend": _PACK,
     "combined": Scheduler(
-        state.BY_KEY, state.TREND_STEADY, *formulas.LEGACY_TREND_LIMITS, gpu_penalty=True, packs_by_power=True
+        state.BY_KEY, state.TREND_STEADY, *published.LEGACY_TREND_LIMITS, gpu_penalty=True, packs_by_power=True
     ),
 }
 
@@ -131,9 +132,14 @@ def key_offset(rules: Scheduler, cluster: Cluster, marginal: FloatArray) -> Floa
     """Points by which marginal power, shape ``(n_pools, n_shapes)``, lowers a node's key."""
     if rules.family == state.BY_HEADROOM:
         peaks_w = np.array([[pool.peak_w] for pool in cluster.pools])
-        return np.asarray(marginal / peaks_w * 100.0 * formulas.HEADROOM_WEIGHT)
+        # The least that any load's headroom falls by: at one of the ends, for a formula convex or concave in power.
+        drop_pct = np.minimum(
+            formulas.headroom_pct(peaks_w, 0.0, 0.0) - formulas.headroom_pct(peaks_w, 0.0, marginal),
+            formulas.headroom_pct(peaks_w, peaks_w, 0.0) - formulas.headroom_pct(peaks_w, peaks_w, marginal),
+        )
+        return np.asarray(formulas.joulie_points(drop_pct, 100.0, 0.0, 0.0))
     if rules.family == state.BY_LEGACY:
-        return np.asarray(formulas.legacy_marginal_points(marginal))
+        return np.asarray(published.legacy_marginal_points(marginal))
     return np.zeros_like(marginal)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from joulie.domain.scoring import formulas
+from joulie_lab.simulation import published
 from joulie_lab.simulation.compiled import compilable, compiled_inner
 from joulie_lab.simulation.engine.index import (
     FLOOR,
@@ -36,12 +37,14 @@ from joulie_lab.simulation.engine.state import (
 
 for _formula in (
     formulas.clamp,
+    formulas.headroom_pct,
     formulas.projected_headroom_pct,
-    formulas.power_load_pct,
-    formulas.idle_gpu_penalty_points,
+    published.power_load_pct,
+    published.idle_gpu_penalty_points,
+    formulas.joulie_points,
     formulas.joulie_score,
-    formulas.legacy_marginal_points,
-    formulas.legacy_score,
+    published.legacy_marginal_points,
+    published.legacy_score,
 ):
     compilable(_formula)
 
@@ -130,9 +133,9 @@ def _penalty(pools: Pools, rules: Rules, nodes: Nodes, node: int, without_gpus: 
     if not (rules.gpu_penalty and without_gpus and pools.gpus[pool] > 0):
         return 0.0
     if rules.family == BY_KEY:
-        return formulas.GPU_AVOIDANCE_POINTS
+        return published.GPU_AVOIDANCE_POINTS
     gpus = float(pools.gpus[pool])
-    return float(formulas.idle_gpu_penalty_points(gpus, gpus - nodes.free_gpus[node]))
+    return float(published.idle_gpu_penalty_points(gpus, gpus - nodes.free_gpus[node]))
 
 
 @compiled_inner
@@ -143,12 +146,10 @@ def _keys(pools: Pools, rules: Rules, nodes: Nodes, node: int, without_gpus: boo
     power_w = nodes.power_w[node]
     penalty = _penalty(pools, rules, nodes, node, without_gpus)
     if rules.family == BY_HEADROOM:
-        rest = (
-            (100.0 - formulas.power_load_pct(power_w, peak_w)) * formulas.COOLING_WEIGHT
-            - nodes.trend_points[node]
-            - penalty
-        )
-        return (peak_w - power_w) / peak_w * 100.0 * formulas.HEADROOM_WEIGHT + rest, rest
+        load_pct = published.power_load_pct(power_w, peak_w)
+        headroom_pct = formulas.headroom_pct(peak_w, power_w, 0.0)
+        key = formulas.joulie_points(headroom_pct, load_pct, nodes.trend_points[node], penalty)
+        return float(key), float(formulas.joulie_points(0.0, load_pct, nodes.trend_points[node], penalty))
     if rules.family == BY_LEGACY:
         return _legacy(pools, nodes, node, 0.0, penalty), -np.inf
     return _keyed_score(pools, rules, nodes, node, penalty), -np.inf
@@ -158,10 +159,10 @@ def _keys(pools: Pools, rules: Rules, nodes: Nodes, node: int, without_gpus: boo
 def _legacy(pools: Pools, nodes: Nodes, node: int, marginal_w: float, penalty: float) -> float:
     peak_w = pools.peak_w[nodes.pool[node]]
     power_w = nodes.power_w[node]
-    score = formulas.legacy_score(
+    score = published.legacy_score(
         formulas.projected_headroom_pct(peak_w, power_w, 0.0),
-        formulas.power_load_pct(power_w, formulas.LEGACY_COOLING_REFERENCE_W, 80.0),
-        formulas.power_load_pct(power_w, formulas.LEGACY_RACK_CAPACITY_W, 100.0),
+        published.power_load_pct(power_w, published.LEGACY_COOLING_REFERENCE_W, 80.0),
+        published.power_load_pct(power_w, published.LEGACY_RACK_CAPACITY_W, 100.0),
         marginal_w,
         penalty,
         nodes.trend_points[node],
@@ -193,7 +194,7 @@ def _exact_score(
         power_w = nodes.power_w[node]
         score = formulas.joulie_score(
             formulas.projected_headroom_pct(peak_w, power_w, shapes.marginal_w[pool, shape]),
-            formulas.power_load_pct(power_w, peak_w),
+            published.power_load_pct(power_w, peak_w),
             nodes.trend_points[node],
             penalty,
         )

@@ -11,11 +11,11 @@ from joulie.domain.marginal import FullLoad, cpu_max_or_fallback_w, gpu_max_or_f
 from joulie.domain.scoring.extender import TwinView, wire_score
 from joulie.domain.scoring.kube import balanced_allocation, least_allocated, with_extender
 from joulie.domain.scoring.marginal_energy import ScoringAim, node_scores
-from joulie.domain.scoring.placement import SCORERS, Demand, Fleet, Scorer
 from joulie.domain.units import IntArray
 from joulie_lab.simulation.native.nodes import SimNode
 from joulie_lab.simulation.native.pods import SimPod
 from joulie_lab.simulation.native.room import Nodes
+from joulie_lab.simulation.placement import SCORERS, Demand, Fleet, Scorer
 
 KUBE = "kube"
 JOULIE = "joulie"

@@ -18,6 +18,7 @@ import numpy as np
 
 from joulie.domain.drain import SchedulableClass
 from joulie.domain.quantities import finite_number, positive_number
+from joulie.domain.scoring.formulas import headroom_pct, projected_headroom_pct
 from joulie.domain.units import BoolArray, FloatArray, IntArray
 from joulie.domain.workload import Level
 
@@ -375,7 +376,7 @@ class _Source:
         self.rack.add(-pod.power_w, load.psu_capacity_w)
 
     def _headroom_pct(self, load: NodeLoad) -> float:
-        return max(0.0, (load.capped_w - self.measured_w) / load.capped_w * 100.0)
+        return float(projected_headroom_pct(load.capped_w, self.measured_w, 0.0))
 
     def _turn(self, pod: MovablePod) -> tuple[bool, int, float, str, str]:
         """Which pod goes first: a draining node keeps no performance pods, a stressed one keeps them longest."""
@@ -473,7 +474,7 @@ class _Targets:
         return self._cooling_pct * (1.0 + more_w / np.maximum(self._measured_w, 1.0))
 
     def _headroom_pct(self, more_w: float) -> FloatArray:
-        return (self._capped_w - self._measured_w - more_w) / self._capped_w * 100.0
+        return np.asarray(headroom_pct(self._capped_w, self._measured_w, more_w))
 
 
 def _array(values: Iterable[float]) -> FloatArray:

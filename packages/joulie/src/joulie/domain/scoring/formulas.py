@@ -1,13 +1,10 @@
-"""The arithmetic of placement scores, one function a formula.
+"""The arithmetic of Joulie's placement score, one function a formula.
 
 Every function takes scalars or arrays that broadcast, does no checks and keeps the operations in the published order:
-the same source serves one node, ten thousand, and the simulator's compiled loops (which is why it is written with
-`np.minimum` and `np.maximum` and nothing cleverer). Inputs are checked once where they enter, in
-`joulie.domain.scoring.placement`.
+the same source serves one node, ten thousand, and the laboratory's compiled loops (hence nothing but arithmetic,
+`np.minimum` and `np.maximum`). Callers check inputs once, where they enter.
 
-Sources: "Scoring Formula Validation", Joulie documentation (formulas, weights, trend scales); kube-scheduler's
-NodeResourcesFit plugin (MostAllocated, LeastAllocated); PWR: "Power- and fragmentation-aware online scheduling for GPU
-datacenters", CCGrid 2025 (least increase of power).
+Source: "Scoring Formula Validation", Joulie documentation (formulas, weights, trend scales).
 """
 
 from __future__ import annotations
@@ -22,10 +19,6 @@ TREND_CAP_POINTS = 25.0
 BURST_CLUSTER_TREND_W_PER_MIN = 500.0
 BURST_TREND_SCALE = 2.0
 STEADY_TREND_SCALE = 6.0
-GPU_AVOIDANCE_POINTS = 10.0
-LEGACY_COOLING_REFERENCE_W = 4000.0
-LEGACY_RACK_CAPACITY_W = 50_000.0
-LEGACY_TREND_LIMITS = (-20.0, 25.0)
 
 
 def clamp(value: FloatLike, low: FloatLike, high: FloatLike) -> FloatLike:
@@ -33,14 +26,18 @@ def clamp(value: FloatLike, low: FloatLike, high: FloatLike) -> FloatLike:
     return np.minimum(np.maximum(value, low), high)
 
 
+def headroom_pct(capped_w: FloatLike, measured_w: FloatLike, marginal_w: FloatLike) -> FloatLike:
+    """Headroom: power left under a node's limit once `marginal_w` is added, percent of the limit; negative above it.
+
+    The only place that knows this formula. More power must never mean more headroom, and the laboratory's search, which
+    bounds it from its values on an idle and on a full node, takes it to be convex or concave in power.
+    """
+    return (capped_w - measured_w - marginal_w) / capped_w * 100.0
+
+
 def projected_headroom_pct(capped_w: FloatLike, measured_w: FloatLike, marginal_w: FloatLike) -> FloatLike:
-    """Power budget left on a node once a pod of `marginal_w` has started, percent of the budget, at least 0."""
-    return np.maximum(0.0, (capped_w - measured_w - marginal_w) / capped_w * 100.0)
-
-
-def power_load_pct(measured_w: FloatLike, reference_w: FloatLike, points_at_reference: float = 100.0) -> FloatLike:
-    """Power relative to a reference, in points, at most 100: the published cooling and PSU stress."""
-    return np.minimum(100.0, measured_w / reference_w * points_at_reference)
+    """Headroom of a node once a pod of `marginal_w` has started, at least 0."""
+    return np.maximum(0.0, headroom_pct(capped_w, measured_w, marginal_w))
 
 
 def adaptive_trend_scale(cluster_trend_w_per_min: FloatLike) -> FloatLike:
@@ -55,86 +52,20 @@ def trend_points(trend_w_per_min: FloatLike, scale: FloatLike, low: float, high:
     return clamp(trend_w_per_min / scale, low, high)
 
 
-def tdp_trend_points(trend_w_per_min: FloatLike, tdp_w: FloatLike, cap_points: float) -> FloatLike:
-    """Points that a rising trend costs when it is normalised by a tenth of the node's TDP."""
-    return clamp(trend_w_per_min / (0.1 * tdp_w), -1.0, 1.0) * cap_points
-
-
-def idle_gpu_penalty_points(gpus: FloatLike, used_gpus: FloatLike) -> FloatLike:
-    """Points that a job without GPUs loses on a node with idle ones: 100 W each, at most 500 W, at most 20 points."""
-    return clamp(np.minimum((gpus - used_gpus) * 100.0, 500.0) / 10.0, 0.0, 20.0)
+def joulie_points(
+    headroom_pct: FloatLike, cooling_stress_pct: FloatLike, trend_penalty_points: FloatLike, penalty_points: FloatLike
+) -> FloatLike:
+    """Weighted sum of the Joulie formula: headroom, cooling and trend, less any further penalty."""
+    return (
+        headroom_pct * HEADROOM_WEIGHT
+        + (100.0 - cooling_stress_pct) * COOLING_WEIGHT
+        - trend_penalty_points
+        - penalty_points
+    )
 
 
 def joulie_score(
     headroom_pct: FloatLike, cooling_stress_pct: FloatLike, trend_penalty_points: FloatLike, penalty_points: FloatLike
 ) -> FloatLike:
-    """The Joulie formula: headroom, cooling and trend, less any further penalty, within 0..100."""
-    return clamp(
-        headroom_pct * HEADROOM_WEIGHT
-        + (100.0 - cooling_stress_pct) * COOLING_WEIGHT
-        - trend_penalty_points
-        - penalty_points,
-        0.0,
-        100.0,
-    )
-
-
-def legacy_score(
-    headroom_pct: FloatLike,
-    cooling_stress_pct: FloatLike,
-    psu_stress_pct: FloatLike,
-    marginal_w: FloatLike,
-    idle_gpu_points: FloatLike,
-    trend_penalty_points: FloatLike,
-) -> FloatLike:
-    """The multi-component formula that Joulie replaced ("JOULIE-legacy"); not limited to 0..100."""
-    return (
-        0.4 * headroom_pct
-        + 0.3 * (100.0 - cooling_stress_pct)
-        + 0.3 * (100.0 - psu_stress_pct)
-        - legacy_marginal_points(marginal_w)
-        - idle_gpu_points
-        - trend_penalty_points
-    )
-
-
-def legacy_marginal_points(marginal_w: FloatLike) -> FloatLike:
-    """Points that the pod's own power costs in the legacy formula: one per 20 W, at most 20."""
-    return clamp(marginal_w / 20.0, 0.0, 20.0)
-
-
-def allocated_fraction(used: FloatLike, total: FloatLike) -> FloatLike:
-    """Share of a resource in use; 0 where a node has none of it."""
-    return used / np.maximum(total, 1.0)
-
-
-def most_allocated_score(core_fraction: FloatLike, gpu_fraction: FloatLike) -> FloatLike:
-    """Bin packing as published: the sum of the allocated fractions, 0..2."""
-    return core_fraction + gpu_fraction
-
-
-def least_allocated_score(core_fraction: FloatLike, gpu_fraction: FloatLike, has_gpus: FloatLike) -> FloatLike:
-    """Spreading: the mean of the free fractions over the resources that the node has, 0..1."""
-    return ((1.0 - core_fraction) + has_gpus * (1.0 - gpu_fraction)) / (1.0 + has_gpus)
-
-
-def gpu_most_allocated_score(core_fraction: FloatLike, gpu_fraction: FloatLike) -> FloatLike:
-    """Bin packing for jobs with GPUs: GPUs count whole, cores half."""
-    return 0.5 * core_fraction + gpu_fraction
-
-
-PWR_EMPTY_CPU_FRACTION = 0.22
-PWR_EMPTY_GPU_W = 70.0
-PWR_IDLE_GPU_W = 100.0
-
-
-def pwr_cost_w(
-    marginal_w: FloatLike, cpu_max_w: FloatLike, gpus: FloatLike, empty: FloatLike, node_gpus: FloatLike
-) -> FloatLike:
-    """Increase of the cluster's power by a placement (PWR), W; less is better, ties go to the node with fuller cores.
-
-    `empty` is 1 on nodes without jobs, which bring their base power along; `gpus` the job takes stop idling.
-    """
-    return (
-        marginal_w + empty * (PWR_EMPTY_CPU_FRACTION * cpu_max_w + PWR_EMPTY_GPU_W * node_gpus) - gpus * PWR_IDLE_GPU_W
-    )
+    """The Joulie formula: `joulie_points` within 0..100."""
+    return clamp(joulie_points(headroom_pct, cooling_stress_pct, trend_penalty_points, penalty_points), 0.0, 100.0)

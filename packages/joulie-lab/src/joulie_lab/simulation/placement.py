@@ -15,6 +15,7 @@ import numpy as np
 from joulie.domain import marginal
 from joulie.domain.scoring import formulas
 from joulie.domain.units import BoolArray, FloatArray, InvalidQuantityError, finite, non_negative, positive
+from joulie_lab.simulation import published
 
 
 @dataclass(frozen=True)
@@ -144,10 +145,10 @@ def headroom_scorer(cap_points: float, *, adaptive: bool, gpu_penalty: bool = Fa
             scale = formulas.adaptive_trend_scale(fleet.cluster_trend_w_per_min)
             trend = formulas.trend_points(fleet.trend_w_per_min, scale, -cap_points, cap_points)
         else:
-            trend = formulas.tdp_trend_points(fleet.trend_w_per_min, fleet.tdp_w, cap_points)
+            trend = published.tdp_trend_points(fleet.trend_w_per_min, fleet.tdp_w, cap_points)
         joulie = formulas.joulie_score(
             formulas.projected_headroom_pct(fleet.capped_w, fleet.measured_w, marginal_w(fleet, demand)),
-            formulas.power_load_pct(fleet.measured_w, fleet.tdp_w),
+            published.power_load_pct(fleet.measured_w, fleet.tdp_w),
             trend,
             _idle_gpu_points(fleet, demand) if gpu_penalty else 0.0,
         )
@@ -157,49 +158,49 @@ def headroom_scorer(cap_points: float, *, adaptive: bool, gpu_penalty: bool = Fa
 
 
 def _idle_gpu_points(fleet: Fleet, demand: Demand) -> FloatArray:
-    points = formulas.idle_gpu_penalty_points(fleet.gpus, fleet.gpus - fleet.free_gpus)
+    points = published.idle_gpu_penalty_points(fleet.gpus, fleet.gpus - fleet.free_gpus)
     return np.where((fleet.gpus > 0.0) & (demand.gpus == 0.0), points, 0.0)
 
 
 def _legacy(fleet: Fleet, demand: Demand) -> Criteria:
     scale = formulas.adaptive_trend_scale(fleet.cluster_trend_w_per_min)
-    score = formulas.legacy_score(
+    score = published.legacy_score(
         formulas.projected_headroom_pct(fleet.tdp_w, fleet.measured_w, 0.0),
-        formulas.power_load_pct(fleet.measured_w, formulas.LEGACY_COOLING_REFERENCE_W, 80.0),
-        formulas.power_load_pct(fleet.measured_w, formulas.LEGACY_RACK_CAPACITY_W),
+        published.power_load_pct(fleet.measured_w, published.LEGACY_COOLING_REFERENCE_W, 80.0),
+        published.power_load_pct(fleet.measured_w, published.LEGACY_RACK_CAPACITY_W),
         marginal_w(fleet, demand),
         _idle_gpu_points(fleet, demand),
-        formulas.trend_points(fleet.trend_w_per_min, scale, *formulas.LEGACY_TREND_LIMITS),
+        formulas.trend_points(fleet.trend_w_per_min, scale, *published.LEGACY_TREND_LIMITS),
     )
     return (np.asarray(score),)
 
 
 def _core_fraction(fleet: Fleet) -> FloatArray:
-    return np.asarray(formulas.allocated_fraction(fleet.cores - fleet.free_cores, fleet.cores))
+    return np.asarray(published.allocated_fraction(fleet.cores - fleet.free_cores, fleet.cores))
 
 
 def _gpu_fraction(fleet: Fleet) -> FloatArray:
-    return np.asarray(formulas.allocated_fraction(fleet.gpus - fleet.free_gpus, fleet.gpus))
+    return np.asarray(published.allocated_fraction(fleet.gpus - fleet.free_gpus, fleet.gpus))
 
 
 def _gpu_avoidance(fleet: Fleet, demand: Demand) -> FloatArray:
-    return np.where((fleet.gpus > 0.0) & (demand.gpus == 0.0), formulas.GPU_AVOIDANCE_POINTS, 0.0)
+    return np.where((fleet.gpus > 0.0) & (demand.gpus == 0.0), published.GPU_AVOIDANCE_POINTS, 0.0)
 
 
 def _most_allocated(fleet: Fleet, demand: Demand) -> Criteria:
     del demand
-    return (np.asarray(formulas.most_allocated_score(_core_fraction(fleet), _gpu_fraction(fleet))),)
+    return (np.asarray(published.most_allocated_score(_core_fraction(fleet), _gpu_fraction(fleet))),)
 
 
 def _least_allocated(fleet: Fleet, demand: Demand) -> Criteria:
     del demand
     has_gpus = (fleet.gpus > 0.0).astype(np.float64)
-    return (np.asarray(formulas.least_allocated_score(_core_fraction(fleet), _gpu_fraction(fleet), has_gpus)),)
+    return (np.asarray(published.least_allocated_score(_core_fraction(fleet), _gpu_fraction(fleet), has_gpus)),)
 
 
 def _gpu_most_allocated(fleet: Fleet, demand: Demand) -> Criteria:
     if demand.gpus > 0.0:
-        return (np.asarray(formulas.gpu_most_allocated_score(_core_fraction(fleet), _gpu_fraction(fleet))),)
+        return (np.asarray(published.gpu_most_allocated_score(_core_fraction(fleet), _gpu_fraction(fleet))),)
     return (_core_fraction(fleet) - _gpu_avoidance(fleet, demand),)
 
 
@@ -210,13 +211,13 @@ def _gpu_avoid(fleet: Fleet, demand: Demand) -> Criteria:
 
 def _pwr(fleet: Fleet, demand: Demand) -> Criteria:
     empty = ((fleet.free_cores == fleet.cores) & (fleet.free_gpus == fleet.gpus)).astype(np.float64)
-    cost_w = formulas.pwr_cost_w(marginal_w(fleet, demand), fleet.cpu_max_w, demand.gpus, empty, fleet.gpus)
+    cost_w = published.pwr_cost_w(marginal_w(fleet, demand), fleet.cpu_max_w, demand.gpus, empty, fleet.gpus)
     return (-np.asarray(cost_w), _core_fraction(fleet))
 
 
 def _steady_trend_points(fleet: Fleet) -> FloatArray:
     return np.asarray(
-        formulas.trend_points(fleet.trend_w_per_min, formulas.STEADY_TREND_SCALE, *formulas.LEGACY_TREND_LIMITS)
+        formulas.trend_points(fleet.trend_w_per_min, formulas.STEADY_TREND_SCALE, *published.LEGACY_TREND_LIMITS)
     )
 
 
