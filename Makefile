@@ -4,8 +4,12 @@ UV_VERSION := 0.13.8
 UV := .tools/bin/uv
 BIN := .venv/bin
 OUT ?= out
-# A file's tests stay on one worker, and files in their order: control planes start first, they take longest.
-EVERYTHING := -n auto --dist loadfile --no-loadscope-reorder
+# Two workers a core: tests of control planes wait more than they compute. A file's tests stay on one worker, and files
+# in the order of tests/support/suite_order.py.
+WORKERS := $(shell $(PYTHON) -c "import os; print(2 * os.cpu_count())")
+EVERYTHING := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Compiling every module again for each process that the tests start would take a third of their time.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo control-plane test coverage lint docs reference unit property bench browser version clean
@@ -18,7 +22,7 @@ $(UV):
 	.tools/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
 .venv/.synced: pyproject.toml packages/joulie/pyproject.toml packages/joulie-lab/pyproject.toml uv.lock $(UV)
-	$(UV) sync --quiet --locked --python $(PYTHON)
+	$(UV) sync --quiet --locked --compile-bytecode --python $(PYTHON)
 	@touch $@
 
 setup: .venv/.synced ## create .venv from the lock file

@@ -6,9 +6,22 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from support.suite_order import FirstPartReport, rank
+
 # Machines are shared and slow at times: how long an example takes says nothing about the code.
 settings.register_profile("joulie", deadline=None)
 settings.load_profile("joulie")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Report the tests that need no control plane as soon as they are done; in the process that people see."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FirstPartReport(config))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run what needs no control plane first, and in each part what takes long."""
+    items.sort(key=lambda item: rank(item.nodeid))
 
 
 @pytest.fixture(autouse=True)
