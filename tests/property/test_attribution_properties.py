@@ -12,7 +12,7 @@ from joulie.domain.attribution import (
     GpuHolds,
     NodePowerParts,
     PodLoads,
-    attribute_cpu,
+    attribute_by_work,
     attribute_gpu,
     gpu_power_of_pods_w,
 )
@@ -35,7 +35,8 @@ def columns(rows, *dtypes):
 def clusters(draw):
     nodes = draw(st.lists(st.tuples(POWER_W, POWER_W, CORES), max_size=4))
     pods = draw(st.lists(st.tuples(st.integers(-1, len(nodes)), CORES), max_size=12))
-    return NodePowerParts(*columns(nodes, float, float, float)), PodLoads(*columns(pods, np.int64, float))
+    idle_share = draw(st.sampled_from([0.0, 1 / 12]))
+    return NodePowerParts(*columns(nodes, float, float, float)), PodLoads(*columns(pods, np.int64, float), idle_share)
 
 
 @st.composite
@@ -53,8 +54,8 @@ def known(power_w):
 @given(clusters())
 def test_pods_system_and_idle_sum_up_to_the_nodes_power(cluster):
     nodes, pods = cluster
-    result = attribute_cpu(nodes, pods)
-    for index, power_w in enumerate(nodes.cpu_w):
+    result = attribute_by_work(nodes, pods)
+    for index, power_w in enumerate(nodes.power_w):
         own_w = result.pods_w[pods.node == index]
         if not known(power_w):
             assert np.isnan(own_w).all()
@@ -69,10 +70,10 @@ def test_pods_system_and_idle_sum_up_to_the_nodes_power(cluster):
 @given(clusters())
 def test_exactly_the_measured_pods_of_known_nodes_get_a_figure(cluster):
     nodes, pods = cluster
-    result = attribute_cpu(nodes, pods)
+    result = attribute_by_work(nodes, pods)
     for node, weight, power_w in zip(pods.node, pods.weight, result.pods_w, strict=True):
-        told = 0 <= node < len(nodes.cpu_w) and 0.0 <= weight <= MAX_WEIGHT
-        told = told and known(nodes.cpu_w[node]) and known(nodes.cpu_idle_w[node])
+        told = 0 <= node < len(nodes.power_w) and 0.0 <= weight <= MAX_WEIGHT
+        told = told and known(nodes.power_w[node]) and known(nodes.idle_w[node])
         assert np.isnan(power_w) != told
 
 
@@ -82,15 +83,15 @@ def test_the_order_of_the_pods_and_other_nodes_decide_nothing(cluster, shuffle):
     nodes, pods = cluster
     order = list(range(len(pods.node)))
     shuffle.shuffle(order)
-    result = attribute_cpu(nodes, pods)
-    shuffled = attribute_cpu(nodes, PodLoads(pods.node[order], pods.weight[order]))
+    result = attribute_by_work(nodes, pods)
+    shuffled = attribute_by_work(nodes, PodLoads(pods.node[order], pods.weight[order], pods.idle_share))
     np.testing.assert_allclose(shuffled.pods_w, result.pods_w[order], rtol=1e-9)
-    for index in range(len(nodes.cpu_w)):
+    for index in range(len(nodes.power_w)):
         own = pods.node == index
         one = slice(index, index + 1)
-        alone = attribute_cpu(
-            NodePowerParts(nodes.cpu_w[one], nodes.cpu_idle_w[one], nodes.cpu_work[one]),
-            PodLoads(np.zeros(own.sum(), np.int64), pods.weight[own]),
+        alone = attribute_by_work(
+            NodePowerParts(nodes.power_w[one], nodes.idle_w[one], nodes.work[one]),
+            PodLoads(np.zeros(own.sum(), np.int64), pods.weight[own], pods.idle_share),
         )
         np.testing.assert_allclose(alone.pods_w, result.pods_w[own], rtol=1e-9)
         np.testing.assert_array_equal(alone.idle_w, result.idle_w[one])
@@ -100,8 +101,8 @@ def test_the_order_of_the_pods_and_other_nodes_decide_nothing(cluster, shuffle):
 @given(clusters())
 def test_a_pod_that_works_more_never_draws_less_than_its_neighbour(cluster):
     nodes, pods = cluster
-    result = attribute_cpu(nodes, pods)
-    for index in range(len(nodes.cpu_w)):
+    result = attribute_by_work(nodes, pods)
+    for index in range(len(nodes.power_w)):
         own = (pods.node == index) & ~np.isnan(result.pods_w)
         by_weight = result.pods_w[own][np.argsort(pods.weight[own])]
         assert (np.diff(by_weight) >= 0.0).all()
@@ -141,11 +142,11 @@ def test_every_sample_is_conserved_through_churn_wraps_resets_and_missing_pods(s
     for _ in range(40):
         sample = cluster.sample()
         nodes, pods = sample.nodes, sample.pods
-        assert not (nodes.cpu_w < 0.0).any()
-        result = attribute_cpu(nodes, pods)
+        assert not (nodes.power_w < 0.0).any()
+        result = attribute_by_work(nodes, pods)
         told = ~np.isnan(result.pods_w)
         charged_w = np.bincount(pods.node[told], result.pods_w[told], n_nodes)
-        np.testing.assert_allclose(charged_w + result.system_w + result.idle_w, nodes.cpu_w, rtol=1e-9)
+        np.testing.assert_allclose(charged_w + result.system_w + result.idle_w, nodes.power_w, rtol=1e-9)
         assert (result.pods_w[told] >= 0.0).all()
 
 

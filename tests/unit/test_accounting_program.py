@@ -36,6 +36,7 @@ from joulie.domain.grid.signals import Basis, GridSignal, Measure, Provenance
 from joulie.domain.signal import Quality, Reading
 from joulie.domain.usage import PodUsage
 from joulie.ports import LedgerError
+from joulie.program.sources import SourceStates
 from joulie_lab.fakes.kubernetes import FakeCluster
 
 T0 = 1_800_000_000.0
@@ -51,7 +52,8 @@ class Usage:
 
     def __init__(self):
         self.readings = Readings()
-        self.up = {CADVISOR: True}
+        self.states = SourceStates()
+        self.states.answered(CADVISOR, 1)
         self.asked = []
 
     def cores(self, **cores):

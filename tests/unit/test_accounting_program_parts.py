@@ -3,6 +3,7 @@
 import asyncio
 import json
 import ssl
+from dataclasses import replace
 from types import SimpleNamespace
 
 import httpx2
@@ -10,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from joulie.adapters.kubernetes import metrics_server
 from joulie.adapters.kubernetes.api.core import (
     Container,
     ContainerRun,
@@ -28,7 +30,6 @@ from joulie.adapters.prometheus.node_exporter import NodeCpus
 from joulie.adapters.prometheus.nodes import NodeIndex
 from joulie.adapters.prometheus.readings import GpuDevice, PodPower
 from joulie.apps.accounting import main as program
-from joulie.apps.accounting import usage
 from joulie.apps.accounting.facts import AccountedNamespace, AccountedPod, keep_pod
 from joulie.apps.accounting.policies import NAMESPACE_BUDGET_KWH, NAMESPACE_BUDGET_PERIOD, namespace_budget, pod_policy
 from joulie.apps.accounting.powers import Place, powers
@@ -46,7 +47,7 @@ from joulie.domain.signal import Quality, Reading
 from joulie.domain.usage import PodUsage
 from joulie.program.settings import settings_from
 from joulie_lab.fakes.kubernetes import FakeCluster
-from support.prometheus_answers import asked_of, vector
+from support.prometheus_answers import NOW_S, asked_of, matrix, vector
 
 POD = {"namespace": "team", "pod": "p"}
 KEPLER_POD = {"pod_namespace": "team", "pod_name": "p"}
@@ -71,8 +72,8 @@ def read(monkeypatch):
                 raise server
             return server
 
-        monkeypatch.setattr(usage, "pod_usage", pod_usage)
-        clock = [0.0]
+        monkeypatch.setattr(metrics_server, "pod_usage", pod_usage)
+        clock = [NOW_S]
         found = []
 
         async def main(prometheus):
@@ -83,7 +84,7 @@ def read(monkeypatch):
             return reader
 
         reader, queries = asked_of(answers, main)
-        return SimpleNamespace(found=found[-1], up=reader.up, asked=len(calls), queries=queries)
+        return SimpleNamespace(found=found[-1], up=reader.states.up, asked=len(calls), queries=queries)
 
     return ask
 
@@ -130,7 +131,7 @@ def test_a_cluster_without_a_metrics_server_is_asked_again_only_now_and_then(rea
 def test_sources_that_fail_are_told_and_leave_the_rest_to_others(read):
     told = read({"": {"status": "error", "error": "overload"}}, server=ConnectionLostError("away", sent=False))
     assert told.found == Readings({}, {}, {}, ())
-    sources = ("kepler", "dcgm", "cadvisor", "node-exporter", "metrics-server")
+    sources = ("kepler", "agents", "dcgm", "cadvisor", "node-exporter", "metrics-server")
     assert told.up == dict.fromkeys(sources, False)
 
 
@@ -220,6 +221,53 @@ def test_keplers_gpu_power_is_without_idle_power_which_comes_on_top():
 def test_a_pod_on_a_node_whose_idle_power_is_only_modelled_is_not_called_measured():
     found = powers([place()], [pod()], [None], Readings({KEY: PodPower(30.0, 4.0)}))
     assert (found.quality, found.source) == ([PowerQuality.MODELLED], ["kepler"])
+
+
+def test_what_the_agent_of_a_node_measured_is_what_its_pods_and_nobody_pay():
+    use = {"cadvisor": PodUsage({("team", "a"): 3.0}, {})}
+    readings = Readings(usage=use, cpus=NodeCpus({"n1": 8.0}, {}), cpu_w={"n1": 180.0}, gpu_w={"n1": (400.0, 2)})
+    found = powers([place(2)], [pod("a", gpus=1.0), pod("b", cpu_cores=1.0)], [None] * 2, readings)
+    # 100 W idle, of which 2 and 1 of 10 cores are reserved; 80 W more, of which 3 and 1 of 8 busy cores are pods'.
+    assert found.cpu_w.tolist() == pytest.approx([20.0 + 30.0, 10.0 + 10.0])
+    assert found.cpu_w.sum() + found.idle_cpu_w[0] == pytest.approx(180.0)
+    # By the profile the pod's GPU draws 450 W and the other 50 W; together they drew 400 W.
+    assert (found.gpu_w[0], found.idle_gpu_w[0]) == pytest.approx((360.0, 40.0))
+    assert found.source == ["agents", "agents"]
+    assert found.quality == [PowerQuality.ASSUMED, PowerQuality.ASSUMED], (
+        "nobody says how busy its GPU is, or what b uses"
+    )
+
+
+def test_kepler_and_dcgm_have_the_word_where_agents_measure_too():
+    device = GpuDevice("n1", "GPU-1", None, None, Reading(0.0, 200.0), 25.0, (("team", "p"),), False)
+    measured = Readings({KEY: PodPower(30.0, 4.0)}, {"n1": 70.0}, gpus=[device])
+    expected = powers([place(1)], [pod(gpus=1.0)], [None], measured)
+    both = replace(measured, cpu_w={"n1": 500.0}, gpu_w={"n1": (300.0, 1)})
+    found = powers([place(1)], [pod(gpus=1.0)], [None], both)
+    assert (found.cpu_w[0], found.idle_cpu_w[0]) == (expected.cpu_w[0], expected.idle_cpu_w[0])
+    assert found.gpu_w[0] == expected.gpu_w[0] == pytest.approx(200.0)
+    assert found.source == ["kepler"]
+
+
+def test_gpus_that_an_agent_measured_in_part_are_by_their_profile():
+    found = powers([place(2)], [], [], Readings(gpu_w={"n1": (60.0, 1)}))
+    assert found.idle_gpu_w.tolist() == [100.0]
+
+
+def agent(node, power_w, age_s):
+    """An agent that Prometheus scraped just now, and whose last cycle ended some seconds ago."""
+    values = {
+        "joulie_rapl_package_total_power_watts": power_w,
+        "joulie_agent_last_cycle_timestamp_seconds": NOW_S - age_s,
+    }
+    return [({"__name__": name, "node": node}, [(0, value)]) for name, value in values.items()]
+
+
+def test_agents_that_hang_are_not_believed(read):
+    answers = {"joulie_rapl": matrix(*agent("n1", 180.0, 10.0), *agent("n2", 90.0, 70.0))}
+    told = read(answers)
+    assert told.found.cpu_w == {"n1": 180.0}
+    assert told.up["agents"]
 
 
 def test_nodes_of_the_past_and_no_pods_at_all_are_fine():

@@ -8,7 +8,7 @@ from joulie.domain.attribution import (
     GpuHolds,
     NodePowerParts,
     PodLoads,
-    attribute_cpu,
+    attribute_by_work,
     attribute_gpu,
     gpu_power_of_pods_w,
 )
@@ -19,7 +19,7 @@ NAN = float("nan")
 def cpu(nodes, pods):
     """Rows of (cpu_w, idle_w, work), and of (node, weight)."""
     node, weight = zip(*pods, strict=True) if pods else ((), ())
-    return attribute_cpu(
+    return attribute_by_work(
         NodePowerParts(*np.array(nodes, float).T), PodLoads(np.array(node, np.int64), np.array(weight, float))
     )
 
@@ -102,7 +102,7 @@ def test_pods_of_nodes_that_are_not_in_the_cluster_cost_nobody_anything(node):
 
 def test_a_cluster_without_pods_or_nodes():
     assert cpu([(180.0, 80.0, 5.0)], []).system_w == pytest.approx([100.0])
-    empty = attribute_cpu(NodePowerParts(*np.empty((3, 0))), PodLoads(np.array([0]), np.array([1.0])))
+    empty = attribute_by_work(NodePowerParts(*np.empty((3, 0))), PodLoads(np.array([0]), np.array([1.0])))
     assert np.isnan(empty.pods_w).all()
 
 

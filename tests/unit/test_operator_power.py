@@ -7,27 +7,26 @@ import httpx2
 import pytest
 
 from joulie.adapters.prometheus import Prometheus
+from joulie.adapters.prometheus.agents import Agents
 from joulie.adapters.prometheus.dcgm import Dcgm
 from joulie.adapters.prometheus.nodes import NodeIndex
 from joulie.adapters.prometheus.readings import NodePower, Rejection
 from joulie.apps.operator.power.facility import FacilityFeed
 from joulie.apps.operator.power.feed import PowerFeed
 from joulie.apps.operator.power.sources import (
-    AgentEndpoint,
-    AgentSource,
     DcgmSource,
     ExporterSource,
     HttpSource,
     Parts,
     QuerySource,
-    SourceError,
 )
-from joulie.apps.operator.power.states import SourceStates
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.control import Facility, controlled_node
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import resolve
 from joulie.domain.signal import Reading
+from joulie.ports import SourceError
+from joulie.program.sources import SourceStates
 
 CPU = resolve(None, {"joulie.io/hw.cpu-model": "AMD-EPYC-9654"}, {"cpu": 96.0}, BUILTIN_CATALOGUE)
 TWO_SOCKETS = resolve(
@@ -74,7 +73,16 @@ def matrix(*series):
 
 
 def agents(*urls, **more):
-    return lambda client, now_s: AgentSource(client, lambda: [AgentEndpoint(url) for url in urls], now_s, **more)
+    return agents_at([(url, None) for url in urls])
+
+
+def agents_at(endpoints, prometheus=None):
+    def make(client, now_s):
+        asked = None if prometheus is None else prometheus(client)
+        found = Agents(asked, 120.0, client, lambda: endpoints, now_s)
+        return ExporterSource("agents", lambda wanted: found.nodes(INDEX, wanted))
+
+    return make
 
 
 def test_agents_tell_of_cpu_and_gpus():
@@ -139,12 +147,8 @@ def test_only_agents_that_prometheus_does_not_know_are_scraped():
             )
         return text('joulie_rapl_package_total_power_watts{node="node-1"} 80')
 
-    def make(client, now_s):
-        endpoints = [AgentEndpoint("http://one/metrics", "node-1"), AgentEndpoint("http://two/metrics", "cpu")]
-        prometheus = Prometheus("http://p", client)
-        return AgentSource(client, lambda: endpoints, now_s, prometheus=prometheus, index=lambda: INDEX)
-
-    assert run(make, handle).cpu == {
+    endpoints = [("http://one/metrics", "node-1"), ("http://two/metrics", "cpu")]
+    assert run(agents_at(endpoints, lambda client: Prometheus("http://p", client)), handle).cpu == {
         "cpu": Reading(930.0, 70.0),
         "gpu": Reading(935.0, 100.0),
         "node-1": Reading(1000.0, 80.0),
@@ -158,10 +162,7 @@ def test_agents_are_scraped_where_prometheus_is_down():
             return httpx2.Response(400, json={"status": "error", "error": "no"})
         return text('joulie_rapl_package_total_power_watts{node="cpu"} 80')
 
-    def make(client, now_s):
-        prometheus = Prometheus("http://p", client)
-        return AgentSource(client, lambda: [AgentEndpoint("http://one/metrics")], now_s, prometheus=prometheus)
-
+    make = agents_at([("http://one/metrics", None)], lambda client: Prometheus("http://p", client))
     assert run(make, handle).cpu == {"cpu": Reading(1000.0, 80.0)}
 
 
@@ -188,16 +189,16 @@ def test_a_query_whose_series_name_no_node_is_an_error_not_silence():
 
 
 def exporter(power, **more):
-    async def ask(_index):
+    async def ask(_wanted):
         return power
 
-    return asyncio.run(ExporterSource("kepler", ask, lambda: INDEX, **more).read(NODES))
+    return asyncio.run(ExporterSource("kepler", ask, **more).read(NODES))
 
 
 def test_an_exporter_counts_only_with_all_packages_and_all_gpus():
     two = controlled_node("two", TWO_SOCKETS)
 
-    async def ask(_index):
+    async def ask(_wanted):
         reading = Reading(1.0, 100.0)
         return NodePower(
             cpu={"two": reading, "cpu": reading, "gpu": reading},
@@ -206,7 +207,7 @@ def test_an_exporter_counts_only_with_all_packages_and_all_gpus():
             gpu_count={"gpu": 1},
         )
 
-    found = asyncio.run(ExporterSource("node-exporter", ask, lambda: INDEX).read((*NODES, two)))
+    found = asyncio.run(ExporterSource("node-exporter", ask).read((*NODES, two)))
     assert found == Parts(cpu={"cpu": Reading(1.0, 100.0), "gpu": Reading(1.0, 100.0)})
 
 

@@ -5,17 +5,17 @@ import asyncio
 import httpx2
 import pytest
 
+from joulie.adapters.kubernetes import metrics_server
 from joulie.adapters.kubernetes.errors import ConnectionLostError
-from joulie.adapters.kubernetes.metrics_server import MetricsUnavailableError
+from joulie.adapters.kubernetes.metrics_server import MetricsServer, MetricsUnavailableError
 from joulie.adapters.prometheus import Prometheus
-from joulie.apps.operator.power import usage
-from joulie.apps.operator.power.sources import SourceError
-from joulie.apps.operator.power.states import SourceStates
-from joulie.apps.operator.power.usage import MetricsServerUsage, UsageFeed
+from joulie.apps.operator.power.usage import UsageFeed
 from joulie.apps.operator.power.wiring import World, wire
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.signal import Reading
 from joulie.domain.usage import PodUsage
+from joulie.ports import SourceError
+from joulie.program.sources import SourceStates
 
 PODS = {("team", f"p{number}") for number in range(20)}
 
@@ -95,20 +95,20 @@ def server_usage(monkeypatch, answers, clock):
             raise answer
         return answer
 
-    monkeypatch.setattr(usage, "pod_usage", pod_usage)
-    return MetricsServerUsage("client", lambda: clock[0]), seen
+    monkeypatch.setattr(metrics_server, "pod_usage", pod_usage)
+    return MetricsServer("client", lambda: clock[0]), seen
 
 
 def test_a_cluster_without_metrics_server_is_asked_now_and_then_and_that_is_no_failure(monkeypatch):
     clock = [1000.0]
     found = PodUsage({("team", "p0"): 2.0}, {})
     source, seen = server_usage(monkeypatch, [MetricsUnavailableError("none"), found], clock)
-    assert asyncio.run(source.pods()) == {}
+    assert asyncio.run(source.pods()).cpu_cores == {}
     clock[0] += 299.0
-    assert asyncio.run(source.pods()) == {}
+    assert asyncio.run(source.pods()).cpu_cores == {}
     assert len(seen) == 1
     clock[0] += 1.0
-    assert asyncio.run(source.pods()) == {("team", "p0"): 2.0}
+    assert asyncio.run(source.pods()).cpu_cores == {("team", "p0"): 2.0}
 
 
 def test_an_api_server_that_is_away_is_a_failure(monkeypatch):

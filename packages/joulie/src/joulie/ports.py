@@ -73,6 +73,10 @@ class ControlFailedError(RuntimeError):
     """A write or read that failed although the device can be controlled; the next cycle tries again."""
 
 
+class SourceError(RuntimeError):
+    """A source of telemetry that could not be read at all; the message says why."""
+
+
 _REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY}
 
 

@@ -17,7 +17,7 @@ from joulie.domain.attribution import (
     GpuHolds,
     NodePowerParts,
     PodLoads,
-    attribute_cpu,
+    attribute_by_work,
     attribute_gpu,
     gpu_power_of_pods_w,
 )
@@ -208,24 +208,24 @@ class Tally:
 
 def _judge_cpu(sample: CpuSample, tally: Tally) -> None:
     nodes, pods = sample.nodes, sample.pods
-    result = attribute_cpu(nodes, pods)
-    tally.conserved(nodes.cpu_w, result.pods_w, pods.node, np.stack([result.system_w, result.idle_w]))
+    result = attribute_by_work(nodes, pods)
+    tally.conserved(nodes.power_w, result.pods_w, pods.node, np.stack([result.system_w, result.idle_w]))
     tally.happened(sample.events)
 
     def charged_w(idle_w: FloatArray, work: FloatArray, weight: FloatArray) -> FloatArray:
-        return attribute_cpu(NodePowerParts(nodes.cpu_w, idle_w, work), PodLoads(pods.node, weight)).pods_w
+        return attribute_by_work(NodePowerParts(nodes.power_w, idle_w, work), PodLoads(pods.node, weight)).pods_w
 
-    not_known = np.full_like(nodes.cpu_w, np.nan)
-    on_node = np.bincount(pods.node[pods.node >= 0], minlength=len(nodes.cpu_w))
+    not_known = np.full_like(nodes.power_w, np.nan)
+    on_node = np.bincount(pods.node[pods.node >= 0], minlength=len(nodes.power_w))
     tally.compared(
         sample.true_w,
         {
             "joulie": result.pods_w,
-            "cores_in_step": charged_w(nodes.cpu_idle_w, sample.busy_in_step, sample.used_in_step),
+            "cores_in_step": charged_w(nodes.idle_w, sample.busy_in_step, sample.used_in_step),
             "cores_in_step_true_idle": charged_w(sample.idle_w, sample.busy_in_step, sample.used_in_step),
-            "requests": charged_w(nodes.cpu_idle_w, not_known, sample.requested_cores),
+            "requests": charged_w(nodes.idle_w, not_known, sample.requested_cores),
             "saved_without_it": sample.saved_w,
-            "even": nodes.cpu_w[pods.node] / np.maximum(on_node, 1)[pods.node],
+            "even": nodes.power_w[pods.node] / np.maximum(on_node, 1)[pods.node],
             "idle_to_each": result.pods_w + result.idle_w[pods.node],
         },
     )
@@ -263,7 +263,7 @@ def _timed(plan: AttributionPlan, clock: Clock) -> dict[str, Any]:
     seconds = []
     for _ in range(plan.repeats):
         start_s = clock()
-        attribute_cpu(nodes, pods)
+        attribute_by_work(nodes, pods)
         between_s = clock()
         gpu_power_of_pods_w(holds, attribute_gpu(devices, holds), n_pods)
         seconds.append((between_s - start_s, clock() - between_s))

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from joulie.ports import ControlFailedError
+from joulie.ports import ControlFailedError, SourceError
 
 _MAX_BYTES = 1 << 20
 _MAX_BYTES_OF_ALL = 256 << 20
@@ -27,7 +27,7 @@ T = TypeVar("T")
 _Power = Annotated[float, msgspec.Meta(ge=0)]
 
 
-class HttpControlError(ControlFailedError):
+class HttpControlError(ControlFailedError, SourceError):
     """An endpoint that did not answer, or not as agreed; the message says which, and what came."""
 
 

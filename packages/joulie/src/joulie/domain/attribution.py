@@ -1,12 +1,14 @@
-"""Who draws the measured power of a node: its pods, its system, or nobody, for the idle part is the node's.
+"""Attribution of a node's power, measured or modelled, to its pods, its system, and its idle part.
 
-Conserved: whatever comes in, the parts sum up to the power that was measured, and none is negative. Power is never
-made up either: what no pod explains stays the system's, and a pod that was not measured gets NaN, not 0 W. Arrays span
-the whole cluster, so that a sample of 100,000 pods is a handful of passes.
+Conserved: whatever comes in, the parts sum up to the power of the node, and none is negative. Power is never made up
+either: what no pod explains stays the system's, and a pod that was not measured gets NaN, not 0 W. Arrays span the
+whole cluster, so that a sample of 100,000 pods is a handful of passes.
+
+Who pays for idle power is the caller's decision (`PodLoads.idle_share`). Decisions on caps charge it to nobody: a pod
+cannot change it. Accounts charge each pod for the part of the node that it reserves: somebody has to pay for it.
 
 Source: the issue "Telemetry that can be trusted"; spec, traps (the node's idle power charged to each pod, all GPUs of
-the node to each GPU pod). Attribution by share of CPU time is the rule of Kepler and Scaphandre; that idle power is
-charged to nobody is Joulie's: a pod cannot change it.
+the node to each GPU pod). Attribution by share of CPU time is the rule of Kepler and Scaphandre.
 """
 
 from __future__ import annotations
@@ -23,18 +25,18 @@ MAX_WEIGHT = 1e12
 
 @dataclass(frozen=True, eq=False)
 class NodePowerParts:
-    """What was measured of each node; arrays of shape ``(n_nodes,)``.
+    """What is known of one part of each node, its CPU packages or its memory; arrays of shape ``(n_nodes,)``.
 
     Attributes:
-        cpu_w: power of all CPU packages, W. NaN, infinite or negative: not known.
-        cpu_idle_w: what the hardware model says that they draw idle, W, at least 0. NaN: not known.
-        cpu_work: work of the whole node, pods and system, in the unit of its pods' weights: busy cores, or dynamic
+        power_w: power of all of them, W. NaN, infinite or negative: not known.
+        idle_w: what the hardware model says that they draw idle, W, at least 0. NaN: not known.
+        work: work of the whole node, pods and system, in the unit of its pods' weights: busy cores, GB, or dynamic
             watts. NaN: not known, taken to be the sum of the weights, which leaves nothing for the system.
     """
 
-    cpu_w: FloatArray
-    cpu_idle_w: FloatArray
-    cpu_work: FloatArray
+    power_w: FloatArray
+    idle_w: FloatArray
+    work: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,50 +47,58 @@ class PodLoads:
         node: index of its node; outside the arrays of the nodes (-1): not in the cluster.
         weight: its work: busy cores, dynamic watts by Kepler, or requested cores; one unit for all pods of a node. NaN,
             infinite, negative or above `MAX_WEIGHT`: not measured.
+        idle_share: share of its node's idle power that it is charged, 0..1; at most 1 over the pods of a node.
     """
 
     node: IntArray
     weight: FloatArray
+    idle_share: FloatArray | float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Attribution:
-    """Who draws the CPU power. On each node with known power the three parts sum up to it, and none is negative.
+    """Who draws the power. On each node with known power the three parts sum up to it, and none is negative.
 
     Attributes:
         pods_w: of each pod, W, shape ``(n_pods,)``. NaN: cannot be told, and stays in `system_w`.
+        pods_idle_w: the part of `pods_w` that is idle power.
         system_w: what no pod explains, W, shape ``(n_nodes,)``. NaN: power not known.
-        idle_w: the idle part, charged to nobody, W, shape ``(n_nodes,)``. NaN: power not known.
+        idle_w: the idle part that is charged to nobody, W, shape ``(n_nodes,)``. NaN: power not known.
     """
 
     pods_w: FloatArray
+    pods_idle_w: FloatArray
     system_w: FloatArray
     idle_w: FloatArray
 
 
-def attribute_cpu(nodes: NodePowerParts, pods: PodLoads) -> Attribution:
-    """Share the dynamic power of each node among its pods by weight.
+def attribute_by_work(nodes: NodePowerParts, pods: PodLoads) -> Attribution:
+    """Share the power of each node among its pods: dynamic power by weight, idle power by `PodLoads.idle_share`.
 
-    Idle power is what the model says, at most what was measured. The rest is dynamic, and each pod gets the share that
-    its weight has of the node's work, or of the weights' sum where that is larger. Where the idle power is not known,
+    Idle power is what the model says, at most the node's. The rest is dynamic, and each pod gets the share that its
+    weight has of the node's work, or of the weights' sum where that is larger. Where the idle power is not known,
     dynamic power cannot be told from it: all stays the system's.
     """
-    n_nodes = len(nodes.cpu_w)
-    cpu_w = np.where(_known(nodes.cpu_w), nodes.cpu_w, np.nan)
-    idle_known = _known(nodes.cpu_idle_w)
-    idle_w = np.minimum(np.where(idle_known, nodes.cpu_idle_w, 0.0), cpu_w)
-    dynamic_w = cpu_w - idle_w
+    n_nodes = len(nodes.power_w)
+    power_w = np.where(_known(nodes.power_w), nodes.power_w, np.nan)
+    idle_known = _known(nodes.idle_w)
+    idle_w = np.minimum(np.where(idle_known, nodes.idle_w, 0.0), power_w)
+    dynamic_w = power_w - idle_w
 
     charged = _inside(pods.node, n_nodes) & _known(pods.weight, MAX_WEIGHT)
     charged[charged] = idle_known[pods.node[charged]]
     node, weight = pods.node[charged], pods.weight[charged]
-    work = np.fmax(_sum_by(node, weight, n_nodes), np.where(_known(nodes.cpu_work), nodes.cpu_work, np.nan))
+    work = np.fmax(_sum_by(node, weight, n_nodes), np.where(_known(nodes.work), nodes.work, np.nan))
 
-    pods_w = np.full(len(pods.node), np.nan)
     # The share first: the product of two large numbers could overflow.
-    pods_w[charged] = dynamic_w[node] * _ratio(weight, work[node])
-    system_w = np.maximum(dynamic_w - _sum_by(node, pods_w[charged], n_nodes), 0.0)
-    return Attribution(pods_w, system_w, idle_w)
+    pods_dynamic_w = dynamic_w[node] * _ratio(weight, work[node])
+    share_of_idle = np.broadcast_to(np.asarray(pods.idle_share, dtype=np.float64), len(pods.node))[charged]
+    pods_w, pods_idle_w = np.full((2, len(pods.node)), np.nan)
+    pods_idle_w[charged] = idle_w[node] * share_of_idle
+    pods_w[charged] = pods_idle_w[charged] + pods_dynamic_w
+    system_w = np.maximum(dynamic_w - _sum_by(node, pods_dynamic_w, n_nodes), 0.0)
+    unpaid_w = np.maximum(idle_w - _sum_by(node, pods_idle_w[charged], n_nodes), 0.0)
+    return Attribution(pods_w, pods_idle_w, system_w, unpaid_w)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -13,10 +14,15 @@ from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.domain.resource_quantity import QuantityError, parse_quantity
 from joulie.domain.signal import Reading
 from joulie.domain.usage import PodKey, PodUsage
+from joulie.ports import SourceError
 
 _API = "/apis/metrics.k8s.io/v1beta1"
 _PAGE = 5000
 _UNAVAILABLE = 503
+_RETRY_S = 300.0
+"""How long a cluster without a Metrics Server is not asked again."""
+
+T = TypeVar("T")
 
 
 class MetricsUnavailableError(KubernetesError):
@@ -50,6 +56,47 @@ class _ListMeta(msgspec.Struct, rename={"next_page": "continue"}):
 class _Page(msgspec.Struct):
     metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
     items: list[msgspec.Raw] | None = None
+
+
+class MetricsServer:
+    """Use of pods and nodes in a cluster that may have no Metrics Server: then it says nothing, which is no failure.
+
+    Args:
+        client: to ask with.
+        now_s: a clock, s.
+    """
+
+    def __init__(self, client: KubeClient, now_s: Callable[[], float]) -> None:
+        self._client = client
+        self._now_s = now_s
+        self._missing_since_s = -math.inf
+
+    async def pods(self) -> PodUsage:
+        """See `pod_usage`.
+
+        Raises:
+            SourceError: the API server does not answer.
+        """
+        return await self._ask(pod_usage) or PodUsage({}, {})
+
+    async def nodes(self) -> Mapping[str, Reading]:
+        """See `node_usage`.
+
+        Raises:
+            SourceError: the API server does not answer.
+        """
+        return await self._ask(node_usage) or {}
+
+    async def _ask(self, ask: Callable[[KubeClient], Awaitable[T]]) -> T | None:
+        if self._now_s() - self._missing_since_s < _RETRY_S:
+            return None
+        try:
+            return await ask(self._client)
+        except MetricsUnavailableError:
+            self._missing_since_s = self._now_s()
+            return None
+        except KubernetesError as error:
+            raise SourceError(str(error)) from error
 
 
 async def pod_usage(client: KubeClient) -> PodUsage:

@@ -13,13 +13,14 @@ import httpx2
 import msgspec
 
 from joulie.domain.signal import Reading
+from joulie.ports import SourceError
 
 MAX_BYTES = 64 << 20
 """Of one answer; a hundred thousand series take about 20 MB."""
 _SHOWN_CHARS = 200
 
 
-class PrometheusError(RuntimeError):
+class PrometheusError(SourceError):
     """No answer, or one that cannot be understood; the message says from where and what came."""
 
 

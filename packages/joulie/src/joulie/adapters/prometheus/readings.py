@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from joulie.domain.gpu_holders import GpuDevice
 from joulie.domain.signal import Reading
 from joulie.domain.usage import PodKey, PodUsage
 
@@ -80,31 +81,6 @@ class GpuUse:
     util_pct: float | None
     memory_activity_pct: float | None
     devices: int
-
-
-@dataclass(frozen=True)
-class GpuDevice:
-    """One GPU, or one MIG instance of one.
-
-    Attributes:
-        node: where it is.
-        uuid: of the whole GPU, for MIG instances as well.
-        mig_instance: its GPU instance ID; None of a whole GPU.
-        mig_profile: such as ``1g.10gb``; None of a whole GPU.
-        power_w: of the whole GPU, the same for all of its MIG instances; None where it is not measured.
-        util_pct: time that it is busy, 0..100; None where it is not measured.
-        holders: pods that it is assigned to, sorted.
-        shared: whether several pods take turns on it (time slicing).
-    """
-
-    node: str
-    uuid: str
-    mig_instance: str | None
-    mig_profile: str | None
-    power_w: Reading | None
-    util_pct: float | None
-    holders: tuple[PodKey, ...]
-    shared: bool
 
 
 class Steps(NamedTuple):

@@ -162,7 +162,7 @@ class Accountant:
         for zone in result.conflicts:
             _log.error("the ledger has intensities on another basis, which are never mixed", extra={"zone": zone})
         await self._prune(now_s)
-        tools.metrics.tell(await tools.books.ask(lambda ledger: ledger.counts()), tools.usage.up)
+        tools.metrics.tell(await tools.books.ask(lambda ledger: ledger.counts()), tools.usage.states.up)
 
     async def _standing(self) -> Mapping[str, OpenPod]:
         """Pods whose end the ledger does not know; read from it after a start, and after a failure."""

@@ -99,7 +99,7 @@ async def serve(settings: AccountingSettings, sampler: Sampler, ledger: Ledger, 
             prometheus,
             window_s=settings.prometheus_window_s,
             timeout_s=settings.sampling_interval_s * _USAGE_TIMEOUT_SHARE,
-            now_s=time.monotonic,
+            now_s=time.time,
         )
         budgets = Budgets(client, books, events, metrics)
         tools = Tools(view, usage, sampler, feed, books, budgets, events, metrics)

@@ -1,31 +1,31 @@
 """The power of pods at one moment, from what was read: measured where somebody measures, else by the node's profile.
 
-The power of a pod's own work is Kepler's where it measures the pod; else it follows from its use of CPU and memory, by
-the profile of the node's hardware; else from its requests. A share of the node's idle power comes on top, which is
-measured where Kepler knows it. GPUs are charged to the pods that hold them: by DCGM's watts, else by Kepler's, else by
-how busy they are. Source: spec, grid, energy accounting.
+The power of a pod's own work is Kepler's where it measures the pod; else it is the pod's share, by its use of the CPU,
+else by its requests, of what the node draws: by its agent's RAPL, else by the profile of its hardware. A share of the
+node's idle power comes on top, which is measured where Kepler knows it. GPUs are charged to the pods that hold them: by
+DCGM's watts, else by Kepler's, else by how busy they are, and then what the agent's NVML measured is what is shared.
+Source: spec, grid, energy accounting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from joulie.adapters.prometheus.node_exporter import NodeCpus
-from joulie.adapters.prometheus.readings import GpuDevice, PodPower
+from joulie.adapters.prometheus.readings import PodPower
 from joulie.apps.accounting.facts import BYTES_PER_GB, AccountedPod
-from joulie.apps.accounting.usage import KEPLER, Readings
+from joulie.apps.accounting.usage import AGENTS, KEPLER, Readings
 from joulie.domain.accounting.identity import NodePower, Source
 from joulie.domain.accounting.power import NodeLoads, PodLoads, pod_powers
 from joulie.domain.accounting.records import PowerQuality
-from joulie.domain.attribution import GpuDevices, GpuHolds, attribute_gpu, gpu_power_of_pods_w
-from joulie.domain.units import FloatArray, IntArray
+from joulie.domain.gpu_holders import GpuDevice, HeldGpus
+from joulie.domain.units import BoolArray, FloatArray, IntArray
 from joulie.domain.usage import PodKey
 
 REQUESTS = "requests"
-_MIG_SLICES = 7
 _NOBODY = PodPower()
 _QUALITIES = {
     (True, False): PowerQuality.MEASURED,
@@ -66,6 +66,7 @@ class Powers:
         idle_cpu_w: of nodes, that no pod has.
         idle_mem_w: of nodes, that no pod has.
         idle_gpu_w: of nodes, that no pod has.
+        by_agent: whether the CPU power of nodes is what their agents measured.
         cpu_cores: busy cores of pods; NaN: not measured.
         memory_gb: of pods; NaN: not measured.
     """
@@ -79,6 +80,7 @@ class Powers:
     idle_cpu_w: FloatArray
     idle_mem_w: FloatArray
     idle_gpu_w: FloatArray
+    by_agent: BoolArray
     cpu_cores: FloatArray
     memory_gb: FloatArray
 
@@ -99,18 +101,24 @@ def powers(
     nodes = [_measured_idle(place.power, readings.idle_w.get(place.name)) for place in places]
     used = [_used(pod, readings) for pod in pods]
     loads = _loads(nodes, node, pods, gpu_types, used, readings.gpus)
-    found = pod_powers(nodes, _node_loads(places, readings.cpus), loads)
-    gpus, no_gpu = loads.gpus, loads.gpus == 0.0
     by_kepler = [readings.power.get(_key(pod), _NOBODY) for pod in pods]
+    busy = _node_loads(places, node, by_kepler, readings)
+    by_agent = ~np.isnan(busy.cpu_w)
+    found = pod_powers(nodes, busy, loads)
+    gpus, no_gpu = loads.gpus, loads.gpus == 0.0
     cpu_w = _column(by_kepler, "cpu_w") + found.cpu_idle_w
     mem_w = _column(by_kepler, "dram_w") + found.mem_idle_w
     gpu_idle_w = np.array([0.0 if one.gpu is None else one.gpu.idle_w for one in nodes])[node] * gpus
     gpu_w = _gpu_watts(places, nodes, pods, readings.gpus)
     gpu_w = np.where(np.isnan(gpu_w), _column(by_kepler, "gpu_w") + gpu_idle_w, gpu_w)
     idle_measured = np.array([place.name in readings.idle_w for place in places], dtype=np.bool_)[node]
-    source = [KEPLER if by else one[0] for one, by in zip(used, (~np.isnan(cpu_w)).tolist(), strict=True)]
-    measured = ~np.isnan(cpu_w) & idle_measured & (no_gpu | ~np.isnan(gpu_w))
-    assumed = np.array([one == REQUESTS for one in source], dtype=np.bool_)
+    work_measured = ~np.isnan(cpu_w)
+    source = [
+        KEPLER if by_pod else AGENTS if by_node else one[0]
+        for one, by_pod, by_node in zip(used, work_measured.tolist(), by_agent[node].tolist(), strict=True)
+    ]
+    measured = work_measured & idle_measured & (no_gpu | ~np.isnan(gpu_w))
+    assumed = ~work_measured & np.array([one[0] == REQUESTS for one in used], dtype=np.bool_)
     assumed |= ~no_gpu & np.isnan(gpu_w) & np.isnan(loads.gpu_util)
     return Powers(
         node,
@@ -122,12 +130,13 @@ def powers(
         found.node_cpu_w,
         found.node_mem_w,
         found.node_gpu_w,
+        by_agent,
         loads.cpu_cores,
         loads.memory_gb,
     )
 
 
-def idle_quality(place: Place, readings: Readings, *, has_gpus: bool) -> tuple[PowerQuality, str]:
+def idle_quality(place: Place, readings: Readings, *, by_agent: bool, has_gpus: bool) -> tuple[PowerQuality, str]:
     """How the power of a node that nobody has is known, and who says so.
 
     That of GPUs, and of what is busy beside pods, is by their profile also where Kepler measures the idle CPUs.
@@ -135,6 +144,8 @@ def idle_quality(place: Place, readings: Readings, *, has_gpus: bool) -> tuple[P
     if place.name in readings.idle_w:
         modelled = has_gpus or place.name in readings.cpus.busy_cores
         return (PowerQuality.MODELLED if modelled else PowerQuality.MEASURED), KEPLER
+    if by_agent:
+        return PowerQuality.MODELLED, AGENTS
     source = place.power.cpu_source
     return (PowerQuality.ASSUMED if source is Source.DEFAULT else PowerQuality.MODELLED), source.value
 
@@ -168,11 +179,36 @@ def _loads(
     return PodLoads(node, cores, requested, memory_gb, requested_gb, gpus, _gpu_util(pods, devices), share)
 
 
-def _node_loads(places: Sequence[Place], cpus: NodeCpus) -> NodeLoads:
-    """How busy and how fast the CPUs of nodes are; NaN where nobody says."""
+def _node_loads(
+    places: Sequence[Place], node: IntArray, by_kepler: Sequence[PodPower], readings: Readings
+) -> NodeLoads:
+    """How busy and how fast the CPUs of nodes are, and what their agents measured; NaN where nobody says.
+
+    Where Kepler measures pods or idle power, or DCGM GPUs, they have the word: a node's power is not counted twice.
+    """
+
+    def of_nodes(values: Mapping[str, float]) -> FloatArray:
+        return np.array([values.get(place.name, np.nan) for place in places], dtype=np.float64)
+
+    def with_pods(part: str) -> BoolArray:
+        """Nodes with pods of which Kepler measures a part of the power."""
+        known = ~np.isnan(_column(by_kepler, part))
+        return np.bincount(node[known], minlength=len(places)) > 0
+
+    by_dcgm = {device.node for device in readings.gpus if device.power_w is not None}
+    gpu_w = {
+        place.name: power_w
+        for place in places
+        if place.name in readings.gpu_w and place.name not in by_dcgm
+        for power_w, count in [readings.gpu_w[place.name]]
+        if count == place.power.gpus
+    }
+    idle_known = np.array([place.name in readings.idle_w for place in places], dtype=np.bool_)
     return NodeLoads(
-        np.array([cpus.busy_cores.get(place.name, np.nan) for place in places], dtype=np.float64),
-        np.array([cpus.frequency_hz.get(place.name, np.nan) for place in places], dtype=np.float64),
+        of_nodes(readings.cpus.busy_cores),
+        of_nodes(readings.cpus.frequency_hz),
+        np.where(idle_known | with_pods("cpu_w"), np.nan, of_nodes(readings.cpu_w)),
+        np.where(with_pods("gpu_w"), np.nan, of_nodes(gpu_w)),
     )
 
 
@@ -229,34 +265,11 @@ def _gpu_watts(
     places: Sequence[Place], nodes: Sequence[NodePower], pods: Sequence[AccountedPod], devices: Sequence[GpuDevice]
 ) -> FloatArray:
     """Power of the GPUs that pods hold, by DCGM, W; NaN of a pod of which one cannot be told."""
-    row = {place.name: index for index, place in enumerate(places)}
-    pod_of = {_key(pod): index for index, pod in enumerate(pods) if pod.gpus > 0.0}
-    index: dict[str, int] = {}
-    power_w: list[float] = []
-    idle_w: list[float] = []
-    holds: list[tuple[int, int, float, float]] = []
+    on_node: dict[str, list[GpuDevice]] = defaultdict(list)
     for device in devices:
-        if device.power_w is None or device.node not in row:
-            continue
-        if device.uuid not in index:
-            index[device.uuid] = len(power_w)
-            gpu = nodes[row[device.node]].gpu
-            power_w.append(device.power_w.value)
-            idle_w.append(np.nan if gpu is None else gpu.idle_w)
-        share = 1.0 if device.mig_instance is None else _mig_share(device.mig_profile)
-        # How busy the whole is says nothing of those who take turns on it.
-        activity = np.nan if device.util_pct is None or device.shared else device.util_pct / 100.0
-        part = index[device.uuid], share / max(1, len(device.holders)), activity
-        holds += [(pod_of.get(holder, -1), *part) for holder in device.holders]
-    columns = np.array(holds, dtype=np.float64).reshape(-1, 4).T
-    held = GpuHolds(columns[0].astype(np.int64), columns[1].astype(np.int64), columns[2], columns[3])
-    shared = attribute_gpu(GpuDevices(np.array(power_w), np.array(idle_w)), held)
-    told = np.zeros(len(pods), dtype=np.bool_)
-    told[held.pod[held.pod >= 0]] = True
-    return np.where(told, gpu_power_of_pods_w(held, shared, len(pods)), np.nan)
-
-
-def _mig_share(profile: str | None) -> float:
-    """Share of a GPU that a MIG instance has, by its compute slices: ``3g.40gb`` has 3 of 7; NaN if it does not say."""
-    slices = (profile or "").partition("g.")[0]
-    return min(1.0, int(slices) / _MIG_SLICES) if slices.isdecimal() else np.nan
+        on_node[device.node].append(device)
+    pod_of = {_key(pod): index for index, pod in enumerate(pods) if pod.gpus > 0.0}
+    held = HeldGpus()
+    for row, (place, node) in enumerate(zip(places, nodes, strict=True)):
+        held.add_listed(row, on_node[place.name], pod_of, np.nan if node.gpu is None else node.gpu.idle_w)
+    return held.attributed(len(pods), len(places))[0]

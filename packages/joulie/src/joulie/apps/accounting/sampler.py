@@ -1,8 +1,8 @@
 """Samples: whose power it is, where, and under which policies.
 
-The operator shares the measured power of nodes among pods in its own way (`/debug/power`), for decisions on caps: there
-idle power is nobody's. Accounts must add up to what a data centre draws, and name how each watt is known, so they have
-a cascade of their own.
+The operator attributes the power of nodes by the same rule (`joulie.domain.attribution`) for decisions on caps, where
+idle power is nobody's. Accounts must add up to what a data centre draws, so that pods pay for the idle power of what
+they reserve, and name how each watt is known.
 """
 
 from __future__ import annotations
@@ -208,9 +208,9 @@ class Sampler:
             Sample(
                 idle_account(place.name, place.uid, place.zone, profiles.pue, profiles.gpu_pue),
                 *power_w,
-                *idle_quality(place, readings, has_gpus=power_w[2] > 0.0),
+                *idle_quality(place, readings, by_agent=by_agent, has_gpus=power_w[2] > 0.0),
             )
-            for place, power_w in zip(places, watts, strict=True)
+            for place, power_w, by_agent in zip(places, watts, found.by_agent.tolist(), strict=True)
             if place.uid
         ]
 

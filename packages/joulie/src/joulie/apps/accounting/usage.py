@@ -7,37 +7,36 @@ is kept from cycle to cycle, for a sample is about its own moment.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.errors import KubernetesError
-from joulie.adapters.kubernetes.metrics_server import MetricsUnavailableError, pod_usage
-from joulie.adapters.prometheus import Prometheus, PrometheusError
+from joulie.adapters.kubernetes.metrics_server import MetricsServer
+from joulie.adapters.prometheus import Prometheus
+from joulie.adapters.prometheus.agents import scraped_agents
 from joulie.adapters.prometheus.cadvisor import Cadvisor
 from joulie.adapters.prometheus.dcgm import Dcgm
 from joulie.adapters.prometheus.kepler import Kepler
 from joulie.adapters.prometheus.node_exporter import NodeCpus, NodeExporter
 from joulie.adapters.prometheus.nodes import NodeIndex
-from joulie.adapters.prometheus.readings import GpuDevice, PodPower
+from joulie.adapters.prometheus.readings import NodePower, PodPower
+from joulie.domain.gpu_holders import GpuDevice
 from joulie.domain.usage import PodKey, PodUsage
+from joulie.program.sources import SourceStates
 
 KEPLER = "kepler"
+AGENTS = "agents"
 DCGM = "dcgm"
 CADVISOR = "cadvisor"
 METRICS_SERVER = "metrics-server"
 NODE_EXPORTER = "node-exporter"
 ENOUGH = 0.9
 """Share of the pods from which the Metrics Server is not asked: some are too young to have been measured."""
-_ASK_AGAIN_S = 300.0
 
 _NO_CPUS = NodeCpus({}, {})
 
 T = TypeVar("T")
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,8 @@ class Readings:
         usage: of CPU and memory by source, best first.
         gpus: all GPUs that DCGM knows, with the pods that hold them.
         cpus: of nodes, by node_exporter.
+        cpu_w: of the CPU packages of nodes, by Joulie's agents, W.
+        gpu_w: of all GPUs of nodes, by Joulie's agents: W and number of GPUs.
     """
 
     power: Mapping[PodKey, PodPower] = field(default_factory=dict)
@@ -57,6 +58,8 @@ class Readings:
     usage: Mapping[str, PodUsage] = field(default_factory=dict)
     gpus: Sequence[GpuDevice] = ()
     cpus: NodeCpus = _NO_CPUS
+    cpu_w: Mapping[str, float] = field(default_factory=dict)
+    gpu_w: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
 
 class UsageReader:
@@ -64,13 +67,14 @@ class UsageReader:
 
     Args:
         client: to ask the Metrics Server with.
-        prometheus: which scrapes Kepler, cAdvisor, DCGM and node_exporter; None for none.
-        window_s: time over which rates are averaged, s; at least two scrapes.
+        prometheus: which scrapes Kepler, agents, cAdvisor, DCGM and node_exporter; None for none.
+        window_s: time over which rates are averaged, s; at least two scrapes. What agents measured before counts as
+            not measured.
         timeout_s: how long one source may take, s.
-        now_s: a clock, s.
+        now_s: s since the epoch.
 
     Attributes:
-        up: whether the last reading went well, by source; sources that were never asked are left out.
+        states: how the last reading of each source went.
     """
 
     def __init__(
@@ -82,18 +86,12 @@ class UsageReader:
         timeout_s: float,
         now_s: Callable[[], float],
     ) -> None:
-        self.up: dict[str, bool] = {}
-        self._client = client
+        self.states = SourceStates()
+        self._prometheus = prometheus
+        self._metrics_server = MetricsServer(client, now_s)
         self._window_s = window_s
         self._timeout_s = timeout_s
         self._now_s = now_s
-        self._no_metrics_server_since_s: float | None = None
-        self._kepler = self._dcgm = self._cadvisor = self._node_exporter = None
-        if prometheus is not None:
-            self._kepler = Kepler(prometheus, window_s)
-            self._dcgm = Dcgm(prometheus, window_s)
-            self._cadvisor = Cadvisor(prometheus)
-            self._node_exporter = NodeExporter(prometheus, window_s)
 
     async def read(self, pods: set[PodKey], index: NodeIndex) -> Readings:
         """Ask all that Prometheus has at once, and the Metrics Server where that leaves too many pods out.
@@ -104,72 +102,45 @@ class UsageReader:
             pods: that run.
             index: nodes as exporters may call them.
         """
-        (power, idle_w), gpus, use, cpus = await asyncio.gather(
-            self._power(index), self._gpus(index), self._use_by_cadvisor(), self._cpus(index)
+        readings = Readings() if self._prometheus is None else await self._exporters(self._prometheus, index)
+        known = {pod for use in readings.usage.values() for pod in use.cpu_cores}
+        if len(pods - known) > (1.0 - ENOUGH) * len(pods):
+            use = await self._ask(METRICS_SERVER, self._metrics_server.pods())
+            if use is not None:
+                return replace(readings, usage={**readings.usage, METRICS_SERVER: use})
+        return readings
+
+    async def _exporters(self, prometheus: Prometheus, index: NodeIndex) -> Readings:
+        kepler, window_s = Kepler(prometheus, self._window_s), self._window_s
+        work, gpus, use, cpus, nodes = await asyncio.gather(
+            self._ask(KEPLER, asyncio.gather(kepler.pods(), kepler.nodes(index))),
+            self._ask(DCGM, Dcgm(prometheus, window_s).devices(index)),
+            self._ask(CADVISOR, Cadvisor(prometheus).pods(window_s)),
+            self._ask(NODE_EXPORTER, NodeExporter(prometheus, window_s).cpus(index)),
+            self._ask(AGENTS, scraped_agents(prometheus, index, window_s)),
         )
-        usage = {} if use is None else {CADVISOR: use}
-        unknown = pods if use is None else pods - use.cpu_cores.keys()
-        if len(unknown) > (1.0 - ENOUGH) * len(pods):
-            use = await self._use_by_metrics_server()
-            usage |= {} if use is None else {METRICS_SERVER: use}
-        return Readings(power, idle_w, usage, gpus, cpus)
-
-    async def _power(self, index: NodeIndex) -> tuple[Mapping[PodKey, PodPower], Mapping[str, float]]:
-        """What Kepler says of the work of pods, and what CPUs draw without the work of anybody."""
-        kepler = self._kepler
-        if kepler is None:
-            return {}, {}
-        found = await self._asked(KEPLER, lambda: asyncio.gather(kepler.pods(), kepler.nodes(index)))
-        if found is None:
-            return {}, {}
-        pods, nodes = found
-        work = {node: reading.value for node, reading in nodes.cpu_dynamic.items()}
-        idle_w = {node: max(0.0, reading.value - work[node]) for node, reading in nodes.cpu.items() if node in work}
-        return pods, idle_w
-
-    async def _gpus(self, index: NodeIndex) -> Sequence[GpuDevice]:
-        dcgm = self._dcgm
-        return () if dcgm is None else await self._asked(DCGM, lambda: dcgm.devices(index)) or ()
-
-    async def _cpus(self, index: NodeIndex) -> NodeCpus:
-        """How busy and how fast CPUs are."""
-        exporter = self._node_exporter
-        return (
-            _NO_CPUS if exporter is None else await self._asked(NODE_EXPORTER, lambda: exporter.cpus(index)) or _NO_CPUS
+        power, by_kepler = work or ({}, NodePower())
+        by_agents = nodes or NodePower()
+        oldest_s = self._now_s() - window_s
+        return Readings(
+            power,
+            _idle_w(by_kepler),
+            {} if use is None else {CADVISOR: use},
+            gpus or (),
+            cpus or _NO_CPUS,
+            {node: one.value for node, one in by_agents.cpu.items() if one.time_s >= oldest_s},
+            {
+                node: (one.value, by_agents.gpu_count[node])
+                for node, one in by_agents.gpu.items()
+                if one.time_s >= oldest_s
+            },
         )
 
-    async def _use_by_cadvisor(self) -> PodUsage | None:
-        cadvisor = self._cadvisor
-        return None if cadvisor is None else await self._asked(CADVISOR, lambda: cadvisor.pods(self._window_s))
+    async def _ask(self, source: str, asking: Awaitable[T]) -> T | None:
+        return await self.states.ask(source, asking, self._timeout_s)
 
-    async def _use_by_metrics_server(self) -> PodUsage | None:
-        """Nothing where the cluster has no Metrics Server, which is asked for again now and then."""
-        since_s = self._no_metrics_server_since_s
-        if since_s is not None and self._now_s() - since_s < _ASK_AGAIN_S:
-            return None
-        return await self._asked(METRICS_SERVER, self._metrics_server)
 
-    async def _metrics_server(self) -> PodUsage | None:
-        try:
-            return await pod_usage(self._client)
-        except MetricsUnavailableError:
-            self._no_metrics_server_since_s = self._now_s()
-            return None
-
-    async def _asked(self, source: str, ask: Callable[[], Awaitable[T]]) -> T | None:
-        """What a source says; None where it fails, which is logged when it begins to."""
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                answer = await ask()
-        except (PrometheusError, KubernetesError, TimeoutError) as error:
-            if self.up.get(source, True):
-                _log.warning(
-                    "source failed",
-                    extra={"source": source, "error": str(error) or f"no answer in {self._timeout_s:g} s"},
-                )
-            self.up[source] = False
-            return None
-        if self.up.get(source) is False:
-            _log.info("source is back", extra={"source": source})
-        self.up[source] = True
-        return answer
+def _idle_w(nodes: NodePower) -> dict[str, float]:
+    """What CPUs draw without the work of anybody, by Kepler, W."""
+    work = {node: reading.value for node, reading in nodes.cpu_dynamic.items()}
+    return {node: max(0.0, reading.value - work[node]) for node, reading in nodes.cpu.items() if node in work}

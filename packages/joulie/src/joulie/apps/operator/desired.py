@@ -33,6 +33,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
 )
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.operator.facts import DRAINING_CONDITION
+from joulie.apps.operator.power.catalogue import SOURCES
 from joulie.apps.operator.power.columns import MODEL, sources_of
 from joulie.apps.operator.rescheduler.advice import NO_ADVICE, Advice
 from joulie.domain.control import Decision, NodeDecision
@@ -47,17 +48,6 @@ MANAGED_CONDITION = "Managed"
 
 SCORE_BAND = 1.0
 """Points that a score may be off."""
-_STORED_SOURCES = {
-    "agents": PowerSource.RAPL,
-    "node-exporter": PowerSource.PROMETHEUS,
-    "profile-prometheus": PowerSource.PROMETHEUS,
-    "profile-http": PowerSource.HTTP,
-    "cadvisor": PowerSource.UTILIZATION,
-    "metrics-server": PowerSource.UTILIZATION,
-    "requests": PowerSource.UTILIZATION,
-}
-"""What powerMeasurement.source calls them; the others have the same name there."""
-
 POWER_BAND = 0.02
 """Share of the node's capped power that a power may be off, and per minute a trend."""
 PUE_BAND = 0.01
@@ -238,7 +228,7 @@ def _stored_source(name: str | None) -> str | None:
     if name is None:
         return None
     cpu, gpu = sources_of(name)
-    return PowerSource.UTILIZATION.value if gpu == MODEL else _STORED_SOURCES.get(cpu, cpu)
+    return PowerSource.UTILIZATION.value if gpu == MODEL else SOURCES[cpu].stored
 
 
 def _in_words(name: str | None) -> str:

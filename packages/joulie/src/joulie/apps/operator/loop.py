@@ -87,7 +87,7 @@ class ControlLoop:
             metrics.rescheduler,
             self._events,
             decision=lambda: self._decision,
-            board=lambda: metrics.power.desk.board,
+            pod_power_w=self._power.pod_power_w,
             may_write=may_write,
             now_s=now_s,
         )

@@ -20,12 +20,12 @@ from prometheus_client.registry import Collector
 from joulie.apps.operator.classifier.metrics import ClassifierMetrics
 from joulie.apps.operator.power.columns import sources_of
 from joulie.apps.operator.power.metrics import PowerMetrics
-from joulie.apps.operator.power.states import SourceStates
 from joulie.apps.operator.rescheduler.metrics import ReschedulerMetrics
 from joulie.domain.control import Decision, Facility, Transition
 from joulie.domain.drain import ActiveEco, ActivePerformance, DrainingPerformance
 from joulie.domain.policy import Profile
 from joulie.domain.twin import FULL_DENSITY_CORES, FULL_DENSITY_GPUS
+from joulie.program.sources import SourceStates
 
 _STATES = tuple(state.__name__ for state in (ActivePerformance, DrainingPerformance, ActiveEco))
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -1,8 +1,9 @@
 """The power of pods whose watts nobody measures, from what they use, what they request and what their nodes draw.
 
-Conserved: on each node the parts of its pods and what nobody has sum up to what the node draws. A node's power above
-idle follows its utilisation ``u`` as ``u ** 1.4`` and is shared by use. Idle power is shared by requests: a pod has the
-share of the node that it reserves, and what nobody reserves stays with the node. A GPU's power goes to who holds it.
+Conserved: on each node the parts of its pods and what nobody has sum up to what the node draws. That is measured where
+somebody measures nodes; else a node's power above idle follows its utilisation ``u`` as ``u ** 1.4``. It is attributed
+by use (`joulie.domain.attribution`). Idle power is shared by requests: a pod has the share of the node that it
+reserves, and what nobody reserves stays with the node. A GPU's power goes to who holds it.
 
 Source: spec, grid, energy accounting; spec, traps: the node's idle power charged to each pod, all GPUs to each GPU pod.
 The exponent is the Compute Gardener Scheduler's.
@@ -15,7 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from joulie.domain import attribution
 from joulie.domain.accounting.identity import NodePower
+from joulie.domain.attribution import Attribution, NodePowerParts, attribute_by_work
 from joulie.domain.units import FloatArray, IntArray
 
 CPU_EXPONENT = 1.4
@@ -55,10 +58,14 @@ class NodeLoads:
     Attributes:
         cpu_cores: that are busy, with pods and all else; NaN: not measured, taken to be its pods'.
         frequency_hz: of its CPUs; NaN: not measured.
+        cpu_w: what all of its CPUs draw, W; NaN: not measured, taken to be what the profile says.
+        gpu_w: what all of its GPUs draw, W; the same.
     """
 
     cpu_cores: FloatArray
     frequency_hz: FloatArray
+    cpu_w: FloatArray | float = np.nan
+    gpu_w: FloatArray | float = np.nan
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,27 +101,35 @@ def pod_powers(nodes: Sequence[NodePower], busy: NodeLoads, pods: PodLoads) -> P
         busy: how busy each one is, in that order.
         pods: of these nodes.
     """
-    cpu_w, cpu_idle_w, node_cpu_w = _cpu(nodes, busy, pods)
-    mem_w, mem_idle_w, node_mem_w = _memory(nodes, pods)
-    gpu_w, node_gpu_w = _gpus(nodes, pods)
-    return PodPowers(cpu_w, mem_w, gpu_w, cpu_idle_w, mem_idle_w, node_cpu_w, node_mem_w, node_gpu_w)
+    cpu, memory = _cpu(nodes, busy, pods), _memory(nodes, pods)
+    gpu_w, node_gpu_w = _gpus(nodes, busy, pods)
+    return PodPowers(
+        cpu.pods_w,
+        memory.pods_w,
+        gpu_w,
+        cpu.pods_idle_w,
+        memory.pods_idle_w,
+        cpu.idle_w + cpu.system_w,
+        memory.idle_w + memory.system_w,
+        node_gpu_w,
+    )
 
 
-def _cpu(nodes: Sequence[NodePower], busy: NodeLoads, pods: PodLoads) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _cpu(nodes: Sequence[NodePower], busy: NodeLoads, pods: PodLoads) -> Attribution:
     used = np.where(np.isnan(pods.cpu_cores), pods.requested_cores, pods.cpu_cores)
-    used_by_pods, requested = _by_node(nodes, pods, used), _by_node(nodes, pods, pods.requested_cores)
-    all_used = np.fmax(used_by_pods, busy.cpu_cores)
+    requested = _by_node(nodes, pods, pods.requested_cores)
+    all_used = np.fmax(_by_node(nodes, pods, used), busy.cpu_cores)
     cores = np.array([node.cores for node in nodes], dtype=np.float64)
     cores = np.where(cores > 0.0, cores, np.maximum(requested, all_used))
     idle_w = np.array([node.cpu_idle_w for node in nodes], dtype=np.float64)
     range_w = np.array([node.cpu_max_w for node in nodes], dtype=np.float64) - idle_w
     busy_w = range_w * _slowdown(nodes, busy.frequency_hz) * np.minimum(_ratio(all_used, cores), 1.0) ** CPU_EXPONENT
-    pods_idle_w = idle_w[pods.node] * _ratio(pods.requested_cores, np.maximum(cores, requested)[pods.node])
-    pods_w = pods_idle_w + busy_w[pods.node] * _ratio(used, all_used[pods.node])
-    return pods_w, pods_idle_w, _left(idle_w + busy_w, _by_node(nodes, pods, pods_w))
+    parts = NodePowerParts(np.where(np.isnan(busy.cpu_w), idle_w + busy_w, busy.cpu_w), idle_w, all_used)
+    idle_share = _ratio(pods.requested_cores, np.maximum(cores, requested)[pods.node])
+    return attribute_by_work(parts, attribution.PodLoads(pods.node, used, idle_share))
 
 
-def _memory(nodes: Sequence[NodePower], pods: PodLoads) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _memory(nodes: Sequence[NodePower], pods: PodLoads) -> Attribution:
     used = np.where(np.isnan(pods.memory_gb), pods.requested_gb, pods.memory_gb)
     all_used, requested = _by_node(nodes, pods, used), _by_node(nodes, pods, pods.requested_gb)
     there = np.array([node.memory_gb for node in nodes], dtype=np.float64)
@@ -122,13 +137,13 @@ def _memory(nodes: Sequence[NodePower], pods: PodLoads) -> tuple[FloatArray, Flo
     idle_w = np.array([node.memory.base_idle_w for node in nodes], dtype=np.float64)
     idle_w = idle_w + np.array([node.memory.idle_w_per_gb for node in nodes], dtype=np.float64) * there
     busy_w_per_gb = np.array([node.memory.max_w_per_gb - node.memory.idle_w_per_gb for node in nodes], dtype=np.float64)
-    busy_w = busy_w_per_gb * np.minimum(all_used, there)
-    pods_idle_w = idle_w[pods.node] * _ratio(pods.requested_gb, np.maximum(there, requested)[pods.node])
-    pods_w = pods_idle_w + busy_w[pods.node] * _ratio(used, all_used[pods.node])
-    return pods_w, pods_idle_w, _left(idle_w + busy_w, _by_node(nodes, pods, pods_w))
+    parts = NodePowerParts(idle_w + busy_w_per_gb * np.minimum(all_used, there), idle_w, all_used)
+    idle_share = _ratio(pods.requested_gb, np.maximum(there, requested)[pods.node])
+    return attribute_by_work(parts, attribution.PodLoads(pods.node, used, idle_share))
 
 
-def _gpus(nodes: Sequence[NodePower], pods: PodLoads) -> tuple[FloatArray, FloatArray]:
+def _gpus(nodes: Sequence[NodePower], busy: NodeLoads, pods: PodLoads) -> tuple[FloatArray, FloatArray]:
+    """Power of the GPUs that pods hold, and of those that nobody does; measured power is shared as the model's is."""
     count = np.array([node.gpus if node.gpu else 0 for node in nodes], dtype=np.float64)
     idle_w = np.array([node.gpu.idle_w if node.gpu else 0.0 for node in nodes], dtype=np.float64)
     max_w = np.array([node.gpu.max_w if node.gpu else 0.0 for node in nodes], dtype=np.float64)
@@ -138,7 +153,12 @@ def _gpus(nodes: Sequence[NodePower], pods: PodLoads) -> tuple[FloatArray, Float
     util = np.where(np.isnan(pods.gpu_util), 1.0, np.clip(pods.gpu_util, 0.0, 1.0))
     range_w = np.maximum(max_w[pods.node] * pods.gpu_share - idle_w[pods.node], 0.0)
     pods_w = held * (idle_w[pods.node] + range_w * util)
-    return pods_w, np.maximum(count - _by_node(nodes, pods, held), 0.0) * idle_w
+    unheld_w = np.maximum(count - _by_node(nodes, pods, held), 0.0) * idle_w
+    model_w = _by_node(nodes, pods, pods_w) + unheld_w
+    gpu_w = np.where(np.isnan(busy.gpu_w), model_w, busy.gpu_w)
+    scale = _ratio(gpu_w, model_w)
+    unexplained_w = np.where(model_w > _NOTHING, 0.0, gpu_w)
+    return pods_w * scale[pods.node], unheld_w * scale + unexplained_w
 
 
 def _slowdown(nodes: Sequence[NodePower], frequency_hz: FloatArray) -> FloatArray:
@@ -156,8 +176,3 @@ def _by_node(nodes: Sequence[NodePower], pods: PodLoads, values: FloatArray) -> 
 def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
     """Shares; 0 of nothing, and of so little that the quotient could be no number."""
     return np.divide(part, whole, out=np.zeros_like(part), where=whole > _NOTHING)
-
-
-def _left(whole_w: FloatArray, parts_w: FloatArray) -> FloatArray:
-    """What is left of a node's power; rounding takes nothing below 0."""
-    return np.maximum(whole_w - parts_w, 0.0)

@@ -1,4 +1,4 @@
-"""All measuring of one term of leadership: sources read in the background, and what decisions take from them.
+"""Power telemetry owned by the current leader: sources read in the background, and what decisions take from them.
 
 Decisions never wait for a source. Each is read at the pace of the poll and keeps its last samples; a step takes what is
 there and judges its age.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,14 +17,14 @@ from joulie.adapters.prometheus.nodes import NodeIndex
 from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.power.board import PowerBoard
-from joulie.apps.operator.power.columns import ESTIMATES, STATIC, Candidate, Column, SourceColumns, candidates
+from joulie.apps.operator.power.catalogue import REQUESTS, SOURCES, STATIC, estimates
+from joulie.apps.operator.power.columns import Candidate, Column, SourceColumns, candidates
 from joulie.apps.operator.power.estimates import Estimator
 from joulie.apps.operator.power.facility import FacilityFeed
 from joulie.apps.operator.power.feed import PowerFeed
 from joulie.apps.operator.power.pods import Meters, NodesPower, Work, running_pods, shared
 from joulie.apps.operator.power.profiled import Allowed, allowed, node_ambient_k
 from joulie.apps.operator.power.sources import NodePowerSource, gpus_of
-from joulie.apps.operator.power.states import SourceStates
 from joulie.apps.operator.power.usage import UsageFeed
 from joulie.apps.operator.power.wiring import World, wire
 from joulie.apps.operator.settings import OperatorSettings
@@ -33,13 +33,29 @@ from joulie.domain.control import ControlledNode, Decision, Facility
 from joulie.domain.control_power import SourceReadings, choose_power
 from joulie.domain.hardware import Catalogue
 from joulie.domain.units import BoolArray, FloatArray
+from joulie.program.sources import SourceStates
 
 FIRST_READING_S = 5.0
 """How long the first step waits for measurements; later ones wait for nothing."""
-_GPU_ORDER = ("agents", "dcgm", "kepler", "http")
-"""Whose GPU power completes another's CPU power, most trusted first."""
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """What sources said of nodes.
+
+    Attributes:
+        nodes: which.
+        cpu: whose word counts of their CPUs.
+        gpu: whose word counts of their GPUs.
+        columns: by name of the source, without what it may not be asked for.
+    """
+
+    nodes: tuple[ControlledNode, ...]
+    cpu: Allowed
+    gpu: Allowed
+    columns: Mapping[str, SourceColumns]
 
 
 class ClusterPower:
@@ -136,7 +152,14 @@ class ClusterPower:
 
     def readings(self, nodes: tuple[ControlledNode, ...]) -> list[SourceReadings]:
         """What is known of the power of these nodes, best first; an estimate never goes before a measurement."""
-        return [candidate.readings for candidate in self._candidates(nodes)]
+        return [candidate.readings for candidate in self._candidates(self._measured(nodes))]
+
+    def pod_power_w(self) -> Mapping[str, float]:
+        """Measured power of pods by UID, W; empty where nothing was measured lately."""
+        measured_s = self._meters.time_s
+        if measured_s is None or self._now_s() - measured_s > self._settings.power_stale_s:
+            return {}
+        return self._meters.known_pods_w()
 
     def facility(self) -> Facility:
         """What is fresh of the building, and of the air at nodes whose TelemetryProfile has it measured."""
@@ -161,33 +184,38 @@ class ClusterPower:
 
     # ---- composition
 
-    def _candidates(self, nodes: tuple[ControlledNode, ...]) -> list[Candidate]:
-        """All ways to know the power of these nodes, best first."""
-        settings, now_s = self._settings, self._now_s()
+    def _measured(self, nodes: tuple[ControlledNode, ...]) -> _Measured:
+        """What sources said of these nodes, as far as the nodes' TelemetryProfiles let them."""
         cpu, gpu = allowed(nodes, self._profiles.routes)
-        has_gpus = np.array([gpus_of(node) > 0 for node in nodes], dtype=np.bool_)
         columns = {source.name: self._columns(source.name, nodes, cpu, gpu) for source in self._feed.sources}
+        return _Measured(nodes, cpu, gpu, columns)
+
+    def _candidates(self, measured: _Measured) -> list[Candidate]:
+        """All ways to know the power of nodes, best first."""
+        settings, now_s = self._settings, self._now_s()
+        nodes, columns = measured.nodes, measured.columns
+        has_gpus = np.array([gpus_of(node) > 0 for node in nodes], dtype=np.bool_)
         profiled = [columns[source.name] for source in self._sources.profiled]
         estimator = self._estimator(nodes)
         loads = self._view.ledger.loads
         estimated = {
             name: (
                 estimator.cpu_by_requests(loads, now_s)
-                if name == "requests"
+                if name == REQUESTS
                 else estimator.cpu_by_use(self._usage.busy_cores(name))
-            ).where(cpu.by_model)
+            ).where(measured.cpu.by_model)
             for name in settings.sources
-            if name in ESTIMATES
+            if estimates(name)
         }
         found = candidates(
             [*profiled, *(columns[source.name] for source in self._sources.power)],
-            [*profiled, *(columns[name] for name in _GPU_ORDER if name in columns)],
+            [*profiled, *(columns[name] for name, row in SOURCES.items() if row.gpus and name in columns)],
             estimated,
-            estimator.gpu_by_requests(loads, now_s).where(gpu.by_model),
+            estimator.gpu_by_requests(loads, now_s).where(measured.gpu.by_model),
             has_gpus,
         )
         if settings.static_power_w > 0.0:
-            found.append(self._static(has_gpus, cpu.by_any & gpu.by_any, now_s))
+            found.append(self._static(has_gpus, measured.cpu.by_any & measured.gpu.by_any, now_s))
         return found
 
     def _columns(self, name: str, nodes: tuple[ControlledNode, ...], cpu: Allowed, gpu: Allowed) -> SourceColumns:
@@ -196,7 +224,7 @@ class ClusterPower:
         profiled = next((source for source in self._sources.profiled if source.name == name), None)
         if profiled is not None:
             columns = columns.masked(cpu.by_profile, gpu.by_profile)
-        elif name == "agents":
+        elif SOURCES[name].host:
             columns = columns.masked(cpu.by_host, gpu.by_host)
         else:
             columns = columns.masked(cpu.by_any, gpu.by_any)
@@ -235,9 +263,10 @@ class ClusterPower:
         running = await running_pods(self._view.pods, nodes)
         pods = {(pod.namespace, pod.name) for pod in running.pods}
         await asyncio.sleep(0)
-        await self._usage.read(self._unmeasured(nodes), pods)
+        measured = self._measured(nodes)
+        await self._usage.read(self._unmeasured(measured), pods)
         await asyncio.sleep(0)
-        found = self._candidates(nodes)
+        found = self._candidates(measured)
         await asyncio.sleep(0)
         power = self._power_of(nodes, found)
         await asyncio.sleep(0)
@@ -251,15 +280,14 @@ class ClusterPower:
         self._meters = await self._meters.extended(shares, self._now_s(), settings.power_stale_s)
         self._desk.board = PowerBoard(shares, self._meters, settings.power_stale_s)
 
-    def _unmeasured(self, nodes: tuple[ControlledNode, ...]) -> set[str]:
+    def _unmeasured(self, measured: _Measured) -> set[str]:
         """Nodes whose CPU power no sensor measures."""
-        measured = np.zeros(len(nodes), dtype=np.bool_)
+        known = np.zeros(len(measured.nodes), dtype=np.bool_)
         oldest_s = self._now_s() - self._settings.power_stale_s
-        cpu, gpu = allowed(nodes, self._profiles.routes)
         for source in (*self._sources.power, *self._sources.profiled):
-            columns = self._columns(source.name, nodes, cpu, gpu)
-            measured |= (columns.cpu.time_s >= oldest_s) | (columns.whole.time_s >= oldest_s)
-        return {node.name for node, known in zip(nodes, measured.tolist(), strict=True) if not known}
+            columns = measured.columns[source.name]
+            known |= (columns.cpu.time_s >= oldest_s) | (columns.whole.time_s >= oldest_s)
+        return {node.name for node, is_known in zip(measured.nodes, known.tolist(), strict=True) if not is_known}
 
     def _power_of(self, nodes: tuple[ControlledNode, ...], found: Sequence[Candidate]) -> NodesPower:
         """The power that each node is judged by, with its parts."""

@@ -20,9 +20,6 @@ from joulie.domain.units import BoolArray, FloatArray
 
 MODEL = "model"
 """The GPU part where the hardware model stands in."""
-ESTIMATES = ("cadvisor", "metrics-server", "requests")
-"""CPU sources that know how busy a node is, and not what it draws."""
-STATIC = "static"
 _AND = "+"
 
 

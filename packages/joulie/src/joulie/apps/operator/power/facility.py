@@ -10,12 +10,12 @@ import numpy as np
 from joulie.adapters.prometheus import Prometheus, PrometheusError, Series
 from joulie.apps.operator.power.settings import PowerSettings
 from joulie.apps.operator.power.sources import bounded
-from joulie.apps.operator.power.states import SourceStates
 from joulie.domain.control import ControlledNode, Facility
 from joulie.domain.control_power import HISTORY_SAMPLES
 from joulie.domain.quantities import ZERO_CELSIUS_K
 from joulie.domain.signal import Reading
 from joulie.domain.twin import power_trend_w_per_min
+from joulie.program.sources import SourceStates
 
 SOURCE = "facility"
 _TEMPERATURES = {"ambient", "zone"}

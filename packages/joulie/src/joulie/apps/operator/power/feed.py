@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from joulie.apps.operator.power.columns import Column, SourceColumns
-from joulie.apps.operator.power.sources import NodePowerSource, Parts, SourceError
-from joulie.apps.operator.power.states import SourceStates
+from joulie.apps.operator.power.sources import NodePowerSource, Parts
 from joulie.domain.control import ControlledNode
 from joulie.domain.signal import Reading
+from joulie.program.sources import SourceStates
 
 _PARTS = tuple(field.name for field in fields(Parts))
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -50,19 +47,12 @@ class PowerFeed:
         await asyncio.gather(*(self._read(source, nodes) for source in self.sources))
 
     async def _read(self, source: NodePowerSource, nodes: Sequence[ControlledNode]) -> None:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                fresh = await source.read(nodes)
-        except TimeoutError:
-            self._states.failed(source.name, f"no answer within {self._timeout_s:g} s")
-        except SourceError as error:
-            self._states.failed(source.name, str(error))
-        else:
+        fresh = await self._states.ask(source.name, source.read(nodes), self._timeout_s, Parts.nodes)
+        if fresh is not None:
             known = {node.name for node in nodes}
             old = self._kept[source.name].parts
             merged = {part: _merged(getattr(old, part), getattr(fresh, part), known) for part in _PARTS}
             self._kept[source.name] = _Kept(Parts(**merged))
-            self._states.answered(source.name, len(fresh.cpu.keys() | fresh.gpu.keys() | fresh.whole.keys()))
 
     def columns(self, name: str, nodes: tuple[ControlledNode, ...]) -> SourceColumns:
         """What a source said last, in the order of `nodes`."""

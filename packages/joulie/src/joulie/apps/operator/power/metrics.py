@@ -12,10 +12,10 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from joulie.apps.operator.power.board import PowerBoard, PowerDesk
-from joulie.apps.operator.power.states import SourceStates
 from joulie.domain.control import ControlledNode, Facility
 from joulie.domain.quantities import ZERO_CELSIUS_K
 from joulie.domain.units import FloatArray
+from joulie.program.sources import SourceStates
 
 SHOWN_NAMESPACES = 200
 """Namespaces with a series of their own, those that draw most; the rest is added up as `OTHER`."""

@@ -7,6 +7,7 @@ of power over time; a gap longer than a sample may be old is not bridged: energy
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,27 +16,17 @@ import numpy as np
 
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.pods import PodFacts
-from joulie.adapters.prometheus.readings import GpuDevice
-from joulie.apps.operator.power.usage import WATTS_SOURCE, PodWeights
-from joulie.domain.attribution import (
-    GpuDevices,
-    GpuHolds,
-    NodePowerParts,
-    PodLoads,
-    attribute_cpu,
-    attribute_gpu,
-    gpu_power_of_pods_w,
-)
+from joulie.apps.operator.power.catalogue import KEPLER, REQUESTS
+from joulie.apps.operator.power.usage import PodWeights
+from joulie.domain.attribution import NodePowerParts, PodLoads, attribute_by_work
 from joulie.domain.control import ControlledNode
+from joulie.domain.gpu_holders import GpuDevice, HeldGpus
 from joulie.domain.policy import PodPhase
 from joulie.domain.signal import Reading
 from joulie.domain.units import FloatArray, IntArray
-from joulie.domain.usage import PodKey
 
-BY_REQUESTS = "requests"
 _COVERED = 0.5
 """Share of a node's pods that a source must have measured to say how its power is shared: units never mix on a node."""
-_MIG_SLICES = 7
 _PODS_A_TURN = 5000
 """Pods looked at before others get their turn on the event loop."""
 
@@ -160,7 +151,7 @@ async def running_pods(pods: Mapping[Key, PodFacts], nodes: Sequence[ControlledN
 async def shared(power: NodesPower, running: RunningPods, work: Work) -> Shares:
     """Share the power of nodes among their pods."""
     weight, chosen = await _weights(len(power.nodes), running, work.weights)
-    cpu = attribute_cpu(
+    cpu = attribute_by_work(
         NodePowerParts(power.cpu_w, power.cpu_idle_w, _node_work(power, chosen, work)),
         PodLoads(running.node, weight),
     )
@@ -185,7 +176,7 @@ async def _weights(
     """The weight of each pod, and of each node the source that its pods' weights are from: one and the same for all."""
     pods_on = np.bincount(running.node, minlength=n_nodes)
     weight = running.cores
-    chosen = np.where(pods_on > 0, BY_REQUESTS, "").astype(object)
+    chosen = np.where(pods_on > 0, REQUESTS, "").astype(object)
     undecided = pods_on > 0
     for source in sources:
         by_pod = source.by_pod
@@ -207,9 +198,9 @@ def _node_work(power: NodesPower, chosen: Sequence[str], work: Work) -> FloatArr
     found = np.full(len(power.nodes), np.nan)
     dynamic_w = power.cpu_w - power.cpu_idle_w
     for position, (node, source) in enumerate(zip(power.nodes, chosen, strict=True)):
-        if source == WATTS_SOURCE:
+        if source == KEPLER:
             found[position] = work.dynamic_w.get(node.name, dynamic_w[position])
-        elif source == BY_REQUESTS:
+        elif source == REQUESTS:
             # CPUs that nobody requested are nobody's; without a number of them, requests share everything.
             found[position] = power.cpus[position] or np.nan
         elif source:
@@ -223,115 +214,40 @@ def _gpus(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """GPU power of pods, and of each node what is idle and what no pod explains, W."""
     n_nodes, n_pods = len(power.nodes), len(running.pods)
-    held = _held(power, running, devices)
-    holds = GpuHolds(*(np.array(column, dtype=kind) for column, kind in held.holds()))
-    found = attribute_gpu(GpuDevices(np.array(held.power_w), np.array(held.idle_w)), holds)
-    told = np.zeros(n_pods, dtype=np.bool_)
-    told[holds.pod[holds.pod >= 0]] = True
+    held_w, idle_w = _held(power, running, devices).attributed(n_pods, n_nodes)
     # Of a pod that has GPUs, and nobody says which, the power cannot be told.
-    pod_w = np.where((running.gpus > 0.0) & ~told, np.nan, gpu_power_of_pods_w(holds, found, n_pods))
-    idle_w = _sum_by(np.array(held.node, dtype=np.int64), found.idle_w, n_nodes)
-    charged_w = _sum_by(running.node, pod_w, n_nodes)
+    pod_w = np.where(running.gpus > 0.0, held_w, 0.0)
+    charged_w = np.bincount(running.node, np.nan_to_num(pod_w), n_nodes)
     return pod_w, idle_w, np.maximum(power.gpu_w - idle_w - charged_w, 0.0)
 
 
-def _sum_by(index: IntArray, value: FloatArray, length: int) -> FloatArray:
-    """Sum of the known values of each index, shape ``(length,)``."""
-    return np.bincount(index, np.nan_to_num(value), length).astype(np.float64)
-
-
-class _Held:
-    """GPUs and who holds them, as they are found.
-
-    Attributes:
-        node: index of each device's node.
-        power_w: of each device, W.
-        idle_w: of each device, W.
-    """
-
-    def __init__(self) -> None:
-        self.node: list[int] = []
-        self.power_w: list[float] = []
-        self.idle_w: list[float] = []
-        self._holds: list[tuple[int, int, float, float]] = []
-
-    def add_device(self, node: int, power_w: float, idle_w: float) -> int:
-        """A device; returns its index."""
-        self.node.append(node)
-        self.power_w.append(power_w)
-        self.idle_w.append(idle_w)
-        return len(self.node) - 1
-
-    def add_hold(self, pod: int, device: int, share: float, activity: float) -> None:
-        """A pod that holds a share of a device; see `GpuHolds`."""
-        self._holds.append((pod, device, share, activity))
-
-    def holds(self) -> list[tuple[Sequence[float], type]]:
-        """The columns of `GpuHolds`."""
-        columns: list[Sequence[float]] = list(zip(*self._holds, strict=True)) or [(), (), (), ()]
-        return list(zip(columns, (np.int64, np.int64, np.float64, np.float64), strict=True))
-
-
-def _held(power: NodesPower, running: RunningPods, devices: Sequence[GpuDevice]) -> _Held:
+def _held(power: NodesPower, running: RunningPods, devices: Sequence[GpuDevice]) -> HeldGpus:
     by_node: dict[str, list[GpuDevice]] = defaultdict(list)
     for device in devices:
         by_node[device.node].append(device)
     asking: dict[int, list[int]] = defaultdict(list)
     for position in np.flatnonzero(running.gpus > 0.0).tolist():
         asking[int(running.node[position])].append(position)
-    held = _Held()
+    held = HeldGpus()
     for index in np.flatnonzero(power.gpu_w > 0.0).tolist():
         node = power.nodes[index]
         found = by_node.get(node.name, ())
         if node.hardware.gpu is None:
             continue
-        listed = len({one.uuid for one in found if one.power_w is not None}) == node.hardware.gpu.count
+        count = node.hardware.gpu.count
+        gpu_w, idle_w = float(power.gpu_w[index]), float(power.gpu_idle_w[index])
+        listed = len({one.uuid for one in found if one.power_w is not None}) == count
         # An exporter that is not connected with the kubelet knows GPUs, and of no pod.
         if listed and (any(one.holders for one in found) or not asking[index]):
             # Its pods alone: a name that an exporter still knows may run on another node by now.
             pods = {(running.pods[pod].namespace, running.pods[pod].name): pod for pod in asking[index]}
-            _add_listed(held, index, power, found, pods)
+            held.add_listed(index, found, pods, idle_w / count, gpu_w)
         elif len(asking[index]) <= 1:
-            _add_all(held, index, power, running, asking[index], node.hardware.gpu.count)
+            # All GPUs of the node as one: at most one pod has any of them.
+            device_index = held.add(index, gpu_w, idle_w)
+            for pod in asking[index]:
+                held.hold(pod, device_index, min(1.0, running.pods[pod].requests.gpus / count))
     return held
-
-
-def _add_listed(
-    held: _Held, node: int, power: NodesPower, slices: Sequence[GpuDevice], pods: Mapping[PodKey, int]
-) -> None:
-    """The GPUs of a node as DCGM lists them, with the pods that hold them."""
-    measured_w = {one.uuid: one.power_w.value for one in slices if one.power_w is not None}
-    # Another source may have measured their sum: the node's power is what is shared, not more and not less.
-    sum_w = sum(measured_w.values())
-    gpu_w, idle_w = float(power.gpu_w[node]), float(power.gpu_idle_w[node])
-    count = len(measured_w)
-    index = {
-        uuid: held.add_device(node, gpu_w * (one_w / sum_w if sum_w > 0.0 else 1.0 / count), idle_w / count)
-        for uuid, one_w in measured_w.items()
-    }
-    for one in slices:
-        if one.uuid not in index:
-            continue
-        share = _mig_share(one.mig_profile) if one.mig_instance is not None else 1.0
-        # How busy the whole is says nothing of those who take turns on it.
-        activity = np.nan if one.util_pct is None or one.shared else one.util_pct / 100.0
-        for pod in one.holders:
-            held.add_hold(pods.get(pod, -1), index[one.uuid], share / len(one.holders), activity)
-
-
-def _add_all(
-    held: _Held, node: int, power: NodesPower, running: RunningPods, asking: Sequence[int], count: int
-) -> None:
-    """All GPUs of a node as one: at most one pod has any of them."""
-    device = held.add_device(node, float(power.gpu_w[node]), float(power.gpu_idle_w[node]))
-    for pod in asking:
-        held.add_hold(pod, device, min(1.0, running.pods[pod].requests.gpus / count), np.nan)
-
-
-def _mig_share(profile: str | None) -> float:
-    """Share of a GPU that a MIG instance has, by its compute slices: ``3g.40gb`` has 3 of 7. NaN if it does not say."""
-    slices = (profile or "").partition("g.")[0]
-    return min(1.0, int(slices) / _MIG_SLICES) if slices.isdecimal() else np.nan
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,6 +275,11 @@ class Meters:
     node_w: FloatArray = field(default_factory=lambda: np.zeros(0))
     node_j: FloatArray = field(default_factory=lambda: np.zeros(0))
     namespace_j: Mapping[str, float] = field(default_factory=dict)
+
+    def known_pods_w(self) -> dict[str, float]:
+        """Power at the last poll by UID, W; without the pods whose power is not known."""
+        known = zip(self.pods, self.pod_w.tolist(), strict=True)
+        return {uid: power_w for uid, power_w in known if math.isfinite(power_w)}
 
     async def extended(self, shares: Shares, now_s: float, longest_gap_s: float) -> Meters:
         """The energy once a poll is over.

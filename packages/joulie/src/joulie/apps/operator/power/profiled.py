@@ -14,15 +14,15 @@ from joulie.adapters.control_http import HostTelemetry, HttpControl, HttpControl
 from joulie.adapters.kubernetes.api import v1alpha1 as api
 from joulie.adapters.prometheus import Prometheus, PrometheusError, Series
 from joulie.adapters.prometheus.nodes import NodeIndex
+from joulie.apps.operator.power.catalogue import PROFILE_HTTP, PROFILE_PROMETHEUS
 from joulie.apps.operator.power.facility import kelvin
-from joulie.apps.operator.power.sources import Parts, SourceError, bounded, gpus_of
+from joulie.apps.operator.power.sources import Parts, bounded, gpus_of
 from joulie.apps.operator.telemetry import Route
 from joulie.domain.control import ControlledNode
 from joulie.domain.signal import Reading
 from joulie.domain.units import BoolArray
+from joulie.ports import SourceError
 
-HTTP = "profile-http"
-PROMETHEUS = "profile-prometheus"
 _NODE = "{node}"
 _TIMEOUT_S = 3.0
 
@@ -78,7 +78,7 @@ class ProfiledHttp:
         ambient: temperature of the air at nodes, degrees Celsius.
     """
 
-    name = HTTP
+    name = PROFILE_HTTP
 
     def __init__(self, client: httpx2.AsyncClient, routes: Routes, now_s: Callable[[], float]) -> None:
         self._client = client
@@ -138,7 +138,7 @@ class ProfiledPrometheus:
         ambient: temperature of the air at nodes, degrees Celsius.
     """
 
-    name = PROMETHEUS
+    name = PROFILE_PROMETHEUS
 
     def __init__(self, servers: Servers, routes: Routes, index: Callable[[], NodeIndex]) -> None:
         self._servers = servers

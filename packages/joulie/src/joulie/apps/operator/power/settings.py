@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from joulie.apps.operator.power.catalogue import POWER_SOURCES
 from joulie.program.prometheus_settings import PrometheusSettings
 from joulie.program.settings import Kind, listed, setting
-
-POWER_SOURCES = (
-    "agents",
-    "prometheus",
-    "kepler",
-    "node-exporter",
-    "http",
-    "cadvisor",
-    "metrics-server",
-    "requests",
-)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,35 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import httpx2
 
 from joulie.adapters.control_http import HostTelemetry, HttpControl, HttpControlError
-from joulie.adapters.prometheus import Prometheus, PrometheusError, scrape
+from joulie.adapters.prometheus import Prometheus
 from joulie.adapters.prometheus.dcgm import Dcgm
 from joulie.adapters.prometheus.nodes import NodeIndex
-from joulie.adapters.prometheus.readings import GpuDevice, NodePower
+from joulie.adapters.prometheus.readings import NodePower
 from joulie.domain.control import ControlledNode
+from joulie.domain.gpu_holders import GpuDevice
 from joulie.domain.signal import Reading
+from joulie.ports import SourceError
 
 CONCURRENCY = 32
-"""Requests to agents, or to endpoints of nodes, at once."""
-_CPU_METRIC = "joulie_rapl_package_total_power_watts"
-_GPU_METRIC = "joulie_gpu_power_watts"
-_CYCLE_METRIC = "joulie_agent_last_cycle_timestamp_seconds"
-_AGENT_METRICS = (_CPU_METRIC, _GPU_METRIC, _CYCLE_METRIC)
+"""Requests to endpoints of nodes at once."""
 _NODE_LABEL = "node"
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-
-
-class SourceError(RuntimeError):
-    """A source that could not be read at all; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +43,10 @@ class Parts:
     cpu: Mapping[str, Reading] = field(default_factory=dict)
     gpu: Mapping[str, Reading] = field(default_factory=dict)
     whole: Mapping[str, Reading] = field(default_factory=dict)
+
+    def nodes(self) -> set[str]:
+        """Nodes of which anything is known."""
+        return self.cpu.keys() | self.gpu.keys() | self.whole.keys()
 
 
 class NodePowerSource(Protocol):
@@ -66,144 +64,6 @@ class NodePowerSource(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class AgentEndpoint:
-    """Where an agent publishes its metrics.
-
-    Attributes:
-        url: of /metrics.
-        node: that the agent's pod runs on; None where that is not known.
-    """
-
-    url: str
-    node: str | None = None
-
-
-class AgentSource:
-    """RAPL and NVML as the agents publish them: by Prometheus where it scrapes them, else from their /metrics.
-
-    A sample is as old as the cycle that it was measured in: an agent that hangs, yet answers, tells of ever older ones.
-    Agents that do not publish when that was are taken to have measured when they were asked.
-
-    Args:
-        client: to scrape with.
-        endpoints: of the agents now.
-        now_s: s since the epoch.
-        prometheus: to ask first; None where there is none.
-        index: nodes as Prometheus may call them.
-        window_s: how far back samples of Prometheus are looked for, s.
-    """
-
-    name = "agents"
-
-    def __init__(
-        self,
-        client: httpx2.AsyncClient,
-        endpoints: Callable[[], Iterable[AgentEndpoint]],
-        now_s: Callable[[], float],
-        *,
-        prometheus: Prometheus | None = None,
-        index: Callable[[], NodeIndex] = lambda: NodeIndex((), {}),
-        window_s: float = 120.0,
-    ) -> None:
-        self._client = client
-        self._endpoints = endpoints
-        self._now_s = now_s
-        self._prometheus = prometheus
-        self._index = index
-        self._window_s = window_s
-
-    async def read(self, nodes: Sequence[ControlledNode]) -> Parts:
-        """See `NodePowerSource.read`. Only agents of nodes that Prometheus says nothing of are scraped."""
-        told = await self._from_prometheus()
-        found = told.nodes()
-        unheard = {node.name for node in nodes} - found
-        urls = {one.url for one in self._endpoints() if (one.node not in found if one.node else unheard)}
-        await self._scrape(sorted(urls), told)
-        return told.parts(nodes)
-
-    async def _from_prometheus(self) -> _Told:
-        told = _Told()
-        if self._prometheus is None or self._prometheus.problem is not None:
-            return told
-        query = f'{{__name__=~"{"|".join(_AGENT_METRICS)}"}}[{self._window_s:.0f}s]'
-        try:
-            histories = await self._prometheus.query_samples(query)
-        except PrometheusError as error:
-            _log.info("agents are scraped instead", extra={"error": str(error)})
-            return told
-        index = self._index()
-        for history in histories:
-            node = index.node_of(history.labels)
-            if node is not None and history.samples:
-                told.add(history.name, node, history.labels.get("gpu", ""), history.samples[-1])
-        return told
-
-    async def _scrape(self, urls: Sequence[str], told: _Told) -> None:
-        failures: list[str] = []
-
-        async def ask(url: str) -> None:
-            try:
-                series = await scrape(self._client, url, _AGENT_METRICS)
-            except PrometheusError as error:
-                failures.append(str(error))
-                return
-            read_at_s = self._now_s()
-            for one in series:
-                node = one.labels.get(_NODE_LABEL)
-                if node is not None:
-                    told.add(one.name, node, one.labels.get("gpu", ""), Reading(read_at_s, one.value))
-
-        await bounded(ask, urls)
-        if not failures:
-            return
-        if len(failures) == len(urls) and not told.nodes():
-            raise SourceError(f"none of {len(urls)} agents answered: {failures[0]}")
-        _log.warning("agents did not answer", extra={"agents": len(failures), "first": failures[0]})
-
-
-class _Told:
-    """What agents said, series by series; of one that came twice, the newer sample."""
-
-    def __init__(self) -> None:
-        self._cpu: dict[str, Reading] = {}
-        self._gpus: dict[str, dict[str, Reading]] = defaultdict(dict)
-        self._cycle_ended_s: dict[str, float] = {}
-
-    def add(self, metric: str, node: str, gpu: str, reading: Reading) -> None:
-        """One sample; negative ones are no measurement."""
-        if reading.value < 0.0:
-            return
-        if metric == _CPU_METRIC:
-            self._cpu[node] = max(self._cpu.get(node, reading), reading)
-        elif metric == _GPU_METRIC:
-            self._gpus[node][gpu] = max(self._gpus[node].get(gpu, reading), reading)
-        else:
-            self._cycle_ended_s[node] = max(self._cycle_ended_s.get(node, 0.0), reading.value)
-
-    def nodes(self) -> set[str]:
-        """Nodes of which anything was said."""
-        return self._cpu.keys() | self._gpus.keys()
-
-    def parts(self, nodes: Sequence[ControlledNode]) -> Parts:
-        """Power of nodes; GPUs where all of the node's were told of."""
-        cpu: dict[str, Reading] = {}
-        gpu: dict[str, Reading] = {}
-        for node in nodes:
-            name = node.name
-            if name in self._cpu:
-                cpu[name] = self._measured(name, self._cpu[name])
-            devices = self._gpus.get(name, {}).values()
-            if devices and len(devices) == gpus_of(node):
-                total = Reading(min(one.time_s for one in devices), sum(one.value for one in devices))
-                gpu[name] = self._measured(name, total)
-        return Parts(cpu, gpu)
-
-    def _measured(self, node: str, reading: Reading) -> Reading:
-        """The reading at the time that the agent measured it."""
-        return reading._replace(time_s=self._cycle_ended_s.get(node, reading.time_s))
-
-
 class QuerySource:
     """Power of whole nodes by a query of the administrator's own."""
 
@@ -216,10 +76,7 @@ class QuerySource:
 
     async def read(self, nodes: Sequence[ControlledNode]) -> Parts:
         """See `NodePowerSource.read`; several series of a node are summed."""
-        try:
-            series = await self._prometheus.query(self._query)
-        except PrometheusError as error:
-            raise SourceError(str(error)) from error
+        series = await self._prometheus.query(self._query)
         known = {node.name for node in nodes}
         found: dict[str, Reading] = {}
         for one in series:
@@ -233,39 +90,33 @@ class QuerySource:
 
 
 class ExporterSource:
-    """Power of nodes as an exporter measures it and Prometheus keeps it.
+    """Power of nodes as agents or an exporter measure it.
 
     Args:
         name: as POWER_SOURCES has it.
-        ask: the exporter.
-        index: nodes as Prometheus may call them.
+        ask: for the power of nodes, of which it is told the names.
         rejected: told how many series were left out, by reason.
     """
 
     def __init__(
         self,
         name: str,
-        ask: Callable[[NodeIndex], Awaitable[NodePower]],
-        index: Callable[[], NodeIndex],
+        ask: Callable[[Collection[str]], Awaitable[NodePower]],
         rejected: Callable[[str, Mapping[str, int]], None] = lambda _source, _counts: None,
     ) -> None:
         self.name = name
         self._ask = ask
-        self._index = index
         self._rejected = rejected
         self.dynamic_w: Mapping[str, float] = {}
         """The part of the CPU power that the exporter attributes to work, W, by node."""
 
     async def read(self, nodes: Sequence[ControlledNode]) -> Parts:
         """See `NodePowerSource.read`. A node counts only with all of its packages, or all of its GPUs."""
-        try:
-            power = await self._ask(self._index())
-        except PrometheusError as error:
-            raise SourceError(str(error)) from error
-        self._rejected(self.name, {reason.value: count for reason, count in power.rejected.items()})
-        self.dynamic_w = {node: reading.value for node, reading in power.cpu_dynamic.items()}
         sockets = {node.name: node.hardware.cpu.sockets for node in nodes}
         gpus = {node.name: gpus_of(node) for node in nodes}
+        power = await self._ask(sockets.keys())
+        self._rejected(self.name, {reason.value: count for reason, count in power.rejected.items()})
+        self.dynamic_w = {node: reading.value for node, reading in power.cpu_dynamic.items()}
         return Parts(
             cpu={
                 node: reading
@@ -294,9 +145,9 @@ class DcgmSource:
         """See `NodePowerSource.read`. A node counts only with all of its GPUs."""
         try:
             self.devices = tuple(await self._dcgm.devices(self._index()))
-        except PrometheusError as error:
+        except SourceError:
             self.devices = ()
-            raise SourceError(str(error)) from error
+            raise
         by_node: dict[str, dict[str, Reading | None]] = defaultdict(dict)
         for device in self.devices:
             by_node[device.node][device.uuid] = device.power_w
@@ -321,14 +172,8 @@ class HttpSource:
 
     async def read(self, nodes: Sequence[ControlledNode]) -> Parts:
         """See `NodePowerSource.read`."""
-        telemetry = await (self._each(nodes) if self._by_node else self._all())
+        telemetry = await (self._each(nodes) if self._by_node else self._control.all_telemetry())
         return telemetry_parts(telemetry, nodes, self._now_s())
-
-    async def _all(self) -> Mapping[str, HostTelemetry]:
-        try:
-            return await self._control.all_telemetry()
-        except HttpControlError as error:
-            raise SourceError(str(error)) from error
 
     async def _each(self, nodes: Sequence[ControlledNode]) -> Mapping[str, HostTelemetry]:
         found: dict[str, HostTelemetry] = {}

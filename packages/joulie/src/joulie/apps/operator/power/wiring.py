@@ -13,27 +13,14 @@ from joulie.adapters.kubernetes.cache import Cache
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import PODS
 from joulie.adapters.prometheus import Prometheus
-from joulie.adapters.prometheus.cadvisor import Cadvisor
-from joulie.adapters.prometheus.dcgm import Dcgm
-from joulie.adapters.prometheus.kepler import Kepler
-from joulie.adapters.prometheus.node_exporter import NodeExporter
+from joulie.adapters.prometheus.agents import Endpoint
 from joulie.adapters.prometheus.nodes import NodeIndex
+from joulie.apps.operator.power.catalogue import KEPLER, SOURCES, SourceContext
 from joulie.apps.operator.power.profiled import ProfiledHttp, ProfiledPrometheus
-from joulie.apps.operator.power.sources import (
-    AgentEndpoint,
-    AgentSource,
-    DcgmSource,
-    ExporterSource,
-    HttpSource,
-    NodePowerSource,
-    QuerySource,
-)
-from joulie.apps.operator.power.usage import CadvisorUsage, KeplerUsage, MetricsServerUsage, UsageSource
+from joulie.apps.operator.power.sources import DcgmSource, ExporterSource, NodePowerSource
+from joulie.apps.operator.power.usage import UsageSource
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.operator.telemetry import Route
-
-_OVER_PROMETHEUS = {"kepler", "node-exporter", "cadvisor"}
-"""Sources that need PROMETHEUS_ADDRESS. Where none of them is asked for, DCGM is not, either."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +57,7 @@ class WiredSources:
         profiled: of the nodes whose TelemetryProfile says where to read.
     """
 
-    agents: Cache[Pod, AgentEndpoint] | None
+    agents: Cache[Pod, Endpoint] | None
     power: tuple[NodePowerSource, ...]
     usage: tuple[UsageSource, ...]
     dcgm: DcgmSource | None
@@ -98,63 +85,54 @@ def wire(
         now_s: s since the epoch.
     """
     agents = _agent_cache(world.client, settings)
-    power: dict[str, NodePowerSource] = {}
-    usage: dict[str, UsageSource] = {"metrics-server": MetricsServerUsage(world.client, now_s)}
-    kepler = dcgm = None
-    prometheus, window_s = world.prometheus, settings.prometheus_window_s
-    if settings.agent_urls or agents is not None:
-        endpoints = _endpoints(settings, agents)
-        power["agents"] = AgentSource(
-            world.http, endpoints, now_s, prometheus=prometheus, index=index, window_s=window_s
-        )
-    address = settings.power_prometheus_address or settings.prometheus_address
-    if address and settings.power_prometheus_query:
-        power["prometheus"] = QuerySource(world.server(address, settings), settings.power_prometheus_query)
-    if settings.telemetry_http_endpoint:
-        power["http"] = HttpSource(world.http, settings.telemetry_http_endpoint, now_s)
-    if prometheus is not None and _OVER_PROMETHEUS & set(settings.sources):
-        nodes_and_pods = Kepler(prometheus, window_s)
-        kepler = ExporterSource("kepler", nodes_and_pods.nodes, index, rejected)
-        node_exporter = ExporterSource("node-exporter", NodeExporter(prometheus, window_s).nodes, index, rejected)
-        power |= {"kepler": kepler, "node-exporter": node_exporter}
-        usage |= {
-            "kepler": KeplerUsage(nodes_and_pods),
-            "cadvisor": CadvisorUsage(Cadvisor(prometheus), index, window_s),
-        }
-        dcgm = DcgmSource(Dcgm(prometheus, window_s), index)
+    server = cache(lambda address: world.server(address, settings))
+    context = SourceContext(
+        settings,
+        world.client,
+        world.http,
+        world.prometheus,
+        server,
+        _endpoints(settings, agents),
+        index,
+        rejected,
+        now_s,
+    )
+    rows = [SOURCES[name] for name in settings.sources]
+    power = tuple(made for row in rows if (made := row.power(context)) is not None)
+    usage = tuple(source for row in rows if (source := row.usage(context)) is not None)
+    # Where nothing is asked that Prometheus scrapes, DCGM is not, either.
+    dcgm = SOURCES["dcgm"].power(context) if any(row.scraped for row in rows) else None
+    kepler = next((source for source in power if source.name == KEPLER), None)
     return WiredSources(
         agents,
-        tuple(power[name] for name in settings.sources if name in power),
-        tuple(usage[name] for name in settings.sources if name in usage),
-        dcgm,
-        kepler if "kepler" in settings.sources else None,
-        (
-            ProfiledHttp(world.http, routes, now_s),
-            ProfiledPrometheus(cache(lambda address: world.server(address, settings)), routes, index),
-        ),
+        power,
+        usage,
+        dcgm if isinstance(dcgm, DcgmSource) else None,
+        kepler if isinstance(kepler, ExporterSource) else None,
+        (ProfiledHttp(world.http, routes, now_s), ProfiledPrometheus(server, routes, index)),
     )
 
 
 def _endpoints(
-    settings: OperatorSettings, agents: Cache[Pod, AgentEndpoint] | None
-) -> Callable[[], Iterable[AgentEndpoint]]:
-    """Where agents are: at the given addresses, else where their pods are now."""
-    if settings.agent_urls or agents is None:
-        given = [AgentEndpoint(url) for url in settings.agent_urls]
+    settings: OperatorSettings, agents: Cache[Pod, Endpoint] | None
+) -> Callable[[], Iterable[Endpoint]] | None:
+    """Where agents are: at the given addresses, else where their pods are now; None where they are not looked for."""
+    if settings.agent_urls:
+        given = [(url, None) for url in settings.agent_urls]
         return lambda: given
-    return agents.objects.values
+    return None if agents is None else agents.objects.values
 
 
-def _agent_cache(client: KubeClient, settings: OperatorSettings) -> Cache[Pod, AgentEndpoint] | None:
+def _agent_cache(client: KubeClient, settings: OperatorSettings) -> Cache[Pod, Endpoint] | None:
     """Addresses of the agents' /metrics by pod; None where agents are not looked for."""
     if settings.agent_urls or not settings.agent_pod_selector or "agents" not in settings.sources:
         return None
 
-    def keep(pod: Pod) -> AgentEndpoint | None:
+    def keep(pod: Pod) -> Endpoint | None:
         address = pod.status.pod_ip
         if not address or pod.status.phase != "Running" or pod.metadata.deletion_timestamp is not None:
             return None
         host = f"[{address}]" if ":" in address else address
-        return AgentEndpoint(f"http://{host}:{settings.agent_metrics_port}/metrics", pod.spec.node_name or None)
+        return f"http://{host}:{settings.agent_metrics_port}/metrics", pod.spec.node_name or None
 
     return Cache(client, PODS, keep, namespace=settings.namespace, label_selector=settings.agent_pod_selector)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from joulie.adapters.kubernetes import names
@@ -17,7 +17,6 @@ from joulie.adapters.kubernetes.writer import Job, write_all
 from joulie.apps.operator.apply import NotLeadingError
 from joulie.apps.operator.facts import ProfileEntry
 from joulie.apps.operator.observe import ClusterView
-from joulie.apps.operator.power.board import PowerBoard
 from joulie.apps.operator.rescheduler.advice import Advice, Advisor
 from joulie.apps.operator.rescheduler.evictor import Evictor
 from joulie.apps.operator.rescheduler.metrics import ReschedulerMetrics
@@ -39,7 +38,7 @@ class Rescheduler:
         metrics: to count in.
         events: to tell of evictions on pods.
         decision: the last decision of the loop, None before the first.
-        board: what is known of power, None before the first poll.
+        pod_power_w: measured power of pods by UID, W.
         may_write: whether this process still leads.
         now_s: s since the epoch.
     """
@@ -53,7 +52,7 @@ class Rescheduler:
         events: EventRecorder,
         *,
         decision: Callable[[], Decision | None],
-        board: Callable[[], PowerBoard | None],
+        pod_power_w: Callable[[], Mapping[str, float]],
         may_write: Callable[[], bool],
         now_s: Callable[[], float],
     ) -> None:
@@ -62,7 +61,7 @@ class Rescheduler:
         self._settings = settings
         self._metrics = metrics
         self._decision = decision
-        self._board = board
+        self._pod_power_w = pod_power_w
         self._may_write = may_write
         self._now_s = now_s
         self._advisor = Advisor()
@@ -111,17 +110,13 @@ class Rescheduler:
         decision, now_s = self._decision(), self._now_s()
         if decision is None or now_s - decision.now_s > self._settings.twin_staleness_s / 2.0:
             return None
-        board = self._board()
-        meters = None if board is None else board.meters
-        if meters is not None and (meters.time_s is None or now_s - meters.time_s > self._settings.power_stale_s):
-            meters = None
         return Survey(
             decision,
             dict(self._view.node_facts),
             tuple(self._view.pods.values()),
             tuple(self._view.profiles.items()),
             {facts.node: facts.slicing_modes for facts in self._view.hardware.values()},
-            meters,
+            self._pod_power_w(),
             self._settings.control,
             self._settings.min_confidence,
             now_s,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,6 @@ from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
 from joulie.apps.operator.classifier.decide import classification_of
 from joulie.apps.operator.facts import NodeFacts, ProfileEntry, counting_profile
 from joulie.apps.operator.ledger import WorkloadKey
-from joulie.apps.operator.power.pods import Meters
 from joulie.domain.control import ControlledNode, ControlSettings, Decision
 from joulie.domain.drain import SchedulableClass
 from joulie.domain.hardware.resolve import GPU_RESOURCES
@@ -57,7 +55,7 @@ class Survey:
         pods: all pods.
         profiles: all WorkloadProfiles.
         slicing_modes: how the GPUs of nodes can be shared.
-        meters: measured power of pods; None where nothing was measured lately.
+        pod_power_w: measured power of pods by UID, W; without those that nobody measured lately.
         control: capacities of racks.
         min_confidence: below which what a profile measured does not count, 0..1.
         now_s: s since the epoch.
@@ -68,7 +66,7 @@ class Survey:
     pods: Sequence[PodFacts]
     profiles: Sequence[tuple[Key, ProfileEntry]]
     slicing_modes: Mapping[str, tuple[str, ...]]
-    meters: Meters | None
+    pod_power_w: Mapping[str, float]
     control: ControlSettings
     min_confidence: float
     now_s: float
@@ -244,7 +242,7 @@ def _movable(
                 pod.namespace,
                 pod.name,
                 Workload(pod.namespace, pod.owner.kind, pod.owner.name),
-                _power_w(survey.meters, pod, limits, performance=performance),
+                _power_w(survey.pod_power_w.get(pod.uid), pod, limits, performance=performance),
                 cpu_cores=pod.requests.cpu_cores,
                 memory_gib=pod.requests.memory_gib,
                 gpus=pod.requests.gpus,
@@ -299,11 +297,10 @@ def _limits(node: ControlledNode, facts: NodeFacts) -> _Limits:
     )
 
 
-def _power_w(meters: Meters | None, pod: PodFacts, limits: _Limits, *, performance: bool) -> float:
+def _power_w(measured_w: float | None, pod: PodFacts, limits: _Limits, *, performance: bool) -> float:
     """What the pod draws, W: measured, else what its requests would add to the node."""
-    row = None if meters is None else meters.pods.get(pod.uid)
-    if meters is not None and row is not None and math.isfinite(meters.pod_w[row]):
-        return max(0.0, float(meters.pod_w[row]))
+    if measured_w is not None:
+        return max(0.0, measured_w)
     requests = pod.requests
     gpu_share = GPU_COEFFICIENT_PERFORMANCE if performance else GPU_COEFFICIENT_STANDARD
     core_share = requests.cpu_cores / limits.cores

@@ -1,9 +1,15 @@
-"""How the sources fare: what failed, said once, and for how long."""
+"""State of the sources that a program reads: asks them within a time limit, and logs a failure once."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sized
+from typing import TypeVar
+
+from joulie.ports import SourceError
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -18,14 +24,37 @@ class SourceStates:
     def __init__(self, count_failure: Callable[[str], None] = lambda _source: None) -> None:
         self._count_failure = count_failure
         self._problems: dict[str, str | None] = {}
-        self._nodes: dict[str, int] = {}
+        self._told_of: dict[str, int] = {}
 
-    def answered(self, source: str, nodes: int) -> None:
+    async def ask(
+        self, source: str, asking: Awaitable[T], timeout_s: float, told_of: Callable[[T], Sized] = lambda _answer: ()
+    ) -> T | None:
+        """What a source says; None where it fails, which is noted.
+
+        Args:
+            source: its name.
+            asking: a reading of it, which may raise `SourceError`.
+            timeout_s: how long it may take, s: a source that hangs must not hold up the others for long.
+            told_of: what the answer tells of.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await asking
+        except TimeoutError:
+            self.failed(source, f"no answer within {timeout_s:g} s")
+        except SourceError as error:
+            self.failed(source, str(error))
+        else:
+            self.answered(source, len(told_of(answer)))
+            return answer
+        return None
+
+    def answered(self, source: str, told_of: int) -> None:
         """A reading went well, and told of so many nodes (pods, where the source is about pods)."""
         if self._problems.get(source) is not None:
             _log.info("source is back", extra={"source": source})
         self._problems[source] = None
-        self._nodes[source] = nodes
+        self._told_of[source] = told_of
 
     def failed(self, source: str, problem: str) -> None:
         """A reading failed. It is logged when a source begins to fail, and not again until it is back."""
@@ -33,7 +62,7 @@ class SourceStates:
         if self._problems.get(source) is None:
             _log.warning("source failed", extra={"source": source, "error": problem})
         self._problems[source] = problem
-        self._nodes[source] = 0
+        self._told_of[source] = 0
 
     def down(self, source: str) -> bool:
         """Whether the last reading of a source failed."""
@@ -46,5 +75,5 @@ class SourceStates:
 
     @property
     def told_of(self) -> Mapping[str, int]:
-        """Of how many nodes or pods each source told last."""
-        return self._nodes
+        """Number of nodes or pods that each source told of last."""
+        return self._told_of

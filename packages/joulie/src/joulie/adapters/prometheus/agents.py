@@ -1,0 +1,152 @@
+"""RAPL and NVML of nodes as Joulie's agents publish them: by Prometheus where it scrapes them, else from /metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import httpx2
+
+from joulie.adapters.prometheus.answers import PrometheusError
+from joulie.adapters.prometheus.client import Prometheus
+from joulie.adapters.prometheus.exposition import scrape
+from joulie.adapters.prometheus.node_sums import NodeSums
+from joulie.adapters.prometheus.nodes import NodeIndex
+from joulie.adapters.prometheus.readings import NodePower
+from joulie.domain.signal import Reading
+
+CONCURRENCY = 32
+"""Agents that are scraped at once."""
+_CPU_METRIC = "joulie_rapl_package_total_power_watts"
+_GPU_METRIC = "joulie_gpu_power_watts"
+_CYCLE_METRIC = "joulie_agent_last_cycle_timestamp_seconds"
+_METRICS = (_CPU_METRIC, _GPU_METRIC, _CYCLE_METRIC)
+
+_log = logging.getLogger(__name__)
+
+Endpoint = tuple[str, str | None]
+"""URL of an agent's /metrics, and the node that its pod runs on; None where that is not known."""
+
+
+class Agents:
+    """Power of nodes as their agents measure it.
+
+    A sample is as old as the cycle that it was measured in: an agent that hangs, yet answers, tells of ever older ones.
+    Agents that do not publish when that was are taken to have measured when they were asked.
+
+    Args:
+        prometheus: to ask first; None where there is none.
+        window_s: how far back samples of Prometheus are looked for, s.
+        client: to scrape with.
+        endpoints: of the agents now.
+        now_s: s since the epoch.
+    """
+
+    def __init__(
+        self,
+        prometheus: Prometheus | None,
+        window_s: float,
+        client: httpx2.AsyncClient,
+        endpoints: Callable[[], Iterable[Endpoint]],
+        now_s: Callable[[], float],
+    ) -> None:
+        self._prometheus = prometheus
+        self._window_s = window_s
+        self._client = client
+        self._endpoints = endpoints
+        self._now_s = now_s
+
+    async def nodes(self, index: NodeIndex, wanted: Collection[str]) -> NodePower:
+        """Power of nodes. Only agents of nodes that Prometheus says nothing of are scraped.
+
+        Args:
+            index: nodes as Prometheus may call them.
+            wanted: nodes that somebody asks for: with none of them missing, agents of unknown nodes are not scraped.
+
+        Raises:
+            PrometheusError: no agent answered.
+        """
+        found = _Found()
+        if self._prometheus is not None and self._prometheus.problem is None:
+            try:
+                found = await _from_prometheus(self._prometheus, index, self._window_s)
+            except PrometheusError as error:
+                _log.info("agents are scraped instead", extra={"error": str(error)})
+        measured = found.nodes
+        missing = not measured.issuperset(wanted)
+        urls = {url for url, node in self._endpoints() if (node not in measured if node else missing)}
+        await self._scrape(sorted(urls), found)
+        return found.power()
+
+    async def _scrape(self, urls: Sequence[str], found: _Found) -> None:
+        failures: list[str] = []
+        limit = asyncio.Semaphore(CONCURRENCY)
+
+        async def ask(url: str) -> None:
+            try:
+                async with limit:
+                    series = await scrape(self._client, url, _METRICS)
+            except PrometheusError as error:
+                failures.append(str(error))
+                return
+            read_at_s = self._now_s()
+            for one in series:
+                node = one.labels.get("node")
+                if node is not None:
+                    found.add(one.name, node, one.labels.get("gpu", ""), Reading(read_at_s, one.value))
+
+        await asyncio.gather(*map(ask, urls))
+        if not failures:
+            return
+        if len(failures) == len(urls) and not found.nodes:
+            raise PrometheusError(f"none of {len(urls)} agents answered: {failures[0]}")
+        _log.warning("agents did not answer", extra={"agents": len(failures), "first": failures[0]})
+
+
+async def scraped_agents(prometheus: Prometheus, index: NodeIndex, window_s: float) -> NodePower:
+    """Power of the nodes whose agents Prometheus scrapes.
+
+    Raises:
+        PrometheusError: see `Prometheus.query_samples`.
+    """
+    return (await _from_prometheus(prometheus, index, window_s)).power()
+
+
+async def _from_prometheus(prometheus: Prometheus, index: NodeIndex, window_s: float) -> _Found:
+    found = _Found()
+    for history in await prometheus.query_samples(f'{{__name__=~"{"|".join(_METRICS)}"}}[{window_s:.0f}s]'):
+        node = index.node_of(history.labels)
+        if node is not None and history.samples:
+            found.add(history.name, node, history.labels.get("gpu", ""), history.samples[-1])
+    return found
+
+
+class _Found:
+    """What agents publish, series by series; of one that came twice, the newer sample."""
+
+    def __init__(self) -> None:
+        self._sums = NodeSums()
+        self._cycle_ended_s: dict[str, float] = {}
+        self.nodes: set[str] = set()
+        """Nodes whose power an agent published."""
+
+    def add(self, metric: str, node: str, gpu: str, reading: Reading) -> None:
+        """One sample; negative ones are no measurement."""
+        if reading.value < 0.0:
+            return
+        if metric == _CYCLE_METRIC:
+            self._cycle_ended_s[node] = max(self._cycle_ended_s.get(node, 0.0), reading.value)
+        else:
+            self.nodes.add(node)
+            self._sums.add("cpu" if metric == _CPU_METRIC else "gpu", node, gpu, reading)
+
+    def power(self) -> NodePower:
+        """Power of nodes, at the time that their agents measured it."""
+        return NodePower(cpu=self._sum("cpu"), gpu=self._sum("gpu"), gpu_count=self._sums.counts("gpu"))
+
+    def _sum(self, part: str) -> dict[str, Reading]:
+        return {
+            node: reading._replace(time_s=self._cycle_ended_s.get(node, reading.time_s))
+            for node, reading in self._sums.sums(part).items()
+        }

@@ -1,0 +1,188 @@
+"""The catalogue of power sources. A row has all that is particular to a source: to add one, add its row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import httpx2
+
+from joulie.adapters.kubernetes.api.v1alpha1 import PowerSource
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.metrics_server import MetricsServer
+from joulie.adapters.prometheus import Prometheus
+from joulie.adapters.prometheus.agents import Agents, Endpoint
+from joulie.adapters.prometheus.cadvisor import Cadvisor
+from joulie.adapters.prometheus.dcgm import Dcgm
+from joulie.adapters.prometheus.kepler import Kepler
+from joulie.adapters.prometheus.node_exporter import NodeExporter
+from joulie.adapters.prometheus.nodes import NodeIndex
+from joulie.apps.operator.power.sources import DcgmSource, ExporterSource, HttpSource, NodePowerSource, QuerySource
+from joulie.apps.operator.power.usage import UsageSource
+from joulie.domain.signal import Reading
+from joulie.domain.usage import PodKey
+
+if TYPE_CHECKING:  # the settings list the names of this catalogue
+    from joulie.apps.operator.settings import OperatorSettings
+
+KEPLER = "kepler"
+REQUESTS = "requests"
+STATIC = "static"
+PROFILE_HTTP = "profile-http"
+PROFILE_PROMETHEUS = "profile-prometheus"
+
+
+@dataclass(frozen=True)
+class SourceContext:
+    """What sources are made of.
+
+    Attributes:
+        settings: of the operator.
+        client: the Kubernetes API.
+        http: for agents and telemetry endpoints.
+        prometheus: the server of PROMETHEUS_ADDRESS; None where there is none.
+        server: the client of a Prometheus by its address.
+        agents: /metrics of the agents now; None where agents are not looked for.
+        index: nodes as exporters may call them.
+        rejected: told how many series of a source were left out, by reason.
+        now_s: s since the epoch.
+    """
+
+    settings: OperatorSettings
+    client: KubeClient
+    http: httpx2.AsyncClient
+    prometheus: Prometheus | None
+    server: Callable[[str], Prometheus]
+    agents: Callable[[], Iterable[Endpoint]] | None
+    index: Callable[[], NodeIndex]
+    rejected: Callable[[str, Mapping[str, int]], None]
+    now_s: Callable[[], float]
+
+
+@dataclass(frozen=True)
+class SourceRow:
+    """A source of power.
+
+    Attributes:
+        name: as POWER_SOURCES, metrics and conditions have it.
+        stored: as powerMeasurement.source of NodeTwins has it.
+        power: makes what reads the power of nodes; None without its settings.
+        usage: makes what reads the work of pods; None without its settings.
+        gpus: whether its GPU power completes the CPU power of another source.
+        host: whether it is what a TelemetryProfile calls the source Host.
+        scraped: whether it is an exporter that the Prometheus of PROMETHEUS_ADDRESS scrapes.
+        listed: whether POWER_SOURCES may list it.
+    """
+
+    name: str
+    stored: PowerSource
+    power: Callable[[SourceContext], NodePowerSource | None] = lambda _context: None
+    usage: Callable[[SourceContext], UsageSource | None] = lambda _context: None
+    gpus: bool = False
+    host: bool = False
+    scraped: bool = False
+    listed: bool = True
+
+
+def _agents(context: SourceContext) -> NodePowerSource | None:
+    if context.agents is None:
+        return None
+    window_s = context.settings.prometheus_window_s
+    agents = Agents(context.prometheus, window_s, context.http, context.agents, context.now_s)
+    return ExporterSource("agents", lambda wanted: agents.nodes(context.index(), wanted))
+
+
+def _query(context: SourceContext) -> NodePowerSource | None:
+    settings = context.settings
+    address = settings.power_prometheus_address or settings.prometheus_address
+    if not address or not settings.power_prometheus_query:
+        return None
+    return QuerySource(context.server(address), settings.power_prometheus_query)
+
+
+def _dcgm(context: SourceContext) -> DcgmSource | None:
+    if context.prometheus is None:
+        return None
+    return DcgmSource(Dcgm(context.prometheus, context.settings.prometheus_window_s), context.index)
+
+
+def _kepler(context: SourceContext) -> NodePowerSource | None:
+    if context.prometheus is None:
+        return None
+    kepler = Kepler(context.prometheus, context.settings.prometheus_window_s)
+    return ExporterSource(KEPLER, lambda _wanted: kepler.nodes(context.index()), context.rejected)
+
+
+def _node_exporter(context: SourceContext) -> NodePowerSource | None:
+    if context.prometheus is None:
+        return None
+    exporter = NodeExporter(context.prometheus, context.settings.prometheus_window_s)
+    return ExporterSource("node-exporter", lambda _wanted: exporter.nodes(context.index()), context.rejected)
+
+
+def _http(context: SourceContext) -> NodePowerSource | None:
+    endpoint = context.settings.telemetry_http_endpoint
+    return HttpSource(context.http, endpoint, context.now_s) if endpoint else None
+
+
+def _kepler_usage(context: SourceContext) -> UsageSource | None:
+    """Dynamic CPU power of pods, W. Its nodes are read as a source of power."""
+    if context.prometheus is None:
+        return None
+    kepler = Kepler(context.prometheus, context.settings.prometheus_window_s)
+
+    async def pods() -> Mapping[PodKey, float]:
+        return {pod: one.cpu_w for pod, one in (await kepler.pods()).items() if one.cpu_w is not None}
+
+    async def nodes() -> Mapping[str, Reading]:
+        return {}
+
+    return UsageSource(KEPLER, pods, nodes)
+
+
+def _cadvisor(context: SourceContext) -> UsageSource | None:
+    if context.prometheus is None:
+        return None
+    cadvisor, window_s = Cadvisor(context.prometheus), context.settings.prometheus_window_s
+
+    async def pods() -> Mapping[PodKey, float]:
+        return (await cadvisor.pods(window_s)).cpu_cores
+
+    return UsageSource("cadvisor", pods, lambda: cadvisor.nodes(context.index(), window_s))
+
+
+def _metrics_server(context: SourceContext) -> UsageSource:
+    server = MetricsServer(context.client, context.now_s)
+
+    async def pods() -> Mapping[PodKey, float]:
+        return (await server.pods()).cpu_cores
+
+    return UsageSource("metrics-server", pods, server.nodes)
+
+
+SOURCES = {
+    row.name: row
+    for row in (
+        SourceRow("agents", PowerSource.RAPL, _agents, gpus=True, host=True),
+        SourceRow("prometheus", PowerSource.PROMETHEUS, _query),
+        SourceRow("dcgm", PowerSource.NVML, _dcgm, gpus=True, listed=False),
+        SourceRow(KEPLER, PowerSource.KEPLER, _kepler, _kepler_usage, gpus=True, scraped=True),
+        SourceRow("node-exporter", PowerSource.PROMETHEUS, _node_exporter, scraped=True),
+        SourceRow("http", PowerSource.HTTP, _http, gpus=True),
+        SourceRow("cadvisor", PowerSource.UTILIZATION, usage=_cadvisor, scraped=True),
+        SourceRow("metrics-server", PowerSource.UTILIZATION, usage=_metrics_server),
+        SourceRow(REQUESTS, PowerSource.UTILIZATION),
+        SourceRow(PROFILE_HTTP, PowerSource.HTTP, listed=False),
+        SourceRow(PROFILE_PROMETHEUS, PowerSource.PROMETHEUS, listed=False),
+        SourceRow(STATIC, PowerSource.STATIC, listed=False),
+    )
+}
+"""All sources by name, most trusted first."""
+POWER_SOURCES = tuple(row.name for row in SOURCES.values() if row.listed)
+"""Names that POWER_SOURCES may list, in the order that holds without it."""
+
+
+def estimates(name: str) -> bool:
+    """Whether a source knows how busy a node is, and not what it draws."""
+    return SOURCES[name].stored is PowerSource.UTILIZATION
