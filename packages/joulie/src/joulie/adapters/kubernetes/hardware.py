@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from joulie.adapters.kubernetes.api.core import Node
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware
 from joulie.domain.hardware.resolve import GPU_RESOURCES, ReportedHardware
 from joulie.domain.resource_quantity import QuantityError, parse_quantity
 
+_HOSTNAME_LABEL = "kubernetes.io/hostname"
 _COUNTED_RESOURCES = ("cpu", *GPU_RESOURCES)
 
 
@@ -44,3 +47,17 @@ def offered_devices(node: Node) -> dict[str, float]:
         except QuantityError:
             continue
     return offered
+
+
+def node_aliases(node: Node) -> tuple[str, ...]:
+    """What else a node may be called: its host name and its addresses."""
+    addresses = (one.address for one in node.status.addresses)
+    return tuple(filter(None, (node.metadata.labels.get(_HOSTNAME_LABEL), *addresses)))
+
+
+def amount(quantities: Mapping[str, str | int | float], resource: str) -> float:
+    """How much of a resource there is; 0 where it does not say, and of a quantity that cannot be read."""
+    try:
+        return max(0.0, parse_quantity(quantities.get(resource, "0")))
+    except QuantityError:
+        return 0.0

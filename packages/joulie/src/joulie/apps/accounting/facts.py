@@ -9,16 +9,15 @@ import msgspec
 from joulie.adapters.kubernetes.api.core import ContainerStatus, Namespace, Node, PodOfContainers
 from joulie.adapters.kubernetes.api.meta import OwnerReference
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware
-from joulie.adapters.kubernetes.hardware import reported_hardware
+from joulie.adapters.kubernetes.hardware import amount, node_aliases, reported_hardware
 from joulie.adapters.kubernetes.pods import Owner, pod_facts
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.domain.accounting.identity import NodeFacts
 from joulie.domain.grid import names
 from joulie.domain.hardware.resolve import GPU_RESOURCES, ReportedHardware
 from joulie.domain.policy import PodPhase
-from joulie.domain.resource_quantity import QuantityError, parse_quantity
+from joulie.domain.resource_quantity import QuantityError
 
-_HOSTNAME_LABEL = "kubernetes.io/hostname"
 BYTES_PER_GB = 1e9
 _GB_PER_GIB = 1.024**3
 _OUR_PREFIXES = (names.PREFIX, "joulie.io/")
@@ -126,7 +125,7 @@ def keep_node(node: Node) -> AccountedNode:
     """What is kept of a node."""
     meta, status = node.metadata, node.status
     has = status.capacity or status.allocatable
-    gpus = {resource: _amount(status.allocatable, resource) for resource in GPU_RESOURCES}
+    gpus = {resource: amount(status.allocatable, resource) for resource in GPU_RESOURCES}
     return AccountedNode(
         meta.uid,
         NodeFacts(
@@ -134,11 +133,11 @@ def keep_node(node: Node) -> AccountedNode:
             labels=_chosen(meta.labels, _HARDWARE_PREFIXES),
             annotations=_chosen(meta.annotations, _HARDWARE_PREFIXES),
             provider_id=node.spec.provider_id,
-            cpu_cores=_amount(has, "cpu"),
-            memory_gb=_amount(has, "memory") / BYTES_PER_GB,
+            cpu_cores=amount(has, "cpu"),
+            memory_gb=amount(has, "memory") / BYTES_PER_GB,
             allocatable_gpus={resource: count for resource, count in gpus.items() if count},
         ),
-        aliases=tuple(filter(None, (meta.labels.get(_HOSTNAME_LABEL), *(one.address for one in status.addresses)))),
+        aliases=node_aliases(node),
     )
 
 
@@ -195,10 +194,3 @@ def _time_s(text: str | None) -> float | None:
         return parse_rfc3339(text or "")
     except QuantityError:
         return None
-
-
-def _amount(quantities: Mapping[str, str | int | float], resource: str) -> float:
-    try:
-        return max(0.0, parse_quantity(quantities.get(resource, "0")))
-    except QuantityError:
-        return 0.0

@@ -16,7 +16,8 @@ from joulie.adapters.kubernetes.api.v1alpha1.power import EffectiveCapState, Pow
 from joulie.adapters.kubernetes.cache import Cache, Key, Watching
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.hardware import offered_devices, reported_hardware
-from joulie.adapters.kubernetes.pods import Owner, PodFacts, ProfileFacts, profile_facts, profile_owner
+from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
+from joulie.adapters.kubernetes.profiles import ProfileEntry, ProfileIndex, keep_profile
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES, WORKLOAD_PROFILES
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.extender.fleet import Fleet, LoadFacts, TwinFacts, TwinNumbers
@@ -29,8 +30,6 @@ from joulie.domain.scoring.extender import NodeClass
 _CLASSES = {"performance": NodeClass.PERFORMANCE, "eco": NodeClass.ECO, "draining": NodeClass.DRAINING}
 _COUNTED_LABELS = ("joulie.io/", "nvidia.com/", "amd.com/")
 _NO_PROFILE = ProfileFacts()
-WorkloadKey = tuple[str, Owner]
-"""Namespace and workload."""
 _V = TypeVar("_V")
 
 
@@ -53,21 +52,6 @@ class NodeFacts:
 
     labels: dict[str, str]
     offered: dict[str, float]
-
-
-@dataclass(frozen=True)
-class ProfileEntry:
-    """What is kept of a WorkloadProfile.
-
-    Attributes:
-        owner: namespace and workload that it is about.
-        facts: what counts of it.
-        automatic: whether the classifier keeps it.
-    """
-
-    owner: WorkloadKey
-    facts: ProfileFacts
-    automatic: bool
 
 
 @dataclass(frozen=True)
@@ -109,7 +93,7 @@ class Feed(Watching):
         self._min_confidence = min_confidence
         self._reported: dict[str, ReportedHardware] = {}
         self._nodes: dict[str, NodeFacts] = {}
-        self._profiles: dict[WorkloadKey, dict[Key, ProfileEntry]] = {}
+        self._profiles: ProfileIndex[ProfileEntry] = ProfileIndex()
         self.changes = 0
         """Changes so far: a view made at another count is out of date."""
         watch = partial(Cache, client, idle_s=silence_s)
@@ -120,7 +104,7 @@ class Feed(Watching):
         self._twins.add_listener(self._twin_changed)
         self._hardware.add_listener(self._hardware_changed)
         self._node_cache.add_listener(self._node_changed)
-        self._profile_cache.add_listener(self._profile_changed)
+        self._profile_cache.add_listener(self._profiles.changed)
 
     @property
     def caches(self) -> Mapping[str, Cache[Any, Any]]:
@@ -143,10 +127,10 @@ class Feed(Watching):
         Criticality and migratability go back to somebody's annotation; sensitivities are measured and count only with
         enough confidence.
         """
-        several = self._profiles.get((pod.namespace, pod.owner))
-        if several is None:
+        entry = self._profiles.counting((pod.namespace, pod.owner))
+        if entry is None:
             return _NO_PROFILE
-        found = several[min(several, key=lambda key: (several[key].automatic, key))].facts
+        found = entry.facts
         if found.confidence >= self._min_confidence:
             return found
         return msgspec.structs.replace(found, cpu_sensitivity=None, gpu_sensitivity=None)
@@ -183,15 +167,6 @@ class Feed(Watching):
             self._fleet.set_load(node, None)
         else:
             self._fleet.set_load(node, load_facts(facts or NodeFacts({}, {}), reported, self._catalogue))
-
-    def _profile_changed(self, key: Key, old: ProfileEntry | None, new: ProfileEntry | None) -> None:
-        if old is not None:
-            siblings = self._profiles[old.owner]
-            del siblings[key]
-            if not siblings:
-                del self._profiles[old.owner]
-        if new is not None:
-            self._profiles.setdefault(new.owner, {})[key] = new
 
 
 def keep_twin(twin: NodeTwin) -> OfNode[TwinFacts] | None:
@@ -254,12 +229,6 @@ def keep_node(node: Node) -> NodeFacts:
     """What placement needs of a Node."""
     labels = {key: value for key, value in node.metadata.labels.items() if key.startswith(_COUNTED_LABELS)}
     return NodeFacts(labels, offered_devices(node))
-
-
-def keep_profile(profile: WorkloadProfile) -> ProfileEntry:
-    """What placement needs of a WorkloadProfile."""
-    automatic = profile.metadata.labels.get(names.MANAGED_BY_LABEL) == names.CLASSIFIER
-    return ProfileEntry(profile_owner(profile), profile_facts(profile), automatic)
 
 
 def label_class(labels: dict[str, str]) -> NodeClass:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import msgspec
 
-from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes import names, profiles
 from joulie.adapters.kubernetes.api.core import Node, Taint
 from joulie.adapters.kubernetes.api.v1alpha1 import (
     Condition,
@@ -17,18 +15,15 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
     WorkloadProfile,
     WorkloadProfileStatus,
 )
-from joulie.adapters.kubernetes.cache import Key
-from joulie.adapters.kubernetes.hardware import offered_devices, reported_hardware
-from joulie.adapters.kubernetes.pods import ProfileFacts, profile_facts, profile_owner
+from joulie.adapters.kubernetes.hardware import amount, node_aliases, offered_devices, reported_hardware
+from joulie.adapters.kubernetes.pods import profile_facts, profile_owner
 from joulie.adapters.kubernetes.times import parse_rfc3339
-from joulie.apps.operator.ledger import WorkloadKey
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.control import Override, StoredState
 from joulie.domain.hardware.resolve import ReportedHardware
 from joulie.domain.policy import Cap, Profile
-from joulie.domain.resource_quantity import QuantityError, parse_quantity
+from joulie.domain.resource_quantity import QuantityError
 
-_HOSTNAME_LABEL = "kubernetes.io/hostname"
 _BYTES_PER_GIB = 1024.0**3
 DRAINING_CONDITION = "Draining"
 COUNTED_CONDITION = "Counted"
@@ -94,22 +89,16 @@ class HardwareFacts(msgspec.Struct, frozen=True):
     slicing_modes: tuple[str, ...] = ()
 
 
-class ProfileEntry(msgspec.Struct, frozen=True):
-    """What is kept of a WorkloadProfile.
+class ProfileEntry(profiles.ProfileEntry, frozen=True):
+    """What the operator keeps of a WorkloadProfile, which its classifier writes.
 
     Attributes:
-        owner: the workload that it is about.
-        facts: what counts of it.
-        automatic: whether the classifier keeps it.
         uid: of the profile.
         owner_uids: of the objects that it goes with.
         node_name: from its spec.
         status: the whole of it.
     """
 
-    owner: WorkloadKey
-    facts: ProfileFacts
-    automatic: bool
     uid: str
     owner_uids: tuple[str, ...]
     node_name: str | None
@@ -132,19 +121,12 @@ def keep_node(node: Node, settings: OperatorSettings) -> NodeFacts | None:
         draining_label=labels.get(names.DRAINING_LABEL),
         labels=labels,
         offered=offered_devices(node),
-        aliases=tuple(filter(None, (labels.get(_HOSTNAME_LABEL), *(one.address for one in node.status.addresses)))),
+        aliases=node_aliases(node),
         ready=all(one.status == "True" for one in node.status.conditions if one.type == "Ready"),
         taints=node.spec.taints,
-        memory_gib=_offered(node, "memory") / _BYTES_PER_GIB,
-        max_pods=int(_offered(node, "pods")),
+        memory_gib=amount(node.status.allocatable, "memory") / _BYTES_PER_GIB,
+        max_pods=int(amount(node.status.allocatable, "pods")),
     )
-
-
-def _offered(node: Node, resource: str) -> float:
-    try:
-        return parse_quantity(node.status.allocatable.get(resource, "0"))
-    except QuantityError:
-        return 0.0
 
 
 def keep_hardware(hardware: NodeHardware) -> HardwareFacts:
@@ -164,18 +146,12 @@ def keep_profile(profile: WorkloadProfile) -> ProfileEntry:
     return ProfileEntry(
         owner=profile_owner(profile),
         facts=profile_facts(profile),
-        automatic=meta.labels.get(names.MANAGED_BY_LABEL) == names.CLASSIFIER,
+        automatic=profiles.by_classifier(profile),
         uid=meta.uid,
         owner_uids=tuple(owner.uid for owner in meta.owner_references),
         node_name=profile.spec.node_name,
         status=profile.status,
     )
-
-
-def counting_profile(profiles: Mapping[Key, ProfileEntry]) -> ProfileEntry | None:
-    """The one that counts of a workload's profiles: somebody's own before the classifier's, then the first by name."""
-    key = min(profiles, key=lambda key: (profiles[key].automatic, key), default=None)
-    return None if key is None else profiles[key]
 
 
 def keep_override(profile: NodePowerProfile) -> OverrideFacts:

@@ -8,11 +8,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from joulie.adapters.kubernetes.cache import Key
-from joulie.adapters.kubernetes.pods import Owner, PodFacts, ProfileFacts
+from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
+from joulie.adapters.kubernetes.profiles import WorkloadKey
 from joulie.domain.policy import MIN_CONFIDENCE, PodPhase
-
-WorkloadKey = tuple[str, Owner]
-"""Namespace and workload."""
 
 _NO_PROFILE = ProfileFacts()
 _MILLI = 1000

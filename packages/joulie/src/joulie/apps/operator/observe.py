@@ -12,6 +12,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware, NodePowerProfi
 from joulie.adapters.kubernetes.cache import Cache, Key, Watching
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.pods import PodFacts, pod_facts
+from joulie.adapters.kubernetes.profiles import ProfileIndex, WorkloadKey
 from joulie.adapters.kubernetes.resources import (
     NODE_HARDWARES,
     NODE_POWER_PROFILES,
@@ -25,14 +26,13 @@ from joulie.apps.operator.facts import (
     NodeFacts,
     OverrideFacts,
     ProfileEntry,
-    counting_profile,
     keep_hardware,
     keep_node,
     keep_override,
     keep_profile,
     stored_state,
 )
-from joulie.apps.operator.ledger import PodLedger, WorkloadKey
+from joulie.apps.operator.ledger import PodLedger
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.control import ControlledNode, Facility, Memory, Override, Snapshot, StoredState, controlled_node
 from joulie.domain.control_power import SourceReadings
@@ -71,6 +71,7 @@ class ClusterView(Watching):
         ledger: sums over pods.
         watchers: told of changes to what the operator itself writes.
         workload_watchers: told of workloads and their profiles.
+        workload_profiles: WorkloadProfiles by workload.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class ClusterView(Watching):
         self.ledger = PodLedger(settings.min_confidence)
         self.watchers: list[Watcher] = []
         self.workload_watchers: list[WorkloadWatcher] = []
-        self._profiles_of: dict[WorkloadKey, dict[Key, ProfileEntry]] = {}
+        self.workload_profiles: ProfileIndex[ProfileEntry] = ProfileIndex()
         self._settings = settings
         self._catalogue = catalogue
         self._wake = wake
@@ -168,10 +169,6 @@ class ClusterView(Watching):
     def profiles(self) -> Mapping[Key, ProfileEntry]:
         """All WorkloadProfiles."""
         return self._profiles.objects
-
-    def profiles_of(self, workload: WorkloadKey) -> Mapping[Key, ProfileEntry]:
-        """The WorkloadProfiles of a workload: one, unless somebody wrote their own beside it."""
-        return self._profiles_of.get(workload, {})
 
     def twin_of(self, node: str) -> NodeTwin | None:
         """The NodeTwin of a node, None where there is none yet."""
@@ -256,16 +253,10 @@ class ClusterView(Watching):
                 watcher.pods_changed((new.namespace, new.owner))
 
     def _profile_changed(self, key: Key, old: ProfileEntry | None, new: ProfileEntry | None) -> None:
-        if old is not None:
-            siblings = self._profiles_of[old.owner]
-            del siblings[key]
-            if not siblings:
-                del self._profiles_of[old.owner]
-        if new is not None:
-            self._profiles_of.setdefault(new.owner, {})[key] = new
+        self.workload_profiles.changed(key, old, new)
         changed = False
         for owner in {entry.owner for entry in (old, new) if entry is not None}:
-            counts = counting_profile(self.profiles_of(owner))
+            counts = self.workload_profiles.counting(owner)
             changed |= self.ledger.profile_changed(owner, None if counts is None else counts.facts)
         if changed:
             self._wake()

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.profiles import WorkloadKey
 from joulie.adapters.kubernetes.writer import Job, write_all
 from joulie.adapters.prometheus import Prometheus
 from joulie.apps.operator.classifier.decide import (
@@ -37,7 +38,6 @@ from joulie.apps.operator.classifier.usage import (
 from joulie.apps.operator.classifier.workloads import Workload, workload_of
 from joulie.apps.operator.classifier.write import ProfileWriter, Wanted
 from joulie.apps.operator.facts import ProfileEntry
-from joulie.apps.operator.ledger import WorkloadKey
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.profiles.rules import HINTS_ONLY, METRICS_MISSING
@@ -213,7 +213,7 @@ class Classifier:
 
     def _manual(self, key: WorkloadKey) -> bool:
         """Whether the workload has a profile of somebody's own, or one stands where the classifier's would."""
-        in_the_way = dict(self._view.profiles_of(key))
+        in_the_way = dict(self._view.workload_profiles.of(key))
         own = _own_key(key)
         if own in self._view.profiles:
             in_the_way[own] = self._view.profiles[own]
@@ -228,7 +228,7 @@ class Classifier:
         for key, entry in list(self._view.profiles.items()):
             if not entry.automatic:
                 continue
-            superseded = any(not other.automatic for other in self._view.profiles_of(entry.owner).values())
+            superseded = any(not other.automatic for other in self._view.workload_profiles.of(entry.owner).values())
             if superseded or self._is_gone(entry):
                 yield key, entry
 

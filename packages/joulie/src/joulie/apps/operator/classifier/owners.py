@@ -17,8 +17,8 @@ from joulie.adapters.kubernetes.api.meta import KubernetesObject
 from joulie.adapters.kubernetes.cache import Cache, Key, Watching
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.pods import Owner, read_hints
+from joulie.adapters.kubernetes.profiles import WorkloadKey
 from joulie.adapters.kubernetes.resources import CRON_JOBS, DAEMON_SETS, DEPLOYMENTS, JOBS, STATEFUL_SETS, Resource
-from joulie.apps.operator.ledger import WorkloadKey
 from joulie.domain.profiles.profile import Hints
 
 _KINDS: tuple[Resource[Any], ...] = (DEPLOYMENTS, STATEFUL_SETS, DAEMON_SETS, JOBS, CRON_JOBS)

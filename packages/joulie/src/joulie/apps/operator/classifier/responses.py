@@ -15,10 +15,10 @@ from typing import NamedTuple
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.pods import PodFacts
+from joulie.adapters.kubernetes.profiles import WorkloadKey
 from joulie.adapters.prometheus import Prometheus, PrometheusError
 from joulie.adapters.prometheus.pods import pod_courses
 from joulie.apps.operator.classifier.metrics import ClassifierMetrics
-from joulie.apps.operator.ledger import WorkloadKey
 from joulie.domain.profiles.cap_response import CapChange, CapResponse, cap_response, pooled
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.domain.signal import Reading

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from joulie.adapters.kubernetes.api.meta import OwnerReference
 from joulie.adapters.kubernetes.pods import PodFacts
+from joulie.adapters.kubernetes.profiles import WorkloadKey
 from joulie.apps.operator.classifier.owners import OwnerFacts
-from joulie.apps.operator.ledger import WorkloadKey
 from joulie.domain.policy import PodPhase, WorkloadClass
 from joulie.domain.profiles.profile import Hints
 from joulie.domain.workload import Level

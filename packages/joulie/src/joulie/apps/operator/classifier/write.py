@@ -17,11 +17,11 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ConflictError, NotFoundError
+from joulie.adapters.kubernetes.profiles import WorkloadKey
 from joulie.adapters.kubernetes.resources import WORKLOAD_PROFILES
 from joulie.apps.operator.apply import NotLeadingError
 from joulie.apps.operator.classifier.workloads import Workload
 from joulie.apps.operator.facts import ProfileEntry, keep_profile
-from joulie.apps.operator.ledger import WorkloadKey
 
 
 @dataclass(frozen=True)

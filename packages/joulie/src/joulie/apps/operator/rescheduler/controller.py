@@ -114,7 +114,7 @@ class Rescheduler:
             decision,
             dict(self._view.node_facts),
             tuple(self._view.pods.values()),
-            tuple(self._view.profiles.items()),
+            self._view.workload_profiles.all_counting(),
             {facts.node: facts.slicing_modes for facts in self._view.hardware.values()},
             self._pod_power_w(),
             self._settings.control,

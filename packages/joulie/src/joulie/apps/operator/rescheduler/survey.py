@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.placement import Placement
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
+from joulie.adapters.kubernetes.profiles import WorkloadKey
 from joulie.apps.operator.classifier.decide import classification_of
-from joulie.apps.operator.facts import NodeFacts, ProfileEntry, counting_profile
-from joulie.apps.operator.ledger import WorkloadKey
+from joulie.apps.operator.facts import NodeFacts, ProfileEntry
 from joulie.domain.control import ControlledNode, ControlSettings, Decision
 from joulie.domain.drain import SchedulableClass
 from joulie.domain.hardware.resolve import GPU_RESOURCES
@@ -53,7 +52,7 @@ class Survey:
         decision: the last one.
         nodes: all nodes by name.
         pods: all pods.
-        profiles: all WorkloadProfiles.
+        profiles: the WorkloadProfile that counts of each workload.
         slicing_modes: how the GPUs of nodes can be shared.
         pod_power_w: measured power of pods by UID, W; without those that nobody measured lately.
         control: capacities of racks.
@@ -64,7 +63,7 @@ class Survey:
     decision: Decision
     nodes: Mapping[str, NodeFacts]
     pods: Sequence[PodFacts]
-    profiles: Sequence[tuple[Key, ProfileEntry]]
+    profiles: Mapping[WorkloadKey, ProfileEntry]
     slicing_modes: Mapping[str, tuple[str, ...]]
     pod_power_w: Mapping[str, float]
     control: ControlSettings
@@ -96,21 +95,12 @@ def examine(survey: Survey, settings: RescheduleSettings, resting: frozenset[Wor
         resting: workloads of which nothing is evicted now; they are recommended all the same.
         active: whether anything is to be evicted at all.
     """
-    profiles = _by_workload(survey.profiles)
-    states = _node_states(survey, profiles, settings)
+    states = _node_states(survey, settings)
     advised = plan_rescheduling(states, replace(settings, max_per_cycle=0))
     plan = ReschedulePlan()
     if active and advised.recommendations:
         plan = plan_rescheduling([_without(state, resting) for state in states], settings)
-    return Findings(advised.recommendations, plan, _slicing(survey, profiles))
-
-
-def _by_workload(profiles: Iterable[tuple[Key, ProfileEntry]]) -> dict[WorkloadKey, ProfileEntry]:
-    """The profile that counts of each workload."""
-    several: dict[WorkloadKey, dict[Key, ProfileEntry]] = defaultdict(dict)
-    for key, profile in profiles:
-        several[profile.owner][key] = profile
-    return {owner: entry for owner, found in several.items() if (entry := counting_profile(found)) is not None}
+    return Findings(advised.recommendations, plan, _slicing(survey))
 
 
 def _without(state: NodeState, workloads: frozenset[Workload]) -> NodeState:
@@ -132,9 +122,7 @@ class _Taken:
     pods: int = 0
 
 
-def _node_states(
-    survey: Survey, profiles: Mapping[WorkloadKey, ProfileEntry], settings: RescheduleSettings
-) -> list[NodeState]:
+def _node_states(survey: Survey, settings: RescheduleSettings) -> list[NodeState]:
     decision = survey.decision
     troubled = set(np.flatnonzero(_troubled(decision, settings)).tolist())
     if not troubled:
@@ -148,7 +136,7 @@ def _node_states(
         if facts is None:
             continue
         used = taken.get(node.name, _Taken())
-        pods = _movable(survey, profiles, node, on_node[node.name], admission) if index in troubled else ()
+        pods = _movable(survey, node, on_node[node.name], admission) if index in troubled else ()
         gpu = node.hardware.gpu
         states.append(
             NodeState(
@@ -218,7 +206,6 @@ def _load(survey: Survey, index: int) -> NodeLoad | None:
 
 def _movable(
     survey: Survey,
-    profiles: Mapping[WorkloadKey, ProfileEntry],
     node: ControlledNode,
     pods: Iterable[PodFacts],
     admission: _Admission,
@@ -230,7 +217,7 @@ def _movable(
     limits = _limits(node, survey.nodes[node.name])
     found: list[MovablePod] = []
     for pod in pods:
-        entry = profiles.get((pod.namespace, pod.owner))
+        entry = survey.profiles.get((pod.namespace, pod.owner))
         facts = ProfileFacts() if entry is None else entry.facts
         if pod.phase is not PodPhase.RUNNING or pod.controller is None:
             continue
@@ -334,7 +321,7 @@ class _Admission:
 # ---- GPUs
 
 
-def _slicing(survey: Survey, profiles: Mapping[WorkloadKey, ProfileEntry]) -> dict[str, SlicingRecommendation]:
+def _slicing(survey: Survey) -> dict[str, SlicingRecommendation]:
     """How the GPUs of each node could be shared, by the profiles of the workloads that hold some of them."""
     holders: dict[str, set[WorkloadKey]] = defaultdict(set)
     for pod in survey.pods:
@@ -346,7 +333,7 @@ def _slicing(survey: Survey, profiles: Mapping[WorkloadKey, ProfileEntry]) -> di
         modes = survey.slicing_modes.get(name, ())
         if gpu is None or not modes:
             continue
-        held = [_gpu_profile(profiles.get(key), survey.min_confidence) for key in holders[name]]
+        held = [_gpu_profile(survey.profiles.get(key), survey.min_confidence) for key in holders[name]]
         known = [profile for profile in held if profile is not None and profile.intensity is not None]
         advice = recommend_slicing(known, gpu.count, modes)
         # Where GPUs are held and nobody has measured how, there is no advice: that is not the same as idle.
