@@ -1,4 +1,10 @@
-"""The operator's loop while it leads: read, observe, decide, apply, and say what happened."""
+"""The operator's control loop while it leads.
+
+A cycle is triggered by a change of the cluster, by the time at which a node's state is due, or by the interval. It
+observes the cluster as a frozen snapshot, decides, applies the decision, and reports what happened. Everything else
+runs beside it: power is measured and the building read in the background, workloads are classified and rescheduled at
+their own pace, and what was decided is refreshed before readers would call it stale.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +24,14 @@ from joulie.apps.operator.power.wiring import World
 from joulie.apps.operator.rescheduler.controller import Rescheduler
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.operator.telemetry import TelemetryProfiles
-from joulie.domain.control import Decision, Memory, Transition, TransitionResult, decide
+from joulie.domain.control import Decision, Memory, Snapshot, Transition, TransitionResult, decide
 from joulie.domain.cooling_stress import CoolingStressModel
 from joulie.domain.hardware import Catalogue
 from joulie.domain.policy import Policy
 from joulie.program.tracing import span
 
 DEBOUNCE_S = 1.0
-"""Changes are gathered for this long before a step, since they come in flocks; never for longer than the interval."""
+"""Debounce: changes arrive in bursts, so a cycle waits this long for more of them, at most the interval."""
 _REFRESH_S = 1.0
 _SHOWN_PROBLEMS = 3
 
@@ -86,7 +92,6 @@ class ControlLoop:
             settings,
             metrics.rescheduler,
             self._events,
-            decision=lambda: self._decision,
             pod_power_w=self._power.pod_power_w,
             may_write=may_write,
             now_s=now_s,
@@ -96,7 +101,7 @@ class ControlLoop:
             view,
             settings,
             may_write=may_write,
-            wrote=lambda kind: metrics.writes.labels(kind.value).inc(),
+            wrote=metrics.wrote,
             now_s=now_s,
             astray=wake.set,
             advice=self._rescheduler.advice,
@@ -117,7 +122,7 @@ class ControlLoop:
         finally:
             self._publisher.close()
 
-    # ---- the step
+    # ---- the cycle
 
     async def _reconcile_for_ever(self, group: asyncio.TaskGroup) -> None:
         await self._power.first_reading()
@@ -140,18 +145,15 @@ class ControlLoop:
         await asyncio.sleep(min(DEBOUNCE_S, self._settings.reconcile_interval_s))
 
     async def step(self) -> None:
-        """One step. A failure is logged and counted, and the next step tries again."""
+        """One cycle: observe, decide, apply, report. A failure is logged and counted; the next cycle tries again."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
             with span("reconcile", nodes=len(self._view.nodes)):
-                self._memory = before = self._memory.without(self._view.take_replaced())
-                decision = self._decide()
+                snapshot = self._observe()
+                decision = self._decide(snapshot)
                 self._metrics.decide_seconds.observe(loop.time() - began_s)
-                self._metrics.decided(decision)
-                problems = await self._publisher.publish(decision)
-                failed = frozenset(problem.node for problem in problems)
-                self._memory = decision.memory.published(before, failed, self._now_s())
+                problems = await self._apply(decision)
             problems += await self._overrides.publish()
             self._report(decision, problems)
             await self._telemetry.publish(self._power.failed_by_profile)
@@ -161,15 +163,29 @@ class ControlLoop:
             _log.exception("step failed")
         self._metrics.reconcile_seconds.observe(loop.time() - began_s)
 
-    def _decide(self) -> Decision:
+    def _observe(self) -> Snapshot:
+        """The cluster, its power and the building now."""
         now_s = self._now_s()
+        self._memory = self._memory.without(self._view.take_replaced())
         readings, facility = self._power.readings(self._view.nodes), self._power.facility()
-        snapshot = self._view.snapshot(self._memory, readings, facility, now_s)
-        self._decision = decide(snapshot, self._memory, self._control, self._policy, self._cooling)
-        self._power.decided(self._decision)
-        return self._decision
+        return self._view.snapshot(self._memory, readings, facility, now_s)
 
-    # ---- the rest
+    def _decide(self, snapshot: Snapshot) -> Decision:
+        """What every node is to do; those who go on from the decision are told."""
+        self._decision = decision = decide(snapshot, self._memory, self._control, self._policy, self._cooling)
+        self._power.decided(decision)
+        self._rescheduler.decided(decision)
+        self._metrics.decided(decision)
+        return decision
+
+    async def _apply(self, decision: Decision) -> list[Problem]:
+        """Write the decision, and remember it of the nodes where that went well."""
+        problems = await self._publisher.publish(decision)
+        failed = frozenset(problem.node for problem in problems)
+        self._memory = decision.memory.published(self._memory, failed, self._now_s())
+        return problems
+
+    # ---- beside the cycle
 
     async def _refresh_for_ever(self) -> None:
         since_s = self._now_s()

@@ -82,6 +82,10 @@ class OperatorMetrics:
         """Show this decision from now on, and count its transitions."""
         self._nodes.show(decision)
 
+    def wrote(self, kind: str) -> None:
+        """Count a write to the API server."""
+        self.writes.labels(str(kind)).inc()
+
     def lead(self) -> None:
         """This replica leads from now on."""
         self.leading.set(1)

@@ -37,7 +37,6 @@ class Rescheduler:
         settings: of the operator.
         metrics: to count in.
         events: to tell of evictions on pods.
-        decision: the last decision of the loop, None before the first.
         pod_power_w: measured power of pods by UID, W.
         may_write: whether this process still leads.
         now_s: s since the epoch.
@@ -51,7 +50,6 @@ class Rescheduler:
         metrics: ReschedulerMetrics,
         events: EventRecorder,
         *,
-        decision: Callable[[], Decision | None],
         pod_power_w: Callable[[], Mapping[str, float]],
         may_write: Callable[[], bool],
         now_s: Callable[[], float],
@@ -60,12 +58,16 @@ class Rescheduler:
         self._view = view
         self._settings = settings
         self._metrics = metrics
-        self._decision = decision
+        self._decision: Decision | None = None
         self._pod_power_w = pod_power_w
         self._may_write = may_write
         self._now_s = now_s
         self._advisor = Advisor()
         self._evictor = Evictor(client, view, settings, metrics, events, may_write=may_write, now_s=now_s)
+
+    def decided(self, decision: Decision) -> None:
+        """The control loop has decided: its decision is what is looked at from now on."""
+        self._decision = decision
 
     def advice(self, node: str) -> Advice:
         """What is recommended for a node."""
@@ -107,7 +109,7 @@ class Rescheduler:
 
     def _survey(self) -> Survey | None:
         """The cluster now; None while no decision is young enough to be called news."""
-        decision, now_s = self._decision(), self._now_s()
+        decision, now_s = self._decision, self._now_s()
         if decision is None or now_s - decision.now_s > self._settings.twin_staleness_s / 2.0:
             return None
         return Survey(
