@@ -54,5 +54,5 @@ class TestPostgres(LedgerContract):
 
     def test_a_database_of_others_is_not_taken_for_a_ledger(self, open, server):
         open()
-        with pytest.raises(LedgerError, match=r'"absent" does not exist: see that it can be reached'):
+        with pytest.raises(LedgerError, match=r'"absent" does not exist: check that it can be reached'):
             open_ledger(server.url("absent"))

@@ -19,7 +19,7 @@ from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.ledger import LedgerSettings, open_ledger
 from joulie.adapters.prometheus.readings import GpuDevice, PodPower
 from joulie.apps.accounting.api import EnergyApi
-from joulie.apps.accounting.books import Books
+from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.apps.accounting.budgets import Budgets
 from joulie.apps.accounting.controller import Accountant, Tools
 from joulie.apps.accounting.metrics import PREFIX, AccountingMetrics
@@ -122,16 +122,18 @@ class Stage:
     def start(self):
         """Run anew: nothing is remembered but the ledger, and the caches list again."""
         self.ledger = open_ledger(f"sqlite:///{self.path}", LedgerSettings())
-        self.books = Books(self.ledger)
+        self.async_ledger = AsyncLedger(self.ledger)
         self.metrics = AccountingMetrics()
         self.events = EventRecorder(self.client, "joulie-accounting", clock=self.clock)
-        self.budgets = Budgets(self.client, self.books, self.events, self.metrics)
+        self.budgets = Budgets(self.client, self.async_ledger, self.events, self.metrics)
         power = PowerSettings(PowerRange(IDLE_W, MAX_W))
         sampler = Sampler(SamplerSettings(HardwareProfiles(), power, "DE"))
         self.view.departed.clear()
-        tools = Tools(self.view, self.usage, sampler, self.feed, self.books, self.budgets, self.events, self.metrics)
+        tools = Tools(
+            self.view, self.usage, sampler, self.feed, self.async_ledger, self.budgets, self.events, self.metrics
+        )
         self.accountant = Accountant(tools, 30.0, Basis.AVERAGE, self.clock)
-        self.api = EnergyApi(self.books, "EUR", self.clock)
+        self.api = EnergyApi(self.async_ledger, "EUR", self.clock)
 
     async def step(self, passed_s=0.0, *, result="ok"):
         self.clock.now_s += passed_s
@@ -898,7 +900,7 @@ def test_every_row_is_exported_however_many_there_are():
             sent.append(message)
 
         scope = {"path": "/api/v1/export", "method": "GET", "query_string": b""}
-        await EnergyApi(Books(Many()), "EUR", lambda: 100.0).before(None)(scope, None, send)
+        await EnergyApi(AsyncLedger(Many()), "EUR", lambda: 100.0).before(None)(scope, None, send)
         return b"".join(one.get("body", b"") for one in sent)
 
     assert asyncio.run(main()).count(b"\n") == 2500
@@ -913,11 +915,11 @@ def test_who_is_cancelled_leaves_nobody_else_in_the_ledger():
             go_on.wait(10.0)
             seen.append("slow")
 
-        books = Books(None)
-        first = asyncio.create_task(books.ask(slow))
+        ledger = AsyncLedger(None)
+        first = asyncio.create_task(ledger.call(slow))
         await asyncio.to_thread(started.wait, 10.0)
         first.cancel()
-        second = asyncio.create_task(books.ask(lambda _ledger: seen.append("next")))
+        second = asyncio.create_task(ledger.call(lambda _ledger: seen.append("next")))
         await asyncio.sleep(0.02)
         go_on.set()
         await second

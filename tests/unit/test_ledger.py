@@ -49,7 +49,7 @@ def test_every_cycle_is_flushed_and_readers_do_not_wait(path):
 def test_a_damaged_file_is_refused_and_kept(path):
     path.write_bytes(b"SQLite format 3\0" + b"\x10\x00\x02\x02\x00\x40\x20\x20" + b"\xff" * 4096)
     before = path.read_bytes()
-    with pytest.raises(LedgerError, match="restore it from a backup, or move it away to begin anew"):
+    with pytest.raises(LedgerError, match="restore a backup, or move the file away to start a new one"):
         open_ledger(url_of(path))
     assert path.read_bytes() == before
 
@@ -142,7 +142,7 @@ def test_a_day_over_three_deaths_equals_an_independent_calculation(path):
 
 _PROGRAM = """
 import sys
-from ledger_contract import T0, pod, sample, steady
+from support.ledger_contract import T0, pod, sample, steady
 from joulie.adapters.ledger import open_ledger
 from joulie.domain.accounting.records import Cycle
 
@@ -168,6 +168,8 @@ def test_a_process_that_is_killed_again_and_again_loses_nothing(path):
                     process.kill()
                     kills += 1
                     break
+            else:
+                assert process.wait() == 0
     assert kills == 4
     ledger = open_ledger(url_of(path))
     for row in ledger.usage(Grouping.POD):

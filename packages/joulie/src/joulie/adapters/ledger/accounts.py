@@ -1,4 +1,4 @@
-"""Rows of pods: where each one stands, read and written all at once."""
+"""Accounts of pods: their rows in the database, read and written in bulk."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _STATE_COLUMNS = (
 _SELECTED = select(*(schema.pods.c[name] for name in ("id", *POD_COLUMNS, *_STATE_COLUMNS)))
 
 Power = tuple[float, float, float]
-"""Of CPU, memory and GPUs, W."""
+"""Power of CPU, memory and GPUs, W."""
 
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """A pod as it will be in the database.
+    """The account of a pod, as it will be written to the database.
 
     Attributes:
-        pod: whose.
-        stored: what the database says of whose it is; None of a pod that is new.
-        id: its number there; 0 until it has one.
-        from_s: since when it is accounted, s since the epoch.
+        pod: identity of the pod.
+        stored: its identity columns as stored; None for a new pod.
+        id: its row number; 0 until it has one.
+        from_s: start of accounting, s since the epoch.
         sampled_s: until when it is, s since the epoch.
         power_w: its last power.
         quality: how that is known.
@@ -66,14 +66,14 @@ class Account:
 
     @classmethod
     def new(cls, sample: Sample, from_s: float) -> Self:
-        """Of a pod that was never seen before."""
+        """The account of a pod that was never seen before."""
         power_w = (sample.cpu_w, sample.mem_w, sample.gpu_w)
         energy = (0.0,) * len(ENERGY_FIELDS)
         return cls(sample.pod, None, 0, from_s, from_s, power_w, sample.quality, sample.source, 0, False, energy)
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> Self:
-        """Of a row of `_SELECTED`; by place, since attributes of rows take longer than all the rest."""
+        """The account in a row of `_SELECTED`; read by position, since attribute access of rows dominates the time."""
         number, others = row[0], row[1:]
         stored = tuple(others[: len(POD_COLUMNS)])
         from_s, sampled_s, cpu_w, mem_w, gpu_w, quality, source, samples, completed_s, *energy = others[len(stored) :]
@@ -93,7 +93,7 @@ class Account:
 
 
 def find_accounts(connection: Connection, uids: set[str]) -> dict[str, Account]:
-    """What the database has of pods, by uid."""
+    """Read the accounts of pods, by UID."""
     pods = schema.pods.c
     rows = connection.execute(_SELECTED.where(pods.completed_s.is_(None))).all()
     found = {row[1]: Account.of(row) for row in rows if row[1] in uids}
@@ -105,7 +105,7 @@ def find_accounts(connection: Connection, uids: set[str]) -> dict[str, Account]:
 
 
 def add_accounts(connection: Connection, accounts: Sequence[Account]) -> None:
-    """Make the rows of new pods; the database numbers them."""
+    """Insert the rows of new pods and read the numbers that the database gave them."""
     names = (*POD_COLUMNS, *_STATE_COLUMNS)
     bulk(connection, insert(schema.pods), names, [(*pod_values(one.pod), *_state(one)) for one in accounts])
     pods = schema.pods.c
@@ -116,7 +116,7 @@ def add_accounts(connection: Connection, accounts: Sequence[Account]) -> None:
 
 
 def write_accounts(connection: Connection, accounts: Sequence[Account]) -> None:
-    """Write where pods stand, and of whose they are only what has changed."""
+    """Update the state of accounts, and the identity columns that changed."""
     _update(connection, _STATE_COLUMNS, [(*_state(one), one.id) for one in accounts])
     pods = [(pod_values(one.pod), one) for one in accounts if one.stored is not None]
     _update(connection, POD_COLUMNS, [(*values, one.id) for values, one in pods if values != one.stored])

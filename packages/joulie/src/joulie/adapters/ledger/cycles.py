@@ -1,4 +1,4 @@
-"""Booking one cycle: from where the database stands to where the cycle says that the pods are now."""
+"""Books one accounting cycle: extends every pod's account from its last sample to the new one."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from joulie.domain.quantities import SECONDS_PER_HOUR
 from joulie.domain.units import FloatArray
 
 _AT_ONCE = 1000
-"""Stretches integrated at once: after a long gap each one is cut into many pieces."""
+"""Intervals integrated at once; after a long gap each one is split into many buckets."""
 _NO_SIGNALS = ZoneSignals()
 
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Time of one pod that becomes accounted."""
+    """An interval of one pod that this cycle accounts."""
 
     account: Account
     from_s: float
@@ -40,14 +40,14 @@ class _Stretch:
 
 
 class Booking:
-    """One cycle, within one transaction.
+    """One cycle within one transaction.
 
     Args:
-        connection: with the transaction.
-        cycle: to book.
-        max_gap_s: time between samples beyond which power counts as assumed, s.
-        max_samples: of one pod's profile.
-        thinner: what chooses those that are kept.
+        connection: connection with the open transaction.
+        cycle: the cycle.
+        max_gap_s: gap between samples beyond which the power counts as assumed, s.
+        max_samples: maximum number of samples of a pod's profile.
+        thinner: selects the samples that are kept.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Booking:
         self._new_samples: list[NewSample] = []
 
     def book(self) -> CycleResult:
-        """Write all that is new, and return it."""
+        """Write the cycle and return what it added."""
         state = {row.key: row.value for row in self._connection.execute(select(schema.state))}
         began_s = float(state.get("began_s", self._cycle.time_s))
         signals, conflicts = self._signals(state)
@@ -84,7 +84,7 @@ class Booking:
         return CycleResult(added, completed, self._late, refused, conflicts)
 
     def _signals(self, state: Mapping[str, str]) -> tuple[dict[str, ZoneSignals], list[str]]:
-        """The signals without intensities of the other basis than the ledger's, and the zones of these."""
+        """The signals, without intensities whose basis differs from the ledger's, and the zones of these."""
         known = dict(self._cycle.signals)
         bases = {one.basis.value for one in known.values() if one.intensity is not None}
         basis = state.get("basis") or min(bases, default="")
@@ -94,7 +94,7 @@ class Booking:
         return known, sorted(wrong)
 
     def _follow(self, began_s: float) -> int:
-        """Follow all pods through the cycle; returns how many samples are none."""
+        """Extend all accounts to the cycle; returns the number of invalid samples."""
         sound = [one for one in self._cycle.samples if _is_sound(one)]
         ends = {one.uid: min(one.time_s, self._cycle.time_s) for one in self._cycle.completions}
         accounts = find_accounts(self._connection, {one.pod.uid for one in sound} | ends.keys())
@@ -116,7 +116,7 @@ class Booking:
         return len(self._cycle.samples) - len(sound)
 
     def _start(self, sample: Sample, time_s: float, began_s: float) -> Account:
-        """A pod that is new: accounted from its start, or since there is a ledger."""
+        """Open the account of a new pod: from its start, but not before the ledger's first cycle."""
         started_s = sample.pod.started_s
         from_s = time_s if started_s is None else min(max(started_s, began_s), time_s)
         account = Account.new(sample, from_s)
@@ -127,7 +127,7 @@ class Booking:
         return account
 
     def _move(self, account: Account, sample: Sample, time_s: float) -> None:
-        """The time until a sample."""
+        """Account the interval up to a sample."""
         measured, assumed = qualities(account.quality, sample.quality, time_s - account.sampled_s > self._max_gap_s)
         power_w = (sample.cpu_w, sample.mem_w, sample.gpu_w)
         self._stretches.append(
@@ -138,7 +138,7 @@ class Booking:
         self._remember_power(account, time_s)
 
     def _end(self, account: Account, end_s: float) -> None:
-        """The time until the end of a pod, at its last power."""
+        """Account the interval up to the end of a pod, at its last power."""
         if end_s > account.sampled_s:
             gap = end_s - account.sampled_s > self._max_gap_s
             measured, assumed = qualities(account.quality, account.quality, gap)
@@ -154,7 +154,7 @@ class Booking:
         self._new_samples.append(NewSample(account, time_s, account.power_w))
 
     def _integrate(self, changed: Sequence[Account], signals: Mapping[str, ZoneSignals]) -> dict[str, Energy]:
-        """Add energy to hours and accounts; returns it by namespace."""
+        """Integrate the intervals into hours and accounts; returns the energy by namespace."""
         place = {id(account): index for index, account in enumerate(changed)}
         namespaces = sorted({account.pod.namespace for account in changed})
         number = {namespace: index for index, namespace in enumerate(namespaces)}
@@ -219,7 +219,7 @@ class Booking:
 
 
 def _is_sound(sample: Sample) -> bool:
-    """Whether all its powers are numbers that can be."""
+    """Whether all powers are finite and not negative."""
     return all(0.0 <= power_w < math.inf for power_w in (sample.cpu_w, sample.mem_w, sample.gpu_w))
 
 

@@ -1,7 +1,6 @@
-"""Opening the database of a ledger: settings of SQLite, checks of what is there, tables where there are none.
+"""Opens the ledger's database: SQLite settings, integrity and version checks, and the tables of an empty database.
 
-A file that cannot be used is refused with what to do about it, and never replaced: accounts are not started anew in
-silence.
+A file that cannot be used is refused with instructions and never replaced, so that no account restarts silently.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from joulie.adapters.ledger import schema
-from joulie.adapters.ledger.advice import advice, shown
+from joulie.adapters.ledger.error_hints import error_hint, redacted
 from joulie.adapters.ledger.store import READS_ONLY, LedgerSettings, SqlLedger
 from joulie.ports import LedgerError
 
@@ -24,18 +23,18 @@ _EXAMPLES = "sqlite:////var/lib/joulie/ledger.db or postgresql://USER@HOST/DATAB
 
 
 class _UnfitError(Exception):
-    """What is there is no ledger that can be used."""
+    """The database is not a usable ledger."""
 
 
 def open_ledger(url: str, settings: LedgerSettings | None = None) -> SqlLedger:
-    """The ledger in a database, made where the database is empty.
+    """Open the ledger in a database; creates the tables of an empty one.
 
     Args:
         url: ``sqlite:////path`` (four slashes before an absolute path) or ``postgresql://...``.
-        settings: how much is kept, and how long.
+        settings: retention of the ledger.
 
     Raises:
-        LedgerError: it cannot be used; the message has no password.
+        LedgerError: the database cannot be used; the message contains no password.
     """
     where = _url(url)
     try:
@@ -47,9 +46,9 @@ def open_ledger(url: str, settings: LedgerSettings | None = None) -> SqlLedger:
             engine.dispose()
             raise
     except (SQLAlchemyError, ImportError) as error:
-        raise LedgerError(advice(where, error)) from error
+        raise LedgerError(error_hint(where, error)) from error
     except _UnfitError as error:
-        raise LedgerError(f"{shown(where)}: {error}") from error
+        raise LedgerError(f"{redacted(where)}: {error}") from error
     return SqlLedger(engine, settings or LedgerSettings())
 
 
@@ -66,7 +65,7 @@ def _url(text_: str) -> URL:
 
 def _engine(url: URL) -> Engine:
     if url.get_backend_name() != "sqlite":
-        # One connection: cycles come one after the other. One that the server has dropped is made anew.
+        # One connection, since cycles run one after the other; it is replaced if the server dropped it.
         return create_engine(url, pool_size=1, max_overflow=1, pool_pre_ping=True)
     path = Path(url.database or "")
     if not path.parent.is_dir():
@@ -78,10 +77,10 @@ def _engine(url: URL) -> Engine:
 
 
 def _set_up_sqlite(connection: Any, _record: object) -> None:
-    """Settings of each connection.
+    """Configure each SQLite connection.
 
-    FULL: every cycle is on the disk before it counts as accounted, also when the power fails. It costs one flush a
-    cycle. auto_vacuum is taken up by new files only.
+    synchronous=FULL flushes every cycle to disk before it counts as accounted, so that it survives a power failure; it
+    costs one flush per cycle. auto_vacuum takes effect in new files only.
     """
     connection.isolation_level = None  # the driver begins no transactions of its own, see `_begin`
     for setting in ("auto_vacuum=INCREMENTAL", "journal_mode=WAL", "synchronous=FULL"):
@@ -89,13 +88,13 @@ def _set_up_sqlite(connection: Any, _record: object) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    """Take the write lock first: a transaction that reads and then writes could else be refused half way."""
+    """Take the write lock at once, or a transaction that reads and then writes could be refused half way."""
     reads_only = connection.get_execution_options().get(READS_ONLY, False)
     connection.exec_driver_sql("BEGIN" if reads_only else "BEGIN IMMEDIATE")
 
 
 def _check(connection: Connection) -> None:
-    """See that the database is a whole ledger of this version, or empty; then make the tables."""
+    """Check that the database is a complete ledger of this version, or empty; then create the tables."""
     is_file = connection.dialect.name == "sqlite"
     if is_file:
         _check_file(connection)

@@ -1,4 +1,4 @@
-"""The power of pods over their lives, thinned: what the shape of a saving is made from."""
+"""Power profiles of pods over their lives, thinned to a bounded number of samples; savings are computed from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from joulie.domain.accounting.thinning import Thinner
 
 
 class NewSample(NamedTuple):
-    """The power of a pod at one moment."""
+    """The power of a pod at one time."""
 
     account: Account
     time_s: float
@@ -34,16 +34,16 @@ def keep_profiles(
     """Add samples, and halve the profiles that become full.
 
     Args:
-        connection: with the transaction.
-        new: samples to add; the accounts have counted them.
-        changed: accounts with any of them.
-        max_samples: of one pod.
-        thinner: what chooses those that are kept.
+        connection: connection with the open transaction.
+        new: samples to add, already counted by their accounts.
+        changed: the accounts with new samples.
+        max_samples: maximum number of samples of a pod.
+        thinner: selects the samples that are kept.
     """
     rows = [(account.id, time_s, *power_w) for account, time_s, power_w in new]
     bulk(connection, insert(schema.samples), ("pod_id", "time_s", "cpu_w", "mem_w", "gpu_w"), rows)
     for account in changed:
-        # Pods that started together become full one after the other, so that no cycle has to thin all of them.
+        # Pods that started together fill up at different times, so that no cycle has to thin all of them.
         if account.samples > max_samples - account.id % max(1, max_samples // 4):
             _thin(connection, account, max_samples // 2, thinner)
 

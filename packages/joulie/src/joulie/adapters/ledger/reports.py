@@ -1,4 +1,4 @@
-"""What the ledger says: sums of energy, the rows that they are made of, and savings."""
+"""Queries of the ledger: energy sums, the rows behind them, and savings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NAMES_OF = {
 
 @dataclass(frozen=True)
 class Span:
-    """A time to report on; None: without a bound."""
+    """A reporting period; None means unbounded."""
 
     since_s: float | None = None
     until_s: float | None = None

@@ -1,4 +1,4 @@
-"""What pods that have ended have saved by waiting, from what the ledger knows of them and of the grid."""
+"""Savings of completed pods by deferral, computed from their profiles and the history of the grid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from joulie.domain.grid.signals import Measure
 
 
 def with_savings(connection: Connection, account: Account) -> CompletedPod:
-    """A pod that has ended, with its savings if it was held."""
+    """A completed pod, with its savings if it was held."""
     energy, held = Energy(*account.energy), account.pod.held
     done = CompletedPod(account.pod, account.from_s, account.sampled_s, energy)
     if held is None:
@@ -45,7 +45,7 @@ def with_savings(connection: Connection, account: Account) -> CompletedPod:
 
 
 def write_savings(connection: Connection, completed: Sequence[CompletedPod]) -> None:
-    """Keep the savings of pods that have ended."""
+    """Store the savings of completed pods."""
     rows = [
         {
             "uid": one.pod.uid,

@@ -1,4 +1,4 @@
-"""The history of the grid that the ledger keeps, for what would have been had a pod not waited."""
+"""History of grid signals in the ledger, from which the emissions of an undelayed run are computed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from joulie.domain.grid.signals import Measure
 
 
 def remember(connection: Connection, zone: str, known: ZoneSignals, now_s: float) -> None:
-    """Keep what is new of the signals of a zone, until now: what is only expected is no history."""
+    """Store the new part of a zone's signals up to now; forecasts are not stored."""
     for measure, series in ((Measure.CARBON, known.intensity), (Measure.PRICE, known.price)):
         if series is not None:
             _remember(connection, zone, measure, series, now_s)

@@ -1,4 +1,4 @@
-"""Pieces of SQL and conversions that the parts of the ledger share."""
+"""SQL fragments and row conversions shared by the modules of the ledger."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from joulie.domain.accounting.records import ENERGY_FIELDS, Energy, Held, PodMet
 
 
 def upsert(connection: Connection, table: Table) -> Any:
-    """An INSERT that can say what happens where the key is there already, which each database spells in its own way."""
+    """An INSERT with ON CONFLICT support in the dialect of the database."""
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     return dialect.insert(table)
 
 
 def bulk(connection: Connection, statement: Any, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-    """Run a statement once a row; no row, no statement.
+    """Run a statement once per row; without rows, do nothing.
 
     As `Connection.execute` with many rows, without its work on each of them, which takes longer than the database's.
 

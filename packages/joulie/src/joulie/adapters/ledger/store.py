@@ -1,8 +1,8 @@
-"""The ledger: one transaction a call, so that all of a call is kept or nothing.
+"""The SQL ledger: one transaction per call, so that a call is stored whole or not at all.
 
-A pod's row holds its last sample and until when it is accounted. Time before that is never counted again, whatever is
-said twice; time after it is counted by the next sample, whatever happens in between. So a program that dies anywhere
-goes on where the database stands, and nothing else has to be remembered.
+A pod's row holds its last sample and the time up to which it is accounted. Time before that is never counted again,
+even if a sample is repeated; time after it is counted by the next sample, whatever happens in between. A program that
+crashes at any point therefore resumes from the database alone.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, func, se
 from sqlalchemy.exc import SQLAlchemyError
 
 from joulie.adapters.ledger import reports, schema
-from joulie.adapters.ledger.advice import advice
 from joulie.adapters.ledger.cycles import Booking
+from joulie.adapters.ledger.error_hints import error_hint
 from joulie.adapters.ledger.statements import add_energy, energy_of, energy_sums, pod_in, upsert
 from joulie.domain.accounting.budget import Crossing
 from joulie.domain.accounting.records import (
@@ -40,12 +40,12 @@ _HOURS_PER_DAY = 24
 READS_ONLY = "reads_only"
 """Option of connections whose transaction writes nothing."""
 _WRITERS_LOCK = 0x4A4F554C
-"""Of PostgreSQL: cycles come one after the other, also while an old program and a new one overlap."""
+"""PostgreSQL advisory lock that serialises cycles, also while an old and a new program overlap."""
 
 
 @dataclass(frozen=True)
 class LedgerSettings:
-    """How much is kept, and how long.
+    """Retention of the ledger.
 
     Attributes:
         max_samples_per_pod: of the power profile, at least 4 (MAX_SAMPLES_PER_POD).
@@ -70,8 +70,8 @@ class SqlLedger:
     """A `joulie.ports.Ledger` in an SQL database; see `open_ledger`.
 
     Args:
-        engine: of a database that has the tables.
-        settings: how much is kept, and how long.
+        engine: engine of a database with the tables.
+        settings: retention of the ledger.
     """
 
     def __init__(self, engine: Engine, settings: LedgerSettings) -> None:
@@ -200,7 +200,7 @@ class SqlLedger:
 
     @contextmanager
     def _transaction(self, *, reads_only: bool = False) -> Iterator[Connection]:
-        """One that writes comes after the other; those that only read wait for nobody."""
+        """A transaction; writers are serialised, readers never wait."""
         engine = self._engine.execution_options(**{READS_ONLY: reads_only})
         try:
             with engine.begin() as connection:
@@ -208,7 +208,7 @@ class SqlLedger:
                     connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITERS_LOCK})
                 yield connection
         except SQLAlchemyError as error:
-            raise LedgerError(advice(self._engine.url, error)) from error
+            raise LedgerError(error_hint(self._engine.url, error)) from error
 
     def _give_room_back(self) -> None:
         """Return free pages of the file to the volume; a script, for a statement would be left at its first page."""
@@ -219,7 +219,7 @@ class SqlLedger:
             finally:
                 connection.close()
         except (SQLAlchemyError, sqlite3.Error) as error:
-            raise LedgerError(advice(self._engine.url, error)) from error
+            raise LedgerError(error_hint(self._engine.url, error)) from error
 
     def _drop_profiles(self, connection: Connection, before_s: float) -> None:
         """Samples of pods that have ended."""

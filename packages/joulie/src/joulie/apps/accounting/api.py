@@ -24,7 +24,7 @@ from joulie.adapters.program_api.energy import (
     SavingsAnswer,
     SavingsItem,
 )
-from joulie.apps.accounting.books import Books
+from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.domain.accounting.records import ENERGY_FIELDS, ExportRow, Grouping, SavingRow, UsageRow
 from joulie.domain.quantities import JOULES_PER_KWH
 from joulie.ports import Ledger, LedgerError
@@ -52,13 +52,13 @@ class EnergyApi:
     """Answers at the paths of `joulie.adapters.program_api.energy`.
 
     Args:
-        books: to ask.
+        ledger: the ledger.
         currency: of costs.
         now_s: s since the epoch.
     """
 
-    def __init__(self, books: Books, currency: str, now_s: Callable[[], float]) -> None:
-        self._books = books
+    def __init__(self, ledger: AsyncLedger, currency: str, now_s: Callable[[], float]) -> None:
+        self._ledger = ledger
         self._currency = currency
         self._now_s = now_s
 
@@ -97,7 +97,7 @@ class EnergyApi:
             by = Grouping(by_text or Grouping.NAMESPACE)
         except ValueError:
             raise BadQuestionError(f"by must be one of {', '.join(Grouping)}") from None
-        rows = await self._books.ask(
+        rows = await self._ledger.call(
             lambda ledger: ledger.usage(by, since_s=question.since_s, namespace=question.namespace)
         )
         # Energy is kept by hours and days, so that more than what was asked for may be in the sums.
@@ -111,7 +111,7 @@ class EnergyApi:
         )
 
     async def _savings(self, question: _Question) -> SavingsAnswer:
-        rows = await self._books.ask(
+        rows = await self._ledger.call(
             lambda ledger: ledger.savings(since_s=question.since_s, namespace=question.namespace)
         )
         since_s = min((row.completed_s for row in rows), default=question.now_s)
@@ -127,11 +127,11 @@ class EnergyApi:
 
         A piece is a day, for energy moves from hours into days only.
         """
-        days = await self._books.ask(lambda ledger: ledger.usage(Grouping.DAY, since_s=question.since_s))
+        days = await self._ledger.call(lambda ledger: ledger.usage(Grouping.DAY, since_s=question.since_s))
         headers = [(b"content-type", _LINES)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         for day in days:
-            rows = await self._books.ask(partial(_exported, day_s=day.from_s, since_s=question.since_s))
+            rows = await self._ledger.call(partial(_exported, day_s=day.from_s, since_s=question.since_s))
             while lines := await asyncio.to_thread(self._lines, rows, question.namespace):
                 await send({"type": "http.response.body", "body": lines, "more_body": True})
         await send({"type": "http.response.body", "body": b""})

@@ -14,7 +14,7 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ApiError, KubernetesError
 from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.resources import JOBS, NAMESPACES, PODS
-from joulie.apps.accounting.books import Books
+from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.apps.accounting.facts import AccountedNamespace, AccountedPod
 from joulie.apps.accounting.policies import namespace_budget
 from joulie.domain.accounting.budget import Budget, BudgetAction, Crossing, crossing
@@ -44,7 +44,7 @@ class Budgets:
 
     Args:
         client: to write with.
-        books: which remember what has been acted on.
+        ledger: the ledger, which also remembers the budgets that were acted on.
         events: to tell people.
         counts: to count in.
 
@@ -52,10 +52,10 @@ class Budgets:
         used: share of its budget that each pod has used, 0..1 and above, by uid.
     """
 
-    def __init__(self, client: KubeClient, books: Books, events: EventRecorder, counts: Counts) -> None:
+    def __init__(self, client: KubeClient, ledger: AsyncLedger, events: EventRecorder, counts: Counts) -> None:
         self.used: dict[str, float] = {}
         self._client = client
-        self._books = books
+        self._ledger = ledger
         self._events = events
         self._counts = counts
         self._of_period_j: dict[tuple[str, float], float] = {}
@@ -110,7 +110,7 @@ class Budgets:
             key = budget.scope, budget.since_s
             before_j = self._of_period_j.get(key)
             if before_j is None:
-                known[key] = await self._books.ask(partial(_used_j, budget))
+                known[key] = await self._ledger.call(partial(_used_j, budget))
             else:
                 added = result.added.get(budget.scope)
                 known[key] = before_j + (0.0 if added is None else added.energy_j)
@@ -127,11 +127,11 @@ class Budgets:
         if not self._unsettled:
             return
         asked = [one for one, _pod in self._unsettled.values()]
-        due = await self._books.ask(lambda ledger: ledger.cross(asked))
+        due = await self._ledger.call(lambda ledger: ledger.cross(asked))
         self._unsettled = {one.budget: self._unsettled[one.budget] for one in due}
         for one in due:
             if await self._act(one, self._unsettled[one.budget][1], pods):
-                await self._books.ask(partial(_acted, one))
+                await self._ledger.call(partial(_acted, one))
                 del self._unsettled[one.budget]
         self._settled |= new.keys() - self._unsettled.keys()
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from joulie.adapters.kubernetes.api.meta import ObjectReference
 from joulie.adapters.kubernetes.events import EventRecorder
-from joulie.apps.accounting.books import Books
+from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.apps.accounting.budgets import Budgets
 from joulie.apps.accounting.facts import AccountedNamespace, AccountedPod
 from joulie.apps.accounting.metrics import AccountingMetrics
@@ -50,7 +50,7 @@ class Tools:
         usage: what pods draw and use.
         sampler: makes samples of that.
         feed: of the grid.
-        books: of energy.
+        ledger: energy ledger.
         budgets: acts on those that are crossed.
         events: to tell people.
         metrics: to show.
@@ -60,7 +60,7 @@ class Tools:
     usage: UsageReader
     sampler: Sampler
     feed: Feed
-    books: Books
+    ledger: AsyncLedger
     budgets: Budgets
     events: EventRecorder
     metrics: AccountingMetrics
@@ -147,8 +147,8 @@ class Accountant:
             [Completion(uid, time_s) for uid, time_s in ends.items()],
             zone_signals(tools.feed, sampling.zones, self._basis, now_s),
         )
-        result = await tools.books.ask(lambda ledger: ledger.append(cycle))
-        self._open = now_open = await tools.books.ask(lambda ledger: ledger.open_pods())
+        result = await tools.ledger.call(lambda ledger: ledger.append(cycle))
+        self._open = now_open = await tools.ledger.call(lambda ledger: ledger.open_pods())
         self._last_s = now_s
         for uid in departed.keys() - now_open.keys():
             tools.view.departed.pop(uid, None)
@@ -162,16 +162,16 @@ class Accountant:
         for zone in result.conflicts:
             _log.error("the ledger has intensities on another basis, which are never mixed", extra={"zone": zone})
         await self._prune(now_s)
-        tools.metrics.tell(await tools.books.ask(lambda ledger: ledger.counts()), tools.usage.states.up)
+        tools.metrics.tell(await tools.ledger.call(lambda ledger: ledger.counts()), tools.usage.states.up)
 
     async def _standing(self) -> Mapping[str, OpenPod]:
         """Pods whose end the ledger does not know; read from it after a start, and after a failure."""
         if self._open is not None:
             return self._open
-        books, self._open = self._tools.books, None
-        known = await books.ask(lambda ledger: ledger.open_pods())
-        totals = await books.ask(lambda ledger: ledger.totals())
-        savings = await books.ask(lambda ledger: ledger.savings())
+        ledger, self._open = self._tools.ledger, None
+        known = await ledger.call(lambda ledger: ledger.open_pods())
+        totals = await ledger.call(lambda ledger: ledger.totals())
+        savings = await ledger.call(lambda ledger: ledger.savings())
         self._tools.metrics.begin(totals, savings)
         self._tools.budgets.forget()
         times_s = [one.sampled_s for one in known.values()]
@@ -198,7 +198,7 @@ class Accountant:
 
     async def _prune(self, now_s: float) -> None:
         if now_s - self._pruned_s >= PRUNE_EVERY_S:
-            await self._tools.books.ask(lambda ledger: ledger.prune(now_s))
+            await self._tools.ledger.call(lambda ledger: ledger.prune(now_s))
             self._pruned_s = now_s
 
     def _complain(self, mistakes: Mapping[ObjectReference, Iterable[str]]) -> None:

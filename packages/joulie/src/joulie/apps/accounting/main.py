@@ -21,7 +21,7 @@ from joulie.adapters.ledger import LedgerSettings, open_ledger
 from joulie.adapters.prometheus import PrometheusError
 from joulie.adapters.thinning import thinner
 from joulie.apps.accounting.api import EnergyApi
-from joulie.apps.accounting.books import Books
+from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.apps.accounting.budgets import Budgets
 from joulie.apps.accounting.controller import Accountant, Tools
 from joulie.apps.accounting.metrics import AccountingMetrics
@@ -85,7 +85,7 @@ async def serve(settings: AccountingSettings, sampler: Sampler, ledger: Ledger, 
         stop: asks for a graceful end.
     """
     metrics = AccountingMetrics(settings.currency, settings.metric_pods, settings.completed_pod_retention_s)
-    books = Books(ledger)
+    async_ledger = AsyncLedger(ledger)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(
             KubeClient.connect(kubeconfig=settings.kubeconfig, context=settings.context, user_agent=_COMPONENT)
@@ -101,12 +101,12 @@ async def serve(settings: AccountingSettings, sampler: Sampler, ledger: Ledger, 
             timeout_s=settings.sampling_interval_s * _USAGE_TIMEOUT_SHARE,
             now_s=time.time,
         )
-        budgets = Budgets(client, books, events, metrics)
-        tools = Tools(view, usage, sampler, feed, books, budgets, events, metrics)
+        budgets = Budgets(client, async_ledger, events, metrics)
+        tools = Tools(view, usage, sampler, feed, async_ledger, budgets, events, metrics)
         accountant = Accountant(tools, settings.sampling_interval_s, Basis(settings.carbon_basis), time.time)
         probes = Probes()
         probes.add("caches", view.why_not_ready)
-        app = EnergyApi(books, settings.currency, time.time).before(observability_app(probes, metrics.registry))
+        app = EnergyApi(async_ledger, settings.currency, time.time).before(observability_app(probes, metrics.registry))
         server = await stack.enter_async_context(_server(settings, app))
         _log.info("accounting started", extra={"metrics_port": server.port})
         tasks = [
@@ -122,8 +122,8 @@ async def serve(settings: AccountingSettings, sampler: Sampler, ledger: Ledger, 
             for task in reversed(tasks):
                 task.cancel()
             await asyncio.wait(tasks)
-            # A question that was on its way ends before the ledger is closed.
-            await books.ask(lambda _ledger: None)
+            # Wait for a call in flight before the ledger is closed.
+            await async_ledger.call(lambda _ledger: None)
         for task in done:
             task.result()
     _log.info("accounting stopped")
