@@ -15,7 +15,7 @@ from joulie_lab.fakes.kubernetes.api import Writer
 from joulie_lab.fakes.kubernetes.errors import StatusError
 from joulie_lab.fakes.kubernetes.kinds import NODE, POD, Json, Kind, Shape
 from joulie_lab.fakes.kubernetes.ownership import Manager, Managers, after_update, apply, owned_fields
-from joulie_lab.fakes.kubernetes.selectors import label_tests
+from joulie_lab.fakes.kubernetes.selectors import label_selection
 from joulie_lab.fakes.kubernetes.watch import WatchRequest
 from joulie_lab.fakes.scheduler import FakeScheduler
 from support.virtual_time import run_virtually
@@ -254,4 +254,4 @@ def test_the_scheduler_never_overcommits_and_leaves_nothing_that_fits(pods: list
 @pytest.mark.parametrize("selector", ["a in b", "in (a)", "a,,(", "=b", "a=b=c"])
 def test_broken_selectors_are_refused(selector: str) -> None:
     with pytest.raises(StatusError):
-        label_tests(selector)
+        label_selection(selector)

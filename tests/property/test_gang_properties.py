@@ -6,15 +6,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulie.domain.scoring.kube import PodAmounts
+from joulie.domain.scheduling.scores import PodAmounts
 from joulie_lab.apps.simulator.gangs import Capacity, GangGate
 from joulie_lab.apps.simulator.trace_player import TracePlayer
 from joulie_lab.simulation.experiment.outcome import JobEnd
 from joulie_lab.simulation.experiment.scenario import NodeGroup
-from joulie_lab.simulation.live.gangs import WHOLE_GPU_MILLI, Alike, Room, places, seats
+from joulie_lab.simulation.gangs import FreeCapacity, Group, PodKind, places, seats
 from joulie_lab.simulation.native.nodes import MAX_PODS, sim_nodes
 from joulie_lab.simulation.native.runtime import Setup, run
-from joulie_lab.simulation.trace import GPU_MILLI_KEY, JobProfile, TraceJob
+from joulie_lab.simulation.trace import GPU_MILLI_KEY, WHOLE_GPU_MILLI, JobProfile, TraceJob
 
 GPU = "NVIDIA L40S"
 NODES = sim_nodes(
@@ -54,8 +54,8 @@ def traces(draw: st.DrawFn) -> list[TraceJob]:
 
 AMOUNTS = st.integers(-2, 12)
 GROUPS = st.builds(
-    lambda cpu, gpus, milli, allowed, number: Alike(
-        PodAmounts(cpu, 1), gpus, milli if gpus == 1 else WHOLE_GPU_MILLI, np.array(allowed), number
+    lambda cpu, gpus, milli, allowed, number: Group(
+        PodKind(PodAmounts(cpu, 1), gpus, milli if gpus == 1 else WHOLE_GPU_MILLI), np.array(allowed), number
     ),
     st.integers(0, 8),
     st.integers(0, 3),
@@ -64,7 +64,7 @@ GROUPS = st.builds(
     st.integers(1, 6),
 )
 ROOMS = st.builds(
-    lambda cpu, gpus, pods: Room(np.array(cpu), np.full(3, 20), np.array(gpus), np.array(pods)),
+    lambda cpu, gpus, pods: FreeCapacity(np.array(cpu), np.full(3, 20), np.array(gpus), np.array(pods)),
     st.tuples(AMOUNTS, AMOUNTS, AMOUNTS),
     st.lists(st.lists(st.sampled_from([0, 400, 1000]), min_size=2, max_size=2), min_size=3, max_size=3),
     st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)),
@@ -73,17 +73,17 @@ ROOMS = st.builds(
 
 @settings(max_examples=100, deadline=None)
 @given(ROOMS, st.lists(GROUPS, min_size=1, max_size=3))
-def test_seats_are_there_all_or_none(room: Room, groups: list[Alike]) -> None:
+def test_seats_are_there_all_or_none(room: FreeCapacity, groups: list[Group]) -> None:
     found = seats(room, groups)
     if len(groups) == 1:
         assert (found is not None) == (places(room, groups[0]).sum() >= groups[0].number)
     if found is None:
         return
     assert Counter(seat.group for seat in found) == {index: one.number for index, one in enumerate(groups)}
-    left = Room(*(amounts.copy() for amounts in room))
+    left = FreeCapacity(*(amounts.copy() for amounts in room))
     for index, node in found:
-        one = groups[index]
-        assert one.allowed[node]
+        one = groups[index].kind
+        assert groups[index].allowed[node]
         free = left.gpu_milli[node]
         gpus = [gpu for gpu in np.argsort(free, kind="stable") if free[gpu] >= one.gpu_milli][: one.gpus]
         assert len(gpus) == one.gpus

@@ -128,7 +128,7 @@ def test_unreadable_requests_are_reported_and_the_rest_counts() -> None:
     read = facts({"containers": [container({"cpu": "lots", "memory": "-1Gi", "nvidia.com/gpu": "1"})]})
     assert read.requests.gpus == 1.0
     assert len(read.mistakes) == 2
-    assert "c: cpu: 'lots' is no Kubernetes quantity" in read.mistakes[0]
+    assert "c: cpu: invalid quantity 'lots'" in read.mistakes[0]
 
 
 # ---- annotations

@@ -337,18 +337,6 @@ def test_requests_are_counted_as_kube_scheduler_counts_them() -> None:
     assert request.requests == pytest.approx({"cpu": 5.1, "nvidia.com/gpu": 2.0, "pods": 1.0})
 
 
-@pytest.mark.parametrize(
-    ("text", "number"), [("100m", 0.1), ("2", 2.0), ("1.5Gi", 1.5 * 1024**3), ("1e3", 1000.0), (3, 3.0), ("10M", 1e7)]
-)
-def test_quantities(text: str | float, number: float) -> None:
-    assert placement.quantity(text) == pytest.approx(number)
-
-
-def test_what_is_no_quantity() -> None:
-    with pytest.raises(ValueError, match="'many' is no Kubernetes quantity"):
-        placement.quantity("many")
-
-
 @pytest.mark.parametrize(("count", "found"), [(10, 10), (100, 100), (1000, 420), (5000, 500), (20000, 1000)])
 def test_the_search_stops_at_an_adaptive_share(count: int, found: int) -> None:
     assert placement.nodes_to_find(count) == found

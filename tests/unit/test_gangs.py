@@ -26,7 +26,7 @@ from joulie_lab.apps.simulator.settings import SimulatorSettings
 from joulie_lab.apps.simulator.trace_player import GANG_GATE, JobRecord, JobState, TracePlayer
 from joulie_lab.simulation.experiment.outcome import JobEnd
 from joulie_lab.simulation.experiment.scenario import NodeGroup
-from joulie_lab.simulation.live.gangs import Alike, Room, places, seats, whole_gpus
+from joulie_lab.simulation.gangs import FreeCapacity, Group, PodKind, places, seats, whole_gpus
 from joulie_lab.simulation.live.jobs import Work
 from joulie_lab.simulation.native.nodes import sim_nodes
 from joulie_lab.simulation.native.runtime import Setup, run
@@ -53,15 +53,15 @@ def job(job_id: str, gang: str = "", *, cores: float = 4, gpus: int = 0, **facts
 # ---- seats
 
 
-def room(cores: list[int], gpus: list[int]) -> Room:
+def room(cores: list[int], gpus: list[int]) -> FreeCapacity:
     free_gpus, n_nodes = np.array(gpus), len(cores)
-    return Room(np.array(cores) * 1000, np.full(n_nodes, 2**40), whole_gpus(free_gpus), np.full(n_nodes, 110))
+    return FreeCapacity(np.array(cores) * 1000, np.full(n_nodes, 2**40), whole_gpus(free_gpus), np.full(n_nodes, 110))
 
 
-def alike(number: int, cores: float, gpus: int = 0, nodes: list[int] | None = None, share: float = 1.0) -> Alike:
+def alike(number: int, cores: float, gpus: int = 0, nodes: list[int] | None = None, share: float = 1.0) -> Group:
     allowed = np.isin(np.arange(2), [0, 1] if nodes is None else nodes)
     shape = JobShape(cores=cores, gpus=gpus, gpu_share=share)
-    return Alike.of(shape, allowed, number, share_gpus=share < 1.0)
+    return Group(PodKind.of(shape, share_gpus=share < 1.0), allowed, number)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def alike(number: int, cores: float, gpus: int = 0, nodes: list[int] | None = No
         pytest.param([6, 5], [alike(1, 1), alike(2, 5)], id="the large go first"),
     ],
 )
-def test_members_that_differ_find_seats_whatever_their_order(cores: list[int], groups: list[Alike]) -> None:
+def test_members_that_differ_find_seats_whatever_their_order(cores: list[int], groups: list[Group]) -> None:
     for ordered in (groups, groups[::-1]):
         found = seats(room(cores, [2, 0]), ordered)
         assert found is not None

@@ -3,7 +3,8 @@
 import pytest
 
 from joulie.domain.grid import names
-from joulie.domain.grid.zones import CLOUD_REGIONS, REGION_LABEL, LabelTerm, region_zone, zone_of_node, zone_of_pod
+from joulie.domain.grid.zones import CLOUD_REGIONS, REGION_LABEL, region_zone, zone_of_node, zone_of_pod
+from joulie.domain.scheduling.labels import Requirement
 
 AWS = "aws:///eu-central-1a/i-0123"
 
@@ -47,9 +48,9 @@ def test_a_region_that_two_clouds_have_elsewhere_is_not_guessed() -> None:
 
 
 def test_where_a_pod_will_run() -> None:
-    region = LabelTerm(REGION_LABEL, "In", ("eu-west-2",))
-    either = LabelTerm(REGION_LABEL, "In", ("eu-west-2", "eu-west-3"))
-    other = LabelTerm("disk", "In", ("ssd",))
+    region = Requirement(REGION_LABEL, "In", ("eu-west-2",))
+    either = Requirement(REGION_LABEL, "In", ("eu-west-2", "eu-west-3"))
+    other = Requirement("disk", "In", ("ssd",))
     assert zone_of_pod("AT", {REGION_LABEL: "eu-west-2"}, [], "FR") == "AT"
     assert zone_of_pod(None, {REGION_LABEL: "eu-west-2"}, [], "FR") == "GB"
     assert zone_of_pod(None, {names.ZONE: "CH"}, [], "FR") == "CH"
@@ -59,8 +60,8 @@ def test_where_a_pod_will_run() -> None:
     assert zone_of_pod(None, {}, [[region], [other]], "FR") == "FR"  # the other term admits any zone
     assert zone_of_pod(None, {}, [[either, region]], "FR") == "GB"
     assert zone_of_pod(None, {}, [[region, either]], "FR") == "GB"
-    assert zone_of_pod(None, {}, [[LabelTerm(REGION_LABEL, "NotIn", ("eu-west-2",))]], "FR") == "FR"
-    assert zone_of_pod(None, {}, [[LabelTerm(REGION_LABEL, "In", ("eu-west-2", "on-mars-1"))]], "FR") == "FR"
+    assert zone_of_pod(None, {}, [[Requirement(REGION_LABEL, "NotIn", ("eu-west-2",))]], "FR") == "FR"
+    assert zone_of_pod(None, {}, [[Requirement(REGION_LABEL, "In", ("eu-west-2", "on-mars-1"))]], "FR") == "FR"
     assert zone_of_pod(None, {}, [], "FR") == "FR"
 
 

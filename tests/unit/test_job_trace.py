@@ -76,7 +76,7 @@ def test_gzip_is_unpacked(tmp_path: Path) -> None:
         ({"type": "job"}, "jobId"),
         (line(submitTimeOffsetSec=float("nan")), "invalid"),
         (line(work={"cpuUnits": 1e308 * 10}), "invalid"),
-        (line(podTemplate={"requests": {"cpu": "8 cores"}}), "'8 cores' is no Kubernetes quantity"),
+        (line(podTemplate={"requests": {"cpu": "8 cores"}}), "invalid quantity '8 cores'"),
         (line(podTemplate={"requests": {"cpu": "-1"}}), "cpu: must be within"),
         (line(podTemplate={"requests": {"cpu": "1", "nvidia.com/gpu": "1.5"}}), "whole GPUs only"),
         (line(podTemplate={"requests": {"cpu": 1, "nvidia.com/gpu": 1, "amd.com/gpu": 1}}), "one kind of GPU"),

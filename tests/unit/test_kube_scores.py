@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from joulie.domain.scoring.kube import NodeAmounts, PodAmounts, balanced_allocation, least_allocated, with_extender
+from joulie.domain.scheduling.scores import NodeAmounts, PodAmounts, balanced_allocation, least_allocated, with_extender
 
 POD = PodAmounts(3000, 5000)
 
@@ -45,8 +45,8 @@ def test_least_allocated(
 
 
 def test_a_pod_that_requests_nothing_counts_for_something() -> None:
-    assert PodAmounts(0, 0).said_or_usual() == (100, 200 * 1024 * 1024)
-    assert POD.said_or_usual() == POD
+    assert PodAmounts(0, 0).nonzero_requests() == (100, 200 * 1024 * 1024)
+    assert POD.nonzero_requests() == POD
 
 
 def test_the_extenders_ten_points_weigh_a_hundred() -> None:

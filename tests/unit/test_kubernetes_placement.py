@@ -6,14 +6,15 @@ import msgspec
 import pytest
 
 from joulie.adapters.kubernetes.api.core import PodSpec, Taint
-from joulie.adapters.kubernetes.placement import ANYWHERE, placement
+from joulie.adapters.kubernetes.placement import placement
+from joulie.domain.scheduling.node_rules import ANYWHERE
 
 LABELS = {"disk": "fast", "cores": "64"}
 GPU = Taint(key="gpu", value="yes", effect="NoSchedule")
 
 
 def admits(spec: dict[str, Any], *taints: Taint, name: str = "n1") -> bool:
-    return placement(msgspec.convert(spec, PodSpec)).admits(name, LABELS, taints)
+    return placement(msgspec.convert(spec, PodSpec))[0].admits(LABELS, name, taints)
 
 
 def required(*terms: dict[str, Any]) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
 
 def test_who_says_nothing_goes_anywhere_without_taints() -> None:
     lost = [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "tolerationSeconds": 300}]
-    assert placement(msgspec.convert({"tolerations": lost}, PodSpec)) is ANYWHERE
+    assert placement(msgspec.convert({"tolerations": lost}, PodSpec))[0] is ANYWHERE
     assert admits({})
     assert not admits({}, GPU)
     assert admits({}, Taint(key="gpu", effect="PreferNoSchedule"))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from joulie.domain.label_selector import LabelSelector, LabelSelectorError
+from joulie.domain.scheduling.labels import LabelSelector, LabelSelectorError
 
-LABELS = {"joulie.io/managed": "true", "tier": "gpu", "empty": ""}
+LABELS = {"joulie.io/managed": "true", "tier": "gpu", "empty": "", "cores": "64"}
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,9 @@ LABELS = {"joulie.io/managed": "true", "tier": "gpu", "empty": ""}
         ("! tier", False),
         ("empty=", True),
         ("absent=", False),
+        ("cores>63, cores < 65", True),
+        ("cores>64", False),
+        ("tier>3", False),
         ("node-role.kubernetes.io/worker", False),
     ],
 )
@@ -31,7 +34,7 @@ def test_matches(text, expected):
     assert LabelSelector.parse(text).matches(LABELS) is expected
 
 
-@pytest.mark.parametrize("text", ["tier=gpu,", "tier in gpu", "=x", "tier>3", "a b", "tier in (a", "a=b=c"])
+@pytest.mark.parametrize("text", ["tier=gpu,", "tier in gpu", "=x", "tier>gpu", "a b", "tier in (a", "a=b=c"])
 def test_what_is_no_selector_is_refused_with_the_part_that_is_wrong(text):
-    with pytest.raises(LabelSelectorError, match="no label requirement"):
+    with pytest.raises(LabelSelectorError, match="invalid label requirement"):
         LabelSelector.parse(text)

@@ -10,12 +10,10 @@ from typing import Self, TypeVar
 import httpx2 as httpx
 import msgspec
 
+from joulie.domain.scheduling.scores import EXTENDER_POINTS
 from joulie_lab.fakes.kubernetes.kinds import Json
 
 T = TypeVar("T")
-
-_POINTS = 10
-"""One point of an extender (0..10) counts as this many of a plugin's (0..100)."""
 
 
 class ExtenderError(RuntimeError):
@@ -98,7 +96,7 @@ class ExtenderClient:
         if not self.settings.prioritize_verb:
             return {}
         answer = self._decode(await self._call(self.settings.prioritize_verb, pod, names), list[_HostPriority])
-        return {entry.host: entry.score * self.settings.weight * _POINTS for entry in answer}
+        return {entry.host: entry.score * self.settings.weight * EXTENDER_POINTS for entry in answer}
 
     async def _call(self, verb: str, pod: Json, names: Sequence[str]) -> bytes:
         url = f"{self.settings.url_prefix.rstrip('/')}/{verb}"

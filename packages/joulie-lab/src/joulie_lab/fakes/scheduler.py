@@ -13,6 +13,8 @@ from contextlib import AsyncExitStack
 from heapq import heappop, heappush
 from itertools import count
 
+import numpy as np
+
 from joulie_lab.fakes import placement
 from joulie_lab.fakes.extender import ExtenderClient, ExtenderError, ExtenderSettings
 from joulie_lab.fakes.kubernetes import pods
@@ -233,13 +235,8 @@ class FakeScheduler:
 
     def _best(self, request: PodRequest, feasible: Sequence[str], extra: Mapping[str, int]) -> str:
         nodes = [self._nodes[name] for name in feasible]
-        scores = [placement.least_allocated(request, node) + extra.get(node.name, 0) for node in nodes]
-        if request.preferred:
-            preferred = [placement.preference(request, node) for node in nodes]
-            most = max(preferred) or 1
-            weight = placement.AFFINITY_WEIGHT
-            scores = [score + weight * (got * 100 // most) for score, got in zip(scores, preferred, strict=True)]
-        return nodes[scores.index(max(scores))].name
+        scores = placement.scores(request, nodes) + np.array([extra.get(name, 0) for name in feasible])
+        return feasible[int(np.argmax(scores))]
 
     def _refuse(self, pod: Stored, message: str) -> None:
         """Leave a pod for later and say why on the pod."""

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from joulie.domain.node_affinity import NodeRules
 from joulie.domain.quantities import finite_number
 from joulie.domain.resource_quantity import parse_quantity
+from joulie.domain.scheduling.node_rules import NodeRules
+from joulie.domain.scheduling.scores import PodAmounts
 from joulie.domain.workload import Level
 
 WORKLOAD_CLASS_KEY = "joulie.io/workload-class"
@@ -20,6 +21,7 @@ WORKLOAD_CLASS_KEY = "joulie.io/workload-class"
 GPU_MILLI_KEY = "alibabacloud.com/gpu-milli"
 """Annotation of a pod that needs only a share of its one GPU, in thousandths; that of the traces which have it."""
 GPU_RESOURCE_VENDORS: Mapping[str, str] = {"nvidia.com/gpu": "NVIDIA", "amd.com/gpu": "AMD"}
+WHOLE_GPU_MILLI = 1000
 CPU_CLASSES = ("compute_bound", "memory_bound", "io_bound", "mixed")
 GPU_CLASSES = ("compute_bound", "memory_bound", "bandwidth_bound", "mixed")
 _BYTES_PER_GIB = 1024.0**3
@@ -57,6 +59,11 @@ class JobShape:
     gpus: int = 0
     gpu_share: float = 1.0
     gpu_resource: str = ""
+
+    @property
+    def amounts(self) -> PodAmounts:
+        """CPU and memory as Kubernetes counts them."""
+        return PodAmounts.of(self.cores, self.memory_gib)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ _QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:([eE][+-]?[0-9]+)
 
 
 class QuantityError(ValueError):
-    """A text that is no quantity."""
+    """A text that is not a valid quantity."""
 
 
 @lru_cache(maxsize=4096)
@@ -33,16 +33,16 @@ def parse_quantity(text: str | int | float) -> float:
         text: as the API writes it, ``100m``, ``2Gi``, ``1e3``, ``0.5``; plain numbers are taken as they are.
 
     Raises:
-        QuantityError: it is none, or is not finite.
+        QuantityError: it is not valid, or not finite.
     """
     if isinstance(text, int | float):
         number = float(text)
     else:
         match = _QUANTITY.fullmatch(text)
         if match is None:
-            raise QuantityError(f"{text!r} is no Kubernetes quantity; write it like 500m, 2 or 1.5Gi")
+            raise QuantityError(f"invalid quantity {text!r}: write it like 500m, 2 or 1.5Gi")
         digits, exponent, suffix = match.groups()
         number = float(digits + exponent) if exponent else float(digits) * _SUFFIXES[suffix or ""]
     if not math.isfinite(number):
-        raise QuantityError(f"{text!r} is no Kubernetes quantity: it must be finite")
+        raise QuantityError(f"invalid quantity {text!r}: must be finite")
     return number

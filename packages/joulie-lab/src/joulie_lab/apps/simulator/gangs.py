@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from joulie.domain.node_affinity import NodeRules
-from joulie.domain.units import BoolArray, FloatArray, IntArray
+from joulie.domain.scheduling.scores import NodeAmounts
+from joulie.domain.units import BoolArray
 from joulie_lab.apps.simulator.trace_player import JobRecord, JobState
-from joulie_lab.simulation.live.gangs import Alike, Room, places, seats, whole_gpus
+from joulie_lab.simulation.gangs import FreeCapacity, PodKind, Seating, by_kind, whole_gpus
 from joulie_lab.simulation.native.nodes import HOSTNAME_LABEL
-from joulie_lab.simulation.trace import GPU_RESOURCE_VENDORS, JobShape
+from joulie_lab.simulation.trace import GPU_RESOURCE_VENDORS
 
 PATIENCE_S = 5.0
 """How long the gate waits for the scheduler, s of the clock: some of its retries of a pod that found no room."""
 _PLACED = frozenset({JobState.RUNNING, JobState.COMPLETED})
-_BYTES_PER_GIB = 1024**3
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class Capacity:
         """By which a node selector means this node."""
         return self.labels.get(HOSTNAME_LABEL, self.name)
 
-    def admits(self, shape: JobShape, rules: NodeRules, workload_class: str) -> bool:
+    def admits(self, kind: PodKind) -> bool:
         """Whether pods may use the node, if there is room."""
-        right_class = self.full_power or workload_class != "performance"
-        right_gpus = not shape.gpus or self.gpu_resource == shape.gpu_resource
-        return right_class and right_gpus and rules.admits(self.labels, self.name)
+        right_class = self.full_power or not kind.performance
+        right_gpus = not kind.gpus or self.gpu_resource == kind.gpu_resource
+        return right_class and right_gpus and kind.rules.admits(self.labels, self.name)
 
 
 class Used(NamedTuple):
@@ -207,7 +207,7 @@ class GangGate:
         alone: Iterable[JobRecord],
         now_s: float,
     ) -> Turn:
-        if self._owes_room(cluster, alone, now_s):
+        if self._must_wait(cluster, alone, now_s):
             self.restless = True
             return Turn()
         hostnames = {record.job.job_id: hostname for record, hostname in found} if name in self._bound else {}
@@ -215,8 +215,8 @@ class GangGate:
         self.restless = True
         return Turn(release=tuple(_release(record, hostnames) for record, _ in found))
 
-    def _owes_room(self, cluster: _Cluster, alone: Iterable[JobRecord], now_s: float) -> bool:
-        """Whether the scheduler has yet to place a pod for which there is room: that room is no gang's.
+    def _must_wait(self, cluster: _Cluster, alone: Iterable[JobRecord], now_s: float) -> bool:
+        """Whether the scheduler has yet to place a lone pod that fits: that capacity is reserved for it.
 
         A pod is waited for once: why it stays outside all the same, the gate need not know.
         """
@@ -226,53 +226,33 @@ class GangGate:
         return any(now_s - since_s < PATIENCE_S for since_s in self._waited_since_s.values())
 
 
-class _Kind(NamedTuple):
-    """What pods have in common that fit the same nodes."""
-
-    shape: JobShape
-    rules: NodeRules
-    workload_class: str
-
-    @classmethod
-    def of(cls, record: JobRecord) -> _Kind:
-        return cls(record.job.shape, record.job.node_rules, record.workload_class)
-
-
 @dataclass
 class _Cluster:
-    """The cluster of a moment."""
+    """The cluster of a moment; nothing is worked out before somebody asks."""
 
     nodes: Sequence[Capacity]
     used: Iterable[Used]
-    _free: Room | None = None
-    _allowed: dict[_Kind, BoolArray] = field(default_factory=dict)
 
     def seats(self, records: Sequence[JobRecord]) -> list[tuple[JobRecord, str]] | None:
         """A host for each, in the order in which they should be taken; None where not all find one."""
-        members: dict[_Kind, list[JobRecord]] = {}
-        for record in records:
-            members.setdefault(_Kind.of(record), []).append(record)
-        found = seats(self.free, [self._alike(kind, len(alike)) for kind, alike in members.items()])
-        if found is None:
-            return None
-        members_of = [iter(alike) for alike in members.values()]
-        return [(next(members_of[seat.group]), self.nodes[seat.node].hostname) for seat in found]
+        found = self._seating.seats(by_kind(records, _kind_of))
+        return None if found is None else [(record, self.nodes[node].hostname) for record, node in found]
 
     def has_room(self, record: JobRecord) -> bool:
         """Whether a pod fits."""
-        return bool(places(self.free, self._alike(_Kind.of(record), 1)).any())
+        return self._seating.places(_kind_of(record)) > 0
 
-    @property
-    def free(self) -> Room:
-        """What no pod has requested."""
-        if self._free is None:
-            self._free = _room(self.nodes, self.used)
-        return self._free
+    @cached_property
+    def _seating(self) -> Seating:
+        return Seating(_free_capacity(self.nodes, self.used), self._allowed)
 
-    def _alike(self, kind: _Kind, number: int) -> Alike:
-        if kind not in self._allowed:
-            self._allowed[kind] = np.array([node.admits(*kind) for node in self.nodes], dtype=np.bool_)
-        return Alike.of(kind.shape, self._allowed[kind], number)
+    def _allowed(self, kind: PodKind) -> BoolArray:
+        return np.array([node.admits(kind) for node in self.nodes], dtype=np.bool_)
+
+
+def _kind_of(record: JobRecord) -> PodKind:
+    job = record.job
+    return PodKind.of(job.shape, job.node_rules, performance=record.workload_class == "performance")
 
 
 def _release(record: JobRecord, hostnames: Mapping[str, str]) -> Release:
@@ -290,7 +270,7 @@ def _say(records: Sequence[JobRecord], problem: str) -> None:
         record.problem = problem
 
 
-def _room(nodes: Sequence[Capacity], used: Iterable[Used]) -> Room:
+def _free_capacity(nodes: Sequence[Capacity], used: Iterable[Used]) -> FreeCapacity:
     index = {node.name: position for position, node in enumerate(nodes)}
     amounts = [(node.cores, node.memory_gib, node.gpus, node.pods) for node in nodes]
     free = np.array(amounts, dtype=np.float64).reshape(-1, 4)
@@ -298,15 +278,6 @@ def _room(nodes: Sequence[Capacity], used: Iterable[Used]) -> Room:
         if pod.node in index:
             free[index[pod.node]] -= (pod.cores, pod.memory_gib, pod.gpus, 1.0)
     cores, memory_gib, gpus, pods = free.T
-    # Whole numbers as Kubernetes counts them: floats would leave a node a millionth short. Of a GPU whose partitions
-    # pods have requested nothing is left.
-    return Room(
-        milli_cpu=_whole(np.rint(cores * 1000.0)),
-        memory_bytes=_whole(np.rint(memory_gib * _BYTES_PER_GIB)),
-        gpu_milli=whole_gpus(_whole(np.floor(gpus))),
-        pods=_whole(pods),
-    )
-
-
-def _whole(amounts: FloatArray) -> IntArray:
-    return amounts.astype(np.int64)
+    # Of a GPU whose partitions pods have requested nothing is left.
+    gpu_milli = whole_gpus(np.floor(gpus).astype(np.int64))
+    return FreeCapacity(*NodeAmounts.of(cores, memory_gib), gpu_milli=gpu_milli, pods=pods.astype(np.int64))

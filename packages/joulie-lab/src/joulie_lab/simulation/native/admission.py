@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from joulie.domain.node_affinity import NodeRules
 from joulie.domain.policy import Profile
+from joulie.domain.scheduling.node_rules import NodeRules
 from joulie.domain.scoring.extender import NodeClass, PodView, may_run
 from joulie.domain.units import BoolArray, IntArray
+from joulie_lab.simulation.gangs import PodKind
 from joulie_lab.simulation.native.nodes import SimNode
-from joulie_lab.simulation.native.pods import Kind
 
 _PROFILE_LABEL = "joulie.io/power-profile"
 _DRAINING_LABEL = "joulie.io/draining"
@@ -32,7 +32,7 @@ class Admission:
         self._class_rule = class_rule
         self._classes: IntArray = np.full(len(nodes), NodeClass.UNKNOWN, dtype=np.int64)
         self._by_rules: dict[NodeRules, BoolArray] = {}
-        self._by_kind: dict[Kind, BoolArray] = {}
+        self._by_kind: dict[PodKind, BoolArray] = {}
 
     def classes_are(self, classes: IntArray) -> None:
         """Take note of the nodes' schedulable classes, values of `NodeClass`."""
@@ -48,7 +48,7 @@ class Admission:
         for rules in [one for one in self._by_rules if _looks_at_class(one)]:
             del self._by_rules[rules]
 
-    def of(self, kind: Kind) -> BoolArray:
+    def of(self, kind: PodKind) -> BoolArray:
         """Nodes that pods of a kind may use, shape ``(n_nodes,)``."""
         found = self._by_kind.get(kind)
         if found is None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import numpy as np
-
-from joulie.domain.units import IntArray
-from joulie_lab.simulation.live.gangs import Alike, Room, places, seats
+from joulie.domain.units import BoolArray
+from joulie_lab.simulation.gangs import PodKind, Seating, by_kind
 from joulie_lab.simulation.native.admission import Admission
-from joulie_lab.simulation.native.pods import Kind, SimPod
+from joulie_lab.simulation.native.capacity import Nodes
+from joulie_lab.simulation.native.pods import SimPod
 from joulie_lab.simulation.native.queue import WaitingLines
-from joulie_lab.simulation.native.room import Nodes
 
 
 class Placed(NamedTuple):
@@ -29,22 +26,12 @@ Choose = Callable[[SimPod], int | None]
 """The node that the scheduler wants for a pod; None where none has room."""
 
 
-class _Held:
-    """A gang that waits.
+class _Held(NamedTuple):
+    """A gang that waits."""
 
-    Attributes:
-        by_kind: its members, those together that are alike.
-        total: cores, memory and GPUs that they request in all, in the units of `Room`.
-        make: the same for gangs that are made alike: where one of them does not fit, none does.
-    """
-
-    def __init__(self, pods: list[SimPod], makes: dict[object, int]) -> None:
-        self.by_kind: dict[Kind, list[SimPod]] = {}
-        for pod in pods:
-            self.by_kind.setdefault(pod.kind, []).append(pod)
-        kinds = [pod.kind for pod in pods]
-        self.total: IntArray = np.sum([(*kind.requests, kind.gpus * kind.gpu_milli) for kind in kinds], axis=0)
-        self.make = makes.setdefault(frozenset(Counter(kinds).items()), len(makes))
+    members: dict[PodKind, list[SimPod]]
+    make: int
+    """The same for gangs that are made alike: where one of them does not fit, none does."""
 
 
 class GangGate:
@@ -81,7 +68,9 @@ class GangGate:
         self._count += 1
         self._coming.setdefault(gang, []).append(pod)
         if len(self._coming[gang]) == self._sizes[gang]:
-            self._held[gang] = _Held(self._coming.pop(gang), self._makes)
+            members = by_kind(self._coming.pop(gang), lambda member: member.kind)
+            alike = frozenset((kind, len(pods)) for kind, pods in members.items())
+            self._held[gang] = _Held(members, self._makes.setdefault(alike, len(self._makes)))
             self._new.append(gang)
 
     def let_go(self, *, changed: bool) -> list[Placed]:
@@ -94,37 +83,26 @@ class GangGate:
         tried = list(self._held) if changed else self._new
         self._new = []
         found: list[Placed] = []
-        free, too_large = _Free(self._nodes.room()), set[int]()
+        seating, too_large = self._seating(), set[int]()
         for gang in tried:
             held = self._held[gang]
             if held.make in too_large:
                 continue
-            placed = self._placed(held, free)
-            if placed is None:
+            seated = seating.seats(held.members)
+            if seated is None:
                 too_large.add(held.make)
                 continue
             del self._held[gang]
-            self._count -= len(placed)
-            found += placed
-            free = _Free(self._nodes.room())
+            self._count -= len(seated)
+            found += self._put(seated)
+            seating = self._seating()
         return found
 
-    def _placed(self, held: _Held, free: _Free) -> list[Placed] | None:
-        if (held.total > free.total).any():
-            return None
-        groups = []
-        for kind, pods in held.by_kind.items():
-            allowed = self._admission.of(kind) & self._nodes.right_gpus(kind)
-            group = Alike(kind.requests, kind.gpus, kind.gpu_milli, allowed, len(pods))
-            # Where those of one kind alone find too few places, the gang needs no closer look.
-            if free.places(kind, group) < len(pods):
-                return None
-            groups.append(group)
-        found = seats(free.room, groups)
-        if found is None:
-            return None
-        pods_of = [iter(pods) for pods in held.by_kind.values()]
-        return self._put([(next(pods_of[seat.group]), seat.node) for seat in found])
+    def _seating(self) -> Seating:
+        return Seating(self._nodes.free(), self._allowed)
+
+    def _allowed(self, kind: PodKind) -> BoolArray:
+        return self._admission.of(kind) & self._nodes.right_gpus(kind)
 
     def _put(self, seated: list[tuple[SimPod, int]]) -> list[Placed]:
         """Put pods where the scheduler wants each; where that leaves one of them outside, all on their seats."""
@@ -137,18 +115,3 @@ class GangGate:
                 return [Placed(pod, seat, self._nodes.put(pod.kind, seat)) for pod, seat in seated]
             taken.append(Placed(pod, node, self._nodes.put(pod.kind, node)))
         return taken
-
-
-class _Free:
-    """The room of a moment, and what was worked out about it."""
-
-    def __init__(self, room: Room) -> None:
-        self.room = room
-        self.total = np.array([room.milli_cpu.sum(), room.memory_bytes.sum(), room.gpu_milli.sum()])
-        self._places: dict[Kind, int] = {}
-
-    def places(self, kind: Kind, group: Alike) -> int:
-        """How many pods of a kind fit."""
-        if kind not in self._places:
-            self._places[kind] = int(places(self.room, group).sum())
-        return self._places[kind]

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from joulie.domain.drain import GuardedPod
 from joulie.domain.marginal import PodRequests
-from joulie.domain.node_affinity import NodeRules
 from joulie.domain.policy import WorkloadClass
 from joulie.domain.scoring.extender import PodView, Sensitivity
-from joulie.domain.scoring.kube import PodAmounts
+from joulie_lab.simulation.gangs import PodKind
 from joulie_lab.simulation.trace import WORKLOAD_CLASS_KEY, JobShape, TraceJob
 
 RESCHEDULABLE_KEY = "joulie.io/reschedulable"
 _CLASSES = {member.value: member for member in WorkloadClass}
 _SENSITIVITIES = {"high": Sensitivity.HIGH, "medium": Sensitivity.MEDIUM}
 _RESCHEDULABLE = {"true": True, "false": False}
-_BYTES_PER_GIB = 1024**3
-_WHOLE_GPU_MILLI = 1000
 
 PRIORITIES: Mapping[str, int] = {
     "": 0,
@@ -31,19 +27,6 @@ PRIORITIES: Mapping[str, int] = {
 
 class RefusedError(ValueError):
     """A job whose pod the API server would not take, or which could never end; the message says why."""
-
-
-class Kind(NamedTuple):
-    """What pods have in common that fit the same nodes: where one of them finds no room, none does."""
-
-    requests: PodAmounts
-    gpus: int
-    gpu_milli: int
-    """Of each GPU, thousandths; 1000 for whole ones."""
-    gpu_resource: str
-    performance: bool
-    rules: NodeRules
-    priority: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +46,7 @@ class SimPod:
     index: int
     job: TraceJob
     shape: JobShape
-    kind: Kind
+    kind: PodKind
     requests: PodRequests
     view: PodView
     blocks: bool
@@ -98,18 +81,15 @@ def sim_pod(index: int, job: TraceJob, *, share_gpus: bool, priorities: Mapping[
     workload_class = None if said is None else _CLASSES.get(said, WorkloadClass.STANDARD)
     reschedulable = _RESCHEDULABLE.get(annotations.get(RESCHEDULABLE_KEY, ""))
     performance = workload_class is WorkloadClass.PERFORMANCE
-    shared = share_gpus and shape.gpus == 1 and shape.gpu_share < 1.0
     return SimPod(
         index=index,
         job=job,
         shape=shape,
-        kind=Kind(
-            requests=PodAmounts(round(shape.cores * 1000.0), round(shape.memory_gib * _BYTES_PER_GIB)),
-            gpus=shape.gpus,
-            gpu_milli=round(shape.gpu_share * _WHOLE_GPU_MILLI) if shared else _WHOLE_GPU_MILLI,
-            gpu_resource=shape.gpu_resource,
+        kind=PodKind.of(
+            shape,
+            rules,
             performance=performance,
-            rules=rules,
+            share_gpus=share_gpus,
             priority=priorities[job.priority_class],
         ),
         requests=PodRequests(shape.cores, shape.memory_gib, float(shape.gpus)),
@@ -121,6 +101,3 @@ def sim_pod(index: int, job: TraceJob, *, share_gpus: bool, priorities: Mapping[
         ),
         blocks=GuardedPod(workload_class, reschedulable=reschedulable).blocks,
     )
-
-
-_STANDARD = WorkloadClass.STANDARD

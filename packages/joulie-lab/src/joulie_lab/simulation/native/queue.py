@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from joulie.domain.units import BoolArray, IntArray
-from joulie_lab.simulation.live.gangs import WHOLE_GPU_MILLI
-from joulie_lab.simulation.native.pods import Kind, SimPod
-from joulie_lab.simulation.native.room import Nodes
+from joulie_lab.simulation.gangs import PodKind
+from joulie_lab.simulation.native.capacity import Nodes
+from joulie_lab.simulation.native.pods import SimPod
+from joulie_lab.simulation.trace import WHOLE_GPU_MILLI
 
 _FIRST_LINES = 64
 
@@ -28,11 +29,11 @@ class WaitingLines:
         admitted: nodes that the words of a kind and its class admit now, shape ``(n_nodes,)``.
     """
 
-    def __init__(self, nodes: Nodes, admitted: Callable[[Kind], BoolArray]) -> None:
+    def __init__(self, nodes: Nodes, admitted: Callable[[PodKind], BoolArray]) -> None:
         self._nodes = nodes
         self._admitted = admitted
-        self._line_of: dict[Kind, int] = {}
-        self._kinds: list[Kind] = []
+        self._line_of: dict[PodKind, int] = {}
+        self._kinds: list[PodKind] = []
         self._lines: list[deque[SimPod]] = []
         self._needs: IntArray = np.zeros((4, _FIRST_LINES), dtype=np.int64)
         self._waiting: BoolArray = np.zeros(_FIRST_LINES, dtype=np.bool_)
@@ -102,10 +103,10 @@ class WaitingLines:
             found.update(line for line in waiting[fits].tolist() if self._may_use(self._kinds[line], node))
         return found
 
-    def _may_use(self, kind: Kind, node: int) -> bool:
+    def _may_use(self, kind: PodKind, node: int) -> bool:
         return bool(self._admitted(kind)[node] and self._nodes.right_gpus(kind)[node])
 
-    def _open(self, kind: Kind) -> int:
+    def _open(self, kind: PodKind) -> int:
         line = len(self._lines)
         if line == self._needs.shape[1]:
             self._needs = np.concatenate([self._needs, np.zeros_like(self._needs)], axis=1)

@@ -26,6 +26,7 @@ from joulie_lab.simulation.experiment.scenario import ControlTimes
 from joulie_lab.simulation.live.facility import Weather
 from joulie_lab.simulation.live.fleet import LiveFleet
 from joulie_lab.simulation.native.admission import Admission
+from joulie_lab.simulation.native.capacity import Nodes
 from joulie_lab.simulation.native.control import Control, NativeControl
 from joulie_lab.simulation.native.facility import Facility
 from joulie_lab.simulation.native.gate import GangGate
@@ -34,7 +35,6 @@ from joulie_lab.simulation.native.nodes import MANAGED_LABEL, SimNode
 from joulie_lab.simulation.native.pods import PRIORITIES, SimPod
 from joulie_lab.simulation.native.queue import WaitingLines
 from joulie_lab.simulation.native.recorder import Recorder
-from joulie_lab.simulation.native.room import Nodes
 from joulie_lab.simulation.native.running import RunningJobs
 from joulie_lab.simulation.native.scheduling import KUBE, looks_at_power, make_scheduler
 from joulie_lab.simulation.trace import TraceJob
@@ -179,15 +179,15 @@ class _Run:
         self._demand = 0
         self._blocking: IntArray = np.zeros(n_nodes, dtype=np.int64)
         self._performance: IntArray = np.zeros(n_nodes, dtype=np.int64)
-        self._roomier: set[int] = set()
+        self._freed_nodes: set[int] = set()
         self._loaded: set[int] = set()
         self._unsteady = _NO_NODES
-        self._lively_until_s = -math.inf
+        self._dirty_until_s = -math.inf
 
     def play(self, on_progress: OnProgress | None, on_sample: OnSample | None) -> Outcome:
         """From before the start to the end."""
         end_s = self._setup.duration_s
-        self._lively()
+        self._mark_dirty()
         self._act()
         while self._now_s < end_s:
             self._advance(min(self._next_s(), end_s))
@@ -213,7 +213,7 @@ class _Run:
             due_s.append(now_s + self._fleet.settling_s)
         if self._control is not None:
             due_s.append(self._control.quiet_until_s(now_s))
-            if now_s < self._lively_until_s:
+            if now_s < self._dirty_until_s:
                 operator_s = self._setup.times.operator_s
                 due_s.append((math.floor(now_s / operator_s + 1e-9) + 1) * operator_s)
         return max(min(due_s), now_s)
@@ -267,14 +267,14 @@ class _Run:
         self._blocking[node] -= pod.blocks
         self._performance[node] -= pod.view.performance
         self._demand -= pod.view.performance
-        self._roomier.add(node)
+        self._freed_nodes.add(node)
         self._loaded.add(node)
-        self._lively()
+        self._mark_dirty()
 
     def _arrive(self, pod: SimPod) -> None:
         self._demand += pod.view.performance
         self._gate.arrived(pod, self._lines)
-        self._lively()
+        self._mark_dirty()
 
     def _cycle(self, control: NativeControl) -> None:
         now_s, times = self._now_s, self._setup.times
@@ -283,20 +283,20 @@ class _Run:
             if moved:
                 self._admission.classes_are(control.node_class)
                 # Pods may select either class, as kube-scheduler tries again whenever a node's labels change.
-                self._roomier.update(moved)
+                self._freed_nodes.update(moved)
                 self._recorder.noticed(self._performance_on_eco())
-                self._lively()
+                self._mark_dirty()
         if _is_multiple(now_s, times.agent_s):
             for cap in control.caps_due(now_s):
                 self._fleet.cap_cpu(cap.node, cap.cpu_w)
                 self._fleet.cap_gpus(cap.node, cap.gpu_w)
                 self._loaded.add(cap.node)
-                self._lively()
+                self._mark_dirty()
 
     def _schedule(self) -> None:
         """Place what can be placed: first the pods that wait for the scheduler, then gangs in what is left."""
-        changed = sorted(self._roomier)
-        self._roomier.clear()
+        changed = sorted(self._freed_nodes)
+        self._freed_nodes.clear()
         self._lines.placed(changed, self._place)
         for placed in self._gate.let_go(changed=bool(changed)):
             self._start(*placed)
@@ -329,7 +329,7 @@ class _Run:
             fleet.put_load(running.load(loaded, fleet.cores[loaded]), loaded)
         if len(loaded) or len(self._unsteady):
             running.rerate(np.union1d(loaded, self._unsteady), self._now_s, fleet.frequency, fleet.gpu_throughput)
-            self._lively()
+            self._mark_dirty()
         self._unsteady = fleet.unsteady(self._outdoor_k)
         if len(self._unsteady):
             running.catch_up(self._unsteady, self._now_s)
@@ -340,9 +340,9 @@ class _Run:
         assert self._control is not None
         return self._control.twin_view(self._now_s)
 
-    def _lively(self) -> None:
+    def _mark_dirty(self) -> None:
         """Something changed: the operator makes its cycles until one has found the power that there is from now on."""
-        self._lively_until_s = self._now_s + self._fleet.telemetry_settling_s + self._setup.times.operator_s
+        self._dirty_until_s = self._now_s + self._fleet.telemetry_settling_s + self._setup.times.operator_s
 
     def _performance_on_eco(self) -> int:
         return int(self._performance[self._eco].sum())

@@ -8,13 +8,13 @@ from typing import Protocol
 import numpy as np
 
 from joulie.domain.marginal import FullLoad, cpu_max_or_fallback_w, gpu_max_or_fallback_w
+from joulie.domain.scheduling.scores import default_scores, with_extender
 from joulie.domain.scoring.extender import TwinView, wire_score
-from joulie.domain.scoring.kube import balanced_allocation, least_allocated, with_extender
 from joulie.domain.scoring.marginal_energy import ScoringAim, node_scores
 from joulie.domain.units import IntArray
+from joulie_lab.simulation.native.capacity import Nodes
 from joulie_lab.simulation.native.nodes import SimNode
 from joulie_lab.simulation.native.pods import SimPod
-from joulie_lab.simulation.native.room import Nodes
 from joulie_lab.simulation.placement import SCORERS, Demand, Fleet, Scorer
 
 KUBE = "kube"
@@ -92,12 +92,11 @@ class _Kube:
         return int(best[self._rng.integers(len(best))])
 
     def _scores(self, pod: SimPod, candidates: IntArray) -> IntArray:
-        state, asked = self._state, pod.kind.requests
-        allocatable, requested, counted = (
-            one.of(candidates) for one in (state.allocatable, state.requested, state.counted)
+        state = self._state
+        requested, counted, allocatable = (
+            one.at(candidates) for one in (state.requested, state.counted, state.allocatable)
         )
-        fit = least_allocated(counted.plus(asked.said_or_usual()), allocatable)
-        return fit + balanced_allocation(asked, requested, allocatable)
+        return default_scores(pod.kind.requests, requested, counted, allocatable)
 
 
 class _Extender:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
 
-from joulie.domain.node_affinity import NodeRules
+from joulie.domain.scheduling.node_rules import NodeRules
+from joulie.domain.scheduling.scores import NodeAmounts
 from joulie.domain.units import BoolArray
-from joulie_lab.simulation.live.gangs import Alike, Room, seats, whole_gpus
+from joulie_lab.simulation.gangs import FreeCapacity, PodKind, Seating, by_kind, whole_gpus
 from joulie_lab.simulation.native.nodes import MAX_PODS, SimNode
 from joulie_lab.simulation.trace import JobShape, TraceJob
 
 CHANGING_LABELS = frozenset({"joulie.io/power-profile", "joulie.io/draining", "joulie.io/reserved"})
 """Labels that Joulie sets while a cluster runs: a node may come to carry any value of them."""
-_BYTES_PER_GIB = 1024**3
 _ROUNDING = 1e-9
 
 
@@ -57,12 +57,10 @@ class EmptyCluster:
         for member in members:
             if problem := self.never_fits(member):
                 return f"gang {member.workload_id}: {member.role or 'member'}: {problem}"
-        alike = Counter((member.shape, member.node_rules) for member in members)
-        groups = [
-            Alike.of(shape, self._allowed(shape, rules), number, share_gpus=self._share_gpus)
-            for (shape, rules), number in alike.items()
-        ]
-        if seats(self._room, groups) is not None:
+        kinds = by_kind(
+            members, lambda member: PodKind.of(member.shape, member.node_rules, share_gpus=self._share_gpus)
+        )
+        if self._seating.seats(kinds) is not None:
             return None
         return (
             f"gang {members[0].workload_id}: its {len(members)} members request"
@@ -74,7 +72,7 @@ class EmptyCluster:
         if not nodes.any():
             return "no node has the labels that its node selector or affinity requires"
         if shape.gpus and not (nodes & (self._resource == shape.gpu_resource)).any():
-            return f"no node {'that it may use ' * (not rules.free)}has {shape.gpu_resource}"
+            return f"no node {'that it may use ' * (not rules.unrestricted)}has {shape.gpu_resource}"
         gpus = np.where(self._resource == shape.gpu_resource, self._gpus, 0.0)
         asked = (("cores", shape.cores, self._cores), ("GiB", shape.memory_gib, self._memory_gib))
         for unit, amount, had in (*asked, ("GPUs", float(shape.gpus), gpus)):
@@ -85,23 +83,23 @@ class EmptyCluster:
             return f"requests {_total([shape])}; no node that it may use has all of it"
         return None
 
-    def _allowed(self, shape: JobShape, rules: NodeRules) -> BoolArray:
+    def _allowed(self, kind: PodKind) -> BoolArray:
         """Nodes that a member of a gang may use: by their labels, and by the vendor of their GPUs."""
-        admitted = self._admits(rules)
-        return admitted & (self._resource == shape.gpu_resource) if shape.gpus else admitted
+        admitted = self._admits(kind.rules)
+        return admitted & (self._resource == kind.gpu_resource) if kind.gpus else admitted
 
     @cached_property
-    def _room(self) -> Room:
-        return Room(
-            milli_cpu=np.rint(self._cores * 1000.0).astype(np.int64),
-            memory_bytes=np.rint(self._memory_gib * _BYTES_PER_GIB).astype(np.int64),
+    def _seating(self) -> Seating:
+        free = FreeCapacity(
+            *NodeAmounts.of(self._cores, self._memory_gib),
             gpu_milli=whole_gpus(self._gpus.astype(np.int64)),
             pods=np.full(len(self._nodes), MAX_PODS),
         )
+        return Seating(free, self._allowed)
 
     def _admits(self, rules: NodeRules) -> BoolArray:
         if rules not in self._admitted:
-            fits = [rules.admits(node.labels, node.name, ignoring=CHANGING_LABELS) for node in self._nodes]
+            fits = [rules.admits(node.labels, node.name, ignoring=CHANGING_LABELS.__contains__) for node in self._nodes]
             self._admitted[rules] = np.array(fits, dtype=np.bool_)
         return self._admitted[rules]
 

@@ -1,94 +1,73 @@
-"""Which nodes a pod's own words admit: node selector, required node affinity and tolerations.
+"""What a pod's spec says of its nodes: its node rules, and the older demand signal, the power profiles that they admit.
 
-As kube-scheduler's plugins NodeAffinity and TaintToleration filter. What depends on other pods (affinity to them,
-spreading, volumes) is left to kube-scheduler. Source: k8s.io/component-helpers/scheduling/corev1.
+Source of the signal: spec, Kubernetes API, scheduling constraints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-import msgspec
+from joulie.adapters.kubernetes.api.core import NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Toleration
+from joulie.adapters.kubernetes.names import POWER_PROFILE_LABEL
+from joulie.domain.policy import PowerConstraint, Profile
+from joulie.domain.scheduling.labels import Requirement
+from joulie.domain.scheduling.node_rules import ANYWHERE, NodeRules, Term, selector_requirements
 
-from joulie.adapters.kubernetes.api.core import NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration
-from joulie.domain.node_affinity import label_meets
-
-_KEEPS_PODS_OUT = frozenset({"NoSchedule", "NoExecute"})
-_NAME_FIELD = "metadata.name"
-
-
-class Placement(msgspec.Struct, frozen=True):
-    """What a pod says of its nodes.
-
-    Attributes:
-        selector: labels that the node must have.
-        terms: of its required node affinity, one of which must match; None where it requires nothing.
-        tolerations: of taints that keep pods out.
-    """
-
-    selector: tuple[tuple[str, str], ...] = ()
-    terms: tuple[NodeSelectorTerm, ...] | None = None
-    tolerations: tuple[Toleration, ...] = ()
-
-    def admits(self, node: str, labels: Mapping[str, str], taints: Iterable[Taint]) -> bool:
-        """Whether the pod may run on a node.
-
-        Args:
-            node: its name.
-            labels: of the node.
-            taints: of the node.
-        """
-        return (
-            all(labels.get(key) == value for key, value in self.selector)
-            and (self.terms is None or any(_term_matches(term, node, labels) for term in self.terms))
-            and all(self._tolerates(taint) for taint in taints if taint.effect in _KEEPS_PODS_OUT)
-        )
-
-    def _tolerates(self, taint: Taint) -> bool:
-        return any(_tolerates(toleration, taint) for toleration in self.tolerations)
+_OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
+"""Those that fit a power profile."""
 
 
-ANYWHERE = Placement()
-"""Of a pod that says nothing."""
-
-
-def placement(spec: PodSpec) -> Placement:
-    """What a pod says of its nodes; the same value for pods that say the same."""
-    affinity = spec.affinity.node_affinity if spec.affinity else None
-    required = affinity.required if affinity else None
+def placement(spec: PodSpec) -> tuple[NodeRules, PowerConstraint]:
+    """Which nodes a pod may run on, and which power profiles; the same values for pods that say the same."""
+    terms = required_terms(spec)
     # Every pod tolerates a node that is lost, for a while: that opens no node to it.
     tolerations = tuple(one for one in spec.tolerations if one.toleration_seconds is None)
-    if not spec.node_selector and required is None and not tolerations:
-        return ANYWHERE
-    terms = None if required is None else required.node_selector_terms
-    return _shared(Placement(tuple(sorted(spec.node_selector.items())), terms, tolerations))
+    if not spec.node_selector and terms is None and not tolerations:
+        return ANYWHERE, PowerConstraint.GENERAL
+    return _shared(tuple(sorted(spec.node_selector.items())), terms, tolerations)
+
+
+def required_terms(spec: PodSpec) -> tuple[NodeSelectorTerm, ...] | None:
+    """The OR-ed terms of the required node affinity; None where it requires nothing."""
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    return affinity.required.node_selector_terms if affinity and affinity.required else None
+
+
+def requirements(stated: tuple[NodeSelectorRequirement, ...]) -> tuple[Requirement, ...]:
+    """Requirements of the API as the domain knows them."""
+    return tuple(Requirement(one.key, one.operator, one.values) for one in stated)
 
 
 @lru_cache(maxsize=8192)
-def _shared(found: Placement) -> Placement:
+def _shared(
+    selector: tuple[tuple[str, str], ...],
+    terms: tuple[NodeSelectorTerm, ...] | None,
+    tolerations: tuple[Toleration, ...],
+) -> tuple[NodeRules, PowerConstraint]:
     """One value for all pods of a template: a hundred thousand of them are kept in memory."""
-    return found
+    found = None
+    if terms is not None:
+        found = tuple(Term(requirements(one.match_expressions), requirements(one.match_fields)) for one in terms)
+    rules = NodeRules(selector_requirements(dict(selector)), found, tolerations)
+    return rules, _power_constraint(rules)
 
 
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """An empty effect is every effect; an empty key with Exists is every taint."""
-    if toleration.effect and toleration.effect != taint.effect:
-        return False
-    if toleration.operator == "Exists":
-        return toleration.key in {"", taint.key}
-    return toleration.key == taint.key and toleration.value == taint.value
+def _power_constraint(rules: NodeRules) -> PowerConstraint:
+    """Which power profiles the pod may run on; labels other than the power profile's are taken as satisfiable.
+
+    Both, or nothing said: general. Neither (also the old value draining-performance alone, and unlabelled nodes only),
+    or an operator that does not fit a profile: unknown.
+    """
+    stated = [one for term in rules.terms or () for one in term.labels if one.key == POWER_PROFILE_LABEL]
+    if any(one.operator not in _OPERATORS for one in stated):
+        return PowerConstraint.UNKNOWN
+    admitted = {profile for profile in Profile if rules.admits({POWER_PROFILE_LABEL: profile}, ignoring=_is_other)}
+    if len(admitted) == len(Profile):
+        return PowerConstraint.GENERAL
+    if admitted == {Profile.PERFORMANCE}:
+        return PowerConstraint.PERFORMANCE_ONLY
+    return PowerConstraint.ECO_ONLY if admitted else PowerConstraint.UNKNOWN
 
 
-def _term_matches(term: NodeSelectorTerm, node: str, labels: Mapping[str, str]) -> bool:
-    """A term without requirements matches no node."""
-    if not term.match_expressions and not term.match_fields:
-        return False
-    fields = {_NAME_FIELD: node}
-    return all(_holds(one, labels) for one in term.match_expressions) and all(
-        _holds(one, fields) for one in term.match_fields
-    )
-
-
-def _holds(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
-    return label_meets(labels.get(requirement.key), requirement.operator, requirement.values)
+def _is_other(key: str) -> bool:
+    return key != POWER_PROFILE_LABEL

@@ -18,14 +18,14 @@ from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.core import Pod
 from joulie.adapters.kubernetes.api.meta import ObjectMeta, OwnerReference
 from joulie.adapters.kubernetes.api.v1alpha1 import CpuUse, Criticality, GpuUse, Level, Migratability, WorkloadProfile
-from joulie.adapters.kubernetes.constraints import power_constraint
-from joulie.adapters.kubernetes.placement import ANYWHERE, Placement, placement
+from joulie.adapters.kubernetes.placement import placement
 from joulie.adapters.kubernetes.requests import Requests, memory_limit_gib, pod_requests
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.domain.drain import GuardedPod
 from joulie.domain.policy import MIN_CONFIDENCE, Intensity, PodDemand, PodPhase, PowerConstraint, WorkloadClass
 from joulie.domain.profiles.profile import Hints
 from joulie.domain.resource_quantity import QuantityError, parse_quantity
+from joulie.domain.scheduling.node_rules import ANYWHERE, NodeRules
 from joulie.domain.scoring.extender import PodView, Sensitivity
 
 _POD_TEMPLATE_HASH = "pod-template-hash"
@@ -144,7 +144,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     controller: OwnerReference | None = None
     running_since_s: float | None = None
     memory_limit_gib: float | None = None
-    placement: Placement = ANYWHERE
+    placement: NodeRules = ANYWHERE
     simulated: SimulatedUse | None = None
     mistakes: tuple[str, ...] = ()
 
@@ -199,6 +199,7 @@ def pod_facts(pod: Pod) -> PodFacts:
     mistakes = list(unread)
     controller = meta.controller
     workload_class, reschedulable, cpu_sensitivity, gpu_sensitivity = _said(meta.annotations, mistakes)
+    rules, constraint = placement(pod.spec)
     phase = _PHASES.get(pod.status.phase or "Pending", PodPhase.RUNNING)
     return PodFacts(
         namespace=sys.intern(meta.namespace),
@@ -209,7 +210,7 @@ def pod_facts(pod: Pod) -> PodFacts:
         requests=requests,
         owner=_owner(meta, controller),
         workload_class=workload_class,
-        constraint=power_constraint(pod.spec),
+        constraint=constraint,
         reschedulable=reschedulable,
         cpu_sensitivity=cpu_sensitivity,
         gpu_sensitivity=gpu_sensitivity,
@@ -219,7 +220,7 @@ def pod_facts(pod: Pod) -> PodFacts:
         controller=None if controller is None else _reference(controller),
         running_since_s=_running_since_s(pod) if phase is PodPhase.RUNNING else None,
         memory_limit_gib=memory_limit_gib(pod),
-        placement=placement(pod.spec),
+        placement=rules,
         simulated=None if _SIMULATED.isdisjoint(meta.annotations) else simulated_use(pod),
         mistakes=tuple(mistakes),
     )

@@ -1,19 +1,16 @@
-"""What a pod requests, counted as kube-scheduler counts it.
-
-Source: k8s.io/component-helpers/resource, PodRequests. Containers and sidecars (init containers that always restart)
-run together; any other init container runs beside the sidecars started before it; the pod needs the larger of the two.
-What the pod as a whole requests replaces the sum of its containers, and the runtime's overhead comes on top.
-"""
+"""What a pod of the Kubernetes API requests in CPU, memory and GPUs; `joulie.domain.scheduling.requests` adds it up."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 
 import msgspec
 
-from joulie.adapters.kubernetes.api.core import Container, Pod, Quantities, ResourceRequirements
+from joulie.adapters.kubernetes.api.core import Container, Pod
 from joulie.domain.resource_quantity import QuantityError, parse_quantity
+from joulie.domain.scheduling.requests import Amounts, InitContainer, effective_requests, pod_amounts
 
 _BYTES_PER_GIB = 1024.0**3
 _POD_LEVEL = ("cpu", "memory")
@@ -28,9 +25,6 @@ _WHOLE_GPUS = {
 _MIG = re.compile(r"nvidia\.com/mig-(\d)g\..+")
 _MIG_SLICES = 7
 """Compute slices of a GPU that can be partitioned; each partition is named after how many it has."""
-
-_Amounts = dict[str, float]
-"""Cores, bytes, and GPUs by vendor."""
 
 
 class Requests(msgspec.Struct, frozen=True, gc=False):
@@ -52,11 +46,17 @@ class Requests(msgspec.Struct, frozen=True, gc=False):
 def pod_requests(pod: Pod) -> tuple[Requests, tuple[str, ...]]:
     """What the pod requests, and what of it cannot be read (which the API server would have refused)."""
     mistakes: list[str] = []
-    amounts = _together(pod, mistakes)
-    if pod.spec.resources is not None:
-        pod_level = _amounts(_requested(pod.spec.resources), "pod", mistakes)
-        amounts |= {key: pod_level[key] for key in _POD_LEVEL if key in pod_level}
-    _add(amounts, _amounts(pod.spec.overhead, "overhead", mistakes))
+    spec = pod.spec
+    pod_level: Amounts = {}
+    if spec.resources is not None:
+        found = _amounts(effective_requests(spec.resources.requests, spec.resources.limits), "pod", mistakes)
+        pod_level = {key: found[key] for key in _POD_LEVEL if key in found}
+    amounts = pod_amounts(
+        [_container(one, mistakes) for one in spec.containers],
+        [InitContainer(_container(one, mistakes), one.restart_policy == "Always") for one in spec.init_containers],
+        pod_level,
+        _amounts(spec.overhead, "overhead", mistakes),
+    )
     cores, memory_bytes = amounts.pop("cpu", 0.0), amounts.pop("memory", 0.0)
     vendor = max(sorted(amounts), key=lambda name: amounts[name], default=None)
     gpus = amounts[vendor] if vendor is not None else 0.0
@@ -79,37 +79,14 @@ def memory_limit_gib(pod: Pod) -> float | None:
         return None
 
 
-def _together(pod: Pod, mistakes: list[str]) -> _Amounts:
-    """The most that containers and init containers use at one time."""
-    running: _Amounts = {}
-    for container in pod.spec.containers:
-        _add(running, _container(container, mistakes))
-    sidecars: _Amounts = {}
-    starting: _Amounts = {}
-    for container in pod.spec.init_containers:
-        own = _container(container, mistakes)
-        if container.restart_policy == "Always":
-            _add(running, own)
-            _add(sidecars, own)
-        else:
-            _add(own, sidecars)
-            _raise_to(starting, own)
-    _raise_to(running, starting)
-    return running
+def _container(container: Container, mistakes: list[str]) -> Amounts:
+    resources = container.resources
+    return _amounts(effective_requests(resources.requests, resources.limits), container.name, mistakes)
 
 
-def _container(container: Container, mistakes: list[str]) -> _Amounts:
-    return _amounts(_requested(container.resources), container.name, mistakes)
-
-
-def _requested(resources: ResourceRequirements) -> Quantities:
-    """Requests; the limit where a resource has only that."""
-    return {**resources.limits, **resources.requests} if resources.limits else resources.requests
-
-
-def _amounts(quantities: Quantities, where: str, mistakes: list[str]) -> _Amounts:
-    """Quantities as numbers, those that count here."""
-    amounts: _Amounts = {}
+def _amounts(quantities: Mapping[str, str | int | float], where: str, mistakes: list[str]) -> Amounts:
+    """Quantities as numbers: cores, bytes, and GPUs by vendor."""
+    amounts: Amounts = {}
     for resource, text in quantities.items():
         key, share = _counted(resource)
         if key is None:
@@ -141,13 +118,3 @@ def _counted(resource: str) -> tuple[str | None, float]:
 def _shared(cpu_cores: float, memory_gib: float, gpus: float, gpu_vendor: str | None) -> Requests:
     """One value for all pods of a template: a hundred thousand of them are kept in memory."""
     return Requests(cpu_cores, memory_gib, gpus, gpu_vendor)
-
-
-def _add(amounts: _Amounts, more: _Amounts) -> None:
-    for key, value in more.items():
-        amounts[key] = amounts.get(key, 0.0) + value
-
-
-def _raise_to(amounts: _Amounts, least: _Amounts) -> None:
-    for key, value in least.items():
-        amounts[key] = max(amounts.get(key, 0.0), value)

@@ -7,11 +7,13 @@ from functools import lru_cache
 
 import msgspec
 
-from joulie.adapters.kubernetes.api.core import Job, Namespace, Pod, PodSpec
+from joulie.adapters.kubernetes.api.core import Job, Namespace, NodeSelectorTerm, Pod, PodSpec
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
+from joulie.adapters.kubernetes.placement import required_terms, requirements
 from joulie.adapters.kubernetes.times import parse_rfc3339
-from joulie.domain.grid import names, zones
+from joulie.domain.grid import names
 from joulie.domain.resource_quantity import QuantityError, parse_quantity
+from joulie.domain.scheduling.labels import Requirement
 
 _JOULIE_PREFIX = "joulie.io/"
 _KUEUE_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -24,7 +26,7 @@ Empty: somebody else has resumed it since, so that from then on it is theirs to 
 WORK_DONE = "joulie.io/grid-work-done"
 """On a Job: how long it ran before it was last suspended, s."""
 
-Affinity = tuple[tuple[zones.LabelTerm, ...], ...]
+Affinity = tuple[tuple[Requirement, ...], ...]
 
 
 class Owner(msgspec.Struct, frozen=True, gc=False):
@@ -226,19 +228,13 @@ def grid_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
 
 
 def _affinity(spec: PodSpec) -> Affinity:
-    node = spec.affinity.node_affinity if spec.affinity is not None else None
-    if node is None or node.required is None:
-        return ()
-    return tuple(
-        tuple(_term(one.key, one.operator, one.values) for one in term.match_expressions)
-        for term in node.required.node_selector_terms
-    )
+    return tuple(_labels_of(term) for term in required_terms(spec) or ())
 
 
 @lru_cache(maxsize=4096)
-def _term(key: str, operator: str, values: tuple[str, ...]) -> zones.LabelTerm:
+def _labels_of(term: NodeSelectorTerm) -> tuple[Requirement, ...]:
     """One value for all pods of a template."""
-    return zones.LabelTerm(key, operator, values)
+    return requirements(term.match_expressions)
 
 
 def _seconds(text: str | None) -> float:

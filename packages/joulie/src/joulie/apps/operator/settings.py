@@ -15,8 +15,8 @@ from joulie.domain.control import ControlSettings
 from joulie.domain.drain import DrainSettings, Escalation
 from joulie.domain.energy_split import EnergyBounds
 from joulie.domain.hardware.resolve import GPU_PRODUCT_KEYS
-from joulie.domain.label_selector import LabelSelector
 from joulie.domain.policy import Cap, PolicySettings, Profile, ProfileCaps
+from joulie.domain.scheduling.labels import LabelSelector
 from joulie.domain.twin import DEFAULT_RACK_CAPACITY_W
 from joulie.program.leadership import LeaderSettings
 from joulie.program.settings import Kind, listed, setting

@@ -7,9 +7,10 @@ what the clouds publish; a setting adds others. Source: spec, grid.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from joulie.domain.grid import names
+from joulie.domain.scheduling.labels import Requirement
+from joulie.domain.scheduling.node_rules import selector_requirements
 
 REGION_LABEL = "topology.kubernetes.io/region"
 _OLD_REGION_LABEL = "failure-domain.beta.kubernetes.io/region"
@@ -96,14 +97,6 @@ CLOUD_REGIONS: Mapping[str, str] = {
 """Zone of a region, by ``provider:region``."""
 
 
-class LabelTerm(NamedTuple):
-    """A condition on a label of a pod's node, as in a required node affinity."""
-
-    key: str
-    operator: str
-    values: tuple[str, ...] = ()
-
-
 def region_zone(region: str, provider_id: str, table: Mapping[str, str]) -> str | None:
     """Zone of a cloud's region.
 
@@ -146,7 +139,7 @@ def zone_of_node(
 def zone_of_pod(
     requested: str | None,
     node_selector: Mapping[str, str],
-    affinity: Sequence[Iterable[LabelTerm]],
+    affinity: Sequence[Iterable[Requirement]],
     default: str,
     table: Mapping[str, str] = CLOUD_REGIONS,
 ) -> str:
@@ -161,14 +154,14 @@ def zone_of_pod(
     """
     if requested:
         return requested
-    selected = _zones_of([LabelTerm(key, "In", (value,)) for key, value in node_selector.items()], table)
+    selected = _zones_of(selector_requirements(node_selector), table)
     by_term = [_zones_of(term, table) for term in affinity]
     allowed = set().union(*by_term) if all(by_term) else set()
     zones = selected & allowed if selected and allowed else selected or allowed
     return zones.pop() if len(zones) == 1 else default
 
 
-def _zones_of(terms: Iterable[LabelTerm], table: Mapping[str, str]) -> set[str]:
+def _zones_of(terms: Iterable[Requirement], table: Mapping[str, str]) -> set[str]:
     """The zones that a conjunction of conditions allows; empty where it says nothing that is known of zones.
 
     A region that is not in the table could be anywhere, so it leaves its condition without a say.

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from joulie.adapters.kubernetes.placement import Placement
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
 from joulie.adapters.kubernetes.profiles import WorkloadKey
 from joulie.apps.operator.classifier.decide import classification_of
@@ -37,6 +36,7 @@ from joulie.domain.profiles.reschedule import (
     plan_rescheduling,
 )
 from joulie.domain.profiles.slicing import SlicingRecommendation, recommend_slicing
+from joulie.domain.scheduling.node_rules import NodeRules
 from joulie.domain.units import BoolArray
 from joulie.domain.workload import Level
 
@@ -306,13 +306,13 @@ class _Admission:
 
     def __init__(self, nodes: Mapping[str, NodeFacts | None]) -> None:
         self._nodes = {name: facts for name, facts in nodes.items() if facts is not None}
-        self._admitted: dict[Placement, frozenset[str] | None] = {}
+        self._admitted: dict[NodeRules, frozenset[str] | None] = {}
 
-    def of(self, placement: Placement) -> frozenset[str] | None:
+    def of(self, placement: NodeRules) -> frozenset[str] | None:
         """Names of the nodes, None for all."""
         if placement not in self._admitted:
             admitted = frozenset(
-                name for name, facts in self._nodes.items() if placement.admits(name, facts.labels, facts.taints)
+                name for name, facts in self._nodes.items() if placement.admits(facts.labels, name, facts.taints)
             )
             self._admitted[placement] = None if len(admitted) == len(self._nodes) else admitted
         return self._admitted[placement]

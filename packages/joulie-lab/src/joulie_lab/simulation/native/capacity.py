@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from joulie.domain.scoring.kube import NodeAmounts
+from joulie.domain.scheduling.scores import NodeAmounts
 from joulie.domain.units import BoolArray, IntArray
-from joulie_lab.simulation.live.gangs import WHOLE_GPU_MILLI, Room
+from joulie_lab.simulation.gangs import FreeCapacity, PodKind
 from joulie_lab.simulation.native.nodes import MAX_PODS, SimNode
-from joulie_lab.simulation.native.pods import Kind
-
-_BYTES_PER_GIB = 1024**3
+from joulie_lab.simulation.trace import WHOLE_GPU_MILLI
 
 
 class Nodes:
@@ -21,20 +19,19 @@ class Nodes:
     Attributes:
         allocatable: CPU and memory that pods can request.
         requested: CPU and memory that they do.
-        counted: the same, with what stands for requests that are not made.
+        counted: the same, with defaults for requests that are missing.
         pods: how many there are.
         gpus: GPUs.
         free_gpus: GPUs that nobody has a share of.
-        free_milli: of each GPU, thousandths, shape ``(n_nodes, most GPUs of a node)``; 0 beyond a node's own.
+        free_milli: of each GPU, thousandths, shape ``(n_nodes, maximum GPUs of a node)``; 0 beyond a node's own.
         most_free_milli: of the GPU of each node that has most left.
     """
 
     def __init__(self, nodes: Sequence[SimNode]) -> None:
         """All nodes empty."""
         n_nodes = len(nodes)
-        self.allocatable = NodeAmounts(
-            np.array([round(node.spec.cores * 1000.0) for node in nodes], dtype=np.int64),
-            np.array([round(node.memory_gib * _BYTES_PER_GIB) for node in nodes], dtype=np.int64),
+        self.allocatable = NodeAmounts.of(
+            np.array([node.spec.cores for node in nodes]), np.array([node.memory_gib for node in nodes])
         )
         self.requested = NodeAmounts(*np.zeros((2, n_nodes), dtype=np.int64))
         self.counted = NodeAmounts(*np.zeros((2, n_nodes), dtype=np.int64))
@@ -47,7 +44,7 @@ class Nodes:
         self._resource = np.array([node.gpu_resource for node in nodes], dtype=np.str_)
         self._offers: dict[str, BoolArray] = {}
 
-    def fitting(self, kind: Kind) -> BoolArray:
+    def fitting(self, kind: PodKind) -> BoolArray:
         """Nodes with room for one more pod of a kind, shape ``(n_nodes,)``."""
         asked = kind.requests
         found = (
@@ -57,13 +54,13 @@ class Nodes:
         )
         if kind.gpus:
             found &= self.right_gpus(kind)
-            if kind.gpu_milli < WHOLE_GPU_MILLI:
+            if kind.shares_gpu:
                 found &= self.most_free_milli >= kind.gpu_milli
             else:
                 found &= self.free_gpus >= kind.gpus
         return np.asarray(found)
 
-    def right_gpus(self, kind: Kind) -> BoolArray:
+    def right_gpus(self, kind: PodKind) -> BoolArray:
         """Nodes whose GPUs, if the kind needs any, are requested as it requests them."""
         resource = kind.gpu_resource
         if resource not in self._offers:
@@ -71,13 +68,13 @@ class Nodes:
             self._offers[resource] = np.asarray(self._resource == resource) if resource else everywhere
         return self._offers[resource]
 
-    def put(self, kind: Kind, node: int) -> tuple[int, ...]:
+    def put(self, kind: PodKind, node: int) -> tuple[int, ...]:
         """Take a pod in. Returns the GPUs that it gets: one that is shared already where it needs only a share."""
         self._count(kind, node, 1)
         free = self.free_milli[node]
         if not kind.gpus:
             return ()
-        if kind.gpu_milli < WHOLE_GPU_MILLI:
+        if kind.shares_gpu:
             enough = np.where(free >= kind.gpu_milli, free, WHOLE_GPU_MILLI + 1)
             devices = (int(np.argmin(enough)),)
         else:
@@ -86,25 +83,25 @@ class Nodes:
         self._recount(node)
         return devices
 
-    def remove(self, kind: Kind, node: int, devices: tuple[int, ...]) -> None:
+    def remove(self, kind: PodKind, node: int, devices: tuple[int, ...]) -> None:
         """Let a pod go that had these GPUs."""
         self._count(kind, node, -1)
         if devices:
             self.free_milli[node, list(devices)] += kind.gpu_milli
             self._recount(node)
 
-    def room(self) -> Room:
-        """What is left, as gangs are held back by it."""
-        return Room(
+    def free(self) -> FreeCapacity:
+        """What is left."""
+        return FreeCapacity(
             milli_cpu=self.allocatable.milli_cpu - self.requested.milli_cpu,
             memory_bytes=self.allocatable.memory_bytes - self.requested.memory_bytes,
             gpu_milli=self.free_milli,
             pods=MAX_PODS - self.pods,
         )
 
-    def _count(self, kind: Kind, node: int, sign: int) -> None:
+    def _count(self, kind: PodKind, node: int, sign: int) -> None:
         self.pods[node] += sign
-        for totals, amounts in ((self.requested, kind.requests), (self.counted, kind.requests.said_or_usual())):
+        for totals, amounts in ((self.requested, kind.requests), (self.counted, kind.requests.nonzero_requests())):
             for total, amount in zip(totals, amounts, strict=True):
                 total[node] += sign * amount
 
