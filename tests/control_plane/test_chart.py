@@ -133,6 +133,8 @@ def test_what_is_installed_by_default(render: Render) -> None:
 OTHER_VALUES: dict[tuple[str, ...], Any] = {
     ("image", "digest"): "sha256:" + "0" * 64,
     ("image", "pullPolicy"): "Always",
+    ("simulator", "image", "digest"): "sha256:" + "0" * 64,
+    ("simulator", "image", "pullPolicy"): "Always",
     ("imagePullSecrets",): [{"name": "pull"}],
     ("log", "level"): "debug",
     ("log", "format"): "text",
@@ -226,6 +228,7 @@ def everything(rendered_text: Callable[..., str]) -> str:
         ({"extender": {"tls": {"clientCertificates": True}}}, "/extender/tls/clientCertificates"),
         ({"extender": {"port": 70000}}, "maximum"),
         ({"image": {"digest": "latest"}}, "does not match pattern"),
+        ({"simulator": {"image": {"digest": "latest"}}}, "does not match pattern"),
         ({"agent": {"stateDir": "var"}}, "does not match pattern"),
         ({"log": {"level": "loud"}}, "value must be one of"),
         ({"scheduler": {"enabled": True}, "steering": {"mode": "admission"}}, "scheduler.enabled needs the extender"),
@@ -245,6 +248,20 @@ def test_wrong_values_are_refused(render: Render, values: dict[str, Any], reason
     with pytest.raises(RefusedError) as refusal:
         render(values)
     assert reason in str(refusal.value)
+
+
+def test_the_simulator_has_an_image_of_its_own(render: Render) -> None:
+    def images(**values: Any) -> dict[str, str]:
+        specs = workloads(render({"simulator": {"enabled": True, **values}, "image": {"tag": "1.2.3"}}))
+        return {component: spec["containers"][0]["image"] for component, spec in specs.items()}
+
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))["appVersion"]
+    default = images()
+    assert default.pop("simulator") == f"ghcr.io/joulie-k8s/joulie-lab:{version}"
+    assert set(default.values()) == {"ghcr.io/joulie-k8s/joulie:1.2.3"}
+    digest = "sha256:" + "a" * 64
+    mine = images(image={"repository": "registry.example/lab", "tag": "edge", "digest": digest})
+    assert mine["simulator"] == f"registry.example/lab@{digest}"
 
 
 def test_crds_stay_unless_told_otherwise(render: Render) -> None:

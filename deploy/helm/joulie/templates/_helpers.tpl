@@ -35,11 +35,16 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version | replace "+
 {{- end }}
 
 {{- define "joulie.image" -}}
-{{- $image := .Values.image -}}
+{{ include "joulie.imageOf" (list . .Values.image) }}
+{{- end }}
+
+{{/* Reference of an image: (list . .Values.simulator.image). */}}
+{{- define "joulie.imageOf" -}}
+{{- $image := index . 1 -}}
 {{- if $image.digest -}}
 {{ $image.repository }}@{{ $image.digest }}
 {{- else -}}
-{{ $image.repository }}:{{ default .Chart.AppVersion $image.tag }}
+{{ $image.repository }}:{{ default (index . 0).Chart.AppVersion $image.tag }}
 {{- end }}
 {{- end }}
 
