@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from joulie.adapters.kubernetes.api.core import Namespace, Node, PodOfContainers
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware
-from joulie.adapters.kubernetes.cache import Cache, Key
+from joulie.adapters.kubernetes.cache import Cache, Key, Watching
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import NAMESPACES, NODE_HARDWARES, NODES, PODS_OF_CONTAINERS
 from joulie.adapters.prometheus.nodes import NodeIndex
@@ -42,7 +43,7 @@ class Surroundings:
     reported: Mapping[str, ReportedHardware] = field(default_factory=dict)
 
 
-class ClusterView:
+class ClusterView(Watching):
     """What runs where.
 
     Args:
@@ -65,27 +66,25 @@ class ClusterView:
         self._pods.add_listener(self._pod_changed)
         self._hardware.add_listener(self._hardware_changed)
 
+    @property
+    def caches(self) -> Mapping[str, Cache[Any, Any]]:
+        """The caches that must have been listed: not NodeHardware, for a cluster may have none of Joulie's CRDs."""
+        return {PODS_OF_CONTAINERS.plural: self._pods, NODES.plural: self._nodes, NAMESPACES.plural: self._namespaces}
+
     async def run(self) -> None:
         """Follow the cluster until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for cache in (self._pods, self._nodes, self._namespaces, self._hardware):
-                group.create_task(cache.run())
-
-    async def wait_synced(self) -> None:
-        """Wait until pods, nodes and namespaces have been listed.
-
-        NodeHardware is not waited for: a cluster may have none of Joulie's CRDs.
-        """
-        await asyncio.gather(*(cache.wait_synced() for cache in (self._pods, self._nodes, self._namespaces)))
+            group.create_task(super().run())
+            group.create_task(self._hardware.run())
 
     def why_not_ready(self) -> str | None:
         """What is missing, for the readiness probe."""
-        for cache, what in ((self._pods, "pods"), (self._nodes, "nodes"), (self._namespaces, "namespaces")):
-            if not cache.synced:
-                return f"{what} are not listed yet: {cache.problem or 'waiting'}"
-            if cache.silence_s() > _SILENCE_S:
-                return f"nothing was heard of {what} for {cache.silence_s():.0f} s"
-        return None
+        silent = (
+            f"nothing was heard of {what} for {cache.silence_s():.0f} s"
+            for what, cache in self.caches.items()
+            if cache.silence_s() > _SILENCE_S
+        )
+        return super().why_not_ready() or next(silent, None)
 
     @property
     def pods(self) -> list[AccountedPod]:

@@ -46,7 +46,7 @@ from joulie.adapters.kubernetes.kueue import (
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.kubernetes.writer import Job, write_all
 from joulie.apps.grid.apply import NotLeadingError, noted_at_hold, noted_at_release
-from joulie.apps.grid.facts import Asking, Owner, asking_of, created_s, grid_annotations
+from joulie.apps.grid.facts import Asking, Owner, asking_of, created_s, grid_annotations, owner_of
 from joulie.apps.grid.kueue_settings import KueueMode
 from joulie.apps.grid.observe import GridView
 from joulie.domain.grid import names
@@ -362,12 +362,11 @@ def keep_workload(workload: Workload) -> WorkloadFacts | None:
     if not pending and not waits:
         return None
     meta = workload.metadata
-    owner = meta.controller
     return WorkloadFacts(
         uid=meta.uid,
         version=meta.resource_version,
         created_s=created_s(meta),
-        owner=None if owner is None else Owner(owner.kind, owner.name, owner.uid),
+        owner=owner_of(meta),
         asking=_asking(workload.spec.pod_sets),
         notes=grid_annotations(meta.annotations),
         pod_sets=tuple(

@@ -25,7 +25,7 @@ from joulie.adapters.kubernetes.cache import Cache, Key, Watching
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.gating import CONFIG_MAP as GATING_CONFIG_MAP
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS, DAEMON_SETS, NAMESPACES, NODES
-from joulie.apps.grid.facts import NamespaceFacts, Owner, asking_of, keep_namespace
+from joulie.apps.grid.facts import NamespaceFacts, asking_of, keep_namespace, owner_of
 from joulie.apps.grid.requests import NO_POLICY, requested
 from joulie.apps.grid.webhook_trust import CHECK_S, RETRY_S, Keeper, OwnCertificate, Registration
 from joulie.domain.grid import names
@@ -195,9 +195,7 @@ def wants_gate(pod: Pod, policy: NamespaceFacts) -> bool:
         return False
     if any(owner.kind in _NEVER_HELD for owner in meta.owner_references):
         return False
-    controller = meta.controller
-    owner = None if controller is None else Owner(controller.kind, controller.name, controller.uid)
-    return requested(asking_of(meta, spec), owner, policy, _DEFAULTS).defer
+    return requested(asking_of(meta, spec), owner_of(meta), policy, _DEFAULTS).defer
 
 
 def _encoded(response: _Response) -> bytes:

@@ -107,18 +107,18 @@ def _dcgm(context: SourceContext) -> DcgmSource | None:
     return DcgmSource(Dcgm(context.prometheus, context.settings.prometheus_window_s), context.index)
 
 
-def _kepler(context: SourceContext) -> NodePowerSource | None:
-    if context.prometheus is None:
-        return None
-    kepler = Kepler(context.prometheus, context.settings.prometheus_window_s)
-    return ExporterSource(KEPLER, lambda _wanted: kepler.nodes(context.index()), context.rejected)
+def _exporter(
+    name: str, make: Callable[[Prometheus, float], Kepler | NodeExporter]
+) -> Callable[[SourceContext], NodePowerSource | None]:
+    """Makes what reads nodes from an exporter over Prometheus, for which `make` is told the window of its rates, s."""
 
+    def made(context: SourceContext) -> NodePowerSource | None:
+        if context.prometheus is None:
+            return None
+        exporter = make(context.prometheus, context.settings.prometheus_window_s)
+        return ExporterSource(name, lambda _wanted: exporter.nodes(context.index()), context.rejected)
 
-def _node_exporter(context: SourceContext) -> NodePowerSource | None:
-    if context.prometheus is None:
-        return None
-    exporter = NodeExporter(context.prometheus, context.settings.prometheus_window_s)
-    return ExporterSource("node-exporter", lambda _wanted: exporter.nodes(context.index()), context.rejected)
+    return made
 
 
 def _http(context: SourceContext) -> NodePowerSource | None:
@@ -167,8 +167,8 @@ SOURCES = {
         SourceRow("agents", PowerSource.RAPL, _agents, gpus=True, host=True),
         SourceRow("prometheus", PowerSource.PROMETHEUS, _query),
         SourceRow("dcgm", PowerSource.NVML, _dcgm, gpus=True, listed=False),
-        SourceRow(KEPLER, PowerSource.KEPLER, _kepler, _kepler_usage, gpus=True, scraped=True),
-        SourceRow("node-exporter", PowerSource.PROMETHEUS, _node_exporter, scraped=True),
+        SourceRow(KEPLER, PowerSource.KEPLER, _exporter(KEPLER, Kepler), _kepler_usage, gpus=True, scraped=True),
+        SourceRow("node-exporter", PowerSource.PROMETHEUS, _exporter("node-exporter", NodeExporter), scraped=True),
         SourceRow("http", PowerSource.HTTP, _http, gpus=True),
         SourceRow("cadvisor", PowerSource.UTILIZATION, usage=_cadvisor, scraped=True),
         SourceRow("metrics-server", PowerSource.UTILIZATION, usage=_metrics_server),
