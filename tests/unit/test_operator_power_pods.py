@@ -12,9 +12,9 @@ from joulie.adapters.kubernetes.pods import Owner, PodFacts
 from joulie.adapters.kubernetes.requests import Requests
 from joulie.adapters.prometheus.readings import GpuDevice
 from joulie.apps.operator.metrics import OperatorMetrics
-from joulie.apps.operator.power.board import PowerBoard, PowerDesk
 from joulie.apps.operator.power.metrics import OTHER, SHOWN_NAMESPACES
 from joulie.apps.operator.power.pods import Meters, NodesPower, Work, running_pods, shared
+from joulie.apps.operator.power.report import PowerReport, PowerReports
 from joulie.apps.operator.power.usage import PodWeights
 from joulie.domain.control import controlled_node
 from joulie.domain.hardware import BUILTIN_CATALOGUE
@@ -218,15 +218,15 @@ def test_a_pod_of_the_same_name_is_another_pod_and_its_namespace_remembers_both(
     assert meters.namespace_j == {"team": 60.0 * 200.0}
 
 
-def board(pods=None, *, estimated=False):
+def report(pods=None, *, estimated=False):
     pods = pods or [pod("a", "c"), pod("b", "g", gpus=2.0, namespace="other-team"), pod("x", "c")]
     work = Work([weights("cadvisor", a=1.0, b=1.0)])
     shares = share(pods, work, estimated=estimated)
     meters = asyncio.run(Meters(500.0).extended(shares, 1010.0, 120.0))
-    return PowerBoard(shares, meters, 120.0)
+    return PowerReport(shares, meters, 120.0)
 
 
-def ask(desk, path="/debug/power", query="", now_s=1010.0):
+def ask(reports, path="/debug/power", query="", now_s=1010.0):
     sent = []
 
     async def send(message):
@@ -237,29 +237,29 @@ def ask(desk, path="/debug/power", query="", now_s=1010.0):
         await send({"type": "http.response.body", "body": b"{}"})
 
     scope = {"path": path, "query_string": query.encode()}
-    asyncio.run(desk.before(fallback, lambda: now_s)(scope, None, send))
+    asyncio.run(reports.before(fallback, lambda: now_s)(scope, None, send))
     return sent[0]["status"], json.loads(sent[1]["body"])
 
 
 def test_only_the_leader_knows():
-    desk = PowerDesk()
-    assert ask(desk) == (503, {"leader": False})
-    desk.leading = True
-    assert ask(desk) == (200, {"now": 1010.0, "leader": True, "since": None, "kind": "nodes", "items": []})
-    assert ask(desk, query="kind=cats")[0] == 400
-    assert ask(desk, path="/metrics")[0] == 404
+    reports = PowerReports()
+    assert ask(reports) == (503, {"leader": False})
+    reports.leading = True
+    assert ask(reports) == (200, {"now": 1010.0, "leader": True, "since": None, "kind": "nodes", "items": []})
+    assert ask(reports, query="kind=cats")[0] == 400
+    assert ask(reports, path="/metrics")[0] == 404
 
 
 def test_nodes_pods_and_namespaces_are_listed_with_what_is_known_of_them():
-    desk = PowerDesk()
-    desk.leading, desk.board = True, board()
-    _, answer = ask(desk, query="kind=nodes")
+    reports = PowerReports()
+    reports.leading, reports.latest = True, report()
+    _, answer = ask(reports, query="kind=nodes")
     assert (answer["since"], [one["name"] for one in answer["items"]]) == (500.0, ["g", "c"])
     assert answer["items"][1] == {
         "name": "c", "powerW": 300.0, "cpuW": 300.0, "idleW": 100.0, "systemW": 0.0, "energyJ": 0.0,
         "quality": "fresh", "source": "kepler", "weightSource": "cadvisor", "ageS": 10.0,
     }  # fmt: skip
-    _, answer = ask(desk, query="kind=pods&namespace=team")
+    _, answer = ask(reports, query="kind=pods&namespace=team")
     assert [one["name"] for one in answer["items"]] == ["a", "x"]
     assert answer["items"][0] == {
         "name": "a", "namespace": "team", "node": "c", "powerW": 200.0, "cpuW": 200.0, "energyJ": 0.0,
@@ -267,38 +267,38 @@ def test_nodes_pods_and_namespaces_are_listed_with_what_is_known_of_them():
     }  # fmt: skip
     assert answer["items"][1]["quality"] == "missing"
     assert "powerW" not in answer["items"][1]
-    _, answer = ask(desk, query="kind=namespaces")
+    _, answer = ask(reports, query="kind=namespaces")
     listed = [(one["name"], one["pods"], one["unknownPods"]) for one in answer["items"]]
     assert listed == [("other-team", 1, 0), ("team", 2, 1)]
-    assert ask(desk, query="kind=pods&limit=1")[1]["items"][0]["name"] == "b"
-    assert ask(desk, query="kind=nodes", now_s=1200.0)[1]["items"][0]["quality"] == "stale"
+    assert ask(reports, query="kind=pods&limit=1")[1]["items"][0]["name"] == "b"
+    assert ask(reports, query="kind=nodes", now_s=1200.0)[1]["items"][0]["quality"] == "stale"
 
 
 def test_trap_unknown_power_of_a_namespace_is_not_zero():
-    desk = PowerDesk()
+    reports = PowerReports()
     work = Work([weights("cadvisor", a=1.0, b=1.0)])
     shares = share([pod("a", "c"), pod("b", "c"), pod("x", "c", namespace="dark")], work)
     meters = asyncio.run(Meters(500.0).extended(shares, 1010.0, 120.0))
-    desk.leading, desk.board = True, PowerBoard(shares, meters, 120.0)
-    (team, dark) = ask(desk, query="kind=namespaces")[1]["items"]
+    reports.leading, reports.latest = True, PowerReport(shares, meters, 120.0)
+    (team, dark) = ask(reports, query="kind=namespaces")[1]["items"]
     assert (team["name"], team["powerW"]) == ("team", 200.0)
     assert (dark["name"], dark["pods"], dark["unknownPods"]) == ("dark", 1, 1)
     assert "powerW" not in dark
 
 
 def test_an_estimate_shows_its_interval():
-    desk = PowerDesk()
-    desk.leading, desk.board = True, board(estimated=True)
-    node = next(one for one in ask(desk)[1]["items"] if one["name"] == "c")
+    reports = PowerReports()
+    reports.leading, reports.latest = True, report(estimated=True)
+    node = next(one for one in ask(reports)[1]["items"] if one["name"] == "c")
     assert (node["lowW"], node["highW"]) == (270.0, 360.0)
-    one = ask(desk, query="kind=pods&namespace=team")[1]["items"][0]
+    one = ask(reports, query="kind=pods&namespace=team")[1]["items"][0]
     assert (one["lowW"], one["powerW"], one["highW"]) == (180.0, 200.0, 240.0)
 
 
 def test_metrics_of_power_and_none_by_pod():
     metrics = OperatorMetrics()
     metrics.lead()
-    metrics.power.desk.board = board()
+    metrics.power.reports.latest = report()
 
     def value(name, **labels):
         return metrics.registry.get_sample_value(f"joulie_operator_{name}", labels)
@@ -316,7 +316,7 @@ def test_metrics_of_power_and_none_by_pod():
 def test_trap_namespaces_are_bounded_in_the_metrics():
     metrics = OperatorMetrics()
     pods = [pod(f"p{number}", "c", namespace=f"n{number}") for number in range(SHOWN_NAMESPACES + 50)]
-    metrics.power.desk.board = PowerBoard(share(pods), Meters(0.0), 120.0)
+    metrics.power.reports.latest = PowerReport(share(pods), Meters(0.0), 120.0)
     (family,) = (one for one in metrics.power.collect() if one.name == "joulie_operator_namespace_power_watts")
     shown = {sample.labels["namespace"]: sample.value for sample in family.samples}
     assert len(shown) == SHOWN_NAMESPACES + 1

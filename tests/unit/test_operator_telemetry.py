@@ -270,7 +270,7 @@ def test_a_node_without_sensors_is_estimated_from_how_busy_it_is(tmp_path):
         stage.exporters.busy_cores = 1.0
         idle = await stage.round()
         assert idle.power_measurement.measured_node_power_w < busy.power_measurement.measured_node_power_w
-        (item,) = stage.metrics.power.desk.board.items("nodes", stage.exporters.now_s)
+        (item,) = stage.metrics.power.reports.latest.items("nodes", stage.exporters.now_s)
         assert item.low_w < item.power_w < item.high_w
 
     play(body, tmp_path)
@@ -298,10 +298,10 @@ def test_pods_share_what_their_node_draws(tmp_path):
         await stage.add_pod("b", "24", **{"nvidia.com/gpu": "1"})
         await stage.round()
         await stage.round()
-        shares = stage.metrics.power.desk.board.shares
+        shares = stage.metrics.power.reports.latest.shares
         parts = shares.idle_w + shares.system_w
         np.testing.assert_allclose(parts[0] + np.nansum(shares.pod_cpu_w) + np.nansum(shares.pod_gpu_w), 280.0)
-        _, answer = stage.metrics.power.desk.answer({"kind": ["pods"]}, stage.exporters.now_s)
+        _, answer = stage.metrics.power.reports.answer({"kind": ["pods"]}, stage.exporters.now_s)
         found = {item.name: item for item in answer["items"]}
         assert found["a"].energy_j == pytest.approx(30.0 * found["a"].power_w, rel=1e-3)
         assert found["b"].gpu_w == 80.0

@@ -67,7 +67,7 @@ async def serve(settings: OperatorSettings, catalogue: Catalogue, stop: asyncio.
         wake = asyncio.Event()
         view = ClusterView(client, settings, catalogue, wake=wake.set)
         probes.add("caches", view.why_not_ready)
-        app = metrics.power.desk.before(observability_app(probes, metrics.registry), time.time)
+        app = metrics.power.reports.before(observability_app(probes, metrics.registry), time.time)
         world = World(client, http, prometheus)
         async with Server(app, parse_address(settings.metrics_addr)) as server:
             _log.info("operator started", extra={"metrics_port": server.port, "policy": settings.policy_type})

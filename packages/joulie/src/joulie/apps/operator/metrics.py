@@ -89,12 +89,12 @@ class OperatorMetrics:
     def lead(self) -> None:
         """This replica leads from now on."""
         self.leading.set(1)
-        self.power.desk.leading = True
+        self.power.reports.leading = True
 
     def stood_down(self) -> None:
         """Show nothing of nodes any more: another replica leads."""
         self.leading.set(0)
-        self.power.desk.leading = False
+        self.power.reports.leading = False
         self.power.show(SourceStates(), Facility)
         self._nodes.show(None)
 

@@ -16,7 +16,6 @@ import numpy as np
 from joulie.adapters.prometheus.nodes import NodeIndex
 from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.observe import ClusterView
-from joulie.apps.operator.power.board import PowerBoard
 from joulie.apps.operator.power.catalogue import REQUESTS, SOURCES, STATIC, estimates
 from joulie.apps.operator.power.columns import Candidate, Column, SourceColumns, candidates
 from joulie.apps.operator.power.estimates import Estimator
@@ -24,6 +23,7 @@ from joulie.apps.operator.power.facility import FacilityFeed
 from joulie.apps.operator.power.feed import PowerFeed
 from joulie.apps.operator.power.pods import Meters, NodesPower, Work, running_pods, shared
 from joulie.apps.operator.power.profiled import Allowed, allowed, node_ambient_k
+from joulie.apps.operator.power.report import PowerReport
 from joulie.apps.operator.power.sources import NodePowerSource, gpus_of
 from joulie.apps.operator.power.usage import UsageFeed
 from joulie.apps.operator.power.wiring import World, wire
@@ -86,7 +86,7 @@ class ClusterPower:
         self._catalogue = catalogue
         self._view = view
         self._profiles = profiles
-        self._desk = metrics.power.desk
+        self._reports = metrics.power.reports
         self._now_s = now_s
         self._index = NodeIndex((), {})
         self._meters = Meters(now_s())
@@ -278,7 +278,7 @@ class ClusterPower:
         )
         shares = await shared(power, running, work)
         self._meters = await self._meters.extended(shares, self._now_s(), settings.power_stale_s)
-        self._desk.board = PowerBoard(shares, self._meters, settings.power_stale_s)
+        self._reports.latest = PowerReport(shares, self._meters, settings.power_stale_s)
 
     def _unmeasured(self, measured: _Measured) -> set[str]:
         """Nodes whose CPU power no sensor measures."""

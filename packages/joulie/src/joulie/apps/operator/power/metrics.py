@@ -11,7 +11,7 @@ import numpy as np
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from joulie.apps.operator.power.board import PowerBoard, PowerDesk
+from joulie.apps.operator.power.report import PowerReport, PowerReports
 from joulie.domain.control import ControlledNode, Facility
 from joulie.domain.quantities import ZERO_CELSIUS_K
 from joulie.domain.units import FloatArray
@@ -26,11 +26,11 @@ class PowerMetrics(Collector):
     """Shows what the current term of leadership measures; nothing while another replica leads.
 
     Attributes:
-        desk: where the last poll is.
+        reports: where the last poll is.
     """
 
     def __init__(self) -> None:
-        self.desk = PowerDesk()
+        self.reports = PowerReports()
         self._states = SourceStates()
         self._facility: Callable[[], Facility] = Facility
         self._rejected: dict[str, Mapping[str, int]] = {}
@@ -39,7 +39,7 @@ class PowerMetrics(Collector):
         """Show these sources and this building from now on."""
         self._states, self._facility = states, facility
         self._rejected.clear()
-        self.desk.board = None
+        self.reports.latest = None
 
     def rejected(self, source: str, series: Mapping[str, int]) -> None:
         """Note how many series the last reading of a source left out, by reason."""
@@ -49,8 +49,8 @@ class PowerMetrics(Collector):
         """All families; without samples where nothing is known."""
         yield from self._sources()
         yield from _facility(self._facility())
-        yield from _nodes(self.desk.board)
-        yield _namespaces(self.desk.board)
+        yield from _nodes(self.reports.latest)
+        yield _namespaces(self.reports.latest)
 
     def describe(self) -> Iterable[Metric]:
         """The same families as `collect`."""
@@ -113,7 +113,7 @@ def _celsius(temperature_k: float | None) -> float | None:
     return None if temperature_k is None else temperature_k - ZERO_CELSIUS_K
 
 
-def _nodes(board: PowerBoard | None) -> Iterator[Metric]:
+def _nodes(report: PowerReport | None) -> Iterator[Metric]:
     by_part = GaugeMetricFamily(
         "joulie_operator_node_power_watts",
         "Power of a node by who draws it: its pods, its system, or nobody (idle), W.",
@@ -124,8 +124,8 @@ def _nodes(board: PowerBoard | None) -> Iterator[Metric]:
         "Power of a node's CPU packages (cpu) and of its GPUs (gpu), W.",
         labels=["node", "device"],
     )
-    if board is not None:
-        shares, power = board.shares, board.shares.power
+    if report is not None:
+        shares, power = report.shares, report.shares.power
         has_gpus = np.array([node.hardware.gpu is not None for node in power.nodes], dtype=np.bool_)
         _fill(by_part, power.nodes, shares.idle_w, "idle")
         _fill(by_part, power.nodes, shares.system_w, "system")
@@ -142,11 +142,11 @@ def _fill(family: GaugeMetricFamily, nodes: Iterable[ControlledNode], values: Fl
             family.add_metric([node.name, label], value)
 
 
-def _namespaces(board: PowerBoard | None) -> Metric:
+def _namespaces(report: PowerReport | None) -> Metric:
     family = GaugeMetricFamily(
         "joulie_operator_namespace_power_watts", "Power of the pods of a namespace, W.", labels=["namespace"]
     )
-    by_namespace = {} if board is None else board.by_namespace()[0]
+    by_namespace = {} if report is None else report.by_namespace()[0]
     ordered = sorted(by_namespace.items(), key=lambda one: (-one[1], one[0]))
     for name, power_w in ordered[:SHOWN_NAMESPACES]:
         family.add_metric([name], power_w)

@@ -1,4 +1,4 @@
-"""What is known of power now, for those who ask: metrics, and ``GET /debug/power`` for ``kubectl joulie top``."""
+"""The latest power report: read by the metrics, and served at ``GET /debug/power`` for ``kubectl joulie top``."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class PowerBoard:
-    """The last poll.
+class PowerReport:
+    """Power and energy as of the last poll.
 
     Attributes:
         shares: power, by whom it is drawn.
@@ -162,16 +162,16 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else round(float(value), 3)
 
 
-class PowerDesk:
-    """Answers ``GET /debug/power`` while this replica leads.
+class PowerReports:
+    """Serves the latest report at ``GET /debug/power`` while this replica leads.
 
     Attributes:
-        board: what is known; None while another replica leads, and before the first poll.
+        latest: the last poll; None while another replica leads, and before the first poll.
         leading: whether this replica leads.
     """
 
     def __init__(self) -> None:
-        self.board: PowerBoard | None = None
+        self.latest: PowerReport | None = None
         self.leading = False
 
     def before(self, app: AsgiApp, now_s: Callable[[], float]) -> AsgiApp:
@@ -191,7 +191,7 @@ class PowerDesk:
         namespace = namespaces[-1] if namespaces else None
         items: list[Item] = []
         since_s = None
-        if self.board is not None:
-            items = self.board.items(kind, now_s, namespace=namespace, limit=max(0, min(limit, MOST_ITEMS)))
-            since_s = self.board.meters.since_s
+        if self.latest is not None:
+            items = self.latest.items(kind, now_s, namespace=namespace, limit=max(0, min(limit, MOST_ITEMS)))
+            since_s = self.latest.meters.since_s
         return 200, {"now": now_s, "leader": True, "since": since_s, "kind": kind.value, "items": items}
