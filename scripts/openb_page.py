@@ -78,7 +78,7 @@ too.
 
 ## Joulie's score
 
-`joulie.domain.scoring.fragmentation.joulie_placement`, a pure function of one node; the extender does not call it yet.
+`joulie.domain.scoring.fragmentation`, pure functions of one node; the extender does not call them yet.
 A pod goes where it adds least to
 
 - FGD's **fragmentation**: free GPU that a pod cannot use, in the mean over the typical pods;

@@ -6,17 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulie.domain.hardware import BUILTIN_CATALOGUE, GpuModel
-from joulie.domain.power.cpu import Boundness, CpuPower, activity_factor, cpu_throughput
+from joulie.domain.power.cpu import CpuPower
 from joulie.domain.power.dynamics import lagged, lagged_mean
-from joulie.domain.power.gpu import (
-    THROUGHPUT_MODELS,
-    NoPublishedExponentError,
-    ThroughputModel,
-    natural_power_w,
-    operate_gpu,
-)
+from joulie.domain.power.gpu import ThroughputModel, natural_power_w, operate_gpu
 from joulie.domain.power.gpu_clock import ClockPower, JobPhase, better_knob
 from joulie.domain.units import InvalidQuantityError
+from joulie_lab.simulation.job_response import (
+    THROUGHPUT_MODELS,
+    Boundness,
+    NoPublishedExponentError,
+    activity_factor,
+    cpu_throughput,
+)
 
 quick = settings(max_examples=50, deadline=None)
 UNIT = st.floats(0.0, 1.0)

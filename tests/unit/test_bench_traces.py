@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from joulie.apps.cli.main import main
-from joulie.domain.power.cpu import IdleStates
 from joulie_lab.benchmarks.traces import bounded, reported_runs, summarise
 from joulie_lab.simulation.experiment.compare import Record
 from joulie_lab.simulation.experiment.files import load_experiment
 from joulie_lab.simulation.experiment.metrics import metrics
 from joulie_lab.simulation.experiment.plan import PhysicsChoice, RunKey, run_keys
+from joulie_lab.simulation.job_response import IdleStates
 from support.experiment_outcomes import outcome
 
 ROOT = Path(__file__).parents[2]

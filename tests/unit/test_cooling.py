@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from joulie.domain.units import InvalidQuantityError
-from joulie.ports import CoolingOutput
 from joulie_lab.simulation.cooling import (
     CoSimulation,
     DxPlant,
@@ -15,6 +14,7 @@ from joulie_lab.simulation.cooling import (
     mean_pue,
     run_plant,
 )
+from joulie_lab.simulation.cooling_plant import CoolingOutput
 from joulie_lab.simulation.dx_plant import DxParameters, dx_flows, outdoor_air_share
 
 PUBLISHED = DxParameters()

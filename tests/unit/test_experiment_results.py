@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
 
-from joulie.domain.power.cpu import IdleStates
 from joulie_lab.simulation.experiment.charts import comparison_charts, run_charts
 from joulie_lab.simulation.experiment.compare import Comparison, Record, compare
 from joulie_lab.simulation.experiment.fidelity import DifferentJobsError, fidelity
@@ -25,6 +24,7 @@ from joulie_lab.simulation.experiment.tables import (
     side_by_side_rows,
     unequal_work,
 )
+from joulie_lab.simulation.job_response import IdleStates
 from support.experiment_outcomes import job, outcome, series
 
 MANAGED = PhysicsChoice(IdleStates.MANAGED)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from joulie.domain.units import InvalidQuantityError
-from joulie.ports import CoolingPlantError
 from joulie_lab.adapters.fmu import FmuMapping, FmuPlant
 from joulie_lab.adapters.fmu import archive as archive_module
 from joulie_lab.simulation.cooling import run_plant
+from joulie_lab.simulation.cooling_plant import CoolingPlantError
 
 SOURCES = Path(__file__).parent.parent / "fmu_sources"
 HEADERS = Path(fmpy.__file__).parent / "c-code"

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from joulie.domain.hardware import BUILTIN_CATALOGUE, CpuModel, GpuModel
-from joulie.domain.power.cpu import IdleStates
 from joulie.domain.power.gpu import natural_power_w
 from joulie_lab.simulation.climate import Climate
+from joulie_lab.simulation.job_response import IdleStates
 from joulie_lab.simulation.live.facility import Weather
 from joulie_lab.simulation.live.fleet import FleetLoad, LiveFleet, NodeSpec
 from joulie_lab.simulation.live.jobs import Activity, RunningPod, Work, Workload

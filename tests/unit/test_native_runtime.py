@@ -9,11 +9,11 @@ import pytest
 
 from joulie.domain.grid.series import constant
 from joulie.domain.policy import POLICIES, PolicySettings
-from joulie.domain.power.cpu import IdleStates
 from joulie_lab.simulation.climate import Climate
 from joulie_lab.simulation.cooling import LinearPlant
 from joulie_lab.simulation.experiment.outcome import JobEnd, JobOutcome, Outcome
 from joulie_lab.simulation.experiment.scenario import NodeGroup
+from joulie_lab.simulation.job_response import IdleStates
 from joulie_lab.simulation.live.fleet import LiveFleet
 from joulie_lab.simulation.live.jobs import RunningPod, Work, Workload, activity
 from joulie_lab.simulation.native.control import Control

@@ -14,7 +14,7 @@ from joulie_lab.adapters.published.openb import (
     read_pods,
     read_reference,
 )
-from joulie_lab.benchmarks.gpu_sharing import policies
+from joulie_lab.benchmarks.gpu_sharing import baselines, policies
 from joulie_lab.benchmarks.gpu_sharing.arrivals import arrivals, sample, with_named_models, with_shared_part
 from joulie_lab.benchmarks.gpu_sharing.kernel import NOWHERE
 from joulie_lab.benchmarks.gpu_sharing.play import Setup, place, play
@@ -174,18 +174,22 @@ class Node:
         if not there or not sharing.fits(self.cpu_left, self.memory_left, self.left, *request):
             return None
         free = int(self.left.sum())
-        tightest = sharing.tightest_gpu(self.left, milli)
+        tightest = baselines.tightest_gpu(self.left, milli)
         match self.policy.score:
             case policies.RANDOM:
                 return 0, 0.0, tightest
             case policies.DOT_PRODUCT:
-                return sharing.dot_product_score(self.cpu_left, free, request[0], gpus * milli), 0.0, tightest
+                return baselines.dot_product_score(self.cpu_left, free, request[0], gpus * milli), 0.0, tightest
             case policies.BEST_FIT:
-                return sharing.best_fit_score(self.cpu_left, free, request[0], gpus * milli), 0.0, tightest
+                return baselines.best_fit_score(self.cpu_left, free, request[0], gpus * milli), 0.0, tightest
             case policies.GPU_PACKING:
-                return sharing.gpu_packing_score(self.left, gpus, milli), 0.0, tightest
+                return baselines.gpu_packing_score(self.left, gpus, milli), 0.0, tightest
             case policies.GPU_CLUSTERING:
-                return sharing.gpu_clustering_score(free, self.kinds, sharing.request_kind(gpus, milli)), 0.0, tightest
+                return (
+                    baselines.gpu_clustering_score(free, self.kinds, baselines.request_kind(gpus, milli)),
+                    0.0,
+                    tightest,
+                )
         return max((self.option(request, gpu) for gpu in self.candidates(gpus, milli)), key=lambda found: found[0])
 
     def candidates(self, gpus: int, milli: int):
@@ -201,7 +205,7 @@ class Node:
         if self.policy.score == policies.JOULIE:
             added += self.shortage(self.cpu_left - cpu, after) - self.shortage(self.cpu_left, self.left)
             return fragmentation.joulie_steps(added, added_w, self.policy.power_weight), 0.0, gpu
-        return fragmentation.fgd_score(added), added_w, gpu
+        return baselines.fgd_score(added), added_w, gpu
 
     def fragmentation(self, cpu_left: int, left):
         return fragmentation.fragmentation_milli(cpu_left, left, 1 << self.model, self.typical)
@@ -218,4 +222,4 @@ class Node:
         self.cpu_left -= int(pods.cpu_milli[pod])
         self.memory_left -= int(pods.memory_mib[pod])
         sharing.take(self.left, gpus, milli, gpu)
-        self.kinds |= sharing.request_kind(gpus, milli)
+        self.kinds |= baselines.request_kind(gpus, milli)

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from joulie.domain.hardware import BUILTIN_CATALOGUE, CpuModel
-from joulie.domain.power.cpu import FREQUENCY_EXPONENT, Boundness, CpuPower, IdleStates, activity_factor, cpu_throughput
+from joulie.domain.power.cpu import FREQUENCY_EXPONENT, CpuPower
 from joulie.domain.units import InvalidQuantityError
+from joulie_lab.simulation.job_response import Boundness, IdleStates, activity_factor, cpu_throughput
 
 CURVE_9654_W = [128, 257, 300, 340, 378, 410, 442, 498, 577, 697, 817]
 

@@ -2,18 +2,12 @@ import numpy as np
 import pytest
 
 from joulie.domain.hardware import BUILTIN_CATALOGUE, CapRange, GpuModel, Provenance
-from joulie.domain.power.dynamics import lagged, lagged_mean, steady_temperature_k, thermal_throttle
-from joulie.domain.power.gpu import (
-    P100_THROUGHPUT,
-    POOLED_THROUGHPUT,
-    NoPublishedExponentError,
-    UnknownThroughputModelError,
-    natural_power_w,
-    operate_gpu,
-    throughput_model,
-)
+from joulie.domain.power.dynamics import lagged, lagged_mean
+from joulie.domain.power.gpu import P100_THROUGHPUT, POOLED_THROUGHPUT, natural_power_w, operate_gpu
 from joulie.domain.power.gpu_clock import ClockPower, JobPhase, Knob, better_knob
 from joulie.domain.units import InvalidQuantityError
+from joulie_lab.simulation.job_response import NoPublishedExponentError, UnknownThroughputModelError, throughput_model
+from joulie_lab.simulation.live.dynamics import steady_temperature_k, thermal_throttle
 
 
 def model(key: str) -> GpuModel:

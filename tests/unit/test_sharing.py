@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from joulie.domain.scoring import fragmentation, sharing
 from joulie.domain.scoring.fragmentation import ANY_MODEL, TypicalPods
+from joulie_lab.benchmarks.gpu_sharing import baselines
 
 MILLI = st.integers(0, 1000)
 GPUS = st.lists(MILLI, min_size=1, max_size=8).map(np.array)
@@ -30,8 +31,8 @@ def test_what_fits():
     left = np.array([1000, 300])
     asked = [(8, 8, 1, 1000), (8, 8, 2, 1000), (8, 8, 1, 400), (9, 8, 0, 0), (8, 9, 0, 0), (8, 8, 0, 0)]
     assert [sharing.fits(8, 8, left, *pod) for pod in asked] == [True, False, True, False, False, True]
-    assert sharing.tightest_gpu(np.array([900, 400, 500, 400]), 400) == 1
-    assert sharing.tightest_gpu(left, 1001) == sharing.NO_GPU
+    assert baselines.tightest_gpu(np.array([900, 400, 500, 400]), 400) == 1
+    assert baselines.tightest_gpu(left, 1001) == sharing.NO_GPU
 
 
 @given(GPUS, st.data())
@@ -49,22 +50,22 @@ def test_gpu_packing_counts_the_fullest_gpus_that_fit(gpu_left, data):
         expected = 50 - whole
     else:
         expected = 100 - sum(left // 10 for left in taken) // 10
-    assert sharing.gpu_packing_score(gpu_left, gpus, gpu_milli) == expected
-    assert sharing.gpu_packing_score(gpu_left, 0, 0) == 0
+    assert baselines.gpu_packing_score(gpu_left, gpus, gpu_milli) == expected
+    assert baselines.gpu_packing_score(gpu_left, 0, 0) == 0
 
 
 def test_gpu_clustering_prefers_nodes_with_the_same_kind_alone():
-    kind, other = sharing.request_kind(1, 400), sharing.request_kind(2, 1000)
+    kind, other = baselines.request_kind(1, 400), baselines.request_kind(2, 1000)
     kinds = [kind, kind | other, 0, other]
-    assert [sharing.gpu_clustering_score(4000, there, kind) for there in kinds] == [87, 62, 37, 12]
-    assert sharing.gpu_clustering_score(4000, kind, sharing.request_kind(0, 0)) == 0
+    assert [baselines.gpu_clustering_score(4000, there, kind) for there in kinds] == [87, 62, 37, 12]
+    assert baselines.gpu_clustering_score(4000, kind, baselines.request_kind(0, 0)) == 0
 
 
 def test_best_fit_and_dot_product_prefer_the_fuller_node():
-    assert sharing.best_fit_score(64_000, 2000, 64_000, 2000) == 100
-    assert sharing.best_fit_score(128_000, 8000, 64_000, 4000) == 50
-    assert sharing.dot_product_score(128_000, 8000, 64_000, 4000) == 50
-    assert sharing.dot_product_score(12_000, 800, 64_000, 4000) > 90
+    assert baselines.best_fit_score(64_000, 2000, 64_000, 2000) == 100
+    assert baselines.best_fit_score(128_000, 8000, 64_000, 4000) == 50
+    assert baselines.dot_product_score(128_000, 8000, 64_000, 4000) == 50
+    assert baselines.dot_product_score(12_000, 800, 64_000, 4000) > 90
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_typical_pods_cover_as_much_as_asked():
 
 
 def test_scores_fall_with_what_is_added():
-    assert [fragmentation.fgd_score(added) for added in (-1000.0, 0.0, 1000.0)] == [73, 50, 26]
+    assert [baselines.fgd_score(added) for added in (-1000.0, 0.0, 1000.0)] == [73, 50, 26]
     assert [fragmentation.joulie_steps(added, 0.0, 0.5) for added in (-60.0, 0.0, 59.0, 61.0)] == [1, 0, -1, -2]
     assert fragmentation.joulie_steps(0.0, 240.0, 0.5) == -2
     assert fragmentation.joulie_steps(0.0, 240.0, 0.0) == 0

@@ -9,7 +9,6 @@ import pytest
 from joulie.adapters.kubernetes.api.core import Node, NodeStatus
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
 from joulie.domain.hardware import BUILTIN_CATALOGUE
-from joulie.domain.power.cpu import Boundness
 from joulie.program.http import Probes, Server
 from joulie_lab.apps.simulator.api import Api
 from joulie_lab.apps.simulator.clock import SimulatedClock
@@ -21,6 +20,7 @@ from joulie_lab.apps.simulator.run import Run
 from joulie_lab.apps.simulator.settings import SimulatorSettings
 from joulie_lab.apps.simulator.trace_player import JobState, TracePlayer
 from joulie_lab.apps.simulator.world import Place, UnknownNodeError, World
+from joulie_lab.simulation.job_response import Boundness
 from joulie_lab.simulation.live.fleet import NodeSpec
 from joulie_lab.simulation.live.jobs import Activity, RunningPod, Work, activity
 from joulie_lab.simulation.trace import JobProfile, TraceJob

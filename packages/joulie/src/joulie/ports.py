@@ -1,4 +1,4 @@
-"""What decisions and simulations need from the world, as Protocols.
+"""What decisions need from the world, as Protocols.
 
 Each names its contract, units and errors; adapters implement them, `joulie.apps` puts the two together.
 """
@@ -9,8 +9,7 @@ import errno
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:  # they need numpy, which the agent, on every node, must do without
     from joulie.domain.accounting.budget import Crossing
@@ -26,43 +25,6 @@ if TYPE_CHECKING:  # they need numpy, which the agent, on every node, must do wi
     )
     from joulie.domain.grid.series import Series
     from joulie.domain.grid.signals import Basis, Measure, Observation
-
-
-class CoolingOutput(NamedTuple):
-    """What a cooling plant reports at the end of a step."""
-
-    cooling_w: float
-    """Electrical power of the plant, W."""
-    room_k: float
-    """Temperature of the room, K."""
-    cop: float
-    """Heat removed over electrical power, dimensionless."""
-
-
-class CoolingPlantError(RuntimeError):
-    """A plant that cannot be used or failed while running; the message says what and what to do."""
-
-
-class CoolingPlant(Protocol):
-    """A cooling plant stepped through time (co-simulation).
-
-    A plant carries state (the room's temperature), so one instance serves one run. `step` covers `dt_s` seconds with
-    constant inputs and returns the outputs at the end of the step. It raises `CoolingPlantError`.
-    """
-
-    def step(self, it_w: float, outdoor_k: float, dt_s: float) -> CoolingOutput:
-        """Advance by `dt_s` seconds under `it_w` watts of heat at an outdoor temperature of `outdoor_k` kelvin."""
-        ...
-
-    def __enter__(self) -> Self:
-        """Start the plant at its initial state."""
-        ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
-        """Release what the plant holds, also after a failure."""
-        ...
 
 
 class ControlRefusedError(RuntimeError):

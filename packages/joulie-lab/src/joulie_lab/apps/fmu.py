@@ -43,8 +43,8 @@ def build(output: Path, settings: tuple[str, ...]) -> None:
 @click.option("-o", "--output", "form", type=click.Choice(["table", "json", "yaml"]), default="table", help="Format.")
 def describe(file: Path, form: str) -> None:
     """Show an FMU's version, platforms, capabilities and variables with their units."""
-    from joulie.ports import CoolingPlantError
     from joulie_lab.adapters.fmu.describe import describe_fmu
+    from joulie_lab.simulation.cooling_plant import CoolingPlantError
 
     try:
         description = describe_fmu(file).as_dict()
@@ -59,8 +59,8 @@ def validate(file: Path) -> None:
     """Check an FMU against the FMI standard. Exit status 1 with problems, 2 for a file that is no FMU."""
     from fmpy.validation import validate_fmu
 
-    from joulie.ports import CoolingPlantError
     from joulie_lab.adapters.fmu.archive import member_names
+    from joulie_lab.simulation.cooling_plant import CoolingPlantError
 
     try:
         member_names(file)

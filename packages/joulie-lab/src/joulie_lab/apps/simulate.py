@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulie.program.errors import UserError
-from joulie.program.lists import items, whole
+from joulie_lab.program.lists import items, whole
 
 if TYPE_CHECKING:
     from joulie_lab.simulation.results import Run
@@ -102,10 +102,10 @@ def _settings(
 def _play(scenario: Scenario) -> list[Run]:
     """All runs: for each seed every scheduler."""
     from joulie.domain.units import InvalidQuantityError
-    from joulie.ports import CoolingPlantError
     from joulie_lab.program.facility import open_plant
     from joulie_lab.program.progress import RunProgress
     from joulie_lab.program.runner import runner
+    from joulie_lab.simulation.cooling_plant import CoolingPlantError
     from joulie_lab.simulation.jobs import JobTableError
     from joulie_lab.simulation.runner import warm_up
 
@@ -156,7 +156,8 @@ def _write_parquet(folder: Path, runs: Sequence[Run]) -> None:
     """``runs.parquet`` with a record a row, and a file of time series a run."""
     from dataclasses import fields
 
-    from joulie.adapters.parquet_files import write_columns, write_rows
+    from joulie.adapters.parquet_files import write_rows
+    from joulie_lab.adapters.parquet_files import write_columns
 
     write_rows(folder / "runs.parquet", [run.record.as_dict() for run in runs])
     for run in runs:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulie.program.errors import UserError
-from joulie.program.lists import items, whole
+from joulie_lab.program.lists import items, whole
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -16,10 +16,11 @@ import numpy as np
 from joulie.domain.attribution import GpuDevices, GpuHolds, NodePowerParts, PodLoads
 from joulie.domain.counters import mean_rate
 from joulie.domain.hardware import BUILTIN_CATALOGUE
-from joulie.domain.power.cpu import Boundness, CpuPower, activity_factor
+from joulie.domain.power.cpu import CpuPower
 from joulie.domain.power.gpu import natural_power_w
 from joulie.domain.signal import Reading
 from joulie.domain.units import BoolArray, FloatArray, IntArray
+from joulie_lab.simulation.job_response import Boundness, activity_factor
 
 STEP_S = 15.0
 """Time between samples: the usual scrape interval."""

@@ -23,7 +23,7 @@ from scipy.signal import lfilter
 
 from joulie.domain.hardware import CpuModel, GpuModel
 from joulie.domain.hardware.builtin import BUILTIN_CATALOGUE
-from joulie.domain.power.cpu import Boundness, CpuPower, cpu_throughput
+from joulie.domain.power.cpu import CpuPower
 from joulie.domain.power.gpu import measured_throughput, operate_gpu
 from joulie.domain.profiles.cap_response import HIGH_SLOWDOWN, MEDIUM_SLOWDOWN
 from joulie.domain.profiles.learned import MEAN_OF_SAMPLES, SAMPLES, Course
@@ -32,6 +32,7 @@ from joulie.domain.profiles.rules import CPU_HIGH_PCT, CPU_MEDIUM_PCT, GPU_HIGH_
 from joulie.domain.profiles.tree import Target
 from joulie.domain.units import FloatArray, IntArray
 from joulie.domain.workload import Level
+from joulie_lab.simulation.job_response import Boundness, cpu_throughput
 
 WINDOW_S = 600.0
 STEP_S = WINDOW_S / SAMPLES

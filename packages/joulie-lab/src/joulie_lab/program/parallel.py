@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from joulie import __version__
 from joulie.domain.units import InvalidQuantityError
-from joulie.ports import CoolingPlantError
 from joulie.program.errors import UserError
 from joulie_lab.adapters.executors import ExecutorError, in_processes, on_dask
 from joulie_lab.program.progress import shown
 from joulie_lab.program.runner import runner
+from joulie_lab.simulation.cooling_plant import CoolingPlantError
 from joulie_lab.simulation.jobs import JobTableError
 from joulie_lab.simulation.results import RunRecord
 from joulie_lab.simulation.runner import Runner, warm_up

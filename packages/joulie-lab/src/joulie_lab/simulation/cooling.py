@@ -1,6 +1,6 @@
 """Cooling plants that are built in, and the cooling of a run.
 
-A plant is stepped through time behind `joulie.ports.CoolingPlant`, whether it is one of these or an FMU.
+A plant is stepped through time behind `CoolingPlant`, whether it is one of these or an FMU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.twin import estimated_pue
 from joulie.domain.units import FloatArray, InvalidQuantityError, joules_to_kwh, non_negative, positive
-from joulie.ports import CoolingOutput, CoolingPlant
+from joulie_lab.simulation.cooling_plant import CoolingOutput, CoolingPlant
 from joulie_lab.simulation.dx_plant import DxParameters, dx_flows, dx_room_after
 from joulie_lab.simulation.results import CoolingSeries
 

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from joulie.domain.units import SECONDS_PER_HOUR, WATTS_PER_KW, BoolArray, FloatArray, IntArray, joules_to_kwh
-from joulie.ports import CoolingPlant
 from joulie_lab.simulation import cooling as plants
 from joulie_lab.simulation.cluster import Cluster, NodePool
+from joulie_lab.simulation.cooling_plant import CoolingPlant
 from joulie_lab.simulation.engine import Play, QueueSettings, Session, play
 from joulie_lab.simulation.jobs import JobColumns, JobTableError, JobTableSpec
 from joulie_lab.simulation.results import CoolingSeries, Run, RunRecord
@@ -25,7 +25,7 @@ Clock = Callable[[], float]
 JobReader = Callable[[JobTableSpec], JobColumns]
 """Reads a job table from a file; raises `JobTableError`."""
 PlantFactory = Callable[[Cooling, float], CoolingPlant | None]
-"""Makes the cooling plant of one run, or None without one; raises `joulie.ports.CoolingPlantError`."""
+"""Makes the cooling plant of one run, or None without one; raises `CoolingPlantError`."""
 AnyInts = npt.NDArray[np.integer[Any]]
 OnProgress = Callable[[int, int], None]
 """Told (steps done, steps in all)."""

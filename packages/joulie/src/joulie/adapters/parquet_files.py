@@ -1,4 +1,4 @@
-"""Columns of numbers and records as Parquet files, written and read with Polars."""
+"""Records as Parquet files, written with Polars."""
 
 from __future__ import annotations
 
@@ -6,21 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy.typing as npt
 import polars as pl
-
-
-class ParquetError(ValueError):
-    """A file that cannot be read; the message says which and why."""
-
-
-def write_columns(path: Path, columns: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write arrays of one length as the columns of a Parquet file.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    pl.DataFrame(dict(columns)).write_parquet(path)
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -30,28 +16,3 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         OSError: the file cannot be written.
     """
     pl.DataFrame([dict(row) for row in rows], infer_schema_length=None).write_parquet(path)
-
-
-def read_columns(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The columns of a Parquet file as arrays.
-
-    Raises:
-        ParquetError: the file cannot be read, or is none.
-    """
-    return {column.name: column.to_numpy() for column in _read(path).iter_columns()}
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The records of a Parquet file; null becomes None.
-
-    Raises:
-        ParquetError: the file cannot be read, or is none.
-    """
-    return _read(path).to_dicts()
-
-
-def _read(path: Path) -> pl.DataFrame:
-    try:
-        return pl.read_parquet(path)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise ParquetError(f"{path}: {str(error).splitlines()[0]}") from error

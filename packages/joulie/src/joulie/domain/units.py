@@ -28,10 +28,8 @@ __all__ = [
     "FloatLike",
     "IntArray",
     "InvalidQuantityError",
-    "celsius_to_kelvin",
     "finite",
     "joules_to_kwh",
-    "kelvin_to_celsius",
     "non_negative",
     "positive",
 ]
@@ -85,16 +83,6 @@ def positive(quantity: str, value: npt.ArrayLike) -> FloatArray:
     if np.any(array <= 0.0):
         raise InvalidQuantityError(quantity, f"must be above zero, got {_first(array, array <= 0.0)}")
     return array
-
-
-def celsius_to_kelvin(temperature_c: FloatLike) -> FloatLike:
-    """Kelvin of a temperature in degrees Celsius."""
-    return temperature_c + ZERO_CELSIUS_K
-
-
-def kelvin_to_celsius(temperature_k: FloatLike) -> FloatLike:
-    """Degrees Celsius of a temperature in kelvin."""
-    return temperature_k - ZERO_CELSIUS_K
 
 
 def _first(array: FloatArray, bad: npt.NDArray[Any]) -> str:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from joulie.ports import CoolingPlantError
+from joulie_lab.simulation.cooling_plant import CoolingPlantError
 
 MAX_UNPACKED_BYTES = 2 * 1024**3
 MAX_DESCRIPTION_BYTES = 64 * 1024**2

@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from joulie.ports import CoolingPlantError
 from joulie_lab.adapters.fmu.archive import member_names, platforms, read_any_description
 from joulie_lab.adapters.fmu.plant import FmuPlant
 from joulie_lab.adapters.fmu.variables import FmuMapping, declared_unit
+from joulie_lab.simulation.cooling_plant import CoolingPlantError
 
 _CAPABILITIES = (
     "canHandleVariableCommunicationStepSize",

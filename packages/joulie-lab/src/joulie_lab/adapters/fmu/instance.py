@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from joulie.ports import CoolingPlantError
+from joulie_lab.simulation.cooling_plant import CoolingPlantError
 
 _OK, _DISCARD, _FATAL = 0, 2, 4
 _STATUS_NAMES = {1: "warning", 2: "discard", 3: "error", 4: "fatal", 5: "pending"}

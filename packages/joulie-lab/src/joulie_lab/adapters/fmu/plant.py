@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from joulie.domain.units import non_negative, positive
-from joulie.ports import CoolingOutput, CoolingPlantError
 from joulie_lab.adapters.fmu.archive import read_description, require_binary, unpack
 from joulie_lab.adapters.fmu.instance import Fmi2Instance, Fmi3Instance, FmuInstance
 from joulie_lab.adapters.fmu.variables import Channel, FmuMapping, find_variable, resolve
+from joulie_lab.simulation.cooling_plant import CoolingOutput, CoolingPlantError
 
 logger = logging.getLogger(__name__)
 

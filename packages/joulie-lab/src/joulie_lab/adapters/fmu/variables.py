@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from joulie.ports import CoolingPlantError
+from joulie_lab.simulation.cooling_plant import CoolingPlantError
 
 
 @dataclass(frozen=True)

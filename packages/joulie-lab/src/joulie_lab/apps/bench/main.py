@@ -13,12 +13,12 @@ import click
 
 from joulie.program.commands import CommandGroup
 from joulie.program.errors import UserError
-from joulie.program.lists import items, whole
 from joulie.program.tables import print_table
 from joulie_lab.apps.bench.data import published_jobs, published_systems, published_trace, published_zones
 from joulie_lab.apps.bench.fetch import fetch
 from joulie_lab.apps.bench.run import OUTPUT, PATH, Benchmark, common, run_benchmark, tell
 from joulie_lab.apps.bench.tables import print_equal_work, print_parity
+from joulie_lab.program.lists import items, whole
 
 if TYPE_CHECKING:
     from joulie_lab.benchmarks.traces import Plan as TracesPlan

@@ -24,8 +24,8 @@ import msgspec
 import yaml
 
 from joulie import __version__
-from joulie.adapters.parquet_files import ParquetError, read_columns, read_rows, write_columns, write_rows
-from joulie.domain.power.cpu import IdleStates
+from joulie.adapters.parquet_files import write_rows
+from joulie_lab.adapters.parquet_files import ParquetError, read_columns, read_rows, write_columns
 from joulie_lab.simulation.experiment.compare import Record
 from joulie_lab.simulation.experiment.files import load_experiment, named_files
 from joulie_lab.simulation.experiment.metrics import RunMetrics, metrics
@@ -40,6 +40,7 @@ from joulie_lab.simulation.experiment.outcome import (
 )
 from joulie_lab.simulation.experiment.plan import PhysicsChoice, RunKey
 from joulie_lab.simulation.experiment.scenario import Experiment, Throughput, Variant
+from joulie_lab.simulation.job_response import IdleStates
 from joulie_lab.simulation.positions import ScenarioError
 from joulie_lab.simulation.sweep_state import code_digest, differences
 

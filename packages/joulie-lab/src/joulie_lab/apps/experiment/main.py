@@ -12,7 +12,7 @@ import click
 
 from joulie.program.commands import CommandGroup
 from joulie.program.errors import UserError
-from joulie.program.lists import items, whole
+from joulie_lab.program.lists import items, whole
 
 if TYPE_CHECKING:
     from joulie_lab.apps.experiment.artefacts import Artefacts, FinishedRun
@@ -277,8 +277,8 @@ def finish(
         UserError: a run cannot be made.
         ArtefactError: the folder cannot be used.
     """
-    from joulie.ports import CoolingPlantError
     from joulie_lab.apps.experiment.runs import on_control_plane, play_native
+    from joulie_lab.simulation.cooling_plant import CoolingPlantError
 
     artefacts.begin(loaded, NATIVE if time_scale is None else CONTROL_PLANE, time_scale, fresh=fresh)
     there = set(artefacts.finished()) - artefacts.invalid().keys()

@@ -14,8 +14,6 @@ import click
 
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.domain.hardware import BUILTIN_CATALOGUE
-from joulie.domain.power.cpu import IdleStates
-from joulie.ports import CoolingPlant
 from joulie.program import logs, tracing
 from joulie.program.http import Probes, Server, parse_address
 from joulie.program.run import every, run
@@ -33,7 +31,9 @@ from joulie_lab.apps.simulator.trace_player import TracePlayer
 from joulie_lab.apps.simulator.world import World
 from joulie_lab.simulation.climate import Climate
 from joulie_lab.simulation.cooling import DxPlant, LinearPlant
+from joulie_lab.simulation.cooling_plant import CoolingPlant
 from joulie_lab.simulation.experiment.outcome import Outcome
+from joulie_lab.simulation.job_response import IdleStates
 from joulie_lab.simulation.live.facility import Weather
 from joulie_lab.simulation.trace import TraceJob
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from joulie.domain.power.cpu import IdleStates
-from joulie.domain.power.gpu import THROUGHPUT_MODELS
 from joulie.program.http import parse_address
 from joulie.program.settings import Kind, ProgramSettings, setting
+from joulie_lab.simulation.job_response import THROUGHPUT_MODELS, IdleStates
 
 
 @dataclass(frozen=True, kw_only=True)

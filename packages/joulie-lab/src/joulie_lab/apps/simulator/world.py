@@ -13,10 +13,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from joulie.domain.power.cpu import IdleStates
 from joulie.domain.quantities import JOULES_PER_KWH, ZERO_CELSIUS_K, InvalidQuantityError
 from joulie.domain.units import FloatArray
-from joulie.ports import CoolingOutput, CoolingPlant
+from joulie_lab.simulation.cooling_plant import CoolingOutput, CoolingPlant
+from joulie_lab.simulation.job_response import IdleStates
 from joulie_lab.simulation.live.facility import WEATHER_STEP_S, Weather
 from joulie_lab.simulation.live.fleet import FleetLoad, LiveFleet, NodeSpec
 from joulie_lab.simulation.live.jobs import RunningPod, Workload

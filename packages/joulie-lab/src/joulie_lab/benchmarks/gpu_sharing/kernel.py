@@ -10,32 +10,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-from joulie.domain.scoring.fragmentation import (
-    TypicalPods,
-    cpu_shortage_milli,
-    fgd_score,
-    fragmentation_milli,
-    joulie_steps,
-)
+from joulie.domain.scoring.fragmentation import TypicalPods, cpu_shortage_milli, fragmentation_milli, joulie_steps
 from joulie.domain.scoring.sharing import (
     FULL_GPU_MILLI,
-    MAX_SCORE,
     NO_GPU,
-    best_fit_score,
-    dot_product_score,
     fits,
     free_milli,
-    gpu_clustering_score,
-    gpu_packing_score,
     gpus_with,
     is_part_of_gpu,
-    request_kind,
     shared_node_power_w,
     take,
-    tightest_gpu,
 )
 from joulie.domain.units import BoolArray, FloatArray, IntArray
 from joulie_lab.adapters.published.openb import Nodes, Pods
+from joulie_lab.benchmarks.gpu_sharing.baselines import (
+    MAX_SCORE,
+    best_fit_score,
+    dot_product_score,
+    fgd_score,
+    gpu_clustering_score,
+    gpu_packing_score,
+    request_kind,
+    tightest_gpu,
+)
 from joulie_lab.benchmarks.gpu_sharing.policies import (
     BEST_FIT,
     DOT_PRODUCT,

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from joulie.domain.power.cpu import IdleStates
 from joulie_lab.simulation.experiment.metrics import RunMetrics
 from joulie_lab.simulation.experiment.plan import PhysicsChoice, RunKey
 from joulie_lab.simulation.experiment.scenario import Experiment
+from joulie_lab.simulation.job_response import IdleStates
 from joulie_lab.simulation.sweep import Estimate, estimate
 
 EQUAL_WORK_PCT = 1.0

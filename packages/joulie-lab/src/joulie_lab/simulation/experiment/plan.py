@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from joulie.domain.power.cpu import IdleStates
 from joulie_lab.simulation.experiment.scenario import Experiment, Physics, Throughput
+from joulie_lab.simulation.job_response import IdleStates
 
 
 class PhysicsChoice(NamedTuple):

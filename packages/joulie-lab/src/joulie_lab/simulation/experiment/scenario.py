@@ -20,8 +20,8 @@ from pydantic import (
     with_config,
 )
 
-from joulie.domain.power.cpu import IdleStates
 from joulie_lab.simulation.climate import Climate
+from joulie_lab.simulation.job_response import IdleStates
 from joulie_lab.simulation.scenario import ContradictionError, Cooling
 from joulie_lab.simulation.workloads.settings import GENERATOR_PARTS, GeneratorSettings
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from joulie.domain.units import ZERO_CELSIUS_K, BoolArray, FloatArray, non_negative, positive
+from joulie.domain.units import ZERO_CELSIUS_K, BoolArray, FloatArray, finite, non_negative, positive
 
 SETTLED_SHARE = 1e-3
 """How near a limit is to what was asked for when it has arrived."""
@@ -116,3 +117,35 @@ class OperatingPoint(NamedTuple):
     def gpu_w(self) -> FloatArray:
         """Power of all GPUs of each node, W."""
         return np.asarray(self.gpu_device_w.sum(axis=1))
+
+
+def steady_temperature_k(
+    ambient_k: npt.ArrayLike, power_w: npt.ArrayLike, conductance_w_per_k: npt.ArrayLike
+) -> FloatArray:
+    """Temperature that a device tends to: ambient + P / K.
+
+    Args:
+        ambient_k: temperature of the air around it, K.
+        power_w: heat, W.
+        conductance_w_per_k: K, the heat that leaves for each kelvin above ambient, W/K.
+
+    Raises:
+        InvalidQuantityError: an input is NaN or out of range.
+    """
+    air_k = positive("ambient_k", ambient_k)
+    return np.asarray(air_k + non_negative("power_w", power_w) / positive("conductance_w_per_k", conductance_w_per_k))
+
+
+def thermal_throttle(
+    temperature_k: npt.ArrayLike, start_k: npt.ArrayLike, full_k: npt.ArrayLike, floor: npt.ArrayLike
+) -> FloatArray:
+    """Factor on the clock: 1 up to `start_k`, falling linearly to `floor` at `full_k` and beyond.
+
+    Raises:
+        InvalidQuantityError: a temperature is not above 0, `full_k` is not above `start_k`, or `floor` is outside 0..1.
+    """
+    hot_k = positive("temperature_k", temperature_k)
+    begin_k = positive("start_k", start_k)
+    span_k = positive("full_k - start_k", positive("full_k", full_k) - begin_k)
+    lowest = finite("floor", floor, minimum=0.0, maximum=1.0)
+    return np.asarray(1.0 - (1.0 - lowest) * np.clip((hot_k - begin_k) / span_k, 0.0, 1.0))

@@ -12,11 +12,20 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from joulie.domain.hardware import CpuModel, GpuModel
-from joulie.domain.power.cpu import FREQUENCY_EXPONENT, CpuPower, IdleStates, activity_factor
-from joulie.domain.power.dynamics import lagged, lagged_mean, steady_temperature_k, thermal_throttle
-from joulie.domain.power.gpu import DEEP_IDLE_SHARE, ThroughputModel, natural_power_w, operate_gpu, throughput_model
+from joulie.domain.power.cpu import FREQUENCY_EXPONENT, CpuPower
+from joulie.domain.power.dynamics import lagged, lagged_mean
+from joulie.domain.power.gpu import DEEP_IDLE_SHARE, ThroughputModel, natural_power_w, operate_gpu
 from joulie.domain.units import BoolArray, FloatArray, IntArray, finite, positive
-from joulie_lab.simulation.live.dynamics import SETTLED_SHARE, Dynamics, Limits, NodeState, OperatingPoint
+from joulie_lab.simulation.job_response import IdleStates, activity_factor, throughput_model
+from joulie_lab.simulation.live.dynamics import (
+    SETTLED_SHARE,
+    Dynamics,
+    Limits,
+    NodeState,
+    OperatingPoint,
+    steady_temperature_k,
+    thermal_throttle,
+)
 
 UNCAPPED_TDPS = 4.0
 """What a lifted cap tends to, as a multiple of the TDP: above any draw, and finite, so that it can lag."""

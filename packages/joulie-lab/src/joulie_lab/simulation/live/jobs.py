@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from joulie.domain.power.cpu import Boundness, cpu_throughput
 from joulie.domain.units import FloatArray, IntArray, finite, non_negative
+from joulie_lab.simulation.job_response import Boundness, cpu_throughput
 from joulie_lab.simulation.live.fleet import FleetLoad, LiveFleet
 from joulie_lab.simulation.trace import TraceJob
 

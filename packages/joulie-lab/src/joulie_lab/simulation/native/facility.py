@@ -6,7 +6,7 @@ import math
 
 from joulie.domain.grid.series import Series
 from joulie.domain.quantities import JOULES_PER_KWH
-from joulie.ports import CoolingOutput, CoolingPlant
+from joulie_lab.simulation.cooling_plant import CoolingOutput, CoolingPlant
 
 
 class Facility:

@@ -16,13 +16,13 @@ import numpy as np
 
 from joulie.domain.grid.series import Series
 from joulie.domain.policy import PolicySettings, StaticPartition
-from joulie.domain.power.cpu import IdleStates
 from joulie.domain.scoring.extender import TwinView
 from joulie.domain.units import BoolArray, IntArray, finite, positive
-from joulie.ports import CoolingPlant
 from joulie_lab.simulation.climate import Climate
+from joulie_lab.simulation.cooling_plant import CoolingPlant
 from joulie_lab.simulation.experiment.outcome import NodeOutcome, Outcome
 from joulie_lab.simulation.experiment.scenario import ControlTimes
+from joulie_lab.simulation.job_response import IdleStates
 from joulie_lab.simulation.live.facility import Weather
 from joulie_lab.simulation.live.fleet import LiveFleet
 from joulie_lab.simulation.native.admission import Admission

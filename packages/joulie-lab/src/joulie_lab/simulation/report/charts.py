@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tsdownsample import LTTBDownsampler
 
-from joulie.domain.units import SECONDS_PER_HOUR, WATTS_PER_KW, FloatArray, IntArray, kelvin_to_celsius
+from joulie.domain.units import SECONDS_PER_HOUR, WATTS_PER_KW, ZERO_CELSIUS_K, FloatArray, IntArray
 from joulie_lab.simulation.results import Run
 
 _POINTS = 1000
@@ -242,4 +242,4 @@ def _cooling(run: Run, column: str) -> FloatArray:
 
 
 def _celsius(temperature_k: FloatArray) -> FloatArray:
-    return np.asarray(kelvin_to_celsius(temperature_k))
+    return temperature_k - ZERO_CELSIUS_K

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -33,36 +32,6 @@ PLATFORM_SHARE = 0.15
 DEEP_IDLE_BELOW_UTIL = 0.20
 DEEP_IDLE_SAVING = 0.5
 DEEP_IDLE_FLOOR_W = 20.0
-
-MEMORY_KNEE = 0.7
-"""Clock below which memory-bound work starts to suffer."""
-
-
-class Boundness(IntEnum):
-    """What limits a workload; integers, so that arrays can hold it."""
-
-    MIXED = 0
-    COMPUTE = 1
-    MEMORY = 2
-    IO = 3
-
-
-class IdleStates(StrEnum):
-    """Which nodes enter deep idle states: a scenario's switch, named in every report.
-
-    The published runs gave them to managed nodes only, as if Linux and the driver did nothing without Joulie.
-    """
-
-    ALL = "all"
-    MANAGED = "managed"
-    NONE = "none"
-
-    def allowed(self, managed: npt.ArrayLike) -> BoolArray:
-        """Nodes that may enter deep idle states, of the shape of `managed`."""
-        under_joulie = np.asarray(managed, dtype=np.bool_)
-        if self is IdleStates.MANAGED:
-            return under_joulie
-        return np.full(under_joulie.shape, self is IdleStates.ALL)
 
 
 class CpuState(NamedTuple):
@@ -189,67 +158,3 @@ def _deep_idle_saving_w(idle_w: FloatArray, util: FloatArray) -> FloatArray:
     """What deep C-states save: up to half of the idle power, linearly less up to 20 % load, never under the floor."""
     depth = np.clip(1.0 - util / DEEP_IDLE_BELOW_UTIL, 0.0, 1.0)
     return np.minimum(DEEP_IDLE_SAVING * depth * idle_w, np.maximum(idle_w - DEEP_IDLE_FLOOR_W, 0.0))
-
-
-def activity_factor(
-    memory_intensity: npt.ArrayLike, io_intensity: npt.ArrayLike, bound: npt.ArrayLike = Boundness.MIXED
-) -> FloatArray:
-    """Share of the dynamic power that a workload really draws: stalled cores draw less.
-
-    ``1 - 0.30 memory - 0.45 io (+0.08 compute bound, -0.12 io bound)``, within 0.35..1 (spec: simulator physics;
-    assumed).
-
-    Args:
-        memory_intensity: 0..1.
-        io_intensity: 0..1.
-        bound: `Boundness`, or integers of it.
-
-    Raises:
-        InvalidQuantityError: an intensity is NaN or outside 0..1.
-    """
-    memory = finite("memory_intensity", memory_intensity, minimum=0.0, maximum=1.0)
-    io = finite("io_intensity", io_intensity, minimum=0.0, maximum=1.0)
-    kind = np.asarray(bound)
-    bias = np.where(kind == Boundness.COMPUTE, 0.08, 0.0) - np.where(kind == Boundness.IO, 0.12, 0.0)
-    return np.asarray(np.clip(1.0 - 0.30 * memory - 0.45 * io + bias, 0.35, 1.0))
-
-
-def cpu_throughput(
-    frequency: npt.ArrayLike,
-    memory_intensity: npt.ArrayLike = 0.0,
-    io_intensity: npt.ArrayLike = 0.0,
-    bound: npt.ArrayLike = Boundness.MIXED,
-) -> FloatArray:
-    """Rate of work at a clock, as a share of the rate at the highest clock.
-
-    Compute tracks the clock; memory loses 12 % of the drop above `MEMORY_KNEE` and 45 % below it; io loses 5 %. The
-    three are blended by intensity; a named bound counts for half of the blend (assumed).
-
-    Args:
-        frequency: clock as a share of the highest, 0..1.
-        memory_intensity: 0..1.
-        io_intensity: 0..1; together with memory scaled down to 1 where they exceed it.
-        bound: `Boundness`, or integers of it.
-
-    Raises:
-        InvalidQuantityError: an input is NaN or outside 0..1.
-    """
-    clock = finite("frequency", frequency, minimum=0.0, maximum=1.0)
-    memory = finite("memory_intensity", memory_intensity, minimum=0.0, maximum=1.0)
-    io = finite("io_intensity", io_intensity, minimum=0.0, maximum=1.0)
-    kind = np.asarray(bound)
-    total = np.maximum(memory + io, 1.0)
-    shares = {Boundness.MEMORY: memory / total, Boundness.IO: io / total}
-    shares[Boundness.COMPUTE] = 1.0 - shares[Boundness.MEMORY] - shares[Boundness.IO]
-    rates = {
-        Boundness.COMPUTE: clock,
-        Boundness.MEMORY: 1.0
-        - 0.12 * (1.0 - np.maximum(clock, MEMORY_KNEE))
-        - 0.45 * np.maximum(MEMORY_KNEE - clock, 0.0),
-        Boundness.IO: 1.0 - 0.05 * (1.0 - clock),
-    }
-    result = np.zeros(())
-    for bound_by, rate in rates.items():
-        weight = np.where(kind == Boundness.MIXED, shares[bound_by], 0.5 * shares[bound_by] + 0.5 * (kind == bound_by))
-        result = result + weight * rate
-    return result

@@ -1,13 +1,8 @@
-"""GPU power, and throughput under a power limit by models with names.
-
-`measured` (the default) interpolates sweeps of real training jobs; `published` is the exponent of Joulie's published
-cluster simulation, kept for comparison: it says that every capped job uses more energy for its work, which the sweeps
-contradict (a limit at 70 % of the natural power costs 41 % of the throughput there, and 12 % measured).
-"""
+"""GPU power, and throughput under a power limit as measured in sweeps of real training jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
@@ -21,11 +16,6 @@ from joulie.domain.units import BoolArray, FloatArray, finite, non_negative
 
 DEEP_IDLE_SHARE = 0.10
 """What an idle GPU in a deep state draws, as a share of its idle power (spec: simulator physics)."""
-
-MEMORY_LOSS = 0.15
-"""e of the published memory-bound throughput ``1 - e (1 - ratio) ** g``."""
-MEMORY_EXPONENT = 0.90
-"""g of it."""
 
 
 class Throughput(NamedTuple):
@@ -104,35 +94,6 @@ class MeasuredThroughput:
         )
 
 
-@dataclass(frozen=True)
-class PublishedThroughput:
-    """``ratio ** gamma`` for compute, ``1 - e (1 - ratio) ** g`` for memory, blended; all of it assumed.
-
-    Attributes:
-        gamma: exponent of compute-bound work.
-        evidence: where the exponent comes from.
-    """
-
-    gamma: float
-    evidence: Evidence
-
-    def under(self, power_ratio: npt.ArrayLike, memory_share: npt.ArrayLike = 0.0) -> Throughput:
-        """See `ThroughputModel.under`."""
-        memory = finite("memory_share", memory_share, minimum=0.0, maximum=1.0)
-        ratio = finite("power_ratio", power_ratio, minimum=0.0, maximum=1.0)
-        memory_bound = 1.0 - MEMORY_LOSS * (1.0 - ratio) ** MEMORY_EXPONENT
-        blended = np.asarray((1.0 - memory) * ratio**self.gamma + memory * memory_bound)
-        return Throughput(blended, blended, blended)
-
-
-class UnknownThroughputModelError(ValueError):
-    """A throughput model that is not registered under that name."""
-
-
-class NoPublishedExponentError(ValueError):
-    """The published model was asked about a GPU that it does not describe."""
-
-
 def _points(measured: tuple[float, ...]) -> FloatArray:
     """Points at 0, 0.1, ... 1 from the measured ones, which end at 1; the rest lie on the line to the origin."""
     missing = 11 - len(measured)
@@ -180,38 +141,6 @@ _MEASURED_BY_KEY: Mapping[str, MeasuredThroughput] = MappingProxyType(
 def measured_throughput(gpu: GpuModel) -> ThroughputModel:
     """The sweep of this very GPU where there is one, else the pooled sweep as a proxy."""
     return _MEASURED_BY_KEY.get(gpu.key, POOLED_THROUGHPUT)
-
-
-def published_throughput(gpu: GpuModel) -> ThroughputModel:
-    """The published exponent of this GPU.
-
-    Raises:
-        NoPublishedExponentError: none was published for it.
-    """
-    if gpu.compute_gamma is None:
-        raise NoPublishedExponentError(f"no published exponent for {gpu.key}: use the model 'measured'")
-    return PublishedThroughput(gpu.compute_gamma, gpu.evidence["compute_gamma"])
-
-
-THROUGHPUT_MODELS: Mapping[str, Callable[[GpuModel], ThroughputModel]] = MappingProxyType(
-    {"measured": measured_throughput, "published": published_throughput}
-)
-
-
-def throughput_model(
-    name: str, gpu: GpuModel, registry: Mapping[str, Callable[[GpuModel], ThroughputModel]] = THROUGHPUT_MODELS
-) -> ThroughputModel:
-    """The throughput model called `name`, for one GPU.
-
-    Raises:
-        UnknownThroughputModelError: no such model.
-        NoPublishedExponentError: `published` for a GPU that it does not describe.
-    """
-    if name not in registry:
-        raise UnknownThroughputModelError(
-            f"unknown GPU throughput model {name!r}; known: {', '.join(sorted(registry))}"
-        )
-    return registry[name](gpu)
 
 
 def natural_power_w(

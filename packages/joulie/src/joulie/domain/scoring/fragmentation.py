@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from joulie.domain.scoring.sharing import MAX_SCORE, free_milli
+from joulie.domain.scoring.sharing import free_milli
 from joulie.domain.units import FloatArray, IntArray
 
 GRADIENT_SCALE_MILLI = 1000.0
@@ -132,11 +132,6 @@ def lean_cpu_milli_per_gpu(cpu_milli: IntArray, gpus: IntArray) -> float:
     if lean <= 0.0:
         raise ValueError("nodes with GPUs have no CPU")
     return lean
-
-
-def fgd_score(added_fragmentation_milli: float) -> int:
-    """FGD's score of 0..100: a sigmoid of the fragmentation that a placement removes, cut to whole points."""
-    return int(MAX_SCORE / (1.0 + np.exp(added_fragmentation_milli / GRADIENT_SCALE_MILLI)))
 
 
 def joulie_steps(added_potential_milli: float, added_power_w: float, power_weight_milli_per_w: float) -> int:

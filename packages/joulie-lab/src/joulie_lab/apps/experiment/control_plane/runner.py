@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from joulie.domain.grid.series import Series
-from joulie.domain.power.cpu import IdleStates
 from joulie.domain.quantities import JOULES_PER_KWH
 from joulie.domain.units import SECONDS_PER_HOUR
 from joulie_lab.adapters.job_trace import write_trace
@@ -37,6 +36,7 @@ from joulie_lab.program.facility import intensity_g_per_kwh, price_per_kwh
 from joulie_lab.simulation.experiment.outcome import JobEnd, JobOutcome, Outcome
 from joulie_lab.simulation.experiment.plan import PhysicsChoice
 from joulie_lab.simulation.experiment.scenario import Experiment, Variant
+from joulie_lab.simulation.job_response import IdleStates
 from joulie_lab.simulation.native.nodes import SimNode, sim_nodes
 from joulie_lab.simulation.trace import TraceJob
 from joulie_lab.simulation.workloads.fitting import unfit

@@ -1,0 +1,43 @@
+"""The port of cooling plants: models of the facility that are stepped through time beside a simulation."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
+
+
+class CoolingOutput(NamedTuple):
+    """What a cooling plant reports at the end of a step."""
+
+    cooling_w: float
+    """Electrical power of the plant, W."""
+    room_k: float
+    """Temperature of the room, K."""
+    cop: float
+    """Heat removed over electrical power, dimensionless."""
+
+
+class CoolingPlantError(RuntimeError):
+    """A plant that cannot be used or failed while running; the message says what and what to do."""
+
+
+class CoolingPlant(Protocol):
+    """A cooling plant stepped through time (co-simulation).
+
+    A plant carries state (the room's temperature), so one instance serves one run. `step` covers `dt_s` seconds with
+    constant inputs and returns the outputs at the end of the step. It raises `CoolingPlantError`.
+    """
+
+    def step(self, it_w: float, outdoor_k: float, dt_s: float) -> CoolingOutput:
+        """Advance by `dt_s` seconds under `it_w` watts of heat at an outdoor temperature of `outdoor_k` kelvin."""
+        ...
+
+    def __enter__(self) -> Self:
+        """Start the plant at its initial state."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        """Release what the plant holds, also after a failure."""
+        ...

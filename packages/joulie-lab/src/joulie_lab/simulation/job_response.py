@@ -1,0 +1,181 @@
+"""How simulated jobs use devices and respond to caps: what bounds them, activity, throughput, idle states.
+
+The laboratory's assumptions beside the power models of `joulie.domain.power`, which the product shares. GPU throughput
+under a power limit has two models by name: `measured` (the default) interpolates sweeps of real training jobs;
+`published` is the exponent of Joulie's published cluster simulation, kept for comparison: it says that every capped job
+uses more energy for its work, which the sweeps contradict (a limit at 70 % of the natural power costs 41 % of the
+throughput there, and 12 % measured).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from joulie.domain.hardware import Evidence, GpuModel
+from joulie.domain.power.gpu import Throughput, ThroughputModel, measured_throughput
+from joulie.domain.units import BoolArray, FloatArray, finite
+
+MEMORY_KNEE = 0.7
+"""Clock below which memory-bound work starts to suffer."""
+MEMORY_LOSS = 0.15
+"""e of the published memory-bound throughput ``1 - e (1 - ratio) ** g``."""
+MEMORY_EXPONENT = 0.90
+"""g of it."""
+
+
+class Boundness(IntEnum):
+    """What limits a workload; integers, so that arrays can hold it."""
+
+    MIXED = 0
+    COMPUTE = 1
+    MEMORY = 2
+    IO = 3
+
+
+class IdleStates(StrEnum):
+    """Which nodes enter deep idle states: a scenario's switch, named in every report.
+
+    The published runs gave them to managed nodes only, as if Linux and the driver did nothing without Joulie.
+    """
+
+    ALL = "all"
+    MANAGED = "managed"
+    NONE = "none"
+
+    def allowed(self, managed: npt.ArrayLike) -> BoolArray:
+        """Nodes that may enter deep idle states, of the shape of `managed`."""
+        under_joulie = np.asarray(managed, dtype=np.bool_)
+        if self is IdleStates.MANAGED:
+            return under_joulie
+        return np.full(under_joulie.shape, self is IdleStates.ALL)
+
+
+def activity_factor(
+    memory_intensity: npt.ArrayLike, io_intensity: npt.ArrayLike, bound: npt.ArrayLike = Boundness.MIXED
+) -> FloatArray:
+    """Share of the dynamic power that a workload really draws: stalled cores draw less.
+
+    ``1 - 0.30 memory - 0.45 io (+0.08 compute bound, -0.12 io bound)``, within 0.35..1 (spec: simulator physics;
+    assumed).
+
+    Args:
+        memory_intensity: 0..1.
+        io_intensity: 0..1.
+        bound: `Boundness`, or integers of it.
+
+    Raises:
+        InvalidQuantityError: an intensity is NaN or outside 0..1.
+    """
+    memory = finite("memory_intensity", memory_intensity, minimum=0.0, maximum=1.0)
+    io = finite("io_intensity", io_intensity, minimum=0.0, maximum=1.0)
+    kind = np.asarray(bound)
+    bias = np.where(kind == Boundness.COMPUTE, 0.08, 0.0) - np.where(kind == Boundness.IO, 0.12, 0.0)
+    return np.asarray(np.clip(1.0 - 0.30 * memory - 0.45 * io + bias, 0.35, 1.0))
+
+
+def cpu_throughput(
+    frequency: npt.ArrayLike,
+    memory_intensity: npt.ArrayLike = 0.0,
+    io_intensity: npt.ArrayLike = 0.0,
+    bound: npt.ArrayLike = Boundness.MIXED,
+) -> FloatArray:
+    """Rate of work at a clock, as a share of the rate at the highest clock.
+
+    Compute tracks the clock; memory loses 12 % of the drop above `MEMORY_KNEE` and 45 % below it; io loses 5 %. The
+    three are blended by intensity; a named bound counts for half of the blend (assumed).
+
+    Args:
+        frequency: clock as a share of the highest, 0..1.
+        memory_intensity: 0..1.
+        io_intensity: 0..1; together with memory scaled down to 1 where they exceed it.
+        bound: `Boundness`, or integers of it.
+
+    Raises:
+        InvalidQuantityError: an input is NaN or outside 0..1.
+    """
+    clock = finite("frequency", frequency, minimum=0.0, maximum=1.0)
+    memory = finite("memory_intensity", memory_intensity, minimum=0.0, maximum=1.0)
+    io = finite("io_intensity", io_intensity, minimum=0.0, maximum=1.0)
+    kind = np.asarray(bound)
+    total = np.maximum(memory + io, 1.0)
+    shares = {Boundness.MEMORY: memory / total, Boundness.IO: io / total}
+    shares[Boundness.COMPUTE] = 1.0 - shares[Boundness.MEMORY] - shares[Boundness.IO]
+    rates = {
+        Boundness.COMPUTE: clock,
+        Boundness.MEMORY: 1.0
+        - 0.12 * (1.0 - np.maximum(clock, MEMORY_KNEE))
+        - 0.45 * np.maximum(MEMORY_KNEE - clock, 0.0),
+        Boundness.IO: 1.0 - 0.05 * (1.0 - clock),
+    }
+    result = np.zeros(())
+    for bound_by, rate in rates.items():
+        weight = np.where(kind == Boundness.MIXED, shares[bound_by], 0.5 * shares[bound_by] + 0.5 * (kind == bound_by))
+        result = result + weight * rate
+    return result
+
+
+@dataclass(frozen=True)
+class PublishedThroughput:
+    """``ratio ** gamma`` for compute, ``1 - e (1 - ratio) ** g`` for memory, blended; all of it assumed.
+
+    Attributes:
+        gamma: exponent of compute-bound work.
+        evidence: where the exponent comes from.
+    """
+
+    gamma: float
+    evidence: Evidence
+
+    def under(self, power_ratio: npt.ArrayLike, memory_share: npt.ArrayLike = 0.0) -> Throughput:
+        """See `ThroughputModel.under`."""
+        memory = finite("memory_share", memory_share, minimum=0.0, maximum=1.0)
+        ratio = finite("power_ratio", power_ratio, minimum=0.0, maximum=1.0)
+        memory_bound = 1.0 - MEMORY_LOSS * (1.0 - ratio) ** MEMORY_EXPONENT
+        blended = np.asarray((1.0 - memory) * ratio**self.gamma + memory * memory_bound)
+        return Throughput(blended, blended, blended)
+
+
+class UnknownThroughputModelError(ValueError):
+    """A throughput model that is not registered under that name."""
+
+
+class NoPublishedExponentError(ValueError):
+    """The published model was asked about a GPU that it does not describe."""
+
+
+def published_throughput(gpu: GpuModel) -> ThroughputModel:
+    """The published exponent of this GPU.
+
+    Raises:
+        NoPublishedExponentError: none was published for it.
+    """
+    if gpu.compute_gamma is None:
+        raise NoPublishedExponentError(f"no published exponent for {gpu.key}: use the model 'measured'")
+    return PublishedThroughput(gpu.compute_gamma, gpu.evidence["compute_gamma"])
+
+
+THROUGHPUT_MODELS: Mapping[str, Callable[[GpuModel], ThroughputModel]] = MappingProxyType(
+    {"measured": measured_throughput, "published": published_throughput}
+)
+
+
+def throughput_model(
+    name: str, gpu: GpuModel, registry: Mapping[str, Callable[[GpuModel], ThroughputModel]] = THROUGHPUT_MODELS
+) -> ThroughputModel:
+    """The throughput model called `name`, for one GPU.
+
+    Raises:
+        UnknownThroughputModelError: no such model.
+        NoPublishedExponentError: `published` for a GPU that it does not describe.
+    """
+    if name not in registry:
+        raise UnknownThroughputModelError(
+            f"unknown GPU throughput model {name!r}; known: {', '.join(sorted(registry))}"
+        )
+    return registry[name](gpu)
