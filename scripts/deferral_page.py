@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from joulie.domain.grid.forecast import MOST_DAYS
+from joulie.domain.grid.forecast import MAX_HISTORY_DAYS
 from joulie_lab.adapters.published.intensity import PUBLISHED
 from joulie_lab.adapters.published.pai_jobs import HOME as JOBS_HOME
 from joulie_lab.benchmarks import deferral_capacity as capacity
@@ -59,7 +59,7 @@ of arrivals matters, not how another year would be.
 A job starts when the best window of what is forecast begins now; else it waits for the next value and forecast
 (`domain.grid.deferral`, mode `optimal`). Of {replayed} random jobs that were decided by the product's own function,
 step by step, {differ} started at another moment than in these tables, which are computed for all jobs at once. The
-forecaster ([how it works](../design/0016-grid-forecast.md)) learns from the zone's last {MOST_DAYS} days and the
+forecaster ([how it works](../design/0016-grid-forecast.md)) learns from the zone's last {MAX_HISTORY_DAYS} days and the
 calendar, nothing else. It learns anew every day here; the program learns anew with every forecast.
 
 `threshold` starts once the intensity is not above so many gCO2eq/kWh, or at the latest start. `yesterday` and `usual

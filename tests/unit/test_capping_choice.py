@@ -110,13 +110,13 @@ def test_it_asks_for_the_limit_that_promises_most_and_stops():
     while (limit := next_limit_w(part(sweep, *asked), LIMITS_W, OTHERS, Goal(1.10))) is not None:
         asked.append(limit)
     assert asked == [300.0, 200.0]
-    assert next_limit_w(sweep, LIMITS_W, OTHERS, Goal(1.10, least_gain=0.0)) is None, "all is measured"
+    assert next_limit_w(sweep, LIMITS_W, OTHERS, Goal(1.10, min_gain=0.0)) is None, "all is measured"
 
 
 def test_a_job_below_every_limit_is_left_alone():
     alone = part(job(60.0), 300.0)
-    assert next_limit_w(alone, LIMITS_W, OTHERS, Goal(least_gain=0.005)) is None
-    assert next_limit_w(part(job(250.0), 300.0), LIMITS_W, OTHERS, Goal(1.10, least_gain=0.005)) == 200.0
+    assert next_limit_w(alone, LIMITS_W, OTHERS, Goal(min_gain=0.005)) is None
+    assert next_limit_w(part(job(250.0), 300.0), LIMITS_W, OTHERS, Goal(1.10, min_gain=0.005)) == 200.0
 
 
 def test_below_what_was_ever_tried_little_is_known():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulie.domain.grid.forecast import LEAST_DAYS, MOST_DAYS, forecast, rolling
+from joulie.domain.grid.forecast import MAX_HISTORY_DAYS, MIN_HISTORY_DAYS, forecast, rolling
 from joulie.domain.grid.series import Series, constant
 from joulie.domain.grid.windows import best_slots, best_start
 from joulie.domain.quantities import InvalidQuantityError
@@ -141,29 +141,29 @@ def test_what_comes_later_does_not_matter(change):
 
 def test_rolling_is_causal_too_and_agrees_with_single_forecasts():
     values = weather(24)
-    rows = rolling(values, MONDAY_S, HOUR_S, 30, np.arange(LEAST_DAYS, 25))
+    rows = rolling(values, MONDAY_S, HOUR_S, 30, np.arange(MIN_HISTORY_DAYS, 25))
     changed = values.copy()
     changed[20 * 24 + 7 :] += 500.0
-    of_changed = rolling(changed, MONDAY_S, HOUR_S, 30, np.arange(LEAST_DAYS, 25))
-    seen = 20 * 24 + 7 - (LEAST_DAYS * 24 - 1)
+    of_changed = rolling(changed, MONDAY_S, HOUR_S, 30, np.arange(MIN_HISTORY_DAYS, 25))
+    seen = 20 * 24 + 7 - (MIN_HISTORY_DAYS * 24 - 1)
     assert np.array_equal(rows[:seen], of_changed[:seen])
     assert not np.array_equal(rows[: seen + 1], of_changed[: seen + 1])
     for day in (3, 11, 24):
         # At the end of a day both have just learned the same.
         now_s = MONDAY_S + day * DAY_S - HOUR_S
         one = forecast(hourly(values[: day * 24]), now_s, 29 * HOUR_S + 1.0, HOUR_S)
-        assert one.values == pytest.approx(rows[(day - LEAST_DAYS) * 24], rel=1e-9)
+        assert one.values == pytest.approx(rows[(day - MIN_HISTORY_DAYS) * 24], rel=1e-9)
 
 
 def test_better_than_persistence_and_the_usual_day():
     values = weather(80)
-    rows = rolling(values, MONDAY_S, HOUR_S, 49, np.arange(LEAST_DAYS, 81))
+    rows = rolling(values, MONDAY_S, HOUR_S, 49, np.arange(MIN_HISTORY_DAYS, 81))
     origins = np.arange(20 * 24, 78 * 24)
     for lead in (1, 4, 12, 24, 48):
         truth = values[origins + lead]
         back = 24 * -(-lead // 24)
         usual = np.mean([values[origins + lead - back - 24 * day] for day in range(7)], axis=0)
-        error = np.abs(rows[origins - LEAST_DAYS * 24 + 1, lead] - truth).mean()
+        error = np.abs(rows[origins - MIN_HISTORY_DAYS * 24 + 1, lead] - truth).mean()
         assert error < np.abs(values[origins] - truth).mean()
         assert error < np.abs(values[origins + lead - back] - truth).mean()
         # A day ahead nothing is left of this noise: what is learned about it costs a little.
@@ -172,10 +172,10 @@ def test_better_than_persistence_and_the_usual_day():
 
 def test_too_little_or_too_old_a_history_says_nothing():
     values = weather(10)
-    assert forecast(hourly(values[: LEAST_DAYS * 24 - 1]), MONDAY_S + 2 * DAY_S, DAY_S, HOUR_S) is None
+    assert forecast(hourly(values[: MIN_HISTORY_DAYS * 24 - 1]), MONDAY_S + 2 * DAY_S, DAY_S, HOUR_S) is None
     assert forecast(hourly(values), MONDAY_S + 11.1 * DAY_S, DAY_S, HOUR_S) is None
     assert forecast(hourly(values), MONDAY_S - 1.0, DAY_S, HOUR_S) is None
-    assert forecast(hourly(values[: LEAST_DAYS * 24]), MONDAY_S + 2 * DAY_S, DAY_S, HOUR_S) is not None
+    assert forecast(hourly(values[: MIN_HISTORY_DAYS * 24]), MONDAY_S + 2 * DAY_S, DAY_S, HOUR_S) is not None
 
 
 def test_a_late_history_is_bridged():
@@ -193,10 +193,10 @@ def test_finer_and_crooked_histories_are_averaged():
 
 
 def test_only_so_much_of_the_past_counts():
-    values = weather(MOST_DAYS + 40)
+    values = weather(MAX_HISTORY_DAYS + 40)
     changed = values.copy()
     changed[: 25 * 24] += 1e4
-    now_s = MONDAY_S + (MOST_DAYS + 40) * DAY_S - 1.0
+    now_s = MONDAY_S + (MAX_HISTORY_DAYS + 40) * DAY_S - 1.0
     expected = forecast(hourly(values), now_s, DAY_S, HOUR_S)
     assert forecast(hourly(changed), now_s, DAY_S, HOUR_S).values == pytest.approx(expected.values)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from joulie.domain.grid.deferral import Conditions, Release, Waiting, decide
-from joulie.domain.grid.forecast import LEAST_DAYS, rolling
+from joulie.domain.grid.forecast import MIN_HISTORY_DAYS, rolling
 from joulie.domain.grid.request import Asked, GridRequest, Mode
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import GridSignal, Measure
@@ -152,9 +152,9 @@ class _Year:
     # ---- forecasts: a row for each step, which begins with the value in force
 
     def _own(self) -> FloatArray:
-        days = np.arange(LEAST_DAYS, len(self.values) // self.a_day + 1)
+        days = np.arange(MIN_HISTORY_DAYS, len(self.values) // self.a_day + 1)
         made = rolling(self.values, self.start_s, self.step_s, self.horizon, days)
-        before = np.full((LEAST_DAYS * self.a_day - 1, self.horizon), np.nan)
+        before = np.full((MIN_HISTORY_DAYS * self.a_day - 1, self.horizon), np.nan)
         return np.concatenate((before, made))
 
     def _as_before(self, days: int) -> FloatArray:
@@ -204,7 +204,7 @@ class _Year:
         """Shares of the oracle's saving by all jobs that arrive before the others, with days of history only."""
         runtime, slack = (hours * self.an_hour for hours in REPLAYED)
         means = _means(self.values[None, : self.first + slack + runtime], runtime)[0]
-        arrivals = np.arange(LEAST_DAYS * self.a_day, self.first)
+        arrivals = np.arange(MIN_HISTORY_DAYS * self.a_day, self.first)
         at_once = means[arrivals].sum()
         best = np.lib.stride_tricks.sliding_window_view(means, slack + 1).min(axis=1)[arrivals].sum()
 

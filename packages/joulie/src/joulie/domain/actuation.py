@@ -1,6 +1,6 @@
-"""From the caps that a NodeTwin asks for to the limits of each device, and from energy counters to power.
+"""Device limits from the caps of a NodeTwin, and power from energy counters.
 
-All of it is arithmetic on what the agent read a moment ago; the agent's main program reads and writes the devices.
+Pure arithmetic on what the agent has just read; the agent's main program reads and writes the devices.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from joulie.domain.hardware.models import CapRange
 from joulie.domain.quantities import finite_number, positive_number
 
 CPU_FLOOR_SHARE = 0.2
-"""Smallest CPU limit as a share of the base where the device states none (powercap never does).
+"""Minimum CPU limit as a share of the base where the device states none (powercap never does).
 
 The catalogue's lower end is that of the configurable TDP, a firmware setting; limiters go far below it (60 % of an
-EPYC 9654 is 216 W, its configurable TDP starts at 320 W). So it would turn most caps into nothing.
+EPYC 9654 is 216 W, its configurable TDP starts at 320 W), so most caps would have no effect.
 """
 
 SAME_LIMIT_W = 0.5
 """Limits closer than this are one limit, W: devices round what is written (RAPL to 1/8 W, some firmware to 1 W)."""
 
 PLAUSIBLE_POWER_W = 4000.0
-"""No CPU package or GPU draws more, W: a counter that says so was reset."""
+"""Maximum plausible power of a CPU package or GPU, W; a counter that gives more was reset."""
 
 _FULL_PERCENT = 100.0
 
@@ -47,11 +47,11 @@ class WantedCap:
 
     @property
     def lifted(self) -> bool:
-        """Whether this asks for no limit: the device goes back to the limit that it had before Joulie."""
+        """Whether the cap is lifted: the device gets back the limit that it had before Joulie."""
         return self.cap_w is None and self.percent in {None, _FULL_PERCENT}
 
     def in_watts(self, limits: CapRange | None) -> float | None:
-        """The limit of one device, W, within its range; None where a percentage has no base, or nothing is asked."""
+        """The limit of one device, W, within its range; None where a percentage has no base, or no cap is set."""
         if self.cap_w is not None:
             return self.cap_w if limits is None else limits.clamped(self.cap_w)
         if self.percent is None or limits is None:
@@ -59,18 +59,18 @@ class WantedCap:
         return limits.from_percent(self.percent)
 
     def in_percent(self, limits: CapRange | None) -> float | None:
-        """The limit in percent of the base, at most 100; None where watts have no base, or nothing is asked."""
+        """The limit in percent of the base, at most 100; None where watts have no base, or no cap is set."""
         if self.cap_w is None:
             return self.percent
         return None if limits is None else min(_FULL_PERCENT, self.cap_w / limits.base_w * _FULL_PERCENT)
 
 
 def cpu_range(min_w: float | None, max_w: float | None, catalogue: CapRange | None) -> CapRange | None:
-    """Range of one CPU package's limit: what the device says, else the catalogue; None where neither knows.
+    """Range of one CPU package's limit: from the device, else from the catalogue; None if unknown to both.
 
     Args:
-        min_w: smallest limit by the device, W; None where it does not say.
-        max_w: largest limit by the device, which is its 100 %, W; None where it does not say.
+        min_w: minimum limit that the device reports, W; None if it reports none.
+        max_w: maximum limit that the device reports, which is its 100 %, W; None if it reports none.
         catalogue: limits of the model; its base is the TDP.
     """
     if max_w is not None:
@@ -86,11 +86,11 @@ def cpu_range(min_w: float | None, max_w: float | None, catalogue: CapRange | No
 def gpu_range(
     min_w: float | None, max_w: float | None, default_w: float | None, catalogue: CapRange | None
 ) -> CapRange | None:
-    """Range of one GPU's limit: what the device says, else the catalogue; None where no base is known.
+    """Range of one GPU's limit: from the device, else from the catalogue; None if no base is known.
 
     Args:
-        min_w: smallest limit by the device, W.
-        max_w: largest limit by the device, W.
+        min_w: minimum limit that the device reports, W.
+        max_w: maximum limit that the device reports, W.
         default_w: default limit, which is 100 % of it, W.
         catalogue: limits of the model.
     """
@@ -119,11 +119,11 @@ class LimitedDevice:
 
 @dataclass(frozen=True)
 class LimitPlan:
-    """What to write.
+    """Limits to write to the devices.
 
     Attributes:
-        targets_w: limit by device, W: what shall be in force.
-        writes_w: those of them that are not in force, W.
+        targets_w: limit that should be in force, by device, W.
+        writes_w: those targets that are not in force yet, W.
         originals_w: limits by device to save before the first of these writes, W.
         refused: why a device gets no limit, by device.
     """
@@ -137,7 +137,7 @@ class LimitPlan:
 def plan_limits(cap: WantedCap, devices: Iterable[LimitedDevice], originals_w: Mapping[str, float]) -> LimitPlan:
     """Decide the limit of each device: the same cap on each, or its original where the cap is lifted.
 
-    A device whose original limit is not known keeps what it has: a cap that nobody could take back is not written.
+    A device whose original limit is unknown keeps its limit: a cap that could not be lifted again is never written.
 
     Args:
         cap: what is asked for.
@@ -180,7 +180,7 @@ def _restorable_w(device: LimitedDevice) -> float | None:
 
 
 def same_limit(one_w: float | None, other_w: float) -> bool:
-    """Whether two limits are one, but for the rounding of devices; an unknown limit is no other's."""
+    """Whether two limits are equal up to the rounding of devices; an unknown limit equals no other."""
     return one_w is not None and abs(one_w - other_w) <= SAME_LIMIT_W
 
 
@@ -192,7 +192,7 @@ def mean_power_w(
     wraps_at_j: float | None = None,
     plausible_w: float = PLAUSIBLE_POWER_W,
 ) -> float | None:
-    """Mean power between two readings of a cumulative energy counter, W; None where they do not tell.
+    """Mean power between two readings of a cumulative energy counter, W; None where it cannot be told.
 
     A counter that went back has wrapped or was reset. A reset looks like a wrap with an absurd power, and after a pause
     in which the counter could have wrapped more than once the two readings say nothing.

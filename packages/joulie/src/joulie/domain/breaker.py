@@ -1,4 +1,4 @@
-"""Fails at once what would fail anyway, so that nobody waits for a dead server."""
+"""A circuit breaker: calls to a server that is down fail at once instead of waiting."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from joulie.domain.units import FloatArray, non_negative, positive
 
 @dataclass(frozen=True)
 class ControlSettings:
-    """What an administrator decided once.
+    """Settings of the operator's step, fixed for its life.
 
     Attributes:
         drain: settings of the drain guard.
@@ -65,7 +65,7 @@ class ControlSettings:
 
 
 class IncompletePlanError(ValueError):
-    """A policy that has no profile for some nodes, against its contract."""
+    """A policy's plan lacks a profile for some nodes, against its contract."""
 
     def __init__(self, policy: str, nodes: Sequence[str]) -> None:
         shown = ", ".join(nodes[:5])
@@ -112,7 +112,7 @@ def controlled_node(
 
 @dataclass(frozen=True)
 class Override:
-    """An administrator's pin of one node: it goes before the policy, never before the drain guard.
+    """An administrator's pin of one node: it takes precedence over the policy, never over the drain guard.
 
     Attributes:
         name: of the object that says so.
@@ -128,7 +128,7 @@ class Override:
 
 
 class StoredState(NamedTuple):
-    """What a NodeTwin says of its node's state; how a restarted operator knows where it was."""
+    """State of a node as its NodeTwin stores it; a restarted operator continues from it."""
 
     profile: Profile | None
     draining: bool
@@ -137,7 +137,7 @@ class StoredState(NamedTuple):
 
 @dataclass(frozen=True)
 class Facility:
-    """Fresh measurements of the building; what is not known is left out.
+    """Fresh measurements of the facility; unknown values are None or left out.
 
     Attributes:
         ambient_k: temperature of the air, K.
@@ -189,7 +189,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Memory:
-    """What one step hands to the next.
+    """State that one step hands to the next.
 
     Attributes:
         states: where each node is.
@@ -204,8 +204,8 @@ class Memory:
     def published(self, before: Memory, failed: frozenset[str], now_s: float) -> Memory:
         """This memory once its decision was written, which may have taken a while.
 
-        A node that could not be written is where it was before. One that was just closed is quiet from now on at the
-        earliest: until the word was out, a performance pod could still be sent to it.
+        A node that could not be written keeps its previous state. One that was just closed counts as quiet from now on
+        at the earliest: until its label was written, a performance pod could still be placed on it.
 
         Args:
             before: memory of the step before.
@@ -223,7 +223,7 @@ class Memory:
         return replace(self, states=states)
 
     def without(self, nodes: frozenset[str]) -> Memory:
-        """This memory with some nodes forgotten: other machines may have taken their names."""
+        """This memory without some nodes: other machines may have taken their names."""
         if not nodes & self.states.keys():
             return self
         states = {name: state for name, state in self.states.items() if name not in nodes}
@@ -257,7 +257,7 @@ class NodeDecision(NamedTuple):
 
 
 class TransitionResult(StrEnum):
-    """What became of a transition, as the metric names it."""
+    """Outcome of a transition, as the metric names it."""
 
     APPLIED = "applied"
     DEFERRED = "deferred"

@@ -1,4 +1,4 @@
-"""The caps of a node: what its profile asks for, and what its devices make of it."""
+"""The caps of a node: as its profile asks for them, and as its devices clamp them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CapsByProfile = Mapping[Profile, ProfileCaps]
 
 
 class NodeCaps(NamedTuple):
-    """The caps of one node, and what they come to on its devices."""
+    """The caps of one node, and their effect on its devices."""
 
     cpu: Cap | None
     """Of one package; None uncapped."""
@@ -75,7 +75,7 @@ class CapTable:
 
 
 def _in_force_percent(cap: Cap, limits: CapRange | None) -> float:
-    """What a cap comes to, percent of 100 %: the device clamps it, and a limit above 100 % caps nothing."""
+    """The cap in force, percent of the base: clamped by the device, at most 100."""
     if limits is None:
         return 100.0 if cap.watts is not None else cap.percent
     return min(100.0, cap.for_device(limits) / limits.base_w * 100.0)

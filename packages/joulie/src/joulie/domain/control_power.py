@@ -17,24 +17,24 @@ from joulie.domain.units import BoolArray, FloatArray, IntArray, finite, non_neg
 
 NO_SOURCE = -1
 HISTORY_SAMPLES = 10
-"""Samples that a trend is drawn through at most."""
+"""Maximum number of samples that a trend is fitted to."""
 
 
 class PowerQuality(StrEnum):
-    """How good the sample is that a node is judged by."""
+    """Quality of the power sample of a node."""
 
     FRESH = "fresh"
     DEGRADED = "degraded"
-    """Fresh, but a better source has fallen silent."""
+    """Fresh, but a better source has gone stale."""
     STALE = "stale"
-    """Sources are known, and none is fresh: nothing may be concluded from them."""
+    """Sources are known, but none is fresh."""
     MISSING = "missing"
-    """No source has ever said anything."""
+    """No source has ever reported."""
 
 
 @dataclass(frozen=True, eq=False)
 class SourceReadings:
-    """What one source says of many nodes; all arrays have shape ``(n_nodes,)``.
+    """Readings of one source for many nodes; all arrays have shape ``(n_nodes,)``.
 
     Attributes:
         source: its name, as NodeTwin's powerMeasurement.source has it.
@@ -67,7 +67,7 @@ class SourceReadings:
 
 @dataclass(frozen=True, eq=False)
 class PowerChoice:
-    """The sample that each node is judged by; arrays of shape ``(n_nodes,)``.
+    """The sample chosen for each node; arrays of shape ``(n_nodes,)``.
 
     Attributes:
         sources: names, best first.
@@ -89,17 +89,17 @@ class PowerChoice:
         return np.asarray(self.source != NO_SOURCE)
 
     def source_of(self, node: int) -> str | None:
-        """Name of the source that the node with this index is judged by."""
+        """Name of the source chosen for the node with this index."""
         index = int(self.source[node])
         return None if index == NO_SOURCE else self.sources[index]
 
     def silent_source_of(self, node: int) -> str | None:
-        """Name of the better source that has fallen silent, if any."""
+        """Name of the better source that has gone stale, if any."""
         index = int(self.silent[node])
         return None if index == NO_SOURCE else self.sources[index]
 
     def quality_of(self, node: int) -> PowerQuality:
-        """How good the sample of the node with this index is."""
+        """Quality of the sample of the node with this index."""
         silent = self.silent[node] != NO_SOURCE
         if self.source[node] != NO_SOURCE:
             return PowerQuality.DEGRADED if silent else PowerQuality.FRESH
@@ -113,8 +113,8 @@ def choose_power(readings: Sequence[SourceReadings], n_nodes: int, now_s: float,
         readings: all sources, best first, over the same nodes.
         n_nodes: number of nodes.
         now_s: time, s since the epoch.
-        stale_after_s: age from which a sample is stale, s. One from the future by more than that is, too: somebody's
-            clock is wrong.
+        stale_after_s: age from which a sample is stale, s. A sample from the future by more than that is
+            stale, too: clocks differ.
 
     Raises:
         InvalidQuantityError: a time is NaN, or the age negative.
@@ -156,8 +156,7 @@ class PowerHistory:
     def extended(self, nodes: tuple[str, ...], choice: PowerChoice) -> PowerHistory:
         """The history of these nodes with one more sample each, where there is a new one.
 
-        A node that is judged by another source than before starts anew: the step from an estimate to a measurement is
-        no trend.
+        A node whose source changed starts anew: the step from an estimate to a measurement is not a trend.
         """
         old = self if nodes == self.nodes else self._reordered(nodes)
         names = [*choice.sources, None]

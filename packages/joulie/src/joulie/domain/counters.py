@@ -1,4 +1,4 @@
-"""Rates of cumulative counters that may wrap, start again and be read badly. This module needs no numpy."""
+"""Rates of cumulative counters that may wrap, reset and be misread. This module needs no numpy."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def mean_rate(
 ) -> Reading | None:
     """Increase of a counter per second over the time of its samples, at the time of the last one. Never negative.
 
-    A drop is a wrap where `wraps_at` is known. Else the counter has started again, nobody knows when: counting goes on
-    from the new value, and the interval of the drop counts neither as increase nor as time.
+    A drop is a wrap where `wraps_at` is known. Otherwise the counter was reset at an unknown time:
+    counting goes on from the new value, and the interval of the drop counts neither as increase nor as time.
 
     Args:
         samples: times (s) and values of the counter, in any order. NaN and infinities are left out, and so are all but
             the first of one time.
-        wraps_at: value at which the counter starts again at 0; None where it does not wrap or does not say.
-        max_rate: more than this is no measurement.
+        wraps_at: value at which the counter wraps to 0; None where it does not wrap, or this is unknown.
+        max_rate: maximum plausible rate.
 
     Returns:
         None where no interval is left, and with a rate above `max_rate`.

@@ -1,4 +1,4 @@
-"""The drain guard: a node goes from full power to caps only when nothing on it would suffer.
+"""The drain guard: a node is capped only once no pod on it needs full power.
 
 The states are types, and each has only the transitions that are legal: there is no way from `ActivePerformance` to
 `ActiveEco` but through `DrainingPerformance`. Source: spec, control loop, state machine.
@@ -30,7 +30,7 @@ class Escalation(StrEnum):
     """What happens when a drain takes longer than its timeout."""
 
     HOLD = "hold"
-    """Nothing but a visible timeout: running pods keep their power."""
+    """The timeout is reported; running pods keep their power."""
     FORCE = "force"
     """The node is capped under the pods that still run."""
 
@@ -107,7 +107,7 @@ class DrainingPerformance:
         return self if self.quiet_since_s is not None else replace(self, quiet_since_s=now_s)
 
     def closed(self, now_s: float) -> DrainingPerformance:
-        """The same drain, whose closing took until now to be told to everybody: it is not quiet since earlier."""
+        """The same drain, whose closing was written only now: it has not been quiet since earlier."""
         return self if self.quiet_since_s is None else replace(self, quiet_since_s=max(self.quiet_since_s, now_s))
 
     def settled(self, now_s: float, settling_s: float) -> bool:
@@ -132,7 +132,7 @@ class ActiveEco:
     """Under caps, closed to performance pods."""
 
     def promoted(self) -> ActivePerformance:
-        """Performance is planned: more power never hurts, so at once."""
+        """Performance is planned: effective at once, since more power is always safe."""
         return ActivePerformance()
 
 

@@ -12,7 +12,7 @@ def duration_s(text: str) -> float:
     """Seconds of a duration such as ``20s``, ``1m30s``, ``500ms``, ``1.5h`` or ``0``.
 
     Raises:
-        ValueError: the text is no duration.
+        ValueError: the text is not a duration.
     """
     stripped = text.strip()
     if stripped == "0":

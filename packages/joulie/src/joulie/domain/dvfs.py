@@ -23,7 +23,7 @@ class DvfsSettings:
         ema_alpha: weight of the newest sample in the smoothed power, 0 (exclusive) to 1.
         high_margin_w: power above the cap that is still tolerated, W.
         low_margin_w: power below the cap at which there is room for more, W.
-        trip_count: samples in a row outside the margins before anything is done.
+        trip_count: samples in a row outside the margins before the throttle changes.
         step_pct: change of the throttle at a time, percent.
         cooldown_s: pause after a change, s.
         min_frequency_hz: the throttle never asks for less, Hz.
@@ -81,7 +81,7 @@ def step(state: DvfsState, power_w: float | None, cap_w: float, now_s: float, se
 
     Args:
         state: the state before.
-        power_w: power of all packages, W; None where it could not be read, which changes nothing.
+        power_w: power of all packages, W; None where it could not be read; the state then stays.
         cap_w: cap of all packages, W.
         now_s: time on a monotonic clock, s.
         settings: margins and damping.
@@ -125,14 +125,14 @@ def frequency_limit_hz(throttle_pct: float, min_hz: float, max_hz: float, floor_
         throttle_pct: 0 (the hardware's maximum) to 100 (its minimum, or the floor).
         min_hz: lowest frequency of the hardware, Hz.
         max_hz: highest frequency of the hardware, Hz.
-        floor_hz: least limit that is ever set, Hz; a floor above the hardware's maximum means the maximum.
+        floor_hz: minimum limit that is ever set, Hz; a floor above the hardware's maximum means the maximum.
     """
     share = finite_number("throttle_pct", throttle_pct, minimum=0.0, maximum=_FULL_PERCENT) / _FULL_PERCENT
     return max(max_hz - (max_hz - min_hz) * share, min(floor_hz, max_hz))
 
 
 def throttle_of_limit_pct(limit_hz: float, min_hz: float, max_hz: float) -> float:
-    """The throttle that a limit in force amounts to: how a restarted agent knows where it was, percent."""
+    """Throttle that a limit in force corresponds to, percent; a restarted agent continues from it."""
     if max_hz <= min_hz:
         return 0.0
     return min(max((max_hz - limit_hz) / (max_hz - min_hz), 0.0), 1.0) * _FULL_PERCENT

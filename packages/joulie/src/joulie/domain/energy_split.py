@@ -1,8 +1,8 @@
-"""Caps by energy per work: the limit of each device under which its work costs least, within a bound of slowdown.
+"""Caps by energy per work: the limit of each device with the minimum energy for its work, within a slowdown bound.
 
 What a limit saves and what it costs come from the models of `joulie.domain.power`: measured throughput under power
-limits for GPUs (of the very model where there are measurements, else pooled), power curves and clock for CPUs. How far
-jobs differ counts as a risk: the bound holds for the 95th percentile of jobs, not for the median one.
+limits for GPUs (of the very model where there are measurements, else pooled), power curves and clock for CPUs. The
+spread between jobs counts as a risk: the bound holds for the 95th percentile of jobs, not for the median one.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from joulie.domain.power.gpu import Throughput, measured_throughput, operate_gpu
 from joulie.domain.units import FloatArray, finite
 
 RISK_QUANTILE = 0.95
-"""Share of the jobs that the bound holds for."""
+"""Quantile of jobs for which the bound holds."""
 _STEPS = 20
 """Kinds of jobs by utilisation, and by how they take a cap: each stands for as many jobs as any other."""
 _MIDPOINTS = (np.arange(_STEPS) + 0.5) / _STEPS
 _SIGMAS = np.array([NormalDist().inv_cdf(share) for share in _MIDPOINTS.tolist()])
 _P10_SIGMAS = -NormalDist().inv_cdf(0.10)
-_LEAST_THROUGHPUT = 0.01
+_MIN_THROUGHPUT = 0.01
 _ROUNDING = 1e-9
 _NO_SLOWDOWN = 1.0
 
 
 @dataclass(frozen=True)
 class EnergyBounds:
-    """What caps by energy per work must keep to.
+    """Constraints on caps by energy per work.
 
     Attributes:
-        performance_slowdown: run time of performance work under caps over that without, at most.
-        standard_slowdown: of standard work.
-        gpu_util_low: least utilisation of a GPU that works, 0..1; of each GPU, not of all of a node.
-        gpu_util_high: highest; between the two all are taken for equally likely. A job above it may be slowed further.
-        count_spread: whether jobs are taken to differ in how they bear a cap as measured ones do; without, all are the
-            median job.
+        performance_slowdown: maximum run time of performance work under caps, over that without.
+        standard_slowdown: the same for standard work.
+        gpu_util_low: minimum utilisation of a busy GPU, 0..1; of each GPU, not the mean of a node.
+        gpu_util_high: maximum; utilisation is taken as uniform between the two. A job above it may be slowed further.
+        count_spread: whether jobs differ in their response to a cap as measured ones do; otherwise all are the median
+            job.
     """
 
     performance_slowdown: float = 1.02
@@ -60,7 +60,7 @@ class EnergyBounds:
 
 @dataclass(frozen=True)
 class CapChoice:
-    """A cap, and what it does; 100 % where no cap is worth it, or none keeps the bound.
+    """A cap and its effect; 100 % where no cap saves energy within the bound.
 
     Attributes:
         percent: of the device's base.
@@ -76,7 +76,7 @@ class CapChoice:
 
 @dataclass(frozen=True)
 class DeviceCaps:
-    """The caps of one kind of node; None where nothing is known of the device, or there is none."""
+    """The caps of one kind of node; None where the device is unknown, or there is none."""
 
     cpu: CapChoice | None
     gpu: CapChoice | None
@@ -90,14 +90,14 @@ class DeviceCaps:
 
 @dataclass(frozen=True)
 class SplitCaps:
-    """The caps of one kind of node by what runs on it."""
+    """The caps of one kind of node by power profile."""
 
     performance: DeviceCaps
     eco: DeviceCaps
 
     @property
     def eco_gain(self) -> float:
-        """Energy per work on an eco node as a share of that on a performance node: the less, the more eco is worth."""
+        """Energy per work on an eco node as a share of that on a performance node: the lower, the more eco saves."""
         return self.eco.energy_per_work / self.performance.energy_per_work
 
 
@@ -122,7 +122,7 @@ def _device_caps(hardware: ResolvedHardware, catalogue: Catalogue, bounds: Energ
 
 
 def gpu_choice(gpu: GpuModel, limits: CapRange, slowdown: float, bounds: EnergyBounds) -> CapChoice:
-    """The limit of one GPU with the least energy per work among those that keep the bound.
+    """The limit of one GPU with the minimum energy per work among those within the bound.
 
     Args:
         gpu: the model, for its power and its throughput.
@@ -138,20 +138,20 @@ def gpu_choice(gpu: GpuModel, limits: CapRange, slowdown: float, bounds: EnergyB
     power_w = state.power_w[..., np.newaxis]
     energy = (power_w / rates).mean(axis=(1, 2)) / state.natural_w.mean()
     slowdowns = np.quantile(1.0 / rates.reshape(len(percents), -1), RISK_QUANTILE, axis=1)
-    return _least(percents, energy, slowdowns, slowdown)
+    return _min_energy(percents, energy, slowdowns, slowdown)
 
 
 def cpu_choice(cpu: CpuModel, sockets: int, limits: CapRange, slowdown: float) -> CapChoice:
-    """The limit of one CPU package with the least energy per work among those that keep the bound.
+    """The limit of one CPU package with the minimum energy per work among those within the bound.
 
-    A node at full load with work that the clock bounds is what suffers most, so it is what the bound is held against.
+    The bound is checked for the worst case: a node at full load with compute-bound work.
     """
     percents = _percents(limits)
     model = CpuPower.of(cpu, sockets)
     state = model.operate(1.0, percents / 100.0 * limits.base_w * sockets)
     free_w = float(model.operate(1.0).package_w - model.package_idle_w)
     energy = (state.package_w - model.package_idle_w) / free_w / state.frequency
-    return _least(percents, np.asarray(energy), 1.0 / state.frequency, slowdown)
+    return _min_energy(percents, np.asarray(energy), 1.0 / state.frequency, slowdown)
 
 
 def _percents(limits: CapRange) -> FloatArray:
@@ -160,18 +160,18 @@ def _percents(limits: CapRange) -> FloatArray:
 
 
 def _rates(throughput: Throughput, *, spread: bool) -> FloatArray:
-    """Throughput of jobs that bear a cap badly to well, one more axis: half-normal to both sides of the median."""
+    """Throughput from the most to the least affected job, on one more axis: half-normal to both sides of the median."""
     median = throughput.median[..., np.newaxis]
     if not spread:
         return median
     below = (throughput.median - throughput.p10)[..., np.newaxis]
     above = (throughput.p90 - throughput.median)[..., np.newaxis]
     rates = median + _SIGMAS / _P10_SIGMAS * np.where(_SIGMAS < 0.0, below, above)
-    return np.clip(rates, _LEAST_THROUGHPUT, 1.0)
+    return np.clip(rates, _MIN_THROUGHPUT, 1.0)
 
 
-def _least(percents: FloatArray, energy: FloatArray, slowdowns: FloatArray, bound: float) -> CapChoice:
-    """The choice of least energy that keeps the bound; among equal ones the least cap."""
+def _min_energy(percents: FloatArray, energy: FloatArray, slowdowns: FloatArray, bound: float) -> CapChoice:
+    """The choice of minimum energy within the bound; among equal ones the highest limit."""
     allowed = slowdowns <= bound + _ROUNDING
     if not allowed.any():
         return CapChoice()

@@ -87,7 +87,7 @@ class PodDemand:
 
     @property
     def weight(self) -> int:
-        """What the pod adds to the demand for performance nodes: 2 where known to be of high intensity, else 1."""
+        """Weight in the demand for performance nodes: 2 where known to be of high intensity, else 1."""
         if self.phase is PodPhase.FINISHED or not self._wants_performance:
             return 0
         return 2 if self.intensity is Intensity.HIGH and self.confidence >= self.min_confidence else 1
@@ -112,7 +112,7 @@ class PolicyNode:
         name: unique in the cluster.
         family: GPU model, else CPU model, else any name for "unknown".
         density: `joulie.domain.twin.hardware_density`, 0..100.
-        hardware: its devices; None where nobody knows them.
+        hardware: its devices; None where they are unknown.
     """
 
     name: str
@@ -123,7 +123,7 @@ class PolicyNode:
 
 @dataclass(frozen=True)
 class ClusterSnapshot:
-    """What a policy decides on.
+    """Input of a policy.
 
     Attributes:
         nodes: eligible nodes, in any order.
@@ -168,7 +168,7 @@ class Plan:
 class Policy(Protocol):
     """Snapshot in, plan out: every node of the snapshot gets a profile, and nothing but the snapshot decides.
 
-    A policy whose plans do not hang on the time of the snapshot may say so by an attribute ``uses_time = False``: a
+    A policy whose plans do not depend on the time of the snapshot may say so by an attribute ``uses_time = False``: a
     simulation then asks it again only when something else changed.
     """
 
@@ -178,7 +178,7 @@ class Policy(Protocol):
 
 
 class PolicySettingsError(ValueError):
-    """A setting that no policy can work with; the message names it."""
+    """An invalid policy setting; the message names it."""
 
 
 class UnknownPolicyError(ValueError):
@@ -240,7 +240,7 @@ class StaticPartition:
 
 @dataclass(frozen=True)
 class QueueAware:
-    """As many performance nodes as the demand asks for.
+    """Performance nodes in proportion to the demand.
 
     ``max(round(N * QUEUE_HP_BASE_FRAC), ceil(P / QUEUE_PERF_PER_HP_NODE))``, clamped to QUEUE_HP_MIN..QUEUE_HP_MAX.
     """
@@ -279,11 +279,11 @@ class RuleSwap:
 
 @dataclass(frozen=True)
 class EnergyPerWork:
-    """As few performance nodes as the demand asks for, and caps under which work costs least within bounds of slowdown.
+    """Performance nodes by demand, and caps with the minimum energy per work within bounds of slowdown.
 
     The number of performance nodes is that of `queue_aware_v1`. After one node of each family they are shared out over
     the kinds of nodes that pods can ask for (a GPU vendor, or no GPU), so that no kind runs out of them; within a kind
-    those come first that eco caps would save least on.
+    those come first on which eco caps would save the smallest share.
     """
 
     settings: PolicySettings
@@ -311,7 +311,7 @@ class EnergyPerWork:
 
     def _choose(self, nodes: Sequence[PolicyNode]) -> dict[str, _FamilyCaps]:
         """The caps of each node whose hardware is known, by name."""
-        # Hardware is dear to hash. Where nodes share an object it is hashed once; the snapshot keeps all of them alive.
+        # Hashing hardware is expensive: an object that nodes share is hashed once. The snapshot keeps them alive.
         shared = {id(node.hardware): node.hardware for node in nodes if node.hardware is not None}
         found = {each: self._known.get(each) or self._family_caps(each) for each in set(shared.values())}
         self._known.clear()

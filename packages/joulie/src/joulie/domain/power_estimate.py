@@ -31,20 +31,20 @@ from joulie.domain.power.gpu import natural_power_w
 from joulie.domain.units import FloatArray, FloatLike, IntArray, finite, positive
 
 COVERAGE = 0.90
-"""Share of servers whose power lies within the interval, at least."""
+"""Minimum share of servers whose power lies within the interval."""
 LOADS = np.linspace(0.0, 1.0, CURVE_POINTS)
 """Utilisations that curves are given at."""
 
 
 class Basis(StrEnum):
-    """What an estimate rests on, best first."""
+    """Basis of an estimate, best first."""
 
     CURVE = "curve"
     """A measured power curve of this CPU, in another server."""
     TDP = "tdp"
     """The CPUs' TDP."""
     CORES = "cores"
-    """The number of cores, nobody says whether physical or logical."""
+    """The number of cores, whether physical or logical is unknown."""
 
 
 class End(NamedTuple):
@@ -115,7 +115,7 @@ committed ranges hold these numbers to the data (cloud-carbon-footprint/ccf-coef
 THREADS_PER_CORE = 2
 
 GPU_BUSY_LOW = 0.14
-"""Share of its limit that a busy GPU draws at least: of 98 training jobs on A40 and P100, 5 % drew less on the latter
+"""Minimum share of its limit that a busy GPU draws: of 98 training jobs on A40 and P100, 5 % drew less on the latter
 (Zeus, NSDI'23)."""
 GPU_IDLE_SHARE = 0.15
 """Idle power of a GPU of unknown model, as a share of its limit (assumed: 0.10 to 0.20 in the catalogue)."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joulie.domain.grid.forecast import DAY_S, MOST_DAYS
+from joulie.domain.grid.forecast import DAY_S, MAX_HISTORY_DAYS
 from joulie.domain.grid.series import Series, constant
 from joulie.domain.grid.signals import GridSignal, Measure, Observation
 from joulie.domain.signal import Quality
@@ -15,7 +15,7 @@ from joulie.ports import GridSource
 
 ASSUMED_STEP_S = 3600.0
 """How long a value holds whose source does not say: most grids publish hours."""
-HISTORY_S = (MOST_DAYS + 14) * DAY_S
+HISTORY_S = (MAX_HISTORY_DAYS + 14) * DAY_S
 """As much as the forecaster can use."""
 LONGEST_GAP_S = 6 * 3600.0
 """In a history, that the value before it fills; after a longer one the history begins anew."""

@@ -1,4 +1,4 @@
-"""Energy budgets: when one is crossed, and what is to be done about it."""
+"""Energy budgets: when one is exceeded, and the action to take."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def parse_choice(kind: type[_Choice], text: str) -> _Choice:
     """An action or period as written in an annotation.
 
     Raises:
-        ValueError: it is none of them; the message lists them.
+        ValueError: unknown value; the message lists the valid ones.
     """
     try:
         return kind(text.strip().lower())

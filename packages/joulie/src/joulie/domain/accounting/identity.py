@@ -1,4 +1,4 @@
-"""What hardware a node has and what it draws, by the best source that knows; each answer says which one it was.
+"""Hardware and power of a node, from the best source available; each answer names its source.
 
 Best first: annotations and labels of the node, the cloud's instance type, what Joulie's agent found (NodeHardware), the
 power that the settings give the node, the default of the settings. A model that has no profile in the file is looked up

@@ -1,4 +1,4 @@
-"""Energy, emissions and cost of stretches of time between two samples of power.
+"""Energy, emissions and cost of intervals between two samples of power.
 
 Between its samples power is a straight line, carbon intensity and price are steps. Stretches are cut where a step or an
 hour begins; on each piece energy is the trapezoid, exactly, and emissions and cost are that energy times one number,

@@ -1,4 +1,4 @@
-"""What a pod has saved by waiting: the emissions of running when it was first held, minus those of running when it did.
+"""Savings of a pod by waiting: the emissions of running when it was first held, minus those of running when it did.
 
 The computation is the same, so the power profile is, only earlier. Negative where the grid got worse meanwhile.
 Source: spec, grid; documentation of the Compute Gardener Scheduler, carbon and cost calculations.

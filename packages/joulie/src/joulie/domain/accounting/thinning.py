@@ -1,4 +1,4 @@
-"""Fewer samples of a pod, so that what is kept of one is bounded. No sum is ever made from what is left."""
+"""Downsampling of a pod's samples, so that storage is bounded. Sums are never made from what is left."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Strategy(StrEnum):
     TIME_BASED = "timeBased"
     """At even times."""
     MIN_MAX = "minMax"
-    """Those with the least and the most power of each stretch of time."""
+    """Those with the minimum and the maximum power of each interval."""
     LTTB = "lttb"
     """Those that keep the shape: largest triangle three buckets (Steinarsson 2013)."""
 

@@ -1,1 +1,1 @@
-"""Power limits: which one suits a job, and how servers share a feed that cannot serve them all at once."""
+"""Power limits: which limit suits a job, and how servers share an oversubscribed feed."""

@@ -1,9 +1,9 @@
-"""Which power limit gives a job the least energy for its work within a slowdown, from few measurements.
+"""The power limit with the minimum energy for a job's work within a slowdown, found from few measurements.
 
-`next_limit_w` says where to measure next, and that it is not worth measuring more; `choose_limit` chooses from what was
-measured, and from what is as good as known. Both know the job by its measurements, and other jobs by a `Response`.
-The place to measure next has the largest expected improvement, weighted with the chance that the bound holds there
-(constrained Bayesian optimisation; Gardner et al., ICML 2014). Zeus (NSDI'23) measures every limit instead.
+`next_limit_w` says where to measure next, or that another measurement is not worth it; `choose_limit` chooses among
+measured limits and limits whose outcome is almost certain. Both know the job by its measurements, and other jobs by a
+`Response`. The limit to measure next has the largest expected improvement, weighted with the chance that the bound
+holds there (constrained Bayesian optimisation; Gardner et al., ICML 2014). Zeus (NSDI'23) measures every limit instead.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Reason(StrEnum):
     Attributes:
         NO_BASELINE: not measured at the largest limit, so nothing is known of slowdowns: the largest one.
         NOTHING_BETTER: no smaller limit is known to save energy within the slowdown: the largest one.
-        MEASURED: the least energy of what was measured to be within the slowdown.
-        PREDICTED: expected to need less than all that, and as good as surely within the slowdown.
+        MEASURED: the minimum energy among limits that were measured to be within the slowdown.
+        PREDICTED: expected to need less energy than those, and almost surely within the slowdown.
     """
 
     NO_BASELINE = "no baseline"
@@ -41,25 +41,25 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class Goal:
-    """What a limit must keep.
+    """Constraints on a limit.
 
     Attributes:
         max_slowdown: largest time for the same work over that at the largest limit, at least 1.
         certainty: standard deviations by which an expected slowdown must stay within it.
         measurement_error: standard deviation of a measured time, as a share of it; 0 takes measurements as they are.
-        least_gain: expected saving, as a share of the energy, below which one more measurement is not worth it.
+        min_gain: expected saving, as a share of the energy, below which one more measurement is not worth it.
     """
 
     max_slowdown: float = 1.05
     certainty: float = 2.0
     measurement_error: float = 0.0
-    least_gain: float = 0.002
+    min_gain: float = 0.002
 
     def __post_init__(self) -> None:
         finite("max_slowdown", self.max_slowdown, minimum=1.0)
         non_negative("certainty", self.certainty)
         non_negative("measurement_error", self.measurement_error)
-        non_negative("least_gain", self.least_gain)
+        non_negative("min_gain", self.min_gain)
 
     def kept_by(self, slowdown: FloatArray) -> BoolArray:
         """Which measured slowdowns are within the bound, as surely as their error allows."""
@@ -88,7 +88,7 @@ class LimitChoice:
 def choose_limit(
     measured: Sweep | None, limits_w: Sequence[float], response: Response | None, goal: Goal
 ) -> LimitChoice:
-    """The limit with the least energy for the same work within the bound.
+    """The limit with the minimum energy for the same work within the bound.
 
     Args:
         measured: the job so far; None without any usable measurement.
@@ -125,7 +125,7 @@ def choose_limit(
 
 
 def next_limit_w(measured: Sweep | None, limits_w: Sequence[float], response: Response, goal: Goal) -> float | None:
-    """Where to measure next, W; None where no limit promises enough. The first is always the largest limit.
+    """The limit to measure next, W; None where no limit promises enough. The first is always the largest limit.
 
     Args:
         measured: the job so far; None without any usable measurement.
@@ -149,7 +149,7 @@ def next_limit_w(measured: Sweep | None, limits_w: Sequence[float], response: Re
         for t, t_sd, e, e_sd in zip(*slowdown, *energy, strict=True)
     ]
     place = int(np.argmax(gains))
-    return float(open_w[place]) if gains[place] >= goal.least_gain else None
+    return float(open_w[place]) if gains[place] >= goal.min_gain else None
 
 
 def _offered(limits_w: Sequence[float]) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Servers that share a feed which cannot serve them all at full power: which limits keep its breaker closed.
+"""Servers that share an oversubscribed feed: the limits that keep its breaker closed.
 
 A limit that the hardware enforces holds within milliseconds; a controller that reads, decides and has it written needs
 seconds. So the question is never what the servers draw but what they could draw before anything can be done about it:
@@ -30,7 +30,7 @@ from joulie.domain.units import BoolArray, FloatArray, finite, non_negative, pos
 LEVELS = np.linspace(0.0, 1.0, 101)
 """Steps of the level: 0 leaves standard servers their floor, 1 full power."""
 _AT_LIMIT = 0.98
-"""A server that draws this share of its limit wants more than it draws."""
+"""Share of its limit from which a server is taken to want more than it draws."""
 
 
 class FeedState(StrEnum):
@@ -65,7 +65,7 @@ class FeedServers:
 
 @dataclass(frozen=True)
 class FeedSettings:
-    """How a feed is run.
+    """Settings of a feed's controller.
 
     Attributes:
         rating_w: load that the breaker is rated for, W.
@@ -74,7 +74,7 @@ class FeedSettings:
         margin: times the reaction that the worst load must be carried.
         target: share of the rating that is drawn for long.
         alarm_heat: heat, in squares of loads, from which limits go to where the worst is carried.
-        stale_s: age from which a reading says nothing, s.
+        stale_s: age from which a reading is stale, s.
         smoothing_s: time constant of what servers want, s.
         raise_share_per_s: by how much the level may rise, in shares of full power a second.
         knee: level below which work for the energy falls.
@@ -102,11 +102,11 @@ class FeedSettings:
 
 @dataclass(frozen=True, eq=False)
 class FeedReading:
-    """What the servers drew.
+    """Measured power of the servers.
 
     Attributes:
         time_s: when.
-        power_w: of each server, W, shape ``(n,)``; NaN, or less than nothing, where it is not known.
+        power_w: of each server, W, shape ``(n,)``; NaN or negative where it is not known.
     """
 
     time_s: float
@@ -115,7 +115,7 @@ class FeedReading:
 
 @dataclass(frozen=True, eq=False)
 class FeedMemory:
-    """What is kept between decisions.
+    """State kept between decisions.
 
     Attributes:
         time_s: of the last decision.
@@ -156,7 +156,7 @@ class FeedDecision:
 
 
 def first_memory(servers: FeedServers, settings: FeedSettings, now_s: float) -> FeedMemory:
-    """Before anything is known: the breaker is as warm as its target makes it, and every server wants everything."""
+    """The initial state: the breaker is as warm as its target makes it, and every server wants full power."""
     budget_w = settings.target * settings.rating_w
     level = max(_highest_level(budget_w, _ladder_w(servers, settings), servers.full_w), 0.0)
     full_w = servers.full_w
@@ -187,7 +187,7 @@ def decide_feed(
         bounds[alarm] = _highest_level(settings.target * settings.rating_w, ladder_w, servers.full_w)
     bounds[FeedState.SUSTAIN] = _highest_level(_sustained_w(servers, settings, seen), ladder_w, seen.wanted_w)
     bounds[FeedState.RIDE_THROUGH] = _highest_level(_carried_w(settings, seen.heat), ladder_w, servers.full_w)
-    # Of equal reasons the first is told; one that leaves full power is none.
+    # Of equal reasons the first is reported; a reason that leaves full power does not count.
     reason, bound = min(bounds.items(), key=lambda item: item[1])
     state = FeedState.OPEN if bound >= 1.0 else reason
     risen = seen.level + settings.raise_share_per_s * max(now_s - seen.time_s, 0.0)
@@ -202,7 +202,7 @@ def decide_feed(
 
 def _read(reading: FeedReading, servers: FeedServers, settings: FeedSettings, memory: FeedMemory) -> FeedMemory:
     """Memory with one more reading counted."""
-    # Who does not say what he draws may draw all that he can.
+    # A server without a reading counts with the most that it can draw.
     known = np.isfinite(reading.power_w) & (reading.power_w >= 0.0)
     power_w = np.where(known, reading.power_w, servers.full_w)
     wanted_w = np.where(power_w >= _AT_LIMIT * memory.limit_w, np.maximum(power_w, memory.wanted_w), power_w)
@@ -211,7 +211,7 @@ def _read(reading: FeedReading, servers: FeedServers, settings: FeedSettings, me
     dt_s = reading.time_s - memory.read_s
     load = float(power_w.sum()) / settings.rating_w
     if dt_s > settings.stale_s:
-        # Nobody saw what was drawn in between: as much as limits allowed, and as the breaker, which is closed, carried.
+        # Power in between was not observed: as much as limits allowed, and as the breaker, which is closed, carried.
         load = max(load, memory.allowed_w / settings.rating_w)
     heat = min(float(settings.trip.heated(memory.heat, load, dt_s)), settings.trip.trip_heat)
     kept = math.exp(-dt_s / settings.smoothing_s)

@@ -1,4 +1,4 @@
-"""One power limit for all jobs of a GPU model, where a limit for each is not to be had."""
+"""One power limit for all jobs of a GPU model, where limits per job are not possible."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ import numpy as np
 
 from joulie.domain.units import FloatArray
 
-_LEAST, _MOST = 1e-12, 1e12
-"""Watts and seconds beyond these are mistakes, and ratios and products of such mistakes no numbers."""
+_MIN, _MAX = 1e-12, 1e12
+"""Plausible range of watts and seconds; values beyond it are measurement errors and could overflow."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a job did under one power limit.
+    """Time and power of a job under one power limit.
 
     Attributes:
         limit_w: power limit of a GPU, W.
@@ -31,8 +31,8 @@ class Measurement:
 
     @property
     def usable(self) -> bool:
-        """Whether every figure is a number above zero, and one that can be."""
-        return all(_LEAST <= value <= _MOST for value in (self.limit_w, self.time_s, self.power_w))
+        """Whether every figure is positive and plausible."""
+        return all(_MIN <= value <= _MAX for value in (self.limit_w, self.time_s, self.power_w))
 
     @property
     def energy_j(self) -> float:
@@ -88,7 +88,7 @@ class SweptJob:
 def sweep_of(measurements: Iterable[Measurement]) -> Sweep | None:
     """Measurements in any order, several at a limit averaged; None without a usable one.
 
-    What is not usable (a reading that is NaN, zero or negative) is left out: it is no measurement.
+    Readings that are not usable (NaN, zero or negative) are left out.
     """
     by_limit: dict[float, list[Measurement]] = defaultdict(list)
     for measurement in measurements:

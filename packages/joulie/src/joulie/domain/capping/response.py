@@ -1,4 +1,4 @@
-"""How jobs respond to power limits in general: what is learned from the sweeps of other jobs.
+"""How jobs respond to power limits, learned from the sweeps of other jobs.
 
 A job is described by logarithms of two ratios to itself at the largest limit, slowdown (time for the same work) and
 energy for the same work, over the logarithm of limit / natural power, where natural power is what it draws at the
@@ -26,7 +26,7 @@ BANDWIDTH = 0.08
 CORRELATION = 0.25
 """How far, in the logarithm of the ratio, a job's deviation at one limit says something of it at another."""
 UNBOUND_RATIO = 1.3
-"""From here on a limit changes nothing, so what differs between runs is noise."""
+"""Ratio from which a limit has no effect, so that differences between runs are noise."""
 LEAST_NOISE = 0.005
 ASSUMED_NOISE = 0.02
 """Scatter of a run where no limit was large enough to tell; the median of the published sweeps."""

@@ -20,9 +20,9 @@ from joulie.domain.grid.signals import GridSignal, Measure, Period
 from joulie.domain.quantities import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 MIN_WAKE_S = 1.0
-"""A decision is not made again sooner than this, s."""
+"""Minimum time between two decisions, s."""
 SLOT_S = 30 * SECONDS_PER_MINUTE
-"""Shortest run between two pauses of an interruptible workload, s."""
+"""Minimum run between two pauses of an interruptible workload, s."""
 
 
 class HoldReason(StrEnum):
@@ -43,15 +43,15 @@ class ReleaseReason(StrEnum):
     WINDOW = "window"
     """The best window that is expected begins."""
     DEADLINE = "deadline"
-    """It has come to its latest start."""
+    """Its latest start is reached."""
     MISSING = "missing"
-    """What it waits for is not known, and unknown holds nobody."""
+    """The signal is missing, and a missing signal holds no workload."""
     NOT_WATCHED = "not-watched"
-    """Neither carbon intensity nor price is to be watched."""
+    """Neither carbon intensity nor price is considered."""
     NOT_ASKED = "not-asked"
     SKIP = "skip"
     REPLACEMENT = "replacement"
-    """It replaces a pod that has run: decided by who knows the owner."""
+    """It replaces a pod that has run; the caller knows its owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What is known of the grid in the workload's zone; None for what the cluster does not watch."""
+    """Signals of the grid in the workload's zone; None for those that the cluster does not watch."""
 
     carbon: GridSignal | None = None
     price: GridSignal | None = None
@@ -115,7 +115,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """One measure that a workload heeds."""
+    """One measure that a workload considers."""
 
     signal: GridSignal
     limit: float | None
@@ -167,7 +167,7 @@ def _never_held(waiting: Waiting, now_s: float) -> Release | None:
 
 
 def expected_objective(request: GridRequest, conditions: Conditions, now_s: float) -> Series | None:
-    """What a workload wants small, from now on, as far as it is expected; None where nothing is."""
+    """The objective of a workload from now on, as far as it is forecast; None without a forecast."""
     known = [one for one in _watched(request, conditions) if one.signal.known]
     forecasts = [(one.weight, _expected(one.signal, now_s)) for one in known]
     return objective([(weight, series) for weight, series in forecasts if series is not None])
@@ -205,7 +205,7 @@ def _by_window(known: list[_Watched], waiting: Waiting, now_s: float) -> Hold | 
         return _by_thresholds(known, waiting, now_s, "forecast shorter than the run, so by thresholds: ")
     what = " and ".join(_NAMES[one.signal.measure] for one, series in forecasts if series is not None)
     run = f"a run of {duration_text(waiting.request.runtime_s)}{'' if waiting.request.runtime_stated else ' (assumed)'}"
-    # No margin for small gains: the benchmark says that it costs more than it spares.
+    # No margin for small gains: in the benchmark it costs more than it saves.
     if plan.start_s <= now_s:
         return Release(ReleaseReason.WINDOW, f"the best time by {what} for {run} begins now")
     text = f"{what} of {run} is expected {plan.gain:.0%} lower from {duration_text(plan.start_s - now_s)} on"
@@ -257,7 +257,7 @@ def _expected(signal: GridSignal, now_s: float) -> Series | None:
 
 
 def objective(expected: Sequence[tuple[float, Series]]) -> Series | None:
-    """What to make small: weight times value over its mean, added up while all are expected; None for nothing.
+    """The objective to minimise: sum of weight times value over its mean, where all are forecast; None for none.
 
     Args:
         expected: weight and forecast of each measure.
@@ -278,7 +278,7 @@ def objective(expected: Sequence[tuple[float, Series]]) -> Series | None:
 
 
 def _change_s(one: _Watched, until_s: float, now_s: float) -> float:
-    """When the measure is expected to come within its limit; the latest start where nobody expects it to."""
+    """When the measure is expected to come within its limit; the latest start where it is not expected to."""
     forecast = one.signal.forecast
     if forecast is None:
         return until_s

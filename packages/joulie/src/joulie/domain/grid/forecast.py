@@ -1,4 +1,4 @@
-"""Joulie's own forecast of a zone's carbon intensity or price, from nothing but its history and the calendar.
+"""Joulie's own forecast of a zone's carbon intensity or price, from its history and the calendar alone.
 
 For each lead time a ridge regression says how a value follows from what is known when the forecast is made: the usual
 day (the mean of the last days at the same time), how far the last hours were from it, yesterday, a week ago, and the
@@ -17,10 +17,10 @@ from joulie.domain.grid.series import FloatArray, Series
 from joulie.domain.quantities import InvalidQuantityError
 
 DAY_S = 86400.0
-LEAST_DAYS = 2
-"""With fewer whole days of history nothing is said."""
-MOST_DAYS = 90
-"""Nothing is learned from what is older."""
+MIN_HISTORY_DAYS = 2
+"""Minimum number of whole days of history."""
+MAX_HISTORY_DAYS = 90
+"""Maximum number of days that are learned from."""
 
 _FADING_H = 6.0
 """How long the last distance from the usual day is expected to last, before there is data."""
@@ -55,7 +55,7 @@ def forecast(history: Series, now_s: float, horizon_s: float, step_s: float) -> 
 
     Returns:
         The value in force, then what is expected, until `now_s + horizon_s` or a little more; None where less than
-        `LEAST_DAYS` are known or the history ended more than a day ago.
+        `MIN_HISTORY_DAYS` are known or the history ended more than a day ago.
 
     Raises:
         InvalidQuantityError: a day has no whole number of steps.
@@ -68,7 +68,7 @@ def forecast(history: Series, now_s: float, horizon_s: float, step_s: float) -> 
     days = (len(edges_s) - 1) // a_day
     last_start_s = float(edges_s[-2]) if days else now_s
     steps = int(np.ceil((now_s + horizon_s - last_start_s) / step_s))
-    if days < LEAST_DAYS or steps < 1:
+    if days < MIN_HISTORY_DAYS or steps < 1:
         return None
     # Of the step in force, what is known of it.
     values = known.integral(edges_s[:-1], edges_s[1:]) / np.diff(np.minimum(edges_s, known.end_s))
@@ -218,7 +218,7 @@ def _learn(past: _State, lead: int, days: IntArray) -> FloatArray:
     squares = by_day.transpose(0, 2, 1) @ by_day
     products = (by_day.transpose(0, 2, 1) @ missed.reshape(*by_day.shape[:2], 1))[:, :, 0]
     age_days = days[:, None] - 1 - np.arange(int(days[-1]))
-    heeded = (age_days >= 0) & (age_days < MOST_DAYS)
+    heeded = (age_days >= 0) & (age_days < MAX_HISTORY_DAYS)
     weights = np.where(heeded, 0.5 ** (np.maximum(age_days, 0) / past.memory.half_life_days), 0.0)
     squares = np.tensordot(weights, squares, axes=1)
     products = weights @ products
@@ -246,7 +246,7 @@ def _smooth(coefficients: FloatArray, known: _Known) -> FloatArray:
 def _whole_days(known: Series, now_s: float, step_s: float, a_day: int) -> FloatArray:
     """Edges of the steps of the last whole days, which end with the step in force or the last known one."""
     last = int(min(now_s, np.nextafter(known.end_s, -np.inf)) // step_s)
-    days = min((last + 1 - int(np.ceil(known.start_s / step_s))) // a_day, MOST_DAYS)
+    days = min((last + 1 - int(np.ceil(known.start_s / step_s))) // a_day, MAX_HISTORY_DAYS)
     return step_s * np.arange(last + 1 - max(days, 0) * a_day, last + 2, dtype=np.float64)
 
 

@@ -16,11 +16,11 @@ from joulie.domain.grid.series import Series
 from joulie.domain.quantities import SECONDS_PER_MINUTE
 
 MIN_RUN_S = deferral.SLOT_S
-"""A Job that was let run is not paused sooner, s."""
+"""Minimum time that a Job runs before it is paused, s."""
 MIN_PAUSE_S = 15 * SECONDS_PER_MINUTE
-"""A Job that was paused does not run on sooner, s, but to be done in time."""
+"""Minimum time that a Job stays paused, s, unless it must run to finish in time."""
 MIN_GAIN = 0.05
-"""Share of the objective below which a pause is not worth it."""
+"""Minimum gain of a pause, as a share of the objective."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def decide(job: Progress, conditions: Conditions, now_s: float) -> Run | Pause:
         return Run("does not ask to be interrupted")
     if job.left_s <= 0.0:
         return Run(f"has run for the {duration_text(request.runtime_s)} that it was expected to")
-    # While it runs, its latest resumption moves on with it: time for a pause is never won back.
+    # While it runs, its latest resumption moves on with it: time spent paused is not regained.
     if now_s >= job.latest_resume_s - (MIN_PAUSE_S if job.begun and not job.paused else 0.0):
         return Run("runs on to be done in time")
     if job.begun and not job.paused and now_s < job.changed_s + MIN_RUN_S:

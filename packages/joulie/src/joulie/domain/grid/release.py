@@ -1,7 +1,7 @@
-"""In which order held pods go, and how many at once.
+"""Release of held pods: their order, and a rate limit.
 
 When intensity falls below a threshold, thousands of pods may run at the same moment. A token bucket spreads them, so
-that neither the scheduler nor the site's power sees a step. Who has come to the latest start goes at once.
+that neither the scheduler nor the site's power sees a step. A pod at its latest start is released at once.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from joulie.domain.quantities import finite_number, positive_number
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A pod that may go.
+    """A pod that may be released.
 
     Attributes:
         name: namespace and name, unique.
         priority: of the pod.
         created_s: when it was created, s since the epoch.
-        urgent: it has come to its latest start, or nothing holds it that could; it is never delayed.
+        urgent: its latest start is reached, or no signal can hold it; it is never delayed.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How fast pods go.
+    """Rate limit of releases.
 
     Attributes:
         rate_per_s: pods a second over a longer time.
@@ -61,7 +61,7 @@ class Bucket:
 
 
 class Releases(NamedTuple):
-    """Who goes now."""
+    """Pods to release now."""
 
     now: tuple[Due, ...]
     bucket: Bucket
@@ -77,7 +77,7 @@ def in_order(due: Iterable[Due], use_priorities: bool) -> list[Due]:
 
 
 def due_now(ordered: Sequence[Due], bucket: Bucket, now_s: float, limits: Limits) -> Releases:
-    """Who goes now of those that may.
+    """The pods to release now.
 
     Args:
         ordered: as `in_order` gives them.

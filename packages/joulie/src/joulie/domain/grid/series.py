@@ -31,7 +31,7 @@ class Series:
         starts = np.array(starts_s, dtype=np.float64)
         heights = np.array(values, dtype=np.float64)
         if starts.ndim != 1 or starts.shape != heights.shape or starts.size == 0:
-            raise InvalidQuantityError("starts_s", f"must be as many as values and one at least, got {starts.shape}")
+            raise InvalidQuantityError("starts_s", f"must have one start a value, at least one, got {starts.shape}")
         edges = np.append(starts, end_s)
         if not (np.isfinite(edges).all() and (np.diff(edges) > 0.0).all()):
             raise InvalidQuantityError("starts_s", "must be finite and increase up to end_s")
@@ -145,10 +145,10 @@ def of_points(points: Sequence[tuple[float, float]], last_step_s: float) -> Seri
         last_step_s: how long the last value holds, s.
 
     Raises:
-        InvalidQuantityError: no points, or a value or time that is no finite number.
+        InvalidQuantityError: no points, or a value or time that is not finite.
     """
     ordered = dict(sorted(dict(points).items()))
     if not ordered:
-        raise InvalidQuantityError("points", "must be one at least")
+        raise InvalidQuantityError("points", "must not be empty")
     starts = list(ordered)
     return Series(starts, list(ordered.values()), starts[-1] + last_step_s)

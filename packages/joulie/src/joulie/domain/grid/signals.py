@@ -1,4 +1,4 @@
-"""What is known of carbon intensity and price in one zone at one moment, and how far it can be relied on."""
+"""Carbon intensity and price in one zone at one moment, with their quality and provenance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Measure(StrEnum):
 
 
 class Basis(StrEnum):
-    """Which carbon intensity a number is. The two are never mixed: they answer different questions."""
+    """Average or marginal carbon intensity. The two are never mixed: they answer different questions."""
 
     AVERAGE = "average"
     """Of all that is generated."""
@@ -36,10 +36,10 @@ class Period(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a number comes from.
+    """Source of a number.
 
     Attributes:
-        source: who says so: electricity-maps, watttime, uk, file, prometheus, json, tou, static, or a plug-in's name.
+        source: electricity-maps, watttime, uk, file, prometheus, json, tou, static, or a plug-in's name.
         zone: of the grid, as the source names it.
         basis: of carbon intensity; None for prices.
         estimated: the source has modelled the value, not measured it.
@@ -82,8 +82,8 @@ class GridSignal:
         time_s: since when the value is true, s since the epoch; None where missing.
         provenance: where the value comes from; None where missing.
         period: of a tariff.
-        forecast: what is expected, from now on; None where nobody says.
-        forecast_source: who forecasts: the provider, or ``joulie``.
+        forecast: expected values from now on; None without a forecast.
+        forecast_source: the provider, or ``joulie``.
         problem: why it is stale or missing, in words for people, without secrets; empty while all is well.
     """
 
@@ -100,5 +100,5 @@ class GridSignal:
 
     @property
     def known(self) -> bool:
-        """Whether there is anything to decide by."""
+        """Whether there is a value to decide by."""
         return self.quality is not Quality.MISSING

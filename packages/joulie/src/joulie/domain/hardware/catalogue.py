@@ -43,7 +43,7 @@ class AmbiguousNameError(ValueError):
 
 @dataclass(frozen=True)
 class Match(Generic[ModelT]):
-    """What the catalogue says about a raw model string.
+    """Result of looking up a raw model string.
 
     Attributes:
         raw: the string that was looked up.

@@ -200,10 +200,10 @@ class GpuModel:
 
 
 def _check_evidence(key: str, evidence: Mapping[str, Any], facts: Iterable[str]) -> None:
-    """Refuse a model with a fact that nobody vouches for, or evidence for a fact that it does not have."""
+    """Refuse a model with a fact without evidence, or evidence for a fact that it lacks."""
     unknown = sorted(set(evidence) - set(facts))
     missing = [name for name in facts if name not in evidence]
     if missing:
         raise HardwareModelError(f"{key}: no evidence for {', '.join(missing)}")
     if unknown:
-        raise HardwareModelError(f"{key}: evidence for what is not stated: {', '.join(unknown)}")
+        raise HardwareModelError(f"{key}: evidence for unknown facts: {', '.join(unknown)}")

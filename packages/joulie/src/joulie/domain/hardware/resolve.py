@@ -1,4 +1,4 @@
-"""What hardware a node has: from what its agent reported, else from its labels, else from what it offers to pods.
+"""Hardware of a node: as its agent reported it, else from its labels, else from its allocatable resources.
 
 Devices are resolved one by one: a node whose agent could read its CPU but not its GPUs still gets these from labels. A
 number that a device reported about itself goes before the catalogue's. Nothing is guessed where neither knows: a device

@@ -27,7 +27,7 @@ DEFAULT_FREQUENCY_FLOOR = 0.40
 """Lowest clock as a share of the highest, about 1.5 of 3.7 GHz (assumed)."""
 
 PLATFORM_SHARE = 0.15
-"""Least share of a node's full power that is not its packages' (spec: simulator physics)."""
+"""Minimum share of a node's full power outside its packages (spec: simulator physics)."""
 
 DEEP_IDLE_BELOW_UTIL = 0.20
 DEEP_IDLE_SAVING = 0.5
@@ -128,7 +128,7 @@ class CpuPower:
         Args:
             util: CPU utilisation 0..1.
             cap_w: cap on all packages together, W; inf where uncapped.
-            activity: factor on the dynamic power, see `activity_factor`.
+            activity: factor on the dynamic power, for work that stalls.
             deep_idle: whether the node may enter deep C-states.
 
         Raises:

@@ -44,5 +44,5 @@ def cap_or_uncapped(quantity: str, cap_w: npt.ArrayLike) -> FloatArray:
     """
     array = np.asarray(cap_w, dtype=np.float64)
     if np.any(np.isnan(array) | (array < 0.0)):
-        raise InvalidQuantityError(quantity, "must be at least 0 (inf where nothing is capped), got NaN or a negative")
+        raise InvalidQuantityError(quantity, "must be at least 0 (inf for uncapped), got NaN or a negative value")
     return array

@@ -139,7 +139,7 @@ _MEASURED_BY_KEY: Mapping[str, MeasuredThroughput] = MappingProxyType(
 
 
 def measured_throughput(gpu: GpuModel) -> ThroughputModel:
-    """The sweep of this very GPU where there is one, else the pooled sweep as a proxy."""
+    """The sweep of this GPU model where there is one, else the pooled sweep as a proxy."""
     return _MEASURED_BY_KEY.get(gpu.key, POOLED_THROUGHPUT)
 
 
@@ -197,8 +197,8 @@ def operate_gpu(
     asleep = np.asarray(deep_idle) & (used == 0.0)
     floor_w = np.where(asleep, DEEP_IDLE_SHARE * idle, idle)
     natural_w = np.where(asleep, floor_w, natural_power_w(idle, max_w, used, memory_share))
-    # A limit cannot take away what an idle device draws.
+    # A limit cannot reduce the power below idle.
     power_w = np.maximum(np.minimum(natural_w, limit_w), floor_w)
-    # A device that draws nothing at all is not slowed down by a cap.
+    # A device without draw is not slowed down by a cap.
     ratio = np.divide(power_w, natural_w, out=np.ones_like(power_w), where=natural_w > 0.0)
     return GpuState(natural_w, power_w, throughput.under(ratio, memory_share), np.asarray(power_w > limit_w))

@@ -1,8 +1,8 @@
-"""The GPU's second knob, a locked clock, and which of the two knobs suits a job.
+"""Locked GPU clocks: their power and slowdown, and whether they suit a job better than a power limit.
 
 Power over the clock is a linear part plus a nonlinear one above a transition frequency (arXiv 2607.00819, A40 to H200).
-A power limit acts only while a job draws more than the limit: it slows the hungry phases and leaves the others as they
-are. A locked clock saves in every phase, also where the draw never reaches any limit (memory-bound decoding).
+A power limit acts only while a job draws more than the limit: it slows the power-hungry phases only. A locked clock
+saves in every phase, also where the draw never reaches any limit (memory-bound decoding).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CANDIDATES = 121
 
 
 class Knob(StrEnum):
-    """How a GPU is held back."""
+    """How the power of a GPU is reduced."""
 
     NONE = "none"
     POWER_LIMIT = "power_limit"
@@ -116,7 +116,7 @@ class KnobChoice(NamedTuple):
 def better_knob(
     phases: Sequence[JobPhase], limits: CapRange, *, max_slowdown: float, clock_floor: float = 0.3
 ) -> KnobChoice:
-    """The knob and setting with the least energy for the same work within a slowdown.
+    """The knob and setting with the minimum energy for the same work within a slowdown.
 
     A knob must save at least 0.1 % of the energy to be used, and the clock 0.1 % more than the limit to be preferred to
     it, since a limit also bounds the power.
@@ -154,7 +154,7 @@ def _best(
     phases: Sequence[JobPhase],
     max_slowdown: float,
 ) -> KnobChoice:
-    """The setting of one knob with the least energy; `phase_clocks` holds each phase's clock at every setting."""
+    """The setting of one knob with the minimum energy; `phase_clocks` holds each phase's clock at every setting."""
     time = np.zeros_like(settings)
     energy = np.zeros_like(settings)
     full_time = 0.0

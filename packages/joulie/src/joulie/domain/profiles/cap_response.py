@@ -1,4 +1,4 @@
-"""Cap sensitivity as it was measured: how much slower a workload became when the cap over it changed.
+"""Measured cap sensitivity: how much slower a workload became when its cap changed.
 
 Throughput (work over time, in any unit: a proxy will do) before and after a change of the cap tells the slowdown for
 each unit of cap depth, ``rate = rate uncapped * (1 - slowdown * depth)``, with an interval that it lies in. Nothing is
@@ -29,9 +29,9 @@ MEDIUM_SLOWDOWN = 0.1
 """The same for some sensitivity: 4 % under these caps."""
 
 MIN_SAMPLES = 16
-"""Samples on each side below which nothing is concluded."""
+"""Minimum number of samples on each side."""
 MIN_DEPTH_CHANGE = 0.05
-"""Changes of the cap smaller than this drown in noise."""
+"""Minimum change of the cap; smaller ones drown in noise."""
 COVERAGE = 0.95
 _MIN_INDEPENDENT = 4.0
 _MAX_CORRELATION = 0.95
@@ -66,8 +66,8 @@ class CapResponse:
 
     Attributes:
         slowdown: share of the throughput lost for each unit of cap depth; noise may make it negative.
-        low: least slowdown that the samples admit, with 95 % confidence.
-        high: most slowdown that they admit.
+        low: lower end of the 95 % confidence interval.
+        high: upper end of it.
     """
 
     slowdown: float

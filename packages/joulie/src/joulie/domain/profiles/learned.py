@@ -1,9 +1,9 @@
-"""The learned option beside the rules: what the course of use over the window says that its mean does not.
+"""Learned refinement of the rules: what usage over time tells beyond its mean.
 
 Small decision trees, read off a table of thresholds (`trees.TREES`), may refine the intensities and the GPUs' cap
 sensitivity that the rules concluded. They never touch the class, whether a workload may be moved, or what an annotation
 says; where a tree is not sure, or a value on its path is not known, the rules stand. CPUs' cap sensitivity is left to
-rules, energies and measurement: trees gained nothing there on workloads unlike those that they were trained on.
+rules, energies and measurement: trees did not improve it on held-out kinds of workloads.
 
 Source: trained on simulated workloads whose truth is known, by ``joulie bench profiles --train``; what it is worth is
 measured on others, see docs/experiments/learned-profiles.md.
@@ -29,11 +29,11 @@ SAMPLES = 20
 MEAN_OF_SAMPLES = 3
 """A sample is the mean over so many steps: a rate needs two scrapes, and those may be a step apart."""
 MIN_SAMPLES = 12
-"""Samples below which a course says nothing."""
+"""Minimum number of samples of a course."""
 PREFIX = "learned: "
 
 _SIDE = 4
-"""Samples on either side of a change, at least."""
+"""Minimum number of samples on either side of a change."""
 _CHANGE_GAIN = 0.6
 """Share of the variance that a change must explain."""
 _CHANGE_PCT = 10.0
@@ -144,14 +144,14 @@ def refined(classification: Classification, hints: Hints, use: Use, course: Cour
 
 
 class Verdict(NamedTuple):
-    """What a tree says, and the way that led there."""
+    """Conclusion of a tree, and the path that led to it."""
 
     level: Level
     path: tuple[str, ...]
 
 
 def verdict_of(tree: Tree, known: Mapping[str, float]) -> Verdict | None:
-    """What a tree says of features; None where it is not sure, or needs one that is not known."""
+    """Conclusion of a tree from features; None where it is not sure, or needs one that is unknown."""
     path: dict[tuple[str, bool], str] = {}
     node = tree[0]
     while isinstance(node, Split):

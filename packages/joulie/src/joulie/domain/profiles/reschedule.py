@@ -1,8 +1,8 @@
-"""The rescheduler's decision: which pods would be better off elsewhere, and which of them to evict now.
+"""The rescheduler's decision: which pods should move, and which of them to evict now.
 
-Only a pod that says that it may be restarted is ever moved, and only while another node has room for it: what a move
-takes is booked there before the next one is judged. kube-scheduler chooses the node in the end; the target here is the
-proof that one fits. Source: spec, control loop, optional rescheduler.
+Only a pod that says that it may be restarted is ever moved, and only while another node has capacity for it: a move
+reserves its target's capacity before the next one is considered. kube-scheduler chooses the node in the end; the target
+only proves that one fits. Source: spec, control loop, optional rescheduler.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from joulie.domain.units import BoolArray, FloatArray, IntArray
 from joulie.domain.workload import Level
 
 MAX_PODS = 32
-"""Pods of one node that a cycle looks at: the first to go, and as many as people read of."""
+"""Maximum number of pods of one node that a cycle considers."""
 MAX_RECOMMENDED = 1000
-"""Moves that a cycle recommends beyond those that it makes, the most urgent: bounded where a whole cluster suffers."""
+"""Maximum number of moves that a cycle recommends beyond its evictions, the most urgent first."""
 _RESOURCES = ("cpu_cores", "memory_gib", "gpus")
 _ROUNDING = 1e-9
-"""Requests are sums of decimals: what is missing by less than this is not missing."""
+"""Requests are sums of decimals: tolerance when they are compared with what is free."""
 _SENSITIVITY = {None: 0, Level.LOW: 0, Level.MEDIUM: 1, Level.HIGH: 2}
 
 
@@ -74,8 +74,8 @@ class Cause(StrEnum):
     HEADROOM = "headroom"
 
 
-class Trouble(NamedTuple):
-    """Why pods should leave a node: from a fixed list, and for people."""
+class EvictionReason(NamedTuple):
+    """Why pods should leave a node: a cause from a fixed list, and a sentence for people."""
 
     cause: Cause
     reason: str
@@ -139,7 +139,7 @@ class MovablePod:
 
 @dataclass(frozen=True)
 class NodeLoad:
-    """What the twin says of a node.
+    """Power and stress of a node, from its twin.
 
     Attributes:
         capped_w: power limit in force, W.
@@ -173,7 +173,7 @@ class NodeState:
     Attributes:
         name: of the node.
         schedulable: what the scheduler may put on it.
-        load: None where the twin has no scores, or none that are fresh: then it is neither stressed nor a target.
+        load: None where the twin has no fresh scores: then it is neither stressed nor a target.
         accepts_pods: ready, and neither cordoned nor reserved nor about to go.
         rack: what its PSU stress is about; None for the whole cluster.
         free_cpu_cores: allocatable cores less requests.
@@ -206,7 +206,7 @@ class NodeState:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A workload that would be better off elsewhere, and why."""
+    """A workload that should leave its node, and why."""
 
     node: str
     workload: Workload
@@ -251,7 +251,7 @@ class ReschedulePlan:
 
 
 def plan_rescheduling(nodes: Iterable[NodeState], settings: RescheduleSettings) -> ReschedulePlan:
-    """What should leave nodes that are under stress or drain, and what of it to evict now.
+    """Plan moves of pods away from nodes that are under stress or drain.
 
     Draining nodes go first, then the others, the most stressed first. From a draining node everything that may be moved
     leaves, performance pods first; from a stressed one as much as ends the stress, standard pods first, then the more
@@ -271,17 +271,17 @@ def plan_rescheduling(nodes: Iterable[NodeState], settings: RescheduleSettings) 
     for source in sources:
         limit = min(settings.max_per_node, settings.max_per_cycle - len(evictions))
         evictions += _shed(source, targets, limit)
-    # Only now, so that what is merely recommended takes no room from what is evicted.
+    # Only now, so that recommendations take no capacity from evictions.
     more = (move for source in sources for move in _shed(source, targets, MAX_PODS))
     recommended = [*evictions, *islice(more, MAX_RECOMMENDED)]
-    reasons = {(move.node, move.workload): Trouble(move.cause, move.reason) for move in reversed(recommended)}
+    reasons = {(move.node, move.workload): EvictionReason(move.cause, move.reason) for move in reversed(recommended)}
     recommendations = [Recommendation(node, workload, *why) for (node, workload), why in sorted(reasons.items())]
     return ReschedulePlan(tuple(recommendations), tuple(evictions))
 
 
 def _shed(source: _Source, targets: _Targets, limit: int) -> Iterator[Eviction]:
-    """Move up to `limit` pods off a node, and book it, until the node is well; those without a target stay."""
-    while limit > 0 and source.waiting and (why := source.trouble()) is not None:
+    """Move up to `limit` pods off a node until it is out of stress; pods without a target stay."""
+    while limit > 0 and source.waiting and (why := source.eviction_reason()) is not None:
         pod = source.waiting.pop(0)
         target = targets.best(pod, source.rack)
         if target is not None:
@@ -313,7 +313,7 @@ def _racks(nodes: Sequence[NodeState]) -> dict[str | None, _Rack]:
 
 @dataclass
 class _Source:
-    """A node that should shed pods, while moves are booked; its load is unknown where a node drains without a twin."""
+    """A node that should shed pods, as moves are booked; its load is unknown where a node drains without a twin."""
 
     node: NodeState
     rack: _Rack
@@ -324,11 +324,11 @@ class _Source:
 
     @classmethod
     def of(cls, node: NodeState, racks: Mapping[str | None, _Rack], settings: RescheduleSettings) -> _Source | None:
-        """None for a node that is well."""
+        """None for a node that is not under stress."""
         source = cls(node, racks[node.rack], settings)
         if node.load is not None:
             source.cooling_stress_pct, source.measured_w = node.load.cooling_stress_pct, node.load.measured_w
-        if source.trouble() is None:
+        if source.eviction_reason() is None:
             return None
         source.waiting = sorted((pod for pod in node.pods if _may_be_moved(pod, settings)), key=source._turn)[:MAX_PODS]
         return source
@@ -337,22 +337,22 @@ class _Source:
     def draining(self) -> bool:
         return self.node.schedulable is SchedulableClass.DRAINING
 
-    def trouble(self) -> Trouble | None:
-        """Why pods should leave, None where the node is well or nothing is known of it."""
+    def eviction_reason(self) -> EvictionReason | None:
+        """Why pods should leave; None where the node is not under stress, or its load is unknown."""
         limits = self.settings
         if self.draining:
-            return Trouble(Cause.DRAINING, "the node is draining")
+            return EvictionReason(Cause.DRAINING, "the node is draining")
         if self.node.load is None:
             return None
         if self.cooling_stress_pct > limits.cooling_stress_pct:
             reason = f"cooling stress {self.cooling_stress_pct:.0f}%, above {limits.cooling_stress_pct:g}%"
-            return Trouble(Cause.COOLING_STRESS, reason)
+            return EvictionReason(Cause.COOLING_STRESS, reason)
         if self.rack.psu_stress_pct > limits.psu_stress_pct:
             reason = f"PSU stress {self.rack.psu_stress_pct:.0f}%, above {limits.psu_stress_pct:g}%"
-            return Trouble(Cause.PSU_STRESS, reason)
+            return EvictionReason(Cause.PSU_STRESS, reason)
         headroom_pct = self._headroom_pct(self.node.load)
         if headroom_pct < limits.headroom_pct:
-            return Trouble(Cause.HEADROOM, f"power headroom {headroom_pct:.0f}%, below {limits.headroom_pct:g}%")
+            return EvictionReason(Cause.HEADROOM, f"power headroom {headroom_pct:.0f}%, below {limits.headroom_pct:g}%")
         return None
 
     def excess_pct(self) -> float:
@@ -402,9 +402,9 @@ class _Targets:
     ) -> None:
         known = [(node, node.load) for node in nodes if node.load is not None and node.accepts_pods]
         self._settings = settings
-        # Power that did not fit, by rack and all else that matters: room only shrinks within a cycle. (Not so a rack's
-        # PSU stress, whose relief the next cycle uses.)
-        self._hopeless: dict[tuple[int, tuple[object, ...]], float] = {}
+        # Power that did not fit, by rack and kind of pod: capacity only shrinks within a cycle. (PSU stress of a rack
+        # may fall, which the next cycle uses.)
+        self._does_not_fit_w: dict[tuple[int, tuple[object, ...]], float] = {}
         self._racks = list(racks.values())
         self._names = [node.name for node, _ in known]
         self._index = {name: index for index, name in enumerate(self._names)}
@@ -423,11 +423,11 @@ class _Targets:
     def best(self, pod: MovablePod, source: _Rack) -> int | None:
         """The node for a pod: eco before performance for standard ones, then the most headroom, then the first name."""
         shape = (pod.performance, *(getattr(pod, resource) for resource in _RESOURCES), pod.gpu_vendor, pod.admitted)
-        if pod.power_w >= self._hopeless.get((source.index, shape), math.inf):
+        if pod.power_w >= self._does_not_fit_w.get((source.index, shape), math.inf):
             return None
         candidates = self._fits(pod) & self._stays_well(pod.power_w, source)
         if not candidates.any():
-            self._hopeless[source.index, shape] = pod.power_w
+            self._does_not_fit_w[source.index, shape] = pod.power_w
             return None
         preferred = candidates & self._eco if not pod.performance else candidates
         chosen = preferred if preferred.any() else candidates

@@ -157,13 +157,13 @@ def _cpu_bound(util_pct: float, pressure_pct: float | None, gpu_util_pct: float 
     if pressure_pct is not None and pressure_pct < MEMORY_PRESSURE_PCT and util_pct > CPU_COMPUTE_PCT:
         high = util_pct > CPU_SENSITIVE_PCT
         level, limit = (Level.HIGH, CPU_SENSITIVE_PCT) if high else (Level.MEDIUM, CPU_COMPUTE_PCT)
-        shown = _above(util_pct, limit, most=100 if high else CPU_SENSITIVE_PCT)
+        shown = _above(util_pct, limit, maximum=100 if high else CPU_SENSITIVE_PCT)
         return _Bound(CpuBound.COMPUTE, level, f"cpu-bound=compute, cap-sensitivity={level} (util {shown})")
     if gpu_util_pct is not None and gpu_util_pct > GPU_BUSY_PCT and gpu_util_pct > util_pct:
         shown = _above(gpu_util_pct, GPU_BUSY_PCT)
         return _Bound(CpuBound.MIXED, Level.LOW, f"cpu-bound=mixed, cap-sensitivity=low (gpu-util {shown})")
     if util_pct < CPU_IO_PCT:
-        shown = f"{_percent(util_pct, most=CPU_IO_PCT - 1)}<{CPU_IO_PCT}%"
+        shown = f"{_percent(util_pct, maximum=CPU_IO_PCT - 1)}<{CPU_IO_PCT}%"
         return _Bound(CpuBound.IO, Level.LOW, f"cpu-bound=io (util {shown})")
     pressure = "unknown" if pressure_pct is None else _percent(pressure_pct)
     reason = f"cpu-bound=mixed, cap-sensitivity=medium (util {_percent(util_pct)}, mem-pressure {pressure})"
@@ -240,19 +240,19 @@ def _gpu_sensitivity(intensity: Level, bound: GpuBound) -> GpuLevel:
 def _intensity(util_pct: float, high_pct: int, medium_pct: int) -> tuple[Level, str]:
     """How hard something works, and the text that shows it."""
     if util_pct >= high_pct:
-        return Level.HIGH, f"util {_percent(util_pct, least=high_pct)}≥{high_pct}%"
+        return Level.HIGH, f"util {_percent(util_pct, minimum=high_pct)}≥{high_pct}%"
     if util_pct >= medium_pct:
-        return Level.MEDIUM, f"util {_percent(util_pct, least=medium_pct, most=high_pct - 1)}"
-    return Level.LOW, f"util {_percent(util_pct, most=medium_pct - 1)}"
+        return Level.MEDIUM, f"util {_percent(util_pct, minimum=medium_pct, maximum=high_pct - 1)}"
+    return Level.LOW, f"util {_percent(util_pct, maximum=medium_pct - 1)}"
 
 
-def _above(value_pct: float, limit_pct: int, most: int = 100) -> str:
-    return f"{_percent(value_pct, least=limit_pct + 1, most=most)}>{limit_pct}%"
+def _above(value_pct: float, limit_pct: int, maximum: int = 100) -> str:
+    return f"{_percent(value_pct, minimum=limit_pct + 1, maximum=maximum)}>{limit_pct}%"
 
 
-def _percent(value_pct: float, *, least: int = 0, most: int = 100) -> str:
+def _percent(value_pct: float, *, minimum: int = 0, maximum: int = 100) -> str:
     """A percentage without decimals, kept on its side of the thresholds that put it where it is."""
-    return f"{min(max(value_pct, least), most):.0f}%"
+    return f"{min(max(value_pct, minimum), maximum):.0f}%"
 
 
 def _ratio_above(ratio: float, limit: float) -> str:

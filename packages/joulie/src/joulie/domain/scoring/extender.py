@@ -41,7 +41,7 @@ class Sensitivity(IntEnum):
 
 @dataclass(frozen=True)
 class TwinView:
-    """What the twins say of the candidate nodes; every array has shape ``(n_nodes,)``.
+    """Twins of the candidate nodes; every array has shape ``(n_nodes,)``.
 
     Attributes:
         node_class: values of `NodeClass`.
@@ -92,7 +92,7 @@ class TwinView:
 
 @dataclass(frozen=True)
 class PodView:
-    """What the extender knows of a pod.
+    """A pod as the extender sees it.
 
     Attributes:
         performance: whether its class is performance.
@@ -130,7 +130,7 @@ def may_run(pod: PodView, node_class: IntArray) -> BoolArray:
 
 @dataclass(frozen=True, eq=False)
 class ScoreTerms:
-    """How the score of each node comes about; every array has shape ``(n_nodes,)``.
+    """Terms of the score of each node; every array has shape ``(n_nodes,)``.
 
     ``base`` is ``headroom_points + cooling_points - trend_points`` and ``score`` is ``base + congestion_points -
     capped_points``, each kept within 0..100. A node without a fresh twin has the neutral score and no terms (NaN); a

@@ -1,6 +1,6 @@
-"""How much free GPU of a node the pods to come cannot use, and scores that keep it low.
+"""GPU fragmentation: how much free GPU of a node future pods cannot use, and scores that keep it low.
 
-FGD (fragmentation gradient descent; Weng et al., ATC 2023) places a pod where it adds least fragmentation. Joulie's
+FGD (fragmentation gradient descent; Weng et al., ATC 2023) places a pod where it adds the least fragmentation. Joulie's
 score descends a potential that has a second term, which looks further ahead: GPUs that will be left without CPUs. It
 counts the power that the placement adds, and leaves what differs by less than a step to the order of the nodes: so pods
 fill one node after the other, those with frugal GPUs first.

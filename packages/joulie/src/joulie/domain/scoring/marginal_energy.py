@@ -1,8 +1,8 @@
-"""The extender's other score: the node to which a pod adds the least power wins.
+"""The extender's score by marginal energy: the node to which a pod adds the least power wins.
 
-What a pod adds hangs on the node three ways. GPUs of one family draw more for it than those of another, and less under
-a cap; a CPU that runs nothing takes a large first step when work comes, so that a node that works anyway is cheaper
-than one that rests; and cores differ. docs/design/0017 has the reasons, and what this score does not know.
+What a pod adds depends on the node in three ways. GPUs of one family draw more for it than those of another, and less
+under a cap; the first work on idle CPUs adds a large step of power, so that a busy node is cheaper than an idle one;
+and cores differ. docs/design/0017 has the reasons and the limitations.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ FIRST_STEP_SHARE = 0.18
 0 to 10 % utilisation."""
 AWAKE_SHARE = 0.5
 """Measured power, as a share of the CPUs' TDP, from which a node counts as working already; below it in proportion."""
-LEAST_W = 1.0
-"""What a pod that requests nothing counts for."""
+MIN_ADDED_W = 1.0
+"""Minimum power that a pod adds, W: that of a pod without requests."""
 RESERVE_POINTS = 20.0
-"""What a standard pod loses on a performance node, which performance pods cannot do without."""
+"""Points that a standard pod loses on a performance node, which performance pods need."""
 
 
 class ScoringAim(StrEnum):
-    """SCORING: what the extender looks for in a node."""
+    """SCORING: the aim of the extender's score."""
 
     HEADROOM = "headroom"
     """Power left under its limit, cool air, a falling trend: the published formula."""
@@ -74,4 +74,4 @@ def _added_w(pod: PodView, requests: PodRequests, twins: TwinView, load: FullLoa
     cores_w = load.marginal_w(PodRequests(requests.cores, requests.memory_gib), performance=pod.performance)
     awake = np.clip(np.where(fresh, twins.measured_w, 0.0) / (AWAKE_SHARE * load.cpu_max_w), 0.0, 1.0)
     added_w = gpus_w + cores_w + FIRST_STEP_SHARE * load.cpu_max_w * (1.0 - awake)
-    return np.maximum(added_w, LEAST_W)
+    return np.maximum(added_w, MIN_ADDED_W)
