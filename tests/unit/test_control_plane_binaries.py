@@ -51,9 +51,9 @@ def quiet(line: str) -> None:
 
 def test_what_is_nowhere_is_built_once_and_found_from_then_on(environment: Mapping[str, str]) -> None:
     build = Builder()
-    first = obtain(quiet, environment=environment, build=build)
+    first = obtain(quiet, environment=environment, provide=build)
     assert build.built == [tool.name for tool in TOOLS]
-    assert obtain(quiet, environment=environment, build=build) == first
+    assert obtain(quiet, environment=environment, provide=build) == first
     assert build.built == [tool.name for tool in TOOLS]
     assert set(first.paths) == set(ALL)
     assert {path.parent for path in first.paths.values()} == {cache_folder(environment)}
@@ -63,12 +63,12 @@ def test_what_is_nowhere_is_built_once_and_found_from_then_on(environment: Mappi
 def test_kubebuilder_assets_come_first_and_what_they_lack_from_the_cache(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    cached = obtain(quiet, environment=environment, build=Builder())
+    cached = obtain(quiet, environment=environment, provide=Builder())
     assets = tmp_path / "assets"
     for name in ("etcd", "kube-apiserver", "kubectl"):
         write_program(assets / name)
     build = Builder()
-    found = obtain(quiet, environment=environment | {"KUBEBUILDER_ASSETS": str(assets)}, build=build)
+    found = obtain(quiet, environment=environment | {"KUBEBUILDER_ASSETS": str(assets)}, provide=build)
     assert {name for name in ALL if found[name].parent == assets} == {"etcd", "kube-apiserver", "kubectl"}
     assert found["kube-scheduler"] == cached["kube-scheduler"]
     assert not build.built
@@ -83,20 +83,20 @@ def test_complete_assets_need_no_cache(tmp_path: Path) -> None:
     obtain(
         quiet,
         environment={"KUBEBUILDER_ASSETS": str(assets), "JOULIE_CONTROL_PLANE_DIR": str(cache)},
-        build=Builder(),
+        provide=Builder(),
     )
     assert not cache.exists()
 
 
 def test_a_file_that_cannot_be_run_is_no_program(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "etcd").write_text("text")
-    found = obtain(quiet, environment=environment | {"KUBEBUILDER_ASSETS": str(tmp_path)}, build=Builder())
+    found = obtain(quiet, environment=environment | {"KUBEBUILDER_ASSETS": str(tmp_path)}, provide=Builder())
     assert found["etcd"].parent == cache_folder(environment)
 
 
 def test_assets_that_are_no_folder_are_an_error_that_says_what_to_do(environment: dict[str, str]) -> None:
     with pytest.raises(BinariesError, match=r"KUBEBUILDER_ASSETS=/nowhere: no such folder; .*unset"):
-        obtain(quiet, environment=environment | {"KUBEBUILDER_ASSETS": "/nowhere"}, build=Builder())
+        obtain(quiet, environment=environment | {"KUBEBUILDER_ASSETS": "/nowhere"}, provide=Builder())
 
 
 def test_a_build_that_fails_leaves_nothing_behind(environment: Mapping[str, str]) -> None:
@@ -105,7 +105,7 @@ def test_a_build_that_fails_leaves_nothing_behind(environment: Mapping[str, str]
         raise BinariesError("no network")
 
     with pytest.raises(BinariesError, match="no network"):
-        obtain(quiet, environment=environment, build=fails)
+        obtain(quiet, environment=environment, provide=fails)
     assert [path.name for path in cache_folder(environment).iterdir()] == [".lock"]
 
 
@@ -113,16 +113,16 @@ def test_a_build_that_forgets_something_is_not_published(environment: Mapping[st
     def forgets(tool: Tool, target: Path, root: Path, report: Report) -> None:
         write_program(target / "kube-apiserver")
 
-    with pytest.raises(BinariesError, match=r"kubernetes v1\.36\.3 was built without kube-controller-manager"):
-        obtain(quiet, environment=environment, build=forgets)
+    with pytest.raises(BinariesError, match=r"kubernetes v1\.36\.3 was provided without kube-controller-manager"):
+        obtain(quiet, environment=environment, provide=forgets)
     assert [path.name for path in cache_folder(environment).iterdir()] == [".lock"]
 
 
 def test_a_program_lost_from_the_cache_is_built_again(environment: Mapping[str, str]) -> None:
     build = Builder()
-    found = obtain(quiet, environment=environment, build=build)
+    found = obtain(quiet, environment=environment, provide=build)
     found["kwok"].unlink()
-    assert obtain(quiet, environment=environment, build=build)["kwok"].read_text() == "built by 2"
+    assert obtain(quiet, environment=environment, provide=build)["kwok"].read_text() == "built by 2"
     assert build.built[len(TOOLS) :] == ["kwok"]
 
 
@@ -139,17 +139,17 @@ def test_two_at_once_build_once(environment: Mapping[str, str]) -> None:
         assert line.startswith("waiting for another build into ")
         told.set()
 
-    first = threading.Thread(target=obtain, args=(quiet,), kwargs={"environment": environment, "build": slow})
+    first = threading.Thread(target=obtain, args=(quiet,), kwargs={"environment": environment, "provide": slow})
     first.start()
     assert inside.wait(10)
-    obtain(second_report, environment=environment, build=slow)
+    obtain(second_report, environment=environment, provide=slow)
     first.join()
     assert sorted(build.built) == sorted(tool.name for tool in TOOLS)
 
 
 def test_a_cache_that_cannot_be_written_names_the_variable() -> None:
     with pytest.raises(BinariesError, match=r"cannot be written .*set JOULIE_CONTROL_PLANE_DIR"):
-        obtain(quiet, environment={"JOULIE_CONTROL_PLANE_DIR": "/proc/joulie"}, build=Builder())
+        obtain(quiet, environment={"JOULIE_CONTROL_PLANE_DIR": "/proc/joulie"}, provide=Builder())
 
 
 def test_the_cache_folder_carries_every_version(environment: Mapping[str, str], tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_the_command_prints_the_folders_alone(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(command, "obtain", partial(obtain, build=Builder()))
+    monkeypatch.setattr(command, "obtain", partial(obtain, provide=Builder()))
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
     monkeypatch.setenv("JOULIE_CONTROL_PLANE_DIR", environment["JOULIE_CONTROL_PLANE_DIR"])
     write_program(tmp_path / "elsewhere/prometheus")

@@ -15,12 +15,13 @@ from joulie_lab.control_plane.tools import TOOLS, BinariesError
 _DESCRIPTION = """\
 Obtain kube-apiserver, kube-scheduler, kube-controller-manager, kubectl, etcd, kwok and helm: from the folder
 KUBEBUILDER_ASSETS where set, else from the cache (JOULIE_CONTROL_PLANE_DIR, by default in the user's cache folder),
-else built once from their pinned Go modules into it. And prometheus, for the tests of telemetry: the program that
-JOULIE_PROMETHEUS names, else of the PATH, else of the cache, else of Debian's package, which is not installed. And
-PostgreSQL's initdb and postgres, for the tests of the ledger: the folder that JOULIE_POSTGRES_BIN names, else that of
-the PATH's initdb, else the installed package's, else of the cache, else of Debian's packages, not installed either. And
-the definitions of Kueue's resources, of the cache, else of Kueue's pinned Go module. Progress goes to standard error,
-the folders that hold them to standard output. Exit status: 0 they are there, 1 they cannot be had.
+else their official builds, verified by the checksums published beside them (not kwok, which publishes none), else built
+once from their pinned Go modules. And prometheus, for the tests of telemetry: the program that JOULIE_PROMETHEUS names,
+else of the PATH, else of the cache, else of Debian's package, which is not installed. And PostgreSQL's initdb and
+postgres, for the tests of the ledger: the folder that JOULIE_POSTGRES_BIN names, else that of the PATH's initdb, else
+the installed package's, else of the cache, else of Debian's packages, not installed either. And the definitions of
+Kueue's resources, of the cache, else of Kueue's pinned Go module. Progress goes to standard error, the folders that
+hold them to standard output. Exit status: 0 they are there, 1 they cannot be had.
 """
 
 

@@ -1,4 +1,4 @@
-"""The programs of a control plane: from KUBEBUILDER_ASSETS, else this machine's cache, else built once into it."""
+"""The programs of a control plane: from KUBEBUILDER_ASSETS, else this machine's cache, else fetched or built once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from joulie_lab.control_plane.go_build import build_tool
+from joulie_lab.control_plane.official import provide_tool
 from joulie_lab.control_plane.tools import ASSETS_VARIABLE, CACHE_VARIABLE, STAGES, TOOLS, BinariesError, Report, Tool
 
-BuildTool = Callable[[Tool, Path, Path, Report], None]
-"""Build a tool into a folder; the cache folder, where a Go toolchain may be kept, comes third."""
+ProvideTool = Callable[[Tool, Path, Path, Report], None]
+"""Download or build a tool into a folder; the cache folder, where a Go toolchain may be kept, comes third."""
 
 
 @dataclass(frozen=True)
@@ -45,27 +45,43 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return cache_root(environment) / f"{versions}_{platform.system().lower()}-{platform.machine()}"
 
 
-def obtain(report: Report, *, environment: Mapping[str, str] = os.environ, build: BuildTool = build_tool) -> Binaries:
-    """Find every program, building what is nowhere; safe to be called by many processes at once.
+def obtain(
+    report: Report, *, environment: Mapping[str, str] = os.environ, provide: ProvideTool = provide_tool
+) -> Binaries:
+    """Find every program, downloading or building what is nowhere; safe to be called by many processes at once.
 
     Args:
-        report: told each line of progress, of a build alone.
+        report: told beforehand what is missing and what that costs, then each line of progress.
         environment: where KUBEBUILDER_ASSETS and JOULIE_CONTROL_PLANE_DIR are looked up.
-        build: how a tool is built.
+        provide: how a tool is downloaded or built.
 
     Raises:
-        BinariesError: a program is missing and cannot be built.
+        BinariesError: a program is missing and can neither be downloaded nor built.
     """
     cache = cache_folder(environment)
     folders = [*_assets(environment), cache]
-    for tool in TOOLS:
-        if all(_find(artefact, folders) for artefact in tool.artefacts):
-            continue
+
+    def missing() -> list[Tool]:
+        return [tool for tool in TOOLS if not all(_find(artefact, folders) for artefact in tool.artefacts)]
+
+    if missing():
         with locked(cache, report):
-            # Another process may have built it while this one waited.
-            if not all(_find(artefact, folders) for artefact in tool.artefacts):
-                _build_into(cache, tool, report, build)
+            # Another process may have provided them while this one waited.
+            if tools := missing():
+                report(_cost(tools))
+            for tool in tools:
+                _provide_into(cache, tool, report, provide)
     return Binaries({artefact: _found(artefact, folders) for tool in TOOLS for artefact in tool.artefacts})
+
+
+def _cost(tools: list[Tool]) -> str:
+    names = ", ".join(f"{tool.name} {tool.version}" for tool in tools)
+    download_mb = sum(tool.download_mb for tool in tools)
+    build_min = -(-sum(tool.cold_build_s for tool in tools) // 60)
+    return (
+        f"{names}: missing; official builds, about {download_mb} MB, are downloaded where they can be reached. "
+        f"Building all with Go takes about {build_min} minutes on two cores and 6 GB of disk, once."
+    )
 
 
 def _assets(environment: Mapping[str, str]) -> list[Path]:
@@ -76,7 +92,7 @@ def _assets(environment: Mapping[str, str]) -> list[Path]:
     if not folder.is_dir():
         raise BinariesError(
             f"{ASSETS_VARIABLE}={given}: no such folder; name one that holds kube-apiserver, etcd and kubectl, "
-            f"or unset {ASSETS_VARIABLE} and they are built"
+            f"or unset {ASSETS_VARIABLE} and they are downloaded or built"
         )
     return [folder]
 
@@ -92,17 +108,17 @@ def _find(artefact: str, folders: list[Path]) -> Path | None:
 def _found(artefact: str, folders: list[Path]) -> Path:
     path = _find(artefact, folders)
     if path is None:
-        raise BinariesError(f"{artefact} was built and is gone from {folders[-1]}; remove that folder and run again")
+        raise BinariesError(f"{artefact} was provided and is gone from {folders[-1]}; remove that folder and run again")
     return path
 
 
-def _build_into(cache: Path, tool: Tool, report: Report, build: BuildTool) -> None:
-    """Build aside, then move each finished artefact to its place at once: what is in the cache is whole."""
+def _provide_into(cache: Path, tool: Tool, report: Report, provide: ProvideTool) -> None:
+    """Download or build aside, then move each finished artefact to its place at once: what is in the cache is whole."""
     with tempfile.TemporaryDirectory(prefix=f".{tool.name}-", dir=cache) as aside:
-        build(tool, Path(aside), cache.parent, report)
+        provide(tool, Path(aside), cache.parent, report)
         missing = [artefact for artefact in tool.artefacts if _find(artefact, [Path(aside)]) is None]
         if missing:
-            raise BinariesError(f"{tool.name} {tool.version} was built without {', '.join(missing)}")
+            raise BinariesError(f"{tool.name} {tool.version} was provided without {', '.join(missing)}")
         for artefact in tool.artefacts:
             place = cache / artefact
             if place.is_dir():
@@ -112,7 +128,7 @@ def _build_into(cache: Path, tool: Tool, report: Report, build: BuildTool) -> No
 
 @contextlib.contextmanager
 def locked(cache: Path, report: Report) -> Iterator[None]:
-    """Let one process at a time build; the kernel drops the lock of one that dies."""
+    """Let one process at a time fetch or build; the kernel drops the lock of one that dies."""
     try:
         cache.mkdir(parents=True, exist_ok=True)
         lock = (cache / ".lock").open("w")

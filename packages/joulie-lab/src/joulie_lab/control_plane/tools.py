@@ -27,6 +27,7 @@ class Tool:
         artefacts: the names of what is made from it.
         version_symbols: Go variables that tell the program its version, with their values.
         cold_build_s: about how long a first build takes on two cores [s].
+        download_mb: about how large its official build is [MB]; 0 where none is downloaded.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Tool:
     artefacts: tuple[str, ...]
     version_symbols: tuple[tuple[str, str], ...]
     cold_build_s: int
+    download_mb: int = 0
 
 
 TOOLS = (
@@ -50,8 +52,9 @@ TOOLS = (
             ("k8s.io/client-go/pkg/version.gitVersion", "v1.36.3"),  # what they call themselves to the API server
         ),
         400,
+        330,
     ),
-    Tool("etcd", "go.etcd.io/etcd/server/v3", "v3.6.8", ("etcd",), (), 20),
+    Tool("etcd", "go.etcd.io/etcd/server/v3", "v3.6.8", ("etcd",), (), 20, 25),
     Tool("kwok", "sigs.k8s.io/kwok", "v0.8.0", ("kwok", STAGES), (), 60),
     Tool(
         "helm",
@@ -60,6 +63,7 @@ TOOLS = (
         ("helm",),
         (("helm.sh/helm/v4/internal/version.version", "v4.3.1"),),
         90,
+        20,
     ),
 )
 
