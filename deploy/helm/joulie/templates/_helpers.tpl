@@ -48,7 +48,7 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version | replace "+
 {{- end }}
 {{- end }}
 
-{{/* Settings of a program as environment variables. Numbers keep all their digits, maps become JSON. */}}
+{{/* Settings of a program as environment variables. Numbers keep all digits, maps become JSON. */}}
 {{- define "joulie.settings" -}}
 {{- range $name, $value := . }}
 - name: {{ $name }}
@@ -125,7 +125,7 @@ readinessProbe:
   timeoutSeconds: 3
 {{- end }}
 
-{{/* Where a component's pods may run: its own values. */}}
+{{/* Scheduling constraints of a component's pods, from its values. */}}
 {{- define "joulie.placement" -}}
 {{- with .priorityClassName }}
 priorityClassName: {{ . }}
@@ -151,7 +151,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* "true" or nothing: which parts the mode of steering needs. */}}
+{{/* "true" or empty: whether the steering mode needs this part. */}}
 {{- define "joulie.extender.enabled" -}}
 {{- if has .Values.steering.mode (list "extender" "both") }}true{{ end }}
 {{- end }}
@@ -168,7 +168,7 @@ imagePullSecrets:
 http://{{ include "joulie.component" (list . "simulator") }}.{{ .Release.Namespace }}.svc:18080
 {{- end }}
 
-{{/* "true" or nothing: whether there is a second scheduler. Pods of the grid's scheduler need one, with it or without. */}}
+{{/* "true" or empty: whether there is a second scheduler. The grid components always need one. */}}
 {{- define "joulie.scheduler.enabled" -}}
 {{- if or .Values.scheduler.enabled .Values.grid.enabled }}true{{ end }}
 {{- end }}
@@ -178,7 +178,7 @@ http://{{ include "joulie.component" (list . "simulator") }}.{{ .Release.Namespa
 {{- ternary "v1" "v1beta1" (or (.Capabilities.APIVersions.Has (printf "%s/v1/MutatingAdmissionPolicy" $group)) (semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version)) }}
 {{- end }}
 
-{{/* "true" or nothing: whether a policy gates pods, or the webhook. v1beta1 is off unless the API server is told. */}}
+{{/* "true" or empty: whether the policy gates pods, else the webhook. v1beta1 is disabled in API servers by default. */}}
 {{- define "joulie.grid.policy" -}}
 {{- $known := or (.Capabilities.APIVersions.Has (printf "admissionregistration.k8s.io/%s/MutatingAdmissionPolicy" (include "joulie.policyVersion" .))) (semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version) }}
 {{- if and .Values.grid.enabled (or (eq .Values.grid.admission.mode "policy") (and (eq .Values.grid.admission.mode "auto") $known)) }}true{{ end }}
@@ -194,7 +194,7 @@ http://{{ include "joulie.component" (list . "simulator") }}.{{ .Release.Namespa
 {{- if or (eq $wanted "true") (and (eq $wanted "auto") $served) }}true{{ end }}
 {{- end }}
 
-{{/* Components that are on, as JSON: who has a ServiceAccount, a NetworkPolicy and metrics. */}}
+{{/* Enabled components as JSON, for ServiceAccounts, NetworkPolicies and metrics. */}}
 {{- define "joulie.components" -}}
 {{- $on := list -}}
 {{- if .Values.operator.enabled }}{{ $on = append $on "operator" }}{{ end -}}
