@@ -12,7 +12,7 @@ EVERYTHING := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo control-plane test coverage lint docs reference unit property bench browser version clean
+.PHONY: help setup demo control-plane test coverage lint docs reference unit property bench browser version release-check clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -74,6 +74,10 @@ bench: setup ## the full benchmarks with their committed ranges
 version: setup ## set the one version everywhere: make version VERSION=1.2.3
 	$(BIN)/python scripts/release/version.py $(VERSION)
 	$(UV) lock --quiet
+	$(BIN)/python scripts/render_manifest.py
+
+release-check: setup ## build and verify all of a release that needs no publishing, into out/release
+	$(BIN)/python scripts/release/check.py
 
 clean: ## remove what make created
 	rm -rf .venv .tools site $(OUT)

@@ -66,6 +66,11 @@ def make_archive(folder: Path) -> Path:
     return path
 
 
+def checksum(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def _licences(packages: Path) -> str:
     """The licence texts of all that is frozen into the program."""
     texts = []
@@ -161,7 +166,7 @@ def main(arguments: list[str]) -> int:
                 print(make_archive(Path(folder)))  # noqa: T201
             case ["manifest", tag, folder]:
                 archives = [Path(folder) / archive_name(of) for of in PLATFORMS]
-                checksums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in archives}
+                checksums = {path.name: checksum(path) for path in archives}
                 text = render_manifest(TEMPLATE.read_text(encoding="utf-8"), tag, checksums)
                 check_manifest(text)
                 (Path(folder) / TEMPLATE.name).write_text(text, encoding="utf-8")
