@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -223,10 +222,10 @@ def main() -> int:
             rows += [("ok", row) for row in step()]
         except (CommandError, OSError, ValueError) as error:
             print(f"release-check: {name}: {error}", file=sys.stderr, flush=True)  # noqa: T201
-            rows.append(("FAILED", Row(name, None, re.sub(r"\s+", " ", str(error))[:100])))
+            rows.append(("FAILED", Row(name, None, str(error).strip().splitlines()[-1])))
     width = max(len(row.name) for _, row in rows)
     for outcome, row in rows:
-        size = "" if row.size_mib is None else f"{row.size_mib:.1f} MiB"
+        size = "" if row.size_mib is None else f"{row.size_mib:.2f} MiB"
         print(f"{outcome:6}  {row.name:{width}}  {size:>10}  {row.detail}")  # noqa: T201
     return int(any(outcome != "ok" for outcome, _ in rows))
 

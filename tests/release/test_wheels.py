@@ -204,7 +204,7 @@ def on_a_cluster(environment: Environment, tmp_path: Path, scenario: Scenario) -
     [
         ("joulie cleanup", "0 nodes restored"),
         ("joulie nodes annotate --dry-run", "node-1"),
-        ("joulie grid guard --once", "pods let go: 0"),
+        ("joulie grid guard --once", "still waiting: 0, Jobs resumed: 0"),
         ("kubectl-joulie status", "1 node (1 unknown), 0 pods"),
     ],
 )
