@@ -164,7 +164,7 @@ class Stage:
     async def add_node(self, name="n1", **status):
         allocatable = {"cpu": f"{CORES:g}", "memory": "1000000000"} | status
         await self.client.create(NODES, {"metadata": {"name": name}, "status": {"allocatable": allocatable}})
-        await self.until(lambda: name in self.view.surroundings().nodes)
+        await self.until(lambda: name in self.view.snapshot().nodes)
 
     async def add_pod(self, name, *, cores=2, node="n1", annotations=None, owner=None, namespace="default", **requests):
         wanted = {"cpu": str(cores), **requests}
@@ -852,7 +852,7 @@ def test_a_node_that_left_is_no_job(play):
         await stage.add_node()
         await stage.step()
         await stage.client.delete(NODES, "n1")
-        await stage.until(lambda: not stage.view.surroundings().nodes)
+        await stage.until(lambda: not stage.view.snapshot().nodes)
         await stage.step(30.0)
         await stage.step(30.0)
         assert stage.metric(f"{PREFIX}job_energy_usage_kwh", pod="unallocated", namespace="") is None

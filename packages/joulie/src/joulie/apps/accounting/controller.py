@@ -117,7 +117,7 @@ class Accountant:
 
     async def _await_signals(self) -> None:
         """Give the grid's sources a moment."""
-        zones = self._tools.sampler.zones(self._tools.view.surroundings())
+        zones = self._tools.sampler.zones(self._tools.view.snapshot())
         until_s = self._now_s() + FIRST_SIGNALS_S
         for zone in zones:
             self._tools.feed.want(zone)
@@ -136,8 +136,8 @@ class Accountant:
         running = [pod for pod in pods.values() if pod.running]
         brief = self._brief(known, pods, departed)
         readings = await tools.usage.read({(pod.namespace, pod.name) for pod in running}, tools.view.node_index())
-        around = tools.view.surroundings()
-        sampling = await asyncio.to_thread(tools.sampler.sample, around, running, list(brief.values()), readings)
+        cluster = tools.view.snapshot()
+        sampling = await asyncio.to_thread(tools.sampler.sample, cluster, running, list(brief.values()), readings)
         sampled = {one.pod.uid for one in sampling.samples}
         ends = {uid: _ended_s(uid, pods, departed, known[uid].sampled_s) for uid in known.keys() - sampled}
         ends |= {uid: _ended_s(uid, pods, departed, now_s) for uid in brief}
@@ -153,10 +153,10 @@ class Accountant:
         for uid in departed.keys() - now_open.keys():
             tools.view.departed.pop(uid, None)
 
-        tools.metrics.cycled(sampling, now_open, result, now_s, around.namespaces)
+        tools.metrics.cycled(sampling, now_open, result, now_s, cluster.namespaces)
         everyone = pods | {uid: pod for uid, (pod, _seen_s) in departed.items()}
-        limits = {**_limits(ends, everyone, around.namespaces), **sampling.budgets}
-        mistakes = await tools.budgets.look(everyone, limits, around.namespaces, now_open, result, now_s)
+        limits = {**_limits(ends, everyone, cluster.namespaces), **sampling.budgets}
+        mistakes = await tools.budgets.look(everyone, limits, cluster.namespaces, now_open, result, now_s)
         tools.metrics.budgets(tools.budgets.used, now_open)
         self._complain({**sampling.mistakes, **mistakes})
         for zone in result.conflicts:

@@ -1,4 +1,4 @@
-"""What accounting keeps of each object: little, since a cluster has many, and comparable, so that news are seen."""
+"""What accounting keeps of each object: little, since a cluster has many; comparable, to notice changes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from joulie.apps.accounting.facts import BYTES_PER_GB, AccountedNamespace, Accou
 from joulie.apps.accounting.policies import PodPolicy, pod_policy
 from joulie.apps.accounting.powers import Place, Powers, gpu_pct, idle_quality, powers
 from joulie.apps.accounting.usage import Readings
-from joulie.apps.accounting.view import Surroundings
+from joulie.apps.accounting.view import ClusterSnapshot
 from joulie.domain.accounting.budget import Budget
 from joulie.domain.accounting.identity import NodeFacts, PowerSettings, node_power
 from joulie.domain.accounting.profiles import HardwareProfiles
@@ -94,25 +94,31 @@ class Sampler:
         self._places: dict[str, tuple[AccountedNode | None, ReportedHardware | None, Place]] = {}
         self._policies: dict[str, tuple[AccountedPod, AccountedNamespace | None, PodPolicy]] = {}
 
-    def zones(self, around: Surroundings) -> frozenset[str]:
+    def zones(self, cluster: ClusterSnapshot) -> frozenset[str]:
         """Zones of all nodes."""
-        return frozenset(self._place(name, around).zone for name in around.nodes)
+        return frozenset(self._place(name, cluster).zone for name in cluster.nodes)
 
     def sample(
-        self, around: Surroundings, running: Sequence[AccountedPod], brief: Sequence[AccountedPod], readings: Readings
+        self,
+        cluster: ClusterSnapshot,
+        running: Sequence[AccountedPod],
+        brief: Sequence[AccountedPod],
+        readings: Readings,
     ) -> Sampling:
         """Sample all pods.
 
         Args:
-            around: nodes and namespaces.
+            cluster: nodes and namespaces.
             running: pods that run.
             brief: pods that came and went since the last look, of which nobody has measured anything.
             readings: what was said.
         """
         everyone = [*running, *brief]
         new = frozenset(pod.uid for pod in everyone if pod.uid not in self._policies)
-        policies = self._policies_of(everyone, around.namespaces)
-        places = [self._place(name, around) for name in dict.fromkeys([*around.nodes, *(pod.node for pod in everyone)])]
+        policies = self._policies_of(everyone, cluster.namespaces)
+        places = [
+            self._place(name, cluster) for name in dict.fromkeys([*cluster.nodes, *(pod.node for pod in everyone)])
+        ]
         self._places = {place.name: self._places[place.name] for place in places}
         found = self._powers(places, running, policies, readings)
         samples = self._samples(places, running, policies, found)
@@ -130,9 +136,9 @@ class Sampler:
 
     # ---- what is remembered
 
-    def _place(self, name: str, around: Surroundings) -> Place:
+    def _place(self, name: str, cluster: ClusterSnapshot) -> Place:
         """A node, or what is assumed of one that is gone."""
-        node, reported = around.nodes.get(name), around.reported.get(name)
+        node, reported = cluster.nodes.get(name), cluster.reported.get(name)
         known = self._places.get(name)
         if known is not None and known[:2] == (node, reported):
             return known[2]

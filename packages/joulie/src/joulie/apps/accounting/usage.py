@@ -1,4 +1,4 @@
-"""Who says how much power pods draw, or how much they use: read anew for every sample, best source first.
+"""Sources of the power and of the use of pods, read anew for every sample, most trusted first.
 
 A source that fails costs one cycle nothing but its answer: the next one is taken at once, and samples say so. Nothing
 is kept from cycle to cycle, for a sample is about its own moment.
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Readings:
-    """What was said of pods and GPUs at one moment. What nobody said has no entry.
+    """What sources measured at one moment. What none measured has no entry.
 
     Attributes:
         power: of the work of pods, by Kepler, without idle power.

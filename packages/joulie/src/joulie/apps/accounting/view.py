@@ -29,8 +29,8 @@ _SILENCE_S = 300.0
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What pods run in, at one moment.
+class ClusterSnapshot:
+    """The cluster beside its pods, at one moment.
 
     Attributes:
         nodes: by name.
@@ -96,10 +96,10 @@ class ClusterView(Watching):
         """All namespaces by name."""
         return {key.name: kept for key, kept in self._namespaces.objects.items()}
 
-    def surroundings(self) -> Surroundings:
-        """What pods run in now; it stays as it is, so that a thread can read it while the caches go on."""
+    def snapshot(self) -> ClusterSnapshot:
+        """The cluster now, frozen, so that a thread can read it while the caches go on."""
         nodes = {node.facts.name: node for node in self._nodes.objects.values()}
-        return Surroundings(nodes, self.namespaces, dict(self._reported))
+        return ClusterSnapshot(nodes, self.namespaces, dict(self._reported))
 
     def node_index(self) -> NodeIndex:
         """Nodes as exporters may call them."""

@@ -47,9 +47,9 @@ class _Measured:
 
     Attributes:
         nodes: which.
-        cpu: whose word counts of their CPUs.
-        gpu: whose word counts of their GPUs.
-        columns: by name of the source, without what it may not be asked for.
+        cpu: masks of the readings of their CPUs.
+        gpu: masks of the readings of their GPUs.
+        columns: readings by name of the source, masked.
     """
 
     nodes: tuple[ControlledNode, ...]
@@ -219,7 +219,7 @@ class ClusterPower:
         return found
 
     def _columns(self, name: str, nodes: tuple[ControlledNode, ...], cpu: Allowed, gpu: Allowed) -> SourceColumns:
-        """What a source said of the nodes that it may speak of. Of those it lost, only what is very young counts."""
+        """A source's readings, masked by TelemetryProfiles. Of nodes that it lost, only very recent ones count."""
         columns = self._feed.columns(name, nodes)
         profiled = next((source for source in self._sources.profiled if source.name == name), None)
         if profiled is not None:

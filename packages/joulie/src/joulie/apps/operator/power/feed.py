@@ -1,4 +1,4 @@
-"""The last samples of all sources. One that fails keeps its old samples, which then grow stale in plain sight."""
+"""The last samples of all sources. A source that fails keeps its samples, which then become stale."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ Servers = Callable[[str], Prometheus]
 
 
 class Allowed(NamedTuple):
-    """What may be said of nodes by whom; arrays of shape ``(n_nodes,)``.
+    """Nodes whose TelemetryProfiles let a source be read; arrays of shape ``(n_nodes,)``.
 
     Attributes:
         by_any: by the operator's own sources: no profile says otherwise.
@@ -49,7 +49,7 @@ class Allowed(NamedTuple):
 
     @classmethod
     def of(cls, stated: Sequence[api.Source | None]) -> Allowed:
-        """What sources, as profiles have them, leave to others. None of one that no profile speaks of."""
+        """Masks of one part of nodes, from the source that each profile sets for it; None where it sets none."""
         kinds = np.array(["" if source is None else str(source.type) for source in stated], dtype=object)
         any_ = np.asarray(kinds == "", dtype=np.bool_)
         return cls(
@@ -61,7 +61,7 @@ class Allowed(NamedTuple):
 
 
 def allowed(nodes: Sequence[ControlledNode], routes: Mapping[str, Route]) -> tuple[Allowed, Allowed]:
-    """Who may speak of the CPUs of nodes, and who of their GPUs."""
+    """Masks of the readings of CPUs and of GPUs, by the TelemetryProfiles of nodes."""
     if not routes:
         everybody = np.ones(len(nodes), dtype=np.bool_)
         anybody = Allowed(everybody, everybody, ~everybody, everybody)

@@ -1,4 +1,4 @@
-"""Who knows the power of nodes. Each source is asked for all nodes at once, and says how old its samples are."""
+"""Sources of the power of nodes. Each is read for all nodes at once, and says how old its samples are."""
 
 from __future__ import annotations
 
