@@ -1,7 +1,6 @@
 """Workload profiles on a real control plane: the chart's rights, real controllers, and the garbage collector."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,19 +13,38 @@ pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 
 PROFILES = "/apis/joulie.io/v1alpha1/namespaces/default/workloadprofiles"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
-CRON_JOBS = "/apis/batch/v1/namespaces/default/cronjobs"
+CRON_JOBS = "/apis/batch/v1/namespaces/nightly/cronjobs"
+NIGHTLY_PROFILES = "/apis/joulie.io/v1alpha1/namespaces/nightly/workloadprofiles"
 PODS = "/api/v1/namespaces/default/pods"
 COMPUTE_BOUND = {names.SIM_CPU_UTIL_PCT_ANNOTATION: "95", names.SIM_MEMORY_PRESSURE_PCT_ANNOTATION: "10"}
 
 
-@pytest.fixture
-def loop(control_plane_binaries: Binaries, tmp_path: Path) -> Iterator[Loop]:
-    with LocalControlPlane(binaries=control_plane_binaries, log_folder=tmp_path, audit=True) as plane:
+@pytest.fixture(scope="module")
+def cluster(control_plane_binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
+    """A control plane with an operator, and a CronJob that is due within a minute, while other tests run."""
+    logs = tmp_path_factory.mktemp("classifier")
+    with LocalControlPlane(binaries=control_plane_binaries, log_folder=logs, audit=True) as plane:
         found = Loop(plane)
         plane.create_nodes([node("n-0", L40S), node("n-1", L40S)])
         found.start_operator(CLASSIFY_SIMULATED="true", CLASSIFY_METRICS_WINDOW="1s", CLASSIFY_INTERVAL="1s")
         found.await_leader("operator")
+        plane.kubectl("create", "namespace", "nightly")
+        # Its pods find no node: KWOK ends pods of Jobs at once.
+        job = {"template": template(restartPolicy="Never", nodeSelector={"of": "no-node"})}
+        spec = {"schedule": "* * * * *", "jobTemplate": {"spec": job}}
+        plane.request("POST", CRON_JOBS, {"metadata": {"name": "every-minute"}, "spec": spec})
         yield found
+
+
+@pytest.fixture
+def loop(cluster: Loop) -> Iterator[Loop]:
+    """The loop with nothing in the namespace default, before and after."""
+    yield cluster
+    cluster.lift_overrides()
+    for item in cluster.get(DEPLOYMENTS)["items"]:
+        cluster.plane.request("DELETE", f"{DEPLOYMENTS}/{item['metadata']['name']}")
+    gone = "workloads and their profiles are gone"
+    wait_for(lambda: not cluster.get(PODS)["items"] and not cluster.get(PROFILES)["items"], PATIENCE_S, gone)
 
 
 def template(**spec: Any) -> Json:
@@ -86,20 +104,6 @@ def test_a_deployment_from_its_first_pod_to_its_end(loop: Loop) -> None:
     assert not loop.refused()
 
 
-def test_a_run_of_a_cron_job_is_known_by_its_name(loop: Loop) -> None:
-    # Its pods find no node: KWOK ends pods of Jobs at once.
-    job = {"template": template(restartPolicy="Never", nodeSelector={"of": "no-node"})}
-    spec = {"schedule": "* * * * *", "jobTemplate": {"spec": job}}
-    loop.plane.request("POST", CRON_JOBS, {"metadata": {"name": "every-minute", "namespace": "default"}, "spec": spec})
-    wait_for(lambda: loop.get(PROFILES)["items"], 60.0 + PATIENCE_S, "the first run has a profile")
-    (found,) = loop.get(PROFILES)["items"]
-    assert found["metadata"]["name"] == "cronjob-every-minute"
-    assert found["metadata"]["ownerReferences"][0]["kind"] == "CronJob"
-    loop.plane.request("DELETE", f"{CRON_JOBS}/every-minute")
-    wait_for(lambda: not loop.get(PROFILES)["items"], PATIENCE_S, "the profile goes with its CronJob")
-    assert not loop.refused()
-
-
 def equal(found: object, wanted: object) -> bool:
     assert found == wanted
     return True
@@ -147,3 +151,13 @@ def test_a_profile_that_says_not_reschedulable_holds_the_drain(loop: Loop) -> No
     loop.await_state("n-0", DRAINING)
     loop.patch(f"{DEPLOYMENTS}/ledger", {"metadata": {"annotations": {names.RESCHEDULABLE_ANNOTATION: None}}})
     loop.await_state("n-0", ECO)
+
+
+def test_a_run_of_a_cron_job_is_known_by_its_name(cluster: Loop) -> None:
+    wait_for(lambda: cluster.get(NIGHTLY_PROFILES)["items"], 60.0 + PATIENCE_S, "the first run has a profile")
+    (found,) = cluster.get(NIGHTLY_PROFILES)["items"]
+    assert found["metadata"]["name"] == "cronjob-every-minute"
+    assert found["metadata"]["ownerReferences"][0]["kind"] == "CronJob"
+    cluster.plane.request("DELETE", f"{CRON_JOBS}/every-minute")
+    wait_for(lambda: not cluster.get(NIGHTLY_PROFILES)["items"], PATIENCE_S, "the profile goes with its CronJob")
+    assert not cluster.refused()
