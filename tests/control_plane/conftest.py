@@ -11,8 +11,15 @@ from typing import Any
 
 import pytest
 
-from control_plane.prometheus_server import PrometheusServer
-from joulie_lab.control_plane import Binaries, LocalControlPlane, obtain, obtain_kueue_definitions, obtain_prometheus
+from joulie_lab.control_plane import (
+    COMPONENTS,
+    Binaries,
+    LocalControlPlane,
+    obtain,
+    obtain_kueue_definitions,
+    obtain_prometheus,
+)
+from support.prometheus_server import PrometheusServer
 
 StartControlPlane = Callable[..., LocalControlPlane]
 
@@ -46,6 +53,19 @@ def control_plane(
     """
     logs = tmp_path_factory.mktemp("control-plane")
     with LocalControlPlane(binaries=control_plane_binaries, log_folder=logs, audit=True) as plane:
+        yield plane
+
+
+@pytest.fixture(scope="module")
+def plane(
+    request: pytest.FixtureRequest, control_plane_binaries: Binaries, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalControlPlane]:
+    """A control plane of a test file's own, with an audit log; the file's COMPONENTS say which, else all."""
+    logs = tmp_path_factory.mktemp(request.module.__name__.rpartition(".")[2])
+    components = getattr(request.module, "COMPONENTS", COMPONENTS)
+    with LocalControlPlane(
+        binaries=control_plane_binaries, components=components, log_folder=logs, audit=True
+    ) as plane:
         yield plane
 
 

@@ -14,20 +14,21 @@ from joulie.adapters.kubernetes.api import v1alpha1
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
 from joulie.adapters.kubernetes.crd import CustomKind
 from joulie.adapters.kubernetes.resources import Resource
-from joulie_lab.control_plane import ApiError, Binaries, LocalControlPlane
+from joulie_lab.control_plane import ApiError, LocalControlPlane
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
+
+COMPONENTS = ("etcd", "kube-apiserver")
 
 VARIANTS = 10
 """More than the longest enumeration has values."""
 
 
 @pytest.fixture(scope="module")
-def plane(control_plane_binaries: Binaries) -> Iterator[LocalControlPlane]:
-    with LocalControlPlane(binaries=control_plane_binaries, components=("etcd", "kube-apiserver")) as plane:
-        plane.create_all(resources.CUSTOM_RESOURCE_DEFINITIONS.path(), crd.custom_resource_definitions())
-        plane.await_definitions()
-        yield plane
+def plane(plane: LocalControlPlane) -> LocalControlPlane:
+    plane.create_all(resources.CUSTOM_RESOURCE_DEFINITIONS.path(), crd.custom_resource_definitions())
+    plane.await_definitions()
+    return plane
 
 
 def value_of(schema: dict[str, Any], variant: int) -> Any:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import yaml
 
-from control_plane.loop import bind_token
 from joulie.adapters.kubernetes import gating
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ForbiddenError
@@ -33,6 +32,7 @@ from joulie.apps.operator.settings import OperatorSettings
 from joulie.program.settings import all_settings
 from joulie_lab.apps.simulator.settings import SimulatorSettings
 from joulie_lab.control_plane import Binaries, LocalControlPlane, kwok_node, wait_for
+from support.loop import bind_token
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import yaml
 
-from joulie_lab.control_plane import ApiError, Binaries, LocalControlPlane, kwok_node, wait_for
+from joulie_lab.control_plane import ApiError, LocalControlPlane, kwok_node, wait_for
 from joulie_lab.control_plane.ports import free_port
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
@@ -22,22 +22,20 @@ JOULIE = [sys.executable, "-m", "joulie"]
 
 
 @pytest.fixture(scope="module")
-def plane(control_plane_binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalControlPlane]:
-    logs = tmp_path_factory.mktemp("rights")
-    with LocalControlPlane(binaries=control_plane_binaries, audit=True, log_folder=logs) as plane:
-        labels = {
-            "joulie.io/managed": "true",
-            "joulie.io/hw.cpu-model": "AMD_EPYC_9654",
-            "joulie.io/hw.cpu-sockets": "2",
-        }
-        allocatable = {"cpu": "192", "memory": "768Gi", "pods": "110"}
-        plane.create_nodes([kwok_node(name, labels=labels, allocatable=allocatable) for name in NODES])
-        # The programs run here, not in pods, under the accounts that the chart makes for the pods.
-        values = {"agentPool": {"enabled": True}, "simulator": {"enabled": True}}
-        helm = ("install", "joulie", CHART, "--namespace", NAMESPACE, "--create-namespace", "--values", "-")
-        plane.helm(*helm, input=json.dumps(values))
-        wait_for(lambda: served(plane), 90, "NodeTwins are served")
-        yield plane
+def plane(plane: LocalControlPlane) -> LocalControlPlane:
+    labels = {
+        "joulie.io/managed": "true",
+        "joulie.io/hw.cpu-model": "AMD_EPYC_9654",
+        "joulie.io/hw.cpu-sockets": "2",
+    }
+    allocatable = {"cpu": "192", "memory": "768Gi", "pods": "110"}
+    plane.create_nodes([kwok_node(name, labels=labels, allocatable=allocatable) for name in NODES])
+    # The programs run here, not in pods, under the accounts that the chart makes for the pods.
+    values = {"agentPool": {"enabled": True}, "simulator": {"enabled": True}}
+    helm = ("install", "joulie", CHART, "--namespace", NAMESPACE, "--create-namespace", "--values", "-")
+    plane.helm(*helm, input=json.dumps(values))
+    wait_for(lambda: served(plane), 90, "NodeTwins are served")
+    return plane
 
 
 def served(plane: LocalControlPlane) -> bool:

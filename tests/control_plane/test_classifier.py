@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from control_plane.loop import ACTIVE, DRAINING, ECO, L40S, PATIENCE_S, Json, Loop, node
 from joulie.adapters.kubernetes import names
-from joulie_lab.control_plane import Binaries, LocalControlPlane, wait_for
+from joulie_lab.control_plane import LocalControlPlane, wait_for
+from support.loop import ACTIVE, DRAINING, ECO, L40S, PATIENCE_S, Json, Loop, node
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 
@@ -20,20 +20,18 @@ COMPUTE_BOUND = {names.SIM_CPU_UTIL_PCT_ANNOTATION: "95", names.SIM_MEMORY_PRESS
 
 
 @pytest.fixture(scope="module")
-def cluster(control_plane_binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
+def cluster(plane: LocalControlPlane) -> Loop:
     """A control plane with an operator, and a CronJob that is due within a minute, while other tests run."""
-    logs = tmp_path_factory.mktemp("classifier")
-    with LocalControlPlane(binaries=control_plane_binaries, log_folder=logs, audit=True) as plane:
-        found = Loop(plane)
-        plane.create_nodes([node("n-0", L40S), node("n-1", L40S)])
-        found.start_operator(CLASSIFY_SIMULATED="true", CLASSIFY_METRICS_WINDOW="1s", CLASSIFY_INTERVAL="1s")
-        found.await_leader("operator")
-        plane.kubectl("create", "namespace", "nightly")
-        # Its pods find no node: KWOK ends pods of Jobs at once.
-        job = {"template": template(restartPolicy="Never", nodeSelector={"of": "no-node"})}
-        spec = {"schedule": "* * * * *", "jobTemplate": {"spec": job}}
-        plane.request("POST", CRON_JOBS, {"metadata": {"name": "every-minute"}, "spec": spec})
-        yield found
+    found = Loop(plane)
+    plane.create_nodes([node("n-0", L40S), node("n-1", L40S)])
+    found.start_operator(CLASSIFY_SIMULATED="true", CLASSIFY_METRICS_WINDOW="1s", CLASSIFY_INTERVAL="1s")
+    found.await_leader("operator")
+    plane.kubectl("create", "namespace", "nightly")
+    # Its pods find no node: KWOK ends pods of Jobs at once.
+    job = {"template": template(restartPolicy="Never", nodeSelector={"of": "no-node"})}
+    spec = {"schedule": "* * * * *", "jobTemplate": {"spec": job}}
+    plane.request("POST", CRON_JOBS, {"metadata": {"name": "every-minute"}, "spec": spec})
+    return found
 
 
 @pytest.fixture

@@ -4,14 +4,13 @@ import json
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from joulie.adapters.kubernetes import crd, resources
 from joulie.adapters.kubernetes.times import rfc3339
-from joulie_lab.control_plane import Binaries, LocalControlPlane, kwok_node, wait_for
+from joulie_lab.control_plane import LocalControlPlane, kwok_node, wait_for
 from joulie_lab.control_plane.ports import free_port
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
@@ -159,15 +158,14 @@ class Joulie:
 
 
 @pytest.fixture(scope="module")
-def installed(control_plane_binaries: Binaries) -> Iterator[Joulie]:
-    with LocalControlPlane(binaries=control_plane_binaries) as plane:
-        plane.create_all("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd.custom_resource_definitions())
-        plane.await_definitions()
-        plane.create_nodes([kwok_node(name, allocatable={"cpu": "8"}) for name in CLASSES])
-        plane.kubectl("create", "priorityclass", "high", "--value=1000")
-        joulie = Joulie(plane)
-        joulie.schedule_with()
-        yield joulie
+def installed(plane: LocalControlPlane) -> Joulie:
+    plane.create_all("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd.custom_resource_definitions())
+    plane.await_definitions()
+    plane.create_nodes([kwok_node(name, allocatable={"cpu": "8"}) for name in CLASSES])
+    plane.kubectl("create", "priorityclass", "high", "--value=1000")
+    joulie = Joulie(plane)
+    joulie.schedule_with()
+    return joulie
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from control_plane.loop import ACTIVE, ECO, H100, NODES, PATIENCE_S, Loop, Program, node, pod
 from joulie_lab.control_plane import ApiError, LocalControlPlane, wait_for
+from support.loop import ACTIVE, ECO, H100, NODES, PATIENCE_S, Loop, Program, node, pod
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 

@@ -18,16 +18,18 @@ from typing import Any
 import pytest
 import yaml
 
-from control_plane.loop import MERGE
 from joulie.adapters.kubernetes import gating
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.times import rfc3339_micro
-from joulie_lab.control_plane import ApiError, Binaries, LocalControlPlane, wait_for
+from joulie_lab.control_plane import ApiError, LocalControlPlane, wait_for
 from joulie_lab.control_plane.ports import free_port
 from joulie_lab.control_plane.process import ManagedProcess
 from support.grid_admission_cases import ARRIVALS, DEFER, GATE, SEED, Arrival
+from support.loop import MERGE
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
+
+COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager")
 
 CHART = Path(__file__).parents[2] / "deploy/helm/joulie"
 NAMESPACE = "joulie-system"
@@ -37,16 +39,6 @@ JOULIE = [sys.executable, "-m", "joulie"]
 PATIENCE_S = 120.0
 
 Json = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def plane(control_plane_binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalControlPlane]:
-    logs = tmp_path_factory.mktemp("admission")
-    components = ("etcd", "kube-apiserver", "kube-controller-manager")
-    with LocalControlPlane(
-        binaries=control_plane_binaries, components=components, log_folder=logs, audit=True
-    ) as plane:
-        yield plane
 
 
 def rendered(plane: LocalControlPlane, **grid: Any) -> list[Json]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,10 +26,12 @@ from joulie.domain.grid.deferral import Conditions
 from joulie.domain.grid.request import GridDefaults
 from joulie.domain.grid.signals import Basis, GridSignal, Measure, Provenance
 from joulie.domain.signal import Quality
-from joulie_lab.control_plane import Binaries, LocalControlPlane
+from joulie_lab.control_plane import LocalControlPlane
 from support.kueue_stage import Json, Kueue
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
+
+COMPONENTS = ("etcd", "kube-apiserver")
 
 CHECK = "grid"
 ZONE = "DE"
@@ -46,10 +48,9 @@ def definitions(kueue_definitions: Path) -> list[Json]:
 
 
 @pytest.fixture(scope="module")
-def plane(control_plane_binaries: Binaries, definitions: list[Json]) -> Iterator[LocalControlPlane]:
-    with LocalControlPlane(binaries=control_plane_binaries, components=("etcd", "kube-apiserver")) as plane:
-        install(plane, definitions)
-        yield plane
+def plane(plane: LocalControlPlane, definitions: list[Json]) -> LocalControlPlane:
+    install(plane, definitions)
+    return plane
 
 
 def install(plane: LocalControlPlane, wanted: list[Json]) -> None:

@@ -15,7 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from control_plane.loop import (
+from joulie.adapters.kubernetes import names
+from joulie_lab.control_plane import LocalControlPlane, kwok_node, wait_for
+from joulie_lab.control_plane.ports import free_port
+from support.agent_machine import Machine
+from support.loop import (
     ACTIVE,
     DRAINING,
     ECO,
@@ -30,10 +34,6 @@ from control_plane.loop import (
     node,
     pod,
 )
-from joulie.adapters.kubernetes import names
-from joulie_lab.control_plane import LocalControlPlane, kwok_node, wait_for
-from joulie_lab.control_plane.ports import free_port
-from support.agent_machine import Machine
 from support.sysfs_trees import intel_two_sockets
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]

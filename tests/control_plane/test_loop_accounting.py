@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from control_plane.loop import CPU_ONLY, NAMESPACE, PATIENCE_S, PODS, Json, Loop, Program, kubectl_joulie, node, pod
-from control_plane.prometheus_server import INTERVAL_S, PrometheusServer
-from control_plane.prometheus_server import free_port as port_of_its_own
 from joulie.domain.grid import names
-from joulie_lab.control_plane import Binaries, LocalControlPlane, wait_for
+from joulie_lab.control_plane import LocalControlPlane, wait_for
 from support.exporters import Container, Exporters, Machine, ScriptedPod, Zone, install
+from support.loop import CPU_ONLY, NAMESPACE, PATIENCE_S, PODS, Json, Loop, Program, kubectl_joulie, node, pod
+from support.prometheus_server import INTERVAL_S, PrometheusServer
+from support.prometheus_server import free_port as port_of_its_own
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 
@@ -66,12 +66,12 @@ def machines() -> list[Machine]:
 
 @pytest.fixture(scope="module")
 def site(
-    control_plane_binaries: Binaries, prometheus_program: Path, tmp_path_factory: pytest.TempPathFactory
+    plane: LocalControlPlane, prometheus_program: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("accounting")
     server = PrometheusServer(prometheus_program, folder)
     scripted = machines()
-    with Exporters() as exporters, LocalControlPlane(binaries=control_plane_binaries, log_folder=folder) as plane:
+    with Exporters() as exporters:
         jobs = install(exporters, scripted)
         for job in jobs:
             job["static_configs"] = [
@@ -127,9 +127,10 @@ def test_energy_is_that_of_the_scripts(site: Site) -> None:
     cycles = partial(site.program.metric, "joulie_accounting_cycle_duration_seconds_sum")
     assert cycles() > 0.0
     began_s = now_s()
-    time.sleep(5.0)
-    second, took_s = site.energy()["solver"], now_s() - began_s
     power_w = WORK_W + IDLE_W * REQUESTED / CORES
+    goal_j = first["cpuJ"] + 4.0 * power_w
+    wait_for(lambda: site.energy()["solver"]["cpuJ"] > goal_j, PATIENCE_S, "it draws on")
+    second, took_s = site.energy()["solver"], now_s() - began_s
     drawn_w = (second["cpuJ"] - first["cpuJ"]) / took_s
     # The API knows of whole cycles only.
     assert drawn_w == pytest.approx(power_w, rel=0.3)

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from control_plane.loop import (
+from joulie.adapters.kubernetes import names
+from joulie_lab.control_plane import ApiError, LocalControlPlane, wait_for
+from support.loop import (
     ACTIVE,
     ECO,
     H100,
@@ -21,8 +23,6 @@ from control_plane.loop import (
     node,
     pod,
 )
-from joulie.adapters.kubernetes import names
-from joulie_lab.control_plane import ApiError, Binaries, LocalControlPlane, wait_for
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 
@@ -48,16 +48,14 @@ OPERATORS_STATUS = {
 
 
 @pytest.fixture(scope="module")
-def loop(control_plane_binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
-    logs = tmp_path_factory.mktemp("coexistence")
-    with LocalControlPlane(binaries=control_plane_binaries, log_folder=logs, audit=True) as plane:
-        loop = Loop(plane)
-        plane.create_nodes(node(name, H100) for name in NODE_NAMES)
-        loop.start_simulator()
-        loop.start_agent(RECONCILE_INTERVAL="200ms")
-        loop.start_extender()
-        loop.start_operator(**FAST)
-        yield loop
+def loop(plane: LocalControlPlane) -> Loop:
+    loop = Loop(plane)
+    plane.create_nodes(node(name, H100) for name in NODE_NAMES)
+    loop.start_simulator()
+    loop.start_agent(RECONCILE_INTERVAL="200ms")
+    loop.start_extender()
+    loop.start_operator(**FAST)
+    return loop
 
 
 @pytest.fixture

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from control_plane.loop import (
+from joulie.adapters.kubernetes import names
+from joulie_lab.control_plane import LocalControlPlane, wait_for
+from support.loop import (
     ACTIVE,
     DRAINING,
     ECO,
@@ -21,8 +23,6 @@ from control_plane.loop import (
     node,
     pod,
 )
-from joulie.adapters.kubernetes import names
-from joulie_lab.control_plane import Binaries, LocalControlPlane, wait_for
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 
@@ -114,16 +114,14 @@ def state(twin: dict[str, Any]) -> tuple[Any, ...]:
 
 
 @pytest.fixture(scope="module")
-def loop(control_plane_binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
-    logs = tmp_path_factory.mktemp("drain")
-    with LocalControlPlane(binaries=control_plane_binaries, log_folder=logs, audit=True) as plane:
-        loop = Loop(plane)
-        plane.create_nodes(node(name, L40S) for name in REST)
-        loop.start_simulator()
-        loop.start_agent()
-        loop.start_extender()
-        loop.start_operator(**POLICY)
-        yield loop
+def loop(plane: LocalControlPlane) -> Loop:
+    loop = Loop(plane)
+    plane.create_nodes(node(name, L40S) for name in REST)
+    loop.start_simulator()
+    loop.start_agent()
+    loop.start_extender()
+    loop.start_operator(**POLICY)
+    return loop
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from control_plane.grid_site import (
+from joulie.domain.grid import names
+from joulie_lab.control_plane import LocalControlPlane, wait_for
+from support.grid_site import (
     KEY,
     MAX_CACHE_AGE_S,
     ElectricityMaps,
@@ -24,8 +25,6 @@ from control_plane.grid_site import (
     template,
     write_time_zone,
 )
-from joulie.domain.grid import names
-from joulie_lab.control_plane import Binaries, LocalControlPlane, wait_for
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow, pytest.mark.usefixtures("nightly")]
 
@@ -36,13 +35,11 @@ CLEAN, DIRTY = 100.0, 400.0
 
 
 @pytest.fixture(scope="module")
-def site(control_plane_binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(plane: LocalControlPlane) -> Iterator[Site]:
     maps = ElectricityMaps()
-    logs = tmp_path_factory.mktemp("grid")
-    with LocalControlPlane(binaries=control_plane_binaries, log_folder=logs, audit=True) as plane:
-        site = Site(plane, maps)
-        site.start_controller()
-        yield site
+    site = Site(plane, maps)
+    site.start_controller()
+    yield site
     maps.close()
 
 
@@ -211,7 +208,7 @@ def test_other_pods_bind_at_full_speed_while_the_api_hangs(site: Site) -> None:
 
     healthy_s = seconds_to_bind("healthy")
     site.maps.hanging.add(zone)
-    time.sleep(1.5)  # it is asked again by now
+    wait_for(lambda: zone in site.maps.kept_waiting, 90.0, "the API is asked again")
     outage_s = seconds_to_bind("outage")
     site.maps.hanging.discard(zone)
     # The factor is for all else that two cores do here: an API that is asked in the loop would cost 2 s a pod.

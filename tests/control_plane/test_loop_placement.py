@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from control_plane.loop import (
+from joulie.adapters.kubernetes import names
+from joulie_lab.control_plane import LocalControlPlane, kwok_node, wait_for
+from support.loop import (
     ACTIVE,
     CPU_ONLY,
     DRAINING,
@@ -24,8 +26,6 @@ from control_plane.loop import (
     node,
     pod,
 )
-from joulie.adapters.kubernetes import names
-from joulie_lab.control_plane import Binaries, LocalControlPlane, kwok_node, wait_for
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 
@@ -40,22 +40,20 @@ ALL = PERFORMANCE | ECO_NODES
 
 
 @pytest.fixture(scope="module")
-def loop(control_plane_binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
-    logs = tmp_path_factory.mktemp("placement")
-    with LocalControlPlane(binaries=control_plane_binaries, log_folder=logs, audit=True) as plane:
-        loop = Loop(plane)
-        plane.create_nodes(
-            node(f"{prefix}-{number}", family, labels={ZONE: "ab"[number // 2]}, taints=taints)
-            for prefix, family, taints in (("cpu", CPU_ONLY, []), ("h100", H100, []), ("l40s", L40S, [GPU_TAINT]))
-            for number in range(4)
-        )
-        for name, value in (("low", 1), ("high", 1_000_000)):
-            plane.kubectl("create", "priorityclass", name, f"--value={value}")
-        loop.start_simulator()
-        loop.start_agent()
-        loop.start_extender()
-        loop.start_operator()
-        yield loop
+def loop(plane: LocalControlPlane) -> Loop:
+    loop = Loop(plane)
+    plane.create_nodes(
+        node(f"{prefix}-{number}", family, labels={ZONE: "ab"[number // 2]}, taints=taints)
+        for prefix, family, taints in (("cpu", CPU_ONLY, []), ("h100", H100, []), ("l40s", L40S, [GPU_TAINT]))
+        for number in range(4)
+    )
+    for name, value in (("low", 1), ("high", 1_000_000)):
+        plane.kubectl("create", "priorityclass", name, f"--value={value}")
+    loop.start_simulator()
+    loop.start_agent()
+    loop.start_extender()
+    loop.start_operator()
+    return loop
 
 
 @pytest.fixture

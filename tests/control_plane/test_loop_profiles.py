@@ -1,12 +1,14 @@
 """What profiles change in the whole loop: where kube-scheduler puts pods, what holds a drain, and what is evicted."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from control_plane.loop import (
+from joulie.adapters.kubernetes import names
+from joulie_lab.control_plane import LocalControlPlane, wait_for
+from support.loop import (
     ACTIVE,
     CPU_ONLY,
     DRAINING,
@@ -23,8 +25,6 @@ from control_plane.loop import (
     node,
     pod,
 )
-from joulie.adapters.kubernetes import names
-from joulie_lab.control_plane import Binaries, LocalControlPlane, wait_for
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 
@@ -57,20 +57,16 @@ OPERATOR = {
 
 
 @pytest.fixture(scope="module")
-def loop(control_plane_binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
-    logs = tmp_path_factory.mktemp("profiles")
-    with LocalControlPlane(binaries=control_plane_binaries, log_folder=logs, audit=True) as plane:
-        loop = Loop(plane, "operator.settings.ENABLE_ACTIVE_RESCHEDULING=true")
-        plane.create_nodes(
-            [*(node(name, H100) for name in GPU_CAPS_PCT), *(node(name, CPU_ONLY) for name in CPU_NODES)]
-        )
-        loop.start_simulator()
-        loop.start_agent()
-        loop.start_extender()
-        loop.start_operator(**OPERATOR, RESCHEDULE_DRY_RUN="true")
-        for name in (*GPU_CAPS_PCT, *CPU_NODES):
-            loop.await_state(name, ACTIVE)
-        yield loop
+def loop(plane: LocalControlPlane) -> Loop:
+    loop = Loop(plane, "operator.settings.ENABLE_ACTIVE_RESCHEDULING=true")
+    plane.create_nodes([*(node(name, H100) for name in GPU_CAPS_PCT), *(node(name, CPU_ONLY) for name in CPU_NODES)])
+    loop.start_simulator()
+    loop.start_agent()
+    loop.start_extender()
+    loop.start_operator(**OPERATOR, RESCHEDULE_DRY_RUN="true")
+    for name in (*GPU_CAPS_PCT, *CPU_NODES):
+        loop.await_state(name, ACTIVE)
+    return loop
 
 
 def deployment(name: str, replicas: int, **template: Any) -> Json:

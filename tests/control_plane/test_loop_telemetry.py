@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from control_plane.loop import CPU_ONLY, PATIENCE_S, Family, Json, Loop, Program, node
-from control_plane.prometheus_server import INTERVAL_S, PrometheusServer
 from joulie.adapters.kubernetes import names
-from joulie_lab.control_plane import Binaries, LocalControlPlane, wait_for
+from joulie_lab.control_plane import LocalControlPlane, wait_for
 from support.exporters import Container, Counter, Exporters, Gpu, Machine, ScriptedPod, Zone, install, kepler_old
+from support.loop import CPU_ONLY, PATIENCE_S, Family, Json, Loop, Program, node
+from support.prometheus_server import INTERVAL_S, PrometheusServer
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 
@@ -217,15 +217,11 @@ MEASURED = ("gpu-a", "gpu-b", "cpu-a", "cpu-b")
 
 @pytest.fixture(scope="module")
 def site(
-    control_plane_binaries: Binaries, prometheus_program: Path, tmp_path_factory: pytest.TempPathFactory
+    plane: LocalControlPlane, prometheus_program: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
-    folder = tmp_path_factory.mktemp("telemetry")
-    server = PrometheusServer(prometheus_program, folder)
+    server = PrometheusServer(prometheus_program, tmp_path_factory.mktemp("prometheus"))
     scripted = machines()
-    with (
-        Exporters() as exporters,
-        LocalControlPlane(binaries=control_plane_binaries, log_folder=folder, audit=True) as plane,
-    ):
+    with Exporters() as exporters:
         jobs = install(exporters, list(scripted.values()))
         exporters.pages["/cpu-a/kepler"] = partial(kepler_old, scripted["cpu-a"])
         wanted = {f"/{machine}/{job}" for machine, present in EXPORTERS.items() for job in present}

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from control_plane.prometheus_server import INTERVAL_S, PrometheusServer
 from joulie.adapters.prometheus import Prometheus, PrometheusAuth, PrometheusError, PrometheusUnavailableError, connect
 from joulie.adapters.prometheus.cadvisor import Cadvisor
 from joulie.adapters.prometheus.dcgm import Dcgm
@@ -50,6 +49,7 @@ from support.exporters import (
     kepler_new,
     kepler_old,
 )
+from support.prometheus_server import INTERVAL_S, PrometheusServer
 
 T = TypeVar("T")
 

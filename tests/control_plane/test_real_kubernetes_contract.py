@@ -1,19 +1,19 @@
 """The contract that the fake API server is held to, held by the real one: where they differ, the fake is wrong."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import httpx2 as httpx
 import pytest
 
-from contract import object_contract, watch_contract
-from contract.subject import Subject
 from joulie.adapters.kubernetes.client import ConflictError, KubeClient, RetryPolicy
 from joulie.adapters.kubernetes.connection import connect
 from joulie.adapters.kubernetes.crd import custom_resource_definitions
 from joulie.adapters.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SERVICE_ACCOUNTS
 from joulie_lab.control_plane import LocalControlPlane
+from support import object_contract, watch_contract
+from support.subject import Subject
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 
@@ -22,12 +22,11 @@ COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager")
 
 
 @pytest.fixture(scope="module")
-def plane(control_plane_binaries: object) -> Iterator[LocalControlPlane]:
+def plane(plane: LocalControlPlane) -> LocalControlPlane:
     """Its own: the checks restart it."""
-    with LocalControlPlane(binaries=control_plane_binaries, components=COMPONENTS) as plane:
-        plane.create_all(CUSTOM_RESOURCE_DEFINITIONS.path(), custom_resource_definitions())
-        plane.await_definitions()
-        yield plane
+    plane.create_all(CUSTOM_RESOURCE_DEFINITIONS.path(), custom_resource_definitions())
+    plane.await_definitions()
+    return plane
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

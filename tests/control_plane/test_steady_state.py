@@ -6,14 +6,16 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from control_plane.loop import (
+from joulie.adapters.kubernetes import names
+from joulie_lab.control_plane import LocalControlPlane, wait_for
+from support.loop import (
     CPU_ONLY,
     H100,
     HARDWARES,
@@ -27,8 +29,6 @@ from control_plane.loop import (
     node,
     pod,
 )
-from joulie.adapters.kubernetes import names
-from joulie_lab.control_plane import Binaries, LocalControlPlane, wait_for
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 
@@ -46,9 +46,8 @@ def clock_s() -> float:
 
 
 @pytest.fixture
-def loop(control_plane_binaries: Binaries, tmp_path: Path) -> Iterator[Loop]:
-    with LocalControlPlane(binaries=control_plane_binaries, log_folder=tmp_path, audit=True) as plane:
-        yield Loop(plane)
+def loop(start_control_plane: Callable[..., LocalControlPlane]) -> Loop:
+    return Loop(start_control_plane(audit=True))
 
 
 def create_nodes(loop: Loop, of_each_family: int) -> set[str]:

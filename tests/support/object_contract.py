@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from contract.subject import Json, Subject
 from joulie.adapters.kubernetes.client import (
     ApiError,
     ConflictError,
@@ -27,6 +26,7 @@ from joulie.adapters.kubernetes.resources import (
     SERVICE_ACCOUNTS,
     Resource,
 )
+from support.subject import Json, Subject
 
 
 def pod(name: str, **spec: Any) -> Json:

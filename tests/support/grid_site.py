@@ -19,11 +19,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from control_plane.loop import Program
 from joulie.domain.grid import names
 from joulie_lab.control_plane import LocalControlPlane, kwok_node, wait_for
 from joulie_lab.control_plane.ports import free_port
 from joulie_lab.control_plane.process import ManagedProcess
+from support.loop import Program
 
 NAMESPACE = "joulie-system"
 KEY = "key-that-nobody-may-read"
@@ -57,6 +57,7 @@ class ElectricityMaps:
         values: gCO2eq/kWh by zone.
         dead: zones that get a 500.
         hanging: zones that get no answer in time.
+        kept_waiting: zones that were asked for while hanging.
         keys: what came as ``auth-token``.
     """
 
@@ -64,6 +65,7 @@ class ElectricityMaps:
         self.values: dict[str, float] = {}
         self.dead: set[str] = set()
         self.hanging: set[str] = set()
+        self.kept_waiting: set[str] = set()
         self.keys: set[str] = set()
         self._closing = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -82,6 +84,7 @@ class ElectricityMaps:
         parts = urlsplit(path)
         zone = parse_qs(parts.query).get("zone", [""])[0]
         if zone in self.hanging:
+            self.kept_waiting.add(zone)
             self._closing.wait(30.0)
         if zone in self.dead:
             return 500, {"error": "out of order"}

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from contract.object_contract import config_map, pod, twin_spec
-from contract.subject import WAIT_S, Json, Subject, eventually
 from joulie.adapters.kubernetes.cache import Backoff, Cache
 from joulie.adapters.kubernetes.client import (
     ConnectionLostError,
@@ -20,6 +18,8 @@ from joulie.adapters.kubernetes.client import (
     TooManyRequestsError,
 )
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS, NODE_TWINS, PODS, Resource
+from support.object_contract import config_map, pod, twin_spec
+from support.subject import WAIT_S, Json, Subject, eventually
 
 # Each real namespace gets this one, at a time of the controller manager's choosing.
 OURS = "metadata.name!=kube-root-ca.crt"

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from contract.disturbing_proxy import DisturbingProxy
 from joulie.adapters.kubernetes.client import KubeClient, RetryPolicy, WatchEvent
 from joulie.adapters.kubernetes.connection import connect
 from joulie.adapters.kubernetes.resources import Resource
+from support.disturbing_proxy import DisturbingProxy
 
 WAIT_S = 30.0
 _numbers = itertools.count(1)
