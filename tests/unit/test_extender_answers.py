@@ -223,10 +223,10 @@ def test_preempt_without_candidates(view: FleetView) -> None:
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        (b"", "not the JSON"),
-        (b"{", "not the JSON"),
-        (b"[]", "not the JSON"),
-        (b"\xff\xfe", "not the JSON"),
+        (b"", "invalid JSON"),
+        (b"{", "invalid JSON"),
+        (b"[]", "invalid JSON"),
+        (b"\xff\xfe", "invalid JSON"),
         (b'{"Pod":{},"Nodes":null,"NodeNames":null}', "neither Nodes nor NodeNames"),
         (b'{"Pod":null,"NodeNames":["a"]}', "Pod is missing"),
         (b'{"NodeNames":["a"]}', "Pod is missing"),
@@ -234,7 +234,7 @@ def test_preempt_without_candidates(view: FleetView) -> None:
         (b'{"Pod":{},"NodeNames":["a",7]}', "NodeNames"),
         (b'{"Pod":{},"Nodes":{"items":[{"metadata":{"name":7}}]}}', "metadata.name"),
         (b'{"Pod":{"spec":{"containers":7}},"NodeNames":["a"]}', "containers"),
-        (b'{"Pod":' + b"[" * 100_000, "not the JSON"),
+        (b'{"Pod":' + b"[" * 100_000, "invalid JSON"),
     ],
 )
 def test_malformed_calls_are_refused_with_a_reason(view: FleetView, body: bytes, problem: str) -> None:

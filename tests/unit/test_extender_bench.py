@@ -63,4 +63,4 @@ def test_pods_that_differ_are_more_than_are_remembered() -> None:
         return {json.dumps(pod["spec"]["containers"][0]["resources"]) for pod in asked}
 
     assert len(kinds(bench._Pods.ALIKE)) == 1
-    assert len(kinds(bench._Pods.DIFFERENT)) > rankings._KINDS
+    assert len(kinds(bench._Pods.DIFFERENT)) > rankings._CACHED_KINDS

@@ -132,5 +132,5 @@ def test_the_kinds_asked_for_last_are_remembered(fleet: Fleet, counted: Counted)
     for cpu in range(1, 200):
         ask(kept, view, cpu=str(cpu))
         ask(kept, view, cpu="1000")
-    assert len(kept._known) == rankings._KINDS
+    assert len(kept._known) == rankings._CACHED_KINDS
     assert counted.scored == 200

@@ -170,7 +170,7 @@ def test_malformed_bodies_are_the_callers_fault(verb: str) -> None:
     door = Door()
     status, body = door.ask(f"/{verb}", b'{"Pod": 1}')
     assert status == 400
-    assert body.startswith(f"/{verb}: not the JSON".encode())
+    assert body.startswith(f"/{verb}: invalid JSON".encode())
     assert door.metric("joulie_extender_requests_total", verb=verb, code="400") == 1.0
 
 
@@ -240,7 +240,7 @@ def test_explanation_of_a_pod() -> None:
 def test_explanation_of_what_is_no_pod() -> None:
     status, body = Door().ask("/debug/explain", b"[]")
     assert status == 400
-    assert body.startswith(b"/debug/explain: not the JSON")
+    assert body.startswith(b"/debug/explain: invalid JSON")
 
 
 def test_before_the_first_view_gauges_have_no_values() -> None:

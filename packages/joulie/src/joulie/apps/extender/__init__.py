@@ -1,1 +1,1 @@
-"""The scheduler extender: answers kube-scheduler from twins that watches keep in memory."""
+"""The scheduler extender: answers kube-scheduler from NodeTwins held in watch caches."""

@@ -1,4 +1,4 @@
-"""The verbs of the extender protocol: a request's bytes and a view of the fleet in, the answer's bytes out."""
+"""The verbs of the extender protocol, as functions from request bytes and a fleet view to response bytes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from joulie.domain.units import IntArray
 
 @dataclass(frozen=True)
 class NextCall:
-    """What kube-scheduler will ask /prioritize for: the nodes that /filter let through.
+    """The /prioritize call expected after a /filter call.
 
     Attributes:
-        body: the call as kube-scheduler would write it.
+        body: the request body as kube-scheduler would write it.
         pod: the pod.
-        names: the nodes.
+        names: names of the feasible nodes.
     """
 
     body: bytes
@@ -34,12 +34,12 @@ class NextCall:
 
 
 class Filtered(NamedTuple):
-    """What /filter makes of a call.
+    """The result of a /filter call.
 
     Attributes:
         answer: an ExtenderFilterResult.
-        refused: refusals by class.
-        following: the call to expect next; None where whole nodes were given.
+        refused: number of refused nodes by class.
+        following: the expected next call; None if the request carried whole nodes.
     """
 
     answer: bytes
@@ -51,7 +51,7 @@ def prioritize(body: bytes, fleet: FleetView, profiles: Profiles, rankings: Rank
     """Answer /prioritize with a HostPriorityList, in the order of the candidates.
 
     Raises:
-        BadRequestError: the body is no such call.
+        BadRequestError: the body is malformed.
     """
     pod, given = wire.read_args(body)
     candidates = [meta.name for meta in wire.read_nodes(given)] if isinstance(given, wire.NodeList) else given
@@ -62,7 +62,7 @@ def filter_nodes(body: bytes, fleet: FleetView, profiles: Profiles) -> Filtered:
     """Answer /filter.
 
     Raises:
-        BadRequestError: the body is no such call.
+        BadRequestError: the body is malformed.
     """
     pod, given = wire.read_args(body)
     judged = judge(pod, profiles)
@@ -74,11 +74,11 @@ def filter_nodes(body: bytes, fleet: FleetView, profiles: Profiles) -> Filtered:
 def preempt(body: bytes, fleet: FleetView, profiles: Profiles) -> tuple[bytes, Counter[NodeClass]]:
     """Answer /preempt with an ExtenderPreemptionResult, and count the refusals by class.
 
-    The scheduler itself refuses a full node as one where preemption would help, before any extender is asked. So
-    candidates that the class rule forbids are dropped here, or pods on them would be evicted for nothing.
+    The scheduler filters full nodes itself, as nodes where preemption would help, before it calls any extender.
+    Candidates that the class rule forbids are therefore dropped here, or pods on them would be evicted for nothing.
 
     Raises:
-        BadRequestError: the body is no such call.
+        BadRequestError: the body is malformed.
     """
     pod, args = wire.read_preemption(body)
     view = judge(pod, profiles).view

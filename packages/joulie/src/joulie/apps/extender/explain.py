@@ -1,4 +1,4 @@
-"""Why a pod may run where, and why a node scores what it scores: the same arithmetic as the answers, spelled out."""
+"""Explanations of filter and score, computed by the same functions as the answers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _TERMS = (
 
 
 class _Json(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
-    """Part of an answer for people and `kubectl joulie`."""
+    """Part of a debug answer."""
 
 
 class ClusterState(_Json, frozen=True):
-    """What all scores have in common.
+    """Cluster-wide inputs of all scores.
 
     Attributes:
         perf_pressure: mean of 100 - headroom over the fresh performance nodes.
@@ -47,17 +47,17 @@ class ClusterState(_Json, frozen=True):
 
 
 class NodeState(_Json, frozen=True):
-    """What is known of a node; absent numbers are not known.
+    """Inputs of a node's score; unknown numbers are absent.
 
     Attributes:
-        node: its name.
+        node: node name.
         node_class: performance, eco, draining or unknown.
-        fresh: whether its twin counts.
-        why_neutral: why it does not, empty if it does.
+        fresh: whether its twin is valid and not stale.
+        why_neutral: why it gets the neutral score; empty if it does not.
         age_seconds: age of its twin, s.
-        cpu_max_w: all CPUs at full load, W, perhaps by fallback.
-        cores: CPUs that pods can request.
-        gpu_max_w: one GPU at full load, W, perhaps by fallback.
+        cpu_max_w: maximum power of all CPUs, W, possibly a fallback.
+        cores: allocatable CPUs.
+        gpu_max_w: maximum power of one GPU, W, possibly a fallback.
     """
 
     node: str
@@ -78,7 +78,7 @@ class NodeState(_Json, frozen=True):
 
 
 class WatchAge(_Json, frozen=True):
-    """How a watch is doing; see `joulie.apps.extender.feed.WatchState`."""
+    """State of a watch; see `joulie.apps.extender.feed.WatchState`."""
 
     resource: str
     objects: int
@@ -96,18 +96,18 @@ class Scoring(_Json, frozen=True):
 
 
 class ExplainedPod(_Json, frozen=True):
-    """The pod as the extender sees it: annotation, else profile, else default.
+    """The pod as the extender sees it: values from annotation, else profile, else default.
 
     Attributes:
         workload_class: performance or standard.
-        reschedulable: None where nobody says.
+        reschedulable: None if not set.
         daemon: whether a DaemonSet owns it.
         cpu_sensitivity: high, medium or low.
         gpu_sensitivity: high, medium or low.
         cores: requested CPUs.
         memory_gib: requested memory, GiB.
         gpus: requested GPUs.
-        mistakes: annotations that cannot be read, a sentence each.
+        mistakes: malformed annotations, a sentence each.
     """
 
     namespace: str
@@ -124,7 +124,7 @@ class ExplainedPod(_Json, frozen=True):
 
 
 class NodeScore(_Json, frozen=True):
-    """How the score of a node comes about.
+    """The terms of a node's score.
 
     ``base = clamp(headroomPoints + coolingPoints - trendPoints)``, ``score = clamp(base + congestionPoints -
     cappedPoints)``, each within 0..100, and ``wireScore = round(score / 10)``. A node without a fresh twin has the
@@ -157,12 +157,12 @@ class Explanation(_Json, frozen=True):
 
 
 def scoring(fleet: Fleet, view: FleetView, watches: Iterable[WatchState], now_s: float) -> Scoring:
-    """Everything that scores are computed from.
+    """The inputs of all scores.
 
     Args:
-        fleet: where the view comes from.
-        view: what requests are answered from.
-        watches: how the watches are doing.
+        fleet: the nodes.
+        view: the view that requests are answered from.
+        watches: states of the watches.
         now_s: s since the epoch.
     """
     twins, load = view.twins, view.load
@@ -203,7 +203,7 @@ def scoring(fleet: Fleet, view: FleetView, watches: Iterable[WatchState], now_s:
 
 
 def explanation(pod: JudgedPod, fleet: Fleet, view: FleetView, now_s: float) -> Explanation:
-    """What /filter and /prioritize make of every node for a pod, and why."""
+    """The filter result and score of every node for a pod, with reasons."""
     marginal_w = view.load.marginal_w(pod.requests, performance=pod.view.performance)
     terms = explain(pod.view, view.twins, marginal_w)
     score = node_scores(view.scoring, pod.view, pod.requests, view.twins, view.load)

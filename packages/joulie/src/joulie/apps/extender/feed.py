@@ -1,4 +1,4 @@
-"""From the cluster's objects to the fleet: list-and-watch caches whose listeners keep the arrays up to date."""
+"""Watch caches whose listeners keep the fleet up to date."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class NodeFacts:
 
 @dataclass(frozen=True)
 class WatchState:
-    """How a watch is doing.
+    """State of a watch.
 
     Attributes:
-        resource: plural of what is watched.
-        objects: how many are known.
-        synced: whether everything has been listed once.
-        silence_s: seconds since the API server last said anything about it.
-        problem: why the last list or watch failed, None while all is well.
+        resource: plural of the resource.
+        objects: number of cached objects.
+        synced: whether the first list is complete.
+        silence_s: time since the API server last sent anything, s.
+        problem: error of the last list or watch; None if it succeeded.
     """
 
     resource: str
@@ -74,7 +74,7 @@ class WatchState:
 
 
 class Feed(Watching):
-    """Watches twins, hardware, nodes and profiles, and tells the fleet."""
+    """Watches twins, hardware, nodes and profiles, and updates the fleet."""
 
     def __init__(
         self, client: KubeClient, fleet: Fleet, catalogue: Catalogue, *, min_confidence: float, silence_s: float
@@ -82,11 +82,11 @@ class Feed(Watching):
         """Prepare the watches; `run` starts them.
 
         Args:
-            client: to watch with.
-            fleet: to tell.
-            catalogue: known hardware.
-            min_confidence: confidence that a profile's sensitivities need, 0..1.
-            silence_s: silence after which a watch is opened anew, s.
+            client: Kubernetes client.
+            fleet: the fleet to update.
+            catalogue: hardware catalogue.
+            min_confidence: minimum confidence of a profile's sensitivities, 0..1.
+            silence_s: silence after which a watch is reopened, s.
         """
         self._fleet = fleet
         self._catalogue = catalogue

@@ -1,6 +1,6 @@
-"""What the extender knows of all nodes, as arrays: watches write it, requests read frozen views of it.
+"""The nodes as arrays: watches update the fleet, requests read frozen views of it.
 
-Slot 0 stands for every node that nobody has told of: it has no twin, so it passes the filter and scores neutral.
+Slot 0 represents every unknown node: it has no twin, so it passes the filter and gets the neutral score.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ REFUSALS = {
     NodeClass.ECO: "node(s) run under eco power caps, closed to performance pods",
     NodeClass.DRAINING: "node(s) are draining towards eco power caps, closed to performance pods",
 }
-"""Why a node is closed, by its class: the same text for every node, since the scheduler's event counts equal ones."""
+"""Reason of a refusal by class: equal for all nodes, since the scheduler's event aggregates equal messages."""
 
 
 Refusals = Mapping[NodeClass, dict[str, bytes]]
-"""Closed nodes by class: entries of FailedAndUnresolvableNodes by the node's name."""
+"""Refused nodes by class: entries of FailedAndUnresolvableNodes by node name."""
 
 
 @dataclass(frozen=True)
 class TwinNumbers:
-    """The scores of a NodeTwin that placement uses.
+    """The numbers of a NodeTwin that placement uses.
 
     Attributes:
         capped_w: power limit in force, W.
-        measured_w: power, W.
-        cooling_stress_pct: 0..100.
-        headroom_score: 0..100.
+        measured_w: measured power, W.
+        cooling_stress_pct: cooling stress, 0..100.
+        headroom_score: power headroom, 0..100.
         trend_w_per_min: slope of the power, W/min.
-        cpu_cap_fraction: CPU cap over its base, 0..1.
-        gpu_cap_fraction: GPU cap over its base, 0..1.
+        cpu_cap_fraction: CPU cap over maximum CPU power, 0..1.
+        gpu_cap_fraction: GPU cap over maximum GPU power, 0..1.
 
     Raises:
         InvalidQuantityError: one of them is NaN or out of range.
@@ -71,13 +71,13 @@ class TwinNumbers:
 
 @dataclass(frozen=True)
 class TwinFacts:
-    """One NodeTwin.
+    """Cached facts of a NodeTwin.
 
     Attributes:
-        node_class: UNKNOWN where it does not say.
-        numbers: None where it has no usable scores.
-        updated_s: when the operator last wrote it, s since the epoch; None where it does not say.
-        flaw: why it has no usable scores, empty if it has.
+        node_class: the node's class; UNKNOWN if not set.
+        numbers: its numbers; None if missing or invalid.
+        updated_s: last update by the operator, s since the epoch; None if not set.
+        flaw: why the numbers are unusable; empty if they are usable.
     """
 
     node_class: NodeClass
@@ -88,13 +88,13 @@ class TwinFacts:
 
 @dataclass(frozen=True)
 class LoadFacts:
-    """What a node draws at full load; None is what is not known.
+    """Power of a node at full load; None means unknown.
 
     Attributes:
-        cores: CPUs that pods can request.
-        cpu_max_w: all CPUs, W.
-        gpu_max_w: one GPU, W.
-        gpu_vendor: its vendor.
+        cores: allocatable CPUs.
+        cpu_max_w: maximum power of all CPUs, W.
+        gpu_max_w: maximum power of one GPU, W.
+        gpu_vendor: GPU vendor.
     """
 
     cores: float | None = None
@@ -103,7 +103,7 @@ class LoadFacts:
     gpu_vendor: str | None = None
 
 
-# One column a node: first the numbers of its twin, then these.
+# Rows of the table, one column per node: first the numbers of the twin, then these.
 _TWIN_FIELDS = tuple(field.name for field in fields(TwinNumbers))
 _N_TWIN = len(_TWIN_FIELDS)
 _numbers = attrgetter(*_TWIN_FIELDS)
@@ -114,33 +114,33 @@ _N_ROWS = _GPU_MAX_W + 1
 
 @dataclass(frozen=True, eq=False)
 class Roster:
-    """The nodes by slot.
+    """Slots of the nodes, and their serialised scores.
 
     Attributes:
-        slots: slot by name.
-        entries: what /prioritize answers for a node and a score, at ``slot * 11 + score``.
+        slots: slot by node name.
+        entries: HostPriority entry of a node and score, at index ``slot * 11 + score``.
     """
 
     slots: dict[str, int]
     entries: list[bytes]
 
     def copy(self) -> Roster:
-        """One that a view can keep while this one changes."""
+        """A copy that a view can keep while this roster changes."""
         return Roster(self.slots.copy(), self.entries.copy())
 
 
 @dataclass(frozen=True, eq=False)
 class FleetView:
-    """All nodes at one moment; arrays have shape ``(n_slots,)``.
+    """An immutable snapshot of all nodes; arrays have shape ``(n_slots,)``.
 
     Attributes:
-        roster: who is where.
-        twins: what the twins say.
-        load: what the nodes draw at full load.
-        updated_s: when each twin was last written, s since the epoch; NaN without one.
-        now_s: the moment, s since the epoch.
-        scoring: what scores look for.
-        refusals: which nodes are closed to performance pods.
+        roster: slots of the nodes.
+        twins: numbers of the twins.
+        load: power of the nodes at full load.
+        updated_s: last update of each twin, s since the epoch; NaN without one.
+        now_s: time of the snapshot, s since the epoch.
+        scoring: scoring aim.
+        refusals: nodes closed to performance pods, by class.
     """
 
     roster: Roster
@@ -165,21 +165,21 @@ class _Node:
 
     @property
     def node_class(self) -> NodeClass:
-        """By the twin; by the node's labels where there is none, or where it does not say."""
+        """Class by the twin, else by the node's labels."""
         if self.twin is not None and self.twin.node_class is not NodeClass.UNKNOWN:
             return self.twin.node_class
         return NodeClass.UNKNOWN if self.labelled is None else self.labelled
 
 
 class Fleet:
-    """The table behind the views. Not for concurrent use: the event loop is its lock."""
+    """The mutable table of nodes behind the views. Used from one event loop only."""
 
     def __init__(self, staleness_s: float, scoring: ScoringAim = ScoringAim.HEADROOM) -> None:
-        """An empty fleet.
+        """Create an empty fleet.
 
         Args:
-            staleness_s: age from which a twin no longer counts, s.
-            scoring: what scores look for.
+            staleness_s: age from which a twin is treated as stale, s.
+            scoring: scoring aim.
         """
         self._staleness_s = staleness_s
         self._scoring = scoring
@@ -193,7 +193,7 @@ class Fleet:
         self._clear(UNKNOWN_SLOT)
 
     def set_twin(self, name: str, twin: TwinFacts | None) -> None:
-        """Take note of a node's twin, or that it has none any more."""
+        """Set or, with None, remove the twin of a node."""
         node = self._node(name)
         node.twin = twin
         numbers = None if twin is None else twin.numbers
@@ -203,20 +203,20 @@ class Fleet:
         self._settle(name, node)
 
     def set_label_class(self, name: str, labelled: NodeClass | None) -> None:
-        """Take note of the class that a node's labels give it; None where there is no such node."""
+        """Set the class by a node's labels; None if the node was deleted."""
         node = self._node(name)
         node.labelled = labelled
         self._settle(name, node)
 
     def set_load(self, name: str, load: LoadFacts | None) -> None:
-        """Take note of what a node draws at full load; None where nothing is known of it."""
+        """Set the power of a node at full load; None if unknown."""
         node = self._node(name)
         node.load = load
         self._table[_CPU_MAX_W:, node.slot] = _full_load(load or LoadFacts())
         self._settle(name, node)
 
     def view(self, now_s: float) -> FleetView:
-        """All nodes now, frozen.
+        """Take a snapshot of all nodes.
 
         Args:
             now_s: s since the epoch.
@@ -226,21 +226,21 @@ class Fleet:
         if self._shared_refusals is None:
             self._shared_refusals = {node_class: closed.copy() for node_class, closed in self._refusals.items()}
         table = self._table[:, : self._n_slots].copy()
-        told = dict(zip(_TWIN_FIELDS, table[:_N_TWIN], strict=True))
+        numbers = dict(zip(_TWIN_FIELDS, table[:_N_TWIN], strict=True))
         node_class = table[_NODE_CLASS].astype(np.int64)
         fresh = self._fresh(table, now_s)
         twins = TwinView(
             node_class=node_class,
             fresh=fresh,
-            cluster_trend_w_per_min=float(told["trend_w_per_min"][fresh].sum()),
-            perf_pressure=performance_pressure(told["headroom_score"], node_class, fresh),
-            **told,
+            cluster_trend_w_per_min=float(numbers["trend_w_per_min"][fresh].sum()),
+            perf_pressure=performance_pressure(numbers["headroom_score"], node_class, fresh),
+            **numbers,
         )
         load = FullLoad(table[_CPU_MAX_W], table[_CORES], table[_GPU_MAX_W])
         return FleetView(self._shared, twins, load, table[_UPDATED_S], now_s, self._scoring, self._shared_refusals)
 
     def why_stale(self, name: str, now_s: float) -> str:
-        """Why a node scores neutral, empty if it does not."""
+        """Why a node gets the neutral score; empty if it does not."""
         node = self._nodes.get(name)
         if node is None or node.twin is None:
             return "no NodeTwin"
@@ -260,14 +260,14 @@ class Fleet:
         return len(self._nodes)
 
     def _fresh(self, table: FloatArray, now_s: float) -> BoolArray:
-        """Twins with scores that are young enough; one from the future is as suspect as an old one."""
+        """Mask of twins with valid numbers that are not stale; a timestamp in the future counts as stale."""
         with np.errstate(invalid="ignore"):
             young = np.abs(now_s - table[_UPDATED_S]) <= self._staleness_s
         fresh: BoolArray = young & np.isfinite(table[_CAPPED_W])
         return fresh
 
     def _node(self, name: str) -> _Node:
-        """The node of that name, which gets a slot if it is new."""
+        """The node of a name; a new one gets a slot."""
         node = self._nodes.get(name)
         if node is None:
             node = self._nodes[name] = _Node(self._new_slot())
@@ -279,7 +279,7 @@ class Fleet:
         return node
 
     def _settle(self, name: str, node: _Node) -> None:
-        """Forget a node of which nothing is left; else keep its class in step."""
+        """Update the class of a node, or free its slot if nothing is known of it any more."""
         self._close(name, node.node_class)
         if node.known:
             self._table[_NODE_CLASS, node.slot] = node.node_class
@@ -290,7 +290,7 @@ class Fleet:
         self._shared = None
 
     def _close(self, name: str, node_class: NodeClass) -> None:
-        """Have the node among those that its class closes, and no others."""
+        """List the node among the refusals of its class, and of no other."""
         for closing, refusals in self._refusals.items():
             if (name in refusals) == (closing is node_class):
                 continue
@@ -321,12 +321,12 @@ class Fleet:
 
 
 def slots_of(roster: Roster, names: list[str]) -> IntArray:
-    """Slot of each name, `UNKNOWN_SLOT` for those that nobody has told of."""
+    """Slot of each name; `UNKNOWN_SLOT` for unknown nodes."""
     return np.fromiter(map(roster.slots.get, names, repeat(UNKNOWN_SLOT)), np.int64, len(names))
 
 
 def _full_load(load: LoadFacts) -> tuple[float, float, float]:
-    """CPU power (W), cores and power of a GPU (W), by fallback where not known."""
+    """CPU power (W), cores and power of one GPU (W), with fallbacks for unknown values."""
     cores = load.cores if load.cores is not None and math.isfinite(load.cores) and load.cores > 0.0 else 1.0
     return (
         cpu_max_or_fallback_w(load.cpu_max_w, cores),

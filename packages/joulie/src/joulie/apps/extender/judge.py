@@ -1,4 +1,4 @@
-"""A pod as decisions see it, and what each node is worth to it."""
+"""The pod to place, with its WorkloadProfile and requests, and its scores of the nodes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from joulie.domain.scoring.marginal_energy import node_scores
 from joulie.domain.units import IntArray
 
 Profiles = Callable[[PodFacts], ProfileFacts]
-"""The WorkloadProfile that counts for a pod."""
+"""Finds the WorkloadProfile that applies to a pod."""
 
 
 @dataclass(frozen=True)
 class JudgedPod:
-    """A pod as decisions see it.
+    """The pod to place.
 
     Attributes:
-        facts: what its own object says.
-        view: with its profile.
-        requests: as kube-scheduler counts them.
+        facts: facts of the Pod object.
+        view: its workload class and sensitivities, with its profile applied.
+        requests: resource requests as kube-scheduler counts them.
     """
 
     facts: PodFacts
@@ -33,12 +33,12 @@ class JudgedPod:
 
     @property
     def kind(self) -> tuple[PodView, PodRequests]:
-        """All that scores depend on: pods of one Job are alike."""
+        """Everything that scores depend on; equal for the pods of one Job."""
         return self.view, self.requests
 
 
 def judge(pod: Pod, profiles: Profiles) -> JudgedPod:
-    """What the extender makes of a pod."""
+    """Resolve a Pod with its profile and requests."""
     facts = pod_facts(pod)
     asked = facts.requests
     requests = PodRequests(asked.cpu_cores, asked.memory_gib, asked.gpus)
@@ -46,5 +46,5 @@ def judge(pod: Pod, profiles: Profiles) -> JudgedPod:
 
 
 def scores(pod: JudgedPod, fleet: FleetView) -> IntArray:
-    """Scores 0..10 of all nodes for a pod, by slot."""
+    """Scores 0..10 of all nodes for a pod, shape ``(n_slots,)``."""
     return wire_score(node_scores(fleet.scoring, pod.view, pod.requests, fleet.twins, fleet.load))

@@ -1,4 +1,4 @@
-"""``joulie extender``: places pods by what the twins say."""
+"""``joulie extender``: filters and scores nodes for kube-scheduler by their digital twins."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from joulie.program.run import every, run
 from joulie.program.settings import settings_options
 
 VIEW_S = 0.1
-"""Changes are gathered for this long before requests see them: far below the drain guard's settling time."""
+"""Debounce of changes before requests see them; far below the settling time of the drain guard."""
 _AGE_S = 1.0
-"""Views are renewed this often without any change, since twins grow old by themselves."""
+"""Interval at which views are renewed without changes, since twins become stale with time."""
 _ALL_INTERFACES = "0.0.0.0"  # noqa: S104 - pods listen on their only interface
 
 _log = logging.getLogger(__name__)
@@ -54,9 +54,9 @@ async def serve(settings: ExtenderSettings, catalogue: Catalogue, stop: asyncio.
     """Serve until told to stop.
 
     Args:
-        settings: of the program.
-        catalogue: known hardware.
-        stop: set to end.
+        settings: settings of the program.
+        catalogue: hardware catalogue.
+        stop: set to stop.
     """
     registry = CollectorRegistry()
     fleet = Fleet(settings.twin_staleness_s, ScoringAim(settings.scoring))
@@ -90,7 +90,7 @@ async def serve(settings: ExtenderSettings, catalogue: Catalogue, stop: asyncio.
 
 
 async def _keep_view(feed: Feed, door: Extender, stop: asyncio.Event) -> None:
-    """Give the door a first view once everything is known, then renew it as things change and twins age."""
+    """Set the first view once all caches are synced, then renew it on changes and as twins age."""
     await feed.wait_synced()
     door.refresh()
     # What has been listed lives as long as the process: the collector need not look through it ever again.

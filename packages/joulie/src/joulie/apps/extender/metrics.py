@@ -1,4 +1,4 @@
-"""Metrics of the extender. All label values are from fixed sets: no pod, no annotation, no node becomes a label."""
+"""Metrics of the extender. Label values come from fixed sets: never a pod, an annotation or a node."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _BUCKETS_S = (0.0002, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.01, 0.025, 0
 
 
 class ExtenderMetrics:
-    """What happens at the extender's door."""
+    """Counters and histograms of the extender's calls."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = Counter(
-            "joulie_extender_requests", "Calls of kube-scheduler.", ["verb", "code"], registry=registry
+            "joulie_extender_requests", "Calls by kube-scheduler.", ["verb", "code"], registry=registry
         )
         seconds = Histogram(
             "joulie_extender_request_seconds",
-            "Time from the last byte of the question to the answer.",
+            "Time from the last byte of the request to the response.",
             ["verb"],
             buckets=_BUCKETS_S,
             registry=registry,
@@ -38,7 +38,7 @@ class ExtenderMetrics:
             ["verb", "node_class"],
             registry=registry,
         )
-        # Schedulers wait while their calls are counted: what nearly all of them count is looked up once.
+        # Label lookups are on the scheduler's critical path: the common ones are done once.
         self._answered = {verb: self._requests.labels(verb, "200") for verb in VERBS}
         self._seconds = {verb: seconds.labels(verb) for verb in VERBS}
         self._refused = {
@@ -48,18 +48,18 @@ class ExtenderMetrics:
         }
 
     def served(self, verb: str, code: int, seconds: float) -> None:
-        """A call was answered."""
+        """Count an answered call."""
         (self._answered[verb] if code == 200 else self._requests.labels(verb, str(code))).inc()
         self._seconds[verb].observe(seconds)
 
     def refused(self, verb: str, by_class: Tally[NodeClass]) -> None:
-        """Candidates were refused."""
+        """Count refused candidates."""
         for node_class, count in by_class.items():
             self._refused[verb, node_class].inc(count)
 
 
 class StateCollector(Collector):
-    """What the extender knows, computed when somebody asks."""
+    """Gauges of the fleet and its watches, computed at each scrape."""
 
     def __init__(
         self,
@@ -72,13 +72,15 @@ class StateCollector(Collector):
         registry.register(self)
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Nothing: the names are known when collected."""
+        """Describe nothing: the metric families are built at collection."""
         return ()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """All gauges."""
         silence = GaugeMetricFamily(
-            "joulie_extender_watch_silence_seconds", "Since the API server last said anything.", labels=["resource"]
+            "joulie_extender_watch_silence_seconds",
+            "Time since the API server last sent anything on the watch.",
+            labels=["resource"],
         )
         objects = GaugeMetricFamily("joulie_extender_watched_objects", "Objects known.", labels=["resource"])
         for state in self._watches():
@@ -90,7 +92,7 @@ class StateCollector(Collector):
 
 
 def _fleet_gauges(view: FleetView | None) -> Iterator[GaugeMetricFamily]:
-    """Gauges of the fleet; without series before the first view, since not known is not zero."""
+    """Gauges of the fleet; no samples before the first view, since unknown is not zero."""
     nodes = GaugeMetricFamily("joulie_extender_nodes", "Nodes by the state of their twin.", labels=["twin"])
     pressure = GaugeMetricFamily(
         "joulie_extender_performance_pressure", "Mean of 100 - headroom over the performance nodes, points."

@@ -1,4 +1,4 @@
-"""What /prioritize answers, kept by kind of pod."""
+"""Cached /prioritize answers by kind of pod."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from joulie.apps.extender.fleet import N_SCORES, UNKNOWN_SLOT, FleetView, Roster
 from joulie.apps.extender.judge import JudgedPod, scores
 from joulie.domain.units import IntArray
 
-_KINDS = 16
-"""Kinds of pods that are remembered, those asked for last: pods may all differ."""
-_FEW = 0.5
-"""Share of the nodes up to which making the candidates' entries costs less than having all at hand."""
+_CACHED_KINDS = 16
+"""Number of kinds of pods in the least-recently-used cache: pods may all differ."""
+_FEW_CANDIDATES = 0.5
+"""Share of the nodes up to which serialising the candidates alone is cheaper than all nodes."""
 
 
 class Rankings:
-    """Entries of a HostPriorityList by kind of pod, kept in step with the views of the fleet.
+    """Entries of a HostPriorityList by kind of pod, kept up to date with the views of the fleet.
 
-    Pods come in flocks that are alike, few scores change between two views, and kinds of pods differ in the scores of
-    some nodes only. So the entry of every node is at hand by its name, and a new view or another kind replaces those
-    whose score is different. Only where a kind was never seen, and is asked about few of the nodes, their entries alone
-    are made: those of all nodes would cost more than the call.
+    Pods arrive in bursts of equal ones, few scores change between two views, and kinds of pods differ in the scores of
+    some nodes only. So the entry of every node is cached by name, and a new view or another kind replaces only entries
+    whose score differs. For an unknown kind with few candidates only their entries are made, since those of all nodes
+    would cost more than the call.
 
-    Not for concurrent use: the event loop is its lock.
+    Used from one event loop only.
     """
 
     def __init__(self) -> None:
-        """Nothing is remembered yet."""
+        """Create an empty cache."""
         self._known: dict[Hashable, _Ranking] = {}
 
     def answer(self, pod: JudgedPod, candidates: list[str], fleet: FleetView) -> bytes:
@@ -47,26 +47,26 @@ class Rankings:
             ranking = _Ranking(fleet, scores(pod, fleet))
         elif ranking.fleet is not fleet:
             ranking.renew(fleet, scores(pod, fleet))
-        if not ranking.entries and (seen or n_candidates > _FEW * len(fleet.roster.slots)):
+        if not ranking.entries and (seen or n_candidates > _FEW_CANDIDATES * len(fleet.roster.slots)):
             ranking.fill(self._latest(fleet.roster))
         self._known[pod.kind] = ranking
-        if len(self._known) > _KINDS:
+        if len(self._known) > _CACHED_KINDS:
             del self._known[next(iter(self._known))]
         return ranking
 
     def _latest(self, roster: Roster) -> _Ranking | None:
-        """What was asked for last, if all entries are there."""
+        """The most recently used complete ranking of a roster."""
         rankings = (one for one in reversed(self._known.values()) if one.entries and one.fleet.roster is roster)
         return next(rankings, None)
 
 
 class _Ranking:
-    """All nodes for one kind of pod, as one view has them.
+    """Scores of all nodes for one kind of pod in one view.
 
     Attributes:
         fleet: the view.
         by_slot: scores 0..10 by slot.
-        entries: of the HostPriorityList by the node's name; all of the roster's, or none yet.
+        entries: HostPriority entries by node name; those of the whole roster, or none yet.
     """
 
     def __init__(self, fleet: FleetView, by_slot: IntArray) -> None:
@@ -77,7 +77,7 @@ class _Ranking:
         self._slots: IntArray = np.empty(0, np.int64)
 
     def fill(self, other: _Ranking | None) -> None:
-        """Have the entry of every node at hand, those that are the same from another ranking of these nodes."""
+        """Make the entries of all nodes, starting from another ranking of the same roster if there is one."""
         if other is None:
             slots = self.fleet.roster.slots
             self._names, self._slots = list(slots), np.fromiter(slots.values(), np.int64, len(slots))
@@ -87,12 +87,12 @@ class _Ranking:
             self._replace(other.by_slot)
 
     def renew(self, fleet: FleetView, by_slot: IntArray) -> None:
-        """Go over to another view of the same nodes."""
+        """Switch to another view of the same roster."""
         former, self.fleet, self.by_slot = self.by_slot, fleet, by_slot
         self._replace(former)
 
     def _replace(self, former: IntArray) -> None:
-        """Enter the nodes that have another score."""
+        """Replace the entries of nodes whose score changed."""
         changed = np.flatnonzero(self.by_slot[self._slots] != former[self._slots])
         self._enter([self._names[place] for place in changed.tolist()], self._slots[changed])
 
@@ -101,7 +101,7 @@ class _Ranking:
 
 
 def _entries(by_slot: IntArray, candidates: list[str], roster: Roster) -> list[bytes]:
-    """The candidates' entries, those of unknown nodes too."""
+    """Entries of the candidates, unknown nodes included."""
     slots = slots_of(roster, candidates)
     entries = _picked(roster, by_slot, slots)
     for index in np.flatnonzero(slots == UNKNOWN_SLOT):

@@ -1,4 +1,4 @@
-"""The extender's ASGI application: the verbs, the views for people, and what becomes of errors."""
+"""The extender's ASGI application: the protocol's verbs, debug endpoints, and error responses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from joulie.program.http import AsgiApp, Receive, Scope, Send, respond
 from joulie.program.tracing import span
 
 MAX_BODY_BYTES = 256 * 2**20
-"""Ten thousand whole nodes are some 150 MB."""
+"""Ten thousand whole nodes take about 150 MB."""
 _JSON = b"application/json"
 _log = logging.getLogger(__name__)
 
@@ -31,10 +31,10 @@ class TooLargeError(ValueError):
 
 
 class Extender:
-    """Answers from the latest view of the fleet; no answer waits for anything but its own request.
+    """Answers requests from the latest view of the fleet, without waiting for anything else.
 
     Attributes:
-        view: what requests are answered from; None until everything is known.
+        view: the view that requests read; None until all caches are synced.
     """
 
     def __init__(
@@ -45,17 +45,17 @@ class Extender:
         metrics: ExtenderMetrics,
         wall_clock: Callable[[], float],
     ) -> None:
-        """An extender without a view.
+        """Create an extender without a view.
 
         Args:
-            fleet: where views come from.
-            profiles: profile of a pod.
-            watches: how the watches are doing.
-            metrics: where to count.
-            wall_clock: s since the epoch.
+            fleet: the nodes.
+            profiles: finds the WorkloadProfile of a pod.
+            watches: states of the watches.
+            metrics: metrics of the extender.
+            wall_clock: current time, s since the epoch.
         """
         self.view: FleetView | None = None
-        self._foreseen: tuple[bytes, FleetView, bytes] | None = None
+        self._precomputed: tuple[bytes, FleetView, bytes] | None = None
         self._rankings = Rankings()
         self._fleet = fleet
         self._profiles = profiles
@@ -64,11 +64,11 @@ class Extender:
         self._wall_clock = wall_clock
 
     def refresh(self) -> None:
-        """Take a new view."""
+        """Replace the view by a new snapshot of the fleet."""
         self.view = self._fleet.view(self._wall_clock())
 
     def app(self, others: AsgiApp) -> AsgiApp:
-        """The application that kube-scheduler calls; what is no verb goes to `others`."""
+        """The application that kube-scheduler calls; other paths go to `others`."""
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             verb = scope["path"][1:]
@@ -80,7 +80,7 @@ class Extender:
         return app
 
     def debug_app(self, others: AsgiApp) -> AsgiApp:
-        """The application of /debug; the rest goes to `others`."""
+        """The application of /debug; other paths go to `others`."""
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             match scope["path"]:
@@ -94,7 +94,7 @@ class Extender:
         return app
 
     async def _serve(self, verb: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a verb. Whatever goes wrong is an answer too, and the next request finds all as it was."""
+        """Answer a verb; an error becomes a response and leaves no state behind."""
         if not await _allowed(scope, send, "POST"):
             return
         try:
@@ -107,7 +107,7 @@ class Extender:
             status, answer = self._answer(verb, body)
         seconds = perf_counter() - began_s
         await respond(send, status, answer, _JSON if status == 200 else b"text/plain; charset=utf-8")
-        # The scheduler has its answer: counting delays nobody.
+        # Counted after the response, so that the scheduler does not wait for it.
         self._metrics.served(verb, status, seconds)
 
     def _answer(self, verb: str, body: bytes) -> tuple[int, bytes]:
@@ -128,21 +128,21 @@ class Extender:
         filtered = answers.filter_nodes(body, view, self._profiles)
         self._metrics.refused("filter", filtered.refused)
         if filtered.following is not None:
-            # The loop calls this once the answer is on its way.
-            asyncio.get_running_loop().call_soon(self._foresee, filtered.following, view)
+            # Runs after the response has been sent.
+            asyncio.get_running_loop().call_soon(self._precompute, filtered.following, view)
         return filtered.answer
 
-    def _foresee(self, call: answers.NextCall, view: FleetView) -> None:
-        """Work out the next answer while kube-scheduler reads the last one and runs its own plugins.
+    def _precompute(self, call: answers.NextCall, view: FleetView) -> None:
+        """Compute the expected next answer while kube-scheduler reads the last one and runs its own plugins.
 
-        Should it ask for something else, or of a newer view, its call is answered as if this had not happened.
+        A different request, or a newer view, is answered as if this had not happened.
         """
-        self._foreseen = call.body, view, self._rankings.answer(call.pod, call.names, view)
+        self._precomputed = call.body, view, self._rankings.answer(call.pod, call.names, view)
 
     def _prioritize(self, body: bytes, view: FleetView) -> bytes:
-        foreseen, self._foreseen = self._foreseen, None
-        if foreseen is not None and foreseen[:2] == (body, view):
-            return foreseen[2]
+        ready, self._precomputed = self._precomputed, None
+        if ready is not None and ready[:2] == (body, view):
+            return ready[2]
         return answers.prioritize(body, view, self._profiles, self._rankings)
 
     def _preempt(self, body: bytes, view: FleetView) -> bytes:
@@ -194,10 +194,10 @@ async def _allowed(scope: Scope, send: Send, method: str) -> bool:
 
 
 async def read_body(receive: Receive) -> bytes:
-    """The whole body of a request.
+    """Read the whole body of a request.
 
     Raises:
-        TooLargeError: it does not end.
+        TooLargeError: the body is larger than `MAX_BODY_BYTES`.
     """
     parts: list[bytes] = []
     size = 0

@@ -1,4 +1,4 @@
-"""The scheduler extender protocol v1, byte for byte as kube-scheduler speaks it.
+"""The scheduler extender protocol v1, byte for byte as kube-scheduler sends and expects it.
 
 Its Go types carry no JSON tags, so the keys are ``Pod``, ``Nodes``, ``NodeNames`` and so on, absent members are
 ``null``, and Go reads keys in any case. Source: k8s.io/kube-scheduler/extender/v1.
@@ -18,17 +18,17 @@ _T = TypeVar("_T")
 
 
 class BadRequestError(ValueError):
-    """A body that is not what kube-scheduler sends; the message says what is wrong with it."""
+    """A malformed request body; the message says what is wrong."""
 
 
 class NodeItem(msgspec.Struct, gc=False):
-    """Of a whole node only what tells it apart."""
+    """Name and labels of a whole node."""
 
     metadata: ObjectMeta
 
 
 class NodeList(msgspec.Struct):
-    """Whole nodes, kept as the bytes that they came in: what is echoed must not lose a field."""
+    """Whole nodes as raw bytes, so that echoing them loses no field."""
 
     items: list[msgspec.Raw] = []
     metadata: msgspec.Raw = msgspec.Raw(b"{}")
@@ -69,10 +69,10 @@ _NULL = b"null"
 
 
 def read_args(body: bytes) -> tuple[Pod, list[str] | NodeList]:
-    """The pod and the candidates of /filter and /prioritize.
+    """Decode the arguments of /filter and /prioritize.
 
     Raises:
-        BadRequestError: the body is something else.
+        BadRequestError: the body is malformed.
     """
     args = decoded(_ARGS, body)
     if args.pod is None or (args.nodes is None and args.node_names is None):
@@ -82,15 +82,15 @@ def read_args(body: bytes) -> tuple[Pod, list[str] | NodeList]:
     # Whichever nodeCacheCapable chose; with both given, the cheaper.
     candidates = args.nodes if args.node_names is None else args.node_names
     if candidates is None:
-        raise BadRequestError("neither Nodes nor NodeNames are given")
+        raise BadRequestError("neither Nodes nor NodeNames is set")
     return args.pod, candidates
 
 
 def read_preemption(body: bytes) -> tuple[Pod, PreemptionArgs]:
-    """The arguments of /preempt.
+    """Decode the arguments of /preempt.
 
     Raises:
-        BadRequestError: the body is something else.
+        BadRequestError: the body is malformed.
     """
     args = decoded(_PREEMPTION, body)
     if args.pod is None or (args.victims is None and args.meta_victims is None):
@@ -104,25 +104,25 @@ def read_nodes(nodes: NodeList) -> list[ObjectMeta]:
     """Names and labels of whole nodes.
 
     Raises:
-        BadRequestError: one of them is no node.
+        BadRequestError: one of them is malformed.
     """
     return [decoded(_NODE, item).metadata for item in nodes.items]
 
 
 def decoded(decoder: msgspec.json.Decoder[_T], body: bytes | msgspec.Raw) -> _T:
-    """What a decoder makes of a body.
+    """Decode a body.
 
     Raises:
-        BadRequestError: nothing can be made of it.
+        BadRequestError: the body is malformed.
     """
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequestError(f"not the JSON that is expected here: {error}") from error
+        raise BadRequestError(f"invalid JSON: {error}") from error
 
 
 def _with_exact_keys(body: bytes, message: type[msgspec.Struct]) -> bytes:
-    """The body with its top-level keys spelled as Go writes them, since Go would have read them in any case."""
+    """The body with its top-level keys in Go's spelling; Go reads keys case-insensitively."""
     exact = {name.lower(): name for name in message.__struct_encode_fields__}
     members = decoded(_MEMBERS, body)
     return _ENCODER.encode({exact.get(key.lower(), key): value for key, value in members.items()})
@@ -154,7 +154,7 @@ def refusal(name: str, reason: str) -> bytes:
 
 
 def json_array(items: Iterable[bytes]) -> bytes:
-    """A JSON array of what is JSON already."""
+    """A JSON array of serialised items."""
     return b"[" + b",".join(items) + b"]"
 
 
@@ -174,7 +174,7 @@ def filter_result(
         names: JSON array of the nodes that passed, where names were given.
         nodes: `node_list` of the nodes that passed, where whole nodes were given.
         unresolvable: each refused node as `refusal` has it.
-        error: what went wrong, empty if nothing did.
+        error: error message; empty without one.
     """
     return b'{"Nodes":%b,"NodeNames":%b,"FailedNodes":{},"FailedAndUnresolvableNodes":{%b},"Error":%b}' % (
         nodes,
@@ -185,7 +185,7 @@ def filter_result(
 
 
 def preemption_result(victims: Mapping[str, msgspec.Raw]) -> bytes:
-    """An ExtenderPreemptionResult: always victims by UID, whatever was asked with."""
+    """An ExtenderPreemptionResult; victims are always given by UID."""
     return b'{"NodeNameToMetaVictims":%b}' % _ENCODER.encode(victims)
 
 
