@@ -81,8 +81,8 @@ def image_of_the_product() -> list[Row]:
     """The default image's root file system holds nothing of the laboratory; its SBOM is valid."""
     prefix, row = _image("joulie")
     (packages,) = prefix.glob("lib/python*/site-packages")
-    if strangers := sorted({path.name for path in packages.iterdir()} & set(_OF_THE_LABORATORY)):
-        raise CommandError(f"the image holds what only the laboratory needs: {', '.join(strangers)}")
+    if unwanted := sorted({path.name for path in packages.iterdir()} & set(_OF_THE_LABORATORY)):
+        raise CommandError(f"the image holds what only the laboratory needs: {', '.join(unwanted)}")
     run(prefix / "bin" / "joulie", "operator", "--help")
     sbom = OUT / "joulie.cdx.json"
     run(UV, "run", "--quiet", "--isolated", "--locked", "--only-group", "release", "cyclonedx-py", "environment",
@@ -129,11 +129,11 @@ def plugin() -> list[Row]:
     manifest = krew.render_manifest(krew.TEMPLATE.read_text(encoding="utf-8"), f"v{current()}", checksums)
     krew.check_manifest(manifest)
     (OUT / "krew" / krew.TEMPLATE.name).write_text(manifest, encoding="utf-8")
-    started = f"{', '.join(names)}; starts in {took_s:.1f} s, reads a cluster"
+    started = f"{', '.join(names)}; starts in {took_s:.1f} s, shows the nodes of a fake cluster"
     others = len(krew.PLATFORMS) - 1
     return [
         Row(f"krew {archive.name}", archive.stat().st_size / _MIB, started),
-        Row("krew manifest", None, f"keeps krew's rules; {others} checksums are the release workflow's to fill in"),
+        Row("krew manifest", None, f"valid; the release workflow fills in {others} more checksums"),
     ]
 
 
@@ -179,7 +179,11 @@ def workflows() -> list[Row]:
     files = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
     run("go", "run", ACTIONLINT, *files, env={"GOFLAGS": "-mod=mod"})
     return [
-        Row("workflows", None, f"{', '.join(file.name for file in files)}: {ACTIONLINT.partition('@')[2]} is silent")
+        Row(
+            "workflows",
+            None,
+            f"{', '.join(file.name for file in files)}: actionlint {ACTIONLINT.partition('@')[2]} reports nothing",
+        )
     ]
 
 

@@ -11,6 +11,7 @@ import pytest
 CONTROL_PLANE = "tests/control_plane/"
 LONGEST_FIRST = (
     "tests/golden/test_published_figures.py",
+    "tests/release/test_wheels.py",
     "tests/unit/test_ledger.py",
     "tests/property/test_engine_properties.py",
     "tests/contract/test_fake_kubernetes.py",

@@ -1,4 +1,4 @@
-"""What every GitHub workflow keeps to: least permissions, pinned actions, no secret but GitHub's own token."""
+"""What every GitHub workflow keeps to: least privilege, pinned actions, no secret but GitHub's own token."""
 
 from __future__ import annotations
 
