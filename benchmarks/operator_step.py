@@ -33,7 +33,7 @@ from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.control import Facility, Memory, decide
 from joulie.domain.control_power import SourceReadings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
-from joulie.domain.policy import make_policy
+from joulie.domain.policy import POLICIES
 
 TARGET_NODES = 10_000
 TARGET_DECIDE_S = 0.150
@@ -115,7 +115,7 @@ def resident_mb() -> float:
 
 async def measure(kubeconfig: Path, nodes: int, pods: int, steps: int) -> dict[str, float]:
     settings = OperatorSettings(kubeconfig=kubeconfig)
-    policy, rng = make_policy("queue_aware_v1", settings.policy), np.random.default_rng(0)
+    policy, rng = POLICIES["queue_aware_v1"](settings.policy), np.random.default_rng(0)
     async with KubeClient.connect(kubeconfig=kubeconfig) as client:
         view = ClusterView(client, settings, BUILTIN_CATALOGUE)
         watching = asyncio.create_task(view.run())

@@ -43,7 +43,7 @@ _REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP, errno.ENO
 
 
 def control_error(action: str, error: OSError) -> ControlRefusedError | ControlFailedError:
-    """The error of the two above that the operating system's `error` amounts to.
+    """`ControlRefusedError` or `ControlFailedError`, by the operating system's `error`.
 
     Args:
         action: what was tried, and on what: ``write 150 W to /sys/...``.
@@ -54,7 +54,7 @@ def control_error(action: str, error: OSError) -> ControlRefusedError | ControlF
 
 
 class DeviceKind(StrEnum):
-    """What a power limit belongs to."""
+    """Kind of device that a power limit applies to."""
 
     CPU_PACKAGE = "cpu"
     GPU = "gpu"
@@ -69,9 +69,9 @@ class PowerDevice:
         kind: what it is.
         model: the model string as the device or its driver prints it; None where unknown.
         limit_w: the limit in force, W; None where it cannot be read.
-        min_w: smallest limit that the device accepts, W; None where it does not say.
-        max_w: largest limit that the device accepts, W; None where it does not say (sysfs may say 0).
-        default_w: limit at 100 %, W: a GPU's default limit, a CPU's maximum; None where it does not say.
+        min_w: smallest limit that the device accepts, W; None where it reports none.
+        max_w: largest limit that the device accepts, W; None where it reports none (sysfs may report 0).
+        default_w: limit at 100 %, W: a GPU's default limit, a CPU's maximum; None where it reports none.
     """
 
     id: str
@@ -162,7 +162,7 @@ class EnergyReading(NamedTuple):
     energy_j: float
     """Counter, J."""
     wraps_at_j: float | None
-    """Value at which the counter starts again at 0, J; None where it does not wrap or does not say."""
+    """Value at which the counter wraps to 0, J; None where it does not wrap, or this is unknown."""
 
 
 class PowerSource(Protocol):
@@ -188,10 +188,10 @@ class PowerSource(Protocol):
 
 
 class GridSourceError(RuntimeError):
-    """A source of grid signals that gave no usable answer; the message says what and what to do, and holds no secret.
+    """No usable answer from a source of grid signals; the message says what to do, and holds no secret.
 
     Attributes:
-        retry_after_s: how long the source asks to be left alone, s; None where it does not say.
+        retry_after_s: time after which the source may be asked again, s; None where it states none.
     """
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
@@ -221,7 +221,7 @@ class GridSource(Protocol):
         ...
 
     async def history(self, zone: str, from_s: float, until_s: float) -> Series | None:
-        """What has been; None where the source does not remember. It may be shorter than asked for."""
+        """Past values; None where the source keeps none. The series may be shorter than asked for."""
         ...
 
 
@@ -232,8 +232,8 @@ class LedgerError(RuntimeError):
 class Ledger(Protocol):
     """Durable accounts of energy. Methods block, and may be called from any thread, one at a time.
 
-    Each method is one transaction: all of it is kept or nothing is, so whoever was interrupted says it again. What was
-    said before changes nothing when it is said again. Every method raises `LedgerError`.
+    Each method is one transaction, all or nothing, and idempotent: an interrupted caller repeats the call. Every method
+    raises `LedgerError`.
     """
 
     def append(self, cycle: Cycle) -> CycleResult:
@@ -241,7 +241,7 @@ class Ledger(Protocol):
         ...
 
     def open_pods(self) -> Mapping[str, OpenPod]:
-        """All pods whose end is not known, by uid: with them a program that was restarted goes on."""
+        """All pods whose end is not known, by uid; a restarted program continues with them."""
         ...
 
     def usage(
@@ -252,7 +252,7 @@ class Ledger(Protocol):
         until_s: float | None = None,
         namespace: str | None = None,
     ) -> Sequence[UsageRow]:
-        """Sums of energy, most first; without times since ever.
+        """Sums of energy, largest first; without times over the ledger's whole life.
 
         Times are rounded outwards to hours, or to days where hours have been folded. Folded energy has no pod and no
         node: by these it is in one row of empty names.
@@ -260,7 +260,7 @@ class Ledger(Protocol):
         ...
 
     def totals(self) -> Mapping[str, Energy]:
-        """Energy by namespace since ever, to the last bit what cycles have added, for counters.
+        """Energy by namespace over the ledger's whole life, exactly what cycles have added, for counters.
 
         A namespace is forgotten when nothing else is kept of it.
         """
@@ -271,15 +271,15 @@ class Ledger(Protocol):
         ...
 
     def profile(self, uid: str) -> Sequence[tuple[float, float, float, float]]:
-        """What is kept of a pod's samples: time, s since the epoch, and power of CPU, memory and GPUs, IT, W."""
+        """The samples kept of a pod: time, s since the epoch, and power of CPU, memory and GPUs, IT, W."""
         ...
 
     def savings(self, *, since_s: float | None = None, namespace: str | None = None) -> Sequence[SavingRow]:
-        """What waiting has saved, by pods that have ended since then, latest first."""
+        """Savings by waiting, of pods that have ended since then, latest first."""
         ...
 
     def cross(self, crossings: Sequence[Crossing]) -> Sequence[Crossing]:
-        """Remember crossed budgets, and return those that nobody has acted on yet."""
+        """Remember crossed budgets, and return those that no action was taken on yet."""
         ...
 
     def acted(self, crossing: Crossing) -> None:

@@ -17,7 +17,7 @@ ZERO_CELSIUS_K = 273.15
 
 
 class InvalidQuantityError(ValueError):
-    """A physical quantity that cannot be: NaN, infinite, or outside its range.
+    """An invalid physical quantity: NaN, infinite, or outside its range.
 
     Attributes:
         quantity: the name of the argument, with its unit suffix.

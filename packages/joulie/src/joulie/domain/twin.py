@@ -63,7 +63,7 @@ def estimated_pue(cooling_stress: npt.ArrayLike) -> FloatArray:
 
 
 def hardware_density(cores: npt.ArrayLike, gpus: npt.ArrayLike) -> FloatArray:
-    """How much computing a node holds, 0..100: cores of 192, on GPU nodes averaged with GPUs of 8.
+    """Compute density of a node, 0..100: share of 192 cores, on GPU nodes averaged with the share of 8 GPUs.
 
     Raises:
         InvalidQuantityError: a count is NaN or negative.
@@ -137,7 +137,7 @@ def psu_stress(
 
 @dataclass(frozen=True, eq=False)
 class FleetReadings:
-    """What is known of many nodes, as arrays of shape ``(n_nodes,)``; entries that are not known are ignored.
+    """Facts and measurements of many nodes, as arrays of shape ``(n_nodes,)``; unknown entries are ignored.
 
     Attributes:
         cpu_tdp_w: maximum of one CPU package x sockets, W.
@@ -208,20 +208,20 @@ def twin_fleet(
 ) -> FleetTwin:
     """The twins of many nodes.
 
-    A node without power data counts towards its rack with its capped power, the most that it may draw: the breaker does
-    not care that telemetry is down. (A node of which nothing is known cannot be counted.)
+    A node without power data counts towards its rack with its capped power, the maximum that it may draw, so that lost
+    telemetry does not hide load from the rack's breaker. (A node without hardware data cannot be counted.)
 
     Args:
         readings: all nodes of the cluster, since racks are summed over them.
         cooling: cooling model.
-        facility_pue: measured PUE of the facility, which goes before the estimate.
+        facility_pue: measured PUE of the facility, which takes precedence over the estimate.
 
     Raises:
         InvalidQuantityError: a known entry is NaN or out of range.
     """
     known = readings.hardware_known
     scored = known & readings.power_known
-    # Nodes without hardware get a harmless watt to be divided by; their results are thrown away below.
+    # Nodes without hardware data get a TDP of 1 W, to avoid a division by zero; their results are dropped below.
     cpu_tdp_w = np.where(known, readings.cpu_tdp_w, 1.0)
     gpu_tdp_w = np.where(known, readings.gpu_tdp_w, 0.0)
     cpu_capped_w = capped_power_w(cpu_tdp_w, readings.cpu_cap_percent)

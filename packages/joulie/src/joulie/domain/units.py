@@ -1,4 +1,4 @@
-"""The checks that every physical quantity passes on its way in, for scalars and arrays alike."""
+"""Validation of physical quantities, for scalars and arrays alike."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def finite(quantity: str, value: npt.ArrayLike, *, minimum: float = -np.inf, max
         InvalidQuantityError: any element is NaN, infinite or out of range.
     """
     array = np.asarray(value, dtype=np.float64)
-    # Two looks where all is well, which is nearly always; NaN compares to nothing and goes on to be named.
+    # Fast path: two reductions for valid input. NaN fails both comparisons and is reported below.
     if array.size == 0 or (
         max(minimum, -_LARGEST) <= np.minimum.reduce(array, axis=None)
         and np.maximum.reduce(array, axis=None) <= min(maximum, _LARGEST)

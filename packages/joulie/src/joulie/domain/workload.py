@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """How much."""
+    """A level of intensity or sensitivity."""
 
     HIGH = "high"
     MEDIUM = "medium"
@@ -14,7 +14,7 @@ class Level(StrEnum):
 
 
 class GpuLevel(StrEnum):
-    """How much, of something that a workload may not have at all."""
+    """A level of GPU intensity; none without GPUs."""
 
     HIGH = "high"
     MEDIUM = "medium"

@@ -2,7 +2,7 @@
 
 Best first: annotations and labels of the node, the cloud's instance type, what Joulie's agent found (NodeHardware), the
 power that the settings give the node, the default of the settings. A model that has no profile in the file is looked up
-in Joulie's own catalogue; one that neither knows leaves the answer to the next source.
+in Joulie's own catalogue; a model that is in neither leaves the answer to the next source.
 
 Source: spec, grid, "Hardware identity, best first".
 """
@@ -54,7 +54,7 @@ NO_GPU = frozenset({"none", "unknown"})
 """Names that nodes without GPUs are annotated with."""
 
 DEFAULT_MEMORY = MemProfile(0.125, 0.375, 1.0)
-"""Of a node whose type of memory nobody knows: DDR4-2666 ECC of the Compute Gardener's profiles."""
+"""Memory of a node whose type of memory is unknown: DDR4-2666 ECC of the Compute Gardener's profiles."""
 
 _PROVIDERS = {"aws": "aws", "gce": "gcp", "azure": "azure"}
 _POWERS = re.compile(r"(idle|max)\s*:\s*(\d+(?:\.\d+)?)", re.ASCII)
@@ -79,8 +79,8 @@ class NodeFacts:
         labels: of the node.
         annotations: of the node.
         provider_id: as its cloud names it; empty without one.
-        cpu_cores: logical CPUs that it offers; 0 where it does not say.
-        memory_gb: that it has, GB; 0 where it does not say.
+        cpu_cores: allocatable logical CPUs; 0 if unknown.
+        memory_gb: its memory, GB; 0 if unknown.
         allocatable_gpus: that it offers to pods, by resource: ``nvidia.com/gpu``.
         reported: what Joulie's agent found; None where there is none.
     """
@@ -97,7 +97,7 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class PowerRange:
-    """Power of a node as the settings say it (``idle:50,max:300``).
+    """Power of a node as settings state it (``idle:50,max:300``).
 
     Attributes:
         idle_w: idle, W.
@@ -114,17 +114,17 @@ class PowerRange:
 
 @dataclass(frozen=True, slots=True)
 class NodePower:
-    """What a node draws, between idle and busy.
+    """Power of a node between idle and full utilisation.
 
     Attributes:
-        cores: logical CPUs; 0 where nobody says.
+        cores: logical CPUs; 0 if unknown.
         cpu_idle_w: of its CPUs, idle, W.
         cpu_max_w: of its CPUs at full utilisation, W.
         memory_gb: GB.
         memory: what memory draws; of nothing where `cpu_max_w` is of the whole node.
         gpus: how many it has.
         gpu: what one of them draws; None without.
-        base_hz: frequency that the CPUs' power is of, Hz; None where nobody says.
+        base_hz: frequency that the CPUs' power is of, Hz; None if unknown.
         scaling: how it follows a lower frequency.
         cpu_source: where the CPUs' power comes from.
         gpu_source: where the GPUs' power comes from; None without.
@@ -147,10 +147,10 @@ class NodePower:
 
 @dataclass(frozen=True, slots=True)
 class PowerSettings:
-    """What the settings say of power.
+    """Power settings of nodes.
 
     Attributes:
-        default: of nodes that nobody knows (NODE_DEFAULT_IDLE_POWER, NODE_DEFAULT_MAX_POWER).
+        default: of unknown nodes (NODE_DEFAULT_IDLE_POWER, NODE_DEFAULT_MAX_POWER).
         by_node: of single nodes, by whole name (NODE_POWER_CONFIG_*).
     """
 
@@ -184,12 +184,12 @@ def node_power(
     settings: PowerSettings,
     catalogue: Catalogue = BUILTIN_CATALOGUE,
 ) -> NodePower:
-    """What a node draws, by the best source that knows.
+    """Power of a node, by the best source that knows it.
 
     Args:
         node: what is known of it.
         profiles: of the hardware profiles file.
-        settings: what holds where nobody knows its hardware.
+        settings: used where its hardware is unknown.
         catalogue: Joulie's own.
     """
     instance = cloud_instance(node, profiles)
@@ -249,7 +249,7 @@ def _plain_cpu(node: NodeFacts, resolved: ResolvedHardware, settings: PowerSetti
 
 
 def _named(node: NodeFacts, keys: tuple[str, ...]) -> Iterator[str]:
-    """What annotations and labels say; annotations first, since they have the raw name."""
+    """Values of annotations and labels; annotations first, since they have the raw name."""
     for said in (node.annotations, node.labels):
         yield from (said[key].strip() for key in keys if said.get(key, "").strip())
 
@@ -299,7 +299,7 @@ def _gpu(
     profiles: HardwareProfiles,
     catalogue: Catalogue,
 ) -> tuple[GpuProfile, Source]:
-    """What a GPU of the node draws; one that nobody knows draws what such devices do."""
+    """Power of a GPU of the node; that of a typical device if its model is unknown."""
     for model, source in _gpu_names(node, instance):
         profile = profiles.gpus.find(model)
         if profile is not None:

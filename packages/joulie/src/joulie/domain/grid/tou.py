@@ -1,6 +1,6 @@
-"""Time-of-use tariffs: peak and off-peak periods by the clock on the wall.
+"""Time-of-use tariffs: peak and off-peak periods by local time.
 
-A period is decided by the local time and nothing else, as a meter does it. So a window grows or shrinks on the days on
+A period is decided by the local time alone, as a meter does it. So a window grows or shrinks on the days on
 which clocks are set: 01:00 to 04:00 lasts two hours when 02:00 becomes 03:00, and four when 03:00 becomes 02:00 again.
 Source: spec, grid.
 """
@@ -83,7 +83,7 @@ class TouTariff:
     """Windows of peak prices; the first one that covers a time counts.
 
     Attributes:
-        schedules: one at least.
+        schedules: at least one.
     """
 
     schedules: tuple[Schedule, ...]
@@ -93,7 +93,7 @@ class TouTariff:
         return Period.OFF_PEAK if self._peak(time_s) is None else Period.PEAK
 
     def rate(self, time_s: float) -> float | None:
-        """Currency/kWh at a time, s since the epoch; None where the schedules do not say."""
+        """Currency/kWh at a time, s since the epoch; None where the schedules have none."""
         peak = self._peak(time_s)
         return self._off_peak_rate(time_s) if peak is None else peak.peak_rate
 

@@ -1,4 +1,4 @@
-"""When work is best done, where intensity or price is known or expected as a step function."""
+"""The best times for work under an intensity or price that is known or forecast as a step function."""
 
 from __future__ import annotations
 

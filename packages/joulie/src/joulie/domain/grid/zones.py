@@ -1,4 +1,4 @@
-"""In which zone of the grid nodes are, and pods will be.
+"""Grid zones of nodes and pods.
 
 Zones have the names of Electricity Maps. The table of cloud regions holds those whose place and grid are evident from
 what the clouds publish; a setting adds others. Source: spec, grid.
@@ -143,7 +143,7 @@ def zone_of_pod(
     default: str,
     table: Mapping[str, str] = CLOUD_REGIONS,
 ) -> str:
-    """Zone in which a pod will run, as far as it says: by annotation, by its node selector, by its node affinity.
+    """Zone in which a pod will run, as far as it states one: by annotation, by its node selector, by its node affinity.
 
     Args:
         requested: `GridRequest.zone`.

@@ -1,4 +1,4 @@
-"""What is known of a workload, and what is concluded from it. Source: seed, WorkloadProfile Guide; spec, profiles."""
+"""Measurements of a workload, and its classification. Source: seed, WorkloadProfile Guide; spec, profiles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from joulie.domain.workload import CpuBound, GpuBound, GpuLevel, Level
 
 @dataclass(frozen=True)
 class Hints:
-    """What people said of a workload in annotations; None where they said nothing.
+    """Annotations of a workload; None where one is not set.
 
     Attributes:
         workload_class: performance or standard.
@@ -26,7 +26,7 @@ class Hints:
 
     @property
     def any(self) -> bool:
-        """Whether they said anything."""
+        """Whether any is set."""
         return self != Hints()
 
 
@@ -47,13 +47,13 @@ class EnergyUse:
 
 @dataclass(frozen=True)
 class Use:
-    """Measured use of a workload over the measurement window; None where it was not measured.
+    """Measured usage of a workload over the measurement window; None where it was not measured.
 
     Attributes:
         cpu_util_pct: CPU time over what it requests, 0..100.
         memory_pressure_pct: working set over what it requests, 0..100.
         gpu_util_pct: of the GPUs that it holds, 0..100; None without GPUs.
-        holds_gpus: whether it holds GPUs; with no `gpu_util_pct` they were not measured, and nothing is said of them.
+        holds_gpus: whether it holds GPUs; without `gpu_util_pct` they were not measured, and are not classified.
         gpu_memory_activity_pct: share of time that the GPUs' memory was busy, 0..100.
         energy: by Kepler.
     """
@@ -67,7 +67,7 @@ class Use:
 
     @property
     def measured(self) -> bool:
-        """Whether there is a utilisation to go by."""
+        """Whether a utilisation was measured."""
         return self.cpu_util_pct is not None or self.gpu_util_pct is not None
 
 
@@ -107,11 +107,11 @@ class GpuProfile:
 
 @dataclass(frozen=True)
 class Classification:
-    """What the classifier concludes of a workload.
+    """The classifier's conclusion on a workload.
 
     Attributes:
-        workload_class: performance only where somebody said so.
-        reschedulable: None where nobody said.
+        workload_class: performance only where annotated.
+        reschedulable: None where not annotated.
         cpu: use of CPUs.
         gpu: use of GPUs.
         reason: which measurements and annotations led to this, for people.

@@ -36,7 +36,7 @@ CONFIDENCE_UTILISATION = 0.5
 CONFIDENCE_ENERGY = 0.7
 CONFIDENCE_ANNOTATIONS = 0.15
 CONFIDENCE_STEP = 0.1
-"""What a classification loses for every step without metrics."""
+"""Confidence that a classification loses for every step without metrics."""
 DECAY_STEP_S = 900.0
 """Length of such a step: the interval of reclassification, s."""
 
@@ -46,7 +46,7 @@ _SEPARATOR = "; "
 
 
 class _Bound(NamedTuple):
-    """What limits the CPU part, and the part of the reason that says why."""
+    """The CPU bound, and the part of the reason that explains it."""
 
     bound: CpuBound
     sensitivity: Level
@@ -54,7 +54,7 @@ class _Bound(NamedTuple):
 
 
 def classify(hints: Hints, use: Use | None) -> Classification:
-    """What is concluded of a workload.
+    """Classify a workload.
 
     Args:
         hints: its annotations.
@@ -171,7 +171,7 @@ def _cpu_bound(util_pct: float, pressure_pct: float | None, gpu_util_pct: float 
 
 
 def _energy_bound(energy: EnergyUse, use: Use) -> _Bound | None:
-    """What the energies say beyond doubt; None where they do not, or where one that counts was not measured."""
+    """The bound that energies prove; None where they do not, or where a required one was not measured."""
     if not energy.dram_j or not _tells(energy):
         return None
     memory = energy.dram_j / (energy.package_j + energy.dram_j)
@@ -251,7 +251,7 @@ def _above(value_pct: float, limit_pct: int, maximum: int = 100) -> str:
 
 
 def _percent(value_pct: float, *, minimum: int = 0, maximum: int = 100) -> str:
-    """A percentage without decimals, kept on its side of the thresholds that put it where it is."""
+    """A rounded percentage, kept on its side of the thresholds that it was compared with."""
     return f"{min(max(value_pct, minimum), maximum):.0f}%"
 
 
@@ -260,7 +260,7 @@ def _ratio_above(ratio: float, limit: float) -> str:
 
 
 def _check(use: Use) -> None:
-    """Refuse what cannot have been measured: a bad number must not become a conclusion."""
+    """Refuse implausible measurements: a bad number must not become a conclusion."""
     for name in ("cpu_util_pct", "memory_pressure_pct", "gpu_util_pct", "gpu_memory_activity_pct"):
         value = getattr(use, name)
         if value is not None:

@@ -1,4 +1,4 @@
-"""How the GPUs of a node could be shared better: a recommendation for people, never applied by Joulie.
+"""Recommendations on sharing the GPUs of a node, for people; never applied by Joulie.
 
 Source: spec, profiles, GPU slicing. Partition names are those of GPUs with 80 GB; other sizes have the same numbers of
 slices under names of their own.
@@ -15,14 +15,14 @@ from joulie.domain.profiles.profile import GpuProfile
 from joulie.domain.workload import GpuLevel, SlicingMode
 
 ENOUGH_PROFILES = 10
-"""Profiles from which a recommendation is sure."""
+"""Number of profiles from which a recommendation has full confidence."""
 _COMPUTE_SLICES = 7
 """Compute slices of a GPU that can be partitioned."""
 
 
 @dataclass(frozen=True)
 class SlicingRecommendation:
-    """How the GPUs of a node could be shared better.
+    """Recommended sharing of a node's GPUs.
 
     Attributes:
         mode: by partitions, by time, or not at all.

@@ -9,7 +9,7 @@ from joulie.domain.workload import Level
 
 
 class Target(StrEnum):
-    """What a tree may tell. Those that gain too little are not part of the classifier."""
+    """What a tree predicts. Those that gain too little are not part of the classifier."""
 
     CPU_INTENSITY = "cpu-intensity"
     CPU_SENSITIVITY = "cpu-sensitivity"
@@ -40,7 +40,7 @@ class Leaf(NamedTuple):
     """An answer.
 
     Attributes:
-        level: None where the rules know better.
+        level: None where the rules decide.
     """
 
     level: Level | None

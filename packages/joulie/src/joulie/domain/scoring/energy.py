@@ -1,11 +1,11 @@
-"""`marginal-energy`: place each job where it adds the least energy, and let a governor smooth the starts.
+"""`marginal-energy`: place each job where it adds the least energy; a ramp governor smooths the starts.
 
 Nodes that run nothing can be at rest (asleep, or merely empty where nodes cannot sleep) at a fraction of their base
 power. So what a placement costs is not the job's own power, which it draws anywhere, but how much longer it keeps a
 node from resting, what it makes unusable, and whether it takes a GPU node for work that needs none. docs/design/0006
 has the derivation and the ablations.
 
-Like `formulas`, these are bare arithmetic on scalars or arrays, so that the simulator compiles the very same source.
+Like `formulas`, these are bare arithmetic on scalars or arrays, so that the simulator compiles the same source.
 Costs are in W min, the node's base power times minutes.
 """
 

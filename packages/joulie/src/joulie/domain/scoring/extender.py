@@ -1,7 +1,7 @@
 """The scheduler extender's decision: which nodes a pod may use, and how good each is.
 
-Source: spec of the control loop, scheduler extender; the score is the published formula (t25-adap) on what the twins
-say, with the steering of standard pods and the penalty for capped subsystems that a pod is sensitive to.
+Source: spec of the control loop, scheduler extender; the score is the published formula (t25-adap) on the twins'
+values, with the steering of standard pods and the penalty for capped subsystems that a pod is sensitive to.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class TwinView:
 
     @cached_property
     def counted(self) -> _Counted:
-        """What every pod's score uses of the twins: computed once, since many pods meet the same view."""
+        """Terms of the twins that every pod's score uses: computed once, since many pods share a view."""
         return _counted(self)
 
 
@@ -96,7 +96,7 @@ class PodView:
 
     Attributes:
         performance: whether its class is performance.
-        reschedulable: what it says of being moved; None where it says nothing.
+        reschedulable: whether it may be moved; None where it does not say.
         daemon: whether a DaemonSet owns it.
         cpu_sensitivity: to CPU caps.
         gpu_sensitivity: to GPU caps.
@@ -110,7 +110,7 @@ class PodView:
 
 
 def performance_pressure(headroom_score: FloatArray, node_class: IntArray, fresh: BoolArray) -> float:
-    """How full the performance nodes are: the mean of ``100 - headroom`` over the fresh ones, 0 without any."""
+    """Power load of the performance nodes: the mean of ``100 - headroom`` over the fresh ones, 0 without any."""
     counted = fresh & (node_class == NodeClass.PERFORMANCE)
     if not counted.any():
         return 0.0
@@ -197,7 +197,7 @@ def explain(pod: PodView, twins: TwinView, marginal_w: FloatArray) -> ScoreTerms
 
 
 class _Parts(NamedTuple):
-    """What the score is put together from; entries of nodes without data are meaningless but harmless."""
+    """Parts of the score; entries of nodes without data are finite but meaningless."""
 
     headroom_pct: FloatArray
     base: FloatArray
