@@ -9,6 +9,7 @@ import pytest
 from joulie.apps.cli.main import main
 from joulie_lab.benchmarks import equal_work, parity
 from joulie_lab.benchmarks.ranges import Range, RangesError, load_ranges, misses
+from joulie_lab.benchmarks.results import plain
 from joulie_lab.simulation.cluster import Cluster, NodePool
 from joulie_lab.simulation.engine import QueueSettings
 from joulie_lab.simulation.results import RunRecord
@@ -92,7 +93,7 @@ def test_equal_work_reports_the_seeds_it_is_told_to():
         for name, energy in energies.items()
         for seed, factor in ((42, 9.0), (1, 1.0), (2, 2.0))
     ]
-    measured = equal_work.summarise(records, {42: 9.0, 1: 80.0, 2: 160.0}, (1, 2))
+    measured = plain(equal_work.summarise(records, {42: 9.0, 1: 80.0, 2: 160.0}, (1, 2)))
     best = measured["reported"]["marginal-energy-ramp"]
     assert best["it_kwh"]["mean"] == pytest.approx(135.0)
     assert best["above_bound_pct"] == pytest.approx({"mean": 12.5, "half_width": 0.0})

@@ -11,6 +11,7 @@ from joulie_lab.benchmarks import attribution
 from joulie_lab.benchmarks.attribution import Tally
 from joulie_lab.benchmarks.attribution_clusters import WRAPS_AT_J, CpuCluster, GpuCluster, Sharing, _Meter
 from joulie_lab.benchmarks.ranges import load_ranges, misses
+from joulie_lab.benchmarks.results import plain
 
 ROOT = Path(__file__).parents[2]
 RANGES = ROOT / "benchmarks" / "attribution.yaml"
@@ -91,7 +92,7 @@ def test_rules_are_compared_on_the_pods_that_joulie_tells():
     tally = Tally()
     tally.conserved(W([100.0]), W([30.0]), W([0]), W([[70.0]]))
     tally.compared(W([40.0, 5.0]), {"joulie": W([30.0, np.nan]), "other": W([60.0, 1000.0])})
-    found = tally.as_dict()
+    found = plain(tally.figures())
     assert (found["pods_told"], found["told_pct"], found["mean_true_w"]) == (1, 50.0, 40.0)
     assert found["rules"]["joulie"] == {"mean_abs_error_w": 10.0, "error_pct": 25.0, "charged_pct": 75.0}
     assert found["rules"]["other"]["error_pct"] == 50.0
@@ -100,7 +101,7 @@ def test_rules_are_compared_on_the_pods_that_joulie_tells():
 def test_the_time_of_a_sample_is_the_fastest():
     ticks = iter([0.0, 3.0, 4.0, 10.0, 11.0, 13.0])
     plan = attribution.AttributionPlan(seeds=(1,), samples=1, nodes=1, gpu_nodes=1, timed_nodes=10, repeats=2)
-    found = attribution._timed(plan, lambda: next(ticks))
+    found = plain(attribution._timed(plan, lambda: next(ticks)))
     assert (found["cpu_ms"], found["gpu_ms"], found["pods"]) == (1000.0, 1000.0, 100)
 
 

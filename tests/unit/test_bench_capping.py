@@ -1,6 +1,5 @@
 """The benchmark of power limits and of the breaker: what is counted, what is committed, and `joulie caps`."""
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -36,9 +35,9 @@ def joulie(*arguments):
 def test_the_oracle_and_what_is_said_of_a_choice():
     assert [JOB.oracle(bound) for bound in (1.0, 1.05, 3.0)] == [0, 1, 1]
     figures = capping.figures([capping.Chosen(JOB, 1, (2, 1)), capping.Chosen(JOB, 2)], Goal(1.05))
-    assert figures["oracle_pct"] == pytest.approx(22.0)
-    assert figures["saving_pct"] == pytest.approx((22.0 + 0.0) / 2.0)
-    assert (figures["violations"], figures["worst_slowdown"], figures["measured"]) == (1, 2.0, 1.0)
+    assert figures.oracle_pct == pytest.approx(22.0)
+    assert figures.saving_pct == pytest.approx((22.0 + 0.0) / 2.0)
+    assert (figures.violations, figures.worst_slowdown, figures.measured) == (1, 2.0, 1.0)
 
 
 def test_profiling_is_work_too_and_costs_what_it_costs():
@@ -100,16 +99,6 @@ def test_the_small_sample_holds_its_ranges(tmp_path, capsys):
     assert (tmp_path / "capping.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_page_is_what_the_committed_result_says():
-    script = ROOT / "scripts" / "capping_page.py"
-    spec = importlib.util.spec_from_file_location("capping_page", script)
-    page = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(page)
-    result = json.loads(page.RESULT.read_text(encoding="utf-8"))
-    assert result["missed"] == []
-    assert page.PAGE.read_text(encoding="utf-8") == page.page(result)
-
-
 def test_without_the_data_it_says_where_to_get_it(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert joulie("bench", "capping") == 2
@@ -138,7 +127,7 @@ def test_a_job_without_the_largest_limit_of_its_gpu_is_judged_too():
     swept["A"] = (SweptJob(first.name, first.family, first.measurements[:-2]), *others)
     plan = capping.Plan(budgets=(1,), shown=1, bounds=(1.05,), lengths_s=(600.0,), errors=(), seeds=())
     measured = capping.measure(swept, plan, lambda stage: None)
-    assert measured["gpus"]["A"]["simpler"]["one limit for all jobs"]["jobs"] == len(swept["A"])
+    assert measured["A"].simpler["one limit for all jobs"].jobs == len(swept["A"])
 
 
 def operator_settings(environment):

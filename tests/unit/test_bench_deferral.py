@@ -1,6 +1,5 @@
 """The benchmark of deferral: its rules by hand, what it reads, its sample, and what is committed of it."""
 
-import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +10,11 @@ import pytest
 from joulie.apps.cli.main import main
 from joulie_lab.adapters.published.errors import PublishedDataError
 from joulie_lab.adapters.published.intensity import read_intensity, synthetic_zones
+from joulie_lab.apps.bench.deferral import tables
 from joulie_lab.benchmarks import deferral as benchmark
 from joulie_lab.benchmarks import deferral_capacity as capacity
 from joulie_lab.benchmarks.ranges import load_ranges, misses
+from joulie_lab.benchmarks.results import of_values, plain
 
 ROOT = Path(__file__).parents[2]
 
@@ -103,14 +104,14 @@ needs_seconds = pytest.mark.slow
 @pytest.fixture(scope="module")
 def sample():
     plan = replace(benchmark.SMALL, capacity_zones=("windy",))
-    return benchmark.measure(synthetic_zones(seed=1), capacity.synthetic_jobs(1), plan, lambda _stage: None)
+    return plain(benchmark.measure(synthetic_zones(seed=1), capacity.synthetic_jobs(1), plan, lambda _stage: None))
 
 
 @needs_seconds
 def test_the_sample_agrees_with_the_product_and_nobody_is_late(sample):
     for zone in sample["zones"].values():
         assert zone["replayed"] == {"jobs": benchmark.SMALL.replayed, "differ": 0}
-        for part in benchmark.PARTS:
+        for part in ("windows", "slots"):
             (found,) = zone[part].values()
             assert found["late"] == 0
             saved = {rule: figures["saved_pct"]["mean"] for rule, figures in found["rules"].items()}
@@ -129,10 +130,8 @@ def test_the_sample_holds_its_ranges_and_can_miss_them(sample):
 
 @needs_seconds
 def test_tables_have_a_cell_for_each_head(sample):
-    for part in benchmark.PARTS:
-        heads = benchmark.saving_columns(sample, part)
-        assert {len(row) for row in benchmark.saving_rows(sample, part)} == {len(heads)}
-    assert {len(row) for row in benchmark.error_rows(sample)} == {len(benchmark.ERROR_COLUMNS)}
+    for table in tables(of_values(sample, benchmark.DeferralResult)):
+        assert {len(row) for row in table.rows} == {len(table.columns)}
 
 
 # What is committed
@@ -141,12 +140,3 @@ def test_tables_have_a_cell_for_each_head(sample):
 def test_the_committed_result_holds_its_ranges():
     result = json.loads((ROOT / "benchmarks" / "results" / "deferral.json").read_text(encoding="utf-8"))
     assert misses(load_ranges(ROOT / "benchmarks" / "deferral.yaml", small=False), result) == []
-
-
-def test_the_page_is_what_the_committed_result_says():
-    script = ROOT / "scripts" / "deferral_page.py"
-    spec = importlib.util.spec_from_file_location("deferral_page", script)
-    page = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(page)
-    result = json.loads(page.RESULT.read_text(encoding="utf-8"))
-    assert page.PAGE.read_text(encoding="utf-8") == page.page(result)

@@ -2,12 +2,12 @@
 
 import itertools
 import json
-import runpy
 from pathlib import Path
 
 import pytest
 
 from joulie.apps.cli.main import main
+from joulie_lab.apps.bench.native import tables
 from joulie_lab.benchmarks import native
 
 ROOT = Path(__file__).parents[2]
@@ -17,22 +17,16 @@ RANGES = ROOT / "benchmarks" / "native.yaml"
 def test_growth_is_in_runs_of_the_smallest_size_and_the_fastest_round_counts() -> None:
     ticks = itertools.chain([0.0, 5.0, 5.0, 7.0, 7.0, 13.0, 13.0, 17.0], itertools.cycle([0.0, 2.0]))
     measured = native.measure(native.Plan(nodes=2, jobs=5, rounds=2), lambda: next(ticks), lambda stage: None)
-    kube = measured["runs"]["kube"]
-    assert (kube["once"]["cpu_s"], kube["jobs_x_2"]["cpu_s"]) == (2.0, 4.0)
-    assert kube["once"]["us_per_event"] == pytest.approx(2.0 / 10 * 1e6)
-    assert measured["growth"]["kube"] == pytest.approx(
+    kube = measured.runs["kube"]
+    assert (kube["once"].cpu_s, kube["jobs_x_2"].cpu_s) == (2.0, 4.0)
+    assert kube["once"].us_per_event == pytest.approx(2.0 / 10 * 1e6)
+    assert measured.growth["kube"] == pytest.approx(
         {"jobs_x_2": 2.0, "jobs_x_4": 1.0, "nodes_x_2": 1.0, "nodes_x_4": 1.0, "both_x_2": 1.0}
     )
-    sizes = [(one["nodes"], one["jobs"], one["completed"]) for one in measured["runs"]["joulie"].values()]
+    sizes = [(one.nodes, one.jobs, one.completed) for one in measured.runs["joulie"].values()]
     assert sizes == [(2, 5, 5), (2, 10, 10), (2, 20, 20), (4, 5, 5), (8, 5, 5), (4, 10, 10)]
-    assert native.rows(measured)[1] == ("kube, jobs x 2", "2", "10", "4.0", "200,000", "2.00")
-
-
-def test_the_committed_table_is_that_of_the_committed_result() -> None:
-    script = runpy.run_path(str(ROOT / "scripts" / "native_table.py"))
-    page = script["PAGE"].read_text(encoding="utf-8")
-    result = json.loads(script["RESULT"].read_text(encoding="utf-8"))
-    assert script["with_table"](page, result) == page
+    (table,) = tables(measured)
+    assert list(table.rows)[1] == ("kube, jobs x 2", "2", "10", "4.0", "200,000", "2.00")
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from joulie_lab.benchmarks.profile_levels import LEVELS, cost, said_of
 from joulie_lab.benchmarks.profile_traces import GPU_FAMILIES, KNOWN, SHIFTED, _sensitivity
 from joulie_lab.benchmarks.profile_training import KEPT, MEAN_FEATURES, module_of, train
 from joulie_lab.benchmarks.ranges import load_ranges, misses
+from joulie_lab.benchmarks.results import plain
 
 ROOT = Path(__file__).parents[2]
 RANGES = ROOT / "benchmarks" / "profiles.yaml"
@@ -96,7 +97,7 @@ def test_trained_trees_keep_only_leaves_that_are_better_than_the_rules():
 def test_trees_that_say_the_wrong_thing_show(monkeypatch):
     wrong = {target: (Leaf(Level.LOW),) for target in TREES}
     monkeypatch.setattr("joulie.domain.profiles.learned.TREES", wrong)
-    measured = profiles.measure(profiles.SMALL, None, lambda _: None)
+    measured = plain(profiles.measure(profiles.SMALL, None, lambda _: None))
     gain = measured["worlds"]["known"]["all"]["cpu-intensity"]["gain"]
     assert gain["cost"]["mean"] < -0.2
     assert gain["right_points"]["mean"] < -10.0

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import runpy
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from joulie.apps.cli.main import main
-from joulie_lab.benchmarks.traces import bounded, reported_runs, summarise
+from joulie_lab.apps.bench.page import render
+from joulie_lab.apps.bench.traces import PAGE
+from joulie_lab.benchmarks.traces import TracesResult, bounded, reported_runs, summarise
 from joulie_lab.simulation.experiment.compare import Record
 from joulie_lab.simulation.experiment.files import load_experiment
 from joulie_lab.simulation.experiment.metrics import metrics
@@ -21,6 +21,7 @@ from support.experiment_outcomes import outcome
 
 ROOT = Path(__file__).parents[2]
 RANGES = ROOT / "benchmarks" / "traces.yaml"
+TEMPLATES = ROOT / "benchmarks" / "pages"
 
 
 def test_what_is_run_is_what_is_shown() -> None:
@@ -37,7 +38,7 @@ def test_bounds_are_those_of_one_variant_beside_the_first() -> None:
     assert len(run_keys(bounded_runs)) == 12
 
 
-def measured(seeds: int, kwh: dict[str, float]) -> dict[str, Any]:
+def measured(seeds: int, kwh: dict[str, float]) -> TracesResult:
     """A result with these energies, a little more from seed to seed."""
     experiment = load_experiment("hetero-41")
     records = [
@@ -52,21 +53,16 @@ def measured(seeds: int, kwh: dict[str, float]) -> dict[str, Any]:
         for seed in (11, 12)
         for step, variant in enumerate(bounds.variants)
     ]
-    summary = {"experiments": {"hetero-41": summarise(experiment, records)}, "frontier": summarise(bounds, steps)}
-    read: dict[str, Any] = json.loads(json.dumps(summary))
-    return read
+    return TracesResult({"hetero-41": summarise(experiment, records)}, summarise(bounds, steps))
 
 
 def test_the_page_calls_no_difference_a_saving() -> None:
-    found = runpy.run_path(str(ROOT / "scripts" / "traces_page.py"))["page"](
-        measured(3, {"A": 100.0, "B": 99.5, "D": 90.0})
-    )
+    found = render("traces", PAGE, measured(3, {"A": 100.0, "B": 99.5, "D": 90.0}), templates=TEMPLATES)
     assert "B: no difference shown (-0.50 ± 2.48 %); D: saves 9.00 ± 2.48 %." in found
     assert "the same B: no difference shown" in found
     assert "| 1.25 | +5.00 ±0.00 |" in found
-    one_seed = measured(1, {"A": 100.0, "B": 101.0})
-    del one_seed["frontier"]
-    found = runpy.run_path(str(ROOT / "scripts" / "traces_page.py"))["page"](one_seed)
+    one_seed = TracesResult(measured(1, {"A": 100.0, "B": 101.0}).experiments)
+    found = render("traces", PAGE, one_seed, templates=TEMPLATES)
     assert "B: uses 1.00 % (one seed) more" in found
     assert "bound of slowdown saves" not in found
 

@@ -4,7 +4,9 @@ from typing import Any
 import pytest
 
 from joulie.apps.extender import rankings
+from joulie_lab.apps.bench.extender import figure, tables
 from joulie_lab.benchmarks import extender as bench
+from joulie_lab.simulation.report.png import png
 
 
 @pytest.mark.slow
@@ -20,11 +22,12 @@ def test_both_extenders_are_measured() -> None:
     ]
     for name in ("joulie", "constants", "performance", "long_names", "different"):
         for verb in ("filter", "prioritize"):
-            found = measured[name]["20"][verb]
-            assert 0.0 < found["p50_ms"] <= found["p99_ms"]
-    assert measured["ratio_to_constants"]["20"]["filter"] > 0.0
-    assert ("joulie", "/filter", "20") in [row[:3] for row in bench.rows(measured)]
-    assert bench.plot(measured).startswith(b"\x89PNG")
+            found = getattr(measured, name)["20"][verb]
+            assert 0.0 < found.p50_ms <= found.p99_ms
+    assert measured.ratio_to_constants["20"]["filter"] > 0.0
+    (table,) = tables(measured)
+    assert ("joulie", "/filter", "20") in [tuple(row[:3]) for row in table.rows]
+    assert png(figure(measured)).startswith(b"\x89PNG")
 
 
 def bodies(names: list[str], size: int, pods: bench._Pods) -> list[tuple[dict[str, Any], dict[str, Any]]]:

@@ -3,8 +3,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from joulie_lab.apps.bench.binding import figure, tables
 from joulie_lab.apps.bench.main import bench
 from joulie_lab.benchmarks import binding
+from joulie_lab.simulation.report.png import png
 
 
 def test_a_ratio_is_that_of_the_time_taken_with_an_interval_over_rounds() -> None:
@@ -60,9 +62,11 @@ def test_figures_as_a_table_and_a_picture() -> None:
     rounds = {way: [rate - 5.0, rate, rate + 5.0] for way, rate in found.items()}
     ratios = {"joulie_to_constants": 0.95, "admission_to_none": 0.85, "rule_to_none": 0.99}
     intervals = {name: (ratio - 0.1, ratio + 0.1) for name, ratio in ratios.items()}
-    figures = {"bound_per_s": {"1000": {**found, **ratios, "intervals_95": intervals, "rounds": rounds}}}
-    assert list(binding.rows(figures)) == [
+    rates = binding.Rates(**found, **ratios, intervals_95=intervals, rounds=rounds)
+    result = binding.BindingResult({"1000": rates})
+    (table,) = tables(result)
+    assert list(table.rows) == [
         ("1,000", "200", "170", "198", "100", "95", "0.95 (0.85-1.05)", "0.85 (0.75-0.95)", "0.99 (0.89-1.09)")
     ]
-    assert binding.RATIOS == ("joulie / constants", "admission / none", "rule / none")
-    assert binding.plot(figures).startswith(b"\x89PNG")
+    assert tuple(table.columns[-3:]) == ("joulie / constants", "admission / none", "rule / none")
+    assert png(figure(result)).startswith(b"\x89PNG")

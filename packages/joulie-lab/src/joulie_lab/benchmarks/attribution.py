@@ -6,9 +6,8 @@ Beside Joulie's rule stand what it could do with other measurements, and the rul
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from joulie_lab.benchmarks.attribution_clusters import (
     Sharing,
 )
 from joulie_lab.benchmarks.parity import OnStage
+from joulie_lab.benchmarks.results import Figures
 from joulie_lab.simulation.runner import Clock
 
 
@@ -59,8 +59,49 @@ FULL = AttributionPlan(seeds=(1, 2, 3, 4, 5), samples=480, nodes=200, gpu_nodes=
 SMALL = AttributionPlan(seeds=(1,), samples=60, nodes=40, gpu_nodes=4, timed_nodes=1_000, repeats=5)
 
 
-def measure(plan: AttributionPlan, clock: Clock, on_stage: OnStage) -> dict[str, Any]:
-    """All figures of the benchmark, as plain JSON values.
+class RuleError(Figures, frozen=True):
+    """How far off a rule is; percentages of what the pods really drew."""
+
+    mean_abs_error_w: float
+    error_pct: float
+    charged_pct: float
+
+
+class Attributed(Figures, frozen=True):
+    """What was found of one kind of power: is it conserved, is it known, how far off is each pod's."""
+
+    conservation_error: float
+    smallest_part_w: float
+    powers: int
+    known_pct: float
+    pods_told: int
+    told_pct: float
+    mean_true_w: float
+    rules: Mapping[str, RuleError]
+    events: Mapping[str, int]
+
+
+class Sample(Figures, frozen=True):
+    """Size of a timed sample, and the milliseconds that it takes."""
+
+    nodes: int
+    pods: int
+    devices: int
+    cpu_ms: float
+    gpu_ms: float
+
+
+class AttributionResult(Figures, frozen=True):
+    """The result; of GPUs by how they are shared."""
+
+    seeds: Sequence[int]
+    cpu: Attributed
+    gpu: Mapping[str, Attributed]
+    sample: Sample
+
+
+def measure(plan: AttributionPlan, clock: Clock, on_stage: OnStage) -> AttributionResult:
+    """All figures of the benchmark.
 
     Args:
         plan: `FULL` or `SMALL`.
@@ -78,46 +119,8 @@ def measure(plan: AttributionPlan, clock: Clock, on_stage: OnStage) -> dict[str,
             for sharing, cluster in devices.items():
                 _judge_gpu(cluster.sample(), gpu[sharing])
     on_stage(f"attribution, time of a sample of {plan.timed_nodes:,} nodes")
-    return {
-        "seeds": list(plan.seeds),
-        "cpu": cpu.as_dict(),
-        "gpu": {sharing.value: tally.as_dict() for sharing, tally in gpu.items()},
-        "sample": _timed(plan, clock),
-    }
-
-
-def conservation_rows(measured: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Columns: what, powers, largest relative difference, smallest part in W, known %, pods told %."""
-    return [
-        (
-            name,
-            f"{tally['powers']:,}",
-            f"{tally['conservation_error']:.1e}",
-            f"{tally['smallest_part_w']:g}",
-            f"{tally['known_pct']:.1f}",
-            f"{tally['told_pct']:.1f}",
-        )
-        for name, tally in _tallies(measured)
-    ]
-
-
-def error_rows(measured: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Columns: what and rule, pods, mean absolute error in W and in % of true power, charged in % of true power."""
-    return [
-        (
-            f"{name}, {rule.replace('_', ' ')}",
-            f"{tally['pods_told']:,}",
-            f"{found['mean_abs_error_w']:.2f}",
-            f"{found['error_pct']:.1f}",
-            f"{found['charged_pct']:.1f}",
-        )
-        for name, tally in _tallies(measured)
-        for rule, found in tally["rules"].items()
-    ]
-
-
-def _tallies(measured: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    return [("CPU", measured["cpu"]), *((f"GPU {sharing}", tally) for sharing, tally in measured["gpu"].items())]
+    by_sharing = {sharing.value: tally.figures() for sharing, tally in gpu.items()}
+    return AttributionResult(list(plan.seeds), cpu.figures(), by_sharing, _timed(plan, clock))
 
 
 @dataclass
@@ -184,26 +187,26 @@ class Tally:
         for name, count in events.items():
             self.events[name] = self.events.get(name, 0) + count
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values; errors and charges as percentages of what the pods really drew."""
-        return {
-            "conservation_error": self.conservation_error,
-            "smallest_part_w": self.smallest_part_w,
-            "powers": self.powers,
-            "known_pct": 100.0 * self.powers / (self.powers + self.powers_unknown),
-            "pods_told": self.pods_told,
-            "told_pct": 100.0 * self.pods_told / self.pods,
-            "mean_true_w": self.true_w / self.pods_told,
-            "rules": {
-                rule: {
-                    "mean_abs_error_w": error_w / self.pods_told,
-                    "error_pct": 100.0 * error_w / self.true_w,
-                    "charged_pct": 100.0 * self.charged_w[rule] / self.true_w,
-                }
+    def figures(self) -> Attributed:
+        """What was found, as percentages and means."""
+        return Attributed(
+            conservation_error=self.conservation_error,
+            smallest_part_w=self.smallest_part_w,
+            powers=self.powers,
+            known_pct=100.0 * self.powers / (self.powers + self.powers_unknown),
+            pods_told=self.pods_told,
+            told_pct=100.0 * self.pods_told / self.pods,
+            mean_true_w=self.true_w / self.pods_told,
+            rules={
+                rule: RuleError(
+                    error_w / self.pods_told,
+                    100.0 * error_w / self.true_w,
+                    100.0 * self.charged_w[rule] / self.true_w,
+                )
                 for rule, error_w in self.error_w.items()
             },
-            "events": self.events,
-        }
+            events=self.events,
+        )
 
 
 def _judge_cpu(sample: CpuSample, tally: Tally) -> None:
@@ -251,7 +254,7 @@ def _judge_gpu(sample: GpuSample, tally: Tally) -> None:
     )
 
 
-def _timed(plan: AttributionPlan, clock: Clock) -> dict[str, Any]:
+def _timed(plan: AttributionPlan, clock: Clock) -> Sample:
     """Milliseconds that a sample takes: ten pods a node, GPUs on every fifth."""
     rng = np.random.default_rng(plan.seeds[0])
     n_nodes, n_pods, n_devices = plan.timed_nodes, 10 * plan.timed_nodes, GPUS_A_NODE * plan.timed_nodes // 5
@@ -268,10 +271,4 @@ def _timed(plan: AttributionPlan, clock: Clock) -> dict[str, Any]:
         gpu_power_of_pods_w(holds, attribute_gpu(devices, holds), n_pods)
         seconds.append((between_s - start_s, clock() - between_s))
     cpu_s, gpu_s = (min(column) for column in zip(*seconds, strict=True))
-    return {
-        "nodes": n_nodes,
-        "pods": n_pods,
-        "devices": n_devices,
-        "cpu_ms": 1000.0 * cpu_s,
-        "gpu_ms": 1000.0 * gpu_s,
-    }
+    return Sample(n_nodes, n_pods, n_devices, 1000.0 * cpu_s, 1000.0 * gpu_s)

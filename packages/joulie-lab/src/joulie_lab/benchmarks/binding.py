@@ -33,6 +33,7 @@ from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.kubernetes.writer import write_all
 from joulie.domain.units import FloatArray
 from joulie_lab.benchmarks.extender import served
+from joulie_lab.benchmarks.results import Figures
 from joulie_lab.control_plane import LocalControlPlane, kwok_node, wait_for
 from joulie_lab.control_plane.ports import free_port
 
@@ -40,12 +41,11 @@ WAYS = ("none", "admission", "rule", "constants", "joulie")
 """No extender; none, and the chart's admission policies; those without the preference for eco nodes; an extender of
 constants; `joulie extender`."""
 
-_RATIOS = {
+RATIOS = {
     "joulie_to_constants": ("joulie", "constants"),
     "admission_to_none": ("admission", "none"),
     "rule_to_none": ("rule", "none"),
 }
-RATIOS = tuple(name.replace("_to_", " / ") for name in _RATIOS)
 """What `rows` ends with."""
 
 _PODS = "/api/v1/namespaces/default/pods"
@@ -89,7 +89,28 @@ FULL = (Plan(nodes=1_000, pods=250, rounds=21), Plan(nodes=5_000, pods=250, roun
 SMALL = (Plan(nodes=500, pods=60, rounds=4),)
 
 
-def measure(plans: tuple[Plan, ...], chart: Path, note: Note) -> dict[str, Any]:
+class Rates(Figures, frozen=True):
+    """Bound pods a second by way, ratios of ways with their 95 % intervals, and the rates of every round."""
+
+    none: float
+    admission: float
+    rule: float
+    constants: float
+    joulie: float
+    joulie_to_constants: float
+    admission_to_none: float
+    rule_to_none: float
+    intervals_95: Mapping[str, tuple[float, float]]
+    rounds: Mapping[str, Sequence[float]]
+
+
+class BindingResult(Figures, frozen=True):
+    """The result, by number of nodes."""
+
+    bound_per_s: Mapping[str, Rates]
+
+
+def measure(plans: tuple[Plan, ...], chart: Path, note: Note) -> BindingResult:
     """Bound pods a second by number of nodes and way, and ratios of ways that took turns, with 95 % intervals.
 
     Args:
@@ -97,40 +118,10 @@ def measure(plans: tuple[Plan, ...], chart: Path, note: Note) -> dict[str, Any]:
         chart: folder of Joulie's chart, which has the admission policies.
         note: told what is being measured.
     """
-    return {"bound_per_s": {str(plan.nodes): _measured(plan, chart, note) for plan in plans}}
+    return BindingResult({str(plan.nodes): _measured(plan, chart, note) for plan in plans})
 
 
-def rows(figures: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """The figures as a table: nodes, the rate of each way, then the ratios with their intervals."""
-    for nodes, found in figures["bound_per_s"].items():
-        ratios = ((found[name], *found["intervals_95"][name]) for name in _RATIOS)
-        shown = (f"{ratio:.2f} ({low:.2f}-{high:.2f})" for ratio, low, high in ratios)
-        yield f"{int(nodes):,}", *(f"{found[way]:.0f}" for way in WAYS), *shown
-
-
-def plot(figures: Mapping[str, Any]) -> bytes:
-    """Bound pods a second by way and number of nodes, each round a dot: a PNG image."""
-    from io import BytesIO
-
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.0, 3.6), layout="constrained")
-    axes = figure.add_subplot()
-    measured = figures["bound_per_s"].values()
-    for place, way in enumerate(WAYS):
-        places = [index + 0.2 * (place - (len(WAYS) - 1) / 2.0) for index in range(len(measured))]
-        axes.bar(places, [found[way] for found in measured], width=0.18, label=way)
-        for x, found in zip(places, measured, strict=True):
-            axes.scatter([x] * len(found["rounds"][way]), found["rounds"][way], color="black", s=6)
-    axes.set(ylabel="bound pods a second", xlabel="nodes")
-    axes.set_xticks(range(len(measured)), [f"{int(nodes):,}" for nodes in figures["bound_per_s"]])
-    axes.legend(frameon=False, fontsize="small")
-    image = BytesIO()
-    figure.savefig(image, format="png")
-    return image.getvalue()
-
-
-def _measured(plan: Plan, chart: Path, note: Note) -> dict[str, Any]:
+def _measured(plan: Plan, chart: Path, note: Note) -> Rates:
     node_names = [f"node-{index:05d}" for index in range(plan.nodes)]
     turns = _turns(plan)
     with LocalControlPlane(audit=True, report=note) as plane, ExitStack() as stack:
@@ -141,12 +132,12 @@ def _measured(plan: Plan, chart: Path, note: Note) -> dict[str, Any]:
         _create_pods(plane, chart, turns)
         ports = {"constants": stack.enter_context(served("constants", node_names)), "joulie": _start_extender(plane)}
         rates = _rates(turns, _bound_s(plane, ports, turns, note))
-    return {
+    return Rates(
         **{way: harmonic_mean(found) for way, found in rates.items()},
-        **{name: _ratio(rates[ours], rates[theirs]) for name, (ours, theirs) in _RATIOS.items()},
-        "intervals_95": {name: _interval(rates[ours], rates[theirs]) for name, (ours, theirs) in _RATIOS.items()},
-        "rounds": rates,
-    }
+        **{name: _ratio(rates[ours], rates[theirs]) for name, (ours, theirs) in RATIOS.items()},
+        intervals_95={name: _interval(rates[ours], rates[theirs]) for name, (ours, theirs) in RATIOS.items()},
+        rounds=rates,
+    )
 
 
 @dataclass(frozen=True)

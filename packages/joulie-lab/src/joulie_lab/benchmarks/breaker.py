@@ -7,9 +7,9 @@ leaves all of them without power for ten minutes. The demand is made (`breaker_l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from joulie.domain.power.gpu import POOLED_THROUGHPUT
 from joulie.domain.units import JOULES_PER_KWH, BoolArray, FloatArray
 from joulie_lab.benchmarks.breaker_load import LOADS, Load
 from joulie_lab.benchmarks.breaker_schemes import SCHEMES
+from joulie_lab.benchmarks.results import Figures, Spread, spread
 
 FULL_W, FLOOR_W, IDLE_W, OTHER_W = 10_200.0, 4_600.0, 2_200.0, 2_000.0
 """A server of eight H100: the most it draws (its data sheet); with GPUs and CPUs at their lowest limits, idle, and
@@ -158,6 +159,42 @@ def _lost_telemetry(natural_w: FloatArray, rng: np.random.Generator) -> range:
     return range(start, start + length)
 
 
+class SchemeFigures(Figures, frozen=True):
+    """A scheme under one load, over the seeds."""
+
+    trips: Spread
+    critical_lost_pct: Spread
+    standard_lost_pct: Spread
+    critical_slowed_pct: Spread
+    standard_slowed_pct: Spread
+    more_work_pct: Spread
+    energy_kwh: Spread
+    work_per_kwh: Spread
+    mean_load: Spread
+    peak_load: Spread
+    peak_heat: Spread
+
+
+class Example(Figures, frozen=True):
+    """The breaker's load in one storm, by scheme."""
+
+    every_s: int
+    load: Mapping[str, Sequence[float]]
+
+
+class FeedResult(Figures, frozen=True):
+    """The result, by load and scheme."""
+
+    servers: int
+    fed: int
+    rating_kw: float
+    reaction_s: float
+    seeds: Sequence[int]
+    hours: float
+    cases: Mapping[str, Mapping[str, SchemeFigures]]
+    example: Example
+
+
 def outcome(run: Run, critical: BoolArray, first: int) -> dict[str, float]:
     """The figures of a run.
 
@@ -195,7 +232,7 @@ def _lost_pct(demand: FloatArray, done: FloatArray) -> float:
     return 100.0 * (1.0 - float(done.sum()) / float(demand.sum()))
 
 
-def measure(plan: Plan, on_stage: Callable[[str], None]) -> dict[str, Any]:
+def measure(plan: Plan, on_stage: Callable[[str], None]) -> FeedResult:
     """Every figure: by case and scheme the mean over seeds, its 95 % confidence interval and the worst.
 
     Args:
@@ -204,7 +241,7 @@ def measure(plan: Plan, on_stage: Callable[[str], None]) -> dict[str, Any]:
     """
     servers, settings = fleet()
     n_steps = round(3600 * plan.hours)
-    found: dict[str, Any] = {}
+    found: dict[str, dict[str, SchemeFigures]] = {}
     for name in plan.cases:
         case = CASES[name]
         on_stage(f"breaker: {name}")
@@ -214,65 +251,30 @@ def measure(plan: Plan, on_stage: Callable[[str], None]) -> dict[str, Any]:
             )
             for scheme in plan.schemes
         }
-    return {
-        "servers": int(servers.critical.size),
-        "fed": FED,
-        "rating_kw": settings.rating_w / 1000.0,
-        "reaction_s": REACTION_S,
-        "seeds": list(plan.seeds),
-        "hours": plan.hours,
-        "cases": found,
-        "example": _example(plan.seeds[0], n_steps),
-    }
+    return FeedResult(
+        servers=int(servers.critical.size),
+        fed=FED,
+        rating_kw=settings.rating_w / 1000.0,
+        reaction_s=REACTION_S,
+        seeds=list(plan.seeds),
+        hours=plan.hours,
+        cases=found,
+        example=_example(plan.seeds[0], n_steps),
+    )
 
 
-def _example(seed: int, n_steps: int) -> dict[str, Any]:
+def _example(seed: int, n_steps: int) -> Example:
     """The breaker's load in one storm, every ten seconds."""
     found = {}
     for scheme in EXAMPLES:
         run = play(CASES["storm"], scheme, seed, n_steps)
         found[_key(scheme)] = [round(float(load), 3) for load in run.load[::EXAMPLE_EVERY_S]]
-    return {"every_s": EXAMPLE_EVERY_S, "load": found}
-
-
-COLUMNS = (
-    "load",
-    "scheme",
-    "trips a run",
-    "critical slowed, % of time",
-    "critical work lost, %",
-    "standard work lost, %",
-    "more work than 40 servers, %",
-    "mean load",
-    "hottest",
-)
-
-
-def rows(measured: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Rows of the table: means over seeds, and half of their confidence intervals."""
-    for case, schemes in measured["cases"].items():
-        for scheme, figure in schemes.items():
-            yield (
-                case.replace("_", " "),
-                scheme.replace("_", " "),
-                f"{figure['trips']['mean']:.2f}",
-                *(
-                    f"{figure[key]['mean']:.1f} ± {figure[key]['half_width']:.1f}"
-                    for key in ("critical_slowed_pct", "critical_lost_pct", "standard_lost_pct", "more_work_pct")
-                ),
-                f"{figure['mean_load']['mean']:.2f}",
-                f"{figure['peak_heat']['worst']:.2f}",
-            )
+    return Example(EXAMPLE_EVERY_S, found)
 
 
 def _key(name: str) -> str:
     return name.replace(", ", "_").replace(" ", "_").lower()
 
 
-def _over_seeds(outcomes: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    summary = {}
-    for key in outcomes[0]:
-        values = np.array([one[key] for one in outcomes])
-        half = 1.96 * float(values.std(ddof=1)) / float(np.sqrt(values.size)) if values.size > 1 else 0.0
-        summary[key] = {"mean": float(values.mean()), "half_width": half, "worst": float(values.max())}
-    return summary
+def _over_seeds(outcomes: Sequence[Mapping[str, float]]) -> SchemeFigures:
+    return SchemeFigures(**{key: spread([one[key] for one in outcomes]) for key in outcomes[0]})

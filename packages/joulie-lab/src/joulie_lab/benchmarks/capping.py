@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from joulie.domain.capping.choice import Goal, choose_limit, next_limit_w
 from joulie.domain.capping.measurements import Measurement, Sweep, SweptJob, sweep_of
 from joulie.domain.capping.response import Response, learn
-from joulie.domain.units import FloatArray
+from joulie_lab.benchmarks.breaker import FeedResult
+from joulie_lab.benchmarks.results import Figures, Spread, spread
 
 HOME = "github.com/ml-energy/zeus"
 DATASET = "gpu_power"
@@ -123,8 +123,69 @@ class Chosen:
         return 1.0 - float(energy_j / (plain_s * truth.power_w[0])), float(time_s / plain_s)
 
 
-def measure(sweeps: Mapping[str, Sequence[SweptJob]], plan: Plan, on_stage: OnStage) -> dict[str, Any]:
-    """Every figure of the choice.
+class SweepData(Figures, frozen=True):
+    """The published sweeps of one GPU."""
+
+    jobs: int
+    runs: int
+    networks: int
+    largest_limit_w: float
+    smallest_limit_w: float
+
+
+class WholeJobs(Figures, frozen=True):
+    """Saving and slowdown of jobs with their profiles."""
+
+    saving_pct: float
+    mean_slowdown: float
+    worst_slowdown: float
+
+
+class ChoiceFigures(Figures, frozen=True):
+    """Savings of jobs, beside the oracle's, and how far the bound is kept; `share` is that of the oracle's saving."""
+
+    saving_pct: float
+    oracle_pct: float
+    share: float
+    violations: int
+    violating_pct: float
+    mean_slowdown: float
+    worst_slowdown: float
+    measured: float
+    jobs: int
+
+
+class ErrorFigures(Figures, frozen=True):
+    """What errors of measurement cost, over the seeds."""
+
+    share: Spread
+    violating_pct: Spread
+    worst_slowdown: Spread
+
+
+class GpuFigures(Figures, frozen=True):
+    """The choice of limits on one GPU: by source and number measured, by simpler ways, bounds, networks and errors."""
+
+    data: SweepData
+    choice: Mapping[str, Mapping[str, ChoiceFigures]]
+    simpler: Mapping[str, ChoiceFigures]
+    bounds: Mapping[str, ChoiceFigures]
+    networks: Mapping[str, ChoiceFigures]
+    profiling: Mapping[str, Mapping[str, WholeJobs]]
+    errors: Mapping[str, ErrorFigures]
+
+
+class CappingResult(Figures, frozen=True):
+    """The result; the choice of limits by GPU."""
+
+    max_slowdown: float
+    profile_s: float
+    gpus: Mapping[str, GpuFigures]
+    feed: FeedResult
+
+
+def measure(sweeps: Mapping[str, Sequence[SweptJob]], plan: Plan, on_stage: OnStage) -> dict[str, GpuFigures]:
+    """The choice of limits, by GPU.
 
     Args:
         sweeps: by GPU; two GPUs or more.
@@ -132,12 +193,12 @@ def measure(sweeps: Mapping[str, Sequence[SweptJob]], plan: Plan, on_stage: OnSt
         on_stage: is told what comes next.
     """
     jobs = {gpu: jobs_of(swept) for gpu, swept in sweeps.items()}
-    measured: dict[str, Any] = {"max_slowdown": plan.bounds[0], "profile_s": PROFILE_S, "gpus": {}}
+    gpus = {}
     for gpu, own in jobs.items():
         on_stage(f"{gpu}: limits of {len(own)} jobs")
         others = [job for name, found in jobs.items() if name != gpu for job in found]
-        measured["gpus"][gpu] = _of_gpu(own, others, plan)
-    return measured
+        gpus[gpu] = _of_gpu(own, others, plan)
+    return gpus
 
 
 def jobs_of(swept: Sequence[SweptJob]) -> list[Job]:
@@ -146,43 +207,43 @@ def jobs_of(swept: Sequence[SweptJob]) -> list[Job]:
     return [Job(job.name, job.family, sweep) for job, sweep in found if sweep is not None and len(sweep.limits_w) > 1]
 
 
-def _of_gpu(own: Sequence[Job], others: Sequence[Job], plan: Plan) -> dict[str, Any]:
+def _of_gpu(own: Sequence[Job], others: Sequence[Job], plan: Plan) -> GpuFigures:
     goal = Goal(plan.bounds[0])
     sources = {"other_networks": (*own, *others), "same_gpu": tuple(own), "other_gpu": tuple(others)}
     shown = replayed(own, left_out(own, sources["other_networks"]), goal, plan.shown)
-    return {
-        "data": _data(own),
-        "choice": {
+    return GpuFigures(
+        data=_data(own),
+        choice={
             source: {
                 str(budget): figures(replayed(own, left_out(own, teachers), goal, budget), goal)
                 for budget in plan.budgets
             }
             for source, teachers in sources.items()
         },
-        "simpler": {name: figures(chosen, goal) for name, chosen in _simpler(own, sources["other_networks"], goal)},
-        "bounds": {
+        simpler={name: figures(chosen, goal) for name, chosen in _simpler(own, sources["other_networks"], goal)},
+        bounds={
             f"{bound:g}".replace(".", "_"): figures(
                 replayed(own, left_out(own, sources["other_networks"]), Goal(bound), plan.shown), Goal(bound)
             )
             for bound in plan.bounds
         },
-        "networks": {
+        networks={
             family: figures([one for one in shown if one.job.family == family], goal) for family in _families(own)
         },
-        "profiling": _profiling(shown, _every_limit(own, goal), plan),
-        "errors": _errors(own, sources["other_networks"], plan),
-    }
+        profiling=_profiling(shown, _every_limit(own, goal), plan),
+        errors=_errors(own, sources["other_networks"], plan),
+    )
 
 
-def _data(own: Sequence[Job]) -> dict[str, Any]:
+def _data(own: Sequence[Job]) -> SweepData:
     limits_w = np.concatenate([job.truth.limits_w for job in own])
-    return {
-        "jobs": len(own),
-        "runs": int(limits_w.size),
-        "networks": len(_families(own)),
-        "largest_limit_w": float(limits_w.max()),
-        "smallest_limit_w": float(limits_w.min()),
-    }
+    return SweepData(
+        jobs=len(own),
+        runs=int(limits_w.size),
+        networks=len(_families(own)),
+        largest_limit_w=float(limits_w.max()),
+        smallest_limit_w=float(limits_w.min()),
+    )
 
 
 def _families(jobs: Sequence[Job]) -> list[str]:
@@ -238,24 +299,24 @@ def _with_error(true: Measurement, error: float, rng: np.random.Generator | None
     return Measurement(true.limit_w, true.time_s * float(time), true.power_w * float(power))
 
 
-def figures(chosen: Sequence[Chosen], goal: Goal) -> dict[str, Any]:
+def figures(chosen: Sequence[Chosen], goal: Goal) -> ChoiceFigures:
     """Savings of jobs that each count alike, beside the oracle's, and how far the bound is kept."""
     saving = np.array([one.saving for one in chosen])
     oracle = np.array([1.0 - one.job.truth.energy_ratio[one.job.oracle(goal.max_slowdown)] for one in chosen])
     slowdown = np.array([one.slowdown for one in chosen])
     over = slowdown > goal.max_slowdown * (1.0 + 1e-9)
-    return {
-        "saving_pct": 100.0 * float(saving.mean()),
-        "oracle_pct": 100.0 * float(oracle.mean()),
+    return ChoiceFigures(
+        saving_pct=100.0 * float(saving.mean()),
+        oracle_pct=100.0 * float(oracle.mean()),
         # Jobs without anything to save leave nothing to miss.
-        "share": float(saving.mean() / oracle.mean()) if oracle.any() else 1.0,
-        "violations": int(over.sum()),
-        "violating_pct": 100.0 * float(over.mean()),
-        "mean_slowdown": float(slowdown.mean()),
-        "worst_slowdown": float(slowdown.max()),
-        "measured": float(np.mean([len(one.measured) for one in chosen])),
-        "jobs": len(chosen),
-    }
+        share=float(saving.mean() / oracle.mean()) if oracle.any() else 1.0,
+        violations=int(over.sum()),
+        violating_pct=100.0 * float(over.mean()),
+        mean_slowdown=float(slowdown.mean()),
+        worst_slowdown=float(slowdown.max()),
+        measured=float(np.mean([len(one.measured) for one in chosen])),
+        jobs=len(chosen),
+    )
 
 
 def _simpler(own: Sequence[Job], teachers: Sequence[Job], goal: Goal) -> Iterator[tuple[str, list[Chosen]]]:
@@ -304,7 +365,7 @@ def _fixed(job: Job, limit_w: float) -> Chosen:
     return Chosen(job, max(int(np.sum(job.truth.limits_w >= limit_w - 1e-9)) - 1, 0))
 
 
-def _profiling(shown: Sequence[Chosen], every: Sequence[Chosen], plan: Plan) -> dict[str, Any]:
+def _profiling(shown: Sequence[Chosen], every: Sequence[Chosen], plan: Plan) -> dict[str, dict[str, WholeJobs]]:
     """Saving and slowdown of whole jobs that begin with their profiles."""
     return {
         f"{length_s / 60.0:g}_min": {
@@ -314,16 +375,12 @@ def _profiling(shown: Sequence[Chosen], every: Sequence[Chosen], plan: Plan) -> 
     }
 
 
-def _whole(chosen: Sequence[Chosen], length_s: float) -> dict[str, float]:
+def _whole(chosen: Sequence[Chosen], length_s: float) -> WholeJobs:
     saving, slowdown = np.transpose([one.with_profiling(length_s) for one in chosen])
-    return {
-        "saving_pct": 100.0 * float(saving.mean()),
-        "mean_slowdown": float(slowdown.mean()),
-        "worst_slowdown": float(slowdown.max()),
-    }
+    return WholeJobs(100.0 * float(saving.mean()), float(slowdown.mean()), float(slowdown.max()))
 
 
-def _errors(own: Sequence[Job], teachers: Sequence[Job], plan: Plan) -> dict[str, Any]:
+def _errors(own: Sequence[Job], teachers: Sequence[Job], plan: Plan) -> dict[str, ErrorFigures]:
     """What errors of measurement cost, with and without a margin for them."""
     responses = left_out(own, teachers)
     found = {}
@@ -334,46 +391,12 @@ def _errors(own: Sequence[Job], teachers: Sequence[Job], plan: Plan) -> dict[str
                 figures(replayed(own, responses, goal, plan.shown, error, np.random.default_rng(seed)), goal)
                 for seed in plan.seeds
             ]
-            found[f"{1000.0 * error:g}_permille_{name}"] = {
-                key: _summary(np.array([run[key] for run in runs]))
-                for key in ("share", "violating_pct", "worst_slowdown")
-            }
+            found[f"{1000.0 * error:g}_permille_{name}"] = ErrorFigures(
+                spread([run.share for run in runs]),
+                spread([run.violating_pct for run in runs]),
+                spread([run.worst_slowdown for run in runs]),
+            )
     return found
-
-
-def _summary(values: FloatArray) -> dict[str, float]:
-    half = 1.96 * float(values.std(ddof=1)) / np.sqrt(values.size) if values.size > 1 else 0.0
-    return {"mean": float(values.mean()), "half_width": float(half), "worst": float(values.max())}
-
-
-CHOICE_COLUMNS = ("GPU", "learned from", "measured", "saved, %", "of the oracle's", "over the bound", "worst slowdown")
-
-
-def choice_rows(measured: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Rows of the table of choices by what was learned from and measured."""
-    for gpu, found in measured["gpus"].items():
-        for source, by_budget in found["choice"].items():
-            for budget, figure in by_budget.items():
-                yield (gpu, source.replace("_", " "), f"at most {budget}", *_cells(figure))
-
-
-SIMPLER_COLUMNS = ("GPU", "way", "measured", "saved, %", "of the oracle's", "over the bound", "worst slowdown")
-
-
-def simpler_rows(measured: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Rows of the table of simpler ways."""
-    for gpu, found in measured["gpus"].items():
-        for way, figure in found["simpler"].items():
-            yield (gpu, way, f"{figure['measured']:.1f}", *_cells(figure))
-
-
-def _cells(figure: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        f"{figure['saving_pct']:.2f}",
-        f"{100.0 * figure['share']:.1f} %",
-        f"{figure['violations']} of {figure['jobs']}",
-        f"{figure['worst_slowdown']:.3f}",
-    )
 
 
 def synthetic_sweeps(seed: int, jobs_of_family: int = 4) -> dict[str, tuple[SweptJob, ...]]:

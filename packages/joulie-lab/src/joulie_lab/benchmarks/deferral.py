@@ -8,10 +8,9 @@ a third a cluster without room for all; a fourth repeats a published study.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from joulie_lab.adapters.published.pai_jobs import Jobs
 from joulie_lab.benchmarks import deferral_capacity as capacity
 from joulie_lab.benchmarks import deferral_waitawhile as waitawhile
 from joulie_lab.benchmarks.parity import OnStage
-from joulie_lab.simulation.sweep import estimate
+from joulie_lab.benchmarks.results import Estimate, Figures, estimate
 
 THRESHOLDS_G_PER_KWH = (150, 200)
 FORECASTERS = ("joulie", "yesterday", "usual day")
@@ -88,8 +87,54 @@ SMALL = DeferralPlan(
 )
 
 
-def measure(zones: Mapping[str, Zone], jobs: Jobs, plan: DeferralPlan, on_stage: OnStage) -> dict[str, Any]:
-    """All figures of the benchmark, as plain JSON values.
+class RuleFigures(Figures, frozen=True):
+    """What a rule saves, %, which share of the oracle's saving that is, and jobs that started or ended late."""
+
+    saved_pct: Estimate
+    share: Estimate
+    late: int
+
+
+class JobFigures(Figures, frozen=True):
+    """Jobs of one length and slack, by rule."""
+
+    oracle_pct: Estimate
+    late: int
+    rules: Mapping[str, RuleFigures]
+
+
+class ReplayFigures(Figures, frozen=True):
+    """Jobs that were also decided by the product's own function, and how many of them started at another moment."""
+
+    jobs: int
+    differ: int
+
+
+class ZoneFigures(Figures, frozen=True):
+    """One year of one zone; errors by time ahead, jobs by length and slack."""
+
+    mean_g_per_kwh: float
+    step_min: float
+    errors: Mapping[str, Mapping[str, float]]
+    windows: Mapping[str, JobFigures]
+    slots: Mapping[str, JobFigures]
+    cold_start: Mapping[str, float]
+    replayed: ReplayFigures
+
+
+class DeferralResult(Figures, frozen=True):
+    """The result."""
+
+    seeds: Sequence[int]
+    arrivals: int
+    zones: Mapping[str, ZoneFigures]
+    late: int
+    capacity: capacity.CapacityResult
+    waitawhile: waitawhile.WaitAwhileResult | None = None
+
+
+def measure(zones: Mapping[str, Zone], jobs: Jobs, plan: DeferralPlan, on_stage: OnStage) -> DeferralResult:
+    """All figures of the benchmark.
 
     Args:
         zones: carbon intensity.
@@ -101,13 +146,13 @@ def measure(zones: Mapping[str, Zone], jobs: Jobs, plan: DeferralPlan, on_stage:
     for name, zone in zones.items():
         on_stage(f"deferral, {name}")
         found[name] = _Year(zone, plan).measure()
-    late = sum(case["late"] for zone in found.values() for part in PARTS for case in zone[part].values())
-    measured: dict[str, Any] = {"seeds": list(plan.seeds), "arrivals": plan.arrivals, "zones": found, "late": late}
+    late = sum(case.late for zone in found.values() for part in (zone.windows, zone.slots) for case in part.values())
     limited = {name: zones[name].series for name in plan.capacity_zones or zones}
-    measured["capacity"] = capacity.measure(limited, jobs, plan.capacity, on_stage)
+    full = capacity.measure(limited, jobs, plan.capacity, on_stage)
+    repeated = None
     if plan.published:
-        measured["waitawhile"] = waitawhile.measure({name: zones[name].series for name in ("DE", "GB")}, on_stage)
-    return measured
+        repeated = waitawhile.measure({name: zones[name].series for name in ("DE", "GB")}, on_stage)
+    return DeferralResult(list(plan.seeds), plan.arrivals, found, late, full, repeated)
 
 
 class _Year:
@@ -129,25 +174,25 @@ class _Year:
             "usual day": self._as_before(days=7),
         }
 
-    def measure(self) -> dict[str, Any]:
+    def measure(self) -> ZoneFigures:
         """All figures of the zone."""
-        return {
-            "mean_g_per_kwh": float(self.values.mean()),
-            "step_min": self.step_s / 60.0,
-            "errors": self._errors(),
-            "windows": {
+        return ZoneFigures(
+            mean_g_per_kwh=float(self.values.mean()),
+            step_min=self.step_s / 60.0,
+            errors=self._errors(),
+            windows={
                 f"{runtime_h}h_{slack_h}h": self._whole(runtime_h, slack_h)
                 for runtime_h in self.plan.runtimes_h
                 for slack_h in self.plan.slacks_h
             },
-            "slots": {
+            slots={
                 f"{runtime_h}h_{slack_h}h": self._in_slots(runtime_h, slack_h)
                 for runtime_h in self.plan.runtimes_h
                 for slack_h in self.plan.slacks_h
             },
-            "cold_start": self._cold_start(),
-            "replayed": self._replay(),
-        }
+            cold_start=self._cold_start(),
+            replayed=self._replay(),
+        )
 
     # ---- forecasts: a row for each step, which begins with the value in force
 
@@ -185,7 +230,7 @@ class _Year:
 
     # ---- jobs in one piece
 
-    def _whole(self, runtime_h: int, slack_h: int) -> dict[str, Any]:
+    def _whole(self, runtime_h: int, slack_h: int) -> JobFigures:
         runtime, slack = runtime_h * self.an_hour, slack_h * self.an_hour
         means = _means(self.values[None, :], runtime)[0]
         arrivals = np.arange(self.first, len(means) - slack)
@@ -214,7 +259,7 @@ class _Year:
 
         return {rule: share(rule) for rule in ("joulie", "yesterday")}
 
-    def _replay(self) -> dict[str, int]:
+    def _replay(self) -> ReplayFigures:
         """The same jobs by the product's own decision, asked at each step: how many start at another one."""
         runtime_h, slack_h = REPLAYED
         runtime, slack = runtime_h * self.an_hour, slack_h * self.an_hour
@@ -222,7 +267,7 @@ class _Year:
         rng = np.random.default_rng(self.plan.seeds[0])
         arrivals = rng.integers(self.first, len(self.values) - runtime - slack, self.plan.replayed)
         decided = np.array([self._decided(int(arrival), runtime_h, slack_h) for arrival in arrivals])
-        return {"jobs": self.plan.replayed, "differ": int((decided != starts[arrivals]).sum())}
+        return ReplayFigures(self.plan.replayed, int((decided != starts[arrivals]).sum()))
 
     def _decided(self, arrival: int, runtime_h: int, slack_h: int) -> int:
         request = GridRequest(
@@ -247,7 +292,7 @@ class _Year:
 
     # ---- interruptible jobs
 
-    def _in_slots(self, runtime_h: int, slack_h: int) -> dict[str, Any]:
+    def _in_slots(self, runtime_h: int, slack_h: int) -> JobFigures:
         work, slack = runtime_h * self.an_hour, slack_h * self.an_hour
         arrivals = np.arange(self.first, len(self.values) - work - slack)
         runs = {name: run_in_slots(expected, arrivals, work, slack) for name, expected in self.expected.items()}
@@ -261,28 +306,25 @@ class _Year:
 
     def _compare(
         self, at_once: FloatArray, best: FloatArray, emitted: Mapping[str, FloatArray], late: Mapping[str, int]
-    ) -> dict[str, Any]:
+    ) -> JobFigures:
         """Savings of random jobs out of all that might arrive, over the seeds."""
         chosen = [np.random.default_rng(seed).integers(0, len(at_once), self.plan.arrivals) for seed in self.plan.seeds]
 
-        def over_seeds(figure: Callable[[IntArray], float]) -> dict[str, float | None]:
-            return estimate([figure(jobs) for jobs in chosen])._asdict()
+        def over_seeds(figure: Callable[[IntArray], float]) -> Estimate:
+            return estimate([figure(jobs) for jobs in chosen])
 
-        def saved_pct(after: FloatArray) -> dict[str, float | None]:
+        def saved_pct(after: FloatArray) -> Estimate:
             return over_seeds(lambda jobs: float(100.0 * (1.0 - after[jobs].sum() / at_once[jobs].sum())))
 
-        def share(after: FloatArray) -> dict[str, float | None]:
+        def share(after: FloatArray) -> Estimate:
             def of_oracle(jobs: IntArray) -> float:
                 before = at_once[jobs].sum()
                 return float((before - after[jobs].sum()) / (before - best[jobs].sum()))
 
             return over_seeds(of_oracle)
 
-        rules = {
-            name: {"saved_pct": saved_pct(after), "share": share(after), "late": late[name]}
-            for name, after in emitted.items()
-        }
-        return {"oracle_pct": saved_pct(best), "late": sum(late.values()), "rules": rules}
+        rules = {name: RuleFigures(saved_pct(after), share(after), late[name]) for name, after in emitted.items()}
+        return JobFigures(saved_pct(best), sum(late.values()), rules)
 
 
 def starts_by_window(means: FloatArray, slack: int) -> IntArray:
@@ -337,57 +379,7 @@ def run_in_slots(expected: FloatArray, arrivals: IntArray, work: int, slack: int
     return running
 
 
-def saving_rows(measured: Mapping[str, Any], part: str) -> list[tuple[str, ...]]:
-    """Columns: zone, runtime and slack, saving of the oracle in %, of each rule, Joulie's share, late.
-
-    Args:
-        measured: what `measure` returned.
-        part: windows or slots.
-    """
-    return [
-        (
-            name,
-            *case.split("_"),
-            _estimate_text(found["oracle_pct"]),
-            *(_estimate_text(rule["saved_pct"]) for rule in found["rules"].values()),
-            f"{100.0 * found['rules']['joulie']['share']['mean']:.1f} %",
-            str(found["late"]),
-        )
-        for name, zone in measured["zones"].items()
-        for case, found in zone[part].items()
-    ]
-
-
-def saving_columns(measured: Mapping[str, Any], part: str) -> tuple[str, ...]:
-    """The heads of `saving_rows`."""
-    zone = next(iter(measured["zones"].values()))
-    rules = next(iter(zone[part].values()))["rules"]
-    return ("zone", "job", "slack", "oracle", *rules, "joulie of oracle", "late")
-
-
-def error_rows(measured: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Columns: zone, lead time, mean absolute errors in gCO2eq/kWh, Joulie's in % of the best other."""
-    return [
-        (
-            name,
-            lead,
-            *(f"{found[who]:.1f}" for who in ERROR_COLUMNS[2:-1]),
-            f"{100.0 * found['relative']:.0f}",
-        )
-        for name, zone in measured["zones"].items()
-        for lead, found in zone["errors"].items()
-    ]
-
-
-ERROR_COLUMNS = ("zone", "ahead", *FORECASTERS, "last value", "joulie, % of the best other")
-
-
 def _means(expected: FloatArray, runtime: int) -> FloatArray:
     """(n, k - runtime + 1) means over `runtime` neighbouring columns."""
     sums = np.concatenate((np.zeros((len(expected), 1)), np.cumsum(expected, axis=1)), axis=1)
     return (sums[:, runtime:] - sums[:, :-runtime]) / runtime
-
-
-def _estimate_text(value: Mapping[str, float | None]) -> str:
-    half_width = value["half_width"]
-    return f"{value['mean']:.1f}" if half_width is None else f"{value['mean']:.1f} ±{half_width:.1f}"

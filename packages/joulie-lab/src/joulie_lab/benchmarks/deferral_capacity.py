@@ -16,9 +16,10 @@ and lengths are rounded up, so that the bound is one for just the jobs that are 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_array
@@ -31,6 +32,7 @@ from joulie.domain.grid.signals import GridSignal, Measure
 from joulie.domain.signal import Quality
 from joulie.domain.units import FloatArray, IntArray
 from joulie_lab.adapters.published.pai_jobs import Jobs, whole_hours
+from joulie_lab.benchmarks.results import Figures
 
 HOUR_S = 3600.0
 SLACK_H = 24
@@ -40,20 +42,6 @@ LOAD = 0.6
 """Mean share of the CPUs that the jobs need while they arrive."""
 HORIZON_H = 96
 """How far forecasts look: a day and the longest jobs."""
-
-COLUMNS = (
-    "zone",
-    "bound, %",
-    "known future, %",
-    "Joulie, %",
-    "of the bound",
-    "late",
-    "late if held to the last",
-    "late if not held",
-    "CPUs in use",
-    "wait, h",
-)
-
 
 TOTALS = ("jobs", "late", "late_held_to_the_last", "late_not_held")
 """Counts; other figures are means of the seeds."""
@@ -106,8 +94,34 @@ def synthetic_jobs(seed: int, days: int = 28) -> Jobs:
     return whole_hours(np.column_stack((arrival_h, length_h, rng.choice([1, 2, 8], count, p=[0.7, 0.2, 0.1]))))
 
 
-def measure(zones: Mapping[str, Series], jobs: Jobs, plan: Plan, on_stage: Callable[[str], None]) -> dict[str, Any]:
-    """Savings and the bound by zone, as plain JSON values.
+class CapacityFigures(Figures, frozen=True):
+    """Savings in one zone and the bound, %; `late` are jobs that started after their slack."""
+
+    jobs: int
+    late: int
+    late_held_to_the_last: int
+    late_not_held: int
+    cpus: float
+    load: float
+    wait_h: float
+    saved_pct: float
+    known_future_pct: float
+    bound_pct: float
+    share_of_bound: float
+
+
+class CapacityResult(Figures, frozen=True):
+    """The result, by zone."""
+
+    slack_h: int
+    reserve_h: int
+    days: int
+    seeds: Sequence[int]
+    zones: Mapping[str, CapacityFigures]
+
+
+def measure(zones: Mapping[str, Series], jobs: Jobs, plan: Plan, on_stage: Callable[[str], None]) -> CapacityResult:
+    """Savings and the bound by zone.
 
     Args:
         zones: carbon intensity, gCO2eq/kWh; at least the weeks of history and the week of the plan.
@@ -115,36 +129,18 @@ def measure(zones: Mapping[str, Series], jobs: Jobs, plan: Plan, on_stage: Calla
         plan: days and seeds.
         on_stage: told what is next.
     """
-    found: dict[str, Any] = {}
+    found = {}
     for zone, series in zones.items():
         runs = []
         for seed in plan.seeds:
             on_stage(f"limited CPUs, {zone}, seed {seed}")
             runs.append(_measure(series, jobs, plan, np.random.default_rng(seed)))
-        found[zone] = {key: float(np.mean([run[key] for run in runs])) for key in runs[0]} | {
-            key: sum(run[key] for run in runs) for key in TOTALS
-        }
-        found[zone]["share_of_bound"] = found[zone]["saved_pct"] / found[zone]["bound_pct"]
-    return {"slack_h": SLACK_H, "reserve_h": RESERVE_H, "days": plan.days, "seeds": list(plan.seeds), "zones": found}
-
-
-def rows(measured: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """The table that `COLUMNS` heads."""
-    return [
-        (
-            zone,
-            f"{found['bound_pct']:.1f}",
-            f"{found['known_future_pct']:.1f}",
-            f"{found['saved_pct']:.1f}",
-            f"{found['share_of_bound']:.0%}",
-            f"{found['late']} of {found['jobs']}",
-            str(found["late_held_to_the_last"]),
-            str(found["late_not_held"]),
-            f"{found['load']:.0%}",
-            f"{found['wait_h']:.1f}",
+        means = {key: float(np.mean([run[key] for run in runs])) for key in runs[0] if key not in TOTALS}
+        totals = {key: sum(run[key] for run in runs) for key in TOTALS}
+        found[zone] = msgspec.convert(
+            totals | means | {"share_of_bound": means["saved_pct"] / means["bound_pct"]}, CapacityFigures
         )
-        for zone, found in measured["zones"].items()
-    ]
+    return CapacityResult(SLACK_H, RESERVE_H, plan.days, list(plan.seeds), found)
 
 
 def at_once(_hour: int, held: IntArray) -> IntArray:

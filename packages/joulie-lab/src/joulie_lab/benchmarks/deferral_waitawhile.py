@@ -21,12 +21,12 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import product
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
 from joulie.domain.grid.series import Series
 from joulie.domain.units import FloatArray, IntArray
+from joulie_lab.benchmarks.results import Figures
 
 JOBS = 3387
 JOB_SEED = 0
@@ -42,8 +42,6 @@ OPENS, CLOSES = 18, 34
 """Working hours from nine to five, in half hours of the day."""
 TAIL_S = 9 * 86400
 """The last jobs end in the new year."""
-
-COLUMNS = ("zone", "done by", "how", *(f"noise {noise} %" for noise in NOISES_PCT), "the noise costs, %", "published")
 
 
 class DoneBy(StrEnum):
@@ -107,54 +105,51 @@ def slack(end: datetime, done_by: DoneBy) -> timedelta:
     return max(morning - end, timedelta())
 
 
+class NoiseFigures(Figures, frozen=True):
+    """Savings by noise of the forecasts, %, and what noise of 5 % costs, relative, %, here and as published."""
+
+    saved_pct: Mapping[str, float]
+    noise_cost_pct: float
+    published_noise_cost_pct: float | None = None
+
+
+class WaitAwhileResult(Figures, frozen=True):
+    """The result, by zone, deadline and number of pieces.
+
+    `deviation` is the largest difference from what is published, None where nothing can be compared.
+    """
+
+    jobs: int
+    zones: Mapping[str, Mapping[str, Mapping[str, NoiseFigures]]]
+    deviation: float | None
+
+
 def measure(
     zones: Mapping[str, Series], on_stage: Callable[[str], None], repetitions: int = REPETITIONS
-) -> dict[str, Any]:
-    """What is saved by zone, deadline and number of pieces, as plain JSON values.
+) -> WaitAwhileResult:
+    """What is saved by zone, deadline and number of pieces.
 
     Args:
         zones: carbon intensity over 2020 and nine days more, gCO2eq/kWh. ``DE`` and ``GB`` are compared with what is
             published.
         on_stage: told which zone is next.
         repetitions: seeds of the noise.
-
-    Returns:
-        ``zones`` with the savings in % by noise and what noise of 5 % costs, relative, in %; ``deviation``: the largest
-        difference from what is published, in these %; None where nothing can be compared.
     """
     jobs = published_jobs()
     deadlines = {done_by: _latest_ends(jobs, done_by) for done_by in DoneBy}
-    measured: dict[str, Any] = {}
+    measured: dict[str, dict[str, dict[str, NoiseFigures]]] = {}
     deviations: list[float] = []
     for zone, series in zones.items():
         on_stage(f"Let's Wait Awhile, {zone}")
         intensity = _half_hours(series)
         measured[zone] = {done_by.value: {} for done_by in DoneBy}
         for done_by, how in product(DoneBy, How):
-            found = _savings(intensity, jobs, deadlines[done_by], how, repetitions)
-            measured[zone][done_by.value][how.value] = found
             published = PUBLISHED.get((zone, done_by, how))
+            found = _savings(intensity, jobs, deadlines[done_by], how, repetitions, published)
+            measured[zone][done_by.value][how.value] = found
             if published is not None:
-                found["published_noise_cost_pct"] = published
-                deviations.append(abs(found["noise_cost_pct"] - published))
-    return {"jobs": JOBS, "zones": measured, "deviation": max(deviations, default=None)}
-
-
-def rows(measured: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """The table that `COLUMNS` heads: savings in %."""
-    return [
-        (
-            zone,
-            done_by.replace("_", " "),
-            how,
-            *(f"{found['saved_pct'][str(noise)]:.2f}" for noise in NOISES_PCT),
-            f"{found['noise_cost_pct']:.6f}",
-            f"{found['published_noise_cost_pct']:.6f}" if "published_noise_cost_pct" in found else "",
-        )
-        for zone, by_deadline in measured["zones"].items()
-        for done_by, by_how in by_deadline.items()
-        for how, found in by_how.items()
-    ]
+                deviations.append(abs(found.noise_cost_pct - published))
+    return WaitAwhileResult(JOBS, measured, max(deviations, default=None))
 
 
 def _latest_ends(jobs: Jobs, done_by: DoneBy) -> IntArray:
@@ -174,7 +169,9 @@ def _half_hours(series: Series) -> FloatArray:
     return series.values[np.searchsorted(series.starts_s, times_s, side="right") - 1]
 
 
-def _savings(intensity: FloatArray, jobs: Jobs, latest_end: IntArray, how: How, repetitions: int) -> dict[str, Any]:
+def _savings(
+    intensity: FloatArray, jobs: Jobs, latest_end: IntArray, how: How, repetitions: int, published_pct: float | None
+) -> NoiseFigures:
     baseline = _emitted(intensity, intensity, jobs, jobs.arrival + jobs.length + 1, How.WHOLE)
     saved_pct = {}
     for noise in NOISES_PCT:
@@ -183,7 +180,7 @@ def _savings(intensity: FloatArray, jobs: Jobs, latest_end: IntArray, how: How, 
             for seed in range(repetitions if noise else 1)
         ]
         saved_pct[str(noise)] = float(100.0 * (1.0 - np.mean(emitted) / baseline))
-    return {"saved_pct": saved_pct, "noise_cost_pct": 100.0 * (saved_pct["0"] / saved_pct["5"] - 1.0)}
+    return NoiseFigures(saved_pct, 100.0 * (saved_pct["0"] / saved_pct["5"] - 1.0), published_pct)
 
 
 def _noisy(intensity: FloatArray, share: float, seed: int) -> FloatArray:

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from joulie.domain.marginal import gpu_coefficient
 from joulie.domain.units import SECONDS_PER_HOUR, WATTS_PER_KW, FloatArray
 from joulie_lab.benchmarks.parity import scaled
+from joulie_lab.benchmarks.results import Estimate, Figures, estimate
 from joulie_lab.simulation.cluster import Cluster, NodePool
 from joulie_lab.simulation.engine import SCHEDULERS, QueueSettings
 from joulie_lab.simulation.results import RunRecord
 from joulie_lab.simulation.scenario import Scenario
 from joulie_lab.simulation.scenario_files import load_scenario
-from joulie_lab.simulation.sweep import estimate
 from joulie_lab.simulation.workload import JobTable, published_jobs, thinned
 
 PARITY_SEED = 42
@@ -125,10 +124,37 @@ def bound_of_seed_kwh(scenario: Scenario, seed: int) -> float:
     )
 
 
-def summarise(records: Iterable[RunRecord], bounds_kwh: Mapping[int, float], seeds: Sequence[int]) -> dict[str, Any]:
-    """All figures of the benchmark, as plain JSON values; estimates have a mean and a half width over `seeds`.
+class Work(Figures, frozen=True):
+    """What a scheduler needed for the work, over the seeds.
 
     ``ramp_not_above_most_allocated`` counts seeds, since a mean may hide one on which the ramp is worse.
+    """
+
+    it_kwh: Estimate
+    std_kw: Estimate
+    p99_ramp_kw: Estimate
+    peak_kw: Estimate
+    mean_wait_min: Estimate
+    p99_wait_min: Estimate
+    wakes: Estimate
+    unfinished: Estimate
+    above_bound_pct: Estimate
+    ramp_above_most_allocated_pct: Estimate
+    ramp_not_above_most_allocated: int
+    saving_pct: Mapping[str, Estimate]
+
+
+class EqualWorkResult(Figures, frozen=True):
+    """The result, by scheduler: on the seed of the published figures, and over the reported seeds."""
+
+    seeds: Sequence[int]
+    bound_kwh: Estimate
+    parity: Mapping[str, RunRecord]
+    reported: Mapping[str, Work]
+
+
+def summarise(records: Iterable[RunRecord], bounds_kwh: Mapping[int, float], seeds: Sequence[int]) -> EqualWorkResult:
+    """All figures of the benchmark.
 
     Args:
         records: a run for each scheduler and seed, those of the published figures' seed included where they were made.
@@ -141,35 +167,35 @@ def summarise(records: Iterable[RunRecord], bounds_kwh: Mapping[int, float], see
     reported = {name: [runs[seed] for seed in seeds] for name, runs in by_scheduler.items()}
     bound_kwh = np.array([bounds_kwh[seed] for seed in seeds])
     reference_ramp_kw = _values(reported["most-allocated"], "p99_ramp_kw")
-    return {
-        "seeds": list(seeds),
-        "bound_kwh": estimate(bound_kwh)._asdict(),
-        "parity": {name: runs[PARITY_SEED].as_dict() for name, runs in by_scheduler.items() if PARITY_SEED in runs},
-        "reported": {
-            name: {metric: estimate(_values(runs, metric))._asdict() for metric in METRICS}
-            | {
-                "above_bound_pct": _more_pct(_values(runs, "it_kwh"), bound_kwh),
-                "ramp_above_most_allocated_pct": _more_pct(_values(runs, "p99_ramp_kw"), reference_ramp_kw),
-                "ramp_not_above_most_allocated": int((_values(runs, "p99_ramp_kw") <= reference_ramp_kw).sum()),
-                "saving_pct": {
+    return EqualWorkResult(
+        seeds=list(seeds),
+        bound_kwh=estimate(bound_kwh),
+        parity={name: runs[PARITY_SEED] for name, runs in by_scheduler.items() if PARITY_SEED in runs},
+        reported={
+            name: Work(
+                **{metric: estimate(_values(runs, metric)) for metric in METRICS},
+                above_bound_pct=_more_pct(_values(runs, "it_kwh"), bound_kwh),
+                ramp_above_most_allocated_pct=_more_pct(_values(runs, "p99_ramp_kw"), reference_ramp_kw),
+                ramp_not_above_most_allocated=int((_values(runs, "p99_ramp_kw") <= reference_ramp_kw).sum()),
+                saving_pct={
                     other: _less_pct(_values(runs, "it_kwh"), _values(reported[other], "it_kwh"))
                     for other in _REFERENCES
                 },
-            }
+            )
             for name, runs in reported.items()
         },
-    }
+    )
 
 
 def _values(runs: Sequence[RunRecord], metric: str) -> FloatArray:
     return np.array([getattr(run, metric) for run in runs], dtype=np.float64)
 
 
-def _more_pct(value: FloatArray, reference: FloatArray) -> dict[str, Any]:
+def _more_pct(value: FloatArray, reference: FloatArray) -> Estimate:
     """By how much the values exceed their references, seed by seed, percent."""
-    return estimate((value / reference - 1.0) * 100.0)._asdict()
+    return estimate((value / reference - 1.0) * 100.0)
 
 
-def _less_pct(value: FloatArray, reference: FloatArray) -> dict[str, Any]:
+def _less_pct(value: FloatArray, reference: FloatArray) -> Estimate:
     """By how much the values fall short of their references, seed by seed, percent."""
-    return estimate((1.0 - value / reference) * 100.0)._asdict()
+    return estimate((1.0 - value / reference) * 100.0)

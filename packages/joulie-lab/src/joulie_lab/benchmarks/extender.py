@@ -24,6 +24,7 @@ from multiprocessing.connection import Connection
 from time import perf_counter, time
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from joulie.adapters.kubernetes.names import CPU_SENSITIVITY_ANNOTATION, WORKLOAD_CLASS_ANNOTATION
@@ -36,6 +37,7 @@ from joulie.apps.extender.metrics import ExtenderMetrics
 from joulie.apps.extender.server import Extender, read_body
 from joulie.domain.scoring.extender import NodeClass
 from joulie.program.http import AsgiApp, Probes, Receive, Scope, Send, Server, observability_app, respond
+from joulie_lab.benchmarks.results import Figures
 
 VERBS = ("filter", "prioritize")
 Naming = Callable[[int], list[str]]
@@ -83,116 +85,101 @@ FULL = Plan(sizes=(500, 5_000, 10_000), calls=2_000)
 SMALL = Plan(sizes=(500,), calls=100, rounds=2)
 
 
+class Times(Figures, frozen=True):
+    """Response times: of the calmest round, and of all calls."""
+
+    p50_ms: float
+    p99_ms: float
+    p99_of_all_ms: float
+
+
 @dataclass
 class _Series:
     """Response times, s, by round."""
 
     rounds: list[list[float]] = field(default_factory=list)
 
-    def figures(self) -> dict[str, float]:
+    def times(self) -> Times:
         """Quantiles in ms: of the calmest round, since other work on the machine only ever adds; and of all calls."""
         p50, p99 = np.min([np.percentile(times, [50.0, 99.0]) for times in self.rounds], axis=0) * 1e3
         overall = np.percentile(np.concatenate(self.rounds), 99.0) * 1e3
-        return {"p50_ms": float(p50), "p99_ms": float(p99), "p99_of_all_ms": float(overall)}
+        return Times(float(p50), float(p99), float(overall))
 
 
-def measure(plan: Plan, note: Callable[[str], None]) -> dict[str, Any]:
+ByVerb = Mapping[str, Times]
+BySize = Mapping[str, ByVerb]
+
+
+class ExtenderResult(Figures, frozen=True):
+    """The result, by number of candidates and verb; ratios are those of the medians."""
+
+    joulie: BySize
+    constants: BySize
+    performance: BySize
+    decision_ms: Mapping[str, Times]
+    long_names: BySize
+    ratio_to_constants: Mapping[str, Mapping[str, float]]
+    different: BySize = msgspec.field(default_factory=dict)
+
+
+def measure(plan: Plan, note: Callable[[str], None]) -> ExtenderResult:
     """Response times by extender, verb and number of candidates, and the time of the decision alone.
 
     Args:
         plan: what to measure.
         note: told what is being measured.
     """
-    figures: dict[str, Any] = {"joulie": {}, "constants": {}, "performance": {}, "decision_ms": {}}
+    joulie: dict[str, ByVerb] = {}
+    constants: dict[str, ByVerb] = {}
+    performance: dict[str, ByVerb] = {}
+    decision_ms = {}
     for size in plan.sizes:
         note(f"{size:,} candidates")
-        measured = _compare(_short_names, size, plan)
-        for name, by_verb in measured.items():
-            figures[name][str(size)] = by_verb
+        compared = _compare(_short_names, size, plan)
+        joulie[str(size)], constants[str(size)] = compared["joulie"], compared["constants"]
         note(f"{size:,} candidates of a performance pod")
-        figures["performance"][str(size)] = _compare(_short_names, size, plan, _Pods.PERFORMANCE)["joulie"]
-        figures["decision_ms"][str(size)] = _decision_ms(size, plan)
-    figures["ratio_to_constants"] = {size: _ratio_to_constants(figures, size) for size in figures["joulie"]}
+        performance[str(size)] = _compare(_short_names, size, plan, _Pods.PERFORMANCE)["joulie"]
+        decision_ms[str(size)] = _decision_ms(size, plan)
+    ratios = {size: _ratio_to_constants(joulie[size], constants[size]) for size in joulie}
     longest = plan.sizes[min(1, len(plan.sizes) - 1)]
+    others: dict[str, BySize] = {}
     for name, text, naming, pods in (
         ("long_names", f"with names of {len(_long_names(1)[0])} letters", _long_names, _Pods.ALIKE),
         ("different", "of pods that all differ", _short_names, _Pods.DIFFERENT),
     ):
         note(f"{longest:,} candidates {text}")
-        compared = {who: {str(longest): found} for who, found in _compare(naming, longest, plan, pods).items()}
-        figures[name] = compared["joulie"]
-        figures["ratio_to_constants"][name] = _ratio_to_constants(compared, str(longest))
-    return figures
+        compared = _compare(naming, longest, plan, pods)
+        others[name] = {str(longest): compared["joulie"]}
+        ratios[name] = _ratio_to_constants(compared["joulie"], compared["constants"])
+    return ExtenderResult(
+        joulie, constants, performance, decision_ms, others["long_names"], ratios, others["different"]
+    )
 
 
-def _ratio_to_constants(figures: Mapping[str, Any], size: str) -> dict[str, float]:
+def _ratio_to_constants(joulie: ByVerb, constants: ByVerb) -> dict[str, float]:
     """By verb, at the median."""
-    joulie, constants = figures["joulie"][size], figures["constants"][size]
-    return {verb: joulie[verb]["p50_ms"] / constants[verb]["p50_ms"] for verb in VERBS}
+    return {verb: joulie[verb].p50_ms / constants[verb].p50_ms for verb in VERBS}
 
 
-def rows(figures: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """The figures as a table: who, verb, candidates, p50 and p99 of the calmest round, p99 of all calls, ms."""
-    labels = {
-        "joulie": "joulie",
-        "constants": "constants",
-        "performance": "joulie, performance pod",
-        "long_names": "joulie, long names",
-        "different": "joulie, pods all differ",
-    }
-    for name, label in labels.items():
-        for size, by_verb in figures[name].items():
-            for verb, found in by_verb.items():
-                yield label, f"/{verb}", f"{int(size):,}", *(f"{value:.2f}" for value in found.values())
-    for size, found in figures["decision_ms"].items():
-        yield "joulie", "decision alone", f"{int(size):,}", *(f"{value:.3f}" for value in found.values())
-
-
-def plot(figures: Mapping[str, Any]) -> bytes:
-    """Response times by number of candidates: a PNG image."""
-    from io import BytesIO
-
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.0 * len(VERBS), 3.6), layout="constrained")
-    sizes = list(figures["joulie"])
-    for place, verb in enumerate(VERBS):
-        axes = figure.add_subplot(1, len(VERBS), place + 1)
-        for offset, (name, quantile) in enumerate(
-            (name, quantile) for name in _APPS for quantile in ("p50_ms", "p99_ms")
-        ):
-            heights = [figures[name][size][verb][quantile] for size in sizes]
-            places = [index + 0.2 * (offset - 1.5) for index in range(len(sizes))]
-            axes.bar(places, heights, width=0.18, label=f"{name}, {quantile.removesuffix('_ms')}")
-        axes.set(title=f"/{verb}", ylabel="ms", xlabel="candidates")
-        axes.set_xticks(range(len(sizes)), [f"{int(size):,}" for size in sizes])
-        axes.legend(frameon=False, fontsize="small")
-    image = BytesIO()
-    figure.savefig(image, format="png")
-    return image.getvalue()
-
-
-def _compare(
-    naming: Naming, size: int, plan: Plan, pods: _Pods = _Pods.ALIKE
-) -> dict[str, dict[str, dict[str, float]]]:
+def _compare(naming: Naming, size: int, plan: Plan, pods: _Pods = _Pods.ALIKE) -> dict[str, ByVerb]:
     """Response times of both extenders, asked in turn for `size` candidates, by verb."""
     names = naming(max(size, _LEAST_FLEET))
-    series = {name: {verb: _Series() for verb in VERBS} for name in _APPS}
+    series = {name: {verb: _Series() for verb in VERBS} for name in APPS}
     requests = list(_requests(names, size, pods))
     calls = max(1, plan.calls // plan.rounds)
     _pin(-1)
     with ExitStack() as stack:
-        ports = {name: stack.enter_context(served(name, names, core=0)) for name in _APPS}
+        ports = {name: stack.enter_context(served(name, names, core=0)) for name in APPS}
         callers = {name: stack.enter_context(_Caller(port)) for name, port in ports.items()}
         for _ in range(plan.rounds):
             for name, caller in callers.items():
                 pairs = [[caller.ask(one) for one in requests[call % _BODIES]] for call in range(calls)]
                 for verb, times in zip(VERBS, zip(*pairs[int(calls * _WARM_UP) :], strict=True), strict=True):
                     series[name][verb].rounds.append(list(times))
-    return {name: {verb: found.figures() for verb, found in by_verb.items()} for name, by_verb in series.items()}
+    return {name: {verb: found.times() for verb, found in by_verb.items()} for name, by_verb in series.items()}
 
 
-def _decision_ms(size: int, plan: Plan) -> dict[str, float]:
+def _decision_ms(size: int, plan: Plan) -> Times:
     """Time from arrays to scores, without a protocol around it."""
     view = _fleet(_short_names(size), np.random.default_rng(2)).view(time())
     pod = judge(wire.read_args(_body(["n"]))[0], _no_profile)
@@ -204,7 +191,7 @@ def _decision_ms(size: int, plan: Plan) -> dict[str, float]:
             scores(pod, view)
             times.append(perf_counter() - began_s)
         series.rounds.append(times)
-    return series.figures()
+    return series.times()
 
 
 # ---- the servers
@@ -246,7 +233,7 @@ def _constants(names: list[str]) -> tuple[AsgiApp, Callable[[], None]]:
     return app, lambda: None
 
 
-_APPS: Mapping[str, Callable[[list[str]], tuple[AsgiApp, Callable[[], None]]]] = {
+APPS: Mapping[str, Callable[[list[str]], tuple[AsgiApp, Callable[[], None]]]] = {
     "joulie": _joulie,
     "constants": _constants,
 }
@@ -284,7 +271,7 @@ def _serve(name: str, names: list[str], core: int | None, pipe: Connection) -> N
         _pin(core)
 
     async def main() -> None:
-        app, tick = _APPS[name](names)
+        app, tick = APPS[name](names)
         async with Server(app, ("127.0.0.1", 0)) as server:
             gc.collect()
             gc.freeze()

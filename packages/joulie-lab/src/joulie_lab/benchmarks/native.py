@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from joulie.domain.policy import PolicySettings, StaticPartition
 from joulie.domain.units import SECONDS_PER_HOUR
+from joulie_lab.benchmarks.results import Figures
 from joulie_lab.simulation.experiment.outcome import JobEnd
 from joulie_lab.simulation.experiment.scenario import NodeGroup
 from joulie_lab.simulation.native.control import Control
 from joulie_lab.simulation.native.nodes import sim_nodes
 from joulie_lab.simulation.native.runtime import Setup, run
 from joulie_lab.simulation.native.scheduling import JOULIE, KUBE
-from joulie_lab.simulation.report.bars import Bars, BarSet
-from joulie_lab.simulation.report.png import render_png
 from joulie_lab.simulation.trace import WORKLOAD_CLASS_KEY, JobProfile, TraceJob
 
 Clock = Callable[[], float]
@@ -71,7 +70,24 @@ SIZES = {
 _CONTROLS = {KUBE: None, JOULIE: Control(StaticPartition(PolicySettings(static_hp_frac=0.5)))}
 
 
-def measure(plan: Plan, cpu_time_s: Clock, on_stage: OnStage) -> dict[str, Any]:
+class Cost(Figures, frozen=True):
+    """CPU time of a run."""
+
+    nodes: int
+    jobs: int
+    completed: int
+    cpu_s: float
+    us_per_event: float
+
+
+class NativeResult(Figures, frozen=True):
+    """The result, by scheduler and size; growth is in the CPU time of the smallest run."""
+
+    runs: Mapping[str, Mapping[str, Cost]]
+    growth: Mapping[str, Mapping[str, float]]
+
+
+def measure(plan: Plan, cpu_time_s: Clock, on_stage: OnStage) -> NativeResult:
     """CPU time of each size, without Joulie and with extender and `static_partition`.
 
     Args:
@@ -79,17 +95,17 @@ def measure(plan: Plan, cpu_time_s: Clock, on_stage: OnStage) -> dict[str, Any]:
         cpu_time_s: CPU time of this process, s.
         on_stage: told what is run next.
     """
-    runs: dict[str, dict[str, Any]] = {}
+    runs: dict[str, dict[str, Cost]] = {}
     for scheduler in _CONTROLS:
         for name, size in SIZES.items():
             on_stage(f"{scheduler}, {name.replace('_', ' ')}")
             found = [_timed(plan, size, scheduler, cpu_time_s) for _ in range(plan.rounds)]
-            runs.setdefault(scheduler, {})[name] = min(found, key=lambda one: float(one["cpu_s"]))
+            runs.setdefault(scheduler, {})[name] = min(found, key=lambda one: one.cpu_s)
     growth = {
-        scheduler: {name: own[name]["cpu_s"] / own["once"]["cpu_s"] for name in SIZES if name != "once"}
+        scheduler: {name: own[name].cpu_s / own["once"].cpu_s for name in SIZES if name != "once"}
         for scheduler, own in runs.items()
     }
-    return {"runs": runs, "growth": growth}
+    return NativeResult(runs, growth)
 
 
 def made_jobs(count: int, per_hour: float) -> list[TraceJob]:
@@ -111,7 +127,7 @@ def made_jobs(count: int, per_hour: float) -> list[TraceJob]:
     ]
 
 
-def _timed(plan: Plan, size: Size, scheduler: str, cpu_time_s: Clock) -> dict[str, Any]:
+def _timed(plan: Plan, size: Size, scheduler: str, cpu_time_s: Clock) -> Cost:
     per_hour = size.rate * plan.nodes * _CORES_PER_NODE * _LOAD / _MEAN_CORES * SECONDS_PER_HOUR / _MEAN_S
     jobs = made_jobs(plan.jobs * size.jobs, per_hour)
     group = NodeGroup(
@@ -128,40 +144,4 @@ def _timed(plan: Plan, size: Size, scheduler: str, cpu_time_s: Clock) -> dict[st
     outcome = run(setup, jobs)
     cpu_s = cpu_time_s() - before_s
     completed = sum(one.end is JobEnd.COMPLETED for one in outcome.jobs)
-    return {
-        "nodes": len(setup.nodes),
-        "jobs": len(jobs),
-        "completed": completed,
-        "cpu_s": cpu_s,
-        "us_per_event": cpu_s / (len(jobs) + completed) * 1e6,
-    }
-
-
-COLUMNS = ("", "nodes", "jobs", "CPU s", "µs an arrival or end", "times the first")
-
-
-def rows(measured: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Each run, and its CPU time in that of the smallest one."""
-    return [
-        (
-            f"{scheduler}, {name.replace('_', ' ')}",
-            f"{one['nodes']:,}",
-            f"{one['jobs']:,}",
-            f"{one['cpu_s']:.1f}",
-            f"{one['us_per_event']:,.0f}",
-            f"{measured['growth'][scheduler].get(name, 1.0):.2f}",
-        )
-        for scheduler, own in measured["runs"].items()
-        for name, one in own.items()
-    ]
-
-
-def plot(measured: Mapping[str, Any]) -> bytes:
-    """CPU time of an event by size, as a PNG image."""
-    bars = tuple(
-        BarSet(scheduler, tuple(one["us_per_event"] for one in own.values()), (None,) * len(own), style)
-        for style, (scheduler, own) in enumerate(measured["runs"].items())
-    )
-    names = tuple(name.replace("_", " ") for name in SIZES)
-    chart = Bars("native", "What an arrival or end of a job costs", names, "CPU time, µs", bars)
-    return render_png(chart, "the fastest of the rounds")
+    return Cost(len(setup.nodes), len(jobs), completed, cpu_s, cpu_s / (len(jobs) + completed) * 1e6)

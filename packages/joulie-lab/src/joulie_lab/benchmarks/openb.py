@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from joulie_lab.benchmarks.gpu_sharing.policies import (
     frugal,
     pwr_fgd,
 )
-from joulie_lab.simulation.sweep import estimate
+from joulie_lab.benchmarks.results import Estimate, Figures, estimate
 
 LOADS = slice(20, 81)
 """Grid points at which powers are compared: 20 to 80 % of the cluster's GPU arrived."""
@@ -85,6 +85,80 @@ class _Runs:
         return [self.of(policy, seed) for seed in seeds]
 
 
+class TraceData(Figures, frozen=True):
+    """The trace in numbers."""
+
+    nodes: int
+    gpus: int
+    gpus_by_model: Mapping[str, int]
+    pods: int
+    without_gpu: int
+    sharing: int
+    demand_pct: float
+    shared_demand_pct: float
+    typical_pods: int
+
+
+class Repeated(Figures, frozen=True):
+    """A policy beside what is published of it: GPU allocation at 130 % arrived, percent, and differences."""
+
+    published_pct: float | None
+    allocation_pct: Estimate
+    off_points: float | None
+    curve_off_points: float | None
+    at_random_pct: float | None
+
+
+class Compared(Figures, frozen=True):
+    """A policy beside FGD on the same pods."""
+
+    allocation_pct: Estimate
+    lost_points: Estimate
+    power_pct: Estimate
+    worst_power_pct: float
+    power_pct_at: Mapping[str, float]
+    given_at_most_load_pct: float
+    all_placed_until_pct: float
+
+
+class WeightPoint(Figures, frozen=True):
+    """What a weight of power gives."""
+
+    weight: float
+    allocation_pct: float
+    power_pct: float
+    worst_power_pct: float
+
+
+class Curve(Figures, frozen=True):
+    """Means of the runs, by percent of GPU arrived."""
+
+    arrived_pct: Sequence[float]
+    allocation_pct: Sequence[float]
+    power_kw: Sequence[float]
+
+
+class RunTimes(Figures, frozen=True):
+    """What the runs cost, s of CPU."""
+
+    runs: int
+    seconds: float
+    seconds_per_run: float
+
+
+class OpenbResult(Figures, frozen=True):
+    """The result, by policy; `cases` by the seeds, `variants` by how the trace was changed."""
+
+    data: TraceData
+    seeds: Mapping[str, Sequence[int]]
+    published: Mapping[str, Repeated]
+    cases: Mapping[str, Mapping[str, Compared]]
+    variants: Mapping[str, Mapping[str, Compared]]
+    frontier: Mapping[str, Sequence[WeightPoint]]
+    curves: Mapping[str, Curve]
+    speed: RunTimes
+
+
 def measure(
     nodes: Nodes,
     pods: Pods,
@@ -92,8 +166,8 @@ def measure(
     settings: Settings,
     clock: Callable[[], float],
     on_stage: Callable[[str], None],
-) -> dict[str, Any]:
-    """All figures of the benchmark, as plain JSON values.
+) -> OpenbResult:
+    """All figures of the benchmark.
 
     Args:
         nodes: the cluster.
@@ -112,7 +186,7 @@ def measure(
         on_stage(f"{name}, {sum(map(len, cases))} seeds")
         runs.all(policy, (seed for seeds in cases for seed in seeds))
     seconds = clock() - started
-    speed = {"runs": len(runs.made), "seconds": seconds, "seconds_per_run": seconds / len(runs.made)}
+    speed = RunTimes(len(runs.made), seconds, seconds / len(runs.made))
     on_stage("the published figures, and equals decided at random")
     published = _published(runs, (*cases.tuned, *cases.reported), reference)
     on_stage("weights of power")
@@ -121,16 +195,16 @@ def measure(
     for name, made in _variants(nodes, pods, settings):
         on_stage(f"a trace with {name}")
         variants[name] = _compared(_Runs(Setup.of(nodes, made)), cases.reported)
-    return {
-        "data": _data(runs.setup),
-        "seeds": {name: list(seeds) for name, seeds in cases._asdict().items()},
-        "published": published,
-        "cases": {name: _compared(runs, seeds) for name, seeds in cases._asdict().items()},
-        "variants": variants,
-        "frontier": frontier,
-        "curves": {name: _curve(runs.all(policy, cases.reported)) for name, policy in POLICIES.items()},
-        "speed": speed,
-    }
+    return OpenbResult(
+        data=_data(runs.setup),
+        seeds={name: list(seeds) for name, seeds in cases._asdict().items()},
+        published=published,
+        cases={name: _compared(runs, seeds) for name, seeds in cases._asdict().items()},
+        variants=variants,
+        frontier=frontier,
+        curves={name: _curve(runs.all(policy, cases.reported)) for name, policy in POLICIES.items()},
+        speed=speed,
+    )
 
 
 def _variants(nodes: Nodes, pods: Pods, settings: Settings) -> Iterator[tuple[str, Pods]]:
@@ -140,40 +214,40 @@ def _variants(nodes: Nodes, pods: Pods, settings: Settings) -> Iterator[tuple[st
         yield f"{part * 100.0:g} % naming a model", with_named_models(pods, nodes, part, VARIANT_SEED)
 
 
-def _data(setup: Setup) -> dict[str, Any]:
+def _data(setup: Setup) -> TraceData:
     nodes, pods = setup.nodes, setup.pods
     demand = pods.demand_milli
     shared = (pods.gpus == 1) & (pods.gpu_milli < 1000)
     gpus = np.bincount(nodes.model, weights=nodes.gpus, minlength=len(MODELS))
-    return {
-        "nodes": len(nodes.gpus),
-        "gpus": int(nodes.gpus.sum()),
-        "gpus_by_model": {model: int(count) for model, count in zip(MODELS, gpus, strict=True) if count},
-        "pods": len(pods.gpus),
-        "without_gpu": int(np.count_nonzero(pods.gpus == 0)),
-        "sharing": int(np.count_nonzero(shared)),
-        "demand_pct": float(100.0 * demand.sum() / nodes.gpu_milli),
-        "shared_demand_pct": float(100.0 * demand[shared].sum() / demand.sum()),
-        "typical_pods": len(setup.typical.share),
-    }
+    return TraceData(
+        nodes=len(nodes.gpus),
+        gpus=int(nodes.gpus.sum()),
+        gpus_by_model={model: int(count) for model, count in zip(MODELS, gpus, strict=True) if count},
+        pods=len(pods.gpus),
+        without_gpu=int(np.count_nonzero(pods.gpus == 0)),
+        sharing=int(np.count_nonzero(shared)),
+        demand_pct=float(100.0 * demand.sum() / nodes.gpu_milli),
+        shared_demand_pct=float(100.0 * demand[shared].sum() / demand.sum()),
+        typical_pods=len(setup.typical.share),
+    )
 
 
-def _published(runs: _Runs, seeds: Sequence[int], reference: Mapping[str, FloatArray] | None) -> dict[str, Any]:
+def _published(runs: _Runs, seeds: Sequence[int], reference: Mapping[str, FloatArray] | None) -> dict[str, Repeated]:
     """Every baseline beside what is published of it."""
     out = {}
     for name, policy in BASELINES.items():
         curves = [run.allocation_pct for run in runs.all(policy, seeds)]
         final = estimate([curve[FINAL] for curve in curves])
         published_pct = None if reference is None else policy.published_pct
-        out[name] = {
-            "published_pct": published_pct,
-            "allocation_pct": final._asdict(),
-            "off_points": None if published_pct is None else final.mean - published_pct,
-            "curve_off_points": None
+        out[name] = Repeated(
+            published_pct=published_pct,
+            allocation_pct=final,
+            off_points=None if published_pct is None else final.mean - published_pct,
+            curve_off_points=None
             if reference is None or name not in reference
             else float(np.max(np.abs(np.mean(curves, axis=0) - reference[name]))),
-            "at_random_pct": _at_random_pct(runs, policy, seeds) if name in TIED else None,
-        }
+            at_random_pct=_at_random_pct(runs, policy, seeds) if name in TIED else None,
+        )
     return out
 
 
@@ -183,122 +257,46 @@ def _at_random_pct(runs: _Runs, policy: Policy, seeds: Sequence[int]) -> float:
     return float(np.mean([run.allocation_pct[FINAL] for run in drawn]))
 
 
-def _compared(runs: _Runs, seeds: Sequence[int]) -> dict[str, Any]:
+def _compared(runs: _Runs, seeds: Sequence[int]) -> dict[str, Compared]:
     """Every policy beside FGD."""
     base = runs.all(POLICIES["FGD"], seeds)
     return {name: _against(runs.all(policy, seeds), base) for name, policy in POLICIES.items()}
 
 
-def _against(own: Sequence[Run], base: Sequence[Run]) -> dict[str, Any]:
+def _against(own: Sequence[Run], base: Sequence[Run]) -> Compared:
     ratios = np.array([run.power_w[LOADS] / other.power_w[LOADS] * 100.0 for run, other in zip(own, base, strict=True)])
     lost = [other.allocation_pct[FINAL] - run.allocation_pct[FINAL] for run, other in zip(own, base, strict=True)]
     by_load = ratios.mean(axis=0)
-    return {
-        "allocation_pct": estimate([run.allocation_pct[FINAL] for run in own])._asdict(),
-        "lost_points": estimate(lost)._asdict(),
-        "power_pct": estimate(ratios.mean(axis=1))._asdict(),
-        "worst_power_pct": float(by_load.max()),
-        "power_pct_at": {str(load): float(by_load[load - SHOWN_LOADS_PCT[0]]) for load in SHOWN_LOADS_PCT},
-        "given_at_most_load_pct": float(np.mean([run.allocation_pct[MOST_LOAD_PCT] for run in own])),
-        "all_placed_until_pct": min(run.all_placed_until_pct for run in own),
-    }
+    return Compared(
+        allocation_pct=estimate([run.allocation_pct[FINAL] for run in own]),
+        lost_points=estimate(lost),
+        power_pct=estimate(ratios.mean(axis=1)),
+        worst_power_pct=float(by_load.max()),
+        power_pct_at={str(load): float(by_load[load - SHOWN_LOADS_PCT[0]]) for load in SHOWN_LOADS_PCT},
+        given_at_most_load_pct=float(np.mean([run.allocation_pct[MOST_LOAD_PCT] for run in own])),
+        all_placed_until_pct=min(run.all_placed_until_pct for run in own),
+    )
 
 
-def _frontier(runs: _Runs, seeds: Sequence[int]) -> dict[str, list[dict[str, float]]]:
+def _frontier(runs: _Runs, seeds: Sequence[int]) -> dict[str, list[WeightPoint]]:
     """Allocation and power by the weight of power."""
     base = runs.all(POLICIES["FGD"], seeds)
 
-    def points(weights: Iterable[float], policy_of: Callable[[float], Policy]) -> list[dict[str, float]]:
+    def points(weights: Iterable[float], policy_of: Callable[[float], Policy]) -> list[WeightPoint]:
         found = []
         for weight in weights:
             figures = _against(runs.all(policy_of(weight), seeds), base)
             found.append(
-                {
-                    "weight": weight,
-                    "allocation_pct": figures["allocation_pct"]["mean"],
-                    "power_pct": figures["power_pct"]["mean"],
-                    "worst_power_pct": figures["worst_power_pct"],
-                }
+                WeightPoint(weight, figures.allocation_pct.mean, figures.power_pct.mean, figures.worst_power_pct)
             )
         return found
 
     return {"PWR+FGD": points(PWR_WEIGHTS, pwr_fgd), "joulie": points(POWER_WEIGHTS_MILLI_PER_W, frugal)}
 
 
-def _curve(own: Sequence[Run]) -> dict[str, list[float]]:
-    """Means of the runs, by percent of GPU arrived."""
-    return {
-        "arrived_pct": GRID_PCT.tolist(),
-        "allocation_pct": np.round(np.mean([run.allocation_pct for run in own], axis=0), 3).tolist(),
-        "power_kw": np.round(np.mean([run.power_w for run in own], axis=0) / WATTS_PER_KW, 3).tolist(),
-    }
-
-
-PUBLISHED_COLUMNS = ("", "published", "here", "off by", "curve off by at most", "equals at random")
-COMPARED_COLUMNS = (
-    "",
-    "GPU allocated, %",
-    "less than FGD",
-    "power, % of FGD's",
-    "at 20 / 50 / 80 %",
-    "at worst",
-    "GPU given at 80 %",
-    "all placed until, %",
-)
-FRONTIER_COLUMNS = ("", "weight", "GPU allocated, %", "power, % of FGD's", "at worst")
-
-
-def published_rows(measured: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """GPU allocation at 130 % arrived, published and here, percent."""
-    return [
-        (
-            name,
-            _or_dash(row["published_pct"]),
-            _with_interval(row["allocation_pct"]),
-            _or_dash(row["off_points"], "+.2f"),
-            _or_dash(row["curve_off_points"]),
-            _or_dash(row["at_random_pct"]),
-        )
-        for name, row in measured["published"].items()
-    ]
-
-
-def compared_rows(policies: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Every policy beside FGD, on one case or variant."""
-    return [
-        (
-            name,
-            _with_interval(row["allocation_pct"]),
-            f"{row['lost_points']['mean']:+.2f}",
-            _with_interval(row["power_pct"]),
-            " / ".join(f"{value:.1f}" for value in row["power_pct_at"].values()),
-            f"{row['worst_power_pct']:.1f}",
-            f"{row['given_at_most_load_pct']:.1f}",
-            f"{row['all_placed_until_pct']:.0f}",
-        )
-        for name, row in policies.items()
-    ]
-
-
-def frontier_rows(measured: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """What weights of power give."""
-    return [
-        (
-            name,
-            f"{point['weight']:g}",
-            f"{point['allocation_pct']:.2f}",
-            f"{point['power_pct']:.1f}",
-            f"{point['worst_power_pct']:.1f}",
-        )
-        for name, points in measured["frontier"].items()
-        for point in points
-    ]
-
-
-def _with_interval(value: Mapping[str, float | None]) -> str:
-    half_width = value["half_width"]
-    return f"{value['mean']:.2f}" if half_width is None else f"{value['mean']:.2f} ±{half_width:.2f}"
-
-
-def _or_dash(value: float | None, digits: str = ".2f") -> str:
-    return "-" if value is None else format(value, digits)
+def _curve(own: Sequence[Run]) -> Curve:
+    return Curve(
+        arrived_pct=GRID_PCT.tolist(),
+        allocation_pct=np.array([run.allocation_pct for run in own]).mean(axis=0).round(3).tolist(),
+        power_kw=(np.array([run.power_w for run in own]).mean(axis=0) / WATTS_PER_KW).round(3).tolist(),
+    )

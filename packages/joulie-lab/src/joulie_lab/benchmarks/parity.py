@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from joulie.domain.units import SECONDS_PER_HOUR
+from joulie_lab.benchmarks.results import Figures
 from joulie_lab.simulation.cluster import Cluster
 from joulie_lab.simulation.engine import Play, play
 from joulie_lab.simulation.engine.reference import play_plain
@@ -73,8 +74,61 @@ SMALL = ParityPlan(
 )
 
 
-def measure(plan: ParityPlan, clock: Clock, on_stage: OnStage) -> dict[str, Any]:
-    """All figures of the benchmark, as plain JSON values.
+class Speed(Figures, frozen=True):
+    """The engine against the plain NumPy way, on the same first hours."""
+
+    hours: float
+    jobs: int
+    fast_s: float
+    plain_s: float
+    ratio: float
+    largest_relative_power_difference: float
+    differing_drops: int
+
+
+class Cost(Figures, frozen=True):
+    """What a run costs."""
+
+    scheduler: str
+    jobs: int
+    dropped: int
+    seconds: float
+    us_per_job: float
+
+
+class CostByNodes(Cost, frozen=True):
+    """What a run costs on a cluster of some size, and a job by the plain way."""
+
+    nodes: int
+    plain_us_per_job: float
+
+
+class CostByJobs(Cost, frozen=True):
+    """What a run costs with a share of the jobs."""
+
+    share: float
+
+
+class Growth(Figures, frozen=True):
+    """The largest cluster and the cost of a job on it, in those of the smallest."""
+
+    nodes: float
+    cost: float
+    plain_cost: float
+
+
+class ParityResult(Figures, frozen=True):
+    """The result, by scheduler."""
+
+    figures: Mapping[str, RunRecord]
+    speed: Mapping[str, Speed]
+    growth_with_nodes: Sequence[CostByNodes]
+    growth_with_jobs: Sequence[CostByJobs]
+    growth: Mapping[str, Growth]
+
+
+def measure(plan: ParityPlan, clock: Clock, on_stage: OnStage) -> ParityResult:
+    """All figures of the benchmark.
 
     Args:
         plan: `FULL` or `SMALL`.
@@ -87,20 +141,14 @@ def measure(plan: ParityPlan, clock: Clock, on_stage: OnStage) -> dict[str, Any]
     figures = {}
     for name in SCHEDULERS:
         on_stage(f"{scenario.name}, {name}")
-        figures[name] = fastest_run(scenario, name, plan.repeats, clock).as_dict()
+        figures[name] = fastest_run(scenario, name, plan.repeats, clock)
     speed = {}
     for name in SCHEDULERS:
         on_stage(f"{name}, the plain NumPy way, {plan.plain_hours:g} h")
         speed[name] = against_plain(scenario, name, plan, clock)
     nodes = _growth_with_nodes(scenario, plan, clock, on_stage)
     jobs = _growth_with_jobs(scenario, plan, clock, on_stage)
-    return {
-        "figures": figures,
-        "speed": speed,
-        "growth_with_nodes": nodes,
-        "growth_with_jobs": jobs,
-        "growth": {name: _growth(nodes, name) for name in GROWTH_SCHEDULERS},
-    }
+    return ParityResult(figures, speed, nodes, jobs, {name: _growth(nodes, name) for name in GROWTH_SCHEDULERS})
 
 
 def fastest_run(scenario: Scenario, scheduler: str, repeats: int, clock: Clock) -> RunRecord:
@@ -109,20 +157,20 @@ def fastest_run(scenario: Scenario, scheduler: str, repeats: int, clock: Clock) 
     return min(records, key=lambda record: record.seconds)
 
 
-def against_plain(scenario: Scenario, scheduler: str, plan: ParityPlan, clock: Clock) -> dict[str, float]:
+def against_plain(scenario: Scenario, scheduler: str, plan: ParityPlan, clock: Clock) -> Speed:
     """The engine and the plain way on the first hours of the same run: seconds, their ratio, differences of results."""
     fast_s, fast = _timed(play, scenario, scheduler, plan.plain_hours, clock, plan.repeats)
     plain_s, plain = _timed(play_plain, scenario, scheduler, plan.plain_hours, clock)
     fast_w, plain_w = fast.series.it_w, plain.series.it_w
-    return {
-        "hours": plan.plain_hours,
-        "jobs": int(plain.series.arrived.sum()),
-        "fast_s": fast_s,
-        "plain_s": plain_s,
-        "ratio": plain_s / fast_s,
-        "largest_relative_power_difference": float(np.max(np.abs(fast_w - plain_w) / plain_w)),
-        "differing_drops": int(np.count_nonzero(fast.series.dropped != plain.series.dropped)),
-    }
+    return Speed(
+        hours=plan.plain_hours,
+        jobs=int(plain.series.arrived.sum()),
+        fast_s=fast_s,
+        plain_s=plain_s,
+        ratio=plain_s / fast_s,
+        largest_relative_power_difference=float(np.max(np.abs(fast_w - plain_w) / plain_w)),
+        differing_drops=int(np.count_nonzero(fast.series.dropped != plain.series.dropped)),
+    )
 
 
 def scaled(cluster: Cluster, n_nodes: int) -> Cluster:
@@ -146,7 +194,7 @@ def _timed(
     return min(seconds), played
 
 
-def _growth_with_nodes(scenario: Scenario, plan: ParityPlan, clock: Clock, on_stage: OnStage) -> list[dict[str, Any]]:
+def _growth_with_nodes(scenario: Scenario, plan: ParityPlan, clock: Clock, on_stage: OnStage) -> list[CostByNodes]:
     rows = []
     for n_nodes in plan.node_counts:
         for name in GROWTH_SCHEDULERS:
@@ -157,16 +205,16 @@ def _growth_with_nodes(scenario: Scenario, plan: ParityPlan, clock: Clock, on_st
             run = fastest_run(sized, name, plan.repeats, clock)
             plain_s, plain = _timed(play_plain, sized, name, plan.plain_growth_hours, clock)
             rows.append(
-                {
-                    "nodes": n_nodes,
+                CostByNodes(
                     **_cost(name, run),
-                    "plain_us_per_job": plain_s / max(1, int(plain.series.arrived.sum())) * 1e6,
-                }
+                    nodes=n_nodes,
+                    plain_us_per_job=plain_s / max(1, int(plain.series.arrived.sum())) * 1e6,
+                )
             )
     return rows
 
 
-def _growth_with_jobs(scenario: Scenario, plan: ParityPlan, clock: Clock, on_stage: OnStage) -> list[dict[str, Any]]:
+def _growth_with_jobs(scenario: Scenario, plan: ParityPlan, clock: Clock, on_stage: OnStage) -> list[CostByJobs]:
     rows = []
     for share in plan.job_shares:
         for name in GROWTH_SCHEDULERS:
@@ -177,7 +225,7 @@ def _growth_with_jobs(scenario: Scenario, plan: ParityPlan, clock: Clock, on_sta
                 update={"published": published.model_copy(update={"rate": published.rate * share})}
             )
             sized = scenario.model_copy(update={"workload": workload, "hours": plan.growth_hours})
-            rows.append({"share": share, **_cost(name, fastest_run(sized, name, plan.repeats, clock))})
+            rows.append(CostByJobs(**_cost(name, fastest_run(sized, name, plan.repeats, clock)), share=share))
     return rows
 
 
@@ -191,15 +239,15 @@ def _cost(scheduler: str, run: RunRecord) -> dict[str, Any]:
     }
 
 
-def _growth(rows: Sequence[Mapping[str, Any]], scheduler: str) -> dict[str, float]:
+def _growth(rows: Sequence[CostByNodes], scheduler: str) -> Growth:
     """How the cost of a job grows from the smallest to the largest cluster."""
-    own = [row for row in rows if row["scheduler"] == scheduler]
+    own = [row for row in rows if row.scheduler == scheduler]
     first, last = own[0], own[-1]
-    return {
-        "nodes": last["nodes"] / first["nodes"],
-        "cost": last["us_per_job"] / first["us_per_job"],
-        "plain_cost": last["plain_us_per_job"] / first["plain_us_per_job"],
-    }
+    return Growth(
+        last.nodes / first.nodes,
+        last.us_per_job / first.us_per_job,
+        last.plain_us_per_job / first.plain_us_per_job,
+    )
 
 
 def _rate(scenario: Scenario) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,17 @@ from joulie.domain.power.cpu import PLATFORM_SHARE, CpuPower
 from joulie.domain.power_estimate import COVERAGE, LOADS, Band, Basis, End, Ends, estimate_server_power
 from joulie.domain.units import BoolArray, FloatArray, IntArray
 from joulie_lab.adapters.published.specpower import PUBLISHED_CURVES, TDP_W, System, Systems
+from joulie_lab.benchmarks.power_estimate_result import (
+    BandFigures,
+    BetweenFigures,
+    CatalogueFigures,
+    EndFigures,
+    ExampleServer,
+    PowerEstimateResult,
+    RestOfServer,
+    SplitFigures,
+    TableData,
+)
 
 SEEDS = tuple(range(20))
 FIRST_LATER_YEAR = 2020
@@ -101,15 +112,15 @@ class Split(NamedTuple):
 Calibrate = Callable[[Observations], End]
 
 
-def measure(table: Systems, on_stage: Callable[[str], None]) -> dict[str, Any]:
-    """All figures of the benchmark, as plain JSON values.
+def measure(table: Systems, on_stage: Callable[[str], None]) -> PowerEstimateResult:
+    """All figures of the benchmark.
 
     Args:
         table: published results.
         on_stage: told what is measured next.
     """
     servers = Servers.of(table.kept)
-    held_out: dict[str, Any] = {way: {} for way in WAYS}
+    held_out: dict[str, dict[str, dict[str, dict[str, SplitFigures]]]] = {way: {} for way in WAYS}
     calibrated: dict[Basis, Ends] = {}
     for basis in Basis:
         on_stage(f"by {basis.value}")
@@ -120,21 +131,21 @@ def measure(table: Systems, on_stage: Callable[[str], None]) -> dict[str, Any]:
         calibrate = calibration(servers, basis, "groups")
         calibrated[basis] = Ends(*(calibrate(observed[load]) for load in LOAD_NAMES))
     on_stage("loads between the ends, other rules, the rest of the server")
-    return {
-        "coverage": COVERAGE,
-        "data": _data(table, servers),
-        "calibrated": {
-            basis.value: {load: getattr(ends, load)._asdict() for load in LOAD_NAMES}
+    return PowerEstimateResult(
+        coverage=COVERAGE,
+        data=_data(table, servers),
+        calibrated={
+            basis.value: {load: EndFigures(**getattr(ends, load)._asdict()) for load in LOAD_NAMES}
             for basis, ends in calibrated.items()
         },
-        "held_out": held_out,
-        "catalogue": {load: _catalogue(servers, load) for load in LOAD_NAMES},
-        "shipped": {basis.value: _shipped(servers, basis) for basis in (Basis.TDP, Basis.CORES)},
-        "between": _between(calibrated),
-        "example": _example(calibrated),
-        "errors": {load: _errors(servers, load) for load in LOAD_NAMES},
-        "rest_of_server": {load: _rest(servers, load) for load in LOAD_NAMES},
-    }
+        held_out=held_out,
+        catalogue={load: _catalogue(servers, load) for load in LOAD_NAMES},
+        shipped={basis.value: _shipped(servers, basis) for basis in (Basis.TDP, Basis.CORES)},
+        between=_between(calibrated),
+        example=_example(calibrated),
+        errors={load: _errors(servers, load) for load in LOAD_NAMES},
+        rest_of_server={load: _rest(servers, load) for load in LOAD_NAMES},
+    )
 
 
 def observations(servers: Servers, basis: Basis, load: str) -> Observations:
@@ -243,15 +254,11 @@ GROUPED_SPLITS = ("vendor", "year", "later_year")
 """Those that leave out a group with a name."""
 
 
-def _held_out(servers: Servers, observed: Observations, calibrate: Calibrate) -> dict[str, Any]:
+def _held_out(servers: Servers, observed: Observations, calibrate: Calibrate) -> dict[str, SplitFigures]:
     return {name: _coverage(observed, calibrate, splits(servers)) for name, splits in SPLITS.items()}
 
 
-def _coverage(observed: Observations, calibrate: Calibrate, splits: Iterator[Split]) -> dict[str, Any]:
-    """Share of the tested observations within their interval: in all splits together, in each, and in the worst one.
-
-    ``factor_for_each`` is how much wider both ends would have to be for the promise to hold in each split.
-    """
+def _coverage(observed: Observations, calibrate: Calibrate, splits: Iterator[Split]) -> SplitFigures:
     covered: list[BoolArray] = []
     shares, factors, sizes = {}, {}, {}
     for split in splits:
@@ -267,15 +274,15 @@ def _coverage(observed: Observations, calibrate: Calibrate, splits: Iterator[Spl
             factors[split.name] = float(np.quantile(factor, COVERAGE, method="higher"))
     every = np.concatenate(covered)
     worst = min(shares, key=lambda name: shares[name])
-    return {
-        "covered": float(every.mean()),
-        "observations": len(every),
-        "of_splits": shares,
-        "worst": shares[worst],
-        "worst_is": worst,
-        "worst_observations": sizes[worst],
-        "factor_for_each": max(1.0, *factors.values()),
-    }
+    return SplitFigures(
+        covered=float(every.mean()),
+        observations=len(every),
+        of_splits=shares,
+        worst=shares[worst],
+        worst_is=worst,
+        worst_observations=sizes[worst],
+        factor_for_each=max(1.0, *factors.values()),
+    )
 
 
 def _factor(end: End, tested: Observations) -> FloatArray:
@@ -284,18 +291,18 @@ def _factor(end: End, tested: Observations) -> FloatArray:
     return np.maximum(end.low / ratio, ratio / end.high)
 
 
-def _data(table: Systems, servers: Servers) -> dict[str, Any]:
-    return {
-        "rows": table.rows,
-        "used": len(servers.systems),
-        "left_out": dict(table.left_out),
-        "corrected": dict(table.corrected),
-        "vendors": len(servers.vendors),
-        "cpus": len({system.cpu for system in servers.systems}),
-        "with_tdp": sum(system.tdp_w is not None for system in servers.systems),
-        "first_year": int(servers.year.min()),
-        "last_year": int(servers.year.max()),
-    }
+def _data(table: Systems, servers: Servers) -> TableData:
+    return TableData(
+        rows=table.rows,
+        used=len(servers.systems),
+        left_out=dict(table.left_out),
+        corrected=dict(table.corrected),
+        vendors=len(servers.vendors),
+        cpus=len({system.cpu for system in servers.systems}),
+        with_tdp=sum(system.tdp_w is not None for system in servers.systems),
+        first_year=int(servers.year.min()),
+        last_year=int(servers.year.max()),
+    )
 
 
 def _measured_model(cpu: str) -> CpuModel | None:
@@ -304,7 +311,7 @@ def _measured_model(cpu: str) -> CpuModel | None:
     return model if model and model.evidence["curve_w"].provenance is Provenance.MEASURED else None
 
 
-def _catalogue(servers: Servers, load: str) -> dict[str, Any]:
+def _catalogue(servers: Servers, load: str) -> CatalogueFigures:
     """Servers whose CPUs have a measured curve in the catalogue, by that curve; none of them is calibrated on."""
     models = [_measured_model(system.cpu) for system in servers.systems]
     known = np.array([model is None for model in models])
@@ -319,11 +326,11 @@ def _catalogue(servers: Servers, load: str) -> dict[str, Any]:
     )
     numbers = np.flatnonzero(~known)
     tested = Observations(curve_w[numbers], servers.power_w[load][numbers], numbers, numbers)
-    return {
-        "servers": len(numbers),
-        "covered": float(np.mean(_factor(end, tested) <= 1.0)),
-        "median_measured_to_curve": float(np.median(tested.power_w / tested.size)),
-    }
+    return CatalogueFigures(
+        servers=len(numbers),
+        covered=float(np.mean(_factor(end, tested) <= 1.0)),
+        median_measured_to_curve=float(np.median(tested.power_w / tested.size)),
+    )
 
 
 def _shipped(servers: Servers, basis: Basis) -> dict[str, float]:
@@ -376,7 +383,7 @@ def shapes(curves: Iterable[WholeCurve]) -> Band:
     return Band(np.min(shares, axis=0), np.mean(shares, axis=0), np.max(shares, axis=0))
 
 
-def _between(calibrated: Mapping[Basis, Ends]) -> dict[str, Any]:
+def _between(calibrated: Mapping[Basis, Ends]) -> BetweenFigures:
     """Points between idle and full load, each curve estimated from its TDP by the shapes of the others."""
     curves = whole_curves()
     covered = []
@@ -384,10 +391,10 @@ def _between(calibrated: Mapping[Basis, Ends]) -> dict[str, Any]:
         others = shapes(curves[:number] + curves[number + 1 :])
         range_w = calibrated[Basis.TDP].of_size_w(tdp_w, others)
         covered.append(((curve_w >= range_w.low) & (curve_w <= range_w.high))[1:-1])
-    return {"curves": len(curves), "points": int(np.size(covered)), "covered": float(np.mean(covered))}
+    return BetweenFigures(len(curves), int(np.size(covered)), float(np.mean(covered)))
 
 
-def _example(calibrated: Mapping[Basis, Ends]) -> dict[str, Any]:
+def _example(calibrated: Mapping[Basis, Ends]) -> ExampleServer:
     """The intervals of one server on each basis: its curve is that of another with the same CPUs."""
     lender, server = PUBLISHED_CURVES[:2]
     ranges_w = {
@@ -395,15 +402,15 @@ def _example(calibrated: Mapping[Basis, Ends]) -> dict[str, Any]:
         Basis.TDP: calibrated[Basis.TDP].of_size_w(server.chips * TDP_W[server.cpu]),
         Basis.CORES: calibrated[Basis.CORES].of_size_w(EXAMPLE_THREADS),
     }
-    return {
-        "name": f"{server.name}, two Xeon Platinum 8180",
-        "loads": LOADS.tolist(),
-        "measured_w": list(server.curve_w),
-        "ranges_w": {
-            basis.value: {name: getattr(range_w, name).tolist() for name in Band._fields}
+    return ExampleServer(
+        name=f"{server.name}, two Xeon Platinum 8180",
+        loads=LOADS.tolist(),
+        measured_w=list(server.curve_w),
+        ranges_w={
+            basis.value: BandFigures(**{name: getattr(range_w, name).tolist() for name in Band._fields})
             for basis, range_w in ranges_w.items()
         },
-    }
+    )
 
 
 def _errors(servers: Servers, load: str) -> dict[str, float]:
@@ -429,7 +436,7 @@ def _median_percent(error: FloatArray) -> float:
     return float(100.0 * np.median(np.abs(error)))
 
 
-def _rest(servers: Servers, load: str) -> dict[str, float]:
+def _rest(servers: Servers, load: str) -> RestOfServer:
     """What of a server's power goes with its TDP, with its memory and with neither, by least relative squares.
 
     Beside the share of what does not go with the TDP stands the least one that `CpuPower` takes off.
@@ -443,38 +450,10 @@ def _rest(servers: Servers, load: str) -> dict[str, float]:
     weighted = np.transpose(terms) / power_w[:, np.newaxis]
     per_tdp_w, w_per_gib, w_per_server = np.linalg.lstsq(weighted, np.ones(len(power_w)))[0]
     rest_w = w_per_gib * terms[1] + w_per_server
-    return {
-        "w_per_w_of_tdp": float(per_tdp_w),
-        "w_per_gib": float(w_per_gib),
-        "w_per_server": float(w_per_server),
-        "median_share": float(np.median(rest_w / power_w)),
-        "assumed_least_share": PLATFORM_SHARE,
-    }
-
-
-def coverage_rows(measured: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Rows of the table of coverage."""
-    for way, by_basis in measured["held_out"].items():
-        for basis, by_load in by_basis.items():
-            for load, by_split in by_load.items():
-                worst = min((by_split[name] for name in GROUPED_SPLITS), key=lambda entry: float(entry["worst"]))
-                yield (
-                    f"by {basis}, {load}",
-                    way,
-                    *(f"{100.0 * entry['covered']:.1f}" for entry in by_split.values()),
-                    f"{100.0 * worst['worst']:.0f} ({worst['worst_is']})",
-                )
-
-
-def calibration_rows(measured: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Rows of the table of what is calibrated."""
-    for basis, by_load in measured["calibrated"].items():
-        for load, end in by_load.items():
-            yield (
-                f"by {basis}, {load}",
-                f"{end['scale_w']:.3f}",
-                f"{end['exponent']:.3f}",
-                f"{end['low']:.3f}",
-                f"{end['high']:.2f}",
-                f"{measured['errors'][load][basis]:.1f}",
-            )
+    return RestOfServer(
+        w_per_w_of_tdp=float(per_tdp_w),
+        w_per_gib=float(w_per_gib),
+        w_per_server=float(w_per_server),
+        median_share=float(np.median(rest_w / power_w)),
+        assumed_least_share=PLATFORM_SHARE,
+    )

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from joulie.domain.profiles.trees import TREES
 from joulie_lab.benchmarks.parity import OnStage
 from joulie_lab.benchmarks.profile_levels import LEVELS, cost, is_idle, said_of
 from joulie_lab.benchmarks.profile_traces import KNOWN, SHIFTED, Family, Observed, Traces, World
-from joulie_lab.simulation.sweep import estimate
+from joulie_lab.benchmarks.results import Estimate, Figures, estimate
 
 WORLDS: Mapping[str, World] = {"known": KNOWN, "shifted": SHIFTED}
 RULES = "rules"
@@ -113,8 +112,55 @@ def module_of(trees: Mapping[Target, Tree]) -> str:
     return module_of(trees)
 
 
-def measure(plan: ProfilesPlan, found: Trained | None, on_stage: OnStage) -> dict[str, Any]:
-    """All figures of the benchmark, as plain JSON values.
+class LevelFigures(Figures, frozen=True):
+    """How often a contender's levels are right, %, and what wrong ones cost."""
+
+    right_pct: Estimate
+    cost: Estimate
+
+
+class GainEstimate(Figures, frozen=True):
+    """A gain over the seeds; the low end of its interval is what is sure."""
+
+    mean: float
+    half_width: float | None
+    low: float
+
+
+class GainFigures(Figures, frozen=True):
+    """How much better the trees are than the rules on the same workloads."""
+
+    right_points: GainEstimate
+    cost: GainEstimate
+
+
+class TargetFigures(Figures, frozen=True):
+    """What is said of one target, by contender; those that training makes only where it was run."""
+
+    rules: LevelFigures
+    learned: LevelFigures
+    gain: GainFigures
+    all_trees: LevelFigures | None = None
+    means: LevelFigures | None = None
+    commonest: LevelFigures | None = None
+
+    def of(self, contender: str) -> LevelFigures | None:
+        """What one contender says."""
+        found: LevelFigures | None = getattr(self, contender)
+        return found
+
+
+class ProfilesResult(Figures, frozen=True):
+    """The result, by world, group of workloads and target."""
+
+    seeds: Sequence[int]
+    workloads: int
+    worlds: Mapping[str, Mapping[str, Mapping[str, TargetFigures]]]
+    committed_trees_differ: int | None = None
+
+
+def measure(plan: ProfilesPlan, found: Trained | None, on_stage: OnStage) -> ProfilesResult:
+    """All figures of the benchmark.
 
     Args:
         plan: `FULL` or `SMALL`.
@@ -128,10 +174,8 @@ def measure(plan: ProfilesPlan, found: Trained | None, on_stage: OnStage) -> dic
             on_stage(f"profiles, {name} workloads, seed {seed}")
             by_seed.append(_judged(drawn(world, seed, plan.workloads), found))
         worlds[name] = _summary(by_seed)
-    measured = {"seeds": list(plan.seeds), "workloads": plan.workloads * len(Family), "worlds": worlds}
-    if found is not None:
-        measured["committed_trees_differ"] = sum(found.trees[target] != tree for target, tree in TREES.items())
-    return measured
+    differ = None if found is None else sum(found.trees[target] != tree for target, tree in TREES.items())
+    return ProfilesResult(list(plan.seeds), plan.workloads * len(Family), worlds, differ)
 
 
 Judged = dict[str, dict[str, dict[str, list[tuple[int, int]]]]]
@@ -172,38 +216,39 @@ def _levels(one: Observed, classification: Classification) -> dict[Target, int]:
     return {target: LEVELS.index(said_of(target, classification)) for target in one.truth}
 
 
-def _summary(by_seed: Sequence[Judged]) -> dict[str, Any]:
+def _summary(by_seed: Sequence[Judged]) -> dict[str, dict[str, TargetFigures]]:
     """Accuracy and cost by group, target and contender, and by how much the trees are better, over the seeds."""
     return {
         group: {
-            target: {
-                contender: _figures([judged[group][target][contender] for judged in by_seed])
-                for contender in contenders
-            }
-            | {"gain": _gain([judged[group][target] for judged in by_seed])}
+            target: TargetFigures(
+                **{
+                    contender: _figures([judged[group][target][contender] for judged in by_seed])
+                    for contender in contenders
+                },
+                gain=_gain([judged[group][target] for judged in by_seed]),
+            )
             for target, contenders in targets.items()
         }
         for group, targets in by_seed[0].items()
     }
 
 
-def _figures(by_seed: Sequence[Sequence[tuple[int, int]]]) -> dict[str, Any]:
-    return {
-        "right_pct": estimate(np.array([_right_pct(pairs) for pairs in by_seed]))._asdict(),
-        "cost": estimate(np.array([_cost(pairs) for pairs in by_seed]))._asdict(),
-    }
+def _figures(by_seed: Sequence[Sequence[tuple[int, int]]]) -> LevelFigures:
+    return LevelFigures(
+        estimate([_right_pct(pairs) for pairs in by_seed]), estimate([_cost(pairs) for pairs in by_seed])
+    )
 
 
-def _gain(by_seed: Sequence[Mapping[str, Sequence[tuple[int, int]]]]) -> dict[str, Any]:
+def _gain(by_seed: Sequence[Mapping[str, Sequence[tuple[int, int]]]]) -> GainFigures:
     """How much better the trees are than the rules on the same workloads: the lower end is what is sure."""
     right = [_right_pct(pairs[LEARNED]) - _right_pct(pairs[RULES]) for pairs in by_seed]
     saved = [_cost(pairs[RULES]) - _cost(pairs[LEARNED]) for pairs in by_seed]
-    return {name: _with_low(np.array(values)) for name, values in (("right_points", right), ("cost", saved))}
+    return GainFigures(_with_low(right), _with_low(saved))
 
 
-def _with_low(values: Any) -> dict[str, Any]:
+def _with_low(values: Sequence[float]) -> GainEstimate:
     found = estimate(values)
-    return found._asdict() | {"low": found.mean - (found.half_width or 0.0)}
+    return GainEstimate(found.mean, found.half_width, found.mean - (found.half_width or 0.0))
 
 
 def _right_pct(pairs: Sequence[tuple[int, int]]) -> float:
@@ -213,19 +258,3 @@ def _right_pct(pairs: Sequence[tuple[int, int]]) -> float:
 def _cost(pairs: Sequence[tuple[int, int]]) -> float:
     truth, said = np.array(pairs).T
     return float(cost(truth, said).mean())
-
-
-def rows(measured: Mapping[str, Any], group: str = "all") -> list[tuple[str, ...]]:
-    """Columns: world, target, then right in % and cost of each contender, and the gain in cost with its interval."""
-    found = []
-    for world, groups in measured["worlds"].items():
-        for target, figures in groups[group].items():
-            cells = [
-                f"{figures[name]['right_pct']['mean']:.1f} / {figures[name]['cost']['mean']:.3f}"
-                if name in figures
-                else ""
-                for name in CONTENDERS
-            ]
-            gain = figures["gain"]["cost"]
-            found.append((world, target, *cells, f"{gain['mean']:+.3f} ±{gain['half_width'] or 0.0:.3f}"))
-    return found

@@ -25,7 +25,7 @@ class Command(NamedTuple):
 
     Attributes:
         path: its words after ``joulie``, separated by spaces.
-        module: where its click object is, under the last word of the path.
+        module: where its click object is, under the last word of the path (with ``_`` for ``-``).
         help: what the help of its group says of it.
     """
 
@@ -39,7 +39,7 @@ class Command(NamedTuple):
         Raises:
             UserError: a package that it needs is not installed.
         """
-        name = self.path.rpartition(" ")[2]
+        name = self.path.rpartition(" ")[2].replace("-", "_")
         try:
             command = getattr(import_module(self.module), name)
         except ModuleNotFoundError as error:

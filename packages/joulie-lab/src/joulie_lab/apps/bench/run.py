@@ -1,39 +1,26 @@
-"""How benchmarks are run: the options that all of them have; measure, show, write, check."""
+"""How a benchmark becomes a command: the options that all of them have; measure, show, write, check."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from joulie.program.errors import UserError
+from joulie_lab.apps.bench.registry import SUMMARIES
+from joulie_lab.apps.bench.report import Report
+from joulie_lab.benchmarks.results import Result, plain
 
 PATH = click.Path(path_type=Path)
 _RANGES = Path("benchmarks")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-
 OUTPUT = click.option(
     "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True
 )
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    """A benchmark that is ready to run.
-
-    Attributes:
-        measure: gives every figure, by name.
-        show: prints them as tables.
-        plot: draws them, as PNG.
-    """
-
-    measure: Callable[[], dict[str, Any]]
-    show: Callable[[Mapping[str, Any]], None]
-    plot: Callable[[Mapping[str, Any]], bytes]
 
 
 def tell(stage: str) -> None:
@@ -41,7 +28,37 @@ def tell(stage: str) -> None:
     click.echo(stage, err=True)
 
 
-def common(command: Command) -> Command:
+def benchmark(name: str, report: Report[Result]) -> Callable[[Callable[..., Result]], click.Command]:
+    """A command of a function that measures: it is given ``small`` and its own options."""
+
+    def decorate(measure: Callable[..., Result]) -> click.Command:
+        @functools.wraps(measure)
+        def command(
+            *,
+            small: bool,
+            json_file: Path | None,
+            plots_folder: Path | None,
+            ranges_file: Path | None,
+            output: str,
+            **own: Any,
+        ) -> None:
+            _run(
+                name,
+                functools.partial(measure, small=small, **own),
+                report,
+                small=small,
+                output=output,
+                json_file=json_file,
+                plots_folder=plots_folder,
+                ranges_file=ranges_file,
+            )
+
+        return click.command(name, help=f"Measure {SUMMARIES[name]}.")(_common(command))
+
+    return decorate
+
+
+def _common(command: Command) -> Command:
     """The options that every benchmark has."""
     for option in reversed(
         (
@@ -58,9 +75,10 @@ def common(command: Command) -> Command:
     return command
 
 
-def run_benchmark(
+def _run(
     name: str,
-    benchmark: Benchmark,
+    measure: Callable[[], Result],
+    report: Report[Result],
     *,
     small: bool,
     output: str,
@@ -68,10 +86,11 @@ def run_benchmark(
     plots_folder: Path | None,
     ranges_file: Path | None,
 ) -> None:
-    """Measure, show, write, check."""
     from joulie.program.documents import print_document, render_document
+    from joulie.program.tables import print_table
     from joulie_lab.benchmarks.ranges import RangesError, load_ranges, misses
     from joulie_lab.program.outputs import Outputs
+    from joulie_lab.simulation.report.png import png
 
     place = ranges_file or _RANGES / f"{name}.yaml"
     # Away from a checkout there are no committed ranges: the figures are still worth having.
@@ -83,16 +102,18 @@ def run_benchmark(
     with Outputs() as outputs:
         json_part = outputs.file("--json", json_file)
         plots_part = outputs.folder("--plots", plots_folder)
-        measured = benchmark.measure()
-        missed = misses(ranges, measured)
-        document = {"benchmark": name, "small": small, **measured, "missed": missed}
+        result = measure()
+        figures = plain(result)
+        missed = misses(ranges, figures)
+        document = {"benchmark": name, "small": small, **figures, "missed": missed}
         if json_part:
             json_part.write_text(render_document(document, "json") + "\n", encoding="utf-8")
         if plots_part:
-            (plots_part / f"{name}.png").write_bytes(benchmark.plot(measured))
+            (plots_part / f"{name}.png").write_bytes(png(report.figure(result)))
         outputs.commit()
     if output == "table":
-        benchmark.show(measured)
+        for table in report.tables(result):
+            print_table(table.title, table.columns, table.rows)
     else:
         print_document(document, output)
     for line in missed:

@@ -23,11 +23,15 @@ def render_png(chart: Chart | Bars, subtitle: str) -> bytes:
         chart: what to draw.
         subtitle: what was run, shown beside the title.
     """
-    figure = Figure(figsize=(10.0, 5.0), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    return png(draw(chart, subtitle))
+
+
+def draw(chart: Chart | Bars, subtitle: str) -> Figure:
+    """One chart as a figure of its own."""
+    figure = canvas(10.0, 5.0)
     axes = figure.add_subplot()
     if isinstance(chart, Bars):
-        _draw_bars(axes, chart)
+        draw_bars(axes, chart)
     else:
         _draw_lines(axes, chart)
     axes.set_title(chart.title, loc="left", fontweight="bold")
@@ -38,6 +42,18 @@ def render_png(chart: Chart | Bars, subtitle: str) -> bytes:
     axes.spines[["top", "right"]].set_visible(False)
     if len(chart.lines) > 1 or isinstance(chart, Bars):
         figure.legend(loc="outside lower center", ncols=min(5, len(chart.lines)), frameon=False)
+    return figure
+
+
+def canvas(width: float, height: float) -> Figure:
+    """An empty figure of this size in inches, drawn without a display."""
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG image."""
     out = BytesIO()
     figure.savefig(out, format="png")
     return out.getvalue()
@@ -61,7 +77,8 @@ def _draw_lines(axes: Axes, chart: Chart) -> None:
         axes.yaxis.set_major_formatter("{x:g}")
 
 
-def _draw_bars(axes: Axes, chart: Bars) -> None:
+def draw_bars(axes: Axes, chart: Bars) -> None:
+    """Groups of bars side by side."""
     width = _GROUP_WIDTH / len(chart.lines)
     places = np.arange(len(chart.groups))
     for index, bars in enumerate(chart.lines):

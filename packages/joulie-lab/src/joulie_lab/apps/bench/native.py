@@ -1,0 +1,55 @@
+"""``joulie bench native``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import process_time
+from typing import TYPE_CHECKING
+
+from joulie_lab.apps.bench.figures import bar_sets
+from joulie_lab.apps.bench.report import Page, Report, Table
+from joulie_lab.apps.bench.run import benchmark, tell
+from joulie_lab.benchmarks.native import FULL, SIZES, SMALL, NativeResult, measure
+from joulie_lab.simulation.report.bars import Bars
+from joulie_lab.simulation.report.png import draw
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def tables(result: NativeResult) -> Iterator[Table]:
+    """Each run, and its CPU time in that of the smallest one."""
+    yield Table(
+        "CPU time of a run",
+        ("", "nodes", "jobs", "CPU s", "µs an arrival or end", "times the first"),
+        [
+            (
+                f"{scheduler}, {name.replace('_', ' ')}",
+                f"{one.nodes:,}",
+                f"{one.jobs:,}",
+                f"{one.cpu_s:.1f}",
+                f"{one.us_per_event:,.0f}",
+                f"{result.growth[scheduler].get(name, 1.0):.2f}",
+            )
+            for scheduler, own in result.runs.items()
+            for name, one in own.items()
+        ],
+    )
+
+
+def figure(result: NativeResult) -> Figure:
+    """CPU time of an event by size."""
+    bars = bar_sets({name: [one.us_per_event for one in own.values()] for name, own in result.runs.items()})
+    sizes = tuple(name.replace("_", " ") for name in SIZES)
+    chart = Bars("native", "What an arrival or end of a job costs", sizes, "CPU time, µs", tuple(bars))
+    return draw(chart, "the fastest of the rounds")
+
+
+REPORT = Report(tables, figure)
+PAGE = Page(NativeResult, "concepts/native-runtime.md", lambda result: {"block": next(tables(result))})
+
+
+@benchmark("native", REPORT)
+def native(*, small: bool) -> NativeResult:
+    """Measure the native runtime."""
+    return measure(SMALL if small else FULL, process_time, tell)

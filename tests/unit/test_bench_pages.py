@@ -1,0 +1,78 @@
+"""Committed results of the benchmarks, and the pages of the documentation that are made of them."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from joulie.apps.cli.main import main
+from joulie_lab.apps.bench.attribution import AttributionResult
+from joulie_lab.apps.bench.binding import BindingResult
+from joulie_lab.apps.bench.extender import ExtenderResult
+from joulie_lab.apps.bench.profiles import ProfilesResult
+from joulie_lab.apps.bench.registry import PAGES, module_of
+from joulie_lab.apps.bench.report import Table
+from joulie_lab.benchmarks.results import of_values, plain
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+KINDS = {
+    "attribution": AttributionResult,
+    "binding": BindingResult,
+    "extender": ExtenderResult,
+    "profiles": ProfilesResult,
+    **{name: import_module(module_of(name)).PAGE.result for name in PAGES},
+}
+
+
+def joulie(*arguments):
+    with pytest.raises(SystemExit) as caught:
+        main([*map(str, arguments)])
+    return caught.value.code
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_a_committed_result_is_read_and_written_without_a_change(path):
+    report = json.loads(path.read_text(encoding="utf-8"))
+    written = json.loads(json.dumps(plain(of_values(report, KINDS[path.stem]))))
+    assert report.get("missed", []) == []
+    assert written == {key: value for key, value in report.items() if key not in ("benchmark", "small", "missed")}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_what_the_committed_result_says(name, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert joulie("bench", "page", name, "--check") == 0, capsys.readouterr().err
+
+
+def test_a_page_that_differs_is_named_and_can_be_written(tmp_path, capsys, monkeypatch):
+    for path in ("benchmarks/results/native.json", "docs/concepts/native-runtime.md"):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text((ROOT / path).read_text(encoding="utf-8"), encoding="utf-8")
+    page = tmp_path / "docs/concepts/native-runtime.md"
+    right = page.read_text(encoding="utf-8")
+    page.write_text(right.replace("| kube, once |", "| kube, twice |"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert joulie("bench", "page", "native", "--check") == 1
+    assert "concepts/native-runtime.md differs: run `joulie bench page native`" in capsys.readouterr().err
+    assert joulie("bench", "page", "native") == 0
+    assert page.read_text(encoding="utf-8") == right
+
+
+def test_pages_are_written_in_a_checkout_only(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert joulie("bench", "page") == 2
+    assert "run this in a checkout" in capsys.readouterr().err
+
+
+def test_a_result_with_a_figure_that_nobody_knows_is_refused():
+    report = json.loads((RESULTS / "native.json").read_text(encoding="utf-8"))
+    with pytest.raises(ValueError, match="unknown field `surprise`"):
+        of_values(report | {"surprise": 1.0}, KINDS["native"])
+
+
+def test_numbers_of_a_table_are_aligned_at_the_right():
+    assert str(Table("", ("gpu", "way", "saved"), [("A40", "all", "1.0")], labels=2)) == (
+        "| gpu | way | saved |\n| --- | --- | ---: |\n| A40 | all | 1.0 |"
+    )
