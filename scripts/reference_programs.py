@@ -23,7 +23,8 @@ from joulie.apps.grid.settings import ControllerSettings
 from joulie.apps.grid.webhook import WebhookMetrics, WebhookSettings
 from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.settings import OperatorSettings
-from joulie.program.settings import Kind, ProgramSettings, Setting, all_settings
+from joulie.program.settings import ProgramSettings, all_settings
+from joulie.settings import Kind, Setting
 from joulie_lab.apps.simulator.main import build_world
 from joulie_lab.apps.simulator.metrics import SimulatorMetrics
 from joulie_lab.apps.simulator.settings import SimulatorSettings
@@ -54,11 +55,11 @@ def settings_page() -> str:
         " value stops the program at its start and names the variable and what is allowed. An empty variable counts as"
         " unset.",
         "## All programs",
-        _settings_table(dict(all_settings(ProgramSettings)).values()),
+        _settings_table(all_settings(ProgramSettings).values()),
     ]
-    shared = {spec.name for _, spec in all_settings(ProgramSettings)}
+    shared = all_settings(ProgramSettings)
     for program, settings in _SETTINGS.items():
-        own = [spec for _, spec in all_settings(settings) if spec.name not in shared]
+        own = [spec for name, spec in all_settings(settings).items() if name not in shared]
         blocks += [f"## {program}", _settings_table(own)]
     return "\n\n".join(blocks) + "\n"
 

@@ -11,15 +11,15 @@ from joulie.adapters.grid.discipline import Discipline, Provider, Secret
 from joulie.adapters.grid.electricity_maps import ElectricityMaps
 from joulie.adapters.grid.files import FileOptions, TableFile
 from joulie.adapters.grid.http_json import HttpJson
+from joulie.adapters.grid.price_schedules import parse_price_schedules
+from joulie.adapters.grid.promql import PrometheusQuery
 from joulie.adapters.grid.tariff import TimeOfUse
 from joulie.adapters.grid.uk import CarbonIntensityUk
 from joulie.adapters.grid.watttime import WattTime
-from joulie.adapters.price_schedules import parse_price_schedules
 from joulie.adapters.prometheus import Prometheus
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Basis, Measure, Observation
 from joulie.ports import GridSourceError
-from joulie.program.grid_sources import PrometheusQuery
 from support.grid_providers import FORECAST, GB, HISTORY, LATEST, MOER, NOW_S, POINTERS, PRICES, Server
 from support.prometheus_answers import matrix, vector
 from support.scripted_server import serving

@@ -312,7 +312,7 @@ def test_programs_know_every_variable_that_the_chart_sets(render: Render) -> Non
         values = merged(values, path, "certificate")
     rendered = workloads(render(merged(values, ("accounting", "ledgerSecretName"), "ledger")))
     for component, definition in settings.items():
-        known = {setting.name for _, setting in all_settings(definition)} | others.get(component, set())
+        known = set(all_settings(definition)) | others.get(component, set())
         given = [item["name"] for item in rendered[component]["containers"][0]["env"]]
         assert set(given) <= known, component
         assert len(set(given)) == len(given), f"{component}: a variable is set twice"
@@ -338,7 +338,7 @@ def test_the_operator_measures_simulated_nodes_unless_told_otherwise(render: Ren
 
 def test_agents_end_restoring_before_they_are_killed(render: Render) -> None:
     values = {"agentPool": {"enabled": True, "terminationGracePeriodSeconds": 90}}
-    default = next(setting.default for _, setting in all_settings(AgentSettings) if setting.name == "RESTORE_TIMEOUT")
+    default = all_settings(AgentSettings)["RESTORE_TIMEOUT"].default
     for component, grace_s, restore in (("agent", 30, default), ("agent-pool", 90, "80s")):
         spec = workloads(render(values))[component]
         assert spec["terminationGracePeriodSeconds"] == grace_s
@@ -514,7 +514,7 @@ def test_rights_in_the_releases_own_namespace(render: Render) -> None:
             (["secrets"], ["joulie-grid-webhook"], ["get", "patch"]),
         ],
     }
-    assert {setting.name: setting.default for _, setting in all_settings(CleanupSettings)}["LEASE_NAME"] == LEASE_NAME
+    assert all_settings(CleanupSettings)["LEASE_NAME"].default == LEASE_NAME
 
 
 # ---- the grid

@@ -15,6 +15,7 @@ from joulie.adapters.kubernetes.names import object_name
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES
 from joulie.apps.agent.main import serve
 from joulie.apps.agent.settings import AgentSettings
+from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie_lab.fakes.kubernetes import FakeCluster
 from support.sysfs_trees import add_topology, zone_file
@@ -69,7 +70,7 @@ class Machine:
             host_proc=self.proc,
             state_dir=self.root / "state",
             reconcile_interval_s=0.05,
-            dvfs_cooldown_s=0.0,
+            dvfs=DvfsSettings(cooldown_s=0.0),
         )
         return replace(settings, **self.settings)
 

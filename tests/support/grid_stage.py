@@ -69,10 +69,12 @@ class Stage:
         self.leading = True
         self.carbon = ScriptedGrid(self, Measure.CARBON, {ZONE: 300.0, "FR": 50.0})
         self.price = ScriptedGrid(self, Measure.PRICE, {ZONE: 0.1, "FR": 0.1})
-        sources = {Measure.CARBON: [self.carbon]} | ({Measure.PRICE: [self.price]} if settings.pricing_enabled else {})
+        sources = {Measure.CARBON: [self.carbon]} | (
+            {Measure.PRICE: [self.price]} if settings.defaults.price_enabled else {}
+        )
         self.feed = GridFeed(sources, FeedLimits(), lambda: self.now_s, zone=ZONE)
         self.feed.add_listener(lambda _measure, zone: self.term.zone_changed(zone))
-        self.view = GridView(client, settings.defaults(), ZONE, CLOUD_REGIONS)
+        self.view = GridView(client, settings.defaults, ZONE, CLOUD_REGIONS)
         self.tasks = []
         self.start()
 

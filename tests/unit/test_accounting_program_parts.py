@@ -433,7 +433,7 @@ def test_the_program_serves_over_https_and_stops(tmp_path, unused_port):
         async with FakeCluster() as cluster:
             settings = AccountingSettings(
                 kubeconfig=cluster.kubeconfig(tmp_path / "kubeconfig"), metrics_addr=f"127.0.0.1:{unused_port}",
-                prometheus_address="none", carbon_sources="static", carbon_static_g_per_kwh=100.0,
+                prometheus_address="", carbon_sources=("static",), source_settings={"carbon": {"static": 100.0}},
             )  # fmt: skip
             ledger = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
             stop = asyncio.Event()

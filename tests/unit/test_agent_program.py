@@ -11,6 +11,7 @@ import pytest
 from joulie.adapters import cpuinfo
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlStatus
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES, TELEMETRY_PROFILES
+from joulie.domain.dvfs import DvfsSettings
 from support.agent_machine import AMD, Bench, Machine, on_cluster, until
 from support.fake_nvml import NO_PERMISSION, FakeNvml, build
 from support.sysfs_trees import amd_energy_only, amd_pstate, intel_pstate, intel_two_sockets, zone_file
@@ -172,7 +173,7 @@ def test_deleted_twin_takes_its_caps_along(machine: Machine) -> None:
 
 @pytest.mark.usefixtures("no_gpu")
 def test_rapl_lost_and_found_again(machine: Machine) -> None:
-    machine.settings["dvfs_trip_count"] = 1
+    machine.settings["dvfs"] = DvfsSettings(cooldown_s=0.0, trip_count=1)
 
     async def scenario(bench: Bench) -> None:
         await bench.add_node()

@@ -34,8 +34,8 @@ def test_the_operators_times_are_those_of_the_clock() -> None:
     settings = settings_from(OperatorSettings, variables)
     assert variables["POLICY_TYPE"] == "static_partition"
     assert settings.reconcile_interval_s == 3.0
-    assert settings.drain_settling_s == 3.0
-    assert settings.drain_timeout_s == 90.0
+    assert settings.control.drain.settling_s == 3.0
+    assert settings.control.drain.timeout_s == 90.0
     assert settings.trend_window_s == 15.0
     # What guards against dead programs is no part of the control.
     assert settings.twin_staleness_s == 30.0

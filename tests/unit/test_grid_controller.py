@@ -11,6 +11,8 @@ from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.grid import controller, deferrals, jobs, metrics, pending
 from joulie.apps.grid.apply import PodWriter
 from joulie.domain.grid import names
+from joulie.domain.grid.release import Limits
+from joulie.domain.grid.request import GridDefaults
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Period
 from support.grid_stage import NS, ZONE, play
@@ -57,7 +59,7 @@ def test_a_clean_grid_starts_a_crowd_at_once(tmp_path):
         assert await stage.events("GridHold") == []
         assert (await stage.annotations("web-0"))["initial-carbon-intensity"] == "100.00"
 
-    play(body, tmp_path, releases_per_s=0.01, release_burst=1)
+    play(body, tmp_path, release_limits=Limits(0.01, 1))
 
 
 def test_the_gates_of_others_stay(tmp_path):
@@ -218,7 +220,7 @@ def test_a_new_leader_goes_on_where_the_old_one_stopped(tmp_path):
         await stage.look(300.0)
         assert len(await stage.gated()) == 3  # they were held together, so they do not start together
 
-    play(body, tmp_path, releases_per_s=0.01, release_burst=1)
+    play(body, tmp_path, release_limits=Limits(0.01, 1))
 
 
 def test_who_does_not_lead_writes_nothing(tmp_path):
@@ -250,7 +252,7 @@ def test_releases_are_spread_in_order_of_priority_then_age(tmp_path):
         await stage.look(100.0)
         assert await stage.gated() == ["young"]
 
-    play(body, tmp_path, releases_per_s=0.01, release_burst=1, enable_pod_priorities=True)
+    play(body, tmp_path, release_limits=Limits(0.01, 1), enable_pod_priorities=True)
 
 
 def test_a_crowd_that_is_still_queueing_is_held_again_when_the_grid_turns(tmp_path):
@@ -265,7 +267,7 @@ def test_a_crowd_that_is_still_queueing_is_held_again_when_the_grid_turns(tmp_pa
         await stage.look(300.0)
         assert await stage.gated() == ["web-0", "web-1"]
 
-    play(body, tmp_path, releases_per_s=0.01, release_burst=1)
+    play(body, tmp_path, release_limits=Limits(0.01, 1))
 
 
 def test_skip_and_opting_out_start_at_once(tmp_path):
@@ -390,7 +392,7 @@ def test_a_price_holds_by_its_threshold_else_in_its_peak_period(tmp_path):
         assert await stage.gated() == []
         assert (await stage.annotations("too-dear"))["bind-time-electricity-rate"] == "-0.020000"
 
-    play(body, tmp_path, pricing_enabled=True)
+    play(body, tmp_path, defaults=GridDefaults(price_enabled=True))
 
 
 def test_each_reason_to_wait_is_noted_when_it_begins(tmp_path):
@@ -406,7 +408,7 @@ def test_each_reason_to_wait_is_noted_when_it_begins(tmp_path):
         assert noted["initial-electricity-rate"] == "0.100000"
         assert len(await stage.events("GridHold")) == 1
 
-    play(body, tmp_path, pricing_enabled=True)
+    play(body, tmp_path, defaults=GridDefaults(price_enabled=True))
 
 
 def test_a_note_that_cannot_be_written_is_written_later(tmp_path):
@@ -435,7 +437,7 @@ def test_carbon_and_price_hold_together(tmp_path):
         await stage.look(600.0)
         assert await stage.gated() == []
 
-    play(body, tmp_path, pricing_enabled=True)
+    play(body, tmp_path, defaults=GridDefaults(price_enabled=True))
 
 
 def test_in_the_mode_optimal_a_pod_waits_for_the_best_window(tmp_path):

@@ -121,11 +121,17 @@ def test_only_the_pods_of_the_filter_are_looked_at(tmp_path):
             await pod(stage, "opts-out", namespace=namespace, annotations={names.DEFER: "false"})
             await pod(stage, "asks", namespace=namespace)
         await stage.look()
-        watched = stage.settings.dry_run_watch_namespaces
+        watched = stage.settings.dry_run_namespaces
         by_namespace = stage.settings.dry_run_filter_mode == "namespace"
         assert stage.counted(DRY + "pods_would_delay_total", namespace="team", delay_type="carbon") == 1 + by_namespace
         expected = 0 if watched else 1
         assert stage.counted(DRY + "pods_would_delay_total", namespace="other", delay_type="carbon") == expected
 
     play(body, tmp_path, dry_run_enabled=True)
-    play(body, tmp_path, dry_run_enabled=True, dry_run_filter_mode="namespace", dry_run_watch_namespaces="team, x")
+    play(
+        body,
+        tmp_path,
+        dry_run_enabled=True,
+        dry_run_filter_mode="namespace",
+        dry_run_namespaces=frozenset({"team", "x"}),
+    )

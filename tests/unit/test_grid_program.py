@@ -64,7 +64,8 @@ def play(body, tmp_path, monkeypatch, **settings):
             kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
             values = {
                 "kubeconfig": kubeconfig, "metrics_addr": "127.0.0.1:0", "namespace": NS, "identity": "grid-0",
-                "carbon_sources": "static", "carbon_static_g_per_kwh": 300.0, "electricity_map_api_region": "DE",
+                "carbon_sources": ("static",), "source_settings": {"carbon": {"static": 300.0}},
+                "electricity_map_api_region": "DE",
             }  # fmt: skip
             stop = asyncio.Event()
             # The certificate is the program's own, as kube-scheduler's: nobody can verify it.
@@ -76,7 +77,7 @@ def play(body, tmp_path, monkeypatch, **settings):
                     KubeClient(connect(kubeconfig=kubeconfig)) as client,
                     httpx2.AsyncClient(verify=trust) as http,
                 ):
-                    while not ports:
+                    while not ports and not program.done():
                         await asyncio.sleep(0)
                     await body(Running(client, http, ports[0]))
             finally:
@@ -200,7 +201,13 @@ def test_trap_without_a_key_the_program_runs_and_holds_nobody(tmp_path, monkeypa
         assert told["signals"][0]["quality"] == "missing"
         assert "ELECTRICITY_MAP_API_KEY" in told["signals"][0]["problem"]
 
-    play(body, tmp_path, monkeypatch, carbon_sources="electricity-maps")
+    play(
+        body,
+        tmp_path,
+        monkeypatch,
+        carbon_sources=("electricity-maps",),
+        source_settings=ControllerSettings().source_settings,
+    )
 
 
 @pytest.mark.parametrize(

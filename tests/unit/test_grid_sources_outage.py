@@ -9,9 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from joulie.domain.grid.deferral import Conditions, Release, ReleaseReason, Waiting, decide
 from joulie.domain.grid.request import Asked, GridRequest
 from joulie.domain.signal import Quality
-from joulie.program.grid_settings import GridSettings
-from joulie.program.grid_sources import open_feed
-from joulie.program.settings import settings_from
+from support.grid_feeds import feed_from
 from support.scripted_server import serving
 
 NOW_S = 1_700_000_400.0  # 2023-11-14 22:20 UTC
@@ -88,9 +86,7 @@ def running(behaviour, forecast=null_forecast):
                 "API_RETRY_DELAY": "1ms",
                 "API_RATE_LIMIT": "1000",
             }
-            async with open_feed(
-                settings_from(GridSettings, environment), registry=registry, now_s=lambda: NOW_S
-            ) as feed:
+            async with feed_from(environment, registry=registry, now_s=lambda: NOW_S) as feed:
                 task = asyncio.create_task(feed.run())
                 async with asyncio.timeout(5.0):
                     while not feed.asked("DE"):

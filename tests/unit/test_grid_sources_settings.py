@@ -10,18 +10,20 @@ import httpx2
 import pytest
 from click.testing import CliRunner
 
+from joulie.adapters.grid import sources
 from joulie.adapters.grid.constant import Constant
+from joulie.adapters.grid.discipline import Discipline
+from joulie.adapters.grid.price_schedules import load_price_schedules
+from joulie.adapters.grid.promql import PrometheusQuery
+from joulie.adapters.grid.source_context import SourceContext
 from joulie.adapters.grid.tariff import TimeOfUse
-from joulie.adapters.price_schedules import load_price_schedules
 from joulie.adapters.prometheus import Prometheus
 from joulie.domain.grid.request import GridDefaults, Mode
 from joulie.domain.grid.signals import Basis, Measure, Period
 from joulie.domain.signal import Quality
 from joulie.ports import GridSourceError
-from joulie.program import grid_sources
-from joulie.program.grid_settings import GridSettings
-from joulie.program.grid_sources import PrometheusQuery, SourceWorld, open_feed
 from joulie.program.settings import all_settings, settings_from, settings_options
+from support.grid_feeds import WatcherSettings, feed_from
 from support.prometheus_answers import matrix, vector
 from support.scripted_server import serving
 
@@ -33,7 +35,7 @@ def feed_of(environment, look, now_s=NOW_S):
     """What `look` sees of a feed after one round."""
 
     async def main():
-        async with open_feed(settings_from(GridSettings, environment), now_s=lambda: now_s) as feed:
+        async with feed_from(environment, now_s=lambda: now_s) as feed:
             for zone in ("DE", "FR"):
                 feed.want(zone)
             await feed.refresh()
@@ -50,16 +52,16 @@ def carbon(environment, zone="DE"):
 
 
 def test_defaults_are_the_seeds():
-    settings = settings_from(GridSettings, {})
-    assert settings.defaults() == GridDefaults()
-    assert (settings.api_timeout_s, settings.api_max_retries, settings.api_retry_delay_s) == (10.0, 3, 1.0)
-    assert (settings.api_rate_limit, settings.cache_ttl_s, settings.max_cache_age_s) == (10.0, 300.0, 3600.0)
+    settings = settings_from(WatcherSettings, {})
+    assert settings.defaults == GridDefaults()
+    assert settings.request_policy == Discipline(10.0, 3, 1.0, 10.0)
+    assert (settings.cache_ttl_s, settings.max_cache_age_s) == (300.0, 3600.0)
     assert settings.electricity_map_api_region == "US-CAL-CISO"
     assert not settings.enable_pod_priorities
 
 
 def test_the_seeds_variables_are_read_as_they_are():
-    names = {spec.name for _, spec in all_settings(GridSettings)}
+    names = set(all_settings(WatcherSettings))
     assert names >= {
         "ELECTRICITY_MAP_API_KEY",
         "ELECTRICITY_MAP_API_URL",
@@ -79,7 +81,7 @@ def test_the_seeds_variables_are_read_as_they_are():
         "LOG_LEVEL",
     }
     defaults = settings_from(
-        GridSettings,
+        WatcherSettings,
         {
             "CARBON_ENABLED": "false",
             "CARBON_INTENSITY_THRESHOLD": "150.5",
@@ -89,7 +91,7 @@ def test_the_seeds_variables_are_read_as_they_are():
             "GRID_MODE": "optimal",
             "GRID_DEFAULT_RUNTIME": "2h",
         },
-    ).defaults()
+    ).defaults
     assert defaults == GridDefaults(False, 150.5, True, 0.2, 5400.0, Mode.OPTIMAL, 7200.0)
 
 
@@ -103,7 +105,7 @@ def test_the_seeds_variables_are_read_as_they_are():
 )
 def test_settings_that_contradict_each_other_are_refused(environment, says):
     with pytest.raises(ValueError, match=says):
-        settings_from(GridSettings, environment)
+        settings_from(WatcherSettings, environment)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,7 @@ def test_forecasts_look_as_far_as_pods_wait_up_to_a_week(delay, hours):
 
 def test_no_key_in_help_or_print():
     @click.command()
-    @settings_options(GridSettings)
+    @settings_options(WatcherSettings)
     def program(settings):
         click.echo(repr(settings))
 
@@ -151,7 +153,7 @@ def test_no_key_in_the_signal_of_a_provider_that_repeats_it(caplog):
     async def main():
         async with serving(refuse) as url:
             environment = {"ELECTRICITY_MAP_API_KEY": KEY, "ELECTRICITY_MAP_API_URL": url}
-            async with open_feed(settings_from(GridSettings, environment), now_s=lambda: NOW_S) as feed:
+            async with feed_from(environment, now_s=lambda: NOW_S) as feed:
                 await feed.refresh()
                 return feed.carbon("US-CAL-CISO")
 
@@ -276,7 +278,7 @@ def test_schedules_are_read_again_and_a_broken_file_changes_nothing(tmp_path, ca
         nonlocal now_s
         environment = {"PRICING_ENABLED": "true", "PRICING_SCHEDULES_PATH": str(path)}
         rates = []
-        async with open_feed(settings_from(GridSettings, environment), now_s=lambda: now_s) as feed:
+        async with feed_from(environment, now_s=lambda: now_s) as feed:
             for text in ("schedules: []", TARIFF, TARIFF.replace("0.15", "0.175"), "schedules: ["):
                 path.write_text(text)
                 await feed.refresh()
@@ -294,11 +296,8 @@ def test_numbers_without_a_zone_are_of_the_default_zone_only():
 
     async def main():
         async with serving(answer) as url:
-            settings = settings_from(
-                GridSettings,
-                {"CARBON_SOURCES": "json", "CARBON_JSON_URL": url, "ELECTRICITY_MAP_API_REGION": "DE"},
-            )
-            async with open_feed(settings, now_s=lambda: NOW_S) as feed:
+            environment = {"CARBON_SOURCES": "json", "CARBON_JSON_URL": url, "ELECTRICITY_MAP_API_REGION": "DE"}
+            async with feed_from(environment, now_s=lambda: NOW_S) as feed:
                 feed.want("FR")
                 await feed.refresh()
                 return feed.carbon("DE"), feed.carbon("FR")
@@ -352,7 +351,7 @@ def test_history_of_a_query():
 
 
 def plug_in(world):
-    assert isinstance(world, SourceWorld)
+    assert isinstance(world, SourceContext)
     source = Constant(123.0, world.measure, Basis.AVERAGE, world.now_s)
     source.name = "mine"
     return source
@@ -360,7 +359,7 @@ def plug_in(world):
 
 def documented(world):
     """The plug-in of the page, as it stands there."""
-    page = (Path(__file__).parents[2] / "docs" / "howto" / "grid-signals.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "development" / "add-a-carbon-source.md").read_text(encoding="utf-8")
     names = {}
     exec(page.partition("```python\n")[2].partition("```")[0], names)
     return names["Turbine"](world)
@@ -382,7 +381,7 @@ def plug_ins(monkeypatch):
         ]
         return [entry for entry in entries if name in (None, entry.name)]
 
-    monkeypatch.setattr(grid_sources, "entry_points", found)
+    monkeypatch.setattr(sources, "entry_points", found)
 
 
 def test_a_plug_in_is_a_source_like_any_other(plug_ins):

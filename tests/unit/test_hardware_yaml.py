@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from joulie.adapters.hardware_yaml import HardwareFileError, load_catalogue, parse_catalogue
+from joulie.adapters.hardware_yaml.models import HardwareFileError, load_catalogue, parse_catalogue
 from joulie.domain.hardware import BUILTIN_CATALOGUE, Provenance, Quality
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hardware.yaml"

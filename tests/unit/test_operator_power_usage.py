@@ -131,9 +131,9 @@ def wired(*, prometheus=True, **settings):
 def test_sources_are_those_that_are_listed_and_have_an_address():
     assert wired() == (["kepler", "node-exporter"], ["kepler", "cadvisor", "metrics-server"], True)
     assert wired(prometheus=False) == ([], ["metrics-server"], False)
-    assert wired(power_sources="requests") == ([], [], False)
-    assert wired(power_sources="cadvisor,kepler") == (["kepler"], ["cadvisor", "kepler"], True)
-    assert wired(power_sources="http,prometheus", telemetry_http_endpoint="http://sim", power_prometheus_query="w") == (
+    assert wired(sources=("requests",)) == ([], [], False)
+    assert wired(sources=("cadvisor", "kepler")) == (["kepler"], ["cadvisor", "kepler"], True)
+    assert wired(sources=("http", "prometheus"), telemetry_http_endpoint="http://sim", power_prometheus_query="w") == (
         ["http", "prometheus"],
         [],
         False,

@@ -12,6 +12,7 @@ from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.energy_split import EnergyBounds
 from joulie.domain.policy import DEFAULT_CAPS, Cap, PolicySettings, Profile, StaticPartition
+from joulie.domain.scheduling.labels import LabelSelector
 from joulie.program.settings import settings_options
 
 
@@ -31,8 +32,8 @@ def read(**environment):
 def test_the_defaults_are_the_documented_ones():
     settings, _ = read()
     assert settings.reconcile_interval_s == 60.0
-    assert settings.node_selector == "joulie.io/managed=true"
-    assert settings.caps == DEFAULT_CAPS
+    assert settings.selector == LabelSelector.parse("joulie.io/managed=true")
+    assert settings.control.caps == DEFAULT_CAPS
     assert settings.policy == PolicySettings()
     assert settings.control.drain.timeout_s == 1800.0
     assert settings.leader_elect
@@ -50,7 +51,7 @@ def test_caps_in_watts_and_by_model():
         GPU_ECO_CAP_PCT_OF_MAX="50",
         GPU_MODEL_CAPS_JSON='{"H100 NVL": {"minCapWatts": 250, "maxCapWatts": 400}, "L40S": {"maxCapWatts": 300}}',
     )
-    eco, performance = settings.caps[Profile.ECO], settings.caps[Profile.PERFORMANCE]
+    eco, performance = settings.control.caps[Profile.ECO], settings.control.caps[Profile.PERFORMANCE]
     assert (eco.cpu, performance.cpu) == (Cap(60.0, 120.0), Cap(100.0, 5000.0))
     assert eco.gpu_cap("NVIDIA-H100-NVL") == Cap(watts=250.0)
     assert eco.gpu_cap("NVIDIA L40S") == Cap(watts=150.0)

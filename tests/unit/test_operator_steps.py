@@ -30,7 +30,7 @@ from joulie.apps.operator.power.wiring import World
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.hardware import BUILTIN_CATALOGUE
-from joulie.domain.policy import POLICIES
+from joulie.domain.policy import POLICIES, PolicySettings
 from joulie_lab.fakes.kubernetes import FakeCluster
 
 N1, N2 = "ip-10-0-0-1.eu-west-1.compute.internal", "node-2"
@@ -134,7 +134,11 @@ async def staged(tmp_path, **settings):
         kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
         retry = RetryPolicy(attempts=2, first_wait_s=0.001)
         async with KubeClient(connect(kubeconfig=kubeconfig), retry=retry) as client:
-            stage = Stage(cluster, client, OperatorSettings(agent_pod_selector="", static_hp_frac=0.5, **settings))
+            stage = Stage(
+                cluster,
+                client,
+                OperatorSettings(agent_pod_selector="", policy=PolicySettings(static_hp_frac=0.5), **settings),
+            )
             watching = asyncio.create_task(stage.view.run())
             try:
                 await stage.view.wait_synced()
@@ -599,7 +603,7 @@ def test_the_program_starts_leads_and_lets_go(tmp_path):
                 metrics_addr="127.0.0.1:0",
                 namespace="default",
                 agent_pod_selector="",
-                prometheus_address="none",
+                prometheus_address="",
             )
             stop = asyncio.Event()
             async with KubeClient.connect(kubeconfig=kubeconfig) as client, asyncio.timeout(20.0):

@@ -25,7 +25,7 @@ from joulie.apps.operator.power.wiring import World
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.hardware import BUILTIN_CATALOGUE
-from joulie.domain.policy import POLICIES, PodPhase
+from joulie.domain.policy import POLICIES, PodPhase, PolicySettings
 from joulie_lab.fakes.kubernetes import FakeCluster
 
 pytestmark = pytest.mark.slow  # whole programs on the fake cluster
@@ -163,7 +163,11 @@ async def staged(tmp_path, **settings):
             retry=RetryPolicy(attempts=2, first_wait_s=0.001),
         ) as client,
     ):
-        given = {"agent_pod_selector": "", "prometheus_address": ADDRESS, "static_hp_frac": 1.0} | settings
+        given = {
+            "agent_pod_selector": "",
+            "prometheus_address": ADDRESS,
+            "policy": PolicySettings(static_hp_frac=1.0),
+        } | settings
         stage = Stage(client, http, exporters, OperatorSettings(**given))
         watching = asyncio.gather(stage.view.run(), stage.loop._telemetry.run())
         try:
@@ -494,7 +498,7 @@ def test_without_prometheus_nobody_is_asked(tmp_path):
 
     async def main():
         async with staged(
-            tmp_path, telemetry_http_endpoint="http://sim/telemetry", power_sources="http,requests"
+            tmp_path, telemetry_http_endpoint="http://sim/telemetry", sources=("http", "requests")
         ) as stage:
             await body(stage)
 

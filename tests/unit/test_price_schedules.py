@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from joulie.adapters.price_schedules import PriceSchedulesError, load_price_schedules, parse_price_schedules
+from joulie.adapters.grid.price_schedules import PriceSchedulesError, load_price_schedules, parse_price_schedules
 from joulie.domain.grid.signals import Period
 
 SEED = """\

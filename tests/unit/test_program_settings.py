@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulie.domain.durations import duration_s
-from joulie.program.settings import Kind, ProgramSettings, all_settings, setting, settings_options
+from joulie.program.settings import ProgramSettings, all_settings, settings_from, settings_options
+from joulie.settings import boolean, choice, duration, group, json_object, listed, number, text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Example(ProgramSettings):
-    interval_s: float = setting("INTERVAL", "20s", kind=Kind.DURATION, minimum=1.0, help="How often.")
-    policy: str = setting("POLICY_TYPE", "one", kind=Kind.CHOICE, choices=("one", "two"), help="Which.")
-    dry: bool = setting("SIMULATE_ONLY", "false", kind=Kind.BOOLEAN, help="No writes.")
-    share: float = setting("SHARE", "0.5", kind=Kind.NUMBER, minimum=0.0, maximum=1.0, help="A share.")
-    caps: dict[str, Any] = setting("CAPS_JSON", "{}", kind=Kind.JSON, help="Caps.")
+    interval_s: float = duration("INTERVAL", "20s", "How often.", minimum=1.0)
+    policy: str = choice("POLICY_TYPE", "one", "Which.", ("one", "two"))
+    dry: bool = boolean("SIMULATE_ONLY", False, "No writes.")
+    share: float = number("SHARE", "0.5", "A share.", minimum=0.0, maximum=1.0)
+    caps: dict[str, Any] = json_object("CAPS_JSON", "Caps.")
 
     def __post_init__(self) -> None:
         if self.dry and self.policy == "two":
@@ -96,10 +98,80 @@ def test_help_says_default_variable_and_range() -> None:
     assert "default: no-simulate-only" in help_text
 
 
-def test_all_settings_come_with_their_fields() -> None:
-    names = {name: spec.name for name, spec in all_settings(Example)}
-    assert names["interval_s"] == "INTERVAL"
-    assert names["log_level"] == "LOG_LEVEL"
+def test_all_settings_are_found_by_name() -> None:
+    assert list(all_settings(Example))[-5:] == ["INTERVAL", "POLICY_TYPE", "SIMULATE_ONLY", "SHARE", "CAPS_JSON"]
+    assert "LOG_LEVEL" in all_settings(Example)
+
+
+class Colour(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True)
+class Limits:
+    low: float = 1.0
+    high: float = 2.0
+    colours: tuple[Colour, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError("LOW must be at most HIGH")
+
+
+HIGH = number("HIGH", "20", "Highest.")
+
+
+def colours(names: str) -> tuple[Colour, ...]:
+    return tuple(Colour(name) for name in listed(names))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouped(ProgramSettings):
+    high: float = HIGH
+    key: str | None = text("KEY", None, "A secret.", secret=True)
+    colour: Colour = choice("COLOUR", Colour.RED, "Which.", Colour)
+    inner: dict[str, Limits] = group(
+        dict,
+        limits=group(
+            Limits,
+            low=number("LOW", "10", "Lowest.", to=lambda low: low / 10.0),
+            high=HIGH,
+            colours=text("COLOURS", "red, blue", "Several.", to=colours),
+        ),
+    )
+
+
+def test_a_group_passes_settings_by_name_and_two_may_share_one() -> None:
+    assert Grouped().inner == {"limits": Limits(1.0, 20.0, (Colour.RED, Colour.BLUE))}
+    settings = settings_from(Grouped, {"LOW": "5", "HIGH": "3", "COLOUR": "blue", "KEY": "hush"})
+    assert (settings.high, settings.colour) == (3.0, Colour.BLUE)
+    assert settings.inner["limits"] == Limits(0.5, 3.0, (Colour.RED, Colour.BLUE))
+    assert list(all_settings(Grouped)).count("HIGH") == 1
+    assert settings.key == "hush"
+    assert "hush" not in repr(settings)
+
+
+def test_options_of_groups_have_defaults() -> None:
+    seen: list[Grouped] = []
+
+    @click.command()
+    @settings_options(Grouped)
+    def command(settings: Grouped) -> None:
+        seen.append(settings)
+
+    result = CliRunner().invoke(command, ["--high", "30"])
+    assert result.exit_code == 0, result.output
+    assert (seen[0].colour, seen[0].inner["limits"].high) == (Colour.RED, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [({"HIGH": "0.5"}, "LOW must be at most HIGH"), ({"COLOURS": "red,green"}, "COLOURS: 'green' is not a valid")],
+)
+def test_what_a_group_refuses_names_the_setting(environment: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        settings_from(Grouped, environment)
 
 
 @given(st.integers(0, 99), st.integers(0, 59), st.integers(0, 59))

@@ -22,7 +22,8 @@ from joulie.apps.operator.power.wiring import World
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.hardware import BUILTIN_CATALOGUE
-from joulie.domain.policy import POLICIES, PodPhase
+from joulie.domain.policy import POLICIES, PodPhase, PolicySettings
+from joulie.domain.profiles.reschedule import RescheduleSettings
 from joulie_lab.fakes.kubernetes import FakeCluster
 from joulie_lab.fakes.kubernetes.kinds import POD_DISRUPTION_BUDGET
 
@@ -167,8 +168,9 @@ async def staged(tmp_path, **settings):
         retry = RetryPolicy(attempts=2, first_wait_s=0.001)
         async with KubeClient(connect(kubeconfig=kubeconfig), retry=retry) as client:
             values = {
-                "agent_pod_selector": "", "prometheus_address": "none", "power_sources": "http",
-                "telemetry_http_endpoint": "http://sim/{node}", "static_hp_frac": 1.0, "active_rescheduling": True,
+                "agent_pod_selector": "", "prometheus_address": "", "sources": ("http",),
+                "telemetry_http_endpoint": "http://sim/{node}", "policy": PolicySettings(static_hp_frac=1.0),
+                "active_rescheduling": True,
             }  # fmt: skip
             stage = Stage(cluster, client, OperatorSettings(**(values | settings)))
             watching = asyncio.create_task(stage.view.run())
@@ -323,7 +325,7 @@ def test_the_whole_cluster_has_a_limit(tmp_path):
         assert len(await stage.round()) == 1
         assert len(await stage.round()) == 0
 
-    play(body, tmp_path, reschedule_max_per_cycle=2)
+    play(body, tmp_path, rescheduling=RescheduleSettings(max_per_cycle=2))
 
 
 def test_dry_run_decides_the_same_and_evicts_nothing(tmp_path):
@@ -405,7 +407,7 @@ def test_a_draining_node_sheds_what_may_move(tmp_path):
         assert stage.counted("evictions_total", node=HOT, namespace="default", reason="draining") == 1.0
         assert (await stage.twin(HOT)).status.schedulable_class == "draining"
 
-    play(body, tmp_path, static_hp_frac=0.5)
+    play(body, tmp_path, policy=PolicySettings(static_hp_frac=0.5))
 
 
 def test_pods_that_went_meanwhile_are_no_error(tmp_path):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # they need numpy, which the agent, on every node, must do wi
     )
     from joulie.domain.grid.series import Series
     from joulie.domain.grid.signals import Basis, Measure, Observation
+    from joulie.domain.signal import Reading
 
 
 class ControlRefusedError(RuntimeError):
@@ -222,6 +223,41 @@ class GridSource(Protocol):
 
     async def history(self, zone: str, from_s: float, until_s: float) -> Series | None:
         """Past values; None where the source keeps none. The series may be shorter than asked for."""
+        ...
+
+
+class MetricValue(Protocol):
+    """The last value of a series, finite; without a time where none is stated."""
+
+    @property
+    def value(self) -> float:
+        """In the unit of the query."""
+        ...
+
+    @property
+    def time_s(self) -> float | None:
+        """S since the epoch."""
+        ...
+
+
+class MetricHistory(Protocol):
+    """The samples of a series, oldest first."""
+
+    @property
+    def samples(self) -> Sequence[Reading]:
+        """Times in s since the epoch, and values."""
+        ...
+
+
+class MetricsDatabase(Protocol):
+    """Answers PromQL. Every method raises `SourceError`; times are in s since the epoch."""
+
+    async def query(self, promql: str) -> Sequence[MetricValue]:
+        """All series of an expression now, which may be none."""
+        ...
+
+    async def query_range(self, promql: str, start_s: float, end_s: float, step_s: float) -> Sequence[MetricHistory]:
+        """The values of an expression at every step."""
         ...
 
 

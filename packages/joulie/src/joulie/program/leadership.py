@@ -11,30 +11,25 @@ from dataclasses import dataclass
 from joulie.adapters.kubernetes.cache import Watching
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.lease import LeaderElector
-from joulie.program.settings import Kind, ProgramSettings, setting
+from joulie.program.settings import ProgramSettings
+from joulie.settings import boolean, integer, text
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderSettings(ProgramSettings):
     """Settings of programs of which one replica leads."""
 
-    leader_elect: bool = setting(
-        "LEADER_ELECT",
-        "true",
-        kind=Kind.BOOLEAN,
-        help="Act only while holding the lease, so that replicas can stand by.",
+    leader_elect: bool = boolean(
+        "LEADER_ELECT", True, "Act only while holding the lease, so that replicas can stand by."
     )
-    namespace: str = setting(
+    namespace: str = text(
         "POD_NAMESPACE",
         "joulie-system",
-        kind=Kind.TEXT,
-        help="Namespace that Joulie runs in: of the lease, and of what else it keeps or looks for there.",
+        "Namespace that Joulie runs in: of the lease, and of what else it keeps or looks for there.",
     )
-    identity: str | None = setting(
-        "POD_NAME", None, kind=Kind.TEXT, help="Name of this replica in the lease; the host's name by default."
-    )
-    write_concurrency: int = setting(
-        "WRITE_CONCURRENCY", "16", kind=Kind.INTEGER, minimum=1, maximum=256, help="Writes to the API server at once."
+    identity: str | None = text("POD_NAME", None, "Name of this replica in the lease; the host's name by default.")
+    write_concurrency: int = integer(
+        "WRITE_CONCURRENCY", "16", "Writes to the API server at once.", minimum=1, maximum=256
     )
 
 

@@ -25,7 +25,7 @@ def operator_settings(variant: Variant, times: ControlTimes) -> OperatorSettings
     Raises:
         VariantError: a setting that the operator does not have, or a value that it would refuse.
     """
-    known = [spec.name for _, spec in all_settings(OperatorSettings)]
+    known = list(all_settings(OperatorSettings))
     for name in variant.operator:
         if name not in known:
             raise VariantError(

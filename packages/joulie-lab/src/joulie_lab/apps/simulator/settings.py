@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from joulie.program.http import parse_address
-from joulie.program.settings import Kind, ProgramSettings, setting
+from joulie.program.settings import ProgramSettings
+from joulie.settings import boolean, choice, duration, integer, json_object, number, path, text
 from joulie_lab.simulation.job_response import THROUGHPUT_MODELS, IdleStates
 
 
@@ -16,87 +17,64 @@ from joulie_lab.simulation.job_response import THROUGHPUT_MODELS, IdleStates
 class SimulatorSettings(ProgramSettings):
     """Settings of `joulie simulator`; the names are the documented ones."""
 
-    address: str = setting("SIM_ADDR", ":18080", kind=Kind.TEXT, help="Listen address of the HTTP API.")
-    node_selector: str = setting(
-        "SIM_NODE_SELECTOR", "joulie.io/managed=true", kind=Kind.TEXT, help="Label selector of the simulated nodes."
-    )
-    trace: Path | None = setting(
-        "SIM_WORKLOAD_TRACE_PATH", None, kind=Kind.PATH, help="JSONL trace whose jobs are created as pods."
-    )
-    skip_bad_lines: bool = setting(
-        "SIM_TRACE_SKIP_BAD_LINES", "false", kind=Kind.BOOLEAN, help="Start in spite of broken lines in the trace."
-    )
-    scheduler_name: str = setting(
-        "SIM_SCHEDULER_NAME", "default-scheduler", kind=Kind.TEXT, help="Scheduler of the pods that are created."
-    )
-    tick_s: float = setting(
-        "SIM_TICK_INTERVAL", "1s", kind=Kind.DURATION, minimum=0.05, maximum=60.0, help="Wall time between two steps."
-    )
-    time_scale: float = setting(
-        "SIM_TIME_SCALE", "1", kind=Kind.NUMBER, minimum=0.01, maximum=10_000.0, help="Simulated seconds a second."
-    )
-    seed: int = setting("SIM_SEED", "42", kind=Kind.INTEGER, minimum=0, help="Seed of all that is random.")
-    idle_states: str = setting(
+    address: str = text("SIM_ADDR", ":18080", "Listen address of the HTTP API.")
+    node_selector: str = text("SIM_NODE_SELECTOR", "joulie.io/managed=true", "Label selector of the simulated nodes.")
+    trace: Path | None = path("SIM_WORKLOAD_TRACE_PATH", None, "JSONL trace whose jobs are created as pods.")
+    skip_bad_lines: bool = boolean("SIM_TRACE_SKIP_BAD_LINES", False, "Start in spite of broken lines in the trace.")
+    scheduler_name: str = text("SIM_SCHEDULER_NAME", "default-scheduler", "Scheduler of the pods that are created.")
+    tick_s: float = duration("SIM_TICK_INTERVAL", "1s", "Wall time between two steps.", minimum=0.05, maximum=60.0)
+    time_scale: float = number("SIM_TIME_SCALE", "1", "Simulated seconds a second.", minimum=0.01, maximum=10_000.0)
+    seed: int = integer("SIM_SEED", "42", "Seed of all that is random.", minimum=0)
+    idle_states: str = choice(
         "SIM_IDLE_STATES",
         "all",
-        kind=Kind.CHOICE,
-        choices=tuple(IdleStates),
-        help="Nodes that enter deep idle states; `managed` and `all` are the same for simulated nodes.",
+        "Nodes that enter deep idle states; `managed` and `all` are the same for simulated nodes.",
+        IdleStates,
     )
-    gpu_throughput: str = setting(
+    gpu_throughput: str = choice(
         "SIM_GPU_THROUGHPUT",
         "measured",
-        kind=Kind.CHOICE,
-        choices=tuple(THROUGHPUT_MODELS),
-        help="How GPU work slows under a limit: measured sweeps, or the published exponent.",
+        "How GPU work slows under a limit: measured sweeps, or the published exponent.",
+        THROUGHPUT_MODELS,
     )
-    cooling: str = setting(
+    cooling: str = choice(
         "SIM_COOLING",
         "linear",
-        kind=Kind.CHOICE,
-        choices=("none", "linear", "dx"),
-        help="Cooling plant: a proxy as large as the cluster, or the published DX plant of a hall of 2,500 nodes.",
+        "Cooling plant: a proxy as large as the cluster, or the published DX plant of a hall of 2,500 nodes.",
+        ("none", "linear", "dx"),
     )
-    ambient_mean_c: float = setting(
-        "SIM_AMBIENT_MEAN_C", "22", kind=Kind.NUMBER, minimum=-40.0, maximum=60.0, unit="°C", help="Mean outdoors."
-    )
-    ambient_amplitude_c: float = setting(
-        "SIM_AMBIENT_AMPLITUDE_C", "8", kind=Kind.NUMBER, minimum=0.0, maximum=40.0, unit="K", help="Swing of a day."
+    ambient_mean_c: float = number("SIM_AMBIENT_MEAN_C", "22", "Mean outdoors.", minimum=-40.0, maximum=60.0, unit="°C")
+    ambient_amplitude_c: float = number(
+        "SIM_AMBIENT_AMPLITUDE_C", "8", "Swing of a day.", minimum=0.0, maximum=40.0, unit="K"
     )
 
-    climate: Mapping[str, Any] = setting(
+    climate: Mapping[str, Any] = json_object(
         "SIM_CLIMATE_JSON",
-        "{}",
-        kind=Kind.JSON,
-        help="The rest of the outdoor temperature: daily_lag_h, slow_amplitude_k, slow_period_h, noise_std_k.",
+        "The rest of the outdoor temperature: daily_lag_h, slow_amplitude_k, slow_period_h, noise_std_k.",
     )
-    start: str = setting(
+    start: str = choice(
         "SIM_START",
         "at-once",
-        kind=Kind.CHOICE,
-        choices=("at-once", "on-request"),
-        help="When simulated time begins to pass: at once, or when POST /run/start asks for it.",
+        "When simulated time begins to pass: at once, or when POST /run/start asks for it.",
+        ("at-once", "on-request"),
     )
-    duration_s: float = setting(
+    duration_s: float = duration(
         "SIM_DURATION",
         "0s",
-        kind=Kind.DURATION,
+        "Simulated time after which the run is over and nothing changes any more; 0 for never.",
         minimum=0.0,
-        help="Simulated time after which the run is over and nothing changes any more; 0 for never.",
     )
-    results: Path | None = setting(
+    results: Path | None = path(
         "SIM_RESULTS_PATH",
         None,
-        kind=Kind.PATH,
-        help="JSON file of the run's results, written when it is over, or when the program is stopped before.",
+        "JSON file of the run's results, written when it is over, or when the program is stopped before.",
     )
-    gangs: str = setting(
+    gangs: str = choice(
         "SIM_GANGS",
         "together",
-        kind=Kind.CHOICE,
-        choices=("together", "singly"),
-        help="Whether the scheduler gets a gang's pods once all of them have room, or each at once: then two gangs can "
+        "Whether the scheduler gets a gang's pods once all of them have room, or each at once: then two gangs can "
         "block each other.",
+        ("together", "singly"),
     )
 
     def __post_init__(self) -> None:

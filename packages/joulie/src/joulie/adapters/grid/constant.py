@@ -4,11 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from joulie.adapters.grid.source_context import SourceContext
 from joulie.domain.grid.series import Series, constant
 from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
+from joulie.ports import GridSourceError
+from joulie.settings import number
 
 _SETTLEMENT_S = 3600.0
+
+
+_SETTINGS = {
+    Measure.CARBON: number(
+        "CARBON_STATIC_INTENSITY", None, "Carbon intensity of the source static.", minimum=0, unit="gCO2eq/kWh"
+    ),
+    Measure.PRICE: number("PRICE_STATIC", None, "Price of the source static.", unit="currency/kWh"),
+}
+
+
+def value_setting(measure: Measure) -> Any:
+    """The setting of the source static."""
+    return _SETTINGS[measure]
+
+
+def static(value: float | None, context: SourceContext) -> Constant:
+    """The source static.
+
+    Raises:
+        GridSourceError: there is no number.
+    """
+    if value is None:
+        variable = "CARBON_STATIC_INTENSITY" if context.measure is Measure.CARBON else "PRICE_STATIC"
+        raise GridSourceError(f"no number: set {variable}")
+    return Constant(value, context.measure, context.basis, context.now_s)
 
 
 @dataclass

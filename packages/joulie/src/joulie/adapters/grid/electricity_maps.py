@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
 from joulie.adapters.grid.discipline import Provider, RefusedError, Secret
+from joulie.adapters.grid.source_context import SourceContext
 from joulie.adapters.grid.wire import decoded, instant_s, iso, series_of, value_of
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
 from joulie.domain.quantities import SECONDS_PER_HOUR
 from joulie.ports import GridSourceError
+from joulie.settings import path, text
 
 _PATH = "/carbon-intensity"
 _GEO = "geo"
@@ -27,6 +30,32 @@ _RANGE_S = 10 * 24 * SECONDS_PER_HOUR
 """Longest range of a request for the past, in hours' granularity."""
 _NOT_IN_PLAN = {401, 402, 403, 404}
 _AGAIN_AFTER_S = 24 * SECONDS_PER_HOUR
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElectricityMapsSettings:
+    """The API and its key; the names are those of the Compute Gardener Scheduler."""
+
+    key: str | None = text(
+        "ELECTRICITY_MAP_API_KEY",
+        None,
+        "Key of the Electricity Maps API. Better ELECTRICITY_MAP_API_KEY_FILE: a file can be replaced while the "
+        "program runs.",
+        secret=True,
+    )
+    key_file: Path | None = path("ELECTRICITY_MAP_API_KEY_FILE", None, "File with that key; read at each request.")
+    url: str = text(
+        "ELECTRICITY_MAP_API_URL",
+        "https://api.electricitymaps.com/v3",
+        "Electricity Maps API: its base, or the address of the latest value as the Compute Gardener has it "
+        "(.../carbon-intensity/latest?zone=).",
+    )
+
+
+def electricity_maps(settings: ElectricityMapsSettings, context: SourceContext) -> ElectricityMaps:
+    """The source electricity-maps."""
+    key = Secret("ELECTRICITY_MAP_API_KEY or ELECTRICITY_MAP_API_KEY_FILE", settings.key, settings.key_file)
+    return ElectricityMaps(context.provider(), key, settings.url, context.now_s)
 
 
 class _Value(msgspec.Struct, rename="camel"):

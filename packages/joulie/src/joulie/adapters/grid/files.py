@@ -23,10 +23,12 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 import numpy as np
 
+from joulie.adapters.grid.source_context import SourceContext, options
 from joulie.domain.grid.series import Series, of_points
 from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
 from joulie.domain.quantities import SECONDS_PER_HOUR
 from joulie.ports import GridSourceError
+from joulie.settings import group, json_object, path
 
 _MAX_BYTES = 64 << 20
 _SHOWN_LINES = 5
@@ -63,6 +65,38 @@ class FileOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     time_zone: str = ""
     factor: float | None = None
     forecast: bool = False
+
+
+@dataclass(frozen=True)
+class FileSettings:
+    """Which file, and how to read it."""
+
+    path: Path | None
+    options: FileOptions
+
+
+def file_settings(measure: Measure) -> Any:
+    """The settings of the source file."""
+    return group(
+        FileSettings,
+        path=path(f"{measure.name}_FILE_PATH", None, "CSV or Parquet file of the source file."),
+        options=json_object(
+            f"{measure.name}_FILE_OPTIONS",
+            "How to read it: columns time, value and zone, time_zone, factor, step (s), forecast.",
+            to=options(FileOptions),
+        ),
+    )
+
+
+def table_file(settings: FileSettings, context: SourceContext) -> TableFile:
+    """The source file.
+
+    Raises:
+        GridSourceError: no file is named.
+    """
+    if settings.path is None:
+        raise GridSourceError(f"no file: set {context.measure.name}_FILE_PATH")
+    return TableFile(settings.path, settings.options, context.measure, context.basis, context.zone, context.now_s)
 
 
 @dataclass(frozen=True)

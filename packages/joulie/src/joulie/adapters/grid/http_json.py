@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
 from joulie.adapters.grid.discipline import Provider, Secret
+from joulie.adapters.grid.source_context import SourceContext, options
 from joulie.adapters.grid.wire import decoded, instant_s, series_of, value_of
+from joulie.adapters.grid.zone_names import OneZone
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
-from joulie.ports import GridSourceError
+from joulie.ports import GridSource, GridSourceError
+from joulie.settings import group, json_object, path, text
 
 _MILLISECONDS_FROM = 1e11
 """A number of seconds since the epoch above this is one of milliseconds."""
@@ -41,6 +45,44 @@ class JsonOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     forecast_time: str = "/time"
     factor: float = 1.0
     header: str = "authorization"
+
+
+@dataclass(frozen=True)
+class JsonSettings:
+    """Which address, and where in its answers is what."""
+
+    url: str
+    options: JsonOptions
+    key_file: Path | None
+
+
+def json_settings(measure: Measure) -> Any:
+    """The settings of the source json."""
+    prefix = f"{measure.name}_JSON"
+    return group(
+        JsonSettings,
+        url=text(f"{prefix}_URL", "", "Address of the source json; {zone} stands for the zone."),
+        options=json_object(
+            f"{prefix}_OPTIONS",
+            "JSON pointers value, time, zone, forecast, forecast_value, forecast_time; factor; header of the key.",
+            to=options(JsonOptions),
+        ),
+        key_file=path(f"{prefix}_KEY_FILE", None, "File with the key to send; read at each request."),
+    )
+
+
+def http_json(settings: JsonSettings, context: SourceContext) -> GridSource:
+    """The source json.
+
+    Raises:
+        GridSourceError: there is no address.
+    """
+    url, prefix = settings.url, f"{context.measure.name}_JSON"
+    if not url:
+        raise GridSourceError(f"no address: set {prefix}_URL")
+    key = None if settings.key_file is None else Secret(f"{prefix}_KEY_FILE", file=settings.key_file)
+    source = HttpJson(context.provider(), url, settings.options, context.measure, context.basis, context.now_s, key)
+    return source if "{zone}" in url else OneZone(source, context.zone)
 
 
 @dataclass

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+from joulie.adapters.grid.price_schedules import PriceSchedulesError, load_price_schedules
+from joulie.adapters.grid.source_context import SourceContext
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
 from joulie.domain.grid.tou import TouTariff
+from joulie.ports import GridSourceError
+from joulie.settings import path
 
 _NO_CHANGE_S = 86400.0
 """How long a tariff is taken to hold that does not change within its look-ahead."""
+
+
+PATH_SETTING = path("PRICING_SCHEDULES_PATH", None, "YAML file of time-of-use schedules.")
+
+_log = logging.getLogger(__name__)
+
+
+def time_of_use(path: Path | None, context: SourceContext) -> TimeOfUse:
+    """The source tou.
+
+    Raises:
+        GridSourceError: no file is named.
+    """
+    if path is None:
+        raise GridSourceError("no schedules: set PRICING_SCHEDULES_PATH")
+    return TimeOfUse(ScheduleFile(path).tariff, context.now_s)
 
 
 @dataclass
@@ -48,3 +70,41 @@ class TimeOfUse:
     async def history(self, zone: str, from_s: float, until_s: float) -> Series | None:
         """The rates of the past by the tariff of today; None where one of them is not known."""
         return self.tariff().series(from_s, until_s)
+
+
+@dataclass
+class ScheduleFile:
+    """A file of price schedules, read again when it has changed."""
+
+    path: Path
+    _version: tuple[int, int] = (0, 0)
+    _tariff: TouTariff | None = None
+    _problem: str = ""
+
+    def tariff(self) -> TouTariff:
+        """The tariff that the file last held; one that cannot be read changes nothing.
+
+        Raises:
+            GridSourceError: there has been none yet.
+        """
+        version = self._version_now()
+        if version != self._version:
+            self._version = version
+            self._read()
+        if self._tariff is None:
+            raise GridSourceError(self._problem)
+        return self._tariff
+
+    def _version_now(self) -> tuple[int, int]:
+        try:
+            status = self.path.stat()
+        except OSError:
+            return (-1, -1)
+        return status.st_mtime_ns, status.st_size
+
+    def _read(self) -> None:
+        try:
+            self._tariff = load_price_schedules(self.path)
+        except PriceSchedulesError as error:
+            self._problem = str(error)
+            _log.warning("price schedules cannot be read", extra={"problem": self._problem})

@@ -13,15 +13,27 @@ from dataclasses import dataclass
 import msgspec
 
 from joulie.adapters.grid.discipline import Provider
+from joulie.adapters.grid.source_context import SourceContext
 from joulie.adapters.grid.wire import decoded, instant_s, iso, series_of
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
 from joulie.ports import GridSourceError
+from joulie.settings import text
 
 _ZONE = re.compile(r"GB(?:-(?:(?P<region>\d{1,2})|(?P<postcode>[A-Z]{1,2}\d[A-Z\d]?)))?", re.ASCII | re.IGNORECASE)
 _HALF_HOUR_S = 1800.0
 _RANGE_S = 13 * 86400.0
 """The API refuses more than 14 days."""
+
+
+URL_SETTING = text(
+    "UK_CARBON_API_URL", "https://api.carbonintensity.org.uk", "Base of Great Britain's Carbon Intensity API."
+)
+
+
+def carbon_intensity_uk(url: str, context: SourceContext) -> CarbonIntensityUk:
+    """The source uk."""
+    return CarbonIntensityUk(context.provider(), url.rstrip("/"), context.now_s)
 
 
 class _Intensity(msgspec.Struct):

@@ -9,16 +9,19 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from joulie.adapters.grid.discipline import Provider, RefusedError, Secret
+from joulie.adapters.grid.source_context import SourceContext
 from joulie.adapters.grid.wire import decoded, instant_s, iso, series_of, value_of
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
 from joulie.domain.quantities import SECONDS_PER_HOUR
 from joulie.ports import GridSourceError
+from joulie.settings import path, text
 
 _SIGNAL = "co2_moer"
 _UNITS = "lbs_co2_per_mwh"
@@ -33,6 +36,22 @@ _RANGE_S = 14 * 24 * SECONDS_PER_HOUR
 """Of one request; the API takes 32 days, but its answer would be large."""
 _UNAUTHORIZED = 401
 _NOT_IN_PLAN = {403, 404}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WattTimeSettings:
+    """The account."""
+
+    username: str | None = text("WATTTIME_USERNAME", None, "User of WattTime.")
+    password: str | None = text("WATTTIME_PASSWORD", None, "Password of that user.", secret=True)
+    password_file: Path | None = path("WATTTIME_PASSWORD_FILE", None, "File with that password; read at each login.")
+    url: str = text("WATTTIME_API_URL", "https://api.watttime.org", "Base of the WattTime API.")
+
+
+def watttime(settings: WattTimeSettings, context: SourceContext) -> WattTime:
+    """The source watttime."""
+    password = Secret("WATTTIME_PASSWORD or WATTTIME_PASSWORD_FILE", settings.password, settings.password_file)
+    return WattTime(context.provider(), settings.username, password, settings.url.rstrip("/"), context.now_s)
 
 
 class _Token(msgspec.Struct):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from joulie.adapters.grid.build import open_feed
 from joulie.adapters.hardware_profiles import load_hardware_profiles
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.events import EventRecorder
@@ -31,13 +32,10 @@ from joulie.apps.accounting.usage import UsageReader
 from joulie.apps.accounting.view import ClusterView
 from joulie.domain.accounting.identity import PowerRange, PowerSettings
 from joulie.domain.accounting.profiles import HardwareProfiles
-from joulie.domain.accounting.thinning import Strategy
-from joulie.domain.grid.signals import Basis
 from joulie.domain.grid.zones import CLOUD_REGIONS
 from joulie.ports import Ledger, LedgerError
 from joulie.program import logs, tracing
 from joulie.program.certificates import https_files
-from joulie.program.grid_sources import open_feed
 from joulie.program.http import AsgiApp, Probes, Server, TlsFiles, observability_app, parse_address
 from joulie.program.run import run
 from joulie.program.settings import settings_options
@@ -91,7 +89,7 @@ async def serve(settings: AccountingSettings, sampler: Sampler, ledger: Ledger, 
             KubeClient.connect(kubeconfig=settings.kubeconfig, context=settings.context, user_agent=_COMPONENT)
         )
         prometheus = await stack.enter_async_context(settings.prometheus())
-        feed = await stack.enter_async_context(open_feed(settings, registry=metrics.registry))
+        feed = await stack.enter_async_context(open_feed(settings, settings.prometheus, registry=metrics.registry))
         view = ClusterView(client, time.time)
         events = EventRecorder(client, _COMPONENT, instance=platform.node())
         usage = UsageReader(
@@ -103,7 +101,7 @@ async def serve(settings: AccountingSettings, sampler: Sampler, ledger: Ledger, 
         )
         budgets = Budgets(client, async_ledger, events, metrics)
         tools = Tools(view, usage, sampler, feed, async_ledger, budgets, events, metrics)
-        accountant = Accountant(tools, settings.sampling_interval_s, Basis(settings.carbon_basis), time.time)
+        accountant = Accountant(tools, settings.sampling_interval_s, settings.carbon_basis, time.time)
         probes = Probes()
         probes.add("caches", view.why_not_ready)
         app = EnergyApi(async_ledger, settings.currency, time.time).before(observability_app(probes, metrics.registry))
@@ -155,7 +153,7 @@ def ledger_settings(settings: AccountingSettings) -> LedgerSettings:
     """
     return LedgerSettings(
         max_samples_per_pod=settings.max_samples_per_pod,
-        thinner=thinner(Strategy(settings.downsampling_strategy)),
+        thinner=thinner(settings.downsampling_strategy),
         retention_s=settings.completed_pod_retention_s,
         hours_kept_s=settings.ledger_hours_s,
         days_kept_s=settings.ledger_days_s,

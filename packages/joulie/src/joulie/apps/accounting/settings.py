@@ -6,114 +6,95 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from joulie.adapters.grid.settings import GridSettings
+from joulie.adapters.prometheus.settings import PrometheusSettings
 from joulie.domain.accounting.identity import PowerRange, parse_power_range
 from joulie.domain.accounting.thinning import Strategy
-from joulie.program.grid_settings import GridSettings
-from joulie.program.settings import Kind, setting
+from joulie.program.settings import ProgramSettings
+from joulie.settings import boolean, choice, duration, integer, number, path, text
 
 NODE_POWER_PREFIX = "NODE_POWER_CONFIG_"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AccountingSettings(GridSettings):
+class AccountingSettings(GridSettings, PrometheusSettings, ProgramSettings):
     """Settings of `joulie accounting`.
 
     Raises:
         ValueError: settings that contradict each other.
     """
 
-    sampling_interval_s: float = setting(
+    sampling_interval_s: float = duration(
         "METRICS_SAMPLING_INTERVAL",
         "30s",
-        kind=Kind.DURATION,
+        "Time between two samples of the power of pods.",
         minimum=1.0,
         maximum=3600.0,
-        help="Time between two samples of the power of pods.",
     )
-    max_samples_per_pod: int = setting(
+    max_samples_per_pod: int = integer(
         "MAX_SAMPLES_PER_POD",
         "500",
-        kind=Kind.INTEGER,
+        "Samples kept of a pod, for the counterfactual of its savings; sums of energy never depend on them.",
         minimum=4,
-        help="Samples kept of a pod, for the counterfactual of its savings; sums of energy never depend on them.",
     )
-    completed_pod_retention_s: float = setting(
+    completed_pod_retention_s: float = duration(
         "COMPLETED_POD_RETENTION",
         "1h",
-        kind=Kind.DURATION,
+        "How long the samples of a completed pod are kept, and its own metrics.",
         minimum=0.0,
-        help="How long the samples of a completed pod are kept, and its own metrics.",
     )
-    downsampling_strategy: str = setting(
-        "DOWNSAMPLING_STRATEGY",
-        Strategy.TIME_BASED.value,
-        kind=Kind.CHOICE,
-        choices=tuple(Strategy),
-        help="Which samples are kept of a pod that has too many.",
+    downsampling_strategy: Strategy = choice(
+        "DOWNSAMPLING_STRATEGY", Strategy.TIME_BASED, "Which samples are kept of a pod that has too many.", Strategy
     )
-    node_default_idle_w: float = setting(
+    node_default_idle_w: float = number(
         "NODE_DEFAULT_IDLE_POWER",
         "100",
-        kind=Kind.NUMBER,
+        "Idle power of a node of whose hardware nobody knows anything.",
         minimum=0,
         unit="W",
-        help="Idle power of a node of whose hardware nobody knows anything.",
     )
-    node_default_max_w: float = setting(
+    node_default_max_w: float = number(
         "NODE_DEFAULT_MAX_POWER",
         "400",
-        kind=Kind.NUMBER,
+        "Power under full load of such a node. NODE_POWER_CONFIG_<node>=idle:50,max:300 says it of one node.",
         minimum=1,
         unit="W",
-        help="Power under full load of such a node. NODE_POWER_CONFIG_<node>=idle:50,max:300 says it of one node.",
     )
-    hardware_profiles: Path | None = setting(
-        "HARDWARE_PROFILES_PATH", None, kind=Kind.PATH, help="YAML file of hardware power profiles."
-    )
-    ledger_url: str = setting(
+    hardware_profiles: Path | None = path("HARDWARE_PROFILES_PATH", None, "YAML file of hardware power profiles.")
+    ledger_url: str = text(
         "LEDGER_URL",
         "sqlite:////var/lib/joulie/ledger.db",
-        kind=Kind.TEXT,
+        "Where accounts are kept: a SQLite file, or postgresql+psycopg://user@host/database (extra postgres).",
         secret=True,
-        help="Where accounts are kept: a SQLite file, or postgresql+psycopg://user@host/database (extra postgres).",
     )
-    ledger_url_file: Path | None = setting(
-        "LEDGER_URL_FILE", None, kind=Kind.PATH, help="File with that address, for one that holds a password."
+    ledger_url_file: Path | None = path(
+        "LEDGER_URL_FILE", None, "File with that address, for one that holds a password."
     )
-    ledger_hours_s: float = setting(
+    ledger_hours_s: float = duration(
         "LEDGER_HOURS_RETENTION",
         "2d",
-        kind=Kind.DURATION,
+        "How long energy is kept by pod and hour; then it is folded into days of workloads.",
         minimum=7200.0,
-        help="How long energy is kept by pod and hour; then it is folded into days of workloads.",
     )
-    ledger_days_s: float = setting(
+    ledger_days_s: float = duration(
         "LEDGER_DAYS_RETENTION",
         "400d",
-        kind=Kind.DURATION,
+        "How long energy is kept by workload and day, and savings; a month at least, for budgets of months.",
         minimum=31 * 86400.0,
-        help="How long energy is kept by workload and day, and savings; a month at least, for budgets of months.",
     )
-    currency: str = setting("CURRENCY", "USD", kind=Kind.TEXT, help="Currency of the prices.")
-    metric_pods: int = setting(
+    currency: str = text("CURRENCY", "USD", "Currency of the prices.")
+    metric_pods: int = integer(
         "METRIC_PODS",
         "1000",
-        kind=Kind.INTEGER,
+        "Pods that have series of their own at most; sums of namespaces have all of them.",
         minimum=0,
-        help="Pods that have series of their own at most; sums of namespaces have all of them.",
     )
-    metrics_addr: str = setting(
-        "METRICS_ADDR", ":10259", kind=Kind.TEXT, help="Address of /metrics, of probes and of the API."
+    metrics_addr: str = text("METRICS_ADDR", ":10259", "Address of /metrics, of probes and of the API.")
+    metrics_tls: bool = boolean("METRICS_TLS", True, "Serve over HTTPS; without files by a self-made certificate.")
+    metrics_cert_file: Path | None = path(
+        "METRICS_TLS_CERT_FILE", None, "Certificate to serve with; a new one is taken up."
     )
-    metrics_tls: bool = setting(
-        "METRICS_TLS", "true", kind=Kind.BOOLEAN, help="Serve over HTTPS; without files by a self-made certificate."
-    )
-    metrics_cert_file: Path | None = setting(
-        "METRICS_TLS_CERT_FILE", None, kind=Kind.PATH, help="Certificate to serve with; a new one is taken up."
-    )
-    metrics_key_file: Path | None = setting(
-        "METRICS_TLS_KEY_FILE", None, kind=Kind.PATH, help="Key of that certificate."
-    )
+    metrics_key_file: Path | None = path("METRICS_TLS_KEY_FILE", None, "Key of that certificate.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -143,10 +124,10 @@ def node_power_ranges(environment: Mapping[str, str]) -> dict[str, PowerRange]:
         ValueError: one of them is written otherwise.
     """
     found = {}
-    for variable, text in environment.items():
+    for variable, value in environment.items():
         if variable.startswith(NODE_POWER_PREFIX):
             try:
-                found[variable.removeprefix(NODE_POWER_PREFIX)] = parse_power_range(text)
+                found[variable.removeprefix(NODE_POWER_PREFIX)] = parse_power_range(value)
             except ValueError as error:
                 raise ValueError(f"{variable}: {error}") from error
     return found

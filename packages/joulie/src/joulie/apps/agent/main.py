@@ -17,6 +17,7 @@ from joulie.adapters import cpuinfo
 from joulie.adapters.amdsmi import AmdSmi, AmdSmiMeter, AmdSmiSession
 from joulie.adapters.control_http import HttpControl
 from joulie.adapters.cpufreq import Cpufreq
+from joulie.adapters.hardware_yaml import catalogue_of
 from joulie.adapters.hsmp import Hsmp
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.nvml import Nvml, NvmlMeter, NvmlSession
@@ -33,7 +34,6 @@ from joulie.apps.agent.routing import Route, from_settings
 from joulie.apps.agent.settings import AgentSettings
 from joulie.domain.hardware import Catalogue
 from joulie.program import logs, tracing
-from joulie.program.catalogue import catalogue_of
 from joulie.program.http import AddressError, Probes, Server, observability_app, parse_address
 from joulie.program.run import run
 from joulie.program.settings import settings_options

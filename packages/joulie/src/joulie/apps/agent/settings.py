@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from joulie.domain.dvfs import DvfsSettings
-from joulie.program.settings import Kind, ProgramSettings, setting
+from joulie.program.settings import ProgramSettings
+from joulie.settings import boolean, choice, duration, group, integer, number, path, percentage, text
 
 _HZ_PER_KHZ = 1e3
 
@@ -18,186 +19,124 @@ _HZ_PER_KHZ = 1e3
 class AgentSettings(ProgramSettings):
     """Settings of `joulie agent`."""
 
-    mode: str = setting(
+    mode: str = choice(
         "AGENT_MODE",
         "daemonset",
-        kind=Kind.CHOICE,
-        choices=("daemonset", "pool"),
-        help="One agent on each node, or one for a shard of nodes that are reached over HTTP.",
+        "One agent on each node, or one for a shard of nodes that are reached over HTTP.",
+        ("daemonset", "pool"),
     )
-    node_name: str | None = setting(
-        "NODE_NAME", None, kind=Kind.TEXT, help="Node of this agent; required in daemonset mode."
+    node_name: str | None = text("NODE_NAME", None, "Node of this agent; required in daemonset mode.")
+    reconcile_interval_s: float = duration(
+        "RECONCILE_INTERVAL", "20s", "Time from one cycle to the next.", minimum=0.05
     )
-    reconcile_interval_s: float = setting(
-        "RECONCILE_INTERVAL", "20s", kind=Kind.DURATION, minimum=0.05, help="Time from one cycle to the next."
-    )
-    metrics_addr: str = setting(
-        "METRICS_ADDR", ":8080", kind=Kind.TEXT, help="Address of /metrics, /healthz and /readyz."
-    )
-    simulate_only: bool = setting(
-        "SIMULATE_ONLY", "false", kind=Kind.BOOLEAN, help="Discover and plan, but write no limit to any device."
-    )
-    restore_on_exit: bool = setting(
-        "RESTORE_ON_EXIT", "true", kind=Kind.BOOLEAN, help="Put the original limits back when the agent is stopped."
-    )
-    restore_timeout_s: float = setting(
+    metrics_addr: str = text("METRICS_ADDR", ":8080", "Address of /metrics, /healthz and /readyz.")
+    simulate_only: bool = boolean("SIMULATE_ONLY", False, "Discover and plan, but write no limit to any device.")
+    restore_on_exit: bool = boolean("RESTORE_ON_EXIT", True, "Put the original limits back when the agent is stopped.")
+    restore_timeout_s: float = duration(
         "RESTORE_TIMEOUT",
         "20s",
-        kind=Kind.DURATION,
+        "Time for putting them back; must end before Kubernetes kills the pod (terminationGracePeriodSeconds).",
         minimum=1.0,
-        help="Time for putting them back; must end before Kubernetes kills the pod (terminationGracePeriodSeconds).",
     )
-    host_sys: Path = setting("HOST_SYS", "/sys", kind=Kind.PATH, help="Where the host's /sys is mounted.")
-    host_proc: Path = setting("HOST_PROC", "/proc", kind=Kind.PATH, help="Where the host's /proc is mounted.")
-    state_dir: Path = setting(
-        "STATE_DIR",
-        "/var/lib/joulie",
-        kind=Kind.PATH,
-        help="Directory on the host for the limits found before the first write.",
+    host_sys: Path = path("HOST_SYS", "/sys", "Where the host's /sys is mounted.")
+    host_proc: Path = path("HOST_PROC", "/proc", "Where the host's /proc is mounted.")
+    state_dir: Path = path(
+        "STATE_DIR", "/var/lib/joulie", "Directory on the host for the limits found before the first write."
     )
-    hardware_catalog: Path | None = setting(
-        "HARDWARE_CATALOG_PATH", None, kind=Kind.PATH, help="YAML file of models beyond the built-in catalogue."
+    hardware_catalog: Path | None = path(
+        "HARDWARE_CATALOG_PATH", None, "YAML file of models beyond the built-in catalogue."
     )
-    pool_node_selector: str = setting(
-        "POOL_NODE_SELECTOR", "joulie.io/managed=true", kind=Kind.TEXT, help="Labels of the nodes of pool agents."
+    pool_node_selector: str = text(
+        "POOL_NODE_SELECTOR", "joulie.io/managed=true", "Labels of the nodes of pool agents."
     )
-    pool_shards: int = setting(
-        "POOL_SHARDS",
-        "1",
-        kind=Kind.INTEGER,
-        minimum=1,
-        help="Number of shards that the pool's nodes are divided into.",
+    pool_shards: int = integer(
+        "POOL_SHARDS", "1", "Number of shards that the pool's nodes are divided into.", minimum=1
     )
-    pool_shard_id: int | None = setting(
+    pool_shard_id: int | None = integer(
         "POOL_SHARD_ID",
         None,
-        kind=Kind.INTEGER,
+        "Shard of this agent; without it, the number at the end of POD_NAME or of the host's name.",
         minimum=0,
-        help="Shard of this agent; without it, the number at the end of POD_NAME or of the host's name.",
     )
-    dvfs_ema_alpha: float = setting(
-        "DVFS_EMA_ALPHA", "0.3", kind=Kind.NUMBER, minimum=0.001, maximum=1, help="Weight of the newest power sample."
+    dvfs: DvfsSettings = group(
+        DvfsSettings,
+        ema_alpha=number("DVFS_EMA_ALPHA", "0.3", "Weight of the newest power sample.", minimum=0.001, maximum=1),
+        high_margin_w=number("DVFS_HIGH_MARGIN_W", "10", "Tolerated power above the cap.", unit="W", minimum=0),
+        low_margin_w=number("DVFS_LOW_MARGIN_W", "15", "Power below the cap that leaves room.", unit="W", minimum=0),
+        trip_count=integer("DVFS_TRIP_COUNT", "2", "Samples in a row outside a margin before a change.", minimum=1),
+        step_pct=percentage("DVFS_STEP_PCT", "10", "Change of the throttle at a time.", minimum=0.1),
+        cooldown_s=duration("DVFS_COOLDOWN", "20s", "Pause between two changes of the throttle.", minimum=0),
+        min_frequency_hz=number(
+            "DVFS_MIN_FREQ_KHZ",
+            "1500000",
+            "Minimum frequency limit.",
+            unit="kHz",
+            minimum=1,
+            to=lambda khz: khz * _HZ_PER_KHZ,
+        ),
     )
-    dvfs_high_margin_w: float = setting(
-        "DVFS_HIGH_MARGIN_W", "10", kind=Kind.NUMBER, unit="W", minimum=0, help="Tolerated power above the cap."
+    cpu_source: str = choice(
+        "TELEMETRY_CPU_SOURCE", "host", "Where CPU power is read.", ("host", "http", "prometheus", "none")
     )
-    dvfs_low_margin_w: float = setting(
-        "DVFS_LOW_MARGIN_W", "15", kind=Kind.NUMBER, unit="W", minimum=0, help="Power below the cap that leaves room."
+    cpu_source_endpoint: str = text(
+        "TELEMETRY_CPU_HTTP_ENDPOINT", "", "URL of CPU telemetry; {node} is the node's name."
     )
-    dvfs_trip_count: int = setting(
-        "DVFS_TRIP_COUNT", "2", kind=Kind.INTEGER, minimum=1, help="Samples in a row outside a margin before a change."
+    prometheus_address: str = text(
+        "TELEMETRY_PROMETHEUS_ADDRESS", "", "Prometheus to ask with TELEMETRY_CPU_SOURCE=prometheus."
     )
-    dvfs_step_pct: float = setting(
-        "DVFS_STEP_PCT",
-        "10",
-        kind=Kind.NUMBER,
-        unit="%",
-        minimum=0.1,
-        maximum=100,
-        help="Change of the throttle at a time.",
-    )
-    dvfs_cooldown_s: float = setting(
-        "DVFS_COOLDOWN", "20s", kind=Kind.DURATION, minimum=0, help="Pause between two changes of the throttle."
-    )
-    dvfs_min_freq_khz: float = setting(
-        "DVFS_MIN_FREQ_KHZ", "1500000", kind=Kind.NUMBER, unit="kHz", minimum=1, help="Least frequency limit ever set."
-    )
-    cpu_source: str = setting(
-        "TELEMETRY_CPU_SOURCE",
-        "host",
-        kind=Kind.CHOICE,
-        choices=("host", "http", "prometheus", "none"),
-        help="Where CPU power is read.",
-    )
-    cpu_source_endpoint: str = setting(
-        "TELEMETRY_CPU_HTTP_ENDPOINT", "", kind=Kind.TEXT, help="URL of CPU telemetry; {node} is the node's name."
-    )
-    prometheus_address: str = setting(
-        "TELEMETRY_PROMETHEUS_ADDRESS",
-        "",
-        kind=Kind.TEXT,
-        help="Prometheus to ask with TELEMETRY_CPU_SOURCE=prometheus.",
-    )
-    cpu_prometheus_query: str = setting(
+    cpu_prometheus_query: str = text(
         "TELEMETRY_CPU_PROMETHEUS_QUERY",
         "",
-        kind=Kind.TEXT,
-        help="PromQL of the power (W) of all CPU packages of a node; {node} is the node's name. Without it, one query "
-        "serves all nodes, and its series say in a label which node they are about. Only frequency control needs it.",
+        "PromQL of the power (W) of all CPU packages of a node; {node} is the node's name. Without it, one query "
+        "serves all nodes, and its series say in a label which node they are about. Only frequency control needs "
+        "it.",
     )
-    cpu_control: str = setting(
-        "TELEMETRY_CPU_CONTROL",
-        "host",
-        kind=Kind.CHOICE,
-        choices=("host", "http", "none"),
-        help="Where CPU caps are sent.",
+    cpu_control: str = choice("TELEMETRY_CPU_CONTROL", "host", "Where CPU caps are sent.", ("host", "http", "none"))
+    cpu_control_endpoint: str = text(
+        "TELEMETRY_CPU_CONTROL_HTTP_ENDPOINT", "", "URL of CPU control; {node} is the node's name."
     )
-    cpu_control_endpoint: str = setting(
-        "TELEMETRY_CPU_CONTROL_HTTP_ENDPOINT", "", kind=Kind.TEXT, help="URL of CPU control; {node} is the node's name."
-    )
-    cpu_control_mode: str = setting(
+    cpu_control_mode: str = choice(
         "TELEMETRY_CPU_CONTROL_MODE",
         "auto",
-        kind=Kind.CHOICE,
-        choices=("auto", "rapl", "dvfs"),
-        help="How CPUs are capped over HTTP: by power, by frequency, or by power where that works.",
+        "How CPUs are capped over HTTP: by power, by frequency, or by power where that works.",
+        ("auto", "rapl", "dvfs"),
     )
-    gpu_source: str = setting(
-        "TELEMETRY_GPU_SOURCE",
-        "host",
-        kind=Kind.CHOICE,
-        choices=("host", "http", "prometheus", "none"),
-        help="Where GPU power is read.",
+    gpu_source: str = choice(
+        "TELEMETRY_GPU_SOURCE", "host", "Where GPU power is read.", ("host", "http", "prometheus", "none")
     )
-    gpu_source_endpoint: str = setting(
-        "TELEMETRY_GPU_HTTP_ENDPOINT", "", kind=Kind.TEXT, help="URL of GPU telemetry; {node} is the node's name."
+    gpu_source_endpoint: str = text(
+        "TELEMETRY_GPU_HTTP_ENDPOINT", "", "URL of GPU telemetry; {node} is the node's name."
     )
-    gpu_control: str = setting(
-        "TELEMETRY_GPU_CONTROL",
-        "host",
-        kind=Kind.CHOICE,
-        choices=("host", "http", "none"),
-        help="Where GPU caps are sent.",
+    gpu_control: str = choice("TELEMETRY_GPU_CONTROL", "host", "Where GPU caps are sent.", ("host", "http", "none"))
+    gpu_control_endpoint: str = text(
+        "TELEMETRY_GPU_CONTROL_HTTP_ENDPOINT", "", "URL of GPU control; {node} is the node's name."
     )
-    gpu_control_endpoint: str = setting(
-        "TELEMETRY_GPU_CONTROL_HTTP_ENDPOINT", "", kind=Kind.TEXT, help="URL of GPU control; {node} is the node's name."
-    )
-    gpu_control_mode: str = setting(
+    gpu_control_mode: str = choice(
         "TELEMETRY_GPU_CONTROL_MODE",
         "auto",
-        kind=Kind.CHOICE,
-        choices=("auto", "rapl", "powercap"),
-        help="Accepted for older configurations; GPUs are always capped by power.",
+        "Accepted for older configurations; GPUs are always capped by power.",
+        ("auto", "rapl", "powercap"),
     )
-    http_timeout_s: float = setting(
+    http_timeout_s: float = number(
         "TELEMETRY_HTTP_TIMEOUT_SECONDS",
         "3",
-        kind=Kind.NUMBER,
+        "How long HTTP telemetry and control may take.",
         unit="s",
         minimum=0.1,
         maximum=300,
-        help="How long HTTP telemetry and control may take.",
     )
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
         if self.mode == "daemonset" and not self.node_name:
             raise ValueError("NODE_NAME is required with AGENT_MODE=daemonset; the chart sets it from spec.nodeName")
-        endpoints = {
-            "TELEMETRY_CPU_SOURCE": ("TELEMETRY_CPU_HTTP_ENDPOINT", self.cpu_source, self.cpu_source_endpoint),
-            "TELEMETRY_CPU_CONTROL": (
-                "TELEMETRY_CPU_CONTROL_HTTP_ENDPOINT",
-                self.cpu_control,
-                self.cpu_control_endpoint,
-            ),
-            "TELEMETRY_GPU_SOURCE": ("TELEMETRY_GPU_HTTP_ENDPOINT", self.gpu_source, self.gpu_source_endpoint),
-            "TELEMETRY_GPU_CONTROL": (
-                "TELEMETRY_GPU_CONTROL_HTTP_ENDPOINT",
-                self.gpu_control,
-                self.gpu_control_endpoint,
-            ),
-        }
-        for variable, (endpoint_variable, kind, endpoint) in endpoints.items():
+        for variable, kind, endpoint in (
+            ("TELEMETRY_CPU_SOURCE", self.cpu_source, self.cpu_source_endpoint),
+            ("TELEMETRY_CPU_CONTROL", self.cpu_control, self.cpu_control_endpoint),
+            ("TELEMETRY_GPU_SOURCE", self.gpu_source, self.gpu_source_endpoint),
+            ("TELEMETRY_GPU_CONTROL", self.gpu_control, self.gpu_control_endpoint),
+        ):
+            endpoint_variable = f"{variable.removesuffix('_SOURCE')}_HTTP_ENDPOINT"
             if kind == "http" and not endpoint.startswith(("http://", "https://")):
                 raise ValueError(f"{variable}=http needs a URL in {endpoint_variable}, got {endpoint!r}")
             if kind == "http" and self.mode == "pool" and "{node}" not in endpoint:
@@ -206,7 +145,6 @@ class AgentSettings(ProgramSettings):
             raise ValueError("TELEMETRY_PROMETHEUS_ADDRESS and TELEMETRY_CPU_PROMETHEUS_QUERY go together")
         if self.mode == "pool":
             _ = self.shard
-        _ = self.dvfs
 
     @property
     def shard(self) -> int:
@@ -227,16 +165,3 @@ class AgentSettings(ProgramSettings):
         if shard >= self.pool_shards:
             raise ValueError(f"shard {shard} does not exist: POOL_SHARDS={self.pool_shards}, counted from 0")
         return shard
-
-    @property
-    def dvfs(self) -> DvfsSettings:
-        """Settings of the frequency controller."""
-        return DvfsSettings(
-            ema_alpha=self.dvfs_ema_alpha,
-            high_margin_w=self.dvfs_high_margin_w,
-            low_margin_w=self.dvfs_low_margin_w,
-            trip_count=self.dvfs_trip_count,
-            step_pct=self.dvfs_step_pct,
-            cooldown_s=self.dvfs_cooldown_s,
-            min_frequency_hz=self.dvfs_min_freq_khz * _HZ_PER_KHZ,
-        )

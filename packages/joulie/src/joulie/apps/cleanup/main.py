@@ -13,7 +13,8 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError
 from joulie.apps.cleanup.steps import Cleanup, Outcome
 from joulie.program import logs
-from joulie.program.settings import Kind, ProgramSettings, setting, settings_options
+from joulie.program.settings import ProgramSettings, settings_options
+from joulie.settings import boolean, duration, text
 
 _SHOWN = 20
 
@@ -22,23 +23,14 @@ _SHOWN = 20
 class CleanupSettings(ProgramSettings):
     """Settings of `joulie cleanup`."""
 
-    timeout_s: float = setting(
-        "CLEANUP_TIMEOUT", "90s", kind=Kind.DURATION, minimum=0.0, help="How long to wait for the agents' reports."
+    timeout_s: float = duration("CLEANUP_TIMEOUT", "90s", "How long to wait for the agents' reports.", minimum=0.0)
+    namespace: str = text("POD_NAMESPACE", "joulie-system", "Namespace of the Leases.")
+    lease_name: str = text("LEASE_NAME", "joulie-operator", "The operator's Lease.")
+    profile_label: str = text("POWER_PROFILE_LABEL", names.POWER_PROFILE_LABEL, "The operator's label of nodes.")
+    only_grid: bool = boolean(
+        "CLEANUP_ONLY_GRID", False, "Let go who waits for the grid, and leave the rest: Joulie stays, without the grid."
     )
-    namespace: str = setting("POD_NAMESPACE", "joulie-system", kind=Kind.TEXT, help="Namespace of the Leases.")
-    lease_name: str = setting("LEASE_NAME", "joulie-operator", kind=Kind.TEXT, help="The operator's Lease.")
-    profile_label: str = setting(
-        "POWER_PROFILE_LABEL", names.POWER_PROFILE_LABEL, kind=Kind.TEXT, help="The operator's label of nodes."
-    )
-    only_grid: bool = setting(
-        "CLEANUP_ONLY_GRID",
-        "false",
-        kind=Kind.BOOLEAN,
-        help="Let go who waits for the grid, and leave the rest: Joulie stays, without the grid.",
-    )
-    strict: bool = setting(
-        "CLEANUP_STRICT", "false", kind=Kind.BOOLEAN, help="Exit with 1 where an agent did not answer."
-    )
+    strict: bool = boolean("CLEANUP_STRICT", False, "Exit with 1 where an agent did not answer.")
 
 
 @click.command("cleanup")

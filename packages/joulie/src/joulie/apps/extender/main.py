@@ -11,6 +11,7 @@ from functools import partial
 import click
 from prometheus_client import CollectorRegistry
 
+from joulie.adapters.hardware_yaml import catalogue_of
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.apps.extender.feed import Feed
 from joulie.apps.extender.fleet import Fleet
@@ -18,9 +19,7 @@ from joulie.apps.extender.metrics import ExtenderMetrics, StateCollector
 from joulie.apps.extender.server import Extender
 from joulie.apps.extender.settings import ExtenderSettings
 from joulie.domain.hardware import Catalogue
-from joulie.domain.scoring.marginal_energy import ScoringAim
 from joulie.program import logs, tracing
-from joulie.program.catalogue import catalogue_of
 from joulie.program.http import Probes, Server, observability_app, parse_address
 from joulie.program.run import every, run
 from joulie.program.settings import settings_options
@@ -59,7 +58,7 @@ async def serve(settings: ExtenderSettings, catalogue: Catalogue, stop: asyncio.
         stop: set to stop.
     """
     registry = CollectorRegistry()
-    fleet = Fleet(settings.twin_staleness_s, ScoringAim(settings.scoring))
+    fleet = Fleet(settings.twin_staleness_s, settings.scoring)
     connection = KubeClient.connect(
         kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-extender"
     )

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from joulie.domain.scoring.marginal_energy import ScoringAim
 from joulie.program.http import TlsFiles
-from joulie.program.settings import Kind, ProgramSettings, setting
+from joulie.program.settings import ProgramSettings
+from joulie.settings import choice, duration, integer, number, path, text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,53 +19,42 @@ class ExtenderSettings(ProgramSettings):
         ValueError: some but not all of the files that TLS needs are named.
     """
 
-    port: int = setting(
-        "PORT", "9876", kind=Kind.INTEGER, minimum=0, maximum=65535, help="Port that kube-scheduler calls."
-    )
-    metrics_addr: str = setting(
-        "METRICS_ADDR", ":9877", kind=Kind.TEXT, help="Address of /metrics, probes and /debug, always without TLS."
-    )
-    cache_ttl_s: float = setting(
+    port: int = integer("PORT", "9876", "Port that kube-scheduler calls.", minimum=0, maximum=65535)
+    metrics_addr: str = text("METRICS_ADDR", ":9877", "Address of /metrics, probes and /debug, always without TLS.")
+    cache_ttl_s: float = duration(
         "CACHE_TTL",
         "30s",
-        kind=Kind.DURATION,
+        "Silence of a watch after which it is opened anew, which shows whether anything was missed.",
         minimum=1.0,
-        help="Silence of a watch after which it is opened anew, which shows whether anything was missed.",
     )
-    twin_staleness_s: float = setting(
+    twin_staleness_s: float = duration(
         "TWIN_STALENESS_THRESHOLD",
         "5m",
-        kind=Kind.DURATION,
+        "Age from which a NodeTwin no longer counts and its node scores neutral.",
         minimum=1.0,
-        help="Age from which a NodeTwin no longer counts and its node scores neutral.",
     )
-    scoring: str = setting(
+    scoring: ScoringAim = choice(
         "SCORING",
-        ScoringAim.HEADROOM.value,
-        kind=Kind.CHOICE,
-        choices=tuple(ScoringAim),
-        help="What makes a node good: headroom under its limit, or energy, the least power that the pod adds.",
+        ScoringAim.HEADROOM,
+        "What makes a node good: headroom under its limit, or energy, the least power that the pod adds.",
+        ScoringAim,
     )
-    min_confidence: float = setting(
+    min_confidence: float = number(
         "CLASSIFY_MIN_CONFIDENCE",
         "0.5",
-        kind=Kind.NUMBER,
+        "Confidence that a WorkloadProfile's cap sensitivities need to count.",
         minimum=0.0,
         maximum=1.0,
-        help="Confidence that a WorkloadProfile's cap sensitivities need to count.",
     )
-    hardware_catalog: Path | None = setting(
-        "HARDWARE_CATALOG_PATH", None, kind=Kind.PATH, help="YAML file of hardware models beside the built-in ones."
+    hardware_catalog: Path | None = path(
+        "HARDWARE_CATALOG_PATH", None, "YAML file of hardware models beside the built-in ones."
     )
-    tls_certificate: Path | None = setting(
-        "TLS_CERT_FILE", None, kind=Kind.PATH, help="Certificate chain (PEM): serve HTTPS; reloaded when it changes."
+    tls_certificate: Path | None = path(
+        "TLS_CERT_FILE", None, "Certificate chain (PEM): serve HTTPS; reloaded when it changes."
     )
-    tls_key: Path | None = setting("TLS_KEY_FILE", None, kind=Kind.PATH, help="Private key of the certificate (PEM).")
-    tls_client_ca: Path | None = setting(
-        "TLS_CLIENT_CA_FILE",
-        None,
-        kind=Kind.PATH,
-        help="Authorities (PEM): let in only clients with a certificate of theirs (mutual TLS).",
+    tls_key: Path | None = path("TLS_KEY_FILE", None, "Private key of the certificate (PEM).")
+    tls_client_ca: Path | None = path(
+        "TLS_CLIENT_CA_FILE", None, "Authorities (PEM): let in only clients with a certificate of theirs (mutual TLS)."
     )
 
     def __post_init__(self) -> None:

@@ -21,7 +21,6 @@ from joulie.apps.grid.dryrun import DryRun
 from joulie.apps.grid.facts import GatedPod
 from joulie.apps.grid.jobs import Change, InterruptibleJobs, JobWriter
 from joulie.apps.grid.kueue import KueueChecks
-from joulie.apps.grid.kueue_settings import KueueMode
 from joulie.apps.grid.metrics import ControllerMetrics
 from joulie.apps.grid.notices import HELD_KEYS, Notices, signals
 from joulie.apps.grid.observe import GridView
@@ -103,7 +102,7 @@ class Controller:
             view,
             self._conditions,
             self.events,
-            mode=KueueMode(settings.kueue_enabled),
+            mode=settings.kueue_enabled,
             max_requeue_s=settings.kueue_max_requeue_s,
             may_write=may_write,
             now_s=now_s,

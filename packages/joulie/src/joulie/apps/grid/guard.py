@@ -35,7 +35,8 @@ from joulie.domain.grid.request import GridDefaults
 from joulie.domain.resource_quantity import QuantityError
 from joulie.program import logs
 from joulie.program.run import every, run
-from joulie.program.settings import Kind, ProgramSettings, setting, settings_options
+from joulie.program.settings import ProgramSettings, settings_options
+from joulie.settings import duration, group, text
 
 LEASE_NAME = "joulie-grid"
 GRACE_S = 30.0
@@ -48,29 +49,19 @@ _log = logging.getLogger(__name__)
 class GuardSettings(ProgramSettings):
     """Settings of `joulie grid guard`."""
 
-    namespace: str = setting(
-        "POD_NAMESPACE", "joulie-system", kind=Kind.TEXT, help="Namespace of the controller's Lease and ConfigMap."
-    )
-    stale_after_s: float = setting(
+    namespace: str = text("POD_NAMESPACE", "joulie-system", "Namespace of the controller's Lease and ConfigMap.")
+    stale_after_s: float = duration(
         "LEASE_STALE_AFTER",
         "5m",
-        kind=Kind.DURATION,
+        "A controller that has not renewed its Lease for so long counts as dead.",
         minimum=1.0,
-        help="A controller that has not renewed its Lease for so long counts as dead.",
     )
-    interval_s: float = setting(
-        "GUARD_INTERVAL", "1m", kind=Kind.DURATION, minimum=0.1, help="Pause between two rounds, without --once."
+    interval_s: float = duration("GUARD_INTERVAL", "1m", "Pause between two rounds, without --once.", minimum=0.1)
+    defaults: GridDefaults = group(
+        GridDefaults,
+        max_delay_s=duration("MAX_SCHEDULING_DELAY", "24h", "As the controller's.", minimum=0),
+        runtime_s=duration("GRID_DEFAULT_RUNTIME", "1h", "As the controller's.", minimum=1.0),
     )
-    max_scheduling_delay_s: float = setting(
-        "MAX_SCHEDULING_DELAY", "24h", kind=Kind.DURATION, minimum=0, help="As the controller's."
-    )
-    default_runtime_s: float = setting(
-        "GRID_DEFAULT_RUNTIME", "1h", kind=Kind.DURATION, minimum=1.0, help="As the controller's."
-    )
-
-    def defaults(self) -> GridDefaults:
-        """What holds for pods that do not say, as far as their latest start goes."""
-        return GridDefaults(max_delay_s=self.max_scheduling_delay_s, runtime_s=self.default_runtime_s)
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -169,7 +160,7 @@ async def look_after(client: KubeClient, settings: GuardSettings, now_s: float) 
     resumed: list[str] = []
     waiting = 0
     with problems:
-        cluster, defaults = await _survey(client), settings.defaults()
+        cluster, defaults = await _survey(client), settings.defaults
         by_s = now_s - (GRACE_S if _alive(age_s, settings) else 0.0)
         due, due_jobs = list(overdue(cluster, defaults, by_s)), list(overdue_jobs(cluster, defaults, by_s))
         waiting = len(cluster.pods) - len(due)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from joulie.program.settings import Kind, setting
+from joulie.settings import choice, duration
 
 
 class KueueMode(StrEnum):
@@ -22,19 +22,17 @@ class KueueMode(StrEnum):
 class KueueSettings:
     """How Joulie works with Kueue."""
 
-    kueue_enabled: str = setting(
+    kueue_enabled: KueueMode = choice(
         "KUEUE_ENABLED",
-        KueueMode.AUTO.value,
-        kind=Kind.CHOICE,
-        choices=tuple(KueueMode),
-        help="Answer for Kueue's AdmissionChecks of controllerName joulie.io/grid; auto: where the cluster has Kueue.",
+        KueueMode.AUTO,
+        "Answer for Kueue's AdmissionChecks of controllerName joulie.io/grid; auto: where the cluster has Kueue.",
+        KueueMode,
     )
-    kueue_max_requeue_s: float = setting(
+    kueue_max_requeue_s: float = duration(
         "KUEUE_MAX_REQUEUE",
         "10m",
-        kind=Kind.DURATION,
+        "How long a workload is out of its queue at most before it is decided again. Kueue cannot be told to look "
+        "earlier when the grid changes, and each look costs it an admission.",
         minimum=1.0,
         maximum=86400,
-        help="How long a workload is out of its queue at most before it is decided again. Kueue cannot be told to look "
-        "earlier when the grid changes, and each look costs it an admission.",
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from joulie.adapters.grid.build import open_feed
 from joulie.adapters.grid.feed import GridFeed
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.apps.grid.controller import Controller
@@ -24,7 +25,6 @@ from joulie.domain.grid.zones import CLOUD_REGIONS
 from joulie.program import logs, tracing
 from joulie.program.certificates import https_files
 from joulie.program.commands import Command, CommandGroup
-from joulie.program.grid_sources import open_feed
 from joulie.program.http import AsgiApp, Probes, Server, TlsFiles, observability_app, parse_address
 from joulie.program.leadership import lead
 from joulie.program.run import run
@@ -71,7 +71,7 @@ async def serve(settings: ControllerSettings, stop: asyncio.Event) -> None:
     """
     client = KubeClient.connect(kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-grid")
     metrics = ControllerMetrics()
-    async with client, open_feed(settings, registry=metrics.registry) as feed:
+    async with client, open_feed(settings, settings.prometheus, registry=metrics.registry) as feed:
         with tempfile.TemporaryDirectory(prefix="joulie-grid-") as folder:
             program = _Program(settings, client, feed, metrics)
             tls = _tls(settings, Path(folder))
@@ -102,7 +102,7 @@ class _Program:
         self._controller: Controller | None = None
         regions = {**CLOUD_REGIONS, **settings.grid_zones}
         self._view = GridView(
-            client, settings.defaults(), settings.electricity_map_api_region, regions, wake=self._wake.set
+            client, settings.defaults, settings.electricity_map_api_region, regions, wake=self._wake.set
         )
         self._status = GridStatus(feed)
         metrics.show(feed.signals)

@@ -44,7 +44,8 @@ from joulie.program.http import (
     respond,
 )
 from joulie.program.run import run
-from joulie.program.settings import Kind, ProgramSettings, setting, settings_options
+from joulie.program.settings import ProgramSettings, settings_options
+from joulie.settings import path, text
 
 MAX_BODY_BYTES = 8 * 2**20
 """An object has 1.5 MiB in etcd at most, and a review carries it once."""
@@ -63,25 +64,21 @@ class WebhookSettings(ProgramSettings):
         ValueError: settings that contradict each other.
     """
 
-    namespace: str = setting(
-        "POD_NAMESPACE", "joulie-system", kind=Kind.TEXT, help="Namespace of the Service, Secret and gating ConfigMap."
-    )
-    name: str = setting(
+    namespace: str = text("POD_NAMESPACE", "joulie-system", "Namespace of the Service, Secret and gating ConfigMap.")
+    name: str = text(
         "WEBHOOK_NAME",
         "joulie-grid-webhook",
-        kind=Kind.TEXT,
-        help="Name of the Service, of the Secret and of the MutatingWebhookConfiguration.",
+        "Name of the Service, of the Secret and of the MutatingWebhookConfiguration.",
     )
-    address: str = setting("WEBHOOK_ADDR", ":9443", kind=Kind.TEXT, help="Address that the API server calls, HTTPS.")
-    metrics_addr: str = setting("METRICS_ADDR", ":8082", kind=Kind.TEXT, help="Address of /metrics and probes.")
-    tls_cert_file: Path | None = setting(
+    address: str = text("WEBHOOK_ADDR", ":9443", "Address that the API server calls, HTTPS.")
+    metrics_addr: str = text("METRICS_ADDR", ":8082", "Address of /metrics and probes.")
+    tls_cert_file: Path | None = path(
         "WEBHOOK_TLS_CERT_FILE",
         None,
-        kind=Kind.PATH,
-        help="Certificate chain, PEM, such as cert-manager's, which then also registers it. The webhook makes, rotates"
-        " and registers its own where empty.",
+        "Certificate chain, PEM, such as cert-manager's, which then also registers it. The webhook makes, rotates "
+        "and registers its own where empty.",
     )
-    tls_key_file: Path | None = setting("WEBHOOK_TLS_KEY_FILE", None, kind=Kind.PATH, help="Its private key, PEM.")
+    tls_key_file: Path | None = path("WEBHOOK_TLS_KEY_FILE", None, "Its private key, PEM.")
 
     def __post_init__(self) -> None:
         if (self.tls_cert_file is None) != (self.tls_key_file is None):

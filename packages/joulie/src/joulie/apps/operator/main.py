@@ -11,6 +11,7 @@ from dataclasses import replace
 import click
 import httpx2
 
+from joulie.adapters.hardware_yaml import catalogue_of
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.prometheus import PrometheusError
 from joulie.apps.operator import plugins
@@ -21,7 +22,6 @@ from joulie.apps.operator.power.wiring import World
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.hardware import Catalogue
 from joulie.program import logs, tracing
-from joulie.program.catalogue import catalogue_of
 from joulie.program.http import Probes, Server, observability_app, parse_address
 from joulie.program.leadership import lead
 from joulie.program.run import run

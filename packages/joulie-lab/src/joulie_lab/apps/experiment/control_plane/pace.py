@@ -92,7 +92,7 @@ def fastest(nodes: int, times: ControlTimes) -> float:
 def operator_variables(variant: Variant, times: ControlTimes, time_scale: float) -> dict[str, str]:
     """A variant's settings of the operator with its times as the clock has them."""
     said = {name: text for name, text in variant.operator.items() if name not in _SCALED}
-    defaults = {spec.name: str(spec.default) for _, spec in all_settings(OperatorSettings)}
+    defaults = {name: str(spec.default) for name, spec in all_settings(OperatorSettings).items()}
     scaled = {
         name: seconds(max(duration_s(variant.operator.get(name, defaults[name])) / time_scale, floor_s))
         for name, floor_s in _SCALED.items()

@@ -2,8 +2,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from joulie.adapters.hardware_yaml import catalogue_of
 from joulie.domain.hardware import BUILTIN_CATALOGUE
-from joulie.program.catalogue import catalogue_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples/hardware.yaml"
 
@@ -20,7 +20,7 @@ def test_a_file_extends_the_built_in_one() -> None:
 def test_the_parser_is_loaded_only_for_a_file() -> None:
     """An agent runs on every node."""
     code = (
-        "import sys; from joulie.program.catalogue import catalogue_of; catalogue_of(None);"
+        "import sys; from joulie.adapters.hardware_yaml import catalogue_of; catalogue_of(None);"
         "print([name for name in ('numpy', 'yaml', 'pydantic') if name in sys.modules])"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,0 +1,77 @@
+"""From settings to a feed of grid signals."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+
+import httpx2
+from prometheus_client import CollectorRegistry
+
+from joulie.adapters.grid.feed import FeedLimits, GridFeed
+from joulie.adapters.grid.metrics import GridMetrics
+from joulie.adapters.grid.settings import MAX_HORIZON_S, GridSettings
+from joulie.adapters.grid.source_context import SourceContext
+from joulie.adapters.grid.sources import made_source
+from joulie.domain.grid.signals import Measure
+from joulie.ports import MetricsDatabase, SourceError
+
+Connect = Callable[[], AbstractAsyncContextManager[MetricsDatabase | None]]
+
+
+@asynccontextmanager
+async def open_feed(
+    settings: GridSettings,
+    prometheus: Connect,
+    *,
+    registry: CollectorRegistry | None = None,
+    now_s: Callable[[], float] = time.time,
+) -> AsyncIterator[GridFeed]:
+    """A feed of what the settings ask for; whoever opens it also runs it (`GridFeed.run`).
+
+    Args:
+        settings: of the program.
+        prometheus: connects to the server of PROMETHEUS_ADDRESS; called only where a source asks it.
+        registry: for the feed's metrics; None for none.
+        now_s: s since the epoch.
+
+    Raises:
+        ValueError: an unknown source, invalid options, average and marginal intensity mixed.
+    """
+    wanted = {Measure.CARBON: settings.carbon_sources}
+    if settings.defaults.price_enabled:
+        wanted[Measure.PRICE] = settings.pricing_provider
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(httpx2.AsyncClient(follow_redirects=False))
+        server = None
+        if any("prometheus" in names for names in wanted.values()):
+            server = await _connected(prometheus, stack)
+        chains = {}
+        for measure, names in wanted.items():
+            context = SourceContext(settings, measure, client, server, now_s)
+            chains[measure] = [made_source(name, context) for name in names]
+        metrics = GridMetrics(registry or CollectorRegistry(), now_s=now_s)
+        feed = GridFeed(
+            chains,
+            _limits(settings),
+            now_s,
+            zone=settings.electricity_map_api_region,
+            state_file=settings.grid_state_file,
+            fetched=metrics.fetched,
+        )
+        metrics.signals = lambda: (signal for signal in feed.signals() if feed.confirmed(signal.zone))
+        yield feed
+
+
+async def _connected(prometheus: Connect, stack: AsyncExitStack) -> MetricsDatabase | None:
+    try:
+        return await stack.enter_async_context(prometheus())
+    except SourceError as error:
+        raise ValueError(str(error)) from error
+
+
+def _limits(settings: GridSettings) -> FeedLimits:
+    # A window that begins at the end of the maximum delay should be within the forecast.
+    needed_s = min(settings.defaults.max_delay_s + settings.defaults.runtime_s, MAX_HORIZON_S)
+    return FeedLimits(settings.cache_ttl_s, settings.max_cache_age_s, max(settings.grid_forecast_horizon_s, needed_s))

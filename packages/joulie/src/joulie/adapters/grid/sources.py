@@ -1,0 +1,126 @@
+"""The sources of grid signals by name: built in, or brought by other distributions as Python entry points.
+
+A new source is a module with its settings and the function that makes it, and a row here. A plug-in is registered in
+the group ``joulie.grid_sources`` as a callable that takes a `SourceContext` and returns a `joulie.ports.GridSource`;
+CARBON_SOURCES or PRICING_PROVIDER name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, NamedTuple
+
+from joulie.adapters.grid import constant, electricity_maps, files, http_json, promql, tariff, uk, watttime
+from joulie.adapters.grid.source_context import SourceContext
+from joulie.adapters.grid.zone_names import RenamedZones
+from joulie.domain.grid.series import Series
+from joulie.domain.grid.signals import Basis, Measure, Observation
+from joulie.ports import GridSource, GridSourceError
+from joulie.settings import group
+
+SOURCE_GROUP = "joulie.grid_sources"
+VARIABLES = {Measure.CARBON: "CARBON_SOURCES", Measure.PRICE: "PRICING_PROVIDER"}
+
+
+class SourceRow(NamedTuple):
+    """A built-in source.
+
+    Attributes:
+        settings: of it, declared by `joulie.settings`.
+        make: makes it of their value; raises `GridSourceError` where a setting is missing.
+    """
+
+    settings: Any
+    make: Callable[[Any, SourceContext], GridSource]
+
+
+def _of_either(measure: Measure) -> Mapping[str, SourceRow]:
+    """Sources that may have carbon intensities or prices."""
+    return {
+        "file": SourceRow(files.file_settings(measure), files.table_file),
+        "json": SourceRow(http_json.json_settings(measure), http_json.http_json),
+        "prometheus": SourceRow(promql.query_setting(measure), promql.prometheus_query),
+        "static": SourceRow(constant.value_setting(measure), constant.static),
+    }
+
+
+SOURCES: Mapping[Measure, Mapping[str, SourceRow]] = {
+    Measure.CARBON: {
+        "electricity-maps": SourceRow(
+            group(electricity_maps.ElectricityMapsSettings), electricity_maps.electricity_maps
+        ),
+        "watttime": SourceRow(group(watttime.WattTimeSettings), watttime.watttime),
+        "uk": SourceRow(uk.URL_SETTING, uk.carbon_intensity_uk),
+        **_of_either(Measure.CARBON),
+    },
+    Measure.PRICE: {
+        "tou": SourceRow(tariff.PATH_SETTING, tariff.time_of_use),
+        **_of_either(Measure.PRICE),
+    },
+}
+
+
+def source_settings(measure: Measure) -> Any:
+    """A field that holds the settings of each built-in source by its name."""
+    return group(dict, **{name: row.settings for name, row in SOURCES[measure].items()})
+
+
+def made_source(name: str, context: SourceContext) -> GridSource:
+    """The source called `name`; a plug-in cannot replace what is built in.
+
+    Raises:
+        ValueError: there is no such source, or a plug-in fails.
+    """
+    row = SOURCES[context.measure].get(name)
+    source = _plug_in(name, context) if row is None else _built_in(name, row, context)
+    names = context.settings.grid_zone_names.get(source.name)
+    if names is None:
+        return source
+    if not isinstance(names, Mapping) or not all(isinstance(zone, str) for zone in names.values()):
+        raise ValueError(f"GRID_ZONE_NAMES: {source.name}: names of zones are expected, got {names!r}")
+    return RenamedZones(source, names)
+
+
+def _built_in(name: str, row: SourceRow, context: SourceContext) -> GridSource:
+    settings = context.settings.source_settings[context.measure][name]
+    try:
+        return row.make(settings, context)
+    except GridSourceError as error:
+        return _Unconfigured(name, context.measure, context.basis, str(error))
+
+
+def _plug_in(name: str, context: SourceContext) -> GridSource:
+    entry = next(iter(entry_points(group=SOURCE_GROUP, name=name)), None)
+    variable = VARIABLES[context.measure]
+    if entry is None:
+        known = {*SOURCES[context.measure], *(entry.name for entry in entry_points(group=SOURCE_GROUP))}
+        raise ValueError(f"{variable}: unknown source {name!r}; known: {', '.join(sorted(known))}")
+    try:
+        source: GridSource = entry.load()(context)
+    except Exception as error:
+        raise ValueError(f"{variable}: plug-in {name!r} ({entry.value}): {error}") from error
+    return source
+
+
+@dataclass
+class _Unconfigured:
+    """A source that lacks a setting: a state that is shown, not a failure of the program.
+
+    So a key that is deleted, or a file that is broken, closes nothing.
+    """
+
+    name: str
+    measure: Measure
+    basis: Basis | None
+    problem: str
+
+    async def latest(self, zone: str) -> Observation:
+        raise GridSourceError(self.problem)
+
+    async def forecast(self, zone: str, horizon_s: float) -> Series | None:
+        raise GridSourceError(self.problem)
+
+    async def history(self, zone: str, from_s: float, until_s: float) -> Series | None:
+        raise GridSourceError(self.problem)
