@@ -7,12 +7,12 @@ import httpx2
 import pytest
 
 from joulie.adapters.grid.constant import Constant
-from joulie.adapters.grid.discipline import Discipline, Provider, Secret
 from joulie.adapters.grid.electricity_maps import ElectricityMaps
 from joulie.adapters.grid.files import FileOptions, TableFile
 from joulie.adapters.grid.http_json import HttpJson
 from joulie.adapters.grid.price_schedules import parse_price_schedules
 from joulie.adapters.grid.promql import PrometheusQuery
+from joulie.adapters.grid.provider import Provider, RequestPolicy, Secret
 from joulie.adapters.grid.tariff import TimeOfUse
 from joulie.adapters.grid.uk import CarbonIntensityUk
 from joulie.adapters.grid.watttime import WattTime
@@ -25,7 +25,7 @@ from support.prometheus_answers import matrix, vector
 from support.scripted_server import serving
 
 DAY_S = 86400.0
-QUICK = Discipline(timeout_s=1.0, retries=0, first_pause_s=0.001, calls_per_minute=6000)
+QUICK = RequestPolicy(timeout_s=1.0, retries=0, first_pause_s=0.001, calls_per_minute=6000)
 SCHEDULES = """
 schedules:
   - {dayOfWeek: "*", startTime: "16:00", endTime: "21:00", timezone: UTC, peakRate: 0.4, offPeakRate: 0.1}

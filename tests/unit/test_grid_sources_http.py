@@ -7,9 +7,9 @@ import logging
 import httpx2
 import pytest
 
-from joulie.adapters.grid.discipline import Discipline, Provider, RefusedError, Secret
 from joulie.adapters.grid.electricity_maps import ElectricityMaps, base_of
 from joulie.adapters.grid.http_json import HttpJson, JsonOptions
+from joulie.adapters.grid.provider import Provider, RefusedError, RequestPolicy, Secret
 from joulie.adapters.grid.uk import CarbonIntensityUk
 from joulie.adapters.grid.watttime import G_PER_KWH, WattTime
 from joulie.domain.grid.signals import Basis, Measure
@@ -20,7 +20,7 @@ from support.virtual_time import run_virtually
 
 KEY = "em-key-7f3a"
 PASSWORD = "wt-password-91c"
-QUICK = Discipline(timeout_s=0.3, retries=2, first_pause_s=0.001, calls_per_minute=6000)
+QUICK = RequestPolicy(timeout_s=0.3, retries=2, first_pause_s=0.001, calls_per_minute=6000)
 
 
 def asking(server, make, talk, rules=QUICK):
@@ -409,7 +409,7 @@ def test_calls_wait_for_their_turn_under_the_rate_limit():
     async def main():
         clock = asyncio.get_running_loop().time
         async with httpx2.AsyncClient(transport=httpx2.MockTransport(handle)) as client:
-            provider = Provider(client, Discipline(calls_per_minute=10), clock)
+            provider = Provider(client, RequestPolicy(calls_per_minute=10), clock)
             for _ in range(25):
                 await provider.get("http://provider/")
             with pytest.raises(GridSourceError, match="rate limit"):
@@ -429,7 +429,7 @@ def test_a_request_has_the_whole_timeout_of_the_settings():
 
     async def main():
         async with httpx2.AsyncClient(transport=httpx2.MockTransport(handle)) as client:
-            await Provider(client, Discipline(timeout_s=30.0)).get("http://provider/")
+            await Provider(client, RequestPolicy(timeout_s=30.0)).get("http://provider/")
 
     asyncio.run(main())
     assert limits == [{None}]  # the deadline of the whole request is the only one

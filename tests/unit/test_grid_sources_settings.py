@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from joulie.adapters.grid import sources
 from joulie.adapters.grid.constant import Constant
-from joulie.adapters.grid.discipline import Discipline
 from joulie.adapters.grid.price_schedules import load_price_schedules
 from joulie.adapters.grid.promql import PrometheusQuery
+from joulie.adapters.grid.provider import RequestPolicy
 from joulie.adapters.grid.source_context import SourceContext
 from joulie.adapters.grid.tariff import TimeOfUse
 from joulie.adapters.prometheus import Prometheus
@@ -54,7 +54,7 @@ def carbon(environment, zone="DE"):
 def test_defaults_are_the_seeds():
     settings = settings_from(WatcherSettings, {})
     assert settings.defaults == GridDefaults()
-    assert settings.request_policy == Discipline(10.0, 3, 1.0, 10.0)
+    assert settings.request_policy == RequestPolicy(10.0, 3, 1.0, 10.0)
     assert (settings.cache_ttl_s, settings.max_cache_age_s) == (300.0, 3600.0)
     assert settings.electricity_map_api_region == "US-CAL-CISO"
     assert not settings.enable_pod_priorities

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from joulie.adapters.grid.discipline import Provider, RefusedError, Secret
+from joulie.adapters.grid.provider import Provider, RefusedError, Secret
 from joulie.adapters.grid.source_context import SourceContext
 from joulie.adapters.grid.wire import decoded, instant_s, iso, series_of, value_of
 from joulie.domain.grid.series import Series

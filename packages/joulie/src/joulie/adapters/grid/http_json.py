@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from joulie.adapters.grid.discipline import Provider, Secret
+from joulie.adapters.grid.provider import Provider, Secret
 from joulie.adapters.grid.source_context import SourceContext, options
 from joulie.adapters.grid.wire import decoded, instant_s, series_of, value_of
 from joulie.adapters.grid.zone_names import OneZone

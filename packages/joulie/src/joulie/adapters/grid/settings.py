@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from joulie.adapters.grid.discipline import Discipline
+from joulie.adapters.grid.provider import RequestPolicy
 from joulie.adapters.grid.sources import SOURCES, source_settings
 from joulie.domain.grid.request import GridDefaults, Mode
 from joulie.domain.grid.signals import Basis, Measure
@@ -34,8 +34,8 @@ class GridSettings:
     electricity_map_api_region: str = text(
         "ELECTRICITY_MAP_API_REGION", "US-CAL-CISO", "Zone of nodes and pods that name none."
     )
-    request_policy: Discipline = group(
-        Discipline,
+    request_policy: RequestPolicy = group(
+        RequestPolicy,
         timeout_s=duration("API_TIMEOUT", "10s", "Timeout of one request.", minimum=0.1, maximum=300),
         retries=integer("API_MAX_RETRIES", "3", "How often a failed one is repeated.", minimum=0, maximum=10),
         first_pause_s=duration(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx2
 import msgspec
 
-from joulie.adapters.grid.discipline import Provider
+from joulie.adapters.grid.provider import Provider
 from joulie.domain.grid.signals import Basis, Measure
 from joulie.ports import MetricsDatabase
 

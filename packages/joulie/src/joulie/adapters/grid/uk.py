@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from joulie.adapters.grid.discipline import Provider
+from joulie.adapters.grid.provider import Provider
 from joulie.adapters.grid.source_context import SourceContext
 from joulie.adapters.grid.wire import decoded, instant_s, iso, series_of
 from joulie.domain.grid.series import Series

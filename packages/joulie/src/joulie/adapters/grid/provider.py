@@ -50,7 +50,7 @@ class RefusedError(GridSourceError):
 
 
 @dataclass(frozen=True)
-class Discipline:
+class RequestPolicy:
     """How a provider is asked.
 
     Attributes:
@@ -108,18 +108,18 @@ class Provider:
 
     Args:
         client: shared; its owner closes it. It must not follow redirects.
-        discipline: how it is asked.
+        policy: how it is asked.
         now_s: a clock that only goes forward, s.
     """
 
     def __init__(
-        self, client: httpx2.AsyncClient, discipline: Discipline, now_s: Callable[[], float] = time.monotonic
+        self, client: httpx2.AsyncClient, policy: RequestPolicy, now_s: Callable[[], float] = time.monotonic
     ) -> None:
         self._client = client
-        self._discipline = discipline
+        self._policy = policy
         self._now_s = now_s
         self._breaker = Breaker(now_s)
-        self._turns = _Turns(discipline.calls_per_minute, now_s)
+        self._turns = _TokenBucket(policy.calls_per_minute, now_s)
         self._quiet_until_s = 0.0
 
     async def get(
@@ -152,7 +152,7 @@ class Provider:
             return await self._repeated(full, dict(headers or {}), hide)
 
     async def _repeated(self, url: str, headers: dict[str, str], hide: Sequence[str]) -> bytes:
-        rules = self._discipline
+        rules = self._policy
         async for attempt in stamina.retry_context(
             self._pause_after,
             attempts=rules.retries + 1,
@@ -178,11 +178,11 @@ class Provider:
         where = _shown(url)
         secrets = [*hide, *(value.rpartition(" ")[2] for value in headers.values())]
         try:
-            async with asyncio.timeout(self._discipline.timeout_s):
+            async with asyncio.timeout(self._policy.timeout_s):
                 async with self._asked(url, headers) as response:
                     body = await _bounded(response, where)
         except TimeoutError:
-            raise UnavailableError(f"{where}: no answer in {self._discipline.timeout_s:g} s") from None
+            raise UnavailableError(f"{where}: no answer in {self._policy.timeout_s:g} s") from None
         except (httpx2.HTTPError, OSError) as error:  # a TLS alert after the handshake is an OSError
             raise UnavailableError(f"{where}: {_without(secrets, str(error)) or type(error).__name__}") from None
         if response.is_success:
@@ -203,7 +203,7 @@ class Provider:
         return RefusedError(problem, response.status_code)
 
 
-class _Turns:
+class _TokenBucket:
     """A token bucket: a burst of a minute's calls, then one after the other at the rate."""
 
     def __init__(self, per_minute: float, now_s: Callable[[], float]) -> None:
