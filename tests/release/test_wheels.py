@@ -114,8 +114,9 @@ def install(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Install:
         environment = Environment(tmp_path_factory.mktemp("environment") / "venv")
         python = environment.program("python")
         uv("venv", "--quiet", "--python", sys.executable, environment.folder)
+        # Read again: wheels of this version that were once built into the same folder are in uv's cache.
         uv("pip", "install", "--quiet", "--python", python, "--constraints", constraints, "--find-links", wheels,
-           *requirements)  # fmt: skip
+           "--refresh-package", "joulie", "--refresh-package", "joulie-lab", *requirements)  # fmt: skip
         return environment
 
     return make
