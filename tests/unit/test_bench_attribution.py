@@ -29,8 +29,8 @@ def test_what_pods_truly_draw_is_never_more_than_the_node_draws_above_idle():
         assert (sample.saved_w > -1e-9).all()
         known = sample.pods.node >= 0
         of_node_w = np.bincount(sample.pods.node[known], sample.true_w[known], 20)
-        read = ~np.isnan(sample.nodes.cpu_w)
-        fits += (of_node_w <= sample.nodes.cpu_w - sample.idle_w + 1e-6)[read].tolist()
+        read = ~np.isnan(sample.nodes.power_w)
+        fits += (of_node_w <= sample.nodes.power_w - sample.idle_w + 1e-6)[read].tolist()
     # A reading after a lost one is the mean of two steps.
     assert np.mean(fits) > 0.95
 
@@ -51,7 +51,7 @@ def test_what_gpu_pods_truly_draw_is_what_their_devices_draw(sharing):
 def test_the_same_seed_makes_the_same_samples():
     one, two = (samples(CpuCluster(5, np.random.default_rng(3)), 5)[-1] for _ in range(2))
     np.testing.assert_array_equal(one.pods.weight, two.pods.weight)
-    np.testing.assert_array_equal(one.nodes.cpu_w, two.nodes.cpu_w)
+    np.testing.assert_array_equal(one.nodes.power_w, two.nodes.power_w)
 
 
 def test_trap_counters_that_wrap_or_reset_give_no_negative_and_no_absurd_power():
