@@ -12,7 +12,7 @@ EVERYTHING := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo control-plane test coverage lint docs reference unit property bench browser version release-check clean
+.PHONY: help setup demo control-plane test coverage lint docs reference compiled unit property bench browser version release-check clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -51,16 +51,20 @@ reference: setup ## regenerate the reference pages from the code
 browser:
 	@sh tests/ui/ensure-browser.sh
 
-unit: setup ## the fast tests alone
+# Every worker would compile the simulation for itself where nothing is cached.
+compiled: setup
+	@$(BIN)/joulie simulate quick > /dev/null
+
+unit: compiled ## the fast tests alone
 	$(BIN)/pytest tests/unit -m "not slow" -n auto
 
-property: setup ## the invariants, on examples that Hypothesis looks for
+property: compiled ## the invariants, on examples that Hypothesis looks for
 	$(BIN)/pytest tests/property -m "not slow" -n auto
 
-test: setup browser lint docs control-plane ## everything that CI runs
+test: setup browser lint docs control-plane compiled ## everything that CI runs
 	$(BIN)/pytest $(EVERYTHING)
 
-coverage: setup browser control-plane ## the same tests, with the lines and branches that they reach
+coverage: setup browser control-plane compiled ## the same tests, with the lines and branches that they reach
 	$(BIN)/pytest $(EVERYTHING) --cov --cov-report=term
 
 bench: setup ## the full benchmarks with their committed ranges
