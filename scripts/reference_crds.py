@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from joulie.adapters.kubernetes.crd import custom_resource_definitions
+from joulie_lab.adapters.crd import custom_resource_definitions
 
 _INTRO = """# Kubernetes API
 

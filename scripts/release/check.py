@@ -24,8 +24,8 @@ import version
 from commands import ROOT, UV, CommandError, run
 
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.crd import custom_resource_definitions
 from joulie.adapters.kubernetes.resources import NODES
+from joulie_lab.adapters.crd import custom_resource_definitions
 from joulie_lab.control_plane import BinariesError, obtain
 from joulie_lab.fakes.kubernetes import FakeCluster
 

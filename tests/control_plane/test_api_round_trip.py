@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from joulie.adapters.kubernetes import crd, names, resources
+from joulie.adapters.kubernetes import names, resources
 from joulie.adapters.kubernetes.api import v1alpha1
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
-from joulie.adapters.kubernetes.crd import CustomKind
 from joulie.adapters.kubernetes.resources import Resource
+from joulie_lab.adapters import crd
+from joulie_lab.adapters.crd import CustomKind
 from joulie_lab.control_plane import ApiError, LocalControlPlane
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]

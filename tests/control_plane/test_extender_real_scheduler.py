@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from joulie.adapters.kubernetes import crd, resources
+from joulie.adapters.kubernetes import resources
 from joulie.adapters.kubernetes.times import rfc3339
+from joulie_lab.adapters import crd
 from joulie_lab.control_plane import LocalControlPlane, kwok_node, wait_for
 from joulie_lab.control_plane.ports import free_port
 

@@ -9,8 +9,8 @@ import pytest
 
 from joulie.adapters.kubernetes.client import ConflictError, KubeClient, RetryPolicy
 from joulie.adapters.kubernetes.connection import connect
-from joulie.adapters.kubernetes.crd import custom_resource_definitions
 from joulie.adapters.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SERVICE_ACCOUNTS
+from joulie_lab.adapters.crd import custom_resource_definitions
 from joulie_lab.control_plane import LocalControlPlane
 from support import object_contract, watch_contract
 from support.subject import Subject

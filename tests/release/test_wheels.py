@@ -20,8 +20,8 @@ import pytest
 
 from joulie import __version__
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.crd import custom_resource_definitions
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS, NAMESPACES, NODES
+from joulie_lab.adapters.crd import custom_resource_definitions
 from joulie_lab.control_plane import wait_for
 from joulie_lab.control_plane.ports import free_port
 from joulie_lab.fakes.kubernetes import FakeCluster

@@ -9,7 +9,6 @@ from typing import Any
 
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlResult, ControlStatus, NodeHardware, NodeTwin
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.crd import custom_resource_definitions
 from joulie.adapters.kubernetes.errors import NotFoundError
 from joulie.adapters.kubernetes.names import object_name
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES
@@ -17,6 +16,7 @@ from joulie.apps.agent.main import serve
 from joulie.apps.agent.settings import AgentSettings
 from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie_lab.adapters.crd import custom_resource_definitions
 from joulie_lab.fakes.kubernetes import FakeCluster
 from support.sysfs_trees import add_topology, zone_file
 

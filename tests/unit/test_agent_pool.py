@@ -13,7 +13,6 @@ import pytest
 
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.crd import custom_resource_definitions
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES, TELEMETRY_PROFILES
 from joulie.apps.agent import agent
 from joulie.apps.agent.main import serve
@@ -21,6 +20,7 @@ from joulie.apps.agent.settings import AgentSettings
 from joulie.apps.agent.views import shard_of
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.program.http import Receive, Scope, Send, Server, respond
+from joulie_lab.adapters.crd import custom_resource_definitions
 from joulie_lab.fakes.kubernetes import FakeCluster
 from support.agent_machine import PATIENCE_S, until
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from joulie.adapters.kubernetes import crd
 from joulie.adapters.kubernetes.api.v1alpha1.fields import JoulieStruct
+from joulie_lab.adapters import crd
 
 CRDS = {definition["spec"]["names"]["kind"]: definition for definition in crd.custom_resource_definitions()}
 

@@ -16,7 +16,6 @@ from prometheus_client import CollectorRegistry
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.client import KubeClient, NotFoundError, RetryPolicy
 from joulie.adapters.kubernetes.connection import connect
-from joulie.adapters.kubernetes.crd import custom_resource_definitions
 from joulie.adapters.kubernetes.pods import Owner
 from joulie.adapters.kubernetes.resources import (
     CRON_JOBS,
@@ -35,6 +34,7 @@ from joulie.apps.operator.classifier.metrics import ClassifierMetrics
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie_lab.adapters.crd import custom_resource_definitions
 from joulie_lab.fakes.kubernetes import FakeCluster
 
 pytestmark = pytest.mark.slow  # whole programs on the fake cluster

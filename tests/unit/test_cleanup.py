@@ -12,7 +12,6 @@ from click.testing import CliRunner, Result
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.crd import custom_resource_definitions
 from joulie.adapters.kubernetes.lease import LeaderElector
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS, JOBS, LEASES, NAMESPACES, NODE_TWINS, NODES, PODS
 from joulie.apps.agent.outcome import RESTORED as AGENTS_WORD
@@ -33,6 +32,7 @@ from joulie.apps.cleanup.steps import (
 from joulie.apps.grid import facts as grid_facts
 from joulie.apps.grid import guard as grid_guard
 from joulie.apps.operator.main import LEASE_NAME
+from joulie_lab.adapters.crd import custom_resource_definitions
 from joulie_lab.fakes.kubernetes import FakeCluster
 from joulie_lab.fakes.kubernetes.api import Writer
 

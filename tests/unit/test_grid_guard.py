@@ -14,7 +14,6 @@ from click.testing import CliRunner
 from joulie.adapters.kubernetes.api.core import Lease, LeaseSpec
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.crd import custom_resource_definitions
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS, JOBS, LEASES, NAMESPACES, PODS
 from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339_micro
 from joulie.apps.grid import guard as program
@@ -22,6 +21,7 @@ from joulie.apps.grid.facts import SUSPENDED_SINCE, WORK_DONE, Asking, GatedPod,
 from joulie.apps.grid.guard import GRACE_S, LEASE_NAME, Cluster, GuardSettings, age_s, look_after, overdue, overdue_jobs
 from joulie.domain.grid import names
 from joulie.domain.grid.request import GridDefaults
+from joulie_lab.adapters.crd import custom_resource_definitions
 from joulie_lab.fakes.kubernetes import FakeCluster
 
 NOW_S = 1_780_000_000.0

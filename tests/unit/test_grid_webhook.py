@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from joulie.adapters.kubernetes.api.core import Pod
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.crd import custom_resource_definitions
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS, NAMESPACES
 from joulie.apps.grid import webhook as program
 from joulie.apps.grid.facts import NamespaceFacts
@@ -35,6 +34,7 @@ from joulie.apps.grid.webhook_trust import (
 from joulie.domain.grid.request import GridDefaults, request_of
 from joulie.program.certificates import KeyPair, expires_s, https_files, self_signed, write_files
 from joulie.program.http import Server, TlsFiles
+from joulie_lab.adapters.crd import custom_resource_definitions
 from joulie_lab.fakes.kubernetes import FakeCluster
 from support.grid_admission_cases import ARRIVALS, DEFER, GATE, OTHER, SEED, Arrival
 

@@ -14,7 +14,6 @@ from rich.console import Group
 
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.crd import custom_resource_definitions
 from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES, PODS
 from joulie.apps.extender.main import serve
 from joulie.apps.extender.settings import ExtenderSettings
@@ -22,6 +21,7 @@ from joulie.apps.kubectl import main as plugin
 from joulie.apps.kubectl import status
 from joulie.apps.kubectl.status import View, watch_status
 from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie_lab.adapters.crd import custom_resource_definitions
 from joulie_lab.control_plane.ports import free_port
 from joulie_lab.fakes.kubernetes import FakeCluster
 

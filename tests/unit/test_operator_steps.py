@@ -11,7 +11,6 @@ from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.v1alpha1 import MatchedNodes
 from joulie.adapters.kubernetes.client import KubeClient, NotFoundError, RetryPolicy
 from joulie.adapters.kubernetes.connection import connect
-from joulie.adapters.kubernetes.crd import custom_resource_definitions
 from joulie.adapters.kubernetes.resources import (
     EVENTS,
     LEASES,
@@ -31,6 +30,7 @@ from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.policy import POLICIES, PolicySettings
+from joulie_lab.adapters.crd import custom_resource_definitions
 from joulie_lab.fakes.kubernetes import FakeCluster
 
 N1, N2 = "ip-10-0-0-1.eu-west-1.compute.internal", "node-2"

@@ -12,7 +12,6 @@ from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient, RetryPolicy
 from joulie.adapters.kubernetes.connection import connect
-from joulie.adapters.kubernetes.crd import custom_resource_definitions
 from joulie.adapters.kubernetes.pods import Owner, PodFacts
 from joulie.adapters.kubernetes.requests import Requests
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES, PODS, TELEMETRY_PROFILES
@@ -26,6 +25,7 @@ from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.policy import POLICIES, PodPhase, PolicySettings
+from joulie_lab.adapters.crd import custom_resource_definitions
 from joulie_lab.fakes.kubernetes import FakeCluster
 
 pytestmark = pytest.mark.slow  # whole programs on the fake cluster

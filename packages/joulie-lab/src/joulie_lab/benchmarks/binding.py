@@ -26,12 +26,13 @@ from typing import Any
 
 import numpy as np
 
-from joulie.adapters.kubernetes import crd, names
+from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import NODE_TWINS
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.kubernetes.writer import write_all
 from joulie.domain.units import FloatArray
+from joulie_lab.adapters import crd
 from joulie_lab.benchmarks.extender import served
 from joulie_lab.benchmarks.results import Figures
 from joulie_lab.control_plane import LocalControlPlane, kwok_node, wait_for

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.crd import custom_resource_definitions
 from joulie.adapters.kubernetes.resources import NODES
 from joulie.apps.agent.main import serve as serve_agent
 from joulie.apps.agent.settings import AgentSettings
@@ -24,6 +23,7 @@ from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.program.http import parse_address
 from joulie.program.settings import settings_from
+from joulie_lab.adapters.crd import custom_resource_definitions
 from joulie_lab.apps.demo.programs import environments
 from joulie_lab.apps.demo.scenario import demo_nodes, demo_trace
 from joulie_lab.apps.simulator.main import load_player

@@ -1,7 +1,7 @@
 """CustomResourceDefinitions, generated from the typed definition in `joulie.adapters.kubernetes.api.v1alpha1`.
 
 Types, bounds, enumerations and CEL rules come from the structs, descriptions from their docstrings. ``python -m
-joulie.adapters.kubernetes.crd FOLDER`` writes one file a kind, which is how the chart's are made; without a folder it
+joulie_lab.adapters.crd FOLDER`` writes one file a kind, which is how the chart's are made; without a folder it
 prints them all.
 """
 
