@@ -19,7 +19,7 @@ from joulie_lab.simulation.live.jobs import RunningPod, Work, Workload, activity
 from joulie_lab.simulation.native.control import Control
 from joulie_lab.simulation.native.nodes import UnknownHardwareError, sim_nodes
 from joulie_lab.simulation.native.runtime import Setup, run
-from joulie_lab.simulation.native.scheduling import NATIVE_SCHEDULERS, UnknownSchedulerError
+from joulie_lab.simulation.schedulers import NATIVE_SCHEDULERS, UnknownSchedulerError
 from joulie_lab.simulation.trace import GPU_MILLI_KEY, WORKLOAD_CLASS_KEY, JobProfile, TraceJob
 
 CPU = NodeGroup(name="cpu", count=2, cpu="AMD EPYC 9965", cores=64.0, memory_gib=256.0)

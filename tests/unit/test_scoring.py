@@ -19,7 +19,8 @@ from joulie.domain.scoring.extender import (
 )
 from joulie.domain.twin import NEUTRAL_SCORE
 from joulie.domain.units import InvalidQuantityError
-from joulie_lab.simulation.placement import SCORERS, Demand, Fleet, marginal_w, place, place_at_random
+from joulie_lab.simulation.placement import Demand, Fleet, marginal_w, place, place_at_random
+from joulie_lab.simulation.schedulers import SCORERS
 
 
 def fleet(**changes: object) -> Fleet:

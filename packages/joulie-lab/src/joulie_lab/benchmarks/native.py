@@ -16,7 +16,7 @@ from joulie_lab.simulation.experiment.scenario import NodeGroup
 from joulie_lab.simulation.native.control import Control
 from joulie_lab.simulation.native.nodes import sim_nodes
 from joulie_lab.simulation.native.runtime import Setup, run
-from joulie_lab.simulation.native.scheduling import JOULIE, KUBE
+from joulie_lab.simulation.schedulers import JOULIE, KUBE
 from joulie_lab.simulation.trace import WORKLOAD_CLASS_KEY, JobProfile, TraceJob
 
 Clock = Callable[[], float]

@@ -7,7 +7,7 @@ without looking at all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -162,7 +162,8 @@ def _idle_gpu_points(fleet: Fleet, demand: Demand) -> FloatArray:
     return np.where((fleet.gpus > 0.0) & (demand.gpus == 0.0), points, 0.0)
 
 
-def _legacy(fleet: Fleet, demand: Demand) -> Criteria:
+def legacy(fleet: Fleet, demand: Demand) -> Criteria:
+    """The first Joulie formula."""
     scale = formulas.adaptive_trend_scale(fleet.cluster_trend_w_per_min)
     score = published.legacy_score(
         formulas.projected_headroom_pct(fleet.tdp_w, fleet.measured_w, 0.0),
@@ -187,29 +188,34 @@ def _gpu_avoidance(fleet: Fleet, demand: Demand) -> FloatArray:
     return np.where((fleet.gpus > 0.0) & (demand.gpus == 0.0), published.GPU_AVOIDANCE_POINTS, 0.0)
 
 
-def _most_allocated(fleet: Fleet, demand: Demand) -> Criteria:
+def most_allocated(fleet: Fleet, demand: Demand) -> Criteria:
+    """The fullest node."""
     del demand
     return (np.asarray(published.most_allocated_score(_core_fraction(fleet), _gpu_fraction(fleet))),)
 
 
-def _least_allocated(fleet: Fleet, demand: Demand) -> Criteria:
+def least_allocated(fleet: Fleet, demand: Demand) -> Criteria:
+    """The emptiest node."""
     del demand
     has_gpus = (fleet.gpus > 0.0).astype(np.float64)
     return (np.asarray(published.least_allocated_score(_core_fraction(fleet), _gpu_fraction(fleet), has_gpus)),)
 
 
-def _gpu_most_allocated(fleet: Fleet, demand: Demand) -> Criteria:
+def gpu_most_allocated(fleet: Fleet, demand: Demand) -> Criteria:
+    """The fullest node; GPUs count only for pods that need them, and others keep off such nodes."""
     if demand.gpus > 0.0:
         return (np.asarray(published.gpu_most_allocated_score(_core_fraction(fleet), _gpu_fraction(fleet))),)
     return (_core_fraction(fleet) - _gpu_avoidance(fleet, demand),)
 
 
-def _gpu_avoid(fleet: Fleet, demand: Demand) -> Criteria:
-    (packed,) = _most_allocated(fleet, demand)
+def gpu_avoid(fleet: Fleet, demand: Demand) -> Criteria:
+    """The fullest node; pods without GPUs keep off nodes with them."""
+    (packed,) = most_allocated(fleet, demand)
     return (packed - _gpu_avoidance(fleet, demand),)
 
 
-def _pwr(fleet: Fleet, demand: Demand) -> Criteria:
+def pwr(fleet: Fleet, demand: Demand) -> Criteria:
+    """PWR: the node that adds least power, then the fullest."""
     empty = ((fleet.free_cores == fleet.cores) & (fleet.free_gpus == fleet.gpus)).astype(np.float64)
     cost_w = published.pwr_cost_w(marginal_w(fleet, demand), fleet.cpu_max_w, demand.gpus, empty, fleet.gpus)
     return (-np.asarray(cost_w), _core_fraction(fleet))
@@ -221,41 +227,19 @@ def _steady_trend_points(fleet: Fleet) -> FloatArray:
     )
 
 
-def _most_allocated_trend(fleet: Fleet, demand: Demand) -> Criteria:
-    (packed,) = _most_allocated(fleet, demand)
+def most_allocated_trend(fleet: Fleet, demand: Demand) -> Criteria:
+    """The fullest node, less a penalty for rising power."""
+    (packed,) = most_allocated(fleet, demand)
     return (packed - _steady_trend_points(fleet),)
 
 
-def _power_pack(fleet: Fleet, demand: Demand) -> Criteria:
+def power_pack(fleet: Fleet, demand: Demand) -> Criteria:
+    """The node that draws most of its TDP, less a penalty for rising power."""
     del demand
     return (fleet.measured_w / fleet.tdp_w - _steady_trend_points(fleet),)
 
 
-def _combined(fleet: Fleet, demand: Demand) -> Criteria:
-    (packed,) = _power_pack(fleet, demand)
+def combined(fleet: Fleet, demand: Demand) -> Criteria:
+    """`power_pack`, and pods without GPUs keep off nodes with them."""
+    (packed,) = power_pack(fleet, demand)
     return (packed - _gpu_avoidance(fleet, demand),)
-
-
-_T25_ADAPTIVE = headroom_scorer(formulas.TREND_CAP_POINTS, adaptive=True)
-
-SCORERS: Mapping[str, Scorer] = {
-    "most-allocated": _most_allocated,
-    "least-allocated": _least_allocated,
-    "gpu-most-allocated": _gpu_most_allocated,
-    "pwr": _pwr,
-    "joulie": _T25_ADAPTIVE,
-    "joulie-legacy": _legacy,
-    "t10": headroom_scorer(10.0, adaptive=False),
-    "t15": headroom_scorer(15.0, adaptive=False),
-    "t20": headroom_scorer(20.0, adaptive=False),
-    "t25": headroom_scorer(25.0, adaptive=False),
-    "t30": headroom_scorer(30.0, adaptive=False),
-    "t20-gpu": headroom_scorer(20.0, adaptive=False, gpu_penalty=True),
-    "t20-adap": headroom_scorer(20.0, adaptive=True),
-    "t25-adap": _T25_ADAPTIVE,
-    "gpu-avoid": _gpu_avoid,
-    "power-pack": _power_pack,
-    "most-allocated-trend": _most_allocated_trend,
-    "combined": _combined,
-}
-"""Scorers by scheduler name; `place_at_random` is the one that does not score."""

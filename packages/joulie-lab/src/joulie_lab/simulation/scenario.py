@@ -57,7 +57,7 @@ class ContradictionError(ValueError):
 
 def _known_scheduler(name: str) -> str:
     if name not in SCHEDULERS:
-        raise UnknownSchedulerError(name)
+        raise UnknownSchedulerError(name, SCHEDULERS)
     return name
 
 

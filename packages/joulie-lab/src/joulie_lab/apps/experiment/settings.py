@@ -10,7 +10,7 @@ from joulie.program.settings import all_settings, settings_from
 from joulie_lab.simulation.experiment.scenario import ControlTimes, Experiment, Variant
 from joulie_lab.simulation.model_files import did_you_mean
 from joulie_lab.simulation.native.control import Control
-from joulie_lab.simulation.native.scheduling import NATIVE_SCHEDULERS
+from joulie_lab.simulation.schedulers import NATIVE_SCHEDULERS
 
 _INTERVAL = "RECONCILE_INTERVAL"
 

@@ -20,16 +20,11 @@ from joulie_lab.simulation.engine.power import add_job_power, node_power_w
 from joulie_lab.simulation.engine.search import choose, join_class, leave_class, refresh_leaves, uses_tree, write_leaf
 from joulie_lab.simulation.engine.state import (
     AWAKE,
-    BY_CLASS,
-    BY_ENERGY,
     N_ACTIVE,
     N_WAITING,
     NEXT_JOB,
     RING,
     RUNNING,
-    TREND_ADAPTIVE,
-    TREND_NONE,
-    TREND_TDP,
     WAKES,
     Links,
     Nodes,
@@ -38,6 +33,7 @@ from joulie_lab.simulation.engine.state import (
     Run,
     Scratch,
 )
+from joulie_lab.simulation.schedulers import BY_CLASS, BY_ENERGY, TREND_ADAPTIVE, TREND_NONE, TREND_TDP
 
 for _formula in (formulas.clamp, formulas.trend_points, published.tdp_trend_points):
     compilable(_formula)

@@ -16,6 +16,7 @@ from joulie_lab.simulation.engine import schedulers, state
 from joulie_lab.simulation.engine.index import empty_bitsets, empty_trees
 from joulie_lab.simulation.engine.lifetimes import bin_edges_min
 from joulie_lab.simulation.placement import Demand
+from joulie_lab.simulation.schedulers import BY_CLASS, BY_ENERGY, EngineRules, engine_rules
 from joulie_lab.simulation.workload import JobTable
 
 Steps = npt.NDArray[np.int32]
@@ -63,7 +64,7 @@ def lay_out(
         UnknownSchedulerError: no scheduler of that name.
         InvalidQuantityError: more different requests than the engine can tell apart.
     """
-    spec = schedulers.scheduler(scheduler)
+    spec = engine_rules(scheduler)
     pools = _pools(cluster)
     shapes, shape_of_job = _shapes(cluster, jobs, scheduler, spec)
     rules = node_rules(spec, queue, step_s)
@@ -161,7 +162,7 @@ def _pools(cluster: Cluster) -> state.Pools:
 
 
 def _shapes(
-    cluster: Cluster, jobs: JobTable, name: str, spec: schedulers.Scheduler
+    cluster: Cluster, jobs: JobTable, name: str, spec: EngineRules
 ) -> tuple[state.Shapes, npt.NDArray[np.int16]]:
     """The distinct requests, and which of them each job is."""
     gpu_base = int(jobs.gpus.max(initial=0)) + 1
@@ -178,7 +179,7 @@ def _shapes(
     cores, gpus, performance = codes // 2 // gpu_base, codes // 2 % gpu_base, codes % 2 == 1
     marginal = np.stack([schedulers.marginal_by_shape_w(pool, cores, gpus, performance) for pool in cluster.pools])
     preference = np.zeros((len(cluster.pools), len(codes), 2))
-    if spec.family == state.BY_CLASS:
+    if spec.family == BY_CLASS:
         for index, pool in enumerate(cluster.pools):
             for shape, request in enumerate(zip(cores, gpus, performance, strict=True)):
                 demand = Demand(float(request[0]), float(request[1]), bool(request[2]))
@@ -187,7 +188,7 @@ def _shapes(
     return state.Shapes(cores, gpus, performance, marginal, offset, preference), number[code]
 
 
-def node_rules(spec: schedulers.Scheduler, queue: QueueSettings | None, step_s: float) -> state.Rules:
+def node_rules(spec: EngineRules, queue: QueueSettings | None, step_s: float) -> state.Rules:
     """The scheduler's numbers and the node power model of the mode."""
     settings = queue or QueueSettings()
     queueing = queue is not None
@@ -211,12 +212,12 @@ def node_rules(spec: schedulers.Scheduler, queue: QueueSettings | None, step_s: 
     )
 
 
-def _class_order(cluster: Cluster, pools: state.Pools, name: str, spec: schedulers.Scheduler) -> state.ClassOrder:
+def _class_order(cluster: Cluster, pools: state.Pools, name: str, spec: EngineRules) -> state.ClassOrder:
     """Rank the classes of allocation by view; other families than BY_CLASS have no use for them."""
     n_views = len(pools.cpu_view) + int(np.count_nonzero(pools.gpu_view >= 0))
     free = [np.indices((pool.cores + 1, pool.gpus + 1)).reshape(2, -1) for pool in cluster.pools]
     free_cores, free_gpus = np.concatenate(free, axis=1)
-    n_classes = len(free_cores) if spec.family == state.BY_CLASS else 0
+    n_classes = len(free_cores) if spec.family == BY_CLASS else 0
     score = np.full((n_views, n_classes), -np.inf)
     if n_classes > 0:
         for index, pool in enumerate(cluster.pools):
@@ -267,7 +268,7 @@ def _indexes(cluster: Cluster, pools: state.Pools, order: state.ClassOrder) -> s
     )
 
 
-def energy_rules(spec: schedulers.Scheduler, cluster: Cluster, rules: state.Rules) -> state.EnergyRules:
+def energy_rules(spec: EngineRules, cluster: Cluster, rules: state.Rules) -> state.EnergyRules:
     """`EnergyPolicy` on this cluster; without a queue nothing wakes and nothing can be held."""
     policy = EnergyPolicy()
     peak_w = cluster.peak_w
@@ -309,12 +310,10 @@ def surcharge_w_per_core(cluster: Cluster, base: FloatArray) -> float:
     return float(min(costs, default=0.0))
 
 
-def _energy_state(
-    spec: schedulers.Scheduler, cluster: Cluster, jobs: JobTable, rules: state.Rules
-) -> state.EnergyState:
+def _energy_state(spec: EngineRules, cluster: Cluster, jobs: JobTable, rules: state.Rules) -> state.EnergyState:
     """What `marginal-energy` knows at the start: nothing, in arrays of no length for the other schedulers."""
     policy = EnergyPolicy()
-    used = spec.family == state.BY_ENERGY
+    used = spec.family == BY_ENERGY
     edges_min = bin_edges_min()
     n_bins = len(edges_min) - 1
     n_classes = len(jobs.class_names) if used else 0

@@ -22,10 +22,9 @@ from joulie_lab.simulation.engine.layout import (
 )
 from joulie_lab.simulation.engine.play import Play, summarise
 from joulie_lab.simulation.engine.reference_energy import EnergyPlan, NodeView
-from joulie_lab.simulation.engine.schedulers import scheduler as scheduler_of
-from joulie_lab.simulation.engine.state import BY_ENERGY
-from joulie_lab.simulation.placement import SCORERS, Demand, Fleet, Placement, place, place_at_random
+from joulie_lab.simulation.placement import Demand, Fleet, Placement, place, place_at_random
 from joulie_lab.simulation.results import RunSeries
+from joulie_lab.simulation.schedulers import BY_ENERGY, SCORERS, engine_rules
 from joulie_lab.simulation.workload import JobTable
 
 RING = 10
@@ -67,7 +66,7 @@ class _PlainRun:
         seed: int,
         queue: QueueSettings | None,
     ) -> None:
-        spec = scheduler_of(scheduler)
+        spec = engine_rules(scheduler)
         self.jobs, self.n_steps, self.step_s, self.queue = jobs, n_steps, step_s, queue
         self.scheduler = scheduler
         self.rng = np.random.default_rng(seed + 2)

@@ -20,8 +20,8 @@ from joulie_lab.simulation.engine.layout import (
     node_rules,
     surcharge_w_per_core,
 )
-from joulie_lab.simulation.engine.schedulers import Scheduler
 from joulie_lab.simulation.placement import Demand, Fleet, Placement, fits
+from joulie_lab.simulation.schedulers import EngineRules
 from joulie_lab.simulation.workload import JobTable
 
 
@@ -39,7 +39,7 @@ class EnergyPlan:
 
     def __init__(
         self,
-        spec: Scheduler,
+        spec: EngineRules,
         cluster: Cluster,
         jobs: JobTable,
         length_steps: Steps,

@@ -19,21 +19,8 @@ from joulie_lab.simulation.engine.index import (
     remove,
     set_leaf,
 )
-from joulie_lab.simulation.engine.state import (
-    AT_RANDOM,
-    BY_CLASS,
-    BY_HEADROOM,
-    BY_KEY,
-    BY_LEGACY,
-    ClassOrder,
-    Indexes,
-    Nodes,
-    Pools,
-    Rules,
-    Run,
-    Scratch,
-    Shapes,
-)
+from joulie_lab.simulation.engine.state import ClassOrder, Indexes, Nodes, Pools, Rules, Run, Scratch, Shapes
+from joulie_lab.simulation.schedulers import AT_RANDOM, BY_CLASS, BY_HEADROOM, BY_KEY, BY_LEGACY
 
 for _formula in (
     formulas.clamp,

@@ -16,11 +16,6 @@ from joulie_lab.simulation.engine.index import Bitsets, Trees
 RING = 10
 """Samples of the published power trend."""
 
-# How a scheduler finds its node.
-BY_CLASS, AT_RANDOM, BY_HEADROOM, BY_LEGACY, BY_KEY, BY_ENERGY = range(6)
-# How a trend becomes points.
-TREND_NONE, TREND_TDP, TREND_ADAPTIVE, TREND_STEADY = range(4)
-
 
 class Pools(NamedTuple):
     """Hardware by pool; the last axis of every array is the pool."""

@@ -23,6 +23,7 @@ from pydantic import (
 from joulie_lab.simulation.climate import Climate
 from joulie_lab.simulation.job_response import IdleStates
 from joulie_lab.simulation.scenario import ContradictionError, Cooling
+from joulie_lab.simulation.schedulers import extender_aim
 from joulie_lab.simulation.workloads.settings import GENERATOR_PARTS, GeneratorSettings
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
@@ -131,7 +132,7 @@ class Variant(_Model):
         if not self.joulie:
             if self.operator:
                 raise ContradictionError("operator", "has no meaning with joulie: false")
-            if self.scheduler in ("joulie", "joulie-energy"):
+            if extender_aim(self.scheduler) is not None:
                 raise ContradictionError("scheduler", "joulie: false has no extender; say scheduler: kube")
         return self
 

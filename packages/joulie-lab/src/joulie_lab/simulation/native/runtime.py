@@ -36,7 +36,8 @@ from joulie_lab.simulation.native.pods import PRIORITIES, SimPod
 from joulie_lab.simulation.native.queue import WaitingLines
 from joulie_lab.simulation.native.recorder import Recorder
 from joulie_lab.simulation.native.running import RunningJobs
-from joulie_lab.simulation.native.scheduling import KUBE, looks_at_power, make_scheduler
+from joulie_lab.simulation.native.scheduling import make_scheduler
+from joulie_lab.simulation.schedulers import KUBE, native_scheduler
 from joulie_lab.simulation.trace import TraceJob
 
 Plant = Callable[[float], CoolingPlant | None]
@@ -74,7 +75,7 @@ class Setup:
         duration_s: length of the run, s; jobs that have not ended by then are left as they are.
         arrivals_s: jobs that are submitted from then on are left out, and counted, s.
         control: Joulie's operator and agents; None without Joulie.
-        scheduler: one of `scheduling.NATIVE_SCHEDULERS`. All but `kube` keep performance pods
+        scheduler: one of `joulie_lab.simulation.schedulers.NATIVE_SCHEDULERS`. All but `kube` keep performance pods
             off eco and draining nodes, as the extender does.
         times: how often operator and agents act.
         idle_states: which nodes enter deep idle; without Joulie none is managed.
@@ -148,7 +149,9 @@ class _Run:
         self._jobs = Jobs(jobs, setup.nodes, setup.arrivals_s, setup.priorities, share_gpus=setup.share_gpus)
         self._weather = Weather(setup.climate, setup.seed, setup.duration_s)
         # Where nobody else measures power for a scheduler that looks at it, an operator does that caps nothing.
-        watched = setup.control or (Control(_ALL_PERFORMANCE) if looks_at_power(setup.scheduler) else None)
+        watched = setup.control or (
+            Control(_ALL_PERFORMANCE) if native_scheduler(setup.scheduler).looks_at_power else None
+        )
         self._first_s = 0.0 if watched is None else -_pre_roll_s(watched, setup.times)
         self._now_s = self._first_s
         self._control = None if watched is None else NativeControl(watched, setup.nodes, setup.times)

@@ -15,24 +15,11 @@ from joulie.domain.units import IntArray
 from joulie_lab.simulation.native.capacity import Nodes
 from joulie_lab.simulation.native.nodes import SimNode
 from joulie_lab.simulation.native.pods import SimPod
-from joulie_lab.simulation.placement import SCORERS, Demand, Fleet, Scorer
+from joulie_lab.simulation.placement import Demand, Fleet, Scorer
+from joulie_lab.simulation.schedulers import native_scheduler
 
-KUBE = "kube"
-JOULIE = "joulie"
-JOULIE_ENERGY = "joulie-energy"
-"""kube-scheduler with the extender, whose SCORING is energy."""
-RANDOM = "random"
-NATIVE_SCHEDULERS = (KUBE, JOULIE, JOULIE_ENERGY, RANDOM, *(name for name in SCORERS if name != JOULIE))
-"""All of them; the published formula of `joulie simulate` that is called joulie there is t25-adap here."""
 Twins = Callable[[], TwinView]
 """What the twins say now."""
-
-
-class UnknownSchedulerError(ValueError):
-    """A scheduler that is not one of `NATIVE_SCHEDULERS`."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"unknown scheduler {name!r}; known: {', '.join(NATIVE_SCHEDULERS)}")
 
 
 class Scheduler(Protocol):
@@ -49,7 +36,7 @@ def make_scheduler(
     """The scheduler called `name`.
 
     Args:
-        name: one of `NATIVE_SCHEDULERS`.
+        name: one of `joulie_lab.simulation.schedulers.NATIVE_SCHEDULERS`.
         nodes: the nodes.
         state: what is requested of them.
         twins: what the twins say.
@@ -58,22 +45,14 @@ def make_scheduler(
     Raises:
         UnknownSchedulerError: no such scheduler.
     """
-    if name == KUBE:
-        return _Kube(state, rng)
-    if name == JOULIE:
-        return _WithExtender(state, rng, _Extender(nodes, twins, ScoringAim.HEADROOM))
-    if name == JOULIE_ENERGY:
-        return _WithExtender(state, rng, _Extender(nodes, twins, ScoringAim.ENERGY))
-    if name == RANDOM:
+    named = native_scheduler(name)
+    if named.is_kube:
+        if named.extender is None:
+            return _Kube(state, rng)
+        return _WithExtender(state, rng, _Extender(nodes, twins, named.extender))
+    if named.scorer is None:
         return _AtRandom(rng)
-    if name in SCORERS:
-        return _Published(SCORERS[name], nodes, state, twins)
-    raise UnknownSchedulerError(name)
-
-
-def looks_at_power(name: str) -> bool:
-    """Whether a scheduler asks the twins."""
-    return name not in {KUBE, RANDOM}
+    return _Published(named.scorer, nodes, state, twins)
 
 
 class _Kube:

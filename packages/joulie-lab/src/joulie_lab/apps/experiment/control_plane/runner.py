@@ -38,6 +38,7 @@ from joulie_lab.simulation.experiment.plan import PhysicsChoice
 from joulie_lab.simulation.experiment.scenario import Experiment, Variant
 from joulie_lab.simulation.job_response import IdleStates
 from joulie_lab.simulation.native.nodes import SimNode, sim_nodes
+from joulie_lab.simulation.schedulers import KUBE_SCHEDULERS, extender_aim
 from joulie_lab.simulation.trace import TraceJob
 from joulie_lab.simulation.workloads.fitting import unfit
 
@@ -54,7 +55,6 @@ _SCHEDULER: Mapping[str, Any] = {
     "podInitialBackoffSeconds": 1,
     "podMaxBackoffSeconds": 1,
 }
-_SCORING = {"joulie": "headroom", "joulie-energy": "energy"}
 """What the extender scores by under the schedulers that have one."""
 _EXTENDER_TIMEOUT = "10s"
 """A busy machine must not make kube-scheduler go on without its extender, as it should in a cluster."""
@@ -151,8 +151,8 @@ def run_on_control_plane(
 
 def why_not(experiment: Experiment, variant: Variant) -> str | None:
     """Why a variant of an experiment cannot run on a control plane; None where it can."""
-    if variant.scheduler not in ("kube", *_SCORING):
-        return f"scheduler {variant.scheduler} exists natively only; a control plane has kube, {', '.join(_SCORING)}"
+    if variant.scheduler not in KUBE_SCHEDULERS:
+        return f"scheduler {variant.scheduler} exists natively only; a control plane has {', '.join(KUBE_SCHEDULERS)}"
     cooling = experiment.cooling
     if cooling.kind not in ("none", "linear", "dx") or cooling != type(cooling).model_validate(cooling.kind):
         return f"cooling {cooling.kind} with parameters of its own is there natively only"
@@ -162,7 +162,7 @@ def why_not(experiment: Experiment, variant: Variant) -> str | None:
 @contextmanager
 def _site(run: _Run, chart: Path) -> Iterator[Site]:
     scheduler = dict(_SCHEDULER)
-    if run.variant.scheduler in _SCORING:
+    if extender_aim(run.variant.scheduler) is not None:
         scheduler["extenders"] = [extender_configuration(run.ports.extender_url, timeout=_EXTENDER_TIMEOUT)]
     with LocalControlPlane(log_folder=run.folder / "logs", scheduler_configuration=scheduler) as plane:
         site = Site(plane, chart)
@@ -181,10 +181,10 @@ def _start_programs(run: _Run, site: Site, progress: Progress) -> None:
         agent, operator = f"{LOOPBACK}:{ports.agent}", f"{LOOPBACK}:{ports.operator}"
         _start(site, "agent", "joulie-agent-pool", f"http://{agent}", _agent_variables(run, agent))
         _start(site, "operator", "joulie-operator", f"http://{operator}", _operator_variables(run, operator))
-    if run.variant.scheduler in _SCORING:
+    aim = extender_aim(run.variant.scheduler)
+    if aim is not None:
         metrics = f"{LOOPBACK}:{ports.extender_metrics}"
-        scoring = _SCORING[run.variant.scheduler]
-        variables = {"PORT": str(ports.extender), "METRICS_ADDR": metrics, "SCORING": scoring}
+        variables = {"PORT": str(ports.extender), "METRICS_ADDR": metrics, "SCORING": aim.value}
         _start(site, "extender", "joulie-extender", f"http://{metrics}", variables)
     if run.variant.joulie:
         progress(0.0, run.duration_s, "waiting for profiles and caps")
