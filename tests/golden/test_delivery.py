@@ -31,9 +31,13 @@ def test_the_image_has_what_it_copies() -> None:
     assert all((ROOT / name).exists() for name in copied | kept)
 
 
-def test_the_image_does_not_run_as_root() -> None:
+def test_no_image_runs_as_root() -> None:
     dockerfile = (DEPLOY / "docker" / "Dockerfile").read_text(encoding="utf-8")
-    assert re.findall(r"^USER (.+)$", dockerfile, re.MULTILINE) == ["65532:65532"]
+    stages = re.split(r"^FROM .+ AS (\S+)$", dockerfile, flags=re.MULTILINE)[1:]
+    users = {
+        name: re.findall(r"^USER (.+)$", text, re.MULTILINE) for name, text in zip(*[iter(stages)] * 2, strict=True)
+    }
+    assert {name: users[name] for name in ("lab", "joulie")} == {"lab": ["65532:65532"], "joulie": ["65532:65532"]}
 
 
 def test_the_krew_manifest_once_it_is_filled_in() -> None:
