@@ -438,7 +438,7 @@ def test_a_request_has_the_whole_timeout_of_the_settings():
 def test_an_address_that_is_none_is_an_error():
     async def main():
         async with httpx2.AsyncClient() as client:
-            with pytest.raises(GridSourceError, match="no address"):
+            with pytest.raises(GridSourceError, match="invalid address"):
                 await Provider(client, QUICK).get("http://provider:port/?key=" + KEY)
 
     asyncio.run(main())

@@ -16,7 +16,7 @@ from joulie.adapters.prometheus import (
     PrometheusUnavailableError,
     connect,
 )
-from joulie.adapters.prometheus import answers as answers_module
+from joulie.adapters.prometheus import client as client_module
 from joulie.domain.signal import Reading
 from support.prometheus_answers import vector
 from support.scripted_server import serving
@@ -277,7 +277,7 @@ def test_native_histograms_are_no_numbers():
 
 
 def test_an_answer_that_never_ends_is_cut_off(monkeypatch):
-    monkeypatch.setattr(answers_module, "MAX_BYTES", 1000)
+    monkeypatch.setattr(client_module, "MAX_BYTES", 1000)
 
     async def talk(prometheus):
         error = await fails(prometheus, PrometheusError)

@@ -18,6 +18,7 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
+from joulie.http_client import RequestError, fetch, shown_body
 from joulie.ports import ControlFailedError, SourceError
 
 _MAX_BYTES = 1 << 20
@@ -28,11 +29,11 @@ _Power = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class HttpControlError(ControlFailedError, SourceError):
-    """An endpoint that did not answer, or not as agreed; the message says which, and what came."""
+    """An endpoint that failed or sent an invalid response; the message names it and shows the response."""
 
 
 class ControlAction(StrEnum):
-    """What can be asked of a node."""
+    """A control action of the HTTP interface."""
 
     POWER_CAP = "rapl.set_power_cap_watts"
     THROTTLE = "dvfs.set_throttle_pct"
@@ -40,7 +41,7 @@ class ControlAction(StrEnum):
 
 
 class ControlResult(StrEnum):
-    """What came of it."""
+    """Outcome of a control request."""
 
     APPLIED = "applied"
     BLOCKED = "blocked"
@@ -49,12 +50,12 @@ class ControlResult(StrEnum):
 
 @dataclass(frozen=True)
 class HostTelemetry:
-    """A node's power; None where the endpoint does not tell.
+    """A node's power and ambient temperature; None where the endpoint does not report it.
 
     Attributes:
-        package_power_w: of all CPU packages together.
-        gpu_power_w: of all GPUs together.
-        ambient_c: temperature of the air around it, degrees Celsius.
+        package_power_w: power of all CPU packages together, W.
+        gpu_power_w: power of all GPUs together, W.
+        ambient_c: temperature of the air around the node, degrees Celsius.
     """
 
     package_power_w: float | None
@@ -64,7 +65,7 @@ class HostTelemetry:
 
 @dataclass(frozen=True)
 class HttpResult:
-    """Answer to a control request: `state` is what the endpoint tells of the node afterwards."""
+    """Response to a control request; `state` is the node's state afterwards, as the endpoint reports it."""
 
     result: ControlResult
     message: str
@@ -99,14 +100,14 @@ class _Answer(msgspec.Struct):
 
 
 class HttpControl:
-    """Client of the two endpoints.
+    """Client of a telemetry and a control endpoint.
 
     Args:
-        telemetry_endpoint: URL to GET; None if there is none.
-        control_endpoint: URL to POST to; None if there is none.
-        client: shared by all nodes of a process; its owner closes it.
-        timeout_s: how long connecting, and each wait for data, may take, s.
-        now: time stamped on requests.
+        telemetry_endpoint: URL to GET telemetry from; None if not configured.
+        control_endpoint: URL to POST control requests to; None if not configured.
+        client: HTTP client, shared by all nodes of a process; its owner closes it.
+        timeout_s: timeout of connecting and of each read, s.
+        now: clock for the timestamp of requests.
     """
 
     def __init__(
@@ -124,34 +125,36 @@ class HttpControl:
         self._now = now
 
     async def telemetry(self, node: str) -> HostTelemetry:
-        """Power of a node now.
+        """Read the current power of a node.
 
         Raises:
-            HttpControlError: there is no endpoint, no answer, or one that cannot be understood.
+            HttpControlError: no endpoint is configured, the request failed, or the response is invalid.
         """
         url = _url("telemetry", self._telemetry_endpoint, node)
         return _host_telemetry(_decode(_Telemetry, url, await self._request("GET", url)))
 
     async def all_telemetry(self) -> dict[str, HostTelemetry]:
-        """Power of all nodes now, of an endpoint without ``{node}`` that answers ``{"nodes": {name: telemetry}}``.
+        """Read the current power of all nodes.
+
+        The endpoint has no ``{node}`` and answers ``{"nodes": {name: telemetry}}``.
 
         Raises:
-            HttpControlError: there is no endpoint, no answer, or one that cannot be understood.
+            HttpControlError: no endpoint is configured, the request failed, or the response is invalid.
         """
         url = _url("telemetry", self._telemetry_endpoint, "")
         answer = _decode(_AllTelemetry, url, await self._request("GET", url, max_bytes=_MAX_BYTES_OF_ALL))
         return {node: _host_telemetry(telemetry) for node, telemetry in answer.nodes.items()}
 
     async def control(self, node: str, action: ControlAction, **fields: float | None) -> HttpResult:
-        """Ask for a cap or a throttle.
+        """Set a power cap or a throttle.
 
         Args:
             node: the node's name.
             action: what to set.
-            **fields: as on the wire: `capWatts`, `throttlePct` or `capWattsPerGpu`; a cap of None is none at all.
+            **fields: fields of the request: `capWatts`, `throttlePct` or `capWattsPerGpu`; a cap of None removes it.
 
         Raises:
-            HttpControlError: there is no endpoint, no answer, or one that cannot be understood.
+            HttpControlError: no endpoint is configured, the request failed, or the response is invalid.
         """
         url = _url("control", self._control_endpoint, node)
         body = {"node": node, "action": action, **fields, "ts": self._now()}
@@ -160,20 +163,15 @@ class HttpControl:
 
     async def _request(self, method: str, url: str, body: bytes | None = None, *, max_bytes: int = _MAX_BYTES) -> bytes:
         headers = {"Accept": "application/json"} | ({"Content-Type": "application/json"} if body else {})
-        content = bytearray()
         try:
-            async with self._client.stream(
-                method, url, content=body, headers=headers, timeout=self._timeout_s
-            ) as response:
-                async for chunk in response.aiter_bytes():
-                    content += chunk
-                    if len(content) > max_bytes:
-                        raise HttpControlError(f"{method} {url}: answer of more than {max_bytes} bytes")
-        except httpx2.HTTPError as error:
-            raise HttpControlError(f"{method} {url}: {str(error) or type(error).__name__}") from error
+            response, content = await fetch(
+                self._client, method, url, max_bytes=max_bytes, content=body, headers=headers, timeout=self._timeout_s
+            )
+        except RequestError as error:
+            raise HttpControlError(f"{method} {url}: {error}") from error
         if not response.is_success:
-            raise HttpControlError(f"{method} {url}: {response.status_code} {_start(content)}")
-        return bytes(content)
+            raise HttpControlError(f"{method} {url}: {response.status_code} {shown_body(content)}")
+        return content
 
 
 def _host_telemetry(answer: _Telemetry) -> HostTelemetry:
@@ -193,8 +191,4 @@ def _decode(kind: type[T], url: str, content: bytes) -> T:
     try:
         return msgspec.json.decode(content, type=kind)
     except msgspec.DecodeError as error:
-        raise HttpControlError(f"{url}: {error}: {_start(content)}") from error
-
-
-def _start(content: bytes | bytearray) -> str:
-    return bytes(content[:120]).decode(errors="replace")
+        raise HttpControlError(f"{url}: {error}: {shown_body(content)}") from error

@@ -1,4 +1,4 @@
-"""A circuit breaker: calls to a server that is down fail at once instead of waiting."""
+"""Circuit breaker: calls to a server that is down fail at once instead of waiting for a timeout."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from contextlib import contextmanager
 
 _FAILURES = 3
 _FIRST_PAUSE_S = 30.0
-_LONGEST_PAUSE_S = 300.0
+_MAX_PAUSE_S = 300.0
 
 
 class Breaker:
-    """Lets everything through until three calls in a row have failed; then one at a time, after a pause.
+    """Circuit breaker that opens after three failed calls in a row.
 
-    The pause doubles with every such try that fails, from 30 s to 5 min.
+    While it is open, calls fail at once, except one trial call at a time after a pause. A trial that fails doubles the
+    pause, from 30 s to 5 min; one that succeeds closes the breaker.
 
     Args:
-        now_s: a clock that only goes forward, s.
+        now_s: monotonic clock, s.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -29,24 +30,24 @@ class Breaker:
 
     @property
     def problem(self) -> str | None:
-        """Why calls are not let through, or only to see whether it is over; None while they are."""
+        """Error of the last failed call while the breaker is open; None while it is closed."""
         return self._reason if self._pause_s else None
 
     @contextmanager
     def guarding(self, failure: type[Exception]) -> Iterator[None]:
-        """One call; `failure` is what counts against the server, and is raised where the call is not let through."""
+        """Run one call; an exception of type `failure` counts as a failure, and is raised while the breaker is open."""
         trying = bool(self._pause_s)
         if trying:
             wait_s = self._next_try_s - self._now_s()
             if self._trying or wait_s > 0.0:
-                raise failure(f"not asked: {self._reason}; next try in {max(0.0, wait_s):.0f} s")
+                raise failure(f"request not sent: {self._reason}; next try in {max(0.0, wait_s):.0f} s")
             self._trying = True
         try:
             yield
         except failure as error:
             self._failed(str(error), trying)
             raise
-        except Exception:  # an answer all the same
+        except Exception:  # the server responded, if not as hoped
             self._worked()
             raise
         else:
@@ -59,7 +60,7 @@ class Breaker:
         self._failures += 1
         self._reason = reason
         if trying or (self._failures >= _FAILURES and not self._pause_s):
-            self._pause_s = min(_LONGEST_PAUSE_S, 2.0 * self._pause_s or _FIRST_PAUSE_S)
+            self._pause_s = min(_MAX_PAUSE_S, 2.0 * self._pause_s or _FIRST_PAUSE_S)
             self._next_try_s = self._now_s() + self._pause_s
 
     def _worked(self) -> None:

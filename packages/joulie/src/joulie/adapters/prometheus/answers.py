@@ -9,15 +9,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import httpx2
 import msgspec
 
 from joulie.domain.signal import Reading
 from joulie.ports import SourceError
 
 MAX_BYTES = 64 << 20
-"""Of one answer; a hundred thousand series take about 20 MB."""
-_SHOWN_CHARS = 200
+"""Maximum size of a response; a hundred thousand series take about 20 MB."""
 
 
 class PrometheusError(SourceError):
@@ -135,29 +133,3 @@ def _finite(samples: tuple[Reading, ...]) -> tuple[Reading, ...]:
     if math.isfinite(sum(value for _, value in samples)):
         return samples
     return tuple(sample for sample in samples if math.isfinite(sample.value))
-
-
-async def read_answer(response: httpx2.Response, where: str) -> bytes:
-    """The body of a successful answer.
-
-    Args:
-        response: whose body is not read yet.
-        where: it comes from, for errors.
-
-    Raises:
-        PrometheusError: it is no success, or too large to hold in memory.
-        httpx2.HTTPError: the connection broke.
-    """
-    content = bytearray()
-    async for chunk in response.aiter_bytes():
-        content += chunk
-        if len(content) > MAX_BYTES:
-            raise PrometheusError(f"{where}: answer of more than {MAX_BYTES} bytes")
-    if not response.is_success:
-        raise PrometheusError(f"{where}: {response.status_code}: {start_of(content)}")
-    return bytes(content)
-
-
-def start_of(body: bytes | bytearray) -> str:
-    """As much of a body as an error message shows."""
-    return bytes(body[:_SHOWN_CHARS]).decode(errors="replace").strip()

@@ -1,4 +1,4 @@
-"""The text of /metrics endpoints."""
+"""Scraping of /metrics endpoints in the Prometheus text format."""
 
 from __future__ import annotations
 
@@ -8,29 +8,32 @@ from collections.abc import Collection
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
-from joulie.adapters.prometheus.answers import PrometheusError, Series, read_answer
+from joulie.adapters.prometheus.answers import MAX_BYTES, PrometheusError, Series
+from joulie.http_client import RequestError, fetch, shown_body
 
 _TIMEOUT_S = 10.0
 
 
 async def scrape(client: httpx2.AsyncClient, url: str, metrics: Collection[str]) -> list[Series]:
-    """The series of some metrics of a /metrics endpoint.
+    """Scrape a /metrics endpoint and return the series of some of its metrics.
 
-    Lines of other metrics are skipped before they are parsed: an agent of a thousand nodes has many.
+    Lines of other metrics are skipped before they are parsed: an agent of a thousand nodes exports many.
 
     Args:
-        client: to ask with.
-        url: of the endpoint.
-        metrics: names of samples, as they stand in the text.
+        client: HTTP client to send the request with.
+        url: address of the endpoint.
+        metrics: sample names to keep, as they appear in the text.
 
     Raises:
-        PrometheusError: no answer, or one that is not in the text format.
+        PrometheusError: the request failed, or the response is not in the text format.
     """
     try:
-        async with client.stream("GET", url, timeout=_TIMEOUT_S) as response:
-            text = (await read_answer(response, url)).decode(errors="replace")
-    except (httpx2.HTTPError, OSError) as error:  # a TLS alert after the handshake is an OSError
-        raise PrometheusError(f"{url}: {str(error) or type(error).__name__}") from error
+        response, body = await fetch(client, "GET", url, max_bytes=MAX_BYTES, timeout=_TIMEOUT_S)
+    except RequestError as error:
+        raise PrometheusError(f"{url}: {error}") from error
+    if not response.is_success:
+        raise PrometheusError(f"{url}: {response.status_code}: {shown_body(body)}")
+    text = body.decode(errors="replace")
     starts = tuple(f"{name}{end}" for name in metrics for end in ("{", " "))
     wanted = "".join(f"{line}\n" for line in text.splitlines() if line.startswith(starts))
     try:

@@ -1,0 +1,65 @@
+"""Bounded HTTP requests of the adapters, and how their errors are worded.
+
+A response's body is read up to a maximum number of bytes. What fails below HTTP, such as a lost connection, a TLS
+alert or a timeout, becomes one error. Whether to repeat a request, and when to stop sending them, is the adapter's
+decision: it knows its server.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+
+_SHOWN_BYTES = 200
+
+
+class RequestError(Exception):
+    """A request without a complete response; the cause is the HTTP client's error, if there is one."""
+
+
+class ResponseTooLargeError(RequestError):
+    """A response whose body exceeds the maximum size."""
+
+
+async def fetch(
+    client: httpx2.AsyncClient, method: str, url: str, *, max_bytes: int, **request: Any
+) -> tuple[httpx2.Response, bytes]:
+    """Send a request and read the whole response, whatever its status.
+
+    Args:
+        client: connection pool to send with.
+        method: HTTP method.
+        url: address to send to.
+        max_bytes: maximum size of the response's body, bytes.
+        **request: passed on to `httpx2.AsyncClient.stream`, such as headers and timeout.
+
+    Raises:
+        ResponseTooLargeError: the body exceeds `max_bytes`.
+        RequestError: the connection failed, or the response did not arrive in time.
+    """
+    body = bytearray()
+    try:
+        async with client.stream(method, url, **request) as response:
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) > max_bytes:
+                    raise ResponseTooLargeError(f"response of more than {max_bytes} bytes")
+    except (httpx2.HTTPError, OSError) as error:  # a TLS alert after the handshake is an OSError
+        raise RequestError(str(error) or type(error).__name__) from error
+    return response, bytes(body)
+
+
+def is_overloaded(response: httpx2.Response) -> bool:
+    """Whether a status blames the server, not the request: 429 or 5xx, so that the same request may succeed later."""
+    return response.status_code == httpx2.codes.TOO_MANY_REQUESTS or response.is_server_error
+
+
+def shown_url(url: str) -> str:
+    """A URL for an error message: without user, password and query, which may hold secrets."""
+    return str(httpx2.URL(url).copy_with(username=None, password=None, query=None, fragment=None))
+
+
+def shown_body(body: bytes) -> str:
+    """The beginning of a body for an error message."""
+    return body[:_SHOWN_BYTES].decode(errors="replace").strip()
