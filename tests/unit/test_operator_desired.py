@@ -1,10 +1,10 @@
-"""What is stored about a node, and when it is near enough."""
+"""What is stored about a node, and when it needs no new write."""
 
 import msgspec
 import pytest
 
 from joulie.adapters.kubernetes.api.v1alpha1 import Condition, NodeTwinStatus, PowerMeasurement
-from joulie.apps.operator.desired import desired, near, released, stamped
+from joulie.apps.operator.desired import desired_node, released, status_matches, with_timestamps
 from joulie.domain.control import ControlSettings, Memory, Snapshot, controlled_node, decide
 from joulie.domain.control_power import SourceReadings
 from joulie.domain.drain import ActiveEco, DrainingPerformance
@@ -29,7 +29,7 @@ def decided(labels=NODE, *, power=None, memory=None, blocking=0, settings=None, 
     if power is not None:
         readings.append(SourceReadings.of("http", ["n"], {"n": (now_s, power)}))
     snapshot = Snapshot(now_s, (node,), blocking={"n": blocking}, power=tuple(readings))
-    return desired(decide(snapshot, memory or Memory(), settings or ControlSettings(), ECO), 0)
+    return desired_node(decide(snapshot, memory or Memory(), settings or ControlSettings(), ECO), 0)
 
 
 def conditions(status):
@@ -62,7 +62,7 @@ def test_an_eco_node_with_everything_known():
         "powerTrendWPerMin": 0.0,
     }
     assert status["predictedPowerHeadroomScore"] == round((1320.0 - 700.0) / 1320.0 * 100.0, 2)
-    assert not found.opens
+    assert not found.accepts_performance
     assert (found.profile_label, found.draining_label) == ("eco", None)
 
 
@@ -158,7 +158,7 @@ def measured(**fields):
     ],
 )
 def test_noise_is_near(other):
-    assert near(other, STATUS)
+    assert status_matches(other, STATUS)
 
 
 @pytest.mark.parametrize(
@@ -177,13 +177,13 @@ def test_noise_is_near(other):
     ],
 )
 def test_news_are_not_near(other):
-    assert not near(other, STATUS)
+    assert not status_matches(other, STATUS)
 
 
 def test_a_condition_keeps_its_time_until_its_status_changes():
     other = changed(
         conditions=(Condition("Draining", "False", "Other", ""), Condition("PowerMeasured", "True", "Fresh", ""))
     )
-    written = stamped(other, STATUS, now_s=1_800_000_000.0)
+    written = with_timestamps(other, STATUS, now_s=1_800_000_000.0)
     assert [one.last_transition_time for one in written.conditions] == ["2026-01-01T00:00:00Z", "2027-01-15T08:00:00Z"]
     assert written.last_updated == "2027-01-15T08:00:00Z"

@@ -72,6 +72,6 @@ def test_a_profile_weighs_only_with_enough_confidence():
 def test_mistakes_are_kept_until_told_and_go_with_their_pod():
     wrong = pod(mistakes=("annotation x: ...",))
     ledger = filled(wrong)
-    assert list(ledger.mistaken.values()) == [wrong]
+    assert list(ledger.invalid_pods.values()) == [wrong]
     ledger.pod_changed(key(wrong), wrong, None)
-    assert ledger.mistaken == {}
+    assert ledger.invalid_pods == {}

@@ -10,7 +10,7 @@ from joulie.adapters.kubernetes.errors import ConnectionLostError
 from joulie.adapters.kubernetes.metrics_server import MetricsServer, MetricsUnavailableError
 from joulie.adapters.prometheus import Prometheus
 from joulie.apps.operator.power.usage import UsageFeed
-from joulie.apps.operator.power.wiring import World, wire
+from joulie.apps.operator.power.wiring import Clients, wire
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.signal import Reading
 from joulie.domain.usage import PodUsage
@@ -119,10 +119,10 @@ def test_an_api_server_that_is_away_is_a_failure(monkeypatch):
 
 def wired(*, prometheus=True, **settings):
     http = httpx2.AsyncClient()
-    world = World(None, http, Prometheus("http://p:9090", http) if prometheus else None)
+    clients = Clients(None, http, Prometheus("http://p:9090", http) if prometheus else None)
     found = wire(
         OperatorSettings(agent_pod_selector="", prometheus_address="http://p:9090", **settings),
-        world, index=lambda: None, routes=dict, rejected=lambda *_: None, now_s=lambda: 0.0,
+        clients, index=lambda: None, routes=dict, rejected=lambda *_: None, now_s=lambda: 0.0,
     )  # fmt: skip
     asyncio.run(http.aclose())
     return [one.name for one in found.power], [one.name for one in found.usage], found.dcgm is not None
@@ -143,7 +143,7 @@ def test_sources_are_those_that_are_listed_and_have_an_address():
 def test_a_server_of_the_same_address_is_asked_with_the_same_credentials():
     http = httpx2.AsyncClient()
     prometheus = Prometheus("http://p:9090", http)
-    world, settings = World(None, http, prometheus), OperatorSettings(prometheus_address="http://p:9090/")
-    assert world.server("http://p:9090", settings) is prometheus
-    assert world.server("http://other:9090", settings) is not prometheus
+    clients, settings = Clients(None, http, prometheus), OperatorSettings(prometheus_address="http://p:9090/")
+    assert clients.server("http://p:9090", settings) is prometheus
+    assert clients.server("http://other:9090", settings) is not prometheus
     asyncio.run(http.aclose())

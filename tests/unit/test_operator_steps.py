@@ -25,7 +25,7 @@ from joulie.apps.operator.loop import ControlLoop
 from joulie.apps.operator.main import LEASE_NAME, serve
 from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.observe import ClusterView
-from joulie.apps.operator.power.wiring import World
+from joulie.apps.operator.power.wiring import Clients
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.hardware import BUILTIN_CATALOGUE
@@ -40,7 +40,7 @@ EPOCH_S = 1_800_000_000.0
 
 @pytest.fixture(autouse=True)
 def nobody_has_to_hear(monkeypatch):
-    monkeypatch.setattr(apply, "_HEARD_S", 0.0)
+    monkeypatch.setattr(apply, "_EXTENDER_DELAY_S", 0.0)
 
 
 async def until(condition):
@@ -66,7 +66,7 @@ class Stage:
         """A new term: nothing is remembered."""
         self.metrics = OperatorMetrics()
         self.loop = ControlLoop(
-            self.settings, BUILTIN_CATALOGUE, World(self.client, self.http), self.view, self.wake, self.metrics,
+            self.settings, BUILTIN_CATALOGUE, Clients(self.client, self.http), self.view, self.wake, self.metrics,
             policy=POLICIES[self.settings.policy_type](self.settings.policy), cooling=linear_cooling_stress,
             may_write=lambda: self.leading, now_s=lambda: self.now_s,
         )  # fmt: skip
@@ -455,7 +455,7 @@ def test_each_power_profile_is_told_whether_it_counts(tmp_path):
         said |= {"z-second": ("True", "Applied"), f"pin-{N2}": ("False", "NodeNotPlanned")}
         assert await counted(stage) == said
         (old,) = (await stage.client.get(NODE_POWER_PROFILES, "old")).status.conditions
-        assert old.message == "it pins nothing without the label joulie.io/override=true"
+        assert old.message == "it has no effect without the label joulie.io/override=true"
 
     play(body, tmp_path)
 
@@ -523,7 +523,7 @@ def test_a_pod_with_a_class_that_does_not_exist_is_told_so_once(tmp_path):
     async def body(stage):
         await stage.add_node(N1)
         await stage.add_pod("typo", N1, workload_class="perfomance")
-        await until(lambda: stage.view.ledger.mistaken)
+        await until(lambda: stage.view.ledger.invalid_pods)
         await stage.step()
         await stage.step()
         await stage.loop._events.flush()

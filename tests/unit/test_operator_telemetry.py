@@ -20,7 +20,7 @@ from joulie.apps.operator import apply
 from joulie.apps.operator.loop import ControlLoop
 from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.observe import ClusterView
-from joulie.apps.operator.power.wiring import World
+from joulie.apps.operator.power.wiring import Clients
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.hardware import BUILTIN_CATALOGUE
@@ -43,7 +43,7 @@ PENDING = PodFacts("", "", "", PodPhase.PENDING, "", Requests(), Owner("Pod", ""
 
 @pytest.fixture(autouse=True)
 def nobody_has_to_hear(monkeypatch):
-    monkeypatch.setattr(apply, "_HEARD_S", 0.0)
+    monkeypatch.setattr(apply, "_EXTENDER_DELAY_S", 0.0)
 
 
 async def until(condition):
@@ -111,7 +111,7 @@ class Stage:
         self.view = ClusterView(client, settings, BUILTIN_CATALOGUE)
         prometheus = Prometheus(ADDRESS, http, now_s=lambda: exporters.now_s)
         self.loop = ControlLoop(
-            settings, BUILTIN_CATALOGUE, World(client, http, prometheus), self.view, asyncio.Event(), self.metrics,
+            settings, BUILTIN_CATALOGUE, Clients(client, http, prometheus), self.view, asyncio.Event(), self.metrics,
             policy=POLICIES["static_partition"](settings.policy), cooling=linear_cooling_stress,
             may_write=lambda: True, now_s=lambda: exporters.now_s,
         )  # fmt: skip

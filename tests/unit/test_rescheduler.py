@@ -17,7 +17,7 @@ from joulie.apps.operator.apply import NotLeadingError
 from joulie.apps.operator.loop import ControlLoop
 from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.observe import ClusterView
-from joulie.apps.operator.power.wiring import World
+from joulie.apps.operator.power.wiring import Clients
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.hardware import BUILTIN_CATALOGUE
@@ -40,7 +40,7 @@ BUDGET = POD_DISRUPTION_BUDGET
 
 @pytest.fixture(autouse=True)
 def nobody_has_to_hear(monkeypatch):
-    monkeypatch.setattr(apply, "_HEARD_S", 0.0)
+    monkeypatch.setattr(apply, "_EXTENDER_DELAY_S", 0.0)
 
 
 async def until(condition):
@@ -66,7 +66,7 @@ class Stage:
         """A new term: nothing is remembered."""
         self.metrics = OperatorMetrics()
         self.loop = ControlLoop(
-            self.settings, BUILTIN_CATALOGUE, World(self.client, self.http), self.view, asyncio.Event(), self.metrics,
+            self.settings, BUILTIN_CATALOGUE, Clients(self.client, self.http), self.view, asyncio.Event(), self.metrics,
             policy=POLICIES[self.settings.policy_type](self.settings.policy), cooling=linear_cooling_stress,
             may_write=lambda: self.leading, now_s=lambda: self.now_s,
         )  # fmt: skip

@@ -1,7 +1,8 @@
-"""Decisions into the cluster: only what differs from what is stored, few writes at a time, one node's failure its own.
+"""Writing decisions to the cluster as NodeTwins and node labels.
 
-What a twin says is kept young by a trickle of refreshes, each node at its own moment within the period, so that a
-steady cluster sees no bursts and no other write.
+Only what differs from what is stored is written, with bounded concurrency; a failed write affects its own node only.
+NodeTwins carry a timestamp that readers check, so each is refreshed once per period even if nothing changed. Refreshes
+are spread over the period by a hash of the node name: a steady cluster sees no bursts and no other writes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,15 @@ from joulie.adapters.kubernetes.errors import ConflictError, NotFoundError
 from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.adapters.kubernetes.writer import write_all
-from joulie.apps.operator.desired import Desired, desired, label_patch, near, released, spec_matches, stamped
+from joulie.apps.operator.desired import (
+    DesiredNode,
+    desired_node,
+    label_patch,
+    released,
+    spec_matches,
+    status_matches,
+    with_timestamps,
+)
 from joulie.apps.operator.facts import NodeFacts
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.rescheduler.advice import NO_ADVICE, Advice
@@ -33,35 +42,36 @@ from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.control import Decision
 from joulie.domain.resource_quantity import QuantityError
 
-_NODES_A_TURN = 200
-"""Nodes compared before others get their turn on the event loop."""
+_NODES_PER_YIELD = 200
+"""Nodes compared before yielding to the event loop."""
 _OVERDUE = 0.8
-"""Share of the staleness threshold from which a step refreshes a twin that the trickle missed."""
-_HEARD_S = 0.5
-"""Time for a changed twin to arrive at the extenders, whose views are a tenth of a second old at most."""
-_AGENTS_FIELD = "control_status"
+"""Age, as a share of the staleness threshold, from which a cycle refreshes a twin that the spread refreshes missed."""
+_EXTENDER_DELAY_S = 0.5
+"""Time for a changed twin to reach the extenders, whose views are at most a tenth of a second old."""
+_AGENT_FIELD = "control_status"
+"""Status field that agents own."""
 
 _NodeJob = tuple[str, Callable[[], Awaitable[None]]]
-"""A node, and a write to it."""
+"""Node name, and a write to that node."""
 
 
 class WriteKind(StrEnum):
-    """What is written, as the metric names it."""
+    """Kind of write: value of the metric's ``kind`` label."""
 
     SPEC = "spec"
     STATUS = "status"
     REFRESH = "refresh"
-    """A status that says nothing new but its age."""
+    """A status of which only the timestamp is new."""
     LABELS = "labels"
     DELETE = "delete"
 
 
 class NotLeadingError(RuntimeError):
-    """The lease was lost: nothing may be written any more."""
+    """Raised instead of writing after this process lost the lease."""
 
 
 class _Need(NamedTuple):
-    """What of a node has to be written."""
+    """Which parts of a node have to be written."""
 
     labels: bool
     spec: bool
@@ -70,11 +80,11 @@ class _Need(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """A node whose writes failed.
+    """A failed write to a node.
 
     Attributes:
-        node: its name.
-        error: what happened.
+        node: node name.
+        error: the exception.
     """
 
     node: str
@@ -85,14 +95,14 @@ class Publisher:
     """Writes NodeTwins and node labels.
 
     Args:
-        client: to write with.
-        view: what is stored.
-        settings: labels, staleness, concurrency.
-        may_write: whether this process still leads; asked before every write.
+        client: Kubernetes client.
+        view: cached view of the cluster.
+        settings: labels, staleness threshold and write concurrency.
+        may_write: whether this process still holds the lease; checked before every write.
         wrote: called after each write.
-        now_s: s since the epoch.
-        astray: called when somebody else changed a spec or a label that this process decides on.
-        advice: what is recommended for a node.
+        now_s: current time, s since the epoch.
+        on_drift: called when another client changed a spec or label that this process decides.
+        advice: returns the recommendations for a node.
     """
 
     def __init__(
@@ -104,7 +114,7 @@ class Publisher:
         may_write: Callable[[], bool],
         wrote: Callable[[WriteKind], None],
         now_s: Callable[[], float],
-        astray: Callable[[], None] = lambda: None,
+        on_drift: Callable[[], None] = lambda: None,
         advice: Callable[[str], Advice] = lambda _node: NO_ADVICE,
     ) -> None:
         self._client = client
@@ -113,50 +123,51 @@ class Publisher:
         self._may_write = may_write
         self._wrote = wrote
         self._now_s = now_s
-        self._astray = astray
+        self._on_drift = on_drift
         self._advice = advice
         self._decision: Decision | None = None
         self._index: dict[str, int] = {}
         self._refreshes = _RefreshPlan((), 1.0)
-        # What the API server answered to our own writes, until the watch has caught up.
-        self._answers: dict[Key, NodeTwin] = {}
+        # Objects as returned by our own writes, until the watch has caught up.
+        self._written: dict[Key, NodeTwin] = {}
         view.watchers.append(self)
 
     def close(self) -> None:
-        """Stop listening to the cluster."""
+        """Stop listening to changes in the cluster."""
         self._view.watchers.remove(self)
 
     async def publish(self, decision: Decision) -> list[Problem]:
-        """Bring the cluster in line with a decision. Returns the nodes where that failed; the next step tries again."""
+        """Apply a decision to the cluster. Returns the nodes whose writes failed; the next cycle retries them."""
         node_names = tuple(node.node.name for node in decision.nodes)
         self._decision = decision
         self._index = {name: index for index, name in enumerate(node_names)}
-        self._refreshes = self._refreshes.over(node_names, self._settings.twin_staleness_s / 2.0)
+        self._refreshes = self._refreshes.with_nodes(node_names, self._settings.twin_staleness_s / 2.0)
         jobs: list[_NodeJob] = []
         openings: list[_NodeJob] = []
         for index in range(len(decision.nodes)):
             wanted = self._desired(decision, index)
             need = self._need(wanted)
-            if need.labels and wanted.opens:
+            if need.labels and wanted.accepts_performance:
                 openings.append((wanted.node, partial(self._label, wanted)))
                 need = need._replace(labels=False)
             if any(need):
                 jobs.append((wanted.node, partial(self._write, wanted, need)))
-            if index % _NODES_A_TURN == 0:
+            if index % _NODES_PER_YIELD == 0:
                 await asyncio.sleep(0)
-        jobs += self._leftovers()
+        jobs += self._orphans()
         problems = await self._run(jobs)
         if openings:
-            # The label wakes pods that wait for this node, and the scheduler asks the extender at once: it must know.
-            await asyncio.sleep(_HEARD_S)
+            # The label makes pending pods schedulable here, and the scheduler calls the extender at once: the extender
+            # must have seen the new twin by then.
+            await asyncio.sleep(_EXTENDER_DELAY_S)
             closed = {problem.node for problem in problems}
             problems += await self._run([job for job in openings if job[0] not in closed])
         return problems
 
     async def refresh(self, since_s: float, until_s: float) -> list[Problem]:
-        """Rewrite the age of the twins whose moment lies within a span of time.
+        """Refresh the timestamp of the twins whose refresh is due in ``(since_s, until_s]``.
 
-        Does nothing where the last decision is too old to be called news.
+        Does nothing if the last decision is too old to be presented as current.
         """
         decision = self._decision
         if decision is None or until_s - decision.now_s > self._settings.twin_staleness_s / 2.0:
@@ -168,39 +179,39 @@ class Publisher:
             if twin is None or self._age_s(twin) < self._settings.twin_staleness_s / 4.0:
                 continue
             wanted = self._desired(decision, index)
-            # Only what was already agreed with is called young again; news are the step's business.
-            if near(wanted.status, twin.status):
+            # Only a status that still agrees with the decision gets a new timestamp; the cycle writes changes.
+            if status_matches(wanted.status, twin.status):
                 jobs.append((name, partial(self._apply_status, wanted, WriteKind.REFRESH)))
         return await self._run(jobs)
 
-    # ---- what others write
+    # ---- writes by other clients
 
     def twin_changed(self, key: Key, new: NodeTwin | None) -> None:
-        """Take note that the watch has caught up, and look whether somebody else has written."""
-        self._answers.pop(key, None)
+        """Forget our remembered write (the watch has caught up), and check whether another client changed the spec."""
+        self._written.pop(key, None)
         if new is None:
-            self._astray()
+            self._on_drift()
             return
         wanted = self._wanted(new.spec.node_name)
         if wanted is not None and not spec_matches(wanted, new):
-            self._astray()
+            self._on_drift()
 
     def labels_changed(self, node: str, facts: NodeFacts) -> None:
-        """Look whether a node's labels are still as decided."""
+        """Check whether a node's labels are still as decided."""
         wanted = self._wanted(node)
         if wanted is not None and not _labels_match(wanted, facts):
-            self._astray()
+            self._on_drift()
 
-    def _wanted(self, node: str) -> Desired | None:
+    def _wanted(self, node: str) -> DesiredNode | None:
         index = self._index.get(node)
         return None if index is None or self._decision is None else self._desired(self._decision, index)
 
-    def _desired(self, decision: Decision, index: int) -> Desired:
-        return desired(decision, index, self._advice(decision.nodes[index].node.name))
+    def _desired(self, decision: Decision, index: int) -> DesiredNode:
+        return desired_node(decision, index, self._advice(decision.nodes[index].node.name))
 
     # ---- what to write
 
-    def _need(self, wanted: Desired) -> _Need:
+    def _need(self, wanted: DesiredNode) -> _Need:
         facts = self._view.node(wanted.node)
         if facts is None:
             return _Need(False, False, False)
@@ -210,10 +221,10 @@ class Publisher:
             return _Need(labels, True, True)
         spec = not spec_matches(wanted, twin) or not _owned_by(twin, facts.uid)
         overdue = facts.managed and self._age_s(twin) >= _OVERDUE * self._settings.twin_staleness_s
-        return _Need(labels, spec, overdue or not near(wanted.status, twin.status))
+        return _Need(labels, spec, overdue or not status_matches(wanted.status, twin.status))
 
-    def _leftovers(self) -> Iterator[_NodeJob]:
-        """Twins of nodes that are gone, and of those that nobody selects any more."""
+    def _orphans(self) -> Iterator[_NodeJob]:
+        """Deletions of twins whose node is gone, and writes to twins whose node is no longer selected."""
         for key, twin in self._view.twins.items():
             node = twin.spec.node_name
             facts = self._view.node(node)
@@ -226,10 +237,10 @@ class Publisher:
                     yield node, partial(self._write, wanted, need)
 
     def _twin(self, node: str) -> NodeTwin | None:
-        return self._answers.get(Key("", names.object_name(node))) or self._view.twin_of(node)
+        return self._written.get(Key("", names.object_name(node))) or self._view.twin_of(node)
 
     def _age_s(self, twin: NodeTwin) -> float:
-        """Seconds since a twin was last written; endless where it does not say."""
+        """Age of a twin's status, s; infinite if it has no readable timestamp."""
         try:
             return self._now_s() - parse_rfc3339(twin.status.last_updated or "")
         except QuantityError:
@@ -241,10 +252,10 @@ class Publisher:
         failures = await write_all([job for _, job in jobs], concurrency=self._settings.write_concurrency)
         return [Problem(jobs[failure.index][0], failure.error) for failure in failures]
 
-    async def _write(self, wanted: Desired, need: _Need) -> None:
-        """Write one node: power before the word that opens it, the word that closes it before its power goes."""
-        # The status of a twin that does not exist yet has to wait for its spec.
-        if wanted.opens or self._twin(wanted.node) is None:
+    async def _write(self, wanted: DesiredNode, need: _Need) -> None:
+        """Write one node in a safe order: raise power before opening the node, close it before lowering power."""
+        # A twin that does not exist yet needs its spec before its status.
+        if wanted.accepts_performance or self._twin(wanted.node) is None:
             order = (WriteKind.SPEC, WriteKind.STATUS, WriteKind.LABELS)
         else:
             order = (WriteKind.LABELS, WriteKind.STATUS, WriteKind.SPEC)
@@ -257,9 +268,9 @@ class Publisher:
                 case WriteKind.LABELS if need.labels:
                     await self._label(wanted)
 
-    async def _label(self, wanted: Desired) -> None:
+    async def _label(self, wanted: DesiredNode) -> None:
         self._check_lease()
-        # A merge patch: it removes whoever set the label, and never brings a deleted node back as a ghost.
+        # A merge patch removes a label whoever set it, and never recreates a deleted node (server-side apply would).
         patch = label_patch(wanted, self._settings.power_profile_label, names.DRAINING_LABEL)
         try:
             await self._client.patch(NODES, wanted.node, patch, field_manager=names.OPERATOR_FIELD_MANAGER)
@@ -267,7 +278,7 @@ class Publisher:
             return
         self._wrote(WriteKind.LABELS)
 
-    async def _apply_spec(self, wanted: Desired) -> None:
+    async def _apply_spec(self, wanted: DesiredNode) -> None:
         self._check_lease()
         facts = self._view.node(wanted.node)
         if facts is None:
@@ -278,26 +289,26 @@ class Publisher:
         manager = names.OPERATOR_FIELD_MANAGER
         twin = await self._client.apply(NODE_TWINS, name, body, field_manager=manager)
         if not spec_matches(wanted, twin):
-            # Applying leaves alone what others added: a cap edited in by hand would win for ever.
+            # Server-side apply leaves fields of other managers alone: a cap added by hand would stay for ever.
             replacement = [{"op": "replace", "path": "/spec", "value": msgspec.to_builtins(wanted.spec)}]
             twin = await self._client.patch(NODE_TWINS, name, replacement, kind=PatchKind.JSON, field_manager=manager)
-        self._took(twin)
+        self._remember_written(twin)
         self._wrote(WriteKind.SPEC)
 
-    async def _apply_status(self, wanted: Desired, kind: WriteKind) -> None:
+    async def _apply_status(self, wanted: DesiredNode, kind: WriteKind) -> None:
         self._check_lease()
         name = names.object_name(wanted.node)
         stored = self._twin(wanted.node)
-        status = stamped(wanted.status, None if stored is None else stored.status, self._now_s())
+        status = with_timestamps(wanted.status, None if stored is None else stored.status, self._now_s())
         manager = names.OPERATOR_FIELD_MANAGER
         twin = await self._client.apply(
             NODE_TWINS, name, {"status": status}, field_manager=manager, subresource="status"
         )
-        if not near(wanted.status, twin.status):
+        if not status_matches(wanted.status, twin.status):
             twin = await self._client.patch(
                 NODE_TWINS, name, _replaced(status), field_manager=manager, subresource="status"
             )
-        self._took(twin)
+        self._remember_written(twin)
         self._wrote(kind)
 
     async def _delete(self, key: Key, uid: str) -> None:
@@ -308,26 +319,26 @@ class Publisher:
             return
         self._wrote(WriteKind.DELETE)
 
-    def _took(self, twin: NodeTwin) -> None:
-        self._answers[Key("", twin.metadata.name)] = twin
+    def _remember_written(self, twin: NodeTwin) -> None:
+        self._written[Key("", twin.metadata.name)] = twin
 
     def _check_lease(self) -> None:
         if not self._may_write():
-            raise NotLeadingError("this process does not lead any more: not written")
+            raise NotLeadingError("this process no longer holds the lease: not written")
 
 
 def _replaced(status: NodeTwinStatus) -> dict[str, Any]:
-    """The merge patch that leaves exactly `status`, but for what the agent writes."""
+    """The merge patch that makes the stored status equal `status`, except for the field that the agent owns."""
     stated: Mapping[str, Any] = msgspec.to_builtins(status)
     fields = {
         field.encode_name: stated.get(field.encode_name)
         for field in msgspec.structs.fields(NodeTwinStatus)
-        if field.name != _AGENTS_FIELD
+        if field.name != _AGENT_FIELD
     }
     return {"status": fields}
 
 
-def _labels_match(wanted: Desired, facts: NodeFacts) -> bool:
+def _labels_match(wanted: DesiredNode, facts: NodeFacts) -> bool:
     return (facts.profile_label, facts.draining_label) == (wanted.profile_label, wanted.draining_label)
 
 
@@ -336,22 +347,22 @@ def _owned_by(twin: NodeTwin, node_uid: str) -> bool:
 
 
 class _RefreshPlan:
-    """Each node's own moment within a period, by its name: spread evenly, and the same for every leader."""
+    """Refresh time of each node within a period, from a hash of its name: spread evenly, and equal for every leader."""
 
     def __init__(self, nodes: tuple[str, ...], period_s: float) -> None:
         self._nodes = nodes
         self._period_s = period_s
-        moments = sorted((_share(name) * period_s, index) for index, name in enumerate(nodes))
-        self._moments_s = [moment for moment, _ in moments]
-        self._indices = [index for _, index in moments]
+        offsets = sorted((_hash_fraction(name) * period_s, index) for index, name in enumerate(nodes))
+        self._offsets_s = [offset for offset, _ in offsets]
+        self._indices = [index for _, index in offsets]
 
-    def over(self, nodes: tuple[str, ...], period_s: float) -> _RefreshPlan:
-        """A plan of these nodes; this one where they are the same."""
+    def with_nodes(self, nodes: tuple[str, ...], period_s: float) -> _RefreshPlan:
+        """The plan for these nodes: this one if nodes and period are unchanged."""
         same = nodes == self._nodes and period_s == self._period_s
         return self if same else _RefreshPlan(nodes, period_s)
 
     def due(self, since_s: float, until_s: float) -> Iterator[int]:
-        """Indices of the nodes whose moment lies in ``(since, until]``, each once."""
+        """Indices of the nodes whose refresh is due in ``(since_s, until_s]``, each once."""
         span_s = min(until_s - since_s, self._period_s)
         start_s = (until_s - span_s) % self._period_s
         end_s = start_s + span_s
@@ -359,9 +370,9 @@ class _RefreshPlan:
         yield from self._between(0.0, end_s - self._period_s)
 
     def _between(self, low_s: float, high_s: float) -> Sequence[int]:
-        return self._indices[bisect_left(self._moments_s, low_s) : bisect_left(self._moments_s, high_s)]
+        return self._indices[bisect_left(self._offsets_s, low_s) : bisect_left(self._offsets_s, high_s)]
 
 
-def _share(name: str) -> float:
-    """A number in [0, 1) of a name's own. A checksum would not do: of names that count up it is much the same."""
+def _hash_fraction(name: str) -> float:
+    """Hash of a name as a fraction in [0, 1). A checksum would not do: numbered names get nearly the same value."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest()) / 2**32

@@ -1,7 +1,7 @@
-"""What the operator wants stored: a decision in the API's terms, and whether what is stored is near enough.
+"""DesiredNode NodeTwins and node labels: a decision in the API's terms, and its comparison with what is stored.
 
-Scores and watts have dead-bands (1 point, 2 % of power), so that measurement noise causes no writes; everything else
-is compared exactly, which also heals what was edited by hand.
+Scores and watts have dead-bands (1 point, 2 % of power), so that measurement noise causes no writes. Everything else
+is compared exactly, which also reverts edits by hand.
 """
 
 from __future__ import annotations
@@ -47,40 +47,42 @@ POWER_CONDITION = "PowerMeasured"
 MANAGED_CONDITION = "Managed"
 
 SCORE_BAND = 1.0
-"""Points that a score may be off."""
+"""Dead-band of scores, points."""
 POWER_BAND = 0.02
-"""Share of the node's capped power that a power may be off, and per minute a trend."""
+"""Dead-band of powers, as a share of the node's capped power; of trends, the same per minute."""
 PUE_BAND = 0.01
+"""Dead-band of the estimated PUE."""
 GAIN_BAND = 5.0
-"""Points that a gain in GPU utilisation may be off."""
+"""Dead-band of a gain in GPU utilisation, points."""
 
 
 @dataclass(frozen=True)
-class Desired:
-    """What should be stored about one node.
+class DesiredNode:
+    """DesiredNode labels and NodeTwin of one node.
 
     Attributes:
-        node: its name.
-        opens: whether performance pods may come: then power goes up before anybody is told, else the other way round.
-        profile_label: value of the power-profile label, None for no label.
-        draining_label: value of the draining label, None for no label.
-        spec: of the NodeTwin.
-        status: of the NodeTwin, without times and without what the agent writes.
+        node: node name.
+        accepts_performance: whether the node accepts performance pods: then its power is raised before it is announced,
+            else it is closed before its power is lowered.
+        profile_label: value of the power-profile label; None for no label.
+        draining_label: value of the draining label; None for no label.
+        spec: spec of the NodeTwin.
+        status: status of the NodeTwin, without timestamps and without the field that the agent owns.
     """
 
     node: str
-    opens: bool
+    accepts_performance: bool
     profile_label: str | None
     draining_label: str | None
     spec: NodeTwinSpec
     status: NodeTwinStatus
 
 
-def desired(decision: Decision, index: int, advice: Advice = NO_ADVICE) -> Desired:
-    """What should be stored about the node with this index, with what is recommended for it."""
+def desired_node(decision: Decision, index: int, advice: Advice = NO_ADVICE) -> DesiredNode:
+    """The desired state of the node at an index of the decision, with the recommendations for it."""
     node = decision.nodes[index]
     name = node.node.name
-    return Desired(
+    return DesiredNode(
         name,
         node.guarded.schedulable.value == SchedulableClass.PERFORMANCE,
         None if node.label is None else node.label.value,
@@ -94,8 +96,8 @@ def desired(decision: Decision, index: int, advice: Advice = NO_ADVICE) -> Desir
     )
 
 
-def released(node: str) -> Desired:
-    """What should be stored about a node that left the selection: full power, and no word about its scores."""
+def released(node: str) -> DesiredNode:
+    """The desired state of a node that is no longer selected: full power, and no scores."""
     status = NodeTwinStatus(
         schedulable_class=SchedulableClass.UNKNOWN,
         conditions=(
@@ -103,7 +105,7 @@ def released(node: str) -> Desired:
         ),
     )
     spec = NodeTwinSpec(node_name=node, profile=Profile.PERFORMANCE, scheduling=Scheduling(draining=False))
-    return Desired(node, True, None, None, spec, status)
+    return DesiredNode(node, True, None, None, spec, status)
 
 
 def _spec(node: NodeDecision) -> NodeTwinSpec:
@@ -132,7 +134,7 @@ def _gpu_cap(caps: NodeCaps) -> GpuCap | None:
 
 
 def _watts_or_percent(cap: Cap) -> tuple[float | None, float | None]:
-    """One of the two: stating both would leave a reader to guess which one counts."""
+    """Watts and percent of a cap, one of them None: with both, a reader could not tell which one applies."""
     return (None, cap.percent) if cap.watts is None else (cap.watts, None)
 
 
@@ -183,7 +185,7 @@ def _draining(node: NodeDecision) -> Condition:
     state = node.state
     if not isinstance(state, DrainingPerformance):
         return _condition(DRAINING_CONDITION, False, "NotDraining")
-    # A restarted operator reads back from here when the drain began.
+    # A restarted operator restores the start of the drain from this timestamp.
     since = rfc3339(state.since_s)
     if node.guarded.timed_out:
         return Condition(DRAINING_CONDITION, ConditionStatus.TRUE, "TimedOut", since, _holding(node.blocking))
@@ -224,7 +226,7 @@ def _power(decision: Decision, index: int) -> Condition:
 
 
 def _stored_source(name: str | None) -> str | None:
-    """The source as powerMeasurement.source names it. A sum that is estimated in part is an estimate."""
+    """The source in the terms of powerMeasurement.source. A sum with an estimated part counts as an estimate."""
     if name is None:
         return None
     cpu, gpu = sources_of(name)
@@ -232,7 +234,7 @@ def _stored_source(name: str | None) -> str | None:
 
 
 def _in_words(name: str | None) -> str:
-    """The source as a condition names it: the exporter, and that of the GPUs where it is another."""
+    """The source in the words of a condition: the exporter, with the exporter of the GPUs if that differs."""
     if name is None:
         return ""
     cpu, gpu = sources_of(name)
@@ -244,8 +246,8 @@ def _condition(kind: str, holds: bool, reason: str, message: str = "") -> Condit
     return Condition(kind, status, reason, "", message)
 
 
-def stamped(status: NodeTwinStatus, stored: NodeTwinStatus | None, now_s: float) -> NodeTwinStatus:
-    """A status ready to be written: updated now, and each condition since it last changed."""
+def with_timestamps(status: NodeTwinStatus, stored: NodeTwinStatus | None, now_s: float) -> NodeTwinStatus:
+    """A status with its timestamps: `last_updated` is now, and each condition keeps the time of its last transition."""
     now = rfc3339(now_s)
     before = {condition.type: condition for condition in stored.conditions} if stored is not None else {}
 
@@ -260,14 +262,14 @@ def stamped(status: NodeTwinStatus, stored: NodeTwinStatus | None, now_s: float)
     return msgspec.structs.replace(status, conditions=conditions, last_updated=now)
 
 
-def near(wanted: NodeTwinStatus, stored: NodeTwinStatus) -> bool:
-    """Whether a stored status need not be written again for what it says."""
+def status_matches(wanted: NodeTwinStatus, stored: NodeTwinStatus) -> bool:
+    """Whether a stored status agrees with the wanted one, within the dead-bands."""
     power, stored_power = wanted.power_measurement or PowerMeasurement(), stored.power_measurement or PowerMeasurement()
     band_w = POWER_BAND * (power.node_capped_power_w or 0.0)
     return (
         wanted.schedulable_class == stored.schedulable_class
         and power.source == stored_power.source
-        and _said(wanted) == _said(stored)
+        and _condition_contents(wanted) == _condition_contents(stored)
         and wanted.reschedule_recommendations == stored.reschedule_recommendations
         and _slicing_close(wanted.gpu_slicing_recommendation, stored.gpu_slicing_recommendation)
         and _close(wanted.estimated_pue, stored.estimated_pue, PUE_BAND)
@@ -289,7 +291,8 @@ def near(wanted: NodeTwinStatus, stored: NodeTwinStatus) -> bool:
     )
 
 
-def _said(status: NodeTwinStatus) -> frozenset[tuple[str, str, str, str]]:
+def _condition_contents(status: NodeTwinStatus) -> frozenset[tuple[str, str, str, str]]:
+    """The conditions without their transition times."""
     return frozenset((one.type, one.status, one.reason, one.message) for one in status.conditions)
 
 
@@ -299,7 +302,7 @@ def _caps_close(wanted: EffectiveCapState | None, stored: EffectiveCapState | No
 
 
 def _slicing_close(wanted: GpuSlicingRecommendation | None, stored: GpuSlicingRecommendation | None) -> bool:
-    """Whether two recommendations are the same; the gain in utilisation is measured, and so never quite."""
+    """Whether two recommendations agree; the gain in utilisation is measured, so it has a dead-band."""
     if wanted is None or stored is None:
         return wanted is stored
     alike = msgspec.structs.replace(wanted, estimated_utilization_gain=stored.estimated_utilization_gain) == stored
@@ -307,18 +310,18 @@ def _slicing_close(wanted: GpuSlicingRecommendation | None, stored: GpuSlicingRe
 
 
 def _close(wanted: float | None, stored: float | None, band: float) -> bool:
-    """Whether two numbers are within a band; what appears or vanishes never is."""
+    """Whether two numbers are within a dead-band; a number and None never are."""
     if wanted is None or stored is None:
         return wanted is stored
     return math.isclose(wanted, stored, rel_tol=0.0, abs_tol=band)
 
 
-def label_patch(wanted: Desired, profile_key: str, draining_key: str) -> dict[str, Any]:
-    """The merge patch that gives a node its labels, and takes away those that it must not have."""
+def label_patch(wanted: DesiredNode, profile_key: str, draining_key: str) -> dict[str, Any]:
+    """The merge patch that sets a node's wanted labels and removes the others."""
     labels = {profile_key: wanted.profile_label, draining_key: wanted.draining_label}
     return {"metadata": {"labels": labels}}
 
 
-def spec_matches(wanted: Desired, twin: NodeTwin) -> bool:
-    """Whether a NodeTwin's spec says exactly what it should."""
+def spec_matches(wanted: DesiredNode, twin: NodeTwin) -> bool:
+    """Whether a NodeTwin's spec equals the wanted one."""
     return wanted.spec == twin.spec

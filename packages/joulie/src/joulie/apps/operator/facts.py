@@ -1,4 +1,7 @@
-"""What the operator keeps of each object: little, since a cluster has many; comparable, to notice changes."""
+"""The fields of each Kubernetes object that the operator caches.
+
+Few fields are kept, since a cluster has many objects; the types are comparable, so that changes can be detected.
+"""
 
 from __future__ import annotations
 
@@ -30,21 +33,21 @@ COUNTED_CONDITION = "Counted"
 
 
 class NodeFacts(msgspec.Struct, frozen=True):
-    """What is kept of a Node.
+    """The cached fields of a Node.
 
     Attributes:
-        uid: of the node.
+        uid: node UID.
         managed: whether NODE_SELECTOR selects it.
-        eligible: whether it may be planned: managed, and neither reserved nor cordoned.
-        profile_label: value of the power-profile label, None without it.
-        draining_label: value of the draining label, None without it.
-        labels: all of them.
-        offered: CPUs (cores) and GPUs that pods can request.
-        aliases: what else the node may be called: its host name and addresses.
-        ready: unless its kubelet is known not to be.
-        taints: that keep pods out.
-        memory_gib: memory that pods can request, GiB; 0 where it does not say.
-        max_pods: pods that it takes; 0 where it does not say.
+        eligible: whether the policy may plan it: managed, and neither reserved nor cordoned.
+        profile_label: value of the power-profile label; None if absent.
+        draining_label: value of the draining label; None if absent.
+        labels: all labels.
+        offered: allocatable CPUs (cores) and GPUs, by resource name.
+        aliases: other names of the node: its host name and addresses.
+        ready: False only if the Ready condition is present and not True.
+        taints: node taints.
+        memory_gib: allocatable memory, GiB; 0 if unknown.
+        max_pods: maximum number of pods; 0 if unknown.
     """
 
     uid: str
@@ -62,12 +65,12 @@ class NodeFacts(msgspec.Struct, frozen=True):
 
 
 class OverrideFacts(msgspec.Struct, frozen=True):
-    """What is kept of a NodePowerProfile.
+    """The cached fields of a NodePowerProfile.
 
     Attributes:
-        node: that it is about.
-        override: what it asks for; None where it is not marked as an override.
-        counted: its condition that says whether it counts, as it is stored.
+        node: node name.
+        override: the requested override; None if the profile is not marked as an override.
+        counted: its stored `Counted` condition; None if absent.
     """
 
     node: str
@@ -76,12 +79,12 @@ class OverrideFacts(msgspec.Struct, frozen=True):
 
 
 class HardwareFacts(msgspec.Struct, frozen=True):
-    """What is kept of a NodeHardware.
+    """The cached fields of a NodeHardware.
 
     Attributes:
-        node: that it is about.
-        reported: its devices.
-        slicing_modes: how its GPUs can be shared.
+        node: node name.
+        reported: devices of the node.
+        slicing_modes: supported modes of GPU sharing.
     """
 
     node: str
@@ -90,13 +93,13 @@ class HardwareFacts(msgspec.Struct, frozen=True):
 
 
 class ProfileEntry(profiles.ProfileEntry, frozen=True):
-    """What the operator keeps of a WorkloadProfile, which its classifier writes.
+    """The cached fields of a WorkloadProfile, which the operator's classifier writes.
 
     Attributes:
-        uid: of the profile.
-        owner_uids: of the objects that it goes with.
-        node_name: from its spec.
-        status: the whole of it.
+        uid: UID of the profile.
+        owner_uids: UIDs in its owner references.
+        node_name: node name in its spec.
+        status: the whole status.
     """
 
     uid: str
@@ -106,7 +109,7 @@ class ProfileEntry(profiles.ProfileEntry, frozen=True):
 
 
 def keep_node(node: Node, settings: OperatorSettings) -> NodeFacts | None:
-    """What the operator keeps of a Node; nothing of one that is being deleted."""
+    """Reduce a Node to the fields that the operator caches; None for a node that is being deleted."""
     meta = node.metadata
     if meta.deletion_timestamp is not None:
         return None
@@ -130,7 +133,7 @@ def keep_node(node: Node, settings: OperatorSettings) -> NodeFacts | None:
 
 
 def keep_hardware(hardware: NodeHardware) -> HardwareFacts:
-    """What the operator keeps of a NodeHardware."""
+    """Reduce a NodeHardware to the fields that the operator caches."""
     gpu = hardware.status.gpu
     slicing = gpu.slicing if gpu else None
     return HardwareFacts(
@@ -141,7 +144,7 @@ def keep_hardware(hardware: NodeHardware) -> HardwareFacts:
 
 
 def keep_profile(profile: WorkloadProfile) -> ProfileEntry:
-    """What the operator keeps of a WorkloadProfile."""
+    """Reduce a WorkloadProfile to the fields that the operator caches."""
     meta = profile.metadata
     return ProfileEntry(
         owner=profile_owner(profile),
@@ -155,11 +158,11 @@ def keep_profile(profile: WorkloadProfile) -> ProfileEntry:
 
 
 def keep_override(profile: NodePowerProfile) -> OverrideFacts:
-    """What the operator keeps of a NodePowerProfile; one that no administrator marked as an override asks for nothing.
+    """Reduce a NodePowerProfile to the fields that the operator caches; without the override label it has no effect.
 
     Raises:
-        ValueError: a profile that this version does not know.
-        InvalidQuantityError: a cap out of range.
+        ValueError: unknown power profile.
+        InvalidQuantityError: a cap is out of range.
     """
     spec = profile.spec
     counted = next((one for one in profile.status.conditions if one.type == COUNTED_CONDITION), None)
@@ -182,7 +185,7 @@ def _cap(watts: float | None, percent: float | None) -> Cap | None:
 
 
 def stored_state(twin: NodeTwin) -> StoredState:
-    """What a NodeTwin says of its node's state."""
+    """The node state that a NodeTwin stores."""
     spec = twin.spec
     profile = Profile(spec.profile) if spec.profile in set(Profile) else None
     draining = bool(spec.scheduling and spec.scheduling.draining)

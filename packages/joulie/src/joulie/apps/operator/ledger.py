@@ -1,4 +1,4 @@
-"""What all pods of the cluster add up to, kept up to date pod by pod: nothing is counted anew at a step."""
+"""Running sums over all pods of the cluster, updated on each pod or profile change instead of recounted every cycle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MILLI = 1000
 
 
 class Load(NamedTuple):
-    """What the running pods of a node request; whole numbers, so that adding and taking away leaves no dust."""
+    """Requests of a node's running pods; whole numbers, so that adding and subtracting leaves no rounding error."""
 
     cpu_millicores: int = 0
     milli_gpus: int = 0
@@ -27,7 +27,7 @@ NO_LOAD = Load()
 
 
 class _Share(NamedTuple):
-    """What one pod adds."""
+    """Contribution of one pod to the sums."""
 
     demand: int
     node: str
@@ -39,13 +39,13 @@ class PodLedger:
     """Sums over pods: demand for performance nodes, blocking pods and requests by node.
 
     Args:
-        min_confidence: below which a workload's profile counts as a hint only, 0..1.
+        min_confidence: confidence below which a workload's profile counts as a hint only, 0..1.
 
     Attributes:
-        performance_demand: weighted count of performance pods, pending and running.
-        blocking: pods that hold up a drain, by node; nodes without any are left out.
-        loads: requests of running pods by node; nodes without any are left out.
-        mistaken: pods with annotations that could not be read, until somebody has told their owners.
+        performance_demand: weighted number of performance pods, pending and running.
+        blocking: number of pods that block a drain, by node; nodes without any are absent.
+        loads: requests of running pods by node; nodes without any are absent.
+        invalid_pods: pods with invalid annotations that have not been reported by an event yet.
     """
 
     def __init__(self, min_confidence: float = MIN_CONFIDENCE) -> None:
@@ -53,40 +53,40 @@ class PodLedger:
         self.performance_demand = 0
         self.blocking: dict[str, int] = {}
         self.loads: dict[str, Load] = {}
-        self.mistaken: dict[Key, PodFacts] = {}
+        self.invalid_pods: dict[Key, PodFacts] = {}
         self._profiles: dict[WorkloadKey, ProfileFacts] = {}
         self._pods: dict[WorkloadKey, dict[Key, PodFacts]] = defaultdict(dict)
 
     @property
     def workloads(self) -> Mapping[WorkloadKey, Mapping[Key, PodFacts]]:
-        """A live view of all pods by workload; workloads without any are left out."""
+        """A live view of all pods by workload; workloads without pods are absent."""
         return MappingProxyType(self._pods)
 
     def pod_changed(self, key: Key, old: PodFacts | None, new: PodFacts | None) -> bool:
-        """Take note of a pod. Returns whether the demand, or what blocks some node, changed."""
-        before = self._share(old) if old is not None else None
-        after = self._share(new) if new is not None else None
-        self._file(key, old, new)
-        self._book(before, -1)
-        self._book(after, +1)
-        return _decisive(before) != _decisive(after)
+        """Update the sums after a pod changed. Returns whether the demand or a node's blocking pods changed."""
+        before = self._share_of(old) if old is not None else None
+        after = self._share_of(new) if new is not None else None
+        self._index_pod(key, old, new)
+        self._add_share(before, -1)
+        self._add_share(after, +1)
+        return _decision_inputs(before) != _decision_inputs(after)
 
     def profile_changed(self, owner: WorkloadKey, profile: ProfileFacts | None) -> bool:
-        """Take note of a workload's profile. Returns whether the demand, or what blocks some node, changed."""
+        """Update the sums after a workload's profile changed. Returns whether any contribution of its pods changed."""
         pods = list(self._pods.get(owner, {}).values())
-        before = [self._share(pod) for pod in pods]
+        before = [self._share_of(pod) for pod in pods]
         if profile is None:
             self._profiles.pop(owner, None)
         else:
             self._profiles[owner] = profile
-        after = [self._share(pod) for pod in pods]
+        after = [self._share_of(pod) for pod in pods]
         for share in before:
-            self._book(share, -1)
+            self._add_share(share, -1)
         for share in after:
-            self._book(share, +1)
+            self._add_share(share, +1)
         return before != after
 
-    def _share(self, pod: PodFacts) -> _Share:
+    def _share_of(self, pod: PodFacts) -> _Share:
         profile = self._profiles.get((pod.namespace, pod.owner), _NO_PROFILE) if self._profiles else _NO_PROFILE
         bound = bool(pod.node_name) and pod.phase is not PodPhase.FINISHED
         load = NO_LOAD
@@ -95,7 +95,7 @@ class PodLedger:
         demand = pod.demand(profile, self._min_confidence)
         return _Share(demand.weight, pod.node_name, bound and pod.guarded(profile).blocks, load)
 
-    def _file(self, key: Key, old: PodFacts | None, new: PodFacts | None) -> None:
+    def _index_pod(self, key: Key, old: PodFacts | None, new: PodFacts | None) -> None:
         if old is not None and (new is None or new.owner != old.owner):
             siblings = self._pods[old.namespace, old.owner]
             del siblings[key]
@@ -104,11 +104,11 @@ class PodLedger:
         if new is not None:
             self._pods[new.namespace, new.owner][key] = new
         if new is None:
-            self.mistaken.pop(key, None)
+            self.invalid_pods.pop(key, None)
         elif new.mistakes and (old is None or old.mistakes != new.mistakes):
-            self.mistaken[key] = new
+            self.invalid_pods[key] = new
 
-    def _book(self, share: _Share | None, sign: int) -> None:
+    def _add_share(self, share: _Share | None, sign: int) -> None:
         if share is None:
             return
         self.performance_demand += sign * share.demand
@@ -123,8 +123,8 @@ class PodLedger:
                 self.loads[share.node] = new
 
 
-def _decisive(share: _Share | None) -> tuple[int, str]:
-    """The part of a share that decisions hang on."""
+def _decision_inputs(share: _Share | None) -> tuple[int, str]:
+    """The part of a contribution that decisions depend on."""
     if share is None:
         return 0, ""
     return share.demand, share.node if share.blocks else ""

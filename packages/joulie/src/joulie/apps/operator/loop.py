@@ -1,9 +1,9 @@
-"""The operator's control loop while it leads.
+"""The operator's control loop, run while this replica leads.
 
-A cycle is triggered by a change of the cluster, by the time at which a node's state is due, or by the interval. It
-observes the cluster as a frozen snapshot, decides, applies the decision, and reports what happened. Everything else
-runs beside it: power is measured and the building read in the background, workloads are classified and rescheduled at
-their own pace, and what was decided is refreshed before readers would call it stale.
+A cycle is triggered by a change in the cluster, by the time at which a node's state is due to change, or by the
+reconcile interval. It takes a frozen snapshot of the cluster, decides, applies the decision, and reports the result.
+Background tasks run beside it: power sources and facility sensors are polled, workloads are classified and rescheduled
+at intervals of their own, and NodeTwins are refreshed before readers would treat them as stale.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.overrides import OverrideConditions
 from joulie.apps.operator.power.cluster import ClusterPower
-from joulie.apps.operator.power.wiring import World
+from joulie.apps.operator.power.wiring import Clients
 from joulie.apps.operator.rescheduler.controller import Rescheduler
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.operator.telemetry import TelemetryProfiles
@@ -31,7 +31,7 @@ from joulie.domain.policy import Policy
 from joulie.program.tracing import span
 
 DEBOUNCE_S = 1.0
-"""Debounce: changes arrive in bursts, so a cycle waits this long for more of them, at most the interval."""
+"""Debounce, s: changes arrive in bursts, so a cycle waits this long for more of them (at most the interval)."""
 _REFRESH_S = 1.0
 _SHOWN_PROBLEMS = 3
 
@@ -39,26 +39,28 @@ _log = logging.getLogger(__name__)
 
 
 class ControlLoop:
-    """One term of leadership. It starts without memory: where nodes are is read back from their NodeTwins.
+    """Runs control cycles while this replica leads; a new instance is made each time it becomes leader.
+
+    It starts without memory: the state of nodes is restored from their NodeTwins.
 
     Args:
-        settings: of the program.
-        catalogue: known hardware.
-        world: to measure and write with.
-        view: of the cluster.
-        wake: set when something changed that decisions hang on.
-        metrics: to count in.
-        policy: which nodes run at full power.
-        cooling: cooling stress of nodes.
-        may_write: whether this process leads.
-        now_s: s since the epoch.
+        settings: operator settings.
+        catalogue: hardware catalogue.
+        clients: Kubernetes, HTTP and Prometheus clients.
+        view: cached view of the cluster.
+        wake: set when something changed that a decision depends on.
+        metrics: operator metrics.
+        policy: policy that chooses the nodes that run at full power.
+        cooling: model of the cooling stress of nodes.
+        may_write: whether this process still holds the lease.
+        now_s: current time, s since the epoch.
     """
 
     def __init__(
         self,
         settings: OperatorSettings,
         catalogue: Catalogue,
-        world: World,
+        clients: Clients,
         view: ClusterView,
         wake: asyncio.Event,
         metrics: OperatorMetrics,
@@ -76,15 +78,15 @@ class ControlLoop:
         self._policy = policy
         self._cooling = cooling
         self._now_s = now_s
-        client = world.client
+        client = clients.client
         self._memory = Memory()
         self._decision: Decision | None = None
         self._events = EventRecorder(client, "joulie-operator", instance=settings.identity or "", clock=now_s)
         self._telemetry = TelemetryProfiles(client, view, may_write=may_write, now_s=now_s)
-        self._power = ClusterPower(settings, catalogue, world, view, self._telemetry, metrics, now_s=now_s)
+        self._power = ClusterPower(settings, catalogue, clients, view, self._telemetry, metrics, now_s=now_s)
         self._overrides = OverrideConditions(client, view, settings, may_write=may_write, now_s=now_s)
         self._classifier = Classifier(
-            client, view, settings, world.prometheus, metrics.classifier, may_write=may_write, now_s=now_s
+            client, view, settings, clients.prometheus, metrics.classifier, may_write=may_write, now_s=now_s
         )
         self._rescheduler = Rescheduler(
             client,
@@ -103,28 +105,28 @@ class ControlLoop:
             may_write=may_write,
             wrote=metrics.wrote,
             now_s=now_s,
-            astray=wake.set,
+            on_drift=wake.set,
             advice=self._rescheduler.advice,
         )
 
     async def run(self) -> None:
-        """Lead until cancelled."""
+        """Run the control loop and its background tasks until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._events.run())
-                group.create_task(self._refresh_for_ever())
+                group.create_task(self._refresh_loop())
                 group.create_task(self._telemetry.run())
                 if self._settings.enable_classifier:
                     group.create_task(self._classifier.run())
                 group.create_task(self._rescheduler.run())
                 group.create_task(self._power.watch())
-                group.create_task(self._reconcile_for_ever(group))
+                group.create_task(self._reconcile_loop(group))
         finally:
             self._publisher.close()
 
     # ---- the cycle
 
-    async def _reconcile_for_ever(self, group: asyncio.TaskGroup) -> None:
+    async def _reconcile_loop(self, group: asyncio.TaskGroup) -> None:
         await self._power.first_reading()
         group.create_task(self._power.run())
         while True:
@@ -133,7 +135,7 @@ class ControlLoop:
             await self._pause()
 
     async def _pause(self) -> None:
-        """Wait for the next step: a change, a state's own moment, or the interval."""
+        """Wait until the next cycle: after a change, when a node's state is due to change, or after the interval."""
         wait_s = self._settings.reconcile_interval_s
         due_s = None if self._decision is None else self._decision.next_due_s
         if due_s is not None:
@@ -145,7 +147,7 @@ class ControlLoop:
         await asyncio.sleep(min(DEBOUNCE_S, self._settings.reconcile_interval_s))
 
     async def step(self) -> None:
-        """One cycle: observe, decide, apply, report. A failure is logged and counted; the next cycle tries again."""
+        """Run one cycle: observe, decide, apply, report. A failure is logged and counted; the next cycle retries."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
@@ -164,14 +166,14 @@ class ControlLoop:
         self._metrics.reconcile_seconds.observe(loop.time() - began_s)
 
     def _observe(self) -> Snapshot:
-        """The cluster, its power and the building now."""
+        """Take a snapshot of the cluster, with the latest power and facility readings."""
         now_s = self._now_s()
         self._memory = self._memory.without(self._view.take_replaced())
         readings, facility = self._power.readings(self._view.nodes), self._power.facility()
         return self._view.snapshot(self._memory, readings, facility, now_s)
 
     def _decide(self, snapshot: Snapshot) -> Decision:
-        """What every node is to do; those who go on from the decision are told."""
+        """Decide every node's state and caps, and pass the decision on to power, rescheduler and metrics."""
         self._decision = decision = decide(snapshot, self._memory, self._control, self._policy, self._cooling)
         self._power.decided(decision)
         self._rescheduler.decided(decision)
@@ -179,7 +181,7 @@ class ControlLoop:
         return decision
 
     async def _apply(self, decision: Decision) -> list[Problem]:
-        """Write the decision, and remember it of the nodes where that went well."""
+        """Write the decision, and remember it for the nodes whose writes succeeded."""
         problems = await self._publisher.publish(decision)
         failed = frozenset(problem.node for problem in problems)
         self._memory = decision.memory.published(self._memory, failed, self._now_s())
@@ -187,31 +189,31 @@ class ControlLoop:
 
     # ---- beside the cycle
 
-    async def _refresh_for_ever(self) -> None:
+    async def _refresh_loop(self) -> None:
         since_s = self._now_s()
         while True:
             await asyncio.sleep(_REFRESH_S)
             until_s = self._now_s()
             try:
-                self._complain(await self._publisher.refresh(since_s, until_s))
+                self._report_problems(await self._publisher.refresh(since_s, until_s))
             except Exception:
                 _log.exception("refresh failed")
             since_s = until_s
 
     def _report(self, decision: Decision, problems: Sequence[Problem]) -> None:
-        """Events, logs and counts of a step."""
+        """Emit the events, logs and metrics of a cycle."""
         for transition in decision.transitions:
-            self._tell(transition)
-        mistaken, self._view.ledger.mistaken = self._view.ledger.mistaken, {}
-        for pod in mistaken.values():
+            self._report_transition(transition)
+        invalid_pods, self._view.ledger.invalid_pods = self._view.ledger.invalid_pods, {}
+        for pod in invalid_pods.values():
             regarding = ObjectReference(
                 kind="Pod", name=pod.name, api_version="v1", namespace=pod.namespace, uid=pod.uid
             )
             for mistake in pod.mistakes:
                 self._events.emit(regarding, "Warning", "InvalidAnnotation", mistake)
-        self._complain(problems)
+        self._report_problems(problems)
 
-    def _tell(self, transition: Transition) -> None:
+    def _report_transition(self, transition: Transition) -> None:
         severity: Severity = "Normal"
         if transition.result is TransitionResult.DEFERRED:
             reason = "DrainTimedOut" if "timed out" in transition.reason else "DrainBlocked"
@@ -233,11 +235,11 @@ class ControlLoop:
             },
         )
 
-    def _complain(self, problems: Sequence[Problem]) -> None:
+    def _report_problems(self, problems: Sequence[Problem]) -> None:
         if not problems:
             return
         self._metrics.write_errors.inc(len(problems))
         for problem in problems[:_SHOWN_PROBLEMS]:
-            _log.warning("node not written", extra={"node": problem.node, "error": str(problem.error)})
+            _log.warning("cannot write node", extra={"node": problem.node, "error": str(problem.error)})
         if len(problems) > _SHOWN_PROBLEMS:
-            _log.warning("more nodes not written", extra={"nodes": len(problems) - _SHOWN_PROBLEMS})
+            _log.warning("cannot write more nodes", extra={"nodes": len(problems) - _SHOWN_PROBLEMS})

@@ -1,4 +1,7 @@
-"""``joulie operator``: the control loop of the cluster."""
+"""``joulie operator``: the program that runs the cluster's control loop.
+
+Every replica keeps its watch caches warm and serves metrics; the one that holds the Lease runs the control loop.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from joulie.apps.operator import plugins
 from joulie.apps.operator.loop import ControlLoop
 from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.observe import ClusterView
-from joulie.apps.operator.power.wiring import World
+from joulie.apps.operator.power.wiring import Clients
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.hardware import Catalogue
 from joulie.program import logs, tracing
@@ -35,9 +38,9 @@ _log = logging.getLogger(__name__)
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @settings_options(OperatorSettings)
 def operator(settings: OperatorSettings) -> None:
-    """Plan power profiles, guard drains, keep the digital twins of all nodes.
+    """Plan power profiles, guard drains and keep the digital twins of all nodes.
 
-    Several replicas may run: one leads, by a Lease, and the others stand by with warm caches.
+    Several replicas may run: the one that holds a Lease leads, the others stand by with warm caches.
     """
     logs.configure(settings.log_level, settings.log_format)
     tracing.configure("joulie-operator")
@@ -56,9 +59,9 @@ async def serve(settings: OperatorSettings, catalogue: Catalogue, stop: asyncio.
     """Run the operator until `stop` is set.
 
     Args:
-        settings: of this program.
-        catalogue: known hardware.
-        stop: asks for a graceful end: the lease is released, so that another replica takes over at once.
+        settings: operator settings.
+        catalogue: hardware catalogue.
+        stop: set to request a graceful shutdown, which releases the lease so that another replica takes over at once.
     """
     metrics = OperatorMetrics()
     probes = Probes()
@@ -68,18 +71,18 @@ async def serve(settings: OperatorSettings, catalogue: Catalogue, stop: asyncio.
         view = ClusterView(client, settings, catalogue, wake=wake.set)
         probes.add("caches", view.why_not_ready)
         app = metrics.power.reports.before(observability_app(probes, metrics.registry), time.time)
-        world = World(client, http, prometheus)
+        clients = Clients(client, http, prometheus)
         async with Server(app, parse_address(settings.metrics_addr)) as server:
             _log.info("operator started", extra={"metrics_port": server.port, "policy": settings.policy_type})
             tasks = [
                 asyncio.create_task(view.run(), name="caches"),
-                asyncio.create_task(_lead(settings, catalogue, world, view, wake, metrics), name="control loop"),
+                asyncio.create_task(_lead(settings, catalogue, clients, view, wake, metrics), name="control loop"),
                 asyncio.create_task(stop.wait(), name="stop"),
             ]
             try:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                # The loop first: it releases the lease while the client still works.
+                # The control loop ends first: it releases the lease, for which it still needs the client.
                 for task in reversed(tasks):
                     task.cancel()
                     await asyncio.wait([task])
@@ -91,7 +94,7 @@ async def serve(settings: OperatorSettings, catalogue: Catalogue, stop: asyncio.
 async def _lead(
     settings: OperatorSettings,
     catalogue: Catalogue,
-    world: World,
+    clients: Clients,
     view: ClusterView,
     wake: asyncio.Event,
     metrics: OperatorMetrics,
@@ -102,7 +105,7 @@ async def _lead(
         loop = ControlLoop(
             settings,
             catalogue,
-            world,
+            clients,
             view,
             wake,
             metrics,
@@ -117,4 +120,4 @@ async def _lead(
         finally:
             metrics.stood_down()
 
-    await lead(settings, world.client, LEASE_NAME, view, control)
+    await lead(settings, clients.client, LEASE_NAME, view, control)

@@ -1,4 +1,7 @@
-"""Metrics of the operator. What is true of nodes is read from the last decision at each scrape, and goes with them."""
+"""Prometheus metrics of the operator.
+
+Series of nodes are collected from the last decision at each scrape, so those of deleted nodes disappear.
+"""
 
 from __future__ import annotations
 
@@ -32,20 +35,20 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 
 
 class OperatorMetrics:
-    """All metrics of the program.
+    """All metrics of the operator.
 
     Attributes:
-        registry: what /metrics shows.
+        registry: registry served at /metrics.
         leading: 1 while this replica leads.
-        reconciles: steps by result, success or error.
-        reconcile_seconds: a whole step, writes included.
-        decide_seconds: from snapshot to decision.
-        writes: writes to the API server by kind.
-        write_errors: nodes whose writes failed in a step.
-        source_errors: readings of power sources and facility metrics that failed.
+        reconciles: number of cycles by result, success or error.
+        reconcile_seconds: duration of a cycle, writes included, s.
+        decide_seconds: duration from snapshot to decision, s.
+        writes: number of writes to the API server by kind.
+        write_errors: number of nodes whose writes failed in a cycle.
+        source_errors: number of failed readings of power sources and facility metrics.
         classifier: metrics of the classifier.
         rescheduler: metrics of the rescheduler.
-        power: what is measured, and by whom.
+        power: metrics of measured power and of the power sources.
     """
 
     def __init__(self) -> None:
@@ -53,22 +56,25 @@ class OperatorMetrics:
         for process_part in (ProcessCollector, PlatformCollector, GCCollector):
             process_part(registry=self.registry)
         self.leading = Gauge("joulie_operator_leader", "1 while this replica leads.", registry=self.registry)
-        self.reconciles = Counter("joulie_operator_reconciles", "Steps.", ["result"], registry=self.registry)
+        self.reconciles = Counter("joulie_operator_reconciles", "Control cycles.", ["result"], registry=self.registry)
         self.reconcile_seconds = Histogram(
             "joulie_operator_reconcile_duration_seconds",
-            "A step with its writes.",
+            "Duration of a control cycle, writes included, seconds.",
             buckets=_SECONDS,
             registry=self.registry,
         )
         self.decide_seconds = Histogram(
-            "joulie_operator_decide_duration_seconds", "Snapshot to decision.", buckets=_SECONDS, registry=self.registry
+            "joulie_operator_decide_duration_seconds",
+            "Duration from snapshot to decision, seconds.",
+            buckets=_SECONDS,
+            registry=self.registry,
         )
         self.writes = Counter("joulie_operator_writes", "Writes to the API server.", ["kind"], registry=self.registry)
         self.write_errors = Counter(
-            "joulie_operator_write_errors", "Nodes whose writes failed in a step.", registry=self.registry
+            "joulie_operator_write_errors", "Nodes whose writes failed in a control cycle.", registry=self.registry
         )
         self.source_errors = Counter(
-            "joulie_operator_source_errors", "Failed readings of a source.", ["source"], registry=self.registry
+            "joulie_operator_source_errors", "Failed reads of a source.", ["source"], registry=self.registry
         )
         self.classifier = ClassifierMetrics(self.registry)
         self.rescheduler = ReschedulerMetrics()
@@ -79,7 +85,7 @@ class OperatorMetrics:
         self.registry.register(self._nodes)
 
     def decided(self, decision: Decision) -> None:
-        """Show this decision from now on, and count its transitions."""
+        """Export this decision from now on, and count its transitions."""
         self._nodes.show(decision)
 
     def wrote(self, kind: str) -> None:
@@ -87,12 +93,12 @@ class OperatorMetrics:
         self.writes.labels(str(kind)).inc()
 
     def lead(self) -> None:
-        """This replica leads from now on."""
+        """Mark this replica as the leader."""
         self.leading.set(1)
         self.power.reports.leading = True
 
     def stood_down(self) -> None:
-        """Show nothing of nodes any more: another replica leads."""
+        """Stop exporting series of nodes, since this replica no longer leads."""
         self.leading.set(0)
         self.power.reports.leading = False
         self.power.show(SourceStates(), Facility)
@@ -112,7 +118,7 @@ class _Nodes(Collector):
         for transition in decision.transitions:
             key = _labels(transition)
             self._transitions[key] = self._transitions.get(key, 0) + 1
-        # A node that goes takes its series along.
+        # Drop the series of deleted nodes.
         gone = {key for key in self._transitions if key[0] not in decision.memory.states}
         for key in gone:
             del self._transitions[key]
@@ -123,7 +129,7 @@ class _Nodes(Collector):
     def collect(self) -> Iterator[Metric]:
         transitions = CounterMetricFamily(
             "joulie_operator_state_transitions",
-            "Changes of a node's state: applied, or deferred by the drain guard.",
+            "Transitions of a node's state, by result: applied, or deferred by the drain guard.",
             labels=["node", "from_state", "to_state", "result"],
         )
         for key, count in self._transitions.items():
@@ -139,12 +145,14 @@ def _labels(transition: Transition) -> tuple[str, str, str, str]:
 
 
 def _states(decision: Decision) -> Iterator[Metric]:
-    states = GaugeMetricFamily("joulie_operator_node_state", "1 for the state of a node.", labels=["node", "state"])
+    states = GaugeMetricFamily(
+        "joulie_operator_node_state", "1 for the node's current state.", labels=["node", "state"]
+    )
     labels = GaugeMetricFamily(
-        "joulie_operator_node_profile_label", "1 for the profile that a node's label says.", labels=["node", "profile"]
+        "joulie_operator_node_profile_label", "1 for the profile in the node's label.", labels=["node", "profile"]
     )
     density = GaugeMetricFamily(
-        "joulie_operator_node_compute_density", "Computing that a node holds, 0..100.", labels=["node", "component"]
+        "joulie_operator_node_compute_density", "Compute capacity of a node, 0..100.", labels=["node", "component"]
     )
     for node in decision.nodes:
         name, now = node.node.name, type(node.state).__name__
@@ -165,10 +173,10 @@ def _twins(decision: Decision) -> Iterator[Metric]:
     names = [node.node.name for node in decision.nodes]
     scored = np.flatnonzero(twin.scored).tolist()
     for metric, text, values in (
-        ("headroom_score", "Power left below the cap, 0..100.", twin.headroom),
+        ("headroom_score", "Power headroom below the cap, 0..100.", twin.headroom),
         ("cooling_stress_score", "Cooling capacity in use, 0..100.", twin.cooling_stress),
         ("psu_stress_score", "Power capacity of the rack in use, 0..100.", twin.psu_stress),
-        ("measured_power_watts", "Power that the twin was computed with, W.", twin.measured_w),
+        ("measured_power_watts", "Node power that the twin was computed from, W.", twin.measured_w),
         ("capped_power_watts", "Power under the caps in force, W.", twin.cpu_capped_w + twin.gpu_capped_w),
     ):
         family = GaugeMetricFamily(f"joulie_operator_node_{metric}", text, labels=["node"])
@@ -190,8 +198,12 @@ def _power_sources(decision: Decision) -> Iterator[Metric]:
         if gpu != cpu:
             by_gpu[gpu] = by_gpu.get(gpu, 0) + count
     for name, text, by_source in (
-        ("power_source_nodes", "Nodes by the source that they are judged by.", by_cpu),
-        ("gpu_power_source_nodes", "Nodes by the source of their GPU power, where it is another.", by_gpu),
+        ("power_source_nodes", "Number of nodes by the source of their power.", by_cpu),
+        (
+            "gpu_power_source_nodes",
+            "Number of nodes by the source of their GPU power, where it differs from the source of their CPU power.",
+            by_gpu,
+        ),
     ):
         family = GaugeMetricFamily(f"joulie_operator_{name}", text, labels=["source"])
         for source, count in by_source.items():
@@ -200,7 +212,7 @@ def _power_sources(decision: Decision) -> Iterator[Metric]:
 
 
 def _ramps(decision: Decision) -> Iterator[Metric]:
-    """Power and its change, of the nodes that have both."""
+    """Power and power ramp of the cluster and of each rack, over nodes with a twin."""
     twin = decision.twin
     racks: dict[str, list[int]] = {}
     for index in np.flatnonzero(twin.scored).tolist():

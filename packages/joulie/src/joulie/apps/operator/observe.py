@@ -1,4 +1,4 @@
-"""The cluster as the operator sees it: caches that keep a little of each object, and frozen snapshots of them."""
+"""The operator's view of the cluster: watch caches that keep a few fields of each object, and frozen snapshots."""
 
 from __future__ import annotations
 
@@ -41,36 +41,36 @@ from joulie.domain.hardware.resolve import HARDWARE_KEYS, ReportedHardware, Reso
 
 
 class WorkloadWatcher(Protocol):
-    """Somebody who wants to know of workloads and their profiles."""
+    """Listener for changes to workloads and their profiles."""
 
     def pods_changed(self, workload: WorkloadKey) -> None:
-        """A pod of the workload came, or one changed in what people say of it."""
+        """A pod of the workload was added, or the hints in a pod's annotations changed."""
         ...
 
     def profile_changed(self, key: Key) -> None:
-        """A WorkloadProfile changed, came or went."""
+        """A WorkloadProfile was added, changed or deleted."""
         ...
 
 
 class Watcher(Protocol):
-    """Somebody who wants to know of changes to what the operator itself writes."""
+    """Listener for changes to objects that the operator itself writes."""
 
     def twin_changed(self, key: Key, new: NodeTwin | None) -> None:
-        """A NodeTwin changed; None stands for deleted."""
+        """A NodeTwin changed; `new` is None if it was deleted."""
         ...
 
     def labels_changed(self, node: str, facts: NodeFacts) -> None:
-        """The labels of a node that the operator writes changed."""
+        """The labels that the operator writes on a node changed."""
         ...
 
 
 class ClusterView(Watching):
-    """Caches of everything that the operator reads, and what follows from them.
+    """Caches of all objects that the operator reads, and values derived from them.
 
     Attributes:
-        ledger: sums over pods.
-        watchers: told of changes to what the operator itself writes.
-        workload_watchers: told of workloads and their profiles.
+        ledger: running sums over pods.
+        watchers: listeners for changes to objects that the operator itself writes.
+        workload_watchers: listeners for changes to workloads and their profiles.
         workload_profiles: WorkloadProfiles by workload.
     """
 
@@ -82,13 +82,13 @@ class ClusterView(Watching):
         *,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare the caches; `run` fills them.
+        """Create the caches; `run` fills them.
 
         Args:
-            client: to watch with.
-            settings: selection and labels.
-            catalogue: known hardware.
-            wake: called when something changed that decisions hang on.
+            client: Kubernetes client.
+            settings: node selector and labels.
+            catalogue: hardware catalogue.
+            wake: called when something changed that a decision depends on.
         """
         self.ledger = PodLedger(settings.min_confidence)
         self.watchers: list[Watcher] = []
@@ -117,7 +117,7 @@ class ClusterView(Watching):
 
     @property
     def caches(self) -> Mapping[str, Cache[Any, Any]]:
-        """The caches by what they hold."""
+        """The caches by resource name."""
         return {
             NODES.plural: self._nodes,
             PODS.plural: self._pods,
@@ -127,17 +127,17 @@ class ClusterView(Watching):
             WORKLOAD_PROFILES.plural: self._profiles,
         }
 
-    # ---- what is known
+    # ---- reading
 
     @property
     def nodes(self) -> tuple[ControlledNode, ...]:
-        """The nodes in scope, ordered by name; the same object until one of them changes."""
+        """The managed nodes, ordered by name; the same object until one of them changes."""
         if self._ordered is None:
             self._ordered = tuple(self._controlled[name] for name in sorted(self._controlled))
         return self._ordered
 
     def node(self, name: str) -> NodeFacts | None:
-        """What is kept of a node, None where there is none."""
+        """The cached fields of a node; None if there is no such node."""
         return self._nodes.objects.get(Key("", name))
 
     @property
@@ -147,7 +147,7 @@ class ClusterView(Watching):
 
     @property
     def node_facts(self) -> Iterator[tuple[str, NodeFacts]]:
-        """All nodes by name, in scope or not."""
+        """All nodes by name, managed or not."""
         return ((key.name, facts) for key, facts in self._nodes.objects.items())
 
     @property
@@ -171,17 +171,17 @@ class ClusterView(Watching):
         return self._profiles.objects
 
     def twin_of(self, node: str) -> NodeTwin | None:
-        """The NodeTwin of a node, None where there is none yet."""
+        """The NodeTwin of a node; None if there is none yet."""
         return self._twins.objects.get(Key("", names.object_name(node)))
 
     def snapshot(self, memory: Memory, power: Sequence[SourceReadings], facility: Facility, now_s: float) -> Snapshot:
-        """The cluster now, frozen.
+        """A frozen snapshot of the cluster.
 
         Args:
-            memory: of the step before; nodes that it does not know are looked up in their NodeTwins.
-            power: readings of the sources over `nodes`, best first.
-            facility: measurements of the building.
-            now_s: s since the epoch.
+            memory: memory after the previous cycle; states missing from it are restored from the nodes' NodeTwins.
+            power: readings of the power sources over `nodes`, best first.
+            facility: facility measurements.
+            now_s: current time, s since the epoch.
         """
         nodes = self.nodes
         unknown = [node.name for node in nodes if node.name not in memory.states]
@@ -198,13 +198,13 @@ class ClusterView(Watching):
         )
 
     def take_replaced(self) -> frozenset[str]:
-        """Nodes that went since this was last asked; some may have come back as other machines of the same name."""
+        """Nodes deleted since the last call; some may exist again as other machines of the same name."""
         replaced = frozenset(self._gone)
         self._gone.clear()
         return replaced
 
     def _stored_state(self, node: str) -> StoredState | None:
-        """What the NodeTwin of this very node says; one that an earlier node of that name left behind says nothing."""
+        """The state stored in a node's NodeTwin; None without one, or if it belongs to an earlier node of that name."""
         twin, facts = self.twin_of(node), self.node(node)
         if twin is None or facts is None:
             return None
@@ -212,7 +212,7 @@ class ClusterView(Watching):
         return None if owners and all(owner.uid != facts.uid for owner in owners) else stored_state(twin)
 
     def effective_overrides(self) -> dict[str, Override]:
-        """One override a node: of several, the first by name."""
+        """The effective override by node: of several, the first by name."""
         found: dict[str, Override] = {}
         for _, facts in sorted(self._overrides.objects.items()):
             if facts.override is not None:
@@ -265,12 +265,12 @@ class ClusterView(Watching):
 
     def _override_changed(self, _key: Key, old: OverrideFacts | None, new: OverrideFacts | None) -> None:
         before, after = ((facts.node, facts.override) if facts and facts.override else None for facts in (old, new))
-        # What pins nothing changes no decision, nor does the operator's own word about it.
+        # A profile that is not an override changes no decision, nor does the condition that the operator writes.
         if before != after:
             self._wake()
 
     def _control(self, name: str, facts: NodeFacts | None) -> None:
-        """Bring the node in scope up to date."""
+        """Update the controlled node of this name."""
         old = self._controlled.pop(name, None)
         if facts is not None and facts.managed:
             self._controlled[name] = controlled_node(
@@ -284,7 +284,7 @@ class ClusterView(Watching):
             self._ordered = None
 
     def _resolved(self, name: str, facts: NodeFacts) -> ResolvedHardware:
-        """The node's hardware; the same object for nodes that are alike, so that steps work it out once."""
+        """The node's hardware; one shared object for identical nodes, so that a cycle computes with it once."""
         reported = self._reported.get(name)
         keys = (*HARDWARE_KEYS, *self._settings.gpu_product_keys)
         labels = {key: facts.labels[key] for key in keys if key in facts.labels}

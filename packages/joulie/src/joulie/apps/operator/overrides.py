@@ -1,4 +1,4 @@
-"""Whether each NodePowerProfile counts, told in its status: an override that does nothing should say why."""
+"""Writes the `Counted` condition of NodePowerProfiles, so that an override without effect shows the reason."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from joulie.domain.control import Override
 
 
 class OverrideConditions:
-    """Keeps the condition `Counted` of all NodePowerProfiles.
+    """Keeps the `Counted` condition of all NodePowerProfiles up to date.
 
     Args:
-        client: to write with.
-        view: profiles and nodes.
-        settings: concurrency.
-        may_write: whether this process still leads; asked before every write.
-        now_s: s since the epoch.
+        client: Kubernetes client.
+        view: cached view of profiles and nodes.
+        settings: write concurrency.
+        may_write: whether this process still holds the lease; checked before every write.
+        now_s: current time, s since the epoch.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class OverrideConditions:
         self._now_s = now_s
 
     async def publish(self) -> list[Problem]:
-        """Write the conditions that changed. Returns the profiles where that failed; the next step tries again."""
+        """Write the conditions that changed. Returns the profiles whose writes failed; the next cycle retries them."""
         effective = self._view.effective_overrides()
         now = rfc3339(self._now_s())
         changed: list[tuple[str, Condition]] = []
         for key, facts in self._view.overrides.items():
             wanted = self._condition(facts, effective)
             old = facts.counted
-            if old is None or _said(old) != _said(wanted):
+            if old is None or _contents(old) != _contents(wanted):
                 since = old.last_transition_time if old is not None and old.status == wanted.status else now
                 changed.append((key.name, msgspec.structs.replace(wanted, last_transition_time=since)))
         jobs = [partial(self._write, name, condition) for name, condition in changed]
@@ -65,18 +65,22 @@ class OverrideConditions:
     def _condition(self, facts: OverrideFacts, effective: Mapping[str, Override]) -> Condition:
         node = self._view.node(facts.node)
         if facts.override is None:
-            return _counted(False, "NotAnOverride", f"it pins nothing without the label {names.OVERRIDE_LABEL}=true")
+            return _counted(False, "NotAnOverride", f"it has no effect without the label {names.OVERRIDE_LABEL}=true")
         if node is None:
-            return _counted(False, "UnknownNode", f"there is no node {facts.node}")
+            return _counted(False, "UnknownNode", f"unknown node {facts.node!r}")
         winner = effective[facts.node]
         if winner != facts.override:
             return _counted(
-                False, "Superseded", f"{winner.name} pins {facts.node}: of several the first by name counts"
+                False,
+                "Superseded",
+                f"{winner.name} overrides {facts.node}: of several overrides the first by name is effective",
             )
         if not node.eligible:
             why = "it is cordoned or reserved" if node.managed else "NODE_SELECTOR does not select it"
-            return _counted(False, "NodeNotPlanned", f"{facts.node} is left alone: {why}")
-        return _counted(True, "Applied", f"it goes before the policy on {facts.node}, never before the drain guard")
+            return _counted(False, "NodeNotPlanned", f"{facts.node} is not planned: {why}")
+        return _counted(
+            True, "Applied", f"it takes precedence over the policy on {facts.node}, but not over the drain guard"
+        )
 
     async def _write(self, name: str, condition: Condition) -> None:
         if not self._may_write():
@@ -94,5 +98,6 @@ def _counted(holds: bool, reason: str, message: str) -> Condition:
     return Condition(COUNTED_CONDITION, status, reason, "", message)
 
 
-def _said(condition: Condition) -> tuple[str, str, str]:
+def _contents(condition: Condition) -> tuple[str, str, str]:
+    """A condition without its transition time."""
     return condition.status, condition.reason, condition.message

@@ -1,4 +1,4 @@
-"""Policies and cooling models that other distributions bring, by Python entry points.
+"""Lookup of policies and cooling models by name: built in, or from other distributions by Python entry points.
 
 A policy is registered in the group ``joulie.policies`` as a callable that takes `PolicySettings` and returns a
 `Policy`; a cooling model in ``joulie.cooling_models`` as a `CoolingStressModel`.
@@ -18,15 +18,15 @@ COOLING_GROUP = "joulie.cooling_models"
 
 
 class PluginError(ValueError):
-    """A plug-in that was asked for by name and cannot be loaded."""
+    """A configured plug-in that cannot be loaded."""
 
 
 def policy(name: str, settings: PolicySettings) -> Policy:
     """The policy called `name`, built in or from a plug-in.
 
     Raises:
-        UnknownPolicyError: there is none; the message names POLICY_TYPE and what is allowed.
-        PluginError: it cannot be loaded.
+        UnknownPolicyError: unknown name; the message names POLICY_TYPE and the allowed values.
+        PluginError: the plug-in cannot be loaded.
     """
     found = _found(name, POLICIES, POLICY_GROUP)
     if found is None:
@@ -40,8 +40,8 @@ def cooling_model(name: str) -> CoolingStressModel:
     """The cooling model called `name`, built in or from a plug-in.
 
     Raises:
-        UnknownCoolingModelError: there is none; the message names COOLING_MODEL and what is allowed.
-        PluginError: it cannot be loaded.
+        UnknownCoolingModelError: unknown name; the message names COOLING_MODEL and the allowed values.
+        PluginError: the plug-in cannot be loaded.
     """
     found: CoolingStressModel | None = _found(name, COOLING_MODELS, COOLING_GROUP)
     if found is None:
@@ -51,7 +51,7 @@ def cooling_model(name: str) -> CoolingStressModel:
 
 
 def _found(name: str, built_in: Mapping[str, Any], group: str) -> Any:
-    """What is called `name`; a plug-in cannot replace what is built in. Only the one that is asked for is imported."""
+    """The object called `name`; None if unknown. A plug-in cannot replace a built-in; only the named one is loaded."""
     if name in built_in:
         return built_in[name]
     entry = next(iter(entry_points(group=group, name=name)), None)
@@ -62,7 +62,7 @@ def _loaded(entry: EntryPoint) -> Any:
     try:
         return entry.load()
     except Exception as error:
-        raise PluginError(f"plug-in {entry.name!r} ({entry.value}) of {entry.group}: {error}") from error
+        raise PluginError(f"cannot load plug-in {entry.name!r} ({entry.value}) of {entry.group}: {error}") from error
 
 
 def _names(built_in: Mapping[str, Any], group: str) -> list[str]:

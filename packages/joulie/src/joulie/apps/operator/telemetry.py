@@ -1,7 +1,7 @@
-"""TelemetryProfiles: which of them counts for each node, and what their status says of it.
+"""TelemetryProfiles: selects the effective one for each node, and writes their status.
 
-An agent reports into a profile of its own node only; of a profile that targets more nodes, the operator counts how
-their agents fare.
+An agent reports into a profile that names its own node only. For a profile that targets several nodes, the operator
+counts the results of their agents.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ ACCEPTED_CONDITION = "Accepted"
 CONFLICTING_CONDITION = "Conflicting"
 SOURCE_FAILED_CONDITION = "SourceFailed"
 _SHOWN_NODES = 5
-"""Nodes that a condition names; of the others it says how many there are."""
+"""Maximum number of nodes that a condition names; the others are counted."""
 _SHOWN_CHARS = 300
-_NODES_A_TURN = 500
-"""Nodes matched before others get their turn on the event loop."""
+_NODES_PER_YIELD = 500
+"""Nodes matched before yielding to the event loop."""
 
 
 class ProfileFacts(msgspec.Struct, frozen=True):
-    """What is kept of a TelemetryProfile.
+    """The cached fields of a TelemetryProfile.
 
     Attributes:
-        target: its nodes.
-        sources: where it has measurements come from.
-        counts: as they are stored; none where it targets one node by name.
-        conditions: as they are stored.
+        target: nodes that it targets.
+        sources: sources of measurements.
+        counts: stored counts of nodes; None if it targets one node by name.
+        conditions: stored conditions.
     """
 
     target: Target
@@ -57,12 +57,12 @@ class ProfileFacts(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """The TelemetryProfile that counts for a node.
+    """The effective TelemetryProfile of a node.
 
     Attributes:
-        profile: its name.
+        profile: name of the profile.
         named: whether it targets this one node by name.
-        sources: where measurements of the node come from.
+        sources: sources of the node's measurements.
     """
 
     profile: str
@@ -71,7 +71,13 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class _Matching(msgspec.Struct):
-    """What became of one profile: the nodes it counts for, and those that an equal one has taken from it."""
+    """The nodes of one profile.
+
+    Attributes:
+        nodes: those it is effective for.
+        targeted: all that its target matches.
+        lost: those for which an equally specific profile is effective, with that profile's name.
+    """
 
     nodes: list[str] = msgspec.field(default_factory=list)
     targeted: list[str] = msgspec.field(default_factory=list)
@@ -79,22 +85,22 @@ class _Matching(msgspec.Struct):
 
 
 def keep_profile(profile: TelemetryProfile) -> ProfileFacts:
-    """What the operator keeps of a TelemetryProfile."""
+    """Reduce a TelemetryProfile to the fields that the operator caches."""
     status = profile.status
     return ProfileFacts(profile.spec.target, profile.spec.sources or Sources(), status.nodes, status.conditions)
 
 
 class TelemetryProfiles:
-    """Watches TelemetryProfiles, says which counts where, and keeps their status.
+    """Watches TelemetryProfiles, selects the effective one for each node, and keeps their status up to date.
 
     Args:
-        client: to watch and write with.
-        view: nodes and what their agents reported.
-        may_write: whether this process still leads; asked before every write.
-        now_s: s since the epoch.
+        client: Kubernetes client.
+        view: cached view of nodes and of their agents' reports.
+        may_write: whether this process still holds the lease; checked before every write.
+        now_s: current time, s since the epoch.
 
     Attributes:
-        routes: the profile that counts, by node; nodes without one are left out. As of the last `match`.
+        routes: the effective profile by node, as of the last `match`; nodes without one are absent.
     """
 
     def __init__(
@@ -117,16 +123,16 @@ class TelemetryProfiles:
         await self._profiles.wait_synced()
 
     async def match(self) -> None:
-        """Find the profile of each node anew.
+        """Select the effective profile of every node.
 
-        The most specific one counts: one that names the node, else the one with the most labels, else one for the
-        cluster; of equals, the first by name.
+        The most specific profile wins: one that names the node, else the one with the most labels, else one for the
+        whole cluster. Ties go to the first by name.
         """
         profiles = sorted((key.name, facts) for key, facts in self._profiles.objects.items())
         matchings = {name: _Matching() for name, _ in profiles}
         routes: dict[str, Route] = {}
         for count, (node, facts) in enumerate(list(self._view.node_facts) if profiles else ()):
-            if count % _NODES_A_TURN == 0:
+            if count % _NODES_PER_YIELD == 0:
                 await asyncio.sleep(0)
             if facts.managed:
                 route = _matched(node, facts.labels, profiles, matchings)
@@ -135,10 +141,10 @@ class TelemetryProfiles:
         self.routes, self._matchings = routes, matchings
 
     async def publish(self, failed: Mapping[str, str]) -> int:
-        """Write the status that changed. Returns how many were written.
+        """Write the statuses that changed. Returns the number written.
 
         Args:
-            failed: nodes whose source, as a profile has it, could not be read, and why.
+            failed: error message by node, for nodes whose profile's source could not be read.
         """
         await self.match()
         written = 0
@@ -190,7 +196,7 @@ class TelemetryProfiles:
 
 
 def outcome(report: ControlStatus) -> ControlOutcome:
-    """The worst of a node's results: it counts once, and only where all went well as applied."""
+    """The worst result of a node's controls: a node counts as applied only if all its controls were applied."""
     results = {part.result for part in (report.cpu, report.gpu) if part is not None}
     worst_first = (ControlOutcome.ERROR, ControlOutcome.BLOCKED, ControlOutcome.APPLIED)
     return next((one for one in worst_first if one in results), ControlOutcome.NONE)
@@ -202,7 +208,7 @@ def _matched(
     profiles: Sequence[tuple[str, ProfileFacts]],
     matchings: Mapping[str, _Matching],
 ) -> Route | None:
-    """The profile that counts for a node, and a note in the matchings of all that target it."""
+    """The effective profile of a node; the node is also recorded in the matching of every profile that targets it."""
     best: tuple[int, str, ProfileFacts] | None = None
     equals: list[str] = []
     for name, facts in profiles:
@@ -230,13 +236,13 @@ def _conditions(matching: _Matching, failed: Mapping[str, str]) -> Iterator[Cond
         yield _condition(ACCEPTED_CONDITION, False, "NoNodes", "its target matches no node in scope")
     if matching.lost:
         winners = ", ".join(sorted(set(matching.lost.values())))
-        message = f"as specific as {winners}, which comes first by name, on {_listed(matching.lost)}"
+        message = f"as specific as {winners}, which comes first by name, on {_shortened(matching.lost)}"
         yield _condition(CONFLICTING_CONDITION, True, "EquallySpecific", message)
     else:
         yield _condition(CONFLICTING_CONDITION, False, "None", "")
     silent = sorted(node for node in matching.nodes if node in failed)
     if silent:
-        message = f"{_listed(silent)}: {failed[silent[0]][:_SHOWN_CHARS]}"
+        message = f"{_shortened(silent)}: {failed[silent[0]][:_SHOWN_CHARS]}"
         yield _condition(SOURCE_FAILED_CONDITION, True, "NotRead", message)
     else:
         yield _condition(SOURCE_FAILED_CONDITION, False, "None", "")
@@ -247,14 +253,14 @@ def _condition(kind: str, holds: bool, reason: str, message: str) -> Condition:
 
 
 def _since(condition: Condition, stored: Condition | None, now: str) -> Condition:
-    """The condition with the time at which its status last changed."""
+    """The condition with the time of its last transition."""
     same = stored is not None and stored.status == condition.status
     since = stored.last_transition_time if stored is not None and same else now
     return msgspec.structs.replace(condition, last_transition_time=since)
 
 
-def _listed(nodes: Iterable[str]) -> str:
-    """The first few names, and how many more there are."""
+def _shortened(nodes: Iterable[str]) -> str:
+    """The first few names and the number of the others."""
     ordered = sorted(nodes)
     more = len(ordered) - _SHOWN_NODES
     return ", ".join(ordered[:_SHOWN_NODES]) + (f" and {more} more" if more > 0 else "")

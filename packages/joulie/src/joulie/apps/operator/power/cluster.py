@@ -26,7 +26,7 @@ from joulie.apps.operator.power.profiled import Allowed, allowed, node_ambient_k
 from joulie.apps.operator.power.report import PowerReport
 from joulie.apps.operator.power.sources import NodePowerSource, gpus_of
 from joulie.apps.operator.power.usage import UsageFeed
-from joulie.apps.operator.power.wiring import World, wire
+from joulie.apps.operator.power.wiring import Clients, wire
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.operator.telemetry import TelemetryProfiles
 from joulie.domain.control import ControlledNode, Decision, Facility
@@ -64,7 +64,7 @@ class ClusterPower:
     Args:
         settings: of the program.
         catalogue: known hardware.
-        world: to measure with.
+        clients: to measure with.
         view: of the cluster.
         profiles: TelemetryProfiles.
         metrics: to count in.
@@ -75,7 +75,7 @@ class ClusterPower:
         self,
         settings: OperatorSettings,
         catalogue: Catalogue,
-        world: World,
+        clients: Clients,
         view: ClusterView,
         profiles: TelemetryProfiles,
         metrics: OperatorMetrics,
@@ -95,7 +95,7 @@ class ClusterPower:
         self._states = SourceStates(lambda source: metrics.source_errors.labels(source).inc())
         self._sources = wire(
             settings,
-            world,
+            clients,
             index=lambda: self._index,
             routes=lambda: profiles.routes,
             rejected=metrics.power.rejected,
@@ -107,7 +107,7 @@ class ClusterPower:
         self._usage = UsageFeed(self._sources.usage, self._states, timeout_s, now_s)
         self._facility = None
         if settings.facility_metrics:
-            prometheus = world.server(settings.facility_prometheus_address, settings)
+            prometheus = clients.server(settings.facility_prometheus_address, settings)
             self._facility = FacilityFeed(prometheus, settings, now_s, self._states)
         metrics.power.show(self._states, self.facility)
 

@@ -1,4 +1,4 @@
-"""Which sources the settings ask for, made and wired to the outside world."""
+"""Creation of the power and usage sources that the settings list."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from joulie.apps.operator.telemetry import Route
 
 
 @dataclass(frozen=True)
-class World:
-    """How everything is reached that is measured with.
+class Clients:
+    """Clients of the APIs that the operator reads from.
 
     Attributes:
-        client: the Kubernetes API.
-        http: agents and telemetry endpoints.
-        prometheus: the server of PROMETHEUS_ADDRESS; None where there is none.
+        client: client of the Kubernetes API.
+        http: client for agents and telemetry endpoints.
+        prometheus: client of the Prometheus at PROMETHEUS_ADDRESS; None without one.
     """
 
     client: KubeClient
@@ -38,7 +38,7 @@ class World:
     prometheus: Prometheus | None = None
 
     def server(self, address: str, settings: OperatorSettings) -> Prometheus:
-        """The client of a Prometheus: with authentication where it is the one of PROMETHEUS_ADDRESS."""
+        """The client of a Prometheus; it authenticates only to the one at PROMETHEUS_ADDRESS."""
         if self.prometheus is not None and address.rstrip("/") == settings.prometheus_address.rstrip("/"):
             return self.prometheus
         return Prometheus(address, self.http, timeout_s=settings.prometheus_timeout_s)
@@ -67,7 +67,7 @@ class WiredSources:
 
 def wire(
     settings: OperatorSettings,
-    world: World,
+    clients: Clients,
     *,
     index: Callable[[], NodeIndex],
     routes: Callable[[], Mapping[str, Route]],
@@ -78,19 +78,19 @@ def wire(
 
     Args:
         settings: of the program.
-        world: to measure with.
+        clients: to measure with.
         index: nodes as exporters may call them.
         routes: the TelemetryProfile that counts, by node.
         rejected: told how many series of a source were left out, by reason.
         now_s: s since the epoch.
     """
-    agents = _agent_cache(world.client, settings)
-    server = cache(lambda address: world.server(address, settings))
+    agents = _agent_cache(clients.client, settings)
+    server = cache(lambda address: clients.server(address, settings))
     context = SourceContext(
         settings,
-        world.client,
-        world.http,
-        world.prometheus,
+        clients.client,
+        clients.http,
+        clients.prometheus,
         server,
         _endpoints(settings, agents),
         index,
@@ -109,7 +109,7 @@ def wire(
         usage,
         dcgm if isinstance(dcgm, DcgmSource) else None,
         kepler if isinstance(kepler, ExporterSource) else None,
-        (ProfiledHttp(world.http, routes, now_s), ProfiledPrometheus(server, routes, index)),
+        (ProfiledHttp(clients.http, routes, now_s), ProfiledPrometheus(server, routes, index)),
     )
 
 
