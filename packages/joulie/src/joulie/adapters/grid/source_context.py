@@ -4,19 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import httpx2
 import msgspec
 
-from joulie.adapters.grid.provider import Provider
+from joulie.adapters.grid.provider import Provider, RequestPolicy
 from joulie.domain.grid.signals import Basis, Measure
 from joulie.ports import MetricsDatabase
 
-if TYPE_CHECKING:  # its settings are those of all sources
-    from joulie.adapters.grid.settings import GridSettings
-
 _OptionsT = TypeVar("_OptionsT")
+
+
+class SourceSettings(Protocol):
+    """The settings that sources read; `joulie.adapters.grid.settings.GridSettings` has them."""
+
+    @property
+    def electricity_map_api_region(self) -> str:
+        """Default zone."""
+
+    @property
+    def carbon_basis(self) -> Basis:
+        """Basis of intensities whose source does not state it."""
+
+    @property
+    def request_policy(self) -> RequestPolicy:
+        """Timeout, retries and rate limit of requests."""
+
+    @property
+    def source_settings(self) -> Mapping[Measure, Mapping[str, Any]]:
+        """Settings of each built-in source, by measure and name."""
+
+    @property
+    def grid_zone_names(self) -> Mapping[str, Any]:
+        """Zone names by source, where a source calls a zone otherwise."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +52,7 @@ class SourceContext:
         now_s: s since the epoch.
     """
 
-    settings: GridSettings
+    settings: SourceSettings
     measure: Measure
     client: httpx2.AsyncClient
     prometheus: MetricsDatabase | None

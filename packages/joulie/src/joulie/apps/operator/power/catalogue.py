@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import httpx2
 
@@ -23,14 +23,35 @@ from joulie.apps.operator.power.usage import UsageSource
 from joulie.domain.signal import Reading
 from joulie.domain.usage import PodKey
 
-if TYPE_CHECKING:  # the settings list the names of this catalogue
-    from joulie.apps.operator.settings import OperatorSettings
-
 KEPLER = "kepler"
 REQUESTS = "requests"
 STATIC = "static"
 PROFILE_HTTP = "profile-http"
 PROFILE_PROMETHEUS = "profile-prometheus"
+
+
+class SourceSettings(Protocol):
+    """The settings that sources read; the operator's settings have them."""
+
+    @property
+    def prometheus_address(self) -> str:
+        """Address of the Prometheus server; empty without one."""
+
+    @property
+    def prometheus_window_s(self) -> float:
+        """Averaging time of rates, s."""
+
+    @property
+    def power_prometheus_address(self) -> str:
+        """Address of another Prometheus server for `power_prometheus_query`; empty for the same."""
+
+    @property
+    def power_prometheus_query(self) -> str:
+        """Query for the power of nodes, W; empty without one."""
+
+    @property
+    def telemetry_http_endpoint(self) -> str:
+        """Telemetry endpoint; empty without one."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +70,7 @@ class SourceContext:
         now_s: s since the epoch.
     """
 
-    settings: OperatorSettings
+    settings: SourceSettings
     client: KubeClient
     http: httpx2.AsyncClient
     prometheus: Prometheus | None
