@@ -10,7 +10,8 @@ import psycopg
 
 from joulie_lab.control_plane import ManagedProcess, Postgres, wait_for
 
-_PATIENCE_S = 60.0
+# initdb alone takes a minute where cores are slow and shared.
+_PATIENCE_S = 180.0
 _INITDB_OPTIONS = ("--auth=trust", "--username=joulie", "--encoding=UTF8", "--no-locale", "--no-sync")
 
 
