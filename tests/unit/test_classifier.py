@@ -141,8 +141,8 @@ class Stage:
         """One look at everything; gives what it wrote."""
         return await self._look(self.classifier.cycle, passed_s)
 
-    async def look_at_new(self):
-        return await self._look(self.classifier.look_at_new, 0.0)
+    async def classify_changed(self):
+        return await self._look(self.classifier.classify_changed, 0.0)
 
     async def _look(self, look, passed_s):
         self.now_s += passed_s
@@ -271,7 +271,7 @@ def play(body, tmp_path, *, metrics=True, **settings):
 def test_a_new_workload_gets_its_profile_from_hints_and_then_no_write(tmp_path):
     async def body(stage):
         await stage.add_pod("train", said={"workload_class": "performance", "reschedulable": "false"})
-        assert await stage.look_at_new() == {"create": 1, "status": 1}
+        assert await stage.classify_changed() == {"create": 1, "status": 1}
         profile = await stage.profile("pod-train")
         status = profile.status
         assert profile.spec.workload_ref.kind == "Pod"
@@ -477,11 +477,11 @@ def test_runs_of_a_cron_job_share_a_profile_that_outlives_them(tmp_path):
             assert await stage.cycle(PERIOD_S) == {}
         # The next run starts with what was learned, and its first minutes without metrics take nothing away.
         await run(f"nightly-{minute - 1}")
-        assert await stage.look_at_new() == {}
+        assert await stage.classify_changed() == {}
         assert await stage.cycle(PERIOD_S / 2) == {}
         # A number that is a date is no minute.
         await run("nightly-20260101")
-        assert await stage.look_at_new() == {"create": 1, "status": 1}
+        assert await stage.classify_changed() == {"create": 1, "status": 1}
         assert (await stage.profile("job-nightly-20260101")).spec.workload_ref.kind == "Job"
 
     play(body, tmp_path)
@@ -587,7 +587,7 @@ def test_the_profile_of_a_bare_pod_goes_with_it(tmp_path):
         assert await stage.cycle(30.0) == {}
         # A pod of the same name is another workload.
         await stage.add_pod("train")
-        assert await stage.look_at_new() == {"create": 1, "status": 1}
+        assert await stage.classify_changed() == {"create": 1, "status": 1}
 
     play(body, tmp_path)
 
@@ -714,7 +714,7 @@ def test_many_workloads_take_a_handful_of_queries(tmp_path):
         assert stage.metrics.profiles.labels("measured")._value.get() == 100
         # Spread over the period from here on: no cycle has to look at all of them.
         due = [
-            len([need for _, need in await stage.classifier._look(list(stage.view.ledger.workloads))])
+            len([need for _, need in await stage.classifier._find_due(list(stage.view.ledger.workloads))])
             for stage.now_s in (EPOCH_S + 90.0 * part for part in range(1, 11))
         ]
         assert due == sorted(due)
@@ -763,7 +763,7 @@ def test_a_cycle_that_fails_does_not_end_it(tmp_path, monkeypatch, caplog):
             raise ssl.SSLError("unexpected")
 
         monkeypatch.setattr(stage.classifier, "cycle", broken)
-        task = asyncio.create_task(stage.classifier._classify_for_ever())
+        task = asyncio.create_task(stage.classifier._classify_loop())
         await until(lambda: "classification failed" in caplog.text)
         assert not task.done()
         task.cancel()

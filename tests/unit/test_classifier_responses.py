@@ -109,8 +109,8 @@ class Stage:
 
     def note(self, depths, passed_s=STEP_S):
         self.now_s += passed_s
-        self.responses._note(depths, self.now_s)
-        return self.responses._waiting
+        self.responses._record_changes(depths, self.now_s)
+        return self.responses._pending
 
 
 def test_a_change_counts_from_when_the_node_was_last_seen_without_it():

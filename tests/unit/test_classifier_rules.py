@@ -19,14 +19,14 @@ from joulie.adapters.prometheus.readings import GpuUse
 from joulie.apps.operator.classifier.decide import (
     Conclusion,
     Due,
-    Remembered,
-    Rhythm,
+    Schedule,
+    WorkloadMemory,
     classification_of,
     conclude,
     due,
     is_waiting,
-    remember,
     status_to_write,
+    updated_memory,
 )
 from joulie.apps.operator.classifier.owners import OwnerFacts
 from joulie.apps.operator.classifier.usage import Basis, ClusterUsage, SimulatedUsage, use_of
@@ -38,7 +38,7 @@ from joulie.domain.usage import PodUsage
 from joulie.domain.workload import Level
 
 WINDOW_S, PERIOD_S, NOW_S = 600.0, 900.0, 1_800_000_000.0
-RHYTHM = Rhythm(WINDOW_S, PERIOD_S, NOW_S)
+RHYTHM = Schedule(WINDOW_S, PERIOD_S, NOW_S)
 OWNER = Owner("StatefulSet", "db")
 GIB = 1024.0**3
 
@@ -192,7 +192,7 @@ def test_simulated_use_is_what_the_annotations_say_give_or_take_noise(noise_pct)
 
 # ---- due
 
-HINTED = Remembered(Hints())
+HINTED = WorkloadMemory(Hints())
 
 
 @pytest.mark.parametrize(
@@ -206,17 +206,17 @@ HINTED = Remembered(Hints())
         (0.0, WorkloadProfileStatus(), HINTED, Due.HINTS),
         (0.0, stored(), HINTED, Due.NOTHING),
         (0.0, stored(), None, Due.HINTS),
-        (0.0, stored(), Remembered(Hints(reschedulable=True)), Due.HINTS),
+        (0.0, stored(), WorkloadMemory(Hints(reschedulable=True)), Due.HINTS),
         (WINDOW_S, stored(), HINTED, Due.USE),
         (WINDOW_S, stored(), None, Due.USE),
-        (WINDOW_S, stored(), Remembered(Hints(), NOW_S), Due.NOTHING),
-        (WINDOW_S, stored(), Remembered(Hints(), NOW_S - PERIOD_S), Due.USE),
+        (WINDOW_S, stored(), WorkloadMemory(Hints(), NOW_S), Due.NOTHING),
+        (WINDOW_S, stored(), WorkloadMemory(Hints(), NOW_S - PERIOD_S), Due.USE),
         (WINDOW_S, stored(BUSY), None, Due.NOTHING),
-        (WINDOW_S, stored(BUSY), Remembered(Hints(reschedulable=True), NOW_S, NOW_S), Due.USE),
-        (None, stored(BUSY), Remembered(Hints(reschedulable=True), NOW_S, NOW_S), Due.USE),
-        (WINDOW_S, stored(BUSY), Remembered(Hints(), NOW_S - PERIOD_S, NOW_S), Due.USE),
-        (None, stored(BUSY), Remembered(Hints(), NOW_S - PERIOD_S, NOW_S), Due.NOTHING),
-        (0.0, stored(BUSY), Remembered(Hints(), NOW_S - PERIOD_S, NOW_S), Due.USE),
+        (WINDOW_S, stored(BUSY), WorkloadMemory(Hints(reschedulable=True), NOW_S, NOW_S), Due.USE),
+        (None, stored(BUSY), WorkloadMemory(Hints(reschedulable=True), NOW_S, NOW_S), Due.USE),
+        (WINDOW_S, stored(BUSY), WorkloadMemory(Hints(), NOW_S - PERIOD_S, NOW_S), Due.USE),
+        (None, stored(BUSY), WorkloadMemory(Hints(), NOW_S - PERIOD_S, NOW_S), Due.NOTHING),
+        (0.0, stored(BUSY), WorkloadMemory(Hints(), NOW_S - PERIOD_S, NOW_S), Due.USE),
     ],
 )
 def test_what_a_workload_needs(age_s, status, remembered, expected):
@@ -227,11 +227,11 @@ def test_what_a_workload_needs(age_s, status, remembered, expected):
 @given(st.text(min_size=1, max_size=20), st.floats(5.0, 200.0), st.integers(2, 6))
 def test_every_workload_is_due_once_a_period_whatever_the_cycle(name, cycle_s, periods):
     one = workload(pod(age_s=1e7), key=("ns", Owner("Job", name)))
-    remembered, now_s, seen = Remembered(Hints(), NOW_S, NOW_S), NOW_S, []
+    remembered, now_s, seen = WorkloadMemory(Hints(), NOW_S, NOW_S), NOW_S, []
     while now_s < NOW_S + periods * PERIOD_S:
         now_s += cycle_s
         if due(one, stored(BUSY), remembered, RHYTHM, now_s) is Due.USE:
-            remembered = Remembered(Hints(), now_s, now_s)
+            remembered = WorkloadMemory(Hints(), now_s, now_s)
             seen.append(now_s)
     assert abs(len(seen) - periods) <= 1
     assert all(abs(later - earlier - PERIOD_S) <= cycle_s for earlier, later in itertools.pairwise(seen))
@@ -243,7 +243,7 @@ def test_moments_are_spread_evenly():
         one = workload(pod(age_s=1e7), key=("ns", Owner("Job", f"job-{index:05}")))
         for part in range(10):
             since_s, until_s = NOW_S + part * 90.0, NOW_S + (part + 1) * 90.0
-            remembered = Remembered(Hints(), since_s, since_s)
+            remembered = WorkloadMemory(Hints(), since_s, since_s)
             parts[part] += due(one, stored(BUSY), remembered, RHYTHM, until_s) is Due.USE
     assert sum(parts) == 1000
     assert all(70 <= count <= 130 for count in parts)
@@ -255,7 +255,7 @@ def test_moments_are_spread_evenly():
 def test_what_is_measured_is_classified_and_remembered():
     found = conclude(workload(), None, None, usage({"db-0": 1.8}), RHYTHM, NOW_S)
     assert (found.basis, found.classification) == (Basis.MEASURED, classify(Hints(), Use(cpu_util_pct=90.0)))
-    assert remember(workload(), None, found, NOW_S, asked=True) == Remembered(Hints(), NOW_S, NOW_S)
+    assert updated_memory(workload(), None, found, NOW_S, asked=True) == WorkloadMemory(Hints(), NOW_S, NOW_S)
 
 
 def test_without_metrics_hints_remain_and_why_is_said():
@@ -266,7 +266,7 @@ def test_without_metrics_hints_remain_and_why_is_said():
     ):
         found = conclude(workload(), stored(), HINTED, source, RHYTHM, NOW_S)
         assert (found.basis, found.classification.confidence) == (basis, 0.3)
-        assert remember(workload(), HINTED, found, NOW_S, asked=True).answered_s == answered_s
+        assert updated_memory(workload(), HINTED, found, NOW_S, asked=True).answered_s == answered_s
 
 
 @pytest.mark.parametrize(
@@ -274,11 +274,11 @@ def test_without_metrics_hints_remain_and_why_is_said():
     [(PERIOD_S - 1.0, 0.5, None), (PERIOD_S, 0.4, Basis.NO_METRICS), (10 * PERIOD_S, 0.3, Basis.NO_METRICS)],
 )
 def test_confidence_falls_by_the_time_since_it_was_measured(measured_ago_s, confidence, basis):
-    rhythm = Rhythm(WINDOW_S, PERIOD_S, NOW_S - 1e6)
+    schedule = Schedule(WINDOW_S, PERIOD_S, NOW_S - 1e6)
     # Written long ago, but measured since without news.
     status = stored(BUSY, age_s=50 * PERIOD_S)
-    remembered = Remembered(Hints(), None, NOW_S - measured_ago_s)
-    found = conclude(workload(pod(age_s=1e6)), status, remembered, usage(), rhythm, NOW_S)
+    remembered = WorkloadMemory(Hints(), None, NOW_S - measured_ago_s)
+    found = conclude(workload(pod(age_s=1e6)), status, remembered, usage(), schedule, NOW_S)
     assert (found.classification.confidence, found.basis) == (confidence, basis)
     assert found.classification.cpu == classification_of(status).cpu
 
@@ -290,7 +290,7 @@ def test_confidence_falls_by_the_time_since_it_was_measured(measured_ago_s, conf
 )
 def test_time_in_which_nobody_could_have_measured_takes_no_confidence(since_s, age_s):
     status = stored(BUSY, age_s=1e6)
-    found = conclude(workload(pod(age_s=age_s)), status, None, usage(), Rhythm(WINDOW_S, PERIOD_S, since_s), NOW_S)
+    found = conclude(workload(pod(age_s=age_s)), status, None, usage(), Schedule(WINDOW_S, PERIOD_S, since_s), NOW_S)
     assert (found.classification.confidence, found.basis) == (0.5, None)
     assert status_to_write(found, status, PERIOD_S, NOW_S) is None
 

@@ -1,4 +1,8 @@
-"""The classifier's loop: profiles from annotations within seconds, from measured use each at its own moment."""
+"""The classifier's loop, which keeps one WorkloadProfile per workload.
+
+A new workload, or one whose annotations changed, is classified from its annotations within seconds. Classification
+from measured use is repeated once per reclassify interval, at a time that differs between workloads.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,13 @@ from joulie.adapters.kubernetes.writer import Job, write_all
 from joulie.adapters.prometheus import Prometheus
 from joulie.apps.operator.classifier.decide import (
     Due,
-    Remembered,
-    Rhythm,
+    Schedule,
+    WorkloadMemory,
     conclude,
     due,
     is_waiting,
-    remember,
     status_to_write,
+    updated_memory,
 )
 from joulie.apps.operator.classifier.metrics import ClassifierMetrics
 from joulie.apps.operator.classifier.owners import Owners
@@ -36,7 +40,7 @@ from joulie.apps.operator.classifier.usage import (
     UsageSource,
 )
 from joulie.apps.operator.classifier.workloads import Workload, workload_of
-from joulie.apps.operator.classifier.write import ProfileWriter, Wanted
+from joulie.apps.operator.classifier.writer import DesiredProfile, ProfileWriter
 from joulie.apps.operator.facts import ProfileEntry
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
@@ -45,34 +49,34 @@ from joulie.domain.quantities import InvalidQuantityError
 from joulie.program.tracing import span
 
 DEBOUNCE_S = 1.0
-"""New workloads are gathered for this long: their pods come in flocks."""
+"""Debounce, s: pods of new workloads arrive in bursts."""
 _OWNERS_WAIT_S = 5.0
-"""How long the first look waits for the workloads themselves; without them profiles go with nothing for a while."""
-_WORKLOADS_A_TURN = 200
-"""Workloads looked at before others get their turn on the event loop."""
+"""How long the first cycle waits for the owner caches, s; without them, new profiles have no owner reference yet."""
+_WORKLOADS_PER_YIELD = 200
+"""Workloads processed before yielding to the event loop."""
 _SHOWN_PROBLEMS = 3
 
 _log = logging.getLogger(__name__)
 
 
-class _Seen(NamedTuple):
-    """A workload with its profile."""
+class _Candidate(NamedTuple):
+    """A workload and its stored profile; None without one."""
 
     workload: Workload
     stored: ProfileEntry | None
 
 
 class Classifier:
-    """Keeps one WorkloadProfile for each workload with live pods. One term of leadership.
+    """Keeps one WorkloadProfile for each workload with live pods. Created each time this replica becomes leader.
 
     Args:
-        client: to watch and write with.
-        view: pods and profiles.
-        settings: of the operator.
-        prometheus: to ask for use; None without one.
-        metrics: to count in.
-        may_write: whether this process still leads.
-        now_s: s since the epoch.
+        client: Kubernetes client.
+        view: cached view of pods and profiles.
+        settings: operator settings.
+        prometheus: client of the Prometheus with usage metrics; None without one.
+        metrics: classifier metrics.
+        may_write: whether this process still holds the lease.
+        now_s: current time, s since the epoch.
     """
 
     def __init__(
@@ -90,19 +94,19 @@ class Classifier:
         self._settings = settings
         self._metrics = metrics
         self._now_s = now_s
-        self._rhythm = Rhythm(settings.classify_window_s, settings.reclassify_interval_s, now_s())
+        self._schedule = Schedule(settings.classify_window_s, settings.reclassify_interval_s, now_s())
         self._source = _source(settings, prometheus, metrics, now_s)
         self._responses: CapResponses | None = None
         if prometheus is not None and settings.cap_response_query:
             self._responses = CapResponses(prometheus, settings.cap_response_query, metrics)
         self._owners = Owners(client, self.pods_changed)
         self._writer = ProfileWriter(client, may_write=may_write, wrote=lambda kind: metrics.writes.labels(kind).inc())
-        self._remembered: dict[WorkloadKey, Remembered] = {}
-        self._touched: set[WorkloadKey] = set()
+        self._remembered: dict[WorkloadKey, WorkloadMemory] = {}
+        self._changed: set[WorkloadKey] = set()
         self._wake = asyncio.Event()
-        # What the API server answered to our own writes, until the watch has caught up.
-        self._answers: dict[Key, ProfileEntry] = {}
-        self._left_alone: set[Key] = set()
+        # Profiles as returned by our own writes, until the watch has caught up.
+        self._written: dict[Key, ProfileEntry] = {}
+        self._reported_manual: set[Key] = set()
 
     async def run(self) -> None:
         """Classify until cancelled."""
@@ -110,17 +114,17 @@ class Classifier:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._owners.run())
-                group.create_task(self._classify_for_ever())
+                group.create_task(self._classify_loop())
         finally:
             self._view.workload_watchers.remove(self)
             self._metrics.stood_down()
 
-    async def _classify_for_ever(self) -> None:
+    async def _classify_loop(self) -> None:
         try:
             async with asyncio.timeout(_OWNERS_WAIT_S):
                 await self._owners.wait_synced()
         except TimeoutError:
-            _log.warning("workloads cannot be listed yet: their own annotations do not count")
+            _log.warning("cannot list workloads yet: annotations on workload objects are ignored")
         clock = asyncio.get_running_loop().time
         next_s = clock()
         while True:
@@ -129,7 +133,7 @@ class Classifier:
                     next_s = clock() + self._settings.classify_interval_s
                     await self.cycle()
                 else:
-                    await self.look_at_new()
+                    await self.classify_changed()
             except Exception:
                 _log.exception("classification failed")
             try:
@@ -139,92 +143,96 @@ class Classifier:
             except TimeoutError:
                 continue
 
-    # ---- what the view tells
+    # ---- changes in the cluster
 
     def pods_changed(self, workload: WorkloadKey) -> None:
-        """Look at a workload soon."""
-        self._touched.add(workload)
+        """Schedule a check of a workload after the debounce time."""
+        self._changed.add(workload)
         self._wake.set()
 
     def profile_changed(self, key: Key) -> None:
-        """Take note that the watch has caught up."""
-        self._answers.pop(key, None)
+        """Forget our remembered write of a profile, since the watch has caught up."""
+        self._written.pop(key, None)
 
-    # ---- looking
+    # ---- finding workloads that are due
 
-    async def look_at_new(self) -> None:
-        """Conclude from annotations where nothing is known yet, or where they changed."""
+    async def classify_changed(self) -> None:
+        """Classify, from annotations, workloads that are new or whose annotations changed."""
         self._wake.clear()
-        touched, self._touched = self._touched, set()
-        await self._conclude([seen for seen, need in await self._look(touched) if need is Due.HINTS], None)
+        touched, self._changed = self._changed, set()
+        await self._conclude([seen for seen, need in await self._find_due(touched) if need is Due.HINTS], None)
 
     async def cycle(self) -> None:
-        """Look at all workloads, ask for the use of those that are due, and remove profiles of those that are gone."""
+        """Check all workloads, classify those that are due from measured use, and delete obsolete profiles."""
         clock = asyncio.get_running_loop().time
         began_s = clock()
         self._wake.clear()
-        self._touched.clear()
+        self._changed.clear()
         workloads = self._view.ledger.workloads
         with span("classify", workloads=len(workloads)):
             if self._responses is not None:
-                await self._responses.look(self._view.twins.values(), workloads, self._now_s())
-            found = await self._look(list(workloads))
+                await self._responses.update(self._view.twins.values(), workloads, self._now_s())
+            found = await self._find_due(list(workloads))
             await self._conclude([seen for seen, need in found if need is Due.HINTS], None)
             asked = [seen for seen, need in found if need is Due.USE]
             if asked:
                 usage = await self._source.read([seen.workload for seen in asked])
                 silent = usage.absent is Basis.UNAVAILABLE
                 await self._conclude([seen for seen in asked if not (silent and self._is_waiting(seen))], usage)
-            await self._run([partial(self._writer.delete, key, entry) for key, entry in self._leftovers()])
+            await self._run_writes(
+                [partial(self._writer.delete, key, entry) for key, entry in self._obsolete_profiles()]
+            )
         for gone in self._remembered.keys() - workloads.keys():
             del self._remembered[gone]
-        self._left_alone &= self._view.profiles.keys()
+        self._reported_manual &= self._view.profiles.keys()
         self._count()
         self._metrics.cycle_seconds.observe(clock() - began_s)
 
-    async def _look(self, keys: Iterable[WorkloadKey]) -> list[tuple[_Seen, Due]]:
-        """The workloads that need something; those with somebody's own profile need nothing."""
-        found: list[tuple[_Seen, Due]] = []
+    async def _find_due(self, keys: Iterable[WorkloadKey]) -> list[tuple[_Candidate, Due]]:
+        """The workloads that need a classification; those with a manual profile never do."""
+        found: list[tuple[_Candidate, Due]] = []
         now_s = self._now_s()
         for index, key in enumerate(keys):
-            if index % _WORKLOADS_A_TURN == 0:
+            if index % _WORKLOADS_PER_YIELD == 0:
                 await asyncio.sleep(0)
-            seen = self._see(key)
+            seen = self._candidate(key)
             if seen is None:
                 continue
             status = None if seen.stored is None else seen.stored.status
-            need = due(seen.workload, status, self._remembered.get(key), self._rhythm, now_s)
+            need = due(seen.workload, status, self._remembered.get(key), self._schedule, now_s)
             if need is not Due.NOTHING:
                 found.append((seen, need))
         return found
 
-    def _see(self, key: WorkloadKey) -> _Seen | None:
-        """A workload with its profile; None where there is nothing to keep."""
+    def _candidate(self, key: WorkloadKey) -> _Candidate | None:
+        """A workload with its profile; None if the classifier keeps no profile for it."""
         if self._manual(key):
             return None
         pods = self._view.ledger.workloads.get(key, {})
         workload = workload_of(key, pods.values(), self._owners.find(key))
         own = _own_key(key)
-        return None if workload is None else _Seen(workload, self._answers.get(own) or self._view.profiles.get(own))
+        return (
+            None if workload is None else _Candidate(workload, self._written.get(own) or self._view.profiles.get(own))
+        )
 
-    def _is_waiting(self, seen: _Seen) -> bool:
+    def _is_waiting(self, seen: _Candidate) -> bool:
         stored = None if seen.stored is None else seen.stored.status
         return is_waiting(seen.workload, stored, self._remembered.get(seen.workload.key))
 
     def _manual(self, key: WorkloadKey) -> bool:
-        """Whether the workload has a profile of somebody's own, or one stands where the classifier's would."""
+        """Whether the workload has a manual profile, or a manual profile has the name that the classifier would use."""
         in_the_way = dict(self._view.workload_profiles.of(key))
         own = _own_key(key)
         if own in self._view.profiles:
             in_the_way[own] = self._view.profiles[own]
         manual = {place for place, entry in in_the_way.items() if not entry.automatic}
-        for place in manual - self._left_alone:
-            _log.info("a profile of somebody's own is left alone", extra={"profile": str(place)})
-        self._left_alone |= manual
+        for place in manual - self._reported_manual:
+            _log.info("manual profile is not changed", extra={"profile": str(place)})
+        self._reported_manual |= manual
         return bool(manual)
 
-    def _leftovers(self) -> Iterable[tuple[Key, ProfileEntry]]:
-        """Own profiles that nothing removes: of workloads that are gone, or that have a profile of somebody's own."""
+    def _obsolete_profiles(self) -> Iterable[tuple[Key, ProfileEntry]]:
+        """The classifier's profiles whose workload has a manual one, or is gone without garbage collection of them."""
         for key, entry in list(self._view.profiles.items()):
             if not entry.automatic:
                 continue
@@ -237,54 +245,54 @@ class Classifier:
             return False
         gone = self._owners.is_gone(entry.owner)
         if gone is None:
-            # Of what goes with its owner, Kubernetes knows better whether that is still there.
+            # Kubernetes' garbage collector deletes profiles with an owner reference.
             return entry.owner[1].kind == "Pod" or not entry.owner_uids
         return gone
 
-    # ---- concluding
+    # ---- classifying
 
-    async def _conclude(self, found: Sequence[_Seen], usage: ClusterUsage | None) -> None:
-        """Conclude what there is to say of workloads, and write what of it is news."""
+    async def _conclude(self, found: Sequence[_Candidate], usage: ClusterUsage | None) -> None:
+        """Classify workloads, and write the profiles that changed."""
         jobs: list[Job] = []
         for index, seen in enumerate(found):
-            if index % _WORKLOADS_A_TURN == 0:
+            if index % _WORKLOADS_PER_YIELD == 0:
                 await asyncio.sleep(0)
             try:
                 wanted, remembered = self._wanted(seen, usage)
             except InvalidQuantityError as error:
                 namespace, owner = seen.workload.key
                 where = f"{owner.kind} {namespace}/{owner.name}"
-                _log.warning("measured use is refused", extra={"workload": where, "problem": str(error)})
+                _log.warning("invalid measured use", extra={"workload": where, "problem": str(error)})
                 continue
             if wanted.needed:
                 jobs.append(partial(self._write, wanted, remembered))
             else:
                 self._remembered[seen.workload.key] = remembered
-        await self._run(jobs)
+        await self._run_writes(jobs)
 
-    def _wanted(self, seen: _Seen, usage: ClusterUsage | None) -> tuple[Wanted, Remembered]:
-        """What should be stored of a workload, and what to remember once it is."""
+    def _wanted(self, seen: _Candidate, usage: ClusterUsage | None) -> tuple[DesiredProfile, WorkloadMemory]:
+        """The desired profile of a workload, and what to remember of it once it is stored."""
         workload, entry = seen
         now_s = self._now_s()
         stored = None if entry is None else entry.status
         before = self._remembered.get(workload.key)
-        responses = Responses() if self._responses is None else self._responses.of(workload.key)
-        conclusion = conclude(workload, stored, before, usage or ClusterUsage(), self._rhythm, now_s, responses)
-        status = status_to_write(conclusion, stored, self._rhythm.reclassify_s, now_s)
-        remembered = remember(workload, before, conclusion, now_s, asked=usage is not None)
-        return Wanted(workload, entry, status), remembered
+        responses = Responses() if self._responses is None else self._responses.for_workload(workload.key)
+        conclusion = conclude(workload, stored, before, usage or ClusterUsage(), self._schedule, now_s, responses)
+        status = status_to_write(conclusion, stored, self._schedule.reclassify_s, now_s)
+        remembered = updated_memory(workload, before, conclusion, now_s, asked=usage is not None)
+        return DesiredProfile(workload, entry, status), remembered
 
-    async def _write(self, wanted: Wanted, remembered: Remembered) -> None:
+    async def _write(self, wanted: DesiredProfile, remembered: WorkloadMemory) -> None:
         entry = await self._writer.write(wanted)
         if entry is not None:
-            self._answers[_own_key(wanted.workload.key)] = entry
+            self._written[_own_key(wanted.workload.key)] = entry
             self._remembered[wanted.workload.key] = remembered
 
-    async def _run(self, jobs: Sequence[Job]) -> None:
+    async def _run_writes(self, jobs: Sequence[Job]) -> None:
         failures = await write_all(jobs, concurrency=self._settings.write_concurrency)
         self._metrics.write_errors.inc(len(failures))
         for failure in failures[:_SHOWN_PROBLEMS]:
-            _log.warning("profile not written", extra={"error": str(failure.error)})
+            _log.warning("cannot write profile", extra={"error": str(failure.error)})
 
     def _count(self) -> None:
         counts = {"measured": 0, "losing": 0, "hints": 0, "manual": 0}
@@ -324,6 +332,6 @@ def _result(entry: ProfileEntry) -> str:
 
 
 def _own_key(workload: WorkloadKey) -> Key:
-    """Where the classifier keeps the profile of a workload."""
+    """Key of the profile that the classifier keeps for a workload."""
     namespace, owner = workload
     return Key(namespace, names.profile_name(owner.kind, owner.name))

@@ -1,4 +1,4 @@
-"""What becomes of a workload's profile: whether it is due, what is concluded, and whether that has to be written."""
+"""Decisions about one workload's profile: whether it is due, its classification, and whether to write the status."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
 )
 from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339
 from joulie.apps.operator.classifier.responses import Responses
-from joulie.apps.operator.classifier.usage import Basis, ClusterUsage, measured_course, use_of
+from joulie.apps.operator.classifier.usage import Basis, ClusterUsage, measured_series, use_of
 from joulie.apps.operator.classifier.workloads import Workload
 from joulie.domain.policy import WorkloadClass
 from joulie.domain.profiles.cap_response import with_response
@@ -33,15 +33,15 @@ from joulie.domain.workload import CpuBound, GpuBound, GpuLevel, Level
 
 MEASURED_CONDITION = "Measured"
 UTILISATION_BAND = 5.0
-"""Points that a stored utilisation may be off."""
+"""Dead-band of a stored utilisation, percentage points."""
 _REFRESH_INTERVALS = 4.0
-"""Reclassifications after which a measured profile is written for its age alone."""
+"""Reclassify intervals after which an unchanged measured profile is written to refresh its timestamp."""
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 _MESSAGES = {
     Basis.MEASURED: "",
     Basis.SIMULATED: "from the sim.joulie.io annotations of its pods",
     Basis.HINTS: "nothing has been measured yet",
-    Basis.NO_METRICS: "Prometheus knows no use of its pods, or lacks a part that was measured before",
+    Basis.NO_METRICS: "Prometheus has no usage metrics of its pods, or lacks a part that was measured before",
     Basis.UNAVAILABLE: "Prometheus does not answer",
 }
 _NO_RESPONSES = Responses()
@@ -50,23 +50,23 @@ _PartT = TypeVar("_PartT", CpuUse, GpuUse)
 
 
 class Due(Enum):
-    """What a workload needs now."""
+    """The kind of classification that a workload needs now."""
 
     NOTHING = auto()
     HINTS = auto()
-    """A conclusion from annotations: there is nothing to measure yet."""
+    """From annotations, since there is nothing to measure yet."""
     USE = auto()
-    """A conclusion from what was measured."""
+    """From measured use."""
 
 
 @dataclass(frozen=True)
-class Rhythm:
-    """When workloads are looked at.
+class Schedule:
+    """Timing of classifications.
 
     Attributes:
-        window_s: over which use is averaged, s.
-        reclassify_s: between two looks at a workload, s.
-        since_s: when this process began to look, s since the epoch.
+        window_s: window over which use is averaged, s.
+        reclassify_s: interval between two classifications of a workload, s.
+        since_s: start of the classifier in this process, s since the epoch.
     """
 
     window_s: float
@@ -75,13 +75,13 @@ class Rhythm:
 
 
 @dataclass(frozen=True)
-class Remembered:
-    """What this process remembers of a workload, beyond what its profile says.
+class WorkloadMemory:
+    """In-memory state of a workload that its profile does not store.
 
     Attributes:
-        hints: that the last conclusion was drawn from.
-        answered_s: when metrics last gave an answer, be it that there are none; None before the first.
-        measured_s: when it was last measured, None before.
+        hints: hints used by the last classification.
+        answered_s: last successful usage query, with or without data of the workload, s since the epoch; None before.
+        measured_s: when the workload was last measured, s since the epoch; None before.
     """
 
     hints: Hints
@@ -91,11 +91,11 @@ class Remembered:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What is concluded of a workload.
+    """A classification with its evidence.
 
     Attributes:
-        classification: to be written.
-        basis: what it rests on; None where values are kept that were measured a short while ago.
+        classification: the classification to store.
+        basis: its evidence; None if recently measured values are kept.
     """
 
     classification: Classification
@@ -103,28 +103,28 @@ class Conclusion:
 
     @property
     def measured(self) -> bool:
-        """Whether it was measured just now."""
+        """Whether it is based on a measurement in this cycle."""
         return self.basis in {Basis.MEASURED, Basis.SIMULATED}
 
 
 def due(
     workload: Workload,
     stored: WorkloadProfileStatus | None,
-    remembered: Remembered | None,
-    rhythm: Rhythm,
+    remembered: WorkloadMemory | None,
+    schedule: Schedule,
     now_s: float,
 ) -> Due:
-    """What a workload needs now.
+    """The kind of classification that a workload needs now.
 
     Args:
-        workload: to look at.
-        stored: status of its profile, None without one.
-        remembered: of it, None where this process has not looked at it yet.
-        rhythm: when to look.
-        now_s: s since the epoch.
+        workload: the workload.
+        stored: status of its profile; None without one.
+        remembered: in-memory state of the workload; None if this process has not classified it yet.
+        schedule: timing of classifications.
+        now_s: current time, s since the epoch.
     """
     running_s = workload.running_since_s
-    ripe = running_s is not None and now_s - running_s >= rhythm.window_s
+    ripe = running_s is not None and now_s - running_s >= schedule.window_s
     if stored is None or stored.confidence is None:
         return Due.USE if ripe else Due.HINTS
     news = remembered is not None and remembered.hints != workload.hints
@@ -137,15 +137,15 @@ def due(
     elif news or (running_s is not None and _is_losing(stored)):
         return Due.USE
     elif remembered is None or remembered.answered_s is None:
-        since_s = rhythm.since_s
+        since_s = schedule.since_s
     else:
         since_s = remembered.answered_s
-    moment = running_s is not None and _moment_passed(workload, since_s, now_s, rhythm.reclassify_s)
+    moment = running_s is not None and _moment_passed(workload, since_s, now_s, schedule.reclassify_s)
     return Due.USE if moment else Due.NOTHING
 
 
-def is_waiting(workload: Workload, stored: WorkloadProfileStatus | None, remembered: Remembered | None) -> bool:
-    """Whether a profile already says that it waits for Prometheus: while that is silent, there is no more to say."""
+def is_waiting(workload: Workload, stored: WorkloadProfileStatus | None, remembered: WorkloadMemory | None) -> bool:
+    """Whether a profile already states that Prometheus is unavailable, so that nothing changes until it answers."""
     if stored is None or remembered is None or remembered.hints != workload.hints or _has_values(stored):
         return False
     condition = _measured_condition(stored)
@@ -153,7 +153,7 @@ def is_waiting(workload: Workload, stored: WorkloadProfileStatus | None, remembe
 
 
 def _moment_passed(workload: Workload, since_s: float, until_s: float, period_s: float) -> bool:
-    """Whether the workload's own moment within each period came in ``(since, until]``: all moments spread evenly."""
+    """Whether the workload's time within each period, from a hash of its name, falls in ``(since_s, until_s]``."""
     namespace, owner = workload.key
     name = f"{namespace}/{owner.kind}/{owner.name}"
     phase_s = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest()) / 2**32 * period_s
@@ -163,40 +163,40 @@ def _moment_passed(workload: Workload, since_s: float, until_s: float, period_s:
 def conclude(
     workload: Workload,
     stored: WorkloadProfileStatus | None,
-    remembered: Remembered | None,
+    remembered: WorkloadMemory | None,
     usage: ClusterUsage,
-    rhythm: Rhythm,
+    schedule: Schedule,
     now_s: float,
     responses: Responses = _NO_RESPONSES,
 ) -> Conclusion:
-    """What is concluded of a workload, from what was measured or from what is left of that.
+    """Classify a workload from measured use, else from earlier measurements with decayed confidence, else from hints.
 
     Raises:
-        InvalidQuantityError: a measured value cannot be.
+        InvalidQuantityError: a measured value is invalid.
     """
     previous = None if stored is None else classification_of(stored)
-    use = use_of(workload, usage, rhythm.window_s, now_s)
+    use = use_of(workload, usage, schedule.window_s, now_s)
     if use is not None and not _lost(previous, use):
         measured = classify(workload.hints, use)
-        if usage.courses is not None:
-            course = measured_course(workload, usage.courses, rhythm.window_s, now_s)
+        if usage.series is not None:
+            course = measured_series(workload, usage.series, schedule.window_s, now_s)
             measured = refined(measured, workload.hints, use, course)
         measured = with_response(measured, workload.hints, cpu=responses.cpu, gpu=responses.gpu)
         return Conclusion(measured, usage.found)
     if previous is None or not _has_values(stored):
         return Conclusion(classify(workload.hints, None), usage.absent)
-    # Nobody could measure it before it ran, nor before this process did.
-    known_s = [rhythm.since_s, workload.running_since_s or now_s, _updated_s(stored)]
+    # Confidence does not decay for the time before the workload or this process ran.
+    known_s = [schedule.since_s, workload.running_since_s or now_s, _updated_s(stored)]
     if remembered is not None and remembered.measured_s is not None:
         known_s.append(remembered.measured_s)
-    kept = decayed(previous, workload.hints, max(0.0, now_s - max(known_s)), rhythm.reclassify_s)
+    kept = decayed(previous, workload.hints, max(0.0, now_s - max(known_s)), schedule.reclassify_s)
     if METRICS_MISSING not in kept.reason:
         return Conclusion(kept, None)
     return Conclusion(kept, Basis.NO_METRICS if usage.absent is Basis.HINTS else usage.absent)
 
 
 def _lost(previous: Classification | None, use: Use) -> bool:
-    """Whether a part that was measured before is missing now: it is kept for as long as confidence lasts."""
+    """Whether a part that was measured before is missing now: then old values are kept while confidence decays."""
     if previous is None or previous.confidence <= CONFIDENCE_HINTS:
         return False
     cpu = previous.cpu.avg_utilization_pct is not None and use.cpu_util_pct is None
@@ -204,17 +204,17 @@ def _lost(previous: Classification | None, use: Use) -> bool:
     return cpu or gpu
 
 
-def remember(
-    workload: Workload, before: Remembered | None, conclusion: Conclusion, now_s: float, *, asked: bool
-) -> Remembered:
-    """What to remember after a conclusion.
+def updated_memory(
+    workload: Workload, before: WorkloadMemory | None, conclusion: Conclusion, now_s: float, *, asked: bool
+) -> WorkloadMemory:
+    """The in-memory state of a workload after a classification.
 
     Args:
-        workload: that it is about.
-        before: what was remembered.
-        conclusion: what was concluded.
-        now_s: s since the epoch.
-        asked: whether metrics were looked at.
+        workload: the workload.
+        before: state before; None without one.
+        conclusion: the classification.
+        now_s: current time, s since the epoch.
+        asked: whether usage was queried for it.
     """
     answered_s = None if before is None else before.answered_s
     measured_s = None if before is None else before.measured_s
@@ -222,14 +222,14 @@ def remember(
         answered_s = measured_s = now_s
     elif asked and conclusion.basis in {Basis.HINTS, Basis.NO_METRICS}:
         answered_s = now_s
-    return Remembered(workload.hints, answered_s, measured_s)
+    return WorkloadMemory(workload.hints, answered_s, measured_s)
 
 
-# ---- as it is stored
+# ---- stored form
 
 
 def classification_of(status: WorkloadProfileStatus) -> Classification | None:
-    """What a stored status concludes; None where it concludes nothing. Words that are not known count as not said."""
+    """The classification in a stored status; None if it has none. Unknown enum values are treated as absent."""
     if status.confidence is None:
         return None
     cpu, gpu = status.cpu or CpuUse(), status.gpu or GpuUse()
@@ -257,13 +257,13 @@ def classification_of(status: WorkloadProfileStatus) -> Classification | None:
 def status_to_write(
     conclusion: Conclusion, stored: WorkloadProfileStatus | None, reclassify_s: float, now_s: float
 ) -> WorkloadProfileStatus | None:
-    """The status that says it; None where the stored one says the same, and said so not too long ago.
+    """The status to write; None if the stored one is equal (within the dead-band) and recent enough.
 
     Args:
-        conclusion: to be said.
-        stored: status of the profile, None without one.
-        reclassify_s: between two looks at a workload, s.
-        now_s: s since the epoch.
+        conclusion: the classification.
+        stored: status of the profile; None without one.
+        reclassify_s: interval between two classifications of a workload, s.
+        now_s: current time, s since the epoch.
     """
     wanted = _status(conclusion, stored, now_s)
     if stored is None or _differs(wanted, stored):
@@ -273,15 +273,15 @@ def status_to_write(
 
 
 def _status(conclusion: Conclusion, stored: WorkloadProfileStatus | None, now_s: float) -> WorkloadProfileStatus:
-    said = conclusion.classification
-    cpu, gpu = said.cpu, said.gpu
+    found = conclusion.classification
+    cpu, gpu = found.cpu, found.gpu
     return WorkloadProfileStatus(
-        criticality=Criticality(said.workload_class),
-        migratability=None if said.reschedulable is None else Migratability(said.reschedulable),
+        criticality=Criticality(found.workload_class),
+        migratability=None if found.reschedulable is None else Migratability(found.reschedulable),
         cpu=_unless_empty(CpuUse(cpu.intensity, cpu.bound, _rounded(cpu.avg_utilization_pct), cpu.cap_sensitivity)),
         gpu=_unless_empty(GpuUse(gpu.intensity, gpu.bound, _rounded(gpu.avg_utilization_pct), gpu.cap_sensitivity)),
-        classification_reason=said.reason,
-        confidence=said.confidence,
+        classification_reason=found.reason,
+        confidence=found.confidence,
         last_updated=rfc3339(now_s),
         conditions=_conditions(conclusion, stored, now_s),
     )
@@ -302,13 +302,13 @@ def _measured_condition(status: WorkloadProfileStatus) -> Condition | None:
 
 
 def _differs(wanted: WorkloadProfileStatus, stored: WorkloadProfileStatus) -> bool:
-    return _said(wanted) != _said(stored) or not all(
+    return _non_numeric(wanted) != _non_numeric(stored) or not all(
         _close(new, old) for new, old in zip(_utilisations_pct(wanted), _utilisations_pct(stored), strict=True)
     )
 
 
-def _said(status: WorkloadProfileStatus) -> tuple[object, ...]:
-    """What a status says but for its numbers."""
+def _non_numeric(status: WorkloadProfileStatus) -> tuple[object, ...]:
+    """The contents of a status without measured numbers."""
     condition = _measured_condition(status)
     losing = METRICS_MISSING in (status.classification_reason or "")
     cpu, gpu = status.cpu or CpuUse(), status.gpu or GpuUse()
@@ -319,13 +319,13 @@ def _said(status: WorkloadProfileStatus) -> tuple[object, ...]:
         msgspec.structs.replace(gpu, avg_utilization_pct=None),
         _NUMBER.sub("#", status.classification_reason or ""),
         status.confidence,
-        # While confidence falls, a Prometheus that comes and goes is no news of each workload.
+        # While confidence decays, an intermittent Prometheus must not cause a write per workload.
         None if condition is None else (condition.status, "" if losing else condition.reason),
     )
 
 
 def _has_values(status: WorkloadProfileStatus | None) -> bool:
-    """Whether a profile says something that was measured."""
+    """Whether a profile has measured values."""
     return status is not None and any(value is not None for value in _utilisations_pct(status))
 
 
@@ -340,7 +340,7 @@ def _is_losing(status: WorkloadProfileStatus) -> bool:
 
 
 def _updated_s(status: WorkloadProfileStatus | None) -> float:
-    """When a status was written, s since the epoch; long ago where it does not say."""
+    """When a status was written, s since the epoch; 0 if it has no readable timestamp."""
     try:
         return parse_rfc3339((status.last_updated if status is not None else None) or "")
     except QuantityError:

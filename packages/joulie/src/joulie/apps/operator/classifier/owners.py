@@ -1,7 +1,7 @@
-"""The workloads themselves, of the kinds that Kubernetes brings along: their UIDs, and what their annotations say.
+"""Watch caches of workload objects of Kubernetes' built-in kinds: their UIDs and the hints in their annotations.
 
-A pod does not tell the UID of its Deployment or CronJob, and an annotation of the workload reaches it without a restart
-of its pods. Without the right to watch a kind, the classifier does without both.
+They are needed because a pod does not contain the UID of its Deployment or CronJob, and because an annotation on the
+workload object takes effect without a restart of its pods. If watching a kind is forbidden, both are unavailable.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _log = logging.getLogger(__name__)
 
 
 class OwnerFacts(msgspec.Struct, frozen=True):
-    """What is kept of a workload's own object.
+    """The cached fields of a workload object.
 
     Attributes:
-        api_version: of its kind.
-        uid: of the object.
-        hints: from its annotations.
-        mistakes: annotations that could not be read, a sentence each.
+        api_version: API version of its kind.
+        uid: UID of the object.
+        hints: hints from its annotations.
+        mistakes: one message per invalid annotation.
     """
 
     api_version: str
@@ -43,11 +43,11 @@ class OwnerFacts(msgspec.Struct, frozen=True):
 
 
 class Owners(Watching):
-    """Watches the workloads of the kinds that Kubernetes brings along.
+    """Watches the workload objects of Kubernetes' built-in kinds.
 
     Args:
-        client: to watch with.
-        changed: told of each workload that came or whose annotations changed.
+        client: Kubernetes client.
+        changed: called with each workload that was added or whose annotations changed.
     """
 
     def __init__(self, client: KubeClient, changed: Callable[[WorkloadKey], None]) -> None:
@@ -55,26 +55,26 @@ class Owners(Watching):
         self._caches: dict[str, Cache[Any, OwnerFacts]] = {}
         for resource in _KINDS:
             cache: Cache[Any, OwnerFacts] = Cache(client, resource, partial(keep_owner, resource))
-            cache.add_listener(partial(self._heard, resource.kind))
+            cache.add_listener(partial(self._owner_changed, resource.kind))
             self._caches[resource.kind] = cache
 
     @property
     def caches(self) -> Mapping[str, Cache[Any, Any]]:
-        """The caches by the kind that they hold."""
+        """The caches by kind."""
         return self._caches
 
     def find(self, workload: WorkloadKey) -> OwnerFacts | None:
-        """What is known of a workload's own object; None where nothing is."""
+        """The cached fields of a workload object; None if unknown."""
         namespace, owner = workload
         cache = self._caches.get(owner.kind)
         return None if cache is None else cache.objects.get(Key(namespace, owner.name))
 
     def is_gone(self, workload: WorkloadKey) -> bool | None:
-        """Whether the object is not there any more; None where that cannot be told."""
+        """Whether the object no longer exists; None if unknown."""
         cache = self._caches.get(workload[1].kind)
         return None if cache is None or not cache.synced else self.find(workload) is None
 
-    def _heard(self, kind: str, key: Key, old: OwnerFacts | None, new: OwnerFacts | None) -> None:
+    def _owner_changed(self, kind: str, key: Key, old: OwnerFacts | None, new: OwnerFacts | None) -> None:
         if new is None:
             return
         for mistake in new.mistakes if old is None or old.mistakes != new.mistakes else ():
@@ -83,7 +83,7 @@ class Owners(Watching):
 
 
 def keep_owner(resource: Resource[Any], found: KubernetesObject) -> OwnerFacts:
-    """What the classifier keeps of a workload's own object."""
+    """Reduce a workload object to the fields that the classifier caches."""
     mistakes: list[str] = []
     hints = read_hints(found.metadata.annotations, mistakes)
     return OwnerFacts(resource.api_version, found.metadata.uid, hints, tuple(mistakes))

@@ -1,7 +1,7 @@
-"""Cap sensitivity as measured: the throughput of workloads before and after the cap of their node changed.
+"""Measured cap sensitivity: the throughput of workloads before and after the power cap of their node changed.
 
-Caps are those that NodeTwins state. The throughput is asked for once, when enough time has passed after a change, so
-that nothing but the change itself has to be remembered.
+Caps are taken from NodeTwins. Throughput is queried once, when enough time has passed after a change, so that only the
+change itself has to be kept in memory.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from joulie.domain.usage import PodKey
 from joulie.domain.workload import Level
 
 WINDOW_S = 600.0
-"""Time before and after a change that counts, s."""
+"""Window before and after a change in which throughput is compared, s."""
 SETTLING_S = 120.0
-"""Time after a change that does not, s: agents apply caps within their interval, and rates look back."""
+"""Time excluded after a change, s: agents apply caps within their interval, and rates look back."""
 STEP_S = 30.0
+"""Step of the range query, s."""
 KEPT = 5
-"""Responses of a workload that are kept, the latest."""
+"""Number of responses kept per workload, the latest."""
 _MAX_RATE = 1e15
 
 _log = logging.getLogger(__name__)
 
 
 class Depths(NamedTuple):
-    """How deep the caps of a node are, 1 - cap / base; 0 uncapped."""
+    """Depth of a node's caps, 1 - cap / base, in [0, 1]; 0 if uncapped."""
 
     cpu: float
     gpu: float
@@ -48,10 +49,10 @@ class Change(NamedTuple):
     """A change of a node's caps.
 
     Attributes:
-        since_s: when the node was last seen with the caps before it.
-        seen_s: when it was first seen with the others.
-        before: the caps.
-        after: the caps.
+        since_s: when the node was last observed with the old caps, s since the epoch.
+        seen_s: when it was first observed with the new caps, s since the epoch.
+        before: old caps.
+        after: new caps.
     """
 
     since_s: float
@@ -61,12 +62,12 @@ class Change(NamedTuple):
 
     @property
     def due_s(self) -> float:
-        """When enough time has passed to judge it."""
+        """Time from which the change can be evaluated, s since the epoch."""
         return self.seen_s + SETTLING_S + WINDOW_S
 
 
 class Responses(NamedTuple):
-    """How a workload responded to caps; None where that is not known."""
+    """Response of a workload to CPU and GPU caps; None if unknown."""
 
     cpu: CapResponse | None = None
     gpu: CapResponse | None = None
@@ -78,14 +79,14 @@ class _Kept(NamedTuple):
 
 
 class CapResponses:
-    """Learns from changes of caps how workloads respond to them. One term of leadership.
+    """Learns from changes of caps how workloads respond to them. Created each time this replica becomes leader.
 
-    What it keeps is bounded by the nodes and the workloads of the cluster.
+    Memory is bounded by the number of nodes and workloads of the cluster.
 
     Args:
-        prometheus: to ask for throughput.
-        query: PromQL of the work that pods do in a second, by namespace and pod.
-        metrics: to count in.
+        prometheus: Prometheus client.
+        query: PromQL for the throughput of pods, work per second, by namespace and pod.
+        metrics: classifier metrics.
     """
 
     def __init__(self, prometheus: Prometheus, query: str, metrics: ClassifierMetrics) -> None:
@@ -95,51 +96,51 @@ class CapResponses:
         self._looked_s: float | None = None
         self._depths: dict[str, Depths] = {}
         self._changed_s: dict[str, float] = {}
-        self._waiting: dict[str, Change] = {}
+        self._pending: dict[str, Change] = {}
         self._kept: dict[WorkloadKey, _Kept] = {}
 
-    def of(self, workload: WorkloadKey) -> Responses:
-        """How a workload responds to caps."""
+    def for_workload(self, workload: WorkloadKey) -> Responses:
+        """The pooled responses of a workload."""
         kept = self._kept.get(workload)
         return Responses() if kept is None else Responses(pooled(kept.cpu), pooled(kept.gpu))
 
-    async def look(
+    async def update(
         self, twins: Iterable[NodeTwin], workloads: Mapping[WorkloadKey, Mapping[Key, PodFacts]], now_s: float
     ) -> None:
-        """Take note of caps that changed, and judge changes that have waited for long enough.
+        """Record changes of caps, and evaluate earlier changes that are due.
 
         Args:
-            twins: of all nodes.
+            twins: NodeTwins of all nodes.
             workloads: all pods by workload.
-            now_s: s since the epoch.
+            now_s: current time, s since the epoch.
         """
-        self._note({twin.spec.node_name: depths_of(twin) for twin in twins}, now_s)
-        due = {node: change for node, change in self._waiting.items() if change.due_s <= now_s}
+        self._record_changes({twin.spec.node_name: depths_of(twin) for twin in twins}, now_s)
+        due = {node: change for node, change in self._pending.items() if change.due_s <= now_s}
         if due:
             for node in due:
-                del self._waiting[node]
-            await self._judge(due, workloads)
+                del self._pending[node]
+            await self._evaluate(due, workloads)
         for gone in self._kept.keys() - workloads.keys():
             del self._kept[gone]
 
-    def _note(self, depths: Mapping[str, Depths], now_s: float) -> None:
+    def _record_changes(self, depths: Mapping[str, Depths], now_s: float) -> None:
         for node, now in depths.items():
             before = self._depths.get(node, now)
             if before == now or self._looked_s is None:
                 continue
-            # A change that another one follows, or went before, within the window tells nothing.
-            disturbed = self._waiting.pop(node, None) is not None
+            # A change preceded or followed by another one within the window cannot be evaluated.
+            disturbed = self._pending.pop(node, None) is not None
             quiet_s = self._looked_s - self._changed_s.get(node, float("-inf"))
             if not disturbed and quiet_s >= WINDOW_S:
-                self._waiting[node] = Change(self._looked_s, now_s, before, now)
+                self._pending[node] = Change(self._looked_s, now_s, before, now)
             self._changed_s[node] = now_s
-        for known in (self._changed_s, self._waiting):
+        for known in (self._changed_s, self._pending):
             for gone in known.keys() - depths.keys():
                 del known[gone]
         self._depths = dict(depths)
         self._looked_s = now_s
 
-    async def _judge(
+    async def _evaluate(
         self, changes: Mapping[str, Change], workloads: Mapping[WorkloadKey, Mapping[Key, PodFacts]]
     ) -> None:
         start_s = min(change.since_s for change in changes.values()) - WINDOW_S
@@ -148,27 +149,27 @@ class CapResponses:
             histories = await self._prometheus.query_range(self._query, start_s, end_s, STEP_S)
         except PrometheusError as error:
             self._metrics.query_errors.labels("cap-response").inc()
-            _log.info("no throughput of workloads", extra={"problem": str(error)})
+            _log.info("cannot read throughput of workloads", extra={"problem": str(error)})
             return
-        courses = await asyncio.to_thread(pod_courses, histories, _MAX_RATE)
+        series = await asyncio.to_thread(pod_courses, histories, _MAX_RATE)
         for key, pods in workloads.items():
             for node, there in _by_node(pods.values(), changes):
-                self._learn(key, there, changes[node], courses)
+                self._record_response(key, there, changes[node], series)
 
-    def _learn(
+    def _record_response(
         self,
         key: WorkloadKey,
         pods: Sequence[PodFacts],
         change: Change,
-        courses: Mapping[PodKey, Mapping[float, float]],
+        series: Mapping[PodKey, Mapping[float, float]],
     ) -> None:
-        rates = throughput(pods, change, courses)
+        rates = throughput(pods, change, series)
         if not rates:
             return
         try:
             found = responses_to(change, rates, gpus=any(pod.requests.gpus > 0.0 for pod in pods))
         except InvalidQuantityError as error:
-            _log.info("throughput is refused", extra={"workload": f"{key[0]}/{key[1].name}", "problem": str(error)})
+            _log.info("invalid throughput", extra={"workload": f"{key[0]}/{key[1].name}", "problem": str(error)})
             return
         self._metrics.cap_responses.labels("measured" if any(found) else "unclear").inc()
         if any(found):
@@ -178,7 +179,7 @@ class CapResponses:
 
 
 def depths_of(twin: NodeTwin) -> Depths:
-    """The caps that a NodeTwin states; what it does not say is not capped."""
+    """The depth of the caps in a NodeTwin's status; an absent cap counts as uncapped."""
     caps = twin.status.effective_cap_state
     if caps is None:
         return Depths(0.0, 0.0)
@@ -193,7 +194,7 @@ def _or_full(percent: float | None) -> float:
 def _by_node(pods: Iterable[PodFacts], changes: Mapping[str, Change]) -> Iterator[tuple[str, list[PodFacts]]]:
     """The pods of a workload on each node whose caps changed.
 
-    Nothing comes of a node where one of them came or went within the window: the others' work changed with that.
+    A node on which one of them started or is terminating within the window is skipped: that changes the others' work.
     """
     there: dict[str, list[PodFacts]] = {}
     for pod in pods:
@@ -209,25 +210,25 @@ def _ran_through(pod: PodFacts, change: Change) -> bool:
 
 
 def throughput(
-    pods: Iterable[PodFacts], change: Change, courses: Mapping[PodKey, Mapping[float, float]]
+    pods: Iterable[PodFacts], change: Change, series: Mapping[PodKey, Mapping[float, float]]
 ) -> list[Reading]:
-    """Work of pods in a second, together, within the windows of a change; at the times that all are known at."""
-    of_pods = [courses.get((pod.namespace, pod.name), {}) for pod in pods]
+    """Summed throughput of pods within the windows of a change, at the times for which all pods have a sample."""
+    of_pods = [series.get((pod.namespace, pod.name), {}) for pod in pods]
     times_s = set(of_pods[0]).intersection(*of_pods[1:]) if of_pods else set()
     within = sorted(time_s for time_s in times_s if change.since_s - WINDOW_S <= time_s <= change.due_s)
     return [Reading(time_s, sum(course[time_s] for course in of_pods)) for time_s in within]
 
 
 def responses_to(change: Change, rates: Sequence[Reading], *, gpus: bool) -> Responses:
-    """What a change of caps says of a workload.
+    """The response of a workload to a change of caps.
 
-    Where the caps of CPUs and GPUs changed together, nobody can tell whose it was; but each alone slows no more than
-    both, so that "hardly at all" is true of each.
+    If the caps of CPUs and GPUs changed together, the effects cannot be told apart. But neither cap alone slows a
+    workload more than both do, so a low response to both is a low response to each.
 
     Args:
-        change: of caps.
-        rates: throughput around it.
-        gpus: whether the workload holds GPUs; others do not care for caps of GPUs.
+        change: change of caps.
+        rates: throughput around the change.
+        gpus: whether the workload holds GPUs; GPU caps do not affect others.
     """
     changed = (change.before.cpu != change.after.cpu, gpus and change.before.gpu != change.after.gpu)
     cpu, gpu = (

@@ -1,4 +1,4 @@
-"""Measured use of all pods of the cluster, in a handful of queries, and what it says of one workload."""
+"""Measured resource use: read for all pods of the cluster by a few queries, and aggregated per workload."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from joulie.adapters.prometheus.cadvisor import Cadvisor
 from joulie.adapters.prometheus.dcgm import Dcgm
 from joulie.adapters.prometheus.kepler import Kepler
 from joulie.adapters.prometheus.readings import GpuUse
-from joulie.apps.operator.classifier.courses import ClusterCourses, course_of, read_courses
+from joulie.apps.operator.classifier.series import ClusterSeries, read_series, workload_series
 from joulie.apps.operator.classifier.workloads import Workload
 from joulie.domain.profiles.learned import Course
 from joulie.domain.profiles.profile import EnergyUse, Use
 from joulie.domain.usage import PodKey, PodUsage
 
 _BYTES_PER_GIB = 1024.0**3
-_UNREQUESTED_CORES = 1.0
-"""What a pod counts for that requests no CPU and has no limit: a share of nothing says nothing."""
+_DEFAULT_CORES = 1.0
+"""CPU capacity assumed for a pod with neither request nor limit, cores: utilisation needs a denominator."""
 _NOISE_SEED = 5
 
 _T = TypeVar("_T")
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class Basis(StrEnum):
-    """What a profile rests on, as its condition says."""
+    """Evidence for a profile: reason of its `Measured` condition."""
 
     MEASURED = "Measured"
     SIMULATED = "Simulated"
@@ -46,55 +46,55 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True)
 class ClusterUsage:
-    """What all pods of the cluster use. A pod that was not measured has no entry.
+    """Resource use of all pods of the cluster. A pod that was not measured has no entry.
 
     Attributes:
-        pods: CPU and memory.
-        gpus: of the pods that hold some.
-        energy: by Kepler.
-        courses: of CPU and GPU use over the window; None where nobody asked for them.
-        found: what a pod rests on that was measured.
-        absent: what one rests on that was not.
+        pods: CPU and memory use.
+        gpus: GPU use of pods that hold GPUs.
+        energy: energy by Kepler.
+        series: time series of CPU and GPU use over the window; None if not requested.
+        found: basis of a profile whose workload was measured.
+        absent: basis of a profile whose workload was not measured.
     """
 
     pods: PodUsage = field(default_factory=lambda: PodUsage({}, {}))
     gpus: Mapping[PodKey, GpuUse] = field(default_factory=dict)
     energy: Mapping[PodKey, EnergyUse] = field(default_factory=dict)
-    courses: ClusterCourses | None = None
+    series: ClusterSeries | None = None
     found: Basis = Basis.MEASURED
     absent: Basis = Basis.HINTS
 
 
 class UsageSource(Protocol):
-    """Where use comes from."""
+    """Source of resource use."""
 
     async def read(self, workloads: Iterable[Workload]) -> ClusterUsage:
-        """What all pods of the cluster use; never raises.
+        """Read the use of all pods of the cluster; never raises.
 
         Args:
-            workloads: those that somebody asks for.
+            workloads: the workloads to be classified; a source may restrict itself to them.
         """
         ...
 
 
 class NoUsage:
-    """No source: profiles rest on hints alone."""
+    """Usage source without measurements: profiles are based on hints alone."""
 
     async def read(self, workloads: Iterable[Workload]) -> ClusterUsage:
-        """Nothing."""
+        """Return empty use."""
         return ClusterUsage()
 
 
 class PrometheusUsage:
-    """Use from cAdvisor, the DCGM exporter and Kepler by way of Prometheus: each metric by one query for all pods.
+    """Use measured by cAdvisor, the DCGM exporter and Kepler, from Prometheus: one query per metric for all pods.
 
     Args:
-        prometheus: to ask.
-        window_s: over which use is averaged, s.
-        step_s: at least two scrapes long; CPU use is averaged over those steps that were scraped, s.
-        kepler: whether to ask for Kepler's metrics.
-        now_s: s since the epoch, to ask for the course of use as well; None for means alone.
-        failed: told the exporter whose query failed.
+        prometheus: Prometheus client.
+        window_s: averaging window, s.
+        step_s: subquery step, s, at least two scrape intervals; CPU use is averaged over the steps that were scraped.
+        kepler: whether to query Kepler's metrics.
+        now_s: current time, s since the epoch, to query time series as well; None for means alone.
+        failed: called with the exporter's name after a failed query.
     """
 
     def __init__(
@@ -116,39 +116,43 @@ class PrometheusUsage:
         self._failed = failed
 
     async def read(self, workloads: Iterable[Workload]) -> ClusterUsage:
-        """What all pods of the cluster use; without an answer for CPU time, nothing counts as measured."""
-        pods, gpus, energy, courses = await asyncio.gather(
-            self._ask("cadvisor", self._cadvisor.pods(self._window_s, step_s=self._step_s)),
-            self._ask("dcgm", self._dcgm.pods(self._window_s)),
+        """Read the use of all pods; if the query for CPU time fails, nothing counts as measured."""
+        pods, gpus, energy, series = await asyncio.gather(
+            self._query_or_none("cadvisor", self._cadvisor.pods(self._window_s, step_s=self._step_s)),
+            self._query_or_none("dcgm", self._dcgm.pods(self._window_s)),
             self._energy(),
-            self._courses(),
+            self._series(),
         )
         if pods is None:
             return ClusterUsage(absent=Basis.UNAVAILABLE)
-        return ClusterUsage(pods, gpus or {}, energy or {}, courses, absent=Basis.NO_METRICS)
+        return ClusterUsage(pods, gpus or {}, energy or {}, series, absent=Basis.NO_METRICS)
 
-    async def _courses(self) -> ClusterCourses | None:
+    async def _series(self) -> ClusterSeries | None:
         if self._now_s is None:
             return None
-        return await self._ask("courses", read_courses(self._cadvisor, self._dcgm, self._window_s, self._now_s()))
+        return await self._query_or_none(
+            "courses", read_series(self._cadvisor, self._dcgm, self._window_s, self._now_s())
+        )
 
     async def _energy(self) -> Mapping[PodKey, EnergyUse] | None:
-        return None if self._kepler is None else await self._ask("kepler", self._kepler.energy(self._window_s))
+        return (
+            None if self._kepler is None else await self._query_or_none("kepler", self._kepler.energy(self._window_s))
+        )
 
-    async def _ask(self, exporter: str, query: Awaitable[_T]) -> _T | None:
+    async def _query_or_none(self, exporter: str, query: Awaitable[_T]) -> _T | None:
         try:
             return await query
         except PrometheusError as error:
             self._failed(exporter)
-            _log.info("no use of workloads from %s", exporter, extra={"problem": str(error)})
+            _log.info("cannot read use of workloads from %s", exporter, extra={"problem": str(error)})
             return None
 
 
 class SimulatedUsage:
-    """Use as pods' annotations ask a simulator to play it, taken as if it had been measured.
+    """Use as specified for the simulator by pod annotations, treated as if it had been measured.
 
     Args:
-        noise_pct: standard deviation of Gaussian noise, points.
+        noise_pct: standard deviation of added Gaussian noise, percentage points.
     """
 
     def __init__(self, noise_pct: float = 0.0) -> None:
@@ -156,7 +160,7 @@ class SimulatedUsage:
         self._rng = np.random.default_rng(_NOISE_SEED)
 
     async def read(self, workloads: Iterable[Workload]) -> ClusterUsage:
-        """What the pods of these workloads use."""
+        """Return the annotated use of the pods of these workloads."""
         cpu_cores: dict[PodKey, float] = {}
         memory_bytes: dict[PodKey, float] = {}
         gpus: dict[PodKey, GpuUse] = {}
@@ -178,24 +182,24 @@ class SimulatedUsage:
 
 
 def requested_cores(pod: PodFacts) -> float:
-    """CPU that a pod's use is a share of: its request, else its limit, else one core; cores."""
-    return pod.requests.cpu_cores or _UNREQUESTED_CORES
+    """CPU capacity for a pod's utilisation, cores: its request, else its limit, else one core."""
+    return pod.requests.cpu_cores or _DEFAULT_CORES
 
 
 def memory_capacity_bytes(pod: PodFacts) -> float:
-    """Memory that a pod's working set is a share of: its limit, else its request; B, 0 without either."""
+    """Memory capacity for a pod's memory pressure, B: its limit, else its request; 0 without either."""
     return (pod.memory_limit_gib or pod.requests.memory_gib) * _BYTES_PER_GIB
 
 
 def use_of(workload: Workload, usage: ClusterUsage, window_s: float, now_s: float) -> Use | None:
-    """What a workload uses as a whole; None where nothing of it was measured.
+    """Use of a workload over all its pods; None if nothing was measured.
 
-    Pods that have run for less than the window say little about it, and count only where there are no others.
+    Pods that have run for less than the window are included only if there are no others.
 
     Args:
-        workload: whose use.
-        usage: of all pods.
-        window_s: over which use was averaged, s.
+        workload: the workload.
+        usage: use of all pods.
+        window_s: averaging window, s.
         now_s: time of the measurement, s since the epoch.
     """
     pods = _counted(workload, window_s, now_s)
@@ -203,50 +207,50 @@ def use_of(workload: Workload, usage: ClusterUsage, window_s: float, now_s: floa
     use = Use(
         cpu_util_pct=_share_pct(pods, usage.pods.cpu_cores, requested_cores),
         memory_pressure_pct=_share_pct(pods, usage.pods.memory_bytes, memory_capacity_bytes),
-        gpu_util_pct=_gpu_mean_pct([(gpu.util_pct, gpu.devices) for gpu in _those(keys, usage.gpus)]),
+        gpu_util_pct=_gpu_mean_pct([(gpu.util_pct, gpu.devices) for gpu in _present(keys, usage.gpus)]),
         holds_gpus=any(pod.requests.gpus > 0.0 for pod in workload.pods),
         gpu_memory_activity_pct=_gpu_mean_pct(
-            [(gpu.memory_activity_pct, gpu.devices) for gpu in _those(keys, usage.gpus)]
+            [(gpu.memory_activity_pct, gpu.devices) for gpu in _present(keys, usage.gpus)]
         ),
-        energy=_energy(_those(keys, usage.energy)),
+        energy=_energy(_present(keys, usage.energy)),
     )
     return use if use.measured else None
 
 
-def measured_course(workload: Workload, courses: ClusterCourses, window_s: float, now_s: float) -> Course:
-    """How the use of a workload went over the window; of the pods that count in `use_of`.
+def measured_series(workload: Workload, series: ClusterSeries, window_s: float, now_s: float) -> Course:
+    """Time series of a workload's use over the window, for the same pods as in `use_of`.
 
     Args:
-        workload: whose use.
-        courses: of all pods.
-        window_s: that they cover, s.
-        now_s: its end, s since the epoch.
+        workload: the workload.
+        series: time series of all pods.
+        window_s: length of the window, s.
+        now_s: end of the window, s since the epoch.
     """
     pods = {(pod.namespace, pod.name): pod for pod in _counted(workload, window_s, now_s)}
     gpus = {key: pod.requests.gpus for key, pod in pods.items() if pod.requests.gpus > 0.0}
-    return course_of({key: requested_cores(pod) for key, pod in pods.items()}, gpus, courses)
+    return workload_series({key: requested_cores(pod) for key, pod in pods.items()}, gpus, series)
 
 
 def _counted(workload: Workload, window_s: float, now_s: float) -> list[PodFacts]:
-    """The pods that ran for all of the window; without any, all that run."""
+    """The pods that ran throughout the window; if there are none, all running pods."""
     running = [pod for pod in workload.pods if pod.running_since_s is not None]
     return [pod for pod in running if now_s - (pod.running_since_s or 0.0) >= window_s] or running
 
 
-def _those(keys: Iterable[PodKey], values: Mapping[PodKey, _T]) -> list[_T]:
+def _present(keys: Iterable[PodKey], values: Mapping[PodKey, _T]) -> list[_T]:
     return [values[key] for key in keys if key in values]
 
 
 def _share_pct(
     pods: Iterable[PodFacts], used: Mapping[PodKey, float], capacity: Callable[[PodFacts], float]
 ) -> float | None:
-    """Use over capacity of the pods that both are known of, 0..100."""
+    """Utilisation over the pods whose use and capacity are both known, 0..100; None without such pods."""
     total_used = total_capacity = 0.0
     for pod in pods:
-        amount, most = used.get((pod.namespace, pod.name)), capacity(pod)
-        if amount is not None and most > 0.0:
+        amount, limit = used.get((pod.namespace, pod.name)), capacity(pod)
+        if amount is not None and limit > 0.0:
             total_used += amount
-            total_capacity += most
+            total_capacity += limit
     return min(100.0, total_used / total_capacity * 100.0) if total_capacity else None
 
 
@@ -257,7 +261,7 @@ def _gpu_mean_pct(parts: Sequence[tuple[float | None, int]]) -> float | None:
 
 
 def _energy(parts: Sequence[EnergyUse]) -> EnergyUse | None:
-    """Energy of pods together. Where memory was measured for some, the others are left out: the ratio would be off."""
+    """Sum of the pods' energy. If memory was measured for some pods only, the others are excluded, for a true ratio."""
     parts = [part for part in parts if part.dram_j is not None] or list(parts)
     if not parts:
         return None

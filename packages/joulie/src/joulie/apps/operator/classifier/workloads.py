@@ -1,4 +1,4 @@
-"""Workloads as the classifier sees them: live pods, what people said of them, and what they belong to."""
+"""Workloads as input of the classifier: live pods, hints from annotations, and the owner of the profile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from joulie.domain.profiles.profile import Hints
 from joulie.domain.workload import Level
 
 _MIRROR = "Node"
-"""Kind that controls static pods: they go with their node, not with a workload."""
+"""Kind that controls static (mirror) pods, which belong to their node, not to a workload."""
 _STRICTEST_LEVEL = tuple(Level)
 _T = TypeVar("_T")
 
@@ -25,10 +25,10 @@ class Workload:
     """A workload with at least one pod that has not ended.
 
     Attributes:
-        key: its namespace and its kind and name.
-        pods: those that have not ended.
-        hints: what people said of it.
-        reference: to the object that its profile goes with; None where that is not known.
+        key: namespace, and kind and name.
+        pods: its pods that have not ended.
+        hints: hints from annotations.
+        reference: owner reference for its profile; None if the owner is unknown.
     """
 
     key: WorkloadKey
@@ -38,35 +38,35 @@ class Workload:
 
     @property
     def running_since_s(self) -> float | None:
-        """Since when the first of its pods runs, s since the epoch; None while none does."""
+        """Start of its longest-running pod, s since the epoch; None if no pod runs."""
         return min((pod.running_since_s for pod in self.pods if pod.running_since_s is not None), default=None)
 
     @property
     def node_name(self) -> str | None:
-        """The node that all of its pods are on, None where there is no such node."""
+        """The node of all its pods; None if they are on several nodes or on none."""
         nodes = {pod.node_name for pod in self.pods}
         return (nodes.pop() or None) if len(nodes) == 1 else None
 
 
 def workload_of(key: WorkloadKey, pods: Iterable[PodFacts], owner: OwnerFacts | None) -> Workload | None:
-    """The workload of some pods; None where all of them have ended, and for static pods.
+    """Build a workload from its pods; None if all of them have ended, and for static pods.
 
     Args:
         key: namespace and workload.
         pods: all of its pods.
-        owner: what is known of the object itself, None where nothing is.
+        owner: cached fields of the workload object; None if unknown.
     """
     live = tuple(pod for pod in pods if pod.phase is not PodPhase.FINISHED and not pod.terminating)
     if not live or key[1].kind == _MIRROR:
         return None
-    said = Hints() if owner is None else owner.hints
-    return Workload(key, live, combined_hints([pod.hints for pod in live], said), _reference(key, live, owner))
+    own = Hints() if owner is None else owner.hints
+    return Workload(key, live, combined_hints([pod.hints for pod in live], own), _reference(key, live, owner))
 
 
 def combined_hints(of_pods: Sequence[Hints], of_owner: Hints) -> Hints:
-    """What people said of a workload: in its pods' annotations, and where these say nothing, in its own.
+    """Hints of a workload: from its pods' annotations, else from its own.
 
-    While pods differ, as in a rollout, the strictest counts.
+    If pods differ, as during a rollout, the strictest value wins.
     """
     return Hints(
         _strictest((WorkloadClass.PERFORMANCE, WorkloadClass.STANDARD), [one.workload_class for one in of_pods])
@@ -77,8 +77,8 @@ def combined_hints(of_pods: Sequence[Hints], of_owner: Hints) -> Hints:
     )
 
 
-def _strictest(strictest_first: Sequence[_T], said: Sequence[_T | None]) -> _T | None:
-    return next((value for value in strictest_first if value in said), None)
+def _strictest(strictest_first: Sequence[_T], values: Sequence[_T | None]) -> _T | None:
+    return next((value for value in strictest_first if value in values), None)
 
 
 def _either(first: _T | None, second: _T | None) -> _T | None:
@@ -86,7 +86,7 @@ def _either(first: _T | None, second: _T | None) -> _T | None:
 
 
 def _reference(key: WorkloadKey, pods: Sequence[PodFacts], owner: OwnerFacts | None) -> OwnerReference | None:
-    """What the profile goes with. `blockOwnerDeletion` stays unset: it would need rights on the owner's finalizers."""
+    """The profile's owner reference. `blockOwnerDeletion` stays unset: it needs rights on the owner's finalizers."""
     kind, name = key[1].kind, key[1].name
     if owner is not None:
         return OwnerReference(api_version=owner.api_version, kind=kind, name=name, uid=owner.uid)

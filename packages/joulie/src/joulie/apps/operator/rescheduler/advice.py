@@ -1,4 +1,4 @@
-"""What the rescheduler has to say of a node, in the API's terms."""
+"""The rescheduler's recommendations, by node and in the API's terms."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Advice:
     """Recommendations for one node.
 
     Attributes:
-        reschedule: workloads that would be better off elsewhere.
-        slicing: how its GPUs could be shared better.
+        reschedule: workloads recommended to move to another node.
+        slicing: recommended mode of GPU sharing; None without one.
     """
 
     reschedule: tuple[RescheduleRecommendation, ...] = ()
@@ -31,22 +31,25 @@ NO_ADVICE = Advice()
 
 
 class Advisor:
-    """Keeps what is recommended. Numbers in a reason do not follow every measurement: that would be a write each.
+    """Keeps the current recommendations.
+
+    A recommendation keeps its first text while its cause lasts: a text with the latest numbers would cause a write
+    after every measurement.
 
     Attributes:
-        recommended: the recommendations that count, by node and workload.
+        recommended: current recommendations by node and workload.
     """
 
     def __init__(self) -> None:
         self.recommended: dict[tuple[str, Workload], Recommendation] = {}
         self._by_node: dict[str, Advice] = {}
 
-    def of(self, node: str) -> Advice:
-        """What is recommended for a node."""
+    def for_node(self, node: str) -> Advice:
+        """The recommendations for a node."""
         return self._by_node.get(node, NO_ADVICE)
 
-    def take(self, recommendations: Iterable[Recommendation], slicing: Mapping[str, SlicingRecommendation]) -> None:
-        """Recommend this from now on; what was recommended before for the same cause keeps its words."""
+    def update(self, recommendations: Iterable[Recommendation], slicing: Mapping[str, SlicingRecommendation]) -> None:
+        """Replace the recommendations; one that repeats an earlier one with the same cause keeps its text."""
         before, self.recommended = self.recommended, {}
         by_node: dict[str, list[RescheduleRecommendation]] = {}
         for new in recommendations:
@@ -59,8 +62,8 @@ class Advisor:
             for node in by_node.keys() | slicing.keys()
         }
 
-    def of_workloads(self) -> dict[Workload, str]:
-        """Why each workload would be better off elsewhere; of several nodes, by the first cause."""
+    def reasons_by_workload(self) -> dict[Workload, str]:
+        """Reason to move each workload; if several nodes have one, that of the first cause."""
         order = list(Cause)
         ranked = sorted(self.recommended.values(), key=lambda one: (order.index(one.cause), one.node), reverse=True)
         return {one.workload: f"{one.node}: {one.reason}" for one in ranked}

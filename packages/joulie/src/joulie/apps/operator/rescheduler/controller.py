@@ -1,4 +1,4 @@
-"""The rescheduler's loop: look at the cluster, recommend, and evict where that is on."""
+"""The rescheduler's loop: analyse the cluster, publish recommendations, and evict pods if eviction is enabled."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from joulie.apps.operator.apply import NotLeadingError
 from joulie.apps.operator.facts import ProfileEntry
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.rescheduler.advice import Advice, Advisor
+from joulie.apps.operator.rescheduler.analysis import ReschedulerInput, analyse
 from joulie.apps.operator.rescheduler.evictor import Evictor
 from joulie.apps.operator.rescheduler.metrics import ReschedulerMetrics
-from joulie.apps.operator.rescheduler.survey import Survey, examine
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.control import Decision
 from joulie.domain.profiles.reschedule import Workload
@@ -29,17 +29,19 @@ _log = logging.getLogger(__name__)
 
 
 class Rescheduler:
-    """Recommends what should leave its node and how GPUs could be shared, and evicts. One term of leadership.
+    """Recommends workloads to move and modes of GPU sharing, and evicts pods.
+
+    Created each time this replica becomes leader.
 
     Args:
-        client: to write with.
-        view: of the cluster.
-        settings: of the operator.
-        metrics: to count in.
-        events: to tell of evictions on pods.
+        client: Kubernetes client.
+        view: cached view of the cluster.
+        settings: operator settings.
+        metrics: rescheduler metrics.
+        events: recorder of events on pods.
         pod_power_w: measured power of pods by UID, W.
-        may_write: whether this process still leads.
-        now_s: s since the epoch.
+        may_write: whether this process still holds the lease.
+        now_s: current time, s since the epoch.
     """
 
     def __init__(
@@ -66,18 +68,18 @@ class Rescheduler:
         self._evictor = Evictor(client, view, settings, metrics, events, may_write=may_write, now_s=now_s)
 
     def decided(self, decision: Decision) -> None:
-        """The control loop has decided: its decision is what is looked at from now on."""
+        """Use this decision of the control loop from now on."""
         self._decision = decision
 
     def advice(self, node: str) -> Advice:
-        """What is recommended for a node."""
-        return self._advisor.of(node)
+        """The recommendations for a node."""
+        return self._advisor.for_node(node)
 
     async def run(self) -> None:
-        """Look at the cluster at every interval, until cancelled."""
+        """Run a cycle at every interval, until cancelled."""
         try:
             while True:
-                # First of all a pause: a new leader knows nothing yet of what the last one has evicted.
+                # Pause first: a new leader does not know yet what the previous one has evicted.
                 await asyncio.sleep(self._settings.reschedule_interval_s)
                 try:
                     await self.cycle()
@@ -87,32 +89,32 @@ class Rescheduler:
             self._metrics.stood_down()
 
     async def cycle(self) -> None:
-        """One look at the cluster.
+        """Run one cycle.
 
         Raises:
             NotLeadingError: the lease was lost.
         """
-        survey = self._survey()
-        if survey is None:
+        inputs = self._input()
+        if inputs is None:
             return
         settings = self._settings
-        # A cluster full of stress takes a good part of a second: others go on meanwhile.
+        # For a large cluster under stress this takes a good part of a second, so it runs in a thread.
         found = await asyncio.to_thread(
-            examine, survey, settings.rescheduling, self._evictor.resting(), active=settings.active_rescheduling
+            analyse, inputs, settings.rescheduling, self._evictor.cooling_down(), active=settings.active_rescheduling
         )
-        self._advisor.take(found.recommendations, found.slicing)
-        self._metrics.looked(
-            len(found.recommendations), survey.nodes, (namespace for namespace, _ in self._view.ledger.workloads)
+        self._advisor.update(found.recommendations, found.slicing)
+        self._metrics.update(
+            len(found.recommendations), inputs.nodes, (namespace for namespace, _ in self._view.ledger.workloads)
         )
         await self._evictor.evict(found.plan.evictions)
-        await self._note_on_profiles()
+        await self._update_profiles()
 
-    def _survey(self) -> Survey | None:
-        """The cluster now; None while no decision is young enough to be called news."""
+    def _input(self) -> ReschedulerInput | None:
+        """Input of a cycle; None while there is no recent decision."""
         decision, now_s = self._decision, self._now_s()
         if decision is None or now_s - decision.now_s > self._settings.twin_staleness_s / 2.0:
             return None
-        return Survey(
+        return ReschedulerInput(
             decision,
             dict(self._view.node_facts),
             tuple(self._view.pods.values()),
@@ -126,24 +128,24 @@ class Rescheduler:
 
     # ---- WorkloadProfiles
 
-    async def _note_on_profiles(self) -> None:
-        """Say on the classifier's profiles which workloads would be better off elsewhere."""
-        reasons = self._advisor.of_workloads()
+    async def _update_profiles(self) -> None:
+        """Write the recommendations to the classifier's WorkloadProfiles."""
+        reasons = self._advisor.reasons_by_workload()
         jobs: list[Job] = []
         for key, entry in self._view.profiles.items():
             if entry.automatic:
                 namespace, owner = entry.owner
                 reason = reasons.get(Workload(namespace, owner.kind, owner.name))
-                if (entry.status.reschedule_recommended, entry.status.reschedule_reason) != _said(reason):
-                    jobs.append(partial(self._note, key, entry, reason))
+                if (entry.status.reschedule_recommended, entry.status.reschedule_reason) != _status_fields(reason):
+                    jobs.append(partial(self._write_recommendation, key, entry, reason))
         for failure in await write_all(jobs, concurrency=self._settings.write_concurrency):
-            _log.warning("profile not written", extra={"error": str(failure.error)})
+            _log.warning("cannot write profile", extra={"error": str(failure.error)})
 
-    async def _note(self, key: Key, entry: ProfileEntry, reason: str | None) -> None:
+    async def _write_recommendation(self, key: Key, entry: ProfileEntry, reason: str | None) -> None:
         if not self._may_write():
-            raise NotLeadingError("this process does not lead any more: not written")
-        recommended, words = _said(reason)
-        status = {} if recommended is None else {"rescheduleRecommended": recommended, "rescheduleReason": words}
+            raise NotLeadingError("this process no longer holds the lease: not written")
+        recommended, text = _status_fields(reason)
+        status = {} if recommended is None else {"rescheduleRecommended": recommended, "rescheduleReason": text}
         try:
             await self._client.apply(
                 WORKLOAD_PROFILES,
@@ -154,9 +156,9 @@ class Rescheduler:
                 subresource="status",
             )
         except (ConflictError, NotFoundError):
-            return  # gone, or another of the same name
+            return  # deleted, or replaced by another profile of the same name
 
 
-def _said(reason: str | None) -> tuple[bool | None, str | None]:
-    """What a profile says: nothing of a workload that is well where it is."""
+def _status_fields(reason: str | None) -> tuple[bool | None, str | None]:
+    """`rescheduleRecommended` and `rescheduleReason` of a profile; None without a recommendation."""
     return (None, None) if reason is None else (True, reason)

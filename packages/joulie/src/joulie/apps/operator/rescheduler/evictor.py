@@ -1,4 +1,4 @@
-"""Evictions through the Eviction API: within disruption budgets, and never a workload again before it has rested."""
+"""Evictions through the Eviction API, which respects disruption budgets, with a cooldown and back-off per workload."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from joulie.apps.operator.rescheduler.metrics import ReschedulerMetrics, Skip
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.profiles.reschedule import Eviction, Workload
 
-LONGEST_BACKOFF_S = 1800.0
-"""Between two tries at a workload whose disruption budget refuses."""
-RETURN_MEMORY_S = 86_400.0
-"""How long it is remembered that a workload was evicted from a node."""
+MAX_BACKOFF_S = 1800.0
+"""Maximum back-off, s, between two attempts for a workload whose disruption budget does not allow an eviction."""
+RETURN_WINDOW_S = 86_400.0
+"""How long an eviction of a workload from a node is remembered, s."""
 
 _log = logging.getLogger(__name__)
 
 
-class _Rest(NamedTuple):
-    """A workload that is left alone for a while.
+class _Cooldown(NamedTuple):
+    """Cooldown of a workload.
 
     Attributes:
-        until_s: s since the epoch.
-        refusals: evictions refused in a row.
+        until_s: end, s since the epoch.
+        refusals: consecutive failed evictions.
     """
 
     until_s: float
@@ -44,13 +44,13 @@ class Evictor:
     """Evicts pods, one after the other.
 
     Args:
-        client: to write with.
-        view: of the cluster.
-        settings: interval, cooldown, dry run.
-        metrics: to count in.
-        events: to tell of evictions on pods.
-        may_write: whether this process still leads; asked before every eviction.
-        now_s: s since the epoch.
+        client: Kubernetes client.
+        view: cached view of the cluster.
+        settings: interval, cooldown and dry run.
+        metrics: rescheduler metrics.
+        events: recorder of events on pods.
+        may_write: whether this process still holds the lease; checked before every eviction.
+        now_s: current time, s since the epoch.
     """
 
     def __init__(
@@ -71,46 +71,48 @@ class Evictor:
         self._events = events
         self._may_write = may_write
         self._now_s = now_s
-        self._rests: dict[Workload, _Rest] = {}
+        self._cooldowns: dict[Workload, _Cooldown] = {}
         self._evicted_s: dict[tuple[Workload, str], float] = {}
 
-    def resting(self) -> frozenset[Workload]:
-        """Workloads of which nothing is evicted now. Those that have rested for long are forgotten."""
+    def cooling_down(self) -> frozenset[Workload]:
+        """Workloads in cooldown. Cooldowns that ended long ago are dropped, and with them their back-off."""
         now_s = self._now_s()
-        self._rests = {
-            workload: rest for workload, rest in self._rests.items() if now_s < rest.until_s + LONGEST_BACKOFF_S
+        self._cooldowns = {
+            workload: cooldown
+            for workload, cooldown in self._cooldowns.items()
+            if now_s < cooldown.until_s + MAX_BACKOFF_S
         }
-        return frozenset(workload for workload, rest in self._rests.items() if now_s < rest.until_s)
+        return frozenset(workload for workload, cooldown in self._cooldowns.items() if now_s < cooldown.until_s)
 
     async def evict(self, evictions: Iterable[Eviction]) -> None:
-        """Evict these pods, as far as the cluster allows.
+        """Evict these pods, as far as cooldowns and the API server allow.
 
         Raises:
             NotLeadingError: the lease was lost.
         """
         for eviction in evictions:
-            refusal = await self._try(eviction)
+            refusal = await self._evict_if_allowed(eviction)
             if refusal is not None:
                 self._metrics.skipped(eviction.node, refusal)
 
-    async def _try(self, eviction: Eviction) -> Skip | None:
-        """Evict a pod, or say why not."""
+    async def _evict_if_allowed(self, eviction: Eviction) -> Skip | None:
+        """Evict a pod. Returns why it was skipped; None if it was evicted."""
         pod = self._view.pods.get(Key(eviction.namespace, eviction.pod))
         if pod is None or pod.terminating or pod.node_name != eviction.node:
             return Skip.GONE
-        if eviction.workload in self.resting():
+        if eviction.workload in self.cooling_down():
             return Skip.COOLDOWN
-        if self._came_back(eviction):
+        if self._returned(eviction):
             return Skip.RETURNED
         if not self._may_write():
-            raise NotLeadingError("this process does not lead any more: not evicted")
+            raise NotLeadingError("this process no longer holds the lease: not evicted")
         if self._settings.reschedule_dry_run:
-            self._tell("would evict", eviction)
-            self._rest(eviction.workload, self._settings.reschedule_cooldown_s)
+            self._log_eviction("would evict", eviction)
+            self._start_cooldown(eviction.workload, self._settings.reschedule_cooldown_s)
             return Skip.DRY_RUN
-        return await self._ask(eviction, pod)
+        return await self._evict(eviction, pod)
 
-    async def _ask(self, eviction: Eviction, pod: PodFacts) -> Skip | None:
+    async def _evict(self, eviction: Eviction, pod: PodFacts) -> Skip | None:
         try:
             await self._client.create_subresource(PODS, pod.name, "eviction", _body(pod), pod.namespace)
         except (NotFoundError, ConflictError):
@@ -125,23 +127,23 @@ class Evictor:
         except KubernetesError as error:
             self._back_off(eviction.workload, 0.0)
             return self._failed(eviction, error)
-        self._rest(eviction.workload, self._settings.reschedule_cooldown_s)
-        # Pods say in whole seconds since when they run.
+        self._start_cooldown(eviction.workload, self._settings.reschedule_cooldown_s)
+        # Start times of pods have a resolution of one second.
         self._evicted_s[eviction.workload, eviction.node] = math.floor(self._now_s())
         self._metrics.evicted(eviction.node, eviction.namespace, eviction.cause)
-        message = f"evicted from {eviction.node}: {eviction.reason}; {eviction.target} has room for it"
+        message = f"evicted from {eviction.node}: {eviction.reason}; {eviction.target} has capacity for it"
         self._events.emit(_reference(pod), "Normal", "Rescheduled", message)
-        self._tell("evicted", eviction)
+        self._log_eviction("evicted", eviction)
         return None
 
-    def _came_back(self, eviction: Eviction) -> bool:
-        """Whether a pod of the workload was started on the node after the last eviction from there.
+    def _returned(self, eviction: Eviction) -> bool:
+        """Whether a pod of the workload started on the node after the last eviction from it.
 
-        kube-scheduler has reasons of its own, topology spread among them: it would decide the same again, and every
-        further eviction would be a restart for nothing.
+        kube-scheduler then placed it there by its own rules, such as topology spread, and would do so again: further
+        evictions would be restarts without effect.
         """
         now_s, workload = self._now_s(), eviction.workload
-        self._evicted_s = {key: time_s for key, time_s in self._evicted_s.items() if now_s - time_s < RETURN_MEMORY_S}
+        self._evicted_s = {key: time_s for key, time_s in self._evicted_s.items() if now_s - time_s < RETURN_WINDOW_S}
         evicted_s = self._evicted_s.get((workload, eviction.node))
         if evicted_s is None:
             return False
@@ -151,24 +153,24 @@ class Evictor:
             for pod in pods.values()
         )
 
-    def _rest(self, workload: Workload, rest_s: float) -> None:
-        self._rests[workload] = _Rest(self._now_s() + rest_s)
+    def _start_cooldown(self, workload: Workload, duration_s: float) -> None:
+        self._cooldowns[workload] = _Cooldown(self._now_s() + duration_s)
 
-    def _back_off(self, workload: Workload, least_s: float) -> None:
-        """Wait twice as long after each refusal in a row."""
-        before = self._rests.get(workload)
+    def _back_off(self, workload: Workload, minimum_s: float) -> None:
+        """Start a cooldown that doubles with each consecutive failure."""
+        before = self._cooldowns.get(workload)
         refusals = 1 + (0 if before is None else before.refusals)
-        wait_s = min(self._settings.reschedule_interval_s * 2.0**refusals, LONGEST_BACKOFF_S)
-        self._rests[workload] = _Rest(self._now_s() + max(wait_s, least_s), refusals)
+        wait_s = min(self._settings.reschedule_interval_s * 2.0**refusals, MAX_BACKOFF_S)
+        self._cooldowns[workload] = _Cooldown(self._now_s() + max(wait_s, minimum_s), refusals)
 
     def _failed(self, eviction: Eviction, error: KubernetesError) -> Skip:
         _log.warning(
-            "pod not evicted",
+            "cannot evict pod",
             extra={"pod": f"{eviction.namespace}/{eviction.pod}", "node": eviction.node, "error": str(error)},
         )
         return Skip.ERROR
 
-    def _tell(self, what: str, eviction: Eviction) -> None:
+    def _log_eviction(self, what: str, eviction: Eviction) -> None:
         _log.info(
             what,
             extra={
@@ -181,7 +183,7 @@ class Evictor:
 
 
 def _body(pod: PodFacts) -> dict[str, Any]:
-    """The Eviction of this very pod, with its own grace period."""
+    """The Eviction of the pod with this UID, with its own grace period."""
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",

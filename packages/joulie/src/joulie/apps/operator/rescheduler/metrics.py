@@ -1,4 +1,4 @@
-"""Metrics of the rescheduler. Nodes and namespaces that go take their series along."""
+"""Prometheus metrics of the rescheduler. Series of deleted nodes and namespaces are removed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from joulie.domain.profiles.reschedule import Cause
 
 
 class Skip(StrEnum):
-    """Why a pod that was to be evicted was not, as the metric names it."""
+    """Why a planned eviction was skipped: value of the metric's ``reason`` label."""
 
     DISRUPTION_BUDGET = "disruption-budget"
     COOLDOWN = "cooldown"
-    """Another pod of its workload was evicted a short while ago."""
+    """Another pod of its workload was evicted recently."""
     GONE = "gone"
-    """It ended, or was replaced, in the meantime."""
+    """The pod ended, or was replaced, in the meantime."""
     RETURNED = "returned"
-    """After the last eviction a pod of its workload was placed on the same node again."""
+    """After the last eviction, a pod of its workload was placed on the same node again."""
     DRY_RUN = "dry-run"
     ERROR = "error"
 
 
 class ReschedulerMetrics(Collector):
-    """Counts what the current term of leadership evicted, and what it did not."""
+    """Counts evictions and skipped evictions while this replica leads."""
 
     def __init__(self) -> None:
         self._evictions: Counter[tuple[str, str, str]] = Counter()
@@ -39,11 +39,11 @@ class ReschedulerMetrics(Collector):
         self._evictions[node, namespace, cause.value] += 1
 
     def skipped(self, node: str, why: Skip) -> None:
-        """Count a pod that was to be evicted, and was not."""
+        """Count a planned eviction that was skipped."""
         self._skipped[node, why.value] += 1
 
-    def looked(self, recommended: int, nodes: Iterable[str], namespaces: Iterable[str]) -> None:
-        """Show how many moves are recommended, and forget nodes and namespaces that are gone."""
+    def update(self, recommended: int, nodes: Iterable[str], namespaces: Iterable[str]) -> None:
+        """Export the number of recommendations, and drop the series of deleted nodes and namespaces."""
         self._recommended = recommended
         known, used = set(nodes), set(namespaces)
         for node, namespace, cause in [*self._evictions]:
@@ -54,20 +54,20 @@ class ReschedulerMetrics(Collector):
                 del self._skipped[node, why]
 
     def stood_down(self) -> None:
-        """Show nothing any more: another replica leads."""
+        """Stop exporting, since this replica no longer leads."""
         self._evictions.clear()
         self._skipped.clear()
         self._recommended = None
 
     def describe(self) -> Iterable[Metric]:
-        """The families of `collect`."""
+        """The same metric families as `collect`."""
         return self.collect()
 
     def collect(self) -> Iterator[Metric]:
-        """All families; without samples where nothing was counted."""
+        """All metric families; those without a count have no samples."""
         evictions = CounterMetricFamily(
             "joulie_rescheduler_evictions",
-            "Pods evicted, by what the node suffered from: draining, cooling-stress, psu-stress or headroom.",
+            "Pods evicted, by the node's condition: draining, cooling-stress, psu-stress or headroom.",
             labels=["node", "namespace", "reason"],
         )
         for key, count in self._evictions.items():
@@ -75,14 +75,15 @@ class ReschedulerMetrics(Collector):
         yield evictions
         skipped = CounterMetricFamily(
             "joulie_rescheduler_skipped",
-            "Pods that were to be evicted and were not: disruption-budget, cooldown, gone, dry-run or error.",
+            "Planned evictions that were skipped, by reason: disruption-budget, cooldown, gone, returned, dry-run or "
+            "error.",
             labels=["node", "reason"],
         )
         for skip, count in self._skipped.items():
             skipped.add_metric(list(skip), count)
         yield skipped
         recommended = GaugeMetricFamily(
-            "joulie_rescheduler_recommendations", "Workloads on a node that would be better off elsewhere."
+            "joulie_rescheduler_recommendations", "Workloads recommended to move to another node."
         )
         if self._recommended is not None:
             recommended.add_metric([], self._recommended)

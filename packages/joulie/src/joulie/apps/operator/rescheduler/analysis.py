@@ -1,4 +1,4 @@
-"""The cluster as the rescheduler sees it: frozen inputs, and what follows from them; all of it may run in a thread."""
+"""One analysis of the cluster for the rescheduler, from frozen inputs, so that it can run in a thread."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ _MIRROR = "Node"
 
 
 @dataclass(frozen=True, eq=False)
-class Survey:
-    """What a cycle looks at.
+class ReschedulerInput:
+    """Input of a rescheduler cycle.
 
     Attributes:
-        decision: the last one.
+        decision: latest decision of the control loop.
         nodes: all nodes by name.
         pods: all pods.
-        profiles: the WorkloadProfile that counts of each workload.
-        slicing_modes: how the GPUs of nodes can be shared.
-        pod_power_w: measured power of pods by UID, W; without those that nobody measured lately.
-        control: capacities of racks.
-        min_confidence: below which what a profile measured does not count, 0..1.
-        now_s: s since the epoch.
+        profiles: effective WorkloadProfile by workload.
+        slicing_modes: supported modes of GPU sharing by node.
+        pod_power_w: measured power of pods by UID, W; pods without a recent measurement are absent.
+        control: control settings, for the power capacities of racks.
+        min_confidence: minimum confidence of a profile for its measured values to count, 0..1.
+        now_s: current time, s since the epoch.
     """
 
     decision: Decision
@@ -73,12 +73,12 @@ class Survey:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a cycle concludes.
+    """Result of a rescheduler cycle.
 
     Attributes:
-        recommendations: what should leave its node.
-        plan: what to evict now.
-        slicing: how GPUs could be shared, by node.
+        recommendations: workloads recommended to move.
+        plan: pods to evict now.
+        slicing: recommended GPU sharing by node.
     """
 
     recommendations: tuple[Recommendation, ...]
@@ -86,21 +86,23 @@ class Findings:
     slicing: Mapping[str, SlicingRecommendation]
 
 
-def examine(survey: Survey, settings: RescheduleSettings, resting: frozenset[Workload], *, active: bool) -> Findings:
-    """Look at the cluster.
+def analyse(
+    inputs: ReschedulerInput, settings: RescheduleSettings, cooling_down: frozenset[Workload], *, active: bool
+) -> Findings:
+    """Analyse the cluster.
 
     Args:
-        survey: the cluster.
+        inputs: input of the cycle.
         settings: thresholds and limits.
-        resting: workloads of which nothing is evicted now; they are recommended all the same.
-        active: whether anything is to be evicted at all.
+        cooling_down: workloads in cooldown: they can be recommended, but no pod of theirs is evicted.
+        active: whether eviction is enabled.
     """
-    states = _node_states(survey, settings)
+    states = _node_states(inputs, settings)
     advised = plan_rescheduling(states, replace(settings, max_per_cycle=0))
     plan = ReschedulePlan()
     if active and advised.recommendations:
-        plan = plan_rescheduling([_without(state, resting) for state in states], settings)
-    return Findings(advised.recommendations, plan, _slicing(survey))
+        plan = plan_rescheduling([_without(state, cooling_down) for state in states], settings)
+    return Findings(advised.recommendations, plan, _slicing(inputs))
 
 
 def _without(state: NodeState, workloads: frozenset[Workload]) -> NodeState:
@@ -113,8 +115,8 @@ def _without(state: NodeState, workloads: frozenset[Workload]) -> NodeState:
 
 
 @dataclass
-class _Taken:
-    """What the pods of a node request, all that are not finished."""
+class _Requested:
+    """Sum of the requests of a node's unfinished pods."""
 
     cpu_cores: float = 0.0
     memory_gib: float = 0.0
@@ -122,27 +124,27 @@ class _Taken:
     pods: int = 0
 
 
-def _node_states(survey: Survey, settings: RescheduleSettings) -> list[NodeState]:
-    decision = survey.decision
-    troubled = set(np.flatnonzero(_troubled(decision, settings)).tolist())
-    if not troubled:
+def _node_states(inputs: ReschedulerInput, settings: RescheduleSettings) -> list[NodeState]:
+    decision = inputs.decision
+    needing_relief = set(np.flatnonzero(_needing_relief(decision, settings)).tolist())
+    if not needing_relief:
         return []
-    taken, on_node = _taken(survey.pods)
-    admission = _Admission({node.node.name: survey.nodes.get(node.node.name) for node in decision.nodes})
+    requested, on_node = _requested(inputs.pods)
+    admission = _Admission({node.node.name: inputs.nodes.get(node.node.name) for node in decision.nodes})
     states: list[NodeState] = []
     for index, decided in enumerate(decision.nodes):
         node = decided.node
-        facts = survey.nodes.get(node.name)
+        facts = inputs.nodes.get(node.name)
         if facts is None:
             continue
-        used = taken.get(node.name, _Taken())
-        pods = _movable(survey, node, on_node[node.name], admission) if index in troubled else ()
+        used = requested.get(node.name, _Requested())
+        pods = _movable(inputs, node, on_node[node.name], admission) if index in needing_relief else ()
         gpu = node.hardware.gpu
         states.append(
             NodeState(
                 node.name,
                 decided.guarded.schedulable,
-                _load(survey, index),
+                _load(inputs, index),
                 accepts_pods=node.eligible and facts.ready,
                 rack=node.rack,
                 free_cpu_cores=facts.offered.get("cpu", 0.0) - used.cpu_cores,
@@ -156,11 +158,11 @@ def _node_states(survey: Survey, settings: RescheduleSettings) -> list[NodeState
     return states
 
 
-def _troubled(decision: Decision, settings: RescheduleSettings) -> BoolArray:
-    """Nodes that pods may have to leave: only their pods are looked at."""
+def _needing_relief(decision: Decision, settings: RescheduleSettings) -> BoolArray:
+    """Which nodes drain or exceed a stress threshold: only their pods are candidates."""
     twin = decision.twin
     draining = [node.guarded.schedulable is SchedulableClass.DRAINING for node in decision.nodes]
-    # Comparisons with the NaN of nodes without scores are false.
+    # Nodes without scores have NaN, for which comparisons are false.
     return np.asarray(
         np.array(draining, dtype=np.bool_)
         | (twin.cooling_stress > settings.cooling_stress_pct)
@@ -169,28 +171,28 @@ def _troubled(decision: Decision, settings: RescheduleSettings) -> BoolArray:
     )
 
 
-def _taken(pods: Iterable[PodFacts]) -> tuple[dict[str, _Taken], dict[str, list[PodFacts]]]:
-    """What is taken of each node, and by which pods."""
-    taken: dict[str, _Taken] = defaultdict(_Taken)
+def _requested(pods: Iterable[PodFacts]) -> tuple[dict[str, _Requested], dict[str, list[PodFacts]]]:
+    """Requested resources and unfinished pods by node."""
+    requested: dict[str, _Requested] = defaultdict(_Requested)
     on_node: dict[str, list[PodFacts]] = defaultdict(list)
     for pod in pods:
         if not pod.node_name or pod.phase is PodPhase.FINISHED:
             continue
-        sums, requests = taken[pod.node_name], pod.requests
+        sums, requests = requested[pod.node_name], pod.requests
         sums.cpu_cores += requests.cpu_cores
         sums.memory_gib += requests.memory_gib
         sums.gpus += requests.gpus
         sums.pods += 1
         on_node[pod.node_name].append(pod)
-    return taken, on_node
+    return requested, on_node
 
 
-def _load(survey: Survey, index: int) -> NodeLoad | None:
-    twin = survey.decision.twin
+def _load(inputs: ReschedulerInput, index: int) -> NodeLoad | None:
+    twin = inputs.decision.twin
     if not twin.scored[index]:
         return None
-    rack = survey.decision.nodes[index].node.rack
-    control = survey.control
+    rack = inputs.decision.nodes[index].node.rack
+    control = inputs.control
     capacity_w = control.default_capacity_w if rack is None else control.rack_capacity_w.get(rack)
     return NodeLoad(
         capped_w=float(twin.cpu_capped_w[index] + twin.gpu_capped_w[index]),
@@ -205,19 +207,19 @@ def _load(survey: Survey, index: int) -> NodeLoad | None:
 
 
 def _movable(
-    survey: Survey,
+    inputs: ReschedulerInput,
     node: ControlledNode,
     pods: Iterable[PodFacts],
     admission: _Admission,
 ) -> tuple[MovablePod, ...]:
-    """The pods of a node that say that they may be restarted.
+    """The running pods of a node that are marked as reschedulable.
 
-    One that nobody manages would be gone, not moved: it stays, whatever it says.
+    Pods without a controller are excluded: an eviction would delete them, not move them.
     """
-    limits = _limits(node, survey.nodes[node.name])
+    limits = _limits(node, inputs.nodes[node.name])
     found: list[MovablePod] = []
     for pod in pods:
-        entry = survey.profiles.get((pod.namespace, pod.owner))
+        entry = inputs.profiles.get((pod.namespace, pod.owner))
         facts = ProfileFacts() if entry is None else entry.facts
         if pod.phase is not PodPhase.RUNNING or pod.controller is None:
             continue
@@ -229,43 +231,45 @@ def _movable(
                 pod.namespace,
                 pod.name,
                 Workload(pod.namespace, pod.owner.kind, pod.owner.name),
-                _power_w(survey.pod_power_w.get(pod.uid), pod, limits, performance=performance),
+                _power_w(inputs.pod_power_w.get(pod.uid), pod, limits, performance=performance),
                 cpu_cores=pod.requests.cpu_cores,
                 memory_gib=pod.requests.memory_gib,
                 gpus=pod.requests.gpus,
                 gpu_vendor=_vendor(pod.requests.gpu_vendor),
                 reschedulable=True,
                 performance=performance,
-                sensitivity=_sensitivity(pod, facts, survey.min_confidence),
-                age_s=0.0 if pod.running_since_s is None else survey.now_s - pod.running_since_s,
+                sensitivity=_sensitivity(pod, facts, inputs.min_confidence),
+                age_s=0.0 if pod.running_since_s is None else inputs.now_s - pod.running_since_s,
                 daemon=pod.daemon,
                 mirror=pod.controller.kind == _MIRROR,
                 terminating=pod.terminating,
-                admitted=admission.of(pod.placement),
+                admitted=admission.nodes_for(pod.placement),
             )
         )
     return tuple(found)
 
 
 def _performance(pod: PodFacts, profile: ProfileFacts) -> bool:
-    said = pod.effective_class(profile)
-    return said is WorkloadClass.PERFORMANCE or (said is None and pod.constraint is PowerConstraint.PERFORMANCE_ONLY)
+    stated = pod.effective_class(profile)
+    if stated is None:
+        return pod.constraint is PowerConstraint.PERFORMANCE_ONLY
+    return stated is WorkloadClass.PERFORMANCE
 
 
 def _sensitivity(pod: PodFacts, profile: ProfileFacts, min_confidence: float) -> Level | None:
-    """The higher of what is known of CPU and GPU; what was measured counts only with enough confidence."""
+    """The higher of CPU and GPU sensitivity; measured values count only with enough confidence. None if unknown."""
     measured = profile if profile.confidence >= min_confidence else ProfileFacts()
     known = {pod.cpu_sensitivity or measured.cpu_sensitivity, pod.gpu_sensitivity or measured.gpu_sensitivity}
     return next((level for level in Level if level in known), None)
 
 
 class _Limits(NamedTuple):
-    """What a node draws at full load, for an estimate of what pods add to it.
+    """Maximum power of a node, to estimate the marginal power of its pods.
 
     Attributes:
-        cores: that pods can request.
-        cpu_max_w: of all CPUs, W.
-        gpu_max_w: of one GPU, W.
+        cores: allocatable cores.
+        cpu_max_w: maximum power of all CPUs, W.
+        gpu_max_w: maximum power of one GPU, W.
     """
 
     cores: float
@@ -285,7 +289,7 @@ def _limits(node: ControlledNode, facts: NodeFacts) -> _Limits:
 
 
 def _power_w(measured_w: float | None, pod: PodFacts, limits: _Limits, *, performance: bool) -> float:
-    """What the pod draws, W: measured, else what its requests would add to the node."""
+    """Power of a pod, W: measured, else the marginal power of its requests."""
     if measured_w is not None:
         return max(0.0, measured_w)
     requests = pod.requests
@@ -297,19 +301,19 @@ def _power_w(measured_w: float | None, pod: PodFacts, limits: _Limits, *, perfor
 
 
 def _vendor(name: str | None) -> str | None:
-    """Agents and requests do not write it alike."""
+    """A vendor name in lower case: agents and resource requests use different cases."""
     return None if name is None else name.casefold()
 
 
 class _Admission:
-    """Which nodes pods admit, worked out once for those that say the same."""
+    """Nodes that satisfy the placement rules of pods, computed once per distinct set of rules."""
 
     def __init__(self, nodes: Mapping[str, NodeFacts | None]) -> None:
         self._nodes = {name: facts for name, facts in nodes.items() if facts is not None}
         self._admitted: dict[NodeRules, frozenset[str] | None] = {}
 
-    def of(self, placement: NodeRules) -> frozenset[str] | None:
-        """Names of the nodes, None for all."""
+    def nodes_for(self, placement: NodeRules) -> frozenset[str] | None:
+        """Names of the admitted nodes; None for all."""
         if placement not in self._admitted:
             admitted = frozenset(
                 name for name, facts in self._nodes.items() if placement.admits(facts.labels, name, facts.taints)
@@ -321,28 +325,28 @@ class _Admission:
 # ---- GPUs
 
 
-def _slicing(survey: Survey) -> dict[str, SlicingRecommendation]:
-    """How the GPUs of each node could be shared, by the profiles of the workloads that hold some of them."""
+def _slicing(inputs: ReschedulerInput) -> dict[str, SlicingRecommendation]:
+    """Recommended GPU sharing by node, from the profiles of the workloads that hold its GPUs."""
     holders: dict[str, set[WorkloadKey]] = defaultdict(set)
-    for pod in survey.pods:
+    for pod in inputs.pods:
         if pod.requests.gpus > 0.0 and pod.node_name and pod.phase is PodPhase.RUNNING:
             holders[pod.node_name].add((pod.namespace, pod.owner))
     found: dict[str, SlicingRecommendation] = {}
-    for decided in survey.decision.nodes:
+    for decided in inputs.decision.nodes:
         name, gpu = decided.node.name, decided.node.hardware.gpu
-        modes = survey.slicing_modes.get(name, ())
+        modes = inputs.slicing_modes.get(name, ())
         if gpu is None or not modes:
             continue
-        held = [_gpu_profile(survey.profiles.get(key), survey.min_confidence) for key in holders[name]]
+        held = [_gpu_profile(inputs.profiles.get(key), inputs.min_confidence) for key in holders[name]]
         known = [profile for profile in held if profile is not None and profile.intensity is not None]
         advice = recommend_slicing(known, gpu.count, modes)
-        # Where GPUs are held and nobody has measured how, there is no advice: that is not the same as idle.
+        # No advice if GPUs are held but their use was not measured: unmeasured is not idle.
         if advice is not None and (known or not held):
             found[name] = advice
     return found
 
 
 def _gpu_profile(entry: ProfileEntry | None, min_confidence: float) -> GpuProfile | None:
-    """What was measured of a workload's GPUs, None where that does not count."""
-    said = None if entry is None else classification_of(entry.status)
-    return said.gpu if said is not None and said.confidence >= min_confidence else None
+    """Measured GPU use of a workload; None if unknown or with too little confidence."""
+    stored = None if entry is None else classification_of(entry.status)
+    return stored.gpu if stored is not None and stored.confidence >= min_confidence else None

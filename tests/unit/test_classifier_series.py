@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from joulie.adapters.prometheus.readings import Steps
-from joulie.apps.operator.classifier.courses import ClusterCourses, course_of
+from joulie.apps.operator.classifier.series import ClusterSeries, workload_series
 from joulie.domain.profiles.learned import SAMPLES
 
 STEPS = Steps(1000.0, 1000.0 + 30.0 * (SAMPLES - 1), 30.0, 90.0)
@@ -17,7 +17,7 @@ def at(*places, value):
 
 def test_use_is_over_what_the_pods_request_that_are_known():
     cores = {ONE: at(0, 1, 2, value=1.0), TWO: at(1, 2, value=6.0), ("team", "other"): at(0, value=9.0)}
-    course = course_of({ONE: 2.0, TWO: 8.0}, {}, ClusterCourses(STEPS, cores, {}))
+    course = workload_series({ONE: 2.0, TWO: 8.0}, {}, ClusterSeries(STEPS, cores, {}))
     assert course.gpu_pct is None
     assert course.step_s == 30.0
     assert course.cpu_pct[:3] == pytest.approx([50.0, 70.0, 70.0])
@@ -25,20 +25,20 @@ def test_use_is_over_what_the_pods_request_that_are_known():
 
 
 def test_more_than_was_requested_is_all_of_it():
-    course = course_of({ONE: 2.0}, {}, ClusterCourses(STEPS, {ONE: at(0, value=5.0)}, {}))
+    course = workload_series({ONE: 2.0}, {}, ClusterSeries(STEPS, {ONE: at(0, value=5.0)}, {}))
     assert course.cpu_pct[0] == 100.0
 
 
 def test_gpus_weigh_by_how_many_a_pod_holds():
-    courses = ClusterCourses(STEPS, {}, {ONE: at(0, 1, value=90.0), TWO: at(0, value=10.0)})
-    course = course_of({ONE: 1.0, TWO: 1.0}, {ONE: 3.0, TWO: 1.0}, courses)
+    courses = ClusterSeries(STEPS, {}, {ONE: at(0, 1, value=90.0), TWO: at(0, value=10.0)})
+    course = workload_series({ONE: 1.0, TWO: 1.0}, {ONE: 3.0, TWO: 1.0}, courses)
     assert course.gpu_pct is not None
     assert course.gpu_pct[:2] == pytest.approx([70.0, 90.0])
     assert np.isnan(course.cpu_pct).all()
 
 
 def test_times_beside_the_window_do_not_count():
-    courses = ClusterCourses(STEPS, {ONE: at(-1, SAMPLES, value=1.0) | {1000.4: 1.0}}, {})
-    course = course_of({ONE: 2.0}, {}, courses)
+    courses = ClusterSeries(STEPS, {ONE: at(-1, SAMPLES, value=1.0) | {1000.4: 1.0}}, {})
+    course = workload_series({ONE: 2.0}, {}, courses)
     assert course.cpu_pct[0] == 50.0
     assert np.isnan(course.cpu_pct[1:]).all()

@@ -1,4 +1,4 @@
-"""Writes of WorkloadProfiles: never over somebody's own, never a ghost of one that is gone."""
+"""Writes of WorkloadProfiles: they never overwrite a manual profile and never recreate a deleted one."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from joulie.apps.operator.facts import ProfileEntry, keep_profile
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What should be stored about one workload.
+class DesiredProfile:
+    """The desired profile of one workload, next to the stored one.
 
     Attributes:
-        workload: that it is about.
-        stored: its profile as it is, None without one.
-        status: to be written; None where the stored one is good enough.
+        workload: the workload.
+        stored: its stored profile; None without one.
+        status: status to write; None if the stored one is up to date.
     """
 
     workload: Workload
@@ -45,7 +45,7 @@ class Wanted:
 
     @property
     def moved(self) -> bool:
-        """Whether the stored profile names another node, or goes with another object."""
+        """Whether the stored profile has another node name or another owner."""
         stored, reference = self.stored, self.workload.reference
         if stored is None:
             return False
@@ -55,12 +55,12 @@ class Wanted:
 
 
 class ProfileWriter:
-    """Writes profiles one at a time.
+    """Creates, updates and deletes profiles.
 
     Args:
-        client: to write with.
-        may_write: whether this process still leads; asked before every write.
-        wrote: called after each write with its kind.
+        client: Kubernetes client.
+        may_write: whether this process still holds the lease; checked before every write.
+        wrote: called with the kind of write after each write.
     """
 
     def __init__(self, client: KubeClient, *, may_write: Callable[[], bool], wrote: Callable[[str], None]) -> None:
@@ -68,8 +68,8 @@ class ProfileWriter:
         self._may_write = may_write
         self._wrote = wrote
 
-    async def write(self, wanted: Wanted) -> ProfileEntry | None:
-        """Bring one profile in line. Returns what is stored then; None where somebody else came first, or it went.
+    async def write(self, wanted: DesiredProfile) -> ProfileEntry | None:
+        """Write one profile. Returns the stored profile; None if another client created or deleted it in the meantime.
 
         Raises:
             KubernetesError: a write failed.
@@ -88,10 +88,10 @@ class ProfileWriter:
         return entry
 
     async def delete(self, key: Key, entry: ProfileEntry) -> None:
-        """Delete this very profile, if it is still there.
+        """Delete a profile, if one with its UID still exists.
 
         Raises:
-            KubernetesError: it cannot be deleted.
+            KubernetesError: the deletion failed.
             NotLeadingError: the lease was lost.
         """
         self._check_lease()
@@ -111,7 +111,7 @@ class ProfileWriter:
         if workload.reference is not None:
             metadata["ownerReferences"] = [workload.reference]
         reference = WorkloadReference(owner.kind, owner.name, namespace)
-        # Created, not applied: a profile of the same name that somebody wrote in the meantime stays as it is.
+        # Created, not applied, so that a profile of the same name that was created in the meantime is not overwritten.
         created = await self._client.create(
             WORKLOAD_PROFILES,
             {"metadata": metadata, "spec": WorkloadProfileSpec(reference, workload.node_name)},
@@ -127,7 +127,7 @@ class ProfileWriter:
         metadata: dict[str, Any] = {"uid": entry.uid}
         if workload.reference is not None:
             metadata["ownerReferences"] = [_merged(workload.reference)]
-        # A merge patch takes the node's name out again, and never brings a deleted profile back.
+        # A merge patch can remove the node name, and never recreates a deleted profile.
         moved = await self._client.patch(
             WORKLOAD_PROFILES,
             names.profile_name(owner.kind, owner.name),
@@ -154,11 +154,11 @@ class ProfileWriter:
 
     def _check_lease(self) -> None:
         if not self._may_write():
-            raise NotLeadingError("this process does not lead any more: not written")
+            raise NotLeadingError("this process no longer holds the lease: not written")
 
 
 def _merged(reference: OwnerReference) -> dict[str, str]:
-    """An owner reference as a merge patch takes it."""
+    """An owner reference in the form of a merge patch."""
     return {
         "apiVersion": reference.api_version,
         "kind": reference.kind,
