@@ -21,7 +21,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
     TelemetryProfile,
     TelemetryProfileSpec,
 )
-from joulie.apps.agent.discovery import found, labelled
+from joulie.apps.agent.discovery import hardware_from_labels, hardware_of_host
 from joulie.apps.agent.host import Observation
 from joulie.apps.agent.main import agent
 from joulie.apps.agent.routing import CpuMode, Routing, Via, choose, from_settings
@@ -133,7 +133,7 @@ def test_host_hardware() -> None:
         gpu_control=True,
         cpu_measured=True,
     )
-    status = found(seen, BUILTIN_CATALOGUE)
+    status = hardware_of_host(seen, BUILTIN_CATALOGUE)
     cpu, gpu = status.cpu, status.gpu
     assert cpu is not None
     assert gpu is not None
@@ -149,7 +149,7 @@ def test_host_hardware() -> None:
 
 def test_worst_quality_is_the_nodes() -> None:
     gpu = PowerDevice("GPU-0", DeviceKind.GPU, "NVIDIA Something New", 300.0, 100.0, 300.0, 300.0)
-    status = found(Observation(XEON, gpus=(gpu,)), BUILTIN_CATALOGUE)
+    status = hardware_of_host(Observation(XEON, gpus=(gpu,)), BUILTIN_CATALOGUE)
     assert status.quality is not None
     assert status.quality.overall == "unavailable"
     assert status.gpu is not None
@@ -159,7 +159,7 @@ def test_worst_quality_is_the_nodes() -> None:
 def test_mixed_gpus_and_odd_sockets_are_warned_of() -> None:
     gpus = tuple(PowerDevice(name, DeviceKind.GPU, name) for name in ("NVIDIA L40S", "NVIDIA A10"))
     packages = (PowerDevice("package-0", DeviceKind.CPU_PACKAGE),)
-    status = found(Observation(XEON, packages, gpus), BUILTIN_CATALOGUE)
+    status = hardware_of_host(Observation(XEON, packages, gpus), BUILTIN_CATALOGUE)
     assert status.quality is not None
     assert len(status.quality.warnings) == 2
 
@@ -171,7 +171,9 @@ def test_labelled_hardware() -> None:
         "joulie.io/hw.gpu-model": "NVIDIA-L40S",
         "joulie.io/hw.gpu-count": "4",
     }
-    status = labelled(resolve(None, labels, {}, BUILTIN_CATALOGUE), controls=(True, False), telemetry=(True, True))
+    status = hardware_from_labels(
+        resolve(None, labels, {}, BUILTIN_CATALOGUE), controls=(True, False), telemetry=(True, True)
+    )
     cpu, gpu = status.cpu, status.gpu
     assert cpu is not None
     assert gpu is not None

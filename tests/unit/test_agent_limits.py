@@ -8,7 +8,7 @@ from joulie.apps.agent.cpu import CpuControl, CpuFacts
 from joulie.apps.agent.frequency import FrequencyWriter
 from joulie.apps.agent.limits import LimitWriter
 from joulie.apps.agent.metering import PowerMeter
-from joulie.apps.agent.originals import Originals
+from joulie.apps.agent.originals import OriginalLimits
 from joulie.apps.agent.throttle import Throttle
 from joulie.domain.actuation import WantedCap
 from joulie.domain.dvfs import DvfsSettings
@@ -94,7 +94,7 @@ def store() -> Store:
 
 
 def writer(store: Store, *limiters: Limiter) -> LimitWriter:
-    return LimitWriter(limiters, Originals(store), lambda _: PACKAGE)
+    return LimitWriter(limiters, OriginalLimits(store), lambda _: PACKAGE)
 
 
 def test_originals_are_saved_before_anything_is_written(store: Store) -> None:
@@ -152,11 +152,11 @@ def test_vanished_device_is_not_called_restored(store: Store) -> None:
     del rapl.limits_w["b"]
     outcome = limits.lift()
     assert (outcome.result, store.content) == ("error", {"rapl/b": 200.0})
-    assert "b: rapl does not list it now" in outcome.message
+    assert "b: not listed by rapl" in outcome.message
 
 
 def control(store: Store, frequencies: Frequencies, *limiters: Limiter) -> CpuControl:
-    originals = Originals(store)
+    originals = OriginalLimits(store)
     frequency = FrequencyWriter(frequencies, originals, DVFS)
     limits = LimitWriter(limiters, originals, lambda _: PACKAGE)
     return CpuControl(limits, frequency, Throttle(DVFS, throttle_pct=frequency.throttle_in_force_pct()))

@@ -33,7 +33,7 @@ def node(name: str, **changes: Any) -> SimpleNamespace:
         "last_cycle_epoch_s": 1_800_000_000.25,
         "throttle": SimpleNamespace(state=DvfsState(throttle_pct=20.0, ema_w=155.0, above=1)),
         "actions": {DvfsAction.UP: 2, DvfsAction.DOWN: 0},
-        "host": SimpleNamespace(seen=SEEN),
+        "host": SimpleNamespace(observation=SEEN),
     }
     return SimpleNamespace(**(facts | changes))
 

@@ -229,7 +229,7 @@ def test_restoring_ends_in_time_though_an_endpoint_does_not_answer(
             await until(lambda: _is(pool, NAMES[0], "applied"))
             pool.simulator.open.clear()
             pool.terminate()
-            await until(lambda: "not all caps were taken back in time" in caplog.messages)
+            await until(lambda: "restoring limits timed out" in caplog.messages)
             pool.simulator.open.set()
 
     on_pool(tmp_path, scenario)

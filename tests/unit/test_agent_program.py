@@ -98,7 +98,7 @@ def test_stop_restores_and_says_so(machine: Machine) -> None:
         async with bench.agent():
             await until(lambda: _applied(bench))
         assert [machine.limit_w(zone) for zone in BOTH] == [205.0, 205.0]
-        assert (await bench.cpu()).message == "restored: no cap is asked for, limits are as they were found"
+        assert (await bench.cpu()).message == "restored: no cap requested, original limits in force"
 
     on_cluster(machine, scenario)
 

@@ -65,13 +65,13 @@ def test_a_profile_brings_its_own_server_and_query():
         metadata=ObjectMeta(name="mine"), spec=api.TelemetryProfileSpec(api.Target("cluster"), api.Sources(cpu=source))
     )
     route = choose("n", {}, [profile], FALLBACK).cpu_source
-    assert (route, route.tells_power) == (OF_ALL, True)
+    assert (route, route.provides_power) == (OF_ALL, True)
 
 
 def test_variables_name_the_server_and_the_query():
     given = {"node_name": "n", "cpu_source": "prometheus"}
     settings = AgentSettings(**given, prometheus_address="http://p:9090", cpu_prometheus_query="w")
     assert from_settings(settings).cpu_source == OF_ALL
-    assert not from_settings(AgentSettings(**given)).cpu_source.tells_power
+    assert not from_settings(AgentSettings(**given)).cpu_source.provides_power
     with pytest.raises(ValueError, match="go together"):
         AgentSettings(**given, cpu_prometheus_query="w")

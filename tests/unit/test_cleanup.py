@@ -44,7 +44,7 @@ CAPPED: dict[str, Any] = {
     "policy": {"name": "static_partition"},
 }
 IN_FORCE = AgentOutcome("rapl", restored("rapl", "").result, "2 x 123 W in force for a cap of 60 %")
-AS_FOUND = restored("rapl", "no cap is asked for, limits are as they were found")
+AS_FOUND = restored("rapl", "no cap requested, original limits in force")
 
 Scenario = Callable[["Stage"], Awaitable[None]]
 
@@ -272,7 +272,7 @@ def test_nodes_whose_agent_does_not_answer_are_named(tmp_path: Path) -> None:
             await stage.add_node(name)
         for name in ("alive", "dead"):
             await stage.report(name, IN_FORCE)
-        await stage.report("refuses", AS_FOUND, failed("nvml", "original limits are not restored: gpu-0: lost"))
+        await stage.report("refuses", AS_FOUND, failed("nvml", "original limits not restored: gpu-0: lost"))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(stage.answer("alive"))
             outcome = await stage.clean(timeout_s=15.0)
@@ -280,7 +280,7 @@ def test_nodes_whose_agent_does_not_answer_are_named(tmp_path: Path) -> None:
         assert outcome.unanswered == {
             "dead": "CPU applied: 2 x 123 W in force for a cap of 60 %",
             "never": "no agent has ever reported",
-            "refuses": "GPU error: original limits are not restored: gpu-0: lost",
+            "refuses": "GPU error: original limits not restored: gpu-0: lost",
         }
         # Their labels go all the same, and so do the caps: an agent that comes back restores.
         assert outcome.labels_removed == 4

@@ -1,4 +1,8 @@
-"""The agent's loop over its nodes: one on a machine of its own, a shard of many in a pool."""
+"""The agent's reconcile loop: over one node in daemonset mode, over a shard of many nodes in pool mode.
+
+Watch caches hold the Nodes, NodeTwins, NodeHardwares and TelemetryProfiles of the agent's nodes. Each cycle creates a
+`NodeAgent` for every new node, restores the limits of removed ones, and runs the cycle of all nodes concurrently.
+"""
 
 from __future__ import annotations
 
@@ -23,24 +27,24 @@ from joulie.apps.agent.views import HardwareView, NodeView, TwinView, hardware_v
 from joulie.program.tracing import span
 
 CONCURRENCY = 32
-"""Nodes of a pool that are worked on at the same time."""
+"""Maximum number of nodes of a pool reconciled concurrently."""
 
-_SHORTEST_PAUSE_S = 1.0
-_STUCK_CYCLES = 5
-_STUCK_S = 60.0
+_MIN_PAUSE_S = 1.0
+_MAX_CYCLES_LATE = 5
+_MIN_LIVENESS_LIMIT_S = 60.0
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Scope:
-    """The nodes of an agent.
+    """The nodes that an agent is responsible for.
 
     Attributes:
-        node_name: the one node of a daemonset agent; None in a pool.
-        selector: labels of a pool's nodes.
+        node_name: the only node, in daemonset mode; None in pool mode.
+        selector: label selector of the pool's nodes; empty for all.
         shards: number of shards of the pool.
-        shard: this agent's shard.
+        shard: index of this agent's shard, from 0.
     """
 
     node_name: str | None
@@ -56,18 +60,18 @@ class Scope:
 
 
 class Agent:
-    """Watches what concerns its nodes and runs their cycles.
+    """Watches the objects of its nodes and reconciles the nodes periodically.
 
-    An agent on a machine watches single objects by name: if each of N agents listed all N twins, the API server
-    would carry N squared of them.
+    A daemonset agent watches single objects by name: if each of N agents listed all N twins, the API server would
+    send N squared of them.
 
     Args:
-        client: the API.
-        scope: its nodes.
-        make_node: makes the agent of one node.
-        fallback: backends where no TelemetryProfile matches.
-        interval_s: time from one cycle to the next, s.
-        restore_timeout_s: time for taking caps back, s.
+        client: Kubernetes API client.
+        scope: nodes of this agent.
+        make_node: creates the `NodeAgent` of a node.
+        fallback: backends of nodes without a matching TelemetryProfile.
+        interval_s: time between the starts of two cycles, s.
+        restore_timeout_s: maximum time for restoring original limits, s.
         clock: monotonic time, s.
     """
 
@@ -114,28 +118,28 @@ class Agent:
         }
 
     def why_not_ready(self) -> str | None:
-        """What is missing before this agent does its work."""
+        """Why the readiness probe fails; None once the caches are synced and the first cycle is complete."""
         waiting = {name: cache.problem for name, cache in self._caches.items() if not cache.synced}
         if waiting:
             return "; ".join(f"{name} not listed yet: {problem or 'in progress'}" for name, problem in waiting.items())
-        return "the first cycle is not done" if self._last_cycle_s is None else None
+        return "the first cycle is not complete" if self._last_cycle_s is None else None
 
     def why_not_alive(self) -> str | None:
-        """What a restart would mend: a cycle that does not end. An API server that is down is not among it."""
+        """Why the liveness probe fails: a cycle that does not end. An unreachable API server is not one."""
         if self._last_cycle_s is None:
             return None
         age_s = self._clock() - self._last_cycle_s
-        limit_s = max(_STUCK_S, _STUCK_CYCLES * self._interval_s)
-        return None if age_s <= limit_s else f"no cycle ended within the last {age_s:.0f} s"
+        limit_s = max(_MIN_LIVENESS_LIMIT_S, _MAX_CYCLES_LATE * self._interval_s)
+        return None if age_s <= limit_s else f"no cycle completed for {age_s:.0f} s"
 
     async def run(self, stop: asyncio.Event, *, restore: bool) -> None:
         """Run until `stop` is set.
 
         Args:
-            stop: ends the loop.
-            restore: put the original limits back at the end.
+            stop: ends the loop when set.
+            restore: whether to restore the original limits at the end.
         """
-        self._match_nodes()  # a machine's own node is there from the start, so that its caps can be taken back
+        self._sync_nodes()  # a daemonset agent's node exists from the start, so that its caps can be lifted
         async with asyncio.TaskGroup() as tasks:
             watches = [tasks.create_task(cache.run()) for cache in self._caches.values()]
             try:
@@ -147,10 +151,14 @@ class Agent:
                     watch.cancel()
 
     async def cycle(self, stop: asyncio.Event) -> None:
-        """One cycle of all nodes; a node that fails stops no other. `stop` ends it early: restoring needs the time."""
+        """Reconcile all nodes once; a node that fails does not affect the others.
+
+        Args:
+            stop: when set, remaining nodes are skipped, to leave the shutdown period to restoring limits.
+        """
         with span("agent.cycle", nodes=len(self.nodes)):
-            gone = self._match_nodes()
-            await self._restore(gone)
+            removed = self._sync_nodes()
+            await self._restore(removed)
             nodes = list(self.nodes.values())
             jobs = (partial(self._cycle_of, node) for node in nodes if not stop.is_set())
             failures = await write_all(jobs, concurrency=CONCURRENCY)
@@ -179,9 +187,9 @@ class Agent:
             stopped.cancel()
 
     async def _pause(self, stopped: asyncio.Task[bool], began_s: float) -> None:
-        """Until the next cycle is due, or a changed twin asks for one; never shorter than a moment."""
+        """Wait until the next cycle is due or a twin changes, at least `_MIN_PAUSE_S`."""
         due_s = began_s + self._interval_s
-        soonest_s = min(due_s, self._clock() + _SHORTEST_PAUSE_S)
+        soonest_s = min(due_s, self._clock() + _MIN_PAUSE_S)
         await _first(stopped, asyncio.sleep(soonest_s - self._clock()))
         await _first(stopped, self._wake.wait(), timeout_s=due_s - self._clock())
 
@@ -202,14 +210,14 @@ class Agent:
             profiles.get(Key("", routing.report_to)) if routing.report_to else None,
         )
 
-    def _match_nodes(self) -> list[NodeAgent]:
-        """Bring the node agents in line with the nodes; returns those whose node went away."""
+    def _sync_nodes(self) -> list[NodeAgent]:
+        """Create agents for new nodes and drop those of removed nodes; returns the dropped ones."""
         name = self._scope.node_name
         names = {name} if name is not None else {key.name for key in self._node_cache.objects}
-        gone = [self.nodes.pop(node) for node in sorted(self.nodes.keys() - names)]
+        removed = [self.nodes.pop(node) for node in sorted(self.nodes.keys() - names)]
         for node in sorted(names - self.nodes.keys()):
             self.nodes[node] = self._make_node(node)
-        return gone
+        return removed
 
     async def _restore(self, nodes: list[NodeAgent]) -> None:
         jobs: list[Callable[[], Awaitable[None]]] = [partial(node.restore, self._clock()) for node in nodes]
@@ -218,33 +226,34 @@ class Agent:
                 failures = await write_all(jobs, concurrency=CONCURRENCY)
         except TimeoutError:
             after_s = self._restore_timeout_s
-            _log.error("not all caps were taken back in time", extra={"nodes": len(nodes), "after_s": after_s})
+            _log.error("restoring limits timed out", extra={"nodes": len(nodes), "after_s": after_s})
             return
         for failure in failures:
-            _log.warning("not restored", extra={"node": nodes[failure.index].name, "error": str(failure.error)})
+            name, error = nodes[failure.index].name, str(failure.error)
+            _log.warning("limits not restored", extra={"node": name, "error": error})
 
     def _own_node(self, node: Node) -> NodeView | None:
         return node_view(node) if self._scope.owns(node.metadata.name) else None
 
     def _own_twin(self, twin: api.NodeTwin) -> TwinView | None:
-        return twin_view(twin) if self._is_of(twin.metadata.name, twin.spec.node_name) else None
+        return twin_view(twin) if self._belongs(twin.metadata.name, twin.spec.node_name) else None
 
     def _own_hardware(self, hardware: api.NodeHardware) -> HardwareView | None:
-        return hardware_view(hardware) if self._is_of(hardware.metadata.name, hardware.spec.node_name) else None
+        return hardware_view(hardware) if self._belongs(hardware.metadata.name, hardware.spec.node_name) else None
 
-    def _is_of(self, name: str, node_name: str) -> bool:
-        """Whether an object is the one of a node of this agent, and not just about it."""
+    def _belongs(self, name: str, node_name: str) -> bool:
+        """Whether an object is the canonical one of a node of this agent, by spec and by name."""
         return self._scope.owns(node_name) and name == object_name(node_name)
 
     def _twin_changed(self, _key: Key, old: TwinView | None, new: TwinView | None) -> None:
-        """A machine's agent enforces a changed cap at once; a pool, which has many nodes, in its next cycle."""
+        """Start a cycle when a cap changes in daemonset mode; a pool, which has many nodes, waits for the next one."""
         before, after = ((view.cpu, view.gpu) if view else None for view in (old, new))
         if self._scope.node_name is not None and before != after:
             self._wake.set()
 
 
 async def _first(stopped: asyncio.Task[bool], other: Awaitable[Any], timeout_s: float | None = None) -> None:
-    """Wait for one thing, but no longer than until the agent is stopped or the time is over."""
+    """Wait until `other` completes, the agent is stopped or the timeout expires."""
     task = asyncio.ensure_future(other)
     await asyncio.wait({stopped, task}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     task.cancel()

@@ -1,4 +1,4 @@
-"""Power caps of a node's own CPUs: by power limit where that works, else by frequency."""
+"""Power capping of the host's CPUs: by power limits (RAPL, HSMP), with frequency limits as the fallback."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from joulie.apps.agent.frequency import BACKEND as DVFS
 from joulie.apps.agent.frequency import FrequencyWriter
 from joulie.apps.agent.limits import LimitWriter
-from joulie.apps.agent.outcome import Outcome, blocked, failed, listed
+from joulie.apps.agent.outcome import Outcome, blocked, failed, format_problems
 from joulie.apps.agent.throttle import Throttle
 from joulie.domain.actuation import WantedCap
 from joulie.domain.hardware import CapRange
@@ -16,13 +16,13 @@ from joulie.domain.hardware import CapRange
 
 @dataclass(frozen=True)
 class CpuFacts:
-    """What the controller needs to know of the CPUs.
+    """Properties and measurements of the CPUs in one cycle.
 
     Attributes:
-        limits: range of one package; None where neither device nor catalogue knows.
+        limits: cap range of one package; None if neither the device nor the catalogue states one.
         packages: number of packages.
-        power_w: power of all packages in this cycle, W; None without a sample.
-        measured: whether power can be measured at all.
+        power_w: total power of all packages in this cycle, W; None without a sample.
+        measured: whether CPU power can be measured on this host.
     """
 
     limits: CapRange | None
@@ -32,10 +32,11 @@ class CpuFacts:
 
 
 class CpuControl:
-    """Power limits first (RAPL, HSMP), frequency where they do not work, and back when they do again.
+    """Enforces CPU caps by power limit, falls back to frequency limits, and returns once power limits work again.
 
     Attributes:
-        backend: the backend in use: rapl, hsmp, dvfs or none.
+        throttle: frequency controller of the fallback.
+        backend: backend in use: rapl, hsmp, dvfs or none.
         limits_w: power limits in force by package, W.
     """
 
@@ -47,7 +48,7 @@ class CpuControl:
         self.limits_w: Mapping[str, float] = {}
 
     def enforce(self, cap: WantedCap, facts: CpuFacts, now_s: float) -> Outcome:
-        """Bring the CPUs to a cap; never raises for what a device does."""
+        """Apply a cap to the CPUs; device errors are reported in the outcome, never raised."""
         outcome = self._lift() if cap.lifted else self._cap(cap, facts, now_s)
         self.backend = outcome.backend
         return outcome
@@ -57,7 +58,7 @@ class CpuControl:
         outcome = self._writer.lift()
         problems = self._release_frequency()
         if problems:
-            return failed(DVFS, f"original frequency limits are not restored: {problems}")
+            return failed(DVFS, f"original frequency limits not restored: {problems}")
         if outcome.backend == "none" and self._frequency.limiter.unavailable() is None:
             return Outcome(DVFS, outcome.result, outcome.message)
         return outcome
@@ -67,7 +68,7 @@ class CpuControl:
         if outcome.backend != "none":
             problems = self._release_frequency()
             return (
-                failed(outcome.backend, f"{outcome.message}; throttle not taken back: {problems}")
+                failed(outcome.backend, f"{outcome.message}; frequency limits not restored: {problems}")
                 if problems
                 else outcome
             )
@@ -81,16 +82,14 @@ class CpuControl:
             cap, facts.limits, facts.packages, facts.power_w, now_s, measured=facts.measured
         )
         if throttle_pct is None:
-            return blocked(
-                DVFS, f"{why}; dvfs: power cannot be measured, and the CPU's maximum, which would tell, is not known"
-            )
+            return blocked(DVFS, f"{why}; dvfs: power cannot be measured and the CPU's maximum power is unknown")
         done = self._frequency.apply(throttle_pct)
         if done.problems:
-            return (failed if done.failed else blocked)(DVFS, listed(done.problems))
+            return (failed if done.failed else blocked)(DVFS, format_problems(done.problems))
         how = "by measured power" if facts.measured else "by a fixed share, since power cannot be measured"
         return Outcome(DVFS, done.outcome(DVFS, cap).result, f"frequency limited {how}; {why}")
 
     def _release_frequency(self) -> str:
-        """Take a throttle back, also one of an earlier process; returns what went wrong."""
+        """Restore the original frequency limits, including those saved by an earlier process; returns the problems."""
         self.throttle.release()
-        return listed(self._frequency.release()) if self._frequency.holding else ""
+        return format_problems(self._frequency.release()) if self._frequency.has_saved_limits else ""

@@ -1,4 +1,4 @@
-"""NodeHardware from what an agent finds on its machine, or from the labels of a node without one."""
+"""Builds the status of a NodeHardware, from the devices of the agent's host or from the labels of a remote node."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _AMD = re.compile(r"\bamd\b|instinct|radeon", re.IGNORECASE)
 _MIG = re.compile(r"\b(a30|a100|h20|h100|h200|gh200|b100|b200|gb200)\b")
 
 
-def found(seen: Observation, catalogue: Catalogue) -> api.NodeHardwareStatus:
-    """Hardware of the agent's own machine."""
+def hardware_of_host(seen: Observation, catalogue: Catalogue) -> api.NodeHardwareStatus:
+    """NodeHardware status of the agent's host."""
     cpu, gpu = _host_cpu(seen, catalogue), _host_gpu(seen, catalogue)
     return _status(cpu, gpu)
 
 
-def labelled(
+def hardware_from_labels(
     hardware: ResolvedHardware, *, controls: tuple[bool, bool], telemetry: tuple[bool, bool]
 ) -> api.NodeHardwareStatus:
-    """Hardware of a node that is known by its labels.
+    """NodeHardware status of a remote node.
 
     Args:
-        hardware: as the labels say.
-        controls: whether the CPUs, and the GPUs, can be capped (over HTTP).
-        telemetry: whether their power can be measured.
+        hardware: hardware resolved from the node's labels.
+        controls: whether the CPUs and the GPUs can be capped (over HTTP).
+        telemetry: whether the power of the CPUs and of the GPUs can be measured.
     """
     cpu = _labelled_cpu(hardware.cpu, controls[0], telemetry[0], hardware.warnings)
     gpu = _labelled_gpu(hardware.gpu, controls[1], telemetry[1])
@@ -65,7 +65,7 @@ def _host_cpu(seen: Observation, catalogue: Catalogue) -> api.CpuHardware:
     cores = info.cores or None
     warnings = () if info.model else ("the CPU's model string cannot be read",)
     if info.sockets and seen.packages and info.sockets != len(seen.packages):
-        warnings = (*warnings, f"{info.sockets} sockets but {len(seen.packages)} power-limited packages")
+        warnings = (*warnings, f"{info.sockets} sockets, but {len(seen.packages)} packages with a power limit")
     return api.CpuHardware(
         raw_model=info.model or None,
         model=match.model.key if match.model else None,
@@ -101,7 +101,7 @@ def _host_gpu(seen: Observation, catalogue: Catalogue) -> api.GpuHardware:
         control_available=seen.gpu_control,
         telemetry_available=seen.gpu_measured,
         quality=match.quality.value,
-        warnings=_mixed(seen.gpus),
+        warnings=_mixed_models_warning(seen.gpus),
     )
 
 
@@ -141,7 +141,7 @@ def _labelled_gpu(gpu: GpuDevices | None, control: bool, telemetry: bool) -> api
 
 
 def _cpu_cap_range(known: CapRange | None) -> api.CpuCapRange | None:
-    """The published maximum is the base, what 100 % means: the twin takes it for the TDP."""
+    """CPU cap range to publish; its maximum is the base of percentages (100 %), which the twin takes for the TDP."""
     if known is None:
         return None
     return api.CpuCapRange(
@@ -166,20 +166,20 @@ def _landmarks(seen: Observation, model: CpuModel | None) -> api.CpuLandmarks | 
 
 
 def _gpu_vendor(raw_model: str) -> str | None:
-    """Vendor of a GPU that the catalogue does not know, where its name tells."""
+    """Vendor of a GPU that is not in the catalogue, guessed from its name; None if unknown."""
     if _NVIDIA.search(raw_model):
         return "nvidia"
     return "amd" if _AMD.search(raw_model) else None
 
 
 def _slicing(raw_model: str) -> api.GpuSlicing | None:
-    """NVIDIA GPUs can be shared by time, the larger ones by partition too; for others nothing is claimed."""
+    """Slicing modes: time slicing on NVIDIA GPUs, and MIG on the models that support it; None for other vendors."""
     if not _NVIDIA.search(raw_model):
         return None
     partitioned = (api.SlicingMode.MIG.value,) if _MIG.search(normalised(raw_model)) else ()
     return api.GpuSlicing(supported=True, modes=(*partitioned, api.SlicingMode.TIME_SLICING.value))
 
 
-def _mixed(gpus: Sequence[PowerDevice]) -> tuple[str, ...]:
+def _mixed_models_warning(gpus: Sequence[PowerDevice]) -> tuple[str, ...]:
     models = sorted({gpu.model or "unknown" for gpu in gpus})
     return () if len(models) == 1 else (f"GPUs of several models, described by the first: {', '.join(models)}",)

@@ -1,4 +1,7 @@
-"""The machine of an agent: what it is, what it draws, and its limits. Blocking: runs beside the event loop."""
+"""Observation and power control of the machine that the agent runs on.
+
+All calls block on devices: the agent runs them in threads, outside the event loop.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from joulie.apps.agent.cpu import CpuControl, CpuFacts
 from joulie.apps.agent.frequency import FrequencyWriter
 from joulie.apps.agent.limits import LIFTED, LimitWriter, device_range
 from joulie.apps.agent.metering import PowerMeter, PowerSample
-from joulie.apps.agent.originals import LimitStore, Originals
+from joulie.apps.agent.originals import LimitStore, OriginalLimits
 from joulie.apps.agent.outcome import Outcome
 from joulie.apps.agent.throttle import Throttle
 from joulie.domain.actuation import WantedCap, cpu_range
@@ -21,17 +24,17 @@ from joulie.ports import FrequencyLimiter, FrequencyPolicy, PowerDevice, PowerLi
 
 @dataclass(frozen=True)
 class HostBackends:
-    """Everything by which the machine is read and limited; candidates in order of preference.
+    """Device backends of the host; candidates are in order of preference.
 
     Attributes:
-        cpu_info: reads what the CPUs are.
-        cpu_limiters: power limits of CPU packages.
-        frequency: frequency limits of CPUs.
-        gpu_limiters: power limits of GPUs.
-        cpu_meters: power of CPUs.
-        gpu_meters: power of GPUs.
-        store: where original limits are kept.
-        catalogue: known models.
+        cpu_info: reads model, sockets and cores of the CPUs.
+        cpu_limiters: backends of CPU package power limits.
+        frequency: backend of CPU frequency limits.
+        gpu_limiters: backends of GPU power limits.
+        cpu_meters: sources of CPU power.
+        gpu_meters: sources of GPU power.
+        store: file of the original limits.
+        catalogue: hardware catalogue.
     """
 
     cpu_info: Callable[[], CpuInfo]
@@ -46,21 +49,21 @@ class HostBackends:
 
 @dataclass(frozen=True)
 class Observation:
-    """The machine in one cycle.
+    """State of the host in one cycle.
 
     Attributes:
-        cpu: what the CPUs are.
-        packages: CPU packages as their limiter shows them; empty without one.
-        gpus: GPUs that answer.
+        cpu: model, sockets and cores of the CPUs.
+        packages: CPU packages listed by the power limiter; empty without one.
+        gpus: GPUs that respond.
         policies: cpufreq policies.
-        driver: cpufreq driver family, empty without one.
-        cpu_range: range of one package's limit.
+        driver: cpufreq driver family; empty without one.
+        cpu_range: cap range of one package; None if unknown.
         cpu_control: whether the CPUs can be capped, by power or by frequency.
         gpu_control: whether the GPUs can be capped.
         cpu_measured: whether CPU power can be measured.
         gpu_measured: whether GPU power can be measured.
-        cpu_power: power of the CPUs.
-        gpu_power: power of the GPUs.
+        cpu_power: CPU power and energy.
+        gpu_power: GPU power and energy.
     """
 
     cpu: CpuInfo
@@ -78,18 +81,22 @@ class Observation:
 
 
 class Host:
-    """The machine's observation and control.
+    """Observes the host and enforces caps on its devices.
+
+    Attributes:
+        cpu: CPU cap controller.
+        observation: latest observation; None before the first.
 
     Args:
-        backends: how it is reached.
+        backends: device backends.
         dvfs: settings of the frequency controller.
-        simulate_only: write nothing.
+        simulate_only: compute limits, but write none.
     """
 
     def __init__(self, backends: HostBackends, dvfs: DvfsSettings, *, simulate_only: bool = False) -> None:
         self._backends = backends
         self._model = ""
-        originals = Originals(backends.store)
+        originals = OriginalLimits(backends.store)
         frequency = FrequencyWriter(backends.frequency, originals, dvfs, simulate_only=simulate_only)
         self._cpu_writer = LimitWriter(backends.cpu_limiters, originals, self._range_of, simulate_only)
         self._gpu_writer = LimitWriter(backends.gpu_limiters, originals, self._range_of, simulate_only)
@@ -98,16 +105,16 @@ class Host:
         )
         self._cpu_meter = PowerMeter(backends.cpu_meters)
         self._gpu_meter = PowerMeter(backends.gpu_meters)
-        self.seen: Observation | None = None
+        self.observation: Observation | None = None
 
     def observe(self, now_s: float) -> Observation:
-        """Read everything; `now_s` is monotonic, s."""
+        """Read hardware, limits and power of the host; `now_s` is monotonic time, s."""
         backends = self._backends
         info = backends.cpu_info()
         self._model = info.model or ""
         packages = tuple(self._cpu_writer.devices())
         limited = self._cpu_writer.available_backend() != "none"
-        self.seen = Observation(
+        self.observation = Observation(
             cpu=info,
             packages=packages,
             gpus=tuple(self._gpu_writer.devices()),
@@ -121,28 +128,28 @@ class Host:
             cpu_power=self._cpu_meter.read(now_s),
             gpu_power=self._gpu_meter.read(now_s),
         )
-        return self.seen
+        return self.observation
 
     def enforce_cpu(self, cap: WantedCap, now_s: float) -> Outcome:
-        """Bring the CPUs to a cap, after `observe`."""
+        """Apply a cap to the CPUs; requires an earlier `observe`."""
         seen = self._observed()
         packages = len(seen.packages) or seen.cpu_power.packages or seen.cpu.sockets or 1
         facts = CpuFacts(seen.cpu_range, packages, seen.cpu_power.package_power_w, seen.cpu_measured)
         return self.cpu.enforce(cap, facts, now_s)
 
     def enforce_gpu(self, cap: WantedCap) -> Outcome:
-        """Bring the GPUs to a cap."""
+        """Apply a cap to the GPUs."""
         return self._gpu_writer.lift() if cap.lifted else self._gpu_writer.cap(cap)[0]
 
     def lift(self, now_s: float) -> tuple[Outcome, Outcome]:
-        """Take back all caps on CPUs and GPUs, also those that an earlier process left."""
+        """Lift all caps on CPUs and GPUs, including those left by an earlier process."""
         self.observe(now_s)
         return self.enforce_cpu(LIFTED, now_s), self.enforce_gpu(LIFTED)
 
     def _observed(self) -> Observation:
-        if self.seen is None:
-            raise RuntimeError("observe the host before a cap is enforced")
-        return self.seen
+        if self.observation is None:
+            raise RuntimeError("no observation of the host yet: call observe before enforcing a cap")
+        return self.observation
 
     def _range_of(self, device: PowerDevice) -> CapRange | None:
         return device_range(device, self._backends.catalogue, self._model)

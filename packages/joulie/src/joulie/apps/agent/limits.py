@@ -1,4 +1,7 @@
-"""Power limits of a node's own devices: plan, save the originals, write, read back."""
+"""Power limits of the host's devices.
+
+Every write is planned, preceded by saving the original limit to disk, and verified by the value read back.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from joulie.apps.agent.originals import Originals
-from joulie.apps.agent.outcome import Enforcement, Outcome, blocked, failed, listed, restored
+from joulie.apps.agent.originals import OriginalLimits
+from joulie.apps.agent.outcome import Enforcement, Outcome, blocked, failed, format_problems, restored
 from joulie.domain.actuation import LimitedDevice, WantedCap, cpu_range, gpu_range, plan_limits
 from joulie.domain.hardware import CapRange, Catalogue
 from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice, PowerLimiter
@@ -18,7 +21,7 @@ LIFTED = WantedCap()
 
 
 def device_range(device: PowerDevice, catalogue: Catalogue, cpu_model: str) -> CapRange | None:
-    """Range of a device's limit: what it says of itself, else what the catalogue knows of its model."""
+    """Cap range of a device: as reported by the device, else from the catalogue; None if unknown."""
     if device.kind is DeviceKind.CPU_PACKAGE:
         cpu = catalogue.cpu(device.model or cpu_model).model
         return cpu_range(device.min_w, device.max_w, cpu.cap_range if cpu else None)
@@ -28,25 +31,25 @@ def device_range(device: PowerDevice, catalogue: Catalogue, cpu_model: str) -> C
 
 @dataclass(frozen=True)
 class LimitWriter:
-    """Limits of one kind of device, through the first backend that works.
+    """Writes the limits of one kind of device through the first available backend.
 
     Attributes:
-        limiters: the backends in order of preference.
-        originals: the limits from before Joulie.
-        range_of: range of a device's limit.
-        simulate_only: plan, but write nothing.
+        limiters: backends in order of preference.
+        originals: store of the original limits.
+        range_of: returns the cap range of a device; None if unknown.
+        simulate_only: plan limits, but write none.
     """
 
     limiters: Sequence[PowerLimiter]
-    originals: Originals
+    originals: OriginalLimits
     range_of: Callable[[PowerDevice], CapRange | None]
     simulate_only: bool = False
 
     def cap(self, cap: WantedCap) -> tuple[Outcome, Mapping[str, float]]:
-        """Enforce a cap by the first backend that limits at least one device; the others give up what they hold.
+        """Enforce a cap by the first backend that limits at least one device; limits of the others are restored.
 
         Returns:
-            The outcome, and the limits in force by device, W. A backend of ``none`` means that no backend could.
+            The outcome, and the limits in force by device, W. Backend ``none``: no backend could limit a device.
         """
         reasons: dict[str, str] = {}
         refusals_only = True
@@ -61,28 +64,28 @@ class LimitWriter:
                     if other is not limiter:
                         self._restore(other)
                 return self._outcome(limiter, done, cap), done.in_force_w
-            reasons[limiter.name] = listed(done.problems) or "it has no devices"
+            reasons[limiter.name] = format_problems(done.problems) or "no devices"
             refusals_only = refusals_only and not done.failed
         result = blocked if refusals_only else failed
-        return result("none", listed(reasons) or "no backend is configured"), {}
+        return result("none", format_problems(reasons) or "no backend is configured"), {}
 
     def lift(self) -> Outcome:
-        """Restore the original limits wherever a cap was written."""
+        """Restore the original limits of every device that was capped."""
         problems: dict[str, str] = {}
         for limiter in self.limiters:
             problems |= self._restore(limiter)
         backend = self.available_backend()
         if problems:
             result = blocked if self.simulate_only else failed
-            return result(backend, f"original limits are not restored: {listed(problems)}")
-        return restored(backend, "no cap is asked for, limits are as they were found")
+            return result(backend, f"original limits not restored: {format_problems(problems)}")
+        return restored(backend, "no cap requested, original limits in force")
 
     def available_backend(self) -> str:
-        """Name of the first backend that works, ``none`` without one."""
+        """Name of the first available backend; ``none`` without one."""
         return next((limiter.name for limiter in self.limiters if limiter.unavailable() is None), "none")
 
     def devices(self) -> list[PowerDevice]:
-        """The devices of the first backend that answers with any."""
+        """Devices of the first backend that lists any; empty without one."""
         for limiter in self.limiters:
             try:
                 if found := list(limiter.devices()):
@@ -104,7 +107,7 @@ class LimitWriter:
         except (ControlFailedError, ControlRefusedError) as error:
             done.failed[limiter.name] = str(error)
             return done
-        plan = plan_limits(cap, found, self.originals.of(limiter.name))
+        plan = plan_limits(cap, found, self.originals.for_backend(limiter.name))
         done.refused |= plan.refused
         done.in_force_w = {name: limit_w for name, limit_w in plan.targets_w.items() if name not in plan.writes_w}
         if self.simulate_only:
@@ -113,7 +116,7 @@ class LimitWriter:
         try:
             self.originals.remember(limiter.name, plan.originals_w)
         except OSError as error:
-            reason = f"the original limits could not be saved ({error}), so they are not changed"
+            reason = f"limits not changed: the original limits could not be saved: {error}"
             done.failed |= dict.fromkeys(plan.writes_w, reason)
             return done
         for name, limit_w in plan.writes_w.items():
@@ -131,8 +134,8 @@ class LimitWriter:
             _log.info("limit set", extra={"backend": limiter.name, "device": device_id, "limit_w": limit_w})
 
     def _restore(self, limiter: PowerLimiter) -> Mapping[str, str]:
-        """Put back what a backend changed; returns the problems by device. A restored limit is forgotten."""
-        saved = self.originals.of(limiter.name)
+        """Restore the limits that a backend changed and forget those restored; returns the problems by device."""
+        saved = self.originals.for_backend(limiter.name)
         if saved and self.simulate_only:
             return dict.fromkeys(saved, "SIMULATE_ONLY: nothing is written")
         done = self._enforce(limiter, LIFTED) if saved else Enforcement()
@@ -142,9 +145,9 @@ class LimitWriter:
                 try:
                     self.originals.forget(limiter.name, name)
                 except OSError as error:
-                    problems[name] = f"restored, but the saved limit could not be dropped: {error}"
+                    problems[name] = f"restored, but the saved limit could not be deleted: {error}"
             elif not done.problems:
-                problems[name] = f"{limiter.name} does not list it now; its original limit stays saved"
+                problems[name] = f"not listed by {limiter.name}; the original limit remains saved"
         if saved and not problems:
             _log.info("original limits restored", extra={"backend": limiter.name, "devices": sorted(saved)})
         return problems

@@ -1,4 +1,4 @@
-"""`joulie agent`: the node agent as a program."""
+"""The command `joulie agent`: connects the agent to the API server, device backends and HTTP endpoints."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 @click.command("agent")
 @settings_options(AgentSettings)
 def agent(settings: AgentSettings) -> None:
-    """Enforce the power caps of nodes and report what came of it.
+    """Enforce the power caps of nodes and report the results.
 
     In daemonset mode one agent runs on each node: it publishes the node's NodeHardware, brings CPUs and GPUs to the
     caps of its NodeTwin, and restores the limits that it found when it is stopped. In pool mode one agent serves many
@@ -60,7 +60,7 @@ def agent(settings: AgentSettings) -> None:
         catalogue = catalogue_of(settings.hardware_catalog)
     except (AddressError, ValueError) as error:
         raise click.UsageError(str(error)) from error
-    # uvloop's speed is for pools; its memory would be paid on every node.
+    # uvloop pays off in pools only; in a daemonset its memory would be used on every node.
     run(lambda stop: serve(settings, address, catalogue, stop), fast_loop=settings.mode == "pool")
 
 
@@ -75,11 +75,11 @@ async def serve(
     """Run the agent until `stop` is set.
 
     Args:
-        settings: of the agent.
-        address: of metrics and probes.
-        catalogue: known hardware.
-        stop: ends it.
-        on_port: told the port of metrics and probes.
+        settings: agent settings.
+        address: listen address of metrics and probes.
+        catalogue: hardware catalogue.
+        stop: ends the agent when set.
+        on_port: called with the port of metrics and probes.
     """
     host = build_host(settings, catalogue) if settings.mode == "daemonset" else None
     scope = (
@@ -120,7 +120,7 @@ async def serve(
 
 
 def build_host(settings: AgentSettings, catalogue: Catalogue) -> Host:
-    """The machine that the agent runs on."""
+    """Controller of the machine that the agent runs on, with all device backends."""
     nvidia, amd = NvmlSession(), AmdSmiSession()
     host_sys, host_proc = settings.host_sys, settings.host_proc
     backends = HostBackends(
@@ -137,7 +137,7 @@ def build_host(settings: AgentSettings, catalogue: Catalogue) -> Host:
 
 
 class _HttpClients:
-    """Clients of endpoints and of Prometheus over one pool of connections, made when first needed."""
+    """Clients of HTTP endpoints and Prometheus over one connection pool, created on first use."""
 
     def __init__(self) -> None:
         self._client: httpx2.AsyncClient | None = None
@@ -154,16 +154,16 @@ class _HttpClients:
             await self._client.aclose()
 
     def control(self, telemetry_endpoint: str | None, control_endpoint: str | None) -> HttpControl:
-        """The client of two endpoints."""
+        """Client of a telemetry and a control endpoint; None for an endpoint that is not used."""
         key = (telemetry_endpoint, control_endpoint)
         if key not in self._controls:
             self._controls[key] = HttpControl(telemetry_endpoint, control_endpoint, self._pool())
         return self._controls[key]
 
     async def power_w(self, node: str, route: Route) -> float | None:
-        """Power of a node as Prometheus has it, W; None where it does not."""
+        """CPU power of a node from Prometheus, W; None if unavailable."""
         if self._queries is None:
-            # Few agents ask Prometheus, and all of them would pay for its memory.
+            # Imported on first use: few agents query Prometheus, and the module costs memory on every node.
             from joulie.apps.agent.queries import PowerQueries
 
             self._queries = PowerQueries(self._pool(), time.monotonic)

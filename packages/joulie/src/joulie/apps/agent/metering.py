@@ -1,4 +1,4 @@
-"""Measured power of a node's own devices, from counters of energy and from what devices say directly."""
+"""Measured power of the host's devices, from energy counters and from instantaneous readings."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from joulie.ports import ControlFailedError, ControlRefusedError, EnergyReading,
 
 _log = logging.getLogger(__name__)
 
-# Cores and the uncore are inside the package, DRAM and psys beside and around it: none of them may be added to it.
+# Core and uncore domains are part of the package, DRAM is beside it and psys around it: adding any of them to the
+# package would count power twice or count power that is not the CPU's.
 _PACKAGE = re.compile(r"package-\d+(-die-\d+)?")
 
 
 @dataclass(frozen=True)
 class PowerSample:
-    """Power of a node's devices over the last cycle. What could not be read is not there.
+    """Power of the host's devices in the last cycle; devices that could not be read are absent.
 
     Attributes:
-        power_w: mean power by device or RAPL domain, W.
-        energy_j: counters by device or RAPL domain, J.
+        power_w: mean power since the previous cycle by device or RAPL domain, W.
+        energy_j: energy counters by device or RAPL domain, J.
     """
 
     power_w: Mapping[str, float] = field(default_factory=dict)
@@ -32,38 +33,38 @@ class PowerSample:
 
     @property
     def packages(self) -> int:
-        """CPU packages with a counter."""
+        """Number of CPU packages with an energy counter."""
         return sum(1 for name in self.energy_j if _PACKAGE.fullmatch(name))
 
     @property
     def package_power_w(self) -> float | None:
-        """Power of all CPU packages, W; None unless each of them has a sample."""
+        """Total power of all CPU packages, W; None unless every package has a sample."""
         powers = [power_w for name, power_w in self.power_w.items() if _PACKAGE.fullmatch(name)]
         return sum(powers) if powers and len(powers) == self.packages else None
 
 
-class _Last(NamedTuple):
+class _PreviousReading(NamedTuple):
     energy_j: float
     read_at_s: float
 
 
 class PowerMeter:
-    """Reads the first source that works, cycle after cycle.
+    """Measures power from the first available source and keeps the previous counters.
 
     Args:
-        sources: candidates in order of preference.
+        sources: power sources in order of preference.
     """
 
     def __init__(self, sources: Sequence[PowerSource]) -> None:
         self._sources = sources
-        self._last: dict[str, _Last] = {}
+        self._previous: dict[str, _PreviousReading] = {}
 
     def available(self) -> PowerSource | None:
-        """The source in use; None where nothing can be measured."""
+        """The first available source; None if power cannot be measured."""
         return next((source for source in self._sources if source.unavailable() is None), None)
 
     def read(self, now_s: float) -> PowerSample:
-        """Power since the reading before; the first one has energy only.
+        """Mean power since the previous call; the first call returns energy only.
 
         Args:
             now_s: monotonic time, s.
@@ -74,19 +75,20 @@ class PowerMeter:
         try:
             readings, direct_w = source.energy(), source.power_w()
         except (ControlFailedError, ControlRefusedError) as error:
-            _log.warning("power cannot be read", extra={"source": source.name, "error": str(error)})
+            _log.warning("power reading failed", extra={"source": source.name, "error": str(error)})
             return PowerSample()
         powers = {reading.device_id: self._mean_w(reading, now_s) for reading in readings}
         measured = {name: power_w for name, power_w in powers.items() if power_w is not None}
         return PowerSample(measured | direct_w, {reading.device_id: reading.energy_j for reading in readings})
 
     def _mean_w(self, reading: EnergyReading, now_s: float) -> float | None:
-        last = self._last.get(reading.device_id)
-        self._last[reading.device_id] = _Last(reading.energy_j, now_s)
-        if last is None:
+        previous = self._previous.get(reading.device_id)
+        self._previous[reading.device_id] = _PreviousReading(reading.energy_j, now_s)
+        if previous is None:
             return None
         try:
-            return mean_power_w(last.energy_j, reading.energy_j, now_s - last.read_at_s, wraps_at_j=reading.wraps_at_j)
+            duration_s = now_s - previous.read_at_s
+            return mean_power_w(previous.energy_j, reading.energy_j, duration_s, wraps_at_j=reading.wraps_at_j)
         except InvalidQuantityError as error:
-            _log.warning("counter left out", extra={"device": reading.device_id, "error": str(error)})
+            _log.warning("invalid energy counter ignored", extra={"device": reading.device_id, "error": str(error)})
             return None

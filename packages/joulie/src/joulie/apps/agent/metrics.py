@@ -1,4 +1,7 @@
-"""The agent's metrics, made from the state of its nodes at each scrape: a node that goes takes its series along."""
+"""The agent's Prometheus metrics, collected from the state of its nodes at each scrape.
+
+A node that is removed takes its series with it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _UJ_PER_J = 1e6
 
 
 def registry(nodes: Callable[[], Iterable[NodeAgent]]) -> CollectorRegistry:
-    """A registry with the metrics of all nodes of this agent, and those of the process."""
+    """Registry with the metrics of all nodes of this agent and of the process."""
     metrics = CollectorRegistry()
     for process_part in (ProcessCollector, PlatformCollector, GCCollector):
         process_part(registry=metrics)
@@ -26,14 +29,14 @@ def registry(nodes: Callable[[], Iterable[NodeAgent]]) -> CollectorRegistry:
 
 
 class _Families:
-    """The families of one scrape, by name without the prefix."""
+    """Metric families of one scrape, by name without the prefix ``joulie_``."""
 
     def __init__(self) -> None:
         self._families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
         for kind, name, text, labels in (
-            (gauge, "backend_mode", "1 for the way in which the CPUs are capped, 0 for the others.", ["node", "mode"]),
-            (gauge, "policy_cap_watts", "Cap of each CPU package that is asked for, W.", ["node", "policy"]),
+            (gauge, "backend_mode", "1 for the backend that caps the CPUs, 0 for the others.", ["node", "mode"]),
+            (gauge, "policy_cap_watts", "Requested cap of each CPU package, W.", ["node", "policy"]),
             (gauge, "rapl_energy_uj", "RAPL energy counter, uJ.", ["node", "zone"]),
             (
                 gauge,
@@ -42,11 +45,16 @@ class _Families:
                 ["node", "zone"],
             ),
             (gauge, "rapl_package_total_power_watts", "Mean power of all CPU packages, W.", ["node"]),
-            (gauge, "dvfs_observed_power_watts", "Power that the frequency controller saw last, W.", ["node"]),
-            (gauge, "dvfs_ema_power_watts", "Smoothed power that it decides by, W.", ["node"]),
+            (gauge, "dvfs_observed_power_watts", "Latest power seen by the frequency controller, W.", ["node"]),
+            (
+                gauge,
+                "dvfs_ema_power_watts",
+                "Exponential moving average of power used by the frequency controller, W.",
+                ["node"],
+            ),
             (gauge, "dvfs_throttle_pct", "Throttle in force, percent.", ["node"]),
-            (gauge, "dvfs_above_trip_count", "Samples in a row above the upper margin.", ["node"]),
-            (gauge, "dvfs_below_trip_count", "Samples in a row below the lower margin.", ["node"]),
+            (gauge, "dvfs_above_trip_count", "Consecutive samples above the upper margin.", ["node"]),
+            (gauge, "dvfs_below_trip_count", "Consecutive samples below the lower margin.", ["node"]),
             (counter, "dvfs_actions", "Changes of the throttle.", ["node", "action"]),
             (gauge, "dvfs_cpu_cur_freq_khz", "Frequency of a cpufreq policy, kHz.", ["node", "cpu"]),
             (gauge, "dvfs_cpu_max_freq_khz", "Upper frequency limit of a cpufreq policy, kHz.", ["node", "cpu"]),
@@ -63,7 +71,7 @@ class _Families:
             self._families[name] = kind(f"joulie_{name}", text, labels=labels)
 
     def add(self, name: str, value: float | None, *labels: str) -> None:
-        """One value; None is left out, since missing is not zero."""
+        """Add a sample; None adds none, since missing is not zero."""
         if value is not None:
             self._families[name].add_metric(list(labels), value)
 
@@ -82,8 +90,8 @@ class _Nodes(Collector):
         families = _Families()
         for node in list(self._nodes()):
             _add_control(families, node)
-            if node.host is not None and node.host.seen is not None:
-                _add_host(families, node.name, node.host, node.host.seen)
+            if node.host is not None and node.host.observation is not None:
+                _add_host(families, node.name, node.host, node.host.observation)
         return families
 
 

@@ -1,4 +1,4 @@
-"""One node's cycle: observe, publish its hardware, enforce the caps of its NodeTwin, report."""
+"""The reconcile cycle of one node: observe, enforce the caps of its NodeTwin, report results, publish NodeHardware."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from joulie.adapters.kubernetes.api import v1alpha1 as api
-from joulie.apps.agent.discovery import found, labelled
+from joulie.apps.agent.discovery import hardware_from_labels, hardware_of_host
 from joulie.apps.agent.host import Host
 from joulie.apps.agent.outcome import Outcome, blocked, no_gpu, restored
 from joulie.apps.agent.remote import BACKEND as HTTP
@@ -29,14 +29,14 @@ _LIFTED = WantedCap()
 
 @dataclass(frozen=True)
 class NodeInputs:
-    """What the API says about a node at the beginning of a cycle.
+    """Cached API objects of a node at the start of a cycle.
 
     Attributes:
-        node: the Node, None where it is gone.
-        twin: its NodeTwin; without one no cap is in force.
-        hardware: its NodeHardware as stored.
-        routing: its backends.
-        profile: the TelemetryProfile that wants reports, None without one.
+        node: the Node; None if it was deleted.
+        twin: its NodeTwin; None means that no cap is requested.
+        hardware: its stored NodeHardware; None if there is none.
+        routing: backends of the node.
+        profile: the TelemetryProfile that control results are reported to; None without one.
     """
 
     node: NodeView | None
@@ -48,7 +48,14 @@ class NodeInputs:
 
 @dataclass(frozen=True)
 class _Devices:
-    """What enforcement over HTTP needs to know: ranges of one package and one GPU, and how many there are."""
+    """Cap ranges and number of devices, as enforcement over HTTP needs them.
+
+    Attributes:
+        cpu_limits: cap range of one package; None if unknown.
+        packages: number of CPU packages.
+        gpu_limits: cap range of one GPU; None if unknown.
+        has_gpu: whether the node has GPUs.
+    """
 
     cpu_limits: CapRange | None
     packages: int
@@ -57,18 +64,18 @@ class _Devices:
 
 
 class NodeAgent:
-    """The agent of one node.
+    """Reconciles one node.
 
     Attributes:
-        name: the node.
-        host: its devices, where this is the machine that the agent runs on; None elsewhere.
-        remote: its HTTP endpoints.
-        inputs: of the last cycle.
-        cpu: outcome of the last cycle for the CPUs.
-        gpu: outcome of the last cycle for the GPUs.
-        errors: cycles that failed, and device errors.
-        actions: what the frequency controller did, by action.
-        last_cycle_epoch_s: when the last cycle had measured and enforced, s since the epoch; None before the first.
+        name: node name.
+        host: devices of the machine that the agent runs on; None for a remote node.
+        remote: HTTP endpoints of the node.
+        inputs: inputs of the last cycle; None before the first.
+        cpu: CPU outcome of the last cycle; None before the first.
+        gpu: GPU outcome of the last cycle; None before the first.
+        errors: number of failed cycles and device errors.
+        actions: number of frequency controller actions, by action.
+        last_cycle_epoch_s: end of measuring and enforcing in the last cycle, s since the epoch; None before the first.
     """
 
     def __init__(
@@ -92,11 +99,11 @@ class NodeAgent:
         self._reporter = reporter
         self._catalogue = catalogue
         self._now_epoch_s = now_epoch_s
-        self._labelled: tuple[NodeView, ResolvedHardware] | None = None
+        self._labelled_hardware: tuple[NodeView, ResolvedHardware] | None = None
 
     @property
     def mode(self) -> str:
-        """How the CPUs are capped, as `joulie_backend_mode` names it."""
+        """Backend that caps the CPUs, as in the label of `joulie_backend_mode`."""
         if self.cpu is None:
             return "none"
         return self.remote.mode if self.cpu.backend == HTTP else self.cpu.backend
@@ -110,26 +117,26 @@ class NodeAgent:
 
     @property
     def cpu_power_w(self) -> float | None:
-        """Power of all CPU packages in the last cycle, W; None if it was not read."""
-        seen = self.host.seen if self.host else None
+        """Total power of all CPU packages in the last cycle, W; None without a sample."""
+        seen = self.host.observation if self.host else None
         return self.remote.power_w if seen is None else seen.cpu_power.package_power_w
 
     @property
     def cpu_cap_w(self) -> float | None:
-        """Cap of each CPU package that the NodeTwin asks for, W; None where it cannot be known."""
+        """Cap of each CPU package requested by the NodeTwin, W; None without a cap or if it cannot be computed."""
         if self.inputs is None or self.inputs.twin is None:
             return None
         return self.inputs.twin.cpu.in_watts(self._devices(self.inputs).cpu_limits)
 
     async def cycle(self, inputs: NodeInputs, now_s: float) -> None:
-        """Bring the node to what the API says.
+        """Reconcile the node once.
 
         Args:
-            inputs: what the API says.
+            inputs: cached API objects of the node.
             now_s: monotonic time, s.
 
         Raises:
-            KubernetesError: a report could not be written; limits are enforced all the same.
+            KubernetesError: a report could not be written; the caps are enforced nevertheless.
         """
         self.inputs = inputs
         devices, status = await self._discover(inputs, now_s)
@@ -137,7 +144,7 @@ class NodeAgent:
         self.cpu = await self._enforce_cpu(twin.cpu, devices, inputs.routing, now_s)
         self.gpu = await self._enforce_gpu(twin.gpu, devices, inputs.routing, now_s)
         self._count()
-        # Before the reports: an API server that is away makes no measurement old.
+        # Before the reports: an unreachable API server does not make the measurement stale.
         self.last_cycle_epoch_s = self._now_epoch_s()
         try:
             await self._report(inputs)
@@ -145,10 +152,10 @@ class NodeAgent:
             await self._reporter.hardware(inputs.hardware, inputs.node, status)
 
     async def restore(self, now_s: float) -> None:
-        """Take all caps back: the agent is stopping, or the node is no longer its own."""
+        """Lift all caps: the agent is stopping, or the node left its scope."""
         inputs = self.inputs
         if inputs is None:
-            # Nothing was asked for yet, but an earlier process may have left caps on this machine.
+            # No cycle ran yet, but an earlier process may have left caps on this machine.
             if self.host is not None:
                 await asyncio.to_thread(self.host.lift, now_s)
             return
@@ -167,9 +174,9 @@ class NodeAgent:
     async def _discover(self, inputs: NodeInputs, now_s: float) -> tuple[_Devices, api.NodeHardwareStatus]:
         if self.host is not None:
             seen = await asyncio.to_thread(self.host.observe, now_s)
-            return self._devices(inputs), found(seen, self._catalogue)
+            return self._devices(inputs), hardware_of_host(seen, self._catalogue)
         routing = inputs.routing
-        status = labelled(
+        status = hardware_from_labels(
             self._hardware_of(inputs.node),
             controls=(routing.cpu_control.via is Via.HTTP, routing.gpu_control.via is Via.HTTP),
             telemetry=(_measured(routing.cpu_source), _measured(routing.gpu_source)),
@@ -177,34 +184,34 @@ class NodeAgent:
         return self._devices(inputs), status
 
     def _devices(self, inputs: NodeInputs) -> _Devices:
-        """What is known of the devices for enforcement over HTTP: labels, and the machine's own word before them."""
+        """Cap ranges and device numbers, as observed on the host where available, else from the node's labels."""
         hardware = self._hardware_of(inputs.node)
         cpu_limits = cpu_range(None, None, hardware.cpu.cap_range)
         gpu_limits = hardware.gpu.cap_range if hardware.gpu else None
-        seen = self.host.seen if self.host else None
+        seen = self.host.observation if self.host else None
         if seen is None:
             return _Devices(cpu_limits, hardware.cpu.sockets, gpu_limits, hardware.gpu is not None)
         packages = len(seen.packages) or seen.cpu.sockets or hardware.cpu.sockets
         return _Devices(seen.cpu_range or cpu_limits, packages, gpu_limits, bool(seen.gpus) or hardware.gpu is not None)
 
     def _hardware_of(self, node: NodeView | None) -> ResolvedHardware:
-        """What the node's labels say; computed again only when they change."""
+        """Hardware resolved from the node's labels; cached until the Node changes."""
         if node is None:
             return resolve(None, {}, {}, self._catalogue)
-        if self._labelled is None or self._labelled[0] is not node:
-            self._labelled = (node, resolve(None, node.labels, node.allocatable, self._catalogue))
-        return self._labelled[1]
+        if self._labelled_hardware is None or self._labelled_hardware[0] is not node:
+            self._labelled_hardware = (node, resolve(None, node.labels, node.allocatable, self._catalogue))
+        return self._labelled_hardware[1]
 
     async def _enforce_cpu(self, cap: WantedCap, devices: _Devices, routing: Routing, now_s: float) -> Outcome:
         elsewhere = routing.cpu_control.via is not Via.HOST
         if self.host is not None:
-            # Also where caps go elsewhere now: what was written here before must be taken back.
+            # If control has moved to another backend, limits written here earlier must still be lifted.
             local = await asyncio.to_thread(self.host.enforce_cpu, _LIFTED if elsewhere else cap, now_s)
             if not elsewhere:
                 return local
         if routing.cpu_control.via is Via.HTTP:
             return await self.remote.enforce_cpu(cap, devices.cpu_limits, devices.packages, routing, now_s)
-        return _nowhere(cap, routing.cpu_control)
+        return _no_backend(cap, routing.cpu_control)
 
     async def _enforce_gpu(self, cap: WantedCap, devices: _Devices, routing: Routing, now_s: float) -> Outcome:
         elsewhere = routing.gpu_control.via is not Via.HOST
@@ -216,7 +223,7 @@ class NodeAgent:
             return await self.remote.enforce_gpu(
                 cap, devices.gpu_limits, routing.gpu_control, now_s, present=devices.has_gpu
             )
-        return _nowhere(cap, routing.gpu_control)
+        return _no_backend(cap, routing.gpu_control)
 
     def _count(self) -> None:
         for outcome in (self.cpu, self.gpu):
@@ -227,13 +234,13 @@ class NodeAgent:
 
 
 def _measured(source: Route) -> bool:
-    # What this agent does not read of Prometheus, the operator does.
+    # Power in Prometheus that this agent does not query is read by the operator.
     return source.via in {Via.HTTP, Via.PROMETHEUS}
 
 
-def _nowhere(cap: WantedCap, control: Route) -> Outcome:
+def _no_backend(cap: WantedCap, control: Route) -> Outcome:
     if cap.lifted:
-        return restored("none", "no cap is asked for")
+        return restored("none", "no cap requested")
     if control.via is Via.NONE:
-        return blocked("none", "control is switched off: its type is none")
-    return blocked("none", "a pool agent has no host of its own: set control to http, with an endpoint")
+        return blocked("none", "control is disabled: its type is none")
+    return blocked("none", "host control is not available in pool mode: set control to http, with an endpoint")

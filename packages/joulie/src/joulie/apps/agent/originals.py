@@ -1,4 +1,4 @@
-"""The limits that devices had before Joulie, kept on the host so that any later start can restore them."""
+"""The limits that devices had before Joulie wrote to them, saved on the host so that any later run can restore them."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from typing import Protocol
 
 
 class LimitStore(Protocol):
-    """A file that survives the process but not a reboot, after which devices have their own limits again."""
+    """Storage that survives the process but not a reboot, after which devices have their default limits again."""
 
     def load(self) -> dict[str, float]:
-        """What was saved; empty where nothing was."""
+        """Saved limits by key; empty without any."""
         ...
 
     def save(self, limits: Mapping[str, float]) -> None:
-        """Replace what was saved, atomically and durably.
+        """Replace the saved limits atomically and durably.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the limits cannot be written.
         """
         ...
 
 
-class Originals:
-    """Original limits by backend and device. Powers are in W, frequencies in Hz.
+class OriginalLimits:
+    """Original limits by backend and device; power in W, frequency in Hz.
 
-    What is restored is forgotten: from then on the limits of the device are its administrator's again.
+    A restored limit is forgotten: from then on the limit belongs to the machine's administrator again.
 
     Args:
-        store: where they are kept.
+        store: persistent storage of the limits.
     """
 
     def __init__(self, store: LimitStore) -> None:
         self._store = store
         self._limits = dict(store.load())
 
-    def of(self, backend: str) -> dict[str, float]:
-        """Original limit by device."""
+    def for_backend(self, backend: str) -> dict[str, float]:
+        """Original limits of a backend's devices, by device."""
         prefix = f"{backend}/"
         return {key.removeprefix(prefix): value for key, value in self._limits.items() if key.startswith(prefix)}
 
@@ -44,17 +44,17 @@ class Originals:
         """Save limits before the first write to their devices.
 
         Raises:
-            OSError: they could not be saved, and so must not be changed.
+            OSError: the limits could not be saved; they must not be changed then.
         """
         added = {f"{backend}/{device}": value for device, value in limits.items()}
         if added:
             self._replace(added | self._limits)
 
     def forget(self, backend: str, device: str) -> None:
-        """Drop a limit that is in force again.
+        """Delete the saved limit of a device, after it was restored.
 
         Raises:
-            OSError: the file could not be written; the limit stays saved.
+            OSError: the file could not be written; the limit remains saved.
         """
         self._replace({key: value for key, value in self._limits.items() if key != f"{backend}/{device}"})
 

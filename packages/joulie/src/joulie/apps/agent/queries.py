@@ -1,4 +1,4 @@
-"""Power of nodes that Prometheus knows, for agents that have no devices of their own to read it from."""
+"""CPU power of remote nodes from Prometheus, for pool agents."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from joulie.adapters.prometheus import Prometheus, PrometheusError, Series
 from joulie.adapters.prometheus.nodes import NodeIndex
 from joulie.apps.agent.routing import NODE, Route
 
-_SHARED_S = 5.0
-"""How long an answer serves all nodes whose queries read the same: a cycle of an agent of many nodes asks once."""
+_ANSWER_LIFETIME_S = 5.0
+"""How long a response is shared by nodes with the same query text, s: a cycle over many nodes queries once."""
 
 _log = logging.getLogger(__name__)
 
 
 class PowerQueries:
-    """Asks Prometheus for the power of nodes.
+    """Queries Prometheus for the power of nodes.
 
     Args:
-        client: shared; its owner closes it.
+        client: shared HTTP client, closed by its owner.
         clock: monotonic time, s.
     """
 
@@ -33,20 +33,20 @@ class PowerQueries:
         self._answers: dict[tuple[str, str], tuple[float, asyncio.Task[list[Series]]]] = {}
 
     async def power_w(self, node: str, route: Route) -> float | None:
-        """Power of a node's CPU packages, W; None where it was not told, which is logged."""
+        """Total power of a node's CPU packages, W; None if unavailable (a failed query is logged)."""
         text = route.query.replace(NODE, node)
         try:
             async with asyncio.timeout(route.timeout_s):
-                series = await asyncio.shield(self._asked(route.endpoint, text))
+                series = await asyncio.shield(self._query(route.endpoint, text))
         except (PrometheusError, TimeoutError) as error:
             _log.warning("power query failed", extra={"node": node, "error": str(error) or "timed out"})
             return None
         return _power_w(series, node, alone=text != route.query)
 
-    def _asked(self, address: str, text: str) -> asyncio.Task[list[Series]]:
-        """The answer to a query: a young one that somebody else has asked for, or a new one."""
+    def _query(self, address: str, text: str) -> asyncio.Task[list[Series]]:
+        """Response to a query: the shared one if it is recent, else a new one."""
         now_s = self._clock()
-        self._answers = {key: one for key, one in self._answers.items() if now_s - one[0] < _SHARED_S}
+        self._answers = {key: one for key, one in self._answers.items() if now_s - one[0] < _ANSWER_LIFETIME_S}
         key = (address, text)
         if key not in self._answers:
             if address not in self._servers:
@@ -56,7 +56,7 @@ class PowerQueries:
 
 
 def _power_w(series: list[Series], node: str, *, alone: bool) -> float | None:
-    """The sum of the series of a node; of a query about it alone, also of those that name no node."""
+    """Sum of a node's series, W; if `alone`, the query is for this node only and unlabelled series count too."""
     index = NodeIndex((node,), {})
     found = [one.value for one in series if (alone or index.node_of(one.labels) == node) and one.value >= 0.0]
     return sum(found) if found else None

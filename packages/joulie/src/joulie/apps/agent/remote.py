@@ -1,4 +1,7 @@
-"""Power caps over HTTP, of nodes that this agent does not run on: simulated ones, or real ones behind a gateway."""
+"""Power capping over HTTP of remote nodes: simulated ones, or real ones behind a gateway.
+
+A value is sent when it changes, and refreshed periodically in case the endpoint lost it.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,17 @@ _log = logging.getLogger(__name__)
 
 BACKEND = "http"
 REFRESH_S = 300.0
-"""An endpoint may forget a cap (a simulator that was started again), so it is told anew after about this long, s."""
+"""Mean time after which an unchanged value is sent again, s: an endpoint (a restarted simulator) may lose it."""
 
 Clients = Callable[[str | None, str | None], HttpControl]
-"""The client of a telemetry and a control endpoint."""
+"""Returns the client of a telemetry and a control endpoint."""
 Queries = Callable[[str, Route], Awaitable[float | None]]
-"""Asks Prometheus for the power of a node, W; None where it was not told."""
+"""Queries Prometheus for the power of a node, W; None if unavailable."""
 
 
 @dataclass(frozen=True)
-class _Told:
-    """A value that an endpoint has applied."""
+class _Applied:
+    """Value last applied by an endpoint; `value` is None for a lifted cap."""
 
     endpoint: str
     value: float | None
@@ -39,12 +42,12 @@ class _Told:
 
 
 class RemoteNode:
-    """One node behind HTTP endpoints.
+    """Controls one node through its HTTP endpoints.
 
     Attributes:
-        throttle: the frequency controller, for endpoints that cannot limit power.
-        mode: how the CPUs are capped now: rapl, dvfs or none.
-        power_w: power of the CPUs as last read, W; None if it was not.
+        throttle: frequency controller, for endpoints that cannot limit power.
+        mode: method that caps the CPUs now: rapl, dvfs or none.
+        power_w: CPU power as last read, W; None if it was not read.
     """
 
     def __init__(
@@ -54,9 +57,9 @@ class RemoteNode:
         self._clients = clients
         self._queries = queries
         self._simulate_only = simulate_only
-        # Spread by name, so that the nodes of a pool do not all refresh in one cycle.
+        # Jitter by node name, so that the nodes of a pool do not all refresh in one cycle.
         self._refresh_s = REFRESH_S * (0.75 + shard_of(name, 1000) / 2000)
-        self._told: dict[ControlAction, _Told] = {}
+        self._applied: dict[ControlAction, _Applied] = {}
         self.throttle = Throttle(dvfs)
         self.mode = "none"
         self.power_w: float | None = None
@@ -64,13 +67,13 @@ class RemoteNode:
     async def enforce_cpu(
         self, cap: WantedCap, limits: CapRange | None, packages: int, routing: Routing, now_s: float
     ) -> Outcome:
-        """Bring the CPUs to a cap.
+        """Apply a cap to the CPUs.
 
         Args:
             cap: cap of each package.
-            limits: range of one package.
+            limits: cap range of one package; None if unknown.
             packages: number of packages.
-            routing: the endpoints.
+            routing: endpoints of the node.
             now_s: monotonic time, s.
         """
         if self._simulate_only:
@@ -91,7 +94,7 @@ class RemoteNode:
     async def enforce_gpu(
         self, cap: WantedCap, limits: CapRange | None, route: Route, now_s: float, *, present: bool
     ) -> Outcome:
-        """Bring the GPUs to a cap; `present` says whether the node has any."""
+        """Apply a cap to the GPUs; `present`: whether the node has any."""
         if not present:
             return restored("none", "the node has no GPU") if cap.lifted else no_gpu()
         if self._simulate_only:
@@ -99,16 +102,18 @@ class RemoteNode:
         cap_w = _watts(cap, limits)
         if cap_w is None and not cap.lifted:
             return blocked(
-                BACKEND, "a percentage needs the GPU's default limit: set joulie.io/hw.gpu-model on the node"
+                BACKEND, "percentage cap without a known GPU default limit: set joulie.io/hw.gpu-model on the node"
             )
-        problem = await self._tell(ControlAction.GPU_POWER_CAP, cap_w, route, now_s)
+        problem = await self._send(ControlAction.GPU_POWER_CAP, cap_w, route, now_s)
         return problem or _done(cap, cap_w, "each GPU")
 
     async def _limit(self, cap: WantedCap, limits: CapRange | None, route: Route, now_s: float) -> Outcome:
         cap_w = _watts(cap, limits)
         if cap_w is None and not cap.lifted:
-            return blocked(BACKEND, "a percentage needs the CPU's maximum: set joulie.io/hw.cpu-model on the node")
-        problem = await self._tell(ControlAction.POWER_CAP, cap_w, route, now_s)
+            return blocked(
+                BACKEND, "percentage cap without a known CPU maximum power: set joulie.io/hw.cpu-model on the node"
+            )
+        problem = await self._send(ControlAction.POWER_CAP, cap_w, route, now_s)
         return problem or _done(cap, cap_w, "each CPU package")
 
     async def _throttle(
@@ -117,26 +122,26 @@ class RemoteNode:
         self.mode = "dvfs"
         if cap.lifted:
             self.throttle.release()
-            problem = await self._tell(ControlAction.THROTTLE, 0.0, routing.cpu_control, now_s)
-            return problem or restored(BACKEND, "no cap is asked for, the throttle is 0 %")
-        measured = routing.cpu_source.tells_power
+            problem = await self._send(ControlAction.THROTTLE, 0.0, routing.cpu_control, now_s)
+            return problem or restored(BACKEND, "no cap requested, the throttle is 0 %")
+        measured = routing.cpu_source.provides_power
         self.power_w = await self._read_power(routing.cpu_source) if measured else None
         throttle_pct = self.throttle.wanted_pct(cap, limits, packages, self.power_w, now_s, measured=measured)
         if throttle_pct is None:
-            return blocked(BACKEND, "a cap in watts needs measured power or the CPU's maximum to be held by frequency")
-        problem = await self._tell(ControlAction.THROTTLE, throttle_pct, routing.cpu_control, now_s)
+            return blocked(BACKEND, "cap in watts by frequency needs measured power or the CPU's maximum power")
+        problem = await self._send(ControlAction.THROTTLE, throttle_pct, routing.cpu_control, now_s)
         how = "by measured power" if measured else "by a fixed share, since power cannot be measured"
         return problem or Outcome(BACKEND, ControlOutcome.APPLIED, f"frequency limited {how}")
 
     async def _unthrottle(self, routing: Routing, now_s: float) -> None:
-        """Take back a throttle, also one of an earlier agent; an endpoint that knows none has none in force."""
-        told = self._told.get(ControlAction.THROTTLE)
-        if routing.cpu_mode is not CpuMode.AUTO or (told is not None and told.value == 0.0):
+        """Lift a throttle, including one of an earlier agent; an endpoint without throttling has none in force."""
+        applied = self._applied.get(ControlAction.THROTTLE)
+        if routing.cpu_mode is not CpuMode.AUTO or (applied is not None and applied.value == 0.0):
             return
         self.throttle.release()
-        problem = await self._tell(ControlAction.THROTTLE, 0.0, routing.cpu_control, now_s)
+        problem = await self._send(ControlAction.THROTTLE, 0.0, routing.cpu_control, now_s)
         if problem is not None and problem.result is ControlOutcome.BLOCKED:
-            self._told[ControlAction.THROTTLE] = _Told(routing.cpu_control.endpoint, 0.0, now_s)
+            self._applied[ControlAction.THROTTLE] = _Applied(routing.cpu_control.endpoint, 0.0, now_s)
 
     async def _read_power(self, source: Route) -> float | None:
         if source.via is Via.PROMETHEUS:
@@ -149,21 +154,22 @@ class RemoteNode:
             _log.warning("telemetry failed", extra={"node": self._name, "error": str(error) or "timed out"})
             return None
 
-    async def _tell(self, action: ControlAction, value: float | None, route: Route, now_s: float) -> Outcome | None:
-        """Send a value unless it was applied a short while ago; returns what went wrong, None if nothing did."""
-        told = self._told.get(action)
-        if told and (told.endpoint, told.value) == (route.endpoint, value) and now_s - told.at_s < self._refresh_s:
+    async def _send(self, action: ControlAction, value: float | None, route: Route, now_s: float) -> Outcome | None:
+        """Send a value unless it was applied recently; returns the outcome of a failure, None on success."""
+        applied = self._applied.get(action)
+        unchanged = applied is not None and (applied.endpoint, applied.value) == (route.endpoint, value)
+        if applied and unchanged and now_s - applied.at_s < self._refresh_s:
             return None
         try:
             async with asyncio.timeout(route.timeout_s):
                 answer = await self._clients(None, route.endpoint).control(self._name, action, **_fields(action, value))
         except (HttpControlError, TimeoutError) as error:
-            self._told.pop(action, None)
+            self._applied.pop(action, None)
             return failed(BACKEND, str(error) or f"no answer from {route.endpoint} within {route.timeout_s:g} s")
         if answer.result is ControlResult.APPLIED:
-            self._told[action] = _Told(route.endpoint, value, now_s)
+            self._applied[action] = _Applied(route.endpoint, value, now_s)
             return None
-        self._told.pop(action, None)
+        self._applied.pop(action, None)
         result = blocked if answer.result is ControlResult.BLOCKED else failed
         return result(BACKEND, answer.message or f"the endpoint answered {answer.result.value} to {action.value}")
 
@@ -176,12 +182,12 @@ _FIELD = {
 
 
 def _fields(action: ControlAction, value: float | None) -> Mapping[str, float]:
-    # A cap of null lifts: only where not even the base is known, since not every endpoint knows null.
+    # null lifts a cap. It is sent only if not even the base is known, since not every endpoint accepts null.
     return {_FIELD[action]: value}  # type: ignore[dict-item]
 
 
 def _watts(cap: WantedCap, limits: CapRange | None) -> float | None:
-    """What to send, W: a lifted cap is the base, which is 100 %."""
+    """Cap to send, W; a lifted cap is the base (100 %). None if unknown."""
     if cap.lifted:
         return limits.base_w if limits else None
     return cap.in_watts(limits)
@@ -189,11 +195,11 @@ def _watts(cap: WantedCap, limits: CapRange | None) -> float | None:
 
 def _simulated(cap: WantedCap) -> Outcome:
     if cap.lifted:
-        return restored(BACKEND, "SIMULATE_ONLY, nothing was ever sent")
+        return restored(BACKEND, "SIMULATE_ONLY, no cap was sent")
     return blocked(BACKEND, "SIMULATE_ONLY: nothing is sent")
 
 
 def _done(cap: WantedCap, cap_w: float | None, what: str) -> Outcome:
     if cap.lifted:
-        return restored(BACKEND, "no cap is asked for")
+        return restored(BACKEND, "no cap requested")
     return Outcome(BACKEND, ControlOutcome.APPLIED, f"{cap_w:.4g} W for {what}")

@@ -1,4 +1,4 @@
-"""The agent's writes to the API: NodeHardware, and the results of control. Only what changed is written."""
+"""The agent's writes to the API: NodeHardware and the results of control. Unchanged status is not written."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from joulie.apps.agent.views import HardwareView, NodeView, TwinView
 _log = logging.getLogger(__name__)
 
 
-_SETTLED_S = 10.0
-"""By then a write has long come back by the watch."""
+_WATCH_DELAY_S = 10.0
+"""Maximum time until a write is visible in the watch cache, s."""
 
 
 @dataclass(frozen=True)
-class _Sent:
-    """A write: what, over which state of the cache, and when."""
+class _Write:
+    """A write to the API: the desired content, the cached object at that time, and when it was sent."""
 
     desired: object
-    over: object
+    cached: object
     at_epoch_s: float
 
 
 class Reporter:
-    """Writes for one node.
+    """Writes the reports of one node.
 
-    A write shows in the agent's caches a moment later; until then it is not repeated.
+    A write becomes visible in the agent's watch caches with a delay; it is not repeated meanwhile.
 
     Args:
-        client: the API.
-        node_name: the node.
-        now_epoch_s: wall clock, seconds since the epoch.
+        client: Kubernetes API client.
+        node_name: node name.
+        now_epoch_s: wall clock, s since the epoch.
     """
 
     def __init__(self, client: KubeClient, node_name: str, now_epoch_s: Callable[[], float]) -> None:
@@ -51,33 +51,33 @@ class Reporter:
         self._node_name = node_name
         self._name = object_name(node_name)
         self._now_epoch_s = now_epoch_s
-        self._sent: dict[str, _Sent] = {}
+        self._writes: dict[str, _Write] = {}
 
     async def hardware(
         self, stored: HardwareView | None, node: NodeView | None, status: api.NodeHardwareStatus
     ) -> None:
-        """Publish the node's hardware where it is not what is stored.
+        """Publish the node's hardware if it differs from the stored object.
 
         Args:
-            stored: the object as the cache has it.
-            node: the Node, which the object is deleted with.
-            status: what was found.
+            stored: the cached NodeHardware; None if there is none.
+            node: the Node, set as the owner for garbage collection; None if it was deleted.
+            status: status to publish.
         """
-        if (stored is not None and stored.status == status) or not self._is_news("hardware", status, stored):
+        if (stored is not None and stored.status == status) or not self._needs_write("hardware", status, stored):
             return
         metadata = {"ownerReferences": [_owner(self._node_name, node)]} if node else {}
         spec = {"nodeName": self._node_name}
         await self._apply_hardware({"metadata": metadata, "spec": spec}, "")
         await self._apply_hardware({"status": msgspec.to_builtins(status)}, "status")
-        self._sent["hardware"] = _Sent(status, stored, self._now_epoch_s())
+        self._writes["hardware"] = _Write(status, stored, self._now_epoch_s())
         _log.info("hardware published", extra={"node": self._node_name, "quality": _overall(status)})
 
     async def control(self, twin: TwinView, cpu: Outcome, gpu: Outcome) -> None:
-        """Report to the NodeTwin."""
+        """Report control results to the NodeTwin."""
         await self._report("controlStatus", NODE_TWINS, self._name, twin, twin.reported, (cpu, gpu))
 
     async def profile(self, profile: api.TelemetryProfile, cpu: Outcome, gpu: Outcome) -> None:
-        """Report to the TelemetryProfile that names this node."""
+        """Report control results to the TelemetryProfile that targets this node by name."""
         name, stored = profile.metadata.name, profile.status.control
         await self._report("control", TELEMETRY_PROFILES, name, profile, stored, (cpu, gpu))
 
@@ -86,27 +86,27 @@ class Reporter:
         field: str,
         resource: Resource[Any],
         name: str,
-        over: object,
+        cached: object,
         stored: api.ControlStatus | None,
         outcomes: tuple[Outcome, Outcome],
     ) -> None:
-        """Write both outcomes to a field of an object's status; one deleted meanwhile needs no report."""
+        """Write both outcomes to a status field of an object; an object deleted meanwhile is ignored."""
         known = stored or api.ControlStatus()
         status = api.ControlStatus(cpu=self._result(known.cpu, outcomes[0]), gpu=self._result(known.gpu, outcomes[1]))
-        if status == stored or not self._is_news(field, (name, outcomes), over):
+        if status == stored or not self._needs_write(field, (name, outcomes), cached):
             return
         body = {"status": {field: msgspec.to_builtins(status)}}
         with suppress(NotFoundError):
             await self._client.apply(resource, name, body, field_manager=AGENT_FIELD_MANAGER, subresource="status")
-        self._sent[field] = _Sent((name, outcomes), over, self._now_epoch_s())
+        self._writes[field] = _Write((name, outcomes), cached, self._now_epoch_s())
 
-    def _is_news(self, field: str, desired: object, over: object) -> bool:
-        """Whether this has not just been written over what the cache still shows."""
-        sent = self._sent.get(field)
-        if sent is None or sent.desired != desired or sent.over is not over:
+    def _needs_write(self, field: str, desired: object, cached: object) -> bool:
+        """Whether this content was not already written since the cached object last changed."""
+        last = self._writes.get(field)
+        if last is None or last.desired != desired or last.cached is not cached:
             return True
-        # Nothing was there before; it may have come and gone again without being seen.
-        return over is None and self._now_epoch_s() - sent.at_epoch_s > _SETTLED_S
+        # An absent object has no version to compare: the written one may have been deleted again before it was cached.
+        return cached is None and self._now_epoch_s() - last.at_epoch_s > _WATCH_DELAY_S
 
     async def _apply_hardware(self, body: Mapping[str, Any], subresource: str) -> None:
         await self._client.apply(
@@ -114,7 +114,7 @@ class Reporter:
         )
 
     def _result(self, stored: api.ControlResult | None, outcome: Outcome) -> api.ControlResult:
-        """The stored result where it says the same, with the time of its last change."""
+        """Result to write; an equal stored result is kept, with the time of its last change."""
         if stored is not None and (stored.backend, stored.result, stored.message) == (
             outcome.backend,
             outcome.result,

@@ -1,4 +1,4 @@
-"""Which backends serve a node: those of the TelemetryProfile that fits it best, else those of the agent's variables."""
+"""Selects the telemetry and control backends of a node: from its TelemetryProfile, else from the agent's settings."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from joulie.adapters.kubernetes.targets import specificity
 from joulie.apps.agent.settings import AgentSettings
 
 NODE = "{node}"
-"""Stands for the node's name in endpoints and queries."""
+"""Placeholder of the node name in endpoints and queries."""
 
 
 class Via(StrEnum):
-    """How a node is reached."""
+    """Kind of a telemetry or control backend."""
 
     HOST = "host"
     HTTP = "http"
@@ -24,7 +24,7 @@ class Via(StrEnum):
 
 
 class CpuMode(StrEnum):
-    """How CPUs are capped over HTTP."""
+    """Method of capping CPUs over HTTP: power limit, frequency, or (auto) power limit with frequency as fallback."""
 
     AUTO = "auto"
     RAPL = "rapl"
@@ -33,13 +33,13 @@ class CpuMode(StrEnum):
 
 @dataclass(frozen=True)
 class Route:
-    """One source of telemetry, or one sink of caps.
+    """One telemetry source or control backend.
 
     Attributes:
-        via: how it is reached.
-        endpoint: URL with ``{node}``, for HTTP; address of the server, for Prometheus.
-        timeout_s: how long an answer may take, s.
-        query: PromQL with ``{node}`` or without, for Prometheus.
+        via: kind of the backend.
+        endpoint: URL with ``{node}`` for HTTP; server address for Prometheus.
+        timeout_s: request timeout, s.
+        query: PromQL for Prometheus, with or without ``{node}``.
     """
 
     via: Via
@@ -48,22 +48,23 @@ class Route:
     query: str = ""
 
     @property
-    def tells_power(self) -> bool:
-        """Whether an agent without devices of its own can read power here."""
+    def provides_power(self) -> bool:
+        """Whether power of a remote node can be read from this source."""
         return self.via is Via.HTTP or (self.via is Via.PROMETHEUS and bool(self.endpoint and self.query))
 
 
 @dataclass(frozen=True)
 class Routing:
-    """The backends of one node.
+    """Backends of one node.
 
     Attributes:
-        cpu_source: where CPU power is read.
-        gpu_source: where GPU power is read.
-        cpu_control: where CPU caps go.
-        gpu_control: where GPU caps go.
-        cpu_mode: how CPUs are capped over HTTP.
-        report_to: the TelemetryProfile that wants the results: one that names this node. None otherwise.
+        cpu_source: source of CPU power.
+        gpu_source: source of GPU power.
+        cpu_control: backend of CPU caps.
+        gpu_control: backend of GPU caps.
+        cpu_mode: method of capping CPUs over HTTP.
+        report_to: name of the TelemetryProfile that receives control results: one that targets this node by name;
+            None without one.
     """
 
     cpu_source: Route
@@ -75,7 +76,7 @@ class Routing:
 
 
 def from_settings(settings: AgentSettings) -> Routing:
-    """The backends of the agent's variables."""
+    """Backends configured by the agent's settings."""
 
     def route(kind: str, endpoint: str) -> Route:
         return Route(Via(kind), endpoint, settings.http_timeout_s)
@@ -98,16 +99,16 @@ def choose(
     profiles: Iterable[v1alpha1.TelemetryProfile],
     fallback: Routing,
 ) -> Routing:
-    """The backends of a node.
+    """Backends of a node.
 
-    The most specific profile counts: one that names the node, else the one with the most labels, else one for the
-    cluster; of equals, the first by name. What it leaves out stays as in `fallback`.
+    The most specific matching profile is used: one that names the node, else the one with the most labels, else one
+    for the cluster; ties are broken by name. Backends that it does not set are taken from `fallback`.
 
     Args:
-        node_name: the node.
-        labels: its labels.
+        node_name: node name.
+        labels: labels of the node.
         profiles: all TelemetryProfiles.
-        fallback: the backends where no profile matches.
+        fallback: backends if no profile matches.
     """
     ranked = []
     for profile in profiles:
@@ -134,12 +135,12 @@ def _routing(profile: v1alpha1.TelemetryProfile, fallback: Routing) -> Routing:
     )
 
 
-def _route(stated: v1alpha1.Source | v1alpha1.Control | None, fallback: Route) -> Route:
-    if stated is None:
+def _route(spec: v1alpha1.Source | v1alpha1.Control | None, fallback: Route) -> Route:
+    if spec is None:
         return fallback
-    if isinstance(stated, v1alpha1.Source) and stated.prometheus is not None:
-        server = stated.prometheus
-        return Route(Via(stated.type), server.address, fallback.timeout_s, server.query)
-    if stated.http is None:
-        return Route(Via(stated.type))
-    return Route(Via(stated.type), stated.http.endpoint, float(stated.http.timeout_seconds or fallback.timeout_s))
+    if isinstance(spec, v1alpha1.Source) and spec.prometheus is not None:
+        server = spec.prometheus
+        return Route(Via(spec.type), server.address, fallback.timeout_s, server.query)
+    if spec.http is None:
+        return Route(Via(spec.type))
+    return Route(Via(spec.type), spec.http.endpoint, float(spec.http.timeout_seconds or fallback.timeout_s))

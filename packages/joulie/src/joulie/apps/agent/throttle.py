@@ -1,4 +1,4 @@
-"""Throttling of CPUs to a power cap: when frequencies go down, and how far; for host and HTTP backends alike."""
+"""CPU throttle that holds a power cap by frequency, for host and HTTP backends alike."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from joulie.domain.hardware import CapRange
 
 
 class Throttle:
-    """The throttle of one node.
+    """CPU throttle of one node.
 
     Attributes:
-        state: the controller's memory; its throttle is the one in force.
+        settings: settings of the frequency controller.
+        state: state of the frequency controller, including the throttle in force.
     """
 
     def __init__(self, settings: DvfsSettings, throttle_pct: float = 0.0) -> None:
@@ -28,15 +29,15 @@ class Throttle:
         *,
         measured: bool,
     ) -> float | None:
-        """The throttle for a cap, percent; None where neither power nor a base tells.
+        """Throttle for a cap, percent; None if it can be derived neither from power nor from a cap range.
 
         Args:
             cap: cap of each package.
-            limits: range of one package.
+            limits: cap range of one package; None if unknown.
             packages: number of packages.
-            power_w: power of all packages now, W; None where this cycle has no sample.
+            power_w: current total power of all packages, W; None if this cycle has no sample.
             now_s: monotonic time, s.
-            measured: whether power can be measured here at all; a missing sample then changes nothing.
+            measured: whether power can be measured on this node; if so, a missing sample changes nothing.
         """
         cap_w = cap.in_watts(limits)
         if measured and cap_w is not None:
@@ -49,5 +50,5 @@ class Throttle:
         return self.state.throttle_pct
 
     def release(self) -> None:
-        """Forget everything: nothing is throttled."""
+        """Reset the controller to an unthrottled state."""
         self.state = DvfsState()

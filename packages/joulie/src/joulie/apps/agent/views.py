@@ -1,4 +1,4 @@
-"""What the agent keeps of the objects that it watches."""
+"""Reduced views of the objects that the agent caches."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _FNV_OFFSET, _FNV_PRIME, _UINT32 = 0x811C9DC5, 0x01000193, 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class TwinView:
-    """What a NodeTwin asks of its node.
+    """Caps that a NodeTwin requests.
 
     Attributes:
-        node_name: the node.
+        node_name: node name.
         cpu: cap of each CPU package.
         gpu: cap of each GPU.
-        policy: where the caps come from.
-        reported: what this agent reported last.
+        policy: name of the policy, or the power profile, that set the caps.
+        reported: stored control status; None if none was reported.
     """
 
     node_name: str
@@ -35,12 +35,12 @@ class TwinView:
 
 @dataclass(frozen=True)
 class NodeView:
-    """What matters of a Node.
+    """Identity, labels and resources of a Node.
 
     Attributes:
-        uid: identity of the object.
-        labels: its labels.
-        allocatable: what it offers to pods, by resource.
+        uid: UID of the object.
+        labels: labels of the node.
+        allocatable: allocatable quantity by resource.
     """
 
     uid: str
@@ -50,17 +50,17 @@ class NodeView:
 
 @dataclass(frozen=True)
 class HardwareView:
-    """A NodeHardware as it is stored."""
+    """Stored spec and status of a NodeHardware."""
 
     spec: api.NodeHardwareSpec
     status: api.NodeHardwareStatus
 
 
 def twin_view(twin: api.NodeTwin) -> TwinView:
-    """The caps that a NodeTwin states.
+    """Caps that a NodeTwin requests.
 
     Raises:
-        InvalidQuantityError: a cap that cannot be; what was known of the twin stays in force then.
+        InvalidQuantityError: a cap is invalid; the cache then keeps the previous view.
     """
     cpu, gpu = twin.spec.cpu, twin.spec.gpu.power_cap if twin.spec.gpu else None
     return TwinView(
@@ -73,7 +73,7 @@ def twin_view(twin: api.NodeTwin) -> TwinView:
 
 
 def node_view(node: Node) -> NodeView:
-    """Labels and resources of a node; a resource that cannot be read is left out."""
+    """Labels and resources of a node; resources with an invalid quantity are omitted."""
     allocatable = {}
     for resource, text in node.status.allocatable.items():
         try:
@@ -84,12 +84,12 @@ def node_view(node: Node) -> NodeView:
 
 
 def hardware_view(hardware: api.NodeHardware) -> HardwareView:
-    """Content of a NodeHardware."""
+    """Spec and status of a NodeHardware."""
     return HardwareView(hardware.spec, hardware.status)
 
 
 def shard_of(node_name: str, shards: int) -> int:
-    """The pool agent that a node belongs to: FNV-1a of 32 bits, modulo the number of shards (spec: agent)."""
+    """Shard of a node in a pool: 32-bit FNV-1a hash of its name, modulo the number of shards."""
     value = _FNV_OFFSET
     for byte in node_name.encode():
         value = (value ^ byte) * _FNV_PRIME & _UINT32
