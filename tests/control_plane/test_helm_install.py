@@ -245,7 +245,7 @@ def _seen_through_kubectl(release: Release, eco: str, draining: str, performance
     ).splitlines()
     assert explained[0] == "default/critical: performance pod that requests 1 CPU, 1 GiB"
     assert explained[1].startswith(f"It is running on {draining};")
-    assert "1 of 4 nodes are open to its class." in explained
+    assert "1 of 4 nodes are allowed for its class." in explained
 
 
 def _nothing_is_left(release: Release) -> None:

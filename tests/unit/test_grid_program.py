@@ -126,7 +126,7 @@ def test_kubectl_says_why_a_pod_waits_and_until_when(tmp_path, monkeypatch, caps
 
     async def body(running):
         await running.until("/readyz", lambda answer: answer.status_code == 200)
-        assert "Nothing waits for the grid." in await joulie(running, "grid")
+        assert "No pod waits for the grid." in await joulie(running, "grid")
         pod = {
             "metadata": {"name": "web", "annotations": {names.MAX_DELAY: "5h"}},
             "spec": {"schedulerName": names.SCHEDULER_NAME, "schedulingGates": GATES, "containers": [{"name": "c"}]},
@@ -167,7 +167,7 @@ def test_without_a_controller_the_pod_itself_tells_why_it_waits(tmp_path, capsys
     assert asyncio.run(main()) == 0
     told = capsys.readouterr().out
     assert "initial carbon intensity 412.00" in told
-    assert "no grid controller has ever led in namespace joulie-system" in told
+    assert "no leader of the grid controller in namespace joulie-system" in told
 
 
 def _status_of(arguments):

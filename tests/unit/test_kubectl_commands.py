@@ -275,8 +275,8 @@ def test_a_running_pod(on_stage: OnStage) -> None:
         lines = ended.out.splitlines()
         assert lines[:3] == [
             "default/web: standard pod that requests 8 CPU, 16 GiB",
-            "It is running on busy; the scores are as if it came now.",
-            "4 of 4 nodes are open to its class.",
+            "It is running on busy; the scores are those of a placement now.",
+            "4 of 4 nodes are allowed for its class.",
         ]
         # The best node, and the pod's own however it fares.
         assert [line.split()[0] for line in lines[5:-1]] == ["NODE", "calm", "busy"]
@@ -297,7 +297,7 @@ def test_a_performance_pod_without_a_performance_node(on_stage: OnStage) -> None
         async def refused() -> list[str]:
             return (await stage.joulie("explain", "pod", "critical")).out.splitlines()
 
-        while (lines := await refused())[2] != "0 of 4 nodes are open to its class.":
+        while (lines := await refused())[2] != "0 of 4 nodes are allowed for its class.":
             await asyncio.sleep(0.01)
         assert lines[0] == "default/critical: performance pod that requests 8 CPU, 16 GiB"
         assert lines[1] == f"It waits (Unschedulable): {UNSCHEDULABLE}"
@@ -375,7 +375,7 @@ def test_without_an_extender_the_state_is_told_all_the_same(on_stage: OnStage) -
             (line,) = ended.err.splitlines()
             assert (ended.status, ended.out) == (1, "")
             assert line.startswith(
-                "Error: default/web is running on busy; no scores, since the extender does not answer"
+                "Error: default/web is running on busy; no scores: the extender does not respond"
                 " (see --extender-service and --extender-url): "
             )
 
@@ -398,7 +398,7 @@ def test_an_extender_that_answers_with_an_error(on_stage: OnStage) -> None:
     [
         (["stat"], "No such command 'stat'. Did you mean 'status'? (see kubectl joulie --help)"),
         (["status", "-o", "xml"], "'xml' is not one of 'table', 'wide', 'json', 'yaml'"),
-        (["status", "-W", "-o", "json"], "-W goes with -o table or wide (see kubectl joulie status --help)"),
+        (["status", "-W", "-o", "json"], "-W requires -o table or wide (see kubectl joulie status --help)"),
         (["explain", "pod"], "Missing argument 'NAME' (see kubectl joulie explain pod --help)"),
         (["status", "--kubeconfig", "/no/such/file"], "'/no/such/file' does not exist"),
     ],
@@ -436,7 +436,7 @@ def test_a_service_that_is_none(on_stage: OnStage, service: str) -> None:
         await stage.add_pod("web")
         ended = await stage.joulie("explain", "pod", "web", "--extender-service", service, extender=False)
         assert ended.status == 2
-        assert f"{service!r} is not namespace/service:port" in ended.err
+        assert f"invalid --extender-service {service!r}: expected namespace/service:port" in ended.err
 
     on_stage(scenario)
 
@@ -467,7 +467,7 @@ def test_a_cluster_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtu
     [
         (["st"], ["status\tShow the energy state of the nodes."]),
         (["status", "--sort-by", "cpu"], ["cpu", "cpu-cap", "cpu-control"]),
-        (["explain", "p"], ["pod\tSay why the pod NAME is where it is."]),
+        (["explain", "p"], ["pod\tExplain the placement of the pod NAME."]),
     ],
 )
 def test_completion(

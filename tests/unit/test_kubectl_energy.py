@@ -14,7 +14,7 @@ from joulie.apps.cli import main as joulie
 from joulie.apps.kubectl import main as plugin
 from joulie.apps.kubectl import savings
 from joulie.apps.kubectl.accounting import SELECTOR
-from joulie.apps.kubectl.energy import energy_text, mass_text
+from joulie.apps.kubectl.energy import format_energy, format_mass
 from joulie.domain.accounting.identity import CPU_MODEL_LABEL, GPU_MODEL_LABEL
 from joulie_lab.fakes.kubernetes import FakeCluster
 from support.scripted_server import kubeconfig, serving
@@ -110,8 +110,8 @@ def test_energy_is_told_in_units_that_suit_and_says_what_is_not_known(asked):
     assert (status, err) == (0, "")
     assert words(out) == [
         "2 workloads: 3.00kWh, 900.0g CO2eq, 0.75 EUR in the last 24h",
-        "of 1.0Wh the carbon intensity is not known, its emissions are not in the sum",
-        "of 1.0Wh the price is not known, its cost is not in the sum",
+        "1.0Wh with unknown carbon intensity; its emissions are not included",
+        "1.0Wh with unknown price; its cost is not included",
         "",
         "NAMESPACE WORKLOAD ENERGY CO2EQ COST MEASURED NO-CO2 ASSUMED",
         "team Job/train 3.00kWh 900.0g 0.7500 50% 0% 0%",
@@ -152,7 +152,7 @@ def test_energy_for_programs(asked, form, load):
 def test_savings_of_both_measures_and_below_zero(asked):
     out = asked(Accounting(), "savings", direct=True)[1]
     assert words(out) == [
-        "Waiting saved 1.20kg CO2eq and -0.05 EUR by pods that completed in the last 24h",
+        "Deferral saved 1.20kg CO2eq and -0.05 EUR for pods completed in the last 24h",
         "",
         "NAMESPACE POD MEASURE SAVED ENERGY METHOD COMPLETED",
         "team a carbon 1.20kg 1.00kWh timeseries 60s",
@@ -183,10 +183,10 @@ def test_export_as_csv_parquet_and_opencost(asked, tmp_path):
 @pytest.mark.parametrize(
     ("change", "direct", "said"),
     [
-        ({"pods": []}, False, "no accounting program runs in namespace joulie-system"),
+        ({"pods": []}, False, "no accounting program in namespace joulie-system"),
         ({"status": 503}, True, '503: {"error": "the ledger is locked"}'),
-        ({"status": 404}, False, "does not answer (see --accounting-port and --accounting-url)"),
-        ({"items": [{"name": 7}]}, False, "the answer is not the accounting program's"),
+        ({"status": 404}, False, "does not respond (see --accounting-port and --accounting-url)"),
+        ({"items": [{"name": 7}]}, False, "unexpected response from the accounting program"),
     ],
 )
 def test_what_goes_wrong_is_one_line(asked, change, direct, said):
@@ -200,8 +200,8 @@ def test_what_goes_wrong_is_one_line(asked, change, direct, said):
 
 
 def test_units():
-    assert [energy_text(joules) for joules in (0.0, 360.0, 3.6e6, 7.2e9)] == ["0.0Wh", "0.1Wh", "1.00kWh", "2.00MWh"]
-    assert [mass_text(grams) for grams in (1.0, -2500.0, 3e6)] == ["1.0g", "-2.50kg", "3.00t"]
+    assert [format_energy(joules) for joules in (0.0, 360.0, 3.6e6, 7.2e9)] == ["0.0Wh", "0.1Wh", "1.00kWh", "2.00MWh"]
+    assert [format_mass(grams) for grams in (1.0, -2500.0, 3e6)] == ["1.0g", "-2.50kg", "3.00t"]
 
 
 # ---- joulie nodes annotate

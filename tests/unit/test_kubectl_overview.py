@@ -200,7 +200,7 @@ def test_summary_names_some_of_many() -> None:
 # ---- tables
 
 HEADINGS = [
-    Heading("NODE", least=8),
+    Heading("NODE", min_width=8),
     Heading("W", right=True),
     Heading("CPU%", right=True, rank=1),
     Heading("PODS", right=True, rank=2),
@@ -246,7 +246,7 @@ def test_a_terminal_that_is_too_narrow_gets_what_must_be_shown() -> None:
 
 
 def test_notes_lose_their_end() -> None:
-    note = [Heading("N"), Heading("NOTE", least=4, ends=True)]
+    note = [Heading("N"), Heading("NOTE", min_width=4, truncate_end=True)]
     assert [line.plain for line in table(note, [[Cell("a"), Cell("no power source")]], 10)][1] == "a  no pow…"
 
 

@@ -101,8 +101,8 @@ def test_top_nodes_asks_the_pod_that_leads(asked):
     status, out, err = asked(operator, "nodes")
     assert (status, err) == (0, "")
     assert words(out) == [
-        "3 nodes: 400 W, 2.10 kWh in 2h since the operator leads",
-        "power not known of 1",
+        "3 nodes: 400 W, 2.10 kWh in 2h since the operator became leader",
+        "power unknown for 1",
         "",
         "NODE POWER RANGE CPU GPU ENERGY SHARE SOURCE QUALITY AGE",
         "n1 300W - 300W - 2.00kWh 75% agents fresh 4s",
@@ -170,11 +170,19 @@ def test_an_operator_by_its_address(asked):
 @pytest.mark.parametrize(
     ("change", "direct", "words_of_error"),
     [
-        ({"holder": None}, False, "no operator has ever led in namespace joulie-system"),
-        ({"holder": ""}, False, "no operator leads in namespace joulie-system just now"),
-        ({"status": 404}, False, "joulie-system/joulie-operator-abc does not answer (see --operator-namespace"),
-        ({"status": 503}, True, "this operator does not lead: ask another replica"),
-        ({"items": {"nodes": [{"name": 7}]}}, False, "the operator's answer is not as expected"),
+        (
+            {"holder": None},
+            False,
+            "no leader of the operator in namespace joulie-system: lease joulie-operator not found",
+        ),
+        (
+            {"holder": ""},
+            False,
+            "no leader of the operator in namespace joulie-system: lease joulie-operator has no holder",
+        ),
+        ({"status": 404}, False, "joulie-system/joulie-operator-abc does not respond (see --operator-namespace"),
+        ({"status": 503}, True, "this operator is not the leader: use another replica"),
+        ({"items": {"nodes": [{"name": 7}]}}, False, "unexpected response from the operator"),
     ],
 )
 def test_what_goes_wrong_is_one_line(asked, change, direct, words_of_error):
@@ -190,10 +198,10 @@ def test_what_goes_wrong_is_one_line(asked, change, direct, words_of_error):
 def test_nothing_is_said_in_a_sentence(asked):
     operator = Operator()
     operator.items = {"nodes": [], "pods": []}
-    assert asked(operator, "pods", "-n", "team")[1] == "The operator knows of no running pods in namespace team.\n"
-    assert asked(operator, "nodes")[1] == "The operator knows of no nodes.\n"
+    assert asked(operator, "pods", "-n", "team")[1] == "No running pods found in namespace team.\n"
+    assert asked(operator, "nodes")[1] == "No nodes found.\n"
     operator.since = False
-    assert asked(operator, "nodes")[1].startswith("The operator has not measured anything yet")
+    assert asked(operator, "nodes")[1].startswith("The operator has no measurement yet")
 
 
 # ---- profiles and recommendations
@@ -245,7 +253,7 @@ def test_profiles_of_all_namespaces(on_cluster):
     status, out, err = on_cluster(two_profiles, "profiles", "-A", "--sort-by", "confidence")
     assert (status, err) == (0, "")
     assert words(out) == [
-        "2 workloads: 1 performance, 1 from hints alone, 1 manual, 1 better off elsewhere",
+        "2 workloads: 1 performance, 1 from annotations only, 1 manual, 1 recommended to move",
         "",
         "NAMESPACE WORKLOAD CLASS MOVABLE CPU BOUND UTIL CPU-CAP GPU BOUND UTIL GPU-CAP CONF AGE",
         "default Job/train performance no medium memory 45% low high compute 92% high 0.85 10m",
@@ -272,11 +280,11 @@ async def nothing(_client):
 
 
 def test_no_profiles_and_no_recommendations_are_sentences(on_cluster):
-    said = "There is no WorkloadProfile in namespace default (-A for all).\n"
+    said = "No WorkloadProfiles found in namespace default (-A for all).\n"
     assert on_cluster(nothing, "profiles") == (0, said, "")
     status, out, _ = on_cluster(nothing, "recommend")
     assert (status, [line.split(":")[0] for line in out.splitlines()]) == (
-        0, ["Nothing needs to be moved", "", "There is nothing to say about sharing GPUs"],
+        0, ["No moves recommended", "", "No GPU sharing recommended"],
     )  # fmt: skip
 
 
@@ -299,11 +307,11 @@ async def a_stressed_node(client):
 def test_recommendations(on_cluster):
     _, out, _ = on_cluster(a_stressed_node, "recommend")
     assert words(out) == [
-        "1 workload on 1 node would be better off elsewhere",
+        "1 workload on 1 node should move to another node",
         "NODE NAMESPACE WORKLOAD REASON",
         "n1 team Deployment/web cooling stress 97%, above 90%",
         "",
-        "GPUs of 1 node could be shared like this (Joulie never does it itself)",
+        "GPUs of 1 node could be shared as follows (Joulie does not change this itself)",
         "NODE MODE SLICE PER-GPU TOTAL GAIN CONF REASON",
         "n1 mig 1g.10gb 7 56 +60% 0.3 3 of 3 GPU workloads are of low intensity",
     ]

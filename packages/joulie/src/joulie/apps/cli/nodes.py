@@ -14,8 +14,8 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ConflictError, NotFoundError
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODES
 from joulie.apps.accounting.facts import keep_hardware, keep_node
-from joulie.apps.kubectl.columns import Column, laid_out, named
-from joulie.apps.kubectl.options import cluster_options, connected
+from joulie.apps.kubectl.columns import Column, table_lines, text_column
+from joulie.apps.kubectl.options import cluster_options, run_with_client
 from joulie.apps.kubectl.table import console
 from joulie.domain.accounting.identity import CPU_MODEL_LABEL, GPU_MODEL_LABEL, NodeFacts, cloud_instance
 from joulie.domain.accounting.profiles import CloudInstance, HardwareProfiles, label_form
@@ -98,7 +98,7 @@ def annotate(
     async def work(client: KubeClient) -> None:
         _show([row async for row in _annotated(client, selector, known, dry_run=dry_run)], output)
 
-    connected(work, kubeconfig=kubeconfig, context=context)
+    run_with_client(work, kubeconfig=kubeconfig, context=context)
 
 
 def cpu_model(node: NodeFacts, reported: ReportedHardware, instance: CloudInstance | None) -> Said | None:
@@ -166,12 +166,12 @@ async def _write(client: KubeClient, node: NodeFacts, said: Mapping[str, Said | 
 
 
 _COLUMNS: Mapping[str, Column[Row]] = {
-    "node": named("NODE", lambda row: row.node, least=20),
-    "cpu": named("CPU", lambda row: row.cpu, least=20),
-    "cpu_source": named("FROM", lambda row: row.cpu_source, rank=1),
-    "gpu": named("GPU", lambda row: row.gpu, least=12),
-    "gpu_source": named("FROM", lambda row: row.gpu_source, rank=1),
-    "result": named("RESULT", lambda row: row.result, least=12, ends=True),
+    "node": text_column("NODE", lambda row: row.node, min_width=20),
+    "cpu": text_column("CPU", lambda row: row.cpu, min_width=20),
+    "cpu_source": text_column("FROM", lambda row: row.cpu_source, rank=1),
+    "gpu": text_column("GPU", lambda row: row.gpu, min_width=12),
+    "gpu_source": text_column("FROM", lambda row: row.gpu_source, rank=1),
+    "result": text_column("RESULT", lambda row: row.result, min_width=12, truncate_end=True),
 }
 
 
@@ -180,4 +180,4 @@ def _show(rows: list[Row], form: str) -> None:
         print_document({"nodes": [asdict(row) for row in rows]}, form)
         return
     out = console()
-    out.print(Group(*laid_out(_COLUMNS, rows, out.width, wide=form == "wide")), crop=False)
+    out.print(Group(*table_lines(_COLUMNS, rows, out.width, wide=form == "wide")), crop=False)

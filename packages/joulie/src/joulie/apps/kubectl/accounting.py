@@ -1,4 +1,7 @@
-"""Questions to the accounting program: what it knows of energy, emissions, cost and savings."""
+"""Client of the accounting program's HTTP API: energy, emissions, cost and savings.
+
+Requests go to its pod through the API server's proxy, or directly to a URL.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,14 @@ A = TypeVar("A")
 
 
 @dataclass(frozen=True)
-class AccountingAt:
-    """Where the accounting program is.
+class AccountingEndpoint:
+    """Address of the accounting program.
 
     Attributes:
-        namespace: of its pod.
-        port: of its API, over HTTPS.
-        url: its address; None to go through the API server to its pod.
-        verify: whether the certificate at `url` is checked.
+        namespace: namespace of its pod.
+        port: HTTPS port of its API.
+        url: base URL; None to connect to the pod through the API server.
+        verify: whether to verify the certificate at `url`.
     """
 
     namespace: str
@@ -37,52 +40,58 @@ class AccountingAt:
     verify: bool
 
 
-async def ask_accounting(
-    client: KubeClient, where: AccountingAt, path: str, query: Mapping[str, str], answer: type[A]
+async def query_accounting(
+    client: KubeClient, endpoint: AccountingEndpoint, path: str, query: Mapping[str, str], answer: type[A]
 ) -> A:
-    """The answer of the accounting program.
+    """Query the accounting program and decode the response as `answer`.
 
     Raises:
         KubernetesError: see `fetch_accounting`.
     """
-    body = await fetch_accounting(client, where, path, query)
+    body = await fetch_accounting(client, endpoint, path, query)
     try:
         return msgspec.json.decode(body, type=answer)
     except msgspec.DecodeError as error:
-        raise KubernetesError(f"{path}: the answer is not the accounting program's: {error}") from error
+        raise KubernetesError(f"{path}: unexpected response from the accounting program: {error}") from error
 
 
-async def fetch_accounting(client: KubeClient, where: AccountingAt, path: str, query: Mapping[str, str]) -> bytes:
-    """The body of the accounting program's answer.
+async def fetch_accounting(
+    client: KubeClient, endpoint: AccountingEndpoint, path: str, query: Mapping[str, str]
+) -> bytes:
+    """Body of the accounting program's response.
 
     Raises:
-        KubernetesError: it is not there, cannot be reached, or refuses.
+        KubernetesError: the program does not run, is unreachable, or rejects the request.
     """
-    return await (_direct(where, path, query) if where.url else _through_api_server(client, where, path, query))
+    if endpoint.url:
+        return await _direct(endpoint, path, query)
+    return await _through_api_server(client, endpoint, path, query)
 
 
-async def _through_api_server(client: KubeClient, where: AccountingAt, path: str, query: Mapping[str, str]) -> bytes:
-    pods = await client.list(PODS, namespace=where.namespace, label_selector=SELECTOR)
+async def _through_api_server(
+    client: KubeClient, endpoint: AccountingEndpoint, path: str, query: Mapping[str, str]
+) -> bytes:
+    pods = await client.list(PODS, namespace=endpoint.namespace, label_selector=SELECTOR)
     running = [pod.metadata.name for pod in pods.items if pod.status.phase == "Running"]
     if not running:
         raise KubernetesError(
-            f"no accounting program runs in namespace {where.namespace}: no running pod has the labels {SELECTOR} "
+            f"no accounting program in namespace {endpoint.namespace}: no running pod has the labels {SELECTOR} "
             "(see --accounting-namespace; the chart starts it with accounting.enabled=true)"
         )
-    target = PODS.path(where.namespace, quote(f"https:{running[0]}:{where.port}", safe=":"), "proxy")
+    target = PODS.path(endpoint.namespace, quote(f"https:{running[0]}:{endpoint.port}", safe=":"), "proxy")
     try:
         return await client.raw("GET", target + path, params=query)
     except ApiError as error:
         raise KubernetesError(
-            f"the accounting program {where.namespace}/{running[0]} does not answer "
+            f"the accounting program {endpoint.namespace}/{running[0]} does not respond "
             f"(see --accounting-port and --accounting-url): {error}"
         ) from error
 
 
-async def _direct(where: AccountingAt, path: str, query: Mapping[str, str]) -> bytes:
-    address = (where.url or "").rstrip("/") + path
+async def _direct(endpoint: AccountingEndpoint, path: str, query: Mapping[str, str]) -> bytes:
+    address = (endpoint.url or "").rstrip("/") + path
     try:
-        async with httpx2.AsyncClient(timeout=_TIMEOUT_S, verify=where.verify) as http:
+        async with httpx2.AsyncClient(timeout=_TIMEOUT_S, verify=endpoint.verify) as http:
             answer = await http.get(address, params=query)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise KubernetesError(f"{address}: {error}") from error

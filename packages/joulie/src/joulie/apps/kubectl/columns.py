@@ -1,4 +1,4 @@
-"""Columns of any rows: what a cell says, what rows are sorted by, and numbers as people read them."""
+"""Table columns over typed rows: cell text, sort key, and formatting of numbers, ages and power."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Column(Generic[R]):
     """A column of a table.
 
     Attributes:
-        heading: how it is laid out.
-        text: cell of a row.
-        key: what rows are sorted by.
-        wide: shown with ``-o wide`` only.
-        descending: order of ``--sort-by``: what deserves attention comes first.
-        style: of a cell on a terminal.
+        heading: title and layout.
+        text: returns the cell text of a row.
+        key: returns the sort key of a row.
+        wide: whether the column is shown with ``-o wide`` only.
+        descending: default order of ``--sort-by``, which puts the most notable rows first.
+        style: returns the terminal style of a row's cell.
     """
 
     heading: Heading
@@ -36,16 +36,16 @@ class Column(Generic[R]):
     style: Callable[[R], str] = lambda _row: ""
 
 
-def measured(
+def number_column(
     title: str,
     value: Callable[[R], float | None],
-    form: str = "{:.0f}",
+    number_format: str = "{:.0f}",
     *,
     rank: int = 0,
     wide: bool = False,
     descending: bool = True,
 ) -> Column[R]:
-    """A column of numbers; rows without one come last, whichever way it is sorted."""
+    """Column of numbers; rows without a value come last in the default order."""
 
     def key(row: R) -> float:
         found = value(row)
@@ -54,49 +54,49 @@ def measured(
         return found
 
     heading = Heading(title, right=True, rank=rank)
-    return Column(heading, lambda row: number(value(row), form), key, wide=wide, descending=descending)
+    return Column(heading, lambda row: format_number(value(row), number_format), key, wide=wide, descending=descending)
 
 
-def named(
+def text_column(
     title: str,
     value: Callable[[R], str | None],
     *,
     rank: int = 0,
-    least: int = 0,
-    ends: bool = False,
+    min_width: int = 0,
+    truncate_end: bool = False,
     wide: bool = False,
 ) -> Column[R]:
-    """A column of words; rows without one come last."""
-    heading = Heading(title, rank=rank, least=least, ends=ends)
+    """Column of text; rows without a value come last."""
+    heading = Heading(title, rank=rank, min_width=min_width, truncate_end=truncate_end)
     return Column(heading, lambda row: value(row) or "-", lambda row: (value(row) is None, value(row) or ""), wide=wide)
 
 
-def aged(title: str, value: Callable[[R], float | None], *, rank: int = 0) -> Column[R]:
-    """A column of ages, s; the oldest first."""
-    return replace(measured(title, value, rank=rank), text=lambda row: age(value(row)))
+def age_column(title: str, value: Callable[[R], float | None], *, rank: int = 0) -> Column[R]:
+    """Column of ages in s; oldest first."""
+    return replace(number_column(title, value, rank=rank), text=lambda row: format_age(value(row)))
 
 
 def sorted_rows(rows: Iterable[R], column: Column[R], *, reverse: bool = False) -> list[R]:
-    """Rows in the order of a column: what matters most comes first. Equals stay as they are."""
+    """Rows sorted by a column in its default order, or reversed; the sort is stable."""
     return sorted(rows, key=column.key, reverse=column.descending != reverse)
 
 
-def laid_out(columns: Mapping[str, Column[R]], rows: Sequence[R], width: int, *, wide: bool) -> list[Text]:
-    """Lines of a table."""
+def table_lines(columns: Mapping[str, Column[R]], rows: Sequence[R], width: int, *, wide: bool) -> list[Text]:
+    """Lines of a table of rows; with `wide` all columns are shown."""
     shown = [column for column in columns.values() if wide or not column.wide]
-    # Who asks for everything gets it, if need be over several lines.
+    # -o wide never hides columns; lines may wrap instead.
     headings = [replace(column.heading, rank=0) if wide else column.heading for column in shown]
     cells = [[Cell(column.text(row), column.style(row)) for column in shown] for row in rows]
     return table(headings, cells, width)
 
 
-def number(value: float | None, form: str = "{:.0f}") -> str:
-    """A number, or a dash where it is not known."""
-    return "-" if value is None else form.format(value)
+def format_number(value: float | None, number_format: str = "{:.0f}") -> str:
+    """A formatted number; "-" for None."""
+    return "-" if value is None else number_format.format(value)
 
 
-def age(seconds: float | None) -> str:
-    """A time span in the unit that suits it."""
+def format_age(seconds: float | None) -> str:
+    """A duration in days, hours, minutes or seconds; "-" for None."""
     if seconds is None:
         return "-"
     for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "m")):
@@ -105,11 +105,11 @@ def age(seconds: float | None) -> str:
     return f"{max(seconds, 0.0):.0f}s"
 
 
-def watts(power_w: float) -> str:
-    """A power in the unit that suits it."""
+def format_power(power_w: float) -> str:
+    """A power in W or kW."""
     return f"{power_w:.0f} W" if power_w < _KILO else f"{power_w / _KILO:.1f} kW"
 
 
-def count(amount: int, thing: str) -> str:
-    """So many of a thing."""
+def format_count(amount: int, thing: str) -> str:
+    """A number with its noun in singular or plural: ``1 node``, ``2 nodes``."""
     return f"{amount} {thing}" if amount == 1 else f"{amount} {thing}s"

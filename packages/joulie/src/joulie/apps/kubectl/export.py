@@ -1,4 +1,4 @@
-"""`kubectl joulie export`: the rows that sums of energy are made of, for others to calculate with."""
+"""`kubectl joulie export`: writes the stored energy rows as CSV, Parquet or OpenCost allocations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.program_api.energy import EXPORT_PATH, ExportItem
-from joulie.apps.kubectl.accounting import AccountingAt, fetch_accounting
+from joulie.apps.kubectl.accounting import AccountingEndpoint, fetch_accounting
 from joulie.apps.kubectl.energy import query_of
 
 FORMATS = ("csv", "parquet", "opencost")
@@ -25,51 +25,51 @@ _SECONDS_PER_MINUTE = 60.0
 
 
 @dataclass(frozen=True)
-class Question:
-    """What to export.
+class Request:
+    """Options of the command.
 
     Attributes:
         format: csv, parquet or opencost.
-        file: to write; None for standard output.
-        namespace: of the pods; empty for the context's, None for all.
-        since_s: how far back, s; None for all that is kept.
-        where: the accounting program.
+        file: output file; None for standard output.
+        namespace: namespace of the pods; empty for that of the context, None for all.
+        since_s: length of the period up to now, s; None for all stored data.
+        endpoint: address of the accounting program.
     """
 
     format: str
     file: Path | None
     namespace: str | None
     since_s: float | None
-    where: AccountingAt
+    endpoint: AccountingEndpoint
 
 
-async def export(client: KubeClient, question: Question) -> None:
-    """Write what was asked for.
+async def export(client: KubeClient, request: Request) -> None:
+    """Write the rows in the requested format.
 
     Raises:
-        KubernetesError: the accounting program cannot be asked.
+        KubernetesError: the accounting program cannot be queried.
         click.ClickException: the file cannot be written, or a library for its format is missing.
     """
-    query = query_of(client, question.namespace, question.since_s)
-    body = await fetch_accounting(client, question.where, EXPORT_PATH, query)
+    query = query_of(client, request.namespace, request.since_s)
+    body = await fetch_accounting(client, request.endpoint, EXPORT_PATH, query)
     try:
         rows = msgspec.json.Decoder(ExportItem).decode_lines(body)
     except msgspec.DecodeError as error:
-        raise KubernetesError(f"{EXPORT_PATH}: the answer is not the accounting program's: {error}") from error
+        raise KubernetesError(f"{EXPORT_PATH}: unexpected response from the accounting program: {error}") from error
     try:
-        _write(question, rows)
+        _write(request, rows)
     except OSError as error:
         raise click.ClickException(str(error)) from error
 
 
-def _write(question: Question, rows: Sequence[ExportItem]) -> None:
-    if question.format == "parquet":
-        _write_parquet(question.file, rows)
-    elif question.file is None:
-        _write_text(question.format, rows, sys.stdout)
+def _write(request: Request, rows: Sequence[ExportItem]) -> None:
+    if request.format == "parquet":
+        _write_parquet(request.file, rows)
+    elif request.file is None:
+        _write_text(request.format, rows, sys.stdout)
     else:
-        with question.file.open("w", encoding="utf-8", newline="") as file:
-            _write_text(question.format, rows, file)
+        with request.file.open("w", encoding="utf-8", newline="") as file:
+            _write_text(request.format, rows, file)
 
 
 def _write_parquet(file: Path | None, rows: Sequence[ExportItem]) -> None:
@@ -82,8 +82,8 @@ def _write_parquet(file: Path | None, rows: Sequence[ExportItem]) -> None:
     write_rows(file, [msgspec.structs.asdict(row) for row in rows])
 
 
-def _write_text(form: str, rows: Sequence[ExportItem], file: TextIO) -> None:
-    if form == "csv":
+def _write_text(file_format: str, rows: Sequence[ExportItem], file: TextIO) -> None:
+    if file_format == "csv":
         table = csv.writer(file)
         table.writerow(ExportItem.__struct_fields__)
         table.writerows(msgspec.structs.astuple(row) for row in rows)
@@ -93,9 +93,9 @@ def _write_text(form: str, rows: Sequence[ExportItem], file: TextIO) -> None:
 
 
 def allocations(rows: Iterable[ExportItem]) -> dict[str, Any]:
-    """Rows summed by pod, in the shape of OpenCost's /allocation: costs are those of energy.
+    """Rows summed by pod in the format of OpenCost's /allocation; costs are those of energy.
 
-    What OpenCost does not know stands under ``joulie``. Source: OpenCost's API documentation.
+    Fields that OpenCost does not have are under ``joulie``. Source: OpenCost's API documentation.
     """
     by_name: dict[str, list[ExportItem]] = {}
     for row in rows:
@@ -136,7 +136,7 @@ def _allocation(name: str, rows: Sequence[ExportItem]) -> Mapping[str, Any]:
 
 
 def _costs(rows: Sequence[ExportItem]) -> dict[str, float]:
-    """The cost by device: each has the share of it that it has of the energy, PUE included."""
+    """Cost by device, in proportion to the device's energy, PUE included."""
     costs = {"cpuCost": 0.0, "ramCost": 0.0, "gpuCost": 0.0}
     for row in rows:
         parts_j = (

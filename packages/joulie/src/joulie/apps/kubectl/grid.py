@@ -1,4 +1,4 @@
-"""`kubectl joulie grid`: carbon intensity and prices as the grid controller knows them, and who waits for them."""
+"""`kubectl joulie grid`: carbon intensity and prices from the grid controller, and the pods deferred by them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,16 @@ from joulie.adapters.kubernetes.api.core import Event, Pod
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError
 from joulie.adapters.program_api.grid import GRID_PATH, DeferralItem, GridAnswer, SignalItem
-from joulie.apps.kubectl.columns import Column, age, aged, count, laid_out, named, number
-from joulie.apps.kubectl.leader import Whereabouts, ask_leader
+from joulie.apps.kubectl.columns import (
+    Column,
+    age_column,
+    format_age,
+    format_count,
+    format_number,
+    table_lines,
+    text_column,
+)
+from joulie.apps.kubectl.leader import LeaderEndpoint, query_leader
 from joulie.apps.kubectl.table import console
 from joulie.domain.grid import names
 from joulie.domain.quantities import SECONDS_PER_MINUTE
@@ -22,8 +30,8 @@ from joulie.program.documents import print_document
 
 _UNITS = {"carbon": "g/kWh", "price": "/kWh"}
 _STYLES = {"stale": "yellow", "missing": "red"}
-_TOLD = ("GridHold", "GridReleased", "InvalidAnnotation")
-_NOTED = {
+_EVENT_REASONS = ("GridHold", "GridReleased", "InvalidAnnotation")
+_ANNOTATIONS = {
     "initial carbon intensity": names.INITIAL_CARBON_INTENSITY,
     "initial price": names.INITIAL_ELECTRICITY_RATE,
     "held for carbon since": names.CARBON_DELAY_TIMESTAMP,
@@ -32,21 +40,21 @@ _NOTED = {
 
 
 @dataclass(frozen=True)
-class Question:
-    """What to show.
+class Request:
+    """Options of the command.
 
     Attributes:
-        form: table, wide, json or yaml.
-        where: the grid controller.
+        output: table, wide, json or yaml.
+        endpoint: address of the grid controller.
     """
 
-    form: str
-    where: Whereabouts
+    output: str
+    endpoint: LeaderEndpoint
 
 
 def _value(signal: SignalItem) -> str:
-    words = [] if signal.value is None else [f"{signal.value:g}{_UNITS.get(signal.measure, '')}"]
-    return " ".join([*words, *([signal.period] if signal.period else [])]) or "-"
+    parts = [] if signal.value is None else [f"{signal.value:g}{_UNITS.get(signal.measure, '')}"]
+    return " ".join([*parts, *([signal.period] if signal.period else [])]) or "-"
 
 
 def _source(signal: SignalItem) -> str | None:
@@ -57,98 +65,100 @@ def _source(signal: SignalItem) -> str | None:
 def _lowest(signal: SignalItem) -> str:
     if signal.lowest is None:
         return "-"
-    when = "now" if not signal.lowest_in_s else f"in {age(signal.lowest_in_s)}"
-    return f"{number(signal.lowest, '{:g}')} {when}"
+    when = "now" if not signal.lowest_in_s else f"in {format_age(signal.lowest_in_s)}"
+    return f"{format_number(signal.lowest, '{:g}')} {when}"
 
 
-def _words(title: str, text: str) -> Column[SignalItem]:
-    return named(title, lambda signal: getattr(signal, text))
+def _attribute_column(title: str, attribute: str) -> Column[SignalItem]:
+    return text_column(title, lambda signal: getattr(signal, attribute))
 
 
 COLUMNS: Mapping[str, Column[SignalItem]] = {
-    "zone": named("ZONE", lambda signal: signal.zone, least=8),
-    "measure": _words("MEASURE", "measure"),
-    "value": named("VALUE", _value),
-    "quality": replace(_words("QUALITY", "quality"), style=lambda signal: _STYLES.get(signal.quality, "")),
-    "age": aged("AGE", lambda signal: signal.age_s),
-    "source": named("SOURCE", _source, rank=2),
-    "lowest": named("LOWEST AHEAD", _lowest, rank=1),
-    "forecast": named("FORECAST BY", lambda signal: signal.forecast_source, rank=3),
-    "problem": named("PROBLEM", lambda signal: signal.problem, least=20, ends=True),
+    "zone": text_column("ZONE", lambda signal: signal.zone, min_width=8),
+    "measure": _attribute_column("MEASURE", "measure"),
+    "value": text_column("VALUE", _value),
+    "quality": replace(_attribute_column("QUALITY", "quality"), style=lambda signal: _STYLES.get(signal.quality, "")),
+    "age": age_column("AGE", lambda signal: signal.age_s),
+    "source": text_column("SOURCE", _source, rank=2),
+    "lowest": text_column("LOWEST AHEAD", _lowest, rank=1),
+    "forecast": text_column("FORECAST BY", lambda signal: signal.forecast_source, rank=3),
+    "problem": text_column("PROBLEM", lambda signal: signal.problem, min_width=20, truncate_end=True),
 }
 
 
-async def ask_grid(client: KubeClient, where: Whereabouts, pod: str = "") -> GridAnswer:
-    """What the grid controller that leads knows.
+async def query_grid(client: KubeClient, endpoint: LeaderEndpoint, pod: str = "") -> GridAnswer:
+    """Signals and deferrals from the leading grid controller.
 
     Args:
-        client: of the cluster.
-        where: the controller.
-        pod: namespace and name of a pod to hear of; empty for all.
+        client: Kubernetes API client.
+        endpoint: address of the grid controller.
+        pod: ``namespace/name`` of the only pod to report; empty for all.
 
     Raises:
-        KubernetesError: it cannot be asked.
+        KubernetesError: the controller cannot be queried.
     """
-    answer = await ask_leader(client, where, GRID_PATH, {"pod": pod} if pod else {})
+    answer = await query_leader(client, endpoint, GRID_PATH, {"pod": pod} if pod else {})
     try:
         return msgspec.convert(answer, GridAnswer)
     except msgspec.ValidationError as error:
-        raise KubernetesError(f"{GRID_PATH}: the answer is not the grid controller's: {error}") from error
+        raise KubernetesError(f"{GRID_PATH}: unexpected response from the grid controller: {error}") from error
 
 
-async def show_grid(client: KubeClient, question: Question) -> None:
-    """Print signals, and who waits.
+async def show_grid(client: KubeClient, request: Request) -> None:
+    """Print signals and the number of waiting pods.
 
     Raises:
-        KubernetesError: the controller cannot be asked.
+        KubernetesError: the controller cannot be queried.
     """
-    answer = await ask_grid(client, question.where)
-    if question.form in {"json", "yaml"}:
-        print_document(msgspec.to_builtins(answer), question.form)
+    answer = await query_grid(client, request.endpoint)
+    if request.output in {"json", "yaml"}:
+        print_document(msgspec.to_builtins(answer), request.output)
         return
     out = console()
-    wide = question.form == "wide"
-    signals = laid_out(COLUMNS, answer.signals, out.width, wide=wide)
+    wide = request.output == "wide"
+    signals = table_lines(COLUMNS, answer.signals, out.width, wide=wide)
     lines = [Text(_summary(answer)), Text(), *signals]
     if wide:
-        lines += [Text(), *(Text(_case(case)) for case in answer.cases)]
+        lines += [Text(), *(Text(_deferral_line(deferral)) for deferral in answer.cases)]
     out.print(Group(*lines), crop=False)
 
 
 def _summary(answer: GridAnswer) -> str:
     waiting = {reason: pods for reason, pods in answer.waiting.items() if pods}
     if answer.dry_run:
-        return "This is a dry run: nothing waits."
+        return "This is a dry run: no pod is held."
     if not waiting:
-        return "Nothing waits for the grid."
+        return "No pod waits for the grid."
     reasons = ", ".join(f"{pods} for {reason}" for reason, pods in waiting.items())
-    soon = "" if answer.next_look_in_s is None else f" The next look is in {age(answer.next_look_in_s)}."
-    return f"{count(sum(waiting.values()), 'pod')} waiting: {reasons}.{soon}"
+    soon = "" if answer.next_look_in_s is None else f" Next decision in {format_age(answer.next_look_in_s)}."
+    return f"{format_count(sum(waiting.values()), 'pod')} waiting: {reasons}.{soon}"
 
 
-def _case(case: DeferralItem) -> str:
-    return f"{count(case.pods, 'pod')} such as {case.example}: {'; '.join(explained(case))}"
+def _deferral_line(deferral: DeferralItem) -> str:
+    return (
+        f"{format_count(deferral.pods, 'pod')} such as {deferral.example}: {'; '.join(_deferral_sentences(deferral))}"
+    )
 
 
 # ---- one pod
 
 
-def explained(case: DeferralItem) -> list[str]:
-    """What the controller says of a pod, a sentence each."""
-    word = {"hold": "waits", "release": "starts"}.get(case.decision)
-    lines = [f"{word}: {case.text}" if word else "nothing is decided yet: the zone is new"]
-    if case.waiting_s is not None:
-        asked_by = "nobody" if case.asked_by in {None, "none"} else f"its {case.asked_by}"
-        lines.append(f"delayed for {_span(case.waiting_s)}, as {asked_by} asks, in the mode {case.mode}")
-    if case.latest_start_in_s is not None:
-        lines.append(f"starts in {_span(case.latest_start_in_s)} at the latest")
-    if case.decision == "hold" and case.looked_at_in_s is not None:
-        lines.append(f"decided again in {_span(case.looked_at_in_s)}, or when a signal of {case.zone} changes")
+def _deferral_sentences(deferral: DeferralItem) -> list[str]:
+    """Sentences that explain the controller's decision about a pod."""
+    verb = {"hold": "waits", "release": "starts"}.get(deferral.decision)
+    lines = [f"{verb}: {deferral.text}" if verb else "no decision yet: the zone is new"]
+    if deferral.waiting_s is not None:
+        origin = "nobody" if deferral.asked_by in {None, "none"} else f"its {deferral.asked_by}"
+        lines.append(f"delayed for {_span(deferral.waiting_s)}, requested by {origin}, mode {deferral.mode}")
+    if deferral.latest_start_in_s is not None:
+        lines.append(f"starts in {_span(deferral.latest_start_in_s)} at the latest")
+    if deferral.decision == "hold" and deferral.looked_at_in_s is not None:
+        lines.append(f"decided again in {_span(deferral.looked_at_in_s)}, or when a signal of {deferral.zone} changes")
     return lines
 
 
 def _span(seconds: float) -> str:
-    """A time span to the minute, or in seconds below one."""
+    """A duration rounded to minutes, or to seconds below one minute."""
     minutes = round(seconds / SECONDS_PER_MINUTE)
     if seconds < SECONDS_PER_MINUTE:
         return f"{seconds:.0f}s"
@@ -156,19 +166,19 @@ def _span(seconds: float) -> str:
     return f"{hours}h{minutes:02}m" if hours else f"{minutes}m"
 
 
-async def explain_wait(client: KubeClient, where: Whereabouts, pod: Pod, events: list[Event]) -> list[str]:
-    """Why a pod with the gate waits, a sentence each: by the controller, else by what is written on the pod."""
+async def explain_wait(client: KubeClient, endpoint: LeaderEndpoint, pod: Pod, events: list[Event]) -> list[str]:
+    """Sentences that explain why a gated pod waits, from the grid controller, else from events and annotations."""
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
     try:
-        answer = await ask_grid(client, where, name)
+        answer = await query_grid(client, endpoint, name)
     except KubernetesError as error:
-        noted = [
+        annotations = [
             f"{title} {pod.metadata.annotations[key]}"
-            for title, key in _NOTED.items()
+            for title, key in _ANNOTATIONS.items()
             if key in pod.metadata.annotations
         ]
-        told = [event.message for event in events if event.reason in _TOLD]
-        return [*told[-2:], *noted, f"the grid controller does not answer: {error}"]
+        messages = [event.message for event in events if event.reason in _EVENT_REASONS]
+        return [*messages[-2:], *annotations, f"the grid controller does not respond: {error}"]
     if not answer.cases:
-        return ["the grid controller has not seen it yet, or is just letting it go"]
-    return explained(answer.cases[0])
+        return ["the grid controller has not seen the pod yet, or is releasing it"]
+    return _deferral_sentences(answer.cases[0])

@@ -1,4 +1,7 @@
-"""Questions to the operator or grid controller that leads: what it knows, and the API server does not."""
+"""HTTP requests to the leading replica of the operator or grid controller, for state that is not in the API server.
+
+The leader's pod is read from the lease and reached through the API server's proxy, or a URL is given.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +22,16 @@ _UNAVAILABLE = 503
 
 
 @dataclass(frozen=True)
-class Whereabouts:
-    """Where a program is of whose replicas one leads.
+class LeaderEndpoint:
+    """Address of a program with leader election.
 
     Attributes:
-        namespace: of its pods and its lease.
-        port: of its metrics.
-        url: its address; None to go through the API server to the pod that leads.
-        program: operator or grid, as its lease and the options of the commands name it.
-        https: whether its pods serve HTTPS.
-        verify: whether the certificate at `url` is checked.
+        namespace: namespace of its pods and its lease.
+        port: metrics port.
+        url: base URL; None to connect to the leader's pod through the API server.
+        program: operator or grid, as in the names of the lease and the command options.
+        https: whether the pods serve HTTPS.
+        verify: whether to verify the certificate at `url`.
     """
 
     namespace: str
@@ -40,74 +43,82 @@ class Whereabouts:
 
     @property
     def lease(self) -> str:
-        """Name of its lease."""
+        """Name of the leader election lease."""
         return f"joulie-{self.program}"
 
     @property
     def title(self) -> str:
-        """What people call it."""
+        """Name of the program in messages."""
         return "grid controller" if self.program == "grid" else self.program
 
 
-async def ask_leader(client: KubeClient, where: Whereabouts, path: str, query: Mapping[str, str]) -> dict[str, Any]:
-    """The answer of the replica that leads.
+async def query_leader(
+    client: KubeClient, endpoint: LeaderEndpoint, path: str, query: Mapping[str, str]
+) -> dict[str, Any]:
+    """JSON object returned by the leading replica.
 
     Raises:
-        KubernetesError: nobody leads, or whoever leads cannot be reached.
+        KubernetesError: there is no leader, or it is unreachable.
     """
     target = f"{path}?{urlencode(query)}"
-    body = await (_direct(where, where.url, target) if where.url else _through_api_server(client, where, path, query))
+    body = await (
+        _direct(endpoint, endpoint.url, target) if endpoint.url else _through_api_server(client, endpoint, path, query)
+    )
     try:
         answer = json.loads(body)
     except ValueError:
-        raise KubernetesError(f"{target}: the answer is no JSON: is this the {where.title}'s metrics port?") from None
+        raise KubernetesError(
+            f"{target}: the response is not JSON: is this the {endpoint.title}'s metrics port?"
+        ) from None
     if not isinstance(answer, dict):
-        raise KubernetesError(f"{target}: the answer is not of the {where.title}")
+        raise KubernetesError(f"{target}: unexpected response from the {endpoint.title}")
     return answer
 
 
-async def _through_api_server(client: KubeClient, where: Whereabouts, path: str, query: Mapping[str, str]) -> bytes:
-    leader = await _leader(client, where)
-    scheme = "https:" if where.https else ""
-    pod = PODS.path(where.namespace, quote(f"{scheme}{leader}:{where.port}", safe=":"), "proxy")
+async def _through_api_server(
+    client: KubeClient, endpoint: LeaderEndpoint, path: str, query: Mapping[str, str]
+) -> bytes:
+    leader = await _leader(client, endpoint)
+    scheme = "https:" if endpoint.https else ""
+    pod = PODS.path(endpoint.namespace, quote(f"{scheme}{leader}:{endpoint.port}", safe=":"), "proxy")
     try:
         return await client.raw("GET", pod + path, params=query)
     except ApiError as error:
-        hint = f"(see --{where.program}-namespace and --{where.program}-url)"
+        hint = f"(see --{endpoint.program}-namespace and --{endpoint.program}-url)"
         if error.status == _UNAVAILABLE:
-            hint = "(it may have just stopped leading: try again)"
+            hint = "(it may have just lost leadership: try again)"
         raise KubernetesError(
-            f"the {where.title} {where.namespace}/{leader} does not answer {hint}: {error}"
+            f"the {endpoint.title} {endpoint.namespace}/{leader} does not respond {hint}: {error}"
         ) from error
 
 
-async def _leader(client: KubeClient, where: Whereabouts) -> str:
-    """Name of the pod that leads; a lease is held under the pod's name and something of the process's own."""
-    namespace = where.namespace
+async def _leader(client: KubeClient, endpoint: LeaderEndpoint) -> str:
+    """Name of the leader's pod; the lease holder is the pod name followed by ``_`` and a process identifier."""
+    namespace = endpoint.namespace
     try:
-        lease = await client.get(LEASES, where.lease, namespace)
+        lease = await client.get(LEASES, endpoint.lease, namespace)
     except NotFoundError:
         raise KubernetesError(
-            f"no {where.title} has ever led in namespace {namespace}: there is no lease {where.lease} "
-            f"(see --{where.program}-namespace)"
+            f"no leader of the {endpoint.title} in namespace {namespace}: lease {endpoint.lease} not found "
+            f"(see --{endpoint.program}-namespace)"
         ) from None
     pod = (lease.spec.holder_identity or "").rpartition("_")[0]
     if not pod:
         raise KubernetesError(
-            f"no {where.title} leads in namespace {namespace} just now: nobody holds lease {where.lease}"
+            f"no leader of the {endpoint.title} in namespace {namespace}: lease {endpoint.lease} has no holder"
         )
     return pod
 
 
-async def _direct(where: Whereabouts, url: str, target: str) -> bytes:
+async def _direct(endpoint: LeaderEndpoint, url: str, target: str) -> bytes:
     address = url.rstrip("/") + target
     try:
-        async with httpx2.AsyncClient(timeout=_TIMEOUT_S, verify=where.verify) as http:
+        async with httpx2.AsyncClient(timeout=_TIMEOUT_S, verify=endpoint.verify) as http:
             answer = await http.get(address)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise KubernetesError(f"{address}: {error}") from error
     if answer.status_code == _UNAVAILABLE:
-        raise KubernetesError(f"{address}: this {where.title} does not lead: ask another replica")
+        raise KubernetesError(f"{address}: this {endpoint.title} is not the leader: use another replica")
     if answer.status_code != 200:
         raise KubernetesError(f"{address}: {answer.status_code}: {answer.text.strip()}")
     return answer.content

@@ -1,4 +1,4 @@
-"""`kubectl joulie`: commands that read a cluster with the rights of whoever runs them."""
+"""`kubectl joulie`: read-only commands that use the cluster permissions of the user who runs them."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from joulie.apps.kubectl.export import FORMATS
 from joulie.apps.kubectl.options import (
     Command,
     Decorator,
-    accounting_at,
+    accounting_endpoint,
     accounting_options,
     cluster_options,
-    connected,
-    grid_at,
+    grid_endpoint,
     grid_options,
     limit_option,
     namespace_options,
-    operator_at,
+    operator_endpoint,
     operator_options,
     output_option,
+    run_with_client,
     since_option,
     table_options,
 )
 from joulie.apps.kubectl.overview import COLUMNS
 
-_NO_FILES = ":4"
-"""To kubectl's completion: offer no file names beside these."""
+_NO_FILE_COMPLETION = ":4"
+"""Directive for kubectl's completion: do not complete file names."""
 _INTERRUPTED = 130
 
 
 @click.group("kubectl-joulie", context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="kubectl-joulie")
 def kubectl_joulie() -> None:
-    """Energy of the cluster: state of the nodes, and why pods run where they do."""
+    """Show energy and power of the cluster, and explain where pods run."""
 
 
 @kubectl_joulie.command("status")
 @cluster_options
 @click.option("-l", "--selector", default="", help="Label selector of the nodes to show.")
 @table_options(COLUMNS, "name")
-@click.option("-W", "--watch", is_flag=True, help="Keep the table up to date until interrupted.")
+@click.option("-W", "--watch", is_flag=True, help="Update the table continuously until interrupted.")
 def status(
     kubeconfig: Path | None,
     context: str | None,
@@ -61,16 +61,16 @@ def status(
 ) -> None:
     """Show the energy state of the nodes.
 
-    A summary, then a row a node. Headroom is the power left below the caps and cooling the share of cooling
-    capacity in use, both 0 to 100. CPU%, MEM% and GPU% are what pods request of what the node offers; the caps are
-    each package's and each GPU's. SOURCE says where the power comes from and AGE how old the twin is.
+    Prints a summary and one row per node. HEADROOM is the power left below the caps and COOLING the share of cooling
+    capacity in use, both 0 to 100. CPU%, MEM% and GPU% are requests relative to the node's allocatable resources; caps
+    are per CPU package and per GPU. SOURCE is the source of the power measurement and AGE the age of the twin.
     """
     from joulie.apps.kubectl.status import View, show_status, watch_status
 
     if watch and output not in {"table", "wide"}:
-        raise click.UsageError("-W goes with -o table or wide")
-    view = View(selector=selector, form=output, sort_by=sort_by, reverse=reverse)
-    connected(
+        raise click.UsageError("-W requires -o table or wide")
+    view = View(selector=selector, output=output, sort_by=sort_by, reverse=reverse)
+    run_with_client(
         lambda client: watch_status(client, view) if watch else show_status(client, view),
         kubeconfig=kubeconfig,
         context=context,
@@ -79,11 +79,11 @@ def status(
 
 @kubectl_joulie.group("top")
 def top() -> None:
-    """Say who draws how much power, and has used how much energy."""
+    """Show power and energy of nodes, pods or namespaces."""
 
 
 def _top_options(kind: str) -> Decorator:
-    """The options that all `top` commands have."""
+    """Options of all `top` commands."""
 
     def decorate(command: Command) -> Command:
         table = table_options(top_table.COLUMNS[kind], "power")
@@ -95,27 +95,27 @@ def _top_options(kind: str) -> Decorator:
 def _show_top(
     kind: str, namespace: str | None, *, kubeconfig: Path | None, context: str | None, **options: Any
 ) -> None:
-    question = top_table.Question(
+    request = top_table.Request(
         kind,
         namespace,
         options["output"],
         options["sort_by"],
         options["reverse"],
         options["limit"],
-        operator_at(options),
+        operator_endpoint(options),
     )
-    connected(lambda client: top_table.show_top(client, question), kubeconfig=kubeconfig, context=context)
+    run_with_client(lambda client: top_table.show_top(client, request), kubeconfig=kubeconfig, context=context)
 
 
 @top.command("nodes")
 @_top_options("nodes")
 def top_nodes(**options: Any) -> None:
-    """Show the power of nodes, most first.
+    """Show the power of nodes, highest first.
 
-    The total, then a row a node. RANGE is where the true power lies in 9 of 10 cases, where it is estimated and not
-    measured. SHARE is of the total. ENERGY counts from when the operator began to lead. SOURCE says who measured, and
-    QUALITY whether the sample is fresh, stale or missing. -o wide adds what the node draws idle and what no pod
-    explains.
+    Prints the total and one row per node. RANGE is the 90 % interval of the power where it is estimated and not
+    measured. SHARE is the share of the total. ENERGY is counted since the operator became leader. SOURCE is the source
+    of the measurement, and QUALITY says whether the sample is fresh, stale or missing. -o wide adds the idle power of
+    the node and the power that no pod accounts for.
     """
     _show_top("nodes", None, **options)
 
@@ -124,11 +124,11 @@ def top_nodes(**options: Any) -> None:
 @_top_options("pods")
 @namespace_options()
 def top_pods(namespace: str, all_namespaces: bool, **options: Any) -> None:
-    """Show the power of pods, most first.
+    """Show the power of pods, highest first.
 
-    A pod's power is its share of what its node draws beyond idle, and of the GPUs that it holds. A pod whose power
-    nobody can tell has none here, which is not zero. The columns are those of `top nodes`; -o wide adds by whose
-    measurement the node's power is shared.
+    A pod's power is its share of the node's power above idle, plus the power of the GPUs that it holds. An unknown
+    power is shown as -, which is not zero. The columns are those of `top nodes`; -o wide adds the measurement by which
+    the node's power is divided among pods.
     """
     _show_top("pods", None if all_namespaces else namespace, **options)
 
@@ -136,35 +136,40 @@ def top_pods(namespace: str, all_namespaces: bool, **options: Any) -> None:
 @top.command("namespaces")
 @_top_options("namespaces")
 def top_namespaces(**options: Any) -> None:
-    """Show the power of namespaces, most first.
+    """Show the power of namespaces, highest first.
 
-    POWER is the sum over the pods whose power is known; UNKNOWN counts the others.
+    POWER is the sum over the pods with known power; UNKNOWN is the number of the others.
     """
     _show_top("namespaces", None, **options)
 
 
 def _account_options(command: Command) -> Command:
-    """The options of all commands that ask the accounting program."""
+    """Options of all commands that query the accounting program."""
     return cluster_options(namespace_options()(since_option(accounting_options(command))))
 
 
 @kubectl_joulie.command("energy")
 @_account_options
 @click.option(
-    "--by", type=click.Choice(GROUPS), default="job", show_default=True, help="What to sum by; a job is any workload."
+    "--by",
+    type=click.Choice(GROUPS),
+    default="job",
+    show_default=True,
+    help="Group to sum by; job stands for any workload.",
 )
 @table_options(energy_table.ORDERS, "energy")
 @limit_option
 def energy(kubeconfig: Path | None, context: str | None, namespace: str, all_namespaces: bool, **options: Any) -> None:
-    """Show who has used how much energy, and what it emitted and cost.
+    """Show energy, emissions and cost by pod, workload, namespace, node or day.
 
-    ENERGY is what the data centre draws for it, with PUE. MEASURED is the share of it whose power was measured, ASSUMED
-    the one of which nothing but requests was known; the rest was modelled from measured use. NO-CO2 is the share whose
-    carbon intensity nobody knew, which is not part of CO2EQ. Hours are counted as a whole. -o wide adds the devices.
-    Namespaces and nodes are all shown where -n names none; what nodes draw for nobody is __idle__.
+    ENERGY includes the PUE of the data centre. MEASURED is the share of the energy with measured power, ASSUMED the
+    share estimated from requests alone; the rest is modelled from measured utilisation. NO-CO2 is the share with
+    unknown carbon intensity, which is not part of CO2EQ. Only whole hours are counted. -o wide adds the devices.
+    Without -n, namespaces and nodes of the whole cluster are shown; __idle__ is the energy of nodes that belongs to no
+    pod.
     """
     everywhere = all_namespaces or (options["by"] in {"namespace", "node"} and not namespace)
-    question = energy_table.Question(
+    request = energy_table.Request(
         options["by"],
         None if everywhere else namespace,
         options["since_s"],
@@ -172,9 +177,9 @@ def energy(kubeconfig: Path | None, context: str | None, namespace: str, all_nam
         options["sort_by"],
         options["reverse"],
         options["limit"],
-        accounting_at(options),
+        accounting_endpoint(options),
     )
-    connected(lambda client: energy_table.show_energy(client, question), kubeconfig=kubeconfig, context=context)
+    run_with_client(lambda client: energy_table.show_energy(client, request), kubeconfig=kubeconfig, context=context)
 
 
 @kubectl_joulie.command("savings")
@@ -182,43 +187,41 @@ def energy(kubeconfig: Path | None, context: str | None, namespace: str, all_nam
 @table_options(savings_table.COLUMNS, "completed")
 @limit_option
 def savings(kubeconfig: Path | None, context: str | None, namespace: str, all_namespaces: bool, **options: Any) -> None:
-    """Show what pods saved by waiting for cleaner or cheaper power.
+    """Show emissions and cost saved by pods that waited for cleaner or cheaper power.
 
-    Below zero where waiting made it worse. METHOD is timeseries where the same power was put on the intensity or price
-    of when the pod was first held, else simple: the difference of the two moments times the energy.
+    Savings are negative if waiting made it worse. METHOD timeseries applies the pod's power to the intensity or price
+    from the time when the pod was first held; simple multiplies the difference between the two times by the energy.
     """
-    question = savings_table.Question(
+    request = savings_table.Request(
         None if all_namespaces else namespace,
         options["since_s"],
         options["output"],
         options["sort_by"],
         options["reverse"],
         options["limit"],
-        accounting_at(options),
+        accounting_endpoint(options),
     )
-    connected(lambda client: savings_table.show_savings(client, question), kubeconfig=kubeconfig, context=context)
+    run_with_client(lambda client: savings_table.show_savings(client, request), kubeconfig=kubeconfig, context=context)
 
 
 @kubectl_joulie.command("export")
 @_account_options
+@click.option("--format", "form", type=click.Choice(FORMATS), default="csv", show_default=True, help="File format.")
 @click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="csv", show_default=True, help="Form of the file."
-)
-@click.option(
-    "-f", "--file", type=click.Path(dir_okay=False, path_type=Path), help="File to write; without, standard output."
+    "-f", "--file", type=click.Path(dir_okay=False, path_type=Path), help="Output file. [default: standard output]"
 )
 def export(kubeconfig: Path | None, context: str | None, namespace: str, all_namespaces: bool, **options: Any) -> None:
-    """Write the rows that sums of energy are made of.
+    """Export the stored energy rows.
 
-    A row a pod and hour, and a row a workload and day once hours are old: energy by device, PUE, intensity, emissions,
-    price and cost. opencost sums them by pod in the shape of OpenCost's allocations.
+    One row per pod and hour, or per workload and day for older data: energy by device, PUE, carbon intensity,
+    emissions, price and cost. The format opencost sums them by pod, as OpenCost allocations.
     """
-    from joulie.apps.kubectl.export import Question
+    from joulie.apps.kubectl.export import Request
     from joulie.apps.kubectl.export import export as write
 
-    asked = None if all_namespaces else namespace
-    question = Question(options["form"], options["file"], asked, options["since_s"], accounting_at(options))
-    connected(lambda client: write(client, question), kubeconfig=kubeconfig, context=context)
+    selected = None if all_namespaces else namespace
+    request = Request(options["form"], options["file"], selected, options["since_s"], accounting_endpoint(options))
+    run_with_client(lambda client: write(client, request), kubeconfig=kubeconfig, context=context)
 
 
 @kubectl_joulie.command("profiles")
@@ -238,26 +241,26 @@ def profiles(
 ) -> None:
     """Show how workloads use power.
 
-    A row a workload. CPU and GPU are how hard it uses them, each with what bounds it and its utilisation; CPU-CAP and
-    GPU-CAP how much a power cap slows it down. MOVABLE says whether its pods may be restarted elsewhere, CONF how
-    much data there was, 0 to 1: below 0.5 only annotations. -o wide adds the reasons.
+    One row per workload. CPU and GPU are levels of use, each with the bottleneck (BOUND) and the utilisation (UTIL);
+    CPU-CAP and GPU-CAP are the sensitivity to power caps. MOVABLE says whether the pods may be restarted on another
+    node. CONF is the confidence, 0 to 1; below 0.5 it rests on annotations only. -o wide adds the reasons.
     """
     view = profiles_table.View(None if all_namespaces else namespace, selector, output, sort_by, reverse)
-    connected(lambda client: profiles_table.show_profiles(client, view), kubeconfig=kubeconfig, context=context)
+    run_with_client(lambda client: profiles_table.show_profiles(client, view), kubeconfig=kubeconfig, context=context)
 
 
 @kubectl_joulie.command("recommend")
 @cluster_options
 @output_option
 def recommend(kubeconfig: Path | None, context: str | None, output: str) -> None:
-    """Show what the operator recommends.
+    """Show the operator's recommendations.
 
-    Workloads that would be better off on another node, and how GPUs could be shared: GAIN is in points of
-    utilisation, CONF how many profiles this rests on, 1 from ten.
+    Workloads that should move to another node, and how GPUs could be shared: GAIN is in percentage points of
+    utilisation; CONF grows with the number of profiles and is 1 from ten profiles.
     """
     from joulie.apps.kubectl.recommend import show_recommendations
 
-    connected(lambda client: show_recommendations(client, output), kubeconfig=kubeconfig, context=context)
+    run_with_client(lambda client: show_recommendations(client, output), kubeconfig=kubeconfig, context=context)
 
 
 @kubectl_joulie.command("grid")
@@ -265,37 +268,39 @@ def recommend(kubeconfig: Path | None, context: str | None, output: str) -> None
 @output_option
 @grid_options
 def grid(kubeconfig: Path | None, context: str | None, output: str, **options: Any) -> None:
-    """Show carbon intensity and prices by zone, and how many pods wait for them.
+    """Show carbon intensity and prices by zone, and the number of pods that wait for them.
 
-    AGE is since when the value is true; QUALITY is missing where nothing is known, and then nothing waits for it.
-    LOWEST AHEAD is the smallest value that is forecast, and when. -o wide adds the pods that wait, those that are
-    decided alike in one line.
+    AGE is the time since the start of the value's validity. QUALITY is missing if there is no value; no pod waits for
+    it then. LOWEST AHEAD is the minimum of the forecast and its time. -o wide adds the waiting pods, one line for pods
+    with the same decision.
     """
-    from joulie.apps.kubectl.grid import Question, show_grid
+    from joulie.apps.kubectl.grid import Request, show_grid
 
-    question = Question(output, grid_at(options))
-    connected(lambda client: show_grid(client, question), kubeconfig=kubeconfig, context=context)
+    request = Request(output, grid_endpoint(options))
+    run_with_client(lambda client: show_grid(client, request), kubeconfig=kubeconfig, context=context)
 
 
 @kubectl_joulie.group("explain")
 def explain() -> None:
-    """Say why something is as it is."""
+    """Explain decisions."""
 
 
 @explain.command("pod")
 @cluster_options
 @click.argument("name")
-@click.option("-n", "--namespace", default="", help="Namespace of the pod; without it, the context's.")
+@click.option("-n", "--namespace", default="", help="Namespace of the pod. [default: that of the context]")
 @output_option
-@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Nodes to show, best first.")
+@click.option(
+    "--top", type=click.IntRange(min=1), default=10, show_default=True, help="Maximum number of nodes, best first."
+)
 @click.option(
     "--extender-service",
     default="joulie-system/joulie-extender:extender",
     show_default=True,
-    help="Namespace, service and port of the extender, reached through the API server; with TLS it is"
+    help="Namespace, service and port of the extender, reached through the API server; with TLS:"
     " joulie-system/https:joulie-extender:extender.",
 )
-@click.option("--extender-url", help="Address of the extender instead, such as http://127.0.0.1:9877.")
+@click.option("--extender-url", help="URL of the extender, to connect directly, such as http://127.0.0.1:9877.")
 @grid_options
 def explain_pod(
     kubeconfig: Path | None,
@@ -308,38 +313,38 @@ def explain_pod(
     extender_url: str | None,
     **options: Any,
 ) -> None:
-    """Say why the pod NAME is where it is.
+    """Explain the placement of the pod NAME.
 
-    Where it runs or why it waits (for the grid: until when at the latest, and what would let it go), then the
-    extender's own arithmetic, node by node. HEADROOM and COOLING are points for the power left below the caps, with
-    the pod's own added, and for the cooling capacity left; TREND, CONGESTION and CAPPED add or take points. SCORE is
-    their sum, 0 to 100, and what kube-scheduler is told of it is 0 to 10. A node without data scores 50. -o wide adds
-    MARGINAL, the power that the pod would add, in W.
+    Prints where it runs or why it waits (for the grid: latest start, and what would release it), then the extender's
+    score of each node. HEADROOM and COOLING are points for the power left below the caps, after adding the pod, and
+    for the cooling capacity left; TREND, CONGESTION and CAPPED add or subtract points. SCORE is their sum, 0 to 100;
+    kube-scheduler receives it as 0 to 10. A node without data scores 50. -o wide adds MARGINAL, the power that the pod
+    would add, in W.
     """
-    from joulie.apps.kubectl.explain import Question, explain_placement
+    from joulie.apps.kubectl.explain import Request, explain_placement
 
-    question = Question(namespace, name, output, top, extender_service, extender_url, grid_at(options))
-    connected(lambda client: explain_placement(client, question), kubeconfig=kubeconfig, context=context)
+    request = Request(namespace, name, output, top, extender_service, extender_url, grid_endpoint(options))
+    run_with_client(lambda client: explain_placement(client, request), kubeconfig=kubeconfig, context=context)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the plugin as a program of its own, as kubectl does.
+    """Entry point of the kubectl plugin.
 
-    Exits with 1 and one line where the cluster refuses or fails, with 2 and one line where the command is wrong, with
-    130 when interrupted.
+    Exit codes: 1 with a one-line message for cluster errors, 2 with a one-line message for usage errors, 130 when
+    interrupted.
     """
     sys.exit(_run(arguments))
 
 
 def complete() -> None:
-    """Print completions as kubectl asks a plugin for them: one a line with its help, then a directive."""
+    """Print completions in the protocol of kubectl plugins: one per line with its help, then a directive."""
     from click.shell_completion import ShellComplete
 
     *before, incomplete = sys.argv[1:] or [""]
     completer = ShellComplete(kubectl_joulie, {}, "kubectl joulie", "")
     for item in completer.get_completions(before, incomplete):
         click.echo(f"{item.value}\t{item.help}" if item.help else item.value)
-    click.echo(_NO_FILES)
+    click.echo(_NO_FILE_COMPLETION)
 
 
 def _run(arguments: list[str] | None) -> int:

@@ -1,4 +1,4 @@
-"""What the commands of `kubectl joulie` have in common: options, and the client that they work with."""
+"""Options shared by the commands of `kubectl joulie`, and the client that the commands run with."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import click
 
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError
-from joulie.apps.kubectl.accounting import AccountingAt
-from joulie.apps.kubectl.leader import Whereabouts
+from joulie.apps.kubectl.accounting import AccountingEndpoint
+from joulie.apps.kubectl.leader import LeaderEndpoint
 from joulie.domain.durations import duration_s
 from joulie.program.documents import FORMS
 
@@ -20,21 +20,23 @@ Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
 
 
-def connected(work: Callable[[KubeClient], Awaitable[None]], *, kubeconfig: Path | None, context: str | None) -> None:
-    """Run `work` with a client; what goes wrong with the cluster becomes one line for the user."""
+def run_with_client(
+    work: Callable[[KubeClient], Awaitable[None]], *, kubeconfig: Path | None, context: str | None
+) -> None:
+    """Run `work` with a Kubernetes client; API errors become one-line command errors."""
 
-    async def talk() -> None:
+    async def connect() -> None:
         async with KubeClient.connect(kubeconfig=kubeconfig, context=context, user_agent="kubectl-joulie") as client:
             await work(client)
 
     try:
-        asyncio.run(talk())
+        asyncio.run(connect())
     except KubernetesError as error:
         raise click.ClickException(str(error)) from error
 
 
-def _together(*options: Decorator) -> Decorator:
-    """Several options as one, in this order."""
+def _combine(*options: Decorator) -> Decorator:
+    """Combine option decorators into one; options are listed in this order."""
 
     def decorate(command: Command) -> Command:
         for option in reversed(options):
@@ -44,50 +46,52 @@ def _together(*options: Decorator) -> Decorator:
     return decorate
 
 
-cluster_options: Decorator = _together(
+cluster_options: Decorator = _combine(
     click.option(
         "--kubeconfig",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Kubeconfig file; without it, what kubectl uses.",
+        help="Kubeconfig file. [default: the one kubectl uses]",
     ),
     click.option("--context", help="Context of the kubeconfig file."),
 )
-"""Which cluster, named as kubectl names them."""
+"""Options that select the cluster, named as in kubectl."""
 
 output_option: Decorator = click.option(
-    "-o", "--output", type=click.Choice(FORMS), default="table", show_default=True, help="Form of the output."
+    "-o", "--output", type=click.Choice(FORMS), default="table", show_default=True, help="Output format."
 )
 
 limit_option: Decorator = click.option(
-    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Rows at most."
+    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Maximum number of rows."
 )
 
 
 def table_options(columns: Iterable[str], by_default: str) -> Decorator:
-    """The form of a table, and the order of its rows."""
+    """Options for the output format and the order of rows."""
     order = click.Choice(tuple(columns))
-    return _together(
+    return _combine(
         output_option,
-        click.option("--sort-by", type=order, default=by_default, show_default=True, help="Order of rows."),
-        click.option("--reverse", is_flag=True, help="The other way round."),
+        click.option("--sort-by", type=order, default=by_default, show_default=True, help="Column to sort by."),
+        click.option("--reverse", is_flag=True, help="Reverse the order of rows."),
     )
 
 
 def namespace_options(things: str = "pods") -> Decorator:
-    """Whose namespace."""
-    return _together(
-        click.option("-n", "--namespace", default="", help=f"Namespace of the {things}; without it, the context's."),
-        click.option("-A", "--all-namespaces", is_flag=True, help=f"{things.capitalize()} of all namespaces."),
+    """Options that select one namespace or all."""
+    return _combine(
+        click.option(
+            "-n", "--namespace", default="", help=f"Namespace of the {things}. [default: that of the context]"
+        ),
+        click.option("-A", "--all-namespaces", is_flag=True, help=f"Show {things} of all namespaces."),
     )
 
 
-class _Span(click.ParamType[float | None]):
-    """A time span in s, or None for ``all``."""
+class _Duration(click.ParamType[float | None]):
+    """Duration option in s; None for ``all``."""
 
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | None:
-        """The seconds of a text."""
+        """Parse a duration such as ``24h`` into seconds."""
         if value is None or isinstance(value, float) or value == "all":
             return None if value == "all" else value
         try:
@@ -100,17 +104,17 @@ class _Span(click.ParamType[float | None]):
 since_option: Decorator = click.option(
     "--since",
     "since_s",
-    type=_Span(),
+    type=_Duration(),
     default="24h",
     show_default=True,
-    help="How far back to look, such as 90m, 24h or 30d; all for as long as there are accounts.",
+    help="Length of the period up to now, such as 90m, 24h or 30d; all for all stored data.",
 )
 
 
 def _program_options(program: str, title: str, port: int, scheme: str) -> Decorator:
-    """Where a program is that commands ask."""
-    named = "HTTPS" if scheme == "https" else "metrics"
-    return _together(
+    """Options for the address of a program."""
+    port_name = "HTTPS" if scheme == "https" else "Metrics"
+    return _combine(
         click.option(
             f"--{program}-namespace", default="joulie-system", show_default=True, help=f"Namespace of the {title}."
         ),
@@ -119,40 +123,44 @@ def _program_options(program: str, title: str, port: int, scheme: str) -> Decora
             type=click.IntRange(1, 65535),
             default=port,
             show_default=True,
-            help=f"Its {named} port, reached through the API server.",
+            help=f"{port_name} port of the {title}, reached through the API server.",
         ),
-        click.option(f"--{program}-url", help=f"Its address instead, such as {scheme}://127.0.0.1:{port}."),
+        click.option(
+            f"--{program}-url",
+            help=f"URL of the {title}, to connect directly, such as {scheme}://127.0.0.1:{port}.",
+        ),
     )
 
 
 def _insecure_option(url: str) -> Decorator:
-    return click.option("--insecure-skip-tls-verify", is_flag=True, help=f"Do not check the certificate at {url}.")
+    return click.option("--insecure-skip-tls-verify", is_flag=True, help=f"Do not verify the certificate at {url}.")
 
 
 operator_options: Decorator = _program_options("operator", "operator", 8081, "http")
-grid_options: Decorator = _together(
+grid_options: Decorator = _combine(
     _program_options("grid", "grid controller", 10259, "https"), _insecure_option("--grid-url")
 )
-accounting_options: Decorator = _together(
+accounting_options: Decorator = _combine(
     _program_options("accounting", "accounting program", 10259, "https"), _insecure_option("--accounting-url")
 )
 
 
-def operator_at(options: dict[str, Any]) -> Whereabouts:
-    """Where the operator is, by the options of that, which are taken out."""
-    return Whereabouts(*_place("operator", options))
+def operator_endpoint(options: dict[str, Any]) -> LeaderEndpoint:
+    """Address of the operator; removes its options from `options`."""
+    return LeaderEndpoint(*_address_options("operator", options))
 
 
-def grid_at(options: dict[str, Any]) -> Whereabouts:
-    """Where the grid controller is, by the options of that, which are taken out."""
+def grid_endpoint(options: dict[str, Any]) -> LeaderEndpoint:
+    """Address of the grid controller; removes its options from `options`."""
     verify = not options.pop("insecure_skip_tls_verify")
-    return Whereabouts(*_place("grid", options), program="grid", https=True, verify=verify)
+    return LeaderEndpoint(*_address_options("grid", options), program="grid", https=True, verify=verify)
 
 
-def accounting_at(options: dict[str, Any]) -> AccountingAt:
-    """Where the accounting program is, by the options of that, which are taken out."""
-    return AccountingAt(*_place("accounting", options), verify=not options.pop("insecure_skip_tls_verify"))
+def accounting_endpoint(options: dict[str, Any]) -> AccountingEndpoint:
+    """Address of the accounting program; removes its options from `options`."""
+    verify = not options.pop("insecure_skip_tls_verify")
+    return AccountingEndpoint(*_address_options("accounting", options), verify=verify)
 
 
-def _place(program: str, options: dict[str, Any]) -> tuple[str, int, str | None]:
+def _address_options(program: str, options: dict[str, Any]) -> tuple[str, int, str | None]:
     return options.pop(f"{program}_namespace"), options.pop(f"{program}_port"), options.pop(f"{program}_url")

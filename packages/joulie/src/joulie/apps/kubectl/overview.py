@@ -1,4 +1,4 @@
-"""Nodes and their twins as rows: pure, from objects of the API to what is printed."""
+"""Rows and summary of `kubectl joulie status`, computed from Nodes, NodeTwins and pods without any I/O."""
 
 from __future__ import annotations
 
@@ -12,47 +12,55 @@ from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.api.v1alpha1.fields import ControlResult
 from joulie.adapters.kubernetes.pods import PodFacts
 from joulie.adapters.kubernetes.times import parse_rfc3339
-from joulie.apps.kubectl.columns import Column, aged, count, measured, named, number, watts
+from joulie.apps.kubectl.columns import (
+    Column,
+    age_column,
+    format_count,
+    format_number,
+    format_power,
+    number_column,
+    text_column,
+)
 from joulie.domain.policy import PodPhase
 from joulie.domain.resource_quantity import QuantityError, parse_quantity
 
 _GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 _BYTES_PER_GIB = 1024.0**3
 _UNKNOWN = "unknown"
-_SHOWN = 5
+_MAX_NAMES = 5
 STALE_S = 300.0
-"""Default of TWIN_STALENESS_THRESHOLD."""
+"""Default of the setting TWIN_STALENESS_THRESHOLD, s."""
 _CLASS_STYLES = {"performance": "green", "eco": "cyan", "draining": "yellow", _UNKNOWN: "dim"}
 
 
 @dataclass(frozen=True)
 class NodeRow:
-    """One node; None is what is not known.
+    """State of one node; unknown values are None.
 
     Attributes:
-        name: of the node.
+        name: node name.
         schedulable_class: performance, eco, draining or unknown.
-        profile: what the operator wants.
-        headroom_score: 0..100.
-        cooling_stress_score: 0..100.
-        psu_stress_score: 0..100.
-        cpu_requested_pct: requests over what the node offers, percent.
-        memory_requested_pct: likewise.
-        gpu_requested_pct: likewise; None without GPUs.
-        pods: pods on the node that are not finished.
-        cpu_cap: cap of each package as the spec says, with its unit.
-        gpu_cap: cap of each GPU, likewise.
+        profile: power profile set by the operator.
+        headroom_score: power headroom, 0..100.
+        cooling_stress_score: cooling stress, 0..100.
+        psu_stress_score: power supply stress, 0..100.
+        cpu_requested_pct: CPU requests relative to allocatable, percent.
+        memory_requested_pct: memory requests relative to allocatable, percent.
+        gpu_requested_pct: GPU requests relative to allocatable, percent; None without GPUs.
+        pods: number of unfinished pods on the node.
+        cpu_cap: requested cap of each CPU package, with its unit (W or %).
+        gpu_cap: requested cap of each GPU, with its unit (W or %).
         power_w: measured power, W.
-        capped_power_w: power that the caps allow, W.
+        capped_power_w: maximum power under the caps, W.
         trend_w_per_min: slope of the power, W/min.
-        power_source: where the power comes from.
-        estimated_pue: of the facility.
-        rack: label of the node.
-        cooling_zone: label of the node.
+        power_source: source of the power measurement.
+        estimated_pue: estimated PUE of the facility.
+        rack: rack label of the node.
+        cooling_zone: cooling zone label of the node.
         cpu_control: backend and result of the CPU cap.
         gpu_control: backend and result of the GPU cap.
         age_s: age of the twin, s.
-        notes: why data is missing, why a cap is not in force.
+        notes: reasons for missing data and for caps that are not in force.
     """
 
     name: str
@@ -89,45 +97,45 @@ def _age_style(row: NodeRow) -> str:
 
 
 COLUMNS: Mapping[str, Column[NodeRow]] = {
-    "name": named("NODE", lambda row: row.name, least=20),
-    "class": replace(named("CLASS", lambda row: row.schedulable_class), style=_class_style),
-    "headroom": measured("HEADROOM", lambda row: row.headroom_score, descending=False),
-    "cooling": measured("COOLING", lambda row: row.cooling_stress_score),
-    "psu": measured("PSU", lambda row: row.psu_stress_score, wide=True),
-    "cpu": measured("CPU%", lambda row: row.cpu_requested_pct, rank=1),
-    "memory": measured("MEM%", lambda row: row.memory_requested_pct, rank=4),
-    "gpu": measured("GPU%", lambda row: row.gpu_requested_pct, rank=2),
-    "pods": measured("PODS", lambda row: row.pods, rank=5),
-    "cpu-cap": named("CPU-CAP", lambda row: row.cpu_cap),
-    "gpu-cap": named("GPU-CAP", lambda row: row.gpu_cap),
-    "power": measured("POWER", lambda row: row.power_w, "{:.0f}W"),
-    "limit": measured("LIMIT", lambda row: row.capped_power_w, "{:.0f}W", wide=True),
-    "trend": measured("TREND", lambda row: row.trend_w_per_min, "{:+.0f}W/min", wide=True),
-    "source": named("SOURCE", lambda row: row.power_source, rank=6),
-    "pue": measured("PUE", lambda row: row.estimated_pue, "{:.2f}", wide=True),
-    "rack": named("RACK", lambda row: row.rack, wide=True),
-    "zone": named("ZONE", lambda row: row.cooling_zone, wide=True),
-    "cpu-control": named("CPU-CONTROL", lambda row: row.cpu_control, wide=True),
-    "gpu-control": named("GPU-CONTROL", lambda row: row.gpu_control, wide=True),
-    "age": replace(aged("AGE", lambda row: row.age_s, rank=3), style=_age_style),
+    "name": text_column("NODE", lambda row: row.name, min_width=20),
+    "class": replace(text_column("CLASS", lambda row: row.schedulable_class), style=_class_style),
+    "headroom": number_column("HEADROOM", lambda row: row.headroom_score, descending=False),
+    "cooling": number_column("COOLING", lambda row: row.cooling_stress_score),
+    "psu": number_column("PSU", lambda row: row.psu_stress_score, wide=True),
+    "cpu": number_column("CPU%", lambda row: row.cpu_requested_pct, rank=1),
+    "memory": number_column("MEM%", lambda row: row.memory_requested_pct, rank=4),
+    "gpu": number_column("GPU%", lambda row: row.gpu_requested_pct, rank=2),
+    "pods": number_column("PODS", lambda row: row.pods, rank=5),
+    "cpu-cap": text_column("CPU-CAP", lambda row: row.cpu_cap),
+    "gpu-cap": text_column("GPU-CAP", lambda row: row.gpu_cap),
+    "power": number_column("POWER", lambda row: row.power_w, "{:.0f}W"),
+    "limit": number_column("LIMIT", lambda row: row.capped_power_w, "{:.0f}W", wide=True),
+    "trend": number_column("TREND", lambda row: row.trend_w_per_min, "{:+.0f}W/min", wide=True),
+    "source": text_column("SOURCE", lambda row: row.power_source, rank=6),
+    "pue": number_column("PUE", lambda row: row.estimated_pue, "{:.2f}", wide=True),
+    "rack": text_column("RACK", lambda row: row.rack, wide=True),
+    "zone": text_column("ZONE", lambda row: row.cooling_zone, wide=True),
+    "cpu-control": text_column("CPU-CONTROL", lambda row: row.cpu_control, wide=True),
+    "gpu-control": text_column("GPU-CONTROL", lambda row: row.gpu_control, wide=True),
+    "age": replace(age_column("AGE", lambda row: row.age_s, rank=3), style=_age_style),
 }
 
 
 def is_stale(row: NodeRow) -> bool:
-    """Whether the scheduler extender, as it is set by default, does not count the twin any more."""
+    """Whether the twin is stale for the scheduler extender with default settings."""
     return row.age_s is not None and row.age_s >= STALE_S
 
 
 def node_rows(
     nodes: Iterable[Node], twins: Iterable[NodeTwin], pods: Iterable[PodFacts], now_s: float
 ) -> list[NodeRow]:
-    """A row for each node, by name.
+    """Rows of the nodes, sorted by name.
 
     Args:
-        nodes: the nodes to show.
-        twins: the twins there are.
-        pods: all pods, finished ones too.
-        now_s: time, s since the epoch.
+        nodes: nodes to show.
+        twins: all NodeTwins.
+        pods: all pods, including finished ones.
+        now_s: current time, s since the epoch.
     """
     by_node = {twin.spec.node_name: twin for twin in twins}
     pods_of: dict[str, list[PodFacts]] = {}
@@ -139,7 +147,7 @@ def node_rows(
 
 
 def summary(rows: Sequence[NodeRow]) -> dict[str, Any]:
-    """The cluster in a few numbers."""
+    """Summary of the cluster, as in the JSON output."""
     classes = {
         name: sum(row.schedulable_class == name for row in rows)
         for name in ("performance", "eco", "draining", _UNKNOWN)
@@ -162,28 +170,29 @@ def summary(rows: Sequence[NodeRow]) -> dict[str, Any]:
 
 
 def summary_lines(facts: Mapping[str, Any]) -> list[str]:
-    """The summary for people."""
+    """Summary as human-readable lines."""
     classes = ", ".join(f"{count} {name}" for name, count in facts["classes"].items() if count)
-    lines = [f"{count(facts['nodes'], 'node')}{f' ({classes})' if classes else ''}, {count(facts['pods'], 'pod')}"]
+    nodes, pods = format_count(facts["nodes"], "node"), format_count(facts["pods"], "pod")
+    lines = [f"{nodes}{f' ({classes})' if classes else ''}, {pods}"]
     if facts["nodesWithPower"]:
         lines.append(
-            f"{watts(facts['powerW'])} measured on {count(facts['nodesWithPower'], 'node')},"
-            f" mean headroom {number(facts['meanHeadroomScore'])},"
-            f" highest cooling stress {number(facts['maxCoolingStressScore'])}"
+            f"{format_power(facts['powerW'])} measured on {format_count(facts['nodesWithPower'], 'node')},"
+            f" mean headroom {format_number(facts['meanHeadroomScore'])},"
+            f" highest cooling stress {format_number(facts['maxCoolingStressScore'])}"
         )
     for key, text in (("controlProblems", "caps not in force"), ("stale", "data older than 5 min")):
         if facts[key]:
-            lines.append(f"{text} on {count(len(facts[key]), 'node')}: {_some(facts[key])}")
+            lines.append(f"{text} on {format_count(len(facts[key]), 'node')}: {_first_names(facts[key])}")
     return lines
 
 
-def _some(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
-    return ", ".join(nodes[:_SHOWN]) + more
+def _first_names(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - _MAX_NAMES} more" if len(nodes) > _MAX_NAMES else ""
+    return ", ".join(nodes[:_MAX_NAMES]) + more
 
 
 def document(rows: Sequence[NodeRow]) -> dict[str, Any]:
-    """Summary and rows for programs."""
+    """JSON document with summary and rows."""
     return {"summary": summary(rows), "nodes": [asdict(row) for row in rows]}
 
 
@@ -199,11 +208,11 @@ def _row(node: Node, twin: NodeTwin | None, pods: Sequence[PodFacts], now_s: flo
         headroom_score=status.predicted_power_headroom_score if status else None,
         cooling_stress_score=status.predicted_cooling_stress_score if status else None,
         psu_stress_score=status.predicted_psu_stress_score if status else None,
-        cpu_requested_pct=_share(sum(pod.requests.cpu_cores for pod in pods), _offered(node, "cpu")),
-        memory_requested_pct=_share(
-            sum(pod.requests.memory_gib for pod in pods) * _BYTES_PER_GIB, _offered(node, "memory")
+        cpu_requested_pct=_requested_pct(sum(pod.requests.cpu_cores for pod in pods), _allocatable(node, "cpu")),
+        memory_requested_pct=_requested_pct(
+            sum(pod.requests.memory_gib for pod in pods) * _BYTES_PER_GIB, _allocatable(node, "memory")
         ),
-        gpu_requested_pct=_share(sum(pod.requests.gpus for pod in pods), _offered(node, *_GPU_RESOURCES)),
+        gpu_requested_pct=_requested_pct(sum(pod.requests.gpus for pod in pods), _allocatable(node, *_GPU_RESOURCES)),
         pods=len(pods),
         cpu_cap=_cpu_cap(twin),
         gpu_cap=_gpu_cap(twin),
@@ -221,7 +230,7 @@ def _row(node: Node, twin: NodeTwin | None, pods: Sequence[PodFacts], now_s: flo
     )
 
 
-def _offered(node: Node, *resources: str) -> float:
+def _allocatable(node: Node, *resources: str) -> float:
     total = 0.0
     for resource in resources:
         try:
@@ -231,8 +240,8 @@ def _offered(node: Node, *resources: str) -> float:
     return total
 
 
-def _share(used: float, offered: float) -> float | None:
-    return used / offered * 100.0 if offered > 0.0 else None
+def _requested_pct(used: float, allocatable: float) -> float | None:
+    return used / allocatable * 100.0 if allocatable > 0.0 else None
 
 
 def _cpu_cap(twin: NodeTwin | None) -> str | None:
@@ -275,9 +284,9 @@ def _twin_age_s(twin: NodeTwin | None, now_s: float) -> float | None:
 
 
 def _notes(twin: NodeTwin | None) -> tuple[str, ...]:
-    """What an administrator should know of a node: why it has no scores, why a cap is not in force."""
+    """Notes for the administrator: why a node has no scores, why a cap is not in force."""
     if twin is None:
-        return ("no NodeTwin: the operator does not manage this node, or does not run",)
+        return ("no NodeTwin: the operator does not manage this node or is not running",)
     notes = []
     if twin.status.predicted_power_headroom_score is None:
         notes += [item.message for item in twin.status.conditions if item.status == "False" and item.message]

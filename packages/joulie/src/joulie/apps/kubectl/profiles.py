@@ -1,4 +1,4 @@
-"""`kubectl joulie profiles`: how workloads use power, and what that is concluded from."""
+"""`kubectl joulie profiles`: power-related classification of workloads, from their WorkloadProfiles."""
 
 from __future__ import annotations
 
@@ -14,39 +14,47 @@ from joulie.adapters.kubernetes.api.v1alpha1 import CpuUse, Criticality, GpuUse,
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import WORKLOAD_PROFILES
 from joulie.adapters.kubernetes.times import parse_rfc3339
-from joulie.apps.kubectl.columns import Column, aged, count, laid_out, measured, named, sorted_rows
+from joulie.apps.kubectl.columns import (
+    Column,
+    age_column,
+    format_count,
+    number_column,
+    sorted_rows,
+    table_lines,
+    text_column,
+)
 from joulie.apps.kubectl.table import console
 from joulie.domain.resource_quantity import QuantityError
 from joulie.program.documents import print_document
 
 _MIN_CONFIDENCE = 0.5
-"""Default of CLASSIFY_MIN_CONFIDENCE."""
+"""Default of the setting CLASSIFY_MIN_CONFIDENCE."""
 _YES_NO = {True: "yes", False: "no", None: None}
 _LEVELS = {level: rank for rank, level in enumerate(("high", "medium", "low", "none"))}
 
 
 @dataclass(frozen=True)
 class ProfileRow:
-    """One WorkloadProfile; None is what it does not say.
+    """One WorkloadProfile; fields that it does not set are None.
 
     Attributes:
-        namespace: of the workload.
-        workload: its kind and name.
+        namespace: namespace of the workload.
+        workload: kind and name of the workload.
         workload_class: performance or standard.
-        reschedulable: whether its pods may be restarted elsewhere.
-        cpu_intensity: how hard it uses CPUs.
-        cpu_bound: what limits that.
-        cpu_util_pct: of what it requests, percent.
-        cpu_sensitivity: to CPU caps.
-        gpu_intensity: how hard it uses GPUs.
-        gpu_bound: what limits that.
-        gpu_util_pct: percent.
-        gpu_sensitivity: to GPU caps.
-        confidence: 0..1.
-        age_s: since it was concluded, s.
-        manual: whether somebody wrote it, and not the classifier.
-        move: why it would be better off on another node.
-        reason: what it is concluded from.
+        reschedulable: whether its pods may be restarted on another node.
+        cpu_intensity: level of CPU use.
+        cpu_bound: bottleneck of CPU use.
+        cpu_util_pct: CPU utilisation relative to the requests, percent.
+        cpu_sensitivity: sensitivity to CPU power caps.
+        gpu_intensity: level of GPU use.
+        gpu_bound: bottleneck of GPU use.
+        gpu_util_pct: GPU utilisation, percent.
+        gpu_sensitivity: sensitivity to GPU power caps.
+        confidence: confidence of the classification, 0..1.
+        age_s: time since the classification, s.
+        manual: whether the profile was written by hand and not by the classifier.
+        move: reason to move the workload to another node.
+        reason: reason of the classification.
     """
 
     namespace: str
@@ -70,47 +78,47 @@ class ProfileRow:
 
 @dataclass(frozen=True)
 class View:
-    """What to show.
+    """Options of the command.
 
     Attributes:
-        namespace: empty for the context's, None for all.
+        namespace: namespace of the workloads; empty for that of the context, None for all.
         selector: label selector of the profiles.
-        form: table, wide, json or yaml.
-        sort_by: name of a column.
-        reverse: the other way round.
+        output: table, wide, json or yaml.
+        sort_by: name of the column to sort by.
+        reverse: whether to reverse the order.
     """
 
     namespace: str | None
     selector: str
-    form: str
+    output: str
     sort_by: str
     reverse: bool
 
 
-def _level(title: str, value: Callable[[ProfileRow], str | None], *, rank: int = 0) -> Column[ProfileRow]:
-    """A column of levels; the highest first."""
-    return replace(named(title, value, rank=rank), key=lambda row: _LEVELS.get(value(row) or "", len(_LEVELS)))
+def _level_column(title: str, value: Callable[[ProfileRow], str | None], *, rank: int = 0) -> Column[ProfileRow]:
+    """Column of levels (high, medium, low, none); highest first."""
+    return replace(text_column(title, value, rank=rank), key=lambda row: _LEVELS.get(value(row) or "", len(_LEVELS)))
 
 
 COLUMNS: Mapping[str, Column[ProfileRow]] = {
-    "namespace": named("NAMESPACE", lambda row: row.namespace, least=10),
-    "name": named("WORKLOAD", lambda row: row.workload, least=20),
-    "class": named("CLASS", lambda row: row.workload_class, rank=1),
-    "movable": named("MOVABLE", lambda row: _YES_NO[row.reschedulable], rank=4),
-    "cpu": _level("CPU", lambda row: row.cpu_intensity),
-    "cpu-bound": named("BOUND", lambda row: row.cpu_bound, rank=6),
-    "cpu-util": measured("UTIL", lambda row: row.cpu_util_pct, "{:.0f}%", rank=8),
-    "cpu-cap": _level("CPU-CAP", lambda row: row.cpu_sensitivity, rank=2),
-    "gpu": _level("GPU", lambda row: row.gpu_intensity),
-    "gpu-bound": named("BOUND", lambda row: row.gpu_bound, rank=7),
-    "gpu-util": measured("UTIL", lambda row: row.gpu_util_pct, "{:.0f}%", rank=9),
-    "gpu-cap": _level("GPU-CAP", lambda row: row.gpu_sensitivity, rank=3),
+    "namespace": text_column("NAMESPACE", lambda row: row.namespace, min_width=10),
+    "name": text_column("WORKLOAD", lambda row: row.workload, min_width=20),
+    "class": text_column("CLASS", lambda row: row.workload_class, rank=1),
+    "movable": text_column("MOVABLE", lambda row: _YES_NO[row.reschedulable], rank=4),
+    "cpu": _level_column("CPU", lambda row: row.cpu_intensity),
+    "cpu-bound": text_column("BOUND", lambda row: row.cpu_bound, rank=6),
+    "cpu-util": number_column("UTIL", lambda row: row.cpu_util_pct, "{:.0f}%", rank=8),
+    "cpu-cap": _level_column("CPU-CAP", lambda row: row.cpu_sensitivity, rank=2),
+    "gpu": _level_column("GPU", lambda row: row.gpu_intensity),
+    "gpu-bound": text_column("BOUND", lambda row: row.gpu_bound, rank=7),
+    "gpu-util": number_column("UTIL", lambda row: row.gpu_util_pct, "{:.0f}%", rank=9),
+    "gpu-cap": _level_column("GPU-CAP", lambda row: row.gpu_sensitivity, rank=3),
     "confidence": replace(
-        measured("CONF", lambda row: row.confidence, "{:.2f}"), style=lambda row: "dim" if is_hint(row) else ""
+        number_column("CONF", lambda row: row.confidence, "{:.2f}"), style=lambda row: "dim" if is_hint(row) else ""
     ),
-    "age": aged("AGE", lambda row: row.age_s, rank=5),
-    "move": named("MOVE", lambda row: row.move, wide=True),
-    "reason": named("REASON", lambda row: row.reason, wide=True),
+    "age": age_column("AGE", lambda row: row.age_s, rank=5),
+    "move": text_column("MOVE", lambda row: row.move, wide=True),
+    "reason": text_column("REASON", lambda row: row.reason, wide=True),
 }
 
 
@@ -118,24 +126,24 @@ async def show_profiles(client: KubeClient, view: View) -> None:
     """Print the profiles.
 
     Raises:
-        KubernetesError: they cannot be listed.
+        KubernetesError: the profiles cannot be listed.
     """
     namespace = view.namespace if view.namespace != "" else client.connection.namespace
     found = await client.list(WORKLOAD_PROFILES, namespace=namespace, label_selector=view.selector)
     rows = [profile_row(profile, time.time()) for profile in found.items]
     rows.sort(key=lambda row: (row.namespace, row.workload))
     rows = sorted_rows(rows, COLUMNS[view.sort_by], reverse=view.reverse)
-    if view.form in {"json", "yaml"}:
-        print_document({"profiles": [asdict(row) for row in rows]}, view.form)
+    if view.output in {"json", "yaml"}:
+        print_document({"profiles": [asdict(row) for row in rows]}, view.output)
         return
     out = console()
     shown = {name: column for name, column in COLUMNS.items() if name != "namespace" or namespace is None}
-    lines = laid_out(shown, rows, out.width, wide=view.form == "wide") if rows else []
+    lines = table_lines(shown, rows, out.width, wide=view.output == "wide") if rows else []
     out.print(Group(Text(_summary(rows, namespace)), *([Text(), *lines] if lines else [])), crop=False)
 
 
 def profile_row(profile: WorkloadProfile, now_s: float) -> ProfileRow:
-    """What a profile says."""
+    """Row of a profile; `now_s` is the time, s since the epoch."""
     status, reference = profile.status, profile.spec.workload_ref
     cpu, gpu = status.cpu or CpuUse(), status.gpu or GpuUse()
     return ProfileRow(
@@ -160,22 +168,22 @@ def profile_row(profile: WorkloadProfile, now_s: float) -> ProfileRow:
 
 
 def is_hint(row: ProfileRow) -> bool:
-    """Whether a profile, as Joulie is set by default, rests on too little to count as measured."""
+    """Whether the confidence is below the default minimum, so that the profile rests on annotations only."""
     return row.confidence is None or row.confidence < _MIN_CONFIDENCE
 
 
 def _summary(rows: Sequence[ProfileRow], namespace: str | None) -> str:
     if not rows:
         where = "" if namespace is None else f" in namespace {namespace} (-A for all)"
-        return f"There is no WorkloadProfile{where}."
+        return f"No WorkloadProfiles found{where}."
     parts = [
         f"{sum(row.workload_class == 'performance' for row in rows)} performance",
-        f"{sum(is_hint(row) for row in rows)} from hints alone",
+        f"{sum(is_hint(row) for row in rows)} from annotations only",
     ]
     manual, moves = sum(row.manual for row in rows), sum(row.move is not None for row in rows)
     parts += [f"{manual} manual"] if manual else []
-    parts += [f"{moves} better off elsewhere"] if moves else []
-    return f"{count(len(rows), 'workload')}: {', '.join(parts)}"
+    parts += [f"{moves} recommended to move"] if moves else []
+    return f"{format_count(len(rows), 'workload')}: {', '.join(parts)}"
 
 
 def _age_s(time_text: str | None, now_s: float) -> float | None:

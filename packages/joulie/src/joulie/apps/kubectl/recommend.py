@@ -1,4 +1,4 @@
-"""`kubectl joulie recommend`: what would be better off elsewhere, and how GPUs could be shared."""
+"""`kubectl joulie recommend`: workloads that should move to another node, and how GPUs could be shared."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from rich.text import Text
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import NODE_TWINS
-from joulie.apps.kubectl.columns import Column, count, laid_out, measured, named
+from joulie.apps.kubectl.columns import Column, format_count, number_column, table_lines, text_column
 from joulie.apps.kubectl.table import console
 from joulie.program.documents import print_document
 
 
 @dataclass(frozen=True)
 class MoveRow:
-    """A workload that would be better off elsewhere.
+    """A workload that should move to another node.
 
     Attributes:
-        node: where it runs.
-        namespace: of the workload.
-        workload: its kind and name.
-        reason: why.
+        node: node that it runs on.
+        namespace: namespace of the workload.
+        workload: kind and name of the workload.
+        reason: reason of the recommendation.
     """
 
     node: str
@@ -35,17 +35,17 @@ class MoveRow:
 
 @dataclass(frozen=True)
 class SlicingRow:
-    """How the GPUs of a node could be shared.
+    """Recommended sharing of a node's GPUs.
 
     Attributes:
-        node: that has them.
+        node: node name.
         mode: mig, time-slicing or none.
         slice_type: partition profile.
-        slices_per_gpu: slices of each GPU.
-        total_slices: slices of the node.
-        gain_pct: points of utilisation that GPUs would gain.
-        confidence: 0..1.
-        reason: why.
+        slices_per_gpu: number of slices per GPU.
+        total_slices: number of slices on the node.
+        gain_pct: estimated gain of GPU utilisation, percentage points.
+        confidence: confidence of the recommendation, 0..1.
+        reason: reason of the recommendation.
     """
 
     node: str
@@ -59,20 +59,20 @@ class SlicingRow:
 
 
 _MOVES: Mapping[str, Column[MoveRow]] = {
-    "node": named("NODE", lambda row: row.node, least=16),
-    "namespace": named("NAMESPACE", lambda row: row.namespace, least=10),
-    "workload": named("WORKLOAD", lambda row: row.workload, least=20),
-    "reason": named("REASON", lambda row: row.reason, least=20, ends=True),
+    "node": text_column("NODE", lambda row: row.node, min_width=16),
+    "namespace": text_column("NAMESPACE", lambda row: row.namespace, min_width=10),
+    "workload": text_column("WORKLOAD", lambda row: row.workload, min_width=20),
+    "reason": text_column("REASON", lambda row: row.reason, min_width=20, truncate_end=True),
 }
 _SLICING: Mapping[str, Column[SlicingRow]] = {
-    "node": named("NODE", lambda row: row.node, least=16),
-    "mode": named("MODE", lambda row: row.mode),
-    "slice": named("SLICE", lambda row: row.slice_type),
-    "per-gpu": measured("PER-GPU", lambda row: row.slices_per_gpu, rank=2),
-    "total": measured("TOTAL", lambda row: row.total_slices, rank=3),
-    "gain": measured("GAIN", lambda row: row.gain_pct, "{:+.0f}%"),
-    "confidence": measured("CONF", lambda row: row.confidence, "{:.1f}", rank=1),
-    "reason": named("REASON", lambda row: row.reason, least=20, ends=True),
+    "node": text_column("NODE", lambda row: row.node, min_width=16),
+    "mode": text_column("MODE", lambda row: row.mode),
+    "slice": text_column("SLICE", lambda row: row.slice_type),
+    "per-gpu": number_column("PER-GPU", lambda row: row.slices_per_gpu, rank=2),
+    "total": number_column("TOTAL", lambda row: row.total_slices, rank=3),
+    "gain": number_column("GAIN", lambda row: row.gain_pct, "{:+.0f}%"),
+    "confidence": number_column("CONF", lambda row: row.confidence, "{:.1f}", rank=1),
+    "reason": text_column("REASON", lambda row: row.reason, min_width=20, truncate_end=True),
 }
 
 
@@ -93,17 +93,17 @@ async def show_recommendations(client: KubeClient, form: str) -> None:
     out.print(
         Group(
             Text(_moves_line(moves)),
-            *laid_out(_MOVES, moves, out.width, wide=wide)[: None if moves else 0],
+            *table_lines(_MOVES, moves, out.width, wide=wide)[: None if moves else 0],
             Text(),
             Text(_slicing_line(slicing)),
-            *laid_out(_SLICING, slicing, out.width, wide=wide)[: None if slicing else 0],
+            *table_lines(_SLICING, slicing, out.width, wide=wide)[: None if slicing else 0],
         ),
         crop=False,
     )
 
 
 def move_rows(twins: Iterable[NodeTwin]) -> list[MoveRow]:
-    """What would be better off elsewhere, in the order of the twins."""
+    """Recommended moves, in the order of the twins."""
     return [
         MoveRow(
             twin.spec.node_name,
@@ -117,7 +117,7 @@ def move_rows(twins: Iterable[NodeTwin]) -> list[MoveRow]:
 
 
 def slicing_rows(twins: Iterable[NodeTwin]) -> list[SlicingRow]:
-    """How GPUs could be shared, in the order of the twins."""
+    """Recommended GPU slicing, in the order of the twins."""
     return [
         SlicingRow(
             twin.spec.node_name,
@@ -136,15 +136,14 @@ def slicing_rows(twins: Iterable[NodeTwin]) -> list[SlicingRow]:
 
 def _moves_line(moves: Sequence[MoveRow]) -> str:
     if not moves:
-        return (
-            "Nothing needs to be moved: no node that drains or is under stress has pods that may be and fit elsewhere."
-        )
+        return "No moves recommended: no draining or stressed node has movable pods that fit on another node."
     nodes = len({row.node for row in moves})
-    verb = "would be" if len(moves) == 1 else "would each be"
-    return f"{count(len(moves), 'workload')} on {count(nodes, 'node')} {verb} better off elsewhere"
+    return f"{format_count(len(moves), 'workload')} on {format_count(nodes, 'node')} should move to another node"
 
 
 def _slicing_line(slicing: Sequence[SlicingRow]) -> str:
     if not slicing:
-        return "There is nothing to say about sharing GPUs: no node has GPUs whose agent says how they can be shared."
-    return f"GPUs of {count(len(slicing), 'node')} could be shared like this (Joulie never does it itself)"
+        return "No GPU sharing recommended: no agent reports GPUs that can be shared."
+    return (
+        f"GPUs of {format_count(len(slicing), 'node')} could be shared as follows (Joulie does not change this itself)"
+    )

@@ -1,4 +1,4 @@
-"""Tables that fit a terminal: what matters least is hidden first, and what is hidden is said."""
+"""Tables that fit the terminal: texts are shortened, then the least important columns hidden and named below."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ _UNLIMITED_WIDTH = 100_000
 
 @dataclass(frozen=True)
 class Heading:
-    """A column as it is laid out.
+    """Title and layout of a column.
 
     Attributes:
-        title: header.
-        right: numbers stand on the right.
-        rank: 0 is never hidden; of the others the highest goes first.
-        least: narrowest width of a column that may be shortened; 0 for one that may not.
-        ends: shortened at its end instead of in the middle, where names differ least.
+        title: header text.
+        right: whether cells are right-aligned, as numbers are.
+        rank: order of hiding: 0 is never hidden, the highest rank is hidden first.
+        min_width: minimum width, in characters, of a column that may be shortened; 0 if it may not.
+        truncate_end: whether texts are shortened at the end; else in the middle, where names differ least.
     """
 
     title: str
     right: bool = False
     rank: int = 0
-    least: int = 0
-    ends: bool = False
+    min_width: int = 0
+    truncate_end: bool = False
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Text and its style on a terminal."""
+    """Text of a table cell and its style on a terminal."""
 
     text: str
     style: str = ""
 
 
 def console() -> Console:
-    """A console that never breaks the lines of what goes into a file or pipe."""
+    """Console for the standard output; lines are not wrapped when it is a file or pipe."""
     on_terminal = Console(highlight=False)
     return on_terminal if on_terminal.is_terminal else Console(width=_UNLIMITED_WIDTH, highlight=False)
 
@@ -50,12 +50,12 @@ def table(headings: Sequence[Heading], rows: Sequence[Sequence[Cell]], width: in
     """Lines of a table.
 
     Args:
-        headings: the columns.
-        rows: a cell for each column.
-        width: characters that a line may have.
+        headings: columns of the table.
+        rows: cells of each row, one for each column.
+        width: maximum number of characters of a line.
 
     Returns:
-        The header, the rows, and a last line where columns had to be hidden.
+        The header, the rows, and a last line that names the hidden columns, if any.
     """
     natural = [
         max(len(heading.title), *(len(row[place].text) for row in rows)) if rows else len(heading.title)
@@ -69,7 +69,7 @@ def table(headings: Sequence[Heading], rows: Sequence[Sequence[Cell]], width: in
         hidden.add(place)
         widths = _fitted(headings, natural, hidden, width)
     if widths is None:
-        widths = natural  # the terminal breaks the lines
+        widths = natural  # too narrow in any case: the terminal wraps the lines
     shown = [place for place in range(len(headings)) if place not in hidden]
     header = [Cell(heading.title, "bold") for heading in headings]
     lines = [_line([(row[i], headings[i], widths[i]) for i in shown]) for row in (header, *rows)]
@@ -80,10 +80,10 @@ def table(headings: Sequence[Heading], rows: Sequence[Sequence[Cell]], width: in
 
 
 def _fitted(headings: Sequence[Heading], natural: Sequence[int], hidden: set[int], width: int) -> list[int] | None:
-    """Widths with which the columns that are not hidden fit, None where they cannot."""
+    """Column widths with which the visible columns fit; None if they cannot fit."""
     shown = [place for place in range(len(headings)) if place not in hidden]
     widths = [
-        min(natural[place], heading.least) if heading.least else natural[place]
+        min(natural[place], heading.min_width) if heading.min_width else natural[place]
         for place, heading in enumerate(headings)
     ]
     spare = width - sum(widths[place] for place in shown) - len(_GAP) * (len(shown) - 1)
@@ -110,7 +110,7 @@ def _line(cells: Sequence[tuple[Cell, Heading, int]]) -> Text:
 def _shortened(text: str, width: int, heading: Heading) -> str:
     if len(text) <= width:
         return text
-    if heading.ends:
+    if heading.truncate_end:
         return text[: width - 1] + _ELLIPSIS
     tail = (width - 1) // 2
     return text[: width - 1 - tail] + _ELLIPSIS + text[len(text) - tail :]

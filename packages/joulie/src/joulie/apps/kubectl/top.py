@@ -1,4 +1,4 @@
-"""`kubectl joulie top`: who draws how much, as the operator knows it."""
+"""`kubectl joulie top`: power and energy of nodes, pods and namespaces, from the operator."""
 
 from __future__ import annotations
 
@@ -15,8 +15,18 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.program_api.power import MOST_ITEMS, POWER_PATH, Item
-from joulie.apps.kubectl.columns import Column, age, aged, count, laid_out, measured, named, sorted_rows, watts
-from joulie.apps.kubectl.leader import Whereabouts, ask_leader
+from joulie.apps.kubectl.columns import (
+    Column,
+    age_column,
+    format_age,
+    format_count,
+    format_power,
+    number_column,
+    sorted_rows,
+    table_lines,
+    text_column,
+)
+from joulie.apps.kubectl.leader import LeaderEndpoint, query_leader
 from joulie.apps.kubectl.table import console
 from joulie.domain.quantities import joules_to_kwh
 from joulie.program.documents import print_document
@@ -26,11 +36,11 @@ _QUALITY_STYLES = {"stale": "yellow", "missing": "red"}
 
 
 class Row(Item, frozen=True, omit_defaults=True, rename="camel"):
-    """A line of the operator's answer, and what follows from it.
+    """An item of the operator's response, with derived values.
 
     Attributes:
-        share_pct: of the power of all that are listed, percent.
-        energy_kwh: since the operator leads, kWh.
+        share_pct: share of the total power of all items, percent; None if the power is unknown.
+        energy_kwh: energy since the operator became leader, kWh; None if unknown.
     """
 
     share_pct: float | None = None
@@ -38,11 +48,11 @@ class Row(Item, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The operator's answer.
+    """Response of the operator.
 
     Attributes:
-        items: largest power first.
-        since: when energy began to be counted, s since the epoch; None before the first poll.
+        items: nodes, pods or namespaces, largest power first.
+        since: start of energy counting, s since the epoch; None before the first poll.
     """
 
     items: list[Row] = []
@@ -50,26 +60,26 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Question:
-    """What to show.
+class Request:
+    """Options of the command.
 
     Attributes:
         kind: nodes, pods or namespaces.
-        namespace: of pods; empty for the context's, None for all.
-        form: table, wide, json or yaml.
-        sort_by: name of a column.
-        reverse: the other way round.
-        limit: rows at most.
-        where: the operator.
+        namespace: namespace of pods; empty for that of the context, None for all.
+        output: table, wide, json or yaml.
+        sort_by: name of the column to sort by.
+        reverse: whether to reverse the order.
+        limit: maximum number of rows.
+        endpoint: address of the operator.
     """
 
     kind: str
     namespace: str | None
-    form: str
+    output: str
     sort_by: str
     reverse: bool
     limit: int
-    where: Whereabouts
+    endpoint: LeaderEndpoint
 
 
 def _range(row: Row) -> str | None:
@@ -77,7 +87,7 @@ def _range(row: Row) -> str | None:
 
 
 def _energy(energy_kwh: float | None) -> str:
-    """An energy in the unit that suits it."""
+    """An energy in Wh or kWh; "-" for None."""
     if energy_kwh is None:
         return "-"
     return f"{energy_kwh * _WH_PER_KWH:.1f} Wh" if energy_kwh < 1.0 else f"{energy_kwh:.2f} kWh"
@@ -87,45 +97,47 @@ def _quality_style(row: Row) -> str:
     return _QUALITY_STYLES.get(row.quality or "", "")
 
 
-def _watts(title: str, value: Callable[[Row], float | None], *, rank: int = 0, wide: bool = False) -> Column[Row]:
-    return measured(title, value, "{:.0f}W", rank=rank, wide=wide)
+def _power_column(
+    title: str, value: Callable[[Row], float | None], *, rank: int = 0, wide: bool = False
+) -> Column[Row]:
+    return number_column(title, value, "{:.0f}W", rank=rank, wide=wide)
 
 
-_POWER = _watts("POWER", lambda row: row.power_w)
-_SHARE: Column[Row] = measured("SHARE", lambda row: row.share_pct, "{:.0f}%", rank=3)
+_POWER = _power_column("POWER", lambda row: row.power_w)
+_SHARE: Column[Row] = number_column("SHARE", lambda row: row.share_pct, "{:.0f}%", rank=3)
 _ENERGY: Column[Row] = replace(
-    measured("ENERGY", lambda row: row.energy_kwh), text=lambda row: _energy(row.energy_kwh).replace(" ", "")
+    number_column("ENERGY", lambda row: row.energy_kwh), text=lambda row: _energy(row.energy_kwh).replace(" ", "")
 )
 _PROVENANCE: Mapping[str, Column[Row]] = {
-    "range": named("RANGE", _range, rank=2),
-    "cpu": _watts("CPU", lambda row: row.cpu_w, rank=5),
-    "gpu": _watts("GPU", lambda row: row.gpu_w, rank=4),
+    "range": text_column("RANGE", _range, rank=2),
+    "cpu": _power_column("CPU", lambda row: row.cpu_w, rank=5),
+    "gpu": _power_column("GPU", lambda row: row.gpu_w, rank=4),
     "energy": _ENERGY,
     "share": _SHARE,
-    "source": named("SOURCE", lambda row: row.source, rank=1),
-    "quality": replace(named("QUALITY", lambda row: row.quality), style=_quality_style),
-    "weights": named("SHARED BY", lambda row: row.weight_source, wide=True),
-    "age": aged("AGE", lambda row: row.age_s, rank=6),
+    "source": text_column("SOURCE", lambda row: row.source, rank=1),
+    "quality": replace(text_column("QUALITY", lambda row: row.quality), style=_quality_style),
+    "weights": text_column("SHARED BY", lambda row: row.weight_source, wide=True),
+    "age": age_column("AGE", lambda row: row.age_s, rank=6),
 }
 COLUMNS: Mapping[str, Mapping[str, Column[Row]]] = {
     "nodes": {
-        "name": named("NODE", lambda row: row.name, least=20),
+        "name": text_column("NODE", lambda row: row.name, min_width=20),
         "power": _POWER,
-        "idle": _watts("IDLE", lambda row: row.idle_w, wide=True),
-        "system": _watts("SYSTEM", lambda row: row.system_w, wide=True),
+        "idle": _power_column("IDLE", lambda row: row.idle_w, wide=True),
+        "system": _power_column("SYSTEM", lambda row: row.system_w, wide=True),
         **_PROVENANCE,
     },
     "pods": {
-        "namespace": named("NAMESPACE", lambda row: row.namespace, least=12),
-        "name": named("POD", lambda row: row.name, least=20),
-        "node": named("NODE", lambda row: row.node, rank=7, least=12),
+        "namespace": text_column("NAMESPACE", lambda row: row.namespace, min_width=12),
+        "name": text_column("POD", lambda row: row.name, min_width=20),
+        "node": text_column("NODE", lambda row: row.node, rank=7, min_width=12),
         "power": _POWER,
         **_PROVENANCE,
     },
     "namespaces": {
-        "name": named("NAMESPACE", lambda row: row.name, least=20),
-        "pods": measured("PODS", lambda row: row.pods),
-        "unknown": measured("UNKNOWN", lambda row: row.unknown_pods, rank=1),
+        "name": text_column("NAMESPACE", lambda row: row.name, min_width=20),
+        "pods": number_column("PODS", lambda row: row.pods),
+        "unknown": number_column("UNKNOWN", lambda row: row.unknown_pods, rank=1),
         "power": _POWER,
         "energy": _ENERGY,
         "share": _SHARE,
@@ -133,36 +145,36 @@ COLUMNS: Mapping[str, Mapping[str, Column[Row]]] = {
 }
 
 
-async def show_top(client: KubeClient, question: Question) -> None:
-    """Print who draws how much.
+async def show_top(client: KubeClient, request: Request) -> None:
+    """Print power and energy by node, pod or namespace.
 
     Raises:
-        KubernetesError: the operator cannot be asked.
+        KubernetesError: the operator cannot be queried.
     """
-    query = {"kind": question.kind, "limit": str(MOST_ITEMS)}
-    namespace = question.namespace
-    if question.kind == "pods" and namespace is not None:
+    query = {"kind": request.kind, "limit": str(MOST_ITEMS)}
+    namespace = request.namespace
+    if request.kind == "pods" and namespace is not None:
         namespace = query["namespace"] = namespace or client.connection.namespace
     try:
-        answer = msgspec.convert(await ask_leader(client, question.where, POWER_PATH, query), Answer)
+        answer = msgspec.convert(await query_leader(client, request.endpoint, POWER_PATH, query), Answer)
     except msgspec.ValidationError as error:
-        raise KubernetesError(f"{POWER_PATH}: the operator's answer is not as expected: {error}") from error
+        raise KubernetesError(f"{POWER_PATH}: unexpected response from the operator: {error}") from error
     items = _with_shares(answer.items)
-    rows = sorted_rows(items, COLUMNS[question.kind][question.sort_by], reverse=question.reverse)[: question.limit]
-    if question.form in {"json", "yaml"}:
-        document = {"kind": question.kind, "total": _total(items, answer.since), "items": msgspec.to_builtins(rows)}
-        print_document(document, question.form)
+    rows = sorted_rows(items, COLUMNS[request.kind][request.sort_by], reverse=request.reverse)[: request.limit]
+    if request.output in {"json", "yaml"}:
+        document = {"kind": request.kind, "total": _total(items, answer.since), "items": msgspec.to_builtins(rows)}
+        print_document(document, request.output)
         return
     out = console()
-    lines = _lines(question.kind, namespace, items, answer.since)
+    lines = _lines(request.kind, namespace, items, answer.since)
     more = [Text(f"and {len(items) - len(rows)} more (--limit)", style="dim")] if len(items) > len(rows) else []
-    wide = question.form == "wide"
-    # Without estimates there are no intervals, and of one namespace nobody needs the name in every row.
-    told = wide or any(item.low_w is not None for item in items)
-    hidden = set() if told else {"range"}
-    hidden |= {"namespace"} if question.kind == "pods" and namespace is not None else set()
-    columns = {name: column for name, column in COLUMNS[question.kind].items() if name not in hidden}
-    table = laid_out(columns, rows, out.width, wide=wide)
+    wide = request.output == "wide"
+    # Measured values have no range; with a single namespace its name is the same in every row.
+    has_range = wide or any(item.low_w is not None for item in items)
+    hidden = set() if has_range else {"range"}
+    hidden |= {"namespace"} if request.kind == "pods" and namespace is not None else set()
+    columns = {name: column for name, column in COLUMNS[request.kind].items() if name not in hidden}
+    table = table_lines(columns, rows, out.width, wide=wide)
     out.print(Group(*map(Text, lines), *([Text(), *table] if rows else []), *more), crop=False)
 
 
@@ -179,7 +191,7 @@ def _with_shares(items: Sequence[Row]) -> list[Row]:
 
 
 def _total(items: Sequence[Row], since_s: float | None) -> dict[str, Any]:
-    """Sums over everything that is listed; missing is not zero."""
+    """Sums over all items; None if no item has a value, which is not zero."""
     power = [item.power_w for item in items if item.power_w is not None]
     energy = [item.energy_kwh for item in items if item.energy_kwh is not None]
     return {
@@ -192,21 +204,21 @@ def _total(items: Sequence[Row], since_s: float | None) -> dict[str, Any]:
 
 
 def _lines(kind: str, namespace: str | None, items: Sequence[Row], since_s: float | None) -> list[str]:
-    """The total, for people."""
+    """Summary lines: the total, and how many items have no known power."""
     if since_s is None:
-        return ["The operator has not measured anything yet: try again in half a minute."]
+        return ["The operator has no measurement yet: try again in half a minute."]
     if not items:
         where = f" in namespace {namespace}" if kind == "pods" and namespace is not None else ""
-        return [f"The operator knows of no {'running ' if kind == 'pods' else ''}{kind}{where}."]
+        return [f"No {'running ' if kind == 'pods' else ''}{kind} found{where}."]
     total = _total(items, since_s)
-    known = "unknown power" if total["powerW"] is None else watts(total["powerW"])
+    known = "unknown power" if total["powerW"] is None else format_power(total["powerW"])
     energy = "" if total["energyKwh"] is None else f", {_energy(total['energyKwh'])}"
     lines = [
-        f"{count(len(items), kind.removesuffix('s'))}: {known}{energy} in {age(time.time() - since_s)}"
-        " since the operator leads"
+        f"{format_count(len(items), kind.removesuffix('s'))}: {known}{energy} in {format_age(time.time() - since_s)}"
+        " since the operator became leader"
     ]
     if total["unknown"]:
-        lines.append(f"power not known of {total['unknown']}")
+        lines.append(f"power unknown for {total['unknown']}")
     if len(items) == MOST_ITEMS:
-        lines.append(f"these are the {MOST_ITEMS} that draw most")
+        lines.append(f"only the {MOST_ITEMS} with the highest power are listed")
     return lines
