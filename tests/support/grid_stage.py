@@ -239,7 +239,7 @@ async def staged(tmp_path, **settings):
     clock = Clock()
     async with FakeCluster(now=clock.now) as cluster:
         kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
-        retry = RetryPolicy(attempts=2, first_wait_s=0.001)
+        retry = RetryPolicy(attempts=2, initial_wait_s=0.001)
         async with KubeClient(connect(kubeconfig=kubeconfig), retry=retry) as client:
             stage = Stage(cluster, clock, client, ControllerSettings(**settings))
             watching = asyncio.create_task(stage.view.run())

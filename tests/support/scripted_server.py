@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 from joulie.adapters.kubernetes.client import KubeClient, RetryPolicy
 from joulie.adapters.kubernetes.connection import connect
 
-QUICK = RetryPolicy(attempts=3, first_wait_s=0.001, longest_wait_s=1.0)
+QUICK = RetryPolicy(attempts=3, initial_wait_s=0.001, max_wait_s=1.0)
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ class Subject:
         """A client, with its usual repeats, behind a proxy that disturbs."""
         async with DisturbingProxy(connect(kubeconfig=self.kubeconfig)) as proxy:
             connection = connect(kubeconfig=proxy.kubeconfig(self.kubeconfig.with_name("proxy.kubeconfig")))
-            policy = RetryPolicy(attempts=5, total_s=WAIT_S, first_wait_s=0.01, longest_wait_s=2.0)
+            policy = RetryPolicy(attempts=5, total_s=WAIT_S, initial_wait_s=0.01, max_wait_s=2.0)
             async with KubeClient(connection, retry=policy) as client:
                 yield client, proxy
 

@@ -170,7 +170,7 @@ async def cache_of(client: KubeClient, subject: Subject) -> AsyncIterator[Cache[
     """A running cache of the check's ConfigMaps."""
     cache: Cache[Any, Json] = Cache(
         client, CONFIG_MAPS, lambda obj: {"version": obj.metadata.resource_version}, namespace=subject.namespace,
-        field_selector=OURS, backoff=Backoff(first_s=0.05, longest_s=0.5),
+        field_selector=OURS, backoff=Backoff(initial_s=0.05, max_s=0.5),
     )  # fmt: skip
     running = asyncio.create_task(cache.run())
     try:

@@ -15,11 +15,11 @@ from joulie.adapters.kubernetes import metrics_server
 from joulie.adapters.kubernetes.api.core import (
     Container,
     ContainerRun,
-    ContainersStatus,
     ContainerState,
     ContainerStatus,
-    PodOfContainers,
     PodSpec,
+    PodStatusWithContainers,
+    PodWithContainers,
 )
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
 from joulie.adapters.kubernetes.errors import ConnectionLostError
@@ -277,15 +277,15 @@ def test_nodes_of_the_past_and_no_pods_at_all_are_fine():
 
 def test_when_a_pod_ended_is_what_its_containers_say():
     conditions = json.loads('[{"type": "Ready", "status": "False", "lastTransitionTime": "2027-01-15T08:00:20Z"}]')
-    ended = PodOfContainers(
+    ended = PodWithContainers(
         metadata=ObjectMeta(name="p", namespace="team", uid="u"),
         spec=PodSpec(node_name="n1", containers=(Container("c"),)),
-        status=ContainersStatus(phase="Succeeded", conditions=(SimpleNamespace(**_camel(conditions[0])),)),
+        status=PodStatusWithContainers(phase="Succeeded", conditions=(SimpleNamespace(**_camel(conditions[0])),)),
     )
     assert keep_pod(ended).ended_s == 1_800_000_020.0
     ran = ContainerRun("2027-01-15T08:00:05Z", "2027-01-15T08:00:50Z")
     setup = ContainerRun("2027-01-15T08:00:02Z", "2027-01-15T08:00:04Z")
-    status = ContainersStatus(
+    status = PodStatusWithContainers(
         phase="Succeeded", conditions=ended.status.conditions, start_time="2027-01-15T08:00:00Z",
         container_statuses=(ContainerStatus(ContainerState(terminated=ran)),),
         init_container_statuses=(ContainerStatus(ContainerState(terminated=setup)),),
@@ -295,7 +295,10 @@ def test_when_a_pod_ended_is_what_its_containers_say():
     again = msgspec.structs.replace(status.container_statuses[0], restart_count=1)
     told = keep_pod(msgspec.structs.replace(ended, status=msgspec.structs.replace(status, container_statuses=(again,))))
     assert told.started_s == 1_800_000_000.0, "only the last start of a container is known"
-    assert keep_pod(PodOfContainers(metadata=ObjectMeta(name="p"), status=ContainersStatus(phase="Pending"))) is None
+    assert (
+        keep_pod(PodWithContainers(metadata=ObjectMeta(name="p"), status=PodStatusWithContainers(phase="Pending")))
+        is None
+    )
 
 
 def _camel(condition):

@@ -146,7 +146,7 @@ def test_any_other_class_is_standard_and_told(text: str) -> None:
     assert read.workload_class is WorkloadClass.STANDARD
     (mistake,) = read.mistakes
     assert "joulie.io/workload-class" in mistake
-    assert "is not performance or standard; it counts as standard" in mistake
+    assert "must be performance or standard; treated as standard" in mistake
     assert len(mistake) < 200
 
 
@@ -303,7 +303,7 @@ def test_annotations_are_hints_of_the_workload() -> None:
     assert read.hints == Hints(WorkloadClass.PERFORMANCE, False, Level.HIGH, Level.LOW)
     mistakes: list[str] = []
     assert read_hints({"joulie.io/reschedulable": "perhaps"}, mistakes) == Hints()
-    assert mistakes == ["annotation joulie.io/reschedulable: 'perhaps' is not true or false; it is ignored"]
+    assert mistakes == ["annotation joulie.io/reschedulable: invalid value 'perhaps': must be true or false; ignored"]
 
 
 def test_what_a_simulation_plays_is_kept_where_there_is_any() -> None:

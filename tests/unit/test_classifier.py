@@ -239,7 +239,7 @@ def measured(profile):
 async def staged(tmp_path, metrics, **settings):
     async with FakeCluster(custom_resource_definitions()) as cluster:
         kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
-        retry = RetryPolicy(attempts=2, first_wait_s=0.001)
+        retry = RetryPolicy(attempts=2, initial_wait_s=0.001)
         async with (
             KubeClient(connect(kubeconfig=kubeconfig), retry=retry) as client,
             httpx2.AsyncClient(transport=httpx2.MockTransport(metrics)) as http,

@@ -61,7 +61,7 @@ def test_trap_whole_watts_are_read() -> None:
         ({"powerMeasurement": None}, "nodeCappedPowerW: is missing"),
         ({"powerMeasurement": {"nodeCappedPowerW": 0, "measuredNodePowerW": 1}}, "capped_w: must be above zero"),
         ({"predictedCoolingStressScore": 250}, "cooling_stress_pct: must be within"),
-        ({"lastUpdated": "yesterday"}, "'yesterday' is no RFC 3339 time"),
+        ({"lastUpdated": "yesterday"}, "invalid time 'yesterday': not RFC 3339"),
     ],
 )
 def test_a_flawed_twin_keeps_its_class_and_loses_its_scores(changes: dict[str, Any], flaw: str) -> None:

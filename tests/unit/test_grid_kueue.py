@@ -30,7 +30,7 @@ from support.kueue_stage import Kueue
 CREATED = "2026-03-13T10:00:00Z"
 CREATED_S = parse_rfc3339(CREATED)
 NOW_S = CREATED_S + 600.0
-RESOURCES = KueueResources.of("v1beta2")
+RESOURCES = KueueResources.for_version("v1beta2")
 
 
 def workload(

@@ -313,7 +313,7 @@ def test_a_gated_pod(on_stage: OnStage) -> None:
         gates = [{"name": "joulie.io/carbon"}]
         await stage.add_pod("green", workload_class="gold", schedulingGates=gates)
         lines = (await stage.joulie("explain", "pod", "green")).out.splitlines()
-        assert "'gold' is not performance or standard" in lines[1]
+        assert "invalid value 'gold': must be performance or standard" in lines[1]
         assert lines[2] == "It waits for its scheduling gates: joulie.io/carbon."
 
     on_stage(scenario)

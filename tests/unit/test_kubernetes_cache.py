@@ -207,7 +207,7 @@ def test_a_list_that_fails_is_tried_again_with_growing_pauses() -> None:
 def test_a_failure_is_shown_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         server = Server([[FORBIDDEN], [FORBIDDEN]], [])
-        cache: Cache[Node, Any] = Cache(server, NODES, lambda node: node, backoff=Backoff(first_s=100.0))
+        cache: Cache[Node, Any] = Cache(server, NODES, lambda node: node, backoff=Backoff(initial_s=100.0))
         task = asyncio.create_task(cache.run())
         await asyncio.sleep(1.0)
         assert not cache.synced
@@ -216,7 +216,7 @@ def test_a_failure_is_shown_while_it_lasts(caplog: pytest.LogCaptureFixture) -> 
 
     with caplog.at_level(logging.WARNING):
         run_virtually(main())
-    assert [record.message for record in caplog.records] == ["cannot follow nodes, will try again"]
+    assert [record.message for record in caplog.records] == ["cannot list or watch nodes, retrying"]
 
 
 def test_silence_is_counted_from_the_last_sign_of_life() -> None:

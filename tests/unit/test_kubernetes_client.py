@@ -138,7 +138,7 @@ def test_what_json_cannot_carry_is_refused_before_it_is_sent(tmp_path: Path, val
 
 def test_an_object_that_does_not_fit_says_where(tmp_path: Path) -> None:
     script = Script((200, {"metadata": {"name": "n1", "labels": {"a": 1}}}))
-    with pytest.raises(UnreadableAnswerError, match=r"Node n1 .*\$\.metadata\.labels"):
+    with pytest.raises(UnreadableAnswerError, match=r"Node n1: .*\$\.metadata\.labels"):
         ask(script, tmp_path, lambda client: client.get(NODES, "n1"))
 
 
@@ -255,7 +255,7 @@ def test_retry_after_is_honoured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("stamina._core._smart_sleep", note)
     script = Script((429, failure(429, "TooManyRequests"), "retry-after: 7\r\n"), (200, node("n1")))
-    policy = RetryPolicy(longest_wait_s=10.0)
+    policy = RetryPolicy(max_wait_s=10.0)
     ask(script, tmp_path, lambda client: client.get(NODES, "n1"), retry=policy)
     assert waits == [7.0]
 

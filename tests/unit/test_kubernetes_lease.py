@@ -318,5 +318,5 @@ def test_times_that_could_give_two_leaders_are_refused(lease_s: float, deadline_
             retry_s=retry_s,
         )  # fmt: skip
 
-    with pytest.raises(ValueError, match="0 < retry < renew deadline < lease"):
+    with pytest.raises(ValueError, match="0 < retry_s < renew_deadline_s < lease_s"):
         run_virtually(main())

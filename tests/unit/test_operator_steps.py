@@ -132,7 +132,7 @@ class Stage:
 async def staged(tmp_path, **settings):
     async with FakeCluster(custom_resource_definitions()) as cluster:
         kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
-        retry = RetryPolicy(attempts=2, first_wait_s=0.001)
+        retry = RetryPolicy(attempts=2, initial_wait_s=0.001)
         async with KubeClient(connect(kubeconfig=kubeconfig), retry=retry) as client:
             stage = Stage(
                 cluster,
@@ -529,7 +529,7 @@ def test_a_pod_with_a_class_that_does_not_exist_is_told_so_once(tmp_path):
         await stage.loop._events.flush()
         told = [one for one in (await stage.client.list(EVENTS)).items if one.involved_object.kind == "Pod"]
         assert [(one.reason, one.count) for one in told] == [("InvalidAnnotation", 1)]
-        assert "'perfomance' is not performance or standard" in told[0].message
+        assert "invalid value 'perfomance': must be performance or standard" in told[0].message
 
     play(body, tmp_path)
 

@@ -160,7 +160,7 @@ async def staged(tmp_path, **settings):
         httpx2.AsyncClient(transport=httpx2.MockTransport(exporters.handle)) as http,
         KubeClient(
             connect(kubeconfig=cluster.kubeconfig(tmp_path / "kubeconfig")),
-            retry=RetryPolicy(attempts=2, first_wait_s=0.001),
+            retry=RetryPolicy(attempts=2, initial_wait_s=0.001),
         ) as client,
     ):
         given = {

@@ -165,7 +165,7 @@ def apply_writer(subresource=""):
 async def staged(tmp_path, **settings):
     async with FakeCluster(custom_resource_definitions()) as cluster:
         kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
-        retry = RetryPolicy(attempts=2, first_wait_s=0.001)
+        retry = RetryPolicy(attempts=2, initial_wait_s=0.001)
         async with KubeClient(connect(kubeconfig=kubeconfig), retry=retry) as client:
             values = {
                 "agent_pod_selector": "", "prometheus_address": "", "sources": ("http",),

@@ -1,1 +1,1 @@
-"""Kubernetes: typed objects, client, caches, leases and events."""
+"""Kubernetes adapter: typed objects, client, watch caches, leader election and events."""

@@ -1,7 +1,8 @@
-"""List-and-watch caches: what the cluster looks like now, kept up to date by the API server.
+"""Watch caches: a local copy of a resource, kept up to date by list and watch like client-go's informers.
 
-A cache lists once, page by page, and watches from there. A watch that ends is resumed from the last version seen, so
-nothing is missed; where that version is too old (410), the cache lists again and tells its listeners the differences.
+A cache lists once, page by page, and watches from the listed version. A watch that ends is resumed from the last
+version seen, so no change is missed. If that version is too old (410), the cache lists again and notifies its listeners
+of the differences.
 """
 
 from __future__ import annotations
@@ -42,48 +43,48 @@ Listener = Callable[[Key, V | None, V | None], None]
 
 _WATCH_S = 300.0
 _SHORT_S = 1.0
-"""After a watch that ends sooner there is a pause: reconnecting at once would spin."""
+"""A watch that ends sooner than this is followed by a pause, to avoid a busy loop of reconnects."""
 
 
 class Backoff:
-    """Growing pauses between attempts, with jitter so that thousands of clients do not come back together.
+    """Exponential backoff with jitter, so that thousands of clients do not reconnect at the same time.
 
     Args:
-        first_s: length of the first pause, at most.
-        longest_s: length of any pause, at most.
-        rng: draws the jitter.
+        initial_s: maximum length of the first pause, s.
+        max_s: maximum length of any pause, s.
+        rng: random generator for the jitter.
     """
 
-    def __init__(self, first_s: float = 0.5, longest_s: float = 30.0, rng: random.Random | None = None) -> None:
-        self._first_s = first_s
-        self._longest_s = longest_s
+    def __init__(self, initial_s: float = 0.5, max_s: float = 30.0, rng: random.Random | None = None) -> None:
+        self._initial_s = initial_s
+        self._max_s = max_s
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
         self._failures = 0
 
     def reset(self) -> None:
-        """Start again from the shortest pause."""
+        """Restart from the shortest pause."""
         self._failures = 0
 
     def next_s(self) -> float:
-        """The next pause, s: between half and all of the doubled last one."""
-        # 2.0**1023 is the largest float; 64 doublings are beyond any pause.
-        ceiling = min(self._longest_s, self._first_s * 2.0 ** min(self._failures, 64))
+        """The next pause, s: uniform between half of the current ceiling and all of it; the ceiling then doubles."""
+        # Bounded, since 2.0**1024 overflows; 64 doublings exceed any pause.
+        ceiling = min(self._max_s, self._initial_s * 2.0 ** min(self._failures, 64))
         self._failures += 1
         return ceiling * self._rng.uniform(0.5, 1.0)
 
 
 @dataclass
 class CacheCounters:
-    """What a cache has been through; for metrics.
+    """Counters of a cache, for metrics.
 
     Attributes:
-        lists: complete lists, the first included.
-        watches: watches that the server accepted.
-        interruptions: watches that broke or fell silent after they were accepted.
-        failures: lists and watches that did not come about, and versions that were too old (410).
-        events: changes received.
-        unreadable: objects that did not fit their type, each time they came.
-        listener_errors: listeners that raised.
+        lists: completed lists, the first included.
+        watches: watches accepted by the server.
+        interruptions: watches that broke or timed out after they were accepted.
+        failures: failed lists and watches, including expired versions (410).
+        events: watch events received, without bookmarks.
+        unreadable: objects that could not be decoded, counted each time they were received.
+        listener_errors: exceptions raised by listeners.
     """
 
     lists: int = 0
@@ -96,31 +97,30 @@ class CacheCounters:
 
 
 class Cache(Generic[T, V]):
-    """What `keep` keeps of every object of a resource.
+    """A cache of one resource that stores a reduced value per object, computed by `transform`.
 
-    Objects that cannot be read leave what was known of them as it is. Listeners hear only what changed in what is kept.
+    An object that cannot be decoded keeps its last stored value. Listeners are called only when a stored value changes.
 
     Args:
-        client: to list and watch with.
-        resource: to list and watch.
-        keep: what to keep of an object, comparable by ``==``; None for an object that does not matter. An object for
-            which it raises counts as unreadable.
-        namespace: None for all.
-        label_selector: which objects.
-        field_selector: which objects.
-        page_size: objects a page of a list.
-        clock: monotonic time, s.
-        idle_s: without a byte from the server, after which the watch is opened anew, which proves that nothing was
-            missed. API servers send a bookmark a minute: a smaller value finds a dead connection sooner and costs a
-            request each time.
-        backoff: pauses after failures.
+        client: Kubernetes client.
+        resource: resource to list and watch.
+        transform: computes the value to store from an object; values are compared by ``==``, None stores nothing. An
+            object for which it raises counts as unreadable.
+        namespace: namespace to watch; None for all.
+        label_selector: label selector; empty for all objects.
+        field_selector: field selector; empty for all objects.
+        page_size: number of objects per page of a list.
+        clock: monotonic clock, s.
+        idle_s: time without any data from the server after which the watch is reopened, s. API servers send a bookmark
+            every minute: a smaller value detects a dead connection sooner, at the price of a request each time.
+        backoff: backoff after failures.
     """
 
     def __init__(
         self,
         client: KubeClient,
         resource: Resource[T],
-        keep: Callable[[T], V | None],
+        transform: Callable[[T], V | None],
         *,
         namespace: str | None = None,
         label_selector: str = "",
@@ -132,10 +132,10 @@ class Cache(Generic[T, V]):
     ) -> None:
         self.counters = CacheCounters()
         self.problem: str | None = None
-        """Why the last list or watch failed; None while all is well."""
+        """Why the last list or watch failed; None if it succeeded."""
         self._client = client
         self._scope = Scope(resource, namespace, label_selector, field_selector)
-        self._keep = keep
+        self._transform = transform
         self._page_size = page_size
         self._clock = clock
         self._idle_s = idle_s
@@ -149,31 +149,31 @@ class Cache(Generic[T, V]):
 
     @property
     def objects(self) -> Mapping[Key, V]:
-        """A live view of what is kept."""
+        """A live view of the stored values."""
         return self._view
 
     @property
     def synced(self) -> bool:
-        """Whether everything has been listed once."""
+        """Whether the first list is complete."""
         return self._synced.is_set()
 
     async def wait_synced(self) -> None:
-        """Wait until everything has been listed once."""
+        """Wait until the first list is complete."""
         await self._synced.wait()
 
     def silence_s(self) -> float:
-        """Seconds since the server last said anything: a page, an accepted watch, a change or a bookmark."""
+        """Time since the last data from the server, s: a page, an accepted watch, a change or a bookmark."""
         return self._clock() - self._last_contact
 
     def add_listener(self, listener: Listener[V]) -> None:
-        """Call `listener(key, old, new)` on every change from now on; None stands for absent.
+        """Call `listener(key, old, new)` on every change from now on; None means absent.
 
-        It runs within the cache's own loop: it must not block. What it raises is logged.
+        The listener runs in the cache's own task and must not block. Its exceptions are logged.
         """
         self._listeners.append(listener)
 
     async def run(self) -> None:
-        """List, watch, resume and list again, until cancelled. Failures are logged, counted and tried again."""
+        """List and watch until cancelled. Failures are logged, counted and retried with backoff."""
         while True:
             try:
                 if not self._version:
@@ -191,7 +191,7 @@ class Cache(Generic[T, V]):
             try:
                 self._version = await self._list_pages(size)
                 break
-            except GoneError:  # compacted between two pages; what has been taken in is newer than what was known
+            except GoneError:  # compacted between two pages; the objects stored so far are newer than before
                 if not size:
                     raise
         self.counters.lists += 1
@@ -207,7 +207,7 @@ class Cache(Generic[T, V]):
                 for item in page.items:
                     key = Key(item.metadata.namespace, item.metadata.name)
                     vanished.discard(key)
-                    self._keep_of(key, item)
+                    self._store(key, item)
                 for bad in page.unreadable:
                     if bad.key is not None:
                         vanished.discard(bad.key)
@@ -218,7 +218,7 @@ class Cache(Generic[T, V]):
         return version
 
     async def _watch(self) -> bool:
-        """Follow one watch to its end. Returns whether to open the next one without a pause."""
+        """Run one watch to its end. Returns whether to open the next one without a pause."""
         timeout_s = _WATCH_S * (1.0 + random.random())  # noqa: S311 - so that clients spread out
         async with self._client.open_watch(
             self._scope, self._version, timeout_s=timeout_s, idle_s=self._idle_s
@@ -233,7 +233,7 @@ class Cache(Generic[T, V]):
                     self._take(event)
                     self._backoff.reset()
             except ConnectionLostError as error:
-                # Idle or broken after a good start is everyday life, with a pause against stampedes.
+                # A watch that breaks or goes idle is normal; the pause prevents all clients from reconnecting at once.
                 self.counters.interruptions += 1
                 _log.info("resuming the watch", extra={"resource": self._scope.resource.plural, "reason": str(error)})
                 return False
@@ -252,15 +252,15 @@ class Cache(Generic[T, V]):
         elif event.object is None:
             self._unreadable(event.key, event.problem)
         else:
-            self._keep_of(event.key, event.object)
+            self._store(event.key, event.object)
 
-    def _keep_of(self, key: Key, found: T) -> None:
+    def _store(self, key: Key, found: T) -> None:
         try:
-            kept = self._keep(found)
+            value = self._transform(found)
         except Exception as error:
             self._unreadable(key, f"{type(error).__name__}: {error}")
         else:
-            self._put(key, kept)
+            self._put(key, value)
 
     def _put(self, key: Key, new: V | None) -> None:
         old = self._objects.get(key)
@@ -283,38 +283,38 @@ class Cache(Generic[T, V]):
     def _unreadable(self, key: Key | None, problem: str) -> None:
         self.counters.unreadable += 1
         _log.warning(
-            "unreadable %s, what was known of it stays",
+            "cannot decode %s, keeping its last known state",
             self._scope.resource.kind,
-            extra={"object": str(key or "without a name"), "problem": problem},
+            extra={"object": str(key or "unknown"), "problem": problem},
         )
 
     def _failed(self, error: KubernetesError) -> None:
         self.counters.failures += 1
         self.problem = str(error)
-        _log.warning("cannot follow %s, will try again", self._scope.resource.plural, extra={"problem": str(error)})
+        _log.warning("cannot list or watch %s, retrying", self._scope.resource.plural, extra={"problem": str(error)})
 
 
 class Watching(ABC):
-    """What reads a cluster by several caches, which run together."""
+    """Base of components that run several caches together."""
 
     @property
     @abstractmethod
     def caches(self) -> Mapping[str, Cache[Any, Any]]:
-        """The caches by what they hold."""
+        """The caches by the name of their content."""
 
     async def run(self) -> None:
-        """Watch until cancelled."""
+        """Run all caches until cancelled."""
         async with asyncio.TaskGroup() as group:
             for cache in self.caches.values():
                 group.create_task(cache.run())
 
     async def wait_synced(self) -> None:
-        """Wait until everything has been listed once."""
+        """Wait until the first list is complete."""
         for cache in self.caches.values():
             await cache.wait_synced()
 
     def why_not_ready(self) -> str | None:
-        """What has not been listed yet, None once everything has."""
+        """The caches that have not completed their first list; None if all have."""
         waiting = [
             name if cache.problem is None else f"{name} ({cache.problem})"
             for name, cache in self.caches.items()
@@ -324,10 +324,10 @@ class Watching(ABC):
 
 
 def _unusable(error: KubernetesError) -> bool:
-    """Whether a watch from the same version would fail again, so that only a new list helps.
+    """Whether a watch from the same resource version would fail again, so that a new list is needed.
 
-    The version is too old (410), unknown (400), or newer than the server's own, as after etcd was restored (504); or it
-    is followed by a change that cannot be read at all.
+    That is the case if the version is too old (410), unknown (400) or newer than the server's own, as after etcd was
+    restored from a backup (504), or if the event that follows it cannot be decoded at all.
     """
     if isinstance(error, ApiError):
         return error.status in (httpx.codes.GONE, httpx.codes.BAD_REQUEST, httpx.codes.GATEWAY_TIMEOUT)

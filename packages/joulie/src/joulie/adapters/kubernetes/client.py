@@ -1,8 +1,8 @@
-"""A client of the Kubernetes API in typed structs.
+"""A Kubernetes API client that sends and returns typed structs.
 
-What is safe to repeat is repeated, a few times and with jitter, on 429, on 5xx and when the connection breaks;
-`Retry-After` is honoured. A POST is repeated only where the server has not acted on it: nothing was sent, or it
-said 429.
+Idempotent requests are retried a few times with jittered exponential backoff on 429, on 5xx and when the connection
+breaks; `Retry-After` is honoured. A POST is retried only when the server cannot have acted on it: nothing was sent, or
+it answered 429.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from joulie.adapters.kubernetes.wire import (
     decode_object,
     document,
     encode,
-    error_of,
     page_sizes,
     parameters,
     read_events,
+    response_error,
 )
 
 __all__ = [
@@ -89,19 +89,19 @@ _JSON = "application/json"
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often and how long a request is tried.
+    """Limits on the retries of one request.
 
     Attributes:
-        attempts: at most, the first included; 1 never repeats.
-        total_s: no new attempt after this long.
-        first_wait_s: before the second attempt; doubles from there, with jitter.
-        longest_wait_s: between two attempts. A server that asks for more by Retry-After gets its way by an error.
+        attempts: maximum number of attempts, the first included; 1 disables retries.
+        total_s: no new attempt starts later than this after the first, s.
+        initial_wait_s: wait before the second attempt, s; doubles with each further attempt, plus jitter.
+        max_wait_s: maximum wait between two attempts, s. If Retry-After asks for more, the error is raised at once.
     """
 
     attempts: int = 5
     total_s: float = 30.0
-    first_wait_s: float = 0.2
-    longest_wait_s: float = 10.0
+    initial_wait_s: float = 0.2
+    max_wait_s: float = 10.0
 
 
 class _Version(msgspec.Struct, rename={"git_version": "gitVersion"}):
@@ -109,10 +109,11 @@ class _Version(msgspec.Struct, rename={"git_version": "gitVersion"}):
 
 
 class KubeClient:
-    """Typed access to one API server. Use as an async context manager.
+    """Typed client of one API server. Use as an async context manager.
 
-    All methods raise `KubernetesError`: an `ApiError` by status, `ConnectionLostError` without an answer,
-    `ConfigurationError` without a credential, `UnreadableAnswerError` where an object does not fit its struct.
+    All methods raise `KubernetesError`: a subclass of `ApiError` for an error status, `ConnectionLostError` if no
+    response arrived, `ConfigurationError` if no credential could be obtained, and `UnreadableAnswerError` if a response
+    cannot be decoded as its struct.
     """
 
     def __init__(self, connection: Connection, *, retry: RetryPolicy | None = None) -> None:
@@ -121,7 +122,7 @@ class KubeClient:
 
     @classmethod
     def connect(cls, *, kubeconfig: Path | None = None, context: str | None = None, user_agent: str = "joulie") -> Self:
-        """A client of the configured cluster: see `joulie.adapters.kubernetes.connection.connect`."""
+        """Create a client for the configured cluster; see `joulie.adapters.kubernetes.connection.connect`."""
         return cls(connect(kubeconfig=kubeconfig, context=context, user_agent=user_agent))
 
     async def __aenter__(self) -> Self:
@@ -135,7 +136,7 @@ class KubeClient:
     # ---- reading
 
     async def get(self, resource: Resource[T], name: str, namespace: str | None = None) -> T:
-        """One object."""
+        """Read one object."""
         return decode_object(resource, await self._call("get", "GET", resource, namespace, name))
 
     async def list(
@@ -147,9 +148,9 @@ class KubeClient:
         field_selector: str = "",
         page_size: int = 500,
     ) -> Listing[T]:
-        """All objects that match. Those that cannot be read are named in the result and logged.
+        """Read all matching objects. Objects that cannot be decoded are logged and named in the result.
 
-        A list that outlives its version (410 in the middle) is started again with larger pages.
+        If the resource version expires between two pages (410), the list is restarted with larger pages.
         """
         scope = Scope(resource, namespace, label_selector, field_selector)
         pages: list[Listing[T]] = []
@@ -166,10 +167,14 @@ class KubeClient:
         return Listing([item for page in pages for item in page.items], pages[-1].resource_version, unreadable)
 
     async def pages(self, scope: Scope[T], page_size: int = 500) -> AsyncGenerator[Listing[T], None]:
-        """The objects that match, in portions, all of one version; `page_size` 0 asks the server for all at once.
+        """Yield the matching objects in chunks, all of one resource version.
+
+        Args:
+            scope: objects to list.
+            page_size: number of objects to request per page; 0 requests all in one response.
 
         Raises:
-            GoneError: the version was compacted while reading; start again.
+            GoneError: the resource version was compacted between two pages; start again.
         """
         params = scope.parameters(limit=page_size)
         while True:
@@ -192,12 +197,12 @@ class KubeClient:
         field_selector: str = "",
         timeout_s: float = 300,
     ) -> AsyncGenerator[WatchEvent[T], None]:
-        """Changes since `resource_version`, until the server ends the watch after `timeout_s`, which is normal.
+        """Yield the changes since `resource_version` until the server ends the watch after `timeout_s`, as it should.
 
-        Leave it early only under `contextlib.aclosing`, which closes the connection at once.
+        To stop early, use `contextlib.aclosing`, which closes the connection at once.
 
         Raises:
-            GoneError: the version is too old; list again.
+            GoneError: the resource version is too old; list again.
         """
         scope = Scope(resource, namespace, label_selector, field_selector)
         async with self.open_watch(scope, resource_version, timeout_s=timeout_s) as events:
@@ -208,13 +213,14 @@ class KubeClient:
     async def open_watch(
         self, scope: Scope[T], resource_version: str, *, timeout_s: float = 300, idle_s: float = 90
     ) -> AsyncIterator[AsyncIterator[WatchEvent[T]]]:
-        """As `watch`; being entered says that the server has accepted the watch.
+        """Open a watch as a context manager, which is entered once the server has accepted the watch.
 
         Args:
-            scope: what to watch.
-            resource_version: from which on.
-            timeout_s: after which the server ends the watch.
-            idle_s: without a byte, after which the connection counts as lost. API servers send a bookmark a minute.
+            scope: objects to watch.
+            resource_version: version to start from.
+            timeout_s: time after which the server ends the watch, s.
+            idle_s: time without any data after which the connection counts as lost, s. API servers send a bookmark
+                every minute.
         """
         params = scope.parameters(
             watch=1,
@@ -228,7 +234,7 @@ class KubeClient:
         try:
             if response.is_error:
                 body = b"".join([chunk async for chunk in chunks])
-                raise error_of(response, body, "watch", _where(scope.resource, scope.namespace))
+                raise response_error(response, body, "watch", _where(scope.resource, scope.namespace))
             yield read_events(scope.resource, chunks)
         finally:
             await response.aclose()
@@ -245,7 +251,7 @@ class KubeClient:
     async def create(
         self, resource: Resource[T], body: Body, namespace: str | None = None, *, field_manager: str = ""
     ) -> T:
-        """Create an object; `ConflictError` if it is there already."""
+        """Create an object; raises `ConflictError` if it already exists."""
         new = document(resource, body)
         namespace = namespace or new["metadata"].get("namespace")
         answer = await self._call(
@@ -270,9 +276,9 @@ class KubeClient:
         subresource: str = "",
         force: bool = True,
     ) -> T:
-        """Server-side apply: own exactly the fields of `body`; what this manager owned before and is not in it goes.
+        """Server-side apply: own exactly the fields in `body`; fields owned before and now missing are removed.
 
-        Without `force`, a field that another manager owns with another value is a `ConflictError`.
+        Without `force`, a field that another manager owns with a different value raises `ConflictError`.
         """
         answer = await self._call(
             "patch",
@@ -298,7 +304,7 @@ class KubeClient:
         subresource: str = "",
         field_manager: str = "",
     ) -> T:
-        """Change parts of an object; in a merge patch, None removes. JSON patches are lists and are never repeated."""
+        """Patch an object; None in a merge patch removes a field. JSON patches (lists) are never retried."""
         answer = await self._call(
             "patch",
             "PATCH",
@@ -323,7 +329,7 @@ class KubeClient:
         subresource: str = "",
         field_manager: str = "",
     ) -> T:
-        """Write a whole object; `ConflictError` if it changed since the resourceVersion in `body`."""
+        """Replace a whole object; raises `ConflictError` if it changed since the resourceVersion in `body`."""
         answer = await self._call(
             "update",
             "PUT",
@@ -347,15 +353,15 @@ class KubeClient:
         uid: str | None = None,
         propagation: str = "",
     ) -> None:
-        """Delete an object; with `uid`, only that very one (`ConflictError` otherwise).
+        """Delete an object; with `uid`, only if the object still has it (`ConflictError` otherwise).
 
         Args:
-            resource: of the object.
-            name: of the object.
-            namespace: of the object.
-            grace_s: seconds that a pod gets to end; its own setting by default.
-            uid: of the object.
-            propagation: Foreground, Background or Orphan; the resource's default where empty.
+            resource: resource of the object.
+            name: object name.
+            namespace: object namespace; None if cluster-scoped.
+            grace_s: termination grace period, s; None for the object's own.
+            uid: UID precondition; None for none.
+            propagation: propagation policy: Foreground, Background or Orphan; empty for the resource's default.
         """
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if grace_s is not None:
@@ -369,7 +375,7 @@ class KubeClient:
     async def create_subresource(
         self, resource: Resource[T], name: str, subresource: str, body: Body, namespace: str | None = None
     ) -> None:
-        """POST to a subresource: eviction, binding, token."""
+        """Create a subresource of an object: eviction, binding or token."""
         await self._call(
             "create",
             "POST",
@@ -392,7 +398,7 @@ class KubeClient:
         body: Body | bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        """Any other request; a method other than POST and PATCH is repeated as above."""
+        """Send any other request and return the response body; methods other than POST and PATCH are retried."""
         content = body if body is None or isinstance(body, bytes) else encode(body)
         sent = dict(headers or {})
         if content is not None:
@@ -402,7 +408,7 @@ class KubeClient:
         )
 
     async def version(self) -> str:
-        """Version of the API server, such as ``v1.36.3``."""
+        """Read the API server's version, such as ``v1.36.3``."""
         try:
             return msgspec.json.decode(await self.raw("GET", "/version"), type=_Version).git_version
         except msgspec.DecodeError as error:
@@ -448,19 +454,19 @@ class KubeClient:
             wait,
             attempts=retry.attempts,
             timeout=retry.total_s,
-            wait_initial=retry.first_wait_s,
-            wait_max=retry.longest_wait_s,
-            wait_jitter=retry.first_wait_s,
+            wait_initial=retry.initial_wait_s,
+            wait_max=retry.max_wait_s,
+            wait_jitter=retry.initial_wait_s,
         ):
             with attempt:
                 response = await self.connection.send(method, path, params=params, headers=headers, content=content)
                 if response.is_error:
-                    raise error_of(response, response.content, verb, where)
+                    raise response_error(response, response.content, verb, where)
                 return response.content
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _wait_before_repeat(self, error: Exception, repeatable: bool) -> bool | float:
-        """Whether to try again, and if the server says so, after how many seconds."""
+        """Whether to retry after `error`, and how long to wait first if the server gave a time, s."""
         if isinstance(error, ConnectionLostError):
             return not error.permanent and (repeatable or not error.sent)
         if isinstance(error, TooManyRequestsError):
@@ -468,11 +474,11 @@ class KubeClient:
         else:
             refused = isinstance(error, ApiError) and error.status >= httpx.codes.INTERNAL_SERVER_ERROR and repeatable
         if refused and isinstance(error, ApiError) and error.retry_after_s:
-            return error.retry_after_s if error.retry_after_s <= self._retry.longest_wait_s else False
+            return error.retry_after_s if error.retry_after_s <= self._retry.max_wait_s else False
         return refused
 
 
 def _where(resource: Resource[T], namespace: str | None, name: str | None = None, subresource: str = "") -> str:
-    """What a request is about, as RBAC names it: ``nodetwins.joulie.io/status n1``."""
+    """The target of a request, as RBAC names it: ``nodetwins.joulie.io/status n1``."""
     kind = f"{resource.plural}.{resource.group}".rstrip(".") + (f"/{subresource}" if subresource else "")
     return kind + (f" {name}" if name else "") + (f" in namespace {namespace}" if namespace else "")

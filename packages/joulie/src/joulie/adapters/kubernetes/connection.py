@@ -1,8 +1,8 @@
-"""Where the API server is and how to authenticate there: kubeconfig, in-cluster account, exec plugins, proxies.
+"""Connects to the API server: finds its address and credentials in a kubeconfig or the pod's service account.
 
-lightkube builds TLS, basic, token and token-file authentication and its HTTP client; this module adds what it lacks:
+lightkube provides the HTTP client, TLS, and basic, token and token-file authentication. This module adds what it lacks:
 several files in KUBECONFIG, exec plugins of client.authentication.k8s.io/v1 with expiry and client certificates,
-tls-server-name, a cluster's proxy-url and impersonation.
+tls-server-name, proxy-url and impersonation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from joulie.adapters.kubernetes.errors import ConfigurationError, ConnectionLost
 from joulie.adapters.kubernetes.exec_plugin import Credential, ExecPlugin
 
 _log = logging.getLogger(__name__)
-logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each request as information
+logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each request at INFO
 
 SERVICE_ACCOUNT_DIR = Path(lk.SERVICE_ACCOUNT)
 _DEFAULT_KUBECONFIG = Path(lk.DEFAULT_KUBECONFIG)
@@ -38,13 +38,13 @@ _FILE_KEYS = ("certificate-authority", "client-certificate", "client-key", "toke
 TIMEOUT = httpx.Timeout(connect=5.0, read=30.0, write=30.0, pool=30.0)
 _LIMITS = httpx.Limits(max_connections=64, max_keepalive_connections=16, keepalive_expiry=60.0)
 
-# Errors before a byte of the request could leave.
+# Errors raised before any part of the request was sent.
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
 
 
 @dataclasses.dataclass
 class _Params(ConnectionParams):
-    # lightkube passes every field on to httpx, those of a subclass included.
+    # lightkube passes all fields to httpx, including those of a subclass.
     timeout: httpx.Timeout | None = dataclasses.field(default_factory=lambda: TIMEOUT)
     limits: httpx.Limits = dataclasses.field(default_factory=lambda: _LIMITS)
     headers: list[tuple[str, str]] = dataclasses.field(default_factory=list)
@@ -52,7 +52,7 @@ class _Params(ConnectionParams):
 
 @dataclasses.dataclass(frozen=True)
 class _Cluster:
-    """What a connection needs beyond lightkube's own model."""
+    """Cluster settings, including those that lightkube's model lacks."""
 
     config: lk.SingleConfig
     plugin: ExecPlugin | None = None
@@ -62,12 +62,12 @@ class _Cluster:
 
 
 class Connection:
-    """An HTTP client that knows one API server and keeps its credentials fresh.
+    """An HTTP client of one API server that refreshes its credentials.
 
     Attributes:
         server: URL of the API server.
-        namespace: of the context or of the pod; ``default`` where neither says.
-        source: where the configuration came from, for messages.
+        namespace: namespace of the context or of the pod; ``default`` if neither gives one.
+        source: origin of the configuration, for messages.
     """
 
     def __init__(self, cluster: _Cluster, *, source: str, user_agent: str) -> None:
@@ -77,7 +77,7 @@ class Connection:
         self.namespace = cluster.config.namespace
         self.source = source
         self._cluster = cluster
-        # Uncompressed: API servers gzip lists above 128 KiB, which costs both ends more time than a local network.
+        # No compression: API servers gzip lists above 128 KiB, which takes both sides longer than a local network does.
         self._headers = [("user-agent", user_agent), ("accept-encoding", "identity"), *cluster.impersonate]
         self._extensions = {"sni_hostname": cluster.tls_server_name} if cluster.tls_server_name else {}
         self._http: httpx.AsyncClient | None = None
@@ -98,7 +98,7 @@ class Connection:
 
     async def aclose(self) -> None:
         """Close all connections."""
-        http, self._http = self._http, None  # first, since others may use or replace it meanwhile
+        http, self._http = self._http, None  # before the await, during which another task may replace it
         if http is not None:
             await http.aclose()
 
@@ -113,13 +113,13 @@ class Connection:
         timeout: httpx.Timeout | None = None,
         stream: bool = False,
     ) -> httpx.Response:
-        """Send a request and return the answer, whatever its status; with `stream`, its body is still to be read.
+        """Send a request and return the response, whatever its status; with `stream`, the body is left to be read.
 
-        A 401 makes an exec plugin run again and the request go out once more; a token file is read again likewise.
+        On a 401, the exec plugin is run or the token file is read again, and the request is sent once more.
 
         Raises:
-            ConnectionLostError: no whole answer came.
-            ConfigurationError: the credential could not be had.
+            ConnectionLostError: no complete response arrived.
+            ConfigurationError: no credential could be obtained.
         """
         plugin = self._cluster.plugin
         sent = {"params": params, "headers": dict(headers or {}), "content": content, "timeout": timeout or TIMEOUT}
@@ -166,17 +166,17 @@ class Connection:
             raise ConfigurationError(f"{self.source}: cannot use the credentials or certificates: {error}") from None
 
     def lost(self, error: httpx.TransportError, what: str) -> ConnectionLostError:
-        """What a failed exchange means to a caller."""
+        """Convert a transport error to the error that callers handle."""
         text = str(error) or type(error).__name__
         message = f"{what}: no answer from {self.server}: {text}"
         permanent = "CERTIFICATE_VERIFY_FAILED" in text
         if permanent:
-            message += f" (is this the cluster, and its certificate-authority, that {self.source} means?)"
+            message += f" (check the server address and certificate-authority in {self.source})"
         return ConnectionLostError(message, sent=not isinstance(error, _NOT_SENT), permanent=permanent)
 
 
 def _load_certificate(context: ssl.SSLContext, credential: Credential) -> None:
-    """Python's ssl reads certificates from files only: one that nobody else can read, and not for long."""
+    """Load a client certificate by a short-lived private file, since Python's ssl reads them only from files."""
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
         file.write(f"{credential.certificate}\n{credential.key}\n")
         file.flush()
@@ -191,23 +191,23 @@ def connect(
     environ: Mapping[str, str] | None = None,
     service_account_dir: Path = SERVICE_ACCOUNT_DIR,
 ) -> Connection:
-    """Find the API server: the file given, else KUBECONFIG, else the pod's own account, else ~/.kube/config.
+    """Connect by the given kubeconfig, else KUBECONFIG, else the pod's service account, else ~/.kube/config.
 
     Args:
-        kubeconfig: file to use before all else.
-        context: to use instead of the file's current one; it rules out the pod's own account.
-        user_agent: sent with each request.
-        environ: environment variables; those of the process by default.
-        service_account_dir: where pods find their token.
+        kubeconfig: kubeconfig file; None to search.
+        context: context to use instead of the current one; if given, the pod's service account is not used.
+        user_agent: User-Agent header.
+        environ: environment variables; None for those of the process.
+        service_account_dir: directory of the pod's service account token.
 
     Raises:
-        ConfigurationError: nothing usable was found, with what was tried.
+        ConfigurationError: no usable configuration was found; the message lists what was tried.
     """
     environ = os.environ if environ is None else environ
     listed = [Path(part).expanduser() for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
     default = _DEFAULT_KUBECONFIG.expanduser()
     if kubeconfig is not None:
-        return _from_files([kubeconfig.expanduser()], "the kubeconfig given", context, user_agent)
+        return _from_files([kubeconfig.expanduser()], "kubeconfig", context, user_agent)
     if listed:
         return _from_files(listed, "KUBECONFIG", context, user_agent)
     if context is None and environ.get("KUBERNETES_SERVICE_HOST") and (service_account_dir / "token").exists():
@@ -257,24 +257,24 @@ def _from_files(files: list[Path], source: str, context: str | None, user_agent:
 def _present(config: lk.SingleConfig | None) -> lk.SingleConfig:
     if config is None:
         raise ConfigError("no current context")
-    # Exec plugins are run by this module; lightkube knows neither v1 nor expiry.
+    # This module runs exec plugins: lightkube supports neither v1 nor expiry.
     user = config.user or User()
     user.exec = None
     return config._replace(user=user)
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """One kubeconfig with the paths in it made absolute: they are relative to their own file."""
+    """Read one kubeconfig and make its paths, which are relative to the file, absolute."""
     try:
         document = yaml.safe_load(file.read_bytes()) or {}
     except OSError as error:
         raise ConfigurationError(f"{file}: {error.strerror}") from None
     except yaml.YAMLError as error:
-        # The error's own text quotes the file, secrets included.
+        # The error's own text quotes the file, which may contain secrets.
         mark = getattr(error, "problem_mark", None)
-        raise ConfigurationError(f"{file}: not YAML{f', line {mark.line + 1}' if mark else ''}") from None
+        raise ConfigurationError(f"{file}: invalid YAML{f', line {mark.line + 1}' if mark else ''}") from None
     if not isinstance(document, dict):
-        raise ConfigurationError(f"{file}: not a kubeconfig: a mapping is needed")
+        raise ConfigurationError(f"{file}: invalid kubeconfig: must be a mapping")
     for kind in ("clusters", "users"):
         for entry in document.get(kind) or []:
             _absolute(entry.get(kind.removesuffix("s")) or {}, file.parent.absolute())
@@ -291,7 +291,7 @@ def _absolute(entry: dict[str, Any], folder: Path) -> None:
 
 
 def _merge(documents: list[dict[str, Any]]) -> dict[str, Any]:
-    """As kubectl merges: the first file to set the current context, or to name an entry, wins."""
+    """Merge kubeconfigs as kubectl does: the first file that sets the current context, or defines an entry, wins."""
     merged: dict[str, Any] = {}
     for kind in ("clusters", "contexts", "users"):
         entries: dict[str, Any] = {}
@@ -308,9 +308,9 @@ def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 def _impersonation(user: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Who to act as: left out, a program would run with more rights than its kubeconfig grants."""
+    """Impersonation headers; without them, a program would have more permissions than its kubeconfig intends."""
     if user.get("as-user-extra"):
-        raise ConfigurationError("as-user-extra is not supported; impersonate by as, as-uid and as-groups")
+        raise ConfigurationError("as-user-extra is not supported; use as, as-uid and as-groups")
     single = (("Impersonate-User", user.get("as")), ("Impersonate-Uid", user.get("as-uid")))
     groups = (("Impersonate-Group", group) for group in user.get("as-groups") or ())
     return tuple((name, value) for name, value in (*single, *groups) if value)

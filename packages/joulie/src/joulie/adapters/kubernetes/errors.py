@@ -1,4 +1,4 @@
-"""What can go wrong between Joulie and the API server, typed by what a caller can do about it."""
+"""Errors of the Kubernetes client, one class per reaction that a caller can take."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ _MAX_TEXT = 500
 
 
 class KubernetesError(Exception):
-    """Anything that the API server, the way to it or its configuration refuses. The message never holds a secret."""
+    """Base of all errors of the Kubernetes client. Messages never contain a secret."""
 
 
 class ConfigurationError(KubernetesError):
-    """No usable kubeconfig, context, credential or certificate. Trying again without a change is useless."""
+    """No usable kubeconfig, context, credential or certificate. Retrying without a change is useless."""
 
 
 class ConnectionLostError(KubernetesError):
-    """No answer: refused, timed out, or broken in the middle.
+    """No complete response: the connection was refused, timed out or broke.
 
     Attributes:
         sent: whether the server may have received the request, and so may have acted on it.
-        permanent: whether trying again is useless (a certificate that does not verify).
+        permanent: whether a retry is useless, as for a certificate that does not verify.
     """
 
     def __init__(self, message: str, *, sent: bool, permanent: bool = False) -> None:
@@ -31,18 +31,18 @@ class ConnectionLostError(KubernetesError):
 
 
 class UnreadableAnswerError(KubernetesError):
-    """The server answered with something that is not what was asked for."""
+    """The response cannot be decoded as the requested type."""
 
 
 class ApiError(KubernetesError):
-    """The API server answered with an error.
+    """The API server answered with an error status.
 
     Attributes:
-        status: HTTP status.
-        reason: as the server's Status object gives it (``NotFound``); empty if it gave none.
-        message: what the server said.
-        retry_after_s: seconds after which the server asks to be tried again, if it said so.
-        causes: the reasons of the Status object's causes.
+        status: HTTP status code.
+        reason: reason in the Status object (``NotFound``); empty if none.
+        message: message of the server.
+        retry_after_s: time after which the server asks for a retry, s; None if it gave none.
+        causes: reasons of the causes in the Status object.
     """
 
     def __init__(
@@ -70,15 +70,15 @@ class UnauthorizedError(ApiError):
 
 
 class ForbiddenError(ApiError):
-    """403: the credential is good, but RBAC does not grant this."""
+    """403: the credential is valid, but RBAC or admission denies the request."""
 
 
 class NotFoundError(ApiError):
-    """404: no such object, or no such resource."""
+    """404: the object or the resource does not exist."""
 
 
 class ConflictError(ApiError):
-    """409: the object exists already, changed since it was read, or another field manager owns a field."""
+    """409: the object already exists, changed since it was read, or another field manager owns a field."""
 
 
 class GoneError(ApiError):
@@ -90,11 +90,11 @@ class InvalidError(ApiError):
 
 
 class TooManyRequestsError(ApiError):
-    """429: the server is busy, or an eviction would violate a disruption budget."""
+    """429: the server is overloaded, or an eviction would violate a disruption budget."""
 
     @property
     def disruption_budget(self) -> bool:
-        """Whether a PodDisruptionBudget refuses the eviction; trying again at once is useless then."""
+        """Whether a PodDisruptionBudget rejected the eviction; an immediate retry is useless then."""
         return _DISRUPTION_BUDGET in self.causes
 
 
@@ -120,7 +120,7 @@ class _Details(msgspec.Struct, rename="camel"):
 
 
 _DENIED_AT_ADMISSION = ("denied request", "denied the request")
-"""As policies and webhooks refuse with status 403, which RBAC has no part in."""
+"""Texts of a 403 from an admission policy or webhook, which RBAC cannot fix."""
 
 
 class _Status(msgspec.Struct):
@@ -136,14 +136,14 @@ _decode_status = msgspec.json.Decoder(_Status).decode
 def api_error(
     body: bytes | msgspec.Raw, *, http_status: int = 0, retry_after: str = "", verb: str = "", where: str = ""
 ) -> ApiError:
-    """The typed error of a Status object, or of an HTTP answer that holds none (a proxy's page).
+    """Convert a Status object, or an error response without one (a proxy's page), to a typed error.
 
     Args:
-        body: of the answer, or the object of a watch's ERROR event.
-        http_status: of the answer; the Status object's own code where it is 0.
-        retry_after: the header, seconds; dates are not used by API servers and are ignored.
-        verb: as RBAC calls it: get, list, watch, create, patch, update, delete.
-        where: what was asked for: ``nodes/n1``.
+        body: response body, or the object of a watch's ERROR event.
+        http_status: HTTP status code; 0 takes the code in the Status object.
+        retry_after: Retry-After header, s; dates, which API servers do not send, are ignored.
+        verb: RBAC verb: get, list, watch, create, patch, update or delete.
+        where: target of the request: ``nodes/n1``.
     """
     try:
         status = _decode_status(body)

@@ -1,4 +1,4 @@
-"""Events on Kubernetes objects: aggregated, bounded, and never in the way of the program that emits them."""
+"""Records Kubernetes Events in the background: aggregated when repeated, rate limited, and without blocking callers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Severity = Literal["Normal", "Warning"]
 _MAX_PENDING = 1000
 _MAX_KNOWN = 4096
 _FORGET_S = 600.0
-"""An event that comes back later than this is a new one; the API server drops events after an hour."""
+"""A repetition later than this creates a new Event; the API server deletes Events after an hour by default."""
 _BURST = 25.0
 _REFILL_PER_S = 1.0 / 300.0
 _MAX_NAME = 253
@@ -40,7 +40,7 @@ class _Source(NamedTuple):
 
 
 class _Identity(NamedTuple):
-    """Events that agree in this are one event that happened several times."""
+    """Aggregation key: occurrences with the same key are counted on one Event."""
 
     source: _Source
     severity: Severity
@@ -55,16 +55,16 @@ class _Occurrences:
     last_s: float
     count: int
     name: str = ""
-    """Of the Event object; empty until there is one."""
+    """Name of the Event object; empty until it is created."""
 
 
 class TokenBucket:
-    """Allows `burst` actions at once and `refill_per_s` a second in the long run.
+    """Rate limiter: allows `burst` actions at once and `refill_per_s` actions per second in the long run.
 
     Args:
-        burst: size of the bucket, full at first.
-        refill_per_s: tokens that come back each second.
-        now_s: time of the start.
+        burst: capacity of the bucket, which starts full.
+        refill_per_s: tokens added per second.
+        now_s: start time, s.
     """
 
     def __init__(self, burst: float, refill_per_s: float, now_s: float) -> None:
@@ -74,7 +74,7 @@ class TokenBucket:
         self._at_s = now_s
 
     def take(self, now_s: float) -> bool:
-        """Take a token if there is one. Time that runs backwards refills nothing."""
+        """Take a token if one is available. A clock that runs backwards refills nothing."""
         self._tokens = min(self._burst, self._tokens + max(0.0, now_s - self._at_s) * self._refill_per_s)
         self._at_s = max(self._at_s, now_s)
         if self._tokens < 1.0:
@@ -84,21 +84,20 @@ class TokenBucket:
 
 
 class EventRecorder:
-    """Reports what happens to objects as core/v1 Events.
+    """Writes core/v1 Events in the background.
 
-    The same event again raises the count of the one that is there. An object that causes too many (25 at once, then one
-    in five minutes, as client-go allows) is silent for a while, and where the API server is too slow the newest are
-    dropped; both are counted.
+    A repeated event increments the count of the existing Event. Events are rate limited per object with client-go's
+    limits (a burst of 25, then one every five minutes). If the API server is too slow, the newest events are dropped.
 
     Args:
-        client: to write with.
-        component: who reports: ``joulie-operator``.
-        instance: which one: the pod's or node's name.
-        clock: wall-clock time, s.
+        client: Kubernetes client.
+        component: reporting component, such as ``joulie-operator``.
+        instance: reporting instance: the pod's or node's name.
+        clock: wall clock, s since the epoch.
 
     Attributes:
-        written: Events created or counted up.
-        dropped: Events that were not written: too many, or refused by the API server.
+        written: number of Events created or updated.
+        dropped: number of events not written: rate limited, queue full, or rejected by the API server.
     """
 
     def __init__(
@@ -116,13 +115,13 @@ class EventRecorder:
         self._last_suffix = 0
 
     def emit(self, regarding: ObjectReference, kind: Severity, reason: str, message: str) -> None:
-        """Report something about an object. Never blocks and never fails.
+        """Queue an event about an object. Never blocks and never fails.
 
         Args:
-            regarding: the object, by kind, name and where possible apiVersion, namespace and uid.
-            kind: Normal or Warning.
-            reason: why, in CamelCase, from a small fixed set.
-            message: for people.
+            regarding: the object: kind, name and, if known, apiVersion, namespace and uid.
+            kind: event type, Normal or Warning.
+            reason: reason in CamelCase, from a small fixed set.
+            message: human-readable description.
         """
         now = self._clock()
         source = _Source(regarding.kind, regarding.namespace, regarding.name, regarding.uid)
@@ -139,14 +138,14 @@ class EventRecorder:
         self._wake.set()
 
     async def run(self) -> None:
-        """Write what is emitted, until cancelled."""
+        """Write queued events until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
             await self.flush()
 
     async def flush(self) -> None:
-        """Write what is pending; for a program's end, within its own time limit."""
+        """Write all queued events; call it at shutdown, within a time limit."""
         while self._pending:
             identity, news = self._pending.popitem(last=False)
             try:
@@ -162,7 +161,7 @@ class EventRecorder:
             total = _Occurrences(news.regarding, known.first_s, news.last_s, known.count + news.count, known.name)
             try:
                 await self._count_up(total)
-            except NotFoundError:  # expired or deleted: a new one
+            except NotFoundError:  # expired or deleted: create a new Event
                 await self._create(identity, news)
             else:
                 news = total
@@ -195,14 +194,14 @@ class EventRecorder:
         await self._client.create(EVENTS, event, namespace)
 
     def _name(self, object_name: str) -> str:
-        """Unique by time in nanoseconds, and beyond that by counting on."""
+        """A unique Event name: the object's name and the time in nanoseconds, incremented on a collision."""
         self._last_suffix = max(self._last_suffix + 1, int(self._clock() * 1e9))
         suffix = f".{self._last_suffix:016x}"
         return object_name[: _MAX_NAME - len(suffix)].rstrip("-.") + suffix
 
     def _bucket(self, source: _Source, now_s: float) -> TokenBucket:
         bucket = self._buckets.pop(source, None) or TokenBucket(_BURST, _REFILL_PER_S, now_s)
-        self._buckets[source] = bucket  # the most recently used last
+        self._buckets[source] = bucket  # most recently used last
         if len(self._buckets) > _MAX_KNOWN:
             self._buckets.popitem(last=False)
         return bucket

@@ -1,4 +1,4 @@
-"""Exec credential plugins: client.authentication.k8s.io/v1 and v1beta1.
+"""Runs exec credential plugins: client.authentication.k8s.io/v1 and v1beta1.
 
 Source: Kubernetes reference, "client-go credential plugins".
 """
@@ -32,13 +32,13 @@ _CLUSTER_KEYS = (
 
 @dataclass(frozen=True, repr=False)
 class Credential:
-    """What a plugin issued. It has no repr: it would end in a log.
+    """A credential issued by a plugin. It has no repr, which could end up in a log.
 
     Attributes:
-        token: bearer token, or None.
-        certificate: PEM client certificate, or None.
+        token: bearer token; None if the plugin issued a certificate only.
+        certificate: PEM client certificate; None if the plugin issued a token only.
         key: PEM private key of the certificate.
-        expires_at: Unix time; None where the credential lives as long as the process.
+        expires_at: expiry, s since the epoch; None if the credential does not expire.
     """
 
     token: str | None = None
@@ -61,7 +61,7 @@ class _ExecCredential(msgspec.Struct, rename="camel"):
 
 
 class ExecPlugin:
-    """Runs a plugin when there is no credential, when it expired, and when the server rejected it."""
+    """Caches a plugin's credential and runs the plugin again when it expires or the server rejects it."""
 
     def __init__(
         self,
@@ -84,24 +84,26 @@ class ExecPlugin:
 
     @classmethod
     def from_config(cls, exec_: Mapping[str, Any], cluster: Mapping[str, Any]) -> ExecPlugin:
-        """The plugin of a kubeconfig user.
+        """Create the plugin of a kubeconfig user.
 
         Args:
-            exec_: the user's exec section; a relative command with a slash must have been made absolute.
-            cluster: the cluster's section, which the plugin gets to see if it asks for it.
+            exec_: exec section of the user; a relative command that contains a slash must have been made absolute.
+            cluster: cluster section, passed to the plugin if provideClusterInfo is set.
 
         Raises:
-            ConfigurationError: an API version, or a need for a terminal, that cannot be served.
+            ConfigurationError: unsupported API version, or interactiveMode Always without a terminal.
         """
         version = exec_.get("apiVersion", "")
         command = exec_.get("command", "")
         if version not in _VERSIONS:
             raise ConfigurationError(
-                f"exec plugin {command}: apiVersion {version!r}; supported: {', '.join(_VERSIONS)}"
+                f"exec plugin {command}: unsupported apiVersion {version!r}; supported: {', '.join(_VERSIONS)}"
             )
         interactive = exec_.get("interactiveMode", "IfAvailable") != "Never" and sys.stdin.isatty()
         if exec_.get("interactiveMode") == "Always" and not interactive:
-            raise ConfigurationError(f"exec plugin {command} wants a terminal (interactiveMode Always): there is none")
+            raise ConfigurationError(
+                f"exec plugin {command} needs a terminal (interactiveMode Always), but stdin is not one"
+            )
         spec: dict[str, Any] = {"interactive": interactive}
         if exec_.get("provideClusterInfo"):
             spec["cluster"] = _cluster_info(cluster)
@@ -117,10 +119,10 @@ class ExecPlugin:
         )
 
     async def credential(self, *, rejected: Credential | None = None) -> Credential:
-        """A credential that is not expired and is not the `rejected` one; requests that wait share one run.
+        """Return a credential that is neither expired nor `rejected`; concurrent callers share one run of the plugin.
 
         Raises:
-            ConfigurationError: the plugin failed or its output is not what the protocol says.
+            ConfigurationError: the plugin failed or its output is not a valid ExecCredential.
         """
         async with self._lock:
             known = self._credential
@@ -135,31 +137,37 @@ class ExecPlugin:
                 self._command,
                 *self._arguments,
                 env={**os.environ, **self._environment},
-                stdout=asyncio.subprocess.PIPE,  # stderr stays the program's own, as with kubectl: it is for people
+                stdout=asyncio.subprocess.PIPE,  # stderr is inherited, as with kubectl: it is meant for the user
             )
         except OSError as error:
             hint = f"; {self._install_hint.strip()}" if self._install_hint else ""
             raise ConfigurationError(f"exec plugin {self._command}: {error.strerror}{hint}") from None
         output, _ = await process.communicate()
         if process.returncode:
-            raise ConfigurationError(f"exec plugin {self._command} ended with {process.returncode}; see its own output")
+            raise ConfigurationError(
+                f"exec plugin {self._command} failed with exit status {process.returncode}; see its output on stderr"
+            )
         return output
 
     def _parse(self, output: bytes) -> Credential:
         try:
             answer = msgspec.json.decode(output, type=_ExecCredential)
         except msgspec.DecodeError as error:
-            raise ConfigurationError(f"exec plugin {self._command} printed no ExecCredential: {error}") from None
+            raise ConfigurationError(
+                f"exec plugin {self._command} printed an invalid ExecCredential: {error}"
+            ) from None
         status = answer.status or _Status()
         if answer.kind != "ExecCredential" or answer.api_version != self._api_version:
             raise ConfigurationError(
                 f"exec plugin {self._command} printed {answer.api_version} {answer.kind}, "
-                f"not {self._api_version} ExecCredential"
+                f"expected {self._api_version} ExecCredential"
             )
         if bool(status.client_certificate_data) != bool(status.client_key_data):
-            raise ConfigurationError(f"exec plugin {self._command} gave a certificate without its key, or the reverse")
+            raise ConfigurationError(
+                f"exec plugin {self._command} returned a certificate without its key, or a key without its certificate"
+            )
         if not status.token and not status.client_certificate_data:
-            raise ConfigurationError(f"exec plugin {self._command} gave neither a token nor a certificate")
+            raise ConfigurationError(f"exec plugin {self._command} returned neither a token nor a certificate")
         return Credential(
             token=status.token,
             certificate=status.client_certificate_data,

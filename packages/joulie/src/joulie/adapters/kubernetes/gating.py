@@ -1,8 +1,8 @@
-"""Whether admission gates new pods that ask to wait for the grid.
+"""Switches the scheduling gate that admission adds to new deferrable pods on and off.
 
-The admission policy gates while it is bound; the webhook, while the ConfigMap says so. A ConfigMap as a parameter of
-the policy would be simpler, but an API server reads it only until the last binding that names one is deleted, and never
-again after: kubernetes/kubernetes#130887.
+The MutatingAdmissionPolicy adds the gate while it is bound; the webhook, while the ConfigMap enables it. A ConfigMap as
+a parameter of the policy would be simpler, but once the last binding that names a parameter is deleted, an API server
+never reads that parameter again: kubernetes/kubernetes#130887.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _VERSIONS = ("v1", "v1beta1")
 
 
 async def set_gating(client: KubeClient, namespace: str, *, enabled: bool) -> None:
-    """Gate new pods from now on, or no more; done again, it changes nothing.
+    """Enable or disable the gating of new pods. Idempotent.
 
     Args:
-        client: of the cluster.
-        namespace: of the ConfigMap.
+        client: Kubernetes client.
+        namespace: namespace of the ConfigMap.
         enabled: whether new pods are gated.
 
     Raises:
-        KubernetesError: not written, or not all of it.
+        KubernetesError: a write failed; the change may be incomplete.
     """
     if not enabled:
         await _unbind(client)
@@ -51,7 +51,7 @@ async def _bind(client: KubeClient) -> None:
         policies = _resource(version, "MutatingAdmissionPolicy", "mutatingadmissionpolicies")
         with suppress(NotFoundError):
             policy = await client.get(policies, POLICY)
-            # Deleted with its policy: a later one is not bound before a controller says so.
+            # Owned by its policy and deleted with it: a policy installed later stays unbound until gating is enabled.
             owner = {"apiVersion": policies.api_version, "kind": policies.kind, "name": POLICY}
             body = {
                 "metadata": {"ownerReferences": [{**owner, "uid": policy.metadata.uid}]},

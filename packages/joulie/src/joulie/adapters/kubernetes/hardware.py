@@ -1,4 +1,4 @@
-"""What NodeHardware and Node objects say of hardware, in the domain's terms."""
+"""Converts the hardware in NodeHardware and Node objects to the domain's types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COUNTED_RESOURCES = ("cpu", *GPU_RESOURCES)
 
 
 def reported_hardware(hardware: NodeHardware) -> ReportedHardware:
-    """What the agent found on its node; None is what it did not find."""
+    """Convert the hardware that the agent discovered; fields are None if it did not find them."""
     cpu, gpu = hardware.status.cpu, hardware.status.gpu
     package = None if cpu is None else cpu.cap_range
     device = None if gpu is None else gpu.cap_range_per_gpu
@@ -35,28 +35,28 @@ def reported_hardware(hardware: NodeHardware) -> ReportedHardware:
     )
 
 
-def offered_devices(node: Node) -> dict[str, float]:
-    """CPUs (cores) and GPUs that the node offers to pods; a quantity that cannot be read is left out."""
-    offered: dict[str, float] = {}
+def allocatable_devices(node: Node) -> dict[str, float]:
+    """Allocatable CPU cores and GPUs of a node, by resource name; invalid quantities are omitted."""
+    devices: dict[str, float] = {}
     for resource in _COUNTED_RESOURCES:
         text = node.status.allocatable.get(resource)
         if text is None:
             continue
         try:
-            offered[resource] = parse_quantity(text)
+            devices[resource] = parse_quantity(text)
         except QuantityError:
             continue
-    return offered
+    return devices
 
 
 def node_aliases(node: Node) -> tuple[str, ...]:
-    """What else a node may be called: its host name and its addresses."""
+    """Other names of a node: its host name and its addresses."""
     addresses = (one.address for one in node.status.addresses)
     return tuple(filter(None, (node.metadata.labels.get(_HOSTNAME_LABEL), *addresses)))
 
 
 def amount(quantities: Mapping[str, str | int | float], resource: str) -> float:
-    """How much of a resource there is; 0 where it does not say, and of a quantity that cannot be read."""
+    """Amount of a resource; 0 if it is missing, negative or invalid."""
     try:
         return max(0.0, parse_quantity(quantities.get(resource, "0")))
     except QuantityError:

@@ -1,4 +1,4 @@
-"""Kueue's objects in a cluster: where they live, and the answers that AdmissionChecks of Joulie's wait for."""
+"""Reads and answers Kueue's AdmissionChecks: finds Kueue's resources and writes the check states that Joulie owns."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from joulie.adapters.kubernetes.writer import Job, write_all
 
 GROUP = "kueue.x-k8s.io"
 VERSIONS = ("v1beta2", "v1beta1")
-"""Best first."""
+"""API versions of Kueue that Joulie supports, preferred first."""
 CONTROLLER_NAME = "joulie.io/grid"
-"""``spec.controllerName`` of the AdmissionChecks that Joulie answers for."""
+"""``spec.controllerName`` of the AdmissionChecks that Joulie controls."""
 FIELD_MANAGER = "joulie-grid"
 CONCURRENCY = 8
-"""Answers written at once."""
+"""Maximum number of concurrent status writes."""
 
 T = TypeVar("T", bound=KubernetesObject)
 
 
 @dataclass(frozen=True)
 class KueueResources:
-    """Kueue's resources, in one version.
+    """Kueue's resources in one API version.
 
     Attributes:
-        workloads: what waits in queues.
-        checks: the AdmissionChecks.
+        workloads: Workloads, which Kueue queues and admits.
+        checks: AdmissionChecks.
     """
 
     workloads: Resource[Workload]
     checks: Resource[AdmissionCheck]
 
     @classmethod
-    def of(cls, version: str) -> KueueResources:
-        """The resources in a version."""
+    def for_version(cls, version: str) -> KueueResources:
+        """The resources in an API version."""
         return cls(
             Resource(GROUP, version, "workloads", "Workload", True, Workload),
             Resource(GROUP, version, "admissionchecks", "AdmissionCheck", False, AdmissionCheck),
@@ -50,30 +50,30 @@ class KueueResources:
 
 
 async def find_kueue(client: KubeClient) -> KueueResources | None:
-    """Kueue's resources in the newest version that the cluster serves and Joulie knows; None without Kueue.
+    """Kueue's resources in the newest API version that the cluster serves and Joulie supports; None without Kueue.
 
     Raises:
-        KubernetesError: the cluster does not say.
+        KubernetesError: the API server could not be queried.
     """
     for version in VERSIONS:
         try:
             await client.raw("GET", f"/apis/{GROUP}/{version}")
         except NotFoundError:
             continue
-        return KueueResources.of(version)
+        return KueueResources.for_version(version)
     return None
 
 
 def is_ours(check: AdmissionCheck) -> bool:
-    """Whether Joulie answers for a check."""
+    """Whether Joulie controls an AdmissionCheck."""
     return check.spec.controller_name == CONTROLLER_NAME and check.metadata.deletion_timestamp is None
 
 
 def unanswered(workload: Workload) -> tuple[str, ...]:
-    """Names of the checks that a workload with quota waits for; none while it is being evicted.
+    """Names of the pending checks of a workload with reserved quota; empty while it is being evicted.
 
-    Kueue sets checks back to Pending before it has taken the quota back, and would never look at a Retry that is
-    written then (its KEP-3258).
+    During an eviction, Kueue resets checks to Pending before it releases the quota, and would never process a Retry
+    written at that point (KEP-3258).
     """
     if not _has_quota(workload):
         return ()
@@ -81,25 +81,25 @@ def unanswered(workload: Workload) -> tuple[str, ...]:
 
 
 def delayed(workload: Workload) -> tuple[AdmissionCheckState, ...]:
-    """All checks of a workload that keeps its quota although one said Retry with a delay; none of any other workload.
+    """All check states of a workload that holds its quota although a check answered Retry with a delay; else empty.
 
-    Kueue's KEP-3258 wants such a workload evicted at once, so that its quota is free. Kueue looks at the delay first
-    and evicts when it is over (seen in v0.15.2).
+    KEP-3258 says that such a workload is evicted at once, which frees its quota. Kueue evaluates the delay first and
+    evicts only when it is over (seen in v0.15.2).
 
     Raises:
-        QuantityError: a time that is none.
+        QuantityError: a timestamp is invalid.
     """
     states, requeue = workload.status.admission_checks, workload.status.requeue_state
-    said_s = [parse_rfc3339(one.last_transition_time or "") for one in states if one.state == CheckState.RETRY]
+    retried_s = [parse_rfc3339(one.last_transition_time or "") for one in states if one.state == CheckState.RETRY]
     rejected = any(one.state == CheckState.REJECTED for one in states)
-    if not said_s or rejected or requeue is None or requeue.requeue_at is None or not _has_quota(workload):
+    if not retried_s or rejected or requeue is None or requeue.requeue_at is None or not _has_quota(workload):
         return ()
-    # The delay must be the one that was asked for now: evicted before that, the workload would be queued at once.
-    return states if parse_rfc3339(requeue.requeue_at) > max(said_s) else ()
+    # requeueAt must belong to the latest Retry: evicted with an older one, the workload would be requeued at once.
+    return states if parse_rfc3339(requeue.requeue_at) > max(retried_s) else ()
 
 
 def _has_quota(workload: Workload) -> bool:
-    """Whether it has quota, does not run yet, and is not being evicted."""
+    """Whether a workload has reserved quota and is neither admitted, evicted nor finished."""
     over = any(workload.has(condition) for condition in ("Admitted", "Evicted", "Finished"))
     alive = workload.spec.active and workload.metadata.deletion_timestamp is None
     return alive and workload.has("QuotaReserved") and not over
@@ -108,10 +108,10 @@ def _has_quota(workload: Workload) -> bool:
 async def write_status(
     client: KubeClient, resource: Resource[T], key: Key, version: str, status: Mapping[str, Any]
 ) -> None:
-    """Write Joulie's part of a status, of the very version of the object that was seen.
+    """Apply Joulie's part of a status, provided that the object still has the given resource version.
 
     Raises:
-        KubernetesError: not written; `ConflictError` where the object has changed.
+        KubernetesError: the write failed; `ConflictError` if the object has changed.
     """
     await client.apply(
         resource,
@@ -124,18 +124,18 @@ async def write_status(
 
 
 async def open_checks(client: KubeClient, now_s: float, text: str) -> list[str]:
-    """Let everything go that waits for an answer of Joulie's: for when there is no controller to give it.
+    """Set all pending checks that Joulie controls to Ready, for when no controller is there to answer them.
 
     Args:
-        client: of the cluster.
-        now_s: s since the epoch.
-        text: why, for people.
+        client: Kubernetes client.
+        now_s: current time, s since the epoch.
+        text: message of the check state.
 
     Returns:
-        Namespace and name of the workloads that were let go; empty without Kueue.
+        Namespace and name of the released workloads; empty without Kueue.
 
     Raises:
-        KubernetesError: something was not answered; what could be done is done.
+        KubernetesError: a workload could not be released; all others were.
     """
     resources = await find_kueue(client)
     if resources is None:
@@ -143,7 +143,7 @@ async def open_checks(client: KubeClient, now_s: float, text: str) -> list[str]:
     checks = {check.metadata.name for check in (await client.list(resources.checks)).items if is_ours(check)}
     opened: list[str] = []
 
-    async def let_go(key: Key, version: str, ours: Sequence[str]) -> None:
+    async def release(key: Key, version: str, ours: Sequence[str]) -> None:
         states = [AdmissionCheckState(name, CheckState.READY, rfc3339(now_s), text) for name in ours]
         await write_status(client, resources.workloads, key, version, {"admissionChecks": states})
         opened.append(str(key))
@@ -153,7 +153,7 @@ async def open_checks(client: KubeClient, now_s: float, text: str) -> list[str]:
         meta = workload.metadata
         ours = [name for name in unanswered(workload) if name in checks]
         if ours:
-            jobs.append(partial(let_go, Key(meta.namespace, meta.name), meta.resource_version, ours))
+            jobs.append(partial(release, Key(meta.namespace, meta.name), meta.resource_version, ours))
     for failure in await write_all(jobs, concurrency=CONCURRENCY):
         if not isinstance(failure.error, NotFoundError | ConflictError):
             raise failure.error

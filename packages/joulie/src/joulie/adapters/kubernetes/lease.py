@@ -1,9 +1,10 @@
-"""Leader election by a coordination.k8s.io Lease.
+"""Leader election with a coordination.k8s.io Lease.
 
-Never compares its clock with another's, as client-go: a lease is free when it has not changed for its duration on the
-observer's own monotonic clock. The leader stops by itself `renew_deadline_s` after it sent its last renewal that
-succeeded; nobody else can hold the lease before `lease_s` after the server stored that renewal, which is later. So
-there is one leader at most, as long as no clock runs lease_s/renew_deadline_s times faster than another.
+Like client-go, this never compares its clock with another machine's: a lease counts as expired when it has not changed
+for its duration on the observer's own monotonic clock. The leader stops by itself `renew_deadline_s` after it sent its
+last successful renewal; no other candidate can acquire the lease before `lease_s` after the server stored that renewal,
+which is later. So there is at most one leader, as long as no clock runs lease_s/renew_deadline_s times faster than
+another.
 """
 
 from __future__ import annotations
@@ -34,25 +35,25 @@ _PAST_DEADLINE_S = 0.01  # a sleep that ends on the deadline itself may find it 
 
 
 class Step(StrEnum):
-    """What a candidate does next about a lease."""
+    """A candidate's next action on a lease."""
 
     CREATE = "create"
-    """There is none."""
+    """The lease does not exist."""
     TAKE = "take"
-    """It is free: released, or not renewed for its duration."""
+    """The lease was released, or has expired."""
     RENEW = "renew"
-    """It is ours."""
+    """This candidate holds the lease."""
     WAIT = "wait"
-    """Somebody else holds it."""
+    """Another candidate holds the lease."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """A lease as it was seen, and since when it has looked like that.
+    """The lease as last read, and when this state of it was first observed.
 
     Attributes:
-        lease: as last read; None where there is none.
-        since_s: on the observer's monotonic clock.
+        lease: lease as last read; None if it does not exist.
+        since_s: time of the first observation on the observer's monotonic clock, s.
     """
 
     lease: Lease | None
@@ -60,25 +61,25 @@ class Observation:
 
     @property
     def spec(self) -> LeaseSpec | None:
-        """Who holds the lease."""
+        """Spec of the lease, which names its holder; None if the lease does not exist."""
         return self.lease.spec if self.lease else None
 
 
 def observe(before: Observation | None, lease: Lease | None, now_s: float) -> Observation:
-    """The observation after the lease was read: its time starts anew only if the lease was written since."""
+    """The observation after reading the lease; its time restarts only if the lease was written in between."""
     if before is not None and before.lease == lease:
         return before
     return Observation(lease, now_s)
 
 
 def decide(seen: Observation, identity: str, lease_s: float, now_s: float) -> Step:
-    """What `identity` may do about the lease.
+    """The next action of candidate `identity` on the lease.
 
     Args:
-        seen: the lease.
-        identity: of the candidate.
-        lease_s: duration of a lease that does not give its own.
-        now_s: on the clock of `seen`.
+        seen: last observation of the lease.
+        identity: identity of the candidate.
+        lease_s: duration assumed if the lease gives none, s.
+        now_s: current time on the clock of `seen`, s.
     """
     spec = seen.spec
     if spec is None:
@@ -92,19 +93,19 @@ def decide(seen: Observation, identity: str, lease_s: float, now_s: float) -> St
 
 
 def claim(seen: LeaseSpec | None, identity: str, lease_s: float, epoch_s: float) -> LeaseSpec:
-    """The lease as the candidate writes it to take or renew it; the times in it are for people to read.
+    """The lease spec that a candidate writes to acquire or renew the lease; its times are informational only.
 
     Args:
-        seen: the lease as read; None where there is none.
-        identity: of the candidate.
-        lease_s: its duration.
-        epoch_s: wall-clock time.
+        seen: lease spec as read; None if the lease does not exist.
+        identity: identity of the candidate.
+        lease_s: lease duration, s.
+        epoch_s: wall-clock time, s since the epoch.
     """
     renewal = seen is not None and seen.holder_identity == identity
     transitions = (seen.lease_transitions or 0) if seen else 0
     return LeaseSpec(
         holder_identity=identity,
-        # At least as long as promised: a fraction cut off would let others in early.
+        # Rounded up: a truncated fraction would let another candidate take over early.
         lease_duration_seconds=max(1, -int(-lease_s // 1)),
         acquire_time=seen.acquire_time if seen and renewal else rfc3339_micro(epoch_s),
         renew_time=rfc3339_micro(epoch_s),
@@ -113,23 +114,24 @@ def claim(seen: LeaseSpec | None, identity: str, lease_s: float, epoch_s: float)
 
 
 class LeaderElector:
-    """Runs work while it holds a lease.
+    """Runs a coroutine for as long as this process holds a lease.
 
     Args:
-        client: to reach the lease with.
-        namespace: of the lease.
-        name: of the lease.
-        identity: of this process, never used by another one, a restarted one included: the pod's name and something
-            random.
-        lease_s: others wait this long without a renewal before they take over.
-        renew_deadline_s: without a renewal for this long, the work is cancelled; the rest of `lease_s` is for its end.
-        retry_s: pause between attempts to take or renew.
-        clock: monotonic time, s.
-        epoch: wall-clock time, s; only written, never compared.
-        rng: draws the jitter of the pauses.
+        client: Kubernetes client.
+        namespace: lease namespace.
+        name: lease name.
+        identity: identity of this process; must be unique even across restarts, so use the pod's name and a random
+            suffix.
+        lease_s: time without a renewal after which another candidate may take over, s.
+        renew_deadline_s: time without a renewal after which the leader cancels its work, s; the remainder of `lease_s`
+            is left for the work to end.
+        retry_s: pause between attempts to acquire or renew, s.
+        clock: monotonic clock, s.
+        epoch: wall clock, s since the epoch; written to the lease, never compared.
+        rng: random generator for the jitter of the pauses.
 
     Raises:
-        ValueError: not retry_s < renew_deadline_s < lease_s.
+        ValueError: the times do not satisfy 0 < retry_s < renew_deadline_s < lease_s.
     """
 
     def __init__(
@@ -148,12 +150,12 @@ class LeaderElector:
     ) -> None:
         if not 0 < retry_s < renew_deadline_s < lease_s:
             raise ValueError(
-                f"leader election needs 0 < retry < renew deadline < lease, got {retry_s}, {renew_deadline_s}, "
-                f"{lease_s} s"
+                "invalid leader election times: need 0 < retry_s < renew_deadline_s < lease_s, "
+                f"got {retry_s}, {renew_deadline_s}, {lease_s}"
             )
         self.identity = identity
         self.transitions = 0
-        """Times that this process became the leader."""
+        """Number of times that this process became the leader."""
         self._client = client
         self._namespace = namespace
         self._name = name
@@ -168,20 +170,20 @@ class LeaderElector:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this process may act now: by the clock, so that it is right even after the process was frozen."""
+        """Whether this process is the leader now; checked by the clock, so it is right even after a process freeze."""
         return self._renewed_at is not None and self._clock() < self._renewed_at + self._renew_deadline_s
 
     @property
     def leader(self) -> str:
-        """Identity of the last known holder; empty where there is none."""
+        """Identity of the last known holder; empty if none."""
         spec = self._seen.spec if self._seen else None
         return (spec.holder_identity or "") if spec else ""
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
-        """Wait for the lease, run `lead` while it is held, and start over when it is lost.
+        """Wait for the lease, run `lead` while holding it, and start over if it is lost.
 
-        Returns when `lead` returns. When `lead` raises, or when this is cancelled, `lead` ends first, then the lease is
-        released so that another takes over at once.
+        Returns when `lead` returns. If `lead` raises or this call is cancelled, `lead` is ended first and the lease is
+        then released, so that another candidate can take over at once.
         """
         while True:
             while not await self._attempt():
@@ -200,7 +202,7 @@ class LeaderElector:
             await asyncio.wait((work, renewals), return_when=asyncio.FIRST_COMPLETED)
             ended = work.done()
         finally:
-            # Renewed until the work has really ended: only then may another start.
+            # Keep renewing until the work has really ended: only then may another leader start.
             try:
                 await _end(work)
             finally:
@@ -220,11 +222,11 @@ class LeaderElector:
             await self._attempt()
 
     def _left_s(self) -> float:
-        """Time until this process stops leading by itself, s."""
+        """Time until the renew deadline, s."""
         return 0.0 if self._renewed_at is None else self._renewed_at + self._renew_deadline_s - self._clock()
 
     async def _attempt(self) -> bool:
-        """Read the lease, then take or renew it if that is allowed. Returns whether it is ours now."""
+        """Read the lease, then acquire or renew it if allowed. Returns whether this process now holds it."""
         try:
             async with asyncio.timeout(self._left_s() if self.is_leader else self._renew_deadline_s):
                 seen = await self._read()
@@ -235,7 +237,7 @@ class LeaderElector:
                 await self._write(seen.lease, claim(seen.spec, self.identity, self._lease_s, self._epoch()))
                 self._renewed_at = sent_at
         except (ConflictError, TimeoutError):
-            return False  # somebody was faster, or the server too slow; the next reading says
+            return False  # another candidate was faster or the server too slow; the next read will tell
         except KubernetesError as error:
             _log.warning("cannot take or renew the lease", extra={"lease": self._name, "problem": str(error)})
             return False
@@ -254,13 +256,13 @@ class LeaderElector:
             new = Lease(metadata=ObjectMeta(name=self._name, namespace=self._namespace), spec=spec)
             lease = await self._client.create(LEASES, new, self._namespace)
         else:
-            # The resourceVersion in the metadata makes this fail where anyone else wrote since.
+            # The resourceVersion in the metadata makes this fail if the lease was written since it was read.
             changed = Lease(metadata=before.metadata, spec=spec)
             lease = await self._client.replace(LEASES, self._name, changed, namespace=self._namespace)
         self._seen = Observation(lease, self._clock())
 
     async def _release(self) -> None:
-        """Let another take over at once; of no consequence if it fails, since the lease expires."""
+        """Release the lease so that another candidate can take over at once; if this fails, the lease expires."""
         lease = self._seen.lease if self._seen else None
         if not self.is_leader or lease is None:
             return
@@ -277,7 +279,7 @@ class LeaderElector:
 
 
 async def _end(task: asyncio.Future[None]) -> None:
-    """Cancel a task and wait until it has ended, however often the waiting itself is cancelled."""
+    """Cancel a task and wait until it has ended, even if the wait itself is cancelled repeatedly."""
     task.cancel()
     cancelled = None
     while not task.done():

@@ -1,4 +1,4 @@
-"""Metrics Server: the use of pods and nodes by metrics.k8s.io. Source: Kubernetes documentation, "Resource metrics"."""
+"""Reads the usage of pods and nodes from metrics.k8s.io. Source: Kubernetes documentation, "Resource metrics"."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _API = "/apis/metrics.k8s.io/v1beta1"
 _PAGE = 5000
 _UNAVAILABLE = 503
 _RETRY_S = 300.0
-"""How long a cluster without a Metrics Server is not asked again."""
+"""Wait before a cluster without a Metrics Server is queried again, s."""
 
 T = TypeVar("T")
 
 
 class MetricsUnavailableError(KubernetesError):
-    """The cluster has no Metrics Server, it does not answer, or this program may not ask it."""
+    """The cluster has no Metrics Server, it does not respond, or RBAC denies access to it."""
 
 
 class _Meta(msgspec.Struct):
@@ -59,11 +59,11 @@ class _Page(msgspec.Struct):
 
 
 class MetricsServer:
-    """Use of pods and nodes in a cluster that may have no Metrics Server: then it says nothing, which is no failure.
+    """Usage of pods and nodes; empty, without an error, if the cluster has no Metrics Server.
 
     Args:
-        client: to ask with.
-        now_s: a clock, s.
+        client: Kubernetes client.
+        now_s: clock, s.
     """
 
     def __init__(self, client: KubeClient, now_s: Callable[[], float]) -> None:
@@ -75,23 +75,23 @@ class MetricsServer:
         """See `pod_usage`.
 
         Raises:
-            SourceError: the API server does not answer.
+            SourceError: the API server could not be queried.
         """
-        return await self._ask(pod_usage) or PodUsage({}, {})
+        return await self._query(pod_usage) or PodUsage({}, {})
 
     async def nodes(self) -> Mapping[str, Reading]:
         """See `node_usage`.
 
         Raises:
-            SourceError: the API server does not answer.
+            SourceError: the API server could not be queried.
         """
-        return await self._ask(node_usage) or {}
+        return await self._query(node_usage) or {}
 
-    async def _ask(self, ask: Callable[[KubeClient], Awaitable[T]]) -> T | None:
+    async def _query(self, query: Callable[[KubeClient], Awaitable[T]]) -> T | None:
         if self._now_s() - self._missing_since_s < _RETRY_S:
             return None
         try:
-            return await ask(self._client)
+            return await query(self._client)
         except MetricsUnavailableError:
             self._missing_since_s = self._now_s()
             return None
@@ -100,10 +100,10 @@ class MetricsServer:
 
 
 async def pod_usage(client: KubeClient) -> PodUsage:
-    """Use of all pods: the sum over their containers. A pod of which a number is missing is left out of that part.
+    """CPU and memory usage of all pods, summed over their containers; a pod with a missing value is omitted there.
 
     Raises:
-        MetricsUnavailableError: nobody answers for metrics.k8s.io, or not to this program.
+        MetricsUnavailableError: metrics.k8s.io is not available, or RBAC denies access to it.
         KubernetesError: see `KubeClient`.
     """
     cpu_cores: dict[PodKey, float] = {}
@@ -119,10 +119,10 @@ async def pod_usage(client: KubeClient) -> PodUsage:
 
 
 async def node_usage(client: KubeClient) -> Mapping[str, Reading]:
-    """Busy cores of all nodes, at the end of the time that each was measured over.
+    """CPU usage of all nodes, cores, at the end of each node's measurement window.
 
     Raises:
-        MetricsUnavailableError: nobody answers for metrics.k8s.io, or not to this program.
+        MetricsUnavailableError: metrics.k8s.io is not available, or RBAC denies access to it.
         KubernetesError: see `KubeClient`.
     """
     found: dict[str, Reading] = {}
@@ -138,7 +138,7 @@ async def node_usage(client: KubeClient) -> Mapping[str, Reading]:
 
 
 async def _items(client: KubeClient, plural: str, kind: type[Any]) -> AsyncIterator[Any]:
-    """All items that can be read; one that cannot is not measured."""
+    """All items of a list; those that cannot be decoded are skipped."""
     decode = msgspec.json.Decoder(kind).decode
     params: dict[str, str | int] = {"limit": _PAGE}
     while True:
@@ -168,7 +168,7 @@ async def _page(client: KubeClient, plural: str, params: Mapping[str, str | int]
 
 
 def _sum(usages: list[dict[str, str]], resource: str) -> float | None:
-    """Sum of a resource; None without any number, with one missing, and with one below zero or no quantity."""
+    """Sum of a resource over `usages`; None if there are none or a value is missing, invalid or negative."""
     try:
         amounts = [parse_quantity(usage[resource]) for usage in usages]
     except (KeyError, QuantityError):

@@ -1,4 +1,4 @@
-"""Labels, annotations and object names of Joulie. Source: spec, Kubernetes API, labels and annotations."""
+"""Names of labels, annotations, field managers and objects. Source: spec, Kubernetes API, labels and annotations."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ HW_GPU_MODEL_LABEL = "joulie.io/hw.gpu-model"
 HW_GPU_COUNT_LABEL = "joulie.io/hw.gpu-count"
 
 OVERRIDE_LABEL = "joulie.io/override"
-"""Label of a NodePowerProfile: it counts only where this is "true"."""
+"""Label of a NodePowerProfile: it takes effect only if this is "true"."""
 
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 CLASSIFIER = "joulie-classifier"
-"""Value of `MANAGED_BY_LABEL` on WorkloadProfiles that the classifier keeps; all others are people's own."""
+"""Value of `MANAGED_BY_LABEL` on WorkloadProfiles managed by the classifier; all others were written by users."""
 
-# Annotations of pods, the first four of workloads too.
+# Annotations of pods; the first four are read from workloads too.
 WORKLOAD_CLASS_ANNOTATION = "joulie.io/workload-class"
 RESCHEDULABLE_ANNOTATION = "joulie.io/reschedulable"
 CPU_SENSITIVITY_ANNOTATION = "joulie.io/cpu-sensitivity"
@@ -36,7 +36,7 @@ SIM_CPU_UTIL_PCT_ANNOTATION = "sim.joulie.io/cpu-util-pct"
 SIM_GPU_UTIL_PCT_ANNOTATION = "sim.joulie.io/gpu-util-pct"
 SIM_MEMORY_PRESSURE_PCT_ANNOTATION = "sim.joulie.io/memory-pressure-pct"
 
-# Field managers of server-side apply: two of them write one NodeTwin, and neither may erase the other's fields.
+# Field managers of server-side apply. Operator and agent both write NodeTwins; neither may erase the other's fields.
 OPERATOR_FIELD_MANAGER = "joulie-operator"
 AGENT_FIELD_MANAGER = "joulie-agent"
 CLEANUP_FIELD_MANAGER = "joulie-cleanup"
@@ -48,14 +48,14 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 
 
 def profile_name(kind: str, name: str) -> str:
-    """Name of the WorkloadProfile of a workload: kind and name, ``deployment-web``, made valid where they are not."""
+    """Name of a workload's WorkloadProfile: kind and name, ``deployment-web``, made a valid object name if needed."""
     return object_name(f"{kind.lower()}-{name}")
 
 
 def object_name(node_name: str) -> str:
-    """Name of the objects that belong to a node: the node's own, dots included, where it is a valid object name.
+    """Name of the objects that belong to a node: the node's own name, dots included, if it is a valid object name.
 
-    Any other is made valid, with a hash of the original so that two nodes never share a name.
+    Any other name is made valid and gets a hash of the original, so that two nodes never share an object name.
     """
     if len(node_name) <= _MAX_NAME and _SUBDOMAIN.fullmatch(node_name):
         return node_name

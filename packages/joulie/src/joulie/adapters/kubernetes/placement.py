@@ -1,4 +1,4 @@
-"""What a pod's spec says of its nodes: its node rules, and the older demand signal, the power profiles that they admit.
+"""Reads a pod's node constraints, and derives the power profiles that they admit (the older demand signal).
 
 Source of the signal: spec, Kubernetes API, scheduling constraints.
 """
@@ -14,13 +14,13 @@ from joulie.domain.scheduling.labels import Requirement
 from joulie.domain.scheduling.node_rules import ANYWHERE, NodeRules, Term, selector_requirements
 
 _OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
-"""Those that fit a power profile."""
+"""Operators that apply to a power profile, which is not a number."""
 
 
 def placement(spec: PodSpec) -> tuple[NodeRules, PowerConstraint]:
-    """Which nodes a pod may run on, and which power profiles; the same values for pods that say the same."""
+    """The node rules and power constraint of a pod; equal specs share the same values."""
     terms = required_terms(spec)
-    # Every pod tolerates a node that is lost, for a while: that opens no node to it.
+    # Kubernetes adds time-limited tolerations of lost nodes to every pod; they make no node feasible.
     tolerations = tuple(one for one in spec.tolerations if one.toleration_seconds is None)
     if not spec.node_selector and terms is None and not tolerations:
         return ANYWHERE, PowerConstraint.GENERAL
@@ -28,13 +28,13 @@ def placement(spec: PodSpec) -> tuple[NodeRules, PowerConstraint]:
 
 
 def required_terms(spec: PodSpec) -> tuple[NodeSelectorTerm, ...] | None:
-    """The OR-ed terms of the required node affinity; None where it requires nothing."""
+    """The OR-ed terms of the required node affinity; None without one."""
     affinity = spec.affinity.node_affinity if spec.affinity else None
     return affinity.required.node_selector_terms if affinity and affinity.required else None
 
 
 def requirements(stated: tuple[NodeSelectorRequirement, ...]) -> tuple[Requirement, ...]:
-    """Requirements of the API as the domain knows them."""
+    """Convert label requirements to the domain's type."""
     return tuple(Requirement(one.key, one.operator, one.values) for one in stated)
 
 
@@ -44,7 +44,7 @@ def _shared(
     terms: tuple[NodeSelectorTerm, ...] | None,
     tolerations: tuple[Toleration, ...],
 ) -> tuple[NodeRules, PowerConstraint]:
-    """One value for all pods of a template: a hundred thousand of them are kept in memory."""
+    """A shared value for all pods with the same constraints, to save memory: a hundred thousand are cached."""
     found = None
     if terms is not None:
         found = tuple(Term(requirements(one.match_expressions), requirements(one.match_fields)) for one in terms)
@@ -53,10 +53,10 @@ def _shared(
 
 
 def _power_constraint(rules: NodeRules) -> PowerConstraint:
-    """Which power profiles the pod may run on; labels other than the power profile's are taken as satisfiable.
+    """The power profiles that the pod's node rules admit; other labels than the power profile's count as satisfied.
 
-    Both, or nothing said: general. Neither (also the old value draining-performance alone, and unlabelled nodes only),
-    or an operator that does not fit a profile: unknown.
+    GENERAL if both profiles are admitted or none is mentioned. UNKNOWN if neither is admitted (as with only the old
+    value draining-performance, or unlabelled nodes only) or an operator does not apply to a profile.
     """
     stated = [one for term in rules.terms or () for one in term.labels if one.key == POWER_PROFILE_LABEL]
     if any(one.operator not in _OPERATORS for one in stated):

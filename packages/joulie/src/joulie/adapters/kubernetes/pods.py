@@ -1,7 +1,7 @@
-"""What Joulie knows of a pod, small enough to keep a hundred thousand, and what the domain makes of it.
+"""Reduces pods to what Joulie caches of them (for a hundred thousand pods) and converts them to the domain's types.
 
-Annotations that cannot be read never stop anything: each becomes a sentence in `PodFacts.mistakes`, for an event on the
-pod. This module needs numpy, through the domain's policy; the agent, which reads no pods, does not import it.
+Invalid annotations are never fatal: each adds a message to `PodFacts.mistakes`, which becomes an event on the pod. This
+module imports numpy, through the domain's policy; the agent, which reads no pods, does not import it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from joulie.domain.scoring.extender import PodView, Sensitivity
 
 _POD_TEMPLATE_HASH = "pod-template-hash"
 _CRON_RUN = re.compile(r"(.+)-(\d{8})", re.ASCII)
-"""Name of a CronJob's Job: its own name and the minute it was due, counted since the epoch."""
+"""Name of a CronJob's Job: the CronJob's name and the scheduled time, minutes since the epoch."""
 _CRON_DELAY_S = 7 * 86400.0
-"""How long after that minute pods of the Job may still be created."""
+"""How long after the scheduled time pods of the Job may still be created."""
 _SHOWN_CHARS = 64
-"""How much of a user's text goes into a message."""
+"""Maximum length of a user's text in a message."""
 _PHASES = {"Pending": PodPhase.PENDING, "Succeeded": PodPhase.FINISHED, "Failed": PodPhase.FINISHED}
 _SENSITIVITIES = {Level.HIGH: Sensitivity.HIGH, Level.MEDIUM: Sensitivity.MEDIUM, Level.LOW: Sensitivity.LOW}
 _BOOLEANS = {"true": True, "false": False}
@@ -50,12 +50,12 @@ _EnumT = TypeVar("_EnumT", bound=StrEnum)
 
 
 class Owner(msgspec.Struct, frozen=True, gc=False):
-    """The workload that a pod belongs to, in the pod's namespace: the key of its WorkloadProfile.
+    """The workload that a pod belongs to, in the pod's namespace; the key of its WorkloadProfile.
 
     Attributes:
-        kind: of its controller (Deployment where that is a ReplicaSet of one, CronJob where it is a Job of one), or Pod
-            without one.
-        name: its name.
+        kind: kind of the pod's controller, or of the Deployment or CronJob above it; Pod for a pod without a
+            controller.
+        name: name of that object.
     """
 
     kind: str
@@ -63,15 +63,15 @@ class Owner(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProfileFacts(msgspec.Struct, frozen=True, gc=False):
-    """What a WorkloadProfile says; None where it says nothing.
+    """The classification in a WorkloadProfile; fields are None if the profile does not set them.
 
     Attributes:
-        workload_class: from its criticality.
-        reschedulable: from its migratability.
-        cpu_sensitivity: to CPU caps.
-        gpu_sensitivity: to GPU caps.
+        workload_class: workload class, from the criticality.
+        reschedulable: whether its pods may be moved, from the migratability.
+        cpu_sensitivity: sensitivity to CPU caps.
+        gpu_sensitivity: sensitivity to GPU caps.
         intensity: the larger of CPU and GPU intensity.
-        confidence: 0..1.
+        confidence: confidence of the classification, 0..1.
     """
 
     workload_class: WorkloadClass | None = None
@@ -86,12 +86,12 @@ _NO_PROFILE = ProfileFacts()
 
 
 class SimulatedUse(msgspec.Struct, frozen=True, gc=False):
-    """Utilisation that a pod's annotations ask the simulator to play; None where they do not say, or not validly.
+    """Utilisation to simulate, from a pod's annotations; None if an annotation is missing or invalid.
 
     Attributes:
-        cpu_util_pct: of the requested cores, 0..100.
-        gpu_util_pct: of the requested GPUs, 0..100.
-        memory_pressure_pct: 0..100.
+        cpu_util_pct: utilisation of the requested cores, %, 0..100.
+        gpu_util_pct: utilisation of the requested GPUs, %, 0..100.
+        memory_pressure_pct: memory pressure, %, 0..100.
     """
 
     cpu_util_pct: float | None = None
@@ -100,30 +100,30 @@ class SimulatedUse(msgspec.Struct, frozen=True, gc=False):
 
 
 class PodFacts(msgspec.Struct, frozen=True, gc=False):
-    """A pod, reduced to what decisions need.
+    """The cached part of a pod.
 
     Attributes:
-        namespace: of the pod.
-        name: of the pod.
-        uid: of the pod.
-        phase: a pod whose node is lost counts as running.
-        node_name: empty until bound.
-        requests: as kube-scheduler counts them.
-        workload_class: from the annotation; None without one, STANDARD where it is not valid.
-        constraint: the older signal, from selector and affinity.
-        reschedulable: from the annotation; None where it says nothing valid.
-        cpu_sensitivity: to CPU caps, from the annotation.
-        gpu_sensitivity: to GPU caps, from the annotation.
-        daemon: whether a DaemonSet owns it.
-        gated: whether a scheduling gate holds it.
-        terminating: whether it is being deleted.
-        owner: the workload that it belongs to.
-        controller: the object that manages it, which may stand between it and its workload; None without one.
-        running_since_s: since when it runs, s since the epoch; None while it does not.
-        memory_limit_gib: what it may use of memory, GiB; None without a limit.
-        placement: what it says of its nodes.
-        simulated: what a simulation plays; nothing else reads it.
-        mistakes: what of it could not be read, a sentence each.
+        namespace: pod namespace.
+        name: pod name.
+        uid: pod UID.
+        phase: pod phase; a pod whose node is lost counts as running.
+        node_name: node that the pod is bound to; empty until bound.
+        requests: resource requests, aggregated as kube-scheduler does.
+        workload_class: workload class annotation; None if absent, STANDARD if invalid.
+        constraint: power constraint from node selector and affinity (the older demand signal).
+        reschedulable: reschedulable annotation; None if absent or invalid.
+        cpu_sensitivity: CPU cap sensitivity annotation; None if absent or invalid.
+        gpu_sensitivity: GPU cap sensitivity annotation; None if absent or invalid.
+        daemon: whether the pod belongs to a DaemonSet.
+        gated: whether the pod has a scheduling gate.
+        terminating: whether the pod is being deleted.
+        owner: workload that the pod belongs to.
+        controller: controlling owner reference, which may be an intermediate ReplicaSet or Job; None without one.
+        running_since_s: start time, s since the epoch; None if the pod is not running.
+        memory_limit_gib: memory limit, GiB; None without one.
+        placement: rules for the nodes that the pod may run on.
+        simulated: utilisation to simulate, used by simulators only; None without annotations.
+        mistakes: message per annotation or quantity that is invalid.
     """
 
     namespace: str
@@ -150,24 +150,25 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def hints(self) -> Hints:
-        """What its annotations say of its workload."""
+        """The workload hints in the pod's annotations."""
         return Hints(self.workload_class, self.reschedulable, self.cpu_sensitivity, self.gpu_sensitivity)
 
     def effective_class(self, profile: ProfileFacts = _NO_PROFILE) -> WorkloadClass | None:
-        """The annotation's class, else performance where the profile says so.
+        """The class from the annotation; without one, PERFORMANCE if the profile says so, else None.
 
-        A profile says standard of every workload that nobody annotated: that must not outweigh the constraint.
+        A profile's STANDARD is ignored: every workload without annotations gets it, and it must not outweigh the
+        constraint.
         """
         if self.workload_class is None and profile.workload_class is WorkloadClass.PERFORMANCE:
             return WorkloadClass.PERFORMANCE
         return self.workload_class
 
     def effective_reschedulable(self, profile: ProfileFacts = _NO_PROFILE) -> bool | None:
-        """What the annotation says of being moved, else what the profile says."""
+        """Whether the pod may be moved: from the annotation, else from the profile; None if neither says."""
         return profile.reschedulable if self.reschedulable is None else self.reschedulable
 
     def demand(self, profile: ProfileFacts = _NO_PROFILE, min_confidence: float = MIN_CONFIDENCE) -> PodDemand:
-        """The pod as the policy's demand sees it; a profile below `min_confidence` counts as a hint only."""
+        """The pod as input of the policy's demand; a profile below `min_confidence` counts as a hint only."""
         return PodDemand(
             self.phase,
             self.effective_class(profile),
@@ -178,11 +179,11 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
         )
 
     def guarded(self, profile: ProfileFacts = _NO_PROFILE) -> GuardedPod:
-        """The pod as the drain guard sees it."""
+        """The pod as input of the drain guard."""
         return GuardedPod(self.effective_class(profile), self.constraint, self.effective_reschedulable(profile))
 
     def view(self, profile: ProfileFacts = _NO_PROFILE) -> PodView:
-        """The pod as the scheduler extender sees it."""
+        """The pod as input of the scheduler extender's scoring."""
         return PodView(
             performance=self.effective_class(profile) is WorkloadClass.PERFORMANCE,
             reschedulable=self.effective_reschedulable(profile),
@@ -193,12 +194,12 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 def pod_facts(pod: Pod) -> PodFacts:
-    """What Joulie keeps of a pod."""
+    """Reduce a pod to its cached part."""
     meta = pod.metadata
-    requests, unread = pod_requests(pod)
-    mistakes = list(unread)
+    requests, invalid = pod_requests(pod)
+    mistakes = list(invalid)
     controller = meta.controller
-    workload_class, reschedulable, cpu_sensitivity, gpu_sensitivity = _said(meta.annotations, mistakes)
+    workload_class, reschedulable, cpu_sensitivity, gpu_sensitivity = _annotated_hints(meta.annotations, mistakes)
     rules, constraint = placement(pod.spec)
     phase = _PHASES.get(pod.status.phase or "Pending", PodPhase.RUNNING)
     return PodFacts(
@@ -227,14 +228,14 @@ def pod_facts(pod: Pod) -> PodFacts:
 
 
 def read_hints(annotations: dict[str, str], mistakes: list[str]) -> Hints:
-    """What annotations of a pod or of its workload say; each that cannot be read adds a sentence to `mistakes`."""
-    return Hints(*_said(annotations, mistakes))
+    """Read the hints in annotations of a pod or workload; each invalid annotation adds a message to `mistakes`."""
+    return Hints(*_annotated_hints(annotations, mistakes))
 
 
-def _said(
+def _annotated_hints(
     annotations: dict[str, str], mistakes: list[str]
 ) -> tuple[WorkloadClass | None, bool | None, Level | None, Level | None]:
-    """Class, reschedulable, CPU and GPU sensitivity: as a tuple, since schedulers wait for each pod's."""
+    """Class, reschedulable, CPU and GPU sensitivity; a tuple, because this is on the extender's latency path."""
     reader = _AnnotationReader(annotations, mistakes)
     return (
         reader.workload_class(),
@@ -245,7 +246,7 @@ def _said(
 
 
 def profile_facts(profile: WorkloadProfile) -> ProfileFacts:
-    """What a WorkloadProfile says; values that this version does not know count as not said."""
+    """Reduce a WorkloadProfile to its classification; values that this version does not know count as absent."""
     status = profile.status
     cpu, gpu = status.cpu or CpuUse(), status.gpu or GpuUse()
     criticality, migratability = status.criticality or Criticality(), status.migratability or Migratability()
@@ -261,13 +262,13 @@ def profile_facts(profile: WorkloadProfile) -> ProfileFacts:
 
 
 def profile_owner(profile: WorkloadProfile) -> tuple[str, Owner]:
-    """Namespace and workload that a profile is about."""
+    """Namespace and workload that a profile describes."""
     reference = profile.spec.workload_ref
     return reference.namespace or profile.metadata.namespace, Owner(reference.kind, reference.name)
 
 
 def simulated_use(pod: Pod) -> SimulatedUse:
-    """Utilisation to simulate; nothing but a simulation reads it."""
+    """Read the annotations that simulators use."""
     return SimulatedUse(
         cpu_util_pct=_percent(pod, names.SIM_CPU_UTIL_PCT_ANNOTATION),
         gpu_util_pct=_percent(pod, names.SIM_GPU_UTIL_PCT_ANNOTATION),
@@ -276,50 +277,51 @@ def simulated_use(pod: Pod) -> SimulatedUse:
 
 
 class _AnnotationReader:
-    """Reads annotations and notes those that are not valid."""
+    """Parses annotations and collects a message for each invalid one."""
 
     def __init__(self, annotations: dict[str, str], mistakes: list[str]) -> None:
         self._annotations = annotations
         self._mistakes = mistakes
 
     def workload_class(self) -> WorkloadClass | None:
-        """The class; anything but the known ones is standard."""
+        """The workload class; STANDARD if the value is invalid, None if absent."""
         key = names.WORKLOAD_CLASS_ANNOTATION
         if key not in self._annotations:
             return None
-        return self.one_of(WorkloadClass, key, consequence="it counts as standard") or WorkloadClass.STANDARD
+        return self.one_of(WorkloadClass, key, consequence="treated as standard") or WorkloadClass.STANDARD
 
     def boolean(self, key: str) -> bool | None:
-        """True, false or nothing."""
+        """A boolean; None if absent or invalid."""
         text = self._annotations.get(key)
         if text is None:
             return None
         if text not in _BOOLEANS:
-            self._refuse(key, text, "true or false", "it is ignored")
+            self._reject(key, text, "true or false", "ignored")
         return _BOOLEANS.get(text)
 
-    def one_of(self, values: type[_EnumT], key: str, *, consequence: str = "it is ignored") -> _EnumT | None:
-        """A member of an enumeration, or nothing."""
+    def one_of(self, values: type[_EnumT], key: str, *, consequence: str = "ignored") -> _EnumT | None:
+        """A member of an enumeration; None if absent or invalid."""
         text = self._annotations.get(key)
         known = _known(values, text)
         if text is not None and known is None:
-            self._refuse(key, text, " or ".join(values), consequence)
+            self._reject(key, text, " or ".join(values), consequence)
         return known
 
-    def _refuse(self, key: str, text: str, allowed: str, consequence: str) -> None:
+    def _reject(self, key: str, text: str, allowed: str, consequence: str) -> None:
         shown = text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
-        self._mistakes.append(f"annotation {key}: {shown!r} is not {allowed}; {consequence}")
+        self._mistakes.append(f"annotation {key}: invalid value {shown!r}: must be {allowed}; {consequence}")
 
 
 def _known(values: type[_EnumT], text: str | None) -> _EnumT | None:
-    """The member with that value, None for any other text."""
+    """The member with the given value; None if there is none."""
     return next((value for value in values if value == text), None) if text else None
 
 
 def _owner(meta: ObjectMeta, controller: OwnerReference | None) -> Owner:
-    """The pod's workload, from the pod alone: whoever places pods asks nobody else.
+    """The pod's workload, derived from the pod alone, since the scheduler extender must not wait for the API server.
 
-    A ReplicaSet's Deployment is known by the hash that both names carry, a Job's CronJob by the minute in the name.
+    A ReplicaSet's Deployment is recognised by the pod template hash in its name, a Job's CronJob by the scheduled
+    minute in its name.
     """
     if controller is None:
         return Owner("Pod", meta.name)
@@ -333,7 +335,7 @@ def _owner(meta: ObjectMeta, controller: OwnerReference | None) -> Owner:
 
 
 def _ran_at(minute: int, meta: ObjectMeta) -> bool:
-    """Whether a pod was created soon after a minute, counted since the epoch: a date in a name is far from it."""
+    """Whether a pod was created soon after a scheduled minute; eight digits that are a date, say, are far from it."""
     created_s = _time_s(meta.creation_timestamp)
     return created_s is not None and 0.0 <= created_s - minute * 60.0 <= _CRON_DELAY_S
 
@@ -352,7 +354,7 @@ def _time_s(text: str | None) -> float | None:
 
 @lru_cache(maxsize=65536)
 def _reference(controller: OwnerReference) -> OwnerReference:
-    """One value for all pods of a controller."""
+    """A shared value for all pods of a controller, to save memory."""
     return controller
 
 

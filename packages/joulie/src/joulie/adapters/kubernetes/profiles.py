@@ -1,4 +1,4 @@
-"""WorkloadProfiles by the workload that they are about: one each, unless somebody wrote their own beside it."""
+"""Indexes WorkloadProfiles by their workload: one per workload, unless a user wrote another beside the classifier's."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ WorkloadKey = tuple[str, Owner]
 
 
 class ProfileEntry(msgspec.Struct, frozen=True):
-    """What a program keeps of a WorkloadProfile at least.
+    """The cached part of a WorkloadProfile.
 
     Attributes:
-        owner: the workload that it is about.
-        facts: what counts of it.
-        automatic: whether the classifier keeps it.
+        owner: workload that the profile describes.
+        facts: classification of the workload.
+        automatic: whether the classifier manages the profile.
     """
 
     owner: WorkloadKey
@@ -33,42 +33,42 @@ class ProfileEntry(msgspec.Struct, frozen=True):
 _EntryT = TypeVar("_EntryT", bound=ProfileEntry)
 
 
-def keep_profile(profile: WorkloadProfile) -> ProfileEntry:
-    """What is kept of a WorkloadProfile."""
+def profile_entry(profile: WorkloadProfile) -> ProfileEntry:
+    """Reduce a WorkloadProfile to its cached part."""
     return ProfileEntry(profile_owner(profile), profile_facts(profile), by_classifier(profile))
 
 
 def by_classifier(profile: WorkloadProfile) -> bool:
-    """Whether the classifier keeps a profile."""
+    """Whether the classifier manages a profile."""
     return profile.metadata.labels.get(names.MANAGED_BY_LABEL) == names.CLASSIFIER
 
 
 class ProfileIndex(Generic[_EntryT]):
-    """Keeps the profiles of each workload; told of every change of a cache of profiles."""
+    """Index of WorkloadProfiles by workload, updated as a listener of a cache of profiles."""
 
     def __init__(self) -> None:
-        self._of: dict[WorkloadKey, dict[Key, _EntryT]] = {}
+        self._by_workload: dict[WorkloadKey, dict[Key, _EntryT]] = {}
 
     def changed(self, key: Key, old: _EntryT | None, new: _EntryT | None) -> None:
-        """A profile came, changed or went."""
+        """Update the index after a profile was added, changed or deleted."""
         if old is not None:
-            siblings = self._of[old.owner]
+            siblings = self._by_workload[old.owner]
             del siblings[key]
             if not siblings:
-                del self._of[old.owner]
+                del self._by_workload[old.owner]
         if new is not None:
-            self._of.setdefault(new.owner, {})[key] = new
+            self._by_workload.setdefault(new.owner, {})[key] = new
 
     def of(self, workload: WorkloadKey) -> Mapping[Key, _EntryT]:
         """The profiles of a workload."""
-        return self._of.get(workload, {})
+        return self._by_workload.get(workload, {})
 
-    def counting(self, workload: WorkloadKey) -> _EntryT | None:
-        """The profile that counts: somebody's own before the classifier's, then the first by name."""
+    def effective(self, workload: WorkloadKey) -> _EntryT | None:
+        """The effective profile: a user's own before the classifier's, then the first by name; None if none."""
         profiles = self.of(workload)
         key = min(profiles, key=lambda key: (profiles[key].automatic, key), default=None)
         return None if key is None else profiles[key]
 
-    def all_counting(self) -> dict[WorkloadKey, _EntryT]:
-        """The profile that counts of each workload that has any."""
-        return {workload: entry for workload in self._of if (entry := self.counting(workload)) is not None}
+    def all_effective(self) -> dict[WorkloadKey, _EntryT]:
+        """The effective profile of each workload that has one."""
+        return {workload: entry for workload in self._by_workload if (entry := self.effective(workload)) is not None}

@@ -1,4 +1,4 @@
-"""What a pod of the Kubernetes API requests in CPU, memory and GPUs; `joulie.domain.scheduling.requests` adds it up."""
+"""Reads a pod's CPU, memory and GPU requests and limits; `joulie.domain.scheduling.requests` aggregates them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BYTES_PER_GIB = 1024.0**3
 _POD_LEVEL = ("cpu", "memory")
 _WHOLE_GPUS = {
     "nvidia.com/gpu": "NVIDIA",
-    # A time slice may draw what the whole device draws.
+    # A time slice may draw as much power as the whole device.
     "nvidia.com/gpu.shared": "NVIDIA",
     "amd.com/gpu": "AMD",
     "gpu.intel.com/i915": "Intel",
@@ -24,17 +24,17 @@ _WHOLE_GPUS = {
 }
 _MIG = re.compile(r"nvidia\.com/mig-(\d)g\..+")
 _MIG_SLICES = 7
-"""Compute slices of a GPU that can be partitioned; each partition is named after how many it has."""
+"""Compute slices of a MIG-capable GPU; the name of a partition gives its number of slices."""
 
 
 class Requests(msgspec.Struct, frozen=True, gc=False):
-    """What a pod requests.
+    """Resource requests of a pod.
 
     Attributes:
-        cpu_cores: CPU cores.
-        memory_gib: memory, GiB.
-        gpus: GPUs; a MIG partition counts for its share of compute slices.
-        gpu_vendor: NVIDIA, AMD or Intel; None without GPUs.
+        cpu_cores: requested CPU, cores.
+        memory_gib: requested memory, GiB.
+        gpus: number of requested GPUs; a MIG partition counts as its share of the compute slices.
+        gpu_vendor: NVIDIA, AMD or Intel; None if no GPU is requested.
     """
 
     cpu_cores: float = 0.0
@@ -44,7 +44,7 @@ class Requests(msgspec.Struct, frozen=True, gc=False):
 
 
 def pod_requests(pod: Pod) -> tuple[Requests, tuple[str, ...]]:
-    """What the pod requests, and what of it cannot be read (which the API server would have refused)."""
+    """The pod's requests, and a message per invalid quantity (which the API server should have rejected)."""
     mistakes: list[str] = []
     spec = pod.spec
     pod_level: Amounts = {}
@@ -64,9 +64,9 @@ def pod_requests(pod: Pod) -> tuple[Requests, tuple[str, ...]]:
 
 
 def memory_limit_gib(pod: Pod) -> float | None:
-    """What the pod's containers may use of memory, GiB; None where one of them has no limit that can be read.
+    """Memory limit of the pod, GiB; None if a container has no valid limit.
 
-    The limit of the pod as a whole comes first. Init containers that end have no part in a running pod.
+    A pod-level limit takes precedence. Init containers other than sidecars do not count: in a running pod they ended.
     """
     if pod.spec.resources is not None and "memory" in pod.spec.resources.limits:
         limits = [pod.spec.resources.limits]
@@ -85,10 +85,10 @@ def _container(container: Container, mistakes: list[str]) -> Amounts:
 
 
 def _amounts(quantities: Mapping[str, str | int | float], where: str, mistakes: list[str]) -> Amounts:
-    """Quantities as numbers: cores, bytes, and GPUs by vendor."""
+    """Parse quantities to numbers: cores, bytes, and GPUs by vendor."""
     amounts: Amounts = {}
     for resource, text in quantities.items():
-        key, share = _counted(resource)
+        key, share = _resource_key(resource)
         if key is None:
             continue
         try:
@@ -97,15 +97,15 @@ def _amounts(quantities: Mapping[str, str | int | float], where: str, mistakes: 
             mistakes.append(f"{where}: {resource}: {error}")
             continue
         if number < 0.0:
-            mistakes.append(f"{where}: {resource}: {text!r} is negative")
+            mistakes.append(f"{where}: {resource}: invalid quantity {text!r}: negative")
             continue
         amounts[key] = amounts.get(key, 0.0) + number * share
     return amounts
 
 
 @lru_cache(maxsize=1024)
-def _counted(resource: str) -> tuple[str | None, float]:
-    """Under which key a resource counts, and how much one of it."""
+def _resource_key(resource: str) -> tuple[str | None, float]:
+    """The key that a resource is summed under (None: ignored), and the weight of one unit."""
     if resource in _POD_LEVEL:
         return resource, 1.0
     if resource in _WHOLE_GPUS:
@@ -116,5 +116,5 @@ def _counted(resource: str) -> tuple[str | None, float]:
 
 @lru_cache(maxsize=8192)
 def _shared(cpu_cores: float, memory_gib: float, gpus: float, gpu_vendor: str | None) -> Requests:
-    """One value for all pods of a template: a hundred thousand of them are kept in memory."""
+    """A shared value for all pods with the same requests, to save memory: a hundred thousand are cached."""
     return Requests(cpu_cores, memory_gib, gpus, gpu_vendor)

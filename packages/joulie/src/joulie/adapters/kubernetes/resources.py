@@ -1,4 +1,4 @@
-"""The resources of the Kubernetes API that Joulie uses: where each lives and which type its objects have."""
+"""The API resources that Joulie uses: their URL paths and the types of their objects."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ T = TypeVar("T", bound=KubernetesObject)
 
 @dataclass(frozen=True)
 class Resource(Generic[T]):
-    """One resource of the API.
+    """One resource of the Kubernetes API.
 
     Attributes:
-        group: empty for the core group.
-        version: of the group.
-        plural: as in the URL.
-        kind: as in the objects.
-        namespaced: whether its objects live in namespaces.
-        type: of its objects.
+        group: API group; empty for the core group.
+        version: API version.
+        plural: plural name, as in URLs.
+        kind: kind, as in objects.
+        namespaced: whether its objects are namespaced.
+        type: struct that decodes its objects.
     """
 
     group: str
@@ -34,19 +34,19 @@ class Resource(Generic[T]):
 
     @property
     def api_version(self) -> str:
-        """As objects write it: ``v1``, ``joulie.io/v1alpha1``."""
+        """The objects' apiVersion: ``v1``, ``joulie.io/v1alpha1``."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
         """URL path of the collection, of one object or of its subresource.
 
         Args:
-            namespace: None for all namespaces, and for what has none.
-            name: of the object.
-            subresource: such as ``status`` or ``eviction``.
+            namespace: namespace; None for all namespaces and for cluster-scoped resources.
+            name: object name; None for the collection.
+            subresource: subresource, such as ``status`` or ``eviction``; None for the object itself.
 
         Raises:
-            ValueError: a namespace for what has none, or none for an object that needs one.
+            ValueError: a namespace for a cluster-scoped resource, or none for a namespaced object.
         """
         if namespace and not self.namespaced:
             raise ValueError(f"{self.plural} have no namespace, got {namespace!r}")
@@ -64,7 +64,7 @@ def _joulie(plural: str, kind: type[T], *, namespaced: bool = False) -> Resource
 NODES = Resource("", "v1", "nodes", "Node", False, core.Node)
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False, core.Namespace)
 PODS = Resource("", "v1", "pods", "Pod", True, core.Pod)
-PODS_OF_CONTAINERS = Resource("", "v1", "pods", "Pod", True, core.PodOfContainers)
+PODS_WITH_CONTAINERS = Resource("", "v1", "pods", "Pod", True, core.PodWithContainers)
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", True, core.ConfigMap)
 SECRETS = Resource("", "v1", "secrets", "Secret", True, core.Secret)
 SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", True, core.ServiceAccount)

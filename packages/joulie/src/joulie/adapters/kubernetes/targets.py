@@ -1,4 +1,4 @@
-"""Which TelemetryProfile counts for a node. The agent and the operator must agree. This module needs no numpy."""
+"""Selects the TelemetryProfile of a node, in the same way for the agent and the operator. Does not import numpy."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from collections.abc import Mapping
 
 from joulie.adapters.kubernetes.api.v1alpha1 import Target, TargetScope
 
-_NAMED = 1000
-"""Above any number of labels that a selector may have."""
+_BY_NAME = 1000
+"""Specificity of a target by node name: above the maximum number of labels of a selector."""
 
 
 def specificity(target: Target, node_name: str, labels: Mapping[str, str]) -> int | None:
-    """How specifically a target means a node, None where it does not: by name, by how many labels, or as one of all.
+    """How specifically a target matches a node; None if it does not match.
 
-    The highest counts; of equals, the first profile by name.
+    A node name outranks a label selector, which ranks by its number of labels, and a cluster-wide target comes last.
+    The profile with the highest specificity applies to the node; ties go to the first profile by name.
 
     Args:
-        target: of a TelemetryProfile.
-        node_name: the node.
-        labels: its labels.
+        target: target of a TelemetryProfile.
+        node_name: node name.
+        labels: labels of the node.
     """
     if target.node_name is not None:
-        return _NAMED if target.node_name == node_name else None
+        return _BY_NAME if target.node_name == node_name else None
     if target.node_selector is not None:
         return len(target.node_selector) if target.node_selector.items() <= labels.items() else None
     return 0 if target.scope == TargetScope.CLUSTER else None

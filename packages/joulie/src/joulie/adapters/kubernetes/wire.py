@@ -1,4 +1,4 @@
-"""How objects, lists, changes and errors look on the wire, and what they become in Python."""
+"""Encodes and decodes the API's wire format: objects, lists, watch events and errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Body = msgspec.Struct | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Scope(Generic[T]):
-    """Which objects to list or watch; an empty selector selects all."""
+    """The objects to list or watch; an empty selector selects all."""
 
     resource: Resource[T]
     namespace: str | None = None
@@ -38,12 +38,12 @@ class Scope(Generic[T]):
         return self.resource.path(self.namespace)
 
     def parameters(self, **others: str | int) -> dict[str, str | int]:
-        """Query parameters: the selectors and `others`, without those that are empty or zero."""
+        """Query parameters: the selectors and `others`, without empty and zero values."""
         return parameters(labelSelector=self.label_selector, fieldSelector=self.field_selector, **others)
 
 
 class PatchKind(StrEnum):
-    """How a patch is to be read; the values are the media types."""
+    """The kind of a patch; the values are the media types."""
 
     MERGE = "application/merge-patch+json"
     JSON = "application/json-patch+json"
@@ -51,7 +51,7 @@ class PatchKind(StrEnum):
 
 
 class EventKind(StrEnum):
-    """What a watch says about an object."""
+    """The type of a watch event."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -60,7 +60,7 @@ class EventKind(StrEnum):
 
 
 class Key(NamedTuple):
-    """Identity of an object within its resource; the namespace is empty where there is none."""
+    """Identity of an object within its resource; the namespace is empty for cluster-scoped objects."""
 
     namespace: str
     name: str
@@ -71,11 +71,11 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """An object that does not fit its struct: reported, never fatal to the others.
+    """An object that could not be decoded; it is reported and does not affect the others.
 
     Attributes:
-        key: of the object; None where not even its metadata could be read.
-        problem: what does not fit, and where in the object.
+        key: object key; None if not even the metadata could be decoded.
+        problem: decoding error, with the path in the object.
     """
 
     key: Key | None
@@ -84,13 +84,13 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[T]):
-    """Objects as they were at one version of the cluster.
+    """Objects at one resource version.
 
     Attributes:
-        items: the objects.
-        resource_version: from which to watch.
-        unreadable: objects that are there, but do not fit their type.
-        next_page: token of the next page; empty on the last one.
+        items: decoded objects.
+        resource_version: version to start a watch from.
+        unreadable: objects that exist but could not be decoded.
+        next_page: continue token of the next page; empty on the last page.
     """
 
     items: list[T]
@@ -101,14 +101,14 @@ class Listing(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent(Generic[T]):
-    """One change.
+    """One event of a watch.
 
     Attributes:
-        kind: what happened.
-        key: to whom; empty in bookmarks.
-        resource_version: from which a watch can be resumed.
-        object: as it is now, or was when deleted; None in bookmarks and where `problem` is set.
-        problem: why the object could not be read.
+        kind: event type.
+        key: object key; empty in bookmarks.
+        resource_version: version from which a watch can be resumed.
+        object: current object, or its last state if deleted; None in bookmarks and if `problem` is set.
+        problem: decoding error; empty if the object was decoded.
     """
 
     kind: EventKind
@@ -135,7 +135,7 @@ class _ListMeta(msgspec.Struct, rename={"resource_version": "resourceVersion", "
 
 class _List(msgspec.Struct):
     metadata: _ListMeta
-    items: list[msgspec.Raw] | None = None  # Go writes an empty list as null at times
+    items: list[msgspec.Raw] | None = None  # Go sometimes writes an empty list as null
 
 
 class _Change(msgspec.Struct):
@@ -156,12 +156,12 @@ def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
 
 
 def decode_listing(resource: Resource[T], body: bytes) -> Iterator[Listing[T]]:
-    """A page of a list, in portions that leave an event loop room to breathe.
+    """Decode a page of a list in chunks, between which a caller can yield to the event loop.
 
-    Each object stands alone, so that a bad one costs only itself.
+    Objects are decoded one by one, so that a malformed object affects no other.
 
     Raises:
-        UnreadableAnswerError: not a list at all.
+        UnreadableAnswerError: the body is not a list.
     """
     try:
         page = _decode_list(body)
@@ -181,23 +181,27 @@ def decode_listing(resource: Resource[T], body: bytes) -> Iterator[Listing[T]]:
 
 
 async def read_events(resource: Resource[T], chunks: AsyncIterator[bytes]) -> AsyncIterator[WatchEvent[T]]:
-    """The changes of an open watch, of which `chunks` is the body.
+    """Decode the events of an open watch.
+
+    Args:
+        resource: resource that is watched.
+        chunks: body of the response.
 
     Raises:
-        ApiError: the server ends the watch with an error; `GoneError` above all.
-        UnreadableAnswerError: something that is no change.
+        ApiError: the server ended the watch with an error, most often `GoneError`.
+        UnreadableAnswerError: a line of the body is not a watch event.
     """
     decode = _decoder(resource.type).decode
     async for line in split_lines(chunks):
         try:
             change = _decode_change(line)
         except msgspec.DecodeError as error:
-            raise UnreadableAnswerError(f"watch {resource.plural}: not a change: {error}") from None
+            raise UnreadableAnswerError(f"watch {resource.plural}: invalid watch event: {error}") from None
         if change.type == "ERROR":
             raise api_error(change.object, verb="watch", where=resource.plural)
         kind = _KINDS.get(change.type)
         if kind is None:
-            raise UnreadableAnswerError(f"watch {resource.plural}: unknown kind of change {change.type[:40]!r}")
+            raise UnreadableAnswerError(f"watch {resource.plural}: unknown event type {change.type[:40]!r}")
         if kind is EventKind.BOOKMARK:
             yield WatchEvent(kind, Key("", ""), _decode_identity(change.object).metadata.resource_version)
             continue
@@ -207,7 +211,7 @@ async def read_events(resource: Resource[T], chunks: AsyncIterator[bytes]) -> As
             try:
                 meta = _decode_identity(change.object).metadata
             except msgspec.DecodeError:
-                raise UnreadableAnswerError(f"watch {resource.plural}: a change without metadata: {error}") from None
+                raise UnreadableAnswerError(f"watch {resource.plural}: event without metadata: {error}") from None
             yield WatchEvent(kind, Key(meta.namespace, meta.name), meta.resource_version, None, str(error))
         else:
             found = obj.metadata
@@ -215,7 +219,7 @@ async def read_events(resource: Resource[T], chunks: AsyncIterator[bytes]) -> As
 
 
 async def split_lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Lines of a stream that arrives in pieces; each byte is copied once, however long a line is."""
+    """Split a stream of chunks into lines; each byte is copied once, however long a line is."""
     unfinished: list[bytes] = []
     async for chunk in chunks:
         first, *rest = chunk.split(b"\n")
@@ -228,8 +232,8 @@ async def split_lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         unfinished = [rest[-1]] if rest[-1] else []
 
 
-def error_of(response: httpx.Response, body: bytes, verb: str, where: str) -> ApiError:
-    """The typed error of an answer; its body is passed since a stream's has to be read first."""
+def response_error(response: httpx.Response, body: bytes, verb: str, where: str) -> ApiError:
+    """Convert an error response to a typed error; the body is passed in, since that of a stream must be read first."""
     retry_after = response.headers.get("retry-after", "")
     return api_error(body, http_status=response.status_code, retry_after=retry_after, verb=verb, where=where)
 
@@ -243,44 +247,44 @@ def _key(raw: msgspec.Raw) -> Key | None:
 
 
 def page_sizes(first: int) -> tuple[int, ...]:
-    """Page sizes to try in turn while a list expires between its pages; 0, the last, is one piece, which cannot.
+    """Page sizes to try in turn when a list expires between two pages; the last, 0, is one response and cannot expire.
 
-    That piece comes last for its memory: 100,000 pods are half a gigabyte of JSON.
+    The single response comes last because of its memory: 100,000 pods are half a gigabyte of JSON.
     """
     return (first, 10 * first, 0) if first else (0,)
 
 
 def decode_object(resource: Resource[T], body: bytes) -> T:
-    """One object.
+    """Decode one object.
 
     Raises:
-        UnreadableAnswerError: it does not fit its type.
+        UnreadableAnswerError: the body cannot be decoded as the resource's type.
     """
     try:
         decoded: T = _decoder(resource.type).decode(body)
     except msgspec.DecodeError as error:
         name = _key(msgspec.Raw(body))
-        raise UnreadableAnswerError(f"{resource.kind} {name or ''} does not fit its type: {error}") from None
+        raise UnreadableAnswerError(f"cannot decode {resource.kind}{f' {name}' if name else ''}: {error}") from None
     return decoded
 
 
 def parameters(**values: str | int) -> dict[str, str | int]:
-    """Query parameters, without those that are empty or zero."""
+    """Query parameters without empty and zero values."""
     return {key: value for key, value in values.items() if value}
 
 
 def document(resource: Resource[T], body: Body, name: str | None = None) -> dict[str, Any]:
-    """The object as it goes out, with apiVersion, kind and name filled in."""
+    """The object to send, with apiVersion, kind and name filled in."""
     found = {**msgspec.to_builtins(body), "apiVersion": resource.api_version, "kind": resource.kind}
     found["metadata"] = {**found.get("metadata", {}), **({"name": name} if name else {})}
     return found
 
 
 def encode(body: Any) -> bytes:
-    """JSON; NaN and infinity are refused, since msgspec writes them as null, which removes a field.
+    """Encode as JSON; rejects NaN and infinity, which msgspec writes as null and a patch would take as a removal.
 
     Raises:
-        InvalidError: with the paths of what JSON cannot carry.
+        InvalidError: a number is not finite; the message lists the paths.
     """
     body = msgspec.to_builtins(body)
     bad = list(_not_finite(body, ""))

@@ -1,4 +1,4 @@
-"""Many writes, few at a time."""
+"""Runs many writes with bounded concurrency."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Failure:
     """A job that raised.
 
     Attributes:
-        index: of the job, from 0.
-        error: what it raised.
+        index: position of the job, from 0.
+        error: exception that it raised.
     """
 
     index: int
@@ -23,23 +23,23 @@ class Failure:
 
 
 async def write_all(jobs: Iterable[Job], *, concurrency: int = 16) -> list[Failure]:
-    """Run all jobs, at most `concurrency` at once; one that fails stops no other.
+    """Run all jobs, at most `concurrency` at once; a failed job does not stop the others.
 
-    Busy servers and lost connections are retried within the client; a conflict is its caller's to solve.
+    The client retries overloaded servers and lost connections; conflicts are left to the caller.
 
     Returns:
-        The failures, by index.
+        The failures, in order of the jobs.
 
     Raises:
-        ValueError: a concurrency below 1.
+        ValueError: `concurrency` is below 1.
     """
     if concurrency < 1:
-        raise ValueError(f"concurrency is {concurrency}, at least 1 is needed")
+        raise ValueError(f"invalid concurrency {concurrency}: must be at least 1")
     failures: list[Failure] = []
     queue = enumerate(jobs)
 
     async def work() -> None:
-        for index, job in queue:  # shared: each worker takes the next
+        for index, job in queue:  # shared: each worker takes the next job
             try:
                 await job()
             except Exception as error:

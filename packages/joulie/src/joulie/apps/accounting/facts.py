@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from joulie.adapters.kubernetes.api.core import ContainerStatus, Namespace, Node, PodOfContainers
+from joulie.adapters.kubernetes.api.core import ContainerStatus, Namespace, Node, PodWithContainers
 from joulie.adapters.kubernetes.api.meta import OwnerReference
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware
 from joulie.adapters.kubernetes.hardware import amount, node_aliases, reported_hardware
@@ -97,7 +97,7 @@ class AccountedNamespace(msgspec.Struct, frozen=True):
     annotations: dict[str, str] = {}
 
 
-def keep_pod(pod: PodOfContainers) -> AccountedPod | None:
+def keep_pod(pod: PodWithContainers) -> AccountedPod | None:
     """What is kept of a pod; nothing of one that has never had a node."""
     facts = pod_facts(pod)
     if not facts.node_name or facts.phase is PodPhase.PENDING:
@@ -156,7 +156,7 @@ def _chosen(pairs: Mapping[str, str], prefixes: tuple[str, ...]) -> dict[str, st
     return {key: value for key, value in pairs.items() if key.startswith(prefixes)}
 
 
-def _started_s(pod: PodOfContainers) -> float | None:
+def _started_s(pod: PodWithContainers) -> float | None:
     """When the first container started; images are pulled before, at nobody's expense.
 
     Containers say only when they last started: where one was started again, it is when the pod came to its node.
@@ -173,7 +173,7 @@ def _run(container: ContainerStatus) -> tuple[str | None, str | None]:
     return (None, None) if run is None else (run.started_at, run.finished_at)
 
 
-def _ended_s(pod: PodOfContainers) -> float | None:
+def _ended_s(pod: PodWithContainers) -> float | None:
     """When the last container ended; where they do not all say, since when the pod is not ready."""
     status = pod.status
     ends = [_time_s(_run(one)[1]) for one in status.container_statuses]

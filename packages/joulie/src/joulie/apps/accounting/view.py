@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from joulie.adapters.kubernetes.api.core import Namespace, Node, PodOfContainers
+from joulie.adapters.kubernetes.api.core import Namespace, Node, PodWithContainers
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware
 from joulie.adapters.kubernetes.cache import Cache, Key, Watching
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.resources import NAMESPACES, NODE_HARDWARES, NODES, PODS_OF_CONTAINERS
+from joulie.adapters.kubernetes.resources import NAMESPACES, NODE_HARDWARES, NODES, PODS_WITH_CONTAINERS
 from joulie.adapters.prometheus.nodes import NodeIndex
 from joulie.apps.accounting.facts import (
     AccountedNamespace,
@@ -58,7 +58,7 @@ class ClusterView(Watching):
     def __init__(self, client: KubeClient, now_s: Callable[[], float]) -> None:
         self.departed: dict[str, tuple[AccountedPod, float]] = {}
         self._now_s = now_s
-        self._pods: Cache[PodOfContainers, AccountedPod] = Cache(client, PODS_OF_CONTAINERS, keep_pod)
+        self._pods: Cache[PodWithContainers, AccountedPod] = Cache(client, PODS_WITH_CONTAINERS, keep_pod)
         self._nodes: Cache[Node, AccountedNode] = Cache(client, NODES, keep_node)
         self._namespaces: Cache[Namespace, AccountedNamespace] = Cache(client, NAMESPACES, keep_namespace)
         self._hardware: Cache[NodeHardware, tuple[str, ReportedHardware]] = Cache(client, NODE_HARDWARES, keep_hardware)
@@ -69,7 +69,7 @@ class ClusterView(Watching):
     @property
     def caches(self) -> Mapping[str, Cache[Any, Any]]:
         """The caches that must have been listed: not NodeHardware, for a cluster may have none of Joulie's CRDs."""
-        return {PODS_OF_CONTAINERS.plural: self._pods, NODES.plural: self._nodes, NAMESPACES.plural: self._namespaces}
+        return {PODS_WITH_CONTAINERS.plural: self._pods, NODES.plural: self._nodes, NAMESPACES.plural: self._namespaces}
 
     async def run(self) -> None:
         """Follow the cluster until cancelled."""

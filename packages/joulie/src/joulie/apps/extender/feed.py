@@ -15,9 +15,9 @@ from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware, NodeTwin, Work
 from joulie.adapters.kubernetes.api.v1alpha1.power import EffectiveCapState, PowerMeasurement
 from joulie.adapters.kubernetes.cache import Cache, Key, Watching
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.hardware import offered_devices, reported_hardware
+from joulie.adapters.kubernetes.hardware import allocatable_devices, reported_hardware
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
-from joulie.adapters.kubernetes.profiles import ProfileEntry, ProfileIndex, keep_profile
+from joulie.adapters.kubernetes.profiles import ProfileEntry, ProfileIndex, profile_entry
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES, WORKLOAD_PROFILES
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.extender.fleet import Fleet, LoadFacts, TwinFacts, TwinNumbers
@@ -100,7 +100,7 @@ class Feed(Watching):
         self._twins: Cache[NodeTwin, OfNode[TwinFacts]] = watch(NODE_TWINS, keep_twin)
         self._hardware: Cache[NodeHardware, OfNode[ReportedHardware]] = watch(NODE_HARDWARES, keep_hardware)
         self._node_cache: Cache[Node, NodeFacts] = watch(NODES, keep_node)
-        self._profile_cache: Cache[WorkloadProfile, ProfileEntry] = watch(WORKLOAD_PROFILES, keep_profile)
+        self._profile_cache: Cache[WorkloadProfile, ProfileEntry] = watch(WORKLOAD_PROFILES, profile_entry)
         self._twins.add_listener(self._twin_changed)
         self._hardware.add_listener(self._hardware_changed)
         self._node_cache.add_listener(self._node_changed)
@@ -127,7 +127,7 @@ class Feed(Watching):
         Criticality and migratability go back to somebody's annotation; sensitivities are measured and count only with
         enough confidence.
         """
-        entry = self._profiles.counting((pod.namespace, pod.owner))
+        entry = self._profiles.effective((pod.namespace, pod.owner))
         if entry is None:
             return _NO_PROFILE
         found = entry.facts
@@ -228,7 +228,7 @@ def keep_hardware(hardware: NodeHardware) -> OfNode[ReportedHardware] | None:
 def keep_node(node: Node) -> NodeFacts:
     """What placement needs of a Node."""
     labels = {key: value for key, value in node.metadata.labels.items() if key.startswith(_COUNTED_LABELS)}
-    return NodeFacts(labels, offered_devices(node))
+    return NodeFacts(labels, allocatable_devices(node))
 
 
 def label_class(labels: dict[str, str]) -> NodeClass:

@@ -18,7 +18,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
     WorkloadProfile,
     WorkloadProfileStatus,
 )
-from joulie.adapters.kubernetes.hardware import amount, node_aliases, offered_devices, reported_hardware
+from joulie.adapters.kubernetes.hardware import allocatable_devices, amount, node_aliases, reported_hardware
 from joulie.adapters.kubernetes.pods import profile_facts, profile_owner
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.operator.settings import OperatorSettings
@@ -123,7 +123,7 @@ def keep_node(node: Node, settings: OperatorSettings) -> NodeFacts | None:
         profile_label=labels.get(settings.power_profile_label),
         draining_label=labels.get(names.DRAINING_LABEL),
         labels=labels,
-        offered=offered_devices(node),
+        offered=allocatable_devices(node),
         aliases=node_aliases(node),
         ready=all(one.status == "True" for one in node.status.conditions if one.type == "Ready"),
         taints=node.spec.taints,

@@ -256,7 +256,7 @@ class ClusterView(Watching):
         self.workload_profiles.changed(key, old, new)
         changed = False
         for owner in {entry.owner for entry in (old, new) if entry is not None}:
-            counts = self.workload_profiles.counting(owner)
+            counts = self.workload_profiles.effective(owner)
             changed |= self.ledger.profile_changed(owner, None if counts is None else counts.facts)
         if changed:
             self._wake()

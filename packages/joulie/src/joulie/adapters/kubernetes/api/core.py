@@ -217,17 +217,17 @@ class ContainerStatus(ApiStruct, frozen=True):
     restart_count: int = 0
 
 
-class ContainersStatus(PodStatus, frozen=True):
+class PodStatusWithContainers(PodStatus, frozen=True):
     """Where a pod is in its life, with its containers."""
 
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 
 
-class PodOfContainers(Pod, frozen=True):
+class PodWithContainers(Pod, frozen=True):
     """A pod for who must know when its containers ran; all others are spared reading that."""
 
-    status: ContainersStatus = ContainersStatus()
+    status: PodStatusWithContainers = PodStatusWithContainers()
 
 
 # ---- leases and events

@@ -118,7 +118,7 @@ class Rescheduler:
             decision,
             dict(self._view.node_facts),
             tuple(self._view.pods.values()),
-            self._view.workload_profiles.all_counting(),
+            self._view.workload_profiles.all_effective(),
             {facts.node: facts.slicing_modes for facts in self._view.hardware.values()},
             self._pod_power_w(),
             self._settings.control,
