@@ -11,7 +11,7 @@ from joulie_lab.apps.simulator.gangs import Capacity, GangGate
 from joulie_lab.apps.simulator.trace_player import TracePlayer
 from joulie_lab.simulation.experiment.outcome import JobEnd
 from joulie_lab.simulation.experiment.scenario import NodeGroup
-from joulie_lab.simulation.gangs import FreeCapacity, Group, PodKind, places, seats
+from joulie_lab.simulation.gangs import FreeCapacity, Group, PodKind, assign_nodes, max_pods
 from joulie_lab.simulation.native.nodes import MAX_PODS, sim_nodes
 from joulie_lab.simulation.native.runtime import Setup, run
 from joulie_lab.simulation.trace import GPU_MILLI_KEY, WHOLE_GPU_MILLI, JobProfile, TraceJob
@@ -74,9 +74,9 @@ ROOMS = st.builds(
 @settings(max_examples=100, deadline=None)
 @given(ROOMS, st.lists(GROUPS, min_size=1, max_size=3))
 def test_seats_are_there_all_or_none(room: FreeCapacity, groups: list[Group]) -> None:
-    found = seats(room, groups)
+    found = assign_nodes(room, groups)
     if len(groups) == 1:
-        assert (found is not None) == (places(room, groups[0]).sum() >= groups[0].number)
+        assert (found is not None) == (max_pods(room, groups[0]).sum() >= groups[0].number)
     if found is None:
         return
     assert Counter(seat.group for seat in found) == {index: one.number for index, one in enumerate(groups)}

@@ -65,7 +65,7 @@ def test_equals_the_operators_step(policy_name, moments, escalation):
             moment = last if same else (demand, blocking, power_w)
             decision = decide(snapshot(now_s, *moment), memory, control.settings, control.policy)
             memory = decision.memory
-            if not same or native.quiet_until_s(now_s - OPERATOR_S) <= now_s:
+            if not same or native.next_change_s(now_s - OPERATOR_S) <= now_s:
                 native.cycle(now_s, moment[0], np.array(moment[1]), np.array(moment[2]))
             last = moment
             np.testing.assert_allclose(
@@ -93,11 +93,11 @@ def test_caps_reach_a_node_at_the_agents_next_moment():
     idle = np.zeros(len(NODES), dtype=np.int64), np.full(len(NODES), 100.0)
     assert native.cycle(0.0, 0, *idle)
     assert native.caps_due(0.0) == ()
-    assert native.quiet_until_s(0.0) == AGENT_S
+    assert native.next_change_s(0.0) == AGENT_S
     caps = native.caps_due(AGENT_S)
     assert [cap.node for cap in caps] == list(range(len(NODES)))
     assert caps[0] == NodeCap(0, 0.6 * 360.0, None)
     assert caps[2] == NodeCap(2, 0.6 * 360.0, 0.6 * 400.0)
     assert native.caps_due(2 * AGENT_S) == ()
-    assert native.quiet_until_s(AGENT_S) == np.inf
+    assert native.next_change_s(AGENT_S) == np.inf
     assert not native.cycle(OPERATOR_S, 0, *idle)

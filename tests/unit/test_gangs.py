@@ -26,7 +26,7 @@ from joulie_lab.apps.simulator.settings import SimulatorSettings
 from joulie_lab.apps.simulator.trace_player import GANG_GATE, JobRecord, JobState, TracePlayer
 from joulie_lab.simulation.experiment.outcome import JobEnd
 from joulie_lab.simulation.experiment.scenario import NodeGroup
-from joulie_lab.simulation.gangs import FreeCapacity, Group, PodKind, places, seats, whole_gpus
+from joulie_lab.simulation.gangs import FreeCapacity, Group, PodKind, assign_nodes, max_pods, whole_gpus
 from joulie_lab.simulation.live.jobs import Work
 from joulie_lab.simulation.native.nodes import sim_nodes
 from joulie_lab.simulation.native.runtime import Setup, run
@@ -61,7 +61,7 @@ def room(cores: list[int], gpus: list[int]) -> FreeCapacity:
 def alike(number: int, cores: float, gpus: int = 0, nodes: list[int] | None = None, share: float = 1.0) -> Group:
     allowed = np.isin(np.arange(2), [0, 1] if nodes is None else nodes)
     shape = JobShape(cores=cores, gpus=gpus, gpu_share=share)
-    return Group(PodKind.of(shape, share_gpus=share < 1.0), allowed, number)
+    return Group(PodKind.from_shape(shape, share_gpus=share < 1.0), allowed, number)
 
 
 @pytest.mark.parametrize(
@@ -74,36 +74,36 @@ def alike(number: int, cores: float, gpus: int = 0, nodes: list[int] | None = No
 )
 def test_members_that_differ_find_seats_whatever_their_order(cores: list[int], groups: list[Group]) -> None:
     for ordered in (groups, groups[::-1]):
-        found = seats(room(cores, [2, 0]), ordered)
+        found = assign_nodes(room(cores, [2, 0]), ordered)
         assert found is not None
         assert len(found) == sum(one.number for one in groups)
 
 
 def test_the_fullest_node_that_has_room_is_taken() -> None:
-    found = seats(room([8, 6], [0, 0]), [alike(1, 6), alike(2, 4)])
+    found = assign_nodes(room([8, 6], [0, 0]), [alike(1, 6), alike(2, 4)])
     assert found is not None
     assert [seat.node for seat in found] == [1, 0, 0]
 
 
 def test_what_does_not_fit_as_a_whole_gets_no_seat() -> None:
-    assert seats(room([8, 4], [2, 0]), [alike(3, 1, gpus=1)]) is None
-    assert seats(room([8, 4], [2, 0]), [alike(2, 3, nodes=[1])]) is None
-    assert seats(room([8, 4], [2, 0]), [alike(1, 1, gpus=2), alike(1, 1, gpus=1)]) is None
+    assert assign_nodes(room([8, 4], [2, 0]), [alike(3, 1, gpus=1)]) is None
+    assert assign_nodes(room([8, 4], [2, 0]), [alike(2, 3, nodes=[1])]) is None
+    assert assign_nodes(room([8, 4], [2, 0]), [alike(1, 1, gpus=2), alike(1, 1, gpus=1)]) is None
     full = room([8, 4], [2, 0])._replace(pods=np.array([0, 1]))
-    assert seats(full, [alike(2, 1)]) is None
+    assert assign_nodes(full, [alike(2, 1)]) is None
 
 
 def test_shares_of_gpus_are_counted_gpu_by_gpu() -> None:
     free = room([64, 64], [2, 0])
-    assert places(free, alike(1, 1, gpus=1, share=0.4)).tolist() == [4, 0]
-    assert seats(free, [alike(4, 1, gpus=1, share=0.4), alike(1, 1, gpus=1, share=0.2)]) is not None
-    assert seats(free, [alike(3, 1, gpus=1, share=0.4), alike(1, 1, gpus=1)]) is None
-    assert seats(free, [alike(2, 1, gpus=1, share=0.4), alike(1, 1, gpus=1)]) is not None
+    assert max_pods(free, alike(1, 1, gpus=1, share=0.4)).tolist() == [4, 0]
+    assert assign_nodes(free, [alike(4, 1, gpus=1, share=0.4), alike(1, 1, gpus=1, share=0.2)]) is not None
+    assert assign_nodes(free, [alike(3, 1, gpus=1, share=0.4), alike(1, 1, gpus=1)]) is None
+    assert assign_nodes(free, [alike(2, 1, gpus=1, share=0.4), alike(1, 1, gpus=1)]) is not None
     assert free.gpu_milli.tolist() == [[1000, 1000], [0, 0]]
 
 
 def test_a_node_that_holds_more_than_it_has_takes_nothing() -> None:
-    assert places(room([-2, 4], [0, 0]), alike(1, 1)).tolist() == [0, 4]
+    assert max_pods(room([-2, 4], [0, 0]), alike(1, 1)).tolist() == [0, 4]
 
 
 # ---- natively

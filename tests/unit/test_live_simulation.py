@@ -248,7 +248,7 @@ def test_only_the_named_nodes_take_a_load() -> None:
     work.put(RunningPod("a/all", "gpu-0", 192.0, 8.0, Activity(cpu_util=1.0, gpu_util=1.0)))
     everywhere = work.load(nodes)
     load = FleetLoad(*(getattr(everywhere, item.name)[1:] for item in fields(FleetLoad)))
-    nodes.put_load(load, np.array([1]))
+    nodes.set_load(load, np.array([1]))
     assert nodes.wall_w[0] == before_w[0]
     assert nodes.state.gpu_w[1] == pytest.approx(8 * 400.0)
 

@@ -96,7 +96,7 @@ def test_priority_goes_before_order_and_what_fits_passes_what_does_not() -> None
     found = by_id(run(setup(priorities={"": 0, "urgent": 10}, duration_s=3 * HOUR_S), [*full, *later]))
     starts = [found[name].start_s for name in ("small", "urgent", "first", "second")]
     assert starts == pytest.approx([4.0, 600.0, 1200.0, 1800.0])
-    assert run(setup(), [later[2]]).jobs[0].problem == "no PriorityClass urgent"
+    assert run(setup(), [later[2]]).jobs[0].problem == "unknown PriorityClass urgent"
 
 
 def test_what_can_never_run_is_told_apart_and_nothing_hangs() -> None:
@@ -258,7 +258,7 @@ def test_energy_and_ends_are_those_of_small_ticks(policy_share: float) -> None:
             del due[0]
         left_s = 1.0
         while left_s > 1e-9:
-            fleet.put_load(pods.load(fleet))
+            fleet.set_load(pods.load(fleet))
             dt_s = max(min(left_s, pods.next_done_s(fleet)), 1e-6)
             fleet.coast(dt_s, ambient_k)
             left_s -= dt_s

@@ -12,7 +12,7 @@ import numpy as np
 from joulie.domain.scheduling.scores import NodeAmounts
 from joulie.domain.units import BoolArray
 from joulie_lab.apps.simulator.trace_player import JobRecord, JobState
-from joulie_lab.simulation.gangs import FreeCapacity, PodKind, Seating, by_kind, whole_gpus
+from joulie_lab.simulation.gangs import FreeCapacity, GangFit, PodKind, by_kind, whole_gpus
 from joulie_lab.simulation.native.nodes import HOSTNAME_LABEL
 from joulie_lab.simulation.trace import GPU_RESOURCE_VENDORS
 
@@ -235,16 +235,16 @@ class _Cluster:
 
     def seats(self, records: Sequence[JobRecord]) -> list[tuple[JobRecord, str]] | None:
         """A host for each, in the order in which they should be taken; None where not all find one."""
-        found = self._seating.seats(by_kind(records, _kind_of))
+        found = self._gang_fit.assign(by_kind(records, _kind_of))
         return None if found is None else [(record, self.nodes[node].hostname) for record, node in found]
 
     def has_room(self, record: JobRecord) -> bool:
         """Whether a pod fits."""
-        return self._seating.places(_kind_of(record)) > 0
+        return self._gang_fit.max_pods(_kind_of(record)) > 0
 
     @cached_property
-    def _seating(self) -> Seating:
-        return Seating(_free_capacity(self.nodes, self.used), self._allowed)
+    def _gang_fit(self) -> GangFit:
+        return GangFit(_free_capacity(self.nodes, self.used), self._allowed)
 
     def _allowed(self, kind: PodKind) -> BoolArray:
         return np.array([node.admits(kind) for node in self.nodes], dtype=np.bool_)
@@ -252,7 +252,7 @@ class _Cluster:
 
 def _kind_of(record: JobRecord) -> PodKind:
     job = record.job
-    return PodKind.of(job.shape, job.node_rules, performance=record.workload_class == "performance")
+    return PodKind.from_shape(job.shape, job.node_rules, performance=record.workload_class == "performance")
 
 
 def _release(record: JobRecord, hostnames: Mapping[str, str]) -> Release:

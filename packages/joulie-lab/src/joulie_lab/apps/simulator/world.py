@@ -146,7 +146,7 @@ class World:
         fleet, keys = self.fleet, list[str]()
         before_j = float(fleet.state.energy_j.sum())
         if fleet.specs:
-            self._put_load()
+            self._set_load()
             fleet.coast(dt_s, self.outdoor_k)
             keys = self.workload.advance(fleet, dt_s)
         if self._plant is not None:
@@ -158,7 +158,7 @@ class World:
             self.workload.remove(key)
         return [Finished(key, self.time_s) for key in keys]
 
-    def _put_load(self) -> None:
+    def _set_load(self) -> None:
         """Hand the fleet what runs now, where it is not what ran before: operating points are most of a step's work."""
         load, before = self.workload.load(self.fleet), self.fleet.load
         columns = [(getattr(load, item.name), getattr(before, item.name)) for item in fields(FleetLoad)]
@@ -166,7 +166,7 @@ class World:
         changed = np.logical_or.reduce(differs) | self._new_fleet
         self._new_fleet = False
         nodes = np.flatnonzero(changed)
-        self.fleet.put_load(FleetLoad(*(now[nodes] for now, _ in columns)), nodes)
+        self.fleet.set_load(FleetLoad(*(now[nodes] for now, _ in columns)), nodes)
 
     @property
     def node_names(self) -> Sequence[str]:

@@ -228,10 +228,10 @@ class LiveFleet:
         Raises:
             InvalidQuantityError: an input is NaN or out of range.
         """
-        self.put_load(load)
+        self.set_load(load)
         self.coast(dt_s, ambient_k)
 
-    def put_load(self, load: FleetLoad, nodes: IntArray | None = None) -> None:
+    def set_load(self, load: FleetLoad, nodes: IntArray | None = None) -> None:
         """Change what runs: power follows at once.
 
         Args:
@@ -338,7 +338,7 @@ class LiveFleet:
         return cpu_w + float((self._gpu_default_w * self.gpus).sum())
 
     def _settle(self, ambient_k: float) -> None:
-        self.put_load(self.load)
+        self.set_load(self.load)
         self.state.package_mean_w = self.state.package_w.copy()
         self.state.gpu_mean_w = self.state.gpu_w.copy()
         self.state.temperature_k = steady_temperature_k(ambient_k, self.state.package_w, self._conductance_w_per_k)

@@ -1,1 +1,1 @@
-"""The simulator without Kubernetes, event by event, with the decisions of the programs."""
+"""Discrete-event simulation without Kubernetes that makes the same decisions as Joulie's programs."""

@@ -1,4 +1,4 @@
-"""Which nodes a pod may use at all: by its own words, and by the class rule."""
+"""Which nodes a pod may use at all: by its node selector and affinity, and by the class rule of Joulie's extender."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _PROFILES = {NodeClass.PERFORMANCE: Profile.PERFORMANCE, NodeClass.DRAINING: Pro
 
 
 class Admission:
-    """The rule, with what the operator's labels are now.
+    """Filters nodes by their current labels, those that the operator sets included.
 
     Args:
-        nodes: the nodes.
+        nodes: nodes of the cluster.
         class_rule: whether performance pods are kept off eco and draining nodes.
     """
 
@@ -34,31 +34,31 @@ class Admission:
         self._by_rules: dict[NodeRules, BoolArray] = {}
         self._by_kind: dict[PodKind, BoolArray] = {}
 
-    def classes_are(self, classes: IntArray) -> None:
-        """Take note of the nodes' schedulable classes, values of `NodeClass`."""
+    def set_classes(self, classes: IntArray) -> None:
+        """Set the nodes' schedulable classes (values of `NodeClass`) and the labels that follow from them."""
         for node in np.flatnonzero(classes != self._classes).tolist():
-            labels, now = self._labels[node], NodeClass(int(classes[node]))
-            labels[_PROFILE_LABEL] = _PROFILES.get(now, Profile.ECO).value
-            if now is NodeClass.DRAINING:
+            labels, node_class = self._labels[node], NodeClass(int(classes[node]))
+            labels[_PROFILE_LABEL] = _PROFILES.get(node_class, Profile.ECO).value
+            if node_class is NodeClass.DRAINING:
                 labels[_DRAINING_LABEL] = "true"
             else:
                 labels.pop(_DRAINING_LABEL, None)
         self._classes = classes.copy()
         self._by_kind.clear()
-        for rules in [one for one in self._by_rules if _looks_at_class(one)]:
+        for rules in [one for one in self._by_rules if _depends_on_class(one)]:
             del self._by_rules[rules]
 
-    def of(self, kind: PodKind) -> BoolArray:
+    def allowed_nodes(self, kind: PodKind) -> BoolArray:
         """Nodes that pods of a kind may use, shape ``(n_nodes,)``."""
         found = self._by_kind.get(kind)
         if found is None:
-            found = self._by_words(kind.rules)
+            found = self._matching(kind.rules)
             if self._class_rule and kind.performance:
                 found = found & may_run(_PERFORMANCE_POD, self._classes)
             self._by_kind[kind] = found
         return found
 
-    def _by_words(self, rules: NodeRules) -> BoolArray:
+    def _matching(self, rules: NodeRules) -> BoolArray:
         found = self._by_rules.get(rules)
         if found is None:
             admits = (rules.admits(one, name) for one, name in zip(self._labels, self._names, strict=True))
@@ -69,6 +69,6 @@ class Admission:
 _PERFORMANCE_POD = PodView(performance=True)
 
 
-def _looks_at_class(rules: NodeRules) -> bool:
+def _depends_on_class(rules: NodeRules) -> bool:
     required = [*rules.selector, *(one for term in rules.terms or () for one in term.labels)]
     return any(one.key in {_PROFILE_LABEL, _DRAINING_LABEL} for one in required)

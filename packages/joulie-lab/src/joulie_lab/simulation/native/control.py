@@ -1,8 +1,7 @@
-"""The operator's and the agents' side of a native run: the steps of `joulie.domain.control`, in arrays.
+"""Operator and agents of a native run: the steps of `joulie.domain.control`, vectorised over nodes.
 
-What is decided is what `joulie.domain.control.decide` decides, by the same functions; only the nodes at which something
-can change are looked at, so that a cycle on a thousand settled nodes costs next to nothing. Twins are worked out when
-somebody asks for them.
+The decisions are those of `joulie.domain.control.decide`, made by the same functions. A cycle evaluates only nodes
+whose state can change, so that a cycle over a thousand settled nodes is cheap. Twins are computed on demand.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ _CLASS_OF = {
     ActiveEco: NodeClass.ECO,
 }
 _PERFORMANCE, _ECO, _DRAINING = (int(one) for one in (NodeClass.PERFORMANCE, NodeClass.ECO, NodeClass.DRAINING))
-"""Plain integers: arrays are compared to them many times a second, which takes NumPy six times as long with an enum."""
-_KNOWN_PLANS = 4096
-"""Plans kept by demand; a bound for traces whose demand takes ever new values."""
+"""Plain integers: NumPy takes six times as long to compare an array to an enum, and this happens in every cycle."""
+_MAX_CACHED_PLANS = 4096
+"""Maximum number of plans cached by demand: bounds memory for traces whose demand keeps taking new values."""
 
 
 @dataclass(frozen=True)
 class Control:
-    """What the operator of a run decides with.
+    """Policy and settings of the operator in a run.
 
     Attributes:
-        policy: which nodes run at full power.
-        settings: fixed settings.
-        cooling: cooling stress of nodes.
+        policy: chooses which nodes run at full power.
+        settings: settings that stay fixed during the run.
+        cooling: model of the nodes' cooling stress.
     """
 
     policy: Policy
@@ -57,7 +56,7 @@ class Control:
 
 
 class NodeCap(NamedTuple):
-    """What an agent tells its node."""
+    """Power limits that an agent applies to its node."""
 
     node: int
     """Index of the node."""
@@ -68,7 +67,7 @@ class NodeCap(NamedTuple):
 
 
 class _Planned(NamedTuple):
-    """A plan in arrays."""
+    """A plan, and its performance nodes as an array of shape ``(n_nodes,)``."""
 
     plan: Plan
     performance: BoolArray
@@ -78,120 +77,121 @@ class NativeControl:
     """Operator and agents of one run; arrays are in the order of the nodes.
 
     Attributes:
-        node_class: values of `NodeClass`, as filter and score see them.
+        node_class: schedulable class of each node, a value of `NodeClass`, as the extender's filter and score see it.
     """
 
     def __init__(self, control: Control, nodes: Sequence[SimNode], times: ControlTimes) -> None:
         """Start with all nodes at full power and uncapped.
 
         Args:
-            control: what to decide with.
-            nodes: the nodes.
-            times: how often operator and agents act, both at whole multiples.
+            control: policy and settings of the operator.
+            nodes: nodes of the cluster.
+            times: intervals of operator and agents; each acts at whole multiples of its interval.
         """
         self._control = control
         self._settings = control.settings
         self._times = times
         self._nodes: tuple[ControlledNode, ...] = tuple(controlled_node(node.name, node.hardware) for node in nodes)
         self._eligible = tuple(node.planned for node in self._nodes)
-        self._by_time: bool = getattr(control.policy, "uses_time", True)
+        self._uses_time: bool = getattr(control.policy, "uses_time", True)
         self._plans: dict[int, _Planned] = {}
         self._plan: Plan | None = None
         n_nodes = len(self._nodes)
         self._states: list[NodeState] = [ActivePerformance()] * n_nodes
         self._since_s = np.full(n_nodes, np.nan)
-        self._quiet_s = np.full(n_nodes, np.nan)
+        self._quiet_since_s = np.full(n_nodes, np.nan)
         self.node_class: IntArray = np.full(n_nodes, NodeClass.PERFORMANCE, dtype=np.int64)
-        self._usual = CapTable(self._settings.caps, absolute_gpu_caps=self._settings.absolute_gpu_caps)
+        self._cap_table = CapTable(self._settings.caps, absolute_gpu_caps=self._settings.absolute_gpu_caps)
         self._caps: list[NodeCaps] = [UNCAPPED] * n_nodes
         self._decided_s: dict[int, float] = {}
-        self._told: list[tuple[float | None, float | None]] = [(None, None)] * n_nodes
+        self._applied_w: list[tuple[float | None, float | None]] = [(None, None)] * n_nodes
         self._drains: list[Drain] = []
         self._open_drain: dict[int, int] = {}
         self._samples: deque[tuple[float, FloatArray]] = deque(maxlen=HISTORY_SAMPLES)
         self._view: TwinView | None = None
         limits = np.array([node.limits for node in self._nodes], dtype=np.float64).reshape(-1, 4)
         self._known: BoolArray = np.array([node.limits_known for node in self._nodes], dtype=np.bool_)
-        # A harmless watt where nothing is known, to be divided by: such nodes are never fresh.
+        # 1 W where limits are unknown avoids a division by zero: such nodes are never fresh.
         self._cpu_tdp_w = np.where(self._known, limits[:, 0], 1.0)
         self._gpu_tdp_w = np.where(self._known, limits[:, 1], 0.0)
         self._percents = np.full((n_nodes, 2), 100.0)
-        self._anywhere = np.full(n_nodes, REFERENCE_AMBIENT_K), np.zeros(n_nodes, dtype=np.bool_), [None] * n_nodes
+        no_rack = np.zeros(n_nodes, dtype=np.bool_), [None] * n_nodes
+        self._cooling_inputs = np.full(n_nodes, REFERENCE_AMBIENT_K), *no_rack
 
     # ---- the operator
 
     def cycle(self, now_s: float, demand: int, blocking: IntArray, power_w: FloatArray) -> list[int]:
-        """One step of the operator. Cycles may be left out where they would find what the last one found.
+        """Run one cycle of the operator. Cycles whose inputs equal those of the last one may be skipped.
 
         Args:
-            now_s: s after the start of the run, a multiple of the operator's interval.
+            now_s: time since the start of the run, s; a multiple of the operator's interval.
             demand: weighted count of performance pods, pending and running.
-            blocking: pods that hold up a drain, by node.
+            blocking: number of pods that block a drain, by node.
             power_w: measured power of each node, W.
 
         Returns:
-            The nodes whose schedulable class changed.
+            Indices of the nodes whose schedulable class changed.
         """
-        self._remember(now_s, power_w)
+        self._record_power(now_s, power_w)
         planned = self._planned(demand, now_s)
         moved = self._guard(planned.performance, blocking, now_s)
         self._decide_caps(planned.plan, moved, now_s)
         self._view = None
         return moved
 
-    def _remember(self, now_s: float, power_w: FloatArray) -> None:
+    def _record_power(self, now_s: float, power_w: FloatArray) -> None:
         if self._samples:
-            self._repeat(now_s - self._times.operator_s)
+            self._fill_skipped_cycles(now_s - self._times.operator_s)
         self._samples.append((now_s, power_w.copy()))
 
-    def _repeat(self, until_s: float) -> None:
-        """Cycles that were left out, up to this one, found the power of the last one."""
+    def _fill_skipped_cycles(self, until_s: float) -> None:
+        """Repeat the last power sample for each cycle skipped up to `until_s`: power did not change in them."""
         last_s, last_w = self._samples[-1]
-        left_out = round((until_s - last_s) / self._times.operator_s)
-        for back in range(min(left_out, HISTORY_SAMPLES) - 1, -1, -1):
+        skipped = round((until_s - last_s) / self._times.operator_s)
+        for back in range(min(skipped, HISTORY_SAMPLES) - 1, -1, -1):
             self._samples.append((until_s - back * self._times.operator_s, last_w))
 
     def _planned(self, demand: int, now_s: float) -> _Planned:
         known = self._plans.get(demand)
-        if known is not None and not self._by_time:
+        if known is not None and not self._uses_time:
             return known
         plan = self._control.policy.plan(ClusterSnapshot(self._eligible, demand, now_s))
         performance = np.array(
             [plan.profiles[node.name] is Profile.PERFORMANCE for node in self._nodes], dtype=np.bool_
         )
-        if len(self._plans) >= _KNOWN_PLANS:
+        if len(self._plans) >= _MAX_CACHED_PLANS:
             self._plans.clear()
         self._plans[demand] = _Planned(plan, performance)
         return self._plans[demand]
 
     def _guard(self, performance: BoolArray, blocking: IntArray, now_s: float) -> list[int]:
-        """Send the nodes whose state can change through the drain guard. Returns those whose class changed."""
+        """Pass the nodes whose state can change through the drain guard. Returns those whose class changed."""
         unsettled = performance != (self.node_class == _PERFORMANCE)
         if self._open_drain:
-            unsettled = np.where(self.draining, performance | self._drains_move_on(blocking, now_s), unsettled)
+            unsettled = np.where(self.draining, performance | self._drains_can_change(blocking, now_s), unsettled)
         moved = []
         for node in np.flatnonzero(unsettled).tolist():
             planned = Profile.PERFORMANCE if performance[node] else Profile.ECO
             state = guard(self._states[node], planned, int(blocking[node]), now_s, self._settings.drain).state
-            if self._enter(node, state, now_s):
+            if self._set_state(node, state, now_s):
                 moved.append(node)
         return moved
 
-    def _drains_move_on(self, blocking: IntArray, now_s: float) -> BoolArray:
-        """Nodes whose drain begins to settle, is disturbed, has settled or is overdue; no meaning for other nodes."""
+    def _drains_can_change(self, blocking: IntArray, now_s: float) -> BoolArray:
+        """Draining nodes that begin to settle, are disturbed, have settled or are overdue; undefined elsewhere."""
         drain = self._settings.drain
-        settled = now_s - self._quiet_s >= drain.settling_s
-        disturbed_or_quiet = (blocking > 0) != np.isnan(self._quiet_s)
+        settled = now_s - self._quiet_since_s >= drain.settling_s
+        disturbed_or_quiet = (blocking > 0) != np.isnan(self._quiet_since_s)
         if drain.timeout_s is None or drain.escalation is not Escalation.FORCE:
             return np.asarray(settled | disturbed_or_quiet)
         return np.asarray(settled | disturbed_or_quiet | (now_s - self._since_s >= drain.timeout_s))
 
-    def _enter(self, node: int, state: NodeState, now_s: float) -> bool:
-        """Take note of a node's state. Returns whether its class changed."""
+    def _set_state(self, node: int, state: NodeState, now_s: float) -> bool:
+        """Set a node's state, and record drains that begin or end. Returns whether the node's class changed."""
         before, self._states[node] = self._states[node], state
         if isinstance(state, DrainingPerformance):
             self._since_s[node] = state.since_s
-            self._quiet_s[node] = np.nan if state.quiet_since_s is None else state.quiet_since_s
+            self._quiet_since_s[node] = np.nan if state.quiet_since_s is None else state.quiet_since_s
         if type(state) is type(before):
             return False
         self.node_class[node] = _CLASS_OF[type(state)]
@@ -210,7 +210,7 @@ class NativeControl:
         for node in range(len(self._nodes)) if everywhere else moved:
             profile = Profile.ECO if self.node_class[node] == _ECO else Profile.PERFORMANCE
             known = self._nodes[node]
-            caps = self._usual.of(known.hardware, profile, plan.caps.get(known.name))
+            caps = self._cap_table.of(known.hardware, profile, plan.caps.get(known.name))
             if caps != self._caps[node]:
                 self._caps[node] = caps
                 self._percents[node] = caps[2:]
@@ -219,18 +219,18 @@ class NativeControl:
     # ---- the agents
 
     def caps_due(self, now_s: float) -> tuple[NodeCap, ...]:
-        """The caps that agents bring to their nodes at this moment: those decided before it that differ from the last.
+        """Caps that agents apply now: those decided earlier that differ from the caps last applied.
 
         Args:
-            now_s: s after the start of the run, a multiple of the agents' interval.
+            now_s: time since the start of the run, s; a multiple of the agents' interval.
         """
         due = sorted(node for node, decided_s in self._decided_s.items() if decided_s < now_s)
         found = []
         for node in due:
             del self._decided_s[node]
             wanted = self._wanted_w(node)
-            if wanted != self._told[node]:
-                self._told[node] = wanted
+            if wanted != self._applied_w[node]:
+                self._applied_w[node] = wanted
                 found.append(NodeCap(node, *wanted))
         return tuple(found)
 
@@ -239,11 +239,11 @@ class NativeControl:
         gpu_w = None if hardware.gpu is None else _device_w(caps.gpu, hardware.gpu.cap_range)
         return _device_w(caps.cpu, hardware.cpu.cap_range), gpu_w
 
-    # ---- what others see
+    # ---- outputs
 
     @property
     def draining(self) -> BoolArray:
-        """Nodes on their way to eco."""
+        """Nodes that drain before they become eco nodes."""
         return np.asarray(self.node_class == _DRAINING)
 
     @property
@@ -252,12 +252,12 @@ class NativeControl:
         return np.asarray(self.node_class == _ECO)
 
     def drains(self) -> tuple[Drain, ...]:
-        """The drains so far, in order of their beginnings; one that was called off ended then."""
+        """Drains so far, ordered by start; a cancelled drain ends when it is cancelled."""
         return tuple(self._drains)
 
-    def quiet_until_s(self, now_s: float) -> float:
-        """The next moment at which something changes though demand, blocking pods and power stay; inf if never."""
-        due_s = [now_s if self._by_time else math.inf]
+    def next_change_s(self, now_s: float) -> float:
+        """Next time at which a decision can change if demand, blocking pods and power stay the same; inf if none."""
+        due_s = [now_s if self._uses_time else math.inf]
         if self._open_drain:
             due_s += self._drains_due_s()
         cycle_s = _next_multiple_s(min(due_s), self._times.operator_s, now_s)
@@ -266,37 +266,37 @@ class NativeControl:
         return min(cycle_s, _next_multiple_s(now_s, self._times.agent_s, now_s))
 
     def _drains_due_s(self) -> list[float]:
-        """When drains will have settled or be overdue if nothing disturbs them."""
+        """Times at which drains will have settled or be overdue if nothing disturbs them, s."""
         drain, draining = self._settings.drain, self.draining
-        quiet_s = self._quiet_s[draining]
-        due_s: list[float] = (quiet_s[~np.isnan(quiet_s)] + drain.settling_s).tolist()
+        quiet_since_s = self._quiet_since_s[draining]
+        due_s: list[float] = (quiet_since_s[~np.isnan(quiet_since_s)] + drain.settling_s).tolist()
         if drain.timeout_s is not None and drain.escalation is Escalation.FORCE:
             due_s += (self._since_s[draining] + drain.timeout_s).tolist()
         return due_s
 
     def twin_view(self, now_s: float) -> TwinView:
-        """What the twins said at the last cycle, made or left out.
+        """Twins as of the last cycle, whether it ran or was skipped.
 
-        The operator keeps all of them fresh, so age takes nothing away.
+        The operator keeps all twins fresh, so none is stale by age.
 
         Args:
-            now_s: s after the start of the run.
+            now_s: time since the start of the run, s.
         """
         cycle_s = math.floor(now_s / self._times.operator_s + 1e-9) * self._times.operator_s
         if cycle_s > self._samples[-1][0] + 1e-6:
-            self._repeat(cycle_s)
+            self._fill_skipped_cycles(cycle_s)
             self._view = None
         if self._view is None:
-            self._view = self._made_view()
+            self._view = self._build_view()
         return self._view
 
-    def _made_view(self) -> TwinView:
-        """`joulie.domain.twin.twin_fleet` on these nodes, without what neither filter nor score looks at."""
+    def _build_view(self) -> TwinView:
+        """Compute `joulie.domain.twin.twin_fleet` for these nodes, limited to what filter and score use."""
         known, measured_w = self._known, self._samples[-1][1]
         capped_w = capped_power_w(self._cpu_tdp_w, self._percents[:, 0])
         capped_w = capped_w + capped_power_w(self._gpu_tdp_w, self._percents[:, 1])
         headroom = headroom_score(capped_w, measured_w)
-        stress = self._control.cooling(measured_w, self._cpu_tdp_w + self._gpu_tdp_w, *self._anywhere)
+        stress = self._control.cooling(measured_w, self._cpu_tdp_w + self._gpu_tdp_w, *self._cooling_inputs)
         trend_w_per_min = self._trend_w_per_min()
         return TwinView(
             node_class=self.node_class.copy(),
@@ -313,7 +313,7 @@ class NativeControl:
         )
 
     def _trend_w_per_min(self) -> FloatArray:
-        """Slope of each node's recent power: most nodes have drawn the same all the time, and need no line drawn."""
+        """Slope of each node's recent power, W/min; fitted only for the few nodes whose power changed."""
         first_s = self._samples[-1][0] - self._settings.trend_window_s
         recent = [(at_s, w) for at_s, w in self._samples if at_s >= first_s]
         power_w = np.stack([w for _, w in recent])
@@ -321,13 +321,13 @@ class NativeControl:
         trend_w_per_min = np.zeros(len(self._nodes))
         if len(changing):
             times_s = np.array([at_s for at_s, _ in recent])
-            of_node_w = np.ascontiguousarray(power_w[:, changing].T)
-            trend_w_per_min[changing] = power_trend_w_per_min(times_s, of_node_w)
+            changing_w = np.ascontiguousarray(power_w[:, changing].T)
+            trend_w_per_min[changing] = power_trend_w_per_min(times_s, changing_w)
         return trend_w_per_min
 
 
 def _device_w(cap: Cap | None, limits: CapRange | None) -> float | None:
-    """The limit of one device as its agent works it out, W; None where there is none, or it cannot be worked out."""
+    """Limit of one device as its agent computes it, W; None without a cap, or if the limit cannot be computed."""
     if cap is None:
         return None
     wanted = WantedCap(percent=cap.percent) if cap.watts is None else WantedCap(cap_w=cap.watts)
@@ -335,7 +335,7 @@ def _device_w(cap: Cap | None, limits: CapRange | None) -> float | None:
 
 
 def _next_multiple_s(moment_s: float, interval_s: float, now_s: float) -> float:
-    """The first multiple of the interval that is not before the moment, and after now."""
+    """First multiple of the interval that is at or after the moment, and after now."""
     if math.isinf(moment_s):
         return math.inf
     after_now = math.floor(now_s / interval_s + 1e-9) + 1

@@ -1,4 +1,4 @@
-"""The building around a native run: cooling plant, carbon and price."""
+"""Facility of a native run: energy of the cooling plant, carbon emissions and cost."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from joulie_lab.simulation.cooling_plant import CoolingOutput, CoolingPlant
 
 
 class Facility:
-    """Cooling, emissions and cost of the energy that the nodes take.
+    """Accumulates cooling energy, emissions and cost of the nodes' energy.
 
     Attributes:
-        cooling_j: energy of the plant so far, J.
+        cooling_j: energy of the cooling plant so far, J.
         carbon_g: emissions so far, gCO2eq.
-        cost: so far.
-        latest: what the plant said last.
+        cost: cost so far, in the currency of the price.
+        latest: latest output of the plant.
     """
 
     def __init__(self, plant: CoolingPlant | None, intensity_g_per_kwh: Series | None, price: Series | None) -> None:
-        """Nothing used yet.
+        """Start with all totals at zero.
 
         Args:
-            plant: a plant that has been started; None without one.
-            intensity_g_per_kwh: over the time of the run; None where it is not known.
-            price: a kWh's, likewise.
+            plant: a cooling plant that has been started; None without one.
+            intensity_g_per_kwh: carbon intensity over the run, gCO2eq/kWh; None if unknown.
+            price: price of a kWh over the run; None if unknown.
         """
         self._plant = plant
         self._intensity = intensity_g_per_kwh
@@ -37,7 +37,7 @@ class Facility:
 
     @property
     def cooled(self) -> bool:
-        """Whether there is a plant."""
+        """Whether there is a cooling plant."""
         return self._plant is not None
 
     @property
@@ -46,7 +46,7 @@ class Facility:
         return self.cooled or self._intensity is not None or self._price is not None
 
     def advance(self, it_j: float, outdoor_k: float, from_s: float, until_s: float) -> None:
-        """The nodes took `it_j` joules over a step; power counts as even within it."""
+        """Account for `it_j` joules of the nodes over a step; power is assumed constant within it."""
         dt_s = until_s - from_s
         cooling_j = 0.0
         if self._plant is not None:

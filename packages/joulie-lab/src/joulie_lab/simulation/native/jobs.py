@@ -1,4 +1,4 @@
-"""The jobs of a run from submission to end."""
+"""Lifecycle of the jobs of a run, from submission to completion, and their outcomes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from joulie_lab.simulation.trace import TraceJob
 from joulie_lab.simulation.workloads.fitting import EmptyCluster
 
 
-class Seat(NamedTuple):
-    """Where a pod is."""
+class Placement(NamedTuple):
+    """Node and GPUs of a pod."""
 
     node: int
     """Index of the node."""
     devices: tuple[int, ...]
-    """Its GPUs."""
+    """Indices of its GPUs on the node."""
 
 
 @dataclass
@@ -32,17 +32,17 @@ class _Record:
     pod: SimPod | None = None
     end: JobEnd = JobEnd.WAITING
     problem: str = ""
-    seat: Seat | None = None
+    placement: Placement | None = None
     start_s: float | None = None
     end_s: float | None = None
 
 
 class Jobs:
-    """What becomes of each job of a trace.
+    """State of each job of a trace.
 
     Attributes:
-        gang_sizes: members by gang, of those that will be submitted.
-        notes: what a reader must know.
+        gang_sizes: number of members by gang, among the jobs that will be submitted.
+        notes: notes for the reader of the results.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class Jobs:
         *,
         share_gpus: bool,
     ) -> None:
-        """Look at all jobs once: those that could never run are told apart before the run begins.
+        """Validate all jobs: those that could never run are marked before the run begins.
 
         Args:
-            jobs: of the trace, in any order.
-            nodes: of the cluster.
-            arrivals_s: jobs that are submitted from then on are left out, s.
+            jobs: jobs of the trace, in any order.
+            nodes: nodes of the cluster.
+            arrivals_s: jobs submitted at or after this time are left out, s.
             priorities: value by PriorityClass.
             share_gpus: see `sim_pod`.
         """
@@ -71,22 +71,22 @@ class Jobs:
         cluster = EmptyCluster(nodes, share_gpus=share_gpus)
         gangs: defaultdict[str, list[_Record]] = defaultdict(list)
         for index, record in enumerate(self._records):
-            self._judge(index, record, cluster, priorities, share_gpus=share_gpus)
+            self._validate(index, record, cluster, priorities, share_gpus=share_gpus)
             if record.job.gang:
                 gangs[record.job.workload_id].append(record)
         for members in gangs.values():
-            _judge_gang(members, cluster)
+            _validate_gang(members, cluster)
         self.gang_sizes: Counter[str] = Counter(pod.gang for pod in self._pods if pod.gang is not None)
         self._due = iter(self._pods)
         self._next = next(self._due, None)
 
     @property
     def next_submit_s(self) -> float:
-        """When the next job is submitted, s; inf after the last one."""
+        """Time at which the next job is submitted, s; inf after the last one."""
         return math.inf if self._next is None else self._next.job.submit_s
 
     def submitted(self, now_s: float) -> list[SimPod]:
-        """The pods of the jobs that are submitted by now."""
+        """Pods of the jobs submitted by now that were not returned before."""
         found = []
         while self._next is not None and self._next.job.submit_s <= now_s:
             found.append(self._next)
@@ -94,23 +94,23 @@ class Jobs:
         return found
 
     def started(self, pod: SimPod, node: int, devices: tuple[int, ...], now_s: float) -> None:
-        """A pod begins to run."""
+        """Record that a pod starts to run on a node."""
         record = self._records[pod.index]
-        record.seat, record.start_s, record.end = Seat(node, devices), now_s, JobEnd.RUNNING
+        record.placement, record.start_s, record.end = Placement(node, devices), now_s, JobEnd.RUNNING
 
-    def finished(self, pod: SimPod, now_s: float) -> Seat:
-        """The work of a pod is done. Returns where it was."""
+    def finished(self, pod: SimPod, now_s: float) -> Placement:
+        """Record that the work of a pod is done. Returns its placement."""
         record = self._records[pod.index]
-        assert record.seat is not None
+        assert record.placement is not None
         record.end, record.end_s = JobEnd.COMPLETED, now_s
-        return record.seat
+        return record.placement
 
     def outcomes(self, running: RunningJobs, now_s: float) -> tuple[JobOutcome, ...]:
-        """All jobs, in order of submission.
+        """Outcomes of all jobs, in order of submission.
 
         Args:
-            running: those that run.
-            now_s: the end of the run.
+            running: the running jobs.
+            now_s: end of the run, s.
         """
         return tuple(self._outcome(record, running, now_s) for record in self._records)
 
@@ -118,7 +118,7 @@ class Jobs:
     def _pods(self) -> list[SimPod]:
         return [record.pod for record in self._records if record.pod is not None and record.end is JobEnd.WAITING]
 
-    def _judge(
+    def _validate(
         self, index: int, record: _Record, cluster: EmptyCluster, priorities: Mapping[str, int], *, share_gpus: bool
     ) -> None:
         try:
@@ -142,7 +142,7 @@ class Jobs:
             if partly is not None:
                 end, problem = JobEnd.WAITING, partly
             elif end is JobEnd.WAITING:
-                problem = "no node that it may use had room"
+                problem = "no node that it may use had enough free capacity"
         return JobOutcome(
             job_id=job.job_id,
             workload_id=job.workload_id,
@@ -156,19 +156,19 @@ class Jobs:
             cpu_units_done=job.cpu_units - cpu_left,
             gpu_units_done=job.gpu_units - gpu_left,
             problem=problem,
-            node="" if record.seat is None else self._node_names[record.seat.node],
+            node="" if record.placement is None else self._node_names[record.placement.node],
             start_s=record.start_s,
             end_s=record.end_s,
         )
 
     def _partly_placed(self, gang: str, running: RunningJobs) -> str | None:
-        """How much of a gang has a place, where that is not all of it."""
+        """How many members of a gang are placed, in words; None if all are."""
         size, missing = self.gang_sizes[gang], running.missing_members(gang)
         return f"{size - missing} of {size} members placed" if missing > 0 else None
 
 
-def _judge_gang(members: Sequence[_Record], cluster: EmptyCluster) -> None:
-    """A gang stands and falls together."""
+def _validate_gang(members: Sequence[_Record], cluster: EmptyCluster) -> None:
+    """Mark all members of a gang as unschedulable if one of them is refused, or if the gang could never fit."""
     refused = next((one for one in members if one.end is JobEnd.REFUSED), None)
     problem = (
         cluster.gang_never_fits([one.job for one in members])

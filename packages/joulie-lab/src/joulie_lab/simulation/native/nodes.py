@@ -1,4 +1,4 @@
-"""The nodes of a run: what a scenario's groups say, as physics, scheduler and operator need it."""
+"""Nodes of a run: expands the node groups of a scenario into what physics, scheduler and operator need."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from joulie_lab.simulation.live.fleet import NodeSpec
 MANAGED_LABEL = "joulie.io/managed"
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 MAX_PODS = 110
-"""Pods that a node takes, as a kubelet's default."""
+"""Maximum number of pods on a node: the kubelet's default."""
 _RESOURCE_OF_VENDOR = {vendor: resource for resource, vendor in GPU_RESOURCES.items()}
 
 
 class UnknownHardwareError(ValueError):
-    """A group of nodes names a CPU or GPU that the catalogue does not know."""
+    """A node group names a CPU or GPU that is not in the hardware catalogue."""
 
     def __init__(self, group: str, device: str, name: str, known: Sequence[str]) -> None:
         super().__init__(
@@ -38,14 +38,14 @@ class UnknownHardwareError(ValueError):
 
 @dataclass(frozen=True)
 class SimNode:
-    """One node.
+    """A simulated node.
 
     Attributes:
-        spec: its name and hardware, for the physics.
-        memory_gib: memory that pods can request, GiB.
-        gpu_resource: extended resource that its GPUs are requested by; empty without GPUs.
-        labels: of the node, as a KWOK node carries them.
-        hardware: as the operator knows it from the pool agent, which reads these labels.
+        spec: name and hardware, for the physics.
+        memory_gib: allocatable memory, GiB.
+        gpu_resource: extended resource of its GPUs; empty without GPUs.
+        labels: node labels, those of the KWOK node.
+        hardware: hardware as the operator knows it from the pool agent, which reads these labels.
     """
 
     spec: NodeSpec
@@ -66,10 +66,10 @@ class SimNode:
 
 
 def sim_nodes(groups: Sequence[NodeGroup], catalogue: Catalogue = BUILTIN_CATALOGUE) -> tuple[SimNode, ...]:
-    """The nodes of groups, in order: ``NAME-0``, ``NAME-1``, ... of each.
+    """Expand node groups into nodes, in order, named ``GROUP-0``, ``GROUP-1``, ...
 
     Raises:
-        UnknownHardwareError: a model that the catalogue does not know.
+        UnknownHardwareError: a model is not in the catalogue.
     """
     return tuple(node for group in groups for node in _group(group, catalogue))
 
@@ -85,7 +85,7 @@ def _group(group: NodeGroup, catalogue: Catalogue) -> list[SimNode]:
     resource = "" if gpu is None else _RESOURCE_OF_VENDOR[gpu.vendor]
     hardware_labels = _hardware_labels(group)
     offered = {"cpu": cores} | ({resource: float(group.gpus)} if gpu else {})
-    # Once for all nodes of the group: what hardware is shared is known by identity further down.
+    # One object for all nodes of the group: later code recognises equal hardware by identity.
     hardware = _as_published(resolve(None, hardware_labels, offered, catalogue))
     return [
         SimNode(
@@ -100,14 +100,14 @@ def _group(group: NodeGroup, catalogue: Catalogue) -> list[SimNode]:
 
 
 def _as_published(labelled: ResolvedHardware) -> ResolvedHardware:
-    """What the operator knows once the pool agent has published its NodeHardware: a CPU takes less than its cTDP."""
+    """Hardware as the pool agent publishes it in NodeHardware: the CPU accepts caps below its cTDP range."""
     known = cpu_range(None, None, labelled.cpu.cap_range)
     published = None if known is None else CapRange(known.min_w, known.base_w, known.base_w)
     return replace(labelled, cpu=replace(labelled.cpu, cap_range=published), source="nodehardware")
 
 
 def _hardware_labels(group: NodeGroup) -> dict[str, str]:
-    """The labels that name the hardware, as the group says it: a model that another one stands in for stays apart."""
+    """Labels with the hardware names as the group gives them: a model that falls back to another keeps its own name."""
     labels = {CPU_MODEL_KEY: label_form(group.cpu), CPU_SOCKETS_KEY: str(group.sockets)}
     if group.gpu is not None:
         labels |= {GPU_MODEL_KEY: label_form(group.gpu), GPU_COUNT_KEY: str(group.gpus)}

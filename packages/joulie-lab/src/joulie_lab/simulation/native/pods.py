@@ -1,4 +1,4 @@
-"""Jobs as the scheduler, the operator and the extender see their pods."""
+"""Pods of jobs, in the form that scheduler, operator and extender use."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ PRIORITIES: Mapping[str, int] = {
     "system-cluster-critical": 2_000_000_000,
     "system-node-critical": 2_000_001_000,
 }
-"""Value by PriorityClass of a cluster in which nobody made one."""
+"""Value by PriorityClass: those that every Kubernetes cluster has."""
 
 
 class RefusedError(ValueError):
-    """A job whose pod the API server would not take, or which could never end; the message says why."""
+    """A job whose pod the API server would reject, or which could never end; the message says why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,13 +34,13 @@ class SimPod:
     """The pod of a job.
 
     Attributes:
-        index: of the job, in order of submission.
+        index: index of the job, in order of submission.
         job: the job.
-        shape: what it requests.
-        kind: what it has in common with others.
-        requests: as the extender counts them.
-        view: as the extender sees it.
-        blocks: whether it holds up a drain.
+        shape: its requests, as numbers.
+        kind: its scheduling kind: pods of one kind fit the same nodes.
+        requests: its requests as the extender counts them.
+        view: the pod as the extender sees it.
+        blocks: whether it blocks a drain.
     """
 
     index: int
@@ -53,39 +53,39 @@ class SimPod:
 
     @property
     def gang(self) -> str | None:
-        """The gang that it belongs to."""
+        """The gang that it belongs to; None outside of any."""
         return self.job.workload_id if self.job.gang else None
 
 
 def sim_pod(index: int, job: TraceJob, *, share_gpus: bool, priorities: Mapping[str, int] = PRIORITIES) -> SimPod:
-    """The pod of a job.
+    """Build the pod of a job.
 
     Args:
-        index: of the job, in order of submission.
+        index: index of the job, in order of submission.
         job: the job.
-        share_gpus: whether pods that need a share of a GPU get no more; else each gets a whole one.
+        share_gpus: whether a pod that needs a share of a GPU gets only that share; if not, it gets a whole GPU.
         priorities: value by PriorityClass.
 
     Raises:
-        RefusedError: the API server would not take it, or it could never end.
+        RefusedError: the API server would reject the pod, or the job could never end.
     """
     try:
         shape, rules, _ = job.shape, job.node_rules, job.ideal_s
     except ValueError as error:
         raise RefusedError(str(error)) from error
     if job.priority_class not in priorities:
-        raise RefusedError(f"no PriorityClass {job.priority_class}")
+        raise RefusedError(f"unknown PriorityClass {job.priority_class}")
     annotations = job.annotations
-    said = annotations.get(WORKLOAD_CLASS_KEY)
-    # As the programs read it: an unknown class counts as standard, none leaves the word to constraints.
-    workload_class = None if said is None else _CLASSES.get(said, WorkloadClass.STANDARD)
+    class_name = annotations.get(WORKLOAD_CLASS_KEY)
+    # As Joulie's programs read it: an unknown class counts as standard; without one, constraints decide.
+    workload_class = None if class_name is None else _CLASSES.get(class_name, WorkloadClass.STANDARD)
     reschedulable = _RESCHEDULABLE.get(annotations.get(RESCHEDULABLE_KEY, ""))
     performance = workload_class is WorkloadClass.PERFORMANCE
     return SimPod(
         index=index,
         job=job,
         shape=shape,
-        kind=PodKind.of(
+        kind=PodKind.from_shape(
             shape,
             rules,
             performance=performance,

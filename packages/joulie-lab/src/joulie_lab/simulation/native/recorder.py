@@ -1,4 +1,4 @@
-"""The cluster over time, at a bounded number of moments."""
+"""Samples the state of the cluster over time, at a fixed number of times."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from joulie_lab.simulation.live.fleet import LiveFleet
 
 
 class Recorder:
-    """Samples evenly over a run, its end included."""
+    """Takes samples at even intervals over a run, its end included."""
 
     def __init__(self, duration_s: float, n_samples: int) -> None:
         self._times_s = np.linspace(0.0, duration_s, n_samples)
         self._watts_and_kelvins = np.zeros((3, n_samples))
         self._counts = np.zeros((7, n_samples), dtype=np.int64)
         self._taken = 0
-        self._most_on_eco = 0
+        self._max_on_eco = 0
 
     @property
     def next_s(self) -> float:
-        """When the next sample is due, s; inf after the last one."""
+        """Time at which the next sample is due, s; inf after the last one."""
         return float(self._times_s[self._taken]) if self._taken < len(self._times_s) else math.inf
 
-    def noticed(self, performance_pods_on_eco: int) -> None:
-        """How many there are now: a sample tells the most since the one before."""
-        self._most_on_eco = max(self._most_on_eco, performance_pods_on_eco)
+    def observe(self, performance_pods_on_eco: int) -> None:
+        """Note the number of performance pods on eco nodes: a sample holds the maximum since the previous sample."""
+        self._max_on_eco = max(self._max_on_eco, performance_pods_on_eco)
 
     def sample(
         self,
@@ -42,12 +42,12 @@ class Recorder:
         draining: BoolArray,
     ) -> None:
         """Take the sample that is due."""
-        place = self._taken
-        self._watts_and_kelvins[:, place] = float(fleet.wall_w.sum()), cooling_w, outdoor_k
-        nodes = [int(np.count_nonzero(those)) for those in (eco, draining, fleet.at_cap, fleet.throttled)]
-        self._counts[:, place] = running, waiting, *nodes, self._most_on_eco
+        index = self._taken
+        self._watts_and_kelvins[:, index] = float(fleet.wall_w.sum()), cooling_w, outdoor_k
+        nodes = [int(np.count_nonzero(selected)) for selected in (eco, draining, fleet.at_cap, fleet.throttled)]
+        self._counts[:, index] = running, waiting, *nodes, self._max_on_eco
         self._taken += 1
-        self._most_on_eco = 0
+        self._max_on_eco = 0
 
     def series(self) -> OutcomeSeries:
         """All samples."""

@@ -1,7 +1,7 @@
-"""Jobs that run: how far each one is, and when it will be done if nothing changes.
+"""Progress of running jobs, and their completion times at current rates.
 
-Rates of work change only when a node's load or clock does, so between such moments nothing is computed at all: each job
-has its work left at its last change, its rate since then, and its end.
+A job's rate of work changes only when the load or clock of its node does, so nothing is computed between such changes:
+each job stores its remaining work at the last change, its rate since then, and its completion time.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from joulie_lab.simulation.live.fleet import FleetLoad
 from joulie_lab.simulation.live.jobs import Demands, activity, demands_of, time_to_do
 from joulie_lab.simulation.native.pods import SimPod
 
-_NOWHERE = -1
-_FIRST_SLOTS = 64
-_LAST_MOMENT_S = 1e-6
+_NO_NODE = -1
+_INITIAL_SLOTS = 64
+_END_TOLERANCE_S = 1e-6
 
 
 class RunningJobs:
-    """The pods on nodes, a slot each in arrays of shape ``(n_slots,)`` that grow.
+    """Running pods, one slot each in arrays of shape ``(n_slots,)`` that grow as needed.
 
     Args:
         n_nodes: number of nodes.
-        n_devices: GPUs of the node with the most.
-        gang_sizes: members by gang.
+        n_devices: maximum number of GPUs of a node.
+        gang_sizes: number of members by gang.
     """
 
     def __init__(self, n_nodes: int, n_devices: int, gang_sizes: Mapping[str, int]) -> None:
@@ -53,11 +53,11 @@ class RunningJobs:
 
     @property
     def next_end_s(self) -> float:
-        """When the next job is done; inf if none will be."""
+        """Time at which the next job completes, s; inf if none will."""
         return float(self._end_s.min(initial=np.inf))
 
     def start(self, pod: SimPod, node: int, devices: tuple[int, ...], now_s: float) -> None:
-        """A pod begins on a node with these of its GPUs; `rerate` must follow."""
+        """Start a pod on a node with these of its GPUs; the caller must call `rerate` afterwards."""
         if not self._free:
             self._grow()
         slot = self._free.pop()
@@ -66,7 +66,7 @@ class RunningJobs:
             column[slot] = value
         self._pod[slot], self._slot_of[pod.index] = pod, slot
         self._node[slot] = node
-        self._devices[slot] = _NOWHERE
+        self._devices[slot] = _NO_NODE
         self._devices[slot, : len(devices)] = devices
         self._left[:, slot] = pod.job.cpu_units, pod.job.gpu_units
         self._rate[:, slot], self._since_s[slot] = 0.0, now_s
@@ -78,16 +78,16 @@ class RunningJobs:
             self._update_gang(pod.gang)
 
     def done(self, now_s: float) -> list[SimPod]:
-        """The pods whose work is done by now, in order of submission."""
-        slots = np.flatnonzero(self._end_s <= now_s + _LAST_MOMENT_S)
+        """Pods whose work is done by now, in order of submission."""
+        slots = np.flatnonzero(self._end_s <= now_s + _END_TOLERANCE_S)
         found = [pod for slot in slots.tolist() if (pod := self._pod[slot]) is not None]
         return sorted(found, key=lambda pod: pod.index)
 
     def finish(self, pod: SimPod) -> None:
-        """A pod whose work is done leaves its node; `rerate` must follow."""
+        """Remove a pod whose work is done from its node; the caller must call `rerate` afterwards."""
         slot = self._slot_of.pop(pod.index)
         self._pod[slot] = None
-        self._node[slot] = _NOWHERE
+        self._node[slot] = _NO_NODE
         self._end_s[slot] = np.inf
         self._works[slot] = False
         self._stale.discard(slot)
@@ -97,35 +97,35 @@ class RunningJobs:
             self._done[pod.gang] = self._done.get(pod.gang, 0) + 1
 
     def work_left(self, pod: SimPod, now_s: float) -> tuple[float, float]:
-        """CPU and GPU work that a running pod has left."""
+        """Remaining CPU and GPU work of a running pod."""
         slot = self._slot_of[pod.index]
         done = self._rate[:, slot] * (now_s - self._since_s[slot])
         cpu, gpu = np.maximum(self._left[:, slot] - done, 0.0).tolist()
         return cpu, gpu
 
     def missing_members(self, gang: str) -> int:
-        """Members of a gang that neither run nor are done."""
+        """Number of members of a gang that are neither running nor done."""
         return self._gang_sizes[gang] - len(self._present.get(gang, ())) - self._done.get(gang, 0)
 
     def load(self, nodes: IntArray, cores: FloatArray) -> FleetLoad:
-        """What runs on some nodes; see `Demands.load`.
+        """Load of some nodes; see `Demands.load`.
 
         Args:
-            nodes: which ones, sorted.
-            cores: their cores.
+            nodes: indices of the nodes, sorted.
+            cores: cores of these nodes.
         """
         slots = self._slots_on(nodes)
         place = np.searchsorted(nodes, self._node[slots])
         return self._demands_of(slots).load(place, cores, self._devices[slots], self._n_devices)
 
     def advance(self, nodes: IntArray, now_s: float, frequency: FloatArray, gpu_throughput: FloatArray) -> None:
-        """Bring the jobs of some nodes up to now, which had these mean operating points since their last change.
+        """Advance the jobs of some nodes to now, at the mean operating points since their last update.
 
         Args:
-            nodes: which ones.
-            now_s: s after the start of the run.
-            frequency: mean clock, of all nodes.
-            gpu_throughput: mean rate of GPU work, of all nodes' GPUs.
+            nodes: indices of the nodes.
+            now_s: time since the start of the run, s.
+            frequency: mean clock of all nodes, as a share of the highest.
+            gpu_throughput: mean rate of GPU work of all nodes' GPUs, as a share of the uncapped rate.
         """
         slots = self._slots_on(nodes)
         rates = self._rates(slots, frequency, gpu_throughput)
@@ -134,18 +134,18 @@ class RunningJobs:
         self._stale.update(slots.tolist())
 
     def catch_up(self, nodes: IntArray, now_s: float) -> None:
-        """Bring the jobs of some nodes up to now at their rates, before these begin to change."""
+        """Advance the jobs of some nodes to now at their stored rates, before these rates begin to change."""
         slots = self._slots_on(nodes)
         self._advance(slots, self._rate[:, slots], now_s)
 
     def rerate(self, nodes: IntArray, now_s: float, frequency: FloatArray, gpu_throughput: FloatArray) -> None:
-        """Work goes on at these operating points, of all nodes.
+        """Recompute rates and completion times after operating points may have changed.
 
         Args:
-            nodes: where they may have changed.
-            now_s: s after the start of the run.
-            frequency: clock of all nodes.
-            gpu_throughput: rate of GPU work of all nodes' GPUs.
+            nodes: indices of the nodes whose operating points may have changed.
+            now_s: time since the start of the run, s.
+            frequency: clock of all nodes, as a share of the highest.
+            gpu_throughput: rate of GPU work of all nodes' GPUs, as a share of the uncapped rate.
         """
         points = np.column_stack((frequency[nodes], gpu_throughput[nodes]))
         moved = nodes[(points != self._rated_at[nodes]).any(axis=1)]
@@ -162,14 +162,14 @@ class RunningJobs:
         self._end_s[slots] = self._ends_s(slots, rates, now_s)
 
     def _rates(self, slots: IntArray, frequency: FloatArray, gpu_throughput: FloatArray) -> FloatArray:
-        """CPU and GPU work that jobs get done in a second at these operating points, shape ``(2, n_slots)``."""
+        """CPU and GPU work that jobs do in a second at these operating points, shape ``(2, n_slots)``."""
         node = self._node[slots]
-        # All GPUs of a pod do the same work under the same limit. Of a pod without any the rate means nothing.
+        # All GPUs of a pod do the same work under the same limit. For a pod without GPUs the value is not used.
         throughput = gpu_throughput[node, self._devices[slots, 0]]
         return np.stack(self._demands_of(slots).rates(frequency[node], throughput)) * self._works[slots]
 
     def _ends_s(self, slots: IntArray, rates: FloatArray, now_s: float) -> FloatArray:
-        """When jobs are done at these rates; inf for those that do not work."""
+        """Completion times of jobs at these rates, s; inf for jobs that make no progress."""
         needs_s = time_to_do((self._left[0, slots], self._left[1, slots]), (rates[0], rates[1]))
         return np.asarray(now_s + np.where(self._works[slots], needs_s, np.inf))
 
@@ -194,12 +194,12 @@ class RunningJobs:
 
     def _grow(self) -> None:
         old = len(self._pod)
-        added = max(old, _FIRST_SLOTS)
+        added = max(old, _INITIAL_SLOTS)
         self._pod += [None] * added
         self._free = list(range(old + added - 1, old - 1, -1))
         self._demands = Demands._make(np.append(column, np.zeros(added)) for column in self._demands)
-        self._node = np.append(self._node, np.full(added, _NOWHERE))
-        self._devices = np.concatenate([self._devices, np.full((added, self._n_devices), _NOWHERE)])
+        self._node = np.append(self._node, np.full(added, _NO_NODE))
+        self._devices = np.concatenate([self._devices, np.full((added, self._n_devices), _NO_NODE)])
         self._left = np.concatenate([self._left, np.zeros((2, added))], axis=1)
         self._rate = np.concatenate([self._rate, np.zeros((2, added))], axis=1)
         self._since_s = np.append(self._since_s, np.zeros(added))

@@ -1,7 +1,7 @@
-"""One run of a trace over a simulated cluster, event by event, with the same decisions as Joulie's programs.
+"""Discrete-event run of a trace on a simulated cluster, with the same decisions as Joulie's programs.
 
-Between events (a job arrives or ends, the operator or an agent acts, a limit settles) nothing changes but what follows
-a limit with a lag, so the run goes from event to event, however far apart they are.
+Events are: a job arrives or ends, the operator or an agent acts, a power limit settles. Between two events nothing
+changes but what follows a limit with a lag, so the run jumps from event to event, however far apart they are.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from joulie_lab.simulation.job_response import IdleStates
 from joulie_lab.simulation.live.facility import Weather
 from joulie_lab.simulation.live.fleet import LiveFleet
 from joulie_lab.simulation.native.admission import Admission
-from joulie_lab.simulation.native.capacity import Nodes
+from joulie_lab.simulation.native.capacity import NodeCapacity
 from joulie_lab.simulation.native.control import Control, NativeControl
 from joulie_lab.simulation.native.facility import Facility
 from joulie_lab.simulation.native.gate import GangGate
 from joulie_lab.simulation.native.jobs import Jobs
 from joulie_lab.simulation.native.nodes import MANAGED_LABEL, SimNode
 from joulie_lab.simulation.native.pods import PRIORITIES, SimPod
-from joulie_lab.simulation.native.queue import WaitingLines
+from joulie_lab.simulation.native.queue import PendingQueue
 from joulie_lab.simulation.native.recorder import Recorder
 from joulie_lab.simulation.native.running import RunningJobs
 from joulie_lab.simulation.native.scheduling import make_scheduler
@@ -41,17 +41,17 @@ from joulie_lab.simulation.schedulers import KUBE, native_scheduler
 from joulie_lab.simulation.trace import TraceJob
 
 Plant = Callable[[float], CoolingPlant | None]
-"""Makes the cooling plant for so much power of all nodes at full load, W."""
+"""Makes the cooling plant for a given power of all nodes at full load, W; returns None for no plant."""
 OnProgress = Callable[[float, float], None]
-"""Told (simulated seconds done, simulated seconds in all)."""
+"""Called with (simulated seconds done, simulated seconds in total)."""
 Gangs = Literal["together", "singly"]
 
 
 class Sample(NamedTuple):
-    """State of a run at one of its samples."""
+    """State of a run at a sample of its series."""
 
     twins: TwinView | None
-    """Twins of all nodes; None where neither operator nor scheduler measures power."""
+    """Twins of all nodes; None if neither operator nor scheduler measures power."""
     it_j: float
     """Energy of the nodes so far, J."""
     cooling_j: float
@@ -60,36 +60,36 @@ class Sample(NamedTuple):
 
 OnSample = Callable[[Sample], None]
 
-_MOMENT_S = 1e-6
+_TIME_TOLERANCE_S = 1e-6
 _PLANT_STEP_S = 1.0
-"""Events that are nearer to each other than this are one to a cooling plant, s."""
+"""Minimum step of a cooling plant, s: events closer together than this are merged into one step."""
 _NO_NODES: IntArray = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Setup:
-    """All that a run depends on beside its jobs.
+    """Configuration of a run: everything except its jobs.
 
     Attributes:
-        nodes: the nodes.
-        duration_s: length of the run, s; jobs that have not ended by then are left as they are.
-        arrivals_s: jobs that are submitted from then on are left out, and counted, s.
+        nodes: nodes of the cluster.
+        duration_s: length of the run, s; unfinished jobs stay unfinished.
+        arrivals_s: jobs submitted at or after this time are left out, and counted, s.
         control: Joulie's operator and agents; None without Joulie.
         scheduler: one of `joulie_lab.simulation.schedulers.NATIVE_SCHEDULERS`. All but `kube` keep performance pods
             off eco and draining nodes, as the extender does.
-        times: how often operator and agents act.
-        idle_states: which nodes enter deep idle; without Joulie none is managed.
-        gpu_throughput: how GPU work slows under a limit.
-        climate: outdoor temperature.
+        times: intervals of operator and agents.
+        idle_states: which nodes enter deep idle; without Joulie no node is managed.
+        gpu_throughput: model by name of how GPU work slows under a power limit.
+        climate: climate, for the outdoor temperature.
         plant: makes the cooling plant.
-        seed: of the weather and of the scheduler's draws.
-        gangs: whether the pods of a gang are held back until all of them fit, or come one by one.
-        share_gpus: whether pods that need a share of a GPU share it; else each has a whole one.
+        seed: seed of the weather and of the scheduler's tie-breaking.
+        gangs: whether the pods of a gang are held until all of them fit, or are scheduled one by one.
+        share_gpus: whether pods that need a share of a GPU share it; if not, each gets a whole GPU.
         priorities: value by PriorityClass.
-        intensity_g_per_kwh: carbon intensity over the run, from 0 s on.
-        price_per_kwh: price, likewise.
-        n_samples: length of the series; energy is exact whatever it is.
-        facility_step_s: longest step of the cooling plant, and of carbon and cost, s.
+        intensity_g_per_kwh: carbon intensity over the run from 0 s on, gCO2eq/kWh; None if unknown.
+        price_per_kwh: price of a kWh over the run from 0 s on; None if unknown.
+        n_samples: number of samples in the series; energy is exact whatever their number.
+        facility_step_s: maximum step of the cooling plant, and of carbon and cost, s.
     """
 
     nodes: tuple[SimNode, ...]
@@ -116,7 +116,7 @@ class Setup:
         positive("facility_step_s", self.facility_step_s)
         finite("n_samples", self.n_samples, minimum=2.0)
         if not self.nodes:
-            raise ValueError("a run needs a node at least")
+            raise ValueError("invalid setup: a run needs at least one node")
 
 
 def run(
@@ -125,20 +125,20 @@ def run(
     on_progress: OnProgress | None = None,
     on_sample: OnSample | None = None,
 ) -> Outcome:
-    """Play a trace.
+    """Simulate the jobs of a trace on a cluster.
 
     Args:
-        setup: everything else.
-        jobs: of the trace.
-        on_progress: told now and then how far the run is.
-        on_sample: called at each sample of the series.
+        setup: configuration of the run.
+        jobs: jobs of the trace.
+        on_progress: called at each sample with the progress of the run.
+        on_sample: called at each sample with the state of the run.
 
     Raises:
-        UnknownSchedulerError: no such scheduler.
-        CoolingPlantError: the plant cannot be used, or failed on the way.
+        UnknownSchedulerError: no scheduler has that name.
+        CoolingPlantError: the plant cannot be used, or failed during the run.
     """
     with ExitStack() as stack:
-        return _Run(setup, jobs, stack).play(on_progress, on_sample)
+        return _Run(setup, jobs, stack).run(on_progress, on_sample)
 
 
 class _Run:
@@ -148,13 +148,13 @@ class _Run:
         self._setup = setup
         self._jobs = Jobs(jobs, setup.nodes, setup.arrivals_s, setup.priorities, share_gpus=setup.share_gpus)
         self._weather = Weather(setup.climate, setup.seed, setup.duration_s)
-        # Where nobody else measures power for a scheduler that looks at it, an operator does that caps nothing.
-        watched = setup.control or (
+        # A scheduler that uses measured power needs an operator even without Joulie: one that caps nothing.
+        control = setup.control or (
             Control(_ALL_PERFORMANCE) if native_scheduler(setup.scheduler).looks_at_power else None
         )
-        self._first_s = 0.0 if watched is None else -_pre_roll_s(watched, setup.times)
+        self._first_s = 0.0 if control is None else -_pre_roll_s(control, setup.times)
         self._now_s = self._first_s
-        self._control = None if watched is None else NativeControl(watched, setup.nodes, setup.times)
+        self._control = None if control is None else NativeControl(control, setup.nodes, setup.times)
         managed = [setup.control is not None and node.labels.get(MANAGED_LABEL) == "true" for node in setup.nodes]
         self._fleet = LiveFleet(
             [node.spec for node in setup.nodes],
@@ -168,14 +168,14 @@ class _Run:
         self._facility = Facility(started, setup.intensity_g_per_kwh, setup.price_per_kwh)
         self._counted_j = 0.0
         self._counted_s = 0.0
-        self._nodes = Nodes(setup.nodes)
+        self._capacity = NodeCapacity(setup.nodes)
         self._admission = Admission(setup.nodes, class_rule=setup.scheduler != KUBE)
-        self._lines = WaitingLines(self._nodes, self._admission.of)
+        self._queue = PendingQueue(self._capacity, self._admission.allowed_nodes)
         self._running = RunningJobs(len(setup.nodes), self._fleet.n_devices, self._jobs.gang_sizes)
         held = self._jobs.gang_sizes if setup.gangs == "together" else {}
-        self._gate = GangGate(held, self._nodes, self._admission, self._choose)
+        self._gate = GangGate(held, self._capacity, self._admission, self._choose)
         self._scheduler = make_scheduler(
-            setup.scheduler, setup.nodes, self._nodes, self._twins, np.random.default_rng(setup.seed)
+            setup.scheduler, setup.nodes, self._capacity, self._twins, np.random.default_rng(setup.seed)
         )
         self._recorder = Recorder(setup.duration_s, setup.n_samples)
         n_nodes = len(setup.nodes)
@@ -187,18 +187,18 @@ class _Run:
         self._unsteady = _NO_NODES
         self._dirty_until_s = -math.inf
 
-    def play(self, on_progress: OnProgress | None, on_sample: OnSample | None) -> Outcome:
-        """From before the start to the end."""
+    def run(self, on_progress: OnProgress | None, on_sample: OnSample | None) -> Outcome:
+        """Run from the pre-roll to the end."""
         end_s = self._setup.duration_s
         self._mark_dirty()
-        self._act()
+        self._process_events()
         while self._now_s < end_s:
-            self._advance(min(self._next_s(), end_s))
-            self._act()
+            self._advance(min(self._next_event_s(), end_s))
+            self._process_events()
             if self._recorder.next_s <= self._now_s:
                 self._sample()
                 if on_sample is not None:
-                    on_sample(self._live_sample())
+                    on_sample(self._current_sample())
                 if on_progress is not None:
                     on_progress(self._now_s, end_s)
         self._count_facility()
@@ -206,8 +206,8 @@ class _Run:
 
     # ---- time
 
-    def _next_s(self) -> float:
-        """When something happens next."""
+    def _next_event_s(self) -> float:
+        """Time of the next event, s."""
         now_s = self._now_s
         due_s = [self._recorder.next_s, self._running.next_end_s, self._jobs.next_submit_s]
         if self._facility.counts and now_s >= 0.0:
@@ -215,7 +215,7 @@ class _Run:
         if len(self._unsteady):
             due_s.append(now_s + self._fleet.settling_s)
         if self._control is not None:
-            due_s.append(self._control.quiet_until_s(now_s))
+            due_s.append(self._control.next_change_s(now_s))
             if now_s < self._dirty_until_s:
                 operator_s = self._setup.times.operator_s
                 due_s.append((math.floor(now_s / operator_s + 1e-9) + 1) * operator_s)
@@ -232,14 +232,14 @@ class _Run:
             self._running.advance(self._unsteady, until_s, fleet.mean_frequency, fleet.mean_gpu_throughput)
         if self._first_s < 0.0 and until_s == 0.0:
             fleet.state.energy_j[:] = 0.0
-        # A plant's power is no straight line in the heat: it must not see the mean of a long time with much in it.
+        # A plant's power is not linear in the heat, so its steps must not average over a long time with many events.
         step_s = _PLANT_STEP_S if self._facility.cooled else self._setup.facility_step_s
         if until_s >= self._counted_s + step_s:
             self._count_facility()
 
     @property
     def _outdoor_k(self) -> float:
-        """Outdoor temperature now, K; before the start it is that of the start."""
+        """Outdoor temperature now, K; during the pre-roll that of the start."""
         return self._weather.outdoor_k(max(self._now_s, 0.0))
 
     def _count_facility(self) -> None:
@@ -250,23 +250,23 @@ class _Run:
         self._facility.advance(total_j - self._counted_j, outdoor_k, self._counted_s, self._now_s)
         self._counted_j, self._counted_s = total_j, self._now_s
 
-    # ---- what happens at a moment
+    # ---- events
 
-    def _act(self) -> None:
-        """All that happens now: jobs end, the programs act, jobs arrive, pods are placed, nodes take their load."""
+    def _process_events(self) -> None:
+        """Process what happens now: jobs end, operator and agents act, jobs arrive, pods are placed, loads change."""
         for pod in self._running.done(self._now_s):
             self._finish(pod)
         if self._control is not None:
             self._cycle(self._control)
-        for pod in self._jobs.submitted(self._now_s + _MOMENT_S):
-            self._arrive(pod)
+        for pod in self._jobs.submitted(self._now_s + _TIME_TOLERANCE_S):
+            self._submit(pod)
         self._schedule()
-        self._take_load()
+        self._update_load()
 
     def _finish(self, pod: SimPod) -> None:
         node, devices = self._jobs.finished(pod, self._now_s)
         self._running.finish(pod)
-        self._nodes.remove(pod.kind, node, devices)
+        self._capacity.release(pod.kind, node, devices)
         self._blocking[node] -= pod.blocks
         self._performance[node] -= pod.view.performance
         self._demand -= pod.view.performance
@@ -274,9 +274,9 @@ class _Run:
         self._loaded.add(node)
         self._mark_dirty()
 
-    def _arrive(self, pod: SimPod) -> None:
+    def _submit(self, pod: SimPod) -> None:
         self._demand += pod.view.performance
-        self._gate.arrived(pod, self._lines)
+        self._gate.submit(pod, self._queue)
         self._mark_dirty()
 
     def _cycle(self, control: NativeControl) -> None:
@@ -284,10 +284,10 @@ class _Run:
         if _is_multiple(now_s, times.operator_s):
             moved = control.cycle(now_s, self._demand, self._blocking, self._fleet.sensed_w)
             if moved:
-                self._admission.classes_are(control.node_class)
-                # Pods may select either class, as kube-scheduler tries again whenever a node's labels change.
+                self._admission.set_classes(control.node_class)
+                # Pods may select either class, and kube-scheduler retries whenever a node's labels change.
                 self._freed_nodes.update(moved)
-                self._recorder.noticed(self._performance_on_eco())
+                self._recorder.observe(self._performance_on_eco())
                 self._mark_dirty()
         if _is_multiple(now_s, times.agent_s):
             for cap in control.caps_due(now_s):
@@ -297,22 +297,22 @@ class _Run:
                 self._mark_dirty()
 
     def _schedule(self) -> None:
-        """Place what can be placed: first the pods that wait for the scheduler, then gangs in what is left."""
+        """Place what fits: first the pods in the scheduler's queue, then gangs in the remaining capacity."""
         changed = sorted(self._freed_nodes)
         self._freed_nodes.clear()
-        self._lines.placed(changed, self._place)
-        for placed in self._gate.let_go(changed=bool(changed)):
+        self._queue.schedule(changed, self._place)
+        for placed in self._gate.release(changed=bool(changed)):
             self._start(*placed)
 
     def _place(self, pod: SimPod) -> bool:
         node = self._choose(pod)
         if node is None:
             return False
-        self._start(pod, node, self._nodes.put(pod.kind, node))
+        self._start(pod, node, self._capacity.allocate(pod.kind, node))
         return True
 
     def _choose(self, pod: SimPod) -> int | None:
-        candidates = np.flatnonzero(self._nodes.fitting(pod.kind) & self._admission.of(pod.kind))
+        candidates = np.flatnonzero(self._capacity.feasible(pod.kind) & self._admission.allowed_nodes(pod.kind))
         return self._scheduler.choose(pod, candidates) if len(candidates) else None
 
     def _start(self, pod: SimPod, node: int, devices: tuple[int, ...]) -> None:
@@ -321,15 +321,15 @@ class _Run:
         self._blocking[node] += pod.blocks
         self._performance[node] += pod.view.performance
         self._loaded.add(node)
-        self._recorder.noticed(self._performance_on_eco())
+        self._recorder.observe(self._performance_on_eco())
 
-    def _take_load(self) -> None:
-        """Power and rates follow what changed."""
+    def _update_load(self) -> None:
+        """Update power and rates of work after loads and limits changed."""
         fleet, running = self._fleet, self._running
         loaded = np.array(sorted(self._loaded), dtype=np.int64)
         self._loaded.clear()
         if len(loaded):
-            fleet.put_load(running.load(loaded, fleet.cores[loaded]), loaded)
+            fleet.set_load(running.load(loaded, fleet.cores[loaded]), loaded)
         if len(loaded) or len(self._unsteady):
             running.rerate(np.union1d(loaded, self._unsteady), self._now_s, fleet.frequency, fleet.gpu_throughput)
             self._mark_dirty()
@@ -337,14 +337,14 @@ class _Run:
         if len(self._unsteady):
             running.catch_up(self._unsteady, self._now_s)
 
-    # ---- what others see
+    # ---- outputs
 
     def _twins(self) -> TwinView:
         assert self._control is not None
         return self._control.twin_view(self._now_s)
 
     def _mark_dirty(self) -> None:
-        """Something changed: the operator makes its cycles until one has found the power that there is from now on."""
+        """Note a change: the operator must run its cycles until telemetry has settled at the new power."""
         self._dirty_until_s = self._now_s + self._fleet.telemetry_settling_s + self._setup.times.operator_s
 
     def _performance_on_eco(self) -> int:
@@ -357,19 +357,19 @@ class _Run:
         return self._control.eco
 
     def _sample(self) -> None:
-        control, nobody = self._control, np.zeros(len(self._setup.nodes), dtype=np.bool_)
-        self._recorder.noticed(self._performance_on_eco())
+        control, none = self._control, np.zeros(len(self._setup.nodes), dtype=np.bool_)
+        self._recorder.observe(self._performance_on_eco())
         self._recorder.sample(
             self._fleet,
             cooling_w=self._facility.latest.cooling_w,
             outdoor_k=self._outdoor_k,
             running=len(self._running),
-            waiting=len(self._lines) + len(self._gate),
+            waiting=len(self._queue) + len(self._gate),
             eco=self._eco,
-            draining=nobody if control is None else control.draining,
+            draining=none if control is None else control.draining,
         )
 
-    def _live_sample(self) -> Sample:
+    def _current_sample(self) -> Sample:
         self._count_facility()
         twins = None if self._control is None else self._twins()
         return Sample(twins, float(self._fleet.state.energy_j.sum()), self._facility.cooling_j)
@@ -400,10 +400,10 @@ _ALL_PERFORMANCE = StaticPartition(PolicySettings(static_hp_frac=1.0))
 
 
 def _pre_roll_s(control: Control, times: ControlTimes) -> float:
-    """How long before its start a cluster is brought up: all nodes drained that will be, all caps applied."""
-    enough_s = control.settings.drain.settling_s + control.settings.trend_window_s + 3.0 * times.agent_s
-    return (math.ceil(enough_s / times.operator_s) + 3.0) * times.operator_s
+    """Time before the start in which a cluster settles, s: planned drains complete, all caps are applied."""
+    settling_s = control.settings.drain.settling_s + control.settings.trend_window_s + 3.0 * times.agent_s
+    return (math.ceil(settling_s / times.operator_s) + 3.0) * times.operator_s
 
 
 def _is_multiple(time_s: float, interval_s: float) -> bool:
-    return abs(time_s - round(time_s / interval_s) * interval_s) < _MOMENT_S
+    return abs(time_s - round(time_s / interval_s) * interval_s) < _TIME_TOLERANCE_S

@@ -1,4 +1,4 @@
-"""Schedulers by name: from the nodes that can hold a pod to one of them."""
+"""Schedulers by name: each chooses one of the feasible nodes for a pod."""
 
 from __future__ import annotations
 
@@ -12,58 +12,58 @@ from joulie.domain.scheduling.scores import default_scores, with_extender
 from joulie.domain.scoring.extender import TwinView, wire_score
 from joulie.domain.scoring.marginal_energy import ScoringAim, node_scores
 from joulie.domain.units import IntArray
-from joulie_lab.simulation.native.capacity import Nodes
+from joulie_lab.simulation.native.capacity import NodeCapacity
 from joulie_lab.simulation.native.nodes import SimNode
 from joulie_lab.simulation.native.pods import SimPod
 from joulie_lab.simulation.placement import Demand, Fleet, Scorer
 from joulie_lab.simulation.schedulers import native_scheduler
 
 Twins = Callable[[], TwinView]
-"""What the twins say now."""
+"""Returns the current twins."""
 
 
 class Scheduler(Protocol):
-    """Chooses among nodes that can hold a pod."""
+    """Chooses among the feasible nodes of a pod."""
 
     def choose(self, pod: SimPod, candidates: IntArray) -> int:
-        """The index of the node; `candidates` are indices, at least one."""
+        """Return the index of the chosen node; `candidates` are indices of the feasible nodes, at least one."""
         ...
 
 
 def make_scheduler(
-    name: str, nodes: Sequence[SimNode], state: Nodes, twins: Twins, rng: np.random.Generator
+    name: str, nodes: Sequence[SimNode], capacity: NodeCapacity, twins: Twins, rng: np.random.Generator
 ) -> Scheduler:
-    """The scheduler called `name`.
+    """Build the scheduler called `name`.
 
     Args:
         name: one of `joulie_lab.simulation.schedulers.NATIVE_SCHEDULERS`.
-        nodes: the nodes.
-        state: what is requested of them.
-        twins: what the twins say.
-        rng: draws among nodes that are equally good.
+        nodes: nodes of the cluster.
+        capacity: capacity of the nodes.
+        twins: returns the current twins.
+        rng: breaks ties between nodes with equal scores.
 
     Raises:
-        UnknownSchedulerError: no such scheduler.
+        UnknownSchedulerError: no scheduler has that name.
     """
     named = native_scheduler(name)
     if named.is_kube:
         if named.extender is None:
-            return _Kube(state, rng)
-        return _WithExtender(state, rng, _Extender(nodes, twins, named.extender))
+            return _KubeScheduler(capacity, rng)
+        return _KubeSchedulerWithExtender(capacity, rng, _Extender(nodes, twins, named.extender))
     if named.scorer is None:
-        return _AtRandom(rng)
-    return _Published(named.scorer, nodes, state, twins)
+        return _RandomScheduler(rng)
+    return _PublishedScheduler(named.scorer, nodes, capacity, twins)
 
 
-class _Kube:
+class _KubeScheduler:
     """kube-scheduler with its default plugins; all nodes that fit are scored (percentageOfNodesToScore 100)."""
 
-    def __init__(self, state: Nodes, rng: np.random.Generator) -> None:
-        self._state = state
+    def __init__(self, capacity: NodeCapacity, rng: np.random.Generator) -> None:
+        self._capacity = capacity
         self._rng = rng
 
     def choose(self, pod: SimPod, candidates: IntArray) -> int:
-        """The best node; one of the best where there are several."""
+        """Choose the node with the highest score; ties are broken at random."""
         if len(candidates) == 1:
             return int(candidates[0])
         scores = self._scores(pod, candidates)
@@ -71,21 +71,21 @@ class _Kube:
         return int(best[self._rng.integers(len(best))])
 
     def _scores(self, pod: SimPod, candidates: IntArray) -> IntArray:
-        state = self._state
-        requested, counted, allocatable = (
-            one.at(candidates) for one in (state.requested, state.counted, state.allocatable)
+        capacity = self._capacity
+        requested, nonzero_requested, allocatable = (
+            amounts.at(candidates) for amounts in (capacity.requested, capacity.nonzero_requested, capacity.allocatable)
         )
-        return default_scores(pod.kind.requests, requested, counted, allocatable)
+        return default_scores(pod.kind.requests, requested, nonzero_requested, allocatable)
 
 
 class _Extender:
-    """The score of Joulie's extender, worked out once for pods that are alike while the twins stay."""
+    """Scores of Joulie's extender, cached for equal pods until the twins change."""
 
     def __init__(self, nodes: Sequence[SimNode], twins: Twins, scoring: ScoringAim) -> None:
         self._twins = twins
         self._scoring = scoring
         self._view: TwinView | None = None
-        self._known: dict[object, IntArray] = {}
+        self._cache: dict[object, IntArray] = {}
         hardware = [node.hardware for node in nodes]
         self._full_load = FullLoad(
             cpu_max_w=np.array(
@@ -98,50 +98,50 @@ class _Extender:
             gpu_max_w=np.array([_gpu_max_w(node) for node in nodes]),
         )
 
-    def wire(self, pod: SimPod) -> IntArray:
-        """0..10 of each node."""
+    def wire_scores(self, pod: SimPod) -> IntArray:
+        """Score of each node as sent to kube-scheduler, 0..10, shape ``(n_nodes,)``."""
         view = self._twins()
         if view is not self._view:
-            self._view, self._known = view, {}
-        alike = (pod.view, pod.requests)
-        if alike not in self._known:
+            self._view, self._cache = view, {}
+        key = (pod.view, pod.requests)
+        if key not in self._cache:
             scores = node_scores(self._scoring, pod.view, pod.requests, view, self._full_load)
-            self._known[alike] = wire_score(scores)
-        return self._known[alike]
+            self._cache[key] = wire_score(scores)
+        return self._cache[key]
 
 
-class _WithExtender(_Kube):
-    def __init__(self, state: Nodes, rng: np.random.Generator, extender: _Extender) -> None:
-        super().__init__(state, rng)
+class _KubeSchedulerWithExtender(_KubeScheduler):
+    def __init__(self, capacity: NodeCapacity, rng: np.random.Generator, extender: _Extender) -> None:
+        super().__init__(capacity, rng)
         self._extender = extender
 
     def _scores(self, pod: SimPod, candidates: IntArray) -> IntArray:
-        return with_extender(super()._scores(pod, candidates), self._extender.wire(pod)[candidates])
+        return with_extender(super()._scores(pod, candidates), self._extender.wire_scores(pod)[candidates])
 
 
-class _AtRandom:
+class _RandomScheduler:
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
 
     def choose(self, pod: SimPod, candidates: IntArray) -> int:
-        """Any of them."""
+        """Choose a feasible node at random."""
         del pod
         return int(candidates[self._rng.integers(len(candidates))])
 
 
-class _Published:
-    """A scheduler of `joulie simulate`: the best by its criteria in lexical order, the first of equals."""
+class _PublishedScheduler:
+    """A scheduler of `joulie simulate`: compares nodes by its criteria in lexicographic order; first of equals."""
 
-    def __init__(self, scorer: Scorer, nodes: Sequence[SimNode], state: Nodes, twins: Twins) -> None:
+    def __init__(self, scorer: Scorer, nodes: Sequence[SimNode], capacity: NodeCapacity, twins: Twins) -> None:
         self._scorer = scorer
-        self._state = state
+        self._capacity = capacity
         self._twins = twins
         self._cores = np.array([node.spec.cores for node in nodes])
         self._cpu_max_w = np.array([cpu_max_or_fallback_w(node.hardware.cpu_max_w, node.spec.cores) for node in nodes])
         self._gpu_max_w = np.array([node.spec.gpu.default_w if node.spec.gpu else 0.0 for node in nodes])
 
     def choose(self, pod: SimPod, candidates: IntArray) -> int:
-        """The best node."""
+        """Choose the best node; the first of equals."""
         demand = Demand(pod.shape.cores, float(pod.shape.gpus), pod.view.performance)
         for criterion in self._scorer(self._fleet(), demand):
             values = criterion[candidates]
@@ -149,13 +149,13 @@ class _Published:
         return int(candidates[0])
 
     def _fleet(self) -> Fleet:
-        state, view = self._state, self._twins()
-        gpus = state.gpus.astype(np.float64)
+        capacity, view = self._capacity, self._twins()
+        gpus = capacity.gpus.astype(np.float64)
         return Fleet(
             cores=self._cores,
             gpus=gpus,
-            free_cores=np.maximum(self._cores - state.requested.milli_cpu / 1000.0, 0.0),
-            free_gpus=state.free_gpus.astype(np.float64),
+            free_cores=np.maximum(self._cores - capacity.requested.milli_cpu / 1000.0, 0.0),
+            free_gpus=capacity.free_gpus.astype(np.float64),
             cpu_max_w=self._cpu_max_w,
             gpu_max_w=self._gpu_max_w,
             measured_w=view.measured_w,

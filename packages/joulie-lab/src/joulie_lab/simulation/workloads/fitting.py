@@ -11,7 +11,7 @@ import numpy as np
 from joulie.domain.scheduling.node_rules import NodeRules
 from joulie.domain.scheduling.scores import NodeAmounts
 from joulie.domain.units import BoolArray
-from joulie_lab.simulation.gangs import FreeCapacity, PodKind, Seating, by_kind, whole_gpus
+from joulie_lab.simulation.gangs import FreeCapacity, GangFit, PodKind, by_kind, whole_gpus
 from joulie_lab.simulation.native.nodes import MAX_PODS, SimNode
 from joulie_lab.simulation.trace import JobShape, TraceJob
 
@@ -58,9 +58,9 @@ class EmptyCluster:
             if problem := self.never_fits(member):
                 return f"gang {member.workload_id}: {member.role or 'member'}: {problem}"
         kinds = by_kind(
-            members, lambda member: PodKind.of(member.shape, member.node_rules, share_gpus=self._share_gpus)
+            members, lambda member: PodKind.from_shape(member.shape, member.node_rules, share_gpus=self._share_gpus)
         )
-        if self._seating.seats(kinds) is not None:
+        if self._gang_fit.assign(kinds) is not None:
             return None
         return (
             f"gang {members[0].workload_id}: its {len(members)} members request"
@@ -89,13 +89,13 @@ class EmptyCluster:
         return admitted & (self._resource == kind.gpu_resource) if kind.gpus else admitted
 
     @cached_property
-    def _seating(self) -> Seating:
+    def _gang_fit(self) -> GangFit:
         free = FreeCapacity(
             *NodeAmounts.of(self._cores, self._memory_gib),
             gpu_milli=whole_gpus(self._gpus.astype(np.int64)),
             pods=np.full(len(self._nodes), MAX_PODS),
         )
-        return Seating(free, self._allowed)
+        return GangFit(free, self._allowed)
 
     def _admits(self, rules: NodeRules) -> BoolArray:
         if rules not in self._admitted:
