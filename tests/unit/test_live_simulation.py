@@ -218,7 +218,7 @@ def test_slots_are_used_again() -> None:
 def test_power_jumps_with_the_load_whatever_the_step() -> None:
     nodes, work = fleet(CPU_NODE), Workload()
     idle_w = float(nodes.wall_w[0])
-    nodes.coast(10.0, AMBIENT_K)
+    nodes.advance(10.0, AMBIENT_K)
     work.put(busy("cpu-0"))
     nodes.step(600.0, work.load(nodes), AMBIENT_K)
     assert nodes.state.energy_j[0] == pytest.approx(idle_w * 10.0 + float(nodes.wall_w[0]) * 600.0)
@@ -232,9 +232,9 @@ def test_a_cap_counts_by_its_way_over_a_long_step() -> None:
         nodes.step(60.0, work.load(nodes), AMBIENT_K)
         nodes.cap_cpu(0, 120.0)
     assert long.moving[0]
-    long.coast(20.0, AMBIENT_K)
+    long.advance(20.0, AMBIENT_K)
     for _ in range(400):
-        short.coast(0.05, AMBIENT_K)
+        short.advance(0.05, AMBIENT_K)
     assert long.state.energy_j[0] == pytest.approx(short.state.energy_j[0], rel=1e-4)
     assert long.mean_frequency[0] > long.frequency[0]
     assert not long.moving[0]

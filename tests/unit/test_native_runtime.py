@@ -244,7 +244,7 @@ def test_energy_and_ends_are_those_of_small_ticks(policy_share: float) -> None:
     for node in eco:
         fleet.cap_cpu(node, 0.6 * NODES[node].spec.cpu.tdp_w)
         fleet.cap_gpus(node, 0.6 * 400.0)
-    fleet.coast(100.0, ambient_k)
+    fleet.advance(100.0, ambient_k)
     fleet.state.energy_j[:] = 0.0
     traced = {one.job_id: one for one in jobs}
     due = sorted(outcome.jobs, key=lambda one: one.start_s or 0.0)
@@ -260,7 +260,7 @@ def test_energy_and_ends_are_those_of_small_ticks(policy_share: float) -> None:
         while left_s > 1e-9:
             fleet.set_load(pods.load(fleet))
             dt_s = max(min(left_s, pods.next_done_s(fleet)), 1e-6)
-            fleet.coast(dt_s, ambient_k)
+            fleet.advance(dt_s, ambient_k)
             left_s -= dt_s
             for key in pods.advance(fleet, dt_s):
                 ends[key] = now_s + 1.0 - left_s

@@ -1,10 +1,10 @@
-"""How simulated jobs use devices and respond to caps: what bounds them, activity, throughput, idle states.
+"""How simulated jobs use devices and respond to caps: boundness, activity, throughput, idle states.
 
-The laboratory's assumptions beside the power models of `joulie.domain.power`, which the product shares. GPU throughput
-under a power limit has two models by name: `measured` (the default) interpolates sweeps of real training jobs;
-`published` is the exponent of Joulie's published cluster simulation, kept for comparison: it says that every capped job
-uses more energy for its work, which the sweeps contradict (a limit at 70 % of the natural power costs 41 % of the
-throughput there, and 12 % measured).
+These are the laboratory's assumptions in addition to the power models of `joulie.domain.power`, which it shares with
+the product. GPU throughput under a power limit has two models by name. `measured` (the default) interpolates sweeps of
+real training jobs. `published` is the exponent of Joulie's published cluster simulation, kept for comparison: under it
+every capped job uses more energy for its work, which the sweeps contradict (a limit at 70 % of the natural power costs
+41 % of the throughput there, and 12 % measured).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from joulie.domain.power.gpu import Throughput, ThroughputModel, measured_throug
 from joulie.domain.units import BoolArray, FloatArray, finite
 
 MEMORY_KNEE = 0.7
-"""Clock below which memory-bound work starts to suffer."""
+"""Clock, as a share of the highest, below which memory-bound work slows markedly."""
 MEMORY_LOSS = 0.15
 """e of the published memory-bound throughput ``1 - e (1 - ratio) ** g``."""
 MEMORY_EXPONENT = 0.90
@@ -39,9 +39,9 @@ class Boundness(IntEnum):
 
 
 class IdleStates(StrEnum):
-    """Which nodes enter deep idle states: a scenario's switch, named in every report.
+    """Which nodes enter deep idle states: an assumption of a scenario, named in every report.
 
-    The published runs gave them to managed nodes only, as if Linux and the driver did nothing without Joulie.
+    In the published runs only managed nodes had them, as if Linux and the driver used none without Joulie.
     """
 
     ALL = "all"
@@ -59,7 +59,7 @@ class IdleStates(StrEnum):
 def activity_factor(
     memory_intensity: npt.ArrayLike, io_intensity: npt.ArrayLike, bound: npt.ArrayLike = Boundness.MIXED
 ) -> FloatArray:
-    """Share of the dynamic power that a workload really draws: stalled cores draw less.
+    """Share of the dynamic power that a workload actually draws: stalled cores draw less.
 
     ``1 - 0.30 memory - 0.45 io (+0.08 compute bound, -0.12 io bound)``, within 0.35..1 (spec: simulator physics;
     assumed).
@@ -67,7 +67,7 @@ def activity_factor(
     Args:
         memory_intensity: 0..1.
         io_intensity: 0..1.
-        bound: `Boundness`, or integers of it.
+        bound: values of `Boundness`.
 
     Raises:
         InvalidQuantityError: an intensity is NaN or outside 0..1.
@@ -94,7 +94,7 @@ def cpu_throughput(
         frequency: clock as a share of the highest, 0..1.
         memory_intensity: 0..1.
         io_intensity: 0..1; together with memory scaled down to 1 where they exceed it.
-        bound: `Boundness`, or integers of it.
+        bound: values of `Boundness`.
 
     Raises:
         InvalidQuantityError: an input is NaN or outside 0..1.
@@ -142,15 +142,15 @@ class PublishedThroughput:
 
 
 class UnknownThroughputModelError(ValueError):
-    """A throughput model that is not registered under that name."""
+    """No throughput model is registered under that name."""
 
 
 class NoPublishedExponentError(ValueError):
-    """The published model was asked about a GPU that it does not describe."""
+    """The published model has no exponent for this GPU."""
 
 
 def published_throughput(gpu: GpuModel) -> ThroughputModel:
-    """The published exponent of this GPU.
+    """Build the model with the published exponent of this GPU.
 
     Raises:
         NoPublishedExponentError: none was published for it.
@@ -168,10 +168,10 @@ THROUGHPUT_MODELS: Mapping[str, Callable[[GpuModel], ThroughputModel]] = Mapping
 def throughput_model(
     name: str, gpu: GpuModel, registry: Mapping[str, Callable[[GpuModel], ThroughputModel]] = THROUGHPUT_MODELS
 ) -> ThroughputModel:
-    """The throughput model called `name`, for one GPU.
+    """Build the throughput model called `name` for one GPU.
 
     Raises:
-        UnknownThroughputModelError: no such model.
+        UnknownThroughputModelError: no model has that name.
         NoPublishedExponentError: `published` for a GPU that it does not describe.
     """
     if name not in registry:

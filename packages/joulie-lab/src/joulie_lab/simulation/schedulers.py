@@ -1,8 +1,8 @@
-"""Every scheduler name in one registry: what it means to `joulie simulate` and what to experiments.
+"""Registry of all scheduler names, for `joulie simulate` and for experiments.
 
-One name has two meanings, since results are published under both: `joulie` is the published formula t25-adap to
-`joulie simulate`, whose engine places jobs on its own, and kube-scheduler with Joulie's extender to experiments, whose
-native runtime and control planes run what a cluster runs. There the formula is called t25-adap.
+One name has two meanings, because results are published under both. In `joulie simulate`, whose engine places jobs
+itself, `joulie` is the published formula t25-adap. In experiments, whose native runtime and control planes run what a
+cluster runs, it is kube-scheduler with Joulie's extender; there the formula is called t25-adap.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from joulie.domain.scoring.marginal_energy import ScoringAim
 from joulie_lab.simulation import placement, published
 from joulie_lab.simulation.placement import Scorer
 
-# How the engine finds the node.
+# How the engine chooses the node.
 BY_CLASS, AT_RANDOM, BY_HEADROOM, BY_LEGACY, BY_KEY, BY_ENERGY = range(6)
-# How a trend becomes points.
+# How a power trend becomes score points.
 TREND_NONE, TREND_TDP, TREND_ADAPTIVE, TREND_STEADY = range(4)
 
 
 class UnknownSchedulerError(ValueError):
-    """A scheduler name that does not exist; the message lists those that do."""
+    """No scheduler has that name; the message lists those that exist."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         close = difflib.get_close_matches(name, known, n=1)
@@ -33,17 +33,17 @@ class UnknownSchedulerError(ValueError):
 
 @dataclass(frozen=True)
 class EngineRules:
-    """How the engine finds a scheduler's node.
+    """How the engine chooses a node under a scheduler.
 
     Attributes:
         family: one of ``BY_*`` or ``AT_RANDOM``.
-        trend: how a power trend becomes points.
-        trend_low: lower limit of the trend's points.
-        trend_high: upper limit of the trend's points.
+        trend: how a power trend becomes score points, one of ``TREND_*``.
+        trend_low: minimum points of the trend.
+        trend_high: maximum points of the trend.
         gpu_penalty: whether jobs without GPUs lose points on nodes with GPUs.
         packs_by_power: family BY_KEY packs by power instead of by allocation.
         governed: family BY_ENERGY with the ramp governor, which needs a queue to hold jobs in.
-        oracle: family BY_ENERGY knows durations instead of learning them: a yardstick, not a policy.
+        oracle: family BY_ENERGY knows durations instead of learning them: an upper bound, not a policy.
     """
 
     family: int
@@ -58,14 +58,14 @@ class EngineRules:
 
 @dataclass(frozen=True)
 class Scheduler:
-    """What a name means.
+    """A scheduler in `joulie simulate` and in experiments.
 
     Attributes:
-        engine: to `joulie simulate`; None where its engine does not have it.
-        scorer: the published formula as a pure function: what the engine's rules compute, and what the native runtime
-            plays unless `is_kube`; None for those that do not score.
-        is_kube: whether it is kube-scheduler to experiments.
-        extender: what Joulie's extender aims at beside kube-scheduler; None without the extender.
+        engine: rules of the engine of `joulie simulate`; None if only experiments have the scheduler.
+        scorer: the published formula as a pure function: it equals the engine's rules, and the native runtime uses it
+            unless `is_kube`; None for schedulers that do not score.
+        is_kube: whether it is kube-scheduler in experiments.
+        extender: scoring aim of Joulie's extender next to kube-scheduler; None without the extender.
     """
 
     engine: EngineRules | None = None
@@ -75,17 +75,17 @@ class Scheduler:
 
     @property
     def is_random(self) -> bool:
-        """Whether it draws a node."""
+        """Whether it chooses nodes at random."""
         return self.engine is not None and self.engine.family == AT_RANDOM
 
     @property
     def is_native(self) -> bool:
-        """Whether experiments have it."""
+        """Whether experiments support it."""
         return self.is_kube or self.is_random or self.scorer is not None
 
     @property
     def looks_at_power(self) -> bool:
-        """Whether it asks the twins in an experiment."""
+        """Whether it uses the twins in an experiment."""
         return self.extender is not None if self.is_kube else self.scorer is not None
 
 
@@ -118,7 +118,7 @@ def _headroom(
 
 
 KUBE = "kube"
-"""kube-scheduler alone, to experiments."""
+"""kube-scheduler alone, in experiments."""
 JOULIE = "joulie"
 _REGISTRY: Mapping[str, Scheduler] = {
     KUBE: Scheduler(is_kube=True),
@@ -148,20 +148,20 @@ _REGISTRY: Mapping[str, Scheduler] = {
 }
 
 SCHEDULERS = tuple(name for name, one in _REGISTRY.items() if one.engine is not None)
-"""Names that `joulie simulate` has."""
+"""Names that `joulie simulate` supports."""
 NATIVE_SCHEDULERS = tuple(name for name, one in _REGISTRY.items() if one.is_native)
-"""Names that experiments have."""
+"""Names that experiments support."""
 KUBE_SCHEDULERS = tuple(name for name, one in _REGISTRY.items() if one.is_kube)
-"""Names that experiments have on a control plane, too."""
+"""Names that experiments also support on a control plane."""
 SCORERS: Mapping[str, Scorer] = {name: one.scorer for name, one in _REGISTRY.items() if one.scorer is not None}
 """Published formulas by name."""
 
 
 def engine_rules(name: str) -> EngineRules:
-    """How the engine finds the node of a scheduler.
+    """Rules by which the engine chooses nodes under a scheduler.
 
     Raises:
-        UnknownSchedulerError: `joulie simulate` does not have it.
+        UnknownSchedulerError: `joulie simulate` has no scheduler of that name.
     """
     found = _REGISTRY.get(name)
     if found is None or found.engine is None:
@@ -170,10 +170,10 @@ def engine_rules(name: str) -> EngineRules:
 
 
 def native_scheduler(name: str) -> Scheduler:
-    """What a name means to experiments.
+    """Look up a scheduler of experiments by name.
 
     Raises:
-        UnknownSchedulerError: they do not have it.
+        UnknownSchedulerError: experiments have no scheduler of that name.
     """
     if name not in NATIVE_SCHEDULERS:
         raise UnknownSchedulerError(name, NATIVE_SCHEDULERS)
@@ -181,6 +181,6 @@ def native_scheduler(name: str) -> Scheduler:
 
 
 def extender_aim(name: str) -> ScoringAim | None:
-    """What Joulie's extender aims at in an experiment; None for a scheduler that does not ask it, or is unknown."""
+    """Scoring aim of Joulie's extender in an experiment; None without the extender or for an unknown name."""
     found = _REGISTRY.get(name)
     return None if found is None else found.extender

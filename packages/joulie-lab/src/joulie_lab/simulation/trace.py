@@ -1,4 +1,4 @@
-"""Jobs of a trace: what was asked for when, how much work it is, how hard it uses the hardware.
+"""Jobs of a trace: submission time, requests, amount of work, and how it uses the hardware.
 
 Source: spec, simulator, workloads.
 """
@@ -17,26 +17,26 @@ from joulie.domain.scheduling.scores import PodAmounts
 from joulie.domain.workload import Level
 
 WORKLOAD_CLASS_KEY = "joulie.io/workload-class"
-"""Annotation that says `performance` of a pod that must not be slowed."""
+"""Annotation with the pod's workload class; `performance` for a pod that must not be slowed."""
 GPU_MILLI_KEY = "alibabacloud.com/gpu-milli"
-"""Annotation of a pod that needs only a share of its one GPU, in thousandths; that of the traces which have it."""
+"""Annotation of a pod that needs only a share of its one GPU, in thousandths; the name that Alibaba's traces use."""
 GPU_RESOURCE_VENDORS: Mapping[str, str] = {"nvidia.com/gpu": "NVIDIA", "amd.com/gpu": "AMD"}
 WHOLE_GPU_MILLI = 1000
 CPU_CLASSES = ("compute_bound", "memory_bound", "io_bound", "mixed")
 GPU_CLASSES = ("compute_bound", "memory_bound", "bandwidth_bound", "mixed")
 _BYTES_PER_GIB = 1024.0**3
-_LONGEST_S = 1e11
-"""Some 3,000 years: a longer time is a mistake, and sums of such would overflow."""
-_LARGEST_QUANTITY = 2.0**63
-"""What Kubernetes can hold."""
+_MAX_TIME_S = 1e11
+"""About 3,000 years: a longer time is a mistake, and sums of such times would overflow."""
+_MAX_QUANTITY = 2.0**63
+"""Maximum value of a Kubernetes quantity."""
 
 
 @dataclass(frozen=True)
 class TraceMetadata:
-    """A line that describes jobs and is none: where they come from, or the workload that they make up.
+    """A line that is not a job but describes jobs: their source, or the workload that they belong to.
 
     Attributes:
-        values: of the line, as in the file, without its type.
+        values: fields of the line, as in the file, without its type.
     """
 
     values: Mapping[str, Any] = field(hash=False)
@@ -44,14 +44,14 @@ class TraceMetadata:
 
 @dataclass(frozen=True)
 class JobShape:
-    """What a job requests, as numbers.
+    """Resource requests of a job, as numbers.
 
     Attributes:
         cores: CPU cores.
         memory_gib: memory, GiB.
-        gpus: whole GPUs that it occupies; 1 for one that it shares.
-        gpu_share: of each of them, above 0 and up to 1; below 1 only for a single GPU.
-        gpu_resource: the extended resource that it asks for, empty without GPUs.
+        gpus: number of GPUs; 1 for a shared GPU.
+        gpu_share: share of each GPU, above 0 and up to 1; below 1 only for a single GPU.
+        gpu_resource: extended resource of the GPUs; empty without GPUs.
     """
 
     cores: float = 0.0
@@ -62,20 +62,20 @@ class JobShape:
 
     @property
     def amounts(self) -> PodAmounts:
-        """CPU and memory as Kubernetes counts them."""
+        """CPU and memory in the units of Kubernetes."""
         return PodAmounts.of(self.cores, self.memory_gib)
 
 
 @dataclass(frozen=True)
 class JobProfile:
-    """How hard a job uses what it requests; all of them shares, 0..1.
+    """How a job uses the resources that it requests; all values are shares, 0..1.
 
     Attributes:
-        cpu_utilization: of its cores.
-        gpu_utilization: of its GPUs.
-        memory_intensity: of its work.
-        io_intensity: of its work.
-        cpu_feed_intensity_gpu: how far its GPU work waits for its CPU work.
+        cpu_utilization: utilisation of its cores.
+        gpu_utilization: utilisation of its GPUs.
+        memory_intensity: memory intensity of its work.
+        io_intensity: I/O intensity of its work.
+        cpu_feed_intensity_gpu: how much its GPU work depends on its CPU work.
     """
 
     cpu_utilization: float = 0.5
@@ -91,28 +91,28 @@ class JobProfile:
 
 @dataclass(frozen=True)
 class TraceJob:
-    """One pod's worth of a workload.
+    """A job of a trace: one pod of a workload.
 
     Attributes:
-        job_id: unique in the trace; part of the pod's name.
-        workload_id: the workload that it belongs to, itself where it stands alone.
-        workload_type: family, for reports.
-        role: of the pod in its workload (launcher, worker, ps, trial).
+        job_id: identifier, unique in the trace; part of the pod's name.
+        workload_id: workload that it belongs to; its own identifier for a single pod.
+        workload_type: family of the workload, for reports.
+        role: role of the pod in its workload (launcher, worker, ps, trial).
         gang: whether the pods of the workload advance only together.
-        submit_s: when it is submitted, s after the start of the trace.
+        submit_s: submission time, s after the start of the trace.
         namespace: namespace of the pod.
         requests: resource requests as Kubernetes quantities.
-        annotations: of the pod.
-        node_selector: of the pod.
-        affinity: of the pod, as Kubernetes writes it; None without one.
-        priority_class: of the pod; empty for the default.
+        annotations: annotations of the pod.
+        node_selector: node selector of the pod.
+        affinity: affinity of the pod, in Kubernetes' form; None without one.
+        priority_class: PriorityClass of the pod; empty for the default.
         cpu_units: CPU work, core-seconds at the highest clock.
-        gpu_units: GPU work, GPU-seconds without a cap; of a shared GPU its share.
+        gpu_units: GPU work, uncapped GPU-seconds; a shared GPU counts its share.
         cpu_class: what bounds its CPU work: compute_bound, memory_bound, io_bound or mixed.
         gpu_class: what bounds its GPU work: compute_bound, memory_bound, bandwidth_bound or mixed.
-        profile: how hard it uses what it requests.
-        cpu_sensitivity: to caps on CPUs: high, medium or low; empty where nobody says.
-        gpu_sensitivity: to caps on GPUs.
+        profile: how it uses the resources that it requests.
+        cpu_sensitivity: sensitivity to CPU caps: high, medium or low; empty if unknown.
+        gpu_sensitivity: sensitivity to GPU caps, likewise.
     """
 
     job_id: str
@@ -136,27 +136,27 @@ class TraceJob:
     gpu_sensitivity: str = ""
 
     def __post_init__(self) -> None:
-        finite_number("submitTimeOffsetSec", self.submit_s, minimum=0.0, maximum=_LONGEST_S)
+        finite_number("submitTimeOffsetSec", self.submit_s, minimum=0.0, maximum=_MAX_TIME_S)
         finite_number("work.cpuUnits", self.cpu_units, minimum=0.0)
         finite_number("work.gpuUnits", self.gpu_units, minimum=0.0)
         if self.cpu_units > 0.0 and self.profile.cpu_utilization == 0.0:
-            raise ValueError("work.cpuUnits without workloadProfile.cpuUtilization: it would never end")
+            raise ValueError("work.cpuUnits without workloadProfile.cpuUtilization: the job would never end")
         if self.gpu_units > 0.0 and self.profile.gpu_utilization == 0.0:
-            raise ValueError("work.gpuUnits without workloadProfile.gpuUtilization: it would never end")
-        _known("workloadClass.cpu", self.cpu_class, CPU_CLASSES)
-        _known("workloadClass.gpu", self.gpu_class, GPU_CLASSES)
-        _known("sensitivity.cpu", self.cpu_sensitivity, ("", *Level))
-        _known("sensitivity.gpu", self.gpu_sensitivity, ("", *Level))
+            raise ValueError("work.gpuUnits without workloadProfile.gpuUtilization: the job would never end")
+        _require_one_of("workloadClass.cpu", self.cpu_class, CPU_CLASSES)
+        _require_one_of("workloadClass.gpu", self.gpu_class, GPU_CLASSES)
+        _require_one_of("sensitivity.cpu", self.cpu_sensitivity, ("", *Level))
+        _require_one_of("sensitivity.gpu", self.gpu_sensitivity, ("", *Level))
 
     @cached_property
     def shape(self) -> JobShape:
-        """What it requests, as numbers.
+        """Its resource requests, as numbers.
 
         Raises:
-            ValueError: a request is no quantity, is negative, asks for parts of GPUs or for two kinds of them.
+            ValueError: a request is not a quantity, is negative, asks for a fraction of a GPU, or for two kinds.
         """
         amounts = {
-            name: finite_number(name, parse_quantity(text), minimum=0.0, maximum=_LARGEST_QUANTITY)
+            name: finite_number(name, parse_quantity(text), minimum=0.0, maximum=_MAX_QUANTITY)
             for name, text in self.requests.items()
         }
         kinds = [name for name in GPU_RESOURCE_VENDORS if amounts.get(name, 0.0) > 0.0]
@@ -164,7 +164,7 @@ class TraceJob:
             raise ValueError(f"requests {' and '.join(kinds)}: a pod can have one kind of GPU")
         gpus = amounts[kinds[0]] if kinds else 0.0
         if gpus != int(gpus):
-            raise ValueError(f"requests {gpus:g} {kinds[0]}: whole GPUs only; a share is said by {GPU_MILLI_KEY}")
+            raise ValueError(f"requests {gpus:g} {kinds[0]}: whole GPUs only; request a share by {GPU_MILLI_KEY}")
         return JobShape(
             cores=amounts.get("cpu", 0.0),
             memory_gib=amounts.get("memory", 0.0) / _BYTES_PER_GIB,
@@ -175,30 +175,30 @@ class TraceJob:
 
     @property
     def is_performance(self) -> bool:
-        """Whether it is of class performance; every other job is standard."""
+        """Whether its class is performance; every other job is standard."""
         return self.annotations.get(WORKLOAD_CLASS_KEY) == "performance"
 
     @cached_property
     def node_rules(self) -> NodeRules:
-        """Which nodes its pod may run on.
+        """Its node selector and affinity.
 
         Raises:
-            NodeAffinityError: Kubernetes would not take its affinity.
+            NodeAffinityError: Kubernetes would reject its affinity.
         """
         return NodeRules.parse(self.node_selector, self.affinity)
 
     @cached_property
     def ideal_s(self) -> float:
-        """How long it runs alone, without caps and throttling, s; 0 without work.
+        """Duration when it runs alone, without caps and throttling, s; 0 without work.
 
         Raises:
-            ValueError: it has work for what it does not request, and would never end, or not within 3,000 years; or
-                see `shape`.
+            ValueError: it has work for a resource that it does not request, so that it would never end; it would take
+                more than 3,000 years; or see `shape`.
         """
         cores = self.shape.cores * self.profile.cpu_utilization
         gpus = self.shape.gpus * self.shape.gpu_share * self.profile.gpu_utilization
         alone_s = max(_quotient("cpuUnits", self.cpu_units, cores), _quotient("gpuUnits", self.gpu_units, gpus))
-        return finite_number("duration of its work, s", alone_s, minimum=0.0, maximum=_LONGEST_S)
+        return finite_number("duration of its work, s", alone_s, minimum=0.0, maximum=_MAX_TIME_S)
 
     def _gpu_share(self, gpus: int) -> float:
         milli = self.annotations.get(GPU_MILLI_KEY)
@@ -213,12 +213,12 @@ class TraceJob:
 TraceLine = TraceJob | TraceMetadata
 
 
-def _known(name: str, value: str, known: tuple[str, ...]) -> None:
+def _require_one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise ValueError(f"{name}: {value!r} is none of {', '.join(filter(None, known))}")
+        raise ValueError(f"{name}: {value!r} is not one of {', '.join(filter(None, known))}")
 
 
 def _quotient(name: str, units: float, per_s: float) -> float:
     if units > 0.0 and per_s == 0.0:
-        raise ValueError(f"work.{name} of a job that requests none of it: it would never end")
+        raise ValueError(f"work.{name} of a job that does not request the resource: the job would never end")
     return units / per_s if units > 0.0 else 0.0

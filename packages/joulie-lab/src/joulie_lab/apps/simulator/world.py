@@ -147,7 +147,7 @@ class World:
         before_j = float(fleet.state.energy_j.sum())
         if fleet.specs:
             self._set_load()
-            fleet.coast(dt_s, self.outdoor_k)
+            fleet.advance(dt_s, self.outdoor_k)
             keys = self.workload.advance(fleet, dt_s)
         if self._plant is not None:
             mean_w = (float(fleet.state.energy_j.sum()) - before_j) / dt_s

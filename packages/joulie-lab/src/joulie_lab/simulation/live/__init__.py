@@ -1,5 +1,6 @@
-"""Nodes that live in simulated time: power, temperature and work of whatever pods are on them, one step at a time.
+"""Step-by-step physics of simulated nodes: power, temperature and progress of the pods on them.
 
-`joulie simulate` plays thousands of nodes for days and knows its jobs; here time comes in steps from outside, pods come
-and go as a scheduler pleases, and caps change while they run. Both use the same physics of `joulie.domain.power`.
+The caller advances time in steps, and may start and stop pods and change caps between them, as a real scheduler and
+real agents do. `joulie simulate` instead runs thousands of nodes for days with jobs known in advance. Both use the same
+physics of `joulie.domain.power`.
 """

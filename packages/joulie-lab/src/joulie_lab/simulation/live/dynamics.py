@@ -1,4 +1,4 @@
-"""What simulated nodes carry from one moment to the next, and how their limits follow what was asked for."""
+"""State of simulated nodes, and how power limits and clocks follow their targets with a lag."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from joulie.domain.units import ZERO_CELSIUS_K, BoolArray, FloatArray, finite, non_negative, positive
 
 SETTLED_SHARE = 1e-3
-"""How near a limit is to what was asked for when it has arrived."""
+"""Relative distance from its target below which a limit counts as settled."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Dynamics:
         rise_at_tdp_k: rise above ambient of a package at its TDP, K.
         throttle_start_k: temperature at which the clock begins to fall, K.
         throttle_full_k: temperature at which it has fallen to `throttle_floor`, K.
-        throttle_floor: lowest clock of the thermal throttle, as a share of the highest.
+        throttle_floor: minimum clock of the thermal throttle, as a share of the highest.
     """
 
     cpu_cap_tau_s: float = 1.0
@@ -52,21 +52,21 @@ class Dynamics:
 
 @dataclass(eq=False)
 class NodeState:
-    """What a node carries from one step to the next; arrays of shape ``(n_nodes,)``.
+    """State of the nodes between steps; arrays of shape ``(n_nodes,)``.
 
     Attributes:
-        cpu_cap_w: cap on all packages together as asked for, W; inf where uncapped.
-        cpu_cap_now_w: the cap as it acts, W.
-        throttle: clock limit asked for as a share of the highest.
-        throttle_now: the limit as it acts.
-        gpu_cap_w: limit of each GPU as asked for, W.
-        gpu_cap_now_w: the limit as it acts, W.
+        cpu_cap_w: target cap on all packages together, W; inf if uncapped.
+        cpu_cap_now_w: cap in effect, W.
+        throttle: target clock limit as a share of the highest clock.
+        throttle_now: clock limit in effect.
+        gpu_cap_w: target limit of each GPU, W.
+        gpu_cap_now_w: limit in effect, W.
         package_w: power of all packages, W.
         gpu_w: power of all GPUs, W.
-        platform_w: the rest of the node, W.
-        package_mean_w: averaged power of all packages, as telemetry gives it, W.
-        gpu_mean_w: averaged power of all GPUs, W.
-        temperature_k: of the packages, K.
+        platform_w: power of the rest of the node, W.
+        package_mean_w: averaged power of all packages, as telemetry reports it, W.
+        gpu_mean_w: averaged power of all GPUs, as telemetry reports it, W.
+        temperature_k: temperature of the packages, K.
         energy_j: energy of the whole node since the start, J.
     """
 
@@ -86,25 +86,25 @@ class NodeState:
 
 
 class Limits(NamedTuple):
-    """What limits some nodes, arrays of shape ``(n_nodes,)``: the packages, W; the clock; each GPU, W."""
+    """Limits of some nodes, arrays of shape ``(n_nodes,)``: all packages, W; the clock, a share; each GPU, W."""
 
     cpu_w: FloatArray
     clock: FloatArray
     gpu_w: FloatArray
 
-    def after(self, asked: Limits, dt_s: float, lags: Dynamics, follow: Callable[..., FloatArray]) -> Limits:
-        """What they are after a step (`lagged`), or on average over it (`lagged_mean`), on their way to `asked`."""
+    def after(self, target: Limits, dt_s: float, lags: Dynamics, follow: Callable[..., FloatArray]) -> Limits:
+        """Limits after a step towards `target` (`follow` is `lagged`), or their mean over it (`lagged_mean`)."""
         taus_s = (lags.cpu_cap_tau_s, lags.dvfs_tau_s, lags.gpu_cap_tau_s)
-        return Limits(*(follow(now, end, dt_s, tau_s) for now, end, tau_s in zip(self, asked, taus_s, strict=True)))
+        return Limits(*(follow(now, end, dt_s, tau_s) for now, end, tau_s in zip(self, target, taus_s, strict=True)))
 
-    def close_to(self, asked: Limits) -> BoolArray:
-        """Nodes of which nothing worth following is on its way."""
-        near = [np.abs(now - end) <= SETTLED_SHARE * end for now, end in zip(self, asked, strict=True)]
+    def settled_at(self, target: Limits) -> BoolArray:
+        """Nodes whose limits have all settled at `target`."""
+        near = [np.abs(now - end) <= SETTLED_SHARE * end for now, end in zip(self, target, strict=True)]
         return np.asarray(np.logical_and.reduce(near), dtype=np.bool_)
 
 
 class OperatingPoint(NamedTuple):
-    """Operating points of some nodes, ``(n_nodes,)``, of GPUs ``(n_nodes, n_devices)``; see `LiveFleet`."""
+    """Operating points of some nodes, shape ``(n_nodes,)``, of GPUs ``(n_nodes, n_devices)``; see `LiveFleet`."""
 
     package_w: FloatArray
     platform_w: FloatArray
@@ -122,12 +122,12 @@ class OperatingPoint(NamedTuple):
 def steady_temperature_k(
     ambient_k: npt.ArrayLike, power_w: npt.ArrayLike, conductance_w_per_k: npt.ArrayLike
 ) -> FloatArray:
-    """Temperature that a device tends to: ambient + P / K.
+    """Steady-state temperature of a device: ambient + P / K.
 
     Args:
-        ambient_k: temperature of the air around it, K.
-        power_w: heat, W.
-        conductance_w_per_k: K, the heat that leaves for each kelvin above ambient, W/K.
+        ambient_k: temperature of the air around the device, K.
+        power_w: P, the heat that the device dissipates, W.
+        conductance_w_per_k: K, the heat that leaves per kelvin above ambient, W/K.
 
     Raises:
         InvalidQuantityError: an input is NaN or out of range.
@@ -139,7 +139,7 @@ def steady_temperature_k(
 def thermal_throttle(
     temperature_k: npt.ArrayLike, start_k: npt.ArrayLike, full_k: npt.ArrayLike, floor: npt.ArrayLike
 ) -> FloatArray:
-    """Factor on the clock: 1 up to `start_k`, falling linearly to `floor` at `full_k` and beyond.
+    """Factor on the clock by thermal throttling: 1 up to `start_k`, falling linearly to `floor` at `full_k` and above.
 
     Raises:
         InvalidQuantityError: a temperature is not above 0, `full_k` is not above `start_k`, or `floor` is outside 0..1.

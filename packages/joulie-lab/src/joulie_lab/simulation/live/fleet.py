@@ -1,6 +1,6 @@
-"""The physics of simulated nodes under the load of the moment, as arrays over nodes.
+"""Physics of simulated nodes under their current load, vectorised over nodes.
 
-Source of all formulas: spec, simulator physics; they are those of `joulie.domain.power`, joined by first-order lags.
+The formulas are those of `joulie.domain.power`, connected by first-order lags (source: spec, simulator physics).
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from joulie_lab.simulation.live.dynamics import (
 )
 
 UNCAPPED_TDPS = 4.0
-"""What a lifted cap tends to, as a multiple of the TDP: above any draw, and finite, so that it can lag."""
+"""Target of a lifted cap, as a multiple of the TDP: above any power draw, and finite, so that it can lag."""
 CAP_FLOOR_SHARE = 0.2
-"""Smallest package cap that a simulated CPU accepts, as a share of its TDP (assumed: RAPL takes far less than cTDP)."""
+"""Minimum package cap that a simulated CPU accepts, as a share of its TDP (assumed: RAPL goes far below cTDP)."""
 
-_SLOWED = 1e-6
+_SLOWDOWN_TOLERANCE = 1e-6
 _NO_GPUS = -1
-_SHORTEST_STEP_S = 0.1
+_MIN_STEP_S = 0.1
 
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """The hardware of one simulated node.
+    """Hardware of a simulated node.
 
     Attributes:
         name: node name.
         cpu: CPU model.
-        sockets: CPUs.
-        cores: cores that pods can request.
-        gpu: GPU model, None without GPUs.
-        gpus: GPUs.
+        sockets: number of CPU packages.
+        cores: allocatable cores.
+        gpu: GPU model; None without GPUs.
+        gpus: number of GPUs.
     """
 
     name: str
@@ -61,22 +61,22 @@ class NodeSpec:
         positive("sockets", self.sockets)
         positive("cores", self.cores)
         if (self.gpu is None) != (self.gpus == 0):
-            raise ValueError(f"node {self.name}: a GPU model and a GPU count belong together")
+            raise ValueError(f"invalid node {self.name}: a GPU model and a GPU count belong together")
 
 
 @dataclass(frozen=True, eq=False)
 class FleetLoad:
-    """What runs on the nodes: of CPUs arrays of shape ``(n_nodes,)``, of GPUs ``(n_nodes, n_devices)``.
+    """Load of the nodes: arrays of shape ``(n_nodes,)`` for CPUs and ``(n_nodes, n_devices)`` for GPUs.
 
-    There are as many devices as the node with the most GPUs has; those beyond a node's own are not busy.
+    `n_devices` is the maximum number of GPUs of a node; devices that a node does not have are not busy.
 
     Attributes:
         cpu_util: share of the node's cores in use, 0..1.
-        memory_intensity: of the CPU work, 0..1.
-        io_intensity: of the CPU work, 0..1.
-        gpu_busy: whether somebody has a GPU, or a share of it.
+        memory_intensity: memory intensity of the CPU work, 0..1.
+        io_intensity: I/O intensity of the CPU work, 0..1.
+        gpu_busy: whether a pod holds the GPU, or a share of it.
         gpu_util: utilisation of each GPU, 0..1.
-        gpu_memory_share: how far its work is bound by memory, 0..1.
+        gpu_memory_share: share of the GPU's work that is memory-bound, 0..1.
     """
 
     cpu_util: FloatArray
@@ -88,29 +88,29 @@ class FleetLoad:
 
     @classmethod
     def idle(cls, n_nodes: int, n_devices: int = 1) -> FleetLoad:
-        """Nothing runs."""
+        """Load of nodes on which nothing runs."""
         cpu_util, memory, io = np.zeros((3, n_nodes))
         gpu_util, gpu_memory = np.zeros((2, n_nodes, n_devices))
         return cls(cpu_util, memory, io, np.zeros((n_nodes, n_devices), dtype=np.bool_), gpu_util, gpu_memory)
 
 
 class LiveFleet:
-    """Simulated nodes.
+    """Simulated nodes whose time is advanced in steps by the caller.
 
     Attributes:
-        specs: the nodes, in the order of all arrays.
-        state: what they carry from one step to the next.
+        specs: hardware of the nodes, in the order of all arrays.
+        state: state of the nodes between steps.
         cores: cores of each node.
-        gpus: GPUs of each node.
-        n_devices: GPUs of the node with the most, at least 1: the columns of arrays of GPUs.
-        gpu_device_w: power of each GPU now, W, shape ``(n_nodes, n_devices)``; 0 beyond a node's own.
-        load: what runs now.
+        gpus: number of GPUs of each node.
+        n_devices: maximum number of GPUs of a node, at least 1: the columns of GPU arrays.
+        gpu_device_w: current power of each GPU, W, shape ``(n_nodes, n_devices)``; 0 where a node has no such GPU.
+        load: current load.
         frequency: clock as a share of the highest, shape ``(n_nodes,)``.
         gpu_throughput: rate of work of each GPU as a share of its uncapped rate, shape ``(n_nodes, n_devices)``.
         mean_frequency: mean clock over the last step.
         mean_gpu_throughput: mean rate of GPU work over the last step.
-        saturated: the CPU cap cannot be met, shape ``(n_nodes,)``.
-        moving: a cap or a clock limit is on its way to what was asked for, shape ``(n_nodes,)``.
+        saturated: whether the CPU cap cannot be met, shape ``(n_nodes,)``.
+        moving: whether a cap or clock limit has not settled at its target, shape ``(n_nodes,)``.
     """
 
     def __init__(
@@ -126,12 +126,12 @@ class LiveFleet:
         """Start all nodes idle and uncapped, in equilibrium.
 
         Args:
-            specs: the nodes, names unique.
-            ambient_k: temperature of the air, K.
-            dynamics: lags and thermal limits.
-            idle_states: which nodes enter deep idle.
-            managed: which nodes Joulie manages, in the order of `specs`; all of them where it is left out.
-            gpu_model: GPU throughput model by name, see `joulie.domain.power.gpu`.
+            specs: hardware of the nodes, with unique names.
+            ambient_k: ambient air temperature, K.
+            dynamics: lags and thermal limits; None for the defaults.
+            idle_states: which nodes enter deep idle states.
+            managed: which nodes Joulie manages, in the order of `specs`; None for all of them.
+            gpu_model: name of the GPU throughput model, see `joulie_lab.simulation.job_response`.
         """
         self.specs = tuple(specs)
         self._dynamics = dynamics or Dynamics()
@@ -177,7 +177,7 @@ class LiveFleet:
             self._settle(ambient_k)
 
     def adopt(self, other: LiveFleet) -> None:
-        """Take over the state of the nodes that `other` also has: a node keeps its history when others come and go."""
+        """Copy the state of the nodes that `other` also has, so that nodes keep theirs when others come and go."""
         place = {spec: index for index, spec in enumerate(other.specs)}
         pairs = [(mine, place[spec]) for mine, spec in enumerate(self.specs) if spec in place]
         if not pairs:
@@ -188,7 +188,7 @@ class LiveFleet:
         self.moving[mine] = other.moving[theirs]
 
     def cap_cpu(self, index: int, cap_w_per_package: float | None) -> float | None:
-        """Cap each package of a node, W; None lifts the cap. Returns the cap in force, clamped to what it accepts."""
+        """Cap each package of a node, W; None lifts the cap. Returns the cap clamped to the accepted range."""
         spec = self.specs[index]
         self.moving[index] = True
         if cap_w_per_package is None:
@@ -200,12 +200,12 @@ class LiveFleet:
         return cap_w
 
     def cap_range_w(self, index: int) -> dict[str, float]:
-        """Caps that each package of a node accepts, W."""
+        """Range of caps that each package of a node accepts, W."""
         tdp_w = self.specs[index].cpu.tdp_w
         return {"minWattsPerSocket": CAP_FLOOR_SHARE * tdp_w, "maxWattsPerSocket": tdp_w}
 
     def throttle_cpu(self, index: int, throttle_pct: float) -> float:
-        """Limit a node's clock: 0 % is the highest clock, 100 % the lowest. Returns what is in force, percent."""
+        """Limit a node's clock: 0 % is the highest clock, 100 % the lowest. Returns the throttle in force, percent."""
         percent = float(finite("throttle_pct", throttle_pct, minimum=0.0, maximum=100.0))
         floor = float(self._cpu[self._cpu_kind[index]].frequency_floor)
         self.moving[index] = True
@@ -213,7 +213,7 @@ class LiveFleet:
         return percent
 
     def cap_gpus(self, index: int, cap_w: float | None) -> float | None:
-        """Limit each GPU of a node, W; None restores the default. Returns what is in force; None without GPUs."""
+        """Limit each GPU of a node, W; None restores the default. Returns the limit in force, W; None without GPUs."""
         gpu = self.specs[index].gpu
         if gpu is None:
             return None
@@ -229,30 +229,30 @@ class LiveFleet:
             InvalidQuantityError: an input is NaN or out of range.
         """
         self.set_load(load)
-        self.coast(dt_s, ambient_k)
+        self.advance(dt_s, ambient_k)
 
     def set_load(self, load: FleetLoad, nodes: IntArray | None = None) -> None:
-        """Change what runs: power follows at once.
+        """Set the load of nodes; their power follows at once.
 
         Args:
-            load: of the nodes.
-            nodes: indices of the nodes that it is about, each once; all nodes where it is left out.
+            load: load of these nodes.
+            nodes: indices of the nodes, each once; None for all nodes.
 
         Raises:
             InvalidQuantityError: an input is NaN or out of range.
         """
-        places = np.arange(len(self.specs)) if nodes is None else nodes
+        indices = np.arange(len(self.specs)) if nodes is None else nodes
         for item in fields(FleetLoad):
-            getattr(self.load, item.name)[places] = getattr(load, item.name)
-        if len(places):
-            self._put(places, self._operate(places, self._limits_now(places)))
+            getattr(self.load, item.name)[indices] = getattr(load, item.name)
+        if len(indices):
+            self._set_point(indices, self._operate(indices, self._limits_now(indices)))
 
-    def coast(self, dt_s: float, ambient_k: float) -> None:
-        """Advance all nodes by `dt_s` with what runs now.
+    def advance(self, dt_s: float, ambient_k: float) -> None:
+        """Advance all nodes by `dt_s` under their current load.
 
-        Where nothing is on its way, power is constant and any length of the step is exact. A cap that is on its way
-        counts by its mean over the step, which is exact as long as it binds all the time or not at all. Nodes that
-        are hot enough to be throttled are followed in short steps.
+        While all limits are settled, power is constant and a step of any length is exact. A cap that is still moving
+        counts by its mean over the step, which is exact if it binds during the whole step or not at all. Nodes hot
+        enough to be throttled are advanced in short steps.
 
         Raises:
             InvalidQuantityError: an input is NaN or out of range.
@@ -260,19 +260,19 @@ class LiveFleet:
         left_s = float(positive("dt_s", dt_s))
         longest_s = left_s
         if self._hot(ambient_k).any():
-            longest_s = min(left_s, max(self._dynamics.thermal_tau_s / 10.0, _SHORTEST_STEP_S))
+            longest_s = min(left_s, max(self._dynamics.thermal_tau_s / 10.0, _MIN_STEP_S))
         n_steps = math.ceil(left_s / longest_s)
         if n_steps == 1:
-            self._coast_once(left_s, ambient_k)
+            self._advance_once(left_s, ambient_k)
             return
         frequency, throughput = np.zeros_like(self.frequency), np.zeros_like(self.gpu_throughput)
         for _ in range(n_steps):
-            self._coast_once(left_s / n_steps, ambient_k)
+            self._advance_once(left_s / n_steps, ambient_k)
             frequency += self.mean_frequency / n_steps
             throughput += self.mean_gpu_throughput / n_steps
         self.mean_frequency, self.mean_gpu_throughput = frequency, throughput
 
-    def _coast_once(self, dt_s: float, ambient_k: float) -> None:
+    def _advance_once(self, dt_s: float, ambient_k: float) -> None:
         state, lags = self.state, self._dynamics
         package_w, wall_w = state.package_w, self.wall_w
         gpu_w = state.gpu_w
@@ -280,55 +280,56 @@ class LiveFleet:
         self.mean_gpu_throughput = self.gpu_throughput.copy()
         nodes = self.unsteady(ambient_k)
         if len(nodes):
-            asked, acting = self._asked(nodes), self._acting(nodes)
-            mean = self._operate(nodes, acting.after(asked, dt_s, lags, lagged_mean))
+            target, start = self._target_limits(nodes), self._start_limits(nodes)
+            mean = self._operate(nodes, start.after(target, dt_s, lags, lagged_mean))
             package_w, gpu_w, wall_w = package_w.copy(), gpu_w.copy(), wall_w.copy()
             package_w[nodes], gpu_w[nodes] = mean.package_w, mean.gpu_w
             wall_w[nodes] = mean.package_w + mean.platform_w + mean.gpu_w
             self.mean_frequency[nodes], self.mean_gpu_throughput[nodes] = mean.frequency, mean.gpu_throughput
         state.energy_j += wall_w * dt_s
         target_k = ambient_k + package_w / self._conductance_w_per_k
-        state.temperature_k = target_k + (state.temperature_k - target_k) * _left(dt_s, lags.thermal_tau_s)
+        state.temperature_k = target_k + (state.temperature_k - target_k) * _decay(dt_s, lags.thermal_tau_s)
         if len(nodes):
-            self._hold(nodes, acting.after(asked, dt_s, lags, lagged), asked)
-            self._put(nodes, self._operate(nodes, self._limits_now(nodes)))
-        state.package_mean_w = package_w + (state.package_mean_w - package_w) * _left(dt_s, lags.cpu_window_s)
-        state.gpu_mean_w = gpu_w + (state.gpu_mean_w - gpu_w) * _left(dt_s, lags.gpu_window_s)
+            self._set_limits(nodes, start.after(target, dt_s, lags, lagged), target)
+            self._set_point(nodes, self._operate(nodes, self._limits_now(nodes)))
+        state.package_mean_w = package_w + (state.package_mean_w - package_w) * _decay(dt_s, lags.cpu_window_s)
+        state.gpu_mean_w = gpu_w + (state.gpu_mean_w - gpu_w) * _decay(dt_s, lags.gpu_window_s)
 
     def unsteady(self, ambient_k: float) -> IntArray:
-        """Indices of the nodes whose clock changes though their load stays: limits on their way, or heat."""
+        """Indices of the nodes whose clock changes under a constant load: limits not settled, or thermal throttling."""
         return np.flatnonzero(self.moving | self._hot(ambient_k))
 
     @property
     def settling_s(self) -> float:
-        """How long a limit that is asked for now takes until nothing is left of its way, s."""
+        """Time that a limit set now takes to settle at its target, s."""
         lags = self._dynamics
         return -math.log(SETTLED_SHARE / UNCAPPED_TDPS) * max(lags.cpu_cap_tau_s, lags.gpu_cap_tau_s, lags.dvfs_tau_s)
 
     @property
     def telemetry_settling_s(self) -> float:
-        """How long telemetry remembers a power that it averages no more, to the last bit of a float, s."""
+        """Time until an earlier power no longer changes the averages of telemetry, at the precision of a float, s."""
         lags = self._dynamics
         return -math.log(np.finfo(np.float64).eps) * max(lags.cpu_window_s, lags.gpu_window_s)
 
     @property
     def at_cap(self) -> BoolArray:
-        """Nodes whose CPUs or GPUs are slowed by what they may draw, or by a clock limit."""
-        return np.asarray((self.frequency < 1.0 - _SLOWED) | (self.gpu_throughput < 1.0 - _SLOWED).any(axis=1))
+        """Nodes whose CPUs or GPUs are slowed by a power cap or a clock limit."""
+        slowed_gpus = (self.gpu_throughput < 1.0 - _SLOWDOWN_TOLERANCE).any(axis=1)
+        return np.asarray((self.frequency < 1.0 - _SLOWDOWN_TOLERANCE) | slowed_gpus)
 
     @property
     def throttled(self) -> BoolArray:
-        """Nodes whose clock is held down by heat."""
+        """Nodes that are thermally throttled."""
         return np.asarray(self.state.temperature_k > self._dynamics.throttle_start_k)
 
     @property
     def sensed_w(self) -> FloatArray:
-        """What telemetry says of CPUs and GPUs together, averaged over its window, W."""
+        """Power of CPUs and GPUs together as telemetry reports it, averaged over its window, W."""
         return np.asarray(self.state.package_mean_w + self.state.gpu_mean_w)
 
     @property
     def wall_w(self) -> FloatArray:
-        """Power of each whole node now, W."""
+        """Current power of each whole node, W."""
         return np.asarray(self.state.package_w + self.state.platform_w + self.state.gpu_w)
 
     @property
@@ -344,42 +345,42 @@ class LiveFleet:
         self.state.temperature_k = steady_temperature_k(ambient_k, self.state.package_w, self._conductance_w_per_k)
 
     def _hot(self, ambient_k: float) -> BoolArray:
-        """Nodes whose clock heat holds down, or would before long."""
+        """Nodes that are thermally throttled, or whose steady-state temperature would throttle them."""
         start_k = self._dynamics.throttle_start_k
-        # The hottest that they get: an ambient that leaves room for all that the packages draw saves looking at each.
+        # Even at TDP no node can reach the throttle start at this ambient temperature: no need to check each target.
         if ambient_k + self._dynamics.rise_at_tdp_k < start_k:
             return np.asarray(self.state.temperature_k > start_k)
         target_k = ambient_k + self.state.package_w / self._conductance_w_per_k
         return np.asarray((self.state.temperature_k > start_k) | (target_k > start_k))
 
-    def _asked(self, nodes: IntArray) -> Limits:
+    def _target_limits(self, nodes: IntArray) -> Limits:
         state = self.state
         cpu_w = np.minimum(state.cpu_cap_w[nodes], self.max_package_w[nodes] * UNCAPPED_TDPS)
         return Limits(cpu_w, state.throttle[nodes], state.gpu_cap_w[nodes])
 
-    def _acting(self, nodes: IntArray) -> Limits:
-        """What limits them at the start of a step.
+    def _start_limits(self, nodes: IntArray) -> Limits:
+        """Limits at the start of a step.
 
-        A falling cap bites from the present draw on; how far it was above that does not matter.
+        A falling cap starts from the current power draw, however far above it was before.
         """
-        state, asked = self.state, self._asked(nodes)
-        cpu_w = np.minimum(state.cpu_cap_now_w[nodes], np.maximum(state.package_w[nodes], asked.cpu_w))
+        state, target = self.state, self._target_limits(nodes)
+        cpu_w = np.minimum(state.cpu_cap_now_w[nodes], np.maximum(state.package_w[nodes], target.cpu_w))
         return Limits(cpu_w, state.throttle_now[nodes], state.gpu_cap_now_w[nodes])
 
     def _limits_now(self, nodes: IntArray) -> Limits:
         state = self.state
         return Limits(state.cpu_cap_now_w[nodes], state.throttle_now[nodes], state.gpu_cap_now_w[nodes])
 
-    def _hold(self, nodes: IntArray, limits: Limits, asked: Limits) -> None:
-        """Take over where limits are at the end of a step; those that are all but there have arrived."""
+    def _set_limits(self, nodes: IntArray, limits: Limits, target: Limits) -> None:
+        """Store the limits at the end of a step; settled ones are set to their target."""
         state = self.state
-        there = limits.close_to(asked)
-        state.cpu_cap_now_w[nodes] = np.where(there, asked.cpu_w, limits.cpu_w)
-        state.throttle_now[nodes] = np.where(there, asked.clock, limits.clock)
-        state.gpu_cap_now_w[nodes] = np.where(there, asked.gpu_w, limits.gpu_w)
-        self.moving[nodes] = ~there
+        settled = limits.settled_at(target)
+        state.cpu_cap_now_w[nodes] = np.where(settled, target.cpu_w, limits.cpu_w)
+        state.throttle_now[nodes] = np.where(settled, target.clock, limits.clock)
+        state.gpu_cap_now_w[nodes] = np.where(settled, target.gpu_w, limits.gpu_w)
+        self.moving[nodes] = ~settled
 
-    def _put(self, nodes: IntArray, point: OperatingPoint) -> None:
+    def _set_point(self, nodes: IntArray, point: OperatingPoint) -> None:
         state = self.state
         state.package_w[nodes] = point.package_w
         state.platform_w[nodes] = point.platform_w
@@ -390,7 +391,7 @@ class LiveFleet:
         self.saturated[nodes] = point.saturated
 
     def _operate(self, nodes: IntArray, limits: Limits) -> OperatingPoint:
-        """The operating points of some nodes under their load."""
+        """Operating points of some nodes under their load and these limits."""
         n_nodes, devices = len(nodes), (len(nodes), self.n_devices)
         package_w, platform_w, frequency = np.zeros((3, n_nodes))
         saturated = np.zeros(n_nodes, dtype=np.bool_)
@@ -407,7 +408,7 @@ class LiveFleet:
     def _operate_cpus(
         self, model: CpuPower, nodes: IntArray, here: IntArray, limits: Limits, point: OperatingPoint
     ) -> None:
-        """Fill in the CPUs of `nodes`, which are at the places `here` of limits and point."""
+        """Fill in the CPUs of `nodes`, whose positions in `limits` and `point` are `here`."""
         load, dynamics = self.load, self._dynamics
         util, deep_idle = load.cpu_util[nodes], self._deep_idle[nodes]
         activity = activity_factor(load.memory_intensity[nodes], load.io_intensity[nodes])
@@ -417,7 +418,7 @@ class LiveFleet:
             start_k, full_k = dynamics.throttle_start_k, dynamics.throttle_full_k
             clock = np.minimum(clock, thermal_throttle(temperature_k, start_k, full_k, dynamics.throttle_floor))
         if (clock < 1.0).any():
-            # A limit on the clock is the cap that this clock would meet: one model of frequency for both.
+            # A clock limit becomes the power cap that this clock would meet, so that one model covers both.
             free = model.operate(util, activity=activity, deep_idle=deep_idle)
             idle = model.operate(np.zeros(len(nodes)), deep_idle=deep_idle)
             dynamic_w = np.maximum(free.package_w - idle.package_w, 0.0)
@@ -432,9 +433,9 @@ class LiveFleet:
     def _operate_gpus(
         self, model: ThroughputModel, nodes: IntArray, here: IntArray, limits: Limits, point: OperatingPoint
     ) -> None:
-        """Fill in the GPUs of `nodes`, which are at the places `here` of limits and point.
+        """Fill in the GPUs of `nodes`, whose positions in `limits` and `point` are `here`.
 
-        A limit acts on each GPU by what its own work draws, not by the mean of the node's.
+        A limit acts on each GPU by the power that its own work draws, not by the node's mean.
         """
         load, idle_w, max_w = self.load, self._gpu_idle_w[nodes, np.newaxis], self._gpu_default_w[nodes, np.newaxis]
         util, memory_share = load.gpu_util[nodes], load.gpu_memory_share[nodes]
@@ -447,13 +448,13 @@ class LiveFleet:
         point.gpu_device_w[here] = np.where(busy, busy_w, unused_w)
 
 
-def _left(dt_s: float, tau_s: float) -> float:
-    """Share of a distance that is left after a step: `lagged` for a step of all nodes, without its checks."""
+def _decay(dt_s: float, tau_s: float) -> float:
+    """Share of a deviation that remains after a step: that of `lagged`, without its checks."""
     return math.exp(-dt_s / tau_s) if tau_s > 0.0 else 0.0
 
 
 def _cpu_kinds(specs: Sequence[NodeSpec]) -> tuple[list[CpuPower], IntArray]:
-    """The power models of all kinds of nodes, and the kind of each node."""
+    """Power models of all kinds of CPUs, and the index of each node's kind."""
     models = {(spec.cpu.key, spec.sockets): spec for spec in specs}
     kinds = sorted(models)
     which = [kinds.index((spec.cpu.key, spec.sockets)) for spec in specs]
@@ -461,7 +462,7 @@ def _cpu_kinds(specs: Sequence[NodeSpec]) -> tuple[list[CpuPower], IntArray]:
 
 
 def _gpu_kinds(specs: Sequence[NodeSpec], name: str) -> tuple[list[ThroughputModel], IntArray]:
-    """The throughput models of all GPUs, and which one each node has, or `_NO_GPUS`."""
+    """Throughput models of all GPU models, and the index of each node's, or `_NO_GPUS`."""
     models = {spec.gpu.key: spec.gpu for spec in specs if spec.gpu is not None}
     kinds = sorted(models)
     which = [kinds.index(spec.gpu.key) if spec.gpu is not None else _NO_GPUS for spec in specs]

@@ -1,7 +1,8 @@
-"""Work on simulated nodes: what pods draw, and how far their jobs get under the caps in force.
+"""Jobs on simulated nodes: the load of their pods, and their progress under the caps in force.
 
-Source: spec, simulator, physics and workloads. A job's CPU work is counted in core-seconds at the highest clock, its
-GPU work in GPU-seconds without a cap; both must be done. The members of a gang advance only while all of them run.
+A job's CPU work is counted in core-seconds at the highest clock, its GPU work in uncapped GPU-seconds; a job completes
+when both are done. The members of a gang advance only while all of them run. Source: spec, simulator, physics and
+workloads.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ _GPU_MEMORY_SHARE = {"compute_bound": 0.0, "memory_bound": 1.0, "bandwidth_bound
 
 @dataclass(frozen=True)
 class Activity:
-    """How hard a pod uses what it requested.
+    """How a pod uses the resources that it requested.
 
     Attributes:
-        cpu_util: of its cores, 0..1.
-        gpu_util: of its GPUs, 0..1.
-        memory_intensity: 0..1.
-        io_intensity: 0..1.
-        cpu_feed: how far its GPU work waits for its CPU work, 0..1.
+        cpu_util: utilisation of its cores, 0..1.
+        gpu_util: utilisation of its GPUs, 0..1.
+        memory_intensity: memory intensity of its CPU work, 0..1.
+        io_intensity: I/O intensity of its CPU work, 0..1.
+        cpu_feed: how much its GPU work depends on its CPU work, 0..1.
         cpu_bound: what bounds its CPU work.
-        gpu_memory_share: how far its GPU work is bound by memory, 0..1.
+        gpu_memory_share: share of its GPU work that is memory-bound, 0..1.
     """
 
     cpu_util: float = 0.5
@@ -55,7 +56,7 @@ class Activity:
 
 
 def activity(job: TraceJob) -> Activity:
-    """How hard a job of a trace uses what it requests."""
+    """Activity of a job of a trace."""
     profile = job.profile
     return Activity(
         cpu_util=profile.cpu_utilization,
@@ -70,7 +71,7 @@ def activity(job: TraceJob) -> Activity:
 
 @dataclass(frozen=True)
 class Work:
-    """What is left of a job: core-seconds at the highest clock, and uncapped GPU-seconds."""
+    """Remaining work of a job: core-seconds at the highest clock, and uncapped GPU-seconds."""
 
     cpu_units: float
     gpu_units: float
@@ -88,14 +89,14 @@ class RunningPod:
     """A pod on a node.
 
     Attributes:
-        key: names it uniquely.
+        key: pod key, unique.
         node: name of its node.
-        cores: CPU requested, cores.
-        gpus: GPUs requested.
-        activity: how hard it uses them.
-        work: what its job has left; None for a pod that just runs.
-        gang: names the gang that it belongs to, None outside of any.
-        gang_size: members that the gang needs.
+        cores: requested cores.
+        gpus: requested GPUs.
+        activity: how it uses them.
+        work: remaining work of its job; None for a pod that runs without end.
+        gang: name of the gang that it belongs to; None outside of any.
+        gang_size: number of members of the gang.
     """
 
     key: str
@@ -113,7 +114,7 @@ class RunningPod:
 
 
 class Demands(NamedTuple):
-    """What pods ask of their nodes, arrays of shape ``(n_pods,)``; see `RunningPod` and `Activity`."""
+    """Resource demands of pods, arrays of shape ``(n_pods,)``; see `RunningPod` and `Activity`."""
 
     cores: FloatArray
     gpus: FloatArray
@@ -127,7 +128,7 @@ class Demands(NamedTuple):
     """Values of `Boundness`."""
 
     def rates(self, frequency: FloatArray, gpu_throughput: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Core-seconds and GPU-seconds that the pods get done in a second.
+        """Rates of work of the pods: core-seconds and GPU-seconds done in a second.
 
         Args:
             frequency: clock of the node of each pod, as a share of the highest.
@@ -138,13 +139,13 @@ class Demands(NamedTuple):
         return self.cores * self.cpu_util * cpu_rate, self.gpus * self.gpu_util * gpu_rate
 
     def load(self, node: IntArray, cores: FloatArray, devices: IntArray, n_devices: int) -> FleetLoad:
-        """The load of nodes; more than a node has counts as all that it has.
+        """Load of the nodes under these pods, limited to the capacity of each node.
 
         Args:
-            node: the node of each pod, an index into the following array.
+            node: node of each pod, an index into `cores`.
             cores: cores of the nodes.
-            devices: GPUs of each pod on its node, shape ``(n_pods, any)``; below 0 where it has fewer.
-            n_devices: GPUs of the node with the most.
+            devices: indices of each pod's GPUs on its node, shape ``(n_pods, any)``; negative where it has fewer.
+            n_devices: maximum number of GPUs of a node.
         """
         shape = (len(cores), n_devices)
         pod, place = np.nonzero(devices >= 0)
@@ -169,13 +170,16 @@ class Demands(NamedTuple):
         )
 
 
-def side_by_side(node: IntArray, gpus: FloatArray, node_gpus: FloatArray) -> IntArray:
-    """GPUs of pods that share none, each node's from the first on, shape ``(n_pods, most GPUs of a pod)``; else -1.
+def assign_gpus(node: IntArray, gpus: FloatArray, node_gpus: FloatArray) -> IntArray:
+    """Assign whole GPUs to pods, each node's from the first on.
 
     Args:
-        node: the node of each pod.
-        gpus: GPUs of each pod.
-        node_gpus: GPUs of each node; pods beyond them get none.
+        node: node of each pod.
+        gpus: number of GPUs of each pod.
+        node_gpus: number of GPUs of each node; pods in excess of them get none.
+
+    Returns:
+        Indices of each pod's GPUs, shape ``(n_pods, maximum GPUs of a pod)``; -1 where it has fewer.
     """
     wanted = gpus.astype(np.int64)
     order = np.argsort(node, kind="stable")
@@ -190,7 +194,7 @@ def side_by_side(node: IntArray, gpus: FloatArray, node_gpus: FloatArray) -> Int
 
 
 def demands_of(cores: float, gpus: float, use: Activity) -> tuple[float, ...]:
-    """A row of `Demands`: what a pod of so many cores and GPUs asks of its node."""
+    """Row of `Demands` for a pod with these cores, GPUs and activity."""
     return (
         cores,
         gpus,
@@ -205,12 +209,12 @@ def demands_of(cores: float, gpus: float, use: Activity) -> tuple[float, ...]:
 
 
 _COLUMNS = (*Demands._fields, "cpu_left", "gpu_left")
-_FIRST_CAPACITY = 64
+_INITIAL_CAPACITY = 64
 _NO_DEVICE = -1
 
 
 class Workload:
-    """The pods that run on a fleet: a slot each in arrays that grow, so that a pod more or less costs nothing."""
+    """Pods that run on a fleet: one slot each in arrays that grow, so that starting or ending a pod is cheap."""
 
     def __init__(self) -> None:
         self._pods: dict[str, RunningPod] = {}
@@ -225,7 +229,7 @@ class Workload:
         self._node = np.zeros(0, dtype=np.int64)
         self._device = np.zeros(0, dtype=np.int64)
         self._works = np.zeros(0, dtype=np.bool_)
-        self._grow(_FIRST_CAPACITY)
+        self._grow(_INITIAL_CAPACITY)
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -235,18 +239,18 @@ class Workload:
 
     @property
     def pods(self) -> Mapping[str, RunningPod]:
-        """The running pods by key, with the work that they started with."""
+        """Running pods by key, with their initial work."""
         return self._pods
 
     def work_left(self, key: str) -> Work:
-        """What the job of a running pod has left now."""
+        """Remaining work of a running pod's job."""
         return Work(*self._left(self._slot[key]))
 
     def _left(self, slot: int) -> tuple[float, float]:
         return float(self._values["cpu_left"][slot]), float(self._values["gpu_left"][slot])
 
     def put(self, pod: RunningPod) -> None:
-        """Start a pod, or start it anew with other facts."""
+        """Start a pod; one that already runs is replaced."""
         self.remove(pod.key)
         if not self._free:
             self._grow(2 * len(self._key))
@@ -266,7 +270,7 @@ class Workload:
             self._update_gang(pod.gang)
 
     def remove(self, key: str) -> RunningPod | None:
-        """End a pod; None if it did not run."""
+        """End a pod. Returns it, or None if it did not run."""
         pod = self._pods.pop(key, None)
         if pod is None:
             return None
@@ -276,7 +280,7 @@ class Workload:
         self._node[slot] = -1
         self._works[slot] = False
         if pod.gang is not None:
-            # One that did its part holds the others up no more than one that runs.
+            # A member whose work is done blocks the others no more than a running one.
             if pod.work is not None and max(self._left(slot)) <= _WORK_EPSILON:
                 self._done[pod.gang] = self._done.get(pod.gang, 0) + 1
             self._gangs[pod.gang].discard(key)
@@ -284,19 +288,19 @@ class Workload:
         return pod
 
     def load(self, fleet: LiveFleet) -> FleetLoad:
-        """What the pods ask of the nodes; more than a node has counts as all that it has."""
+        """Load of the nodes under the running pods, limited to the capacity of each node."""
         self._move_to(fleet)
         here = np.flatnonzero(self._node >= 0)
         node, demands = self._node[here], self._demands(here)
-        devices = side_by_side(node, demands.gpus, fleet.gpus)
+        devices = assign_gpus(node, demands.gpus, fleet.gpus)
         self._device[here] = devices[:, 0]
         return demands.load(node, fleet.cores, devices, fleet.n_devices)
 
     def advance(self, fleet: LiveFleet, dt_s: float) -> list[str]:
-        """Let all jobs work for `dt_s` at the mean operating points of the fleet's last step.
+        """Advance all jobs by `dt_s` at the mean operating points of the fleet's last step.
 
         Returns:
-            The keys of the pods whose jobs are done, in the order in which they started; they stay until removed.
+            Keys of the pods whose jobs are done, in the order in which they started; they stay until removed.
         """
         self._move_to(fleet)
         slots = np.flatnonzero(self._works & (self._node >= 0))
@@ -311,7 +315,7 @@ class Workload:
         return [key for key in self._pods if key in done] if done else []
 
     def next_done_s(self, fleet: LiveFleet) -> float:
-        """How long it takes until the next job is done at the operating points of now, s; inf if none will be."""
+        """Time until the next job is done at the current operating points, s; inf if none will be."""
         self._move_to(fleet)
         slots = np.flatnonzero(self._works & (self._node >= 0))
         rates = self._rates(slots, fleet.frequency, fleet.gpu_throughput)
@@ -319,9 +323,9 @@ class Workload:
         return float(time_to_do(lefts, rates).min(initial=np.inf))
 
     def work_rates(self, fleet: LiveFleet) -> dict[str, float]:
-        """Work that the running pods do in a second, by key: GPU-seconds of those with GPUs, core-seconds of others.
+        """Rate of work of the running pods by key: GPU-seconds a second for pods with GPUs, else core-seconds a second.
 
-        A member of a gang that waits for the others does none.
+        The rate of a member of an incomplete gang is 0.
         """
         self._move_to(fleet)
         slots = np.flatnonzero(self._node >= 0)
@@ -334,7 +338,7 @@ class Workload:
     def _rates(
         self, slots: IntArray, frequency: FloatArray, gpu_throughput: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Core-seconds and GPU-seconds that pods get done in a second at these operating points of the fleet."""
+        """Core-seconds and GPU-seconds that pods do in a second at these operating points of the fleet."""
         node = self._node[slots]
         return self._demands(slots).rates(frequency[node], gpu_throughput[node, self._device[slots]])
 
@@ -342,7 +346,7 @@ class Workload:
         return Demands._make(self._values[name][slots] for name in Demands._fields)
 
     def _move_to(self, fleet: LiveFleet) -> None:
-        """Look up the nodes of all pods where the fleet is another one than last time."""
+        """Look up the nodes of all pods again if the fleet has been replaced."""
         if fleet is self._fleet:
             return
         self._fleet = fleet
@@ -360,7 +364,7 @@ class Workload:
             del self._gangs[gang]
 
     def _complete(self, gang: str, member: str) -> bool:
-        """Whether all members that a member waits for run, or are done."""
+        """Whether all members of the gang run or are done."""
         return len(self._gangs[gang]) + self._done.get(gang, 0) >= self._pods[member].gang_size
 
     def _grow(self, capacity: int) -> None:
@@ -375,7 +379,7 @@ class Workload:
 
 
 def time_to_do(left: tuple[FloatArray, FloatArray], rates: tuple[FloatArray, FloatArray]) -> FloatArray:
-    """How long work takes that is left, CPU and GPU side by side, s; inf where it does not advance."""
+    """Time that remaining CPU and GPU work takes in parallel, s; inf where it does not advance."""
     needs_s = [
         np.divide(amount, rate, out=np.where(amount > _WORK_EPSILON, np.inf, 0.0), where=rate > 0.0)
         for amount, rate in zip(left, rates, strict=True)
@@ -384,5 +388,5 @@ def time_to_do(left: tuple[FloatArray, FloatArray], rates: tuple[FloatArray, Flo
 
 
 def _mean(weighted: FloatArray, weights: FloatArray) -> FloatArray:
-    """Weighted means; 0 where nothing weighs."""
+    """Weighted means, limited to 0..1; 0 where the weights are 0."""
     return np.clip(np.divide(weighted, weights, out=np.zeros_like(weighted), where=weights > 0.0), 0.0, 1.0)

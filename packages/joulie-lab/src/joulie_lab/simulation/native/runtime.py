@@ -226,7 +226,7 @@ class _Run:
         if dt_s <= 0.0:
             return
         fleet = self._fleet
-        fleet.coast(dt_s, self._outdoor_k)
+        fleet.advance(dt_s, self._outdoor_k)
         self._now_s = until_s
         if len(self._unsteady):
             self._running.advance(self._unsteady, until_s, fleet.mean_frequency, fleet.mean_gpu_throughput)
