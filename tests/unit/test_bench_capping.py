@@ -165,7 +165,7 @@ def test_caps_recommend_gives_settings_that_the_operator_takes(sweep_file, capsy
     by_job = {row["job"]: row for row in document["jobs"]}
     assert (by_job["a"]["limit_w"], by_job["a"]["reason"]) == (200.0, "measured")
     assert by_job["c"]["next_limit_w"] == 200.0
-    eco_w = operator_settings(document["settings"]).caps[Profile.ECO].gpu_cap("NVIDIA A40").watts
+    eco_w = operator_settings(document["settings"]).control.caps[Profile.ECO].gpu_cap("NVIDIA A40").watts
     assert eco_w == pytest.approx(document["all"]["limit_w"], rel=1e-3)
 
 

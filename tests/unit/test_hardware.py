@@ -176,7 +176,7 @@ def test_every_fact_has_evidence() -> None:
 def test_fact_without_evidence_is_refused() -> None:
     with pytest.raises(HardwareModelError, match="A: no evidence for idle_w"):
         gpu("A", evidence=dict.fromkeys(("cap_min_w", "cap_max_w", "default_w"), SHEET))
-    with pytest.raises(HardwareModelError, match="not stated: compute_gamma"):
+    with pytest.raises(HardwareModelError, match="evidence for unknown facts: compute_gamma"):
         gpu("A", evidence=dict.fromkeys(GpuModel.FACTS, SHEET))
 
 

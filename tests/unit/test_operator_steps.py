@@ -1,6 +1,7 @@
 """The operator against the fake cluster: real requests, CRD schemas held, a clock of the test's own."""
 
 import asyncio
+import dataclasses
 from collections import Counter
 from contextlib import asynccontextmanager
 
@@ -30,6 +31,7 @@ from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.policy import POLICIES, PolicySettings
+from joulie.program.settings import settings_from
 from joulie_lab.adapters.crd import custom_resource_definitions
 from joulie_lab.fakes.kubernetes import FakeCluster
 
@@ -129,7 +131,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(tmp_path, **settings):
+async def staged(tmp_path, environment=None, **settings):
     async with FakeCluster(custom_resource_definitions()) as cluster:
         kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
         retry = RetryPolicy(attempts=2, initial_wait_s=0.001)
@@ -137,7 +139,12 @@ async def staged(tmp_path, **settings):
             stage = Stage(
                 cluster,
                 client,
-                OperatorSettings(agent_pod_selector="", policy=PolicySettings(static_hp_frac=0.5), **settings),
+                dataclasses.replace(
+                    settings_from(OperatorSettings, environment or {}),
+                    agent_pod_selector="",
+                    policy=PolicySettings(static_hp_frac=0.5),
+                    **settings,
+                ),
             )
             watching = asyncio.create_task(stage.view.run())
             try:
@@ -516,7 +523,7 @@ def test_whole_watts_survive_the_way_there_and_back(tmp_path):
         assert (await stage.twin(N1)).spec.cpu.package_power_cap_watts == 5000.0
         assert await stage.step() == {}
 
-    play(body, tmp_path, cpu_absolute_caps=True)
+    play(body, tmp_path, environment={"CPU_WRITE_ABSOLUTE_CAPS": "true"})
 
 
 def test_a_pod_with_a_class_that_does_not_exist_is_told_so_once(tmp_path):
