@@ -240,7 +240,7 @@ def test_whatever_a_source_does_the_feed_goes_on(caplog):
         await asyncio.sleep(1)
         assert feed.carbon("DE").provenance.source == "good"
         await asyncio.sleep(301)
-        assert feed.price("DE").problem == "source: no answer in 300 s"
+        assert feed.price("DE").problem == "source: no response in 300 s"
 
     feeding(broken, good, hanging, talk=talk)
     assert "grid source is broken" in caplog.text
@@ -518,7 +518,7 @@ def test_history_begins_anew_after_a_long_hole_that_nobody_remembers():
 @pytest.mark.parametrize(("step_s", "most_s"), [(HOUR_S, HISTORY_S), (300.0, 10_000 * 300.0)])
 def test_history_is_bounded(step_s, most_s):
     watch = ZoneWatch(Measure.CARBON, "DE", wanted_s=START_S, due_s=START_S)
-    watch.remembers(days(130, step_s=step_s), START_S)
+    watch.add_history(days(130, step_s=step_s), START_S)
     assert most_s - 2 * HOUR_S <= watch.history.end_s - watch.history.start_s <= most_s + 2 * HOUR_S
 
 

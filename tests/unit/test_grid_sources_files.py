@@ -69,7 +69,7 @@ def test_hourly_export_gives_life_cycle_intensities_by_zone(file):
     assert (seen.value, seen.time_s, seen.until_s) == (291.01, at("2021-01-01 01:00"), at("2021-01-01 02:00"))
     assert seen.provenance.estimated
     assert "begins in the future" in refused(source, "DE")
-    assert "nothing of zone FR" in refused(source, "FR")
+    assert "no values of zone FR" in refused(source, "FR")
 
 
 def test_the_direct_column_by_name(file):
@@ -80,7 +80,7 @@ def test_the_direct_column_by_name(file):
 def test_a_file_without_zones_is_of_the_default_zone(file):
     source = source_of(file(DATA_SET), "2020-01-01 00:20")
     assert latest(source).value == 375.5
-    assert "nothing of zone FR" in refused(source, "FR")
+    assert "no values of zone FR" in refused(source, "FR")
 
 
 def test_past_and_future_are_apart(file):
@@ -127,11 +127,11 @@ def test_a_hole_does_not_stretch_a_value(file):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "no column of time"),
-        ("a,b\n1,2\n", "no column of time among a, b"),
-        ("Time,b\n2020-01-01,2\n", "no column of carbon"),
-        ("Time,Carbon Intensity\n", "no line can be read"),
-        ("Time,Carbon Intensity\nsoon,300\n", "line 2: no time: 'soon'"),
+        ("", "no time column"),
+        ("a,b\n1,2\n", "no time column among a, b"),
+        ("Time,b\n2020-01-01,2\n", "no carbon column"),
+        ("Time,Carbon Intensity\n", "no valid line"),
+        ("Time,Carbon Intensity\nsoon,300\n", "line 2: invalid time 'soon'"),
         ("Time,Carbon Intensity\n2020-01-01 00:00:00\n", "line 2: "),
     ],
 )

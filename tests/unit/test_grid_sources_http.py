@@ -7,7 +7,7 @@ import logging
 import httpx2
 import pytest
 
-from joulie.adapters.grid.electricity_maps import ElectricityMaps, base_of
+from joulie.adapters.grid.electricity_maps import ElectricityMaps, base_url
 from joulie.adapters.grid.http_json import HttpJson, JsonOptions
 from joulie.adapters.grid.provider import Provider, RefusedError, RequestPolicy, Secret
 from joulie.adapters.grid.uk import CarbonIntensityUk
@@ -105,7 +105,7 @@ def test_coordinates_and_data_centres_are_asked_for_as_such(zone, query):
     ],
 )
 def test_the_address_is_read_in_the_seeds_form_and_as_a_base(given, base):
-    assert base_of(given) == base
+    assert base_url(given) == base
 
 
 def test_forecast_leaves_null_hours_out():
@@ -157,16 +157,16 @@ def test_a_key_with_a_right_to_some_weeks_gets_those():
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (dict(LATEST, zone="FR"), "zone FR where DE was asked for"),
-        ({key: value for key, value in LATEST.items() if key != "zone"}, "does not say its zone"),
+        (dict(LATEST, zone="FR"), "zone FR instead of DE"),
+        ({key: value for key, value in LATEST.items() if key != "zone"}, "response without a zone"),
         (dict(LATEST, carbonIntensity=None), "no value"),
-        (dict(LATEST, carbonIntensity="302"), "cannot be read"),
-        (dict(LATEST, datetime="yesterday"), "is no time"),
-        (dict(LATEST, datetime="2023-11-14T22:00:00"), "no time zone"),
-        (b'{"zone": "DE", "carbonIntensity": NaN, "datetime": "2023-11-14T22:00:00Z"}', "cannot be read"),
-        (b'{"zone": "DE", "carbonInt', "cannot be read"),
-        (b"<html>maintenance</html>", "cannot be read"),
-        (b"", "cannot be read"),
+        (dict(LATEST, carbonIntensity="302"), "invalid response"),
+        (dict(LATEST, datetime="yesterday"), "invalid time"),
+        (dict(LATEST, datetime="2023-11-14T22:00:00"), "no UTC offset"),
+        (b'{"zone": "DE", "carbonIntensity": NaN, "datetime": "2023-11-14T22:00:00Z"}', "invalid response"),
+        (b'{"zone": "DE", "carbonInt', "invalid response"),
+        (b"<html>maintenance</html>", "invalid response"),
+        (b"", "invalid response"),
     ],
 )
 def test_an_answer_that_must_not_be_used_is_an_error_that_says_why(body, says):
@@ -209,9 +209,9 @@ def test_a_login_that_is_refused_is_not_tried_twice():
 @pytest.mark.parametrize(
     ("meta", "says"),
     [
-        ({"units": "percentile"}, "an answer in percentile"),
+        ({"units": "percentile"}, "response in percentile"),
         ({"units": ""}, "no unit"),
-        ({"region": "PJM_DC"}, "region PJM_DC where CAISO_NORTH"),
+        ({"region": "PJM_DC"}, "region PJM_DC instead of CAISO_NORTH"),
         ({"signal_type": "health_damage"}, "health_damage"),
     ],
 )
@@ -262,13 +262,13 @@ def test_forecast_and_history_of_a_region_are_one_object():
 
 def test_an_answer_for_another_region_is_refused():
     error, _ = failing(Server(**{"/12": GB_REGION}), uk, "GB-12")
-    assert "region 13 where GB-12" in str(error)
+    assert "region 13 instead of GB-12" in str(error)
 
 
 def test_a_zone_elsewhere_is_refused_without_a_request():
     server = Server()
     error, _ = failing(server, uk, "US-CAL-CISO")
-    assert "no zone of Great Britain" in str(error)
+    assert "of Great Britain: write GB" in str(error)
     assert not server.requests
 
 
@@ -298,7 +298,7 @@ def test_pointers_into_any_json_and_negative_prices_are_legal():
 
 def test_json_for_another_zone_is_refused():
     error, _ = failing(Server(FR=PRICES), any_json(POINTERS), "FR")
-    assert "another zone than FR" in str(error)
+    assert "a zone other than FR" in str(error)
 
 
 @pytest.mark.parametrize("value", [True, None, {}, "much", "nan"])
@@ -307,7 +307,7 @@ def test_json_without_a_number_is_an_error(value):
     assert "no " in str(error)
 
 
-# ---- the discipline
+# ---- the request policy
 
 
 def test_429_with_a_short_retry_after_is_waited_for():

@@ -304,7 +304,7 @@ def test_numbers_without_a_zone_are_of_the_default_zone_only():
 
     mine, other = asyncio.run(main())
     assert mine.value == 290.0
-    assert "of zone DE only" in other.problem
+    assert "covers zone DE only" in other.problem
 
 
 # ---- Prometheus

@@ -87,7 +87,7 @@ def wrong(line: str, instead: str) -> str:
         (wrong("America/Los_Angeles", "../etc"), "f.yaml:6: schedules.0: timezone"),
         (wrong("0.30", ".nan"), "f.yaml:7: schedules.0: peakRate is '.nan', not a number"),
         (wrong("peakRate: 0.30", "peekRate: 0.30"), "f.yaml:7: schedules.0: unknown key 'peekRate'"),
-        (wrong("peakRate: 0.30", "name: again"), "f.yaml:7: schedules.0: 'name' is stated twice"),
+        (wrong("peakRate: 0.30", "name: again"), "f.yaml:7: schedules.0: duplicate key 'name'"),
         (SEED + "    holidays: {country: XX}\n", "f.yaml:9: schedules.0.holidays: country is 'XX'"),
         (SEED + "    holidays: {dates: [soon]}\n", "f.yaml:9: schedules.0.holidays: dates is 'soon', not a date"),
         (SEED + "    holidays: {subdivision: CA}\n", "f.yaml:9: schedules.0.holidays: subdivision needs a country"),

@@ -1,4 +1,4 @@
-"""From settings to a feed of grid signals."""
+"""Creates the feed of grid signals from the settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from joulie.adapters.grid.feed import FeedLimits, GridFeed
 from joulie.adapters.grid.metrics import GridMetrics
 from joulie.adapters.grid.settings import MAX_HORIZON_S, GridSettings
 from joulie.adapters.grid.source_context import SourceContext
-from joulie.adapters.grid.sources import made_source
+from joulie.adapters.grid.sources import make_source
 from joulie.domain.grid.signals import Measure
 from joulie.ports import MetricsDatabase, SourceError
 
@@ -28,29 +28,29 @@ async def open_feed(
     registry: CollectorRegistry | None = None,
     now_s: Callable[[], float] = time.time,
 ) -> AsyncIterator[GridFeed]:
-    """A feed of what the settings ask for; whoever opens it also runs it (`GridFeed.run`).
+    """Open the feed of the configured sources; the caller also runs it (`GridFeed.run`).
 
     Args:
-        settings: of the program.
-        prometheus: connects to the server of PROMETHEUS_ADDRESS; called only where a source asks it.
-        registry: for the feed's metrics; None for none.
-        now_s: s since the epoch.
+        settings: grid settings of the program.
+        prometheus: connects to the server of PROMETHEUS_ADDRESS; called only if a source needs it.
+        registry: registry for the feed's metrics; None for no metrics.
+        now_s: current time, s since the epoch.
 
     Raises:
-        ValueError: an unknown source, invalid options, average and marginal intensity mixed.
+        ValueError: a source is unknown or its options are invalid, or average and marginal intensity are mixed.
     """
-    wanted = {Measure.CARBON: settings.carbon_sources}
+    names_by_measure = {Measure.CARBON: settings.carbon_sources}
     if settings.defaults.price_enabled:
-        wanted[Measure.PRICE] = settings.pricing_provider
+        names_by_measure[Measure.PRICE] = settings.pricing_provider
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(httpx2.AsyncClient(follow_redirects=False))
         server = None
-        if any("prometheus" in names for names in wanted.values()):
+        if any("prometheus" in names for names in names_by_measure.values()):
             server = await _connected(prometheus, stack)
         chains = {}
-        for measure, names in wanted.items():
+        for measure, names in names_by_measure.items():
             context = SourceContext(settings, measure, client, server, now_s)
-            chains[measure] = [made_source(name, context) for name in names]
+            chains[measure] = [make_source(name, context) for name in names]
         metrics = GridMetrics(registry or CollectorRegistry(), now_s=now_s)
         feed = GridFeed(
             chains,
@@ -72,6 +72,6 @@ async def _connected(prometheus: Connect, stack: AsyncExitStack) -> MetricsDatab
 
 
 def _limits(settings: GridSettings) -> FeedLimits:
-    # A window that begins at the end of the maximum delay should be within the forecast.
+    # The forecast should cover a run that starts at the end of the maximum delay.
     needed_s = min(settings.defaults.max_delay_s + settings.defaults.runtime_s, MAX_HORIZON_S)
     return FeedLimits(settings.cache_ttl_s, settings.max_cache_age_s, max(settings.grid_forecast_horizon_s, needed_s))

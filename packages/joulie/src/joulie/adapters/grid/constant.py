@@ -1,4 +1,4 @@
-"""One number for ever: a contract at a fixed price, or the yearly mean of a grid that nobody publishes."""
+"""The source static: one constant value, such as a contract's fixed price or the yearly mean of a grid."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ def value_setting(measure: Measure) -> Any:
 
 
 def static(value: float | None, context: SourceContext) -> Constant:
-    """The source static.
+    """Create the source static.
 
     Raises:
-        GridSourceError: there is no number.
+        GridSourceError: the value is not set.
     """
     if value is None:
         variable = "CARBON_STATIC_INTENSITY" if context.measure is Measure.CARBON else "PRICE_STATIC"
-        raise GridSourceError(f"no number: set {variable}")
+        raise GridSourceError(f"no value: set {variable}")
     return Constant(value, context.measure, context.basis, context.now_s)
 
 
 @dataclass
 class Constant:
-    """A number, as a source.
+    """Source of a constant value.
 
     Attributes:
-        value: gCO2eq/kWh or currency/kWh.
-        measure: of it.
-        basis: of a carbon intensity.
-        now_s: s since the epoch.
+        value: the value, gCO2eq/kWh or currency/kWh.
+        measure: carbon or price.
+        basis: basis of a carbon intensity; None for prices.
+        now_s: current time, s since the epoch.
     """
 
     value: float
@@ -58,15 +58,15 @@ class Constant:
     name: str = "static"
 
     async def latest(self, zone: str) -> Observation:
-        """The number, since the last full hour."""
+        """The value, for the current hour."""
         began_s = self.now_s() // _SETTLEMENT_S * _SETTLEMENT_S
         where = Provenance(self.name, zone, self.basis, estimated=True)
         return Observation(self.value, began_s, where, until_s=began_s + _SETTLEMENT_S)
 
     async def forecast(self, zone: str, horizon_s: float) -> Series | None:
-        """The number, from now on."""
+        """The value over the whole horizon."""
         return constant(self.value, self.now_s(), self.now_s() + horizon_s)
 
     async def history(self, zone: str, from_s: float, until_s: float) -> Series | None:
-        """The number, until now."""
+        """The value over the whole period."""
         return constant(self.value, from_s, until_s)

@@ -1,6 +1,6 @@
-"""Average carbon intensity from Electricity Maps. Source: its API reference, version 3.
+"""The source electricity-maps: average carbon intensity. Source: Electricity Maps' API reference, version 3.
 
-A zone is one of its own (``DE``), coordinates (``geo:50.1,8.6``) or a region of a cloud provider (``aws:us-east-1``).
+A zone is one of Electricity Maps (``DE``), coordinates (``geo:50.1,8.6``) or a cloud region (``aws:us-east-1``).
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from joulie.settings import path, text
 _PATH = "/carbon-intensity"
 _GEO = "geo"
 _HORIZONS_H = (6, 24, 48, 72)
-"""What the API forecasts."""
+"""Forecast horizons that the API offers."""
 _HISTORY_S = 24 * SECONDS_PER_HOUR
-"""Of the history that every key has."""
+"""Length of the history that every plan includes."""
 _RANGE_S = 10 * 24 * SECONDS_PER_HOUR
-"""Longest range of a request for the past, in hours' granularity."""
+"""Maximum range of a request for hourly past values."""
 _NOT_IN_PLAN = {401, 402, 403, 404}
-_AGAIN_AFTER_S = 24 * SECONDS_PER_HOUR
+_PLAN_RETRY_S = 24 * SECONDS_PER_HOUR
 
 
 @dataclass(frozen=True, kw_only=True)
 class ElectricityMapsSettings:
-    """The API and its key; the names are those of the Compute Gardener Scheduler."""
+    """URL and key of the API; the settings are named as in the Compute Gardener Scheduler."""
 
     key: str | None = text(
         "ELECTRICITY_MAP_API_KEY",
         None,
-        "Key of the Electricity Maps API. Better ELECTRICITY_MAP_API_KEY_FILE: a file can be replaced while the "
+        "Key of the Electricity Maps API. Prefer ELECTRICITY_MAP_API_KEY_FILE: a file can be replaced while the "
         "program runs.",
         secret=True,
     )
@@ -47,13 +47,13 @@ class ElectricityMapsSettings:
     url: str = text(
         "ELECTRICITY_MAP_API_URL",
         "https://api.electricitymaps.com/v3",
-        "Electricity Maps API: its base, or the address of the latest value as the Compute Gardener has it "
-        "(.../carbon-intensity/latest?zone=).",
+        "URL of the Electricity Maps API: its base, or the URL of the latest value as in the Compute Gardener "
+        "Scheduler (.../carbon-intensity/latest?zone=).",
     )
 
 
 def electricity_maps(settings: ElectricityMapsSettings, context: SourceContext) -> ElectricityMaps:
-    """The source electricity-maps."""
+    """Create the source electricity-maps."""
     key = Secret("ELECTRICITY_MAP_API_KEY or ELECTRICITY_MAP_API_KEY_FILE", settings.key, settings.key_file)
     return ElectricityMaps(context.provider(), key, settings.url, context.now_s)
 
@@ -81,13 +81,13 @@ class _Past(msgspec.Struct):
 
 @dataclass
 class ElectricityMaps:
-    """The API, as a source.
+    """Source that queries the Electricity Maps API.
 
     Attributes:
-        provider: how it is asked.
-        key: of the API.
-        url: base of the API, or its address of the latest value.
-        now_s: s since the epoch.
+        provider: HTTP client.
+        key: key of the API.
+        url: base URL of the API, or its URL of the latest value.
+        now_s: current time, s since the epoch.
     """
 
     provider: Provider
@@ -98,13 +98,13 @@ class ElectricityMaps:
     measure: Measure = Measure.CARBON
     basis: Basis | None = Basis.AVERAGE
     _unavailable_until_s: dict[tuple[str, str], float] = field(default_factory=dict)
-    """By part of the API and zone: what this key has no right to."""
+    """Time until which an endpoint that the key's plan does not include is not called, by endpoint and zone."""
 
     def __post_init__(self) -> None:
-        self.url = base_of(self.url)
+        self.url = base_url(self.url)
 
     async def latest(self, zone: str) -> Observation:
-        """The value of this hour, or of the last one that is known."""
+        """Value of the current hour, or of the last one that is known."""
         answer = decoded(await self._get("latest", zone), _Latest, self.name)
         self._check(zone, answer.zone)
         return Observation(
@@ -114,7 +114,7 @@ class ElectricityMaps:
         )
 
     async def forecast(self, zone: str, horizon_s: float) -> Series | None:
-        """What it expects; None where the key has no right to forecasts."""
+        """Forecast; None if the key's plan does not include forecasts."""
         hours = next((h for h in _HORIZONS_H if h * SECONDS_PER_HOUR >= horizon_s), _HORIZONS_H[-1])
         body = await self._get_if_in_plan("forecast", zone, {"horizonHours": str(hours)})
         if body is None:
@@ -124,7 +124,7 @@ class ElectricityMaps:
         return series_of(self._points(answer.forecast), self.name, SECONDS_PER_HOUR)
 
     async def history(self, zone: str, from_s: float, until_s: float) -> Series | None:
-        """What has been: all of it where the key has a right to the past, else the last 24 hours."""
+        """History over the whole period if the key's plan includes it, else of the last 24 hours."""
         points: dict[float, float | None] = {}
         if until_s - from_s > _HISTORY_S:
             points |= await self._past(zone, from_s, until_s)
@@ -133,7 +133,7 @@ class ElectricityMaps:
         return series_of(points.items(), self.name, SECONDS_PER_HOUR)
 
     async def _past(self, zone: str, from_s: float, until_s: float) -> dict[float, float | None]:
-        """Range after range, the newest first: a key may have a right to some of them, or to none."""
+        """Fetch range after range, the newest first: a plan may include only some of them, or none."""
         points: dict[float, float | None] = {}
         while from_s < until_s:
             start_s = max(from_s, until_s - _RANGE_S)
@@ -156,7 +156,7 @@ class ElectricityMaps:
         return ((instant_s(value.datetime, self.name), value.carbon_intensity) for value in values or ())
 
     async def _get_if_in_plan(self, part: str, zone: str, params: dict[str, str]) -> bytes | None:
-        """The answer; None where the key has no right to it, which is no outage and is remembered for a day."""
+        """Body of a response; None if the key's plan does not include it, which is cached for a day and no outage."""
         if self._unavailable_until_s.get((part, zone), 0.0) > self.now_s():
             return None
         try:
@@ -164,32 +164,32 @@ class ElectricityMaps:
         except RefusedError as error:
             if error.status not in _NOT_IN_PLAN:
                 raise
-            self._unavailable_until_s[part, zone] = self.now_s() + _AGAIN_AFTER_S
+            self._unavailable_until_s[part, zone] = self.now_s() + _PLAN_RETRY_S
             return None
 
     async def _get(self, part: str, zone: str, params: dict[str, str] | None = None) -> bytes:
-        # Without the last parameter the API answers for wherever this program runs.
-        asked = {**_place(zone), **(params or {}), "shouldUseFallbackCallerLookup": "false"}
-        return await self.provider.get(f"{self.url}{_PATH}/{part}", asked, {"auth-token": self.key.read()})
+        # Without the last parameter the API falls back to the location of the caller's IP address.
+        query = {**_location(zone), **(params or {}), "shouldUseFallbackCallerLookup": "false"}
+        return await self.provider.get(f"{self.url}{_PATH}/{part}", query, {"auth-token": self.key.read()})
 
-    def _check(self, asked: str, answered: str) -> None:
-        """Refuse an answer for another zone.
+    def _check(self, requested: str, received: str) -> None:
+        """Check the zone of a response.
 
         Raises:
-            GridSourceError: it is.
+            GridSourceError: the response is for another zone.
         """
-        if not answered:
-            raise GridSourceError(f"an answer that does not say its zone, where {asked} was asked for")
-        if ":" not in asked and answered.casefold() != asked.casefold():
-            raise GridSourceError(f"an answer for zone {answered[:40]} where {asked} was asked for")
+        if not received:
+            raise GridSourceError(f"response without a zone instead of {requested}")
+        if ":" not in requested and received.casefold() != requested.casefold():
+            raise GridSourceError(f"response for zone {received[:40]} instead of {requested}")
 
 
-def base_of(url: str) -> str:
-    """Base of the API of any of the forms in which people give it.
+def base_url(url: str) -> str:
+    """Base URL of the API from any of the forms that users configure.
 
-    >>> base_of("https://api.electricitymap.org/v3/carbon-intensity/latest?zone=")
+    >>> base_url("https://api.electricitymap.org/v3/carbon-intensity/latest?zone=")
     'https://api.electricitymap.org/v3'
-    >>> base_of("https://api.electricitymaps.com")
+    >>> base_url("https://api.electricitymaps.com")
     'https://api.electricitymaps.com/v3'
     """
     base = url.partition(_PATH)[0].partition("?")[0].rstrip("/")
@@ -197,8 +197,8 @@ def base_of(url: str) -> str:
     return base if has_path else f"{base}/v3"
 
 
-def _place(zone: str) -> dict[str, str]:
-    """The parameters that say where."""
+def _location(zone: str) -> dict[str, str]:
+    """Query parameters of a zone, coordinates or cloud region."""
     kind, colon, rest = zone.partition(":")
     if not colon:
         return {"zone": zone}

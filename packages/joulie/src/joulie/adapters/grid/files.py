@@ -1,9 +1,9 @@
-"""Carbon intensity or prices from a CSV or Parquet file: exports of providers, day-ahead prices, one's own.
+"""The source file: carbon intensity or prices from a CSV or Parquet file, such as a provider's export.
 
-Columns are recognised by their names, as Electricity Maps' hourly history has them (``Datetime (UTC)``, ``Zone Id``,
+Columns are recognised by the names that Electricity Maps' hourly history (``Datetime (UTC)``, ``Zone Id``,
 ``Carbon Intensity gCO₂eq/kWh (LCA)``), published data sets (``Time``, ``Carbon Intensity``) and ENTSO-E's price tables
-(``MTU (CET/CEST)``, ``Day-ahead Price [EUR/MWh]``); the options name others. A line that cannot be read is reported by
-its number and left out: it is never a zero.
+(``MTU (CET/CEST)``, ``Day-ahead Price [EUR/MWh]``) use; other names are given in the options. An invalid line is
+reported by its number and left out: it is never read as zero.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from joulie.settings import group, json_object, path
 _MAX_BYTES = 64 << 20
 _SHOWN_LINES = 5
 _FORMATS = ("%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%d/%m/%Y %H:%M", "%d/%m/%Y %H:%M:%S")
-"""Beside ISO 8601, as ENTSO-E writes times."""
+"""Time formats of ENTSO-E, accepted beside ISO 8601."""
 _TIME_NAMES = ("datetime", "timestamp", "time", "mtu", "start", "date")
 _VALUE_NAMES = {
     Measure.CARBON: ("carbon intensity", "carbon_intensity", "carbonintensity", "intensity"),
     Measure.PRICE: ("price", "rate"),
 }
-_WHOLE_LIFE = ("lca", "life cycle", "lifecycle")
+_LIFE_CYCLE = ("lca", "life cycle", "lifecycle")
 _ZONE_NAMES = ("zone id", "zone_id", "zone")
 _ESTIMATED_NAMES = ("data estimated",)
 _CENTRAL_EUROPE = "Europe/Brussels"
@@ -48,15 +48,15 @@ _log = logging.getLogger(__name__)
 
 
 class FileOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """How to read a file; what is empty is recognised.
+    """How to read a file; columns without a name here are recognised by their header.
 
     Attributes:
         time: column of the start of each step.
-        value: column of the numbers.
-        zone: column of the zones; without one the file is of the default zone.
-        time_zone: IANA name, of times without an offset; UTC unless the column's name says otherwise.
-        factor: what numbers are multiplied by; by default 0.001 for prices per MWh, else 1.
-        forecast: what the file says of the future counts as a forecast.
+        value: column of the values.
+        zone: column of the zones; without such a column all values are of the default zone.
+        time_zone: IANA time zone of times without an offset; UTC by default, Brussels if the header says CET.
+        factor: factor that values are multiplied by; None for 0.001 with prices per MWh, else 1.
+        forecast: whether values in the future are used as a forecast.
     """
 
     time: str = ""
@@ -69,30 +69,30 @@ class FileOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 @dataclass(frozen=True)
 class FileSettings:
-    """Which file, and how to read it."""
+    """Path and format of the source file."""
 
     path: Path | None
     options: FileOptions
 
 
 def file_settings(measure: Measure) -> Any:
-    """The settings of the source file."""
+    """Declare the settings of the source file."""
     return group(
         FileSettings,
         path=path(f"{measure.name}_FILE_PATH", None, "CSV or Parquet file of the source file."),
         options=json_object(
             f"{measure.name}_FILE_OPTIONS",
-            "How to read it: columns time, value and zone, time_zone, factor, step (s), forecast.",
+            "Format of that file: columns time, value and zone, time_zone, factor, step (s), forecast.",
             to=options(FileOptions),
         ),
     )
 
 
 def table_file(settings: FileSettings, context: SourceContext) -> TableFile:
-    """The source file.
+    """Create the source file.
 
     Raises:
-        GridSourceError: no file is named.
+        GridSourceError: the path is not set.
     """
     if settings.path is None:
         raise GridSourceError(f"no file: set {context.measure.name}_FILE_PATH")
@@ -101,25 +101,25 @@ def table_file(settings: FileSettings, context: SourceContext) -> TableFile:
 
 @dataclass(frozen=True)
 class _Content:
-    """What a file says of one zone."""
+    """Values of one zone in a file."""
 
     series: Series
     step_s: float
     estimated_s: frozenset[float]
-    """Starts of the steps that are estimated."""
+    """Starts of the steps whose value is estimated, s since the epoch."""
 
 
 @dataclass
 class TableFile:
-    """One file, as a source; it is read again when it has changed.
+    """Source that reads a file, and reads it again when it has changed.
 
     Attributes:
-        path: of the file; CSV, or Parquet where the name ends so.
-        options: how to read it.
-        measure: of its numbers.
-        basis: of carbon intensities.
-        default_zone: of a file that names no zones.
-        now_s: s since the epoch.
+        path: the file, Parquet if it ends with ``.parquet``, else CSV.
+        options: format of the file.
+        measure: carbon or price.
+        basis: basis of carbon intensities; None for prices.
+        default_zone: zone of a file without a zone column.
+        now_s: current time, s since the epoch.
     """
 
     path: Path
@@ -133,26 +133,26 @@ class TableFile:
     _zones: dict[str, _Content] = field(default_factory=dict)
 
     async def latest(self, zone: str) -> Observation:
-        """The last step that has begun."""
+        """Value of the last step that has begun."""
         content = await self._content(zone)
         now_s = self.now_s()
         index = int(np.searchsorted(content.series.starts_s, now_s, side="right")) - 1
         if index < 0:
             raise GridSourceError(f"{self.path.name} begins in the future")
         start_s = float(content.series.starts_s[index])
-        # A hole in the file is no longer step: the value ends when it usually would.
+        # Before a gap in the file the value ends after the usual step, not at the next line.
         until_s = min(start_s + content.step_s, content.series.next_change_s(start_s) or math.inf)
         where = Provenance(self.name, zone, self.basis, estimated=start_s in content.estimated_s)
         return Observation(float(content.series.values[index]), start_s, where, until_s=until_s)
 
     async def forecast(self, zone: str, horizon_s: float) -> Series | None:
-        """What the file says of the future, where the options say that this counts."""
+        """Future values of the file; None unless the options enable them as a forecast."""
         if not self.options.forecast:
             return None
         return (await self._content(zone)).series.between(self.now_s(), self.now_s() + horizon_s)
 
     async def history(self, zone: str, from_s: float, until_s: float) -> Series | None:
-        """What the file says of the past."""
+        """Past values of the file."""
         return (await self._content(zone)).series.between(from_s, min(until_s, self.now_s()))
 
     async def _content(self, zone: str) -> _Content:
@@ -163,12 +163,12 @@ class TableFile:
         version = (status.st_mtime_ns, status.st_size)
         if version != self._version:
             if status.st_size > _MAX_BYTES:
-                raise GridSourceError(f"{self.path}: more than {_MAX_BYTES >> 20} MiB")
+                raise GridSourceError(f"{self.path}: larger than the maximum of {_MAX_BYTES >> 20} MiB")
             self._zones = await asyncio.to_thread(self._read)
             self._version = version
         found = self._zones.get(zone.casefold())
         if found is None:
-            raise GridSourceError(f"{self.path.name} has nothing of zone {zone}")
+            raise GridSourceError(f"{self.path.name} has no values of zone {zone}")
         return found
 
     def _read(self) -> dict[str, _Content]:
@@ -176,35 +176,35 @@ class TableFile:
             header, rows = _parquet(self.path) if self.path.suffix == ".parquet" else _csv(self.path)
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise GridSourceError(f"{self.path}: {error}") from None
-        columns = _Columns.of(header, self.options, self.measure, self.default_zone, self.path.name)
+        columns = _Columns.from_header(header, self.options, self.measure, self.default_zone, self.path.name)
         points: dict[str, dict[float, float]] = defaultdict(dict)
         estimated: dict[str, set[float]] = defaultdict(set)
-        mistakes = []
+        invalid_lines = []
         for line, row in rows:
             try:
                 zone, time_s, value, is_estimated = columns.read(row, points)
             except (ValueError, IndexError, KeyError) as error:
-                mistakes.append(f"line {line}: {error}")
+                invalid_lines.append(f"line {line}: {error}")
                 continue
             points[zone][time_s] = value
             if is_estimated:
                 estimated[zone].add(time_s)
-        self._report(mistakes)
+        self._log_invalid(invalid_lines)
         if not points:
-            raise GridSourceError(f"{self.path}: no line can be read" + (f"; {mistakes[0]}" if mistakes else ""))
+            raise GridSourceError(f"{self.path}: no valid line" + (f"; {invalid_lines[0]}" if invalid_lines else ""))
         return {zone: _content_of(found, frozenset(estimated[zone])) for zone, found in points.items()}
 
-    def _report(self, mistakes: Sequence[str]) -> None:
-        if mistakes:
+    def _log_invalid(self, lines: Sequence[str]) -> None:
+        if lines:
             _log.warning(
-                "lines of a grid file cannot be read and are left out",
-                extra={"file": str(self.path), "lines": len(mistakes), "first": "; ".join(mistakes[:_SHOWN_LINES])},
+                "invalid lines of a grid file are left out",
+                extra={"file": str(self.path), "lines": len(lines), "first": "; ".join(lines[:_SHOWN_LINES])},
             )
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """Which column is what, by its place; None where there is none."""
+    """Indices of a file's columns, None if it has no such column, and how to convert their values."""
 
     time: int
     value: int
@@ -216,22 +216,20 @@ class _Columns:
     default_zone: str
 
     @classmethod
-    def of(
+    def from_header(
         cls, header: Sequence[str], options: FileOptions, measure: Measure, default_zone: str, file: str
     ) -> _Columns:
-        """The columns that a header has.
+        """Find the columns in a header.
 
         Raises:
-            GridSourceError: one is missing; the message names what is there.
+            GridSourceError: a column is missing; the message lists those of the header.
         """
         names = [name.strip().replace("₂", "2").casefold() for name in header]
         time = _place(names, options.time, _TIME_NAMES)
         value = _place(names, options.value, _VALUE_NAMES[measure])
         if time is None or value is None:
             what = "time" if time is None else measure.value
-            raise GridSourceError(
-                f"{file}: no column of {what} among {', '.join(header)[:200]}; name it in the options"
-            )
+            raise GridSourceError(f"{file}: no {what} column among {', '.join(header)[:200]}; name it in the options")
         factor = options.factor
         if factor is None:
             factor = 0.001 if measure is Measure.PRICE and "/mwh" in names[value] else 1.0
@@ -247,10 +245,10 @@ class _Columns:
         )
 
     def read(self, row: Sequence[Any], known: dict[str, dict[float, float]]) -> tuple[str, float, float, bool]:
-        """Zone in small letters, time, value and whether it is estimated.
+        """Zone in lower case, time, value, and whether the value is estimated.
 
         Raises:
-            ValueError: the row cannot be read.
+            ValueError: the row is invalid.
         """
         zone = self.default_zone if self.zone is None else str(row[self.zone]).strip().casefold()
         value = _number(row[self.value]) * self.factor
@@ -258,20 +256,20 @@ class _Columns:
             raise ValueError(f"negative carbon intensity {value:g}")
         time_s = _instant_s(row[self.time], self.time_zone)
         if time_s in known.get(zone, ()):
-            # The hour that is there twice when clocks are set back.
+            # The hour that occurs twice when daylight saving time ends.
             time_s = _instant_s(row[self.time], self.time_zone, fold=1)
         is_estimated = self.estimated is not None and str(row[self.estimated]).strip().casefold() == "true"
         return zone, time_s, value, is_estimated
 
 
 def _place(names: Sequence[str], wanted: str, known: Sequence[str]) -> int | None:
-    """Where the wanted column is, else the first one that looks like one of the known."""
+    """Index of the wanted column, or if none is given of the first one with a known name."""
     if wanted:
         wanted = wanted.strip().replace("₂", "2").casefold()
         return names.index(wanted) if wanted in names else None
     found = [index for name in known for index, text in enumerate(names) if text.startswith(name) or f" {name}" in text]
-    whole_life = [index for index in found if any(word in names[index] for word in _WHOLE_LIFE)]
-    return next(iter(whole_life or found), None)
+    life_cycle = [index for index in found if any(word in names[index] for word in _LIFE_CYCLE)]
+    return next(iter(life_cycle or found), None)
 
 
 def _csv(path: Path) -> tuple[list[str], Iterable[tuple[int, Sequence[Any]]]]:
@@ -295,20 +293,20 @@ def _parquet(path: Path) -> tuple[list[str], Iterator[tuple[int, Sequence[Any]]]
 
 
 def _content_of(points: dict[float, float], estimated_s: frozenset[float]) -> _Content:
-    apart_s = np.diff(sorted(points))
-    step_s = float(np.median(apart_s)) if apart_s.size else SECONDS_PER_HOUR
+    steps_s = np.diff(sorted(points))
+    step_s = float(np.median(steps_s)) if steps_s.size else SECONDS_PER_HOUR
     return _Content(of_points(list(points.items()), step_s), step_s, estimated_s)
 
 
 def _number(found: Any) -> float:
     value = float(found if isinstance(found, int | float) else str(found).strip())
     if not math.isfinite(value):
-        raise ValueError(f"no finite number: {found}")
+        raise ValueError(f"invalid value {found}: expected a finite number")
     return value
 
 
 def _instant_s(found: Any, zone: ZoneInfo, fold: int = 0) -> float:
-    """Seconds since the epoch of a time, or of the beginning of a span (``01.01.2024 00:00 - 01.01.2024 01:00``)."""
+    """Seconds since the epoch of a time, or of the start of a period (``01.01.2024 00:00 - 01.01.2024 01:00``)."""
     moment = found if isinstance(found, datetime) else _moment(str(found).split(" - ")[0].strip())
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=zone, fold=fold)
@@ -324,7 +322,7 @@ def _moment(text: str) -> datetime:
                 return datetime.strptime(text, form)  # noqa: DTZ007 - the zone comes from the options
             except ValueError:
                 continue
-    raise ValueError(f"no time: {text[:40]!r}")
+    raise ValueError(f"invalid time {text[:40]!r}")
 
 
 def _zone_info(name: str, file: str) -> ZoneInfo:

@@ -1,4 +1,4 @@
-"""Carbon intensity or prices from any address that answers JSON; JSON pointers (RFC 6901) say where in it."""
+"""The source json: carbon intensity or prices from any URL that returns JSON, located by JSON pointers (RFC 6901)."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
 from joulie.ports import GridSource, GridSourceError
 from joulie.settings import group, json_object, path, text
 
-_MILLISECONDS_FROM = 1e11
-"""A number of seconds since the epoch above this is one of milliseconds."""
+_MIN_MILLISECONDS = 1e11
+"""Numeric times above this are milliseconds since the epoch, not seconds."""
 
 
 class JsonOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Where in an answer is what.
+    """JSON pointers to the parts of a response, and how to interpret them.
 
     Attributes:
-        value: pointer to the number.
-        time: pointer to its time, ISO 8601 or seconds or milliseconds since the epoch; without one it is now.
-        zone: pointer to the zone that the answer is for; with one, an answer for another zone is refused.
-        forecast: pointer to a list of what is expected.
-        forecast_value: pointer to the number, within an item of that list.
-        forecast_time: pointer to its time there.
-        factor: what numbers are multiplied by, to gCO2eq/kWh or currency/kWh: 0.001 for a price per MWh.
-        header: that the key is sent in; ``authorization`` sends it as a bearer token.
+        value: pointer to the value.
+        time: pointer to its time, ISO 8601 or seconds or milliseconds since the epoch; empty if the value is current.
+        zone: pointer to the response's zone, so that a response for another zone is rejected; empty if it has none.
+        forecast: pointer to the list of forecast items; empty without a forecast.
+        forecast_value: pointer to the value within an item of that list.
+        forecast_time: pointer to the time within an item of that list.
+        factor: factor that converts values to gCO2eq/kWh or currency/kWh: 0.001 for a price per MWh.
+        header: request header for the key; ``authorization`` sends it as a bearer token.
     """
 
     value: str = "/value"
@@ -49,7 +49,7 @@ class JsonOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 @dataclass(frozen=True)
 class JsonSettings:
-    """Which address, and where in its answers is what."""
+    """URL, key and response format of the source json."""
 
     url: str
     options: JsonOptions
@@ -57,14 +57,15 @@ class JsonSettings:
 
 
 def json_settings(measure: Measure) -> Any:
-    """The settings of the source json."""
+    """Declare the settings of the source json."""
     prefix = f"{measure.name}_JSON"
     return group(
         JsonSettings,
-        url=text(f"{prefix}_URL", "", "Address of the source json; {zone} stands for the zone."),
+        url=text(f"{prefix}_URL", "", "URL of the source json; {zone} stands for the zone."),
         options=json_object(
             f"{prefix}_OPTIONS",
-            "JSON pointers value, time, zone, forecast, forecast_value, forecast_time; factor; header of the key.",
+            "Format of its responses: JSON pointers value, time, zone, forecast, forecast_value and forecast_time, "
+            "conversion factor, and request header for the key.",
             to=options(JsonOptions),
         ),
         key_file=path(f"{prefix}_KEY_FILE", None, "File with the key to send; read at each request."),
@@ -72,14 +73,14 @@ def json_settings(measure: Measure) -> Any:
 
 
 def http_json(settings: JsonSettings, context: SourceContext) -> GridSource:
-    """The source json.
+    """Create the source json.
 
     Raises:
-        GridSourceError: there is no address.
+        GridSourceError: the URL is not set.
     """
     url, prefix = settings.url, f"{context.measure.name}_JSON"
     if not url:
-        raise GridSourceError(f"no address: set {prefix}_URL")
+        raise GridSourceError(f"no URL: set {prefix}_URL")
     key = None if settings.key_file is None else Secret(f"{prefix}_KEY_FILE", file=settings.key_file)
     source = HttpJson(context.provider(), url, settings.options, context.measure, context.basis, context.now_s, key)
     return source if "{zone}" in url else OneZone(source, context.zone)
@@ -87,16 +88,16 @@ def http_json(settings: JsonSettings, context: SourceContext) -> GridSource:
 
 @dataclass
 class HttpJson:
-    """One address, as a source.
+    """Source that reads JSON from a URL.
 
     Attributes:
-        provider: how it is asked.
-        url: with ``{zone}`` where the zone stands.
-        options: where in the answer is what.
-        measure: of the numbers.
-        basis: of carbon intensities.
-        now_s: s since the epoch.
-        key: to send; None for none.
+        provider: HTTP client.
+        url: URL, in which ``{zone}`` stands for the zone.
+        options: format of the responses.
+        measure: carbon or price.
+        basis: basis of carbon intensities; None for prices.
+        now_s: current time, s since the epoch.
+        key: key to send; None for none.
     """
 
     provider: Provider
@@ -109,7 +110,7 @@ class HttpJson:
     name: str = "json"
 
     async def latest(self, zone: str) -> Observation:
-        """The number that the answer has."""
+        """Current value of a zone."""
         answer = await self._answer(zone)
         time_s = self._instant_s(_at(answer, self.options.time)) if self.options.time else self.now_s()
         return Observation(
@@ -117,19 +118,19 @@ class HttpJson:
         )
 
     async def forecast(self, zone: str, horizon_s: float) -> Series | None:
-        """The list of the answer, where the options say that it has one."""
+        """Forecast of the response; None if the options name no pointer to one."""
         if not self.options.forecast:
             return None
         return series_of(self._expected(await self._answer(zone)), self.name)
 
     async def history(self, zone: str, from_s: float, until_s: float) -> Series | None:
-        """Nothing: one answer knows no past."""
+        """None: a response has no history."""
         return None
 
     def _expected(self, answer: Any) -> Iterator[tuple[float, float | None]]:
         items = _at(answer, self.options.forecast)
         if not isinstance(items, list | None):
-            raise GridSourceError(f"no list at {self.options.forecast}")
+            raise GridSourceError(f"invalid response: expected a list at {self.options.forecast}")
         for item in items or ():
             number = _at(item, self.options.forecast_value)
             time_s = self._instant_s(_at(item, self.options.forecast_time))
@@ -143,30 +144,30 @@ class HttpJson:
         url = self.url.replace("{zone}", quote(zone, safe=""))
         answer = decoded(await self.provider.get(url, headers=headers), object, self.name)
         if self.options.zone and str(_at(answer, self.options.zone)).casefold() != zone.casefold():
-            raise GridSourceError(f"an answer for another zone than {zone}")
+            raise GridSourceError(f"response for a zone other than {zone}")
         return answer
 
     def _number(self, found: Any) -> float:
         if isinstance(found, bool) or not isinstance(found, int | float | str):
-            raise GridSourceError(f"no number at {self.options.value}")
+            raise GridSourceError(f"invalid response: no number at {self.options.value}")
         try:
             return value_of(float(found), self.name) * self.options.factor
         except ValueError:
-            raise GridSourceError(f"no number at {self.options.value}") from None
+            raise GridSourceError(f"invalid response: no number at {self.options.value}") from None
 
     def _instant_s(self, found: Any) -> float:
         if isinstance(found, str):
             return instant_s(found, self.name)
         if isinstance(found, bool) or not isinstance(found, int | float):
-            raise GridSourceError("no time where the options say that there is one")
-        return found / 1000.0 if found > _MILLISECONDS_FROM else float(found)
+            raise GridSourceError("invalid response: expected a time where the options point to one")
+        return found / 1000.0 if found > _MIN_MILLISECONDS else float(found)
 
 
 def _at(document: Any, pointer: str) -> Any:
-    """What a JSON pointer points to.
+    """Value at a JSON pointer.
 
     Raises:
-        GridSourceError: there is nothing.
+        GridSourceError: the document has no such value.
     """
     here = document
     for token in pointer.split("/")[1:]:
@@ -174,5 +175,5 @@ def _at(document: Any, pointer: str) -> Any:
         try:
             here = here[int(name)] if isinstance(here, list) else here[name]
         except (KeyError, IndexError, ValueError, TypeError):
-            raise GridSourceError(f"nothing at {pointer} of the answer") from None
+            raise GridSourceError(f"invalid response: nothing at {pointer}") from None
     return here

@@ -1,4 +1,4 @@
-"""Metrics of the grid's signals; those of zones are read from the feed at each scrape, and go with them."""
+"""Metrics of the grid signals; those of zones are read from the feed at each scrape, and end with the zone."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from joulie.domain.grid.signals import GridSignal
 
 
 class GridMetrics(Collector):
-    """What programs that watch the grid say of it.
+    """Grid metrics of programs that run a feed.
 
     Args:
-        registry: to register with.
-        signals: of the zones that are shown; none before there is a feed.
-        now_s: s since the epoch.
+        registry: registry to register with.
+        signals: returns the signals to export; none before the feed is open.
+        now_s: current time, s since the epoch.
     """
 
     def __init__(
@@ -34,23 +34,25 @@ class GridMetrics(Collector):
         registry.register(self)
 
     def fetched(self, source: str, result: str) -> None:
-        """A source was asked."""
+        """Count a request to a source."""
         self._fetches.labels(source, result).inc()
 
     def collect(self) -> Iterator[Metric]:
-        """The signals of this moment."""
+        """Collect the current signals."""
         value = GaugeMetricFamily(
             "joulie_grid_signal",
-            "Carbon intensity in gCO2eq/kWh, or price in currency/kWh, of a zone of the grid; absent where missing.",
+            "Carbon intensity in gCO2eq/kWh, or price in currency/kWh, of a grid zone; absent while missing.",
             labels=["measure", "zone", "quality"],
         )
         missing = GaugeMetricFamily(
             "joulie_grid_signal_missing",
-            "1 while a signal is missing, so that it holds no pod; else 0.",
+            "1 while a signal is missing, which then holds no pod; else 0.",
             labels=["measure", "zone"],
         )
         age = GaugeMetricFamily(
-            "joulie_grid_signal_age_seconds", "Since when the value is true.", labels=["measure", "zone"]
+            "joulie_grid_signal_age_seconds",
+            "Age of the value: time since the start of its period.",
+            labels=["measure", "zone"],
         )
         now_s = self._now_s()
         for signal in self.signals():

@@ -1,6 +1,6 @@
-"""Price schedules of the Compute Gardener Scheduler: YAML in, a tariff out, errors with file and line.
+"""Parser of the Compute Gardener Scheduler's price schedules: YAML to a tariff, errors with file and line.
 
-The text of each value counts as it is written: YAML would read a plain ``16:00`` as the number 960, and ``0,6`` as 6.
+Scalars are read as text, not as YAML types: YAML would read a plain ``16:00`` as the number 960, and ``0,6`` as 6.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _LAST_MINUTE = MINUTES_PER_DAY - 1
 
 
 class PriceSchedulesError(ValueError):
-    """A file that cannot be used; the message starts with ``file:line:``."""
+    """An invalid file of price schedules; the message starts with ``file:line:``."""
 
 
 def load_price_schedules(path: Path) -> TouTariff:
-    """The tariff of a file.
+    """Read the tariff of a file.
 
     Raises:
-        PriceSchedulesError: the file cannot be read, is not YAML, or states something that cannot be.
+        PriceSchedulesError: the file cannot be read, is not YAML, or has invalid values.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -40,7 +40,7 @@ def load_price_schedules(path: Path) -> TouTariff:
 
 
 def parse_price_schedules(text: str, name: str) -> TouTariff:
-    """Like `load_price_schedules`, from the text of a file called `name`."""
+    """Parse the text of a file called `name`; see `load_price_schedules`."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -57,7 +57,7 @@ def parse_price_schedules(text: str, name: str) -> TouTariff:
 
 
 class _Entry:
-    """A mapping of the file, its values by key."""
+    """A mapping of the file: values by key, and errors with their line."""
 
     def __init__(self, file: str, where: str, node: yaml.Node, keys: tuple[str, ...]) -> None:
         self._file, self._where, self._node = file, where, node
@@ -66,18 +66,18 @@ class _Entry:
             raise self.error(None, f"must be a mapping of {', '.join(keys)}")
         for key, value in node.value:
             if key.value not in keys:
-                raise self.error(key, f"unknown key {key.value!r}: known are {', '.join(keys)}")
+                raise self.error(key, f"unknown key {key.value!r}; known: {', '.join(keys)}")
             if key.value in self._values:
-                raise self.error(key, f"{key.value!r} is stated twice")
+                raise self.error(key, f"duplicate key {key.value!r}")
             self._values[key.value] = value
 
     def error(self, node: yaml.Node | None, problem: str) -> PriceSchedulesError:
-        """An error at a node, or at the entry itself."""
+        """Create an error at the line of a node, or of the entry itself."""
         line = (node or self._node).start_mark.line + 1
         return PriceSchedulesError(f"{self._file}:{line}: {self._where}: {problem}")
 
     def items(self, key: str) -> list[yaml.Node]:
-        """The items of a list; none without the key."""
+        """Items of the list under a key; empty without the key."""
         node = self._values.get(key)
         if node is None:
             return []
@@ -86,15 +86,19 @@ class _Entry:
         return list(node.value)
 
     def entry(self, key: str, keys: tuple[str, ...]) -> _Entry | None:
-        """The mapping under a key; None without it."""
+        """Mapping under a key; None without the key."""
         node = self._values.get(key)
         return None if node is None else _Entry(self._file, f"{self._where}.{key}", node, keys)
 
     def read(self, key: str, reader: Callable[[str], _T]) -> _T:
-        """The value of a key; `reader` raises ValueError with what it should have been.
+        """Value of a required key.
+
+        Args:
+            key: the key.
+            reader: parses the text; raises ValueError with a description of what is expected.
 
         Raises:
-            PriceSchedulesError: it is not there, or not what it should be.
+            PriceSchedulesError: the key is missing or its value is invalid.
         """
         value = self.find(key, reader)
         if value is None:
@@ -102,12 +106,12 @@ class _Entry:
         return value
 
     def find(self, key: str, reader: Callable[[str], _T]) -> _T | None:
-        """Like `read`, None without the key."""
+        """Value of an optional key; None without the key. See `read`."""
         node = self._values.get(key)
         return None if node is None else self.value(key, node, reader)
 
     def value(self, key: str, node: yaml.Node, reader: Callable[[str], _T]) -> _T:
-        """The value that a node states."""
+        """Value of a scalar node; see `read`."""
         if not isinstance(node, yaml.ScalarNode):
             raise self.error(node, f"{key} must be one value")
         try:
@@ -125,7 +129,7 @@ def _schedule(entry: _Entry) -> Schedule:
         name=entry.find("name", str) or "",
         days=entry.read("dayOfWeek", parse_days),
         start_min=start_min,
-        # The scheduler that this file is from counts the minute of the end, so 23:59 is how it says midnight.
+        # In the Compute Gardener the end minute is included, so that 23:59 means midnight.
         end_min=MINUTES_PER_DAY if end_min == _LAST_MINUTE else end_min,
         zone=entry.find("timezone", _zone) or ZoneInfo("UTC"),
         peak_rate=entry.find("peakRate", _rate),
@@ -135,7 +139,7 @@ def _schedule(entry: _Entry) -> Schedule:
 
 
 def _holidays(calendar: _Entry) -> Iterator[Container[date]]:
-    """The dates that are listed, and the calendar of a country, which knows those of any year."""
+    """The listed dates, and the holiday calendar of a country."""
     yield frozenset(calendar.value("dates", node, _date) for node in calendar.items("dates"))
     subdivision = calendar.find("subdivision", str)
     country = calendar.find("country", lambda text: _country(text, subdivision))
@@ -147,7 +151,7 @@ def _holidays(calendar: _Entry) -> Iterator[Container[date]]:
 
 def _country(text: str, subdivision: str | None) -> Container[date]:
     try:
-        import holidays  # half a second, and few need it
+        import holidays  # takes half a second, and few tariffs need it
     except ImportError:
         raise ValueError("readable without the package holidays: install joulie[grid]") from None
     try:

@@ -1,4 +1,4 @@
-"""Carbon intensity or prices from a PromQL expression."""
+"""The source prometheus: carbon intensity or prices from a PromQL expression."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from joulie.ports import GridSource, GridSourceError, MetricsDatabase, SourceErr
 from joulie.settings import text
 
 _STEP_S = 1800.0
-"""Of the past: a hundred days are 4,800 steps of the 11,000 that Prometheus allows."""
+"""Step of histories: a hundred days are 4,800 steps of the 11,000 that Prometheus allows."""
 
 
 def query_setting(measure: Measure) -> Any:
@@ -27,10 +27,10 @@ def query_setting(measure: Measure) -> Any:
 
 
 def prometheus_query(query: str, context: SourceContext) -> GridSource:
-    """The source prometheus.
+    """Create the source prometheus.
 
     Raises:
-        GridSourceError: a setting is missing.
+        GridSourceError: the query or PROMETHEUS_ADDRESS is not set.
     """
     if not query:
         raise GridSourceError(f"no query: set {context.measure.name}_PROMETHEUS_QUERY")
@@ -42,13 +42,13 @@ def prometheus_query(query: str, context: SourceContext) -> GridSource:
 
 @dataclass
 class PrometheusQuery:
-    """A PromQL expression, as a source.
+    """Source that evaluates a PromQL expression.
 
     Attributes:
-        prometheus: the server.
-        query: in gCO2eq/kWh or currency/kWh, with ``{zone}`` where the zone stands; its result is one series.
-        measure: of it.
-        basis: of carbon intensities.
+        prometheus: client of the server.
+        query: expression in gCO2eq/kWh or currency/kWh that results in one series; ``{zone}`` stands for the zone.
+        measure: carbon or price.
+        basis: basis of carbon intensities; None for prices.
     """
 
     prometheus: MetricsDatabase
@@ -58,24 +58,24 @@ class PrometheusQuery:
     name: str = "prometheus"
 
     async def latest(self, zone: str) -> Observation:
-        """The result now."""
+        """Current result of the expression."""
         try:
             found = await self.prometheus.query(self._promql(zone))
         except SourceError as error:
             raise GridSourceError(str(error)) from error
         if len(found) != 1:
-            raise GridSourceError(f"{len(found)} series for zone {zone}; the query must give one")
+            raise GridSourceError(f"{len(found)} series for zone {zone}; the query must return exactly one")
         (series,) = found
         if series.time_s is None:
-            raise GridSourceError("a result without a time")
+            raise GridSourceError("invalid response: a result without a time")
         return Observation(series.value, series.time_s, Provenance(self.name, zone, self.basis))
 
     async def forecast(self, zone: str, horizon_s: float) -> Series | None:
-        """Nothing: Prometheus knows the past."""
+        """None: Prometheus has no forecasts."""
         return None
 
     async def history(self, zone: str, from_s: float, until_s: float) -> Series | None:
-        """The results so far; the series may have changed its labels meanwhile."""
+        """Past results; series whose labels changed in the meantime are joined."""
         try:
             found = await self.prometheus.query_range(self._promql(zone), from_s, until_s, _STEP_S)
         except SourceError as error:

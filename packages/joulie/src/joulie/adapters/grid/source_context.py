@@ -1,4 +1,4 @@
-"""What a source of grid signals is made from; plug-ins get it, too."""
+"""Settings and clients from which sources of grid signals are created; plug-ins receive the same."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ class SourceSettings(Protocol):
 
     @property
     def grid_zone_names(self) -> Mapping[str, Any]:
-        """Zone names by source, where a source calls a zone otherwise."""
+        """Names of zones at sources that use others, by source."""
 
 
 @dataclass(frozen=True)
 class SourceContext:
-    """What sources are made of.
+    """Settings and clients for creating a source.
 
     Attributes:
-        settings: of the program.
-        measure: that is asked for.
-        client: shared; it follows no redirects.
-        prometheus: the server of PROMETHEUS_ADDRESS; None where there is none.
-        now_s: s since the epoch.
+        settings: grid settings of the program.
+        measure: measure that the source is to provide.
+        client: HTTP client shared by all sources; it follows no redirects.
+        prometheus: client of PROMETHEUS_ADDRESS; None if not configured.
+        now_s: current time, s since the epoch.
     """
 
     settings: SourceSettings
@@ -60,19 +60,19 @@ class SourceContext:
 
     @property
     def basis(self) -> Basis | None:
-        """Basis of numbers whose source does not state it."""
+        """Basis of values whose source does not state it; None for prices."""
         return self.settings.carbon_basis if self.measure is Measure.CARBON else None
 
     @property
     def zone(self) -> str:
-        """The default zone: that of numbers whose source names no zone."""
+        """The default zone, which values without a zone belong to."""
         return self.settings.electricity_map_api_region
 
     def provider(self) -> Provider:
-        """A client of one HTTP API as the settings have it, with a rate limit and a circuit breaker of its own."""
+        """Create a client of one HTTP API; each has a rate limit and circuit breaker of its own."""
         return Provider(self.client, self.settings.request_policy)
 
 
 def options(kind: type[_OptionsT]) -> Callable[[Mapping[str, Any]], _OptionsT]:
-    """Reads a JSON object of options; unknown ones are refused by ValueError."""
+    """A converter of a JSON object to options; it raises ValueError for unknown or invalid ones."""
     return lambda given: msgspec.convert(dict(given), kind)

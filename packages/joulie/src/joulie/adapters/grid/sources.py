@@ -1,8 +1,8 @@
-"""The sources of grid signals by name: built in, or brought by other distributions as Python entry points.
+"""Registry of grid sources: built-in ones, and plug-ins of other distributions, found as Python entry points.
 
-A new source is a module with its settings and the function that makes it, and a row here. A plug-in is registered in
-the group ``joulie.grid_sources`` as a callable that takes a `SourceContext` and returns a `joulie.ports.GridSource`;
-CARBON_SOURCES or PRICING_PROVIDER name it.
+To add a source, write a module with its settings and a function that creates it, and add a row here. A plug-in is
+registered in the entry point group ``joulie.grid_sources`` as a callable that takes a `SourceContext` and returns a
+`joulie.ports.GridSource`. CARBON_SOURCES and PRICING_PROVIDER select sources by name.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class SourceRow(NamedTuple):
     """A built-in source.
 
     Attributes:
-        settings: of it, declared by `joulie.settings`.
-        make: makes it of their value; raises `GridSourceError` where a setting is missing.
+        settings: declaration of its settings by `joulie.settings`.
+        make: creates the source from their value; raises `GridSourceError` if a required setting is missing.
     """
 
     settings: Any
     make: Callable[[Any, SourceContext], GridSource]
 
 
-def _of_either(measure: Measure) -> Mapping[str, SourceRow]:
-    """Sources that may have carbon intensities or prices."""
+def _common_sources(measure: Measure) -> Mapping[str, SourceRow]:
+    """Sources that can provide either carbon intensity or prices."""
     return {
         "file": SourceRow(files.file_settings(measure), files.table_file),
         "json": SourceRow(http_json.json_settings(measure), http_json.http_json),
@@ -53,25 +53,25 @@ SOURCES: Mapping[Measure, Mapping[str, SourceRow]] = {
         ),
         "watttime": SourceRow(group(watttime.WattTimeSettings), watttime.watttime),
         "uk": SourceRow(uk.URL_SETTING, uk.carbon_intensity_uk),
-        **_of_either(Measure.CARBON),
+        **_common_sources(Measure.CARBON),
     },
     Measure.PRICE: {
         "tou": SourceRow(tariff.PATH_SETTING, tariff.time_of_use),
-        **_of_either(Measure.PRICE),
+        **_common_sources(Measure.PRICE),
     },
 }
 
 
 def source_settings(measure: Measure) -> Any:
-    """A field that holds the settings of each built-in source by its name."""
+    """Settings field that holds the settings of each built-in source by name."""
     return group(dict, **{name: row.settings for name, row in SOURCES[measure].items()})
 
 
-def made_source(name: str, context: SourceContext) -> GridSource:
-    """The source called `name`; a plug-in cannot replace what is built in.
+def make_source(name: str, context: SourceContext) -> GridSource:
+    """Create the source called `name`; a plug-in cannot replace a built-in source.
 
     Raises:
-        ValueError: there is no such source, or a plug-in fails.
+        ValueError: the source is unknown, its zone names are invalid, or a plug-in failed.
     """
     row = SOURCES[context.measure].get(name)
     source = _plug_in(name, context) if row is None else _built_in(name, row, context)
@@ -79,7 +79,7 @@ def made_source(name: str, context: SourceContext) -> GridSource:
     if names is None:
         return source
     if not isinstance(names, Mapping) or not all(isinstance(zone, str) for zone in names.values()):
-        raise ValueError(f"GRID_ZONE_NAMES: {source.name}: names of zones are expected, got {names!r}")
+        raise ValueError(f"GRID_ZONE_NAMES: {source.name}: expected an object of zone names, got {names!r}")
     return RenamedZones(source, names)
 
 
@@ -106,9 +106,9 @@ def _plug_in(name: str, context: SourceContext) -> GridSource:
 
 @dataclass
 class _Unconfigured:
-    """A source that lacks a setting: a state that is shown, not a failure of the program.
+    """A source that lacks a required setting: every request fails with the problem.
 
-    So a key that is deleted, or a file that is broken, closes nothing.
+    The program starts all the same, so that a deleted key or a broken file does not stop it.
     """
 
     name: str

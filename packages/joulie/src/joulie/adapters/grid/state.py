@@ -1,4 +1,4 @@
-"""What a feed knew, in a file: a restart during an outage keeps the last good values within their age."""
+"""State file of a feed: after a restart during an outage, values within their maximum age are still used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from joulie.domain.quantities import InvalidQuantityError
 
 
 class StateError(RuntimeError):
-    """A file that cannot be used; the message says which and why."""
+    """A state file that cannot be read; the message says which and why."""
 
 
 class _History(msgspec.Struct):
@@ -34,10 +34,10 @@ class _Watch(msgspec.Struct):
 
 
 def read_state(file: Path) -> list[ZoneWatch]:
-    """What the file holds, due to be asked at once; nothing where there is no file.
+    """Read the watched zones of a state file, due to be polled at once; none if there is no file.
 
     Raises:
-        StateError: it cannot be read.
+        StateError: the file cannot be read.
     """
     try:
         watches = msgspec.json.decode(file.read_bytes(), type=list[_Watch])
@@ -49,10 +49,10 @@ def read_state(file: Path) -> list[ZoneWatch]:
 
 
 def write_state(file: Path, watches: Sequence[ZoneWatch]) -> None:
-    """Replace the file in one step; zones that no source has answered for are left out.
+    """Replace the state file atomically; zones without any value are left out.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     kept = [
         _Watch(
@@ -61,7 +61,7 @@ def write_state(file: Path, watches: Sequence[ZoneWatch]) -> None:
             watch.wanted_s,
             watch.fetched_s,
             watch.observation,
-            None if watch.history is None else _written(watch.history),
+            None if watch.history is None else _history(watch.history),
         )
         for watch in watches
         if watch.observation is not None
@@ -87,5 +87,5 @@ def _restored(watch: _Watch) -> ZoneWatch:
     )
 
 
-def _written(history: Series) -> _History:
+def _history(history: Series) -> _History:
     return _History(history.starts_s.tolist(), history.values.tolist(), history.end_s)

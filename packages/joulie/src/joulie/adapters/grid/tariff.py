@@ -1,4 +1,4 @@
-"""Prices of a time-of-use tariff, as a source: known for ever, and for every zone."""
+"""The source tou: prices of a time-of-use tariff, which holds for every zone, in the past and the future."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from joulie.ports import GridSourceError
 from joulie.settings import path
 
 _NO_CHANGE_S = 86400.0
-"""How long a tariff is taken to hold that does not change within its look-ahead."""
+"""Assumed duration of a period if the tariff does not change within its look-ahead."""
 
 
 PATH_SETTING = path("PRICING_SCHEDULES_PATH", None, "YAML file of time-of-use schedules.")
@@ -25,10 +25,10 @@ _log = logging.getLogger(__name__)
 
 
 def time_of_use(path: Path | None, context: SourceContext) -> TimeOfUse:
-    """The source tou.
+    """Create the source tou.
 
     Raises:
-        GridSourceError: no file is named.
+        GridSourceError: the path is not set.
     """
     if path is None:
         raise GridSourceError("no schedules: set PRICING_SCHEDULES_PATH")
@@ -37,11 +37,11 @@ def time_of_use(path: Path | None, context: SourceContext) -> TimeOfUse:
 
 @dataclass
 class TimeOfUse:
-    """A tariff, as a source.
+    """Source of a time-of-use tariff.
 
     Attributes:
-        tariff: gives periods and rates as they are now; raises `GridSourceError` where there are none.
-        now_s: s since the epoch.
+        tariff: returns the current tariff; raises `GridSourceError` if there is none.
+        now_s: current time, s since the epoch.
     """
 
     tariff: Callable[[], TouTariff]
@@ -49,32 +49,34 @@ class TimeOfUse:
     name: str = "tou"
     measure: Measure = Measure.PRICE
     basis: Basis | None = None
-    _seen: TouTariff | None = None
+    _last_tariff: TouTariff | None = None
+    """Tariff of the period below, to notice a new file."""
     _since_s: float = 0.0
-    """Since when, as far as it was seen, and until when it is as it is now."""
+    """Start of the current period, as far back as it was observed."""
     _until_s: float = 0.0
+    """End of the current period."""
 
     async def latest(self, zone: str) -> Observation:
-        """Period and rate now."""
+        """Current period and rate."""
         now_s, tariff = self.now_s(), self.tariff()
-        if tariff is not self._seen or not self._since_s <= now_s < self._until_s:
-            self._seen, self._since_s = tariff, now_s
+        if tariff is not self._last_tariff or not self._since_s <= now_s < self._until_s:
+            self._last_tariff, self._since_s = tariff, now_s
             self._until_s = tariff.next_change_s(now_s) or now_s + _NO_CHANGE_S
         where = Provenance(self.name, zone)
         return Observation(tariff.rate(now_s), self._since_s, where, tariff.period(now_s), self._until_s)
 
     async def forecast(self, zone: str, horizon_s: float) -> Series | None:
-        """The rates to come; None where one of them is not known."""
+        """Future rates; None if one of them is not known."""
         return self.tariff().series(self.now_s(), self.now_s() + horizon_s)
 
     async def history(self, zone: str, from_s: float, until_s: float) -> Series | None:
-        """The rates of the past by the tariff of today; None where one of them is not known."""
+        """Past rates under today's tariff; None if one of them is not known."""
         return self.tariff().series(from_s, until_s)
 
 
 @dataclass
 class ScheduleFile:
-    """A file of price schedules, read again when it has changed."""
+    """File of price schedules, read again when it has changed."""
 
     path: Path
     _version: tuple[int, int] = (0, 0)
@@ -82,10 +84,10 @@ class ScheduleFile:
     _problem: str = ""
 
     def tariff(self) -> TouTariff:
-        """The tariff that the file last held; one that cannot be read changes nothing.
+        """The tariff of the last valid version of the file.
 
         Raises:
-            GridSourceError: there has been none yet.
+            GridSourceError: the file has not been valid yet.
         """
         version = self._version_now()
         if version != self._version:

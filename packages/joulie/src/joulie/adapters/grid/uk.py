@@ -1,7 +1,7 @@
-"""Carbon intensity of Great Britain, by half hours. Source: documentation of the Carbon Intensity API.
+"""The source uk: half-hourly carbon intensity of Great Britain. Source: documentation of the Carbon Intensity API.
 
-A zone is ``GB``, a region by its number (``GB-13``) or the outward part of a postcode (``GB-RG10``). What has been
-estimated from metered generation is only known for the country and after the fact; all else is a forecast.
+A zone is ``GB``, a region by its number (``GB-13``) or the outward part of a postcode (``GB-RG10``). Estimates from
+metered generation exist for the whole country only, and after the fact; all other values are forecasts.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _RANGE_S = 13 * 86400.0
 
 
 URL_SETTING = text(
-    "UK_CARBON_API_URL", "https://api.carbonintensity.org.uk", "Base of Great Britain's Carbon Intensity API."
+    "UK_CARBON_API_URL", "https://api.carbonintensity.org.uk", "Base URL of Great Britain's Carbon Intensity API."
 )
 
 
 def carbon_intensity_uk(url: str, context: SourceContext) -> CarbonIntensityUk:
-    """The source uk."""
+    """Create the source uk."""
     return CarbonIntensityUk(context.provider(), url.rstrip("/"), context.now_s)
 
 
@@ -42,7 +42,7 @@ class _Intensity(msgspec.Struct):
 
     @property
     def best(self) -> float | None:
-        """What has been, else what was expected."""
+        """The actual value, or the forecast if there is none yet."""
         return self.forecast if self.actual is None else self.actual
 
 
@@ -63,17 +63,17 @@ class _National(msgspec.Struct):
 
 class _Regional(msgspec.Struct):
     data: list[_Region] | _Region
-    """A list for the present, one object for a range."""
+    """A list for the current half hour, one object for a range."""
 
 
 @dataclass
 class CarbonIntensityUk:
-    """The API, as a source.
+    """Source that queries the Carbon Intensity API.
 
     Attributes:
-        provider: how it is asked.
-        url: base of the API.
-        now_s: s since the epoch.
+        provider: HTTP client.
+        url: base URL of the API.
+        now_s: current time, s since the epoch.
     """
 
     provider: Provider
@@ -84,7 +84,7 @@ class CarbonIntensityUk:
     basis: Basis | None = Basis.AVERAGE
 
     async def latest(self, zone: str) -> Observation:
-        """The half hour that is now, or the last one that the API has."""
+        """Value of the current half hour, or of the last one that the API has."""
         now_s = self.now_s()
         begun = [slot for slot in await self._slots(zone, "") if instant_s(slot.start, self.name) <= now_s]
         value = begun[-1].intensity.best if begun else None
@@ -95,11 +95,11 @@ class CarbonIntensityUk:
         return Observation(value, instant_s(slot.start, self.name), where, until_s=instant_s(slot.end, self.name))
 
     async def forecast(self, zone: str, horizon_s: float) -> Series | None:
-        """What it expects, two days at most."""
+        """Forecast of the next 48 hours at most."""
         return self._series(await self._slots(zone, f"/{iso(self.now_s())}/fw48h"))
 
     async def history(self, zone: str, from_s: float, until_s: float) -> Series | None:
-        """What has been, two weeks a request."""
+        """Past values, fetched in ranges of at most two weeks."""
         slots: list[_Slot] = []
         while from_s < until_s:
             end_s = min(until_s, from_s + _RANGE_S)
@@ -110,7 +110,9 @@ class CarbonIntensityUk:
     async def _slots(self, zone: str, when: str) -> list[_Slot]:
         place = _ZONE.fullmatch(zone)
         if place is None:
-            raise GridSourceError(f"no zone of Great Britain: {zone}; write GB, GB-13 (region) or GB-RG10 (postcode)")
+            raise GridSourceError(
+                f"invalid zone {zone} of Great Britain: write GB, GB-13 (region) or GB-RG10 (postcode)"
+            )
         if zone.upper() == "GB":
             return decoded(await self.provider.get(f"{self.url}/intensity{when}"), _National, self.name).data
         where = f"regionid/{place['region']}" if place["region"] else f"postcode/{place['postcode']}"
@@ -119,7 +121,7 @@ class CarbonIntensityUk:
         regions = answer.data if isinstance(answer.data, list) else [answer.data]
         for region in regions:
             if place["region"] and region.regionid != int(place["region"]):
-                raise GridSourceError(f"an answer for region {region.regionid} where {zone} was asked for")
+                raise GridSourceError(f"response for region {region.regionid} instead of {zone}")
         return [slot for region in regions for slot in region.data]
 
     def _series(self, slots: list[_Slot]) -> Series | None:

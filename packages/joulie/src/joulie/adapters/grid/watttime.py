@@ -1,6 +1,6 @@
-"""Marginal carbon intensity from WattTime. Source: its API reference, version 3.
+"""The source watttime: marginal carbon intensity. Source: WattTime's API reference, version 3.
 
-The API gives a token for a user and password, which it takes for half an hour. What is true now is the first value of
+A login with user and password returns a token that is valid for half an hour. The current value is the first one of
 the forecast.
 """
 
@@ -26,30 +26,30 @@ from joulie.settings import path, text
 _SIGNAL = "co2_moer"
 _UNITS = "lbs_co2_per_mwh"
 G_PER_KWH = 0.45359237
-"""Of one pound per megawatt-hour."""
+"""Conversion of 1 lb/MWh to g/kWh."""
 _TOKEN_S = 25 * 60.0
-"""It is good for 30 min."""
-_LONGEST_HORIZON_H = 72
+"""Time after which a token is renewed; it is valid for 30 min."""
+_MAX_HORIZON_H = 72
 _HISTORY_S = 28 * 24 * SECONDS_PER_HOUR
-"""Of five minutes each: enough to forecast by."""
+"""Maximum length of a history of five-minute values: enough for the forecaster."""
 _RANGE_S = 14 * 24 * SECONDS_PER_HOUR
-"""Of one request; the API takes 32 days, but its answer would be large."""
+"""Maximum range of one request; the API accepts 32 days, but the response would be large."""
 _UNAUTHORIZED = 401
 _NOT_IN_PLAN = {403, 404}
 
 
 @dataclass(frozen=True, kw_only=True)
 class WattTimeSettings:
-    """The account."""
+    """Account and URL of the WattTime API."""
 
-    username: str | None = text("WATTTIME_USERNAME", None, "User of WattTime.")
+    username: str | None = text("WATTTIME_USERNAME", None, "User name of the WattTime account.")
     password: str | None = text("WATTTIME_PASSWORD", None, "Password of that user.", secret=True)
     password_file: Path | None = path("WATTTIME_PASSWORD_FILE", None, "File with that password; read at each login.")
-    url: str = text("WATTTIME_API_URL", "https://api.watttime.org", "Base of the WattTime API.")
+    url: str = text("WATTTIME_API_URL", "https://api.watttime.org", "Base URL of the WattTime API.")
 
 
 def watttime(settings: WattTimeSettings, context: SourceContext) -> WattTime:
-    """The source watttime."""
+    """Create the source watttime."""
     password = Secret("WATTTIME_PASSWORD or WATTTIME_PASSWORD_FILE", settings.password, settings.password_file)
     return WattTime(context.provider(), settings.username, password, settings.url.rstrip("/"), context.now_s)
 
@@ -77,14 +77,14 @@ class _Answer(msgspec.Struct):
 
 @dataclass
 class WattTime:
-    """The API, as a source.
+    """Source that queries the WattTime API.
 
     Attributes:
-        provider: how it is asked.
-        username: of the account; None where there is none.
-        password: of that user.
-        url: base of the API.
-        now_s: s since the epoch.
+        provider: HTTP client.
+        username: user name of the account; None if not configured.
+        password: password of that user.
+        url: base URL of the API.
+        now_s: current time, s since the epoch.
     """
 
     provider: Provider
@@ -99,8 +99,8 @@ class WattTime:
     _token_until_s: float = 0.0
 
     async def latest(self, zone: str) -> Observation:
-        """The marginal intensity of these five minutes, or of the last ones that are known."""
-        series = self._series(await self._ask("forecast", zone, {"horizon_hours": "1"}))
+        """Marginal intensity of the current five minutes, or of the last ones that are known."""
+        series = self._series(await self._query("forecast", zone, {"horizon_hours": "1"}))
         if series is None:
             raise GridSourceError(f"no value for region {zone}")
         index = max(0, int(np.searchsorted(series.starts_s, self.now_s(), side="right")) - 1)
@@ -110,18 +110,18 @@ class WattTime:
         return Observation(float(series.values[index]), began_s, where, until_s=until_s)
 
     async def forecast(self, zone: str, horizon_s: float) -> Series | None:
-        """What it expects."""
-        hours = min(_LONGEST_HORIZON_H, max(1, round(horizon_s / SECONDS_PER_HOUR)))
-        return self._series(await self._ask("forecast", zone, {"horizon_hours": str(hours)}))
+        """Forecast of at most 72 hours."""
+        hours = min(_MAX_HORIZON_H, max(1, round(horizon_s / SECONDS_PER_HOUR)))
+        return self._series(await self._query("forecast", zone, {"horizon_hours": str(hours)}))
 
     async def history(self, zone: str, from_s: float, until_s: float) -> Series | None:
-        """What has been, at most four weeks of it; None where the account has no right to it."""
+        """History of at most four weeks; None if the account's plan does not include it."""
         from_s = max(from_s, until_s - _HISTORY_S)
         points: dict[float, float] = {}
         while from_s < until_s:
             end_s = min(until_s, from_s + _RANGE_S)
             try:
-                answer = await self._ask("historical", zone, {"start": iso(from_s), "end": iso(end_s)})
+                answer = await self._query("historical", zone, {"start": iso(from_s), "end": iso(end_s)})
             except RefusedError as error:
                 if error.status in _NOT_IN_PLAN:
                     return None
@@ -130,16 +130,16 @@ class WattTime:
             from_s = end_s
         return series_of(points.items(), self.name)
 
-    async def _ask(self, part: str, region: str, params: dict[str, str]) -> _Answer:
-        asked = {"region": region, "signal_type": _SIGNAL, **params}
+    async def _query(self, part: str, region: str, params: dict[str, str]) -> _Answer:
+        query = {"region": region, "signal_type": _SIGNAL, **params}
         token = await self._login()
         try:
-            body = await self._get(part, asked, token)
+            body = await self._get(part, query, token)
         except RefusedError as error:
             if error.status != _UNAUTHORIZED:
                 raise
-            self._token_until_s = 0.0  # ended early; a new one, once
-            body = await self._get(part, asked, await self._login())
+            self._token_until_s = 0.0  # the token has expired early: log in again, once
+            body = await self._get(part, query, await self._login())
         answer = decoded(body, _Answer, self.name)
         self._check(answer.meta, region)
         return answer
@@ -151,7 +151,7 @@ class WattTime:
         if self.now_s() < self._token_until_s:
             return self._token
         if not self.username:
-            raise GridSourceError("no user: set WATTTIME_USERNAME")
+            raise GridSourceError("no user name: set WATTTIME_USERNAME")
         password = self.password.read()
         user = base64.b64encode(f"{self.username}:{password}".encode()).decode()
         body = await self.provider.get(f"{self.url}/login", headers={"authorization": f"Basic {user}"}, hide=[password])
@@ -160,17 +160,17 @@ class WattTime:
         return self._token
 
     def _check(self, meta: _Meta, region: str) -> None:
-        """Refuse an answer of another region, signal or unit.
+        """Check region, signal and unit of a response.
 
         Raises:
-            GridSourceError: it is.
+            GridSourceError: one of them is not the requested one.
         """
         if meta.region and meta.region.casefold() != region.casefold():
-            raise GridSourceError(f"an answer for region {meta.region[:40]} where {region} was asked for")
+            raise GridSourceError(f"response for region {meta.region[:40]} instead of {region}")
         if meta.signal_type and meta.signal_type != _SIGNAL:
-            raise GridSourceError(f"an answer of signal {meta.signal_type[:40]} where {_SIGNAL} was asked for")
+            raise GridSourceError(f"response with signal {meta.signal_type[:40]} instead of {_SIGNAL}")
         if meta.units != _UNITS:
-            raise GridSourceError(f"an answer in {meta.units[:40] or 'no unit'}; {_UNITS} is expected")
+            raise GridSourceError(f"response in {meta.units[:40] or 'no unit'} instead of {_UNITS}")
 
     def _series(self, answer: _Answer) -> Series | None:
         return series_of(self._points(answer), self.name, answer.meta.data_point_period_seconds)

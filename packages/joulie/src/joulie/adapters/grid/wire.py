@@ -1,4 +1,4 @@
-"""Answers of providers as values, with errors that say what came."""
+"""Decoding of provider responses: JSON bodies, timestamps and values, with errors that show what was received."""
 
 from __future__ import annotations
 
@@ -18,54 +18,59 @@ _T = TypeVar("_T")
 
 
 def decoded(body: bytes, kind: type[_T], who: str) -> _T:
-    """The JSON of a body.
+    """Decode a JSON body.
+
+    Args:
+        body: the response's body.
+        kind: expected type.
+        who: name of the source, for errors.
 
     Raises:
-        GridSourceError: it is none, or not as agreed.
+        GridSourceError: the body is not JSON, or not of the expected type.
     """
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise GridSourceError(f"{who}: an answer that cannot be read: {error}") from None
+        raise GridSourceError(f"{who}: invalid response: {error}") from None
 
 
 def instant_s(text: str, who: str) -> float:
-    """Seconds since the epoch of an ISO 8601 time, which must say its offset.
+    """Seconds since the epoch of an ISO 8601 time with a UTC offset.
 
     Raises:
-        GridSourceError: it is none.
+        GridSourceError: the time is invalid, or has no offset.
     """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise GridSourceError(f"{who}: {text[:40]!r} is no time") from None
+        raise GridSourceError(f"{who}: invalid time {text[:40]!r}") from None
     if moment.tzinfo is None:
-        raise GridSourceError(f"{who}: {text[:40]!r} has no time zone")
+        raise GridSourceError(f"{who}: time {text[:40]!r} has no UTC offset")
     return moment.timestamp()
 
 
 def iso(time_s: float) -> str:
-    """A time as the providers take it, to the minute, UTC."""
+    """Format a time as the providers expect it: ISO 8601, UTC, to the minute."""
     return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%MZ")
 
 
 def series_of(points: Iterable[tuple[float, float | None]], who: str, step_s: float | None = None) -> Series | None:
-    """The step function of times (s since the epoch) and values; None where there is no value at all.
+    """Step function of times (s since the epoch) and values; None if there is no value at all.
 
     Args:
-        points: those without a value are left out.
-        who: says so, for errors.
-        step_s: how long the last value holds, s; as long as the usual one by default.
+        points: times and values; those without a value are left out.
+        who: name of the source, for errors.
+        step_s: duration of the last value, s; the median of the others by default.
 
     Raises:
-        GridSourceError: a value that is no finite number.
+        GridSourceError: a value is not finite.
     """
     known = {time_s: value for time_s, value in points if value is not None}
     if not known:
         return None
     if step_s is None:
-        apart_s = np.diff(sorted(known))
-        step_s = float(np.median(apart_s)) if apart_s.size else SECONDS_PER_HOUR
+        steps_s = np.diff(sorted(known))
+        step_s = float(np.median(steps_s)) if steps_s.size else SECONDS_PER_HOUR
     try:
         return of_points(list(known.items()), step_s)
     except InvalidQuantityError as error:
@@ -73,10 +78,10 @@ def series_of(points: Iterable[tuple[float, float | None]], who: str, step_s: fl
 
 
 def value_of(number: float | None, who: str) -> float:
-    """A number that is there.
+    """Check that a value is present and finite.
 
     Raises:
-        GridSourceError: it is not, or is not finite.
+        GridSourceError: it is missing or not finite.
     """
     if number is None or not math.isfinite(number):
         raise GridSourceError(f"{who}: no value")

@@ -1,4 +1,8 @@
-"""What a feed knows of one measure in one zone, and the signal that this is at a moment."""
+"""State of one measure in one zone: the last good value, its history and forecast, and when to poll next.
+
+`ZoneWatch.signal` derives the signal of a moment: fresh, stale while sources fail or the value's period is over, and
+missing once the value exceeds its maximum age.
+"""
 
 from __future__ import annotations
 
@@ -14,40 +18,40 @@ from joulie.domain.signal import Quality
 from joulie.ports import GridSource
 
 ASSUMED_STEP_S = 3600.0
-"""How long a value holds whose source does not say: most grids publish hours."""
+"""Duration of a value whose source does not state it: most grids publish hourly values."""
 HISTORY_S = (MAX_HISTORY_DAYS + 14) * DAY_S
-"""As much as the forecaster can use."""
-LONGEST_GAP_S = 6 * 3600.0
-"""In a history, that the value before it fills; after a longer one the history begins anew."""
-_MOST_STEPS = 10_000
+"""Maximum length of a history, which is as much as the forecaster can use."""
+MAX_GAP_S = 6 * 3600.0
+"""Maximum gap in a history that is filled with the value before it; after a longer one the history starts again."""
+_MAX_STEPS = 10_000
 _HALF_HOUR_S = 1800.0
 _NEVER_S = -math.inf
 
 
 @dataclass
 class ZoneWatch:
-    """One measure in one zone; only its feed changes it.
+    """State of one measure in one zone; only its feed changes it. Times are in s since the epoch.
 
     Attributes:
         measure: carbon or price.
         zone: Joulie's name of the zone.
-        wanted_s: when somebody last wanted it.
-        due_s: when its sources are to be asked.
-        asked_s: when they were asked.
+        wanted_s: time when it was last read.
+        due_s: time of the next poll of its sources.
+        asked_s: time of the last poll.
         observation: the last good value; None before the first.
-        fetched_s: when that came.
-        failing: none of them had a good answer the last time.
-        problem: of the last time; empty if there was none.
-        history: what has been, at most `HISTORY_S` of it, and less where steps are short.
-        missing_from_s: from when on a source is to be asked for what has been; None where nothing is missing.
-        backfill_due_s: when that is to be tried.
-        forecast: what is expected.
-        forecast_source: who says so.
-        forecast_asked_s: when its provider was asked.
-        future_source: is still to be asked about the future; None where there is nothing to ask.
-        past_source: is still to be asked about the past.
-        completed: all that is to be known was asked for once, whatever came of it.
-        shown: what listeners were last told of.
+        fetched_s: time when that value was fetched.
+        failing: whether no source returned a valid value at the last poll.
+        problem: error of the last poll; empty if there was none.
+        history: past values, at most `HISTORY_S` long, and shorter if steps are short; None before the first value.
+        missing_from_s: start of the missing part of the history; None if nothing is missing.
+        backfill_due_s: time of the next attempt to fetch it.
+        forecast: expected values; None without a forecast.
+        forecast_source: source of the forecast.
+        forecast_asked_s: time when the source's forecast was last requested.
+        future_source: source whose forecast is to be fetched; None if no forecast is due.
+        past_source: source whose history is to be fetched; None if no history is due.
+        completed: whether forecast and history were requested once, successfully or not.
+        notified: signal and forecast that listeners were last called for; None before the first call.
     """
 
     measure: Measure
@@ -58,7 +62,7 @@ class ZoneWatch:
     observation: Observation | None = None
     fetched_s: float = _NEVER_S
     failing: bool = False
-    problem: str = "not asked yet"
+    problem: str = "not polled yet"
     history: Series | None = None
     missing_from_s: float | None = _NEVER_S
     backfill_due_s: float = _NEVER_S
@@ -68,14 +72,14 @@ class ZoneWatch:
     future_source: GridSource | None = None
     past_source: GridSource | None = None
     completed: bool = False
-    shown: tuple[object, ...] | None = None
+    notified: tuple[object, ...] | None = None
 
     def signal(self, now_s: float, max_age_s: float) -> GridSignal:
-        """What is known at a time.
+        """The signal at a time.
 
         Args:
             now_s: s since the epoch.
-            max_age_s: how long the last good value is used, from when it came and from when it ended.
+            max_age_s: maximum age of the last good value, counted from its fetch and from the end of its period, s.
         """
         seen = self.observation
         if seen is None:
@@ -83,7 +87,7 @@ class ZoneWatch:
         ended_s = end_of(seen)
         age_s = max(now_s - self.fetched_s, now_s - ended_s)
         if age_s > max_age_s:
-            reason = f"no good answer for {age_s / 60.0:.0f} min" + (f": {self.problem}" if self.problem else "")
+            reason = f"no valid value for {age_s / 60.0:.0f} min" + (f": {self.problem}" if self.problem else "")
             return GridSignal(self.measure, self.zone, problem=reason)
         stale = self.failing or now_s > ended_s
         problem = self.problem or (f"the last value is {(now_s - seen.time_s) / 60.0:.0f} min old" if stale else "")
@@ -95,17 +99,17 @@ class ZoneWatch:
             seen.time_s,
             seen.provenance,
             seen.period,
-            self._ahead(now_s, seen.value),
+            self._forecast_from(now_s, seen.value),
             self.forecast_source,
             problem,
         )
 
-    def observed(self, seen: Observation, now_s: float) -> bool:
-        """Take a good value in; whether it is another one than the last."""
+    def record(self, seen: Observation, now_s: float) -> bool:
+        """Record a valid value; returns whether it differs from the last one."""
         before, self.observation = self.observation, seen
         self.fetched_s = now_s
         if seen.value is not None:
-            self._remember(constant(seen.value, seen.time_s, end_of(seen)), now_s)
+            self._append(constant(seen.value, seen.time_s, end_of(seen)), now_s)
         return before is None or (before.time_s, before.value, before.provenance) != (
             seen.time_s,
             seen.value,
@@ -113,38 +117,38 @@ class ZoneWatch:
         )
 
     def lacks_past(self, now_s: float) -> bool:
-        """Whether it is time to ask for what is missing of the history."""
+        """Whether part of the history is missing and the next attempt to fetch it is due."""
         return self.missing_from_s is not None and self.backfill_due_s <= now_s
 
     @property
     def settled(self) -> bool:
-        """Whether the sources have had their say, forecasts included, or have failed."""
+        """Whether value, forecast and history have been fetched, or the sources have failed."""
         return self.is_asked and (self.failing or self.completed)
 
     @property
     def is_asked(self) -> bool:
-        """Whether its sources have been asked since the program started."""
+        """Whether its sources have been polled since the program started."""
         return self.asked_s > _NEVER_S
 
     def next_s(self, now_s: float) -> float:
-        """When its sources are to be asked, s since the epoch; at once where the clock was set back meanwhile."""
+        """Time of the next poll, s since the epoch; immediately if the clock was set back."""
         return self.due_s if self.asked_s <= now_s else _NEVER_S
 
     def clock_was_set_back(self) -> None:
-        """Forget when what was asked for: those times are yet to come."""
+        """Reset the times of requests, which are in the future after the clock was set back."""
         self.forecast_asked_s = self.backfill_due_s = _NEVER_S
 
-    def remembers(self, earlier: Series | None, now_s: float) -> None:
-        """Take in what a source has told of the past, if anything; what was seen counts more."""
+    def add_history(self, earlier: Series | None, now_s: float) -> None:
+        """Merge a source's history, None if it has none; values that were observed take precedence."""
         self.missing_from_s = None
         if earlier is not None:
             self.history = earlier if self.history is None else _merged(earlier, self.history)
             self._trim(now_s)
 
-    def _remember(self, step: Series, now_s: float) -> None:
+    def _append(self, step: Series, now_s: float) -> None:
         known = self.history
         gap_s = math.inf if known is None else step.start_s - known.end_s
-        if known is None or gap_s > LONGEST_GAP_S:
+        if known is None or gap_s > MAX_GAP_S:
             self.history, self.missing_from_s = step, _NEVER_S
         else:
             self.history = _merged(known, step)
@@ -154,7 +158,7 @@ class ZoneWatch:
 
     @property
     def step_s(self) -> float:
-        """The step to forecast in, s: half an hour where the history has it, else an hour."""
+        """Step of Joulie's own forecast, s: half an hour if the history has such steps, else an hour."""
         known = self.history
         usual_s = ASSUMED_STEP_S if known is None or len(known) < 2 else float(np.median(np.diff(known.starts_s)))
         return _HALF_HOUR_S if usual_s <= _HALF_HOUR_S else ASSUMED_STEP_S
@@ -164,13 +168,13 @@ class ZoneWatch:
         if known is None:
             return
         first_s = now_s - HISTORY_S
-        if len(known) > _MOST_STEPS:
-            first_s = max(first_s, float(known.starts_s[-_MOST_STEPS]))
+        if len(known) > _MAX_STEPS:
+            first_s = max(first_s, float(known.starts_s[-_MAX_STEPS]))
         if known.start_s < first_s:
             self.history = known.between(first_s, known.end_s)
 
-    def _ahead(self, now_s: float, value: float | None) -> Series | None:
-        """The forecast from now on, which begins with what is true now."""
+    def _forecast_from(self, now_s: float, value: float | None) -> Series | None:
+        """The forecast from `now_s` on, starting with the current value."""
         ahead = self.forecast
         if ahead is None or value is None or ahead.end_s <= now_s:
             return None
@@ -180,12 +184,12 @@ class ZoneWatch:
 
 
 def end_of(seen: Observation) -> float:
-    """When a value ends, s since the epoch."""
+    """End of an observation's period, s since the epoch."""
     return seen.time_s + ASSUMED_STEP_S if seen.until_s is None else seen.until_s
 
 
 def _merged(series: Series, better: Series) -> Series:
-    """All steps of two series; where two begin at the same time, the second one's counts."""
+    """All steps of two series; of two steps that start at the same time, `better` wins."""
     starts_s = np.concatenate((series.starts_s, better.starts_s))
     values = np.concatenate((series.values, better.values))
     order = np.argsort(starts_s, kind="stable")

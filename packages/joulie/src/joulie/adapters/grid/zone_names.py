@@ -1,4 +1,4 @@
-"""Sources that know one zone only, or that have names of their own for zones."""
+"""Wrappers for sources that cover a single zone, or that use other names for zones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from joulie.ports import GridSource, GridSourceError
 
 
 class _Wrapper(ABC):
-    """A source that asks another one about a zone by another name."""
+    """A source that queries another one with a translated zone name."""
 
     def __init__(self, source: GridSource) -> None:
         self._source = source
@@ -21,7 +21,7 @@ class _Wrapper(ABC):
 
     @abstractmethod
     def _own_name(self, zone: str) -> str:
-        """The zone's name for the wrapped source."""
+        """The wrapped source's name of a zone."""
 
     async def latest(self, zone: str) -> Observation:
         return await self._source.latest(self._own_name(zone))
@@ -34,7 +34,7 @@ class _Wrapper(ABC):
 
 
 class OneZone(_Wrapper):
-    """A source that has the numbers of one zone and does not state which: those of the default zone."""
+    """A source whose values have no zone: they belong to the default zone, and other zones are refused."""
 
     def __init__(self, source: GridSource, zone: str) -> None:
         super().__init__(source)
@@ -42,12 +42,14 @@ class OneZone(_Wrapper):
 
     def _own_name(self, zone: str) -> str:
         if zone != self._zone:
-            raise GridSourceError(f"it is of zone {self._zone} only; write {{zone}} where it takes others")
+            raise GridSourceError(
+                f"covers zone {self._zone} only; write {{zone}} in its query or URL if it covers others"
+            )
         return zone
 
 
 class RenamedZones(_Wrapper):
-    """A source with other names for zones."""
+    """A source that uses other names for zones; zones without an entry keep their name."""
 
     def __init__(self, source: GridSource, names: Mapping[str, str]) -> None:
         super().__init__(source)
