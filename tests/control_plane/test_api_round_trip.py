@@ -187,7 +187,7 @@ REFUSED = {
         resources.TELEMETRY_PROFILES,
         target(scope="node", nodeSelector={"a": "b"})
         | {"sources": {"gpu": {"type": "http", "http": {"endpoint": "https://sim.example/power"}}}},
-        "must contain {node} where the target is more than one node",
+        "must contain {node} if the target can be more than one node",
     ),
 }
 

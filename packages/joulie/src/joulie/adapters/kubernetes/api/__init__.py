@@ -1,6 +1,6 @@
-"""The Kubernetes objects that Joulie reads or writes, as typed structs with only the fields that it needs.
+"""Typed structs of the Kubernetes objects that Joulie reads or writes, with only the fields that it needs.
 
-What a struct does not know is left out when decoding; what is not set is left out when encoding, so that server-side
-apply owns exactly what a program sets. Readers are tolerant: bounds and enumerations stand in the CRDs, where the API
-server enforces them, since one object stored before a schema was tightened must not stop a list of five thousand.
+Decoding ignores unknown fields. Encoding omits unset fields, so that server-side apply owns exactly the fields that a
+program sets. Decoding does not validate: bounds and enumerations are in the CRDs, where the API server enforces them,
+because one object stored before a schema was tightened must not break a list of five thousand.
 """

@@ -1,4 +1,4 @@
-"""Kubernetes' own objects: nodes, pods, leases, events and their kin."""
+"""Kubernetes' built-in objects: nodes, pods, workloads, leases and events."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import msgspec
 from joulie.adapters.kubernetes.api.meta import ApiStruct, KubernetesObject, ObjectMeta, ObjectReference
 
 Quantities = dict[str, str | int | float]
-"""Resource name to quantity as written (``"100m"``, ``"2Gi"``): see `joulie.adapters.kubernetes.times`."""
+"""Quantity by resource name, as written (``"100m"``, ``"2Gi"``); see `joulie.domain.resource_quantity`."""
 
 
 # ---- nodes
 
 
 class Taint(ApiStruct, frozen=True):
-    """Keeps pods away that do not tolerate it."""
+    """A taint, which repels pods that do not tolerate it."""
 
     key: str
     effect: str
@@ -24,7 +24,7 @@ class Taint(ApiStruct, frozen=True):
 
 
 class NodeSpec(ApiStruct, frozen=True):
-    """What was asked of a node."""
+    """Spec of a node."""
 
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
@@ -32,7 +32,7 @@ class NodeSpec(ApiStruct, frozen=True):
 
 
 class CoreCondition(ApiStruct, frozen=True):
-    """A condition of a node or pod; these are older than the standard ones and lack their obligations."""
+    """A condition of a node or pod; it predates metav1.Condition and has fewer required fields."""
 
     type: str
     status: str
@@ -50,7 +50,7 @@ class NodeAddress(ApiStruct, frozen=True):
 
 
 class NodeSystemInfo(ApiStruct, frozen=True):
-    """What the kubelet says of the machine."""
+    """System information reported by the kubelet."""
 
     architecture: str = ""
     kernel_version: str = ""
@@ -60,7 +60,7 @@ class NodeSystemInfo(ApiStruct, frozen=True):
 
 
 class NodeStatus(ApiStruct, frozen=True):
-    """What a node has, without the list of its images."""
+    """Status of a node, without its list of images."""
 
     capacity: Quantities = msgspec.field(default_factory=dict)
     allocatable: Quantities = msgspec.field(default_factory=dict)
@@ -70,7 +70,7 @@ class NodeStatus(ApiStruct, frozen=True):
 
 
 class Node(KubernetesObject, frozen=True):
-    """A machine of the cluster."""
+    """A node."""
 
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
@@ -80,14 +80,14 @@ class Node(KubernetesObject, frozen=True):
 
 
 class ResourceRequirements(ApiStruct, frozen=True):
-    """What a container, or a pod as a whole, asks for and may use at most."""
+    """Resource requests and limits of a container or of a whole pod."""
 
     requests: Quantities = msgspec.field(default_factory=dict)
     limits: Quantities = msgspec.field(default_factory=dict)
 
 
 class Container(ApiStruct, frozen=True):
-    """One container. An init container whose restart policy is Always is a sidecar."""
+    """A container. An init container whose restart policy is Always is a sidecar."""
 
     name: str
     image: str = ""
@@ -98,7 +98,7 @@ class Container(ApiStruct, frozen=True):
 
 
 class NodeSelectorRequirement(ApiStruct, frozen=True):
-    """A condition on one label (or field) of a node."""
+    """A requirement on one label (or field) of a node."""
 
     key: str
     operator: str
@@ -113,20 +113,20 @@ class NodeSelectorTerm(ApiStruct, frozen=True):
 
 
 class NodeSelector(ApiStruct, frozen=True):
-    """Terms of which one must hold."""
+    """Terms of which at least one must hold."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
 class PreferredSchedulingTerm(ApiStruct, frozen=True):
-    """A term that adds its weight to the score of the nodes that it matches."""
+    """A term that adds its weight to the score of matching nodes."""
 
     weight: int
     preference: NodeSelectorTerm
 
 
 class NodeAffinity(ApiStruct, frozen=True):
-    """What a pod requires, and what it would like, of the labels of its node."""
+    """Required and preferred node affinity of a pod."""
 
     required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
     preferred: tuple[PreferredSchedulingTerm, ...] = msgspec.field(
@@ -135,13 +135,13 @@ class NodeAffinity(ApiStruct, frozen=True):
 
 
 class Affinity(ApiStruct, frozen=True):
-    """Affinity of a pod; that to other pods is kube-scheduler's business alone."""
+    """Affinity of a pod; inter-pod affinity is left to kube-scheduler and not decoded."""
 
     node_affinity: NodeAffinity | None = None
 
 
 class Toleration(ApiStruct, frozen=True):
-    """A taint that a pod can live with."""
+    """A toleration of a taint."""
 
     key: str = ""
     operator: str = ""
@@ -151,13 +151,13 @@ class Toleration(ApiStruct, frozen=True):
 
 
 class PodSchedulingGate(ApiStruct, frozen=True):
-    """While a pod has one, no scheduler looks at it."""
+    """A scheduling gate; schedulers ignore a pod until it has none left."""
 
     name: str
 
 
 class PodSpec(ApiStruct, frozen=True):
-    """What a pod asks for."""
+    """Spec of a pod."""
 
     node_name: str = ""
     scheduler_name: str = ""
@@ -177,7 +177,7 @@ class PodSpec(ApiStruct, frozen=True):
 
 
 class PodStatus(ApiStruct, frozen=True):
-    """Where a pod is in its life."""
+    """Status of a pod."""
 
     phase: str = ""
     reason: str = ""
@@ -197,35 +197,35 @@ class Pod(KubernetesObject, frozen=True):
 
 
 class ContainerRun(ApiStruct, frozen=True):
-    """When a container began to run, and when it ended."""
+    """Start and end time of a container."""
 
     started_at: str | None = None
     finished_at: str | None = None
 
 
 class ContainerState(ApiStruct, frozen=True):
-    """What a container does; neither while it waits."""
+    """State of a container; both fields are None while it is waiting."""
 
     running: ContainerRun | None = None
     terminated: ContainerRun | None = None
 
 
 class ContainerStatus(ApiStruct, frozen=True):
-    """Where a container is in its life."""
+    """Status of a container."""
 
     state: ContainerState = ContainerState()
     restart_count: int = 0
 
 
 class PodStatusWithContainers(PodStatus, frozen=True):
-    """Where a pod is in its life, with its containers."""
+    """Status of a pod with that of its containers."""
 
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 
 
 class PodWithContainers(Pod, frozen=True):
-    """A pod for who must know when its containers ran; all others are spared reading that."""
+    """A pod with the run times of its containers, which other readers of pods need not decode."""
 
     status: PodStatusWithContainers = PodStatusWithContainers()
 
@@ -234,7 +234,7 @@ class PodWithContainers(Pod, frozen=True):
 
 
 class LeaseSpec(ApiStruct, frozen=True):
-    """Who holds a lease, and until when; times are RFC 3339 with six decimals."""
+    """Holder and expiry of a lease; times are RFC 3339 with six decimals."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -244,20 +244,20 @@ class LeaseSpec(ApiStruct, frozen=True):
 
 
 class Lease(KubernetesObject, frozen=True):
-    """A lock with an expiry date."""
+    """A lease: a lock that expires unless it is renewed."""
 
     spec: LeaseSpec = LeaseSpec()
 
 
 class EventSource(ApiStruct, frozen=True):
-    """Who reports an Event."""
+    """The component that reports an Event."""
 
     component: str = ""
     host: str = ""
 
 
 class Event(KubernetesObject, frozen=True):
-    """Something worth telling about an object."""
+    """A core/v1 Event about an object."""
 
     involved_object: ObjectReference = ObjectReference(kind="", name="")
     type: str = ""
@@ -273,25 +273,25 @@ class Event(KubernetesObject, frozen=True):
     reporting_instance: str = ""
 
 
-# ---- objects of which little is read
+# ---- objects of which few fields are decoded
 
 
 class Namespace(KubernetesObject, frozen=True):
-    """A namespace; its annotations can give defaults to its pods."""
+    """A namespace; its annotations can set defaults for its pods."""
 
 
 class ServiceAccount(KubernetesObject, frozen=True):
-    """The identity of a program."""
+    """A service account."""
 
 
 class ConfigMap(KubernetesObject, frozen=True):
-    """Text by name."""
+    """A ConfigMap: text values by key."""
 
     data: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Secret(KubernetesObject, frozen=True):
-    """Bytes by name, base64."""
+    """A Secret: base64-encoded values by key."""
 
     data: dict[str, str] = msgspec.field(default_factory=dict)
 
@@ -300,17 +300,17 @@ class Secret(KubernetesObject, frozen=True):
 
 
 class MutatingWebhookConfiguration(KubernetesObject, frozen=True):
-    """Webhooks that may change objects before they are stored, whole, since one is made after another."""
+    """A mutating webhook configuration, decoded in full because copies of it are made."""
 
     webhooks: tuple[dict[str, Any], ...] = ()
 
 
 class Deployment(KubernetesObject, frozen=True):
-    """A workload of pods that replace each other."""
+    """A Deployment."""
 
 
 class ReplicasStatus(ApiStruct, frozen=True):
-    """How many pods of a workload there are, and how many of them work."""
+    """Numbers of a workload's pods: all, ready and available."""
 
     replicas: int = 0
     ready_replicas: int = 0
@@ -318,30 +318,30 @@ class ReplicasStatus(ApiStruct, frozen=True):
 
 
 class ReplicaSet(KubernetesObject, frozen=True):
-    """Stands between a pod and its Deployment."""
+    """A ReplicaSet, usually controlled by a Deployment."""
 
     status: ReplicasStatus = ReplicasStatus()
 
 
 class StatefulSet(KubernetesObject, frozen=True):
-    """A workload of pods with names of their own."""
+    """A StatefulSet."""
 
     status: ReplicasStatus = ReplicasStatus()
 
 
 class DaemonSet(KubernetesObject, frozen=True):
-    """A workload with a pod on each node."""
+    """A DaemonSet."""
 
 
 class PodTemplate(ApiStruct, frozen=True):
-    """What the pods of a workload are made from."""
+    """Template of a workload's pods."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
 
 
 class JobSpec(ApiStruct, frozen=True):
-    """What was asked of a Job. Its deadline counts from the status' start time, which a resumption sets anew."""
+    """Spec of a Job. The active deadline counts from the status' start time, which is reset when the Job is resumed."""
 
     suspend: bool = False
     active_deadline_seconds: int | None = None
@@ -349,7 +349,7 @@ class JobSpec(ApiStruct, frozen=True):
 
 
 class JobStatus(ApiStruct, frozen=True):
-    """How far a Job is."""
+    """Status of a Job."""
 
     start_time: str | None = None
     completion_time: str | None = None
@@ -358,18 +358,18 @@ class JobStatus(ApiStruct, frozen=True):
 
 
 class Job(KubernetesObject, frozen=True):
-    """A workload that ends; it may stand between a pod and its CronJob."""
+    """A Job, possibly controlled by a CronJob."""
 
     spec: JobSpec = JobSpec()
     status: JobStatus = JobStatus()
 
 
 class CronJob(KubernetesObject, frozen=True):
-    """A workload that runs again and again, each time as a Job."""
+    """A CronJob."""
 
 
 class CustomResourceDefinition(KubernetesObject, frozen=True):
-    """A CRD as generated by `joulie_lab.adapters.crd`, and what the API server says of it."""
+    """A CRD as generated by `joulie_lab.adapters.crd`, and its status from the API server."""
 
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
     status: dict[str, Any] = msgspec.field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What Joulie reads and writes of Kueue's objects; fields, states and conditions are the same in v1beta1 and v1beta2.
+"""Kueue's objects with the fields that Joulie uses, which are the same in v1beta1 and v1beta2.
 
 Source: the API reference of Kueue (kueue.x-k8s.io).
 """
@@ -14,47 +14,48 @@ from joulie.adapters.kubernetes.api.meta import ApiStruct, KubernetesObject
 
 
 class CheckState(StrEnum):
-    """What a check says of a workload."""
+    """State of an admission check of a workload."""
 
     PENDING = "Pending"
-    """Nothing yet. The workload holds its quota all the while."""
+    """Not answered yet. The workload holds its quota meanwhile."""
     READY = "Ready"
     RETRY = "Retry"
-    """Not now: Kueue takes the quota back and queues the workload again later."""
+    """Rejected for now: Kueue releases the quota and requeues the workload later."""
     REJECTED = "Rejected"
 
 
 class PodSet(ApiStruct, frozen=True):
-    """Pods of a workload that are alike."""
+    """A set of identical pods of a workload."""
 
     name: str = ""
     template: PodTemplate = PodTemplate()
 
 
 class WorkloadSpec(ApiStruct, frozen=True):
-    """What Kueue admits as a whole."""
+    """Spec of a Workload."""
 
     pod_sets: tuple[PodSet, ...] = ()
     active: bool = True
 
 
 class PodSetUpdate(ApiStruct, frozen=True):
-    """What a check adds to pods. A key that they have already makes the admission fail."""
+    """Changes that a check makes to a pod set. A key that the pods already have makes the admission fail."""
 
     name: str
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class AdmissionCheckState(ApiStruct, frozen=True):
-    """What one check says of a workload.
+    """The state of one admission check of a workload.
 
     Attributes:
-        name: of the AdmissionCheck.
-        state: see `CheckState`; other words come from other versions.
-        last_transition_time: of the state.
-        message: for people.
-        requeue_after_seconds: with Retry, how long after the transition the workload is queued again; at once without.
-        pod_set_updates: with Ready.
+        name: name of the AdmissionCheck.
+        state: a `CheckState`; other Kueue versions may have other values.
+        last_transition_time: time of the last change of `state`, RFC 3339.
+        message: human-readable explanation.
+        requeue_after_seconds: with Retry, delay from the transition until the workload is requeued, s; None requeues
+            it at once.
+        pod_set_updates: with Ready, changes to the pod sets.
     """
 
     name: str
@@ -66,13 +67,13 @@ class AdmissionCheckState(ApiStruct, frozen=True):
 
 
 class RequeueState(ApiStruct, frozen=True):
-    """When a workload is queued again."""
+    """Requeue state of a workload after an eviction."""
 
     requeue_at: str | None = None
 
 
 class WorkloadStatus(ApiStruct, frozen=True):
-    """How far a workload is."""
+    """Status of a Workload."""
 
     conditions: tuple[CoreCondition, ...] = ()
     admission_checks: tuple[AdmissionCheckState, ...] = ()
@@ -80,30 +81,30 @@ class WorkloadStatus(ApiStruct, frozen=True):
 
 
 class Workload(KubernetesObject, frozen=True):
-    """What Kueue queues: it stands for a Job, or for another object of its queues."""
+    """A Workload: Kueue's representation of a Job or another queued object."""
 
     spec: WorkloadSpec = WorkloadSpec()
     status: WorkloadStatus = WorkloadStatus()
 
     def has(self, condition: str) -> bool:
-        """Whether a condition holds: QuotaReserved, Admitted, Evicted, Finished."""
+        """Whether a condition is True: QuotaReserved, Admitted, Evicted or Finished."""
         return any(one.type == condition and one.status == "True" for one in self.status.conditions)
 
 
 class AdmissionCheckSpec(ApiStruct, frozen=True):
-    """Who answers for a check."""
+    """Spec of an AdmissionCheck: the controller that answers it."""
 
     controller_name: str = ""
 
 
 class AdmissionCheckStatus(ApiStruct, frozen=True):
-    """Whether somebody answers. ClusterQueues with a check that is not Active admit nothing."""
+    """Status of an AdmissionCheck. A ClusterQueue with a check that is not Active admits no workload."""
 
     conditions: tuple[CoreCondition, ...] = ()
 
 
 class AdmissionCheck(KubernetesObject, frozen=True):
-    """One more thing, beside quota, that the workloads of a ClusterQueue need in order to run."""
+    """An AdmissionCheck: a condition, besides quota, for the admission of a ClusterQueue's workloads."""
 
     spec: AdmissionCheckSpec = AdmissionCheckSpec()
     status: AdmissionCheckStatus = AdmissionCheckStatus()

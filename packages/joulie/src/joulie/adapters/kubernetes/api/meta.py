@@ -1,4 +1,4 @@
-"""What all Kubernetes objects have in common (meta/v1)."""
+"""Types common to all Kubernetes objects (meta/v1)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import msgspec
 
 
 class ApiStruct(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True, gc=False):
-    """A piece of an API object: camelCase on the wire, unset fields left out, immutable and free of cycles."""
+    """Base of all API structs: camelCase on the wire, unset fields omitted, immutable and without reference cycles."""
 
 
 class OwnerReference(ApiStruct, frozen=True):
-    """The object that owns this one; deleted with it."""
+    """The owner of an object, which is deleted together with it."""
 
     api_version: str
     kind: str
@@ -21,7 +21,7 @@ class OwnerReference(ApiStruct, frozen=True):
 
 
 class ObjectMeta(ApiStruct, frozen=True):
-    """Identity and labels of an object. Managed fields, the bulk of a stored object, are not decoded."""
+    """Metadata of an object. Managed fields, the bulk of a stored object, are not decoded."""
 
     name: str = ""
     generate_name: str = ""
@@ -38,12 +38,12 @@ class ObjectMeta(ApiStruct, frozen=True):
 
     @property
     def controller(self) -> OwnerReference | None:
-        """The owner that manages this object, if any."""
+        """The controlling owner reference; None without one."""
         return next((owner for owner in self.owner_references if owner.controller), None)
 
 
 class KubernetesObject(ApiStruct, frozen=True):
-    """A whole object. Items of a list carry no apiVersion and kind."""
+    """Base of all API objects. Items of a list have no apiVersion and kind."""
 
     api_version: str = ""
     kind: str = ""
@@ -51,7 +51,7 @@ class KubernetesObject(ApiStruct, frozen=True):
 
 
 class ObjectReference(ApiStruct, frozen=True):
-    """What an Event is about."""
+    """A reference to an object, such as the one that an Event is about."""
 
     kind: str
     name: str

@@ -1,4 +1,4 @@
-"""The kinds of joulie.io/v1alpha1: the one definition that the CRDs, the codec and the reference page come from."""
+"""The kinds of joulie.io/v1alpha1: single source of the CRDs, of encoding and decoding, and of the reference page."""
 
 from joulie.adapters.kubernetes.api.v1alpha1.fields import (
     Condition,

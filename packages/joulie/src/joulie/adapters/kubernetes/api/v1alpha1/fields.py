@@ -1,7 +1,8 @@
-"""Building blocks of the joulie.io types: bounded fields, validation rules, conditions.
+"""Building blocks of the joulie.io types: bounded fields, validation rules and conditions.
 
-Bounds and enumerations are schema only (`extra_json_schema`): the API server enforces them, decoding does not. What is
-checked here is what JSON cannot carry: a NaN would arrive at the server as null and silently remove the field.
+Bounds and enumerations are in the schema only (`extra_json_schema`): the API server enforces them, decoding does not.
+The structs themselves reject only non-finite numbers: a NaN would reach the server as null and silently remove the
+field.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ MAX_URL = 2048
 
 
 class Rule(NamedTuple):
-    """A CEL rule of the CRD, evaluated by the API server on each write."""
+    """A CEL validation rule of the CRD, evaluated by the API server on each write."""
 
     rule: str
     message: str
 
 
 class JoulieStruct(ApiStruct, frozen=True):
-    """A piece of a joulie.io object; refuses numbers that are not finite.
+    """Base of the structs in joulie.io objects; rejects non-finite numbers.
 
-    A subclass may have a class attribute ``rules``: a tuple of `Rule`.
+    A subclass may define a class attribute ``rules``: a tuple of `Rule`.
     """
 
     def __post_init__(self) -> None:
@@ -42,7 +43,7 @@ class JoulieStruct(ApiStruct, frozen=True):
 
 
 def one_of(values: type[StrEnum], *more: str) -> Meta:
-    """An enumeration; `more` are values that only objects written by other versions hold."""
+    """Schema of an enumeration; `more` are values that only objects written by other versions have."""
     return Meta(extra_json_schema={"enum": [*(value.value for value in values), *more]})
 
 
@@ -72,7 +73,7 @@ PositiveCount = Annotated[int, _number(minimum=1)]
 
 
 def up_to(items: int, **keywords: object) -> Meta:
-    """A list of bounded length."""
+    """Schema of a list with at most `items` items."""
     return Meta(extra_json_schema={"maxItems": items, **keywords})
 
 
@@ -85,15 +86,15 @@ class ConditionStatus(StrEnum):
 
 
 class Condition(JoulieStruct, frozen=True):
-    """One aspect of an object's state, with the reason and time of its last change.
+    """One aspect of the object's state.
 
     Attributes:
-        type: what the condition is about, unique in the list.
-        status: whether it holds.
-        reason: one CamelCase word, for programs.
-        message: a sentence, for people.
-        last_transition_time: when `status` last changed.
-        observed_generation: generation of the object that this was computed from.
+        type: condition type, unique in the list.
+        status: whether the condition holds.
+        reason: machine-readable reason, one CamelCase word.
+        message: human-readable explanation.
+        last_transition_time: time when `status` last changed.
+        observed_generation: generation of the object that the condition was computed from.
     """
 
     type: Annotated[str, _text(316, minLength=1)]
@@ -111,7 +112,7 @@ Conditions = Annotated[
 
 
 class ControlOutcome(StrEnum):
-    """What became of a power cap."""
+    """Result of applying a power cap."""
 
     APPLIED = "applied"
     BLOCKED = "blocked"
@@ -120,13 +121,13 @@ class ControlOutcome(StrEnum):
 
 
 class ControlResult(JoulieStruct, frozen=True):
-    """What the agent did about the caps of one subsystem, last time it changed.
+    """Result of applying the caps of one subsystem; updated when it changes.
 
     Attributes:
-        backend: what carried it out, such as rapl, dvfs, nvml or http.
-        result: applied, blocked (unsupported, no permission, simulate only), error, or none (nothing to do).
-        message: what happened, for people.
-        updated_at: when it happened.
+        backend: backend that applies the caps, such as rapl, dvfs, nvml or http.
+        result: applied, blocked (unsupported, no permission, or simulation only), error, or none (nothing to do).
+        message: human-readable explanation.
+        updated_at: time of the last change of the result.
     """
 
     backend: Text | None = None
@@ -136,11 +137,11 @@ class ControlResult(JoulieStruct, frozen=True):
 
 
 class ControlStatus(JoulieStruct, frozen=True):
-    """Results of power control by subsystem. Written by the agent, by nobody else.
+    """Results of power control by subsystem. Written by the agent only.
 
     Attributes:
-        cpu: of the CPU packages.
-        gpu: of the GPUs.
+        cpu: result for the CPU packages.
+        gpu: result for the GPUs.
     """
 
     cpu: ControlResult | None = None

@@ -1,4 +1,4 @@
-"""NodeHardware: what a node is and what can be measured and capped on it."""
+"""NodeHardware: hardware of a node, and what can be measured and capped on it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Warnings = Annotated[tuple[Message, ...], up_to(64)]
 
 
 class HardwareQuality(StrEnum):
-    """How well the hardware is known."""
+    """How the hardware was identified."""
 
     EXACT = "exact"
     HEURISTIC = "heuristic"
@@ -35,13 +35,13 @@ class HardwareQuality(StrEnum):
 
 
 class CapRangeType(StrEnum):
-    """What a CPU's cap range applies to."""
+    """Unit that a CPU's cap range applies to."""
 
     PACKAGE = "package"
 
 
 class NodeHardwareSpec(JoulieStruct, frozen=True):
-    """Which node this is about.
+    """The node that the object describes.
 
     Attributes:
         node_name: name of the node.
@@ -58,9 +58,9 @@ class CpuCapRange(JoulieStruct, frozen=True):
     """Range of the power cap of one CPU package.
 
     Attributes:
-        type: what the range applies to.
-        min_watts_per_socket: smallest cap, W.
-        max_watts_per_socket: largest cap, W.
+        type: unit that the range applies to.
+        min_watts_per_socket: minimum cap, W.
+        max_watts_per_socket: maximum cap, W.
     """
 
     type: Annotated[str, one_of(CapRangeType)] | None = None
@@ -72,10 +72,10 @@ class CpuLandmarks(JoulieStruct, frozen=True):
     """Characteristic frequencies of the CPU.
 
     Attributes:
-        min_freq_mhz: lowest, MHz.
-        lowest_nonlinear_freq_mhz: lowest at which performance per watt still pays, MHz.
-        nominal_freq_mhz: guaranteed on all cores, MHz.
-        max_boost_mhz: highest on one core, MHz.
+        min_freq_mhz: minimum frequency, MHz.
+        lowest_nonlinear_freq_mhz: lowest frequency with nonlinear power savings (ACPI CPPC), MHz.
+        nominal_freq_mhz: nominal frequency, guaranteed on all cores, MHz.
+        max_boost_mhz: maximum boost frequency of one core, MHz.
     """
 
     min_freq_mhz: Megahertz | None = msgspec.field(default=None, name="minFreqMHz")
@@ -88,19 +88,19 @@ class CpuHardware(JoulieStruct, frozen=True):
     """The CPUs of the node.
 
     Attributes:
-        raw_model: as the machine prints it.
-        model: key in the hardware catalogue, where recognised.
-        vendor: who makes it, such as intel or amd.
-        sockets: packages.
-        total_cores: physical cores of all packages.
-        cores_per_socket: physical cores of one package.
+        raw_model: model name as reported by the machine.
+        model: key in the hardware catalogue; absent if not recognised.
+        vendor: vendor, such as intel or amd.
+        sockets: number of packages.
+        total_cores: number of physical cores of all packages.
+        cores_per_socket: number of physical cores of one package.
         driver_family: frequency driver, such as intel_pstate or amd-pstate.
         cap_range: range of the power cap of one package.
         landmarks: characteristic frequencies.
-        control_available: whether power can be capped.
-        telemetry_available: whether power can be measured.
-        quality: how well the CPU is known.
-        warnings: what was odd.
+        control_available: whether CPU power can be capped.
+        telemetry_available: whether CPU power can be measured.
+        quality: how the CPU was identified.
+        warnings: warnings of the discovery.
     """
 
     raw_model: Text | None = None
@@ -122,9 +122,9 @@ class GpuCapRange(JoulieStruct, frozen=True):
     """Range of the power cap of one GPU.
 
     Attributes:
-        min_watts: smallest cap, W.
-        max_watts: largest cap, W.
-        default_watts: limit at 100 percent, W.
+        min_watts: minimum cap, W.
+        max_watts: maximum cap, W.
+        default_watts: default limit, which is 100 %, W.
     """
 
     min_watts: Watts | None = None
@@ -133,11 +133,11 @@ class GpuCapRange(JoulieStruct, frozen=True):
 
 
 class GpuSlicing(JoulieStruct, frozen=True):
-    """How the GPUs can be shared.
+    """Support for GPU sharing.
 
     Attributes:
-        supported: whether they can be partitioned.
-        modes: the ways, such as mig or time-slicing.
+        supported: whether the GPUs can be partitioned.
+        modes: supported modes, such as mig or time-slicing.
     """
 
     supported: bool | None = None
@@ -148,17 +148,17 @@ class GpuHardware(JoulieStruct, frozen=True):
     """The GPUs of the node, all of one model.
 
     Attributes:
-        present: whether there are any.
-        raw_model: as the driver prints it.
-        model: key in the hardware catalogue, where recognised.
-        vendor: who makes them, such as nvidia or amd.
+        present: whether the node has GPUs.
+        raw_model: model name as reported by the driver.
+        model: key in the hardware catalogue; absent if not recognised.
+        vendor: vendor, such as nvidia or amd.
         count: number of GPUs.
         cap_range_per_gpu: range of the power cap of one GPU.
-        slicing: how they can be shared.
-        control_available: whether power can be capped.
-        telemetry_available: whether power can be measured.
-        quality: how well the GPU is known.
-        warnings: what was odd.
+        slicing: support for GPU sharing.
+        control_available: whether GPU power can be capped.
+        telemetry_available: whether GPU power can be measured.
+        quality: how the GPU was identified.
+        warnings: warnings of the discovery.
     """
 
     present: bool | None = None
@@ -178,20 +178,20 @@ class MemoryHardware(JoulieStruct, frozen=True):
     """The memory of the node.
 
     Attributes:
-        total_bytes: size, bytes.
+        total_bytes: total memory, bytes.
     """
 
     total_bytes: Annotated[int, msgspec.Meta(extra_json_schema={"minimum": 0, "format": "int64"})] | None = None
 
 
 class HardwareCapabilities(JoulieStruct, frozen=True):
-    """What works on the node.
+    """Power telemetry and control available on the node.
 
     Attributes:
-        cpu_control: CPU power can be capped.
-        gpu_control: GPU power can be capped.
-        cpu_telemetry: CPU power can be measured.
-        gpu_telemetry: GPU power can be measured.
+        cpu_control: whether CPU power can be capped.
+        gpu_control: whether GPU power can be capped.
+        cpu_telemetry: whether CPU power can be measured.
+        gpu_telemetry: whether GPU power can be measured.
     """
 
     cpu_control: bool | None = None
@@ -201,11 +201,11 @@ class HardwareCapabilities(JoulieStruct, frozen=True):
 
 
 class OverallQuality(JoulieStruct, frozen=True):
-    """How well the node is known.
+    """How the node's hardware was identified.
 
     Attributes:
-        overall: exact (in the catalogue), heuristic, or unavailable.
-        warnings: what was odd.
+        overall: exact (in the hardware catalogue), heuristic or unavailable.
+        warnings: warnings of the discovery.
     """
 
     overall: Annotated[str, one_of(HardwareQuality)] | None = None
@@ -213,15 +213,15 @@ class OverallQuality(JoulieStruct, frozen=True):
 
 
 class NodeHardwareStatus(JoulieStruct, frozen=True):
-    """What the agent found.
+    """The discovered hardware.
 
     Attributes:
-        cpu: the CPUs.
-        gpu: the GPUs.
-        memory: the memory.
-        capabilities: what works.
-        quality: how well the node is known.
-        conditions: what is true of the hardware, and why.
+        cpu: CPUs of the node.
+        gpu: GPUs of the node.
+        memory: memory of the node.
+        capabilities: power telemetry and control available on the node.
+        quality: how the hardware was identified.
+        conditions: conditions of the hardware.
     """
 
     cpu: CpuHardware | None = None
@@ -233,11 +233,11 @@ class NodeHardwareStatus(JoulieStruct, frozen=True):
 
 
 class NodeHardware(KubernetesObject, kw_only=True, frozen=True):
-    """The hardware of a node as its agent found it.
+    """The hardware of a node as discovered by its agent.
 
     Attributes:
-        spec: which node this is about.
-        status: what was found.
+        spec: node that the object describes.
+        status: discovered hardware.
     """
 
     metadata: ObjectMeta

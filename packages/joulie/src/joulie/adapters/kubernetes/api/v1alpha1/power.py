@@ -1,4 +1,4 @@
-"""NodeTwin, the desired and predicted state of a node, and NodePowerProfile, the administrator's override of it."""
+"""NodeTwin (desired and predicted state of a node) and NodePowerProfile (an administrator's override of it)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Profile(StrEnum):
 
 
 class SchedulableClass(StrEnum):
-    """What the scheduler may put on a node."""
+    """Scheduling class of a node."""
 
     PERFORMANCE = "performance"
     ECO = "eco"
@@ -45,7 +45,7 @@ class SchedulableClass(StrEnum):
 
 
 class PowerSource(StrEnum):
-    """Where the measured power of a node comes from."""
+    """Source of a node's measured power."""
 
     RAPL = "rapl"
     NVML = "nvml"
@@ -63,7 +63,7 @@ class GpuCapScope(StrEnum):
 
 
 class SlicingMode(StrEnum):
-    """How GPUs can be shared."""
+    """Method of sharing a GPU."""
 
     MIG = "mig"
     TIME_SLICING = "time-slicing"
@@ -71,11 +71,11 @@ class SlicingMode(StrEnum):
 
 
 class CpuCap(JoulieStruct, frozen=True):
-    """Power cap of each CPU package; watts win over percent, neither means uncapped.
+    """Power cap of each CPU package. Watts take precedence over percent; without either, packages are uncapped.
 
     Attributes:
-        package_power_cap_watts: cap of each package, W.
-        package_power_cap_pct_of_max: cap in percent of the package's maximum.
+        package_power_cap_watts: power cap of each package, W.
+        package_power_cap_pct_of_max: power cap of each package, % of the package's maximum.
     """
 
     package_power_cap_watts: CapWatts | None = None
@@ -83,12 +83,12 @@ class CpuCap(JoulieStruct, frozen=True):
 
 
 class GpuPowerCap(JoulieStruct, frozen=True):
-    """Power cap of each GPU, the same on all of the node; watts win over percent.
+    """Power cap of each GPU of the node. Watts take precedence over percent.
 
     Attributes:
-        scope: what the cap applies to.
-        cap_watts_per_gpu: cap of each GPU, W.
-        cap_pct_of_max: cap in percent of the GPU's default limit.
+        scope: scope of the cap.
+        cap_watts_per_gpu: power cap of each GPU, W.
+        cap_pct_of_max: power cap of each GPU, % of its default limit.
     """
 
     scope: Annotated[str, one_of(GpuCapScope)] | None = None
@@ -100,27 +100,28 @@ class GpuCap(JoulieStruct, frozen=True):
     """Power control of the GPUs.
 
     Attributes:
-        power_cap: the cap; absent means uncapped.
+        power_cap: power cap; uncapped if absent.
     """
 
     power_cap: GpuPowerCap | None = None
 
 
 class PolicyReference(JoulieStruct, frozen=True):
-    """The policy that the desired state comes from.
+    """The policy that determined the desired state.
 
     Attributes:
-        name: of the policy, or of the NodePowerProfile that overrode it.
+        name: name of the policy, or of the NodePowerProfile that overrides it.
     """
 
     name: Text | None = None
 
 
 class Scheduling(JoulieStruct, frozen=True):
-    """What the desired state means for scheduling.
+    """Scheduling state of the node.
 
     Attributes:
-        draining: whether the node keeps full power, closed to performance pods, until it can be capped.
+        draining: whether the node is draining: it keeps full power and accepts no performance pods until it can be
+            capped.
     """
 
     draining: bool | None = None
@@ -131,11 +132,11 @@ class PowerSpec(JoulieStruct, frozen=True):
 
     Attributes:
         node_name: name of the node.
-        profile: full power, or capped.
-        cpu: caps of the CPUs.
-        gpu: caps of the GPUs.
-        policy: where this comes from.
-        scheduling: what it means for scheduling.
+        profile: power profile: performance (full power) or eco (capped).
+        cpu: power cap of the CPUs.
+        gpu: power control of the GPUs.
+        policy: policy that determined this state.
+        scheduling: scheduling state of the node.
     """
 
     node_name: Name
@@ -155,11 +156,11 @@ class NodeTwinSpec(PowerSpec, frozen=True):
 
 
 class EffectiveCapState(JoulieStruct, frozen=True):
-    """The caps that the scores were computed with, percent of the maximum; 100 where uncapped.
+    """The caps that the scores were computed with, % of the maximum; 100 if uncapped.
 
     Attributes:
-        cpu_pct: of the CPUs, %.
-        gpu_pct: of the GPUs, %.
+        cpu_pct: cap of the CPUs, %.
+        gpu_pct: cap of the GPUs, %.
     """
 
     cpu_pct: Score | None = None
@@ -167,18 +168,18 @@ class EffectiveCapState(JoulieStruct, frozen=True):
 
 
 class PowerMeasurement(JoulieStruct, frozen=True):
-    """Measured power and the limits that it is compared with.
+    """Measured power of the node and the limits that it is compared with.
 
     Attributes:
-        source: where the measurement comes from.
-        measured_node_power_w: power of the node, W.
-        cpu_capped_power_w: power limit in force of all CPUs, W.
-        gpu_capped_power_w: power limit in force of all GPUs, W.
+        source: source of the measurement.
+        measured_node_power_w: measured power of the node, W.
+        cpu_capped_power_w: total power limit in force of all CPUs, W.
+        gpu_capped_power_w: total power limit in force of all GPUs, W.
         node_capped_power_w: power limit in force of the node, W.
-        cpu_tdp_w: power of all CPUs uncapped, W.
-        gpu_tdp_w: power of all GPUs uncapped, W.
-        node_tdp_w: power of the node uncapped, W.
-        power_trend_w_per_min: slope of the measured power, W/min.
+        cpu_tdp_w: total uncapped power of all CPUs, W.
+        gpu_tdp_w: total uncapped power of all GPUs, W.
+        node_tdp_w: uncapped power of the node, W.
+        power_trend_w_per_min: trend of the measured power, W/min.
     """
 
     source: Annotated[str, one_of(PowerSource, "http-error", "http-no-endpoint", "prometheus-no-data")] | None = None
@@ -193,12 +194,12 @@ class PowerMeasurement(JoulieStruct, frozen=True):
 
 
 class WorkloadReference(JoulieStruct, frozen=True):
-    """The top owner of some pods, or a pod without one.
+    """A workload: the top-level owner of pods, or a pod without an owner.
 
     Attributes:
         kind: Job, Deployment, StatefulSet, DaemonSet, CronJob or Pod.
-        name: its name.
-        namespace: its namespace.
+        name: name of the workload.
+        namespace: namespace of the workload.
     """
 
     kind: Name
@@ -207,11 +208,11 @@ class WorkloadReference(JoulieStruct, frozen=True):
 
 
 class RescheduleRecommendation(JoulieStruct, frozen=True):
-    """A workload that would be better off elsewhere.
+    """A workload that should be moved to another node.
 
     Attributes:
         workload_ref: the workload.
-        reason: why, for people.
+        reason: human-readable reason.
     """
 
     workload_ref: WorkloadReference
@@ -219,16 +220,16 @@ class RescheduleRecommendation(JoulieStruct, frozen=True):
 
 
 class GpuSlicingRecommendation(JoulieStruct, frozen=True):
-    """How the GPUs of the node could be shared better.
+    """Recommended sharing of the node's GPUs.
 
     Attributes:
-        mode: by partitions, by time, or not at all.
-        slice_type: partition profile, such as 1g.10gb.
-        slices_per_gpu: slices of each GPU.
-        total_slices: slices of the node.
-        reason: why, for people.
-        estimated_utilization_gain: expected gain in utilisation, percent points.
-        confidence: how sure this is, 0 to 1.
+        mode: mig (partitions), time-slicing or none.
+        slice_type: MIG profile, such as 1g.10gb.
+        slices_per_gpu: number of slices per GPU.
+        total_slices: number of slices on the node.
+        reason: human-readable reason.
+        estimated_utilization_gain: estimated gain in utilisation, percentage points.
+        confidence: confidence of the recommendation, 0 to 1.
     """
 
     mode: Annotated[str, one_of(SlicingMode)] | None = None
@@ -241,22 +242,22 @@ class GpuSlicingRecommendation(JoulieStruct, frozen=True):
 
 
 class NodeTwinStatus(JoulieStruct, frozen=True):
-    """The predicted state of the node. The operator writes all of it but `controlStatus`, which is the agent's.
+    """The predicted state of the node. Written by the operator, except `controlStatus`, which the agent writes.
 
     Attributes:
-        schedulable_class: what the scheduler may put on the node.
-        predicted_power_headroom_score: power left below the cap, 0 none to 100 all; absent where unknown.
-        predicted_cooling_stress_score: share of the cooling capacity in use, 0 to 100.
-        predicted_psu_stress_score: share of the rack's power capacity in use, 0 to 100.
+        schedulable_class: scheduling class of the node: the kinds of pods that it accepts.
+        predicted_power_headroom_score: predicted power headroom below the cap, 0 (none) to 100; absent if unknown.
+        predicted_cooling_stress_score: predicted use of the cooling capacity, 0 to 100.
+        predicted_psu_stress_score: predicted use of the rack's power capacity, 0 to 100.
         hardware_density_score: relative compute density, 0 to 100.
-        estimated_pue: power usage effectiveness of the facility.
-        effective_cap_state: the caps that the scores were computed with.
+        estimated_pue: estimated power usage effectiveness (PUE) of the facility.
+        effective_cap_state: caps that the scores were computed with.
         power_measurement: measured power and its limits.
-        control_status: what the agent did about the caps.
-        reschedule_recommendations: workloads that would be better off elsewhere.
-        gpu_slicing_recommendation: how the GPUs could be shared better.
-        last_updated: when the operator last wrote.
-        conditions: what is true of the node, such as Draining, and why data is missing.
+        control_status: results of applying the caps, reported by the agent.
+        reschedule_recommendations: workloads that should be moved to other nodes.
+        gpu_slicing_recommendation: recommended sharing of the GPUs.
+        last_updated: time of the operator's last update.
+        conditions: conditions of the node, such as Draining, and reasons for missing data.
     """
 
     schedulable_class: Annotated[str, one_of(SchedulableClass)] | None = None
@@ -277,14 +278,14 @@ class NodeTwinStatus(JoulieStruct, frozen=True):
 
 
 class NodeTwin(KubernetesObject, kw_only=True, frozen=True):
-    """The digital twin of a node: what it should do (spec) and how it is expected to fare (status).
+    """The digital twin of a node: its desired power state (spec) and predicted state (status).
 
-    The operator writes it, the agent enforces the spec and reports in `status.controlStatus`, the scheduler extender
+    The operator writes it. The agent enforces the spec and reports in `status.controlStatus`. The scheduler extender
     places pods by the status.
 
     Attributes:
-        spec: the desired power state.
-        status: the predicted state.
+        spec: desired power state.
+        status: predicted state.
     """
 
     metadata: ObjectMeta
@@ -293,24 +294,24 @@ class NodeTwin(KubernetesObject, kw_only=True, frozen=True):
 
 
 class NodePowerProfileStatus(JoulieStruct, frozen=True):
-    """Whether the override counts.
+    """Whether the override is in effect.
 
     Attributes:
-        conditions: what is true of the override, and why.
+        conditions: conditions of the override.
     """
 
     conditions: Conditions = ()
 
 
 class NodePowerProfile(KubernetesObject, kw_only=True, frozen=True):
-    """Pins the power profile and caps of one node, over the policy but never over the drain guard.
+    """Pins the power profile and caps of one node. It overrides the policy, but never the drain guard.
 
-    It counts only with the label joulie.io/override=true; objects without it were left by older versions and pin
-    nothing.
+    It takes effect only with the label joulie.io/override=true; objects without the label were left by older versions
+    and have no effect.
 
     Attributes:
-        spec: the power state to pin.
-        status: whether it counts.
+        spec: power state to pin.
+        status: whether the override is in effect.
     """
 
     metadata: ObjectMeta

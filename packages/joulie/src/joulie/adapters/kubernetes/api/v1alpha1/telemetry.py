@@ -1,4 +1,4 @@
-"""TelemetryProfile: where the agents read power and send caps, as an object instead of variables."""
+"""TelemetryProfile: telemetry sources and control backends of nodes, configured by an object instead of variables."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _HTTP_RULE = Rule("self.type != 'http' || has(self.http)", "type http needs http
 
 
 class TargetScope(StrEnum):
-    """What a profile applies to."""
+    """Scope of a profile's target."""
 
     NODE = "node"
     CLUSTER = "cluster"
 
 
 class SourceType(StrEnum):
-    """Where measurements come from."""
+    """Type of a telemetry source."""
 
     NONE = "none"
     HOST = "host"
@@ -45,7 +45,7 @@ class SourceType(StrEnum):
 
 
 class ControlType(StrEnum):
-    """Where caps are sent."""
+    """Type of a control backend."""
 
     NONE = "none"
     HOST = "host"
@@ -53,7 +53,7 @@ class ControlType(StrEnum):
 
 
 class ControlMode(StrEnum):
-    """How an HTTP backend is asked to cap."""
+    """How an HTTP backend caps CPUs."""
 
     AUTO = "auto"
     RAPL = "rapl"
@@ -61,12 +61,12 @@ class ControlMode(StrEnum):
 
 
 class Target(JoulieStruct, frozen=True):
-    """The nodes that a profile applies to.
+    """The nodes that the profile applies to.
 
     Attributes:
-        scope: node (one by name, or some by labels) or cluster (all).
-        node_name: the node.
-        node_selector: labels that the nodes have.
+        scope: node (one node by name, or several by labels) or cluster (all nodes).
+        node_name: name of the node.
+        node_selector: labels that the nodes must have.
     """
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -86,11 +86,11 @@ class Target(JoulieStruct, frozen=True):
 
 
 class HttpSource(JoulieStruct, frozen=True):
-    """An HTTP endpoint that answers with power.
+    """An HTTP endpoint that returns power readings.
 
     Attributes:
-        endpoint: URL; {node} stands for the node's name.
-        timeout_seconds: how long to wait for an answer, s.
+        endpoint: URL; {node} is replaced by the node's name.
+        timeout_seconds: request timeout, s.
     """
 
     endpoint: Url
@@ -98,11 +98,11 @@ class HttpSource(JoulieStruct, frozen=True):
 
 
 class PrometheusSource(JoulieStruct, frozen=True):
-    """A query that Prometheus answers with power.
+    """A Prometheus query that returns power readings.
 
     Attributes:
         address: URL of Prometheus.
-        query: PromQL; {node} stands for the node's name.
+        query: PromQL query; {node} is replaced by the node's name.
     """
 
     address: Url
@@ -110,12 +110,12 @@ class PrometheusSource(JoulieStruct, frozen=True):
 
 
 class Source(JoulieStruct, frozen=True):
-    """Where one kind of measurement comes from.
+    """Source of one kind of measurement.
 
     Attributes:
-        type: none, the host itself, HTTP or Prometheus.
-        http: the endpoint, for type http.
-        prometheus: the query, for type prometheus.
+        type: none, host (the node's own interfaces), http or prometheus.
+        http: HTTP endpoint; required for type http.
+        prometheus: Prometheus query; required for type prometheus.
     """
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -132,12 +132,12 @@ class Source(JoulieStruct, frozen=True):
 
 
 class Sources(JoulieStruct, frozen=True):
-    """Where measurements come from.
+    """Telemetry sources.
 
     Attributes:
-        cpu: CPU power.
-        gpu: GPU power.
-        context: facility context.
+        cpu: source of CPU power.
+        gpu: source of GPU power.
+        context: source of facility context.
     """
 
     cpu: Source | None = None
@@ -146,13 +146,13 @@ class Sources(JoulieStruct, frozen=True):
 
 
 class HttpControl(JoulieStruct, frozen=True):
-    """An HTTP endpoint that takes caps.
+    """An HTTP endpoint that applies caps.
 
     Attributes:
-        endpoint: URL; {node} stands for the node's name.
-        mode: for CPUs, by power limit (rapl), by frequency (dvfs), or power limit first (auto). Objects of older
-            versions say powercap for GPUs, which is what every mode means there.
-        timeout_seconds: how long to wait for an answer, s.
+        endpoint: URL; {node} is replaced by the node's name.
+        mode: how CPUs are capped: by power limit (rapl), by frequency (dvfs), or by power limit with frequency as
+            fallback (auto). GPUs are always capped by power limit; objects of older versions say powercap there.
+        timeout_seconds: request timeout, s.
     """
 
     endpoint: Url
@@ -161,11 +161,11 @@ class HttpControl(JoulieStruct, frozen=True):
 
 
 class Control(JoulieStruct, frozen=True):
-    """Where the caps of one subsystem are sent.
+    """Control backend of one subsystem.
 
     Attributes:
-        type: none, the host itself, or HTTP.
-        http: the endpoint, for type http.
+        type: none, host (the node's own interfaces) or http.
+        http: HTTP endpoint; required for type http.
     """
 
     rules: ClassVar[tuple[Rule, ...]] = (_HTTP_RULE,)
@@ -175,11 +175,11 @@ class Control(JoulieStruct, frozen=True):
 
 
 class Controls(JoulieStruct, frozen=True):
-    """Where caps are sent.
+    """Control backends.
 
     Attributes:
-        cpu: CPU caps.
-        gpu: GPU caps.
+        cpu: backend that caps CPUs.
+        gpu: backend that caps GPUs.
     """
 
     cpu: Control | None = None
@@ -187,20 +187,20 @@ class Controls(JoulieStruct, frozen=True):
 
 
 class TelemetryProfileSpec(JoulieStruct, frozen=True):
-    """Backends of the agents on some nodes.
+    """Telemetry sources and control backends of the target nodes.
 
     Attributes:
-        target: the nodes.
-        sources: where measurements come from.
-        controls: where caps are sent.
+        target: nodes that the profile applies to.
+        sources: telemetry sources.
+        controls: control backends.
     """
 
-    # One address for many nodes would give each of them the power of one.
+    # One endpoint for several nodes would report the same power for each of them.
     rules: ClassVar[tuple[Rule, ...]] = tuple(
         Rule(
             f"has(self.target.nodeName) || !has(self.sources) || !has(self.sources.{part})"
             f" || !has(self.sources.{part}.http) || self.sources.{part}.http.endpoint.contains('{{node}}')",
-            f"sources.{part}.http.endpoint must contain {{node}} where the target is more than one node",
+            f"sources.{part}.http.endpoint must contain {{node}} if the target can be more than one node",
         )
         for part in ("cpu", "gpu")
     )
@@ -211,13 +211,13 @@ class TelemetryProfileSpec(JoulieStruct, frozen=True):
 
 
 class MatchedNodes(JoulieStruct, frozen=True):
-    """How the nodes of a profile with a selector fare; written by the operator.
+    """Numbers of matched nodes by control result; written by the operator.
 
     Attributes:
-        matched: nodes that the target matches.
-        applied: of these, nodes whose agent applied the caps.
-        blocked: nodes whose agent could not.
-        failed: nodes whose agent tried and failed.
+        matched: number of nodes that the target matches.
+        applied: number of these whose agent applied the caps.
+        blocked: number of these whose agent cannot apply caps.
+        failed: number of these whose agent failed to apply the caps.
     """
 
     matched: Count | None = None
@@ -227,12 +227,12 @@ class MatchedNodes(JoulieStruct, frozen=True):
 
 
 class TelemetryProfileStatus(JoulieStruct, frozen=True):
-    """How control fares.
+    """Results of power control with the profile.
 
     Attributes:
-        control: result of the agent, where the target is one node.
-        nodes: counts, where the target is more than one.
-        conditions: what is true of the profile, and why.
+        control: result reported by the agent, if the target is one node.
+        nodes: numbers of nodes by result, if the target can be more than one node.
+        conditions: conditions of the profile.
     """
 
     control: ControlStatus | None = None
@@ -241,11 +241,11 @@ class TelemetryProfileStatus(JoulieStruct, frozen=True):
 
 
 class TelemetryProfile(KubernetesObject, kw_only=True, frozen=True):
-    """Where the agents of some nodes read power and send caps; the agent's variables count where none matches.
+    """Telemetry sources and control backends of some nodes; if none matches a node, its agent uses its own settings.
 
     Attributes:
-        spec: the backends.
-        status: how they fare.
+        spec: target nodes and their backends.
+        status: results of power control.
     """
 
     metadata: ObjectMeta

@@ -1,4 +1,4 @@
-"""WorkloadProfile: how a workload uses power and what it suffers from."""
+"""WorkloadProfile: resource use, power cap sensitivity and criticality of a workload."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from joulie.domain.workload import CpuBound, GpuBound, GpuLevel, Level
 
 
 class WorkloadClass(StrEnum):
-    """What a workload may run on; equal to `joulie.domain.policy.WorkloadClass`, which needs numpy."""
+    """Workload class; equal to `joulie.domain.policy.WorkloadClass`, which needs numpy."""
 
     PERFORMANCE = "performance"
     STANDARD = "standard"
 
 
 class WorkloadProfileSpec(JoulieStruct, frozen=True):
-    """Which workload this is about.
+    """The workload that the profile describes.
 
     Attributes:
         workload_ref: the workload.
-        node_name: node that it runs on, or mostly does.
+        node_name: node that the workload runs on, or on which most of it runs.
     """
 
     workload_ref: WorkloadReference
@@ -42,10 +42,10 @@ class WorkloadProfileSpec(JoulieStruct, frozen=True):
 
 
 class Criticality(JoulieStruct, frozen=True):
-    """How critical the workload is.
+    """Criticality of the workload.
 
     Attributes:
-        workload_class: performance is kept off capped nodes; standard runs anywhere.
+        workload_class: performance (not placed on capped nodes) or standard (placed on any node).
     """
 
     workload_class: Annotated[str, one_of(WorkloadClass)] | None = msgspec.field(default=None, name="class")
@@ -55,20 +55,20 @@ class Migratability(JoulieStruct, frozen=True):
     """Whether the workload can be moved.
 
     Attributes:
-        reschedulable: its pods may be restarted elsewhere.
+        reschedulable: whether its pods may be restarted on other nodes.
     """
 
     reschedulable: bool | None = None
 
 
 class CpuUse(JoulieStruct, frozen=True):
-    """How the workload uses CPUs.
+    """CPU use of the workload.
 
     Attributes:
-        intensity: how hard.
-        bound: what limits it.
-        avg_utilization_pct: mean utilisation of what it requests, %.
-        cap_sensitivity: how much a power cap slows it.
+        intensity: intensity of CPU use.
+        bound: resource that limits its speed.
+        avg_utilization_pct: average utilisation of the requested CPUs, %.
+        cap_sensitivity: sensitivity of its speed to a power cap.
     """
 
     intensity: Annotated[str, one_of(Level)] | None = None
@@ -78,13 +78,13 @@ class CpuUse(JoulieStruct, frozen=True):
 
 
 class GpuUse(JoulieStruct, frozen=True):
-    """How the workload uses GPUs.
+    """GPU use of the workload.
 
     Attributes:
-        intensity: how hard.
-        bound: what limits it.
-        avg_utilization_pct: mean utilisation of what it requests, %.
-        cap_sensitivity: how much a power cap slows it.
+        intensity: intensity of GPU use.
+        bound: resource that limits its speed.
+        avg_utilization_pct: average utilisation of the requested GPUs, %.
+        cap_sensitivity: sensitivity of its speed to a power cap.
     """
 
     intensity: Annotated[str, one_of(GpuLevel)] | None = None
@@ -94,19 +94,19 @@ class GpuUse(JoulieStruct, frozen=True):
 
 
 class WorkloadProfileStatus(JoulieStruct, frozen=True):
-    """What the classifier concluded.
+    """The classification of the workload.
 
     Attributes:
-        criticality: how critical the workload is.
-        migratability: whether it can be moved.
-        cpu: how it uses CPUs.
-        gpu: how it uses GPUs.
-        reschedule_recommended: whether it would be better off on another node.
-        reschedule_reason: why.
-        classification_reason: which measurements and annotations led to this.
-        confidence: how much data there was, 0 to 1.
-        last_updated: when this was concluded.
-        conditions: what is true of the profile, and why.
+        criticality: criticality of the workload.
+        migratability: whether the workload can be moved.
+        cpu: CPU use of the workload.
+        gpu: GPU use of the workload.
+        reschedule_recommended: whether the workload should be moved to another node.
+        reschedule_reason: reason for the recommendation.
+        classification_reason: measurements and annotations that the classification is based on.
+        confidence: confidence of the classification, from the amount of data, 0 to 1.
+        last_updated: time of the classification.
+        conditions: conditions of the profile.
     """
 
     criticality: Criticality | None = None
@@ -122,13 +122,13 @@ class WorkloadProfileStatus(JoulieStruct, frozen=True):
 
 
 class WorkloadProfile(KubernetesObject, kw_only=True, frozen=True):
-    """How a workload uses power: kept by the classifier, read by the operator and the scheduler extender.
+    """The classification of a workload, written by the classifier and read by the operator and the scheduler extender.
 
-    Annotations of the pod win over it.
+    Annotations of a pod take precedence over it.
 
     Attributes:
-        spec: which workload this is about.
-        status: what the classifier concluded.
+        spec: workload that the profile describes.
+        status: classification of the workload.
     """
 
     metadata: ObjectMeta
