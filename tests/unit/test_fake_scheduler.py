@@ -280,7 +280,7 @@ def test_an_extenders_error_and_nonsense_are_errors() -> None:
 
 
 def fits(spec: Json, body: Json) -> str | None:
-    return placement.obstacle(PodRequest.of({"spec": {"containers": [], **spec}}), NodeState.of(body))
+    return placement.obstacle(PodRequest.from_object({"spec": {"containers": [], **spec}}), NodeState.from_object(body))
 
 
 def test_taints_need_tolerations() -> None:
@@ -332,7 +332,7 @@ def test_requests_are_counted_as_kube_scheduler_counts_them() -> None:
         "initContainers": [container("2", restartPolicy="Always"), container("3")],
         "overhead": {"cpu": "100m"},
     }
-    request = PodRequest.of({"spec": spec})
+    request = PodRequest.from_object({"spec": spec})
     # The sidecar runs beside the second init container (5) and beside the containers (3.5).
     assert request.requests == pytest.approx({"cpu": 5.1, "nvidia.com/gpu": 2.0, "pods": 1.0})
 

@@ -1,1 +1,1 @@
-"""A Kubernetes cluster in memory: API server, scheduler and kubelet, for the demo, the simulator and tests."""
+"""An in-memory Kubernetes cluster (API server, scheduler and kubelet) for the demo, the simulator and tests."""

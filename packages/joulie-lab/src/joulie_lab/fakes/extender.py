@@ -1,4 +1,4 @@
-"""The scheduler's side of the extender protocol v1, names only (nodeCacheCapable)."""
+"""Client of a scheduler extender: protocol v1 with node names only (nodeCacheCapable)."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ T = TypeVar("T")
 
 
 class ExtenderError(RuntimeError):
-    """The extender did not answer, or not as the protocol asks; the message says which."""
+    """The extender did not respond, or its response violates the protocol."""
 
 
 @dataclass(frozen=True)
 class ExtenderSettings:
-    """As in KubeSchedulerConfiguration.
+    """Settings of an extender, as in KubeSchedulerConfiguration.
 
     Attributes:
-        url_prefix: where it listens.
-        weight: of its scores.
-        ignorable: whether pods are placed without it while it fails.
-        timeout_s: for one call.
-        filter_verb: path of filter; empty to leave it out.
-        prioritize_verb: path of prioritize; empty to leave it out.
+        url_prefix: base URL of the extender.
+        weight: weight of its scores.
+        ignorable: whether pods are scheduled without it if it fails.
+        timeout_s: timeout of one call, s.
+        filter_verb: path of the filter call; empty to skip it.
+        prioritize_verb: path of the prioritize call; empty to skip it.
     """
 
     url_prefix: str
@@ -58,8 +58,8 @@ class ExtenderClient:
     """Calls an extender as kube-scheduler does; an async context manager.
 
     Args:
-        settings: where it is and what it counts for.
-        transport: in place of the network.
+        settings: settings of the extender.
+        transport: HTTP transport; None for the network.
     """
 
     def __init__(self, settings: ExtenderSettings, transport: httpx.AsyncBaseTransport | None = None) -> None:
@@ -75,10 +75,10 @@ class ExtenderClient:
         await self._client.aclose()
 
     async def filter(self, pod: Json, names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-        """The nodes that pass, and why the others don't.
+        """Filter nodes: returns those that pass, and the reasons why the others fail.
 
         Raises:
-            ExtenderError: no answer, or the extender reports an error.
+            ExtenderError: no valid response, or the extender reports an error.
         """
         if not self.settings.filter_verb:
             return list(names), {}
@@ -88,10 +88,10 @@ class ExtenderClient:
         return result.node_names or [], (result.failed or {}) | (result.unresolvable or {})
 
     async def prioritize(self, pod: Json, names: Sequence[str]) -> dict[str, int]:
-        """What the extender adds to each node's score, in points of a plugin.
+        """The extender's contribution to each node's score, on the scale of a plugin's weighted score.
 
         Raises:
-            ExtenderError: no answer.
+            ExtenderError: no valid response.
         """
         if not self.settings.prioritize_verb:
             return {}

@@ -1,4 +1,4 @@
-"""The kubelets of all nodes of the fake cluster: pods on nodes start, and end when they are deleted."""
+"""Kubelets of all nodes of the fake cluster: pods that are bound start, and pods that are deleted end."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _NOW = Deletion(grace_s=0)
 
 
 class FakeKubelet:
-    """Runs pods, as far as their status goes: bound ones become Running, deleted ones go, those of lost nodes too.
+    """Updates the status of pods: bound pods become Running; deleted pods and pods of deleted nodes are removed.
 
     Args:
-        api: the cluster's API.
-        start_s: seconds, in the event loop's time, from being bound to Running.
-        stop_s: seconds from being deleted to gone.
+        api: API of the cluster.
+        start_s: time from binding to Running on the event loop's clock, s.
+        stop_s: time from deletion to removal, s.
     """
 
     def __init__(self, api: Api, *, start_s: float = 0.5, stop_s: float = 0.0) -> None:
@@ -33,7 +33,7 @@ class FakeKubelet:
         self._expected: set[tuple[ObjectKey, str]] = set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         wake = asyncio.Event()
         clock = asyncio.get_running_loop().time
         with ExitStack() as stack:
@@ -45,7 +45,7 @@ class FakeKubelet:
                 while self._due and self._due[0][0] <= clock():
                     _, key, uid = heappop(self._due)
                     self._act(key, uid)
-                    # Thousands may be due at once, and the server has others to serve.
+                    # Thousands of pods may be due at once; yield so that the server can serve other requests.
                     await asyncio.sleep(0)
                 try:
                     async with asyncio.timeout_at(self._due[0][0] if self._due else None):
@@ -57,7 +57,7 @@ class FakeKubelet:
         changes = nodes.changes()
         for pod in self._pods_on({c.old.key.name for c in changes if c.old is not None and c.new is None}):
             self._end(pod.key)
-        # Pods may have been waiting for their node.
+        # Pods may be bound to a node that was created only now.
         for pod in self._pods_on({c.new.key.name for c in changes if c.new is not None and c.old is None}):
             self._expect(pod, now_s)
         for change in pods.changes():
@@ -65,7 +65,7 @@ class FakeKubelet:
                 self._expect(change.new, now_s)
 
     def _expect(self, pod: Stored, now_s: float) -> None:
-        """Plan what happens to a pod next."""
+        """Schedule a pod's next transition."""
         if not pod.obj["spec"].get("nodeName"):
             return
         deleted = "deletionTimestamp" in pod.obj["metadata"]
@@ -76,7 +76,7 @@ class FakeKubelet:
             heappush(self._due, (now_s + self._start_s, pod.key, pod.uid))
 
     def _act(self, key: ObjectKey, uid: str) -> None:
-        """Start or end a pod, whichever it is ready for by now."""
+        """Start or end a pod, if it is due."""
         self._expected.discard((key, uid))
         pod = self._api.find(POD, *key)
         if pod is None or pod.uid != uid:
@@ -95,7 +95,7 @@ class FakeKubelet:
         try:
             self._api.delete(POD, *key, _NOW)
         except StatusError:
-            # Gone already, with its owner or namespace.
+            # Already deleted together with its owner or namespace.
             return
 
     def _started(self, pod: Json) -> Json:

@@ -1,8 +1,8 @@
-"""Which nodes a pod fits on and how well, as kube-scheduler's default plugins say; without I/O.
+"""Filters and scores nodes for a pod like kube-scheduler's default plugins; without I/O.
 
-Of those plugins: NodeUnschedulable, NodeName, TaintToleration (its filter), NodeAffinity, NodeResourcesFit with
-LeastAllocated, NodeResourcesBalancedAllocation. What they mean is in `joulie.domain.scheduling`; here it meets the
-objects of the fake API. Source: k8s.io/kubernetes/pkg/scheduler/framework/plugins.
+Implemented plugins: NodeUnschedulable, NodeName, TaintToleration (filter only), NodeAffinity, NodeResourcesFit with
+LeastAllocated, and NodeResourcesBalancedAllocation. Their logic is in `joulie.domain.scheduling`; this module applies
+it to objects of the fake API. Source: k8s.io/kubernetes/pkg/scheduler/framework/plugins.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from joulie_lab.fakes.kubernetes.kinds import Json
 
 _UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 AFFINITY_WEIGHT = 2
-"""Of preferred node affinity against LeastAllocated's 1, as in kube-scheduler's default profile."""
+"""Weight of preferred node affinity, relative to 1 for LeastAllocated, as in kube-scheduler's default profile."""
 
 
 @dataclass(frozen=True)
 class PodRequest:
-    """What placement needs of a pod.
+    """The part of a pod that placement uses.
 
     Attributes:
-        requests: what it requests of each resource, itself as one of ``pods`` included.
-        scored: CPU and memory of it.
-        rules: which nodes it may run on.
-        preferred: pairs of weight and node selector term.
+        requests: requested amount of each resource, including 1 of ``pods``.
+        scored: requested CPU and memory used for scoring.
+        rules: rules for the nodes that it may run on.
+        preferred: preferred node affinity, pairs of weight and node selector term.
     """
 
     requests: Amounts
@@ -43,11 +43,11 @@ class PodRequest:
     preferred: tuple[tuple[int, Term], ...]
 
     @classmethod
-    def of(cls, pod: Json) -> PodRequest:
-        """Read a pod.
+    def from_object(cls, pod: Json) -> PodRequest:
+        """Convert a pod of the fake API.
 
         Raises:
-            ValueError: it has a quantity or an affinity that the API server would refuse.
+            ValueError: a quantity or affinity is invalid (the real API server would reject it).
         """
         spec = pod["spec"]
         affinity = spec.get("affinity") or {}
@@ -73,17 +73,17 @@ class PodRequest:
 
 @dataclass
 class NodeState:
-    """What placement needs of a node; `free`, `requested` and `counted` follow the pods on it.
+    """The part of a node that placement uses; `free`, `requested` and `counted` are updated with the pods on it.
 
     Attributes:
-        name: of the node.
-        labels: of the node.
-        taints: of the node.
-        unschedulable: whether it is cordoned.
-        allocatable: CPU and memory that pods can request.
-        free: what pods have not requested of each resource.
-        requested: CPU and memory that pods request.
-        counted: the same, with defaults for requests that are missing.
+        name: node name.
+        labels: node labels.
+        taints: node taints.
+        unschedulable: whether the node is cordoned.
+        allocatable: allocatable CPU and memory.
+        free: free amount of each resource.
+        requested: CPU and memory requested by pods.
+        counted: as `requested`, with defaults for missing requests.
     """
 
     name: str
@@ -96,8 +96,8 @@ class NodeState:
     counted: PodAmounts = NOTHING
 
     @classmethod
-    def of(cls, node: Json) -> NodeState:
-        """Read a node, without pods."""
+    def from_object(cls, node: Json) -> NodeState:
+        """Convert a node of the fake API, without pods."""
         spec = node.get("spec") or {}
         allocatable = _amounts((node.get("status") or {}).get("allocatable") or {})
         return cls(
@@ -110,7 +110,7 @@ class NodeState:
         )
 
     def add(self, pod: PodRequest, sign: int = 1) -> None:
-        """A pod came, or with sign -1 went."""
+        """Add a pod to the node, or remove it with sign -1."""
         for name, amount in pod.requests.items():
             self.free[name] = self.free.get(name, 0.0) - sign * amount
         self.requested = self.requested.plus(pod.scored, sign)
@@ -118,7 +118,7 @@ class NodeState:
 
 
 def obstacle(pod: PodRequest, node: NodeState) -> str | None:
-    """Why the pod cannot run on the node, in kube-scheduler's words; None if it can."""
+    """Why the node is infeasible for the pod, in kube-scheduler's wording; None if it is feasible."""
     if node.unschedulable and not pod.rules.tolerates((_UNSCHEDULABLE,)):
         return "node(s) were unschedulable"
     if not pod.rules.tolerates(node.taints):
@@ -126,7 +126,7 @@ def obstacle(pod: PodRequest, node: NodeState) -> str | None:
     if not pod.rules.admits(node.labels, node.name):
         return "node(s) didn't match Pod's node affinity/selector"
     for name, amount in pod.requests.items():
-        # With slack for the rounding of sums of tenths.
+        # With a tolerance for floating-point rounding of the sums.
         if amount > node.free.get(name, 0.0) + 1e-9 * amount:
             return "Too many pods" if name == "pods" else f"Insufficient {name}"
     return None
@@ -149,14 +149,14 @@ def scores(pod: PodRequest, nodes: Sequence[NodeState]) -> IntArray:
 
 
 def nodes_to_find(count: int) -> int:
-    """How many feasible nodes kube-scheduler looks for among `count` before it stops (percentageOfNodesToScore 0)."""
+    """Number of feasible nodes among `count` at which kube-scheduler stops searching (percentageOfNodesToScore 0)."""
     if count < 100:
         return count
     return max(100, count * max(5, 50 - count // 125) // 100)
 
 
 def _requested(owner: Json) -> Amounts:
-    """What a container, or a pod as a whole, requests."""
+    """Effective requests of a container or of a whole pod."""
     resources = owner.get("resources") or {}
     return _amounts(effective_requests(resources.get("requests") or {}, resources.get("limits") or {}))
 

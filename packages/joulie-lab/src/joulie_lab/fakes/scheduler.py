@@ -1,6 +1,6 @@
-"""A scheduler for the fake cluster, which places pods as kube-scheduler would and asks the same extender.
+"""A scheduler for the fake cluster that places pods like kube-scheduler and calls the same extender.
 
-It has no preemption, topology spread, pod affinity or volumes.
+It does not support preemption, topology spread, pod affinity and volumes.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _ENDED = frozenset({"Succeeded", "Failed"})
 
 
 class FakeScheduler:
-    """Binds the pods of one scheduler name, one after the other, highest priority and oldest first.
+    """Schedules the pods of one scheduler name one by one, by priority and then by age.
 
     Args:
-        api: the cluster's API.
-        extender: what to ask about feasible nodes.
-        name: pods with this spec.schedulerName are its own.
-        backoff_s: seconds, in the event loop's time, until pods that found no node are tried again because something
-            changed.
-        flush_s: seconds until they are tried again in any case.
+        api: API of the cluster.
+        extender: extender to call with the feasible nodes; None for none.
+        name: spec.schedulerName of the pods to schedule.
+        backoff_s: minimum time before unschedulable pods are retried after a change in the cluster, on the event
+            loop's clock, s.
+        flush_s: time after which unschedulable pods are retried in any case, s.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class FakeScheduler:
         self._placed: dict[ObjectKey, str] = {}
         self._on_node: dict[str, dict[ObjectKey, PodRequest]] = {}
         self._waiting: dict[ObjectKey, Stored] = {}
-        self._refused: set[ObjectKey] = set()
+        self._unschedulable: set[ObjectKey] = set()
         self._queue: list[tuple[int, int, ObjectKey]] = []
         self._arrivals = count()
         self._next_start = 0
@@ -81,7 +81,7 @@ class FakeScheduler:
                 if self._observe(nodes, pods_):
                     retry_at_s = min(retry_at_s, clock() + self._backoff_s)
                 if clock() >= min(retry_at_s, flush_at_s):
-                    self._retry_refused()
+                    self._retry_unschedulable()
                     retry_at_s = flush_at_s = clock() + self._flush_s
                 if pod := self._next_pod():
                     await self._schedule(pod)
@@ -90,27 +90,27 @@ class FakeScheduler:
                 await _wait(wake, min(retry_at_s, flush_at_s) - clock())
 
     def _observe(self, nodes: Follower, pods_: Follower) -> bool:
-        """Take in what changed; tells whether pods that found no node might find one now."""
-        room = False
+        """Process changes; returns whether unschedulable pods may have become schedulable."""
+        freed = False
         for change in nodes.changes():
             self._node_changed(change)
-            room = True
+            freed = True
         for change in pods_.changes():
-            room |= self._pod_changed(change)
-        return room
+            freed |= self._pod_changed(change)
+        return freed
 
     def _node_changed(self, change: Change) -> None:
         if change.new is None:
             if change.old is not None:
                 self._nodes.pop(change.old.key.name, None)
             return
-        node = NodeState.of(change.new.obj)
+        node = NodeState.from_object(change.new.obj)
         for request in self._on_node.get(node.name, {}).values():
             node.add(request)
         self._nodes[node.name] = node
 
     def _pod_changed(self, change: Change) -> bool:
-        """Follow a pod; tells whether it left a node, or changed while it found none."""
+        """Process a pod's change; returns whether it freed resources of a node or changed while unschedulable."""
         stored = change.new or change.old
         if stored is None:
             return False
@@ -121,10 +121,10 @@ class FakeScheduler:
         if left:
             self._leave(key)
         elif node_name and not gone and key not in self._placed:
-            self._place(key, node_name, PodRequest.of(stored.obj))
+            self._place(key, node_name, PodRequest.from_object(stored.obj))
         if gone or node_name or not self._is_mine(stored.obj):
             self._waiting.pop(key, None)
-            self._refused.discard(key)
+            self._unschedulable.discard(key)
             return left
         known = self._waiting.get(key)
         self._waiting[key] = stored
@@ -133,11 +133,11 @@ class FakeScheduler:
         return left
 
     def _enqueue(self, pod: Stored) -> None:
-        self._refused.discard(pod.key)
+        self._unschedulable.discard(pod.key)
         heappush(self._queue, (-pod.obj["spec"].get("priority", 0), next(self._arrivals), pod.key))
 
-    def _retry_refused(self) -> None:
-        for key in [key for key in self._waiting if key in self._refused]:
+    def _retry_unschedulable(self) -> None:
+        for key in [key for key in self._waiting if key in self._unschedulable]:
             self._enqueue(self._waiting[key])
 
     def _is_mine(self, pod: Json) -> bool:
@@ -159,25 +159,25 @@ class FakeScheduler:
             self._nodes[node].add(request, -1)
 
     def _next_pod(self) -> Stored | None:
-        """The most important pod that has not been tried yet."""
+        """The pod with the highest priority in the active queue; None if the queue is empty."""
         while self._queue:
             _, _, key = heappop(self._queue)
-            if key in self._waiting and key not in self._refused:
+            if key in self._waiting and key not in self._unschedulable:
                 return self._waiting[key]
         return None
 
     async def _schedule(self, pod: Stored) -> None:
-        request = PodRequest.of(pod.obj)
+        request = PodRequest.from_object(pod.obj)
         feasible, obstacles = self._feasible(request)
         extra: Mapping[str, int] = {}
         if feasible and self._extender is not None:
             try:
-                feasible, extra = await self._ask(self._extender, pod.obj, feasible, obstacles)
+                feasible, extra = await self._call_extender(self._extender, pod.obj, feasible, obstacles)
             except ExtenderError as error:
-                self._refuse(pod, str(error))
+                self._mark_unschedulable(pod, str(error))
                 return
         if not feasible:
-            self._refuse(pod, _message(len(self._nodes), obstacles))
+            self._mark_unschedulable(pod, _message(len(self._nodes), obstacles))
             return
         best = self._best(request, feasible, extra)
         self._place(pod.key, best, request)
@@ -186,12 +186,12 @@ class FakeScheduler:
             binding = {"metadata": {"uid": pod.uid}, "target": {"kind": "Node", "name": best}}
             pods.bind(self._api, *pod.key, binding)
         except StatusError as error:
-            # Deleted, or bound by somebody else, while the extender thought: the change that says so is on its way.
+            # Deleted, or bound by another scheduler, during the extender call: the watch event for that will follow.
             self._leave(pod.key)
             _log.info("not bound", extra={"pod": "/".join(pod.key), "why": str(error)})
 
     def _feasible(self, request: PodRequest) -> tuple[list[str], Counter[str]]:
-        """Nodes that pass, from where the last search ended; not all of them in large clusters."""
+        """Feasible nodes, searched from where the last search ended; in large clusters not all of them."""
         names = list(self._nodes)
         wanted = placement.nodes_to_find(len(names))
         found: list[str] = []
@@ -208,13 +208,13 @@ class FakeScheduler:
                 break
         return found, obstacles
 
-    async def _ask(
+    async def _call_extender(
         self, extender: ExtenderClient, pod: Json, feasible: list[str], obstacles: Counter[str]
     ) -> tuple[list[str], Mapping[str, int]]:
-        """What the extender leaves of the feasible nodes, and its scores; as without it where it may be ignored.
+        """The nodes that the extender's filter passes, and its scores; an ignorable extender's failure is skipped.
 
         Raises:
-            ExtenderError: filter failed and may not be ignored.
+            ExtenderError: the filter call failed and the extender is not ignorable.
         """
         try:
             names, failed = await extender.filter(pod, feasible)
@@ -238,9 +238,9 @@ class FakeScheduler:
         scores = placement.scores(request, nodes) + np.array([extra.get(name, 0) for name in feasible])
         return feasible[int(np.argmax(scores))]
 
-    def _refuse(self, pod: Stored, message: str) -> None:
-        """Leave a pod for later and say why on the pod."""
-        self._refused.add(pod.key)
+    def _mark_unschedulable(self, pod: Stored, message: str) -> None:
+        """Mark a pod as unschedulable with the reason, and requeue it for later."""
+        self._unschedulable.add(pod.key)
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
 
         def explain(obj: Json) -> Json:

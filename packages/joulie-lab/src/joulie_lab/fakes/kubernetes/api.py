@@ -1,4 +1,4 @@
-"""The verbs of the API on objects, without HTTP: what is written, what is refused, what follows from it."""
+"""The API server's verbs on objects, without HTTP: validation, writes, and their effects on other objects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from joulie_lab.fakes.kubernetes.store import ObjectKey, Store, Stored
 
 NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
-"""Of generated names: no vowels and nothing that looks like one, as in apimachinery."""
+"""Characters of generated names: no vowels and none that resembles one, as in apimachinery."""
 _SERVER_SET = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds")
 
 Clock = Callable[[], datetime]
@@ -36,12 +36,12 @@ Entropy = Callable[[int], bytes]
 
 @dataclass(frozen=True)
 class Writer:
-    """Who writes, where to, and whether it counts.
+    """The author and options of a write.
 
     Attributes:
-        manager: the field manager.
-        subresource: empty for the object itself.
-        dry_run: everything happens but the writing.
+        manager: field manager.
+        subresource: subresource to write; empty for the object itself.
+        dry_run: whether to do everything except the write itself.
     """
 
     manager: str
@@ -51,14 +51,14 @@ class Writer:
 
 @dataclass(frozen=True)
 class Deletion:
-    """How to delete.
+    """Options of a deletion.
 
     Attributes:
-        grace_s: seconds for a pod to end; None leaves it to the pod.
-        uid: only an object with this uid.
-        revision: only at this resource version.
-        orphan: whether dependents stay.
-        dry_run: nothing happens.
+        grace_s: termination grace period, s; None for the pod's own.
+        uid: UID precondition; None for none.
+        revision: resource version precondition; None for none.
+        orphan: whether dependents are kept.
+        dry_run: whether to check only and delete nothing.
     """
 
     grace_s: int | None = None
@@ -72,12 +72,11 @@ class Api:
     """The API server's verbs over a store.
 
     Args:
-        store: the objects.
-        definitions: CustomResourceDefinitions that are there from the start; without any, Joulie's resources are
-            served without schemas.
-        now: the time in UTC, for timestamps.
-        entropy: random bytes, for uids and generated names.
-        max_events: Event objects kept; the oldest go first.
+        store: store of the objects.
+        definitions: initial CustomResourceDefinitions; without any, Joulie's resources are served without schemas.
+        now: current time in UTC, for timestamps.
+        entropy: source of random bytes, for UIDs and generated names.
+        max_events: maximum number of Event objects; the oldest are deleted first.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class Api:
         """The resource of a path.
 
         Raises:
-            StatusError: 404.
+            StatusError: 404 if there is no such resource.
         """
         try:
             return self._kinds[group, version, plural]
@@ -117,14 +116,14 @@ class Api:
     # ---- reading
 
     def find(self, kind: Kind, namespace: str, name: str) -> Stored | None:
-        """An object, or None."""
+        """Find an object; None if it does not exist."""
         return self.store.table(kind).objects.get(ObjectKey(namespace, name))
 
     def get(self, kind: Kind, namespace: str, name: str) -> Stored:
-        """An object.
+        """Get an object.
 
         Raises:
-            StatusError: 404.
+            StatusError: 404 if it does not exist.
         """
         found = self.find(kind, namespace, name)
         if found is None:
@@ -134,10 +133,10 @@ class Api:
     # ---- writing
 
     def create(self, kind: Kind, namespace: str, body: Json, writer: Writer) -> Stored:
-        """POST.
+        """Create an object (POST).
 
         Raises:
-            StatusError: 409 if it is there, 404 without its namespace, 400 or 422 if it makes no sense.
+            StatusError: 409 if it exists, 404 if its namespace does not, 400 or 422 if it is invalid.
         """
         metadata = dict(body.get("metadata") or {})
         if not metadata.get("name") and metadata.get("generateName"):
@@ -154,10 +153,10 @@ class Api:
         return self._create(kind, ObjectKey(namespace, metadata["name"]), new, owners, writer)
 
     def replace(self, kind: Kind, namespace: str, name: str, body: Json, writer: Writer) -> tuple[Stored, bool]:
-        """PUT; returns the object and whether it is new.
+        """Replace an object (PUT); returns it and whether it was created.
 
         Raises:
-            StatusError: 409 if the object changed since the body's resource version, 404, 400, 422.
+            StatusError: 409 if the object changed since the body's resource version; 404, 400 or 422 as in `create`.
         """
         strategy.check_identity(kind, body, name, namespace)
         version = (body.get("metadata") or {}).get("resourceVersion")
@@ -166,16 +165,16 @@ class Api:
             return self.create(kind, namespace, body, writer), True
         if old is None:
             raise errors.not_found(kind, name)
-        if not version and not kind.replaced_unseen:
+        if not version and not kind.replace_without_version:
             cause = ("metadata.resourceVersion", "Invalid value: 0: must be specified for an update")
             raise errors.invalid(kind, name, [cause])
         return self._update(kind, old, body, writer), False
 
     def patch(self, kind: Kind, namespace: str, name: str, change: Callable[[Json], Json], writer: Writer) -> Stored:
-        """PATCH other than apply: `change` makes the new object of the old one.
+        """Patch an object (other than by apply): `change` computes the new object from the old one.
 
         Raises:
-            StatusError: as `replace`.
+            StatusError: as in `replace`.
         """
         old = self.get(kind, namespace, name)
         body = change(old.obj)
@@ -185,10 +184,10 @@ class Api:
     def apply(
         self, kind: Kind, namespace: str, name: str, config: Json, writer: Writer, *, force: bool
     ) -> tuple[Stored, bool]:
-        """Server-side apply; returns the object and whether it is new.
+        """Server-side apply; returns the object and whether it was created.
 
         Raises:
-            StatusError: 409 on a conflict without force, 404 for the status of what is not there, 400, 422.
+            StatusError: 409 on a conflict without force, 404 for the status of a missing object, 400 or 422 if invalid.
         """
         strategy.check_identity(kind, config, name, namespace)
         if not writer.manager:
@@ -212,10 +211,10 @@ class Api:
         return self._commit(kind, old, new, managers, dry_run=writer.dry_run), False
 
     def delete(self, kind: Kind, namespace: str, name: str, deletion: Deletion | None = None) -> Stored:
-        """DELETE; returns the object as it is after it, which may be on its way out still.
+        """Delete an object; returns its last state, which may be terminating rather than removed.
 
         Raises:
-            StatusError: 404, or 409 if a precondition fails.
+            StatusError: 404 if it does not exist, 409 if a precondition fails.
         """
         deletion = deletion or Deletion()
         old = self.get(kind, namespace, name)
@@ -235,11 +234,11 @@ class Api:
     # ---- inside
 
     def timestamp(self, after_s: float = 0.0) -> str:
-        """The time in some seconds, RFC 3339."""
+        """The time `after_s` seconds from now, RFC 3339."""
         return (self._now() + timedelta(seconds=after_s)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def new_uid(self) -> str:
-        """A random uid."""
+        """A random UID."""
         return str(uuid.UUID(bytes=self._entropy(16), version=4))
 
     def _suffix(self) -> str:
@@ -287,14 +286,14 @@ class Api:
         return self._commit(kind, old, new, managers, dry_run=writer.dry_run)
 
     def _as_stored(self, old: Stored, body: Json) -> Json:
-        """A body with the metadata that only the server sets."""
+        """The body with the metadata that only the server sets."""
         metadata = {name: value for name, value in (body.get("metadata") or {}).items() if name not in _SERVER_SET}
         kept = {name: old.obj["metadata"][name] for name in _SERVER_SET if name in old.obj["metadata"]}
         named = {name: old.obj["metadata"][name] for name in ("name", "namespace") if name in old.obj["metadata"]}
         return {**body, "metadata": {**metadata, **kept, **named}}
 
     def _commit(self, kind: Kind, old: Stored, new: Json, managers: Managers, *, dry_run: bool = False) -> Stored:
-        """Write a changed object; what changes nothing is not written, and nobody hears of it."""
+        """Write a changed object; a write that changes nothing is skipped and causes no watch event."""
         strategy.check(kind, old.obj, new)
         metadata = dict(new["metadata"])
         if kind.generation and _specified(new) != _specified(old.obj):
@@ -337,7 +336,7 @@ class Api:
         return last
 
     def _dependents(self, uid: str) -> Iterable[tuple[Kind, Stored]]:
-        """What a garbage collector would look at when an owner goes."""
+        """Objects that the garbage collector considers when an owner is deleted."""
         by_key = {kind.key: kind for kind in self.kinds}
         for kind_key, key in self.store.dependents(uid):
             found = self.find(by_key[kind_key], *key)
@@ -370,7 +369,7 @@ _PATCH_OPTIONS = Kind("meta.k8s.io", "v1", "patchoptions", "PatchOptions")
 
 
 def _applied_part(kind: Kind, config: Json, subresource: str) -> Json:
-    """What of an applied configuration counts: status by its subresource only, and nothing else there."""
+    """The effective part of an applied configuration: status only by its subresource, and nothing else by that."""
     if subresource == "status":
         return {"status": config["status"]} if "status" in config else {}
     config = strategy.without_nulls(config) if not kind.custom else config
@@ -380,25 +379,25 @@ def _applied_part(kind: Kind, config: Json, subresource: str) -> Json:
 
 
 def _complete(kind: Kind, new: Json, metadata: Json, managers: Managers) -> Json:
-    """The object as it is stored, its head first."""
+    """The object as it is stored, with apiVersion, kind and metadata first."""
     metadata = {**metadata, "managedFields": ownership.managed_fields(managers)}
     head = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
     return head | {key: value for key, value in new.items() if key not in head}
 
 
 def _specified(obj: Json) -> dict[str, Any]:
-    """What generation counts."""
+    """The part of an object whose changes metadata.generation counts."""
     return {key: value for key, value in obj.items() if key not in {"apiVersion", "kind", "metadata", "status"}}
 
 
 def _content(obj: Json) -> tuple[Json, Json]:
-    """An object without what every write changes."""
+    """An object without the fields that every write changes."""
     metadata = {k: v for k, v in obj["metadata"].items() if k not in {"managedFields", "resourceVersion"}}
     return {key: value for key, value in obj.items() if key not in {"apiVersion", "kind", "metadata"}}, metadata
 
 
 def _grace_s(kind: Kind, obj: Json, asked_s: int | None) -> int:
-    """Seconds until an object is gone: none but for pods that run, or might."""
+    """Grace period of a deletion, s: 0 except for pods that run or may be running."""
     if kind.key != POD.key:
         return 0
     ended = obj.get("status", {}).get("phase") in {"Succeeded", "Failed"}

@@ -34,14 +34,14 @@ _TRUE = frozenset({"1", "true", "True"})
 
 @dataclass(frozen=True)
 class Request:
-    """A request, read.
+    """A parsed HTTP request.
 
     Attributes:
         method: HTTP method.
-        path: unquoted parts of the path.
+        path: unquoted segments of the path.
         params: query parameters.
-        headers: by lower-case name.
-        body: as sent.
+        headers: headers by lower-case name.
+        body: raw body.
     """
 
     method: str
@@ -51,10 +51,10 @@ class Request:
     body: bytes
 
     def json(self) -> Any:
-        """The body, decoded.
+        """Decode the body.
 
         Raises:
-            StatusError: 400.
+            StatusError: 400 if it is not JSON.
         """
         try:
             return strategy.normalise(msgspec.json.decode(self.body)) if self.body else {}
@@ -62,10 +62,10 @@ class Request:
             raise errors.bad_request(f"the body is not JSON, which is all that this server reads: {error}") from error
 
     def document(self) -> Json:
-        """The body, which must be an object.
+        """Decode the body, which must be a JSON object.
 
         Raises:
-            StatusError: 400.
+            StatusError: 400 if it is not.
         """
         decoded = self.json()
         if not isinstance(decoded, dict):
@@ -73,14 +73,14 @@ class Request:
         return decoded
 
     def writer(self, subresource: str) -> Writer:
-        """Who writes; the program's name where it doesn't say."""
+        """The author of a write; without a field manager, the name in the User-Agent header."""
         manager = self.params.get("fieldManager") or self.headers.get("user-agent", "unknown").split("/")[0]
         return Writer(manager, subresource, self.params.get("dryRun") == "All")
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a path names."""
+    """The resource, object or subresource that a path names."""
 
     kind: Kind
     namespace: str
@@ -90,7 +90,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is sent back."""
+    """An HTTP response."""
 
     status: int
     body: bytes
@@ -101,11 +101,11 @@ class Application:
     """The API server as an ASGI application.
 
     Args:
-        api: the verbs.
+        api: verbs of the API.
         faults: failures to inject.
-        tokens: bearer tokens that are accepted; grows by those that service accounts get.
-        bookmark_s: seconds between the bookmarks of watches.
-        closing: whether the server is about to stop; watches then end.
+        tokens: accepted bearer tokens; tokens issued to service accounts are added.
+        bookmark_s: interval between bookmarks of a watch, s.
+        closing: whether the server is shutting down, which ends watches.
     """
 
     def __init__(
@@ -132,8 +132,8 @@ class Application:
         await _send(send, answer)
 
     def _check(self, request: Request) -> None:
-        """Refuse what a test wants refused, and who has no token."""
-        failure = self._faults.of_request(request.method, "/" + "/".join(request.path))
+        """Reject requests that an injected fault applies to, and requests without a valid token."""
+        failure = self._faults.take(request.method, "/" + "/".join(request.path))
         if failure is not None:
             raise failure
         if request.headers.get("authorization", "").removeprefix("Bearer ") not in self._tokens:
@@ -198,7 +198,7 @@ class Application:
         kind, writer = target.kind, request.writer(target.subresource)
         media_type = request.headers.get("content-type", "").split(";")[0]
         if media_type == _APPLY:
-            # Without a name of its own a manager can't apply: the program's name is not taken for it.
+            # Apply needs an explicit field manager; the User-Agent is no substitute.
             writer = Writer(request.params.get("fieldManager", ""), writer.subresource, writer.dry_run)
             force = request.params.get("force", "") in _TRUE
             body = request.document()
@@ -226,7 +226,7 @@ class Application:
         return Answer(200, _success({"kind": target.kind.plural}))
 
     def _act(self, request: Request, target: Target) -> Answer:
-        """The subresources that do something."""
+        """Handle action subresources: binding, eviction and token."""
         if request.method != "POST":
             raise errors.method_not_allowed()
         namespace, name, body = target.namespace, target.name, request.document()
@@ -291,7 +291,7 @@ class Application:
 
 
 def _change(request: Request, kind: Kind) -> Callable[[Json], Json]:
-    """The new object as a patch makes it of the old one."""
+    """Compute the new object from the old one and a patch."""
     media_type = request.headers.get("content-type", "").split(";")[0]
     patch = request.json()
     if media_type == _JSON_PATCH and isinstance(patch, list):

@@ -1,4 +1,4 @@
-"""The fake cluster as a whole: an API server on a port of this machine, and the ways to disturb it."""
+"""The fake cluster: an API server on a local port, with fault injection."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _utc_now() -> datetime:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn inside somebody else's event loop: signals stay theirs, and it stops at once."""
+    """Uvicorn inside an existing event loop: it installs no signal handlers and stops immediately."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -56,23 +56,24 @@ class _Server(uvicorn.Server):
 
 
 class FakeCluster:
-    """An in-memory Kubernetes API server on 127.0.0.1; an async context manager that serves while it is entered.
+    """An in-memory Kubernetes API server on 127.0.0.1; an async context manager that serves while entered.
 
-    Programs connect to it by `kubeconfig` as to any other cluster; what runs in this process may use `api`.
+    Programs connect to it by `kubeconfig` as to any other cluster; code in this process may use `api`.
 
     Args:
-        definitions: CustomResourceDefinitions to begin with, whose schemas are then held; without any, Joulie's
-            resources are served unchecked.
-        now: the time in UTC that timestamps show.
-        entropy: random bytes for uids and generated names (``numpy.random.Generator.bytes`` for repeatable runs).
-        bookmark_s: seconds between the bookmarks of a watch.
-        history: changes of each resource that a watch can resume over.
-        max_events: Event objects kept.
-        port: to listen on; 0 takes a free one.
+        definitions: initial CustomResourceDefinitions, whose schemas are enforced; without any, Joulie's resources are
+            served without validation.
+        now: current time in UTC, for timestamps.
+        entropy: source of random bytes for UIDs and generated names (``numpy.random.Generator.bytes`` for reproducible
+            runs).
+        bookmark_s: interval between bookmarks of a watch, s.
+        history: number of changes per resource that a watch can resume over.
+        max_events: maximum number of Event objects.
+        port: port to listen on; 0 for a free one.
 
     Attributes:
-        api: the verbs of the API, without HTTP.
-        token: the bearer token of the kubeconfig.
+        api: verbs of the API, without HTTP.
+        token: bearer token in the kubeconfig.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class FakeCluster:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """URL of the API server."""
         return f"http://127.0.0.1:{self._port}"
 
     def kubeconfig(self, path: Path) -> Path:
@@ -114,8 +115,8 @@ class FakeCluster:
         return path
 
     async def start(self) -> None:
-        """Serve; again after `stop`, with the same objects and on the same port."""
-        # Named as TCP, which asyncio asks for before it turns Nagle's algorithm off: 40 ms an answer otherwise.
+        """Start serving; after `stop`, with the same objects and on the same port."""
+        # The protocol must be given as TCP: only then does asyncio set TCP_NODELAY, which saves 40 ms per response.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", self._port))
@@ -130,7 +131,7 @@ class FakeCluster:
         await self._server.up.wait()
 
     async def stop(self) -> None:
-        """Stop serving: watches end, connections close, the objects stay."""
+        """Stop serving: watches end and connections close; the objects are kept."""
         if self._server is None or self._serving is None:
             return
         self._server.stopping.set()
@@ -138,7 +139,7 @@ class FakeCluster:
         await self._serving
         self._server = self._serving = None
 
-    # ---- disturbances
+    # ---- fault injection
 
     def fail_next(
         self,
@@ -152,27 +153,27 @@ class FakeCluster:
         """Answer the next `count` requests with an error.
 
         Args:
-            count: how many.
+            count: number of requests.
             status: HTTP status, such as 429, 500 or 410.
             retry_after_s: value of the Retry-After header.
-            method: only requests of this method.
-            path: only requests whose path contains this.
+            method: HTTP method to match; None for all.
+            path: text that the path must contain; None for all.
         """
         self._faults.fail_next(count, status, retry_after_s=retry_after_s, method=method, path=path)
 
     def compact(self) -> None:
-        """Forget the past, as etcd's compaction does: what resumes from before now gets 410."""
+        """Discard history, as etcd's compaction does: watches that resume from an older version get 410."""
         self.api.store.compact()
 
     def drop_connections(self) -> None:
-        """Break every open connection in the middle of whatever it does."""
+        """Break all open connections, even in the middle of a response."""
         state: ServerState | None = self._server.server_state if self._server else None
         for connection in list(state.connections) if state else ():
             if connection.transport is not None:
                 connection.transport.abort()
 
     def delay_watches(self, seconds: float) -> None:
-        """Hold changes back from watches for this long, from now on."""
+        """Delay watch events by this time from now on."""
         self._faults.watch_delay_s = seconds
 
     def _is_stopping(self) -> bool:

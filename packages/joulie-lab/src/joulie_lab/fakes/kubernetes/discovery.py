@@ -1,4 +1,4 @@
-"""What the server says of itself: version, health, groups and resources."""
+"""Discovery endpoints of the API server: version, health, groups and resources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "updat
 
 
 def document(path: Sequence[str], kinds: Sequence[Kind]) -> bytes | None:
-    """The body of the answer to a path that names no object; None for all others."""
+    """Response body of a discovery path; None for all other paths."""
     match tuple(path):
         case ("healthz" | "readyz" | "livez",):
             return b"ok"

@@ -1,4 +1,4 @@
-"""Failures as the API server words them: an HTTP status and a Status object."""
+"""Errors of the API server: an HTTP status and a Status object, with the real server's wording."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from joulie_lab.fakes.kubernetes.kinds import Kind
 
 
 class StatusError(Exception):
-    """A refused request.
+    """A rejected request.
 
     Attributes:
-        code: HTTP status.
-        reason: the machine-readable reason, as apimachinery's StatusReason names it.
-        details: the Status object's details.
+        code: HTTP status code.
+        reason: machine-readable reason: a StatusReason of apimachinery.
+        details: details of the Status object.
     """
 
     def __init__(self, code: int, reason: str, message: str, details: dict[str, Any] | None = None) -> None:
@@ -25,7 +25,7 @@ class StatusError(Exception):
 
     @property
     def retry_after_s(self) -> int | None:
-        """Seconds for the Retry-After header, or None."""
+        """Value of the Retry-After header, s; None without one."""
         return self.details.get("retryAfterSeconds")
 
     def body(self) -> dict[str, Any]:
@@ -48,28 +48,28 @@ def _details(kind: Kind, name: str, **more: Any) -> dict[str, Any]:
 
 
 def not_found(kind: Kind, name: str) -> StatusError:
-    """No such object."""
+    """404: the object does not exist."""
     return StatusError(404, "NotFound", f'{kind.resource} "{name}" not found', _details(kind, name))
 
 
 def no_such_resource() -> StatusError:
-    """No such path."""
+    """404: the path does not exist."""
     return StatusError(404, "NotFound", "the server could not find the requested resource")
 
 
 def already_exists(kind: Kind, name: str) -> StatusError:
-    """An object of this name is there."""
+    """409: an object of this name exists."""
     return StatusError(409, "AlreadyExists", f'{kind.resource} "{name}" already exists', _details(kind, name))
 
 
 def conflict(kind: Kind, name: str, why: str) -> StatusError:
-    """The object is not what the caller believes."""
+    """409: the object is not in the expected state."""
     message = f'Operation cannot be fulfilled on {kind.resource} "{name}": {why}'
     return StatusError(409, "Conflict", message, _details(kind, name))
 
 
 def another_uid(kind: Kind, name: str, wanted: str, found: str) -> StatusError:
-    """The object is not the one that was to be deleted."""
+    """409: the UID precondition fails."""
     why = f"the UID in the precondition ({wanted}) does not match the UID in record ({found})"
     what = f'Operation cannot be fulfilled on {kind.kind} "{name}"'
     message = f"{what}: {why}. The object might have been deleted and then recreated"
@@ -77,13 +77,13 @@ def another_uid(kind: Kind, name: str, wanted: str, found: str) -> StatusError:
 
 
 def stale(kind: Kind, name: str) -> StatusError:
-    """The object has changed since the caller read it."""
+    """409: the object has changed since the caller read it."""
     why = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(kind, name, why)
 
 
 def apply_conflict(causes: Sequence[tuple[str, str]]) -> StatusError:
-    """Fields that other managers own would change; causes are pairs of manager and field."""
+    """409: apply would change fields that other managers own; causes are pairs of manager and field."""
     listed = [
         {"reason": "FieldManagerConflict", "message": f'conflict with "{manager}"', "field": field}
         for manager, field in causes
@@ -95,7 +95,7 @@ def apply_conflict(causes: Sequence[tuple[str, str]]) -> StatusError:
 
 
 def invalid(kind: Kind, name: str, causes: Sequence[tuple[str, str]]) -> StatusError:
-    """The object breaks its schema or a rule of its kind; causes are pairs of field and message."""
+    """422: the object violates its schema or a rule of its kind; causes are pairs of field and message."""
     what = "; ".join(f"{field}: {message}" if field else message for field, message in causes)
     message = f'{kind.kind}{"." + kind.group if kind.group else ""} "{name}" is invalid: {what}'
     listed = [{"reason": "FieldValueInvalid", "message": text, "field": field} for field, text in causes]
@@ -105,40 +105,40 @@ def invalid(kind: Kind, name: str, causes: Sequence[tuple[str, str]]) -> StatusE
 
 
 def expired(message: str) -> StatusError:
-    """The resource version or continue token is older than what is kept."""
+    """410: the resource version or continue token is older than the retained history."""
     return StatusError(410, "Expired", message)
 
 
 def bad_request(message: str) -> StatusError:
-    """The request makes no sense."""
+    """400: the request is malformed."""
     return StatusError(400, "BadRequest", message)
 
 
 def method_not_allowed() -> StatusError:
-    """The resource has no such verb."""
+    """405: the resource does not support the verb."""
     message = "the server does not allow this method on the requested resource"
     return StatusError(405, "MethodNotAllowed", message)
 
 
 def unsupported_media_type(accepted: Sequence[str]) -> StatusError:
-    """The body's type is not among those accepted."""
+    """415: the media type of the body is not supported."""
     message = "the body of the request was in an unknown format - accepted media types include: " + ", ".join(accepted)
     return StatusError(415, "UnsupportedMediaType", message)
 
 
 def unauthorized() -> StatusError:
-    """Without a token that the cluster gave out."""
+    """401: no valid bearer token."""
     return StatusError(401, "Unauthorized", "Unauthorized")
 
 
 def too_many_requests(message: str, retry_after_s: int, causes: Sequence[dict[str, str]] = ()) -> StatusError:
-    """Come back later."""
+    """429: retry later."""
     details: dict[str, Any] = {"retryAfterSeconds": retry_after_s}
     return StatusError(429, "TooManyRequests", message, details | ({"causes": list(causes)} if causes else {}))
 
 
 def injected(code: int, retry_after_s: int | None) -> StatusError:
-    """A failure that a test asked for."""
+    """An injected failure."""
     reasons = {429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout", 409: "Conflict"}
     reason = {**reasons, 403: "Forbidden", 404: "NotFound", 410: "Expired", 422: "Invalid"}.get(code, "Unknown")
     details = {} if retry_after_s is None else {"retryAfterSeconds": retry_after_s}

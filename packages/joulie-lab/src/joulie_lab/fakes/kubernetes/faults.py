@@ -1,4 +1,4 @@
-"""Failures on demand, so that programs can be seen to survive them."""
+"""Fault injection, to test that programs survive API failures."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class _Rule:
 
 
 class Faults:
-    """What goes wrong next.
+    """Faults to inject into coming requests.
 
     Attributes:
-        watch_delay_s: by how many seconds watches hold changes back.
+        watch_delay_s: delay of watch events, s.
     """
 
     def __init__(self) -> None:
@@ -33,11 +33,11 @@ class Faults:
     def fail_next(
         self, count: int, status: int, *, retry_after_s: int | None, method: str | None, path: str | None
     ) -> None:
-        """Answer the next requests that match with an error status."""
+        """Fail the next matching requests with an error status."""
         self._rules.append(_Rule(count, status, retry_after_s, method, path))
 
-    def of_request(self, method: str, path: str) -> StatusError | None:
-        """The failure that a request meets, which is then used up."""
+    def take(self, method: str, path: str) -> StatusError | None:
+        """The fault that applies to a request, which is then used up; None if there is none."""
         for rule in self._rules:
             if rule.applies(method, path):
                 rule.left -= 1

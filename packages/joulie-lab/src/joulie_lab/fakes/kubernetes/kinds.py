@@ -1,4 +1,4 @@
-"""The resources that the cluster serves, and what the API server does differently from one to the next.
+"""The resources that the fake cluster serves, and their differences in API behaviour.
 
 Source: the strategies of the Kubernetes API server's registry, and its OpenAPI (x-kubernetes-list-type).
 """
@@ -15,14 +15,14 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Shape:
-    """Where an object's parts are not plain maps of leaves, by the name of the field.
+    """Merge rules of the fields that are not plain maps, by field name.
 
-    Field names stand for paths: within one kind no name means two things here.
+    Field names stand for paths: within one kind, no name has two meanings here.
 
     Attributes:
-        keyed: lists of objects that are merged by these keys (list type "map").
-        sets: lists of scalars that are merged by value.
-        atomic: maps that have one owner as a whole.
+        keyed: lists of objects merged by key (list type "map"), with their keys.
+        sets: lists of scalars merged by value (list type "set").
+        atomic: maps owned as a whole (map type "atomic").
     """
 
     keyed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -65,19 +65,19 @@ class Kind:
     """One resource.
 
     Attributes:
-        group: API group, empty for core.
+        group: API group; empty for the core group.
         version: API version.
         plural: resource name in paths.
         kind: kind in objects.
-        namespaced: whether objects live in namespaces.
-        status: whether status is a subresource, so that each side of the object is written by its own path.
-        generation: whether metadata.generation counts changes beside metadata and status.
-        custom: whether it comes from a CustomResourceDefinition.
-        created_by_replace: whether PUT of an object that isn't there creates it.
-        replaced_unseen: whether PUT may leave out the resource version.
-        selectable: fields that field selectors may name, as paths.
-        shape: where merging is not by plain maps.
-        schema: the structural schema of a custom resource; None accepts everything.
+        namespaced: whether objects are namespaced.
+        status: whether status is a subresource, written separately from the rest of the object.
+        generation: whether metadata.generation counts changes other than of metadata and status.
+        custom: whether it is defined by a CustomResourceDefinition.
+        created_by_replace: whether PUT creates an object that does not exist.
+        replace_without_version: whether PUT works without a resource version.
+        selectable: paths of the fields that field selectors support.
+        shape: merge rules.
+        schema: structural schema of a custom resource; None accepts everything.
     """
 
     group: str
@@ -89,24 +89,24 @@ class Kind:
     generation: bool = False
     custom: bool = False
     created_by_replace: bool = False
-    replaced_unseen: bool = True
+    replace_without_version: bool = True
     selectable: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType(_NAMES))
     shape: Shape = _CORE
     schema: Mapping[str, Any] | None = None
 
     @property
     def api_version(self) -> str:
-        """As in objects: ``v1``, ``joulie.io/v1alpha1``."""
+        """The apiVersion of objects: ``v1``, ``joulie.io/v1alpha1``."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def resource(self) -> str:
-        """As error messages name it: ``pods``, ``nodetwins.joulie.io``."""
+        """Name in error messages: ``pods``, ``nodetwins.joulie.io``."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
     def key(self) -> tuple[str, str]:
-        """Group and plural: what identifies the resource in the cluster."""
+        """Group and plural, which identify the resource in the cluster."""
         return self.group, self.plural
 
 
@@ -129,11 +129,17 @@ EVENT = Kind(
 )  # fmt: skip
 SERVICE_ACCOUNT = Kind("", "v1", "serviceaccounts", "ServiceAccount")
 POD_DISRUPTION_BUDGET = Kind(
-    "policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", status=True, generation=True, replaced_unseen=False
+    "policy",
+    "v1",
+    "poddisruptionbudgets",
+    "PodDisruptionBudget",
+    status=True,
+    generation=True,
+    replace_without_version=False,
 )
 CRD = Kind(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition",
-    namespaced=False, status=True, generation=True, replaced_unseen=False, shape=_CUSTOM,
+    namespaced=False, status=True, generation=True, replace_without_version=False, shape=_CUSTOM,
 )  # fmt: skip
 
 BUILT_IN: tuple[Kind, ...] = (
@@ -141,7 +147,7 @@ BUILT_IN: tuple[Kind, ...] = (
     Kind("", "v1", "configmaps", "ConfigMap"),
     Kind("", "v1", "secrets", "Secret", selectable=_paths("type")),
     Kind("", "v1", "services", "Service", status=True),
-    Kind("coordination.k8s.io", "v1", "leases", "Lease", created_by_replace=True, replaced_unseen=False),
+    Kind("coordination.k8s.io", "v1", "leases", "Lease", created_by_replace=True, replace_without_version=False),
     Kind("apps", "v1", "replicasets", "ReplicaSet", status=True, generation=True),
     Kind("apps", "v1", "deployments", "Deployment", status=True, generation=True),
     Kind("apps", "v1", "statefulsets", "StatefulSet", status=True, generation=True),
@@ -161,7 +167,7 @@ def custom_kind(
     """A resource of a CustomResourceDefinition."""
     return Kind(
         group, version, plural, kind, namespaced=namespaced, status=status, generation=True, custom=True,
-        replaced_unseen=False, shape=_CUSTOM if schema is None else shape_of(schema), schema=schema,
+        replace_without_version=False, shape=_CUSTOM if schema is None else shape_of(schema), schema=schema,
     )  # fmt: skip
 
 
@@ -172,7 +178,7 @@ JOULIE: tuple[Kind, ...] = (
     _joulie("telemetryprofiles", "TelemetryProfile"),
     _joulie("nodepowerprofiles", "NodePowerProfile"),
 )
-"""Joulie's own resources without their schemas, for clusters that are given no definitions."""
+"""Joulie's own resources without schemas, for clusters created without definitions."""
 
 
 def kinds_of_definition(definition: Json) -> Iterable[Kind]:
@@ -193,7 +199,7 @@ def kinds_of_definition(definition: Json) -> Iterable[Kind]:
 
 
 def shape_of(schema: Json) -> Shape:
-    """The merge rules that a structural schema states."""
+    """The merge rules in a structural schema."""
     keyed: dict[str, tuple[str, ...]] = dict(_METADATA_KEYED)
     sets = {"finalizers"}
     atomic: set[str] = set()

@@ -1,4 +1,4 @@
-"""Lists: selectors, pages, and tokens that continue a list at the version of its first page."""
+"""List requests: selectors, paging, and continue tokens that keep a list at the version of its first page."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _EXPIRED = (
 
 
 class _Token(msgspec.Struct):
-    """What a continue token says: which list, and where in it."""
+    """Content of a continue token: the list and the position in it."""
 
     list: str
     start: int
 
 
 def list_objects(store: Store, kind: Kind, namespace: str, params: Mapping[str, str]) -> bytes:
-    """The body of a list's answer.
+    """The response body of a list request.
 
     Raises:
-        StatusError: 400 for bad parameters, 410 for an expired token, 504 for a version that isn't reached yet.
+        StatusError: 400 for invalid parameters, 410 for an expired token, 504 for a version not reached yet.
     """
     chosen = selectors.selection(kind, params.get("labelSelector", ""), params.get("fieldSelector", ""))
     limit = _whole(params, "limit")
@@ -41,7 +41,7 @@ def list_objects(store: Store, kind: Kind, namespace: str, params: Mapping[str, 
         items = [stored for stored in found if chosen is None or chosen(stored.obj)]
         name, start, snapshot = f"{store.revision}/{id(items)}", 0, Snapshot(store.revision, items)
         if params.get("resourceVersion") == "0":
-            # Answered from the watch cache, which does not page.
+            # Served from the watch cache, which does not page.
             limit = 0
     end = start + limit if limit else len(snapshot.items)
     left = len(snapshot.items) - end

@@ -1,7 +1,7 @@
-"""Who owns which field: the arithmetic of server-side apply, without I/O.
+"""Field ownership: the algorithms of server-side apply, without I/O.
 
-A field is a path of FieldsV1 elements (``f:spec``, ``k:{"type":"Ready"}``, ``v:"name"``). Leaves are owned, and the
-items of keyed lists; atomic lists and maps are leaves. Source: Kubernetes' structured-merge-diff and KEP-555.
+A field is a path of FieldsV1 elements (``f:spec``, ``k:{"type":"Ready"}``, ``v:"name"``). Leaves and the items of keyed
+lists have owners; atomic lists and maps are leaves. Source: Kubernetes' structured-merge-diff and KEP-555.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Path = tuple[str, ...]
 FieldSet = frozenset[Path]
 
 _ITEM = object()
-"""Stands for the presence of a list's item."""
+"""Value that represents the presence of a list item."""
 _UNOWNED_METADATA = frozenset(
     {
         "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp",
@@ -31,15 +31,15 @@ _UNOWNED_METADATA = frozenset(
 
 @dataclass(frozen=True)
 class Manager:
-    """What one manager owns through one operation on one part of an object.
+    """The fields that one manager owns by one operation on one subresource.
 
     Attributes:
-        name: the field manager.
+        name: field manager.
         operation: ``Apply`` or ``Update``.
-        subresource: empty for the object itself.
-        api_version: through which it was written.
-        fields: the fields.
-        time: of the last change, RFC 3339.
+        subresource: subresource; empty for the object itself.
+        api_version: apiVersion of the write.
+        fields: owned fields.
+        time: time of the last change, RFC 3339.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Manager:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """What tells managers apart."""
+        """The properties that distinguish managers."""
         return self.name, self.operation, self.subresource
 
 
@@ -59,7 +59,7 @@ Managers = tuple[Manager, ...]
 
 
 def owned_fields(obj: Json, shape: Shape) -> dict[Path, Any]:
-    """The fields of an object that can be owned, with their values; identity and server-set metadata are not."""
+    """The ownable fields of an object with their values; identity and server-set metadata are excluded."""
     metadata = {key: value for key, value in obj.get("metadata", {}).items() if key not in _UNOWNED_METADATA}
     rest = {key: value for key, value in obj.items() if key not in {"apiVersion", "kind", "metadata"}}
     return dict(_flatten({**rest, **({"metadata": metadata} if metadata else {})}, shape, "", ()))
@@ -89,13 +89,13 @@ def _item_element(item: Json, keys: Sequence[str]) -> str:
 def after_update(
     managers: Managers, before: Mapping[Path, Any], after: Mapping[Path, Any], writer: Manager
 ) -> Managers:
-    """Ownership after a write other than apply: what changed is the writer's, and nobody else's.
+    """Ownership after a write other than apply: the writer becomes the only owner of the changed fields.
 
     Args:
-        managers: the owners so far.
-        before: fields of the object so far.
-        after: fields of the object as it will be.
-        writer: who writes; its fields are ignored.
+        managers: current owners.
+        before: fields of the object before the write.
+        after: fields of the object after the write.
+        writer: manager that writes; its fields are ignored.
     """
     changed = {path for path, value in after.items() if path not in before or before[path] != value}
     removed = before.keys() - after.keys()
@@ -116,19 +116,19 @@ def apply(
     """Server-side apply.
 
     Args:
-        live: the object as it is; empty if there is none.
-        config: the fields that the manager wants, and all of them: what it applied before and leaves out now is removed
-            unless somebody else owns it too.
-        managers: the owners so far.
-        writer: who applies; its fields are ignored.
-        shape: the merge rules.
-        force: take conflicting fields over instead of failing.
+        live: current object; empty if there is none.
+        config: complete configuration of the manager: fields that it applied before and now omits are removed unless
+            another manager owns them too.
+        managers: current owners.
+        writer: manager that applies; its fields are ignored.
+        shape: merge rules.
+        force: whether to take over conflicting fields instead of failing.
 
     Returns:
-        The object as it will be, and its owners.
+        The new object and its owners.
 
     Raises:
-        StatusError: a conflict, if not forced.
+        StatusError: a conflict, unless forced.
     """
     wanted = frozenset(owned_fields(config, shape))
     before = owned_fields(live, shape)
@@ -142,14 +142,14 @@ def apply(
     others = _without(others, changed & {path for manager in others for path in manager.fields})
     previous = next((manager.fields for manager in managers if manager.identity == writer.identity), frozenset())
     kept_by_others = frozenset().union(*(manager.fields for manager in others))
-    # An empty map is a leaf only while nobody has put anything into it.
+    # An empty map is a leaf only as long as it has no content.
     doomed = (previous - wanted - kept_by_others) & after.keys()
     merged = _remove(merged, frozenset(doomed), shape)
     return merged, (*others, replace(writer, fields=wanted)) if wanted else others
 
 
 def _without(managers: Managers, fields: Iterable[Path], but: tuple[str, str, str] | None = None) -> Managers:
-    """The managers without these fields; those who have none left are dropped."""
+    """The managers without these fields; managers with no fields left are dropped."""
     lost = frozenset(fields)
     if not lost:
         return managers
@@ -162,7 +162,7 @@ def _without(managers: Managers, fields: Iterable[Path], but: tuple[str, str, st
 
 
 def merge(live: Any, config: Any, shape: Shape, name: str = "") -> Any:
-    """An applied value over a live one: maps and keyed lists merge, everything else is replaced."""
+    """Merge an applied value into a live one: maps and keyed lists are merged, everything else is replaced."""
     if isinstance(live, dict) and isinstance(config, dict) and name not in shape.atomic:
         merged = dict(live)
         for key, value in config.items():
@@ -185,7 +185,7 @@ def _merge_items(live: list[Json], config: list[Json], shape: Shape, keys: Seque
 
 
 def _remove(value: Any, paths: FieldSet, shape: Shape, name: str = "") -> Any:
-    """The value without these fields; what still has content that others put there stays."""
+    """Remove fields from a value; containers that still have other content are kept."""
     if not paths:
         return value
     below: dict[str, set[Path]] = {}
@@ -204,18 +204,18 @@ def _remove(value: Any, paths: FieldSet, shape: Shape, name: str = "") -> Any:
 
 
 def _remove_part(part: Any, paths: set[Path] | None, shape: Shape, name: str) -> Any:
-    """A map's or list's part without these fields; `_ITEM` if nothing is left of it."""
+    """Remove fields from an element of a map or list; returns `_ITEM` if nothing is left of it."""
     if paths is None:
         return part
     if () in paths:
         return _ITEM
     left = _remove(part, frozenset(paths), shape, name)
-    # What is emptied goes with its last part.
+    # A container is removed together with its last element.
     return left if left or left == part else _ITEM
 
 
 def field_name(path: Path) -> str:
-    """A field as messages write it: ``.spec.cpu.packagePowerCapWatts``, ``.status.conditions[type="Ready"]``."""
+    """A field as shown in messages: ``.spec.cpu.packagePowerCapWatts``, ``.status.conditions[type="Ready"]``."""
     parts = []
     for element in path:
         kind, text = element[:2], element[2:]
@@ -229,7 +229,7 @@ def field_name(path: Path) -> str:
 
 
 def managed_fields(managers: Managers) -> list[Json]:
-    """metadata.managedFields."""
+    """Build metadata.managedFields."""
     return [
         {
             "manager": manager.name,
@@ -246,7 +246,7 @@ def managed_fields(managers: Managers) -> list[Json]:
 
 @lru_cache(maxsize=4096)
 def _fields_v1(fields: FieldSet) -> Json:
-    """FieldsV1 of a set of fields; shared between objects of one shape, so never changed."""
+    """FieldsV1 of a set of fields; cached and shared between objects, so it must not be mutated."""
     tree: Json = {}
     for path in sorted(fields):
         here = tree

@@ -1,4 +1,4 @@
-"""The three patches beside apply: JSON merge patch (RFC 7386), JSON patch (RFC 6902), strategic merge patch."""
+"""The three patch types besides apply: JSON merge patch (RFC 7386), JSON patch (RFC 6902), strategic merge patch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from joulie_lab.fakes.kubernetes.kinds import Json, Shape
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """RFC 7386: maps merge, null deletes, everything else replaces."""
+    """Apply a JSON merge patch (RFC 7386): maps are merged, null deletes, everything else replaces."""
     if not isinstance(patch, dict):
         return patch
     result = dict(target) if isinstance(target, dict) else {}
@@ -24,7 +24,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def strategic_merge_patch(target: Any, patch: Any, shape: Shape, name: str = "") -> Any:
-    """As a merge patch, but lists of objects merge by their key; ``$patch: delete`` and ``replace`` are known."""
+    """Apply a strategic merge patch: lists of objects merge by key; supports ``$patch: delete`` and ``replace``."""
     if isinstance(patch, dict):
         if patch.get("$patch") == "replace":
             return {key: value for key, value in patch.items() if key != "$patch"}
@@ -57,10 +57,10 @@ def _strategic_items(target: list[Json], patch: list[Json], shape: Shape, key: s
 
 
 def json_patch(target: Json, operations: Sequence[Json]) -> Json:
-    """RFC 6902.
+    """Apply a JSON patch (RFC 6902).
 
     Raises:
-        StatusError: an operation is unknown, fails its test or names what is not there.
+        StatusError: an operation is unknown, fails its test or has a path that does not exist.
     """
     document: Any = deepcopy(target)
     for operation in operations:

@@ -1,4 +1,4 @@
-"""The subresources of pods and service accounts that do something: binding, eviction, token."""
+"""Action subresources of pods and service accounts: binding, eviction and token."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from joulie_lab.fakes.kubernetes.store import Stored
 
 _BINDING = Kind("", "v1", "pods/binding", "Binding")
 _EVICTION_RETRY_S = 10
-"""Seconds that the API server asks to wait while a budget has not been counted yet."""
+"""Retry-After of an eviction while the disruption controller has not processed the budget yet, s."""
 
 
 def bind(api: Api, namespace: str, name: str, binding: Json) -> None:
-    """Assign a pod to a node, as a scheduler does.
+    """Bind a pod to a node, as a scheduler does.
 
     Raises:
-        StatusError: 404, or 409 if the pod has a node already, is gated or goes away.
+        StatusError: 404 if the pod does not exist; 409 if it is already bound, gated or terminating.
     """
     pod = api.get(POD, namespace, name)
     node = (binding.get("target") or {}).get("name")
@@ -47,10 +47,10 @@ def _bound(api: Api, pod: Stored, node: str) -> Json:
 
 
 def evict(api: Api, namespace: str, name: str, eviction: Json, *, dry_run: bool = False) -> None:
-    """Delete a pod unless a disruption budget forbids it.
+    """Evict a pod: delete it unless a disruption budget forbids it.
 
     Raises:
-        StatusError: 404, 409 if a precondition fails, 429 if a budget forbids it.
+        StatusError: 404 if the pod does not exist, 409 if a precondition fails, 429 if a budget forbids it.
     """
     pod = api.get(POD, namespace, name)
     running = pod.obj.get("status", {}).get("phase") not in {"Succeeded", "Failed", "Pending"}
@@ -85,10 +85,10 @@ def _check_budgets(api: Api, pod: Stored) -> None:
 
 
 def token(api: Api, namespace: str, name: str, request: Json) -> tuple[Json, str]:
-    """A TokenRequest's answer, and the token in it.
+    """Issue a service account token; returns the TokenRequest's response and the token in it.
 
     Raises:
-        StatusError: 404.
+        StatusError: 404 if the service account does not exist.
     """
     api.get(SERVICE_ACCOUNT, namespace, name)
     lifetime_s = (request.get("spec") or {}).get("expirationSeconds", 3600)

@@ -21,7 +21,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def prune(value: Any, schema: Schema, *, root: bool = True) -> Any:
-    """The value with defaults filled in and without what the schema does not know."""
+    """Fill in defaults and remove fields that the schema does not define."""
     if isinstance(value, dict):
         return _prune_map(value, schema, root=root)
     if isinstance(value, list) and "items" in schema:
@@ -50,7 +50,7 @@ def _prune_map(value: dict[str, Any], schema: Schema, *, root: bool) -> dict[str
 
 
 def problems(value: Any, schema: Schema, path: str = "") -> Iterator[Cause]:
-    """What breaks the schema, as pairs of field and message."""
+    """Schema violations as pairs of field and message."""
     if value is None:
         if not schema.get("nullable"):
             yield path, f'Invalid value: "null": {path} in body must be of type {schema.get("type")}: "null"'

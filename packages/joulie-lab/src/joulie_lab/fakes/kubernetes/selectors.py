@@ -1,4 +1,4 @@
-"""Label and field selectors as they stand in query strings."""
+"""Label and field selectors of list and watch requests."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Predicate = Callable[[Json], bool]
 
 
 def selection(kind: Kind, label_selector: str, field_selector: str) -> Predicate | None:
-    """What a list or watch asks for; None where it asks for all.
+    """The predicate of a list or watch request's selectors; None if it selects all objects.
 
     Raises:
-        StatusError: the selector cannot be read, or names a field that the resource does not offer.
+        StatusError: a selector is invalid, or names a field that the resource does not support.
     """
     labels = label_selection(label_selector)
     fields = _field_tests(kind, field_selector)
@@ -32,10 +32,10 @@ def selection(kind: Kind, label_selector: str, field_selector: str) -> Predicate
 
 
 def label_selection(selector: str) -> LabelSelector:
-    """A label selector as it stands in a query string.
+    """Parse the label selector of a query string.
 
     Raises:
-        StatusError: it cannot be read.
+        StatusError: the selector is invalid.
     """
     try:
         return LabelSelector.parse(selector)
@@ -71,7 +71,7 @@ def _field_test(kind: Kind, term: str) -> Predicate:
 
 
 def _text(obj: Json, path: tuple[str, ...]) -> str:
-    """A field as selectors compare it: absent is empty, but for booleans, which are false."""
+    """The text that selectors compare a field as: empty if absent, but "false" for booleans."""
     value: Any = obj
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None

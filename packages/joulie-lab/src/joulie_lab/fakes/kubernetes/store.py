@@ -1,4 +1,4 @@
-"""The objects, their global resource version, and the recent changes that watches follow."""
+"""In-memory store: the objects, their global resource version, and the recent changes that watches read."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from joulie_lab.fakes.kubernetes.kinds import Json, Kind
 from joulie_lab.fakes.kubernetes.ownership import Managers
 
 FIRST_REVISION = 1000
-"""Where resource versions begin: a real cluster has a past too, so version 1 is always too old."""
+"""First resource version: as in a real cluster with a past, version 1 is always too old."""
 SNAPSHOTS = 64
-"""Paged lists that can be continued at the same time."""
+"""Maximum number of paged lists that can be in progress at the same time."""
 
 ResourceKey = tuple[str, str]
 
@@ -33,13 +33,13 @@ class ObjectKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Stored:
-    """One version of an object; nothing in it is ever changed.
+    """One version of an object; immutable.
 
     Attributes:
-        key: where it is.
-        revision: its resource version.
-        obj: the object as it is served.
-        raw: the same, encoded.
+        key: object key.
+        revision: resource version.
+        obj: object as it is served.
+        raw: the object encoded as JSON.
         managers: owners of its fields.
     """
 
@@ -58,13 +58,13 @@ class Stored:
 
 @dataclass(frozen=True)
 class Change:
-    """What happened to an object: created (no old), changed, or deleted (no new).
+    """A change of an object: created (no old), modified, or deleted (no new).
 
     Attributes:
-        revision: the global resource version.
-        old: before.
-        new: after.
-        last: of a deleted object, its last state with the revision of the deletion.
+        revision: global resource version of the change.
+        old: object before the change; None if created.
+        new: object after the change; None if deleted.
+        last: for a deletion, the last state of the object with the revision of the deletion.
     """
 
     revision: int
@@ -78,9 +78,9 @@ class Table:
     """The objects of one resource and their recent changes, oldest first.
 
     Attributes:
-        history: how many changes to keep at least.
-        objects: by key.
-        floor: watches from before this revision are refused, since changes since then are forgotten.
+        history: minimum number of changes to retain.
+        objects: objects by key.
+        floor: oldest revision that a watch can start from; older changes have been discarded.
     """
 
     history: int
@@ -91,7 +91,7 @@ class Table:
     _watchers: set[asyncio.Event] = field(default_factory=set)
 
     def in_order(self, namespace: str) -> Iterator[Stored]:
-        """Objects by namespace and name; all namespaces if empty."""
+        """Objects in order of namespace and name; of all namespaces if `namespace` is empty."""
         start = bisect_left(self._ordered, (namespace, "")) if namespace else 0
         for key in self._ordered[start:]:
             if namespace and key.namespace != namespace:
@@ -99,7 +99,7 @@ class Table:
             yield self.objects[key]
 
     def record(self, change: Change) -> None:
-        """Take a change in and wake those who watch."""
+        """Append a change and wake the watches."""
         if change.new is not None:
             if change.old is None:
                 insort(self._ordered, change.new.key)
@@ -116,7 +116,7 @@ class Table:
         """At most `limit` changes after a revision.
 
         Raises:
-            StatusError: some of them are forgotten.
+            StatusError: 410 if some of them have been discarded.
         """
         if revision < self.floor:
             raise expired(f"too old resource version: {revision} ({self.floor})")
@@ -124,20 +124,20 @@ class Table:
         return self._changes[start : start + limit]
 
     def compact(self, revision: int) -> None:
-        """Forget all changes up to now."""
+        """Discard all changes up to now."""
         self._changes.clear()
         self.floor = revision
 
     def subscribe(self, wake: asyncio.Event) -> None:
-        """Set this event at each change, until `unsubscribe`."""
+        """Set the event at each change, until `unsubscribe`."""
         self._watchers.add(wake)
 
     def unsubscribe(self, wake: asyncio.Event) -> None:
-        """End of a subscription."""
+        """End a subscription."""
         self._watchers.discard(wake)
 
     def wake(self) -> None:
-        """Let all who watch look."""
+        """Wake all watches."""
         for watcher in self._watchers:
             watcher.set()
 
@@ -147,7 +147,7 @@ class Table:
 
 
 class Snapshot(NamedTuple):
-    """A list as it was when its first page was asked for."""
+    """A list at the resource version of its first page."""
 
     revision: int
     items: list[Stored]
@@ -157,7 +157,7 @@ class Store:
     """All objects of a cluster.
 
     Args:
-        history: changes that each resource remembers at least; at most twice as many are kept.
+        history: minimum number of changes to retain per resource; at most twice as many are kept.
     """
 
     def __init__(self, history: int) -> None:
@@ -174,13 +174,13 @@ class Store:
         return self._tables[kind.key]
 
     def namespaced_tables(self, kinds: Iterable[Kind]) -> Iterator[tuple[Kind, Table]]:
-        """The tables of the resources that live in namespaces."""
+        """The tables of namespaced resources."""
         for kind in kinds:
             if kind.namespaced and kind.key in self._tables:
                 yield kind, self._tables[kind.key]
 
     def put(self, kind: Kind, key: ObjectKey, obj: Json, managers: Managers) -> Stored:
-        """Create or change an object, whose metadata must be its own dictionary; it gets the next resource version."""
+        """Write an object at the next resource version; its metadata dictionary is modified and must not be shared."""
         table = self.table(kind)
         old = table.objects.get(key)
         new = self._stamped(key, obj, managers)
@@ -199,31 +199,31 @@ class Store:
         return last
 
     def dependents(self, uid: str) -> list[tuple[ResourceKey, ObjectKey]]:
-        """Objects that name this one as an owner."""
+        """Objects that have this one as an owner."""
         return sorted(self._dependents.get(uid, ()))
 
     def keep_snapshot(self, token: str, snapshot: Snapshot) -> None:
-        """Remember a list until it has been read to its end, or too many others were begun."""
+        """Keep a list until it has been read to its end, or until too many others were started."""
         self._snapshots[token] = snapshot
         while len(self._snapshots) > SNAPSHOTS:
             self._snapshots.popitem(last=False)
 
     def snapshot(self, token: str) -> Snapshot | None:
-        """A remembered list."""
+        """Find a kept list."""
         return self._snapshots.get(token)
 
     def drop_snapshot(self, token: str) -> None:
-        """Forget a list that has been read to its end."""
+        """Discard a list that has been read to its end."""
         self._snapshots.pop(token, None)
 
     def compact(self) -> None:
-        """Forget the past: older watches and begun lists get 410."""
+        """Discard history: older watches and lists in progress get 410."""
         self._snapshots.clear()
         for table in self._tables.values():
             table.compact(self.revision)
 
     def wake(self) -> None:
-        """Let all who watch look, for instance because the server stops."""
+        """Wake all watches, for instance because the server stops."""
         for table in self._tables.values():
             table.wake()
 
@@ -243,6 +243,6 @@ class Store:
 
 
 def _owners(stored: Stored | None) -> set[str]:
-    """Uids of those that own an object."""
+    """UIDs of an object's owners."""
     references = stored.obj["metadata"].get("ownerReferences") or () if stored else ()
     return {reference["uid"] for reference in references}

@@ -1,6 +1,6 @@
-"""What the API server does to objects of a kind when they are written: defaults, resets, rules.
+"""Per-kind processing of writes by the API server: defaulting, reset of fields, and validation.
 
-Only what Joulie's programs, a scheduler and a kubelet can notice is here. Source: the registry strategies and
+Covers only behaviour that Joulie's programs, a scheduler or a kubelet depend on. Source: the registry strategies and
 defaulting functions of Kubernetes.
 """
 
@@ -25,7 +25,7 @@ _NAME_MESSAGE = (
 
 
 def normalise(value: Any) -> Any:
-    """A JSON value as the API server stores it: whole floats become integers (60.0 is read back as 60)."""
+    """Normalise a JSON value as the API server does: whole floats become integers (60.0 is read back as 60)."""
     if isinstance(value, dict):
         return {key: normalise(part) for key, part in value.items()}
     if isinstance(value, list):
@@ -36,7 +36,7 @@ def normalise(value: Any) -> Any:
 
 
 def without_nulls(value: Any) -> Any:
-    """A value of a built-in kind, where null and absent are the same."""
+    """Remove nulls from a value of a built-in kind, where null and absent are equivalent."""
     if isinstance(value, dict):
         return {key: without_nulls(part) for key, part in value.items() if part is not None}
     if isinstance(value, list):
@@ -45,7 +45,7 @@ def without_nulls(value: Any) -> Any:
 
 
 def prepare_create(kind: Kind, obj: Json) -> Json:
-    """A new object with the defaults of its kind; what a client may not set is dropped."""
+    """Fill in the defaults of a new object and drop fields that clients may not set."""
     if kind.custom and kind.status:
         obj = {key: value for key, value in obj.items() if key != "status"}
     if kind.key == POD.key:
@@ -58,7 +58,7 @@ def prepare_create(kind: Kind, obj: Json) -> Json:
 
 
 def prepare_update(kind: Kind, old: Json, new: Json, subresource: str) -> Json:
-    """The object as a write may change it: status only by its subresource, and that changes nothing else."""
+    """Restrict a write: status changes only by its subresource, which changes nothing else."""
     if subresource == "status":
         reset = {"metadata", "spec"} if kind.custom else {"spec"}
         kept = {key: old[key] for key in reset if key in old}
@@ -71,7 +71,7 @@ def prepare_update(kind: Kind, old: Json, new: Json, subresource: str) -> Json:
 
 
 def completed(kind: Kind, obj: Json) -> Json:
-    """Defaults and pruning by the schema; nulls are dropped from built-in kinds."""
+    """Apply the schema's defaults and pruning; in built-in kinds, drop nulls."""
     if kind.custom:
         return obj if kind.schema is None else schema.prune(obj, kind.schema)
     dropped: Json = without_nulls(obj)
@@ -79,10 +79,10 @@ def completed(kind: Kind, obj: Json) -> Json:
 
 
 def check(kind: Kind, old: Json | None, new: Json) -> None:
-    """Refuse an object that breaks the rules of its kind.
+    """Reject an object that violates the rules of its kind.
 
     Raises:
-        StatusError: 422.
+        StatusError: 422 if it does.
     """
     name = new["metadata"]["name"]
     causes: list[tuple[str, str]] = []
@@ -98,10 +98,10 @@ def check(kind: Kind, old: Json | None, new: Json) -> None:
 
 
 def check_strictly(kind: Kind, body: Json) -> None:
-    """Refuse fields that the schema does not know (fieldValidation=Strict).
+    """Reject fields that the schema does not define (fieldValidation=Strict).
 
     Raises:
-        StatusError: 400, naming them.
+        StatusError: 400, with the unknown fields.
     """
     if kind.schema is None:
         return
@@ -199,7 +199,7 @@ def _pod_problems(pod: Json) -> list[tuple[str, str]]:
 
 
 def _pod_change_problems(old: Json, new: Json) -> list[tuple[str, str]]:
-    """A pod's spec is fixed, but for images, tolerations that are added, gates that are removed, and deadlines."""
+    """Violations of a pod's immutability: only images, added tolerations, removed gates and deadlines may change."""
     before, after = old["spec"], new["spec"]
     causes = []
     gates = [gate["name"] for gate in before.get("schedulingGates", ())]
@@ -228,10 +228,10 @@ def _fixed_part(spec: Json, also_changeable: tuple[str, ...]) -> Json:
 
 
 def check_identity(kind: Kind, body: Json, name: str, namespace: str) -> None:
-    """Refuse a body that contradicts the path that it is written to.
+    """Reject a body that contradicts the path of the request.
 
     Raises:
-        StatusError: 400.
+        StatusError: 400 if it does.
     """
     if body.get("kind", kind.kind) != kind.kind or body.get("apiVersion", kind.api_version) != kind.api_version:
         sent = f"{body.get('apiVersion')}, Kind={body.get('kind')}"

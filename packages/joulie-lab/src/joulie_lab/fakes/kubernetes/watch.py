@@ -1,4 +1,4 @@
-"""Watches: the changes of one resource as a stream of JSON lines."""
+"""Watch requests: the changes of one resource as a stream of JSON lines."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _ALL = sys.maxsize
 
 @dataclass(frozen=True)
 class WatchRequest:
-    """What a watch asks for.
+    """Parameters of a watch.
 
     Attributes:
-        kind: the resource.
-        namespace: empty for all.
-        chosen: the selectors' test; None for all objects.
-        revision: from which on; None begins with all objects as they are.
-        timeout_s: how long.
-        bookmark_s: seconds between bookmarks; None for none.
+        kind: resource to watch.
+        namespace: namespace; empty for all.
+        chosen: predicate of the selectors; None for all objects.
+        revision: resource version to start from; None starts with all existing objects.
+        timeout_s: duration of the watch, s.
+        bookmark_s: interval between bookmarks, s; None for no bookmarks.
     """
 
     kind: Kind
@@ -42,7 +42,7 @@ class WatchRequest:
     bookmark_s: float | None
 
     def selects(self, stored: Stored | None) -> bool:
-        """Whether an object is among those watched."""
+        """Whether the watch includes an object."""
         if stored is None or (self.namespace and stored.key.namespace != self.namespace):
             return False
         return self.chosen is None or self.chosen(stored.obj)
@@ -51,13 +51,13 @@ class WatchRequest:
 async def stream(
     store: Store, request: WatchRequest, over: Callable[[], bool], delay_s: Callable[[], float]
 ) -> AsyncGenerator[bytes, None]:
-    """Portions of the stream, each one or more whole lines.
+    """Yield the stream in chunks of one or more whole lines.
 
     Args:
-        store: the objects.
-        request: what is watched.
-        over: whether to end before the time, asked whenever the stream wakes.
-        delay_s: by how many seconds changes are held back.
+        store: store of the objects.
+        request: parameters of the watch.
+        over: whether to end before the timeout; called whenever the stream wakes.
+        delay_s: delay of the events, s.
     """
     table = store.table(request.kind)
     clock = asyncio.get_running_loop().time
@@ -101,7 +101,7 @@ async def stream(
 
 
 def _next_bookmark_s(request: WatchRequest, now_s: float, end_s: float) -> float:
-    """When the next bookmark is due: regularly, and shortly before the end, so that little is repeated afterwards."""
+    """Time of the next bookmark: at intervals, and shortly before the end so that a resumed watch repeats little."""
     if request.bookmark_s is None:
         return math.inf
     regular_s, last_s = now_s + request.bookmark_s, end_s - _BEFORE_END_S
@@ -109,12 +109,12 @@ def _next_bookmark_s(request: WatchRequest, now_s: float, end_s: float) -> float
 
 
 class Follower:
-    """The changes of one resource for a loop in this process, which looks whenever `wake` is set.
+    """Reads the changes of one resource for a loop in this process that waits for `wake`.
 
     Args:
-        store: the objects.
-        kind: the resource.
-        wake: set at each change; several followers may share it.
+        store: store of the objects.
+        kind: resource to follow.
+        wake: event that is set at each change; several followers may share it.
     """
 
     def __init__(self, store: Store, kind: Kind, wake: asyncio.Event) -> None:
@@ -132,7 +132,7 @@ class Follower:
         self._table.unsubscribe(self._wake)
 
     def changes(self) -> list[Change]:
-        """What happened since the last call; at first, and after falling too far behind, by comparing all objects."""
+        """Changes since the last call; on the first call and after falling too far behind, by comparing all objects."""
         try:
             changes = self._differences() if self._seen is None else self._table.since(self._seen, _ALL)
         except StatusError:
@@ -160,7 +160,7 @@ class Follower:
 
 
 def line(request: WatchRequest, change: Change) -> bytes | None:
-    """A change as a watcher sees it: what begins to be selected is added, what ceases to be is deleted."""
+    """Encode a change as a watch event: objects that become selected are ADDED, those that cease to be are DELETED."""
     before, after = request.selects(change.old), request.selects(change.new)
     if after and change.new:
         return _event("MODIFIED" if before else "ADDED", change.new.raw)
