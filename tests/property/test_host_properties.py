@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulie.adapters.control_http import HttpControl, HttpControlError
-from joulie.adapters.cpufreq import Cpufreq
-from joulie.adapters.rapl import READ_BACK_TOLERANCE_W, Rapl, RaplMeter
+from joulie.adapters.cpu.cpufreq import Cpufreq
+from joulie.adapters.cpu.rapl import READ_BACK_TOLERANCE_W, Rapl, RaplMeter
 from joulie.adapters.saved_limits import SavedLimits
 from support import sysfs_trees as trees
 from support.sysfs_trees import Zone

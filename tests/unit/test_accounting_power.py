@@ -107,9 +107,9 @@ memoryProfiles: {}
     lines = [int(problem.split(":")[1]) for problem in found.problems]
     assert lines == [1, 4, 5, 6, 7, 8, 9, 10, 11, 12]
     assert found.problems[2] == (
-        "p.yaml:5: cpuProfiles.words: Expected `float`, got `str` - at `$.idlePower`; it was left out"
+        "p.yaml:5: cpuProfiles.words: Expected `float`, got `str` - at `$.idlePower`; entry ignored"
     )
-    assert found.problems[6] == "p.yaml:9: cpuProfiles.odd.colour is not known"
+    assert found.problems[6] == "p.yaml:9: cpuProfiles.odd.colour is unknown"
 
 
 @pytest.mark.parametrize("text", ["a: [", "a: *b", "\t"])

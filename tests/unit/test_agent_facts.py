@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from joulie.adapters.cpuinfo import CpuInfo
+from joulie.adapters.cpu.cpuinfo import CpuInfo
 from joulie.adapters.kubernetes.api.core import Node, NodeStatus
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
 from joulie.adapters.kubernetes.api.v1alpha1 import (

@@ -5,7 +5,7 @@ from typing import Any
 
 from prometheus_client import generate_latest
 
-from joulie.adapters.cpuinfo import CpuInfo
+from joulie.adapters.cpu.cpuinfo import CpuInfo
 from joulie.apps.agent.host import Observation
 from joulie.apps.agent.metering import PowerSample
 from joulie.apps.agent.metrics import registry

@@ -8,7 +8,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from joulie.adapters import cpuinfo
+from joulie.adapters.cpu import cpuinfo
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlStatus
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES, TELEMETRY_PROFILES
 from joulie.domain.dvfs import DvfsSettings

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from joulie.adapters.amdsmi import AmdSmi, AmdSmiMeter, AmdSmiSession
+from joulie.adapters.gpu.amdsmi import AmdSmi, AmdSmiMeter, AmdSmiSession
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice
 
@@ -126,7 +126,7 @@ def test_power(session: AmdSmiSession, smi: FakeAmdSmi) -> None:
     assert meter.unavailable() is None
     assert meter.energy() == []
     smi.gpus.clear()
-    assert meter.unavailable() == "no AMD GPU tells its power"
+    assert meter.unavailable() == "no AMD GPU reports its power"
 
 
 def test_a_lost_gpu_is_left_out_and_told_once(
@@ -136,7 +136,7 @@ def test_a_lost_gpu_is_left_out_and_told_once(
     with caplog.at_level(logging.WARNING):
         assert [[device.id for device in limiter.devices()] for _ in range(2)] == [["uuid-1"], ["uuid-1"]]
     assert len(caplog.records) == 1
-    with pytest.raises(ControlFailedError, match="no GPU uuid-0 answers"):
+    with pytest.raises(ControlFailedError, match="GPU uuid-0 does not respond"):
         limiter.set_limit("uuid-0", 500.0)
 
 
@@ -148,7 +148,7 @@ def test_gpus_without_caps(limiter: AmdSmi, smi: FakeAmdSmi) -> None:
 
 def test_no_gpu(limiter: AmdSmi, smi: FakeAmdSmi) -> None:
     smi.gpus.clear()
-    assert limiter.unavailable() == "no AMD GPU answers"
+    assert limiter.unavailable() == "no AMD GPU responds"
 
 
 def test_the_package_is_not_installed() -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from joulie.adapters.cpufreq import Cpufreq
+from joulie.adapters.cpu.cpufreq import Cpufreq
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.ports import ControlFailedError, ControlRefusedError, FrequencyPolicy
 from support import sysfs_trees as trees
 
-WRITE = "joulie.adapters.cpufreq._write"
+WRITE = "joulie.adapters.cpu.sysfs._write"
 
 
 def test_policies_in_the_order_of_their_numbers(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_machine_without(tmp_path: Path) -> None:
 
 def test_a_read_only_mount_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda _path, _mode: False)
-    assert "may not be written" in (Cpufreq(trees.amd_pstate(tmp_path)).unavailable() or "")
+    assert "is not writable" in (Cpufreq(trees.amd_pstate(tmp_path)).unavailable() or "")
 
 
 def test_a_driver_with_a_table_rounds_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

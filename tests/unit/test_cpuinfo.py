@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from joulie.adapters import cpuinfo
-from joulie.adapters.cpuinfo import CpuInfo
+from joulie.adapters.cpu import cpuinfo
+from joulie.adapters.cpu.cpuinfo import CpuInfo
 from support import sysfs_trees as trees
 
 XEON = """processor\t: {number}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from joulie.adapters.hsmp import Hsmp
+from joulie.adapters.cpu.hsmp import Hsmp
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice
 
@@ -81,13 +81,13 @@ def test_no_device_file(tmp_path: Path) -> None:
 
 def test_a_device_file_that_may_not_be_written(hsmp: Hsmp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda _path, _mode: False)
-    assert "may not be written" in (hsmp.unavailable() or "")
+    assert "is not writable" in (hsmp.unavailable() or "")
 
 
 def test_a_message_that_the_firmware_does_not_know(hsmp: Hsmp, firmware: Firmware) -> None:
     firmware.fails = dict.fromkeys((SET, GET), errno.ENOMSG)
-    assert "does not know the message" in (hsmp.unavailable() or "")
-    with pytest.raises(ControlRefusedError, match="does not know the message"):
+    assert "does not support the message" in (hsmp.unavailable() or "")
+    with pytest.raises(ControlRefusedError, match="does not support the message"):
         hsmp.set_limit("package-0", 200.0)
 
 
@@ -97,7 +97,7 @@ def test_a_message_that_the_firmware_does_not_know(hsmp: Hsmp, firmware: Firmwar
 )
 def test_what_the_driver_answers(hsmp: Hsmp, firmware: Firmware, number: int, error: type[Exception]) -> None:
     firmware.fails = {SET: number}
-    with pytest.raises(error, match=rf"set 200 W on package-0 by .*: {os.strerror(number)}"):
+    with pytest.raises(error, match=rf"set 200 W on package-0 through .*: {os.strerror(number)}"):
         hsmp.set_limit("package-0", 200.0)
 
 

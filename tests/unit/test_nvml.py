@@ -11,7 +11,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from joulie.adapters.nvml import Nvml, NvmlMeter, NvmlSession
+from joulie.adapters.gpu.nvml import Nvml, NvmlMeter, NvmlSession
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, EnergyReading, PowerDevice
 from support import fake_nvml
@@ -119,13 +119,13 @@ def test_a_lost_gpu_is_left_out_and_told_once(
     nvml: Nvml, driver: FakeNvml, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
     driver.write(0, fail_all=code)
-    with caplog.at_level(logging.WARNING, logger="joulie.adapters.nvml"):
+    with caplog.at_level(logging.WARNING, logger="joulie.adapters.gpu.library"):
         for _ in range(3):
             assert [device.id for device in nvml.devices()] == [SECOND]
-    assert [record.getMessage() for record in caplog.records] == ["GPU does not answer, left out"]
+    assert [record.getMessage() for record in caplog.records] == ["GPU does not respond, ignored"]
     assert nvml.unavailable() is None
     assert nvml.set_limit(SECOND, 300.0) == 300.0
-    with pytest.raises(ControlFailedError, match=f"no GPU {FIRST} answers"):
+    with pytest.raises(ControlFailedError, match=f"GPU {FIRST} does not respond"):
         nvml.set_limit(FIRST, 300.0)
     driver.write(0, fail_all=0)
     assert [device.id for device in nvml.devices()] == [FIRST, SECOND]
@@ -134,8 +134,8 @@ def test_a_lost_gpu_is_left_out_and_told_once(
 def test_all_gpus_lost(nvml: Nvml, driver: FakeNvml) -> None:
     for gpu in range(2):
         driver.write(gpu, fail_all=fake_nvml.GPU_IS_LOST)
-    assert nvml.unavailable() == "no NVIDIA GPU answers"
-    assert NvmlMeter().unavailable() == "no NVIDIA GPU answers"
+    assert nvml.unavailable() == "no NVIDIA GPU responds"
+    assert NvmlMeter().unavailable() == "no NVIDIA GPU responds"
 
 
 def test_gpus_without_power_limits(nvml: Nvml, driver: FakeNvml) -> None:
@@ -143,12 +143,12 @@ def test_gpus_without_power_limits(nvml: Nvml, driver: FakeNvml) -> None:
         driver.write(gpu, fail_limits=fake_nvml.NOT_SUPPORTED, fail_power=fake_nvml.NOT_SUPPORTED)
     assert "not supported by NVIDIA H100" in (nvml.unavailable() or "")
     assert {(device.limit_w, device.min_w, device.default_w) for device in nvml.devices()} == {(None, None, None)}
-    assert NvmlMeter().unavailable() == "no GPU here tells its power"
+    assert NvmlMeter().unavailable() == "no NVIDIA GPU reports its power"
 
 
 def test_no_gpu_in_a_driver(nvml: Nvml, driver: FakeNvml) -> None:
     driver.reset(gpus=0)
-    assert nvml.unavailable() == "no NVIDIA GPU answers"
+    assert nvml.unavailable() == "no NVIDIA GPU responds"
 
 
 def test_a_driver_that_is_not_loaded_yet(nvml: Nvml, driver: FakeNvml) -> None:
@@ -189,7 +189,7 @@ def test_limits_that_are_none(nvml: Nvml, limit_w: float) -> None:
 def test_without_the_library_pynvml_is_not_imported() -> None:
     """It would cost 5 MB on every node without a GPU."""
     code = (
-        "import ctypes, sys; from joulie.adapters.nvml import Nvml; ctypes.CDLL = lambda name: open('/nowhere'); "
+        "import ctypes, sys; from joulie.adapters.gpu.nvml import Nvml; ctypes.CDLL = lambda name: open('/nowhere'); "
         "print(Nvml().unavailable(), 'pynvml' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -199,7 +199,7 @@ def test_without_the_library_pynvml_is_not_imported() -> None:
 
 @pytest.mark.slow
 def test_loaded_as_the_system_would(library: FakeNvml) -> None:
-    code = "from joulie.adapters.nvml import Nvml; print(Nvml().set_limit(Nvml().devices()[2].id, 250.0))"
+    code = "from joulie.adapters.gpu.nvml import Nvml; print(Nvml().set_limit(Nvml().devices()[2].id, 250.0))"
     environment = os.environ | {"LD_LIBRARY_PATH": str(library.path.parent), "FAKE_NVML_GPUS": "3"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "250.0\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from joulie.adapters.rapl import Rapl, RaplMeter
+from joulie.adapters.cpu.rapl import Rapl, RaplMeter
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice
 from support import sysfs_trees as trees
@@ -118,7 +118,7 @@ def test_a_zone_switched_off_or_locked_is_refused_unwritten(tmp_path: Path) -> N
 
 def test_a_read_only_mount_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda _path, _mode: False)
-    assert "may not be written" in (Rapl(trees.intel_two_sockets(tmp_path)).unavailable() or "")
+    assert "is not writable" in (Rapl(trees.intel_two_sockets(tmp_path)).unavailable() or "")
 
 
 def test_a_limit_that_cannot_be_read_is_a_reason(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_limit_that_cannot_be_read_is_a_reason(tmp_path: Path) -> None:
     trees.zone_file(sys, "intel-rapl:0", LIMIT).unlink()
     trees.zone_file(sys, "intel-rapl:1", LIMIT).write_text("")
     reasons = Rapl(sys).unavailable() or ""
-    assert "package-0: its limit cannot be read" in reasons
+    assert "package-0: cannot read the power limit" in reasons
     assert "holds '', not a number" in reasons
     assert [device.limit_w for device in Rapl(sys).devices()] == [None, None]
 
@@ -148,25 +148,25 @@ def test_what_the_kernel_answers_to_a_write(
     def refuse(file: Path, text: str) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("joulie.adapters.rapl._write", refuse)
+    monkeypatch.setattr("joulie.adapters.cpu.sysfs._write", refuse)
     with pytest.raises(error, match=rf"write 100 W to .*{LIMIT}: {os.strerror(number)}"):
         Rapl(trees.intel_two_sockets(tmp_path)).set_limit("package-0", 100.0)
 
 
 def test_a_write_without_effect_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joulie.adapters.rapl._write", lambda _file, _text: None)
+    monkeypatch.setattr("joulie.adapters.cpu.sysfs._write", lambda _file, _text: None)
     with pytest.raises(ControlFailedError, match="accepted, but 205 W is in force"):
         Rapl(trees.intel_two_sockets(tmp_path)).set_limit("package-0", 100.0)
 
 
 def test_the_driver_may_round_to_its_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     eighths = lambda file, text: file.write_text(f"{int(text) // 125_000 * 125_000}\n")  # noqa: E731
-    monkeypatch.setattr("joulie.adapters.rapl._write", eighths)
+    monkeypatch.setattr("joulie.adapters.cpu.sysfs._write", eighths)
     assert Rapl(trees.intel_two_sockets(tmp_path)).set_limit("package-0", 100.2) == 100.125
 
 
 def test_what_is_read_back_must_be_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joulie.adapters.rapl._write", lambda file, _text: file.write_text("-1\n"))
+    monkeypatch.setattr("joulie.adapters.cpu.sysfs._write", lambda file, _text: file.write_text("-1\n"))
     with pytest.raises(ControlFailedError, match="holds '-1', not a number"):
         Rapl(trees.intel_two_sockets(tmp_path)).set_limit("package-0", 100.0)
 
@@ -210,5 +210,5 @@ def test_a_counter_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     meter = RaplMeter(sys)
     assert {reading.device_id for reading in meter.energy()} == {"dram-0", "dram-1", "psys"}
     assert [reading.wraps_at_j for reading in meter.energy() if reading.device_id == "psys"] == [None]
-    assert "only root may" in (meter.unavailable() or "")
+    assert "needs root" in (meter.unavailable() or "")
     assert meter.power_w() == {}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from joulie.adapters.rocm_smi import RocmSmi
+from joulie.adapters.gpu.rocm_smi import RocmSmi
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice
 
@@ -86,7 +86,7 @@ def test_a_card_without_a_cap(smi: RocmSmi, folder: Path) -> None:
     (folder / "card0").write_text("N/A")
     assert [device.limit_w for device in smi.devices()] == [None, 300.0]
     (folder / "card1").write_text("0.0")
-    assert "tells no GPU's power cap" in (smi.unavailable() or "")
+    assert "reports no GPU power cap" in (smi.unavailable() or "")
     (folder / "refusal").write_text("Unavailable for secondary die.")
     with pytest.raises(ControlFailedError, match="unknown W in force: Unavailable"):
         smi.set_limit("card0", 200.0)

@@ -74,7 +74,7 @@ def test_a_corrupt_file_is_kept_aside_and_told(
     file.write_bytes(content)
     with caplog.at_level(logging.WARNING):
         assert SavedLimits(file, proc).load() == {}
-    assert [record.getMessage() for record in caplog.records] == ["saved limits cannot be understood: file put aside"]
+    assert [record.getMessage() for record in caplog.records] == ["saved limits are corrupt: file renamed"]
     assert file.with_name("limits.json.corrupt").read_bytes() == content
     SavedLimits(file, proc).save(LIMITS)
     assert SavedLimits(file, proc).load() == LIMITS

@@ -1,9 +1,9 @@
-"""Telemetry and control of a node by HTTP: the simulator's interface, or a management controller's gateway.
+"""Telemetry and control of a node over HTTP: the API of the simulator, or of a management controller's gateway.
 
-GET telemetry answers ``{"packagePowerWatts": W}`` or ``{"cpu": {"packagePowerWatts": W}}``, and may add
+GET telemetry returns ``{"packagePowerWatts": W}`` or ``{"cpu": {"packagePowerWatts": W}}``, and optionally
 ``{"gpu": {"powerWattsTotal": W}}`` and ``{"ambientTemperatureCelsius": C}``. POST control takes ``{node, action, ts}``
-with one of capWatts, throttlePct and capWattsPerGpu, and answers ``{result, message, state}``. `{node}` in an endpoint
-stands for the node's name.
+with one of capWatts, throttlePct and capWattsPerGpu, and returns ``{result, message, state}``. `{node}` in an endpoint
+is the placeholder of the node name.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class _AllTelemetry(msgspec.Struct):
     nodes: dict[str, _Telemetry]
 
 
-class _Answer(msgspec.Struct):
+class _ControlResponse(msgspec.Struct):
     result: ControlResult
     message: str | None = None
     state: dict[str, Any] | None = None
@@ -158,7 +158,7 @@ class HttpControl:
         """
         url = _url("control", self._control_endpoint, node)
         body = {"node": node, "action": action, **fields, "ts": self._now()}
-        answer = _decode(_Answer, url, await self._request("POST", url, msgspec.json.encode(body)))
+        answer = _decode(_ControlResponse, url, await self._request("POST", url, msgspec.json.encode(body)))
         return HttpResult(answer.result, answer.message or "", answer.state or {})
 
     async def _request(self, method: str, url: str, body: bytes | None = None, *, max_bytes: int = _MAX_BYTES) -> bytes:

@@ -1,6 +1,6 @@
-"""Hardware profiles of the Compute Gardener Scheduler: YAML in, profiles out, what is wrong with file and line.
+"""Reads hardware profiles of the Compute Gardener Scheduler from YAML, and reports invalid entries by file and line.
 
-One bad entry costs only itself: accounting goes on with all others, and says what it left out.
+An invalid entry is ignored and reported; accounting continues with all others.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ P = TypeVar("P")
 
 
 class HardwareProfilesError(ValueError):
-    """A file that cannot be read at all; the message starts with ``file:line:``."""
+    """A file that cannot be read or is not YAML; the message names the file, and the line if known."""
 
 
 class _Cpu(msgspec.Struct):
@@ -50,7 +50,7 @@ class _Cpu(msgspec.Struct):
     frequencyRangeGHz: Any = None  # noqa: N815 - known, but power is bounded by maxPower whatever the turbo
 
     def profile(self) -> CpuProfile:
-        _rising(self.idlePower, self.maxPower)
+        _check_power_range(self.idlePower, self.maxPower)
         base_hz = None if self.baseFrequencyGHz is None else self.baseFrequencyGHz * _HZ_PER_GHZ
         return CpuProfile(self.idlePower, self.maxPower, self.numCores, base_hz, self.powerScaling)
 
@@ -61,7 +61,7 @@ class _Gpu(msgspec.Struct):
     workloadTypes: dict[str, Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]] = {}  # noqa: N815
 
     def profile(self) -> GpuProfile:
-        _rising(self.idlePower, self.maxPower)
+        _check_power_range(self.idlePower, self.maxPower)
         return GpuProfile(self.idlePower, self.maxPower, self.workloadTypes)
 
 
@@ -71,7 +71,7 @@ class _Memory(msgspec.Struct):
     baseIdlePower: _Watts = 0.0  # noqa: N815
 
     def profile(self) -> MemProfile:
-        _rising(self.idlePowerPerGB, self.maxPowerPerGB)
+        _check_power_range(self.idlePowerPerGB, self.maxPowerPerGB)
         return MemProfile(self.idlePowerPerGB, self.maxPowerPerGB, self.baseIdlePower)
 
 
@@ -93,16 +93,16 @@ class _Instance(msgspec.Struct):
         return CloudInstance(self.cpuModel, self.gpuModel, self.memoryType, cpus, self.numGPUs, memory_gb)
 
 
-def _rising(idle: float, most: float) -> None:
-    if most <= idle:
-        raise ValueError(f"its highest power, {most:g} W, must be above its idle power, {idle:g} W")
+def _check_power_range(idle_w: float, max_w: float) -> None:
+    if max_w <= idle_w:
+        raise ValueError(f"maximum power {max_w:g} W must be above idle power {idle_w:g} W")
 
 
 def load_hardware_profiles(path: Path) -> HardwareProfiles:
-    """The profiles of a file, and in `problems` what of it was left out.
+    """Profiles of a file; `problems` has its ignored entries.
 
     Raises:
-        HardwareProfilesError: it cannot be read, or is no YAML.
+        HardwareProfilesError: the file cannot be read or is not YAML.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -112,7 +112,7 @@ def load_hardware_profiles(path: Path) -> HardwareProfiles:
 
 
 def parse_hardware_profiles(text: str, name: str) -> HardwareProfiles:
-    """Like `load_hardware_profiles`, from the text of a file called `name`."""
+    """Profiles from YAML text; `name` is the file name for messages. See `load_hardware_profiles`."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -124,7 +124,7 @@ def parse_hardware_profiles(text: str, name: str) -> HardwareProfiles:
 
 
 class _Reader:
-    """Reads the parts of one file and collects what is wrong with them."""
+    """Reads the sections of one file and collects the problems."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -147,7 +147,7 @@ class _Reader:
             if key in readers:
                 sections[key] = readers[key](node, key)
             else:
-                self._report(node, f"{key} is not known; known are {', '.join(readers)}")
+                self._report(node, f"{key} is unknown; expected one of {', '.join(readers)}")
         default = HardwareProfiles()
         return HardwareProfiles(
             cpus=Profiles(sections.get("cpuProfiles")),
@@ -163,24 +163,24 @@ class _Reader:
         self._problems.append(f"{self._file}:{1 if node is None else node.start_mark.line + 1}: {problem}")
 
     def _items(self, node: yaml.Node | None, where: str) -> Iterator[tuple[str, yaml.Node]]:
-        """Keys and values of a mapping; of two equal keys the first."""
+        """Keys and values of a mapping; the first of duplicate keys counts."""
         if not isinstance(node, yaml.MappingNode):
             self._report(node, f"{where} must be a mapping")
             return
         seen: set[str] = set()
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.value in seen:
-                self._report(key, f"{where}: {key.value!r} is stated twice; the first one counts")
+                self._report(key, f"{where}: {key.value!r} is duplicate; the first one is used")
                 continue
             seen.add(key.value)
             yield key.value, value
 
     def _value(self, node: yaml.Node, where: str, kind: type[T]) -> T | None:
-        """The value of a node; None, and a problem, where it is not what it should be."""
+        """Value of a node; None and a reported problem if it is invalid."""
         try:
             return msgspec.convert(yaml.constructor.SafeConstructor().construct_document(node), kind)
         except (msgspec.ValidationError, yaml.YAMLError) as error:
-            self._report(node, f"{where}: {str(error).splitlines()[0]}; it was left out")
+            self._report(node, f"{where}: {str(error).splitlines()[0]}; entry ignored")
             return None
 
     def _entries(self, node: yaml.Node, where: str, kind: type[S], profile: Callable[[S], P]) -> dict[str, P]:
@@ -189,11 +189,11 @@ class _Reader:
             place = f"{where}.{name}"
             for key, value in self._items(entry, place):
                 if key not in kind.__struct_fields__:
-                    self._report(value, f"{place}.{key} is not known")
+                    self._report(value, f"{place}.{key} is unknown")
             read = self._value(entry, place, kind) if isinstance(entry, yaml.MappingNode) else None
             try:
                 if read is not None:
                     found[name] = profile(read)
             except ValueError as error:
-                self._report(entry, f"{place}: {error}; it was left out")
+                self._report(entry, f"{place}: {error}; entry ignored")
         return found

@@ -1,7 +1,7 @@
-"""Sweeps of jobs over GPU power limits, from CSV as the Zeus project publishes them.
+"""Reads sweeps of jobs over GPU power limits from CSV, in the format published by the Zeus project.
 
 A row is a job under one limit: ``power_limit`` (W), ``time_per_epoch`` (s for any unit of work) and ``average_power``
-(W) of a GPU. All other columns together name the job; ``network`` among them is its family.
+(W) of a GPU. All other columns together name the job; the column ``network`` is its family.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ FAMILY = "network"
 
 
 class PowerSweepError(ValueError):
-    """A file that holds no sweeps; the message says where and why."""
+    """A file without valid sweeps; the message says where and why."""
 
 
 @dataclass(frozen=True)
 class PowerSweeps:
-    """The jobs of a file.
+    """Jobs of a file.
 
     Attributes:
-        jobs: in the order of their first rows.
-        problems: rows that are left out, each as ``line N: why``.
+        jobs: jobs in the order of their first rows.
+        problems: ignored rows, each as ``line N: reason``.
     """
 
     jobs: tuple[SweptJob, ...]
@@ -35,13 +35,13 @@ class PowerSweeps:
 
 
 def read_power_sweeps(path: Path) -> PowerSweeps:
-    """The jobs of a file of sweeps.
+    """Read the jobs of a file.
 
     Raises:
-        PowerSweepError: it cannot be read, or has no usable row.
+        PowerSweepError: the file cannot be read or has no valid row.
     """
     try:
-        # Spreadsheets begin a file with a mark, which is no part of the first column's name.
+        # Spreadsheets write a byte order mark, which is not part of the first column's name.
         with path.open(encoding="utf-8-sig", newline="") as lines:
             sweeps = parse_power_sweeps(lines)
     except OSError as error:
@@ -52,10 +52,10 @@ def read_power_sweeps(path: Path) -> PowerSweeps:
 
 
 def parse_power_sweeps(lines: Iterable[str]) -> PowerSweeps:
-    """The jobs of a table's lines, its header first.
+    """Parse the jobs from CSV lines; the first line is the header.
 
     Raises:
-        PowerSweepError: it lacks a column or has one twice, or has no usable row.
+        PowerSweepError: a column is missing or duplicate, or there is no valid row.
     """
     table = csv.reader(lines)
     columns = next(table, [])

@@ -1,7 +1,7 @@
-"""A file on the host with the limits that devices had before Joulie wrote to them.
+"""File on the host with the limits that devices had before Joulie wrote to them.
 
-It belongs to one boot: hardware comes up with its own limits, so what an earlier boot left is void. Durable when
-`save` returns: the agent writes a cap only after what it replaces can no longer be lost.
+The file is valid for one boot: devices start with their default limits, so the limits of an earlier boot are void. It
+is durable when `save` returns: the agent writes a cap only after the limit that it replaces can no longer be lost.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ log = logging.getLogger(__name__)
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """The file's content."""
+    """Content of the file."""
 
     boot_id: str
     limits: dict[str, Annotated[float, msgspec.Meta(ge=0)]]
 
 
 class SavedLimits:
-    """Limits by key, in a JSON file that only its owner may read.
+    """Limits by key, in a JSON file readable by its owner only.
 
     Args:
-        path: the file; directories are made as needed.
-        host_proc: where the kernel tells the id of its boot.
+        path: path of the file; missing directories are created.
+        host_proc: mount point of /proc, which has the boot id.
     """
 
     def __init__(self, path: Path, host_proc: Path = Path("/proc")) -> None:
@@ -37,12 +37,12 @@ class SavedLimits:
         self._boot_id_file = host_proc / "sys/kernel/random/boot_id"
 
     def load(self) -> dict[str, float]:
-        """What was saved since the machine was started; empty where nothing was.
+        """Limits saved since the last boot; empty without any.
 
-        A file that cannot be understood is put aside as ``NAME.corrupt`` and logged: its limits are unknown.
+        A corrupt file is renamed to ``NAME.corrupt`` and logged: its limits are unknown.
 
         Raises:
-            OSError: the file is there and cannot be read.
+            OSError: the file exists but cannot be read.
         """
         try:
             content = msgspec.json.decode(self._path.read_bytes(), type=_File)
@@ -51,17 +51,15 @@ class SavedLimits:
         except msgspec.DecodeError as error:
             aside = self._path.with_name(f"{self._path.name}.corrupt")
             self._path.replace(aside)
-            log.warning(
-                "saved limits cannot be understood: file put aside", extra={"file": str(aside), "error": str(error)}
-            )
+            log.warning("saved limits are corrupt: file renamed", extra={"file": str(aside), "error": str(error)})
             return {}
         return content.limits if content.boot_id == self._boot_id() else {}
 
     def save(self, limits: Mapping[str, float]) -> None:
-        """Replace what was saved: after a crash at any moment the file holds either all of the old or all of the new.
+        """Replace the saved limits atomically: after a crash the file holds either the old or the new limits.
 
         Raises:
-            OSError: it could not be written; what was saved before is still there.
+            OSError: the file could not be written; the old limits are still saved.
         """
         content = msgspec.json.encode(_File(self._boot_id(), dict(limits)))
         folder = self._path.parent
@@ -88,7 +86,7 @@ def _write_through(file: Path, content: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the new name itself durable."""
+    """Make the rename durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

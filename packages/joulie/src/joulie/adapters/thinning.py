@@ -1,4 +1,4 @@
-"""What chooses the samples of a pod that are kept: our own even times, or the tsdownsample library."""
+"""Downsampling of a pod's power samples: evenly spaced in time, or by the tsdownsample library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from joulie.domain.units import FloatArray, IntArray
 
 
 def thinner(strategy: Strategy) -> Thinner:
-    """The function of a strategy.
+    """Downsampling function of a strategy.
 
     Raises:
         ImportError: the strategy needs tsdownsample, which is not installed.
@@ -24,7 +24,7 @@ def thinner(strategy: Strategy) -> Thinner:
     library = kind()
 
     def thin(times_s: FloatArray, power_w: FloatArray, keep: int) -> IntArray:
-        # The library wants an even number. What it leaves out of the ends is put back, so two fewer are asked for.
+        # The library requires an even number. Both end points are added afterwards, so two fewer are requested.
         wanted = max(4, (keep - 2) // 2 * 2)
         columns = np.ascontiguousarray(times_s), np.ascontiguousarray(power_w)
         chosen = np.asarray(library.downsample(*columns, n_out=wanted), dtype=np.int64)

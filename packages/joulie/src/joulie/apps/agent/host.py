@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from joulie.adapters.cpuinfo import CpuInfo
+from joulie.adapters.cpu.cpuinfo import CpuInfo
 from joulie.apps.agent.cpu import CpuControl, CpuFacts
 from joulie.apps.agent.frequency import FrequencyWriter
 from joulie.apps.agent.limits import LIFTED, LimitWriter, device_range

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Self
 import click
 import httpx2
 
-from joulie.adapters import cpuinfo
-from joulie.adapters.amdsmi import AmdSmi, AmdSmiMeter, AmdSmiSession
 from joulie.adapters.control_http import HttpControl
-from joulie.adapters.cpufreq import Cpufreq
+from joulie.adapters.cpu import cpuinfo
+from joulie.adapters.cpu.cpufreq import Cpufreq
+from joulie.adapters.cpu.hsmp import Hsmp
+from joulie.adapters.cpu.rapl import Rapl, RaplMeter
+from joulie.adapters.gpu.amdsmi import AmdSmi, AmdSmiMeter, AmdSmiSession
+from joulie.adapters.gpu.nvml import Nvml, NvmlMeter, NvmlSession
+from joulie.adapters.gpu.rocm_smi import RocmSmi
 from joulie.adapters.hardware_yaml import catalogue_of
-from joulie.adapters.hsmp import Hsmp
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.nvml import Nvml, NvmlMeter, NvmlSession
-from joulie.adapters.rapl import Rapl, RaplMeter
-from joulie.adapters.rocm_smi import RocmSmi
 from joulie.adapters.saved_limits import SavedLimits
 from joulie.apps.agent.agent import CONCURRENCY, Agent, Scope
 from joulie.apps.agent.host import Host, HostBackends

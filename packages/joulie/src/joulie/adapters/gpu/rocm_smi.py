@@ -1,7 +1,7 @@
-"""Power limits of AMD GPUs by the command rocm-smi, where the package of AMD SMI is not installed.
+"""Power limits of AMD GPUs through the command rocm-smi, for hosts without the AMD SMI Python package.
 
-Source: rocm_smi_lib, python_smi_tools/rocm_smi.py. The command exits with 0 even when it refuses, so only what it
-prints and the cap read back count. It tells no range of the caps, and sets whole watts.
+Source: rocm_smi_lib, python_smi_tools/rocm_smi.py. The command exits with 0 even if it rejects a request, so only its
+output and the cap read back are reliable. It does not report the cap range, and sets whole watts.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class RocmSmi:
         self._command = command
 
     def unavailable(self) -> str | None:
-        """None if at least one GPU tells its cap."""
+        """None if at least one GPU reports its power cap."""
         if shutil.which(self._command) is None:
-            return f"{self._command} is not installed here"
+            return f"{self._command} is not installed"
         try:
             devices = self.devices()
         except ControlFailedError as error:
             return str(error)
         if not devices:
             return f"{self._command} lists no GPU"
-        return None if any(device.limit_w for device in devices) else f"{self._command} tells no GPU's power cap"
+        return None if any(device.limit_w for device in devices) else f"{self._command} reports no GPU power cap"
 
     def devices(self) -> Sequence[PowerDevice]:
         """See `PowerLimiter.devices`."""
@@ -57,21 +57,21 @@ class RocmSmi:
         if card is None:
             raise ControlFailedError(f"{self._command} lists no GPU {device_id}")
         number, watts = card.removeprefix("card"), str(round(limit_w))
-        answer = self._run("-d", number, "--setpoweroverdrive", watts, "--autorespond", "y")
+        output = self._run("-d", number, "--setpoweroverdrive", watts, "--autorespond", "y")
         in_force_w = _number(dict(self._cards()).get(card, {}).get(_CAP))
         if in_force_w is None or abs(in_force_w - limit_w) > READ_BACK_TOLERANCE_W:
-            kind = ControlRefusedError if any(word in answer.lower() for word in _REFUSALS) else ControlFailedError
-            raise kind(f"set {watts} W on GPU {device_id}: {in_force_w or 'unknown'} W in force: {_gist(answer)}")
+            kind = ControlRefusedError if any(word in output.lower() for word in _REFUSALS) else ControlFailedError
+            raise kind(f"set {watts} W on GPU {device_id}: {in_force_w or 'unknown'} W in force: {_one_line(output)}")
         return in_force_w
 
     def _cards(self) -> list[tuple[str, dict[str, Any]]]:
-        """What the command tells of each card, by number."""
+        """Fields of each card, by card number."""
         output = self._run("--showmaxpower", "--showproductname", "--showuniqueid", "--json")
-        start = output.find("{")  # warnings may come before
+        start = output.find("{")  # warnings may precede the JSON
         try:
             content, _ = json.JSONDecoder().raw_decode(output, max(start, 0))
         except ValueError as error:
-            raise ControlFailedError(f"{self._command} printed no JSON: {_gist(output)}") from error
+            raise ControlFailedError(f"{self._command} printed no JSON: {_one_line(output)}") from error
         cards = [(key, facts) for key, facts in content.items() if key.removeprefix("card").isdecimal()]
         return sorted(cards, key=lambda card: int(card[0].removeprefix("card")))
 
@@ -96,7 +96,7 @@ def _id(card: str, facts: dict[str, Any]) -> str:
 
 
 def _number(value: object) -> float | None:
-    """Watts as printed; None for ``N/A`` and for 0, which no cap is."""
+    """Power as printed, W; None for ``N/A`` and 0, which is not a cap."""
     try:
         number = float(str(value))
     except ValueError:
@@ -104,7 +104,7 @@ def _number(value: object) -> float | None:
     return number if 0 < number < float("inf") else None
 
 
-def _gist(output: str) -> str:
-    """What the command said, without its rulers, in one line."""
+def _one_line(output: str) -> str:
+    """Output of the command without its horizontal rules, in one line."""
     lines = (line.strip("= \t") for line in output.splitlines())
-    return "; ".join(line for line in lines if line)[:300] or "nothing was printed"
+    return "; ".join(line for line in lines if line)[:300] or "no output"

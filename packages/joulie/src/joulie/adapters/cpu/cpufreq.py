@@ -1,8 +1,8 @@
-"""Upper CPU frequency limits by the cpufreq policies of sysfs.
+"""Maximum CPU frequency limits through the cpufreq policies of sysfs.
 
 Source: Linux, Documentation/admin-guide/pm/{cpufreq,intel_pstate,amd-pstate}.rst. Frequencies are in kHz there.
-`scaling_max_freq` takes a value; what it reads back is the lowest of all limits in force (thermal and firmware ones
-too), and drivers with a table of frequencies round down to one of them.
+Reading `scaling_max_freq` back returns the lowest of all limits in force, including thermal and firmware limits, and
+drivers with a frequency table round down to one of its entries.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from joulie.adapters.cpu.sysfs import read_number, read_text, write_number
 from joulie.domain.quantities import positive_number
-from joulie.ports import ControlFailedError, FrequencyPolicy, control_error
+from joulie.ports import ControlFailedError, FrequencyPolicy
 
 _HZ_PER_KHZ = 1e3
 _FAMILIES = {
@@ -23,14 +24,14 @@ _FAMILIES = {
     "amd-pstate-epp": "amd-pstate",  # its active mode
 }
 READ_BACK_TOLERANCE = 0.01
-"""Share of the frequency asked for by which drivers without a table may round."""
+"""Relative tolerance of the frequency read back: drivers without a table may round."""
 
 
 class Cpufreq:
-    """Frequency limits of the policies that have a CPU online; a `FrequencyLimiter`.
+    """Frequency limits of the policies with at least one CPU online; a `FrequencyLimiter`.
 
     Args:
-        host_sys: where the host's /sys is mounted.
+        host_sys: mount point of the host's /sys.
     """
 
     def __init__(self, host_sys: Path = Path("/sys")) -> None:
@@ -40,7 +41,7 @@ class Cpufreq:
     def driver(self) -> str:
         """Family of the scaling driver: ``intel_pstate``, ``amd-pstate``, else the driver's name; empty without one."""
         for path in self._policy_folders():
-            if name := _text(path / "scaling_driver"):
+            if name := read_text(path / "scaling_driver"):
                 return _FAMILIES.get(name, name)
         return ""
 
@@ -50,26 +51,20 @@ class Cpufreq:
         if not policies:
             return f"no cpufreq policy in {self._folder}: no scaling driver, or a virtual machine"
         file = self._folder / policies[0].id / "scaling_max_freq"
-        return None if os.access(file, os.W_OK) else f"{file} may not be written: needs root and a writable mount"
+        return None if os.access(file, os.W_OK) else f"{file} is not writable: needs root and a writable mount"
 
     def policies(self) -> Sequence[FrequencyPolicy]:
-        """See `FrequencyLimiter.policies`; a policy whose CPUs are all offline does not answer and is left out."""
+        """See `FrequencyLimiter.policies`; policies whose CPUs are all offline are unreadable and omitted."""
         return [policy for path in self._policy_folders() if (policy := _policy(path))]
 
     def set_limit(self, policy_id: str, limit_hz: float) -> float:
-        """See `FrequencyLimiter.set_limit`; the driver may round down to the next frequency that it has."""
+        """See `FrequencyLimiter.set_limit`; the driver may round down to the next supported frequency."""
         limit_hz = positive_number("limit_hz", limit_hz)
         path = self._folder / policy_id
         file = path / "scaling_max_freq"
         action = f"write {limit_hz / 1e6:g} MHz to {file}"
-        try:
-            _write(file, str(round(limit_hz / _HZ_PER_KHZ)))
-            in_force_hz = _hertz(file)
-        except OSError as error:
-            raise control_error(action, error) from error
-        except ValueError as error:
-            raise ControlFailedError(f"{action}: {error}") from error
-        if not _lowest_expected(path, limit_hz) <= in_force_hz <= limit_hz * (1 + READ_BACK_TOLERANCE):
+        in_force_hz = write_number(file, round(limit_hz / _HZ_PER_KHZ), action) * _HZ_PER_KHZ
+        if not _min_expected_hz(path, limit_hz) <= in_force_hz <= limit_hz * (1 + READ_BACK_TOLERANCE):
             raise ControlFailedError(f"{action}: accepted, but {in_force_hz / 1e6:g} MHz is in force")
         return in_force_hz
 
@@ -91,34 +86,15 @@ def _policy(path: Path) -> FrequencyPolicy | None:
         return None
 
 
-def _lowest_expected(path: Path, limit_hz: float) -> float:
-    """The smallest value that may be read back after `limit_hz` was written."""
-    tables = [_text(path / f"scaling_{table}_frequencies") or "" for table in ("available", "boost")]
+def _min_expected_hz(path: Path, limit_hz: float) -> float:
+    """Minimum frequency that may be read back after `limit_hz` was written, Hz."""
+    tables = [read_text(path / f"scaling_{table}_frequencies") or "" for table in ("available", "boost")]
     steps_hz = [int(step) * _HZ_PER_KHZ for step in " ".join(tables).split() if step.isdecimal()]
     return max((step for step in steps_hz if step <= limit_hz), default=limit_hz) * (1 - READ_BACK_TOLERANCE)
 
 
-def _write(file: Path, text: str) -> None:
-    """Write in one call, as sysfs wants it; unlike `Path.write_text` this creates no file."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_TRUNC)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
-
-
-def _text(file: Path) -> str | None:
-    try:
-        return file.read_text().strip()
-    except (OSError, ValueError):
-        return None
-
-
 def _hertz(file: Path) -> float:
-    text = file.read_text().strip()
-    if not text.isdecimal():
-        raise ValueError(f"{file} holds {text[:40]!r}, not a number")
-    return int(text) * _HZ_PER_KHZ
+    return read_number(file) * _HZ_PER_KHZ
 
 
 def _hertz_or_none(file: Path) -> float | None:

@@ -1,14 +1,15 @@
-"""RAPL by the powercap class of sysfs: power limits and energy counters of CPU packages.
+"""RAPL through the powercap class of sysfs: power limits and energy counters of CPU packages.
 
 Source: Linux, Documentation/power/powercap/powercap.rst and drivers/powercap/{powercap_sys,intel_rapl_common}.c.
-What that means here:
+Consequences:
 
-- A zone is what its file `name` says, never what its place in the tree suggests: the platform domain ``psys`` may be
-  the top-level zone ``intel-rapl:1``. Entries of the class are links into /sys/devices, and ``intel-rapl-mmio`` shows
-  the packages of ``intel-rapl`` a second time; each zone counts once.
-- Only the constraint named ``long_term`` of package zones is written. On AMD packages have no constraint: energy only.
-- A zone locked by the firmware reads ``enabled`` 0, like one whose limit was never switched on. Neither is limited:
-  switching it on could not be undone from a saved limit.
+- A zone is identified by its file `name`, never by its place in the tree: the platform domain ``psys`` may be the
+  top-level zone ``intel-rapl:1``. Entries of the class are links into /sys/devices, and ``intel-rapl-mmio`` lists the
+  packages of ``intel-rapl`` a second time; each zone counts once.
+- Only the constraint named ``long_term`` (PL1) of package zones is written. AMD packages have no constraint: they
+  report energy only.
+- A zone locked by the firmware reads ``enabled`` 0, like one whose limit was never enabled. Neither is limited:
+  enabling it could not be undone from a saved limit.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from joulie.adapters.cpu.sysfs import read_number, read_text, write_number
 from joulie.domain.quantities import positive_number
-from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, EnergyReading, PowerDevice, control_error
+from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, EnergyReading, PowerDevice
 
 _CONTROL_TYPES = ("intel-rapl", "intel-rapl-mmio")
-"""Where zones are looked for; of two with one name the first is taken."""
+"""Control types with zones, in order of preference where both list the same zone."""
 
 _PACKAGE = re.compile(r"package-(\d+(?:-die-\d+)?)")
 _MICRO = 1e-6
 READ_BACK_TOLERANCE_W = 0.5
-"""The driver rounds to the hardware's power unit (1/8 W on most packages); more than this is another limit."""
+"""Maximum difference of the limit read back, W: drivers round to the hardware's power unit, 1/8 W on most packages."""
 
 
 @dataclass(frozen=True)
@@ -43,30 +45,30 @@ class _Zone:
         return _PACKAGE.fullmatch(self.id) is not None
 
     def long_term(self) -> str | None:
-        """``constraint_N``, the prefix of the long-term limit's files; None where there is none."""
+        """Prefix of the long-term limit's files, ``constraint_N``; None without such a limit."""
         for name_file in sorted(self.path.glob("constraint_*_name")):
-            if _text(name_file) == "long_term":
+            if read_text(name_file) == "long_term":
                 return name_file.name.removesuffix("_name")
         return None
 
     def limit_file(self) -> Path:
-        """The file to write a limit to.
+        """File of the long-term limit.
 
         Raises:
-            ControlRefusedError: this zone cannot be limited.
+            ControlRefusedError: the zone cannot be limited.
         """
         prefix = self.long_term()
         if prefix is None:
             raise ControlRefusedError(f"{self.id} has no long_term limit: it reports energy only, as AMD packages do")
-        if _text(self.path / "enabled") == "0":
+        if read_text(self.path / "enabled") == "0":
             raise ControlRefusedError(
-                f"{self.id} has its power limit switched off or locked by the firmware: unlock it in the BIOS, "
+                f"the power limit of {self.id} is disabled or locked by the firmware: unlock it in the BIOS, "
                 f"then write 1 to {self.path / 'enabled'}"
             )
         return self.path / f"{prefix}_power_limit_uw"
 
     def device(self) -> PowerDevice:
-        """The package as it is now."""
+        """The package with its current limit."""
         try:
             limit_w = _from_micro(self.limit_file())
         except (ControlRefusedError, OSError, ValueError):
@@ -80,7 +82,7 @@ class Rapl:
     """Power limits of CPU packages; a `PowerLimiter`. `RaplMeter` reads their energy.
 
     Args:
-        host_sys: where the host's /sys is mounted.
+        host_sys: mount point of the host's /sys.
     """
 
     name = "rapl"
@@ -97,7 +99,7 @@ class Rapl:
         return None if len(problems) < len(packages) else "; ".join(problems)
 
     def devices(self) -> Sequence[PowerDevice]:
-        """All packages, in the order of their numbers; those that cannot be limited have no `limit_w`."""
+        """All packages by number; `limit_w` is None for packages that cannot be limited."""
         return [package.device() for package in self._packages()]
 
     def set_limit(self, device_id: str, limit_w: float) -> float:
@@ -108,13 +110,7 @@ class Rapl:
             raise ControlFailedError(f"no RAPL zone {device_id} under {self._host_sys}")
         file = package.limit_file()
         action = f"write {limit_w:g} W to {file}"
-        try:
-            _write(file, str(round(limit_w / _MICRO)))
-            in_force_w = _from_micro(file)
-        except OSError as error:
-            raise control_error(action, error) from error
-        except ValueError as error:
-            raise ControlFailedError(f"{action}: {error}") from error
+        in_force_w = write_number(file, round(limit_w / _MICRO), action) * _MICRO
         if abs(in_force_w - limit_w) > READ_BACK_TOLERANCE_W:
             raise ControlFailedError(f"{action}: accepted, but {in_force_w:g} W is in force")
         return in_force_w
@@ -126,11 +122,11 @@ class Rapl:
 class RaplMeter:
     """Energy counters of all RAPL domains; a `PowerSource`.
 
-    Packages contain their ``core-N`` and ``uncore-N``, ``psys`` contains packages, and ``dram-N`` is beside them: sum
-    packages only.
+    Packages include their ``core-N`` and ``uncore-N`` domains, ``psys`` includes the packages, and ``dram-N`` is
+    separate: add up packages only.
 
     Args:
-        host_sys: where the host's /sys is mounted.
+        host_sys: mount point of the host's /sys.
     """
 
     name = "rapl"
@@ -144,10 +140,10 @@ class RaplMeter:
             return None
         if not any(zone.is_package for zone in _zones(self._host_sys)):
             return _no_packages(self._host_sys)
-        return f"energy_uj under {self._host_sys / 'class/powercap'} cannot be read: only root may"
+        return f"energy_uj under {self._host_sys / 'class/powercap'} is not readable: needs root"
 
     def energy(self) -> Sequence[EnergyReading]:
-        """The counters that can be read now."""
+        """Energy counters of all zones that can be read."""
         readings = []
         for zone in _zones(self._host_sys):
             try:
@@ -158,12 +154,12 @@ class RaplMeter:
         return readings
 
     def power_w(self) -> dict[str, float]:
-        """Nothing: RAPL counts energy."""
+        """No readings: RAPL counts energy only."""
         return {}
 
 
 def _zones(host_sys: Path) -> list[_Zone]:
-    """All zones, each once, in the order of their numbers."""
+    """All zones without duplicates, by number."""
     zones: dict[str, _Zone] = {}
     for entry in _entries(host_sys):
         path = entry.resolve()
@@ -173,15 +169,15 @@ def _zones(host_sys: Path) -> list[_Zone]:
 
 
 def _entries(host_sys: Path) -> list[Path]:
-    """The class's links to zones, those of the preferred control type first."""
+    """Links to zones in the powercap class, those of the preferred control type first."""
     folder = host_sys / "class/powercap"
     return [entry for control_type in _CONTROL_TYPES for entry in sorted(folder.glob(f"{control_type}:*"))]
 
 
 def _zone_id(path: Path) -> str | None:
-    """The zone's name, with its package's number where the name alone is not unique (``dram-0-die-1``)."""
-    name = _text(path / "name")
-    package = _PACKAGE.fullmatch(_text(path.parent / "name") or "")
+    """Name of a zone, with its package number where the name alone is not unique (``dram-0-die-1``)."""
+    name = read_text(path / "name")
+    package = _PACKAGE.fullmatch(read_text(path.parent / "name") or "")
     return f"{name}-{package[1]}" if name and package else name
 
 
@@ -189,8 +185,8 @@ def _no_packages(host_sys: Path) -> str:
     if not _entries(host_sys):
         return f"no RAPL zones in {host_sys / 'class/powercap'}: no driver for this CPU, or a virtual machine"
     return (
-        f"no package among the zones of {host_sys / 'class/powercap'}: container runtimes hide them from unprivileged "
-        "containers; mount the host's /sys elsewhere and set HOST_SYS to it"
+        f"no package zones in {host_sys / 'class/powercap'}: container runtimes hide them from unprivileged "
+        "containers; mount the host's /sys at another path and set HOST_SYS to it"
     )
 
 
@@ -201,41 +197,24 @@ def _write_problem(package: _Zone) -> str | None:
     except (ControlRefusedError, ValueError) as error:
         return str(error)
     except OSError as error:
-        return f"{package.id}: its limit cannot be read: {error}"
-    return None if os.access(file, os.W_OK) else f"{package.id}: {file} may not be written: root and a writable mount"
-
-
-def _write(file: Path, text: str) -> None:
-    """Write in one call, as sysfs wants it; unlike `Path.write_text` this creates no file."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_TRUNC)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
-
-
-def _text(file: Path) -> str | None:
-    try:
-        return file.read_text().strip()
-    except (OSError, ValueError):
+        return f"{package.id}: cannot read the power limit: {error}"
+    if os.access(file, os.W_OK):
         return None
+    return f"{package.id}: {file} is not writable: needs root and a writable mount"
 
 
 def _from_micro(file: Path) -> float:
-    """What a file holds in uW or uJ, in W or J.
+    """Value in W or J of a file in uW or uJ.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it holds no number, or one below zero.
+        OSError: the file cannot be read.
+        ValueError: the content is not a non-negative number.
     """
-    text = file.read_text().strip()
-    if not text.isdecimal():
-        raise ValueError(f"{file} holds {text[:40]!r}, not a number")
-    return int(text) * _MICRO
+    return read_number(file) * _MICRO
 
 
 def _positive_from_micro(file: Path) -> float | None:
-    """Like `_watts`; None where there is nothing, or the 0 of firmware that does not say."""
+    """Like `_from_micro`; None if the file is missing or holds 0, which stands for an unknown value."""
     try:
         return _from_micro(file) or None
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What a host's CPUs are: /proc/cpuinfo for their model, sysfs for how they are put together.
+"""Model and topology of a host's CPUs: the model from /proc/cpuinfo, the topology from sysfs.
 
 Source: Linux, Documentation/admin-guide/cputopology.rst.
 """
@@ -8,17 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from joulie.adapters.cpu.sysfs import read_number
+
 
 @dataclass(frozen=True)
 class CpuInfo:
-    """CPUs that are online; None where the host does not say.
+    """The CPUs that are online; unknown values are None.
 
     Attributes:
-        model: ``Intel(R) Xeon(R) Gold 6248 CPU @ 2.50GHz``; Arm's kernels print none.
-        vendor: ``GenuineIntel``, ``AuthenticAMD``.
+        model: model name such as ``Intel(R) Xeon(R) Gold 6248 CPU @ 2.50GHz``; Arm kernels do not report it.
+        vendor: ``GenuineIntel`` or ``AuthenticAMD``.
         sockets: number of packages.
-        cores: number of physical cores in all of them.
-        threads: number of logical CPUs.
+        cores: total number of physical cores.
+        threads: total number of logical CPUs.
     """
 
     model: str | None
@@ -29,11 +31,11 @@ class CpuInfo:
 
 
 def read(host_proc: Path = Path("/proc"), host_sys: Path = Path("/sys")) -> CpuInfo:
-    """Read what is there.
+    """Read model and topology of the CPUs.
 
     Args:
-        host_proc: where a /proc of the host is mounted; a container's own will do.
-        host_sys: where the host's /sys is mounted.
+        host_proc: mount point of a /proc of the host; that of a container is sufficient.
+        host_sys: mount point of the host's /sys.
     """
     fields = _first_processor(host_proc / "cpuinfo")
     cores = [core for folder in (host_sys / "devices/system/cpu").glob("cpu[0-9]*/topology") if (core := _core(folder))]
@@ -47,7 +49,7 @@ def read(host_proc: Path = Path("/proc"), host_sys: Path = Path("/sys")) -> CpuI
 
 
 def _first_processor(cpuinfo: Path) -> dict[str, str]:
-    """``key : value`` lines of the first processor; the others of a host are the same."""
+    """``key : value`` lines of the first processor; all processors of a host are assumed equal."""
     try:
         text = cpuinfo.read_text()
     except (OSError, ValueError):
@@ -65,9 +67,8 @@ def _core(topology: Path) -> tuple[int, int, int] | None:
 
 
 def _number(file: Path) -> int | None:
-    """A number from 0; the kernel writes -1 where firmware does not tell."""
+    """A non-negative number; None if unreadable or -1, which the kernel reports if the firmware has no value."""
     try:
-        text = file.read_text().strip()
+        return read_number(file)
     except (OSError, ValueError):
         return None
-    return int(text) if text.isdecimal() else None

@@ -1,8 +1,8 @@
-"""Power limits of AMD EPYC sockets by the Host System Management Port, /dev/hsmp.
+"""Power limits of AMD EPYC sockets through the Host System Management Port, /dev/hsmp.
 
 Source: Linux, arch/x86/include/uapi/asm/amd_hsmp.h (message numbers, structure, ioctl) and drivers/platform/x86/amd
-(what it answers). Limits are in mW there; firmware clips them to the processor's configurable range without a word,
-and tells the upper end of that range only.
+(responses). Limits are in mW there; the firmware silently clips them to the processor's configurable range, and
+reports only the maximum of that range.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _MAX_SOCKETS = 8
 
 _MILLI = 1e-3
 READ_BACK_TOLERANCE_W = 1.0
-"""Firmware may round to whole watts; more than this is another limit."""
+"""Maximum difference of the limit read back, W: the firmware may round to whole watts."""
 
 
 class Hsmp:
     """Power limits of CPU sockets; a `PowerLimiter`.
 
     Args:
-        device: the driver's device file.
-        ioctl: as `fcntl.ioctl`.
+        device: device file of the driver.
+        ioctl: replacement of `fcntl.ioctl`.
     """
 
     name = "hsmp"
@@ -47,26 +47,26 @@ class Hsmp:
     def unavailable(self) -> str | None:
         """None if the limit of at least one socket can be read and the device file written."""
         if not self._device.exists():
-            return f"no {self._device}: not an AMD EPYC, its amd_hsmp driver not loaded, or HSMP off in the BIOS"
+            return f"no {self._device}: not an AMD EPYC, amd_hsmp driver not loaded, or HSMP disabled in the BIOS"
         if not os.access(self._device, os.W_OK):
-            return f"{self._device} may not be written: needs root and the device in the container"
+            return f"{self._device} is not writable: needs root and the device in the container"
         try:
             self._send(0, _GET_LIMIT)
         except OSError as error:
-            return str(_error(f"read the limit of socket 0 by {self._device}", error))
+            return str(_error(f"read the limit of socket 0 through {self._device}", error))
         return None
 
     def devices(self) -> Sequence[PowerDevice]:
-        """See `PowerLimiter.devices`; sockets carry the names of RAPL's packages."""
+        """See `PowerLimiter.devices`; sockets are named like RAPL packages."""
         devices = []
         for socket in range(_MAX_SOCKETS):
             try:
                 limit_w = self._send(socket, _GET_LIMIT) * _MILLI
                 max_w = self._send(socket, _GET_LIMIT_MAX) * _MILLI or None
             except OSError as error:
-                if error.errno == errno.ENODEV:  # there are no more
+                if error.errno == errno.ENODEV:  # no further sockets
                     break
-                raise ControlFailedError(f"read socket {socket} by {self._device}: {error.strerror}") from error
+                raise ControlFailedError(f"read socket {socket} through {self._device}: {error.strerror}") from error
             devices.append(PowerDevice(f"package-{socket}", DeviceKind.CPU_PACKAGE, None, limit_w, None, max_w, max_w))
         return devices
 
@@ -76,7 +76,7 @@ class Hsmp:
         number = device_id.removeprefix("package-")
         if not number.isdecimal():
             raise ControlFailedError(f"no socket {device_id} at {self._device}")
-        action = f"set {limit_w:g} W on {device_id} by {self._device}"
+        action = f"set {limit_w:g} W on {device_id} through {self._device}"
         try:
             self._send(int(number), _SET_LIMIT, round(limit_w / _MILLI))
             in_force_w = self._send(int(number), _GET_LIMIT) * _MILLI
@@ -87,16 +87,16 @@ class Hsmp:
         return in_force_w
 
     def _send(self, socket: int, message: int, argument: int | None = None) -> int:
-        """Send a message that takes `argument`, or one that returns a number.
+        """Send a message with an argument, or a query that returns a number.
 
         Raises:
-            OSError: the device file or the driver refuses.
+            OSError: the device file cannot be opened or the driver rejects the message.
         """
         n_arguments = 0 if argument is None else 1
         buffer = bytearray(
             _MESSAGE.pack(message, n_arguments, 1 - n_arguments, argument or 0, 0, 0, 0, 0, 0, 0, 0, socket)
         )
-        # The driver takes queries from readers and commands from writers.
+        # The driver accepts queries on read-only descriptors and commands on write-only ones.
         descriptor = os.open(self._device, os.O_RDONLY if argument is None else os.O_WRONLY)
         try:
             self._ioctl(descriptor, _IOCTL, buffer)
@@ -107,5 +107,5 @@ class Hsmp:
 
 def _error(action: str, error: OSError) -> ControlRefusedError | ControlFailedError:
     if error.errno == errno.ENOMSG:
-        return ControlRefusedError(f"{action}: this processor's firmware does not know the message")
+        return ControlRefusedError(f"{action}: the firmware of this processor does not support the message")
     return control_error(action, error)

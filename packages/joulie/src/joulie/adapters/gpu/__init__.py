@@ -1,0 +1,1 @@
+"""Backends of the host's GPUs: power limits, power and energy."""
