@@ -1,35 +1,35 @@
-"""What the operator says of power at `POWER_PATH`, and `kubectl joulie top` reads there."""
+"""The operator's HTTP API for power at `POWER_PATH`: JSON types, which `kubectl joulie top` reads."""
 
 from __future__ import annotations
 
 import msgspec
 
 POWER_PATH = "/debug/power"
-MOST_ITEMS = 10_000
-"""Items in an answer at most."""
+MAX_ITEMS = 10_000
+"""Maximum number of items in an answer."""
 
 
 class Item(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """A line of the answer; what is not known is left out.
+    """Power of one node, pod or namespace; unknown values are omitted.
 
     Attributes:
-        name: of the node, pod or namespace.
-        namespace: of the pod.
-        node: that the pod runs on.
-        power_w: W.
-        low_w: lower end of the interval of an estimate, W.
-        high_w: upper end, W.
-        cpu_w: CPU packages, W.
-        gpu_w: GPUs, W.
-        idle_w: of a node, charged to nobody, W.
-        system_w: of a node, what no pod explains, W.
-        energy_j: since the operator leads, J.
+        name: name of the node, pod or namespace.
+        namespace: namespace of a pod.
+        node: node of a pod.
+        power_w: power, W.
+        low_w: lower bound of an estimate, W.
+        high_w: upper bound of an estimate, W.
+        cpu_w: power of the CPU packages, W.
+        gpu_w: power of the GPUs, W.
+        idle_w: idle power of a node, charged to no pod, W.
+        system_w: power of a node not attributed to any pod, W.
+        energy_j: energy since this operator replica became the leader, J.
         quality: fresh, stale or missing.
-        source: of the power of the node, as POWER_SOURCES has it.
-        weight_source: by whose measurement the power of the node is shared among its pods.
-        age_s: of the sample, s.
-        pods: of a namespace, that run.
-        unknown_pods: of these, whose power is not known, and not part of it.
+        source: source of the node's power, by its name in POWER_SOURCES.
+        weight_source: source of the weights by which the node's power is attributed to its pods.
+        age_s: age of the sample, s.
+        pods: number of running pods of a namespace.
+        unknown_pods: number of these whose power is unknown and not included in `power_w`.
     """
 
     name: str

@@ -14,7 +14,7 @@ from rich.text import Text
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError
 from joulie.adapters.kubernetes.times import rfc3339
-from joulie.adapters.program_api.power import MOST_ITEMS, POWER_PATH, Item
+from joulie.adapters.program_api.power import MAX_ITEMS, POWER_PATH, Item
 from joulie.apps.kubectl.columns import (
     Column,
     age_column,
@@ -151,7 +151,7 @@ async def show_top(client: KubeClient, request: Request) -> None:
     Raises:
         KubernetesError: the operator cannot be queried.
     """
-    query = {"kind": request.kind, "limit": str(MOST_ITEMS)}
+    query = {"kind": request.kind, "limit": str(MAX_ITEMS)}
     namespace = request.namespace
     if request.kind == "pods" and namespace is not None:
         namespace = query["namespace"] = namespace or client.connection.namespace
@@ -219,6 +219,6 @@ def _lines(kind: str, namespace: str | None, items: Sequence[Row], since_s: floa
     ]
     if total["unknown"]:
         lines.append(f"power unknown for {total['unknown']}")
-    if len(items) == MOST_ITEMS:
-        lines.append(f"only the {MOST_ITEMS} with the highest power are listed")
+    if len(items) == MAX_ITEMS:
+        lines.append(f"only the {MAX_ITEMS} with the highest power are listed")
     return lines

@@ -1,4 +1,4 @@
-"""The catalogue of power sources. A row has all that is particular to a source: to add one, add its row."""
+"""The table of power sources. A row holds everything specific to a source: to add a source, add its row."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ class SourceSettings(Protocol):
 
 @dataclass(frozen=True)
 class SourceContext:
-    """What sources are made of.
+    """Everything that sources are created from.
 
     Attributes:
-        settings: of the operator.
-        client: the Kubernetes API.
-        http: for agents and telemetry endpoints.
-        prometheus: the server of PROMETHEUS_ADDRESS; None where there is none.
-        server: the client of a Prometheus by its address.
-        agents: /metrics of the agents now; None where agents are not looked for.
-        index: nodes as exporters may call them.
-        rejected: told how many series of a source were left out, by reason.
-        now_s: s since the epoch.
+        settings: operator settings.
+        client: client of the Kubernetes API.
+        http: client for agents and telemetry endpoints.
+        prometheus: client of the Prometheus at PROMETHEUS_ADDRESS; None without one.
+        server: returns the client of a Prometheus by address.
+        agents: returns the current /metrics endpoints of agents; None if agents are not used.
+        index: returns the nodes by the names that exporters may use.
+        rejected: called with the number of ignored series of a source, by reason.
+        now_s: current time, s since the epoch.
     """
 
     settings: SourceSettings
@@ -83,17 +83,17 @@ class SourceContext:
 
 @dataclass(frozen=True)
 class SourceRow:
-    """A source of power.
+    """A power source.
 
     Attributes:
-        name: as POWER_SOURCES, metrics and conditions have it.
-        stored: as powerMeasurement.source of NodeTwins has it.
-        power: makes what reads the power of nodes; None without its settings.
-        usage: makes what reads the work of pods; None without its settings.
-        gpus: whether its GPU power completes the CPU power of another source.
-        host: whether it is what a TelemetryProfile calls the source Host.
-        scraped: whether it is an exporter that the Prometheus of PROMETHEUS_ADDRESS scrapes.
-        listed: whether POWER_SOURCES may list it.
+        name: name in POWER_SOURCES, metrics and conditions.
+        stored: name in powerMeasurement.source of NodeTwins.
+        power: creates the reader of node power; None if it is not configured.
+        usage: creates the reader of pod usage; None if it is not configured.
+        gpus: whether its GPU power can be combined with the CPU power of another source.
+        host: whether it is the source Host of a TelemetryProfile.
+        scraped: whether it is an exporter scraped by the Prometheus at PROMETHEUS_ADDRESS.
+        listed: whether POWER_SOURCES may contain it.
     """
 
     name: str
@@ -131,7 +131,7 @@ def _dcgm(context: SourceContext) -> DcgmSource | None:
 def _exporter(
     name: str, make: Callable[[Prometheus, float], Kepler | NodeExporter]
 ) -> Callable[[SourceContext], NodePowerSource | None]:
-    """Makes what reads nodes from an exporter over Prometheus, for which `make` is told the window of its rates, s."""
+    """Factory of a source that reads an exporter from Prometheus; `make` gets the averaging window of rates, s."""
 
     def made(context: SourceContext) -> NodePowerSource | None:
         if context.prometheus is None:
@@ -148,7 +148,7 @@ def _http(context: SourceContext) -> NodePowerSource | None:
 
 
 def _kepler_usage(context: SourceContext) -> UsageSource | None:
-    """Dynamic CPU power of pods, W. Its nodes are read as a source of power."""
+    """Kepler as a source of pod usage: dynamic CPU power of pods, W. Nodes are read by its power source."""
     if context.prometheus is None:
         return None
     kepler = Kepler(context.prometheus, context.settings.prometheus_window_s)
@@ -201,9 +201,9 @@ SOURCES = {
 }
 """All sources by name, most trusted first."""
 POWER_SOURCES = tuple(row.name for row in SOURCES.values() if row.listed)
-"""Names that POWER_SOURCES may list, in the order that holds without it."""
+"""Names that POWER_SOURCES may contain, in default order."""
 
 
 def estimates(name: str) -> bool:
-    """Whether a source knows how busy a node is, and not what it draws."""
+    """Whether a source only measures utilisation, from which power is estimated."""
     return SOURCES[name].stored is PowerSource.UTILIZATION

@@ -1,7 +1,7 @@
-"""Power telemetry owned by the current leader: sources read in the background, and what decisions take from them.
+"""Power telemetry owned by the current leader: polls all sources in the background and provides readings to decisions.
 
-Decisions never wait for a source. Each is read at the pace of the poll and keeps its last samples; a step takes what is
-there and judges its age.
+Decisions never wait for a source. Each source is polled at a fixed interval and keeps its last samples; a control cycle
+takes the samples present and checks their age.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from joulie.domain.units import BoolArray, FloatArray
 from joulie.program.sources import SourceStates
 
 FIRST_READING_S = 5.0
-"""How long the first step waits for measurements; later ones wait for nothing."""
+"""How long the first control cycle waits for measurements, s; later cycles never wait."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
 class _Measured:
-    """What sources said of nodes.
+    """Latest readings of nodes by source.
 
     Attributes:
-        nodes: which.
-        cpu: masks of the readings of their CPUs.
-        gpu: masks of the readings of their GPUs.
-        columns: readings by name of the source, masked.
+        nodes: nodes, in the order of the arrays.
+        cpu: which sources may be used for their CPUs.
+        gpu: which sources may be used for their GPUs.
+        columns: readings by source name, restricted to these nodes.
     """
 
     nodes: tuple[ControlledNode, ...]
@@ -59,16 +59,16 @@ class _Measured:
 
 
 class ClusterPower:
-    """Power of nodes and pods, and measurements of the building.
+    """Power of nodes and pods, and facility measurements.
 
     Args:
-        settings: of the program.
-        catalogue: known hardware.
-        clients: to measure with.
-        view: of the cluster.
+        settings: operator settings.
+        catalogue: hardware catalogue.
+        clients: Kubernetes, HTTP and Prometheus clients.
+        view: cached view of the cluster.
         profiles: TelemetryProfiles.
-        metrics: to count in.
-        now_s: s since the epoch.
+        metrics: operator metrics.
+        now_s: current time, s since the epoch.
     """
 
     def __init__(
@@ -114,19 +114,19 @@ class ClusterPower:
     # ---- in the background
 
     async def run(self) -> None:
-        """Read all sources again and again, until cancelled."""
+        """Poll all sources until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(_for_ever(self._settings.power_poll_interval_s, self.poll))
+            group.create_task(_poll_forever(self._settings.power_poll_interval_s, self.poll))
             if self._facility is not None:
-                group.create_task(_for_ever(self._settings.facility_poll_interval_s, self._read_facility))
+                group.create_task(_poll_forever(self._settings.facility_poll_interval_s, self._read_facility))
 
     async def watch(self) -> None:
-        """Follow the agents' pods, until cancelled."""
+        """Watch the agents' pods until cancelled."""
         if self._sources.agents is not None:
             await self._sources.agents.run()
 
     async def first_reading(self) -> None:
-        """Give measurements a moment, so that the first step need not call every node unmeasured."""
+        """Wait a limited time for the first poll, so that the first cycle does not treat all nodes as unmeasured."""
         try:
             async with asyncio.timeout(FIRST_READING_S):
                 if self._sources.agents is not None:
@@ -134,10 +134,10 @@ class ClusterPower:
                 await self._profiles.wait_synced()
                 await self.poll()
         except TimeoutError:
-            _log.info("measurements are slow, the first step goes on without them")
+            _log.info("the first poll timed out: the first cycle runs without measurements")
 
     async def poll(self) -> None:
-        """Read all sources once, and share the power of nodes among their pods."""
+        """Read all sources once, and attribute the power of nodes to their pods."""
         nodes = self._view.nodes
         self._index = NodeIndex.of({name: facts.aliases for name, facts in self._view.node_facts})
         await self._profiles.match()
@@ -148,21 +148,21 @@ class ClusterPower:
         if self._facility is not None:
             await self._facility.read(self._view.nodes)
 
-    # ---- what decisions take
+    # ---- input of decisions
 
     def readings(self, nodes: tuple[ControlledNode, ...]) -> list[SourceReadings]:
-        """What is known of the power of these nodes, best first; an estimate never goes before a measurement."""
+        """Power readings of these nodes, most trusted first; estimates come after all measurements."""
         return [candidate.readings for candidate in self._candidates(self._measured(nodes))]
 
     def pod_power_w(self) -> Mapping[str, float]:
-        """Measured power of pods by UID, W; empty where nothing was measured lately."""
+        """Measured power of pods by UID, W; empty without a recent poll."""
         measured_s = self._meters.time_s
         if measured_s is None or self._now_s() - measured_s > self._settings.power_stale_s:
             return {}
         return self._meters.known_pods_w()
 
     def facility(self) -> Facility:
-        """What is fresh of the building, and of the air at nodes whose TelemetryProfile has it measured."""
+        """Fresh facility measurements, with the ambient temperature of nodes whose TelemetryProfile sources it."""
         facility = Facility() if self._facility is None else self._facility.facility()
         oldest_s = self._now_s() - self._settings.power_stale_s
         ambient_k = {
@@ -173,25 +173,25 @@ class ClusterPower:
         return replace(facility, node_ambient_k=ambient_k)
 
     def decided(self, decision: Decision) -> None:
-        """Estimates are made under the caps of this decision from now on."""
+        """Use the caps of this decision for estimates from now on."""
         self._caps = {node.node.name: (node.caps.cpu_percent, node.caps.gpu_percent) for node in decision.nodes}
 
     @property
     def failed_by_profile(self) -> Mapping[str, str]:
-        """Nodes whose TelemetryProfile's sources could not be read, and why."""
+        """Error message by node, for nodes whose TelemetryProfile's sources could not be read."""
         http, prometheus = self._sources.profiled
         return {**prometheus.failed, **http.failed}
 
     # ---- composition
 
     def _measured(self, nodes: tuple[ControlledNode, ...]) -> _Measured:
-        """What sources said of these nodes, as far as the nodes' TelemetryProfiles let them."""
+        """Latest readings of these nodes, restricted to the sources that their TelemetryProfiles allow."""
         cpu, gpu = allowed(nodes, self._profiles.routes)
         columns = {source.name: self._columns(source.name, nodes, cpu, gpu) for source in self._feed.sources}
         return _Measured(nodes, cpu, gpu, columns)
 
     def _candidates(self, measured: _Measured) -> list[Candidate]:
-        """All ways to know the power of nodes, best first."""
+        """All combinations of sources for the power of nodes, most trusted first."""
         settings, now_s = self._settings, self._now_s()
         nodes, columns = measured.nodes, measured.columns
         has_gpus = np.array([gpus_of(node) > 0 for node in nodes], dtype=np.bool_)
@@ -219,7 +219,7 @@ class ClusterPower:
         return found
 
     def _columns(self, name: str, nodes: tuple[ControlledNode, ...], cpu: Allowed, gpu: Allowed) -> SourceColumns:
-        """A source's readings, masked by TelemetryProfiles. Of nodes that it lost, only very recent ones count."""
+        """A source's readings, masked by TelemetryProfiles. After a failed read, only very recent readings count."""
         columns = self._feed.columns(name, nodes)
         profiled = next((source for source in self._sources.profiled if source.name == name), None)
         if profiled is not None:
@@ -235,7 +235,7 @@ class ClusterPower:
             down = np.array([node.name in failed for node in nodes], dtype=np.bool_)
         else:
             return columns
-        # Within one step of its last word, the next source takes over.
+        # After a failed read, the next source takes over within one control cycle.
         oldest_s = self._now_s() - min(self._settings.power_stale_s, self._settings.reconcile_interval_s)
         return columns.mapped(lambda column: column.without_stale(oldest_s, down))
 
@@ -244,7 +244,7 @@ class ClusterPower:
         return Estimator(self._catalogue, nodes, self._cpus(nodes), caps[:, 0], caps[:, 1])
 
     def _cpus(self, nodes: Sequence[ControlledNode]) -> FloatArray:
-        """Logical CPUs of nodes, as Kubernetes counts; agents report physical cores."""
+        """Logical CPUs of nodes, the unit of Kubernetes; agents report physical cores."""
         offered = (facts.offered if (facts := self._view.node(node.name)) else {} for node in nodes)
         return np.array(
             [one.get("cpu", node.hardware.cpu.cores) for node, one in zip(nodes, offered, strict=True)],
@@ -258,7 +258,7 @@ class ClusterPower:
     # ---- pods
 
     async def _share(self, nodes: tuple[ControlledNode, ...]) -> None:
-        """Power of pods, from the power that nodes are judged by."""
+        """Attribute to pods the same node power that decisions use, and update energy and report."""
         settings = self._settings
         running = await running_pods(self._view.pods, nodes)
         pods = {(pod.namespace, pod.name) for pod in running.pods}
@@ -281,7 +281,7 @@ class ClusterPower:
         self._reports.latest = PowerReport(shares, self._meters, settings.power_stale_s)
 
     def _unmeasured(self, measured: _Measured) -> set[str]:
-        """Nodes whose CPU power no sensor measures."""
+        """Nodes without a fresh measurement of CPU or total power."""
         known = np.zeros(len(measured.nodes), dtype=np.bool_)
         oldest_s = self._now_s() - self._settings.power_stale_s
         for source in (*self._sources.power, *self._sources.profiled):
@@ -290,11 +290,11 @@ class ClusterPower:
         return {node.name for node, is_known in zip(measured.nodes, known.tolist(), strict=True) if not is_known}
 
     def _power_of(self, nodes: tuple[ControlledNode, ...], found: Sequence[Candidate]) -> NodesPower:
-        """The power that each node is judged by, with its parts."""
+        """The power of each node that decisions use, with its parts."""
         choice = choose_power([one.readings for one in found], len(nodes), self._now_s(), self._settings.power_stale_s)
 
         def chosen(values: Sequence[FloatArray]) -> FloatArray:
-            """Of each node what its candidate says; NaN without one."""
+            """The value of each node's chosen candidate; NaN without one."""
             table = np.vstack([*values, np.full(len(nodes), np.nan)])
             return np.asarray(table[choice.source, np.arange(len(nodes))])
 
@@ -313,16 +313,16 @@ class ClusterPower:
         )
 
     def _idle_w(self, nodes: tuple[ControlledNode, ...]) -> tuple[FloatArray, FloatArray]:
-        """Idle power of CPUs and GPUs; it hangs on hardware alone, so it is worked out once for the same nodes."""
+        """Idle power of CPUs and GPUs, W, cached: it depends only on the hardware of the nodes."""
         if self._idle is None or self._idle[0] is not nodes:
             self._idle = nodes, self._estimator(nodes).idle_w()
         return self._idle[1]
 
 
-async def _for_ever(interval_s: float, read: Callable[[], Awaitable[None]]) -> None:
+async def _poll_forever(interval_s: float, read: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await read()
         except Exception:
-            _log.exception("reading failed")
+            _log.exception("polling failed")
         await asyncio.sleep(interval_s)

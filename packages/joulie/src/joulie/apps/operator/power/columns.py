@@ -1,8 +1,8 @@
-"""What sources say of all nodes, as arrays, and which sources together make the power of a whole node.
+"""Readings of all nodes as arrays, and combinations of sources for the power of whole nodes.
 
-A node's power is that of its CPU packages and its GPUs. Few sources know both, so the CPU part of one is completed by
-the GPU part of another: of agents, DCGM, Kepler, or, as the last resort, of the hardware model. A node with GPUs counts
-as measured only where all of them were.
+A node's power is the sum of its CPU packages and its GPUs. Few sources measure both, so the CPU part of one is combined
+with the GPU part of another: of agents, DCGM, Kepler, or as a last resort of the hardware model. A node with GPUs
+counts as measured only if all of them were.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from joulie.domain.signal import Reading
 from joulie.domain.units import BoolArray, FloatArray
 
 MODEL = "model"
-"""The GPU part where the hardware model stands in."""
+"""Name of the GPU part of a candidate whose GPU power is from the hardware model."""
 _AND = "+"
 
 
 class Column(NamedTuple):
-    """Power of one part of all nodes; arrays of shape ``(n_nodes,)``, NaN where it is not known.
+    """Power of one part (CPUs, GPUs or the whole) of all nodes; arrays of shape ``(n_nodes,)``, NaN if unknown.
 
     Attributes:
-        time_s: s since the epoch.
-        power_w: W.
-        low_w: lower end of the interval that an estimate lies in, W; the power itself where it was measured.
-        high_w: upper end, W.
+        time_s: time of the sample, s since the epoch.
+        power_w: power, W.
+        low_w: lower bound of an estimate, W; equal to the power if measured.
+        high_w: upper bound of an estimate, W; equal to the power if measured.
     """
 
     time_s: FloatArray
@@ -40,7 +40,7 @@ class Column(NamedTuple):
 
     @classmethod
     def of(cls, nodes: Sequence[str], readings: Mapping[str, Reading]) -> Self:
-        """What was measured, in the order of `nodes`."""
+        """Measured readings, in the order of `nodes`."""
         rows = np.full((len(nodes), 2), np.nan)
         if readings:
             nothing = (np.nan, np.nan)
@@ -50,29 +50,29 @@ class Column(NamedTuple):
 
     @classmethod
     def estimated(cls, time_s: FloatArray, estimate: PowerEstimate) -> Self:
-        """What a model makes of something that was true at `time_s`."""
+        """An estimate by the hardware model from inputs measured at `time_s`."""
         time_s = np.where(np.isnan(estimate.power_w), np.nan, time_s)
         return cls(time_s, estimate.power_w, estimate.low_w, estimate.high_w)
 
     @property
     def known(self) -> BoolArray:
-        """Where there is a value."""
+        """Which nodes have a value."""
         return ~np.isnan(self.power_w)
 
     def where(self, wanted: BoolArray) -> Column:
-        """This column without the nodes that are not wanted."""
+        """This column restricted to the wanted nodes; NaN for the others."""
         return Column(*(np.where(wanted, values, np.nan) for values in self))
 
     def without_stale(self, oldest_s: float, down: BoolArray) -> Column:
-        """This column with samples of nodes that are down put back to the beginning of time, up to `oldest_s`."""
+        """This column with samples up to `oldest_s` marked as stale (time 0) for nodes whose source is down."""
         return self._replace(time_s=np.where(down & (self.time_s <= oldest_s), 0.0, self.time_s))
 
     def or_nothing(self, absent: BoolArray) -> Column:
-        """This column with 0 W, of whatever time, where there is nothing that could draw power."""
+        """This column with 0 W (always fresh) for nodes on which the part is absent."""
         return Column(np.where(absent, np.inf, self.time_s), *(np.where(absent, 0.0, values) for values in self[1:]))
 
     def plus(self, other: Column) -> Column:
-        """Both parts together, as old as the older one; not known where one is not."""
+        """Sum of both parts, with the older time; NaN if either is unknown."""
         return Column(
             np.minimum(self.time_s, other.time_s),
             *(mine + others for mine, others in zip(self[1:], other[1:], strict=True)),
@@ -81,13 +81,13 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SourceColumns:
-    """What one source says of all nodes.
+    """Readings of one source for all nodes.
 
     Attributes:
-        name: as POWER_SOURCES has it.
-        cpu: of all CPU packages of a node.
-        gpu: of all GPUs of a node.
-        whole: of whole nodes, where the source cannot tell the two apart.
+        name: source name in POWER_SOURCES.
+        cpu: power of all CPU packages of a node.
+        gpu: power of all GPUs of a node.
+        whole: power of whole nodes, if the source cannot separate CPUs and GPUs.
     """
 
     name: str
@@ -96,23 +96,23 @@ class SourceColumns:
     whole: Column
 
     def masked(self, cpu: BoolArray, gpu: BoolArray) -> SourceColumns:
-        """This source without the parts that it may not be asked for."""
+        """These readings restricted to the nodes for which the source may be used, by part."""
         return replace(self, cpu=self.cpu.where(cpu), gpu=self.gpu.where(gpu), whole=self.whole.where(cpu & gpu))
 
     def mapped(self, change: Callable[[Column], Column]) -> SourceColumns:
-        """This source with all columns changed."""
+        """These readings with a function applied to all columns."""
         return replace(self, cpu=change(self.cpu), gpu=change(self.gpu), whole=change(self.whole))
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """Power of nodes by one source, or by two that complete each other.
+    """Power of nodes by one source, or by a combination of two.
 
     Attributes:
-        name: of the CPU's source, and of the GPUs' where that is another; see `sources_of`.
-        cpu: CPU part; NaN where only the sum is known.
-        gpu: GPU part; 0 W without GPUs, NaN where only the sum is known.
-        total: of the node.
+        name: name of the CPU's source, and of the GPUs' source if that differs; see `sources_of`.
+        cpu: CPU part; NaN if only the sum is known.
+        gpu: GPU part; 0 W without GPUs, NaN if only the sum is known.
+        total: power of the node.
     """
 
     name: str
@@ -128,7 +128,7 @@ class Candidate:
 
     @property
     def readings(self) -> SourceReadings:
-        """As decisions take it."""
+        """The readings in the form that decisions use."""
         known = self.total.known
         return SourceReadings(
             self.name,
@@ -151,12 +151,12 @@ def candidates(
     modelled_gpu: Column,
     has_gpus: BoolArray,
 ) -> list[Candidate]:
-    """All ways to know the power of nodes, best first: measured, then in part, then estimated.
+    """All combinations of sources for the power of nodes: fully measured, then partly measured, then estimated.
 
     Args:
         measured: sources of CPU power or of whole nodes, most trusted first.
-        gpus: sources of GPU power, most trusted first; one that is also in `measured` completes itself first.
-        estimated_cpu: CPU power by the hardware model, by source of how busy it is, most trusted first.
+        gpus: sources of GPU power, most trusted first; a source in both lists is combined with itself first.
+        estimated_cpu: CPU power by the hardware model, by source of the utilisation, most trusted first.
         modelled_gpu: GPU power by the hardware model.
         has_gpus: which nodes have GPUs.
     """

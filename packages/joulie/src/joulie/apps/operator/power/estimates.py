@@ -1,4 +1,4 @@
-"""Power of nodes that no sensor measures: how busy they are, or what is requested of them, on the hardware's curves."""
+"""Estimated power of nodes without power sensors: the hardware's power curves applied to utilisation or to requests."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _MILLI = 1000.0
 
 @dataclass(frozen=True, eq=False)
 class Estimator:
-    """Estimates of some nodes; arrays of shape ``(n_nodes,)``.
+    """Power estimates of nodes; arrays of shape ``(n_nodes,)``.
 
     Attributes:
-        catalogue: known hardware.
-        nodes: which.
-        cpus: logical CPUs, which is what use and requests are counted in; 0 where nobody says.
+        catalogue: hardware catalogue.
+        nodes: nodes, in the order of the arrays.
+        cpus: logical CPUs, the unit of use and requests; 0 if unknown.
         cpu_cap_percent: CPU cap in force, percent of the TDP.
         gpu_cap_percent: GPU cap in force, percent of the default limit.
     """
@@ -39,19 +39,19 @@ class Estimator:
     gpu_cap_percent: FloatArray
 
     def cpu_by_use(self, busy_cores: Mapping[str, Reading]) -> Column:
-        """CPU power of nodes whose busy cores were measured."""
+        """CPU power of nodes from measured busy cores."""
         busy = Column.of([node.name for node in self.nodes], busy_cores)
         if not busy_cores:
             return busy
         return self._cpu(self._share(busy.power_w), busy.time_s)
 
     def cpu_by_requests(self, loads: Mapping[str, Load], now_s: float) -> Column:
-        """CPU power of nodes if what their pods request is as busy as requested cores usually are."""
+        """CPU power of nodes from requested cores, at the typical utilisation of requested cores."""
         requested = np.array([loads.get(node.name, NO_LOAD).cpu_millicores for node in self.nodes]) / _MILLI
         return self._cpu(CPU_LOAD * self._share(requested), np.full(len(requested), now_s))
 
     def gpu_by_requests(self, loads: Mapping[str, Load], now_s: float) -> Column:
-        """GPU power of nodes if requested GPUs are as busy as they usually are."""
+        """GPU power of nodes from requested GPUs, at the typical utilisation of requested GPUs."""
         requested = np.array([loads.get(node.name, NO_LOAD).milli_gpus for node in self.nodes]) / _MILLI
         devices = np.array([gpus_of(node) for node in self.nodes], dtype=np.float64)
         share = np.divide(requested, devices, out=np.zeros_like(devices), where=devices > 0.0)
@@ -76,12 +76,12 @@ class Estimator:
         return Column.estimated(time_s, estimate).where(known)
 
     def _share(self, cores: FloatArray) -> FloatArray:
-        """Share of the node, 0..1; NaN where nobody knows its size."""
+        """Cores as a share of the node's logical CPUs, 0..1; NaN if their number is unknown."""
         share = np.divide(cores, self.cpus, out=np.full(len(cores), np.nan), where=self.cpus > 0.0)
         return np.asarray(np.clip(share, 0.0, 1.0))
 
     def idle_w(self) -> tuple[FloatArray, FloatArray]:
-        """What CPU packages and GPUs of each node draw idle, W."""
+        """Idle power of the CPU packages and of the GPUs of each node, W."""
         hardware, idle = [node.hardware for node in self.nodes], np.zeros(len(self.nodes))
         cpu = estimate_cpu_power(hardware, idle, self.catalogue)
         return cpu.power_w, estimate_gpu_power(hardware, idle, self.catalogue).power_w

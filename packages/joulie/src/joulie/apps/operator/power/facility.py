@@ -1,4 +1,4 @@
-"""Measurements of the building: temperature of the air, power of IT, of cooling and of racks, with their age."""
+"""Facility measurements from Prometheus: ambient temperatures, and power of IT, cooling and racks, with their age."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _TEMPERATURES = {"ambient", "zone"}
 
 
 class FacilityFeed:
-    """Measurements of the building from Prometheus.
+    """Polls facility measurements from Prometheus.
 
     Args:
-        prometheus: to ask.
+        prometheus: Prometheus client.
         settings: queries.
-        now_s: s since the epoch.
-        states: told how each reading went.
+        now_s: current time, s since the epoch.
+        states: records the result of each reading.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class FacilityFeed:
         self._samples: dict[tuple[str, str], deque[Reading]] = {}
 
     async def read(self, nodes: Sequence[ControlledNode]) -> None:
-        """Ask for the building, and for the zones and racks of these nodes where there is a template."""
+        """Query the facility, and the zones and racks of these nodes if there is a query template."""
         queries = self._queries(nodes)
         self._samples = {key: samples for key, samples in self._samples.items() if key in queries}
         failures: list[str] = []
@@ -65,7 +65,7 @@ class FacilityFeed:
             self._states.answered(SOURCE, len(self._samples))
 
     def _queries(self, nodes: Sequence[ControlledNode]) -> dict[tuple[str, str], str]:
-        """What is asked for, by kind and place."""
+        """Queries by kind and by zone or rack."""
         settings = self._settings
         queries = {
             ("ambient", ""): settings.facility_ambient_query,
@@ -81,7 +81,7 @@ class FacilityFeed:
         return {key: query for key, query in queries.items() if query}
 
     def facility(self) -> Facility:
-        """What is fresh of it."""
+        """The fresh measurements."""
         oldest_s = self._now_s() - self._settings.power_stale_s
         samples = {key: found for key, found in self._samples.items() if found[-1].time_s >= oldest_s}
         fresh = {key: found[-1].value for key, found in samples.items()}
@@ -105,20 +105,20 @@ class FacilityFeed:
         )
 
     def _ramp_w_per_min(self, samples: Sequence[Reading]) -> float:
-        """Slope over the trend window by time, not by sample; 0 with fewer than two samples."""
+        """Slope over the trend window with respect to time, not samples; 0 with fewer than two samples."""
         rows = np.array(samples)
         recent = rows[:, 0] >= self._now_s() - self._settings.trend_window_s
         return float(power_trend_w_per_min(rows[:, 0], rows[:, 1], recent))
 
 
 def kelvin(celsius: float) -> float | None:
-    """Kelvin; None of a temperature below absolute zero, which a broken sensor may well report."""
+    """Degrees Celsius to K; None below absolute zero, which a broken sensor can report."""
     temperature_k = celsius + ZERO_CELSIUS_K
     return temperature_k if temperature_k > 0.0 else None
 
 
 def _merged(series: Sequence[Series], kind: str) -> float | None:
-    """One number of all series, the mean of temperatures and the sum of powers; None without any, or below 0 W."""
+    """Mean of temperatures or sum of powers over all series; None without series, or if the power is negative."""
     if not series:
         return None
     total = sum(one.value for one in series)
@@ -128,5 +128,5 @@ def _merged(series: Sequence[Series], kind: str) -> float | None:
 
 
 def _quoted(label_value: str) -> str:
-    """A label's value as it stands between quotes in PromQL."""
+    """A label value escaped for use between quotes in PromQL."""
     return label_value.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,4 +1,4 @@
-"""The last samples of all sources. A source that fails keeps its samples, which then become stale."""
+"""Latest samples of all power sources. If a source fails, its old samples are kept and become stale."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PARTS = tuple(field.name for field in fields(Parts))
 
 @dataclass
 class _Kept:
-    """What is known of one source: its samples, and the same as arrays over `nodes`."""
+    """Samples of one source, and the same as arrays in the order of `nodes`."""
 
     parts: Parts
     nodes: tuple[ControlledNode, ...] | None = None
@@ -25,15 +25,15 @@ class _Kept:
 
 
 class PowerFeed:
-    """Reads all sources and keeps what they said.
+    """Reads all sources and keeps their latest samples.
 
     Args:
-        sources: in no particular order; names are unique.
-        states: told how each reading went.
-        timeout_s: how long one reading may take, s; so that a source that hangs does not hold up the others for long.
+        sources: sources in any order, with unique names.
+        states: records the result of each reading.
+        timeout_s: timeout per reading, s, so that a hanging source does not delay the others for long.
 
     Attributes:
-        sources: as given.
+        sources: the given sources.
     """
 
     def __init__(self, sources: Sequence[NodePowerSource], states: SourceStates, timeout_s: float) -> None:
@@ -43,7 +43,7 @@ class PowerFeed:
         self._kept = {source.name: _Kept(Parts()) for source in self.sources}
 
     async def read(self, nodes: Sequence[ControlledNode]) -> None:
-        """Read all sources once. What one does not know this time keeps its old sample, and that its age."""
+        """Read all sources once. A node missing from a reading keeps its old sample with its old time."""
         await asyncio.gather(*(self._read(source, nodes) for source in self.sources))
 
     async def _read(self, source: NodePowerSource, nodes: Sequence[ControlledNode]) -> None:
@@ -55,7 +55,7 @@ class PowerFeed:
             self._kept[source.name] = _Kept(Parts(**merged))
 
     def columns(self, name: str, nodes: tuple[ControlledNode, ...]) -> SourceColumns:
-        """What a source said last, in the order of `nodes`."""
+        """Latest samples of a source, in the order of `nodes`."""
         kept = self._kept[name]
         if kept.nodes is not nodes or kept.columns is None:
             names = [node.name for node in nodes]

@@ -1,6 +1,7 @@
-"""Metrics of power: of nodes and namespaces, of the sources that know it, and of the building.
+"""Prometheus metrics of power: of nodes and namespaces, of the power sources, and of the facility.
 
-They are read from the last poll at each scrape, and go with what they are about. Pods have none: there are too many.
+They are collected from the last poll at each scrape, so series of deleted objects disappear. There are none per pod,
+since a cluster has too many pods.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from joulie.domain.units import FloatArray
 from joulie.program.sources import SourceStates
 
 SHOWN_NAMESPACES = 200
-"""Namespaces with a series of their own, those that draw most; the rest is added up as `OTHER`."""
+"""Maximum number of namespaces with a series of their own, by power; the rest is summed as `OTHER`."""
 OTHER = "other"
 
 
 class PowerMetrics(Collector):
-    """Shows what the current term of leadership measures; nothing while another replica leads.
+    """Exports power measurements while this replica leads.
 
     Attributes:
-        reports: where the last poll is.
+        reports: holder of the latest power report.
     """
 
     def __init__(self) -> None:
@@ -36,17 +37,17 @@ class PowerMetrics(Collector):
         self._rejected: dict[str, Mapping[str, int]] = {}
 
     def show(self, states: SourceStates, facility: Callable[[], Facility]) -> None:
-        """Show these sources and this building from now on."""
+        """Export these sources and facility measurements from now on."""
         self._states, self._facility = states, facility
         self._rejected.clear()
         self.reports.latest = None
 
     def rejected(self, source: str, series: Mapping[str, int]) -> None:
-        """Note how many series the last reading of a source left out, by reason."""
+        """Record the number of series that the last reading of a source ignored, by reason."""
         self._rejected[source] = series
 
     def collect(self) -> Iterator[Metric]:
-        """All families; without samples where nothing is known."""
+        """All metric families; those with unknown values have no samples."""
         yield from self._sources()
         yield from _facility(self._facility())
         yield from _nodes(self.reports.latest)
@@ -58,16 +59,16 @@ class PowerMetrics(Collector):
 
     def _sources(self) -> Iterator[Metric]:
         up = GaugeMetricFamily(
-            "joulie_operator_source_up", "1 if the last reading of a source went well.", labels=["source"]
+            "joulie_operator_source_up", "1 if the last reading of a source succeeded.", labels=["source"]
         )
         told_of = GaugeMetricFamily(
             "joulie_operator_source_told_of",
-            "Nodes, or pods, that the last reading of a source told of.",
+            "Number of nodes, or pods, in the last reading of a source.",
             labels=["source"],
         )
         rejected = GaugeMetricFamily(
             "joulie_operator_source_rejected_series",
-            "Series that the last reading of a source left out.",
+            "Number of series that the last reading of a source ignored, by reason.",
             labels=["source", "reason"],
         )
         for source, is_up in self._states.up.items():
@@ -81,11 +82,11 @@ class PowerMetrics(Collector):
 
 def _facility(facility: Facility) -> Iterator[Metric]:
     for name, text, value in (
-        ("ambient_celsius", "Temperature of the air, degrees Celsius.", _celsius(facility.ambient_k)),
+        ("ambient_celsius", "Ambient temperature, degrees Celsius.", _celsius(facility.ambient_k)),
         ("it_power_watts", "Power of IT, W.", facility.it_power_w),
         ("cooling_power_watts", "Power of cooling, W.", facility.cooling_power_w),
-        ("pue", "Power of IT and cooling over that of IT.", facility.pue),
-        ("it_power_ramp_watts_per_minute", "Change of the power of IT, W/min.", facility.it_ramp_w_per_min),
+        ("pue", "Power of IT and cooling divided by the power of IT.", facility.pue),
+        ("it_power_ramp_watts_per_minute", "Ramp of the power of IT, W/min.", facility.it_ramp_w_per_min),
     ):
         family = GaugeMetricFamily(f"joulie_operator_facility_{name}", text)
         if value is not None:
@@ -93,7 +94,7 @@ def _facility(facility: Facility) -> Iterator[Metric]:
         yield family
     zones = GaugeMetricFamily(
         "joulie_operator_facility_zone_ambient_celsius",
-        "Temperature of the air in a cooling zone, degrees Celsius.",
+        "Ambient temperature of a cooling zone, degrees Celsius.",
         labels=["zone"],
     )
     for zone, temperature_k in facility.zone_ambient_k.items():
@@ -101,7 +102,11 @@ def _facility(facility: Facility) -> Iterator[Metric]:
     yield zones
     for name, text, by_rack in (
         ("rack_power_watts", "Measured power of a rack, W.", facility.rack_power_w),
-        ("rack_power_ramp_watts_per_minute", "Change of it, W/min.", facility.rack_ramp_w_per_min),
+        (
+            "rack_power_ramp_watts_per_minute",
+            "Ramp of the measured power of a rack, W/min.",
+            facility.rack_ramp_w_per_min,
+        ),
     ):
         racks = GaugeMetricFamily(f"joulie_operator_facility_{name}", text, labels=["rack"])
         for rack, rack_value in by_rack.items():
@@ -116,7 +121,7 @@ def _celsius(temperature_k: float | None) -> float | None:
 def _nodes(report: PowerReport | None) -> Iterator[Metric]:
     by_part = GaugeMetricFamily(
         "joulie_operator_node_power_watts",
-        "Power of a node by who draws it: its pods, its system, or nobody (idle), W.",
+        "Power of a node by part: its pods, its system, or idle, W.",
         labels=["node", "part"],
     )
     by_device = GaugeMetricFamily(
@@ -136,7 +141,7 @@ def _nodes(report: PowerReport | None) -> Iterator[Metric]:
 
 
 def _fill(family: GaugeMetricFamily, nodes: Iterable[ControlledNode], values: FloatArray, label: str) -> None:
-    """Add the values that are known: missing is not zero."""
+    """Add the known values: a missing value is not zero."""
     for node, value, known in zip(nodes, values.tolist(), (~np.isnan(values)).tolist(), strict=True):
         if known:
             family.add_metric([node.name, label], value)

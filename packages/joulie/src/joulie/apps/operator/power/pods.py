@@ -1,7 +1,8 @@
 """Power and energy of pods, namespaces and nodes, from one poll to the next.
 
-Every poll shares the measured power of each node among its pods (`joulie.domain.attribution`). Energy is the integral
-of power over time; a gap longer than a sample may be old is not bridged: energy that nobody measured is not made up.
+Every poll attributes the measured power of each node to its pods (`joulie.domain.attribution`). Energy is the integral
+of power over time. A gap longer than the staleness threshold of samples is not bridged: unmeasured energy is not made
+up.
 """
 
 from __future__ import annotations
@@ -26,27 +27,27 @@ from joulie.domain.signal import Reading
 from joulie.domain.units import FloatArray, IntArray
 
 _COVERED = 0.5
-"""Share of a node's pods that a source must have measured to say how its power is shared: units never mix on a node."""
-_PODS_A_TURN = 5000
-"""Pods looked at before others get their turn on the event loop."""
+"""Minimum share of a node's pods with a weight for a source to be used there: units are never mixed on a node."""
+_PODS_PER_YIELD = 5000
+"""Pods processed before yielding to the event loop."""
 
 
 @dataclass(frozen=True, eq=False)
 class NodesPower:
-    """Power of all nodes at one moment; arrays of shape ``(n_nodes,)``, NaN where not known.
+    """Power of all nodes at one time; arrays of shape ``(n_nodes,)``, NaN if unknown.
 
     Attributes:
-        nodes: which.
-        source: of the power, by node; None without any.
-        time_s: of the sample, s since the epoch.
-        cpu_w: CPU packages, W.
-        gpu_w: GPUs, W; 0 without GPUs.
-        total_w: W.
-        low_w: lower end of the interval of an estimate, W; `total_w` where measured.
-        high_w: upper end, W.
-        cpu_idle_w: what the CPU packages draw idle by the hardware model, W.
-        gpu_idle_w: what the GPUs draw idle by the hardware model, W.
-        cpus: logical CPUs; 0 where nobody says.
+        nodes: nodes, in the order of the arrays.
+        source: source of each node's power; None without one.
+        time_s: time of the sample, s since the epoch.
+        cpu_w: power of the CPU packages, W.
+        gpu_w: power of the GPUs, W; 0 without GPUs.
+        total_w: power of the node, W.
+        low_w: lower bound of an estimate, W; `total_w` if measured.
+        high_w: upper bound of an estimate, W; `total_w` if measured.
+        cpu_idle_w: idle power of the CPU packages by the hardware model, W.
+        gpu_idle_w: idle power of the GPUs by the hardware model, W.
+        cpus: logical CPUs; 0 if unknown.
     """
 
     nodes: tuple[ControlledNode, ...]
@@ -64,15 +65,15 @@ class NodesPower:
 
 @dataclass(frozen=True, eq=False)
 class RunningPods:
-    """The pods that run on nodes in scope; arrays of shape ``(n_pods,)``.
+    """The pods that run on managed nodes; arrays of shape ``(n_pods,)``.
 
     Attributes:
-        pods: which.
-        node: index of each one's node.
-        cores: that it requests.
-        gpus: that it requests.
-        namespaces: of all pods.
-        namespace: index of each one's namespace.
+        pods: pods, in the order of the arrays.
+        node: index of each pod's node.
+        cores: requested cores.
+        gpus: requested GPUs.
+        namespaces: namespaces of all pods.
+        namespace: index of each pod's namespace.
     """
 
     pods: Sequence[PodFacts]
@@ -85,13 +86,13 @@ class RunningPods:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What is known of the work of pods and nodes.
+    """Measured work of pods and nodes, by which power is attributed.
 
     Attributes:
-        weights: of pods, best source first.
-        busy_cores: of nodes, by the source of the weights.
-        dynamic_w: of nodes, by Kepler, W.
-        devices: GPUs and who holds them.
+        weights: weights of pods, most trusted source first.
+        busy_cores: busy cores of nodes, by source of the weights.
+        dynamic_w: dynamic power of nodes by Kepler, W.
+        devices: GPUs and the pods that hold them.
     """
 
     weights: Sequence[PodWeights] = ()
@@ -102,16 +103,16 @@ class Work:
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """Who drew the power of a poll; NaN where not known.
+    """The node power of a poll, attributed to pods; NaN if unknown.
 
     Attributes:
-        power: of nodes.
-        running: pods.
-        pod_cpu_w: W, shape ``(n_pods,)``.
-        pod_gpu_w: W, shape ``(n_pods,)``; 0 for a pod without GPUs.
-        weight_source: by which source's weights the power of each node was shared, "" where it has no pods.
-        idle_w: of nodes, charged to nobody, W, shape ``(n_nodes,)``.
-        system_w: of nodes, what no pod explains, W, shape ``(n_nodes,)``.
+        power: power of nodes.
+        running: running pods.
+        pod_cpu_w: CPU power of pods, W, shape ``(n_pods,)``.
+        pod_gpu_w: GPU power of pods, W, shape ``(n_pods,)``; 0 for a pod without GPUs.
+        weight_source: source of the weights used on each node; empty for a node without pods.
+        idle_w: idle power of nodes, charged to no pod, W, shape ``(n_nodes,)``.
+        system_w: power of nodes not attributed to any pod, W, shape ``(n_nodes,)``.
     """
 
     power: NodesPower
@@ -135,8 +136,8 @@ async def running_pods(pods: Mapping[Key, PodFacts], nodes: Sequence[ControlledN
     namespaces: dict[str, int] = {}
     found: list[PodFacts] = []
     rows: list[tuple[int, float, float, int]] = []
-    for start in range(0, len(everything), _PODS_A_TURN):
-        for pod in everything[start : start + _PODS_A_TURN]:
+    for start in range(0, len(everything), _PODS_PER_YIELD):
+        for pod in everything[start : start + _PODS_PER_YIELD]:
             node = index.get(pod.node_name)
             if node is not None and pod.phase is PodPhase.RUNNING:
                 found.append(pod)
@@ -149,7 +150,7 @@ async def running_pods(pods: Mapping[Key, PodFacts], nodes: Sequence[ControlledN
 
 
 async def shared(power: NodesPower, running: RunningPods, work: Work) -> Shares:
-    """Share the power of nodes among their pods."""
+    """Attribute the power of nodes to their pods."""
     weight, chosen = await _weights(len(power.nodes), running, work.weights)
     cpu = attribute_by_work(
         NodePowerParts(power.cpu_w, power.cpu_idle_w, _node_work(power, chosen, work)),
@@ -157,7 +158,7 @@ async def shared(power: NodesPower, running: RunningPods, work: Work) -> Shares:
     )
     await asyncio.sleep(0)
     pod_gpu_w, gpu_idle_w, gpu_system_w = _gpus(power, running, work.devices)
-    # Where only the whole is known, nobody can say what of it the pods draw.
+    # If only the total of a node is known, idle and system power cannot be separated.
     whole = ~np.isnan(power.total_w) & np.isnan(power.cpu_w)
     return Shares(
         power,
@@ -173,7 +174,7 @@ async def shared(power: NodesPower, running: RunningPods, work: Work) -> Shares:
 async def _weights(
     n_nodes: int, running: RunningPods, sources: Sequence[PodWeights]
 ) -> tuple[FloatArray, tuple[str, ...]]:
-    """The weight of each pod, and of each node the source that its pods' weights are from: one and the same for all."""
+    """The weight of each pod, and for each node the one source of all its pods' weights."""
     pods_on = np.bincount(running.node, minlength=n_nodes)
     weight = running.cores
     chosen = np.where(pods_on > 0, REQUESTS, "").astype(object)
@@ -181,8 +182,8 @@ async def _weights(
     for source in sources:
         by_pod = source.by_pod
         own = np.empty(len(running.pods))
-        for start in range(0, len(running.pods), _PODS_A_TURN):
-            part = running.pods[start : start + _PODS_A_TURN]
+        for start in range(0, len(running.pods), _PODS_PER_YIELD):
+            part = running.pods[start : start + _PODS_PER_YIELD]
             own[start : start + len(part)] = [by_pod.get((pod.namespace, pod.name), np.nan) for pod in part]
             await asyncio.sleep(0)
         covered = np.bincount(running.node, ~np.isnan(own), n_nodes)
@@ -201,7 +202,7 @@ def _node_work(power: NodesPower, chosen: Sequence[str], work: Work) -> FloatArr
         if source == KEPLER:
             found[position] = work.dynamic_w.get(node.name, dynamic_w[position])
         elif source == REQUESTS:
-            # CPUs that nobody requested are nobody's; without a number of them, requests share everything.
+            # Unrequested CPUs are charged to no pod; if their number is unknown, all power is charged to requests.
             found[position] = power.cpus[position] or np.nan
         elif source:
             reading = work.busy_cores.get(source, {}).get(node.name)
@@ -212,10 +213,10 @@ def _node_work(power: NodesPower, chosen: Sequence[str], work: Work) -> FloatArr
 def _gpus(
     power: NodesPower, running: RunningPods, devices: Sequence[GpuDevice]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """GPU power of pods, and of each node what is idle and what no pod explains, W."""
+    """GPU power of pods, and idle and unattributed GPU power of nodes, W."""
     n_nodes, n_pods = len(power.nodes), len(running.pods)
     held_w, idle_w = _held(power, running, devices).attributed(n_pods, n_nodes)
-    # Of a pod that has GPUs, and nobody says which, the power cannot be told.
+    # The GPU power of a pod is unknown (NaN) if it is unknown which GPUs it holds.
     pod_w = np.where(running.gpus > 0.0, held_w, 0.0)
     charged_w = np.bincount(running.node, np.nan_to_num(pod_w), n_nodes)
     return pod_w, idle_w, np.maximum(power.gpu_w - idle_w - charged_w, 0.0)
@@ -237,13 +238,13 @@ def _held(power: NodesPower, running: RunningPods, devices: Sequence[GpuDevice])
         count = node.hardware.gpu.count
         gpu_w, idle_w = float(power.gpu_w[index]), float(power.gpu_idle_w[index])
         listed = len({one.uuid for one in found if one.power_w is not None}) == count
-        # An exporter that is not connected with the kubelet knows GPUs, and of no pod.
+        # An exporter without access to the kubelet lists GPUs without pods.
         if listed and (any(one.holders for one in found) or not asking[index]):
-            # Its pods alone: a name that an exporter still knows may run on another node by now.
+            # Only this node's pods: a pod name that the exporter still lists may run on another node by now.
             pods = {(running.pods[pod].namespace, running.pods[pod].name): pod for pod in asking[index]}
             held.add_listed(index, found, pods, idle_w / count, gpu_w)
         elif len(asking[index]) <= 1:
-            # All GPUs of the node as one: at most one pod has any of them.
+            # All GPUs of the node as one device: at most one pod holds any of them.
             device_index = held.add(index, gpu_w, idle_w)
             for pod in asking[index]:
                 held.hold(pod, device_index, min(1.0, running.pods[pod].requests.gpus / count))
@@ -252,18 +253,18 @@ def _held(power: NodesPower, running: RunningPods, devices: Sequence[GpuDevice])
 
 @dataclass(frozen=True, eq=False)
 class Meters:
-    """Energy so far, and the power that it goes on from.
+    """Energy meters of pods, nodes and namespaces, with the power at the last poll.
 
     Attributes:
-        since_s: when counting began, s since the epoch.
-        time_s: of the last poll, s since the epoch; None before the first.
-        pods: of each pod by its UID: its row.
-        pod_w: power at the last poll, W, by row; NaN where not known.
-        pod_j: energy, J, by row.
-        nodes: of each node by its name: its row.
-        node_w: as `pod_w`.
-        node_j: as `pod_j`.
-        namespace_j: energy by namespace, of pods that are gone too, J.
+        since_s: start of metering, s since the epoch.
+        time_s: time of the last poll, s since the epoch; None before the first.
+        pods: row of each pod by UID.
+        pod_w: power of pods at the last poll, W, by row; NaN if unknown.
+        pod_j: energy of pods, J, by row.
+        nodes: row of each node by name.
+        node_w: power of nodes at the last poll, W, by row; NaN if unknown.
+        node_j: energy of nodes, J, by row.
+        namespace_j: energy by namespace, including deleted pods, J.
     """
 
     since_s: float
@@ -277,17 +278,17 @@ class Meters:
     namespace_j: Mapping[str, float] = field(default_factory=dict)
 
     def known_pods_w(self) -> dict[str, float]:
-        """Power at the last poll by UID, W; without the pods whose power is not known."""
+        """Power of pods at the last poll by UID, W; pods with unknown power are absent."""
         known = zip(self.pods, self.pod_w.tolist(), strict=True)
         return {uid: power_w for uid, power_w in known if math.isfinite(power_w)}
 
     async def extended(self, shares: Shares, now_s: float, longest_gap_s: float) -> Meters:
-        """The energy once a poll is over.
+        """The meters after a poll.
 
         Args:
-            shares: power now.
-            now_s: s since the epoch.
-            longest_gap_s: time between two polls beyond which nothing is added, s.
+            shares: power of this poll.
+            now_s: time of this poll, s since the epoch.
+            longest_gap_s: maximum time since the last poll, s; after a longer gap no energy is added.
         """
         passed_s = 0.0 if self.time_s is None else now_s - self.time_s
         passed_s = passed_s if 0.0 <= passed_s <= longest_gap_s else 0.0
@@ -309,7 +310,7 @@ class Meters:
 def _integrated(
     old: Mapping[str, int], old_w: FloatArray, old_j: FloatArray, new: Mapping[str, int], new_w: FloatArray, dt_s: float
 ) -> tuple[FloatArray, FloatArray]:
-    """What is added since the last poll, by the trapezoid, and the energy with it, J; rows as in `new`."""
+    """Energy added since the last poll by the trapezoidal rule, and the new total, J; rows as in `new`."""
     rows = np.array([old.get(name, -1) for name in new], dtype=np.int64)
     was_there = rows >= 0
     before_w = np.where(was_there, np.append(old_w, np.nan)[rows], np.nan)

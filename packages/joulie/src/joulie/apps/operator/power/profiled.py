@@ -1,4 +1,4 @@
-"""Power and ambient temperature of the nodes whose TelemetryProfile says where to read them."""
+"""Sources of power and ambient temperature that TelemetryProfiles define for their nodes."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _NODE = "{node}"
 _TIMEOUT_S = 3.0
 
 Routes = Callable[[], Mapping[str, Route]]
-"""The profile that counts, by node."""
+"""Returns the effective profile by node."""
 Servers = Callable[[str], Prometheus]
-"""The client of a Prometheus by its address."""
+"""Returns the client of a Prometheus by address."""
 
 
 class Allowed(NamedTuple):
-    """Nodes whose TelemetryProfiles let a source be read; arrays of shape ``(n_nodes,)``.
+    """Which kinds of source each node's TelemetryProfile allows; arrays of shape ``(n_nodes,)``.
 
     Attributes:
-        by_any: by the operator's own sources: no profile says otherwise.
-        by_host: by agents.
-        by_profile: by the source of a profile.
-        by_model: by estimates.
+        by_any: any of the operator's own sources, since no profile sets a source.
+        by_host: agents.
+        by_profile: a source defined by a profile.
+        by_model: estimates.
     """
 
     by_any: BoolArray
@@ -49,7 +49,7 @@ class Allowed(NamedTuple):
 
     @classmethod
     def of(cls, stated: Sequence[api.Source | None]) -> Allowed:
-        """Masks of one part of nodes, from the source that each profile sets for it; None where it sets none."""
+        """Masks for one part of the nodes, from the source that each node's profile sets; None if it sets none."""
         kinds = np.array(["" if source is None else str(source.type) for source in stated], dtype=object)
         any_ = np.asarray(kinds == "", dtype=np.bool_)
         return cls(
@@ -61,7 +61,7 @@ class Allowed(NamedTuple):
 
 
 def allowed(nodes: Sequence[ControlledNode], routes: Mapping[str, Route]) -> tuple[Allowed, Allowed]:
-    """Masks of the readings of CPUs and of GPUs, by the TelemetryProfiles of nodes."""
+    """Masks for CPUs and for GPUs, from the TelemetryProfiles of nodes."""
     if not routes:
         everybody = np.ones(len(nodes), dtype=np.bool_)
         anybody = Allowed(everybody, everybody, ~everybody, everybody)
@@ -71,11 +71,11 @@ def allowed(nodes: Sequence[ControlledNode], routes: Mapping[str, Route]) -> tup
 
 
 class ProfiledHttp:
-    """Endpoints of nodes by profile; one request for all parts of a node that have the same.
+    """HTTP endpoints defined by profiles; one request serves all parts of a node with the same endpoint.
 
     Attributes:
-        failed: nodes whose endpoint did not answer, or not in full, and why.
-        ambient: temperature of the air at nodes, degrees Celsius.
+        failed: error message by node whose endpoint did not answer, or not completely.
+        ambient: ambient temperature by node, degrees Celsius.
     """
 
     name = PROFILE_HTTP
@@ -102,19 +102,19 @@ class ProfiledHttp:
         found: dict[str, dict[str, Reading]] = {"cpu": {}, "gpu": {}, "context": {}}
         for node, part, http in wanted:
             answer = answers.get((node.name, http.endpoint))
-            value = None if answer is None else _told(answer, part)
+            value = None if answer is None else _value(answer, part)
             if value is not None:
                 found[part][node.name] = Reading(now_s, value)
             elif answer is not None and (part != "gpu" or gpus_of(node)):
-                failed[node.name] = f"{http.endpoint} does not tell: {part}"
+                failed[node.name] = f"the answer of {http.endpoint} lacks: {part}"
         self.failed = failed
-        self.ambient = _kept(self.ambient, failed) | found["context"]
-        return _told_of(found, failed)
+        self.ambient = _last_samples(self.ambient, failed) | found["context"]
+        return _parts(found, failed)
 
     async def _answers(
         self, timeouts_s: Mapping[tuple[str, str], float]
     ) -> tuple[dict[tuple[str, str], HostTelemetry], dict[str, str]]:
-        """Answers by node and endpoint, and failures by node."""
+        """Answers by node and endpoint, and error messages by node."""
         answers: dict[tuple[str, str], HostTelemetry] = {}
         failed: dict[str, str] = {}
 
@@ -131,11 +131,11 @@ class ProfiledHttp:
 
 
 class ProfiledPrometheus:
-    """Queries of nodes by profile; nodes whose queries read the same share the answer.
+    """Prometheus queries defined by profiles; nodes with identical queries share one request.
 
     Attributes:
-        failed: nodes whose query failed, or said nothing of them, and why.
-        ambient: temperature of the air at nodes, degrees Celsius.
+        failed: error message by node whose query failed, or whose answer has no series of the node.
+        ambient: ambient temperature by node, degrees Celsius.
     """
 
     name = PROFILE_PROMETHEUS
@@ -178,28 +178,28 @@ class ProfiledPrometheus:
 
         await bounded(ask, sorted(wanted))
         self.failed = failed
-        self.ambient = _kept(self.ambient, failed) | found["context"]
-        return _told_of(found, failed)
+        self.ambient = _last_samples(self.ambient, failed) | found["context"]
+        return _parts(found, failed)
 
 
-def _kept(old: Mapping[str, Reading], failed: Mapping[str, str]) -> dict[str, Reading]:
-    """The last samples of nodes that failed now: they grow stale in plain sight."""
+def _last_samples(old: Mapping[str, Reading], failed: Mapping[str, str]) -> dict[str, Reading]:
+    """The last samples of nodes whose read failed: they are kept and become stale."""
     return {node: reading for node, reading in old.items() if node in failed}
 
 
-def _told_of(found: Mapping[str, Mapping[str, Reading]], failed: Mapping[str, str]) -> Parts:
-    """What was read.
+def _parts(found: Mapping[str, Mapping[str, Reading]], failed: Mapping[str, str]) -> Parts:
+    """The readings by part.
 
     Raises:
-        SourceError: nothing was, and not for want of asking.
+        SourceError: all reads failed.
     """
     if failed and not any(found.values()):
-        raise SourceError(f"nothing of {len(failed)} nodes: {next(iter(failed.values()))}")
+        raise SourceError(f"cannot read any of {len(failed)} nodes: {next(iter(failed.values()))}")
     return Parts(found["cpu"], found["gpu"])
 
 
 def node_ambient_k(readings: Mapping[str, Reading], oldest_s: float) -> dict[str, float]:
-    """Temperature of the air at nodes, K, from degrees Celsius that were not read before `oldest_s`."""
+    """Ambient temperature by node, K, from readings in degrees Celsius not older than `oldest_s`."""
     return {
         node: temperature_k
         for node, reading in readings.items()
@@ -208,20 +208,20 @@ def node_ambient_k(readings: Mapping[str, Reading], oldest_s: float) -> dict[str
 
 
 class _Wanted(NamedTuple):
-    """What of a node a query is asked for."""
+    """A part of a node that a query is to provide."""
 
     node: str
     part: str
     alone: bool
-    """Whether it is asked for this node alone, so that series without any node's name are about it."""
+    """Whether the query is for this node alone, so that series without a node name belong to it."""
 
 
-def _told(answer: HostTelemetry, part: str) -> float | None:
+def _value(answer: HostTelemetry, part: str) -> float | None:
     return {"cpu": answer.package_power_w, "gpu": answer.gpu_power_w, "context": answer.ambient_c}[part]
 
 
 def _sources(route: Route | None) -> Iterator[tuple[str, api.Source]]:
-    """What the profile of a node says, by part."""
+    """The sources in a node's profile, by part."""
     if route is None:
         return
     for part, source in (("cpu", route.sources.cpu), ("gpu", route.sources.gpu), ("context", route.sources.context)):
@@ -237,7 +237,7 @@ def _by_node(series: Iterable[Series], index: NodeIndex) -> dict[str | None, lis
 
 
 def _reading(by_node: Mapping[str | None, Sequence[Series]], wanted: _Wanted) -> Reading | None:
-    """Power of a node is the sum of its series, its temperature their mean."""
+    """The node's reading: the sum of its series for power, the mean for temperature; None without a valid series."""
     series = by_node.get(wanted.node) or (by_node.get(None, ()) if wanted.alone and len(by_node) == 1 else ())
     power = wanted.part != "context"
     known = [one for one in series if one.time_s is not None and (one.value >= 0.0 or not power)]

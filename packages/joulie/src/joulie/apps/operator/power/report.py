@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from joulie.adapters.program_api.power import MOST_ITEMS, POWER_PATH, Item
+from joulie.adapters.program_api.power import MAX_ITEMS, POWER_PATH, Item
 from joulie.apps.operator.power.pods import Meters, Shares
 from joulie.domain.signal import Quality
 from joulie.domain.units import BoolArray, FloatArray, IntArray
@@ -20,7 +20,7 @@ _DEFAULT_LIMIT = 500
 
 
 class Kind(StrEnum):
-    """What can be asked for."""
+    """Kind of objects that a request lists."""
 
     NODES = "nodes"
     PODS = "pods"
@@ -32,8 +32,8 @@ class PowerReport:
     """Power and energy as of the last poll.
 
     Attributes:
-        shares: power, by whom it is drawn.
-        meters: energy.
+        shares: power attributed to pods.
+        meters: energy meters.
         stale_after_s: age from which a sample is stale, s.
     """
 
@@ -44,13 +44,13 @@ class PowerReport:
     def items(
         self, kind: Kind, now_s: float, *, namespace: str | None = None, limit: int = _DEFAULT_LIMIT
     ) -> list[Item]:
-        """What draws most, largest first; what is not known comes last.
+        """Items in descending order of power; unknown power comes last.
 
         Args:
-            kind: what to list.
-            now_s: s since the epoch.
-            namespace: of the pods to list; None for all.
-            limit: most items.
+            kind: kind of objects to list.
+            now_s: current time, s since the epoch.
+            namespace: namespace to restrict pods or namespaces to; None for all.
+            limit: maximum number of items.
         """
         shares = self.shares
         match kind:
@@ -65,7 +65,7 @@ class PowerReport:
                 return sorted(found, key=lambda item: (-(item.power_w or 0.0), item.name))[:limit]
 
     def _in_namespace(self, namespace: str | None) -> BoolArray:
-        """Which pods are in a namespace, or in any."""
+        """Which pods are in a namespace; all pods for None."""
         running = self.shares.running
         if namespace is None:
             return np.ones(len(running.pods), dtype=np.bool_)
@@ -126,9 +126,9 @@ class PowerReport:
             )
 
     def by_namespace(self) -> tuple[dict[str, float], dict[str, int], dict[str, int]]:
-        """By namespace: power (W) of the pods whose power is known, pods, and pods whose power is not known.
+        """By namespace: power (W) of the pods with known power, number of pods, and number of pods with unknown power.
 
-        A namespace of whose pods none is known has no power.
+        A namespace in which the power of all pods is unknown has no power.
         """
         names, of_pod = self.shares.running.namespaces, self.shares.running.namespace
         pod_w = self.shares.pod_w
@@ -147,13 +147,13 @@ class PowerReport:
         return Quality.FRESH if fresh else Quality.STALE
 
     def _bound(self, bound_w: FloatArray, row: int) -> float | None:
-        """An end of an estimate's interval; nothing where the power was measured."""
+        """A bound of an estimate, W; None if the power was measured."""
         total_w = self.shares.power.total_w[row]
         return None if bound_w[row] == total_w else _known(bound_w[row])
 
 
 def _largest(power_w: FloatArray, rows: IntArray, limit: int) -> list[int]:
-    """The rows with the largest power; what is not known comes last."""
+    """The rows with the largest power in descending order; unknown power comes last."""
     listed = np.nan_to_num(power_w[rows], nan=-1.0)
     return [int(row) for row in rows[np.argsort(-listed, kind="stable")][:limit]]
 
@@ -166,7 +166,7 @@ class PowerReports:
     """Serves the latest report at ``GET /debug/power`` while this replica leads.
 
     Attributes:
-        latest: the last poll; None while another replica leads, and before the first poll.
+        latest: report of the last poll; None while another replica leads, and before the first poll.
         leading: whether this replica leads.
     """
 
@@ -175,7 +175,7 @@ class PowerReports:
         self.leading = False
 
     def before(self, app: AsgiApp, now_s: Callable[[], float]) -> AsgiApp:
-        """An application that answers here, and leaves everything else to `app`."""
+        """An application that serves this path, and passes all other requests to `app`."""
         return answering(POWER_PATH, lambda query: self.answer(query, now_s()), app)
 
     def answer(self, query: Mapping[str, list[str]], now_s: float) -> tuple[int, Mapping[str, Any]]:
@@ -186,12 +186,12 @@ class PowerReports:
             kind = Kind(query.get("kind", ["nodes"])[-1])
             limit = int(query.get("limit", [str(_DEFAULT_LIMIT)])[-1])
         except ValueError:
-            return 400, {"error": "kind must be nodes, pods or namespaces, and limit a whole number"}
+            return 400, {"error": "invalid kind or limit: kind must be nodes, pods or namespaces, limit a whole number"}
         namespaces = query.get("namespace", [])
         namespace = namespaces[-1] if namespaces else None
         items: list[Item] = []
         since_s = None
         if self.latest is not None:
-            items = self.latest.items(kind, now_s, namespace=namespace, limit=max(0, min(limit, MOST_ITEMS)))
+            items = self.latest.items(kind, now_s, namespace=namespace, limit=max(0, min(limit, MAX_ITEMS)))
             since_s = self.latest.meters.since_s
         return 200, {"now": now_s, "leader": True, "since": since_s, "kind": kind.value, "items": items}

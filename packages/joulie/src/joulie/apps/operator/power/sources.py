@@ -1,4 +1,4 @@
-"""Sources of the power of nodes. Each is read for all nodes at once, and says how old its samples are."""
+"""Sources of node power. Each is read for all nodes at once and returns samples with their time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from joulie.domain.signal import Reading
 from joulie.ports import SourceError
 
 CONCURRENCY = 32
-"""Requests to endpoints of nodes at once."""
+"""Maximum number of concurrent requests to endpoints of nodes."""
 _NODE_LABEL = "node"
 
 T = TypeVar("T")
@@ -32,12 +32,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Parts:
-    """What a source knows, by node. A node that it knows in part only (one of two GPUs) has no entry for that part.
+    """Power by node and part. A part that is measured incompletely (one of two GPUs) has no entry.
 
     Attributes:
         cpu: power of all CPU packages, W.
         gpu: power of all GPUs, W.
-        whole: power of the node, where the source cannot tell the two apart, W.
+        whole: power of the node, if the source cannot separate CPUs and GPUs, W.
     """
 
     cpu: Mapping[str, Reading] = field(default_factory=dict)
@@ -45,32 +45,32 @@ class Parts:
     whole: Mapping[str, Reading] = field(default_factory=dict)
 
     def nodes(self) -> set[str]:
-        """Nodes of which anything is known."""
+        """Nodes with at least one measured part."""
         return self.cpu.keys() | self.gpu.keys() | self.whole.keys()
 
 
 class NodePowerSource(Protocol):
-    """Something that knows the power of nodes."""
+    """A source of node power."""
 
     name: str
-    """As POWER_SOURCES has it."""
+    """Name in POWER_SOURCES."""
 
     async def read(self, nodes: Sequence[ControlledNode]) -> Parts:
-        """Power of those nodes that it knows.
+        """Read the power of these nodes, as far as the source has it.
 
         Raises:
-            SourceError: it knows nothing of any node, for a reason.
+            SourceError: the read failed for all nodes.
         """
         ...
 
 
 class QuerySource:
-    """Power of whole nodes by a query of the administrator's own."""
+    """Power of whole nodes by a PromQL query from the settings."""
 
     name = "prometheus"
 
     def __init__(self, prometheus: Prometheus, query: str) -> None:
-        """Ask `query`, whose series carry the label node."""
+        """Read `query`, whose series must have the label ``node``."""
         self._prometheus = prometheus
         self._query = query
 
@@ -90,12 +90,12 @@ class QuerySource:
 
 
 class ExporterSource:
-    """Power of nodes as agents or an exporter measure it.
+    """Power of nodes measured by agents or by an exporter.
 
     Args:
-        name: as POWER_SOURCES has it.
-        ask: for the power of nodes, of which it is told the names.
-        rejected: told how many series were left out, by reason.
+        name: name in POWER_SOURCES.
+        ask: reads the power of the nodes with the given names.
+        rejected: called with the number of ignored series, by reason.
     """
 
     def __init__(
@@ -108,10 +108,10 @@ class ExporterSource:
         self._ask = ask
         self._rejected = rejected
         self.dynamic_w: Mapping[str, float] = {}
-        """The part of the CPU power that the exporter attributes to work, W, by node."""
+        """Dynamic CPU power, the part that the exporter attributes to work, by node, W."""
 
     async def read(self, nodes: Sequence[ControlledNode]) -> Parts:
-        """See `NodePowerSource.read`. A node counts only with all of its packages, or all of its GPUs."""
+        """See `NodePowerSource.read`. A part is included only if all packages, or all GPUs, of a node were measured."""
         sockets = {node.name: node.hardware.cpu.sockets for node in nodes}
         gpus = {node.name: gpus_of(node) for node in nodes}
         power = await self._ask(sockets.keys())
@@ -128,10 +128,10 @@ class ExporterSource:
 
 
 class DcgmSource:
-    """Power of GPUs by NVIDIA's exporter, which also says which pods hold them.
+    """Power of GPUs by NVIDIA's DCGM exporter, which also reports the pods that hold them.
 
     Attributes:
-        devices: as last read.
+        devices: GPUs of the last read.
     """
 
     name = "dcgm"
@@ -142,7 +142,7 @@ class DcgmSource:
         self.devices: tuple[GpuDevice, ...] = ()
 
     async def read(self, nodes: Sequence[ControlledNode]) -> Parts:
-        """See `NodePowerSource.read`. A node counts only with all of its GPUs."""
+        """See `NodePowerSource.read`. A node is included only if all of its GPUs were measured."""
         try:
             self.devices = tuple(await self._dcgm.devices(self._index()))
         except SourceError:
@@ -160,12 +160,12 @@ class DcgmSource:
 
 
 class HttpSource:
-    """Telemetry over HTTP: the simulator's, or a management controller's gateway."""
+    """Telemetry over HTTP, from the simulator or a gateway to management controllers."""
 
     name = "http"
 
     def __init__(self, client: httpx2.AsyncClient, endpoint: str, now_s: Callable[[], float]) -> None:
-        """Ask `endpoint`: of each node where it contains ``{node}``, else of all at once."""
+        """Read `endpoint`: once per node if it contains ``{node}``, else once for all nodes."""
         self._control = HttpControl(endpoint, None, client)
         self._by_node = "{node}" in endpoint
         self._now_s = now_s
@@ -187,34 +187,34 @@ class HttpSource:
 
         await bounded(ask, [node.name for node in nodes])
         if failures:
-            _log.warning("telemetry of nodes failed", extra={"nodes": len(failures), "first": failures[0]})
+            _log.warning("cannot read telemetry of nodes", extra={"nodes": len(failures), "first": failures[0]})
         if nodes and not found:
             raise SourceError(failures[0])
         return found
 
 
 def telemetry_parts(telemetry: Mapping[str, HostTelemetry], nodes: Sequence[ControlledNode], now_s: float) -> Parts:
-    """Answers of telemetry endpoints, as of now; of a node without GPUs, what is said of them does not count."""
+    """Answers of telemetry endpoints as readings of the current time; GPU power of a node without GPUs is ignored."""
     cpu: dict[str, Reading] = {}
     gpu: dict[str, Reading] = {}
     for node in nodes:
-        told = telemetry.get(node.name)
-        if told is None:
+        answer = telemetry.get(node.name)
+        if answer is None:
             continue
-        if told.package_power_w is not None:
-            cpu[node.name] = Reading(now_s, told.package_power_w)
-        if told.gpu_power_w is not None and gpus_of(node):
-            gpu[node.name] = Reading(now_s, told.gpu_power_w)
+        if answer.package_power_w is not None:
+            cpu[node.name] = Reading(now_s, answer.package_power_w)
+        if answer.gpu_power_w is not None and gpus_of(node):
+            gpu[node.name] = Reading(now_s, answer.gpu_power_w)
     return Parts(cpu, gpu)
 
 
 def gpus_of(node: ControlledNode) -> int:
-    """How many GPUs a node has."""
+    """Number of GPUs of a node."""
     return 0 if node.hardware.gpu is None else node.hardware.gpu.count
 
 
 async def bounded(ask: Callable[[T], Awaitable[None]], targets: Iterable[T]) -> None:
-    """Ask all targets, at most `CONCURRENCY` at once."""
+    """Call `ask` for all targets, at most `CONCURRENCY` at a time."""
     queue = iter(targets)
 
     async def work() -> None:

@@ -1,7 +1,7 @@
-"""What pods and nodes use: by which work the power of a node is shared, and how busy a node without sensors is.
+"""CPU usage of pods and nodes: weights to attribute node power to pods, and utilisation of nodes without power sensors.
 
-Sources are asked best first, and the next one only while pods are left that nobody measured: each answer is as long as
-the cluster has pods.
+Sources are read in order of trust, the next one only while unmeasured pods remain, since each answer grows with the
+number of pods in the cluster.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from joulie.domain.signal import Reading
 from joulie.domain.usage import PodKey
 from joulie.program.sources import SourceStates
 
-ENOUGH = 0.9
-"""Share of the running pods from which no further source is asked: some are too young to have been measured."""
+SUFFICIENT_SHARE = 0.9
+"""Share of measured pods from which no further source is read: some pods are too young to be measured."""
 
 
 @dataclass(frozen=True)
 class PodWeights:
-    """The work of pods by one source.
+    """Weights of pods by one source.
 
     Attributes:
-        source: its name.
-        by_pod: cores, or watts of Kepler's.
-        read_at_s: s since the epoch.
+        source: name of the source.
+        by_pod: busy cores of each pod; for Kepler its dynamic power, W.
+        read_at_s: time of the reading, s since the epoch.
     """
 
     source: str
@@ -35,12 +35,12 @@ class PodWeights:
 
 @dataclass(frozen=True)
 class UsageSource:
-    """Something that knows the work of pods, and perhaps how busy nodes are.
+    """A source of CPU usage of pods, and optionally of nodes.
 
     Attributes:
-        name: as POWER_SOURCES has it.
-        pods: reads the work of each pod that it knows.
-        nodes: reads the busy cores of each node that it knows; may be none.
+        name: name in POWER_SOURCES.
+        pods: reads the weight of each pod.
+        nodes: reads the busy cores of each node; may be empty.
     """
 
     name: str
@@ -49,13 +49,13 @@ class UsageSource:
 
 
 class UsageFeed:
-    """Reads usage and keeps what was said last.
+    """Reads usage and keeps the latest readings.
 
     Args:
-        sources: best first.
-        states: told how each reading went.
-        timeout_s: how long one source may take, s.
-        now_s: s since the epoch.
+        sources: sources, most trusted first.
+        states: records the result of each reading.
+        timeout_s: timeout per source, s.
+        now_s: current time, s since the epoch.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class UsageFeed:
         """Read the sources once.
 
         Args:
-            nodes: those in scope whose power no sensor measures: how busy they are is what it is estimated from.
-            pods: all that run on nodes in scope.
+            nodes: managed nodes without a power sensor, whose power is estimated from utilisation.
+            pods: all pods that run on managed nodes.
         """
         unmeasured = pods
         for source in self._sources:
-            if not nodes and len(unmeasured) <= (1.0 - ENOUGH) * len(pods):
-                # What it said before is not kept up any more.
+            if not nodes and len(unmeasured) <= (1.0 - SUFFICIENT_SHARE) * len(pods):
+                # Earlier readings of a source that is no longer read would only become stale.
                 self._weights.pop(source.name, None)
                 self._busy.pop(source.name, None)
                 continue
@@ -96,10 +96,10 @@ class UsageFeed:
             self._weights[source.name] = PodWeights(source.name, weights, self._now_s())
 
     def weights(self, oldest_s: float) -> list[PodWeights]:
-        """The work of pods as sources said not before `oldest_s`, best source first."""
+        """Weights of pods not older than `oldest_s`, most trusted source first."""
         found = (self._weights.get(source.name) for source in self._sources)
         return [one for one in found if one is not None and one.read_at_s >= oldest_s]
 
     def busy_cores(self, source: str) -> Mapping[str, Reading]:
-        """Busy cores of nodes as a source said last."""
+        """Busy cores of nodes in the last reading of a source."""
         return self._busy.get(source, {})

@@ -46,15 +46,15 @@ class Clients:
 
 @dataclass(frozen=True)
 class WiredSources:
-    """The sources.
+    """The configured sources.
 
     Attributes:
-        agents: addresses of the agents' /metrics by pod; None where agents are not looked for.
-        power: of nodes, as POWER_SOURCES lists them.
-        usage: of pods and nodes, as POWER_SOURCES lists them.
-        dcgm: GPUs and who holds them; None where it is not asked.
-        kepler: the one of `power` that knows how much of a node's power is work; None where it is not asked.
-        profiled: of the nodes whose TelemetryProfile says where to read.
+        agents: addresses of the agents' /metrics by pod; None if agents are not discovered.
+        power: sources of node power, in the order of POWER_SOURCES.
+        usage: sources of CPU usage, in the order of POWER_SOURCES.
+        dcgm: source of GPUs and the pods that hold them; None if not used.
+        kepler: the source among `power` that also provides dynamic power; None if not used.
+        profiled: sources defined by TelemetryProfiles.
     """
 
     agents: Cache[Pod, Endpoint] | None
@@ -74,15 +74,15 @@ def wire(
     rejected: Callable[[str, Mapping[str, int]], None],
     now_s: Callable[[], float],
 ) -> WiredSources:
-    """Make the sources that POWER_SOURCES lists; those without an address are left out.
+    """Create the sources in POWER_SOURCES; those without an address are skipped.
 
     Args:
-        settings: of the program.
-        clients: to measure with.
-        index: nodes as exporters may call them.
-        routes: the TelemetryProfile that counts, by node.
-        rejected: told how many series of a source were left out, by reason.
-        now_s: s since the epoch.
+        settings: operator settings.
+        clients: Kubernetes, HTTP and Prometheus clients.
+        index: returns the nodes by the names that exporters may use.
+        routes: returns the effective TelemetryProfile by node.
+        rejected: called with the number of ignored series of a source, by reason.
+        now_s: current time, s since the epoch.
     """
     agents = _agent_cache(clients.client, settings)
     server = cache(lambda address: clients.server(address, settings))
@@ -100,7 +100,7 @@ def wire(
     rows = [SOURCES[name] for name in settings.sources]
     power = tuple(made for row in rows if (made := row.power(context)) is not None)
     usage = tuple(source for row in rows if (source := row.usage(context)) is not None)
-    # Where nothing is asked that Prometheus scrapes, DCGM is not, either.
+    # DCGM is used only if POWER_SOURCES has at least one source scraped by Prometheus.
     dcgm = SOURCES["dcgm"].power(context) if any(row.scraped for row in rows) else None
     kepler = next((source for source in power if source.name == KEPLER), None)
     return WiredSources(
@@ -116,7 +116,7 @@ def wire(
 def _endpoints(
     settings: OperatorSettings, agents: Cache[Pod, Endpoint] | None
 ) -> Callable[[], Iterable[Endpoint]] | None:
-    """Where agents are: at the given addresses, else where their pods are now; None where they are not looked for."""
+    """Endpoints of agents: the configured addresses, else the current addresses of their pods; None if not used."""
     if settings.agent_urls:
         given = [(url, None) for url in settings.agent_urls]
         return lambda: given
@@ -124,7 +124,7 @@ def _endpoints(
 
 
 def _agent_cache(client: KubeClient, settings: OperatorSettings) -> Cache[Pod, Endpoint] | None:
-    """Addresses of the agents' /metrics by pod; None where agents are not looked for."""
+    """Addresses of the agents' /metrics by pod; None if agents are not discovered."""
     if settings.agent_urls or not settings.agent_pod_selector or "agents" not in settings.sources:
         return None
 
