@@ -21,7 +21,7 @@ from joulie.adapters.prometheus.readings import GpuDevice, PodPower
 from joulie.apps.accounting.api import EnergyApi
 from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.apps.accounting.budgets import Budgets
-from joulie.apps.accounting.controller import Accountant, Tools
+from joulie.apps.accounting.controller import Accountant, Components
 from joulie.apps.accounting.metrics import PREFIX, AccountingMetrics
 from joulie.apps.accounting.policies import NAMESPACE_BUDGET_ACTION, NAMESPACE_BUDGET_KWH
 from joulie.apps.accounting.sampler import Sampler, SamplerSettings
@@ -129,10 +129,10 @@ class Stage:
         power = PowerSettings(PowerRange(IDLE_W, MAX_W))
         sampler = Sampler(SamplerSettings(HardwareProfiles(), power, "DE"))
         self.view.departed.clear()
-        tools = Tools(
+        components = Components(
             self.view, self.usage, sampler, self.feed, self.async_ledger, self.budgets, self.events, self.metrics
         )
-        self.accountant = Accountant(tools, 30.0, Basis.AVERAGE, self.clock)
+        self.accountant = Accountant(components, 30.0, Basis.AVERAGE, self.clock)
         self.api = EnergyApi(self.async_ledger, "EUR", self.clock)
 
     async def step(self, passed_s=0.0, *, result="ok"):
@@ -566,7 +566,7 @@ def test_a_job_is_suspended_only_where_it_says_that_it_may(play):
         assert not suspended["must-not"]
         said = [event.message for event in await stage.reported("EnergyBudgetExceeded")]
         assert len(said) == 2
-        assert sum("suspend was not possible" in message for message in said) == 1
+        assert sum("suspend failed" in message for message in said) == 1
 
     play(story)
 
@@ -618,11 +618,11 @@ def test_what_cannot_be_read_is_reported_once_and_ignored(play):
 
 def test_trap_series_of_single_pods_are_bounded_and_leave(play):
     async def story(stage):
-        stage.metrics = AccountingMetrics(most_pods=2, retention_s=100.0)
+        stage.metrics = AccountingMetrics(max_pods=2, retention_s=100.0)
         await stage.add_node()
         for number in range(4):
             await stage.add_pod(f"p{number}", cores=1, annotations=budget("1", "log"))
-        stage.accountant._tools.__dict__["metrics"] = stage.metrics
+        stage.accountant._components.__dict__["metrics"] = stage.metrics
         await stage.step()
         for number in range(4):
             await stage.end_pod(f"p{number}", stage.clock.now_s + 1.0)
@@ -698,7 +698,7 @@ def test_the_export_can_be_recomputed_by_the_script_of_the_howto(play, tmp_path,
 @pytest.mark.parametrize(
     ("query", "status", "word"),
     [
-        ({"by": "cluster"}, 400, "by must be"),
+        ({"by": "cluster"}, 400, "invalid by"),
         ({"by": "pod", "since": "-5"}, 400, "since"),
         ({"by": "day"}, 200, "items"),
     ],
@@ -840,8 +840,8 @@ def test_trap_counters_of_namespaces_are_never_lower_after_a_restart(play):
         stage.ledger.prune(stage.clock.now_s + 500 * 86400.0)
         stage.ledger.close()
         stage.start()
-        await stage.accountant._standing()
-        told = stage.metrics._shown.totals["default"]
+        await stage.accountant._open_pods()
+        told = stage.metrics._exported.totals["default"]
         assert [told.energy_j, told.emissions_g, told.cost] == before
 
     play(story)

@@ -32,7 +32,7 @@ from joulie.adapters.prometheus.readings import GpuDevice, PodPower
 from joulie.apps.accounting import main as program
 from joulie.apps.accounting.facts import AccountedNamespace, AccountedPod, keep_pod
 from joulie.apps.accounting.policies import NAMESPACE_BUDGET_KWH, NAMESPACE_BUDGET_PERIOD, namespace_budget, pod_policy
-from joulie.apps.accounting.powers import Place, powers
+from joulie.apps.accounting.powers import NodeSite, powers
 from joulie.apps.accounting.settings import AccountingSettings, node_power_ranges
 from joulie.apps.accounting.signals import zone_signals
 from joulie.apps.accounting.usage import Readings, UsageReader
@@ -155,7 +155,7 @@ def place(gpus=0, workloads=None):
         "n1", {"nvidia.com/gpu.product": "Test GPU 7"}, cpu_cores=10.0, allocatable_gpus={"nvidia.com/gpu": float(gpus)}
     )
     profiles = HardwareProfiles(gpus=Profiles({"Test GPU 7": GpuProfile(50.0, 450.0, workloads or {})}))
-    return Place("n1", "u1", node_power(facts, profiles, PowerSettings(PowerRange(100.0, 400.0))), "DE")
+    return NodeSite("n1", "u1", node_power(facts, profiles, PowerSettings(PowerRange(100.0, 400.0))), "DE")
 
 
 def test_idle_power_is_keplers_where_it_knows_it():
@@ -170,7 +170,7 @@ def test_idle_power_is_keplers_where_it_knows_it():
 def test_what_runs_beside_pods_is_the_nodes_and_slow_cpus_draw_less():
     profiles = HardwareProfiles(cpus=Profiles({"Test CPU 5": CpuProfile(100.0, 400.0, None, 3.0e9, Scaling.QUADRATIC)}))
     facts = NodeFacts("n1", {"node.kubernetes.io/cpu-model": "Test-CPU-5"}, cpu_cores=10.0)
-    slow = Place("n1", "u1", node_power(facts, profiles, PowerSettings()), "DE")
+    slow = NodeSite("n1", "u1", node_power(facts, profiles, PowerSettings()), "DE")
     use = {"cadvisor": PodUsage({KEY: 2.0}, {})}
     found = powers([slow], [pod()], [None], Readings(usage=use, cpus=NodeCpus({"n1": 8.0}, {"n1": 1.5e9})))
     busy_w = 300.0 * 0.8**1.4 * 0.25

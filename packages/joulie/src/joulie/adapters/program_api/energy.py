@@ -1,4 +1,4 @@
-"""What the accounting program says of energy and savings over HTTP, and `kubectl joulie` reads there."""
+"""The accounting program's HTTP API for energy and savings: paths and JSON types, which `kubectl joulie` reads."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ ENERGY_PATH = "/api/v1/energy"
 SAVINGS_PATH = "/api/v1/savings"
 EXPORT_PATH = "/api/v1/export"
 GROUPS = ("pod", "job", "namespace", "node", "day")
-"""What energy can be summed by; a job is any workload: a Job, a Deployment, a pod of its own."""
+"""Groupings of energy; a job is any workload: a Job, a Deployment, or a pod without a controller."""
 
 IDLE = "__idle__"
-"""Name of what nodes draw for nobody, where a namespace's or pod's would stand."""
+"""Name used instead of a namespace or pod for the idle energy of nodes, which is charged to no pod."""
 FOLDED = "__folded__"
-"""Name of energy that is kept by workload and day only, where a pod's or node's would stand."""
+"""Name used instead of a pod or node for old energy, which is kept by workload and day only."""
 
 
 class EnergyItem(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """Energy of a pod, of a workload, of a namespace, of a node or of a day.
+    """Energy of a pod, a workload, a namespace, a node or a day.
 
     Attributes:
-        name: of what it is about; of a day ``2026-03-13``.
-        namespace: of a pod or workload.
-        kind: of a workload.
-        node: of a pod.
-        cpu_j: of CPUs, without PUE, J.
-        mem_j: of memory, without PUE, J.
-        gpu_j: of GPUs, without PUE, J.
-        energy_j: with PUE, J: what the data centre draws for it. What is neither measured nor assumed was modelled from
-            measured use.
-        measured_j: of `energy_j`, from power that was measured, J.
-        assumed_j: of `energy_j`, from power that was assumed: from requests alone, or over a gap without samples, J.
-        emissions_g: gCO2eq, of the energy whose carbon intensity was known.
-        cost: in the answer's currency, of the energy whose price was known.
-        energy_without_intensity_j: of `energy_j`, whose emissions nobody knows, J.
-        energy_without_price_j: of `energy_j`, whose cost nobody knows, J.
+        name: name of the pod, workload, namespace or node; of a day its date, ``2026-03-13``.
+        namespace: namespace of a pod or workload; None for other groupings.
+        kind: kind of a workload; None for other groupings.
+        node: node of a pod; None for other groupings.
+        cpu_j: energy of CPUs, without PUE, J.
+        mem_j: energy of memory, without PUE, J.
+        gpu_j: energy of GPUs, without PUE, J.
+        energy_j: energy with PUE, J, as the data centre draws it. The part neither measured nor assumed is modelled
+            from measured use.
+        measured_j: part of `energy_j` from measured power, J.
+        assumed_j: part of `energy_j` from assumed power, J: from requests alone, or over a gap without samples.
+        emissions_g: emissions of the energy with known carbon intensity, gCO2eq.
+        cost: cost of the energy with known price, in the answer's currency.
+        energy_without_intensity_j: part of `energy_j` with unknown carbon intensity, J.
+        energy_without_price_j: part of `energy_j` with unknown price, J.
     """
 
     name: str
@@ -57,12 +57,12 @@ class EnergyAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """The answer at `ENERGY_PATH`.
 
     Attributes:
-        by: what was summed by.
-        since: since when energy is in the sums, s since the epoch: the start of the hour that was asked for, or of the
-            day where only days are kept.
-        until: s since the epoch.
-        currency: of the cost.
-        items: most energy first.
+        by: grouping.
+        since: start of the summed period, s since the epoch: start of the requested hour, or of the day if only days
+            are kept.
+        until: end of the period, s since the epoch.
+        currency: currency of costs.
+        items: items in descending order of energy.
     """
 
     by: str
@@ -73,18 +73,18 @@ class EnergyAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SavingsItem(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What holding one pod back, or a day's pods of a namespace, saved; below zero where waiting made it worse.
+    """Savings by deferring one pod, or all pods of a namespace in a day; negative if deferral increased the amount.
 
     Attributes:
-        name: of the pod; empty for a day's pods.
-        namespace: of the pod.
-        completed: s since the epoch.
+        name: name of the pod; empty for the pods of a day.
+        namespace: namespace of the pod.
+        completed: completion time, s since the epoch.
         measure: carbon or price.
-        method: timeseries: the same power profile on the intensity or price of when it was first held; simple: the
-            difference of the two moments times the energy.
-        amount: saved, gCO2eq or the answer's currency.
-        energy_j: that the pods took, with PUE, J.
-        pods: how many.
+        method: timeseries: the same power profile evaluated at the intensity or price from when it was first held;
+            simple: the difference of intensity or price between the two times, multiplied by the energy.
+        amount: savings, gCO2eq or the answer's currency.
+        energy_j: energy of the pods with PUE, J.
+        pods: number of pods.
     """
 
     name: str
@@ -101,10 +101,10 @@ class SavingsAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """The answer at `SAVINGS_PATH`.
 
     Attributes:
-        since: s since the epoch.
-        until: s since the epoch.
-        currency: of the cost.
-        items: the latest first.
+        since: start of the period, s since the epoch.
+        until: end of the period, s since the epoch.
+        currency: currency of costs.
+        items: items, latest first.
     """
 
     since: float
@@ -116,35 +116,35 @@ class SavingsAnswer(msgspec.Struct, frozen=True, rename="camel"):
 class ExportItem(msgspec.Struct, frozen=True):
     """A line at `EXPORT_PATH`: energy of one pod in one hour, or of one workload in one day once hours were folded.
 
-    ``energy_j`` is ``(cpu_j + mem_j) * pue + gpu_j * gpu_pue``; emissions are ``intensity_g_per_kwh`` times the energy
-    whose intensity was known, and so is the cost.
+    ``energy_j`` is ``(cpu_j + mem_j) * pue + gpu_j * gpu_pue``. Emissions are ``intensity_g_per_kwh`` times the energy
+    with known intensity; cost follows from ``price_per_kwh`` in the same way.
 
     Attributes:
-        uid: of the pod; empty of folded lines.
-        namespace: of the pod; `IDLE` of what nodes draw for nobody.
-        pod: its name; empty of folded lines.
-        owner_kind: of its workload.
-        owner_name: of its workload.
-        node: that it ran on; empty of folded lines.
-        zone: of the grid.
+        uid: pod UID; empty in folded lines.
+        namespace: namespace of the pod; `IDLE` for idle energy of nodes.
+        pod: pod name; empty in folded lines.
+        owner_kind: kind of its workload.
+        owner_name: name of its workload.
+        node: node that it ran on; empty in folded lines.
+        zone: grid zone.
         from_s: start, s since the epoch.
         until_s: end, s since the epoch.
-        source: who said the power; empty of folded lines.
-        cpu_j: of CPUs, without PUE, J.
-        mem_j: of memory, without PUE, J.
-        gpu_j: of GPUs, without PUE, J.
-        pue: of the pod, as it is now; None of folded lines.
-        gpu_pue: of its GPUs, as it is now; None of folded lines.
-        energy_j: with PUE, J.
-        measured_j: of `energy_j`, from power that was measured, J.
-        assumed_j: of `energy_j`, from power that was assumed, J.
-        emissions_g: gCO2eq.
-        energy_without_intensity_j: of `energy_j`, whose emissions nobody knows, J.
-        intensity_g_per_kwh: mean, weighted by energy, gCO2eq/kWh; None where nothing of it is known.
-        cost: in `currency`.
-        energy_without_price_j: of `energy_j`, whose cost nobody knows, J.
-        price_per_kwh: mean, weighted by energy, currency/kWh; None where nothing of it is known.
-        currency: of the cost.
+        source: source of the power; empty in folded lines.
+        cpu_j: energy of CPUs, without PUE, J.
+        mem_j: energy of memory, without PUE, J.
+        gpu_j: energy of GPUs, without PUE, J.
+        pue: current PUE of the pod; None in folded lines.
+        gpu_pue: current PUE for its GPUs; None in folded lines.
+        energy_j: energy with PUE, J.
+        measured_j: part of `energy_j` from measured power, J.
+        assumed_j: part of `energy_j` from assumed power, J.
+        emissions_g: emissions of the energy with known carbon intensity, gCO2eq.
+        energy_without_intensity_j: part of `energy_j` with unknown carbon intensity, J.
+        intensity_g_per_kwh: mean carbon intensity weighted by energy, gCO2eq/kWh; None if unknown.
+        cost: cost of the energy with known price, in `currency`.
+        energy_without_price_j: part of `energy_j` with unknown price, J.
+        price_per_kwh: mean price weighted by energy, currency/kWh; None if unknown.
+        currency: currency of costs.
     """
 
     uid: str

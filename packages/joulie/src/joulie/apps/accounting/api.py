@@ -1,4 +1,4 @@
-"""The JSON API of accounting: energy, savings, and the rows that sums are made of."""
+"""The HTTP JSON API of accounting: energy, savings, and an export of all rows."""
 
 from __future__ import annotations
 
@@ -36,12 +36,18 @@ _ROWS_A_CHUNK = 1000
 _SECONDS_PER_DAY = 86400.0
 
 
-class BadQuestionError(ValueError):
-    """A parameter that cannot be; the message says which."""
+class InvalidParameterError(ValueError):
+    """An invalid query parameter; the message names it."""
 
 
-class _Question(msgspec.Struct, frozen=True):
-    """The parameters that all paths have, as they were asked at `now_s`."""
+class _RequestedPeriod(msgspec.Struct, frozen=True):
+    """Query parameters common to all paths, and the time of the request.
+
+    Attributes:
+        now_s: time of the request, s since the epoch.
+        since_s: start of the requested period, s since the epoch; None for all.
+        namespace: requested namespace; None for all.
+    """
 
     now_s: float
     since_s: float | None
@@ -49,12 +55,12 @@ class _Question(msgspec.Struct, frozen=True):
 
 
 class EnergyApi:
-    """Answers at the paths of `joulie.adapters.program_api.energy`.
+    """Serves the paths of `joulie.adapters.program_api.energy`.
 
     Args:
-        ledger: the ledger.
-        currency: of costs.
-        now_s: s since the epoch.
+        ledger: energy ledger.
+        currency: currency of costs.
+        now_s: current time, s since the epoch.
     """
 
     def __init__(self, ledger: AsyncLedger, currency: str, now_s: Callable[[], float]) -> None:
@@ -63,7 +69,7 @@ class EnergyApi:
         self._now_s = now_s
 
     def before(self, app: AsgiApp) -> AsgiApp:
-        """An application that answers here, and leaves everything else to `app`."""
+        """An application that serves these paths, and passes all other requests to `app`."""
 
         async def api(scope: Scope, receive: Receive, send: Send) -> None:
             path = scope["path"]
@@ -71,68 +77,68 @@ class EnergyApi:
                 await app(scope, receive, send)
                 return
             if scope["method"] not in {"GET", "HEAD"}:
-                await _refuse(send, 405, "only GET is answered here")
+                await _respond_error(send, 405, "method not allowed: use GET")
                 return
             query = parse_qs(scope.get("query_string", b"").decode(errors="replace"))
             try:
                 await self._answer(path, {key: values[-1] for key, values in query.items()}, send)
-            except BadQuestionError as error:
-                await _refuse(send, 400, str(error))
+            except InvalidParameterError as error:
+                await _respond_error(send, 400, str(error))
             except LedgerError as error:
-                await _refuse(send, 503, str(error))
+                await _respond_error(send, 503, str(error))
 
         return api
 
     async def _answer(self, path: str, query: Mapping[str, str], send: Send) -> None:
         now_s = self._now_s()
-        question = _Question(now_s, _since_s(query, now_s), query.get("namespace"))
+        period = _RequestedPeriod(now_s, _since_s(query, now_s), query.get("namespace"))
         if path == EXPORT_PATH:
-            await self._export(question, send)
+            await self._export(period, send)
             return
-        answer = await (self._energy(query.get("by", ""), question) if path == ENERGY_PATH else self._savings(question))
+        answer = await (self._energy(query.get("by", ""), period) if path == ENERGY_PATH else self._savings(period))
         await respond(send, 200, msgspec.json.encode(answer), _JSON)
 
-    async def _energy(self, by_text: str, question: _Question) -> EnergyAnswer:
+    async def _energy(self, by_text: str, period: _RequestedPeriod) -> EnergyAnswer:
         try:
             by = Grouping(by_text or Grouping.NAMESPACE)
         except ValueError:
-            raise BadQuestionError(f"by must be one of {', '.join(Grouping)}") from None
+            raise InvalidParameterError(f"invalid by: it must be one of {', '.join(Grouping)}") from None
         rows = await self._ledger.call(
-            lambda ledger: ledger.usage(by, since_s=question.since_s, namespace=question.namespace)
+            lambda ledger: ledger.usage(by, since_s=period.since_s, namespace=period.namespace)
         )
-        # Energy is kept by hours and days, so that more than what was asked for may be in the sums.
-        asked_s = () if question.since_s is None else (question.since_s,)
+        # Energy is stored by hours and days, so the sums may start earlier than requested.
+        asked_s = () if period.since_s is None else (period.since_s,)
         return EnergyAnswer(
             by.value,
-            min((*asked_s, *(row.from_s for row in rows)), default=question.now_s),
-            question.now_s,
+            min((*asked_s, *(row.from_s for row in rows)), default=period.now_s),
+            period.now_s,
             self._currency,
             [_energy_item(by, row) for row in rows],
         )
 
-    async def _savings(self, question: _Question) -> SavingsAnswer:
+    async def _savings(self, period: _RequestedPeriod) -> SavingsAnswer:
         rows = await self._ledger.call(
-            lambda ledger: ledger.savings(since_s=question.since_s, namespace=question.namespace)
+            lambda ledger: ledger.savings(since_s=period.since_s, namespace=period.namespace)
         )
-        since_s = min((row.completed_s for row in rows), default=question.now_s)
+        since_s = min((row.completed_s for row in rows), default=period.now_s)
         return SavingsAnswer(
-            since_s if question.since_s is None else question.since_s,
-            question.now_s,
+            since_s if period.since_s is None else period.since_s,
+            period.now_s,
             self._currency,
             [_savings_item(row) for row in rows],
         )
 
-    async def _export(self, question: _Question, send: Send) -> None:
-        """All rows, a line each: read and sent in pieces, for there may be more than the memory holds.
+    async def _export(self, period: _RequestedPeriod, send: Send) -> None:
+        """Stream all rows, one per line, in chunks of a day, since they may not fit into memory.
 
-        A piece is a day, for energy moves from hours into days only.
+        Days are safe chunks: while streaming, energy moves from hours into days only, never between days.
         """
-        days = await self._ledger.call(lambda ledger: ledger.usage(Grouping.DAY, since_s=question.since_s))
+        days = await self._ledger.call(lambda ledger: ledger.usage(Grouping.DAY, since_s=period.since_s))
         headers = [(b"content-type", _LINES)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         for day in days:
-            rows = await self._ledger.call(partial(_exported, day_s=day.from_s, since_s=question.since_s))
-            while lines := await asyncio.to_thread(self._lines, rows, question.namespace):
+            rows = await self._ledger.call(partial(_exported, day_s=day.from_s, since_s=period.since_s))
+            while lines := await asyncio.to_thread(self._lines, rows, period.namespace):
                 await send({"type": "http.response.body", "body": lines, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
@@ -143,7 +149,7 @@ class EnergyApi:
 
 
 def export_item(row: ExportRow, currency: str) -> ExportItem:
-    """A row as it is exported."""
+    """A ledger row in the form of the export."""
     pod, energy = row.pod, row.energy
     with_intensity_j = energy.energy_j - energy.energy_without_intensity_j
     with_price_j = energy.energy_j - energy.energy_without_price_j
@@ -168,7 +174,7 @@ def export_item(row: ExportRow, currency: str) -> ExportItem:
 
 
 def _exported(ledger: Ledger, *, day_s: float, since_s: float | None) -> Iterator[ExportRow]:
-    """Rows of the day of UTC that `day_s` is in."""
+    """Rows of the UTC day that contains `day_s`."""
     starts_s = day_s // _SECONDS_PER_DAY * _SECONDS_PER_DAY
     from_s = starts_s if since_s is None else max(starts_s, since_s)
     return ledger.export(since_s=from_s, until_s=starts_s + _SECONDS_PER_DAY)
@@ -209,7 +215,7 @@ def _savings_item(row: SavingRow) -> SavingsItem:
 
 
 def _since_s(query: Mapping[str, str], now_s: float) -> float | None:
-    """From when on; ``since`` is in s before now."""
+    """Start of the requested period, s since the epoch, from ``since`` in seconds before now; None without it."""
     text = query.get("since")
     if text is None:
         return None
@@ -218,9 +224,9 @@ def _since_s(query: Mapping[str, str], now_s: float) -> float | None:
     except ValueError:
         span_s = math.nan
     if not 0.0 < span_s < math.inf:
-        raise BadQuestionError("since must be a number of seconds before now, above 0")
+        raise InvalidParameterError("invalid since: it must be a number of seconds before now, above 0")
     return now_s - span_s
 
 
-async def _refuse(send: Send, status: int, problem: str) -> None:
+async def _respond_error(send: Send, status: int, problem: str) -> None:
     await respond(send, status, msgspec.json.encode({"error": problem}), _JSON)

@@ -1,4 +1,4 @@
-"""Budgets of energy: which are crossed, and what is then done, once for each crossing, restarts or not."""
+"""Energy budgets: detects exceeded ones and runs their action, once per crossing, also across restarts."""
 
 from __future__ import annotations
 
@@ -31,40 +31,42 @@ NAMESPACE_KIND = "Namespace"
 _log = logging.getLogger(__name__)
 
 
-class Counts(Protocol):
-    """Who counts crossed budgets."""
+class BudgetMetrics(Protocol):
+    """Counter of exceeded budgets."""
 
     def exceeded(self, namespace: str, owner_kind: str, action: str) -> None:
-        """A budget was crossed, and acted on."""
+        """Count a budget that was exceeded and acted on."""
         ...
 
 
 class Budgets:
-    """Looks at budgets, and acts on those that are crossed.
+    """Evaluates energy budgets, and runs the action of those that are exceeded.
 
     Args:
-        client: to write with.
-        ledger: the ledger, which also remembers the budgets that were acted on.
-        events: to tell people.
-        counts: to count in.
+        client: Kubernetes client.
+        ledger: energy ledger, which also records the crossings that were acted on.
+        events: event recorder.
+        budget_metrics: counter of exceeded budgets.
 
     Attributes:
-        used: share of its budget that each pod has used, 0..1 and above, by uid.
+        used: used share of each pod's budget, by UID; above 1 if exceeded.
     """
 
-    def __init__(self, client: KubeClient, ledger: AsyncLedger, events: EventRecorder, counts: Counts) -> None:
+    def __init__(
+        self, client: KubeClient, ledger: AsyncLedger, events: EventRecorder, budget_metrics: BudgetMetrics
+    ) -> None:
         self.used: dict[str, float] = {}
         self._client = client
         self._ledger = ledger
         self._events = events
-        self._counts = counts
+        self._budget_metrics = budget_metrics
         self._of_period_j: dict[tuple[str, float], float] = {}
-        self._unsettled: dict[Budget, tuple[Crossing, AccountedPod | None]] = {}
-        """Crossings that are still to be acted on: a pod may have ended when the API server can be reached again."""
-        self._settled: set[Budget] = set()
-        """Those that need not be looked up again, for as long as they are crossed."""
+        self._pending: dict[Budget, tuple[Crossing, AccountedPod | None]] = {}
+        """Crossings whose action is pending; with the pod, which may be gone once the API server is reachable again."""
+        self._done: set[Budget] = set()
+        """Exceeded budgets whose action is done; they are not looked up in the ledger again."""
 
-    async def look(
+    async def evaluate(
         self,
         pods: Mapping[str, AccountedPod],
         limits: Mapping[str, Budget],
@@ -73,18 +75,18 @@ class Budgets:
         result: CycleResult,
         now_s: float,
     ) -> dict[ObjectReference, tuple[str, ...]]:
-        """Act on budgets that are crossed.
+        """Evaluate all budgets and act on those that are exceeded.
 
         Args:
-            pods: that run or have just ended, by uid.
-            limits: budgets of those that have one, by uid.
-            namespaces: all.
-            accounts: pods that run, with all that they have used, by uid.
-            result: what the cycle added, and pods that ended with it.
-            now_s: s since the epoch.
+            pods: pods that run or have just ended, by UID.
+            limits: budgets of pods, by UID.
+            namespaces: all namespaces by name.
+            accounts: running pods with their energy so far, by UID.
+            result: energy added by the cycle, and the pods that ended in it.
+            now_s: current time, s since the epoch.
 
         Returns:
-            What of the namespaces' budgets cannot be read.
+            Messages about invalid budget annotations, by namespace.
 
         Raises:
             LedgerError: see `Ledger`.
@@ -96,15 +98,15 @@ class Budgets:
         budgets, mistakes = _namespace_budgets(namespaces, now_s)
         by_namespace_j = await self._used_by(budgets, result)
         crossed += [crossing(one, by_namespace_j[one.scope], now_s) for one in budgets]
-        await self._settle([one for one in crossed if one is not None], pods)
+        await self._act_on_crossings([one for one in crossed if one is not None], pods)
         return mistakes
 
     def forget(self) -> None:
-        """Ask the ledger again what namespaces have used: what cycles added may not have come here."""
+        """Forget the cached energy of namespaces, so that it is read from the ledger again (after a failed cycle)."""
         self._of_period_j = {}
 
     async def _used_by(self, budgets: Sequence[Budget], result: CycleResult) -> dict[str, float]:
-        """Energy of namespaces in the period of their budgets, J: of the ledger once, then by what cycles add."""
+        """Energy of namespaces in the period of their budgets, J: read from the ledger once, then updated by cycles."""
         known: dict[tuple[str, float], float] = {}
         for budget in budgets:
             key = budget.scope, budget.since_s
@@ -119,27 +121,27 @@ class Budgets:
 
     # ---- acting
 
-    async def _settle(self, crossed: Sequence[Crossing], pods: Mapping[str, AccountedPod]) -> None:
-        """Act on crossings that nobody has acted on, and on those of before whose action has failed."""
-        self._settled &= {one.budget for one in crossed}
-        new = {one.budget: (one, pods.get(one.budget.scope)) for one in crossed if one.budget not in self._settled}
-        self._unsettled |= new
-        if not self._unsettled:
+    async def _act_on_crossings(self, crossed: Sequence[Crossing], pods: Mapping[str, AccountedPod]) -> None:
+        """Act on new crossings, and retry earlier ones whose action failed."""
+        self._done &= {one.budget for one in crossed}
+        new = {one.budget: (one, pods.get(one.budget.scope)) for one in crossed if one.budget not in self._done}
+        self._pending |= new
+        if not self._pending:
             return
-        asked = [one for one, _pod in self._unsettled.values()]
+        asked = [one for one, _pod in self._pending.values()]
         due = await self._ledger.call(lambda ledger: ledger.cross(asked))
-        self._unsettled = {one.budget: self._unsettled[one.budget] for one in due}
+        self._pending = {one.budget: self._pending[one.budget] for one in due}
         for one in due:
-            if await self._act(one, self._unsettled[one.budget][1], pods):
+            if await self._act(one, self._pending[one.budget][1], pods):
                 await self._ledger.call(partial(_acted, one))
-                del self._unsettled[one.budget]
-        self._settled |= new.keys() - self._unsettled.keys()
+                del self._pending[one.budget]
+        self._done |= new.keys() - self._pending.keys()
 
     async def _act(self, crossed: Crossing, pod: AccountedPod | None, pods: Mapping[str, AccountedPod]) -> bool:
-        """Do what the budget says, and tell; what the API server refuses for good is told, too.
+        """Run the budget's action and report it; a permanent error of the API server is reported, too.
 
         Returns:
-            Whether that is settled; else it is tried again with the next cycle.
+            Whether the crossing is done; else it is retried in the next cycle.
         """
         budget = crossed.budget
         if pod is None:
@@ -147,34 +149,34 @@ class Budgets:
         else:
             regarding = ObjectReference("Pod", pod.name, api_version="v1", namespace=pod.namespace, uid=pod.uid)
         try:
-            problem = await self._do(crossed, regarding, pod, pods)
+            problem = await self._run_action(crossed, regarding, pod, pods)
         except ApiError as error:
-            if _passes(error):
-                _log.warning("cannot act on an energy budget, will try again", extra={"problem": str(error)})
+            if _is_transient(error):
+                _log.warning("cannot act on an energy budget, will retry", extra={"problem": str(error)})
                 return False
             problem = str(error)
         except KubernetesError as error:
-            _log.warning("cannot act on an energy budget, will try again", extra={"problem": str(error)})
+            _log.warning("cannot act on an energy budget, will retry", extra={"problem": str(error)})
             return False
-        said = _sentence(crossed) + (f"; {budget.action} was not possible: {problem}" if problem else "")
+        message = _message(crossed) + (f"; {budget.action} failed: {problem}" if problem else "")
         namespace = budget.scope if pod is None else pod.namespace
         _log.warning(
             "energy budget exceeded",
-            extra={"kind": regarding.kind, "object": regarding.name, "namespace": namespace, "said": said},
+            extra={"kind": regarding.kind, "object": regarding.name, "namespace": namespace, "detail": message},
         )
         if budget.action is not BudgetAction.LOG:
-            self._events.emit(regarding, "Warning", EXCEEDED, said)
-        self._counts.exceeded(namespace, NAMESPACE_KIND if pod is None else pod.owner.kind, budget.action)
+            self._events.emit(regarding, "Warning", EXCEEDED, message)
+        self._budget_metrics.exceeded(namespace, NAMESPACE_KIND if pod is None else pod.owner.kind, budget.action)
         return True
 
-    async def _do(
+    async def _run_action(
         self,
         crossed: Crossing,
         regarding: ObjectReference,
         pod: AccountedPod | None,
         pods: Mapping[str, AccountedPod],
     ) -> str:
-        """What the budget asks for; returns why not, where it cannot be."""
+        """Run the budget's action. Returns why it failed; empty on success."""
         match crossed.budget.action:
             case BudgetAction.ANNOTATE:
                 await self._write(regarding, {"annotations": _annotations(crossed)})
@@ -186,7 +188,7 @@ class Budgets:
         return ""
 
     async def _write(self, regarding: ObjectReference, meta: Mapping[str, Any]) -> None:
-        # The uid makes the API server refuse a pod that has taken the name of the one that is meant.
+        # With the UID, the API server rejects the patch if another pod of that name exists by now.
         body = {"metadata": {"uid": regarding.uid, **meta} if regarding.uid else meta}
         if regarding.kind == NAMESPACE_KIND:
             await self._client.patch(NAMESPACES, regarding.name, body, field_manager=FIELD_MANAGER)
@@ -196,20 +198,20 @@ class Budgets:
             )
 
     async def _suspend(self, pods: Iterable[AccountedPod]) -> str:
-        """Suspend the Jobs of pods, where they allow it; why none could be, if none."""
+        """Suspend the Jobs of pods that are marked as interruptible. Returns why none was suspended, or empty."""
         jobs = {(pod.namespace, job.name): job for pod in pods if (job := pod.controller) and job.kind == "Job"}
-        suspended, problem = 0, f'there is no Job with {names.INTERRUPTIBLE}: "true"'
+        suspended, problem = 0, f'no Job has the annotation {names.INTERRUPTIBLE}: "true"'
         for (namespace, name), job in jobs.items():
             try:
                 suspended += await self._suspend_job(name, namespace, job.uid)
-            except ApiError as error:  # one that is gone, or is refused, must not protect the others
-                if _passes(error):
+            except ApiError as error:  # a Job that is gone or cannot be patched must not keep the others running
+                if _is_transient(error):
                     raise
                 problem = str(error)
         return "" if suspended else problem
 
     async def _suspend_job(self, name: str, namespace: str, uid: str) -> bool:
-        """Suspend a Job if it allows that; whether it does."""
+        """Suspend a Job if it is marked as interruptible. Returns whether it was."""
         found = await self._client.get(JOBS, name, namespace)
         if found.metadata.annotations.get(names.INTERRUPTIBLE) != "true":
             return False
@@ -218,8 +220,8 @@ class Budgets:
         return True
 
 
-def _passes(error: ApiError) -> bool:
-    """Whether the API server may say something else the next time."""
+def _is_transient(error: ApiError) -> bool:
+    """Whether an error of the API server is transient, so that a retry can succeed."""
     return error.status >= httpx2.codes.INTERNAL_SERVER_ERROR or error.status == httpx2.codes.TOO_MANY_REQUESTS
 
 
@@ -228,7 +230,7 @@ def _acted(crossed: Crossing, ledger: Ledger) -> None:
 
 
 def _used_j(budget: Budget, ledger: Ledger) -> float:
-    """Energy of a namespace since its budget began, J."""
+    """Energy of a namespace since the start of its budget's period, J."""
     rows = ledger.usage(Grouping.NAMESPACE, since_s=budget.since_s, namespace=budget.scope)
     return sum(row.energy.energy_j for row in rows)
 
@@ -253,6 +255,6 @@ def _annotations(crossed: Crossing) -> dict[str, str]:
     }
 
 
-def _sentence(crossed: Crossing) -> str:
+def _message(crossed: Crossing) -> str:
     used, limit = joules_to_kwh(crossed.used_j), joules_to_kwh(crossed.budget.limit_j)
     return f"used {used:.4g} kWh, {joules_to_kwh(crossed.exceeded_by_j):.4g} kWh above its budget of {limit:.4g} kWh"

@@ -1,8 +1,8 @@
-"""The cycle of accounting: look at the cluster, sample, write to the ledger, act on budgets, and say what happened.
+"""The accounting cycle: sample the cluster's power, append to the ledger, act on budgets, and report.
 
-The ledger is the only memory that counts. A cycle that cannot be written is followed by one that covers its time too;
-a pod that has ended is named to the ledger in every cycle until it knows. So nothing is lost when this program dies,
-and nothing is counted twice when it says something again.
+The ledger holds the only durable state. If a cycle cannot be written, the next one covers its time too; the end of a
+pod is reported to the ledger in every cycle until it is recorded. So a crash loses nothing, and a repeated report is
+not counted twice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from joulie.ports import LedgerError
 
 PRUNE_EVERY_S = 600.0
 FIRST_SIGNALS_S = 15.0
-"""How long the first cycle waits for the grid, so that the time since the last run has emissions."""
+"""How long the first cycle waits for grid signals, s, so that the time since the last run gets emissions."""
 _WAIT_STEP_S = 0.5
 _REMEMBERED_MISTAKES = 10_000
 
@@ -38,22 +38,22 @@ _log = logging.getLogger(__name__)
 
 
 class ClockError(RuntimeError):
-    """Time that was accounted already."""
+    """Raised when the clock is at or before a time that was already accounted for."""
 
 
 @dataclass(frozen=True)
-class Tools:
-    """What a cycle works with.
+class Components:
+    """Components of the accounting cycle.
 
     Attributes:
-        view: of the cluster.
-        usage: what pods draw and use.
-        sampler: makes samples of that.
-        feed: of the grid.
+        view: cached view of the cluster.
+        usage: reader of the power and use of pods.
+        sampler: makes samples from the readings.
+        feed: carbon intensity and prices of the grid.
         ledger: energy ledger.
-        budgets: acts on those that are crossed.
-        events: to tell people.
-        metrics: to show.
+        budgets: acts on exceeded energy budgets.
+        events: event recorder.
+        metrics: accounting metrics.
     """
 
     view: ClusterView
@@ -70,26 +70,26 @@ class Accountant:
     """Accounts for the energy of pods.
 
     Args:
-        tools: to work with.
-        interval_s: between two cycles, s.
-        basis: of carbon intensity, where signals do not say.
-        now_s: s since the epoch.
+        components: components of the cycle.
+        interval_s: interval between two cycles, s.
+        basis: basis of the carbon intensity (marginal or average) for signals without one.
+        now_s: current time, s since the epoch.
     """
 
-    def __init__(self, tools: Tools, interval_s: float, basis: Basis, now_s: Callable[[], float]) -> None:
-        self._tools = tools
+    def __init__(self, components: Components, interval_s: float, basis: Basis, now_s: Callable[[], float]) -> None:
+        self._components = components
         self._interval_s = interval_s
         self._basis = basis
         self._now_s = now_s
         self._open: Mapping[str, OpenPod] | None = None
         self._last_s: float | None = None
         self._pruned_s = now_s()
-        self._told: dict[tuple[str, str], None] = {}
+        self._reported: dict[tuple[str, str], None] = {}
 
     async def run(self) -> None:
-        """Account until cancelled."""
+        """Run cycles until cancelled."""
         loop = asyncio.get_running_loop()
-        await self._tools.view.wait_synced()
+        await self._components.view.wait_synced()
         await self._await_signals()
         while True:
             began_s = loop.time()
@@ -97,8 +97,8 @@ class Accountant:
             await asyncio.sleep(max(0.0, began_s + self._interval_s - loop.time()))
 
     async def step(self) -> None:
-        """One cycle. One that fails is logged and counted, and the next makes up for it."""
-        metrics = self._tools.metrics
+        """Run one cycle. A failure is logged and counted; the next cycle covers its time."""
+        metrics = self._components.metrics
         try:
             with metrics.cycle_seconds.time():
                 await self._cycle()
@@ -116,76 +116,85 @@ class Accountant:
             _log.exception("cycle failed")
 
     async def _await_signals(self) -> None:
-        """Give the grid's sources a moment."""
-        zones = self._tools.sampler.zones(self._tools.view.snapshot())
+        """Wait for the first grid signals of all zones, for a limited time."""
+        zones = self._components.sampler.zones(self._components.view.snapshot())
         until_s = self._now_s() + FIRST_SIGNALS_S
         for zone in zones:
-            self._tools.feed.want(zone)
-        while self._now_s() < until_s and not all(self._tools.feed.asked(zone) for zone in zones):
+            self._components.feed.want(zone)
+        while self._now_s() < until_s and not all(self._components.feed.asked(zone) for zone in zones):
             await asyncio.sleep(_WAIT_STEP_S)
 
     # ---- the cycle
 
     async def _cycle(self) -> None:
-        tools, now_s = self._tools, self._now_s()
-        known = await self._standing()
+        components, now_s = self._components, self._now_s()
+        known = await self._open_pods()
         if self._last_s is not None and now_s <= self._last_s:
-            raise ClockError("the clock went backwards: nothing is accounted until it has caught up")
-        pods = {pod.uid: pod for pod in tools.view.pods}
-        departed = dict(tools.view.departed)
+            raise ClockError("the clock went backwards: accounting is paused until it has caught up")
+        pods = {pod.uid: pod for pod in components.view.pods}
+        departed = dict(components.view.departed)
         running = [pod for pod in pods.values() if pod.running]
-        brief = self._brief(known, pods, departed)
-        readings = await tools.usage.read({(pod.namespace, pod.name) for pod in running}, tools.view.node_index())
-        cluster = tools.view.snapshot()
-        sampling = await asyncio.to_thread(tools.sampler.sample, cluster, running, list(brief.values()), readings)
+        short_lived = self._short_lived(known, pods, departed)
+        readings = await components.usage.read(
+            {(pod.namespace, pod.name) for pod in running}, components.view.node_index()
+        )
+        cluster = components.view.snapshot()
+        sampling = await asyncio.to_thread(
+            components.sampler.sample, cluster, running, list(short_lived.values()), readings
+        )
         sampled = {one.pod.uid for one in sampling.samples}
         ends = {uid: _ended_s(uid, pods, departed, known[uid].sampled_s) for uid in known.keys() - sampled}
-        ends |= {uid: _ended_s(uid, pods, departed, now_s) for uid in brief}
+        ends |= {uid: _ended_s(uid, pods, departed, now_s) for uid in short_lived}
         cycle = Cycle(
             now_s,
             sampling.samples,
             [Completion(uid, time_s) for uid, time_s in ends.items()],
-            zone_signals(tools.feed, sampling.zones, self._basis, now_s),
+            zone_signals(components.feed, sampling.zones, self._basis, now_s),
         )
-        result = await tools.ledger.call(lambda ledger: ledger.append(cycle))
-        self._open = now_open = await tools.ledger.call(lambda ledger: ledger.open_pods())
+        result = await components.ledger.call(lambda ledger: ledger.append(cycle))
+        self._open = now_open = await components.ledger.call(lambda ledger: ledger.open_pods())
         self._last_s = now_s
         for uid in departed.keys() - now_open.keys():
-            tools.view.departed.pop(uid, None)
+            components.view.departed.pop(uid, None)
 
-        tools.metrics.cycled(sampling, now_open, result, now_s, cluster.namespaces)
+        components.metrics.cycled(sampling, now_open, result, now_s, cluster.namespaces)
         everyone = pods | {uid: pod for uid, (pod, _seen_s) in departed.items()}
         limits = {**_limits(ends, everyone, cluster.namespaces), **sampling.budgets}
-        mistakes = await tools.budgets.look(everyone, limits, cluster.namespaces, now_open, result, now_s)
-        tools.metrics.budgets(tools.budgets.used, now_open)
-        self._complain({**sampling.mistakes, **mistakes})
+        mistakes = await components.budgets.evaluate(everyone, limits, cluster.namespaces, now_open, result, now_s)
+        components.metrics.budgets(components.budgets.used, now_open)
+        self._report_mistakes({**sampling.mistakes, **mistakes})
         for zone in result.conflicts:
-            _log.error("the ledger has intensities on another basis, which are never mixed", extra={"zone": zone})
+            _log.error(
+                "carbon intensity ignored: the ledger has intensities on another basis for this zone",
+                extra={"zone": zone},
+            )
         await self._prune(now_s)
-        tools.metrics.tell(await tools.ledger.call(lambda ledger: ledger.counts()), tools.usage.states.up)
+        components.metrics.show_status(
+            await components.ledger.call(lambda ledger: ledger.counts()), components.usage.states.up
+        )
 
-    async def _standing(self) -> Mapping[str, OpenPod]:
-        """Pods whose end the ledger does not know; read from it after a start, and after a failure."""
+    async def _open_pods(self) -> Mapping[str, OpenPod]:
+        """Pods whose end the ledger has not recorded; read from the ledger after a start and after a failure."""
         if self._open is not None:
             return self._open
-        ledger, self._open = self._tools.ledger, None
+        ledger, self._open = self._components.ledger, None
         known = await ledger.call(lambda ledger: ledger.open_pods())
         totals = await ledger.call(lambda ledger: ledger.totals())
         savings = await ledger.call(lambda ledger: ledger.savings())
-        self._tools.metrics.begin(totals, savings)
-        self._tools.budgets.forget()
+        self._components.metrics.restore(totals, savings)
+        self._components.budgets.forget()
         times_s = [one.sampled_s for one in known.values()]
         if times_s:
             self._last_s = max(times_s)
         return known
 
-    def _brief(
+    def _short_lived(
         self,
         known: Mapping[str, OpenPod],
         pods: Mapping[str, AccountedPod],
         departed: Mapping[str, tuple[AccountedPod, float]],
     ) -> dict[str, AccountedPod]:
-        """Pods that came and went since the last cycle: nothing has sampled them, so their requests must do."""
+        """Pods that started and ended since the last cycle: never sampled, they are accounted for by their requests."""
         if self._last_s is None:
             return {}
         gone = {uid: pod for uid, (pod, _seen_s) in departed.items()}
@@ -198,25 +207,25 @@ class Accountant:
 
     async def _prune(self, now_s: float) -> None:
         if now_s - self._pruned_s >= PRUNE_EVERY_S:
-            await self._tools.ledger.call(lambda ledger: ledger.prune(now_s))
+            await self._components.ledger.call(lambda ledger: ledger.prune(now_s))
             self._pruned_s = now_s
 
-    def _complain(self, mistakes: Mapping[ObjectReference, Iterable[str]]) -> None:
-        """Report what cannot be read, each once."""
+    def _report_mistakes(self, mistakes: Mapping[ObjectReference, Iterable[str]]) -> None:
+        """Emit an event for each invalid annotation, once."""
         for regarding, sentences in mistakes.items():
             for sentence in sentences:
                 key = regarding.uid or regarding.name, sentence
-                if key not in self._told:
-                    self._told[key] = None
-                    self._tools.events.emit(regarding, "Warning", "InvalidAnnotation", sentence)
-        while len(self._told) > _REMEMBERED_MISTAKES:
-            del self._told[next(iter(self._told))]
+                if key not in self._reported:
+                    self._reported[key] = None
+                    self._components.events.emit(regarding, "Warning", "InvalidAnnotation", sentence)
+        while len(self._reported) > _REMEMBERED_MISTAKES:
+            del self._reported[next(iter(self._reported))]
 
 
 def _limits(
     uids: Iterable[str], pods: Mapping[str, AccountedPod], namespaces: Mapping[str, AccountedNamespace]
 ) -> dict[str, Budget]:
-    """Budgets of pods: those that have ended may have crossed theirs at last."""
+    """Budgets of pods by UID, including pods that have ended, since they may have exceeded theirs at the end."""
     known = ((uid, pods[uid]) for uid in uids if uid in pods)
     budgets = ((uid, pod_policy(pod, namespaces.get(pod.namespace)).budget) for uid, pod in known)
     return {uid: budget for uid, budget in budgets if budget is not None}
@@ -228,10 +237,9 @@ def _ended_s(
     departed: Mapping[str, tuple[AccountedPod, float]],
     otherwise_s: float,
 ) -> float:
-    """When a pod ended: by its own word, else when it was seen to leave the cluster while it ran.
+    """When a pod ended: as its status says, else when it was seen to leave the cluster while running.
 
-    Where neither says, it is `otherwise_s`: of one that left while this program was down, and of one that had failed,
-    long ago perhaps, without a word of when.
+    `otherwise_s` if neither is known: the pod left while this program was down, or it failed at an unknown time.
     """
     pod = pods.get(uid)
     if pod is not None and pod.ended_s is not None:

@@ -1,4 +1,7 @@
-"""What accounting keeps of each object: little, since a cluster has many; comparable, to notice changes."""
+"""The fields of each Kubernetes object that accounting caches.
+
+Few fields are kept, since a cluster has many objects; the types are comparable, so that changes can be detected.
+"""
 
 from __future__ import annotations
 
@@ -31,28 +34,28 @@ _HARDWARE_PREFIXES = (
     "failure-domain.beta.kubernetes.io/",
     "beta.kubernetes.io/instance-type",
 )
-"""Labels and annotations of nodes that say what hardware they have and where they are."""
+"""Prefixes of node labels and annotations about hardware and location."""
 _READY_CONDITIONS = ("ContainersReady", "Ready")
 
 
 class AccountedPod(msgspec.Struct, frozen=True, gc=False):
-    """What is kept of a pod that runs or has run.
+    """The cached fields of a pod that runs or has run.
 
     Attributes:
-        uid: of the pod: two pods of one name are two.
-        namespace: of the pod.
-        name: of the pod.
-        node: that it runs on.
-        owner: its workload: the Deployment of a ReplicaSet, the CronJob of a Job.
-        controller: the object that manages it; None without one.
-        cpu_cores: that it requests.
-        memory_gb: that it requests, GB.
-        gpus: that it requests; a partition of a GPU counts for its share.
-        running: whether its containers run.
-        started_s: since when, s since the epoch; None where nobody says.
-        ended_s: when its containers ended, s since the epoch; None while they run, and where nobody says.
-        annotations: those that accounting reads.
-        labels: those that accounting reads.
+        uid: pod UID, which distinguishes pods of the same name.
+        namespace: pod namespace.
+        name: pod name.
+        node: name of its node.
+        owner: its workload, e.g. the Deployment of a ReplicaSet or the CronJob of a Job.
+        controller: owner reference of its controller; None without one.
+        cpu_cores: requested cores.
+        memory_gb: requested memory, GB.
+        gpus: requested GPUs; a partition of a GPU counts for its share.
+        running: whether it runs.
+        started_s: start of its first container, s since the epoch; None if unknown.
+        ended_s: end of its last container, s since the epoch; None while it runs, or if unknown.
+        annotations: annotations that accounting reads.
+        labels: labels that accounting reads.
     """
 
     uid: str
@@ -72,12 +75,12 @@ class AccountedPod(msgspec.Struct, frozen=True, gc=False):
 
 
 class AccountedNode(msgspec.Struct, frozen=True):
-    """What is kept of a node.
+    """The cached fields of a node.
 
     Attributes:
-        uid: of the node.
-        facts: what says what it draws; without what its agent found.
-        aliases: what else exporters may call it: host name and addresses.
+        uid: node UID.
+        facts: facts that determine its power, without the hardware reported by its agent.
+        aliases: other names that exporters may use: host name and addresses.
     """
 
     uid: str
@@ -86,11 +89,11 @@ class AccountedNode(msgspec.Struct, frozen=True):
 
 
 class AccountedNamespace(msgspec.Struct, frozen=True):
-    """What is kept of a namespace: its policies.
+    """The cached fields of a namespace, which carry its policies.
 
     Attributes:
-        labels: those that accounting reads.
-        annotations: likewise.
+        labels: labels that accounting reads.
+        annotations: annotations that accounting reads.
     """
 
     labels: dict[str, str] = {}
@@ -98,7 +101,7 @@ class AccountedNamespace(msgspec.Struct, frozen=True):
 
 
 def keep_pod(pod: PodWithContainers) -> AccountedPod | None:
-    """What is kept of a pod; nothing of one that has never had a node."""
+    """Reduce a pod to the fields that accounting caches; None if it never ran on a node."""
     facts = pod_facts(pod)
     if not facts.node_name or facts.phase is PodPhase.PENDING:
         return None
@@ -122,7 +125,7 @@ def keep_pod(pod: PodWithContainers) -> AccountedPod | None:
 
 
 def keep_node(node: Node) -> AccountedNode:
-    """What is kept of a node."""
+    """Reduce a node to the fields that accounting caches."""
     meta, status = node.metadata, node.status
     has = status.capacity or status.allocatable
     gpus = {resource: amount(status.allocatable, resource) for resource in GPU_RESOURCES}
@@ -142,13 +145,13 @@ def keep_node(node: Node) -> AccountedNode:
 
 
 def keep_namespace(namespace: Namespace) -> AccountedNamespace:
-    """What is kept of a namespace."""
+    """Reduce a namespace to the fields that accounting caches."""
     meta = namespace.metadata
     return AccountedNamespace(_chosen(meta.labels, _OUR_PREFIXES), _chosen(meta.annotations, _OUR_PREFIXES))
 
 
 def keep_hardware(hardware: NodeHardware) -> tuple[str, ReportedHardware]:
-    """The node that a NodeHardware is about, and what its agent found there."""
+    """The node name of a NodeHardware, and the hardware that the node's agent reported."""
     return hardware.spec.node_name, reported_hardware(hardware)
 
 
@@ -157,9 +160,9 @@ def _chosen(pairs: Mapping[str, str], prefixes: tuple[str, ...]) -> dict[str, st
 
 
 def _started_s(pod: PodWithContainers) -> float | None:
-    """When the first container started; images are pulled before, at nobody's expense.
+    """When the first container started, s since the epoch; the time of pulling images is charged to nobody.
 
-    Containers say only when they last started: where one was started again, it is when the pod came to its node.
+    A container's status has its last start only, so after a restart the time at which the pod came to its node is used.
     """
     status = pod.status
     containers = (*status.init_container_statuses, *status.container_statuses)
@@ -174,7 +177,7 @@ def _run(container: ContainerStatus) -> tuple[str | None, str | None]:
 
 
 def _ended_s(pod: PodWithContainers) -> float | None:
-    """When the last container ended; where they do not all say, since when the pod is not ready."""
+    """When the last container ended, s since the epoch; if not known of all, since when the pod has not been ready."""
     status = pod.status
     ends = [_time_s(_run(one)[1]) for one in status.container_statuses]
     if ends and None not in ends:

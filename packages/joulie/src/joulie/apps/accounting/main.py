@@ -1,4 +1,4 @@
-"""``joulie accounting``: energy, emissions and cost of every pod, durably."""
+"""``joulie accounting``: the program that accounts for energy, emissions and cost of every pod in a durable ledger."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from joulie.adapters.thinning import thinner
 from joulie.apps.accounting.api import EnergyApi
 from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.apps.accounting.budgets import Budgets
-from joulie.apps.accounting.controller import Accountant, Tools
+from joulie.apps.accounting.controller import Accountant, Components
 from joulie.apps.accounting.metrics import AccountingMetrics
 from joulie.apps.accounting.sampler import Sampler, SamplerSettings
 from joulie.apps.accounting.settings import AccountingSettings, node_power_ranges
@@ -42,7 +42,7 @@ from joulie.program.settings import settings_options
 
 _COMPONENT = "joulie-accounting"
 _USAGE_TIMEOUT_SHARE = 0.5
-"""Of the sampling interval, that one source may take."""
+"""Timeout of one source, as a share of the sampling interval."""
 
 _log = logging.getLogger(__name__)
 
@@ -74,13 +74,13 @@ def accounting(settings: AccountingSettings) -> None:
 
 
 async def serve(settings: AccountingSettings, sampler: Sampler, ledger: Ledger, stop: asyncio.Event) -> None:
-    """Account until `stop` is set.
+    """Run the accounting program until `stop` is set.
 
     Args:
-        settings: of this program.
-        sampler: makes samples.
-        ledger: open; the caller closes it.
-        stop: asks for a graceful end.
+        settings: accounting settings.
+        sampler: makes the samples.
+        ledger: open ledger; the caller closes it.
+        stop: set to request a graceful shutdown.
     """
     metrics = AccountingMetrics(settings.currency, settings.metric_pods, settings.completed_pod_retention_s)
     async_ledger = AsyncLedger(ledger)
@@ -100,8 +100,8 @@ async def serve(settings: AccountingSettings, sampler: Sampler, ledger: Ledger, 
             now_s=time.time,
         )
         budgets = Budgets(client, async_ledger, events, metrics)
-        tools = Tools(view, usage, sampler, feed, async_ledger, budgets, events, metrics)
-        accountant = Accountant(tools, settings.sampling_interval_s, settings.carbon_basis, time.time)
+        components = Components(view, usage, sampler, feed, async_ledger, budgets, events, metrics)
+        accountant = Accountant(components, settings.sampling_interval_s, settings.carbon_basis, time.time)
         probes = Probes()
         probes.add("caches", view.why_not_ready)
         app = EnergyApi(async_ledger, settings.currency, time.time).before(observability_app(probes, metrics.registry))
@@ -128,16 +128,16 @@ async def serve(settings: AccountingSettings, sampler: Sampler, ledger: Ledger, 
 
 
 def sampler_of(settings: AccountingSettings, environment: Mapping[str, str]) -> Sampler:
-    """The sampler that the settings and NODE_POWER_CONFIG_* ask for. What is wrong in the profiles is logged.
+    """The sampler configured by the settings and NODE_POWER_CONFIG_*. Invalid hardware profiles are logged and skipped.
 
     Raises:
-        ValueError: a profiles file or a power of a node that cannot be read.
+        ValueError: invalid profiles file, or invalid power of a node.
     """
     profiles = HardwareProfiles()
     if settings.hardware_profiles is not None:
         profiles = load_hardware_profiles(settings.hardware_profiles)
     for problem in profiles.problems:
-        _log.warning("hardware profile left out", extra={"problem": problem})
+        _log.warning("hardware profile is ignored", extra={"problem": problem})
     power = PowerSettings(
         PowerRange(settings.node_default_idle_w, settings.node_default_max_w), node_power_ranges(environment)
     )
@@ -146,10 +146,10 @@ def sampler_of(settings: AccountingSettings, environment: Mapping[str, str]) -> 
 
 
 def ledger_settings(settings: AccountingSettings) -> LedgerSettings:
-    """How much the ledger keeps, and how long.
+    """The ledger's limits and retention times.
 
     Raises:
-        ImportError: the strategy of downsampling needs a library that is not installed.
+        ImportError: the downsampling strategy needs a library that is not installed.
     """
     return LedgerSettings(
         max_samples_per_pod=settings.max_samples_per_pod,
@@ -163,7 +163,7 @@ def ledger_settings(settings: AccountingSettings) -> LedgerSettings:
 
 @asynccontextmanager
 async def _server(settings: AccountingSettings, app: AsgiApp) -> AsyncIterator[Server]:
-    """The program's server: over HTTPS unless that is turned off."""
+    """The program's HTTP server; it uses HTTPS unless that is disabled."""
     with tempfile.TemporaryDirectory(prefix="joulie-") as folder:
         tls: TlsFiles | None = None
         if settings.metrics_tls:

@@ -1,7 +1,7 @@
-"""Metrics of the accounting program: the names of the Compute Gardener Scheduler about energy, and Joulie's own.
+"""Prometheus metrics of accounting: the energy metrics of the Compute Gardener Scheduler, and Joulie's own.
 
-What is true of pods, nodes and namespaces is read at each scrape from the last cycle, and goes with them. Series of
-single pods are bounded by METRIC_PODS; sums of namespaces have all of them.
+Series of pods, nodes and namespaces are collected from the last cycle at each scrape, so those of deleted objects
+disappear. The number of series of single pods is bounded by METRIC_PODS; sums by namespace include all pods.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 @dataclass(frozen=True)
 class _Phases:
-    """Use of a node: before the pod that came last, now, and when a pod ended last."""
+    """Resource use of a node: before the last pod started, now, and when a pod last ended."""
 
     baseline: NodeUse
     current: NodeUse
@@ -40,20 +40,20 @@ class _Phases:
 
 
 @dataclass
-class _Shown:
-    """What a scrape shows; replaced or added to by cycles.
+class _Exported:
+    """Values for the next scrape, updated by every cycle.
 
     Attributes:
-        totals: energy since ever by namespace.
-        namespaces: that are in the cluster.
-        savings: since ever by measure, method and namespace.
-        completed: pods that ended lately, oldest first.
-        used: share of its budget that a pod has used, and the pod's name and namespace.
-        exceeded: budgets that were crossed, by namespace, kind of owner and action.
-        nodes: use of nodes.
-        counts: of what the ledger keeps.
-        samples: of the last cycle, by source and quality.
-        up: whether sources answered.
+        totals: energy since the start of the ledger, by namespace.
+        namespaces: namespaces in the cluster.
+        savings: savings since the start of the ledger, by measure, method and namespace.
+        completed: recently completed pods by UID, oldest first.
+        used: namespace, name and used share of the budget of pods with a budget.
+        exceeded: number of exceeded budgets by namespace, kind of owner and action.
+        nodes: resource use by node.
+        counts: sizes of the ledger.
+        samples: number of samples of the last cycle, by source and quality.
+        up: whether each source answered.
     """
 
     totals: dict[str, Energy] = field(default_factory=dict)
@@ -72,42 +72,42 @@ class AccountingMetrics:
     """All metrics of the program.
 
     Args:
-        currency: of costs.
-        most_pods: that have series of their own.
-        retention_s: how long a completed pod is shown, s.
+        currency: currency of costs.
+        max_pods: maximum number of pods with series of their own.
+        retention_s: how long a completed pod is exported, s.
 
     Attributes:
-        registry: what /metrics shows.
-        cycles: cycles by result, ok or error.
-        cycle_seconds: how long they take.
+        registry: registry served at /metrics.
+        cycles: number of cycles by result, ok or error.
+        cycle_seconds: duration of a cycle, s.
     """
 
-    def __init__(self, currency: str = "USD", most_pods: int = 1000, retention_s: float = 3600.0) -> None:
+    def __init__(self, currency: str = "USD", max_pods: int = 1000, retention_s: float = 3600.0) -> None:
         self.registry = CollectorRegistry()
         for process_part in (ProcessCollector, PlatformCollector, GCCollector):
             process_part(registry=self.registry)
-        self.cycles = Counter("joulie_accounting_cycles", "Rounds of sampling.", ["result"], registry=self.registry)
+        self.cycles = Counter("joulie_accounting_cycles", "Accounting cycles.", ["result"], registry=self.registry)
         self.cycle_seconds = Histogram(
             "joulie_accounting_cycle_duration_seconds",
-            "A round of sampling, the ledger's transaction included.",
+            "Duration of an accounting cycle, the ledger's transaction included, seconds.",
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self._most_pods = most_pods
+        self._max_pods = max_pods
         self._retention_s = retention_s
-        self._shown = _Shown()
-        self.registry.register(_Accounts(lambda: self._shown, currency))
+        self._exported = _Exported()
+        self.registry.register(_Accounts(lambda: self._exported, currency))
 
     def exceeded(self, namespace: str, owner_kind: str, action: str) -> None:
-        """Count a crossed budget."""
-        self._shown.exceeded[namespace, owner_kind if owner_kind in _OWNER_KINDS else _OTHER, action] += 1
+        """Count an exceeded budget."""
+        self._exported.exceeded[namespace, owner_kind if owner_kind in _OWNER_KINDS else _OTHER, action] += 1
 
-    def begin(self, totals: Mapping[str, Energy], savings: Iterable[SavingRow]) -> None:
-        """Go on from what the ledger has: counters outlive the program, and are never the least bit lower."""
-        self._shown.totals = dict(totals)
-        self._shown.savings = {}
+    def restore(self, totals: Mapping[str, Energy], savings: Iterable[SavingRow]) -> None:
+        """Restore totals and savings from the ledger, so that counters continue across restarts and never decrease."""
+        self._exported.totals = dict(totals)
+        self._exported.savings = {}
         for row in savings:
-            self._save(row.measure, row.method.value, row.namespace, row.amount)
+            self._add_saving(row.measure, row.method.value, row.namespace, row.amount)
 
     def cycled(
         self,
@@ -117,48 +117,48 @@ class AccountingMetrics:
         now_s: float,
         namespaces: Iterable[str],
     ) -> None:
-        """Show this cycle from now on.
+        """Export the results of this cycle from now on.
 
         Args:
-            sampling: what was found.
-            accounts: pods that run, by uid.
-            result: what it added to the ledger.
-            now_s: s since the epoch.
-            namespaces: that are in the cluster.
+            sampling: samples of the cycle.
+            accounts: running pods by UID.
+            result: energy added to the ledger, and pods that ended.
+            now_s: current time, s since the epoch.
+            namespaces: namespaces in the cluster.
         """
-        shown = self._shown
-        shown.namespaces = frozenset(namespaces)
-        shown.samples = Tally((one.source, one.quality.value) for one in sampling.samples)
+        exported = self._exported
+        exported.namespaces = frozenset(namespaces)
+        exported.samples = Tally((one.source, one.quality.value) for one in sampling.samples)
         for namespace, energy in result.added.items():
-            shown.totals[namespace] = shown.totals.get(namespace, Energy()) + energy
+            exported.totals[namespace] = exported.totals.get(namespace, Energy()) + energy
         for one in result.completed:
-            if not one.pod.namespace:  # a node, not a pod
+            if not one.pod.namespace:  # the idle account of a node, not a pod
                 continue
-            shown.completed[one.pod.uid] = one
+            exported.completed[one.pod.uid] = one
             for measure, saved in ((Measure.CARBON, one.carbon), (Measure.PRICE, one.cost)):
                 if saved is not None:
-                    self._save(measure, saved.method.value, one.pod.namespace, saved.amount)
-        recent = [one for one in shown.completed.values() if one.until_s >= now_s - self._retention_s]
-        shown.completed = {one.pod.uid: one for one in recent[-self._most_pods :]} if self._most_pods else {}
-        shown.nodes = _phases(shown.nodes, sampling, accounts, result)
+                    self._add_saving(measure, saved.method.value, one.pod.namespace, saved.amount)
+        recent = [one for one in exported.completed.values() if one.until_s >= now_s - self._retention_s]
+        exported.completed = {one.pod.uid: one for one in recent[-self._max_pods :]} if self._max_pods else {}
+        exported.nodes = _phases(exported.nodes, sampling, accounts, result)
 
-    def tell(self, counts: Mapping[str, int], up: Mapping[str, bool]) -> None:
-        """Show how much the ledger keeps, and which sources answered."""
-        self._shown.counts, self._shown.up = counts, dict(up)
+    def show_status(self, counts: Mapping[str, int], up: Mapping[str, bool]) -> None:
+        """Export the sizes of the ledger, and which sources answered."""
+        self._exported.counts, self._exported.up = counts, dict(up)
 
     def budgets(self, used: Mapping[str, float], accounts: Mapping[str, OpenPod]) -> None:
-        """Show how much of their budgets running pods have used: most first, where there are too many."""
+        """Export the used share of running pods' budgets: the largest shares, up to the maximum number of pods."""
         known = [
             (accounts[uid].pod.namespace, accounts[uid].pod.name, share)
             for uid, share in used.items()
             if uid in accounts
         ]
         known.sort(key=lambda one: -one[2])
-        self._shown.used = known[: self._most_pods]
+        self._exported.used = known[: self._max_pods]
 
-    def _save(self, measure: Measure, method: str, namespace: str, amount: float) -> None:
+    def _add_saving(self, measure: Measure, method: str, namespace: str, amount: float) -> None:
         key = measure, method, namespace
-        self._shown.savings[key] = self._shown.savings.get(key, 0.0) + amount
+        self._exported.savings[key] = self._exported.savings.get(key, 0.0) + amount
 
 
 def _phases(
@@ -179,59 +179,59 @@ def _phases(
 
 
 class _Accounts(Collector):
-    def __init__(self, shown: Callable[[], _Shown], currency: str) -> None:
-        self._shown = shown
+    def __init__(self, exported: Callable[[], _Exported], currency: str) -> None:
+        self._exported = exported
         self._currency = currency
 
     def describe(self) -> Iterable[Metric]:
         return [GaugeMetricFamily(f"{PREFIX}metrics_cache_size", "")]
 
     def collect(self) -> Iterator[Metric]:
-        shown = self._shown()
-        yield from _namespaces(shown, self._currency)
-        yield from _completed(shown)
-        yield from _savings(shown)
-        yield from _nodes(shown)
-        yield from _kept(shown)
+        exported = self._exported()
+        yield from _namespaces(exported, self._currency)
+        yield from _completed(exported)
+        yield from _savings(exported)
+        yield from _nodes(exported)
+        yield from _ledger_sizes(exported)
 
 
-def _namespaces(shown: _Shown, currency: str) -> Iterator[Metric]:
+def _namespaces(exported: _Exported, currency: str) -> Iterator[Metric]:
     for name, text, value in (
-        ("energy_joules", "Energy of a namespace's pods with PUE, J; of idle nodes under __idle__.", "energy_j"),
-        ("measured_energy_joules", "The part of it whose power was measured, J.", "measured_j"),
+        ("energy_joules", "Energy of a namespace's pods with PUE, J; idle energy of nodes under __idle__.", "energy_j"),
+        ("measured_energy_joules", "Energy of a namespace's pods from measured power, J.", "measured_j"),
         (
             "assumed_energy_joules",
-            "The part of it whose power was assumed from requests or over a gap, J.",
+            "Energy of a namespace's pods from power assumed from requests or over a gap, J.",
             "assumed_j",
         ),
-        ("emissions_grams", "Emissions of a namespace's pods where the intensity was known, gCO2eq.", "emissions_g"),
+        ("emissions_grams", "Emissions of a namespace's energy with known carbon intensity, gCO2eq.", "emissions_g"),
         (
             "energy_without_intensity_joules",
-            "Energy of a namespace whose emissions nobody knows, J.",
+            "Energy of a namespace with unknown carbon intensity, J.",
             "energy_without_intensity_j",
         ),
-        ("cost", f"Cost of a namespace's energy where the price was known, {currency}.", "cost"),
-        ("energy_without_price_joules", "Energy of a namespace whose cost nobody knows, J.", "energy_without_price_j"),
+        ("cost", f"Cost of a namespace's energy with known price, {currency}.", "cost"),
+        ("energy_without_price_joules", "Energy of a namespace with unknown price, J.", "energy_without_price_j"),
     ):
-        # Prices can be below zero, so that a cost can fall.
+        # Prices can be negative, so a cost can decrease: it is a gauge.
         kind = GaugeMetricFamily if name == "cost" else CounterMetricFamily
         family = kind(f"joulie_namespace_{name}", text, labels=["namespace"])
-        for namespace, energy in shown.totals.items():
-            if not namespace or namespace in shown.namespaces:
+        for namespace, energy in exported.totals.items():
+            if not namespace or namespace in exported.namespaces:
                 family.add_metric([namespace or IDLE], getattr(energy, value))
         yield family
 
 
-def _completed(shown: _Shown) -> Iterator[Metric]:
+def _completed(exported: _Exported) -> Iterator[Metric]:
     labels = ["pod", "namespace"]
     energy = GaugeMetricFamily(
-        f"{PREFIX}job_energy_usage_kwh", "Energy of a pod that completed lately, kWh.", labels=labels
+        f"{PREFIX}job_energy_usage_kwh", "Energy of a recently completed pod, kWh.", labels=labels
     )
     emissions = GaugeMetricFamily(
-        f"{PREFIX}job_carbon_emissions_grams", "Emissions of a pod that completed lately, gCO2eq.", labels=labels
+        f"{PREFIX}job_carbon_emissions_grams", "Emissions of a recently completed pod, gCO2eq.", labels=labels
     )
-    # Of two pods that had one name, the last one is shown: a scrape must not hold a series twice.
-    latest = {(one.pod.name, one.pod.namespace): one for one in shown.completed.values()}
+    # Of several pods with the same name the last one is exported: a scrape must not contain a series twice.
+    latest = {(one.pod.name, one.pod.namespace): one for one in exported.completed.values()}
     for names, one in latest.items():
         energy.add_metric(list(names), joules_to_kwh(one.energy.energy_j))
         if one.energy.energy_without_intensity_j <= 0.0:
@@ -239,9 +239,9 @@ def _completed(shown: _Shown) -> Iterator[Metric]:
     yield energy
     yield emissions
     used = GaugeMetricFamily(
-        f"{PREFIX}energy_budget_usage_percent", "Energy budget that a pod has used, percent.", labels=labels
+        f"{PREFIX}energy_budget_usage_percent", "Used share of a pod's energy budget, percent.", labels=labels
     )
-    for namespace, pod, share in shown.used:
+    for namespace, pod, share in exported.used:
         used.add_metric([pod, namespace], share * 100.0)
     yield used
     exceeded = CounterMetricFamily(
@@ -249,35 +249,35 @@ def _completed(shown: _Shown) -> Iterator[Metric]:
         "Workloads that exceeded their energy budget.",
         labels=["namespace", "owner_kind", "action"],
     )
-    for values, number in shown.exceeded.items():
-        if values[0] in shown.namespaces:
+    for values, number in exported.exceeded.items():
+        if values[0] in exported.namespaces:
             exceeded.add_metric(list(values), number)
     yield exceeded
 
 
-def _savings(shown: _Shown) -> Iterator[Metric]:
+def _savings(exported: _Exported) -> Iterator[Metric]:
     saved = GaugeMetricFamily(
         f"{PREFIX}estimated_savings",
-        "Saved by waiting, by pods that completed: gCO2eq or currency; below zero where waiting made it worse.",
+        "Savings of completed pods by deferral, gCO2eq or currency; negative if deferral increased the amount.",
         labels=["type", "unit", "method", "namespace"],
     )
-    for (measure, method, namespace), amount in shown.savings.items():
-        if namespace in shown.namespaces:
+    for (measure, method, namespace), amount in exported.savings.items():
+        if namespace in exported.namespaces:
             saved.add_metric([*_SAVINGS[measure], method, namespace], amount)
     yield saved
     efficiency = GaugeMetricFamily(
         f"{PREFIX}scheduling_efficiency",
-        "Carbon intensity or price when pods that completed lately were first held, minus that when they ran: means.",
+        "Mean carbon intensity or price when recently completed pods were first held, minus that when they ran.",
         labels=["metric", "namespace"],
     )
-    for (metric, namespace), deltas in _deltas(shown).items():
+    for (metric, namespace), deltas in _deltas(exported).items():
         efficiency.add_metric([metric, namespace], sum(deltas) / len(deltas))
     yield efficiency
 
 
-def _deltas(shown: _Shown) -> dict[tuple[str, str], list[float]]:
+def _deltas(exported: _Exported) -> dict[tuple[str, str], list[float]]:
     found: dict[tuple[str, str], list[float]] = {}
-    for one in shown.completed.values():
+    for one in exported.completed.values():
         held = one.pod.held
         if held is None:
             continue
@@ -290,19 +290,19 @@ def _deltas(shown: _Shown) -> dict[tuple[str, str], list[float]]:
     return found
 
 
-def _nodes(shown: _Shown) -> Iterator[Metric]:
+def _nodes(exported: _Exported) -> Iterator[Metric]:
     for name, text, value in (
-        ("node_cpu_usage_cores", "CPU that a node's pods use, cores", "cpu_cores"),
-        ("node_memory_usage_bytes", "Memory that a node's pods use, bytes", "memory_bytes"),
-        ("node_gpu_usage", "Utilisation of a node's GPUs, mean, percent", "gpu_pct"),
-        ("node_power_estimate_watts", "Power of a node's pods and of its idle rest, W", "power_w"),
+        ("node_cpu_usage_cores", "CPU use of a node's pods, cores", "cpu_cores"),
+        ("node_memory_usage_bytes", "Memory use of a node's pods, bytes", "memory_bytes"),
+        ("node_gpu_usage", "Mean utilisation of a node's GPUs, percent", "gpu_pct"),
+        ("node_power_estimate_watts", "Power of a node's pods and of its unreserved rest, W", "power_w"),
     ):
         family = GaugeMetricFamily(
             PREFIX + name,
-            f"{text}: before the pod that came last (baseline), now (current), when a pod last ended (final).",
+            f"{text}: before the last pod started (baseline), now (current), when a pod last ended (final).",
             labels=["node", "phase"],
         )
-        for node, phases in shown.nodes.items():
+        for node, phases in exported.nodes.items():
             for phase in ("baseline", "current", "final"):
                 use: NodeUse | None = getattr(phases, phase)
                 if use is not None and not math.isnan(getattr(use, value)):
@@ -310,25 +310,27 @@ def _nodes(shown: _Shown) -> Iterator[Metric]:
         yield family
 
 
-def _kept(shown: _Shown) -> Iterator[Metric]:
+def _ledger_sizes(exported: _Exported) -> Iterator[Metric]:
     for name, text, count in (
-        (f"{PREFIX}metrics_samples_stored", "Samples of pods that the ledger keeps.", "samples"),
-        (f"{PREFIX}metrics_cache_size", "Pods that the ledger keeps.", "pods"),
-        ("joulie_ledger_bytes", "Size of the ledger's file.", "bytes"),
+        (f"{PREFIX}metrics_samples_stored", "Number of pod samples in the ledger.", "samples"),
+        (f"{PREFIX}metrics_cache_size", "Number of pods in the ledger.", "pods"),
+        ("joulie_ledger_bytes", "Size of the ledger's file, bytes.", "bytes"),
     ):
         family = GaugeMetricFamily(name, text)
-        if count in shown.counts:
-            family.add_metric([], shown.counts[count])
+        if count in exported.counts:
+            family.add_metric([], exported.counts[count])
         yield family
     samples = GaugeMetricFamily(
         "joulie_accounting_samples",
-        "Samples of the last round, by who says so and by how the power is known.",
+        "Samples of the last cycle, by source and quality of the power.",
         labels=["source", "quality"],
     )
-    for labels, number in shown.samples.items():
+    for labels, number in exported.samples.items():
         samples.add_metric(list(labels), number)
     yield samples
-    up = GaugeMetricFamily("joulie_accounting_source_up", "Whether a source answered the last time.", labels=["source"])
-    for source, answered in shown.up.items():
+    up = GaugeMetricFamily(
+        "joulie_accounting_source_up", "1 if the last reading of a source succeeded.", labels=["source"]
+    )
+    for source, answered in exported.up.items():
         up.add_metric([source], float(answered))
     yield up

@@ -1,6 +1,6 @@
-"""What pods, namespaces and the grid controller say that accounting must know of a pod.
+"""Accounting policies of a pod, from annotations of the pod, of its namespace, and of the grid controller.
 
-An annotation that cannot be read counts as absent, so that the next one of the cascade holds, and is reported.
+An invalid annotation is reported and treated as absent, so that the next level of the cascade applies.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PodPolicy:
-    """What holds for one pod; None where nobody says, and the default holds.
+    """Accounting policy of one pod; None means that the default applies.
 
     Attributes:
-        pue: of its data centre.
-        gpu_pue: the same for GPUs.
+        pue: PUE of its data centre.
+        gpu_pue: PUE for its GPUs.
         gpu_workload_type: inference, training or rendering.
-        budget: of its energy.
-        held: how it waited for the grid; None: it did not.
-        mistakes: what could not be read, a sentence each, fit for an event.
+        budget: its energy budget.
+        held: how the grid controller held it back; None if it did not.
+        mistakes: one message per invalid annotation, for an event.
     """
 
     pue: float | None = None
@@ -54,7 +54,7 @@ _NO_POLICIES = AccountedNamespace()
 
 
 def pod_policy(pod: AccountedPod, namespace: AccountedNamespace | None) -> PodPolicy:
-    """What holds for a pod: its own annotations, else its namespace's policies."""
+    """The accounting policy of a pod: its own annotations, else its namespace's."""
     policies = namespace or _NO_POLICIES
     kind = workload_type(pod.labels.get(names.WORKLOAD_TYPE_LABEL), pod.owner.kind)
     cascade = Cascade(pod.annotations, kind, policies.labels, policies.annotations)
@@ -78,7 +78,7 @@ def pod_policy(pod: AccountedPod, namespace: AccountedNamespace | None) -> PodPo
 
 
 def namespace_budget(name: str, namespace: AccountedNamespace, now_s: float) -> tuple[Budget | None, tuple[str, ...]]:
-    """The budget of all pods of a namespace together, for the day or month of `now_s`; and what could not be read."""
+    """The energy budget of a namespace for the day or month of `now_s`, and messages about invalid annotations."""
     mistakes: list[str] = []
 
     def read(key: str, reader: Callable[[str], T]) -> T | None:
@@ -99,19 +99,19 @@ def namespace_budget(name: str, namespace: AccountedNamespace, now_s: float) -> 
 
 
 def held(pod: AccountedPod) -> Held | None:
-    """How a pod waited, as the grid controller wrote it; None of one that did not."""
-    said = pod.annotations
-    carbon_since_s = _time_s(said.get(names.CARBON_DELAY_TIMESTAMP))
-    price_since_s = _time_s(said.get(names.PRICE_DELAY_TIMESTAMP))
+    """How a pod was held back, from the grid controller's annotations; None if it was not."""
+    annotations = pod.annotations
+    carbon_since_s = _time_s(annotations.get(names.CARBON_DELAY_TIMESTAMP))
+    price_since_s = _time_s(annotations.get(names.PRICE_DELAY_TIMESTAMP))
     if carbon_since_s is None and price_since_s is None:
         return None
     return Held(
         carbon_since_s,
         price_since_s,
-        _number(said.get(names.INITIAL_CARBON_INTENSITY)),
-        _number(said.get(names.INITIAL_ELECTRICITY_RATE)),
-        _number(said.get(names.BIND_CARBON_INTENSITY)),
-        _number(said.get(names.BIND_ELECTRICITY_RATE)),
+        _number(annotations.get(names.INITIAL_CARBON_INTENSITY)),
+        _number(annotations.get(names.INITIAL_ELECTRICITY_RATE)),
+        _number(annotations.get(names.BIND_CARBON_INTENSITY)),
+        _number(annotations.get(names.BIND_ELECTRICITY_RATE)),
     )
 
 

@@ -1,9 +1,10 @@
-"""The power of pods at one moment, from what was read: measured where somebody measures, else by the node's profile.
+"""The power of pods at one time: measured where a source measures it, else modelled from the node's hardware profile.
 
-The power of a pod's own work is Kepler's where it measures the pod; else it is the pod's share, by its use of the CPU,
-else by its requests, of what the node draws: by its agent's RAPL, else by the profile of its hardware. A share of the
-node's idle power comes on top, which is measured where Kepler knows it. GPUs are charged to the pods that hold them: by
-DCGM's watts, else by Kepler's, else by how busy they are, and then what the agent's NVML measured is what is shared.
+The dynamic power of a pod is Kepler's measurement if there is one. Otherwise it is the pod's share of its node's power,
+in proportion to CPU use, or else to requests; the node's power is its agent's RAPL reading, or else follows from its
+hardware profile. A share of the node's idle power is added, which is measured if Kepler knows it. The power of GPUs is
+charged to the pods that hold them: as DCGM measured it, else as Kepler did, else in proportion to utilisation, in which
+case the reading of the agent's NVML is shared if there is one.
 Source: spec, grid, energy accounting.
 """
 
@@ -26,24 +27,24 @@ from joulie.domain.units import BoolArray, FloatArray, IntArray
 from joulie.domain.usage import PodKey
 
 REQUESTS = "requests"
-_NOBODY = PodPower()
+_NOT_MEASURED = PodPower()
 _QUALITIES = {
     (True, False): PowerQuality.MEASURED,
     (False, False): PowerQuality.MODELLED,
     (False, True): PowerQuality.ASSUMED,
 }
-"""By whether power is measured, and whether it is assumed."""
+"""Quality by whether power is measured and whether it is assumed."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """A node.
+class NodeSite:
+    """A node with its power model and grid zone.
 
     Attributes:
-        name: of the node.
-        uid: of the node; empty of one that is gone.
-        power: what it draws.
-        zone: of the grid.
+        name: node name.
+        uid: node UID; empty if the node is gone.
+        power: power model of the node.
+        zone: grid zone.
     """
 
     name: str
@@ -54,21 +55,21 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Powers:
-    """Who draws what, IT, W; arrays of shape ``(n_pods,)``, of nodes ``(n_nodes,)``.
+    """IT power of pods and of the unreserved rest of nodes; arrays of shape ``(n_pods,)``, of nodes ``(n_nodes,)``.
 
     Attributes:
         node: index of each pod's node.
-        cpu_w: of pods.
-        mem_w: of pods.
-        gpu_w: of pods.
-        quality: how the power of CPU and GPUs of each pod is known; that of memory is small, and mostly modelled.
-        source: who says so.
-        idle_cpu_w: of nodes, that no pod has.
-        idle_mem_w: of nodes, that no pod has.
-        idle_gpu_w: of nodes, that no pod has.
-        by_agent: whether the CPU power of nodes is what their agents measured.
-        cpu_cores: busy cores of pods; NaN: not measured.
-        memory_gb: of pods; NaN: not measured.
+        cpu_w: CPU power of pods, W.
+        mem_w: memory power of pods, W.
+        gpu_w: GPU power of pods, W.
+        quality: quality of each pod's CPU and GPU power; memory power is small and mostly modelled.
+        source: source of each pod's power.
+        idle_cpu_w: CPU power of nodes charged to no pod, W.
+        idle_mem_w: memory power of nodes charged to no pod, W.
+        idle_gpu_w: GPU power of nodes charged to no pod, W.
+        by_agent: whether the CPU power of nodes was measured by their agents.
+        cpu_cores: busy cores of pods; NaN if not measured.
+        memory_gb: memory use of pods, GB; NaN if not measured.
     """
 
     node: IntArray
@@ -86,32 +87,32 @@ class Powers:
 
 
 def powers(
-    places: Sequence[Place], pods: Sequence[AccountedPod], gpu_types: Sequence[str | None], readings: Readings
+    sites: Sequence[NodeSite], pods: Sequence[AccountedPod], gpu_types: Sequence[str | None], readings: Readings
 ) -> Powers:
-    """Share what nodes draw among their pods.
+    """Attribute the power of nodes to their pods.
 
     Args:
-        places: nodes.
-        pods: each on one of these.
-        gpu_types: type of each pod's work on GPUs; None where nobody says.
-        readings: what was said.
+        sites: nodes.
+        pods: pods, each on one of these nodes.
+        gpu_types: GPU workload type of each pod; None if unknown.
+        readings: readings of all sources.
     """
-    row = {place.name: index for index, place in enumerate(places)}
+    row = {site.name: index for index, site in enumerate(sites)}
     node = np.array([row[pod.node] for pod in pods], dtype=np.int64)
-    nodes = [_measured_idle(place.power, readings.idle_w.get(place.name)) for place in places]
+    nodes = [_measured_idle(site.power, readings.idle_w.get(site.name)) for site in sites]
     used = [_used(pod, readings) for pod in pods]
     loads = _loads(nodes, node, pods, gpu_types, used, readings.gpus)
-    by_kepler = [readings.power.get(_key(pod), _NOBODY) for pod in pods]
-    busy = _node_loads(places, node, by_kepler, readings)
+    by_kepler = [readings.power.get(_key(pod), _NOT_MEASURED) for pod in pods]
+    busy = _node_loads(sites, node, by_kepler, readings)
     by_agent = ~np.isnan(busy.cpu_w)
     found = pod_powers(nodes, busy, loads)
     gpus, no_gpu = loads.gpus, loads.gpus == 0.0
     cpu_w = _column(by_kepler, "cpu_w") + found.cpu_idle_w
     mem_w = _column(by_kepler, "dram_w") + found.mem_idle_w
     gpu_idle_w = np.array([0.0 if one.gpu is None else one.gpu.idle_w for one in nodes])[node] * gpus
-    gpu_w = _gpu_watts(places, nodes, pods, readings.gpus)
+    gpu_w = _gpu_watts(sites, nodes, pods, readings.gpus)
     gpu_w = np.where(np.isnan(gpu_w), _column(by_kepler, "gpu_w") + gpu_idle_w, gpu_w)
-    idle_measured = np.array([place.name in readings.idle_w for place in places], dtype=np.bool_)[node]
+    idle_measured = np.array([site.name in readings.idle_w for site in sites], dtype=np.bool_)[node]
     work_measured = ~np.isnan(cpu_w)
     source = [
         KEPLER if by_pod else AGENTS if by_node else one[0]
@@ -136,22 +137,22 @@ def powers(
     )
 
 
-def idle_quality(place: Place, readings: Readings, *, by_agent: bool, has_gpus: bool) -> tuple[PowerQuality, str]:
-    """How the power of a node that nobody has is known, and who says so.
+def idle_quality(site: NodeSite, readings: Readings, *, by_agent: bool, has_gpus: bool) -> tuple[PowerQuality, str]:
+    """Quality and source of the power of a node that is charged to no pod.
 
-    That of GPUs, and of what is busy beside pods, is by their profile also where Kepler measures the idle CPUs.
+    If Kepler measures the idle CPUs, the parts for GPUs and for work outside pods are still modelled.
     """
-    if place.name in readings.idle_w:
-        modelled = has_gpus or place.name in readings.cpus.busy_cores
+    if site.name in readings.idle_w:
+        modelled = has_gpus or site.name in readings.cpus.busy_cores
         return (PowerQuality.MODELLED if modelled else PowerQuality.MEASURED), KEPLER
     if by_agent:
         return PowerQuality.MODELLED, AGENTS
-    source = place.power.cpu_source
+    source = site.power.cpu_source
     return (PowerQuality.ASSUMED if source is Source.DEFAULT else PowerQuality.MODELLED), source.value
 
 
 def gpu_pct(devices: Sequence[GpuDevice]) -> dict[str, float]:
-    """How busy the GPUs of nodes are: means over devices, 0..100."""
+    """Mean utilisation of the GPUs of nodes, 0..100."""
     found: dict[str, list[float]] = {}
     for device in devices:
         if device.util_pct is not None:
@@ -167,7 +168,7 @@ def _loads(
     used: Sequence[tuple[str, float, float]],
     devices: Sequence[GpuDevice],
 ) -> PodLoads:
-    """What pods use, request and hold."""
+    """CPU, memory and GPU loads of pods: use, requests and held devices."""
     rows = np.array(
         [
             (cores, pod.cpu_cores, memory_gb, pod.memory_gb, pod.gpus, _gpu_share(nodes[index], kind))
@@ -180,30 +181,31 @@ def _loads(
 
 
 def _node_loads(
-    places: Sequence[Place], node: IntArray, by_kepler: Sequence[PodPower], readings: Readings
+    sites: Sequence[NodeSite], node: IntArray, by_kepler: Sequence[PodPower], readings: Readings
 ) -> NodeLoads:
-    """How busy and how fast the CPUs of nodes are, and what their agents measured; NaN where nobody says.
+    """CPU use and frequency of nodes, and power measured by their agents; NaN if unknown.
 
-    Where Kepler measures pods or idle power, or DCGM GPUs, they have the word: a node's power is not counted twice.
+    An agent's reading is ignored where Kepler measures pods or idle power, or DCGM measures GPUs: a node's power must
+    not be counted twice.
     """
 
     def of_nodes(values: Mapping[str, float]) -> FloatArray:
-        return np.array([values.get(place.name, np.nan) for place in places], dtype=np.float64)
+        return np.array([values.get(site.name, np.nan) for site in sites], dtype=np.float64)
 
     def with_pods(part: str) -> BoolArray:
-        """Nodes with pods of which Kepler measures a part of the power."""
+        """Which nodes have pods for which Kepler measures this part of the power."""
         known = ~np.isnan(_column(by_kepler, part))
-        return np.bincount(node[known], minlength=len(places)) > 0
+        return np.bincount(node[known], minlength=len(sites)) > 0
 
     by_dcgm = {device.node for device in readings.gpus if device.power_w is not None}
     gpu_w = {
-        place.name: power_w
-        for place in places
-        if place.name in readings.gpu_w and place.name not in by_dcgm
-        for power_w, count in [readings.gpu_w[place.name]]
-        if count == place.power.gpus
+        site.name: power_w
+        for site in sites
+        if site.name in readings.gpu_w and site.name not in by_dcgm
+        for power_w, count in [readings.gpu_w[site.name]]
+        if count == site.power.gpus
     }
-    idle_known = np.array([place.name in readings.idle_w for place in places], dtype=np.bool_)
+    idle_known = np.array([site.name in readings.idle_w for site in sites], dtype=np.bool_)
     return NodeLoads(
         of_nodes(readings.cpus.busy_cores),
         of_nodes(readings.cpus.frequency_hz),
@@ -217,7 +219,7 @@ def _key(pod: AccountedPod) -> PodKey:
 
 
 def _used(pod: AccountedPod, readings: Readings) -> tuple[str, float, float]:
-    """Who knows what a pod uses, busy cores and memory (GB); NaN where nobody does."""
+    """Source of a pod's resource use, busy cores and memory (GB); NaN if not measured."""
     key = _key(pod)
     for source, usage in readings.usage.items():
         if key in usage.cpu_cores:
@@ -227,24 +229,24 @@ def _used(pod: AccountedPod, readings: Readings) -> tuple[str, float, float]:
 
 
 def _measured_idle(node: NodePower, idle_w: float | None) -> NodePower:
-    """A node with the idle power that was measured of it."""
+    """A node's power model with its measured idle power."""
     return node if idle_w is None else replace(node, cpu_idle_w=idle_w, cpu_max_w=max(node.cpu_max_w, idle_w))
 
 
 def _column(found: Sequence[PodPower], part: str) -> FloatArray:
-    """A part of the power that Kepler measured, W; NaN where it did not."""
+    """One part of the power of pods measured by Kepler, W; NaN if not measured."""
     return np.array([np.nan if (value := getattr(one, part)) is None else value for one in found], dtype=np.float64)
 
 
 def _gpu_share(node: NodePower, kind: str | None) -> float:
-    """Share of a GPU's highest power that a type of work draws."""
+    """Share of a GPU's maximum power that a workload type draws at full utilisation."""
     return 1.0 if node.gpu is None or kind is None else node.gpu.workloads.get(kind, 1.0)
 
 
 def _gpu_util(pods: Sequence[AccountedPod], devices: Sequence[GpuDevice]) -> FloatArray:
-    """How busy the GPUs of pods are, 0..1: means over those that each holds, where nobody says which over its node's.
+    """Mean utilisation of the GPUs of pods, 0..1: over the GPUs that a pod holds, or of its node if that is unknown.
 
-    NaN where nobody says anything.
+    NaN if neither is known.
     """
     on_node = gpu_pct(devices)
     held: dict[PodKey, list[float]] = {}
@@ -262,14 +264,14 @@ def _gpu_util(pods: Sequence[AccountedPod], devices: Sequence[GpuDevice]) -> Flo
 
 
 def _gpu_watts(
-    places: Sequence[Place], nodes: Sequence[NodePower], pods: Sequence[AccountedPod], devices: Sequence[GpuDevice]
+    sites: Sequence[NodeSite], nodes: Sequence[NodePower], pods: Sequence[AccountedPod], devices: Sequence[GpuDevice]
 ) -> FloatArray:
-    """Power of the GPUs that pods hold, by DCGM, W; NaN of a pod of which one cannot be told."""
+    """Power of the GPUs that pods hold, by DCGM, W; NaN for a pod with a GPU whose power is unknown."""
     on_node: dict[str, list[GpuDevice]] = defaultdict(list)
     for device in devices:
         on_node[device.node].append(device)
     pod_of = {_key(pod): index for index, pod in enumerate(pods) if pod.gpus > 0.0}
     held = HeldGpus()
-    for row, (place, node) in enumerate(zip(places, nodes, strict=True)):
-        held.add_listed(row, on_node[place.name], pod_of, np.nan if node.gpu is None else node.gpu.idle_w)
-    return held.attributed(len(pods), len(places))[0]
+    for row, (site, node) in enumerate(zip(sites, nodes, strict=True)):
+        held.add_listed(row, on_node[site.name], pod_of, np.nan if node.gpu is None else node.gpu.idle_w)
+    return held.attributed(len(pods), len(sites))[0]

@@ -1,8 +1,8 @@
-"""Samples: whose power it is, where, and under which policies.
+"""Samples of power: per pod and for the idle rest of each node, with zone, PUE and quality.
 
 The operator attributes the power of nodes by the same rule (`joulie.domain.attribution`) for decisions on caps, where
-idle power is nobody's. Accounts must add up to what a data centre draws, so that pods pay for the idle power of what
-they reserve, and name how each watt is known.
+idle power is charged to nobody. Accounts must add up to the power of the data centre, so here pods are charged for the
+idle power of the resources they reserve, and each sample states how its power is known.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from joulie.adapters.kubernetes.api.meta import ObjectReference
 from joulie.apps.accounting.facts import BYTES_PER_GB, AccountedNamespace, AccountedNode, AccountedPod
 from joulie.apps.accounting.policies import PodPolicy, pod_policy
-from joulie.apps.accounting.powers import Place, Powers, gpu_pct, idle_quality, powers
+from joulie.apps.accounting.powers import NodeSite, Powers, gpu_pct, idle_quality, powers
 from joulie.apps.accounting.usage import Readings
 from joulie.apps.accounting.view import ClusterSnapshot
 from joulie.domain.accounting.budget import Budget
@@ -29,13 +29,13 @@ from joulie.domain.units import FloatArray
 
 @dataclass(frozen=True)
 class NodeUse:
-    """What the pods of a node use; NaN where nobody says.
+    """Resource use of a node; NaN if unknown.
 
     Attributes:
-        cpu_cores: busy cores.
-        memory_bytes: working set, B.
-        gpu_pct: how busy its GPUs are, mean, 0..100.
-        power_w: of its pods and of what nobody has reserved, without PUE, W.
+        cpu_cores: busy cores of its pods.
+        memory_bytes: working set of its pods, B.
+        gpu_pct: mean utilisation of its GPUs, 0..100.
+        power_w: power of its pods and of its unreserved rest, without PUE, W.
     """
 
     cpu_cores: float
@@ -46,15 +46,15 @@ class NodeUse:
 
 @dataclass(frozen=True)
 class Sampling:
-    """What one look at the cluster gives.
+    """Result of sampling the cluster once.
 
     Attributes:
-        samples: of pods, and of what nodes draw for nobody.
-        zones: of the grid, of all of them.
-        budgets: of pods that have one, by uid.
-        mistakes: what pods and their namespaces say that cannot be read.
-        nodes: use of nodes.
-        new: pods that the look before did not see.
+        samples: samples of pods, and of the idle rest of nodes.
+        zones: grid zones of all nodes.
+        budgets: energy budgets of pods by UID.
+        mistakes: messages about invalid annotations, by object.
+        nodes: resource use by node.
+        new: UIDs of pods that were not in the previous sampling.
     """
 
     samples: Sequence[Sample] = ()
@@ -67,13 +67,13 @@ class Sampling:
 
 @dataclass(frozen=True)
 class SamplerSettings:
-    """What holds where nobody says.
+    """Hardware profiles and defaults of the sampler.
 
     Attributes:
-        profiles: of hardware.
-        power: of nodes whose hardware nobody knows.
-        zone: of nodes.
-        regions: zone by region of a cloud.
+        profiles: hardware profiles.
+        power: idle and maximum power of nodes with unknown hardware.
+        zone: default grid zone of nodes.
+        regions: grid zone by cloud region.
     """
 
     profiles: HardwareProfiles
@@ -83,67 +83,67 @@ class SamplerSettings:
 
 
 class Sampler:
-    """Makes samples; remembers what follows from objects that have not changed.
+    """Makes samples; caches values derived from unchanged objects.
 
     Args:
-        settings: what holds where nobody says.
+        settings: hardware profiles and defaults.
     """
 
     def __init__(self, settings: SamplerSettings) -> None:
         self._settings = settings
-        self._places: dict[str, tuple[AccountedNode | None, ReportedHardware | None, Place]] = {}
+        self._sites: dict[str, tuple[AccountedNode | None, ReportedHardware | None, NodeSite]] = {}
         self._policies: dict[str, tuple[AccountedPod, AccountedNamespace | None, PodPolicy]] = {}
 
     def zones(self, cluster: ClusterSnapshot) -> frozenset[str]:
-        """Zones of all nodes."""
-        return frozenset(self._place(name, cluster).zone for name in cluster.nodes)
+        """Grid zones of all nodes."""
+        return frozenset(self._site(name, cluster).zone for name in cluster.nodes)
 
     def sample(
         self,
         cluster: ClusterSnapshot,
         running: Sequence[AccountedPod],
-        brief: Sequence[AccountedPod],
+        short_lived: Sequence[AccountedPod],
         readings: Readings,
     ) -> Sampling:
         """Sample all pods.
 
         Args:
             cluster: nodes and namespaces.
-            running: pods that run.
-            brief: pods that came and went since the last look, of which nobody has measured anything.
-            readings: what was said.
+            running: running pods.
+            short_lived: pods that started and ended since the last cycle, and so were never measured.
+            readings: readings of all sources.
         """
-        everyone = [*running, *brief]
+        everyone = [*running, *short_lived]
         new = frozenset(pod.uid for pod in everyone if pod.uid not in self._policies)
         policies = self._policies_of(everyone, cluster.namespaces)
-        places = [
-            self._place(name, cluster) for name in dict.fromkeys([*cluster.nodes, *(pod.node for pod in everyone)])
-        ]
-        self._places = {place.name: self._places[place.name] for place in places}
-        found = self._powers(places, running, policies, readings)
-        samples = self._samples(places, running, policies, found)
-        idle = self._idle(places, found, readings)
-        if brief:
-            samples += self._samples(places, brief, policies, self._powers(places, brief, policies, Readings()))
+        sites = [self._site(name, cluster) for name in dict.fromkeys([*cluster.nodes, *(pod.node for pod in everyone)])]
+        self._sites = {site.name: self._sites[site.name] for site in sites}
+        found = self._powers(sites, running, policies, readings)
+        samples = self._samples(sites, running, policies, found)
+        idle = self._idle(sites, found, readings)
+        if short_lived:
+            samples += self._samples(
+                sites, short_lived, policies, self._powers(sites, short_lived, policies, Readings())
+            )
         return Sampling(
             [*samples, *idle],
-            frozenset(place.zone for place in places),
+            frozenset(site.zone for site in sites),
             {uid: policy.budget for uid, policy in policies.items() if policy.budget is not None},
             {_reference(pod): policies[pod.uid].mistakes for pod in everyone if policies[pod.uid].mistakes},
-            _use(places, found, gpu_pct(readings.gpus)),
+            _use(sites, found, gpu_pct(readings.gpus)),
             new,
         )
 
-    # ---- what is remembered
+    # ---- cached values
 
-    def _place(self, name: str, cluster: ClusterSnapshot) -> Place:
-        """A node, or what is assumed of one that is gone."""
+    def _site(self, name: str, cluster: ClusterSnapshot) -> NodeSite:
+        """A node with its power model and zone; defaults for a node that is gone."""
         node, reported = cluster.nodes.get(name), cluster.reported.get(name)
-        known = self._places.get(name)
+        known = self._sites.get(name)
         if known is not None and known[:2] == (node, reported):
             return known[2]
         facts = NodeFacts(name) if node is None else node.facts
-        place = Place(
+        site = NodeSite(
             name,
             "" if node is None else node.uid,
             node_power(replace(facts, reported=reported), self._settings.profiles, self._settings.power),
@@ -151,8 +151,8 @@ class Sampler:
                 facts.labels, facts.annotations, facts.provider_id, self._settings.zone, self._settings.regions
             ),
         )
-        self._places[name] = node, reported, place
-        return place
+        self._sites[name] = node, reported, site
+        return site
 
     def _policies_of(
         self, pods: Sequence[AccountedPod], namespaces: Mapping[str, AccountedNamespace]
@@ -169,16 +169,16 @@ class Sampler:
 
     @staticmethod
     def _powers(
-        places: Sequence[Place],
+        sites: Sequence[NodeSite],
         pods: Sequence[AccountedPod],
         policies: Mapping[str, PodPolicy],
         readings: Readings,
     ) -> Powers:
-        return powers(places, pods, [policies[pod.uid].gpu_workload_type for pod in pods], readings)
+        return powers(sites, pods, [policies[pod.uid].gpu_workload_type for pod in pods], readings)
 
     def _samples(
         self,
-        places: Sequence[Place],
+        sites: Sequence[NodeSite],
         pods: Sequence[AccountedPod],
         policies: Mapping[str, PodPolicy],
         found: Powers,
@@ -186,11 +186,11 @@ class Sampler:
         watts = zip(found.cpu_w.tolist(), found.mem_w.tolist(), found.gpu_w.tolist(), strict=True)
         known = zip(found.quality, found.source, strict=True)
         return [
-            Sample(self._meta(pod, places[row], policies[pod.uid]), *power_w, *by)
+            Sample(self._meta(pod, sites[row], policies[pod.uid]), *power_w, *by)
             for pod, row, power_w, by in zip(pods, found.node.tolist(), watts, known, strict=True)
         ]
 
-    def _meta(self, pod: AccountedPod, place: Place, policy: PodPolicy) -> PodMeta:
+    def _meta(self, pod: AccountedPod, site: NodeSite, policy: PodPolicy) -> PodMeta:
         profiles = self._settings.profiles
         return PodMeta(
             uid=pod.uid,
@@ -199,49 +199,49 @@ class Sampler:
             owner_kind=pod.owner.kind,
             owner_name=pod.owner.name,
             node=pod.node,
-            zone=place.zone,
+            zone=site.zone,
             started_s=pod.started_s,
             pue=profiles.pue if policy.pue is None else policy.pue,
             gpu_pue=profiles.gpu_pue if policy.gpu_pue is None else policy.gpu_pue,
             held=policy.held,
         )
 
-    def _idle(self, places: Sequence[Place], found: Powers, readings: Readings) -> list[Sample]:
-        """What nodes draw for nobody; nothing of nodes that are gone."""
+    def _idle(self, sites: Sequence[NodeSite], found: Powers, readings: Readings) -> list[Sample]:
+        """Samples of the unreserved idle power of nodes; none for nodes that are gone."""
         profiles = self._settings.profiles
         watts = zip(found.idle_cpu_w.tolist(), found.idle_mem_w.tolist(), found.idle_gpu_w.tolist(), strict=True)
         return [
             Sample(
-                idle_account(place.name, place.uid, place.zone, profiles.pue, profiles.gpu_pue),
+                idle_account(site.name, site.uid, site.zone, profiles.pue, profiles.gpu_pue),
                 *power_w,
-                *idle_quality(place, readings, by_agent=by_agent, has_gpus=power_w[2] > 0.0),
+                *idle_quality(site, readings, by_agent=by_agent, has_gpus=power_w[2] > 0.0),
             )
-            for place, power_w, by_agent in zip(places, watts, found.by_agent.tolist(), strict=True)
-            if place.uid
+            for site, power_w, by_agent in zip(sites, watts, found.by_agent.tolist(), strict=True)
+            if site.uid
         ]
 
 
-def _use(places: Sequence[Place], found: Powers, busy_pct: Mapping[str, float]) -> dict[str, NodeUse]:
-    """Use of nodes."""
+def _use(sites: Sequence[NodeSite], found: Powers, busy_pct: Mapping[str, float]) -> dict[str, NodeUse]:
+    """Resource use by node."""
 
     def by_node(values: FloatArray) -> FloatArray:
-        """Sums of what is known; NaN where nothing is."""
+        """Sums over the pods with a known value; NaN without any."""
         known = ~np.isnan(values)
-        sums = np.bincount(found.node[known], values[known], len(places))
-        return np.where(np.bincount(found.node[known], minlength=len(places)) > 0, sums, np.nan)
+        sums = np.bincount(found.node[known], values[known], len(sites))
+        return np.where(np.bincount(found.node[known], minlength=len(sites)) > 0, sums, np.nan)
 
     cores, memory_gb = by_node(found.cpu_cores), by_node(found.memory_gb)
-    pods_w = np.bincount(found.node, found.cpu_w + found.mem_w + found.gpu_w, len(places))
+    pods_w = np.bincount(found.node, found.cpu_w + found.mem_w + found.gpu_w, len(sites))
     power_w = pods_w + found.idle_cpu_w + found.idle_mem_w + found.idle_gpu_w
     return {
-        place.name: NodeUse(
+        site.name: NodeUse(
             float(cores[row]),
             float(memory_gb[row]) * BYTES_PER_GB,
-            busy_pct.get(place.name, np.nan),
+            busy_pct.get(site.name, np.nan),
             float(power_w[row]),
         )
-        for row, place in enumerate(places)
-        if place.uid
+        for row, site in enumerate(sites)
+        if site.uid
     }
 
 

@@ -1,4 +1,4 @@
-"""What the ledger needs of the grid: what has been, until now."""
+"""Carbon intensity and price series up to now, as the ledger stores them."""
 
 from __future__ import annotations
 
@@ -11,53 +11,53 @@ from joulie.domain.grid.signals import Basis, GridSignal, Measure
 
 
 class Feed(Protocol):
-    """What is asked of a GridFeed."""
+    """The methods of GridFeed that accounting uses."""
 
     def want(self, zone: str) -> bool:
-        """Watch a zone."""
+        """Start watching a zone."""
         ...
 
     def asked(self, zone: str) -> bool:
-        """Whether there is nothing to wait for: all of the zone is known, or its sources fail."""
+        """Whether the first reading of a zone is complete: all signals are known, or their sources failed."""
         ...
 
     def carbon(self, zone: str) -> GridSignal:
-        """Carbon intensity now."""
+        """Current carbon intensity."""
         ...
 
     def price(self, zone: str) -> GridSignal | None:
-        """Price now; None where prices are not watched."""
+        """Current price; None if prices are not watched."""
         ...
 
     def history(self, measure: Measure, zone: str) -> Series | None:
-        """What has been; None where nothing is known."""
+        """Past values; None if unknown."""
         ...
 
 
 def zone_signals(feed: Feed, zones: Iterable[str], basis: Basis, now_s: float) -> dict[str, ZoneSignals]:
-    """Carbon intensity and price of zones until now, as far back as the feed knows; what is not known is left out.
+    """Carbon intensity and price of zones up to now, as far back as the feed has them.
 
     Args:
-        feed: of the grid.
-        zones: where pods run.
-        basis: of carbon intensity, where the signal does not say.
-        now_s: s since the epoch.
+        feed: feed of grid signals.
+        zones: zones of the nodes.
+        basis: basis of the carbon intensity for signals without one.
+        now_s: current time, s since the epoch.
     """
     found = {}
     for zone in zones:
         feed.want(zone)
         carbon, price = feed.carbon(zone), feed.price(zone)
-        said = carbon.provenance.basis if carbon.provenance else None
+        stated = carbon.provenance.basis if carbon.provenance else None
         found[zone] = ZoneSignals(
             intensity=_until(now_s, feed.history(Measure.CARBON, zone), carbon),
-            basis=said or basis,
+            basis=stated or basis,
             price=None if price is None else _until(now_s, feed.history(Measure.PRICE, zone), price),
         )
     return found
 
 
 def _until(now_s: float, history: Series | None, signal: GridSignal) -> Series | None:
-    """The past, and the signal in force until now, for as long as it counts as known."""
+    """Past values, extended to now by the current signal if that is known; None without either."""
     past = None if history is None else history.between(history.start_s, now_s)
     if not signal.known or signal.value is None or signal.time_s is None:
         return past
@@ -65,5 +65,5 @@ def _until(now_s: float, history: Series | None, signal: GridSignal) -> Series |
     if start_s >= now_s:
         return past
     in_force = constant(signal.value, start_s, now_s)
-    # A time between the two of which nobody knows would be filled: the past is left out then.
+    # With a gap between the two, joining them would invent values for it, so only the current signal is used.
     return in_force if past is None or start_s > past.end_s else past.then(in_force)

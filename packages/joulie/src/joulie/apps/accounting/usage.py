@@ -1,7 +1,7 @@
-"""Sources of the power and of the use of pods, read anew for every sample, most trusted first.
+"""Readings of the power and resource use of pods, taken from all sources in every cycle, most trusted first.
 
-A source that fails costs one cycle nothing but its answer: the next one is taken at once, and samples say so. Nothing
-is kept from cycle to cycle, for a sample is about its own moment.
+If a source fails, the next one is used in the same cycle, and samples record their source. No reading is kept between
+cycles, since a sample describes its own time only.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ DCGM = "dcgm"
 CADVISOR = "cadvisor"
 METRICS_SERVER = "metrics-server"
 NODE_EXPORTER = "node-exporter"
-ENOUGH = 0.9
-"""Share of the pods from which the Metrics Server is not asked: some are too young to have been measured."""
+SUFFICIENT_SHARE = 0.9
+"""Share of measured pods from which the Metrics Server is not queried: some pods are too young to be measured."""
 
 _NO_CPUS = NodeCpus({}, {})
 
@@ -41,16 +41,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Readings:
-    """What sources measured at one moment. What none measured has no entry.
+    """Measurements of all sources at one time. Unmeasured pods and nodes have no entry.
 
     Attributes:
-        power: of the work of pods, by Kepler, without idle power.
-        idle_w: of the CPUs of nodes, by Kepler, W.
-        usage: of CPU and memory by source, best first.
-        gpus: all GPUs that DCGM knows, with the pods that hold them.
-        cpus: of nodes, by node_exporter.
-        cpu_w: of the CPU packages of nodes, by Joulie's agents, W.
-        gpu_w: of all GPUs of nodes, by Joulie's agents: W and number of GPUs.
+        power: dynamic power of pods by Kepler, without idle power.
+        idle_w: idle power of the CPUs of nodes by Kepler, W.
+        usage: CPU and memory use of pods by source, most trusted first.
+        gpus: all GPUs known to DCGM, with the pods that hold them.
+        cpus: CPU use and frequency of nodes by node_exporter.
+        cpu_w: power of the CPU packages of nodes by Joulie's agents, W.
+        gpu_w: power of all GPUs of nodes by Joulie's agents, W, and number of GPUs.
     """
 
     power: Mapping[PodKey, PodPower] = field(default_factory=dict)
@@ -63,18 +63,17 @@ class Readings:
 
 
 class UsageReader:
-    """Reads what pods draw and use.
+    """Reads the power and resource use of pods from all sources.
 
     Args:
-        client: to ask the Metrics Server with.
-        prometheus: which scrapes Kepler, agents, cAdvisor, DCGM and node_exporter; None for none.
-        window_s: time over which rates are averaged, s; at least two scrapes. What agents measured before counts as
-            not measured.
-        timeout_s: how long one source may take, s.
-        now_s: s since the epoch.
+        client: Kubernetes client, for the Metrics Server.
+        prometheus: client of the Prometheus that scrapes Kepler, agents, cAdvisor, DCGM and node_exporter, or None.
+        window_s: averaging window of rates, s, at least two scrape intervals. Older samples of agents are ignored.
+        timeout_s: timeout per source, s.
+        now_s: current time, s since the epoch.
 
     Attributes:
-        states: how the last reading of each source went.
+        states: result of the last reading of each source.
     """
 
     def __init__(
@@ -94,17 +93,18 @@ class UsageReader:
         self._now_s = now_s
 
     async def read(self, pods: set[PodKey], index: NodeIndex) -> Readings:
-        """Ask all that Prometheus has at once, and the Metrics Server where that leaves too many pods out.
+        """Read all exporters in Prometheus at once, and the Metrics Server if too many pods remain unmeasured.
 
-        Who measures power does not say how busy pods are, which is shown, and needed wherever power is not measured.
+        CPU and memory use are read even if power is measured: metrics show them, and they are needed for pods whose
+        power is not measured.
 
         Args:
-            pods: that run.
-            index: nodes as exporters may call them.
+            pods: running pods.
+            index: nodes by the names that exporters may use.
         """
         readings = Readings() if self._prometheus is None else await self._exporters(self._prometheus, index)
         known = {pod for use in readings.usage.values() for pod in use.cpu_cores}
-        if len(pods - known) > (1.0 - ENOUGH) * len(pods):
+        if len(pods - known) > (1.0 - SUFFICIENT_SHARE) * len(pods):
             use = await self._ask(METRICS_SERVER, self._metrics_server.pods())
             if use is not None:
                 return replace(readings, usage={**readings.usage, METRICS_SERVER: use})
@@ -141,6 +141,6 @@ class UsageReader:
 
 
 def _idle_w(nodes: NodePower) -> dict[str, float]:
-    """What CPUs draw without the work of anybody, by Kepler, W."""
+    """Idle power of the CPUs of nodes by Kepler: total minus dynamic power, W."""
     work = {node: reading.value for node, reading in nodes.cpu_dynamic.items()}
     return {node: max(0.0, reading.value - work[node]) for node, reading in nodes.cpu.items() if node in work}

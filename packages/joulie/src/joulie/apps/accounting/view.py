@@ -1,4 +1,4 @@
-"""The cluster as accounting sees it: caches that keep a little of each object, and the pods that have left it."""
+"""Accounting's view of the cluster: watch caches that keep a few fields of each object, and recently deleted pods."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from joulie.apps.accounting.facts import (
 from joulie.domain.hardware.resolve import ReportedHardware
 
 _SILENCE_S = 300.0
-"""After which a watch counts as broken: API servers send a bookmark a minute."""
+"""Time without any event after which a watch counts as broken, s: API servers send a bookmark every minute."""
 
 
 @dataclass(frozen=True)
 class ClusterSnapshot:
-    """The cluster beside its pods, at one moment.
+    """Nodes and namespaces of the cluster at one time.
 
     Attributes:
-        nodes: by name.
-        namespaces: by name.
-        reported: what the agent of a node found there, by node.
+        nodes: nodes by name.
+        namespaces: namespaces by name.
+        reported: hardware reported by the node's agent, by node.
     """
 
     nodes: Mapping[str, AccountedNode] = field(default_factory=dict)
@@ -44,15 +44,15 @@ class ClusterSnapshot:
 
 
 class ClusterView(Watching):
-    """What runs where.
+    """Caches of pods, nodes, namespaces and reported hardware.
 
     Args:
-        client: to watch with.
-        now_s: s since the epoch.
+        client: Kubernetes client.
+        now_s: current time, s since the epoch.
 
     Attributes:
-        departed: pods that are gone from the cluster, by uid, each with when that was seen; whoever has accounted for
-            one takes it out.
+        departed: pods deleted from the cluster and when that was observed (s since the epoch), by UID; the caller
+            removes a pod once it is accounted for.
     """
 
     def __init__(self, client: KubeClient, now_s: Callable[[], float]) -> None:
@@ -68,7 +68,7 @@ class ClusterView(Watching):
 
     @property
     def caches(self) -> Mapping[str, Cache[Any, Any]]:
-        """The caches that must have been listed: not NodeHardware, for a cluster may have none of Joulie's CRDs."""
+        """The caches required for readiness; NodeHardware is not among them, since Joulie's CRDs are optional."""
         return {PODS_WITH_CONTAINERS.plural: self._pods, NODES.plural: self._nodes, NAMESPACES.plural: self._namespaces}
 
     async def run(self) -> None:
@@ -78,9 +78,9 @@ class ClusterView(Watching):
             group.create_task(self._hardware.run())
 
     def why_not_ready(self) -> str | None:
-        """What is missing, for the readiness probe."""
+        """The reason why the view is not ready, for the readiness probe; None if it is."""
         silent = (
-            f"nothing was heard of {what} for {cache.silence_s():.0f} s"
+            f"the watch of {what} has been silent for {cache.silence_s():.0f} s"
             for what, cache in self.caches.items()
             if cache.silence_s() > _SILENCE_S
         )
@@ -88,7 +88,7 @@ class ClusterView(Watching):
 
     @property
     def pods(self) -> list[AccountedPod]:
-        """All pods that run or have run, and are in the cluster."""
+        """All pods in the cluster that run or have run."""
         return list(self._pods.objects.values())
 
     @property
@@ -97,12 +97,12 @@ class ClusterView(Watching):
         return {key.name: kept for key, kept in self._namespaces.objects.items()}
 
     def snapshot(self) -> ClusterSnapshot:
-        """The cluster now, frozen, so that a thread can read it while the caches go on."""
+        """A frozen snapshot of nodes and namespaces, so that a thread can read it while the caches change."""
         nodes = {node.facts.name: node for node in self._nodes.objects.values()}
         return ClusterSnapshot(nodes, self.namespaces, dict(self._reported))
 
     def node_index(self) -> NodeIndex:
-        """Nodes as exporters may call them."""
+        """Nodes by the names that exporters may use."""
         return NodeIndex.of({node.facts.name: node.aliases for node in self._nodes.objects.values()})
 
     def _pod_changed(self, _key: Key, old: AccountedPod | None, new: AccountedPod | None) -> None:
