@@ -17,8 +17,8 @@ from joulie.adapters.kubernetes.pods import SimulatedUse
 from joulie.adapters.kubernetes.requests import Requests
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie_lab.apps.simulator.clock import SimulatedClock
-from joulie_lab.apps.simulator.cluster import ClusterSide, LivePod, simulated_node
-from joulie_lab.apps.simulator.gangs import PATIENCE_S, Capacity, GangGate, Turn, Used
+from joulie_lab.apps.simulator.cluster import ClusterSync, LivePod, simulated_node
+from joulie_lab.apps.simulator.gangs import PATIENCE_S, Capacity, GangGate, GateDecision, Used
 from joulie_lab.apps.simulator.main import build_world
 from joulie_lab.apps.simulator.metrics import SimulatorMetrics
 from joulie_lab.apps.simulator.run import Run
@@ -179,7 +179,7 @@ class Held:
     def record(self, job_id: str) -> JobRecord:
         return self.player.records[job_id]
 
-    def turn(self, after_s: float = 0.0) -> Turn:
+    def turn(self, after_s: float = 0.0) -> GateDecision:
         """What the gate wants; pods that it lets go are let go."""
         self.now_s += after_s
         turn = self.gate.next(self.nodes, self.used, self.player.alone(), self.now_s)
@@ -204,7 +204,7 @@ def pair(gang: str) -> list[TraceJob]:
     return [job(f"{gang}{number}", gang, cores=100) for number in range(2)]
 
 
-def released(turn: Turn) -> list[str]:
+def released(turn: GateDecision) -> list[str]:
     return [release.record.job.job_id for release in turn.release]
 
 
@@ -212,15 +212,15 @@ def test_a_gang_goes_when_all_of_it_fits_and_one_at_a_time() -> None:
     held = Held(*pair("x"), *pair("y"))
     assert held.player.pod(held.record("x0"))["spec"]["schedulingGates"] == [{"name": GANG_GATE}]
     held.nodes = nodes("n0")
-    assert held.turn() == Turn()
-    assert held.record("x0").problem == "gang x: no room for 2 members at once"
+    assert held.turn() == GateDecision()
+    assert held.record("x0").problem == "gang x: not enough free capacity for 2 pods at once"
     held.nodes = nodes("n0", "n1", "n2", "n3")
     assert released(held.turn()) == ["x0", "x1"]
     # One of its pods could not be let go: that one is tried again, and nothing else goes.
     held.record("x1").held = True
     assert released(held.turn(1.0)) == ["x1"]
     held.runs("x0")
-    assert (held.turn(1.0), held.gate.restless) == (Turn(), True)
+    assert (held.turn(1.0), held.gate.needs_polling) == (GateDecision(), True)
     held.runs("x1")
     assert held.record("x1").problem == ""
     assert released(held.turn()) == ["y0", "y1"]
@@ -229,11 +229,11 @@ def test_a_gang_goes_when_all_of_it_fits_and_one_at_a_time() -> None:
 def test_a_gang_waits_for_its_last_member_and_heeds_the_class_of_nodes() -> None:
     performance: dict[str, Any] = {"annotations": {"joulie.io/workload-class": "performance"}}
     held = Held(job("x0", "x", **performance), job("x1", "x", submit_s=5.0, **performance))
-    assert held.turn() == Turn()
+    assert held.turn() == GateDecision()
     for record in held.player.due(5.0):
         held.player.submitted(record)
     held.nodes = nodes("n0", "n1", full_power=False)
-    assert held.turn() == Turn()
+    assert held.turn() == GateDecision()
     held.nodes = nodes("n0", "n1")
     assert sorted(released(held.turn())) == ["x0", "x1"]
 
@@ -242,9 +242,9 @@ def test_a_gang_that_does_not_get_its_places_gives_them_back_and_goes_to_the_end
     held = Held(*pair("x"), *pair("y"))
     held.turn()
     held.runs("x0")
-    assert held.turn(PATIENCE_S - 1.0) == Turn()
+    assert held.turn(PATIENCE_S - 1.0) == GateDecision()
     # x0 has found a place meanwhile; x1, whose pod somebody deleted, has not, and nobody was told.
-    assert held.turn(PATIENCE_S - 1.0) == Turn()
+    assert held.turn(PATIENCE_S - 1.0) == GateDecision()
     assert [record.job.job_id for record in held.turn(1.0).stop] == ["x0", "x1"]
     assert (held.record("x0").started_s, held.record("x0").node) == (None, "")
     held.create()
@@ -262,7 +262,7 @@ def test_a_gang_that_loses_a_member_is_made_whole_or_stopped() -> None:
     held.runs("x0", "x1")
     held.player.lost("default/x1", Work(1.0, 0.0))
     held.used = [Used("n0", 100.0, 0.0, 0.0)]
-    assert held.turn() == Turn()
+    assert held.turn() == GateDecision()
     held.create()
     assert released(held.turn()) == ["x1"]
     held.runs("x1")
@@ -277,18 +277,18 @@ def test_a_gang_that_can_never_be_whole_holds_up_no_other() -> None:
     held = Held(job("large", "huge", cores=999), job("small", "huge"), *pair("a"), *pair("x"))
     held.player.refused(held.record("a1"), "no")
     assert released(held.turn()) == ["x0", "x1"]
-    assert held.record("small").problem == "gang huge: no room for 2 members at once"
-    assert held.record("a0").problem == "gang a: a member of it is refused"
+    assert held.record("small").problem == "gang huge: not enough free capacity for 2 pods at once"
+    assert held.record("a0").problem == "gang a: the API server refused one of its pods"
 
 
 def test_room_that_the_scheduler_owes_to_another_pod_is_no_gangs_for_a_while() -> None:
     held = Held(job("alone", cores=150), job("too large", cores=500), *pair("x"))
-    assert (held.turn(), held.gate.restless) == (Turn(), True)
+    assert (held.turn(), held.gate.needs_polling) == (GateDecision(), True)
     held.runs("alone")
     held.nodes, held.used = nodes("n0", "n1", "n2"), [Used("n0", 150.0, 0.0, 0.0)]
     assert released(held.turn()) == ["x0", "x1"]
     stuck = Held(job("alone", cores=150), *pair("x"))
-    assert stuck.turn() == Turn()
+    assert stuck.turn() == GateDecision()
     assert released(stuck.turn(PATIENCE_S)) == ["x0", "x1"]
 
 
@@ -304,7 +304,7 @@ def test_a_gpu_of_which_pods_have_partitions_is_no_gangs() -> None:
     held = Held(*(job(f"x{number}", "x", gpus=1) for number in range(2)))
     held.nodes = [replace(one, gpus=1.0, gpu_resource="nvidia.com/gpu") for one in held.nodes]
     held.used = [Used("n0", 0.0, 0.0, 0.25)]
-    assert held.turn() == Turn()
+    assert held.turn() == GateDecision()
     held.used = []
     assert len(held.turn().release) == 2
 
@@ -348,7 +348,7 @@ def test_the_service_lets_go_takes_back_and_binds() -> None:
     simulation = Run(world, SimulatedClock(1.0, lambda: 0.0), player, None)
     server: Any = ApiServer()
     now_s = [0.0]
-    side: Any = ClusterSide(
+    side: Any = ClusterSync(
         server,
         simulation,
         SimulatorMetrics(world),

@@ -10,7 +10,7 @@ import pytest
 from joulie.adapters.kubernetes.errors import ApiError, ConflictError, ConnectionLostError
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie_lab.apps.simulator.clock import SimulatedClock
-from joulie_lab.apps.simulator.cluster import ClusterSide
+from joulie_lab.apps.simulator.cluster import ClusterSync
 from joulie_lab.apps.simulator.main import build_world
 from joulie_lab.apps.simulator.metrics import SimulatorMetrics
 from joulie_lab.apps.simulator.recorder import Recorder
@@ -103,7 +103,7 @@ class LosesAnAnswer:
 def test_a_job_whose_creation_was_not_answered_is_not_lost() -> None:
     run, _ = run_of(job("a"))
     client: Any = LosesAnAnswer()
-    side = ClusterSide(client, run, SimulatorMetrics(run.world), node_selector="", catalogue=BUILTIN_CATALOGUE)
+    side = ClusterSync(client, run, SimulatorMetrics(run.world), node_selector="", catalogue=BUILTIN_CATALOGUE)
     run.start()
 
     async def ticks() -> None:
@@ -151,7 +151,7 @@ def test_the_pod_of_a_job_that_is_done_is_removed_as_soon_as_the_server_lets_it(
     assert run.player is not None
     client: Any = Refuses(*errors)
     metrics = SimulatorMetrics(run.world)
-    side = ClusterSide(client, run, metrics, node_selector="", catalogue=BUILTIN_CATALOGUE)
+    side = ClusterSync(client, run, metrics, node_selector="", catalogue=BUILTIN_CATALOGUE)
     # The nodes of this world are none of the cache.
     side._nodes_changed = False
     run.start()
@@ -174,7 +174,7 @@ def test_how_closely_the_clock_was_followed_is_told() -> None:
     assert run.recorder is not None
     assert run.recorder.outcome(cooled=False).pace is None
     for clock_s in (7.0, 7.1, 7.2, 8.3):
-        run.recorder.looked(clock_s)
+        run.recorder.polled(clock_s)
     pace = run.recorder.outcome(cooled=False).pace
     assert pace is not None
     assert (pace.mean_s, pace.p99_s) == pytest.approx((1.3 / 3.0, 1.1 - 0.02 * 1.0))

@@ -209,7 +209,7 @@ def test_jobs_are_due_in_order_and_once() -> None:
 
 
 def test_a_job_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match="job a is there twice"):
+    with pytest.raises(ValueError, match="duplicate job id a"):
         TracePlayer.of([job("a"), job("a")], "s")
 
 

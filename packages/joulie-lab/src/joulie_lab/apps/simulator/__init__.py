@@ -1,1 +1,1 @@
-"""The simulator service: KWOK nodes that draw power, heat up and work as real ones would."""
+"""The simulator service: simulates the power, heat and work of KWOK nodes."""

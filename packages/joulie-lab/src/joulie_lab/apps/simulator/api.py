@@ -27,7 +27,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Api:
-    """Handlers over a run."""
+    """HTTP handlers of one run."""
 
     def __init__(self, run: Run, metrics: SimulatorMetrics, probes: Probes) -> None:
         self._run = run
@@ -37,7 +37,7 @@ class Api:
         self._probes = probes
 
     def app(self) -> Starlette:
-        """The application."""
+        """Create the application."""
         routes = [
             Route("/telemetry", self._measured("/telemetry", self._all_telemetry)),
             Route("/telemetry/{node}", self._measured("/telemetry/{node}", self._telemetry)),
@@ -56,7 +56,7 @@ class Api:
         return Starlette(routes=routes)
 
     def _measured(self, route: str, handler: Handler) -> Handler:
-        """Count and time a route; a node that is not simulated is a 404 with words."""
+        """Count and time a route's requests; a node that is not simulated is answered with a 404 and a message."""
 
         async def measured(request: Request) -> Response:
             began_s = time.perf_counter()
@@ -83,14 +83,18 @@ class Api:
         node = request.path_params["node"]
         body = await _bounded_body(request)
         if body is None:
-            return _json({"result": "error", "message": f"a request has at most {_MAX_BODY_BYTES} bytes"}, 413)
+            return _json(
+                {"result": "error", "message": f"request body too large: maximum {_MAX_BODY_BYTES} bytes"}, 413
+            )
         try:
             fields = msgspec.json.decode(body, type=dict[str, Any])
             action = fields["action"]
         except (msgspec.MsgspecError, KeyError) as error:
-            return _json({"result": "error", "message": f"a JSON object with an action is expected: {error}"}, 400)
+            return _json(
+                {"result": "error", "message": f"invalid request: expected a JSON object with an action: {error}"}, 400
+            )
         if fields.get("node", node) != node:
-            message = f"the request is for {fields['node']!r}, its address says {node!r}"
+            message = f"the body names node {fields['node']!r}, but the URL names {node!r}"
             return _json({"result": "error", "message": message}, 400)
         self._run.catch_up()
         outcome = self._world.control(node, str(action), fields)
@@ -147,7 +151,7 @@ class Api:
 
 
 async def _bounded_body(request: Request) -> bytes | None:
-    """The body, or None where it is too long to be one of ours."""
+    """Read the body; None if it exceeds the maximum size."""
     body = b""
     async for chunk in request.stream():
         body += chunk

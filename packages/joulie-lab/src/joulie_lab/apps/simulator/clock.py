@@ -1,4 +1,4 @@
-"""Simulated time as the wall clock drives it."""
+"""Simulated time, driven by the wall clock."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable
 
 
 class SimulatedClock:
-    """Simulated seconds since the start of a run: nothing before it begins, and no more than it is long.
+    """Simulated time since the start of a run: 0 before the start, and at most the run's duration.
 
-    It follows the wall clock and no count of ticks, as the programs around it do: a tick that comes late is a longer
-    one, not lost time.
+    It follows the wall clock, like the programs around it, rather than a count of ticks: a late tick is a longer tick,
+    not lost time.
     """
 
     def __init__(self, time_scale: float, monotonic: Callable[[], float], *, duration_s: float = math.inf) -> None:
-        """A clock that stands at 0.
+        """Create a stopped clock at time 0.
 
         Args:
-            time_scale: simulated seconds a second.
-            monotonic: the wall clock, s.
-            duration_s: where it stops, s of simulated time.
+            time_scale: simulated seconds per second of wall time.
+            monotonic: monotonic wall clock, s.
+            duration_s: simulated time at which it stops, s.
         """
         self.duration_s = duration_s
         self._time_scale = time_scale
@@ -29,7 +29,7 @@ class SimulatedClock:
 
     @property
     def started(self) -> bool:
-        """Whether time passes, or did."""
+        """Whether the clock has been started."""
         return self._began_s is not None
 
     @property
@@ -41,10 +41,10 @@ class SimulatedClock:
         return min(passed_s, self.duration_s)
 
     def start(self) -> None:
-        """Let time pass from now on; nothing if it does already."""
+        """Start the clock; no effect if it is already started."""
         if self._began_s is None:
             self._began_s = self._monotonic()
 
     def skip_to_end(self) -> None:
-        """Be at the end at once."""
+        """Advance to the end of the run at once."""
         self._skipped_s = self.duration_s

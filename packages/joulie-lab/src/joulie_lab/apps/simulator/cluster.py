@@ -1,4 +1,4 @@
-"""The simulator's side of a cluster: which nodes and pods there are, pods to create, pods that are done."""
+"""Synchronises the simulated world with a cluster: watches nodes and pods, creates and completes the trace's pods."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class SimulatedNode(NamedTuple):
-    """A node as the world needs it, or why it cannot be simulated; and its power state by its labels."""
+    """The part of a node that the world uses, with its power state from labels; `problem` if it cannot be simulated."""
 
     spec: NodeSpec | None
     place: Place
@@ -52,14 +52,14 @@ class SimulatedNode(NamedTuple):
 
 
 class _Hardware(NamedTuple):
-    """What a node is made of, or why nobody knows."""
+    """Hardware of a node; `problem` if it cannot be determined."""
 
     spec: NodeSpec | None
     problem: str = ""
 
 
 class LivePod(NamedTuple):
-    """A pod as the world needs it."""
+    """The part of a pod that the world uses."""
 
     node: str
     running: bool
@@ -68,7 +68,7 @@ class LivePod(NamedTuple):
 
 
 def simulated_node(node: Node, catalogue: Catalogue) -> SimulatedNode:
-    """The hardware that a node's labels and allocatable resources stand for, and its power state."""
+    """Derive a node's hardware from its labels and allocatable resources, and its power state from labels."""
     name, labels = node.metadata.name, node.metadata.labels
     place = Place(labels.get(names.RACK_LABEL), labels.get(names.COOLING_ZONE_LABEL))
     allocatable: dict[str, float] = {}
@@ -79,7 +79,9 @@ def simulated_node(node: Node, catalogue: Catalogue) -> SimulatedNode:
             return SimulatedNode(None, place, f"allocatable {resource}: {error}")
     eco, draining = labels.get(names.POWER_PROFILE_LABEL) == Profile.ECO, names.DRAINING_LABEL in labels
     full_power = not (eco or draining)
-    capacity = None if node.spec.unschedulable else Capacity.of(name, labels, allocatable, full_power=full_power)
+    capacity = (
+        None if node.spec.unschedulable else Capacity.from_allocatable(name, labels, allocatable, full_power=full_power)
+    )
     hardware = _hardware_of(name, labels, allocatable, catalogue)
     return SimulatedNode(hardware.spec, place, hardware.problem, eco, draining, capacity)
 
@@ -102,20 +104,20 @@ def _hardware_of(
 
 
 def live_pod(pod: Pod) -> LivePod | None:
-    """What the world needs of a pod; None for one that is not on a node."""
+    """Reduce a pod to the part that the world uses; None if it is not bound to a node."""
     facts = pod_facts(pod)
     if not facts.node_name or facts.phase is PodPhase.FINISHED:
         return None
-    # Only what the kubelet (or KWOK) calls Running uses anything.
+    # Only pods that the kubelet (or KWOK) reports as Running use resources.
     return LivePod(facts.node_name, pod.status.phase == "Running", facts.requests, simulated_use(pod))
 
 
-class ClusterSide:
-    """Keeps world and cluster in step.
+class ClusterSync:
+    """Keeps the simulated world and the cluster synchronised.
 
     Attributes:
         nodes: cache of the simulated nodes.
-        pods: cache of the pods that are on nodes.
+        pods: cache of the pods that are bound to nodes.
     """
 
     def __init__(
@@ -134,7 +136,7 @@ class ClusterSide:
         self._world = run.world
         self._player = run.player
         self._metrics = metrics
-        self._nodes_changed = self._room_changed = True
+        self._nodes_changed = self._capacity_changed = True
         self._to_remove: list[str] = []
         self._gate = GangGate(run.player.gangs()) if run.player is not None and run.player.holds_gangs else None
         self.nodes: Cache[Node, SimulatedNode] = Cache(
@@ -145,12 +147,12 @@ class ClusterSide:
         self.pods.add_listener(self._on_pod)
 
     def why_not_ready(self) -> str | None:
-        """What is missing before the world is the cluster's."""
+        """The caches that have not completed their first list; None if all have."""
         missing = [name for name, cache in (("nodes", self.nodes), ("pods", self.pods)) if not cache.synced]
         return f"not listed yet: {', '.join(missing)}" if missing else None
 
     async def tick(self) -> None:
-        """Bring the world to the present, and carry its results back."""
+        """Advance the world to the present, and write its results to the cluster."""
         if self._nodes_changed:
             self._nodes_changed = False
             kept = [node for node in self.nodes.objects.values() if node.spec is not None]
@@ -161,18 +163,18 @@ class ClusterSide:
         for pod_key in done:
             self._note_completed(pod_key)
         again, self._to_remove = self._to_remove, []
-        await self._together([self._remover(pod_key) for pod_key in (*again, *done)])
+        await self._write_concurrently([self._remover(pod_key) for pod_key in (*again, *done)])
         if self._player is not None and self._run.state is RunState.RUNNING:
-            await self._together([self._submitter(record) for record in self._player.due(self._world.time_s)])
-        if self._gate is not None and self._player is not None and (self._room_changed or self._gate.restless):
-            self._room_changed = False
+            await self._write_concurrently([self._submitter(record) for record in self._player.due(self._world.time_s)])
+        if self._gate is not None and self._player is not None and (self._capacity_changed or self._gate.needs_polling):
+            self._capacity_changed = False
             nodes = [node.capacity for node in self.nodes.objects.values() if node.capacity is not None]
-            turn = self._gate.next(nodes, self._used(), self._unplaced(self._player), self._clock())
-            await self._together([self._releaser(one) for one in turn.release])
-            await self._together([self._stopper(one) for one in turn.stop])
+            decision = self._gate.next(nodes, self._used(), self._unplaced(self._player), self._clock())
+            await self._write_concurrently([self._releaser(one) for one in decision.release])
+            await self._write_concurrently([self._stopper(one) for one in decision.stop])
 
     def _on_node(self, key: Key, old: SimulatedNode | None, new: SimulatedNode | None) -> None:
-        self._nodes_changed = self._room_changed = True
+        self._nodes_changed = self._capacity_changed = True
         if self._run.recorder is not None:
             self._run.catch_up()
             self._run.recorder.node(
@@ -184,7 +186,7 @@ class ClusterSide:
 
     def _on_pod(self, key: Key, old: LivePod | None, new: LivePod | None) -> None:
         pod_key = f"{key.namespace}/{key.name}"
-        self._room_changed = True
+        self._capacity_changed = True
         self._run.catch_up()
         if new is None:
             self._pod_gone(pod_key)
@@ -222,14 +224,14 @@ class ClusterSide:
             self._world.note("job-interrupted", job=record.job.job_id, pod=pod_key)
 
     def _note_completed(self, pod_key: str) -> None:
-        record = self._player.of_pod(pod_key) if self._player else None
+        record = self._player.job_of_pod(pod_key) if self._player else None
         if record is not None and record.completed_s is not None:
             self._metrics.jobs_completed.labels(record.workload_class, record.node).inc()
             self._metrics.job_seconds.observe(record.completed_s - record.job.submit_s)
             self._world.note("job-completed", job=record.job.job_id, pod=pod_key, node=record.node)
 
     def _remover(self, pod_key: str) -> Job:
-        """The pod of a job that is done gives up its room; its work stays done whatever becomes of the pod."""
+        """A write that removes a completed job's pod; the job remains completed even if that fails."""
         namespace, _, name = pod_key.partition("/")
 
         async def remove() -> None:
@@ -241,7 +243,7 @@ class ClusterSide:
             except NotFoundError:
                 return
             except ApiError as error:
-                if _is_for_now(error):
+                if _is_transient(error):
                     self._to_remove.append(pod_key)
                 else:
                     _log.warning("finished pod not removed", extra={"pod": pod_key, "error": str(error)})
@@ -257,10 +259,10 @@ class ClusterSide:
             try:
                 await self._client.create(PODS, self._player.pod(record), record.job.namespace)
             except ConflictError:
-                # There already: this program was started again in the middle of its trace.
+                # The pod exists: the simulator was restarted in the middle of the trace.
                 pass
             except ApiError as error:
-                if _is_for_now(error):
+                if _is_transient(error):
                     self._player.retry(record)
                 else:
                     self._player.refused(record, str(error))
@@ -268,48 +270,48 @@ class ClusterSide:
                     self._world.note("job-refused", job=record.job.job_id, message=str(error))
                 return
             except KubernetesError:
-                # No answer: where the pod was created after all, the next try meets it.
+                # No response: if the pod was created nevertheless, the retry gets a conflict.
                 self._player.retry(record)
                 raise
             self._player.submitted(record)
-            self._room_changed = True
+            self._capacity_changed = True
             self._metrics.jobs_submitted.labels(record.workload_class).inc()
             self._adopt(record)
 
         return submit
 
     def _used(self) -> Iterator[Used]:
-        """What pods on nodes have requested."""
+        """Requests of the pods on nodes."""
         for pod in self.pods.objects.values():
             yield Used(pod.node, pod.requests.cpu_cores, pod.requests.memory_gib, pod.requests.gpus)
 
     def _unplaced(self, player: TracePlayer) -> Iterator[JobRecord]:
-        """Jobs outside of gangs whose pods the scheduler has and no node."""
+        """Jobs outside gangs whose pods wait for the scheduler."""
         for record in player.alone():
             if Key(record.job.namespace, record.pod_name) not in self.pods.objects:
                 yield record
 
     def _releaser(self, release: Release) -> Job:
         record, spec = release.record, {"schedulingGates": None}
-        # A pod behind a gate may be bound to a node by one more word of its selector.
+        # The node selector of a gated pod may be extended, which pins the pod to a node.
         bound = {} if release.hostname is None else {"nodeSelector": {HOSTNAME_LABEL: release.hostname}}
 
-        async def let_go() -> None:
+        async def ungate() -> None:
             try:
                 await self._client.patch(PODS, record.pod_name, {"spec": spec | bound}, namespace=record.job.namespace)
                 record.held = False
             except NotFoundError:
                 self._pod_gone(record.pod_key)
             finally:
-                self._room_changed |= record.held
+                self._capacity_changed |= record.held
 
-        return let_go
+        return ungate
 
     def _stopper(self, record: JobRecord) -> Job:
         pod_key, pod_name = record.pod_key, record.pod_name
 
         async def stop() -> None:
-            self._room_changed = True
+            self._capacity_changed = True
             with suppress(NotFoundError):
                 await self._client.delete(PODS, pod_name, record.job.namespace, grace_s=0)
             self._run.catch_up()
@@ -318,24 +320,24 @@ class ClusterSide:
         return stop
 
     def _adopt(self, record: JobRecord) -> None:
-        """Start a job whose pod ran before we knew that it is ours."""
+        """Start a job whose pod was already running when it was recognised as the job's."""
         pod = self.pods.objects.get(Key(record.job.namespace, record.pod_name))
         if pod is not None and pod.running:
             self._pod_runs(record.pod_key, pod)
 
-    async def _together(self, writes: list[Job]) -> None:
-        """Carry out writes; a lost connection fails some of them and never the program."""
+    async def _write_concurrently(self, writes: list[Job]) -> None:
+        """Run writes concurrently; failures are logged and never end the program."""
         for failure in await write_all(writes):
             _log.warning("write failed", extra={"error": str(failure.error)})
 
 
-def _is_for_now(error: ApiError) -> bool:
-    """Whether a later try may do better."""
+def _is_transient(error: ApiError) -> bool:
+    """Whether a retry may succeed."""
     return isinstance(error, TooManyRequestsError) or error.status >= 500
 
 
 def _annotated(use: SimulatedUse, requests: Requests) -> Activity:
-    """How hard a pod works that no trace describes: as its annotations say, else half of what it requests."""
+    """Activity of a pod outside the trace: from its annotations, else half of its requests."""
     gpu_default = _DEFAULT_UTIL if requests.gpus > 0.0 else 0.0
     return Activity(
         cpu_util=_share(use.cpu_util_pct, _DEFAULT_UTIL),

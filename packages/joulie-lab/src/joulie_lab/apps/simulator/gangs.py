@@ -1,4 +1,4 @@
-"""Gangs on a cluster whose scheduler places pods one by one: a gang's pods are held back until all of them fit."""
+"""Gang scheduling on top of a scheduler that places pods one by one: a gang's pods stay gated until all of them fit."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from joulie_lab.simulation.native.nodes import HOSTNAME_LABEL
 from joulie_lab.simulation.trace import GPU_RESOURCE_VENDORS
 
 PATIENCE_S = 5.0
-"""How long the gate waits for the scheduler, s of the clock: some of its retries of a pod that found no room."""
+"""How long the gate waits for the scheduler, s of wall time: a few of its retries of an unschedulable pod."""
 _PLACED = frozenset({JobState.RUNNING, JobState.COMPLETED})
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """What pods find on a node.
+    """Allocatable resources of a node.
 
     Attributes:
-        name: of the node.
-        labels: of the node.
-        cores: that pods can request.
-        memory_gib: that pods can request, GiB.
-        pods: that it takes.
-        gpus: that pods can request.
-        gpu_resource: by which they are requested; empty without GPUs.
-        full_power: whether pods of class performance may use it.
+        name: node name.
+        labels: node labels.
+        cores: allocatable CPU, cores.
+        memory_gib: allocatable memory, GiB.
+        pods: maximum number of pods.
+        gpus: number of allocatable GPUs.
+        gpu_resource: resource name of the GPUs; empty without GPUs.
+        full_power: whether pods of class performance may use the node.
     """
 
     name: str
@@ -46,10 +46,10 @@ class Capacity:
     full_power: bool
 
     @classmethod
-    def of(
+    def from_allocatable(
         cls, name: str, labels: Mapping[str, str], allocatable: Mapping[str, float], *, full_power: bool
     ) -> Capacity:
-        """What a node offers by its allocatable resources, in their base units."""
+        """Create from a node's allocatable resources in base units."""
         gpu_resource = next((resource for resource in GPU_RESOURCE_VENDORS if allocatable.get(resource, 0.0) > 0.0), "")
         return cls(
             name,
@@ -64,18 +64,18 @@ class Capacity:
 
     @property
     def hostname(self) -> str:
-        """By which a node selector means this node."""
+        """Value of the hostname label, by which a node selector selects this node."""
         return self.labels.get(HOSTNAME_LABEL, self.name)
 
     def admits(self, kind: PodKind) -> bool:
-        """Whether pods may use the node, if there is room."""
+        """Whether pods of a kind may use the node, apart from free capacity."""
         right_class = self.full_power or not kind.performance
         right_gpus = not kind.gpus or self.gpu_resource == kind.gpu_resource
         return right_class and right_gpus and kind.rules.admits(self.labels, self.name)
 
 
 class Used(NamedTuple):
-    """What a pod takes of its node."""
+    """Resources that a pod requests of its node."""
 
     node: str
     cores: float
@@ -84,11 +84,11 @@ class Used(NamedTuple):
 
 
 class Release(NamedTuple):
-    """A pod that the scheduler may have now.
+    """A pod to release to the scheduler.
 
     Attributes:
-        record: its job.
-        hostname: of the node that it is bound for; None where the scheduler chooses.
+        record: job of the pod.
+        hostname: hostname of the node that the pod is pinned to; None if the scheduler chooses.
     """
 
     record: JobRecord
@@ -96,12 +96,12 @@ class Release(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Turn:
-    """What is to be done now.
+class GateDecision:
+    """The gate's next actions.
 
     Attributes:
-        release: pods to let go, those first that are harder to place.
-        stop: pods to take back, for their gang is not whole: they give up their places and wait at the gate again.
+        release: pods to release, in order of decreasing difficulty of placement.
+        stop: pods to stop because their gang is incomplete: they free their nodes and are gated again.
     """
 
     release: tuple[Release, ...] = ()
@@ -109,14 +109,14 @@ class Turn:
 
 
 @dataclass
-class _Going:
-    """The gang that was let go last.
+class _ReleasedGang:
+    """The gang that was released last.
 
     Attributes:
-        name: of it.
-        hostnames: by the id of a job, the node that it is bound for.
-        since_s: when it was let go, or the last of its pods found a place.
-        placed: how many of them have.
+        name: name of the gang.
+        hostnames: hostname of the node that a job's pod is pinned to, by job id.
+        since_s: time of the release, or of the last placement of one of its pods, s.
+        placed: number of its pods that have been placed.
     """
 
     name: str
@@ -126,40 +126,42 @@ class _Going:
 
 
 class GangGate:
-    """Lets the gangs go that fit, one at a time, in order of submission.
+    """Releases gangs that fit as a whole, one at a time, in order of submission.
 
-    One that has not got all its places after a while is stopped, goes to the end of the line and is bound for the seats
-    that the gate finds for it next time: the scheduler had its choice.
+    A gang that is not completely placed within `PATIENCE_S` is stopped and requeued last. At its next release, its
+    pods are pinned to the nodes that the gate found for them, because the scheduler's own choice did not work out.
 
     Attributes:
-        restless: whether it must be asked again though nothing has changed.
+        needs_polling: whether `next` must be called again even if nothing changes.
     """
 
     def __init__(self, gangs: Mapping[str, Sequence[JobRecord]]) -> None:
-        """Hold back all pods of these gangs.
+        """Gate all pods of the given gangs.
 
         Args:
             gangs: members by gang, in order of submission.
         """
-        self.restless = False
+        self.needs_polling = False
         self._gangs = dict(gangs)
-        self._going: _Going | None = None
+        self._released: _ReleasedGang | None = None
         self._bound: set[str] = set()
         self._waited_since_s: dict[str, float] = {}
 
-    def next(self, nodes: Sequence[Capacity], used: Iterable[Used], alone: Iterable[JobRecord], now_s: float) -> Turn:
-        """What is to be done now.
+    def next(
+        self, nodes: Sequence[Capacity], used: Iterable[Used], alone: Iterable[JobRecord], now_s: float
+    ) -> GateDecision:
+        """Decide the next actions.
 
         Args:
-            nodes: of the cluster.
-            used: what pods take of them.
-            alone: jobs outside of gangs whose pods the scheduler has, and no node.
-            now_s: of the clock.
+            nodes: nodes of the cluster.
+            used: resources requested by the pods on them.
+            alone: jobs outside gangs whose pods wait for the scheduler.
+            now_s: wall time, s.
         """
-        self.restless = False
+        self.needs_polling = False
         followed = self._follow(now_s)
         if followed is not None:
-            self.restless = True
+            self.needs_polling = True
             return followed
         cluster = _Cluster(nodes, used)
         for name, members in self._gangs.items():
@@ -168,57 +170,59 @@ class GangGate:
             if JobState.WAITING in states:
                 continue
             if JobState.REFUSED in states:
-                _say(held, f"gang {name}: a member of it is refused")
+                _set_problem(held, f"gang {name}: the API server refused one of its pods")
             elif not held:
                 continue
             elif (found := cluster.seats(held)) is not None:
-                return self._let_go(name, found, cluster, alone, now_s)
+                return self._release_gang(name, found, cluster, alone, now_s)
             else:
-                _say(held, f"gang {name}: no room for {len(held)} members at once")
-            if unwhole := _taken_back(members):
-                return Turn(stop=unwhole)
-        return Turn()
+                _set_problem(held, f"gang {name}: not enough free capacity for {len(held)} pods at once")
+            if incomplete := _to_stop(members):
+                return GateDecision(stop=incomplete)
+        return GateDecision()
 
-    def _follow(self, now_s: float) -> Turn | None:
-        """What the gang that was let go needs; None where no gang is on its way."""
-        going = self._going
-        if going is None:
+    def _follow(self, now_s: float) -> GateDecision | None:
+        """Actions for the gang that was released last; None if no gang is being placed."""
+        released = self._released
+        if released is None:
             return None
-        members = self._gangs[going.name]
+        members = self._gangs[released.name]
         placed = sum(record.state in _PLACED for record in members)
         if placed == len(members):
-            self._going = None
+            self._released = None
             return None
-        if placed != going.placed:
-            going.placed, going.since_s = placed, now_s
-        if now_s - going.since_s < PATIENCE_S:
-            # A pod that could not be let go just now is tried again.
-            return Turn(release=tuple(_release(record, going.hostnames) for record in members if record.held))
-        self._going = None
-        self._bound.add(going.name)
-        self._gangs[going.name] = self._gangs.pop(going.name)
-        return Turn(stop=_taken_back(members))
+        if placed != released.placed:
+            released.placed, released.since_s = placed, now_s
+        if now_s - released.since_s < PATIENCE_S:
+            # Retry pods that could not be released.
+            return GateDecision(
+                release=tuple(_release(record, released.hostnames) for record in members if record.held)
+            )
+        self._released = None
+        self._bound.add(released.name)
+        self._gangs[released.name] = self._gangs.pop(released.name)
+        return GateDecision(stop=_to_stop(members))
 
-    def _let_go(
+    def _release_gang(
         self,
         name: str,
         found: Sequence[tuple[JobRecord, str]],
         cluster: _Cluster,
         alone: Iterable[JobRecord],
         now_s: float,
-    ) -> Turn:
-        if self._must_wait(cluster, alone, now_s):
-            self.restless = True
-            return Turn()
+    ) -> GateDecision:
+        if self._must_wait_for_scheduler(cluster, alone, now_s):
+            self.needs_polling = True
+            return GateDecision()
         hostnames = {record.job.job_id: hostname for record, hostname in found} if name in self._bound else {}
-        self._going = _Going(name, hostnames, now_s)
-        self.restless = True
-        return Turn(release=tuple(_release(record, hostnames) for record, _ in found))
+        self._released = _ReleasedGang(name, hostnames, now_s)
+        self.needs_polling = True
+        return GateDecision(release=tuple(_release(record, hostnames) for record, _ in found))
 
-    def _must_wait(self, cluster: _Cluster, alone: Iterable[JobRecord], now_s: float) -> bool:
-        """Whether the scheduler has yet to place a lone pod that fits: that capacity is reserved for it.
+    def _must_wait_for_scheduler(self, cluster: _Cluster, alone: Iterable[JobRecord], now_s: float) -> bool:
+        """Whether to wait for the scheduler to place a pod outside gangs that fits, since that capacity is reserved.
 
-        A pod is waited for once: why it stays outside all the same, the gate need not know.
+        The gate waits at most `PATIENCE_S` for each pod, whatever keeps it unscheduled.
         """
         waits = [record for record in alone if cluster.has_room(record)]
         known = self._waited_since_s
@@ -228,13 +232,13 @@ class GangGate:
 
 @dataclass
 class _Cluster:
-    """The cluster of a moment; nothing is worked out before somebody asks."""
+    """A snapshot of the cluster, evaluated lazily."""
 
     nodes: Sequence[Capacity]
     used: Iterable[Used]
 
     def seats(self, records: Sequence[JobRecord]) -> list[tuple[JobRecord, str]] | None:
-        """A host for each, in the order in which they should be taken; None where not all find one."""
+        """A hostname for each job's pod, in placement order; None if not all of them fit."""
         found = self._gang_fit.assign(by_kind(records, _kind_of))
         return None if found is None else [(record, self.nodes[node].hostname) for record, node in found]
 
@@ -259,13 +263,13 @@ def _release(record: JobRecord, hostnames: Mapping[str, str]) -> Release:
     return Release(record, hostnames.get(record.job.job_id))
 
 
-def _taken_back(members: Sequence[JobRecord]) -> tuple[JobRecord, ...]:
-    """The members that the gate does not hold and that are not done."""
+def _to_stop(members: Sequence[JobRecord]) -> tuple[JobRecord, ...]:
+    """The members that are released and not completed."""
     there = {JobState.SUBMITTED, JobState.RUNNING}
     return tuple(record for record in members if record.state in there and not record.held)
 
 
-def _say(records: Sequence[JobRecord], problem: str) -> None:
+def _set_problem(records: Sequence[JobRecord], problem: str) -> None:
     for record in records:
         record.problem = problem
 
@@ -278,6 +282,6 @@ def _free_capacity(nodes: Sequence[Capacity], used: Iterable[Used]) -> FreeCapac
         if pod.node in index:
             free[index[pod.node]] -= (pod.cores, pod.memory_gib, pod.gpus, 1.0)
     cores, memory_gib, gpus, pods = free.T
-    # Of a GPU whose partitions pods have requested nothing is left.
+    # A GPU of which pods have requested partitions counts as fully used.
     gpu_milli = whole_gpus(np.floor(gpus).astype(np.int64))
     return FreeCapacity(*NodeAmounts.of(cores, memory_gib), gpu_milli=gpu_milli, pods=pods.astype(np.int64))

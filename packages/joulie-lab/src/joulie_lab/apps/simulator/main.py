@@ -21,7 +21,7 @@ from joulie.program.settings import settings_options
 from joulie_lab.adapters.job_trace import JobTraceError, read_trace
 from joulie_lab.apps.simulator.api import Api
 from joulie_lab.apps.simulator.clock import SimulatedClock
-from joulie_lab.apps.simulator.cluster import ClusterSide
+from joulie_lab.apps.simulator.cluster import ClusterSync
 from joulie_lab.apps.simulator.metrics import SimulatorMetrics
 from joulie_lab.apps.simulator.recorder import Recorder
 from joulie_lab.apps.simulator.results import write_outcome
@@ -39,20 +39,20 @@ from joulie_lab.simulation.trace import TraceJob
 
 _SHOWN_ERRORS = 10
 _RESOLUTION_TICKS = 0.25
-"""Changes within this share of a tick count as one moment."""
+"""Changes within this fraction of a tick are treated as simultaneous."""
 _WEATHER_S = 14 * 86400.0
-"""How long the weather of a service without an end goes on until it repeats."""
+"""Period after which the weather of a service without SIM_DURATION repeats, s."""
 _log = logging.getLogger(__name__)
 
 
 @click.command("simulator")
 @settings_options(SimulatorSettings)
 def simulator(settings: SimulatorSettings) -> None:
-    """Simulate the hardware and the work of a cluster's nodes behind an HTTP API.
+    """Simulate the hardware and work of a cluster's nodes behind an HTTP API.
 
-    The nodes are those that SIM_NODE_SELECTOR selects; their labels say what hardware they are. Agents read telemetry
-    and send caps by HTTP, pods of the scheduler's choice draw power, and the jobs of a trace advance under the caps in
-    force, are completed and deleted.
+    SIM_NODE_SELECTOR selects the nodes; their labels describe their hardware. Agents read telemetry and send caps by
+    HTTP. Pods draw power on the nodes where the scheduler places them. The jobs of a trace progress under the caps in
+    force; completed ones are deleted.
     """
     logs.configure(settings.log_level, settings.log_format)
     tracing.configure("joulie-simulator")
@@ -72,40 +72,40 @@ async def serve(settings: SimulatorSettings, player: TracePlayer | None, stop: a
     async with KubeClient.connect(
         kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-simulator"
     ) as client:
-        side = ClusterSide(
+        sync = ClusterSync(
             client, simulation, metrics, node_selector=settings.node_selector, catalogue=BUILTIN_CATALOGUE
         )
-        probes.add("caches", side.why_not_ready)
+        probes.add("caches", sync.why_not_ready)
         async with (
             Server(Api(simulation, metrics, probes).app(), parse_address(settings.address)) as server,
             asyncio.TaskGroup() as tasks,
         ):
-            watches = [tasks.create_task(cache.run()) for cache in (side.nodes, side.pods)]
+            watches = [tasks.create_task(cache.run()) for cache in (sync.nodes, sync.pods)]
             _log.info("serving", extra={"port": server.port})
-            await _when_synced(side, stop)
+            await _when_synced(sync, stop)
             if settings.start == "at-once":
                 simulation.start()
-            await _play(simulation, side, settings, stop)
+            await _run_ticks(simulation, sync, settings, stop)
             for watch in watches:
                 watch.cancel()
 
 
-async def _play(simulation: Run, side: ClusterSide, settings: SimulatorSettings, stop: asyncio.Event) -> None:
-    """Tick until told to stop; results are written once, at the end of the run or when it is cut short."""
+async def _run_ticks(simulation: Run, sync: ClusterSync, settings: SimulatorSettings, stop: asyncio.Event) -> None:
+    """Tick until `stop` is set; results are written once, at the end of the run or when it is stopped early."""
     results = None if simulation.recorder is None else settings.results
     async for _ in every(settings.tick_s, stop):
-        await side.tick()
+        await sync.tick()
         if simulation.recorder is not None and simulation.state is RunState.RUNNING:
-            simulation.recorder.looked(time.monotonic())
+            simulation.recorder.polled(time.monotonic())
         if results is not None and simulation.state is RunState.OVER:
-            _hand_over(simulation, settings, results)
+            _write_results(simulation, settings, results)
             results = None
     if results is not None:
         simulation.catch_up()
-        _hand_over(simulation, settings, results)
+        _write_results(simulation, settings, results)
 
 
-def _hand_over(simulation: Run, settings: SimulatorSettings, results: Path) -> None:
+def _write_results(simulation: Run, settings: SimulatorSettings, results: Path) -> None:
     assert simulation.recorder is not None
     outcome = simulation.recorder.outcome(cooled=settings.cooling != "none")
     write_outcome(results, _with_pace(outcome, settings.tick_s))
@@ -113,16 +113,16 @@ def _hand_over(simulation: Run, settings: SimulatorSettings, results: Path) -> N
 
 
 def _with_pace(outcome: Outcome, tick_s: float) -> Outcome:
-    """The outcome with its pace in words."""
+    """Add the pace to the outcome's notes."""
     if outcome.pace is None:
         return outcome
-    every = f"{outcome.pace.mean_s:.2f} s of the clock (P99 {outcome.pace.p99_s:.2f} s)"
-    told = f"the simulator looked at the cluster every {every}, {tick_s:g} s at best"
-    return replace(outcome, notes=(*outcome.notes, told))
+    every = f"{outcome.pace.mean_s:.2f} s of wall time (P99 {outcome.pace.p99_s:.2f} s)"
+    note = f"the simulator polled the cluster every {every}; configured interval: {tick_s:g} s"
+    return replace(outcome, notes=(*outcome.notes, note))
 
 
 def build_run(settings: SimulatorSettings, player: TracePlayer | None) -> Run:
-    """The run that settings describe, without nodes.
+    """Create the run that the settings describe, without nodes.
 
     Raises:
         ValueError: a parameter of the climate is unknown or out of range.
@@ -136,14 +136,14 @@ def build_run(settings: SimulatorSettings, player: TracePlayer | None) -> Run:
 
 
 def build_world(settings: SimulatorSettings) -> World:
-    """The world that settings describe, without nodes.
+    """Create the world that the settings describe, without nodes.
 
     Raises:
         ValueError: a parameter of the climate is unknown or out of range.
     """
     weather = Weather(_climate(settings), settings.seed, settings.duration_s or _WEATHER_S)
     dx = DxPlant()
-    # The published plant has one size; the proxy is as large as the cluster.
+    # The published plant has a fixed size; the proxy is scaled to the cluster.
     plants: dict[str, Callable[[float], CoolingPlant] | None] = {
         "none": None,
         "linear": LinearPlant,
@@ -166,10 +166,10 @@ def _climate(settings: SimulatorSettings) -> Climate:
         raise ValueError(f"SIM_CLIMATE_JSON: {error}") from error
 
 
-async def _when_synced(side: ClusterSide, stop: asyncio.Event) -> None:
-    """Wait for the first lists: a world that starts without its nodes would lose the first jobs' time."""
+async def _when_synced(sync: ClusterSync, stop: asyncio.Event) -> None:
+    """Wait for the first lists: a world started without its nodes would delay the first jobs."""
     stopped = asyncio.create_task(stop.wait())
-    for cache in (side.nodes, side.pods):
+    for cache in (sync.nodes, sync.pods):
         synced = asyncio.create_task(cache.wait_synced())
         await asyncio.wait({synced, stopped}, return_when=asyncio.FIRST_COMPLETED)
         synced.cancel()
@@ -177,10 +177,10 @@ async def _when_synced(side: ClusterSide, stop: asyncio.Event) -> None:
 
 
 def load_player(settings: SimulatorSettings) -> TracePlayer | None:
-    """The player of the trace that the settings name, if they do.
+    """Load the trace in the settings; None without one.
 
     Raises:
-        ValueError: the trace cannot be used.
+        ValueError: the trace is invalid.
     """
     if settings.trace is None:
         return None
@@ -192,7 +192,7 @@ def _jobs(path: Path, *, skip_bad_lines: bool) -> list[TraceJob]:
     """All jobs of a trace.
 
     Raises:
-        JobTraceError: lines are broken and were not to be skipped.
+        JobTraceError: lines are invalid and SIM_TRACE_SKIP_BAD_LINES is not set.
     """
     jobs: list[TraceJob] = []
     errors: list[str] = []
@@ -203,7 +203,7 @@ def _jobs(path: Path, *, skip_bad_lines: bool) -> list[TraceJob]:
             jobs.append(item)
     if errors and not skip_bad_lines:
         more = [f"and {len(errors) - _SHOWN_ERRORS} more"] if len(errors) > _SHOWN_ERRORS else []
-        hint = "SIM_TRACE_SKIP_BAD_LINES=true leaves them out"
+        hint = "SIM_TRACE_SKIP_BAD_LINES=true skips them"
         raise JobTraceError("\n".join([*errors[:_SHOWN_ERRORS], *more, hint]))
     for error in errors:
         _log.warning("line left out", extra={"error": error})

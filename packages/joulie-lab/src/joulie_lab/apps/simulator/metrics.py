@@ -1,7 +1,7 @@
-"""Metrics of the simulator service; the names are the documented ones.
+"""Metrics of the simulator service; their names are a documented interface.
 
-What is true of nodes is read from the world when it is scraped, so that a tick costs nothing and a node that is gone
-leaves no series behind.
+Node metrics are read from the world at each scrape, so that they cost nothing per tick and the series of removed nodes
+disappear.
 """
 
 from __future__ import annotations
@@ -24,22 +24,25 @@ class SimulatorMetrics:
             "joulie_sim_requests", "HTTP requests.", ["route", "method", "status"], registry=self.registry
         )
         self.request_seconds = Histogram(
-            "joulie_sim_request_duration_seconds", "Time to answer.", ["route", "method"], registry=self.registry
+            "joulie_sim_request_duration_seconds",
+            "Time to respond to a request.",
+            ["route", "method"],
+            registry=self.registry,
         )
         self.controls = Counter(
             "joulie_sim_controls", "Control requests received.", ["node", "action"], registry=self.registry
         )
         self.control_actions = Counter(
             "joulie_sim_control_actions",
-            "What became of control requests.",
+            "Control requests by result.",
             ["node", "action", "result"],
             registry=self.registry,
         )
         self.jobs_submitted = Counter(
-            "joulie_sim_job_submitted", "Jobs whose pod was created.", ["class"], registry=self.registry
+            "joulie_sim_job_submitted", "Jobs submitted: their pod was created.", ["class"], registry=self.registry
         )
         self.jobs_completed = Counter(
-            "joulie_sim_job_completed", "Jobs whose work is done.", ["class", "node"], registry=self.registry
+            "joulie_sim_job_completed", "Jobs completed.", ["class", "node"], registry=self.registry
         )
         self.job_seconds = Histogram(
             "joulie_sim_job_completion_seconds",
@@ -47,12 +50,14 @@ class SimulatorMetrics:
             buckets=(30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 7 * 24 * 3600),
             registry=self.registry,
         )
-        self.tick_seconds = Histogram("joulie_sim_tick_duration_seconds", "Time a step takes.", registry=self.registry)
+        self.tick_seconds = Histogram(
+            "joulie_sim_tick_duration_seconds", "Time to advance the simulation by one tick.", registry=self.registry
+        )
         self.registry.register(_NodeCollector(world))
 
 
 class _NodeCollector:
-    """Gauges of the nodes, made when asked for."""
+    """Gauges of the nodes, computed at each scrape."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -61,12 +66,12 @@ class _NodeCollector:
         world = self._world
         fleet, state, names = world.fleet, world.fleet.state, world.node_names
         gauges = {
-            "cap_watts": ("Package cap as it acts, all packages.", state.cpu_cap_now_w),
-            "rapl_cap_watts": ("Package cap as asked for, all packages; +Inf where uncapped.", state.cpu_cap_w),
-            "throttle_pct": ("Clock below the highest.", (1.0 - state.throttle_now) * 100.0),
+            "cap_watts": ("Effective package power cap, sum of all packages.", state.cpu_cap_now_w),
+            "rapl_cap_watts": ("Requested package power cap, sum of all packages; +Inf if uncapped.", state.cpu_cap_w),
+            "throttle_pct": ("Reduction of the CPU clock below its maximum, %.", (1.0 - state.throttle_now) * 100.0),
             "power_watts": ("Power of the whole node.", fleet.wall_w),
             "cpu_util": ("CPU utilisation, 0..1.", fleet.load.cpu_util),
-            "freq_scale": ("Clock as a share of the highest.", fleet.frequency),
+            "freq_scale": ("CPU clock as a fraction of its maximum, 0..1.", fleet.frequency),
         }
         for suffix, (text, values) in gauges.items():
             family = GaugeMetricFamily(f"joulie_sim_node_{suffix}", text, labels=["node"])

@@ -1,6 +1,6 @@
-"""The instant queries that the simulator answers like a Prometheus: one metric, with equality matchers at most.
+"""Instant queries in the manner of Prometheus: a single metric, optionally with equality matchers.
 
-Source: the Prometheus HTTP API, ``/api/v1/query``; values are strings there, NaN among them.
+Source: the Prometheus HTTP API, ``/api/v1/query``, where values, including NaN, are strings.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _MATCHER = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*
 
 
 class QueryError(ValueError):
-    """A query that is not answered; the message says what is."""
+    """An unsupported query; the message says which queries are supported."""
 
 
 def instant_query(world: World, query: str, now_s: float) -> dict[str, Any]:
-    """The answer of ``/api/v1/query``.
+    """The response of ``/api/v1/query``.
 
     Args:
-        world: what is asked.
-        query: a metric name, with ``{label="value"}`` matchers or without.
+        world: world to query.
+        query: a metric name, optionally with ``{label="value"}`` matchers.
         now_s: wall time, s since the epoch.
 
     Raises:
-        QueryError: the query has another form, or asks for an unknown metric.
+        QueryError: the query has another form or names an unknown metric.
     """
     name, matchers = _parsed(query)
     series = dict(_samples(world))
@@ -46,13 +46,15 @@ def instant_query(world: World, query: str, now_s: float) -> dict[str, Any]:
 def _parsed(query: str) -> tuple[str, dict[str, str]]:
     whole = _SELECTOR.fullmatch(query)
     if whole is None:
-        raise QueryError(f'{query!r}: only a metric with matchers is answered, such as name{{label="value"}}')
+        raise QueryError(
+            f'unsupported query {query!r}: only a metric with matchers is supported, such as name{{label="value"}}'
+        )
     matchers: dict[str, str] = {}
     rest = (whole[2] or "").strip()
     while rest:
         match = _MATCHER.match(rest)
         if match is None:
-            raise QueryError(f'{query!r}: only matchers label="value" are answered')
+            raise QueryError(f'unsupported query {query!r}: only matchers label="value" are supported')
         matchers[match[1]] = re.sub(r"\\(.)", r"\1", match[2])
         rest = rest[match.end() :].removeprefix(",").strip()
     return whole[1], matchers

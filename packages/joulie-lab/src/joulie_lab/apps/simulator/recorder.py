@@ -1,4 +1,4 @@
-"""What a run of the simulator leaves behind: samples over time, drains, and at its end the outcome."""
+"""Records a run of the simulator: samples over time, drains and, at the end, the outcome."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from joulie_lab.simulation.experiment.outcome import (
 from joulie_lab.simulation.live.jobs import Work
 
 SAMPLES = 2000
-"""Samples of a run, however long it is."""
+"""Number of samples of a run, independent of its duration."""
 
 _ENDS = {
     JobState.WAITING: JobEnd.WAITING,
@@ -34,7 +34,7 @@ _ENDS = {
 
 
 class _Sample(NamedTuple):
-    """A moment; the fields are those of `OutcomeSeries`."""
+    """One sample; the fields are those of `OutcomeSeries`."""
 
     time_s: float
     it_w: float
@@ -47,64 +47,64 @@ class _Sample(NamedTuple):
     capped_nodes: int
     throttled_nodes: int
     performance_pods_on_eco: int
-    """At this moment: labels and pods come by two watches, and between the two of them a pod may seem misplaced."""
+    """A momentary count: labels and pods arrive by separate watches, so a pod may briefly seem misplaced."""
 
 
 class Recorder:
-    """Follows a world and the labels of its nodes.
+    """Records a world and the power states in its nodes' labels.
 
     Attributes:
-        next_s: when the next sample is due, s of simulated time.
+        next_s: simulated time of the next sample, s.
     """
 
     def __init__(self, world: World, player: TracePlayer | None, duration_s: float, *, samples: int = SAMPLES) -> None:
-        """Follow a world from its start.
+        """Record a world from its start.
 
         Args:
-            world: it.
-            player: its jobs, if there are any.
-            duration_s: of the run, s of simulated time.
-            samples: how many to take.
+            world: world to record.
+            player: jobs of the trace; None without a trace.
+            duration_s: duration of the run, s of simulated time.
+            samples: number of samples to take.
         """
         self.next_s = 0.0
         self._world = world
         self._player = player
         self._interval_s = duration_s / samples
         self._samples: list[_Sample] = []
-        self._looked_s: float | None = None
+        self._polled_s: float | None = None
         self._gaps_s: list[float] = []
         self._eco: set[str] = set()
         self._draining_since_s: dict[str, float] = {}
         self._drains: list[Drain] = []
 
     def node(self, name: str, *, eco: bool, draining: bool) -> None:
-        """A node's labels say this from now on."""
+        """Record a change of a node's power state."""
         (self._eco.add if eco else self._eco.discard)(name)
         if draining:
             self._draining_since_s.setdefault(name, self._world.time_s)
         elif name in self._draining_since_s:
             self._drains.append(Drain(name, self._draining_since_s.pop(name), self._world.time_s))
 
-    def looked(self, clock_s: float) -> None:
-        """The cluster was looked at while time passed.
+    def polled(self, clock_s: float) -> None:
+        """Record that the simulator polled the cluster, to measure its pace.
 
         Args:
-            clock_s: when, s of a clock that only goes forward.
+            clock_s: time on a monotonic clock, s.
         """
-        if self._looked_s is not None:
-            self._gaps_s.append(clock_s - self._looked_s)
-        self._looked_s = clock_s
+        if self._polled_s is not None:
+            self._gaps_s.append(clock_s - self._polled_s)
+        self._polled_s = clock_s
 
     def begin(self) -> None:
-        """Time begins: what was before is no part of the run."""
+        """Start the run: drains recorded before do not count."""
         self._drains.clear()
         self._draining_since_s = dict.fromkeys(self._draining_since_s, 0.0)
 
     def sample(self) -> None:
-        """Take the sample of this moment."""
+        """Take a sample."""
         world = self._world
         fleet = world.fleet
-        records = [] if self._player is None else [self._player.of_pod(key) for key in world.workload.pods]
+        records = [] if self._player is None else [self._player.job_of_pod(key) for key in world.workload.pods]
         performance_nodes = [r.node for r in records if r is not None and r.workload_class == "performance"]
         self._samples.append(
             _Sample(
@@ -124,10 +124,10 @@ class Recorder:
         self.next_s += self._interval_s
 
     def outcome(self, *, cooled: bool) -> Outcome:
-        """The run until now.
+        """The outcome of the run up to now.
 
         Args:
-            cooled: whether there is a cooling plant.
+            cooled: whether the run has a cooling plant.
         """
         world = self._world
         open_drains = [Drain(node, start_s, None) for node, start_s in self._draining_since_s.items()]

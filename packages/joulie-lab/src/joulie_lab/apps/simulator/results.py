@@ -1,4 +1,4 @@
-"""The file that a run's outcome is handed over in."""
+"""Reads and writes the results file of a run."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from joulie_lab.simulation.experiment.outcome import Outcome
 
 
 class ResultsError(ValueError):
-    """A file that is no outcome of a run."""
+    """The file is not a valid outcome of a run."""
 
 
 def write_outcome(path: Path, outcome: Outcome) -> None:
-    """Write an outcome as JSON, whole or not at all."""
+    """Write an outcome as JSON, atomically."""
     partial = path.with_name(path.name + ".partial")
     partial.write_bytes(msgspec.json.encode(outcome, enc_hook=_encoded))
     partial.replace(path)
 
 
 def read_outcome(path: Path) -> Outcome:
-    """Read what `write_outcome` wrote.
+    """Read a file written by `write_outcome`.
 
     Raises:
-        ResultsError: the file cannot be read as an outcome.
+        ResultsError: the file is not a valid outcome.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=Outcome, dec_hook=_decoded)
@@ -37,7 +37,7 @@ def read_outcome(path: Path) -> Outcome:
 def _encoded(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
-    raise NotImplementedError(f"no JSON for {type(value).__name__}")
+    raise NotImplementedError(f"cannot encode {type(value).__name__} as JSON")
 
 
 def _decoded(kind: Any, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""One run of the simulator: a world that follows the clock, what is done in it, and what is recorded."""
+"""One run of the simulator: advances the world with the clock, completes jobs and records samples."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from joulie_lab.apps.simulator.world import Finished, World
 
 
 class RunState(StrEnum):
-    """Where a run is."""
+    """State of a run."""
 
     WAITING = "waiting"
-    """Time stands at 0 until it is told to begin."""
+    """Not started: simulated time is 0."""
     RUNNING = "running"
     OVER = "over"
-    """Its time is over; nothing changes any more."""
+    """The duration is over; nothing changes any more."""
 
 
 class Run:
-    """Keeps a world up to the present.
+    """Advances a world with the clock.
 
     Attributes:
-        world: it.
-        player: the jobs of the trace, if there is one.
-        recorder: of its course; None for a service without an end.
+        world: simulated world.
+        player: jobs of the trace; None without a trace.
+        recorder: recorder of the run; None for a service without a duration.
 
     Args:
-        world: without pods.
-        clock: that has not begun.
-        player: the jobs.
-        recorder: to keep up too.
-        resolution_s: changes that are no further apart, s of simulated time, count as one moment: a step of the world
-            costs as much for a tenth of a second as for a minute.
+        world: world without pods.
+        clock: clock that has not been started.
+        player: jobs of the trace; None without a trace.
+        recorder: recorder to advance with the world; None for none.
+        resolution_s: changes that are no further apart than this, s of simulated time, are treated as simultaneous: a
+            step of the world costs as much for a tenth of a second as for a minute.
     """
 
     def __init__(
@@ -56,36 +56,36 @@ class Run:
 
     @property
     def state(self) -> RunState:
-        """Where it is."""
+        """State of the run."""
         if not self._clock.started:
             return RunState.WAITING
         return RunState.OVER if self.world.time_s >= self._clock.duration_s else RunState.RUNNING
 
     @property
     def duration_s(self) -> float | None:
-        """How long it lasts, s of simulated time; None for one without an end."""
+        """Duration of the run, s of simulated time; None if unlimited."""
         return self._clock.duration_s if math.isfinite(self._clock.duration_s) else None
 
     def start(self) -> None:
-        """Let time begin; nothing if it has."""
+        """Start the run; no effect if it is already started."""
         if not self._clock.started:
             self._clock.start()
             if self.recorder is not None:
                 self.recorder.begin()
 
     def finish(self) -> None:
-        """Work out the rest at once, with what runs and the caps that are in force.
+        """Simulate the rest of the run at once, with the running pods and the caps in force.
 
         Raises:
-            ValueError: it has no end.
+            ValueError: the run has no duration.
         """
         if self.duration_s is None:
-            raise ValueError("a run without SIM_DURATION has no end")
+            raise ValueError("cannot finish a run without a duration: set SIM_DURATION")
         self.start()
         self._clock.skip_to_end()
 
     def catch_up(self) -> None:
-        """Bring the world to the present: before anything in it changes, and at every tick."""
+        """Advance the world to the present; called before every change of it and at every tick."""
         if not self._clock.started:
             return
         now_s = self._clock.now_s
@@ -97,7 +97,7 @@ class Run:
         self._advance_to(now_s)
 
     def take_finished(self) -> list[Finished]:
-        """The pods whose jobs are done, since the last call: the cluster does not know yet."""
+        """The pods whose jobs were completed since the last call, to be reported to the cluster."""
         finished, self._finished = self._finished, []
         return finished
 

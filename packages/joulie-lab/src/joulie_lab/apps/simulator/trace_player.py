@@ -1,4 +1,4 @@
-"""Plays a trace: which jobs are due, what their pods look like, what became of them."""
+"""Replays a job trace: decides which jobs are due, builds their pods and tracks their states."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from joulie_lab.simulation.trace import TraceJob
 JOB_LABEL = "sim.joulie.io/job"
 WORKLOAD_LABEL = "sim.joulie.io/workload"
 GANG_GATE = "sim.joulie.io/gang"
-"""Scheduling gate of a gang's pods while they are held back."""
+"""Scheduling gate of a gang's pods until the gang is released."""
 _IMAGE = "registry.k8s.io/pause:3.10"
 _MAX_LABEL = 63
 _NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9._-]+")
@@ -29,30 +29,30 @@ _WHOLE_RESOURCES = frozenset({"cpu", "memory", "ephemeral-storage"})
 
 
 class JobState(StrEnum):
-    """Where a job is in its life."""
+    """State of a job."""
 
     WAITING = "waiting"
     SUBMITTED = "submitted"
     RUNNING = "running"
     COMPLETED = "completed"
     REFUSED = "refused"
-    """The API server does not take its pod."""
+    """The API server rejected its pod."""
 
 
 @dataclass
 class JobRecord:
-    """One job and what became of it; times are simulated seconds.
+    """A job of the trace and its progress; times are simulated seconds.
 
     Attributes:
         job: the job.
-        work: what it has left.
-        state: see `JobState`.
-        attempt: how often its pod was created anew.
-        node: where its pod runs, or ran.
-        started_s: when it first ran.
-        completed_s: when its work was done.
-        problem: why it is refused.
-        held: whether its pod is kept from the scheduler until its gang can go.
+        work: remaining work.
+        state: state of the job.
+        attempt: number of times that its pod was recreated.
+        node: node that its pod runs or ran on; empty before.
+        started_s: time of its first start, s; None before.
+        completed_s: time of its completion, s; None before.
+        problem: why it was refused, or why its gang is not released; empty if neither.
+        held: whether its pod is gated until its gang is released.
     """
 
     job: TraceJob
@@ -67,28 +67,28 @@ class JobRecord:
 
     @property
     def pod_name(self) -> str:
-        """Name of its present pod."""
+        """Name of its current pod."""
         return self.job.job_id if self.attempt == 0 else f"{self.job.job_id}-r{self.attempt}"
 
     @property
     def pod_key(self) -> str:
-        """Namespace and name of its present pod."""
+        """Namespace and name of its current pod."""
         return f"{self.job.namespace}/{self.pod_name}"
 
     @property
     def workload_class(self) -> str:
-        """What the annotation says, performance or standard: bounded, for metrics."""
+        """Workload class from the annotation: performance, or else standard; a bounded set, for metric labels."""
         return "performance" if self.job.annotations.get(WORKLOAD_CLASS_ANNOTATION) == "performance" else "standard"
 
 
 @dataclass
 class TracePlayer:
-    """The jobs of a trace in time.
+    """Tracks the jobs of a trace over time.
 
     Attributes:
-        scheduler_name: scheduler of the pods.
-        holds_gangs: whether the pods of gangs are kept from the scheduler until all of them have room.
-        records: the jobs by id, in order of submission.
+        scheduler_name: scheduler name of the pods.
+        holds_gangs: whether the pods of a gang are gated until all of them fit.
+        records: jobs by id, in order of submission.
     """
 
     scheduler_name: str
@@ -102,15 +102,15 @@ class TracePlayer:
 
     @classmethod
     def of(cls, jobs: Iterable[TraceJob], scheduler_name: str, *, holds_gangs: bool = False) -> TracePlayer:
-        """A player at the start of the trace.
+        """Create a player at the start of the trace.
 
         Raises:
-            ValueError: two jobs have one id.
+            ValueError: two jobs have the same id.
         """
         player = cls(scheduler_name, holds_gangs)
         for job in sorted(jobs, key=lambda job: (job.submit_s, job.job_id)):
             if job.job_id in player.records:
-                raise ValueError(f"job {job.job_id} is there twice")
+                raise ValueError(f"duplicate job id {job.job_id}")
             record = JobRecord(job, Work(job.cpu_units, job.gpu_units))
             player.records[job.job_id] = record
             player._order.append(record)
@@ -119,7 +119,7 @@ class TracePlayer:
         return player
 
     def due(self, time_s: float) -> list[JobRecord]:
-        """The jobs whose pods are to be created now: those whose time has come, and those that lost their pod."""
+        """The jobs whose pods are to be created now: newly submitted ones and those that lost their pod."""
         due, self._again = self._again, []
         while self._next < len(self._order) and self._order[self._next].job.submit_s <= time_s:
             due.append(self._order[self._next])
@@ -133,15 +133,15 @@ class TracePlayer:
         self._by_pod[record.pod_key] = record
 
     def refused(self, record: JobRecord, problem: str) -> None:
-        """The API server does not take the pod, and will not take it later either."""
+        """The API server rejected the pod permanently."""
         record.state, record.problem = JobState.REFUSED, problem
 
     def retry(self, record: JobRecord) -> None:
-        """The pod could not be created just now."""
+        """The pod could not be created for a transient reason; try again at the next tick."""
         self._again.append(record)
 
     def started(self, pod_key: str, node: str, time_s: float) -> JobRecord | None:
-        """A pod runs; its record, None where no job of the trace owns it."""
+        """A pod started running; returns its job, None if it belongs to no job of the trace."""
         record = self._by_pod.get(pod_key)
         if record is None or record.state is JobState.COMPLETED:
             return None
@@ -151,7 +151,7 @@ class TracePlayer:
         return record
 
     def completed(self, pod_key: str, time_s: float) -> JobRecord | None:
-        """The work of a pod is done."""
+        """A pod completed its job's work; returns the job, None if it belongs to no uncompleted job of the trace."""
         record = self._by_pod.get(pod_key)
         if record is None or record.state is JobState.COMPLETED:
             return None
@@ -159,29 +159,29 @@ class TracePlayer:
         return record
 
     def lost(self, pod_key: str, left: Work | None) -> JobRecord | None:
-        """A pod is gone before its work was done (evicted, its node deleted): another one goes on where it stopped."""
+        """A pod was deleted before it completed (eviction, deleted node); a new pod continues the remaining work."""
         record = self._by_pod.pop(pod_key, None)
         if record is None or record.state is JobState.COMPLETED:
             return None
         if left is not None:
             record.work = left
         if record.work == Work(record.job.cpu_units, record.job.gpu_units):
-            # Nothing was done: a member of a gang that gave up its place has not begun.
+            # No work was done: a stopped member of a gang counts as not started.
             record.started_s, record.node = None, ""
         record.state, record.attempt, record.held = JobState.WAITING, record.attempt + 1, False
         self._again.append(record)
         return record
 
-    def of_pod(self, pod_key: str) -> JobRecord | None:
-        """The job that a pod belongs to, None where no job of the trace owns it."""
+    def job_of_pod(self, pod_key: str) -> JobRecord | None:
+        """The job that a pod belongs to; None if it belongs to no job of the trace."""
         return self._by_pod.get(pod_key)
 
     def counts(self) -> Counter[JobState]:
-        """How many jobs are in each state."""
+        """Number of jobs in each state."""
         return Counter(record.state for record in self._order)
 
     def gangs(self) -> dict[str, list[JobRecord]]:
-        """The members of each gang that is held back, in the order in which the gangs are complete."""
+        """The members of each gated gang, in the order in which the gangs are completely submitted."""
         members: dict[str, list[JobRecord]] = {}
         for record in self._order:
             if self._holds(record):
@@ -191,20 +191,20 @@ class TracePlayer:
         return members
 
     def alone(self) -> Iterator[JobRecord]:
-        """The jobs outside of gangs whose pods were created and do not run yet."""
+        """The jobs outside gangs whose pods were created and do not run yet."""
         return (one for one in self._order if one.state is JobState.SUBMITTED and not self._holds(one))
 
     def gang(self, job: TraceJob) -> tuple[str | None, int]:
-        """The gang of a job and its size; None and 1 outside of any."""
+        """The gang of a job and its size; None and 1 if it is in no gang."""
         return (job.workload_id, self._gang_size[job.workload_id]) if job.gang else (None, 1)
 
     @property
     def finished(self) -> bool:
-        """Whether no job is left."""
+        """Whether all jobs have ended."""
         return all(record.state in {JobState.COMPLETED, JobState.REFUSED} for record in self._order)
 
     def pod(self, record: JobRecord) -> dict[str, Any]:
-        """The pod of a job, as it is created."""
+        """Build the pod of a job."""
         job = record.job
         limits = {name: amount for name, amount in job.requests.items() if name not in _WHOLE_RESOURCES}
         spec: dict[str, Any] = {
@@ -251,11 +251,11 @@ class TracePlayer:
 
 
 def _annotations(job: TraceJob) -> dict[str, str]:
-    """Annotations of the pod of a job: what the trace says of sensitivities, under what its own annotations say."""
+    """Annotations of a job's pod: the trace's sensitivities, overridden by the job's own annotations."""
     said = {CPU_SENSITIVITY_ANNOTATION: job.cpu_sensitivity, GPU_SENSITIVITY_ANNOTATION: job.gpu_sensitivity}
     return {name: level for name, level in said.items() if level} | dict(job.annotations)
 
 
 def _label_value(text: str) -> str:
-    """A text as a label may have it: ids of workloads are free text, and what is cut may end in a dash."""
+    """Convert free text, such as a workload id, to a valid label value, without dashes at its ends."""
     return _NOT_IN_LABELS.sub("-", text)[:_MAX_LABEL].strip("-._")

@@ -1,6 +1,6 @@
-"""The simulated world behind the HTTP API: nodes, what runs on them, the building around them.
+"""The simulated world behind the HTTP API: nodes, the pods on them, and the facility around them.
 
-Nothing here reads a clock or talks to a cluster: time comes in steps, pods and nodes as facts.
+Nothing here reads a clock or accesses a cluster: callers pass in time steps, pods and nodes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EVENTS_KEPT = 1000
 _MIN_PLANT_W = 1000.0
 _LONGEST_STEP_S = WEATHER_STEP_S
 _SHORTEST_STEP_S = 1e-3
-"""A step that ends with a job is no shorter: rates that fall meanwhile must not bring about ever shorter ones."""
+"""Minimum length of a step that ends with a job's completion, s: decreasing rates must not cause ever shorter steps."""
 
 ControlOutcome = Literal["applied", "blocked", "error"]
 
@@ -36,18 +36,18 @@ class UnknownNodeError(LookupError):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a node stands: the values of its rack and cooling-zone labels."""
+    """Location of a node: the values of its rack and cooling-zone labels."""
 
     rack: str | None = None
     zone: str | None = None
 
 
 class Finished(NamedTuple):
-    """A pod whose job is done.
+    """A pod that completed its job.
 
     Attributes:
-        key: of the pod.
-        time_s: when, s of simulated time.
+        key: pod key.
+        time_s: simulated time of the completion, s.
     """
 
     key: str
@@ -56,21 +56,21 @@ class Finished(NamedTuple):
 
 @dataclass(frozen=True)
 class ControlResult:
-    """What became of a control request."""
+    """Result of a control request."""
 
     result: ControlOutcome
     message: str
 
 
 class World:
-    """All that is simulated.
+    """The simulated nodes, workload and facility.
 
     Attributes:
         time_s: simulated time since the start, s.
-        workload: the pods that run.
-        events: what happened last, newest at the end; bounded.
-        cooling: of the last step.
-        outdoor_k: of the last step, K.
+        workload: running pods.
+        events: recent events, newest last; bounded.
+        cooling: state of the cooling plant after the last step.
+        outdoor_k: outdoor temperature in the last step, K.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class World:
         idle_states: IdleStates = IdleStates.ALL,
         gpu_model: str,
     ) -> None:
-        """An empty world.
+        """Create a world without nodes.
 
         Args:
-            weather: temperature outdoors.
-            plant_for: the cooling plant for so much power of all nodes at full load, W; asked again as nodes come and
-                go. None without cooling.
-            idle_states: which nodes enter deep idle states.
-            gpu_model: GPU throughput model by name.
+            weather: outdoor temperature.
+            plant_for: creates the cooling plant for a given power of all nodes at full load, W; called again when the
+                set of nodes changes. None for no cooling.
+            idle_states: nodes that enter deep idle states.
+            gpu_model: name of the GPU throughput model.
         """
         self.time_s = 0.0
         self.workload = Workload()
@@ -108,7 +108,7 @@ class World:
         self._plant = plant_for(_MIN_PLANT_W) if plant_for else None
 
     def set_nodes(self, nodes: Mapping[NodeSpec, Place]) -> None:
-        """Simulate exactly these nodes; those that stay keep their history."""
+        """Set the simulated nodes; nodes that stay keep their state."""
         specs = sorted(nodes, key=lambda spec: spec.name)
         self._places = {spec.name: place for spec, place in nodes.items()}
         if specs == list(self.fleet.specs):
@@ -127,11 +127,11 @@ class World:
     def step(self, dt_s: float) -> list[Finished]:
         """Advance everything by `dt_s` of simulated time.
 
-        A job that is done in between leaves its node at that moment, so that results do not hang on the length of a
-        step.
+        A job that completes in between leaves its node at that moment, so that results do not depend on the step
+        length.
 
         Returns:
-            The jobs that are done, in order; their pods no longer use anything.
+            The pods whose jobs completed, in order; they no longer use resources.
         """
         until_s = self.time_s + dt_s
         done: list[Finished] = []
@@ -159,7 +159,7 @@ class World:
         return [Finished(key, self.time_s) for key in keys]
 
     def _set_load(self) -> None:
-        """Hand the fleet what runs now, where it is not what ran before: operating points are most of a step's work."""
+        """Update the fleet's load if the running pods changed: computing operating points is most of a step's cost."""
         load, before = self.workload.load(self.fleet), self.fleet.load
         columns = [(getattr(load, item.name), getattr(before, item.name)) for item in fields(FleetLoad)]
         differs = [(now != then).reshape(len(now), -1).any(axis=1) for now, then in columns]
@@ -175,7 +175,7 @@ class World:
 
     @property
     def it_energy_j(self) -> float:
-        """Energy of all nodes since the start, those that are gone included, J."""
+        """Energy of all nodes since the start, including removed nodes, J."""
         return float(self.fleet.state.energy_j.sum()) + self._gone_energy_j
 
     @property
@@ -190,7 +190,7 @@ class World:
 
     @property
     def pue(self) -> float | None:
-        """Total over IT power; None while nothing draws power."""
+        """Total power divided by IT power; None if IT power is 0."""
         return 1.0 + self.cooling.cooling_w / self.it_power_w if self.it_power_w > 0.0 else None
 
     def rack_power_w(self) -> dict[str, float]:
@@ -198,11 +198,11 @@ class World:
         return self._grouped(self.fleet.wall_w, {name: place.rack for name, place in self._places.items()})
 
     def zones(self) -> list[str]:
-        """The cooling zones that nodes carry."""
+        """The cooling zones of the nodes."""
         return sorted({place.zone for place in self._places.values() if place.zone is not None})
 
     def energy(self) -> dict[str, Any]:
-        """Energy since the start, kWh, and power now: in all, for cooling, and by node that is there now."""
+        """Energy since the start, kWh, and current power: total, for cooling, and by current node."""
         by_node = {name: float(self.fleet.state.energy_j[i]) / JOULES_PER_KWH for name, i in self._index.items()}
         return {
             "simulatedSeconds": self.time_s,
@@ -214,10 +214,10 @@ class World:
         }
 
     def telemetry(self, node: str) -> dict[str, Any]:
-        """What a node's sensors say, as GET /telemetry/{node} gives it.
+        """Sensor readings of a node, as returned by GET /telemetry/{node}.
 
         Raises:
-            UnknownNodeError: no such node.
+            UnknownNodeError: the node is not simulated.
         """
         i = self._place(node)
         fleet, state, spec = self.fleet, self.fleet.state, self.fleet.specs[i]
@@ -253,10 +253,10 @@ class World:
         return telemetry
 
     def state(self, node: str) -> dict[str, Any]:
-        """Telemetry and what lies behind it: identity, place, pods.
+        """Telemetry of a node and the state behind it: identity, location and pods.
 
         Raises:
-            UnknownNodeError: no such node.
+            UnknownNodeError: the node is not simulated.
         """
         spec = self.fleet.specs[self._place(node)]
         place = self._places[node]
@@ -274,10 +274,10 @@ class World:
         }
 
     def control(self, node: str, action: str, fields: Mapping[str, Any]) -> ControlResult:
-        """Carry out a request of POST /control/{node}.
+        """Execute a request of POST /control/{node}.
 
         Raises:
-            UnknownNodeError: no such node.
+            UnknownNodeError: the node is not simulated.
         """
         i = self._place(node)
         try:
@@ -288,11 +288,11 @@ class World:
         return outcome
 
     def note(self, kind: str, **facts: Any) -> None:
-        """Remember an event for /debug/events."""
+        """Record an event for /debug/events."""
         self.events.append({"simulatedSeconds": self.time_s, "kind": kind, **facts})
 
     def put_pod(self, pod: RunningPod) -> None:
-        """A pod runs on a node."""
+        """Add a running pod to its node."""
         self.workload.put(pod)
 
     def _control(self, i: int, action: str, fields: Mapping[str, Any]) -> ControlResult:
@@ -335,7 +335,7 @@ def _finite(value: float) -> float | None:
 
 
 def _watts(fields: Mapping[str, Any], name: str) -> float | None:
-    """A cap of a request: null lifts it, a missing one is an error."""
+    """The cap in a request: null removes the cap, a missing value is an error."""
     if name not in fields:
         raise ValueError(f"{name} is missing")
     value = fields[name]
@@ -345,18 +345,18 @@ def _watts(fields: Mapping[str, Any], name: str) -> float | None:
 
 
 def pods_by_node(pods: Iterable[RunningPod]) -> dict[str, int]:
-    """How many pods run on each node."""
+    """Number of running pods per node."""
     counts: dict[str, int] = {}
     for pod in pods:
         counts[pod.node] = counts.get(pod.node, 0) + 1
     return counts
 
 
-WORK_RATE_HELP = "Work that a running pod does in a second: GPU-seconds with GPUs, else core-seconds."
+WORK_RATE_HELP = "Work rate of a running pod, work per second: GPU-seconds with GPUs, else core-seconds."
 
 
 def work_rates(world: World) -> Iterator[tuple[dict[str, str], float]]:
-    """The work of running pods in a second, by their labels."""
+    """Work rates of the running pods, with their labels."""
     for key, rate in world.workload.work_rates(world.fleet).items():
         namespace, _, name = key.partition("/")
         yield {"namespace": namespace, "pod": name}, rate
