@@ -110,7 +110,7 @@ def test_whatever_a_line_says_it_is_a_job_that_can_be_or_an_error(place: tuple[s
         for item in read_lines(path):
             assert isinstance(item, TraceJob | TraceMetadata | JobTraceError)
             if isinstance(item, TraceJob):
-                description = TraceCounter.of([item]).description()
+                description = TraceCounter.from_jobs([item]).description()
                 assert math.isfinite(description.core_hours + description.gpu_hours)
                 activity(item)
                 write_trace(path, [item])

@@ -10,7 +10,7 @@ from scipy.stats import chisquare, kstest, norm, poisson
 
 from joulie.domain.quantities import InvalidQuantityError
 from joulie_lab.simulation.trace import TraceJob
-from joulie_lab.simulation.workloads.arrivals import arrivals_s, drawn_episodes
+from joulie_lab.simulation.workloads.arrivals import arrivals_s, draw_episodes
 from joulie_lab.simulation.workloads.generator import generate
 from joulie_lab.simulation.workloads.settings import (
     Arrivals,
@@ -177,7 +177,7 @@ def test_a_diurnal_rate_is_least_at_four_and_most_at_sixteen() -> None:
 def test_episodes_begin_evenly_and_may_have_begun_before_the_trace() -> None:
     arrivals = Arrivals(bursts=Bursts(per_day=4.0, hours=6.0), dips=Dips(per_day=2.0, hours=6.0))
     days = 500
-    episodes = drawn_episodes(arrivals, np.random.default_rng(1), days * 86400.0)
+    episodes = draw_episodes(arrivals, np.random.default_rng(1), days * 86400.0)
     numbers = Counter(episode.factor for episode in episodes)
     assert numbers[arrivals.bursts.factor] == pytest.approx(4.0 * days, abs=4.0 * (4.0 * days) ** 0.5)
     assert numbers[arrivals.dips.factor] == pytest.approx(2.0 * days, abs=4.0 * (2.0 * days) ** 0.5)
@@ -196,7 +196,7 @@ def test_bursts_dips_and_surges_change_the_rate_while_they_last() -> None:
         (replace(calm, dips=Dips(per_day=6.0, factor=0.2)), 0.2),
         (replace(calm, surges=Surges(per_day=3.0, factor=1.5)), 1.5),
     ):
-        episodes = drawn_episodes(arrivals, np.random.default_rng(9), end_s)
+        episodes = draw_episodes(arrivals, np.random.default_rng(9), end_s)
         times_s = np.array(list(arrivals_s(arrivals, np.random.default_rng(9), end_s)))
         depth = sum((times_s >= one.begin_s) & (times_s < one.end_s) for one in episodes)
         lasting = np.zeros(int(end_s / 60.0), dtype=int)

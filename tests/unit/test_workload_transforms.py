@@ -179,7 +179,7 @@ def test_a_description_counts_everything() -> None:
             gpu_units=900.0,
         ),
     ]
-    found = TraceCounter.of(jobs).description()
+    found = TraceCounter.from_jobs(jobs).description()
     assert (found.jobs, found.workloads, found.gangs, found.largest_gang) == (5, 4, 1, 2)
     assert (found.performance_jobs, found.shared_gpu_jobs) == (1, 1)
     assert found.gpus_of_jobs == {0: 2, 1: 1, 2: 2}
@@ -201,10 +201,10 @@ def test_a_description_counts_everything() -> None:
 
 def test_a_workload_of_two_families_is_one_workload() -> None:
     pods = [job("a", workload_id="w", workload_type="x"), job("b", workload_id="w", workload_type="y")]
-    assert TraceCounter.of(pods).description().workloads == 1
+    assert TraceCounter.from_jobs(pods).description().workloads == 1
 
 
 def test_an_empty_trace_has_no_durations_and_no_load() -> None:
-    found = TraceCounter.of([]).description()
+    found = TraceCounter.from_jobs([]).description()
     assert (found.jobs, found.first_submit_s, found.duration_s, found.cores.mean) == (0, None, None, None)
     assert found.cores.peak == 0.0

@@ -174,7 +174,7 @@ def describe(trace: Path, cluster: str | None, plots: Path | None, *, skip_bad_l
     if nodes is not None:
         capacity = (sum(node.spec.cores for node in nodes), float(sum(node.spec.gpus for node in nodes)))
     with reading(trace) as read:
-        counter = TraceCounter.of(line for line in read.lines() if isinstance(line, TraceJob))
+        counter = TraceCounter.from_jobs(line for line in read.lines() if isinstance(line, TraceJob))
     found = counter.description()
     if output == "table":
         print_description(found, capacity)

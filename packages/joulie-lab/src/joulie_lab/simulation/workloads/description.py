@@ -1,4 +1,4 @@
-"""What a trace holds: arrivals, sizes, durations, mix and offered load. Jobs are counted one by one, none is kept."""
+"""Statistics of a trace: arrivals, sizes, durations, mix and offered load, computed without keeping the jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ARRIVAL_BINS = 48
 
 @dataclass(frozen=True)
 class Spread:
-    """How values are spread, each in the unit of the values."""
+    """Mean, quantiles and maximum of a distribution, in the unit of its values."""
 
     mean: float
     p50: float
@@ -29,19 +29,19 @@ class Spread:
 
 @dataclass(frozen=True)
 class FamilyDescription:
-    """The jobs of one family, that is of one workload type.
+    """Statistics of the jobs of one family, that is of one workload type.
 
     Attributes:
-        family: its name; empty where the trace names none.
-        jobs: pods.
-        workloads: what the pods make up.
-        gangs: workloads whose pods advance only together.
-        performance_jobs: of class performance.
-        mean_cores: of a job.
-        mean_gpus: of a job; a shared GPU counts its share.
-        duration_s: of jobs that run alone and uncapped, s.
-        core_hours: requested cores x duration, h.
-        gpu_hours: likewise of GPUs, h.
+        family: name of the family; empty if the trace names none.
+        jobs: number of jobs (pods).
+        workloads: number of workloads.
+        gangs: number of workloads whose pods advance only together.
+        performance_jobs: number of jobs of class performance.
+        mean_cores: mean number of requested cores of a job.
+        mean_gpus: mean number of requested GPUs of a job; a shared GPU counts its share.
+        duration_s: durations of jobs that run alone and uncapped, s.
+        core_hours: requested cores x duration, core-h.
+        gpu_hours: requested GPUs x duration, GPU-h.
     """
 
     family: str
@@ -58,11 +58,11 @@ class FamilyDescription:
 
 @dataclass(frozen=True)
 class Load:
-    """Cores or GPUs that jobs would hold if each began when it was submitted and ran alone and uncapped.
+    """Offered load: cores or GPUs that jobs would hold if each started on submission and ran alone and uncapped.
 
     Attributes:
-        mean: average over the time from the first submission to the last; None where all come at once.
-        peak: most at one time.
+        mean: mean over the time from the first submission to the last; None if all jobs are submitted at once.
+        peak: maximum at any time.
     """
 
     mean: float | None
@@ -71,27 +71,27 @@ class Load:
 
 @dataclass(frozen=True)
 class TraceDescription:
-    """A trace.
+    """Statistics of a trace.
 
     Attributes:
-        jobs: pods.
-        workloads: what they make up.
-        gangs: workloads whose pods advance only together.
-        largest_gang: pods of the largest one.
-        performance_jobs: of class performance.
-        shared_gpu_jobs: those that need only a share of their GPU.
+        jobs: number of jobs (pods).
+        workloads: number of workloads.
+        gangs: number of workloads whose pods advance only together.
+        largest_gang: number of pods of the largest gang.
+        performance_jobs: number of jobs of class performance.
+        shared_gpu_jobs: number of jobs that need only a share of their GPU.
         first_submit_s: first submission, s after the start of the trace; None without jobs.
-        last_submit_s: last submission.
-        arrivals: jobs submitted in each of 48 equal parts of the time between them.
-        peak_hour_jobs: most jobs submitted within an hour of the trace.
-        gpus_of_jobs: number of jobs by their number of GPUs.
-        gpu_resources: number of jobs by the resource by which they ask for GPUs.
-        duration_s: of jobs that run alone and uncapped, s; None without jobs.
-        core_hours: requested cores x duration, h.
-        gpu_hours: likewise of GPUs, h; a shared GPU counts its share.
+        last_submit_s: last submission, likewise.
+        arrivals: number of jobs submitted in each of 48 equal parts of the time between the first and last submission.
+        peak_hour_jobs: maximum number of jobs submitted within an hour of the trace.
+        gpus_of_jobs: number of jobs by number of GPUs.
+        gpu_resources: number of jobs by extended resource of their GPUs.
+        duration_s: durations of jobs that run alone and uncapped, s; None without jobs.
+        core_hours: requested cores x duration, core-h.
+        gpu_hours: requested GPUs x duration, GPU-h; a shared GPU counts its share.
         cores: offered load, cores.
         gpus: offered load, GPUs.
-        families: by jobs, the largest first.
+        families: statistics by family, that with the most jobs first.
     """
 
     jobs: int
@@ -116,15 +116,15 @@ class TraceDescription:
 
 @dataclass(frozen=True)
 class TraceColumns:
-    """What plots need of each job; arrays of shape ``(n_jobs,)``.
+    """Columns of the jobs of a trace, for plots; arrays of shape ``(n_jobs,)``.
 
     Attributes:
-        submit_s: submission, s after the start of the trace.
-        duration_s: alone and uncapped, s.
-        cores: requested.
-        gpus: requested; a shared GPU counts its share.
+        submit_s: submission time, s after the start of the trace.
+        duration_s: duration alone and uncapped, s.
+        cores: requested cores.
+        gpus: requested GPUs; a shared GPU counts its share.
         family: index into `families`.
-        families: names.
+        families: names of the families.
     """
 
     submit_s: FloatArray
@@ -144,7 +144,7 @@ class _Family:
 
 
 class TraceCounter:
-    """Counts the jobs of a trace: some 40 bytes a job, and the names of workloads."""
+    """Accumulates the statistics of a trace, in about 40 bytes a job and the names of the workloads."""
 
     def __init__(self) -> None:
         self._submit_s, self._duration_s, self._cores, self._gpus = (array("d") for _ in range(4))
@@ -156,8 +156,8 @@ class TraceCounter:
         self._shared = 0
 
     @classmethod
-    def of(cls, jobs: Iterable[TraceJob]) -> TraceCounter:
-        """All of `jobs`, counted."""
+    def from_jobs(cls, jobs: Iterable[TraceJob]) -> TraceCounter:
+        """Count all of `jobs`."""
         counter = cls()
         for job in jobs:
             counter.add(job)
@@ -183,7 +183,7 @@ class TraceCounter:
         self._family.append(family.index)
 
     def columns(self) -> TraceColumns:
-        """What was counted, job by job."""
+        """Columns of the counted jobs."""
         return TraceColumns(
             submit_s=np.array(self._submit_s, dtype=np.float64),
             duration_s=np.array(self._duration_s, dtype=np.float64),
@@ -194,7 +194,7 @@ class TraceCounter:
         )
 
     def description(self) -> TraceDescription:
-        """What was counted, as a whole."""
+        """Statistics of the counted jobs."""
         columns = self.columns()
         submit_s, duration_s = columns.submit_s, columns.duration_s
         jobs = len(submit_s)
@@ -241,26 +241,26 @@ class TraceCounter:
         )
 
 
-def held(columns: TraceColumns, amounts: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """How much jobs would hold over time if each began when it was submitted and ran alone and uncapped.
+def offered_load(columns: TraceColumns, amounts: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Load over time if each job started on submission and ran alone and uncapped.
 
     Args:
-        columns: of the jobs.
-        amounts: what each holds, shape ``(n_jobs,)``.
+        columns: columns of the jobs.
+        amounts: cores or GPUs of each job, shape ``(n_jobs,)``.
 
     Returns:
-        Times, s, ascending, and what is held from each of them on; both of shape ``(2 * n_jobs,)``.
+        Times, s, ascending, and the load from each of them on; both of shape ``(2 * n_jobs,)``.
     """
     times_s = np.concatenate((columns.submit_s, columns.submit_s + columns.duration_s))
     changes = np.concatenate((amounts, -amounts))
-    order = np.lexsort((changes, times_s))  # what ends at a time makes room before what begins then
+    order = np.lexsort((changes, times_s))  # at equal times, jobs end before others start
     return times_s[order], np.cumsum(changes[order])
 
 
 def _load(columns: TraceColumns, amounts: FloatArray) -> Load:
     if not len(amounts):
         return Load(None, 0.0)
-    times_s, amount = held(columns, amounts)
+    times_s, amount = offered_load(columns, amounts)
     first_s, last_s = float(columns.submit_s.min()), float(columns.submit_s.max())
     lasting_s = np.diff(np.minimum(times_s, last_s), append=last_s)
     mean = float(amount @ lasting_s) / (last_s - first_s) if last_s > first_s else None

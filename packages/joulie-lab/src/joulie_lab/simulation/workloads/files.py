@@ -1,4 +1,4 @@
-"""Settings of the generator, and clusters, from YAML; every problem is named by its line."""
+"""Reads generator settings and clusters from YAML; each error names its line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from joulie_lab.simulation.experiment.files import load_experiment
 
-# Their module holds the generator's dataclasses to the strict rules of its models.
+# Importing this module applies the strict rules of its models to the generator's dataclasses.
 from joulie_lab.simulation.experiment.scenario import Hardware
 from joulie_lab.simulation.model_files import Setting, changed, is_path, read_yaml, validated
 from joulie_lab.simulation.native.nodes import SimNode, UnknownHardwareError, sim_nodes
@@ -21,15 +21,15 @@ from joulie_lab.simulation.workloads.settings import GeneratorSettings
 def generator_settings(
     file: Path | None, sets: Sequence[str] = (), settings: Iterable[Setting] = ()
 ) -> GeneratorSettings:
-    """What is to be generated.
+    """Read and check the settings of the generator.
 
     Args:
-        file: YAML of it; the defaults where there is none.
+        file: YAML file; None for the defaults.
         sets: overrides ``key.path=value``, checked like the file.
-        settings: values given by other means; `sets` are laid over them.
+        settings: values given by other options; `sets` override them.
 
     Raises:
-        ScenarioError: every problem, a line each.
+        ScenarioError: the settings are invalid; one line for each error.
     """
     document = Document({}, {(): "settings"}) if file is None else parse_document(read_yaml(file), str(file))
     return validated(changed(document, sets, settings), TypeAdapter(GeneratorSettings))
@@ -42,10 +42,10 @@ def generator_schema() -> dict[str, Any]:
 
 
 def cluster_nodes(source: str) -> tuple[SimNode, ...]:
-    """The nodes of a cluster file (YAML with `groups`), or of an experiment, shipped or in a file.
+    """Read the nodes of a cluster file (YAML with `groups`), or of an experiment, shipped or in a file.
 
     Raises:
-        ScenarioError: there is none, or it cannot be used.
+        ScenarioError: the file or experiment does not exist, or is invalid.
     """
     try:
         if is_path(source):

@@ -1,4 +1,4 @@
-"""Jobs and gangs that a cluster could never hold, however empty it is, and why."""
+"""Finds jobs and gangs that would not fit even an empty cluster, and says why."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from joulie_lab.simulation.native.nodes import MAX_PODS, SimNode
 from joulie_lab.simulation.trace import JobShape, TraceJob
 
 CHANGING_LABELS = frozenset({"joulie.io/power-profile", "joulie.io/draining", "joulie.io/reserved"})
-"""Labels that Joulie sets while a cluster runs: a node may come to carry any value of them."""
+"""Labels that Joulie changes at run time: a node may get any value of them, so rules on them are ignored."""
 _ROUNDING = 1e-9
 
 
 class EmptyCluster:
-    """The nodes of a cluster when nothing runs on them.
+    """A cluster on which nothing runs.
 
     Args:
-        nodes: all of them.
-        share_gpus: whether pods that need a share of a GPU share it; else each has a whole one.
+        nodes: nodes of the cluster.
+        share_gpus: whether pods that need a share of a GPU share it; if not, each gets a whole GPU.
     """
 
     def __init__(self, nodes: Sequence[SimNode], *, share_gpus: bool = False) -> None:
@@ -42,17 +42,17 @@ class EmptyCluster:
         """Why no node could ever hold a job; None if one could.
 
         Raises:
-            ValueError: its requests or affinity are none; a job that was read from a file has been checked.
+            ValueError: its requests or affinity are invalid; jobs read from a file have been checked.
         """
-        what = (job.shape, job.node_rules)
-        if what not in self._problems:
-            self._problems[what] = self._problem(*what)
-        return self._problems[what]
+        key = (job.shape, job.node_rules)
+        if key not in self._problems:
+            self._problems[key] = self._problem(*key)
+        return self._problems[key]
 
     def gang_never_fits(self, members: Sequence[TraceJob]) -> str | None:
         """Why the cluster could never hold all members of a gang at once; None if it could.
 
-        The gate asks the same: a gang of unlike members for which no way is found here would wait there for ever.
+        The gang gate uses the same search: a gang for which it finds no assignment here would wait there for ever.
         """
         for member in members:
             if problem := self.never_fits(member):
@@ -74,17 +74,17 @@ class EmptyCluster:
         if shape.gpus and not (nodes & (self._resource == shape.gpu_resource)).any():
             return f"no node {'that it may use ' * (not rules.unrestricted)}has {shape.gpu_resource}"
         gpus = np.where(self._resource == shape.gpu_resource, self._gpus, 0.0)
-        asked = (("cores", shape.cores, self._cores), ("GiB", shape.memory_gib, self._memory_gib))
-        for unit, amount, had in (*asked, ("GPUs", float(shape.gpus), gpus)):
-            if not (nodes & (had >= amount - _ROUNDING)).any():
-                return f"requests {amount:g} {unit}; the largest node that it may use has {had[nodes].max():g}"
+        requests = (("cores", shape.cores, self._cores), ("GiB", shape.memory_gib, self._memory_gib))
+        for unit, amount, capacity in (*requests, ("GPUs", float(shape.gpus), gpus)):
+            if not (nodes & (capacity >= amount - _ROUNDING)).any():
+                return f"requests {amount:g} {unit}; the largest node that it may use has {capacity[nodes].max():g}"
         fitting = (self._cores >= shape.cores - _ROUNDING) & (self._memory_gib >= shape.memory_gib - _ROUNDING)
         if not (nodes & fitting & (gpus >= shape.gpus)).any():
             return f"requests {_total([shape])}; no node that it may use has all of it"
         return None
 
     def _allowed(self, kind: PodKind) -> BoolArray:
-        """Nodes that a member of a gang may use: by their labels, and by the vendor of their GPUs."""
+        """Nodes that a member of a gang may use, by their labels and the extended resource of their GPUs."""
         admitted = self._admits(kind.rules)
         return admitted & (self._resource == kind.gpu_resource) if kind.gpus else admitted
 
@@ -105,7 +105,7 @@ class EmptyCluster:
 
 
 def unfit(jobs: Iterable[TraceJob], nodes: Sequence[SimNode]) -> Iterator[tuple[TraceJob, str]]:
-    """The jobs that a cluster could never run, and why: those of a gang as soon as the gang cannot."""
+    """Jobs that a cluster could never run, and why; all members of a gang if the gang does not fit."""
     cluster = EmptyCluster(nodes)
     gangs: defaultdict[str, list[TraceJob]] = defaultdict(list)
     for job in jobs:
@@ -119,7 +119,7 @@ def unfit(jobs: Iterable[TraceJob], nodes: Sequence[SimNode]) -> Iterator[tuple[
 
 
 def _total(shapes: Sequence[JobShape]) -> str:
-    """What shapes request together, in words."""
+    """Sum of the requests, in words."""
     cores, gib = sum(shape.cores for shape in shapes), sum(shape.memory_gib for shape in shapes)
     gpus = sum(shape.gpus for shape in shapes)
     return f"{cores:g} cores, {gib:g} GiB" + (f" and {gpus} GPUs" if gpus else "")

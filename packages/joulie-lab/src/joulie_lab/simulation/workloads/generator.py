@@ -1,4 +1,4 @@
-"""Draws job traces: arrivals, and what the workloads are. Source: spec, simulator, workloads."""
+"""Generator of random job traces: draws arrivals, then the workload of each. Source: spec, simulator, workloads."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from joulie_lab.simulation.workloads.settings import Durations, Family, Generato
 
 _GANGS = frozenset({"distributed", "parameter-server"})
 _MIB_PER_GIB = 1024.0
-_MOST_HOURS = 24.0 * 366.0 * 100.0
+_MAX_HOURS = 24.0 * 366.0 * 100.0
 _DIGITS = 3
-"""Decimals kept of seconds, shares and work."""
+"""Decimals of seconds, shares and work."""
 
 ChoiceT = TypeVar("ChoiceT", int, str)
 
 
 def generate(settings: GeneratorSettings, seed: int, hours: float) -> Iterator[TraceJob]:
-    """The jobs of `hours` of arrivals, in order of submission; the same settings and seed give the same jobs.
+    """Generate the jobs of `hours` of arrivals, in order of submission; equal settings and seeds give equal jobs.
 
-    A job that runs alone and uncapped takes the duration that was drawn for it (where the work rates are 1).
+    A job that runs alone and uncapped takes the duration drawn for it (if the work rates are 1).
 
     Args:
-        settings: what is generated.
-        seed: arrivals and workloads draw from streams of their own, so that arrivals stay where families change.
+        settings: settings of the generator.
+        seed: seed of the random numbers. Arrivals and workloads have separate streams, so that changed families leave
+            arrivals as they are.
         hours: length of the arrivals, h.
 
     Raises:
         InvalidQuantityError: `hours` is not above zero, or more than a century; see `arrivals_s`.
     """
-    finite_number("hours", positive_number("hours", hours), maximum=_MOST_HOURS)
+    finite_number("hours", positive_number("hours", hours), maximum=_MAX_HOURS)
     of_arrivals, of_workloads = (np.random.default_rng(part) for part in np.random.SeedSequence(seed).spawn(2))
     draw = _Draw(of_workloads)
     with_gpus, without_gpus = settings.families.of_kind(gpus=True), settings.families.of_kind(gpus=False)
@@ -47,7 +48,7 @@ def generate(settings: GeneratorSettings, seed: int, hours: float) -> Iterator[T
 
 @dataclass(frozen=True)
 class _Draw:
-    """Draws from one stream."""
+    """Random draws from one stream of random numbers."""
 
     rng: np.random.Generator
 
@@ -55,20 +56,20 @@ class _Draw:
         return bool(self.rng.random() < share)
 
     def choice(self, weights: Mapping[ChoiceT, float]) -> ChoiceT:
-        """One of the keys, by weight."""
-        aim = self.rng.random() * sum(weights.values())
+        """One of the keys, with probability proportional to its weight."""
+        rest = self.rng.random() * sum(weights.values())
         last = None
         for key, weight in weights.items():
-            aim -= weight
+            rest -= weight
             last = key if weight > 0.0 else last
-            if aim < 0.0:
+            if rest < 0.0:
                 return key
         assert last is not None, "settings have checked that some weight is above zero"
-        return last  # rounding: the aim lay at the very end
+        return last  # rounding errors left a rest of zero or more
 
     def within(self, bounds: Range) -> float:
         drawn = round(self.rng.uniform(bounds.low, bounds.high), _DIGITS)
-        return float(min(max(drawn, bounds.low), bounds.high))  # rounding must not lead out of the bounds
+        return float(min(max(drawn, bounds.low), bounds.high))  # rounding must not exceed the bounds
 
     def whole(self, bounds: Range) -> int:
         return int(self.rng.integers(round(bounds.low), round(bounds.high) + 1))
@@ -80,7 +81,7 @@ class _Draw:
 
 @dataclass(frozen=True)
 class _Pod:
-    """A member of a workload: its role, what it asks for, and how long it works, s."""
+    """A member of a workload: its role, requested cores and GPUs, and duration, s."""
 
     role: str
     cores: int
@@ -132,14 +133,14 @@ def _workload(settings: GeneratorSettings, draw: _Draw, name: str, workload_id: 
 
 
 def _gpu_util(settings: GeneratorSettings, draw: _Draw, gpus: int) -> float:
-    """Utilisation of the GPUs of a workload, 0..1."""
+    """Draw the utilisation of the GPUs of a workload, 0..1."""
     known = sorted(settings.gpu_util.items())
     mean = float(np.interp(gpus, [number for number, _ in known], [util for _, util in known]))
     return draw.within(Range(mean - settings.gpu_util_spread, mean + settings.gpu_util_spread))
 
 
 def _pods(family: Family, draw: _Draw, gpus: int) -> list[_Pod]:
-    """The members of a workload with `gpus` GPUs in all, or for each trial."""
+    """Draw the members of a workload with `gpus` GPUs in total, or for each trial."""
     cores = draw.choice(family.cores)
     if family.members == "trials":
         trials = range(draw.whole(family.trials))
@@ -156,6 +157,6 @@ def _pods(family: Family, draw: _Draw, gpus: int) -> list[_Pod]:
 
 
 def _gpus_of_worker(family: Family, draw: _Draw, gpus: int) -> int:
-    """One of the sizes that the family allows and that leave at least two workers; 1 where none does."""
+    """Draw one of the family's worker sizes that leave at least two workers; 1 if none does."""
     fitting = {each: 1.0 for each in family.worker_gpus if gpus % each == 0 and gpus // each > 1}
     return draw.choice(fitting or {1: 1.0})

@@ -1,4 +1,4 @@
-"""A trace as pictures: arrivals, sizes, durations and offered load."""
+"""Plots of a trace: arrivals, sizes, durations and offered load."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from matplotlib.ticker import FuncFormatter
 from joulie.domain.quantities import SECONDS_PER_HOUR
 from joulie.domain.units import FloatArray
 from joulie_lab.simulation.report.charts import PALETTE
-from joulie_lab.simulation.workloads.description import TraceColumns, held
+from joulie_lab.simulation.workloads.description import TraceColumns, offered_load
 
 _BINS = 200
 _LOAD_POINTS = 1500
 _HOURS_SHOWN_IN_HOURS = 96.0
 _HOURS_OF_DAY = 24.0
 _LARGEST_LISTED_GPUS = 16
-_MOST_FAMILIES = 7
+_MAX_FAMILIES = 7
 _TICKS_S = {
     "1 s": 1.0,
     "10 s": 10.0,
@@ -36,11 +36,11 @@ _TICKS_S = {
 
 
 def trace_plots(columns: TraceColumns, title: str) -> dict[str, bytes]:
-    """PNG images by name; none of a trace without jobs.
+    """Plot a trace as PNG images by name; empty for a trace without jobs.
 
     Args:
-        columns: of the jobs.
-        title: what is shown, beside the titles.
+        columns: columns of the jobs.
+        title: name of the trace, shown next to each plot's title.
     """
     if not len(columns.submit_s):
         return {}
@@ -56,7 +56,7 @@ def _arrivals(columns: TraceColumns, title: str) -> bytes:
     figure, axes = _figure("Arrivals", title)
     unit_s, label = _time_unit(columns)
     last_s = float(columns.submit_s.max())
-    # Whole hours, so that a bar is a rate that people think in.
+    # Bars are whole hours wide, so that their height is a familiar rate.
     width_s = SECONDS_PER_HOUR * max(1.0, np.ceil(last_s / SECONDS_PER_HOUR / _BINS))
     counts, edges_s = np.histogram(columns.submit_s, bins=np.arange(0.0, last_s + 2.0 * width_s, width_s))
     per_hour = counts / (np.diff(edges_s) / SECONDS_PER_HOUR)
@@ -68,10 +68,10 @@ def _arrivals(columns: TraceColumns, title: str) -> bytes:
 
 
 def _durations(columns: TraceColumns, title: str) -> bytes:
-    """How many jobs take no longer than a duration, by family, of the ones with the most jobs."""
+    """Cumulative distribution of job durations, for the families with the most jobs."""
     figure, axes = _figure("Durations, alone and uncapped", title)
     numbers = np.bincount(columns.family, minlength=len(columns.families))
-    shown = np.argsort(-numbers, kind="stable")[:_MOST_FAMILIES].tolist()
+    shown = np.argsort(-numbers, kind="stable")[:_MAX_FAMILIES].tolist()
     for color, family in zip(PALETTE, shown, strict=False):
         sorted_s = np.sort(columns.duration_s[(columns.family == family) & (columns.duration_s > 0.0)])
         share = np.arange(1, len(sorted_s) + 1) / max(1, len(sorted_s))
@@ -89,7 +89,7 @@ def _durations(columns: TraceColumns, title: str) -> bytes:
 
 
 def _sizes(columns: TraceColumns, title: str) -> bytes:
-    """What jobs of each number of GPUs are of all jobs, and of all GPU-hours."""
+    """Share of all jobs and of all GPU-hours, by number of GPUs of a job."""
     figure, axes = _figure("Jobs and their work by GPUs", title)
     groups = _by_gpus(columns.gpus)
     work = columns.gpus * columns.duration_s
@@ -112,7 +112,7 @@ def _sizes(columns: TraceColumns, title: str) -> bytes:
 
 
 def _by_gpus(gpus: FloatArray) -> dict[str, FloatArray]:
-    """Which jobs have how many GPUs, those that nobody has left out."""
+    """Masks of the jobs with each number of GPUs; numbers that no job has are left out."""
     groups = {"0": gpus == 0.0, "shared": (gpus > 0.0) & (gpus < 1.0)}
     groups |= {f"{number}": gpus == number for number in range(1, _LARGEST_LISTED_GPUS + 1)}
     groups |= {f"> {_LARGEST_LISTED_GPUS}": gpus > _LARGEST_LISTED_GPUS}
@@ -120,7 +120,7 @@ def _by_gpus(gpus: FloatArray) -> dict[str, FloatArray]:
 
 
 def _load(columns: TraceColumns, title: str) -> bytes:
-    """Cores and GPUs that jobs would hold if nothing held them up."""
+    """Offered load over time, cores and GPUs."""
     figure = _bare_figure()
     parts = [("cores", columns.cores, PALETTE[0]), ("GPUs", columns.gpus, PALETTE[1])]
     parts = [part for part in parts if part[1].any()]
@@ -130,9 +130,9 @@ def _load(columns: TraceColumns, title: str) -> bytes:
         _decorate(
             axes, f"Offered load: {name} if each job began at once" if row == 1 else "", title if row == 1 else ""
         )
-        times_s, amount = held(columns, amounts)
+        times_s, amount = offered_load(columns, amounts)
         edges_s = np.linspace(0.0, float(times_s.max()), _LOAD_POINTS + 1)
-        axes.stairs(_most(times_s, amount, edges_s), edges_s / unit_s, fill=True, color=color, alpha=0.7)
+        axes.stairs(_interval_max(times_s, amount, edges_s), edges_s / unit_s, fill=True, color=color, alpha=0.7)
         axes.axvline(float(columns.submit_s.max()) / unit_s, color="#555555", linestyle=":", label="last submission")
         axes.set(ylabel=name)
         axes.set_xlim(0.0, float(times_s.max()) / unit_s)
@@ -143,8 +143,8 @@ def _load(columns: TraceColumns, title: str) -> bytes:
     return _png(figure)
 
 
-def _most(times_s: FloatArray, amounts: FloatArray, edges_s: FloatArray) -> FloatArray:
-    """The most that is held between each edge and the next, so that no spike falls between the points of a line."""
+def _interval_max(times_s: FloatArray, amounts: FloatArray, edges_s: FloatArray) -> FloatArray:
+    """Maximum load between each edge and the next, so that no spike is lost between the points of a line."""
     first = np.searchsorted(times_s, edges_s, side="right")
     before = np.concatenate(([0.0], amounts))[first[:-1]]
     inside = [float(amounts[low:high].max(initial=0.0)) for low, high in itertools.pairwise(first.tolist())]
@@ -152,7 +152,7 @@ def _most(times_s: FloatArray, amounts: FloatArray, edges_s: FloatArray) -> Floa
 
 
 def _time_unit(columns: TraceColumns) -> tuple[float, str]:
-    """Seconds of a unit of the time axis, and the axis' label."""
+    """Seconds per unit of the time axis, and the axis label."""
     hours = float(columns.submit_s.max()) / SECONDS_PER_HOUR
     if hours <= _HOURS_SHOWN_IN_HOURS:
         return SECONDS_PER_HOUR, "hours after the start of the trace"

@@ -1,11 +1,11 @@
-"""The knobs of the generator of job traces.
+"""Settings of the generator of job traces.
 
 Shares, sizes, clamps and utilisations are the spec's (simulator, workloads). Where it gives only the clamp of a
-duration, median and spread come from what is published. Short runs have the median of Helios' GPU jobs, 206 s (SC'21).
+duration, median and spread come from published traces. Short runs have the median of Helios' GPU jobs, 206 s (SC'21).
 Those of training were fitted to the 100,000 jobs of PAI that GAIA publishes, which last five minutes or more: the
 families with GPUs together, cut at five minutes, come to quantiles of 15, 41, 128, 319 and 1,435 min (P25, P50, P75,
 P90, P99) and a mean of 136 min; PAI's are 13, 40, 126, 332, 1,444 and 136 min. Those of work without GPUs, requests of
-cores and memory, intensities and sensitivities are assumptions. A trace of one's own is always better.
+cores and memory, intensities and sensitivities are assumptions. A trace of your own cluster is always better.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Members = Literal["one", "distributed", "parameter-server", "trials"]
 _DAY_S = 24 * SECONDS_PER_HOUR
 _MINUTE_S = 60.0
 _HOURS_OF_DAY = 24
-_MOST_PODS = 100_000
-"""Of a workload; more is a mistake and would fill the memory."""
+_MAX_PODS = 100_000
+"""Maximum number of pods of a workload; more is a mistake and would exhaust memory."""
 _HOURLY = (0.70,) * 8 + (0.95,) + (1.20,) * 3 + (0.85,) + (1.15,) * 5 + (0.85, 0.95) + (1.00,) * 3 + (0.95,)
 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers drawn evenly between two bounds.
+    """Uniform distribution between two bounds.
 
     Attributes:
-        low: least.
-        high: greatest.
+        low: minimum.
+        high: maximum.
     """
 
     low: float
@@ -47,8 +47,8 @@ class Range:
 
 def _check_weights(name: str, weights: Mapping[int, float] | Mapping[str, float]) -> None:
     for choice, weight in weights.items():
-        if isinstance(choice, int) and not 1 <= choice <= _MOST_PODS:
-            raise InvalidQuantityError(name, f"must be whole numbers from 1 to {_MOST_PODS}, got {choice}")
+        if isinstance(choice, int) and not 1 <= choice <= _MAX_PODS:
+            raise InvalidQuantityError(name, f"must be whole numbers from 1 to {_MAX_PODS}, got {choice}")
         finite_number(name, weight, minimum=0.0)
     if not any(weights.values()):
         raise InvalidQuantityError(name, "has no weight above zero")
@@ -61,18 +61,18 @@ def _check_share(name: str, values: Range) -> None:
 
 def _check_word(name: str, word: str, known: tuple[str, ...]) -> None:
     if word not in known:
-        raise InvalidQuantityError(name, f"{word!r} is none of {', '.join(filter(None, known))}")
+        raise InvalidQuantityError(name, f"{word!r} is not one of {', '.join(filter(None, known))}")
 
 
 @dataclass(frozen=True)
 class Durations:
-    """Durations drawn from a log-normal distribution; those outside the clamp are set to its ends.
+    """Log-normal distribution of durations, clamped to a minimum and a maximum.
 
     Attributes:
         median_s: median, s.
         sigma: standard deviation of the logarithm.
-        min_s: least, s.
-        max_s: greatest, s.
+        min_s: minimum, s.
+        max_s: maximum, s.
     """
 
     median_s: float
@@ -89,12 +89,12 @@ class Durations:
 
 @dataclass(frozen=True)
 class Episodes:
-    """Times at which more or less arrives than usual; they begin at random and may overlap.
+    """Periods with a higher or lower arrival rate; they start at random times and may overlap.
 
     Attributes:
-        per_day: mean number of them a day.
-        hours: length of each, h.
-        factor: of the arrival rate while one lasts.
+        per_day: mean number of periods a day.
+        hours: length of a period, h.
+        factor: factor of the arrival rate during a period.
     """
 
     per_day: float
@@ -109,7 +109,7 @@ class Episodes:
 
 @dataclass(frozen=True)
 class Bursts(Episodes):
-    """Short and high."""
+    """Short periods of a high arrival rate."""
 
     per_day: float = 0.25
     hours: float = 1.0
@@ -118,7 +118,7 @@ class Bursts(Episodes):
 
 @dataclass(frozen=True)
 class Dips(Episodes):
-    """Less than usual."""
+    """Periods of a low arrival rate."""
 
     per_day: float = 0.0
     hours: float = 1.0
@@ -127,7 +127,7 @@ class Dips(Episodes):
 
 @dataclass(frozen=True)
 class Surges(Episodes):
-    """Long and moderate."""
+    """Long periods of a moderately higher arrival rate."""
 
     per_day: float = 0.0
     hours: float = 3.0
@@ -136,18 +136,18 @@ class Surges(Episodes):
 
 @dataclass(frozen=True)
 class Arrivals:
-    """When workloads are submitted: a Poisson process whose rate changes over the day.
+    """Arrivals of workloads: a Poisson process whose rate changes over the day.
 
     Attributes:
-        workloads_per_hour: rate where every factor is 1, 1/h.
+        workloads_per_hour: arrival rate where every factor is 1, 1/h.
         pattern: `hourly` has a factor for each hour of the day, `diurnal` a cosine.
-        hourly_factors: of the rate, from midnight on; 24 of them.
-        diurnal_amplitude: of the cosine, 0..1: the rate is least, 1 - amplitude, at the trough.
+        hourly_factors: 24 factors of the rate, one for each hour from midnight on.
+        diurnal_amplitude: amplitude of the cosine, 0..1: the rate has its minimum, 1 - amplitude, at the trough.
         trough_h: hour of the day of the trough; the peak is 12 h later.
         start_h: hour of the day at which the trace begins.
-        bursts: short and high.
-        dips: less than usual.
-        surges: long and moderate.
+        bursts: short periods of a high rate.
+        dips: periods of a low rate.
+        surges: long periods of a moderately higher rate.
     """
 
     workloads_per_hour: float = 60.0
@@ -173,28 +173,28 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Family:
-    """Workloads of one kind.
+    """Distribution of the workloads of one family.
 
     Attributes:
         share: weight among the families with GPUs, or among those without.
-        members: what a workload is made of: `one` pod; a launcher and workers (`distributed`) or servers and workers
-            (`parameter-server`) as a gang; `trials` that are independent of each other.
-        duration: of a pod that runs alone and uncapped; the members of a gang share one.
+        members: pods of a workload: `one` pod; a launcher and workers (`distributed`) or servers and workers
+            (`parameter-server`) as a gang; independent `trials`.
+        duration: duration of a pod that runs alone and uncapped; the members of a gang share one.
         gpus: weights of the number of GPUs of a workload (of each trial); empty without GPUs.
-        worker_gpus: GPUs that a worker of a gang may have; of those that leave at least two workers one is drawn.
-        workers_per_server: of a family with parameter servers.
+        worker_gpus: possible numbers of GPUs of a gang's worker; one that leaves at least two workers is drawn.
+        workers_per_server: number of workers per parameter server.
         server_cores: cores of a launcher or parameter server.
-        trials: number of trials, where it is made of them.
+        trials: number of trials of a workload made of trials.
         cpu_util: utilisation of the requested cores, 0..1.
-        cores: weights of the cores of a pod; where there are GPUs, of the cores a GPU.
-        memory_gib_per_core: memory of a pod by its cores, GiB.
-        memory_intensity: 0..1.
-        io_intensity: 0..1.
-        cpu_feed: how far the GPU work waits for the CPU work, 0..1.
-        cpu_class: what bounds its CPU work.
-        gpu_class: what bounds its GPU work.
-        cpu_sensitivity: to caps on CPUs: high, medium, low or empty.
-        gpu_sensitivity: to caps on GPUs.
+        cores: weights of the number of cores of a pod; with GPUs, of cores per GPU.
+        memory_gib_per_core: memory of a pod per core, GiB.
+        memory_intensity: memory intensity of the work, 0..1.
+        io_intensity: I/O intensity of the work, 0..1.
+        cpu_feed: how much the GPU work depends on the CPU work, 0..1.
+        cpu_class: what bounds the CPU work.
+        gpu_class: what bounds the GPU work.
+        cpu_sensitivity: sensitivity to CPU caps: high, medium, low or empty.
+        gpu_sensitivity: sensitivity to GPU caps, likewise.
     """
 
     share: float
@@ -228,12 +228,12 @@ class Family:
         for name in ("cpu_util", "memory_intensity", "io_intensity", "cpu_feed"):
             _check_share(name, getattr(self, name))
         if self.cpu_util.low == 0.0:
-            raise InvalidQuantityError("cpu_util", "low must be above zero: the CPU work would never end")
+            raise InvalidQuantityError("cpu_util", "low must be above zero, or the CPU work would never end")
         finite_number("memory_gib_per_core", self.memory_gib_per_core.low, minimum=0.0)
         finite_number("workers_per_server", self.workers_per_server, minimum=1.0)
         finite_number("server_cores", self.server_cores, minimum=1.0)
         for bound in (self.trials.low, self.trials.high):
-            finite_number("trials", bound, minimum=1.0, maximum=_MOST_PODS)
+            finite_number("trials", bound, minimum=1.0, maximum=_MAX_PODS)
         _check_word("cpu_class", self.cpu_class, CPU_CLASSES)
         _check_word("gpu_class", self.gpu_class, GPU_CLASSES)
         _check_word("cpu_sensitivity", self.cpu_sensitivity, ("", *Level))
@@ -245,7 +245,7 @@ def _weights(*pairs: tuple[int, float]) -> Mapping[int, float]:
 
 
 _SPREAD = 1.35
-"""Standard deviation of the logarithm of the duration of training."""
+"""Standard deviation of the logarithm of training durations."""
 _ONE_GPU = ((1, 1.0),)
 # Over the default shares of the families, workloads with 1, 2, 4 and 8 GPUs are 0.80, 0.10, 0.07 and 0.03 of all.
 _WORKERS = ((2, 0.50), (4, 0.35), (8, 0.15))
@@ -254,7 +254,7 @@ _WORKERS_OF_SERVERS = ((1, 10.0), (2, 30.0), (4, 21.0), (8, 9.0))
 
 @dataclass(frozen=True)
 class DebugEval(Family):
-    """Runs that try something out."""
+    """Debugging and evaluation runs on one GPU."""
 
     share: float = 0.45
     duration: Durations = Durations(206.0, 1.0, 30.0, 1000.0)
@@ -322,7 +322,7 @@ class ParameterServerTraining(Family):
 
 @dataclass(frozen=True)
 class HpoExperiment(Family):
-    """Many trials of one model, each for itself."""
+    """Hyperparameter optimisation: many independent trials of one model."""
 
     share: float = 0.09
     members: Members = "trials"
@@ -338,7 +338,7 @@ class HpoExperiment(Family):
 
 @dataclass(frozen=True)
 class Preprocess(Family):
-    """Preparation of data, without GPUs."""
+    """Data preprocessing, without GPUs."""
 
     share: float = 0.75
     duration: Durations = Durations(10 * _MINUTE_S, 1.2, 2 * _MINUTE_S, 8 * SECONDS_PER_HOUR)
@@ -352,7 +352,7 @@ class Preprocess(Family):
 
 @dataclass(frozen=True)
 class Analytics(Family):
-    """Computation, without GPUs."""
+    """Compute-bound analytics, without GPUs."""
 
     share: float = 0.25
     duration: Durations = Durations(30 * _MINUTE_S, 1.2, 5 * _MINUTE_S, 24 * SECONDS_PER_HOUR)
@@ -365,7 +365,7 @@ class Analytics(Family):
 
 @dataclass(frozen=True)
 class Families:
-    """The kinds of workloads."""
+    """Families of workloads."""
 
     debug_eval: DebugEval = DebugEval()
     single_gpu_training: SingleGpuTraining = SingleGpuTraining()
@@ -387,20 +387,20 @@ class Families:
 
 @dataclass(frozen=True)
 class GeneratorSettings:
-    """What is generated.
+    """Settings of the generator.
 
     Attributes:
-        arrivals: when workloads are submitted.
-        families: what they are.
+        arrivals: arrivals of workloads.
+        families: families of workloads.
         gpu_share: share of the workloads that have GPUs, 0..1.
         performance_share: share of the workloads of class performance, 0..1.
-        gpu_resources: weights of the extended resources by which GPUs are asked for.
-        gpu_util: mean utilisation of GPUs by their number in a workload, 0..1; between and beyond them interpolated.
-        gpu_util_spread: how far a workload may be above or below the mean.
+        gpu_resources: weights of the extended resources of GPUs.
+        gpu_util: mean GPU utilisation by the number of GPUs of a workload, 0..1; other numbers are interpolated.
+        gpu_util_spread: maximum deviation of a workload from the mean.
         duration_scale: multiplies all durations and their clamps, so that a trace of days fits into hours.
-        cpu_work_rate: CPU work, core-s, in a second of the duration at full use of a core; 1 makes CPU work take the
-            duration.
-        gpu_work_rate: likewise of GPUs, GPU-s.
+        cpu_work_rate: CPU work, core-s, per second of the duration at full utilisation of a core; at 1 the CPU work
+            takes the duration.
+        gpu_work_rate: GPU work, GPU-s, likewise.
         namespace: namespace of the pods.
     """
 
@@ -426,7 +426,7 @@ class GeneratorSettings:
         for resource in self.gpu_resources:
             _check_word("gpu_resources", resource, tuple(GPU_RESOURCE_VENDORS))
         if not self.gpu_util:
-            raise InvalidQuantityError("gpu_util", "is empty; give the mean of at least one number of GPUs")
+            raise InvalidQuantityError("gpu_util", "is empty; give the mean for at least one number of GPUs")
         for mean in self.gpu_util.values():
             low, high = mean - self.gpu_util_spread, mean + self.gpu_util_spread
             if not 0.0 < low <= high <= 1.0:
@@ -438,4 +438,4 @@ GENERATOR_PARTS: tuple[type, ...] = (
     *(DebugEval, SingleGpuTraining, DistributedTraining, ParameterServerTraining, HpoExperiment, Preprocess, Analytics),
     *(Families, GeneratorSettings),
 )
-"""The dataclasses of the settings, for schemas that hold them to the rules of their models."""
+"""Dataclasses of the settings, for schemas that apply the rules of their models to them."""

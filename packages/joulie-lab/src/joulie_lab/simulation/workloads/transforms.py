@@ -1,4 +1,4 @@
-"""Traces cut and stretched, job by job: what a line becomes depends on the line and the seed alone."""
+"""Slices and scales traces as streams: the result for a line depends only on the line and the seed."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _HASH_BYTES = 8
 _SUBMIT_KEY = "submitTimeOffsetSec"
 _WORKLOAD_KEY = "workloadId"
 _COPY = re.compile(r"-c[0-9]+\Z")
-_MOST_RATE = 1e4
+_MAX_RATE = 1e4
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Which part of a trace is kept.
+    """The part of a trace to keep.
 
     Attributes:
-        from_s: first moment, s after the start of the trace; it becomes the start of what is kept.
-        until_s: end of the window, s; not included.
-        families: workload types; all where it is empty.
-        first: number of jobs at the most.
+        from_s: start of the part, s after the start of the trace; it becomes the new start.
+        until_s: end of the part, s; exclusive.
+        families: workload types to keep; empty for all.
+        first: maximum number of jobs; None for all.
     """
 
     from_s: float = 0.0
@@ -45,10 +45,10 @@ class Slice:
 
 
 def sliced(lines: Iterable[TraceLine], part: Slice) -> Iterator[TraceLine]:
-    """The lines of a part of a trace, its start at 0.
+    """Keep the lines of a part of a trace, moved so that the part starts at 0.
 
-    A gang is kept whole or not at all, by its first member: half of one would be another job. Of the lines that
-    describe a workload those of kept ones stay.
+    A gang is kept or dropped as a whole, by its first member: half a gang would be a different job. Lines that describe
+    a workload are kept if a job of the workload is.
     """
     kept = 0
     gangs: dict[str, bool] = {}
@@ -83,14 +83,14 @@ def _within(job: TraceJob, part: Slice) -> bool:
 
 @dataclass(frozen=True)
 class Scale:
-    """How a trace is stretched.
+    """Factors by which a trace is scaled.
 
     Attributes:
-        rate: of arrivals: below 1 workloads are left out, above 1 there are copies of them.
-        duration: of jobs.
-        size: of what jobs request; GPUs stay whole, at least one, and the work goes with them.
-        spread_s: copies are submitted up to so much later than what they are copies of, s.
-        seed: chooses what is left out or copied.
+        rate: factor of the arrival rate: below 1 workloads are left out, above 1 they are copied.
+        duration: factor of the duration of jobs.
+        size: factor of the requests of jobs; GPUs stay whole numbers of at least one, and work scales with requests.
+        spread_s: maximum delay of a copy's submission after its original, s.
+        seed: seed of the choice of the workloads to leave out or copy.
     """
 
     rate: float = 1.0
@@ -100,7 +100,7 @@ class Scale:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        finite_number("rate", self.rate, minimum=0.0, maximum=_MOST_RATE)
+        finite_number("rate", self.rate, minimum=0.0, maximum=_MAX_RATE)
         positive_number("duration", self.duration)
         positive_number("size", self.size)
         finite_number("spread_s", self.spread_s, minimum=0.0)
@@ -108,7 +108,7 @@ class Scale:
 
 @dataclass(order=True)
 class _Later:
-    """A line that is submitted at `time_s`; `number` keeps those of one time in the order of the file."""
+    """A line submitted at `time_s`; `number` keeps lines of equal time in the order of the file."""
 
     time_s: float
     number: int
@@ -116,9 +116,9 @@ class _Later:
 
 
 def scaled(lines: Iterable[TraceLine], scale: Scale) -> Iterator[TraceLine]:
-    """The lines of a stretched trace; in order of submission where they came so.
+    """Scale the lines of a trace; the result is ordered by submission if the input is.
 
-    All jobs of a workload are left out, or copied, together. Only the copies that are still to come are kept in mind.
+    All jobs of a workload are left out, or copied, together. Only copies that are still due are kept in memory.
     """
     waiting: list[_Later] = []
     for number, line in enumerate(lines):
@@ -141,13 +141,13 @@ def scaled(lines: Iterable[TraceLine], scale: Scale) -> Iterator[TraceLine]:
 
 
 class _Copy(NamedTuple):
-    """A workload anew, and how much later it is submitted, s; number 0 is the workload itself."""
+    """Copy of a workload and the delay of its submission, s; number 0 is the workload itself."""
 
     number: int
     later_s: float
 
     def name(self, name: str) -> str:
-        """What the copy's is called. One that is a copy already, by its name, makes room for those of its original."""
+        """Name of the copy. A name that already looks like a copy gets a suffix too, so that no two names collide."""
         return f"{name}-c{self.number}" if self.number or _COPY.search(name) else name
 
 
@@ -186,7 +186,7 @@ def _time_s(line: TraceLine) -> float:
 
 
 def _moved(line: TraceMetadata, by_s: float, workload_id: str) -> TraceMetadata:
-    """A line that describes a workload, under another name and time of submission where it says one."""
+    """Line that describes a workload, with another name, and its submission time shifted if it has one."""
     values = dict(line.values) | {_WORKLOAD_KEY: workload_id}
     if isinstance(values.get(_SUBMIT_KEY), int | float):
         values[_SUBMIT_KEY] = max(0.0, values[_SUBMIT_KEY] + by_s)
@@ -224,6 +224,6 @@ def _resized(job: TraceLine, scale: Scale) -> TraceLine:
 
 
 def _uniform(seed: int, *names: str) -> float:
-    """A number in 0..1 that is always the same for a seed and names: no state, so traces can be streams."""
+    """Hash of a seed and names to a number in 0..1: it needs no state, so traces can be streamed."""
     digest = hashlib.blake2b("\0".join((str(seed), *names)).encode(), digest_size=_HASH_BYTES).digest()
     return int.from_bytes(digest, "big") / 2.0 ** (8 * _HASH_BYTES)
