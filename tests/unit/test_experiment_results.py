@@ -234,7 +234,7 @@ def test_power_is_compared_on_one_grid() -> None:
 
 
 def test_other_jobs_are_not_compared() -> None:
-    with pytest.raises(DifferentJobsError, match="other jobs: 2 and 1"):
+    with pytest.raises(DifferentJobsError, match="different jobs: 2 and 1"):
         fidelity(outcome(), outcome(job("one")))
     with pytest.raises(DifferentJobsError, match="lasted"):
         fidelity(outcome(), outcome(duration_s=10.0))

@@ -1,1 +1,1 @@
-"""Scaffolding of the laboratory's commands: output files, progress, parallel runs, cooling plants and signals."""
+"""Shared parts of the laboratory's commands: output files, progress, parallel runs, cooling plants, grid signals."""

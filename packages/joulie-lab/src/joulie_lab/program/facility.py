@@ -1,4 +1,4 @@
-"""What is around the nodes of a run: the cooling plant, carbon intensity and price."""
+"""Facility of a run: opens its cooling plant, and reads carbon intensity and price."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from joulie_lab.simulation.scenario import Cooling
 _ANY_ZONE = ""
 
 
-class SurroundingsError(ValueError):
-    """A file about the grid that cannot be used; the message says why."""
+class GridFileError(ValueError):
+    """A grid file of an experiment cannot be used; the message says why."""
 
 
 def open_plant(cooling: Cooling, peak_w: float) -> CoolingPlant | None:
-    """The cooling plant of a run, whichever kind the scenario names.
+    """Open the cooling plant of a run, of the kind that the scenario names.
 
     Args:
-        cooling: what the scenario says.
+        cooling: cooling section of the scenario.
         peak_w: power of all nodes at full load, W.
 
     Raises:
@@ -43,10 +43,10 @@ def open_plant(cooling: Cooling, peak_w: float) -> CoolingPlant | None:
 
 
 def intensity_g_per_kwh(experiment: Experiment) -> Series | None:
-    """Carbon intensity over the run, from 0 s on; None where the experiment names none.
+    """Carbon intensity over the run from 0 s on, gCO2eq/kWh; None if the experiment names none.
 
     Raises:
-        SurroundingsError: the file cannot be used, or ends before the run does.
+        GridFileError: the file cannot be used, or ends before the run does.
     """
     grid, length_s = experiment.grid, _length_s(experiment)
     if grid.intensity_file is None:
@@ -55,11 +55,11 @@ def intensity_g_per_kwh(experiment: Experiment) -> Series | None:
     try:
         found = asyncio.run(file.history(_ANY_ZONE, -inf, inf))
     except GridSourceError as error:
-        raise SurroundingsError(f"grid.intensity_file: {error}") from error
+        raise GridFileError(f"grid.intensity_file: {error}") from error
     assert found is not None
     series = Series(found.starts_s - found.start_s, found.values, found.end_s - found.start_s)
     if not series.covers(0.0, length_s):
-        raise SurroundingsError(
+        raise GridFileError(
             f"grid.intensity_file: {grid.intensity_file} covers {series.end_s / SECONDS_PER_HOUR:g} h of a run of"
             f" {length_s / SECONDS_PER_HOUR:g} h"
         )
@@ -67,7 +67,7 @@ def intensity_g_per_kwh(experiment: Experiment) -> Series | None:
 
 
 def price_per_kwh(experiment: Experiment) -> Series | None:
-    """Price over the run; None where the experiment names none."""
+    """Price over the run, currency/kWh; None if the experiment names none."""
     price = experiment.grid.price_per_kwh
     return None if price is None else constant(price, 0.0, _length_s(experiment))
 

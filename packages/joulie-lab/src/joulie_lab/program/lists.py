@@ -1,4 +1,4 @@
-"""Options whose values are lists between commas."""
+"""Parses options whose values are comma-separated lists."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from joulie.program.errors import UserError
 
 
 def items(values: Iterable[str]) -> list[str]:
-    """The items of an option that may be given several times."""
+    """Split the values of a repeatable option at their commas."""
     return [item.strip() for value in values for item in value.split(",")]
 
 
 def whole(text: str, option: str) -> int:
-    """A whole number.
+    """Parse a whole number.
 
     Raises:
-        UserError: it is none; the message names the option.
+        UserError: the text is not a whole number; the message names the option.
     """
     try:
         return int(text)

@@ -13,10 +13,10 @@ from joulie.program.errors import UserError
 
 
 class Outputs:
-    """Files and folders asked for on the command line.
+    """Output files and folders of a command, written atomically.
 
-    Each is written under a temporary name beside its place, which also shows before the work begins that it can be
-    written. `commit` moves them all into place; without it, leaving removes them.
+    Each is written under a temporary name next to its target, which also shows before the work begins that the target
+    is writable. `commit` moves all of them into place; leaving the context without it removes them.
     """
 
     def __init__(self) -> None:
@@ -40,10 +40,10 @@ class Outputs:
                 folder.rmdir()
 
     def file(self, option: str, path: Path | None) -> Path | None:
-        """Where to write the file for `path`; None if none is asked for.
+        """Temporary path to which to write the file for `path`; None if `path` is None.
 
         Raises:
-            UserError: it could not be put there.
+            UserError: the target is not writable, is a folder, or is used by another option.
         """
         if path is None:
             return None
@@ -60,10 +60,10 @@ class Outputs:
         return self._add(Path(name), path)
 
     def folder(self, option: str, path: Path | None) -> Path | None:
-        """Where to write the files of folder `path`; None if none is asked for.
+        """Temporary folder in which to write the files for folder `path`; None if `path` is None.
 
         Raises:
-            UserError: it could not be put there.
+            UserError: the target is not writable, is a file, or is used by another option.
         """
         if path is None:
             return None
@@ -78,10 +78,10 @@ class Outputs:
         return self._add(Path(name), path)
 
     def commit(self) -> None:
-        """Move everything into place, each file in one step.
+        """Move all outputs into place, each file atomically.
 
         Raises:
-            UserError: the file system refused.
+            UserError: a file cannot be written.
         """
         for temporary, path in self._pending:
             try:

@@ -1,4 +1,4 @@
-"""Runs of a scenario spread over processes or a Dask cluster, for sweeps and benchmarks."""
+"""Runs a scenario in parallel, in processes or on a Dask cluster, for sweeps and benchmarks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DASK = "dask"
 
 
 class Work(NamedTuple):
-    """One run as it travels to a worker."""
+    """A run, serialised for a worker."""
 
     scenario_json: str
     task: Task
@@ -33,14 +33,14 @@ class Work(NamedTuple):
 
 
 _of_this_thread = threading.local()
-"""Keeps a worker's runner, and with it the jobs of a seed; by thread, since a Dask worker may have several."""
+"""Caches a worker's runner, and with it the jobs of a seed; per thread, since a Dask worker may have several."""
 
 
 def run_record(work: Work) -> RunRecord:
-    """Play one run, in whatever process this is.
+    """Execute a run in this process.
 
     Raises:
-        ExecutorError: this process has another version of Joulie than the one that asks.
+        ExecutorError: the worker has another version of Joulie than the caller.
     """
     if work.version != __version__:
         raise ExecutorError(f"a worker has joulie {__version__}, this is {work.version}; install the same on both")
@@ -56,11 +56,11 @@ def _runner(scenario_json: str) -> Runner:
 
 
 class Executor(NamedTuple):
-    """Where runs happen.
+    """Where runs are executed.
 
     Attributes:
-        n_workers: processes on this machine.
-        dask: whether Dask spreads the runs.
+        n_workers: number of processes on this machine.
+        dask: whether runs are executed by Dask.
         address: ``HOST:PORT`` of the Dask scheduler; None for a cluster on this machine.
     """
 
@@ -70,10 +70,10 @@ class Executor(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, jobs: int | None) -> Executor:
-        """The executor that ``--executor`` and ``--jobs`` name.
+        """Parse ``--executor`` and ``--jobs``.
 
         Raises:
-            UserError: there is no such executor.
+            UserError: the executor is invalid.
         """
         n_workers = jobs or usable_cores()
         if text == "local":
@@ -85,24 +85,24 @@ class Executor(NamedTuple):
 
 
 def played(scenario: Scenario, tasks: Sequence[Task], executor: Executor) -> Generator[RunRecord, None, None]:
-    """The records of `tasks` as they are finished, with progress on stderr.
+    """Execute `tasks` and yield their records as they finish, with progress on stderr.
 
     Raises:
-        UserError: a run cannot be made, or the executor fails.
+        UserError: a run failed, or the executor did.
     """
     if not tasks:
         return
     what = f"runs, {executor.n_workers} at a time"
     try:
         with closing(_records(scenario, tasks, executor)) as records:
-            # Compiled here, so that the workers find everything compiled.
+            # Compile here once, so that the workers find the compiled code in the cache.
             yield from shown(records, len(tasks), what, _described, prepare=warm_up)
     except (JobTableError, CoolingPlantError, InvalidQuantityError, ExecutorError) as error:
         raise UserError(str(error)) from error
 
 
 def _described(record: RunRecord) -> str:
-    """A run in one line."""
+    """Summary of a run in one line."""
     return f"{record.scheduler}, seed {record.seed}: mean {record.mean_kw:,.1f} kW, {record.seconds:.2f} s"
 
 
@@ -115,7 +115,7 @@ def _records(scenario: Scenario, tasks: Sequence[Task], executor: Executor) -> G
 
 
 def usable_cores() -> int:
-    """Cores that this process may use, which in a container are fewer than the machine's."""
+    """Number of cores that this process may use; in a container fewer than the machine's."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux

@@ -1,4 +1,4 @@
-"""Progress of runs on stderr: bars on a terminal, a line a run elsewhere."""
+"""Progress of runs on stderr: bars on a terminal, otherwise one line for each run."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def shown(
     described: Callable[[RunT], str],
     prepare: Callable[[], None] | None = None,
 ) -> Generator[RunT, None, None]:
-    """Runs as they are finished, counted on stderr.
+    """Yield runs as they finish, with progress on stderr.
 
     Args:
-        runs: in any order; the next one is asked for when its predecessor was taken.
-        n_runs: how many there will be.
-        what: that is counted.
-        described: a run in one line.
-        prepare: what has to be compiled before the first run.
+        runs: runs in any order, consumed lazily.
+        n_runs: number of runs.
+        what: label of the progress bar.
+        described: summarises a run in one line.
+        prepare: compiles what the runs need, before the first one; None if nothing is compiled.
     """
     console = Console(stderr=True)
     columns = (
@@ -60,7 +60,7 @@ def shown(
 
 
 class RunProgress:
-    """Shows which run is on its way and how far it is."""
+    """Shows the current run and its progress."""
 
     def __init__(self, n_runs: int) -> None:
         self._console = Console(stderr=True)
@@ -84,20 +84,20 @@ class RunProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """Take the bars away."""
+        """Remove the bars."""
         self._bars.stop()
 
     def begin(self, what: str) -> None:
-        """A piece of work begins."""
+        """Start a task."""
         self._task = self._bars.add_task(what, total=None)
 
     def step(self, done: int, total: int) -> None:
-        """So many of its steps are done."""
+        """Update the number of steps of the current task that are done."""
         if self._task is not None:
             self._bars.update(self._task, completed=done, total=total)
 
     def end(self, record: RunRecord | None = None) -> None:
-        """The piece of work has ended, with the record of a run if it was one."""
+        """End the current task, and print the record if it was a run."""
         if self._task is not None:
             self._bars.remove_task(self._task)
         if record is None:
@@ -112,5 +112,5 @@ class RunProgress:
         )
 
     def note(self, text: str) -> None:
-        """Say something that the user should know."""
+        """Print a note for the user."""
         self._console.print(f"note: {text}", markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Runs as tables on the terminal."""
+"""Prints runs as tables on the terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LABEL_WIDTH = 30
 
 
 def print_runs(console: Console, records: Sequence[RunRecord]) -> None:
-    """Print runs as tables: a metric a line, a scheduler a column, differences to the first in percent."""
+    """Print runs as tables: one row for each metric, one column for each scheduler, differences to the first in %."""
     from rich.table import Table
 
     for seed, group in groupby(records, key=lambda record: record.seed):

@@ -1,4 +1,4 @@
-"""The simulation put together with the adapters that the command line brings."""
+"""Builds the simulation runner with the adapters of the command line."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from joulie_lab.simulation.scenario import Scenario
 
 
 def runner(scenario: Scenario) -> Runner:
-    """A runner that reads job tables, runs FMUs and looks at the clock."""
+    """Build a runner that can read job tables, run FMUs and measure wall time."""
     return Runner(scenario, clock=perf_counter, read_jobs=read_job_table, open_plant=open_plant)

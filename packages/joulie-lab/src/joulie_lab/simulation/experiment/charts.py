@@ -1,4 +1,4 @@
-"""The charts of an experiment, for its report, its pictures and the documentation."""
+"""Charts of an experiment, for its report, its PNG files and the documentation."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from joulie_lab.simulation.sweep import Estimate
 
 _MINUTE_S = 60.0
 _STRETCHES = 120
-"""Points of a line over time: means over so many stretches tell variants apart, single samples only flicker."""
+"""Number of points of a line over time: means over intervals tell variants apart, single samples are too noisy."""
 
 
 def comparison_charts(comparison: Comparison) -> Iterator[Bars]:
-    """Figures of all seeds, the assumptions side by side."""
+    """Charts of all seeds, with the assumptions about physics next to each other."""
     yield _by_physics(
         comparison, "energy-per-work", "IT energy per unit of completed work", "kWh per reference kWh", _value
     )
@@ -34,10 +34,10 @@ def comparison_charts(comparison: Comparison) -> Iterator[Bars]:
 
 
 def run_charts(runs: Mapping[str, Outcome]) -> Iterator[Chart | Bars]:
-    """What happened in one seed under one physics.
+    """Charts of the runs of one seed under one physics.
 
     Args:
-        runs: outcome by variant, in their order.
+        runs: outcome by variant, in the order of the variants.
     """
     smooth = f"mean of {_stretch_s(next(iter(runs.values())).duration_s) / _MINUTE_S:g} min"
     yield _over_time(runs, "power", f"IT power, {smooth}", "kW", lambda series: series.it_w / WATTS_PER_KW)
@@ -70,7 +70,7 @@ def _over_time(
 
 
 def _stretch_s(duration_s: float) -> float:
-    """A whole number of minutes."""
+    """Length of an averaging interval, s: a whole number of minutes."""
     return max(1, round(duration_s / _STRETCHES / _MINUTE_S)) * _MINUTE_S
 
 
@@ -134,7 +134,7 @@ def _by_physics(
     *,
     skip: int = 0,
 ) -> Bars:
-    """A group an assumption, a bar a variant; `skip` leaves out the first variants."""
+    """Bar chart with a group for each physics and a bar for each variant; `skip` leaves out the first variants."""
     found = {(result.variant, result.physics): figure(result) for result in comparison.results}
     names = list(dict.fromkeys(result.variant for result in comparison.results))
     groups = tuple(f"idle {physics.idle_states}\nGPU {physics.gpu_throughput}" for physics in comparison.physics)
@@ -147,10 +147,10 @@ def _by_physics(
 
 
 def _parts(comparison: Comparison) -> Bars:
-    """Of the first physics: what is placement, what is caps, what the idle assumption would add."""
+    """Parts of the saving under the first physics: placement, caps, and what the idle assumption would add."""
     parts = [part for part in comparison.parts if part.physics == comparison.physics[0]]
     labels = {"placement": "placement", "caps": "caps", "idle": "if only managed nodes slept"}
-    told = {name: label for name, label in labels.items() if any(getattr(part, name) for part in parts)}
+    known = {name: label for name, label in labels.items() if any(getattr(part, name) for part in parts)}
     return Bars(
         "saving-parts",
         f"Where savings come from, {comparison.physics[0]}",
@@ -158,7 +158,7 @@ def _parts(comparison: Comparison) -> Bars:
         "points of IT energy per work",
         tuple(
             _bar_set(label, [getattr(part, name) for part in parts], style)
-            for style, (name, label) in enumerate(told.items())
+            for style, (name, label) in enumerate(known.items())
         ),
     )
 

@@ -1,8 +1,8 @@
-"""Variants of an experiment side by side: at equal completed work, seed by seed, with confidence intervals.
+"""Compares the variants of an experiment at equal completed work, paired by seed, with confidence intervals.
 
-Every figure of a variant is compared to the first variant's under the same seed and the same physics. What stands side
-by side is of the same seeds: a seed that one of the variants lacks is left out, and told. Where two variants did not do
-the same work, energy alone says nothing and is not compared; energy per unit of work still is.
+Each figure of a variant is compared to that of the first variant (the baseline) under the same seed and physics. All
+variants of a comparison have the same seeds: a seed that one of them lacks is left out, and reported. If two variants
+did not do the same work, their energy is not comparable and not compared; energy per unit of work still is.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from joulie_lab.simulation.job_response import IdleStates
 from joulie_lab.simulation.sweep import Estimate, estimate
 
 EQUAL_WORK_PCT = 1.0
-"""Work that may differ between two runs that are said to have done the same, %."""
+"""Maximum difference of work between two runs that count as having done equal work, %."""
 PER_WORK = "it_kwh_per_work"
-"""The figure that savings are told of."""
+"""Key of the figure for which savings are reported."""
 
 
 class Column(NamedTuple):
-    """A figure that people read of a variant.
+    """A reported figure of a variant.
 
     Attributes:
-        key: of `RunMetrics`.
-        label: with its unit.
-        digits: after the point.
-        saved: whether it is also told how much less of it than the first variant's there was, %.
-        needs_equal_work: whether that means something only where the same work was done.
+        key: field of `RunMetrics`.
+        label: label with unit.
+        digits: number of decimals.
+        saved: whether the saving against the baseline is reported too, %.
+        needs_equal_work: whether the saving is meaningful only at equal work.
     """
 
     key: str
@@ -62,7 +62,7 @@ COLUMNS = (
 
 
 class Record(NamedTuple):
-    """A finished run and its figures."""
+    """A finished run and its metrics."""
 
     key: RunKey
     metrics: RunMetrics
@@ -70,16 +70,15 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class VariantResult:
-    """One variant under one physics.
+    """Results of one variant under one physics.
 
     Attributes:
-        variant: its name.
-        physics: the assumptions.
-        seeds: runs, the same seeds for every variant under this physics.
-        values: mean over the seeds by key of the column; None where a figure has no meaning.
-        saved_pct: how much less than the first variant, %, by key of the column; None where it cannot be told.
-        work_pct: the largest difference of work done of any seed, by absolute value, %; None where the first variant
-            was not run.
+        variant: name of the variant.
+        physics: assumptions of the runs.
+        seeds: number of seeds, the same seeds for every variant under this physics.
+        values: mean over the seeds by column key; None if the figure is not defined.
+        saved_pct: saving against the baseline by column key, %; None if it is not defined.
+        work_pct: maximum absolute difference of work from the baseline over the seeds, %; None without baseline runs.
     """
 
     variant: str
@@ -91,7 +90,7 @@ class VariantResult:
 
     @property
     def equal_work(self) -> bool:
-        """Whether it did the work of the first variant."""
+        """Whether it did the same work as the baseline."""
         return self.work_pct is not None and self.work_pct <= EQUAL_WORK_PCT
 
     def as_dict(self) -> dict[str, Any]:
@@ -112,16 +111,16 @@ Part = Literal["placement", "caps", "idle"]
 
 @dataclass(frozen=True)
 class SavingParts:
-    """Where a variant's saving of energy per work comes from, percentage points of the first variant's.
+    """Parts of a variant's saving of energy per work, in percentage points of the baseline's energy per work.
 
     Attributes:
-        variant: its name.
-        physics: the assumptions.
-        seeds: runs, the same seeds for every part.
-        total: all of it.
-        placement: what the variant saves without its caps: classes of nodes and scores; None without such a twin.
-        caps: what caps add to that.
-        idle: what the saving would be more if only managed nodes had deep idle states; None where that was not run.
+        variant: name of the variant.
+        physics: assumptions of the runs.
+        seeds: number of seeds, the same seeds for every part.
+        total: whole saving.
+        placement: saving of the same variant without caps, by node classes and scores; None if not run.
+        caps: additional saving by caps; None likewise.
+        idle: additional saving if only managed nodes had deep idle states; None if that was not run.
     """
 
     variant: str
@@ -145,13 +144,13 @@ class SavingParts:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All variants of an experiment.
+    """Comparison of all variants of an experiment.
 
     Attributes:
         baseline: name of the variant that the others are compared to.
-        results: by physics, then in the order of the variants, the baseline first.
-        parts: where savings come from, in the same order.
-        left_out: a sentence for whatever was run and is not compared.
+        results: results by physics, then in the order of the variants, the baseline first.
+        parts: parts of the savings, in the same order.
+        left_out: sentences about runs that are not compared.
     """
 
     baseline: str
@@ -161,11 +160,11 @@ class Comparison:
 
     @property
     def physics(self) -> list[PhysicsChoice]:
-        """The assumptions that something was run under."""
+        """Physics under which there are runs."""
         return list(dict.fromkeys(result.physics for result in self.results))
 
     def under(self, physics: PhysicsChoice) -> list[VariantResult]:
-        """The variants under these assumptions, the baseline first."""
+        """Results under this physics, the baseline first."""
         return [result for result in self.results if result.physics == physics]
 
     def as_dict(self) -> dict[str, Any]:
@@ -179,10 +178,10 @@ class Comparison:
 
 
 def compare(experiment: Experiment, records: Iterable[Record]) -> Comparison:
-    """Every variant against the experiment's first one.
+    """Compare every variant of an experiment to its first one, the baseline.
 
     Args:
-        experiment: names the variants.
+        experiment: the experiment.
         records: finished runs, in any order.
     """
     baseline = experiment.variants[0].name
@@ -198,22 +197,22 @@ def compare(experiment: Experiment, records: Iterable[Record]) -> Comparison:
         if against is not None:
             split = [each.name for each in experiment.variants[1:] if each.without_caps is None]
             parts.extend(_parts(experiment, runs, physics, name, against) for name in split if name in group.variants)
-    told = tuple(part for part in parts if part is not None)
-    return Comparison(baseline, tuple(results), told, tuple(left_out))
+    known_parts = tuple(part for part in parts if part is not None)
+    return Comparison(baseline, tuple(results), known_parts, tuple(left_out))
 
 
 _Runs = Mapping[RunKey, RunMetrics]
 
 
 class _Group(NamedTuple):
-    """The variants that stand side by side under one physics, and the seeds that all of them have."""
+    """The variants that are compared under one physics, and the seeds that all of them have."""
 
     variants: list[str]
     seeds: list[int]
 
 
 def _group(experiment: Experiment, runs: _Runs, physics: PhysicsChoice) -> _Group:
-    """In the order of the variants; one that shares no seed with those before it stays out."""
+    """Select variants in their order; a variant that shares no seed with the earlier ones is left out."""
     names: list[str] = []
     shared: set[int] = set()
     for variant in experiment.variants:
@@ -250,16 +249,17 @@ def _result(
 ) -> VariantResult:
     ours = [runs[RunKey(variant, seed, physics)] for seed in seeds]
     values = {column.key: _estimate([getattr(run, column.key) for run in ours]) for column in COLUMNS}
-    told = [column for column in COLUMNS if column.saved]
+    with_saving = [column for column in COLUMNS if column.saved]
     if baseline is None:
-        return VariantResult(variant, physics, len(seeds), values, dict.fromkeys(column.key for column in told), None)
+        unknown = dict.fromkeys(column.key for column in with_saving)
+        return VariantResult(variant, physics, len(seeds), values, unknown, None)
     pairs = [(run, runs[RunKey(baseline, seed, physics)]) for run, seed in zip(ours, seeds, strict=True)]
     work_pct = max(abs(_saved_pct("work_kwh", run, base) or 0.0) for run, base in pairs)
     saved = {
         column.key: None
         if column.needs_equal_work and work_pct > EQUAL_WORK_PCT
         else _estimate([_saved_pct(column.key, run, base) for run, base in pairs])
-        for column in told
+        for column in with_saving
     }
     return VariantResult(variant, physics, len(seeds), values, saved, work_pct)
 
@@ -267,7 +267,7 @@ def _result(
 def _parts(
     experiment: Experiment, runs: _Runs, physics: PhysicsChoice, variant: str, baseline: str
 ) -> SavingParts | None:
-    """Over the seeds that all the parts have; a part that has none of them is not told."""
+    """Split a saving into parts over the seeds that all parts have; a part that has none of them is None."""
 
     def saved(name: str | None, under: PhysicsChoice) -> dict[int, float]:
         if name is None:
@@ -287,11 +287,11 @@ def _parts(
     for part in (placement, managed):
         seeds = seeds & part.keys() or seeds
 
-    def told(value: Callable[[int], float], *of: Mapping[int, float]) -> Estimate | None:
+    def part_estimate(value: Callable[[int], float], *of: Mapping[int, float]) -> Estimate | None:
         known = all(seeds <= part.keys() for part in of)
         return estimate([value(seed) for seed in sorted(seeds)]) if seeds and known else None
 
-    whole = told(lambda seed: total[seed])
+    whole = part_estimate(lambda seed: total[seed])
     if whole is None:
         return None
     return SavingParts(
@@ -299,9 +299,9 @@ def _parts(
         physics,
         len(seeds),
         whole,
-        told(lambda seed: placement[seed], placement),
-        told(lambda seed: total[seed] - placement[seed], placement),
-        told(lambda seed: managed[seed] - total[seed], managed),
+        part_estimate(lambda seed: placement[seed], placement),
+        part_estimate(lambda seed: total[seed] - placement[seed], placement),
+        part_estimate(lambda seed: managed[seed] - total[seed], managed),
     )
 
 
@@ -318,7 +318,7 @@ def _estimate(samples: Sequence[float | None]) -> Estimate | None:
 
 
 def format_estimate(value: Estimate | None, digits: int, sign: str = "") -> str:
-    """Mean and half width of the confidence interval; a dash for what does not apply."""
+    """Format mean and half width of the confidence interval; a dash for None."""
     if value is None:
         return "–"
     spread = "" if value.half_width is None else f" ±{value.half_width:,.{digits}f}"

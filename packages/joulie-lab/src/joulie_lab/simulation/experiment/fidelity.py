@@ -1,7 +1,7 @@
-"""How well two runs of the same jobs agree: natively and on a control plane, and what tells them apart.
+"""Fidelity of native runs: how well a native run and one on a control plane with the same jobs agree.
 
-The same functions decide in both, so what differs is time: a real scheduler takes a moment to bind a pod, programs
-poll, pods are seen one after the other. The comparison says how much that matters, and where.
+The same functions decide in both, so the runs differ in timing: a real scheduler needs time to bind a pod, programs
+poll, and pods are observed one after the other. The comparison shows how much that matters, and where.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _SAME_START_S = 60.0
 
 
 class DifferentJobsError(ValueError):
-    """Two runs that did not play the same jobs: nothing can be said about them."""
+    """The two runs have different jobs, nodes or lengths, so that they cannot be compared."""
 
 
 class Row(NamedTuple):
-    """One thing that both runs did.
+    """A figure of both runs.
 
     Attributes:
-        what: its name, with its unit.
-        native: of the first run.
-        other: of the second one.
+        what: name of the figure, with its unit.
+        native: value in the first run.
+        other: value in the second run.
     """
 
     what: str
@@ -40,21 +40,21 @@ class Row(NamedTuple):
 
     @property
     def difference_pct(self) -> float | None:
-        """Of the second against the first, %; None where the first is zero."""
+        """Difference of the second from the first, %; None if the first is zero."""
         return None if self.native == 0.0 else (self.other / self.native - 1.0) * 100.0
 
 
 @dataclass(frozen=True)
 class StartDifferences:
-    """How much later jobs first ran in the second run, s; None where no job ran in both.
+    """Differences of job start times between the second and the first run; None if no job ran in both.
 
     Attributes:
-        jobs: that ran in both.
-        only_native: that ran in the first run alone.
-        only_other: that ran in the second run alone.
-        median_s: of the differences.
-        p95_abs_s: of their absolute values.
-        within_a_minute: share of the jobs.
+        jobs: number of jobs that ran in both runs.
+        only_native: number of jobs that ran only in the first run.
+        only_other: number of jobs that ran only in the second run.
+        median_s: median difference, s; positive if jobs started later in the second run.
+        p95_abs_s: 95th percentile of the absolute differences, s.
+        within_a_minute: share of the jobs whose start times differ by at most a minute.
         same_node: share of the jobs that ran on the same node.
         same_family: share of the jobs that ran on a node of the same family.
     """
@@ -71,19 +71,20 @@ class StartDifferences:
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How two runs of the same jobs compare.
+    """Differences of the second run from the first, both with the same jobs.
 
     Attributes:
-        energy_pct: energy of all nodes in the second run against the first, %.
-        cpu_work_pct: CPU work done, %; None where there was none.
-        gpu_work_pct: GPU work done, %; None where there was none.
-        node_correlation: of the energy of nodes, Pearson's r; None where all are alike.
-        node_correlation_in_family: of what each node used beyond the mean of its family: hardware alone gives none.
+        energy_pct: difference of the energy of all nodes, %.
+        cpu_work_pct: difference of the CPU work done, %; None if the first run did none.
+        gpu_work_pct: difference of the GPU work done, %; None if the first run did none.
+        node_correlation: Pearson's r of the energy of nodes; None if all are equal.
+        node_correlation_in_family: Pearson's r of each node's deviation from the mean of its family, which hardware
+            alone does not cause.
         node_error_pct: mean absolute difference of the energy of a node, %.
         power_error_pct: mean absolute difference of the cluster's power over time, % of its mean.
-        starts: when jobs began.
-        families: energy by family of nodes, kWh.
-        explanation: what may tell the runs apart, side by side.
+        starts: differences of job start times.
+        families: energy by node family, kWh.
+        explanation: figures that may explain the differences.
     """
 
     energy_pct: float
@@ -99,7 +100,7 @@ class Fidelity:
 
     @property
     def work_pct(self) -> float:
-        """The larger of the differences of work, by absolute value, %."""
+        """Maximum absolute difference of CPU and GPU work, %."""
         return max((abs(pct) for pct in (self.cpu_work_pct, self.gpu_work_pct) if pct is not None), default=0.0)
 
     @property
@@ -120,11 +121,11 @@ def fidelity(native: Outcome, other: Outcome) -> Fidelity:
     """Compare two runs of the same jobs on the same nodes.
 
     Args:
-        native: what is compared to.
-        other: of the control plane.
+        native: native run, the reference.
+        other: run on the control plane.
 
     Raises:
-        DifferentJobsError: they had other jobs, other nodes, or lasted another time.
+        DifferentJobsError: the runs have different jobs, nodes or lengths.
     """
     pairs = _same_jobs(native, other)
     ours, theirs = _node_energies(native, other)
@@ -146,9 +147,9 @@ def fidelity(native: Outcome, other: Outcome) -> Fidelity:
 def _same_jobs(native: Outcome, other: Outcome) -> list[tuple[JobOutcome, JobOutcome]]:
     theirs = {job.job_id: job for job in other.jobs}
     if theirs.keys() != {job.job_id for job in native.jobs}:
-        raise DifferentJobsError(f"the runs had other jobs: {len(native.jobs):,} and {len(other.jobs):,}")
+        raise DifferentJobsError(f"the runs have different jobs: {len(native.jobs):,} and {len(other.jobs):,}")
     if [node.name for node in native.nodes] != [node.name for node in other.nodes]:
-        raise DifferentJobsError("the runs had other nodes")
+        raise DifferentJobsError("the runs have different nodes")
     if native.duration_s != other.duration_s:
         raise DifferentJobsError(f"the runs lasted {native.duration_s:g} s and {other.duration_s:g} s")
     return [(job, theirs[job.job_id]) for job in native.jobs]
@@ -172,7 +173,7 @@ def _beyond_family(energy_j: FloatArray, families: Sequence[str]) -> FloatArray:
 
 
 def _power_error_pct(native: Outcome, other: Outcome) -> float:
-    """On a common grid, since samples are taken when something changes."""
+    """Difference of power on a common time grid, since the runs are sampled at different times."""
     time_s = np.linspace(0.0, native.duration_s, _SAMPLES)
     ours, theirs = (np.interp(time_s, run.series.time_s, run.series.it_w) for run in (native, other))
     return float(np.mean(np.abs(theirs - ours)) / np.mean(ours)) * 100.0
@@ -207,7 +208,7 @@ def _families(ours_j: FloatArray, theirs_j: FloatArray, families: Sequence[str])
 
 
 def _explanation(native: Outcome, other: Outcome) -> list[Row]:
-    """What may tell two runs apart; the reader sees which of it does."""
+    """Figures that may explain the differences between two runs."""
     runs = (native, other)
 
     def row(what: str, *values: float) -> Row:

@@ -1,4 +1,4 @@
-"""Experiments from YAML: shipped ones by name, others by path, with every problem named by its line."""
+"""Reads experiments from YAML, shipped ones by name and others by path; each error names its line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CLUSTER = ("cluster",)
 
 
 def experiment_names() -> list[str]:
-    """Names of the experiments that come with Joulie."""
+    """Names of the shipped experiments."""
     return _FILES.names()
 
 
@@ -35,15 +35,15 @@ def experiment_text(source: str) -> str:
 
 
 def load_experiment(source: str, sets: Sequence[str] = (), settings: Iterable[Setting] = ()) -> Experiment:
-    """Read and check an experiment. A cluster that stands in a file of its own is read into it.
+    """Read and check an experiment, and the cluster file that it may name.
 
     Args:
         source: a shipped name, or the path of a YAML file.
         sets: overrides ``key.path=value``, checked like the file.
-        settings: values given by other means; `sets` are laid over them.
+        settings: values given by other options; `sets` override them.
 
     Raises:
-        ScenarioError: every problem of the experiment, one line each.
+        ScenarioError: the experiment is invalid; one line for each error.
     """
     document = _with_cluster(_FILES.document(source))
     if "schedulers" in document.data and "variants" not in document.data:
@@ -53,7 +53,7 @@ def load_experiment(source: str, sets: Sequence[str] = (), settings: Iterable[Se
 
 
 def named_files(experiment: Experiment) -> dict[Path, str]:
-    """The files whose contents an experiment is made of, by where it names them."""
+    """Files that an experiment refers to, by the path of the key that names them."""
     named: dict[Path, str] = {}
     for path in _FILES.file_paths:
         value: Any = experiment
@@ -70,7 +70,7 @@ def experiment_schema() -> dict[str, Any]:
 
 
 def _with_cluster(document: Document) -> Document:
-    """The document with its cluster file, if it names one, in place of the name."""
+    """The document with the contents of its cluster file, if it names one."""
     cluster = document.data.get("cluster")
     file = cluster.get("file") if isinstance(cluster, dict) else None
     if not isinstance(file, str):

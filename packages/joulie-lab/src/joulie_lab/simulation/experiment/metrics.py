@@ -1,4 +1,4 @@
-"""What a run of an experiment comes to, in figures."""
+"""Metrics of a run of an experiment: energy, work, slowdown, waits and power."""
 
 from __future__ import annotations
 
@@ -12,68 +12,68 @@ from joulie.domain.units import SECONDS_PER_HOUR, WATTS_PER_KW, FloatArray, IntA
 from joulie_lab.simulation.experiment.outcome import JobEnd, JobOutcome, Outcome, OutcomeSeries
 
 REFERENCE_CORE_W = 490.0 / 96.0
-"""Power that a unit of CPU work is weighed with, W a core: that of the published cluster (docs, honest metrics)."""
+"""Weight of CPU work, W per core: the power of the published cluster (docs, honest metrics)."""
 REFERENCE_GPU_W = 700.0
-"""Power that a unit of GPU work is weighed with, W a GPU."""
+"""Weight of GPU work, W per GPU."""
 _RAMP_S = 60.0
 _HIDDEN_SHARE = 0.01
 _BOUND_S = 10.0
-"""Bounded slowdown takes shorter jobs for this long (Feitelson 2001), or it would tell of little else."""
+"""Minimum duration in bounded slowdown (Feitelson 2001): without it, very short jobs would dominate."""
 
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """The figures of one run; None where a figure has no meaning in it.
+    """Metrics of one run; None if a metric is not defined for it.
 
-    Slowdown is a job's time from first run to end against that of the same job alone and uncapped. Only jobs that were
-    completed have one. A job that never had a node counts with the time that it waited for one: where there are such
-    jobs, the true waits are longer than those told.
+    Slowdown is a job's time from first run to end, divided by that of the same job alone and uncapped; only completed
+    jobs have one. A job that never got a node counts with the time for which it has waited: if there are such jobs, the
+    true waits are longer than those reported.
 
     Attributes:
         duration_h: length of the run, h.
         it_kwh: energy of all nodes, kWh.
         cooling_kwh: energy of the cooling plant, kWh.
-        facility_kwh: both, kWh.
+        facility_kwh: sum of both, kWh.
         cpu_core_h: CPU work done, core-h at the highest clock.
         gpu_h: GPU work done, GPU-h without a cap.
-        work_kwh: both, weighed with what they took in the published cluster, kWh: one number for work.
-        it_kwh_per_work: IT energy in a unit of that.
-        facility_kwh_per_work: IT and cooling energy in a unit of that.
-        mean_kw: IT power, kW.
-        peak_kw: highest IT power that was sampled, kW.
-        p99_ramp_kw: 99th percentile of the change of IT power from one minute to the next, kW; None where samples are
-            further apart than that.
-        slowdown_mean: of all jobs.
-        slowdown_p95: 95th percentile over all jobs.
-        slowdown_mean_performance: of performance jobs.
-        slowdown_p95_performance: of performance jobs.
-        slowdown_mean_standard: of standard jobs.
-        slowdown_p95_standard: of standard jobs.
-        slowdown_n_performance: performance jobs that have a slowdown.
-        slowdown_n_standard: standard jobs that have one.
-        bounded_slowdown_mean: of the time from submission to end.
-        bounded_slowdown_p95: of the time from submission to end.
-        wait_n: jobs that have a wait; that of `waiting` of them had not ended.
-        wait_mean_s: from submission to first run, s.
-        wait_p95_s: likewise.
-        wait_mean_performance_s: of performance jobs.
-        wait_p95_performance_s: of performance jobs.
-        makespan_h: when the last job ended, h; None where some had not.
-        eco_node_h: time of nodes under eco caps, h.
-        capped_node_h: time in which a node drew what its cap allows, h.
-        throttled_node_h: time in which a node's clock was held down by heat, h.
-        drains: nodes sent from performance to eco.
-        drain_mean_s: length of those that ended, s.
-        drain_p95_s: likewise.
-        performance_pods_on_eco: most at any sample; must be zero.
-        jobs: of the trace.
-        completed: jobs whose work was done.
-        running: jobs that had not ended.
-        waiting: jobs that never had a node.
-        unschedulable: jobs that no node could hold.
-        refused: jobs whose pod could not be.
-        carbon_kg: emissions, kgCO2eq.
-        cost: in the scenario's currency.
+        work_kwh: CPU and GPU work, weighted with the energy that they took in the published cluster, kWh.
+        it_kwh_per_work: IT energy per `work_kwh`.
+        facility_kwh_per_work: IT and cooling energy per `work_kwh`.
+        mean_kw: mean IT power, kW.
+        peak_kw: maximum sampled IT power, kW.
+        p99_ramp_kw: 99th percentile of the change of IT power from one minute to the next, kW; None if samples are
+            further apart than a minute.
+        slowdown_mean: mean slowdown of all jobs.
+        slowdown_p95: 95th percentile of the slowdown of all jobs.
+        slowdown_mean_performance: mean slowdown of performance jobs.
+        slowdown_p95_performance: 95th percentile of the slowdown of performance jobs.
+        slowdown_mean_standard: mean slowdown of standard jobs.
+        slowdown_p95_standard: 95th percentile of the slowdown of standard jobs.
+        slowdown_n_performance: number of performance jobs with a slowdown.
+        slowdown_n_standard: number of standard jobs with a slowdown.
+        bounded_slowdown_mean: mean bounded slowdown, from submission to end.
+        bounded_slowdown_p95: 95th percentile of the bounded slowdown.
+        wait_n: number of jobs with a wait; `waiting` of them were still waiting.
+        wait_mean_s: mean time from submission to first run, s.
+        wait_p95_s: 95th percentile of it, s.
+        wait_mean_performance_s: mean wait of performance jobs, s.
+        wait_p95_performance_s: 95th percentile of the wait of performance jobs, s.
+        makespan_h: end of the last job, h; None if some jobs have not ended.
+        eco_node_h: time of nodes under eco caps, node-h.
+        capped_node_h: time of nodes slowed by their cap, node-h.
+        throttled_node_h: time of thermally throttled nodes, node-h.
+        drains: number of drains from performance to eco.
+        drain_mean_s: mean length of the drains that ended, s.
+        drain_p95_s: 95th percentile of it, s.
+        performance_pods_on_eco: maximum number at any sample; must be zero.
+        jobs: number of jobs of the trace.
+        completed: number of jobs whose work was done.
+        running: number of jobs that were running at the end.
+        waiting: number of jobs that never got a node.
+        unschedulable: number of jobs that no node could hold.
+        refused: number of jobs whose pod the API server would reject.
+        carbon_kg: emissions, kgCO2eq; None without a carbon intensity.
+        cost: cost in the scenario's currency; None without a price.
     """
 
     duration_h: float
@@ -122,12 +122,12 @@ class RunMetrics:
 
     @property
     def unfinished(self) -> int:
-        """Jobs that some node could hold and whose work was not done."""
+        """Number of schedulable jobs whose work was not done."""
         return self.running + self.waiting
 
 
 def metrics(outcome: Outcome) -> RunMetrics:
-    """The figures of a run."""
+    """Compute the metrics of a run."""
     it_kwh = joules_to_kwh(outcome.it_j)
     cooling_kwh = None if outcome.cooling_j is None else joules_to_kwh(outcome.cooling_j)
     facility_kwh = None if cooling_kwh is None else it_kwh + cooling_kwh
@@ -182,12 +182,12 @@ def metrics(outcome: Outcome) -> RunMetrics:
 
 
 def reference_work_j(jobs: Iterable[JobOutcome]) -> float:
-    """Work done as one number, J: CPU and GPU work weighed with the power of the published cluster."""
+    """Work done as one number, J: CPU and GPU work weighted with the power of the published cluster."""
     return sum(REFERENCE_CORE_W * job.cpu_units_done + REFERENCE_GPU_W * job.gpu_units_done for job in jobs)
 
 
 def slowdowns(jobs: Iterable[JobOutcome]) -> list[float]:
-    """Time from first run to end against the ideal one, of each completed job."""
+    """Slowdown of each completed job: time from first run to end, divided by the ideal one."""
     return [
         (job.end_s - job.start_s) / job.ideal_s
         for job in jobs
@@ -201,7 +201,7 @@ def waits_s(jobs: Iterable[JobOutcome]) -> list[float]:
 
 
 def _waits_so_far_s(jobs: Sequence[JobOutcome], now_s: float) -> list[float]:
-    """The same, and how long jobs had waited that still did: who starves is not left out."""
+    """Waits of jobs that ran, and waits so far of those that still wait, so that starving jobs are counted."""
     ran = waits_s(job for job in jobs if job.end is not JobEnd.WAITING)
     return ran + [now_s - job.submit_s for job in jobs if job.end is JobEnd.WAITING]
 
@@ -222,7 +222,7 @@ def _bounded_slowdowns(jobs: Iterable[JobOutcome]) -> list[float]:
 
 def _p99_ramp_kw(series: OutcomeSeries) -> float | None:
     gaps_s = np.diff(series.time_s)
-    # A straight line between samples hides ramps. The percentile bears as much of it as it leaves out.
+    # Interpolation between distant samples hides ramps; the 99th percentile tolerates 1 % of the time hidden.
     if gaps_s[gaps_s > _RAMP_S * (1.0 + 1e-9)].sum() > _HIDDEN_SHARE * gaps_s.sum():
         return None
     minutes_s = np.arange(series.time_s[0], series.time_s[-1] + _RAMP_S / 2.0, _RAMP_S)

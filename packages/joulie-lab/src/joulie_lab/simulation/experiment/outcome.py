@@ -1,4 +1,4 @@
-"""What a run of an experiment leaves behind: the same whether it ran natively or on a control plane."""
+"""Outcome of a run of an experiment, in the same form for native runs and runs on a control plane."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from joulie.domain.units import FloatArray, IntArray
 
 
 class JobEnd(StrEnum):
-    """What became of a job."""
+    """State of a job at the end of the run."""
 
     COMPLETED = "completed"
     RUNNING = "running"
-    """Its work was not done at the end of the run."""
+    """It was running, its work not done."""
     WAITING = "waiting"
-    """It had no node at the end of the run, though some node could hold it."""
+    """It had no node, though some node could hold it."""
     UNSCHEDULABLE = "unschedulable"
     """No node of the cluster could ever hold it, or its gang."""
     REFUSED = "refused"
-    """The API server would not take its pod, or its numbers are none."""
+    """The API server would reject its pod, or its numbers are invalid."""
 
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """One job (one pod) of the trace; times are s after the start of the trace.
+    """Outcome of a job (a pod) of the trace; times are s after the start of the trace.
 
     Attributes:
-        job_id: of the trace.
-        workload_id: the workload that it belongs to.
-        workload_type: family, for reports.
+        job_id: identifier in the trace.
+        workload_id: workload that it belongs to.
+        workload_type: family of the workload, for reports.
         workload_class: performance or standard.
-        end: what became of it.
-        problem: why, where it is neither completed nor running; empty else.
-        node: where it ran last; empty if nowhere.
-        submit_s: when it was submitted.
-        start_s: when it first ran; None if never.
-        end_s: when its work was done; None if never.
-        ideal_s: how long it runs alone, uncapped and unthrottled, once it (and its gang) runs, s.
-        cpu_units: CPU work asked for, core-s at the highest clock.
-        gpu_units: GPU work asked for, GPU-s without a cap.
-        cpu_units_done: of it done by the end of the run.
-        gpu_units_done: of it done by the end of the run.
+        end: state at the end of the run.
+        problem: reason if it is neither completed nor running; else empty.
+        node: node on which it ran last; empty if none.
+        submit_s: submission time.
+        start_s: time of its first run; None if it never ran.
+        end_s: time at which its work was done; None if it was not.
+        ideal_s: duration alone, uncapped and unthrottled, once it (and its gang) runs, s.
+        cpu_units: CPU work, core-s at the highest clock.
+        gpu_units: GPU work, uncapped GPU-s.
+        cpu_units_done: CPU work done by the end of the run.
+        gpu_units_done: GPU work done by the end of the run.
     """
 
     job_id: str
@@ -63,7 +63,7 @@ class JobOutcome:
 
 @dataclass(frozen=True)
 class NodeOutcome:
-    """One node: its family (GPU model, else CPU model) and its energy over the run, J."""
+    """Outcome of a node: its family (GPU model, else CPU model) and its energy over the run, J."""
 
     name: str
     family: str
@@ -72,7 +72,7 @@ class NodeOutcome:
 
 @dataclass(frozen=True)
 class Drain:
-    """A node on its way from performance to eco; `end_s` is None where it still was at the end of the run."""
+    """Drain of a node from performance to eco, s after the start; `end_s` is None if it had not ended with the run."""
 
     node: str
     start_s: float
@@ -81,20 +81,20 @@ class Drain:
 
 @dataclass(frozen=True)
 class OutcomeSeries:
-    """The cluster over time, arrays of shape ``(n_samples,)``, each value of the moment of the sample.
+    """The cluster over time: instantaneous values, arrays of shape ``(n_samples,)``.
 
     Attributes:
-        time_s: s after the start of the trace.
+        time_s: time of the sample, s after the start of the trace.
         it_w: power of all nodes, W.
         cooling_w: power of the cooling plant, W; zero without one.
-        outdoor_k: temperature outdoors, K.
-        running: pods that run.
-        waiting: pods without a node.
-        eco_nodes: nodes under eco caps.
-        draining_nodes: nodes on their way there.
-        capped_nodes: nodes whose CPUs or GPUs draw what their cap allows.
-        throttled_nodes: nodes whose clock is held down by heat.
-        performance_pods_on_eco: must be zero.
+        outdoor_k: outdoor temperature, K.
+        running: number of running pods.
+        waiting: number of pods without a node.
+        eco_nodes: number of nodes under eco caps.
+        draining_nodes: number of draining nodes.
+        capped_nodes: number of nodes whose CPUs or GPUs are slowed by their cap.
+        throttled_nodes: number of thermally throttled nodes.
+        performance_pods_on_eco: number of performance pods on eco nodes; must be zero.
     """
 
     time_s: FloatArray
@@ -112,11 +112,11 @@ class OutcomeSeries:
 
 @dataclass(frozen=True)
 class Pace:
-    """How closely the simulator service followed the clock while time passed.
+    """How closely the simulator service followed the wall clock.
 
     Attributes:
-        mean_s: between two looks at the cluster, s of the clock.
-        p99_s: 99th percentile of that.
+        mean_s: mean wall time between two updates of the cluster, s.
+        p99_s: 99th percentile of it, s.
     """
 
     mean_s: float
@@ -131,15 +131,15 @@ class Outcome:
         duration_s: length of the run, s.
         it_j: energy of all nodes over the run, J.
         cooling_j: energy of the cooling plant, J; None without one.
-        jobs: in order of submission.
-        nodes: in order of their names.
-        drains: in order of their beginnings.
+        jobs: outcomes of the jobs, in order of submission.
+        nodes: outcomes of the nodes, ordered by name.
+        drains: drains, ordered by start.
         series: the cluster over time.
-        carbon_g: emissions, gCO2eq; None where the scenario names no intensity.
-        cost: None where the scenario names no price.
-        notes: what a reader must know: lines left out, power extrapolated.
-        pace: of the simulator service; None natively, where time waits.
-        invalid: why the run does not count; empty for one that does.
+        carbon_g: emissions, gCO2eq; None if the scenario names no carbon intensity.
+        cost: cost in the scenario's currency; None if it names no price.
+        notes: notes for the reader: lines left out, power extrapolated.
+        pace: pace of the simulator service; None for native runs, which do not follow the clock.
+        invalid: why the run does not count; empty if it does.
     """
 
     duration_s: float

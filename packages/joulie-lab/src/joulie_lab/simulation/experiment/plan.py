@@ -1,4 +1,4 @@
-"""Which runs an experiment has: every variant, under every assumption of physics, with every seed."""
+"""Plan of an experiment: one run for every variant, seed and combination of physics assumptions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from joulie_lab.simulation.job_response import IdleStates
 
 
 class PhysicsChoice(NamedTuple):
-    """The assumptions of one run.
+    """Physics assumptions of a run.
 
     Attributes:
         idle_states: which nodes enter deep idle states.
-        gpu_throughput: how GPU work slows under a limit, ``measured`` or ``published``.
+        gpu_throughput: model of how GPU work slows under a power limit, ``measured`` or ``published``.
     """
 
     idle_states: IdleStates = IdleStates.ALL
@@ -25,7 +25,7 @@ class PhysicsChoice(NamedTuple):
 
 
 class RunKey(NamedTuple):
-    """One run of an experiment."""
+    """Identifies a run of an experiment."""
 
     variant: str
     seed: int
@@ -42,12 +42,12 @@ class RunKey(NamedTuple):
 
 
 def choices(physics: Physics) -> list[PhysicsChoice]:
-    """Every combination of the assumptions, the first of each first."""
+    """All combinations of the physics assumptions, in their order."""
     return [PhysicsChoice(idle, curve) for curve in physics.gpu_throughput for idle in physics.idle_states]
 
 
 def run_keys(experiment: Experiment) -> list[RunKey]:
-    """Every run, seed by seed, so that what is compared is finished together."""
+    """All runs, seed by seed, so that runs that are compared finish together."""
     return [
         RunKey(variant.name, seed, physics)
         for physics in choices(experiment.physics)

@@ -1,7 +1,7 @@
-"""What an experiment may say: hardware, trace, variants of control, physics, weather, grid, seeds.
+"""Schema of experiments: hardware, trace, variants of control, physics, weather, grid, seeds.
 
-The models are the schema, as in `joulie_lab.simulation.scenario`. Settings of the operator stand under their documented
-names and in simulated time, so that what wins here is copied into a cluster's manifest as it is.
+The models are the schema, as in `joulie_lab.simulation.scenario`. Operator settings have their documented names, with
+times in simulated time, so that the settings of the best variant can be copied into a cluster's manifest.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class _Model(BaseModel):
 
 
 class NodeGroup(_Model):
-    """Identical nodes.
+    """Group of identical nodes.
 
     Attributes:
-        name: of the group; its nodes are ``NAME-0``, ``NAME-1``, ...
+        name: name of the group; its nodes are ``NAME-0``, ``NAME-1``, ...
         count: number of nodes.
-        cpu: CPU model, as the hardware catalogue knows it.
-        sockets: CPUs of a node.
-        cores: cores that pods can request; those of the CPUs where it is left out.
-        memory_gib: memory that pods can request, GiB.
-        gpu: GPU model, as the catalogue knows it.
-        gpus: GPUs of a node.
-        labels: of the nodes, beside those that name the hardware.
+        cpu: CPU model, by its name in the hardware catalogue.
+        sockets: number of CPU packages of a node.
+        cores: allocatable cores of a node; defaults to the cores of its CPUs.
+        memory_gib: allocatable memory of a node, GiB.
+        gpu: GPU model, by its name in the hardware catalogue.
+        gpus: number of GPUs of a node.
+        labels: node labels, in addition to those that name the hardware.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
@@ -71,7 +71,7 @@ class NodeGroup(_Model):
 
 
 class Hardware(_Model):
-    """The nodes: either `groups`, or the `file` (YAML) that has them."""
+    """Nodes of the cluster: either `groups`, or a YAML `file` with groups."""
 
     groups: tuple[NodeGroup, ...] = ()
     file: str | None = None
@@ -79,7 +79,7 @@ class Hardware(_Model):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if bool(self.groups) == (self.file is not None):
-            raise ValueError("needs either groups or a file that has them")
+            raise ValueError("needs either groups or a file with groups")
         names = [group.name for group in self.groups]
         if len(set(names)) < len(names):
             raise ContradictionError("groups", "two groups have one name")
@@ -87,12 +87,12 @@ class Hardware(_Model):
 
 
 class TraceWorkload(_Model):
-    """Where the jobs come from: the `trace` file (JSON lines, ``.gz`` or not), or `generate`, seeded by the run.
+    """Source of the jobs: a `trace` file (JSON lines, ``.gz`` or not), or `generate`, seeded by the run.
 
     Attributes:
-        trace: path of the file.
-        generate: knobs of the generator.
-        skip_bad_lines: go on without the broken lines of the file; they are counted in any case.
+        trace: path of the trace file.
+        generate: settings of the generator.
+        skip_bad_lines: whether to skip invalid lines of the file; they are counted in any case.
     """
 
     trace: str | None = None
@@ -107,17 +107,18 @@ class TraceWorkload(_Model):
 
 
 class Variant(_Model):
-    """One way to run the cluster.
+    """A configuration of Joulie and the scheduler under which the trace runs.
 
     Attributes:
-        name: shown in tables; short.
-        description: one sentence.
-        joulie: whether Joulie runs at all; without it there are no operator, agents and extender.
-        operator: settings of the operator by their documented names (POLICY_TYPE, STATIC_HP_FRAC, ...), times in
-            simulated time.
+        name: short name, shown in tables.
+        description: description in one sentence.
+        joulie: whether Joulie runs; without it there are no operator, agents and extender.
+        operator: operator settings by their documented names (POLICY_TYPE, STATIC_HP_FRAC, ...), times in simulated
+            time.
         scheduler: `joulie` is kube-scheduler with the extender, `joulie-energy` the same with SCORING=energy, `kube`
-            kube-scheduler alone; the other names are schedulers of `joulie simulate`, natively only.
-        without_caps: the variant that this one is but for its caps: it tells what of that one's saving is placement.
+            kube-scheduler alone; the other names are schedulers of `joulie simulate`, for native runs only.
+        without_caps: name of the variant that this one equals except for its caps: the saving of this one is the part
+            of that one's saving that comes from placement.
     """
 
     name: Name
@@ -138,18 +139,18 @@ class Variant(_Model):
 
 
 class ControlTimes(_Model):
-    """How often the programs act, s of simulated time."""
+    """Intervals at which operator and agents act, s of simulated time."""
 
     operator_s: PositiveFloat = 60.0
     agent_s: PositiveFloat = 20.0
 
 
 class Physics(_Model):
-    """Assumptions that results are shown under, side by side where there are several.
+    """Physics assumptions; results are reported for each combination.
 
     Attributes:
         idle_states: which nodes enter deep idle states.
-        gpu_throughput: how GPU work slows under a limit.
+        gpu_throughput: models of how GPU work slows under a power limit.
     """
 
     idle_states: Annotated[tuple[IdleStates, ...], Field(min_length=1)] = (IdleStates.ALL,)
@@ -161,9 +162,9 @@ class GridSeries(_Model):
 
     Attributes:
         intensity_g_per_kwh: constant carbon intensity, gCO2eq/kWh.
-        intensity_file: file of it, with a column of times and one of values.
+        intensity_file: file with carbon intensities: a column of times and one of values.
         price_per_kwh: constant price, currency/kWh.
-        currency: of the price.
+        currency: currency of the price.
     """
 
     intensity_g_per_kwh: NonNegativeFloat | None = None
@@ -173,23 +174,23 @@ class GridSeries(_Model):
 
 
 class Experiment(_Model):
-    """One trace under several variants, each seed and physics a run.
+    """An experiment: one trace under several variants, with one run for each variant, seed and physics.
 
     Attributes:
-        name: shown in records and reports.
-        description: what it is for.
-        cluster: the nodes.
-        workload: the jobs.
-        variants: the first one is what the others are compared to.
-        control: how often operator and agents act.
-        physics: assumptions.
-        hours: length of the arrivals, h; jobs of a trace that come later are left out, and counted.
-        drain_hours: time after the arrivals for the work to end, h. Every run lasts hours + drain_hours, so that all
-            variants idle for what they are quicker.
-        climate: outdoor temperature.
-        cooling: the plant.
-        grid: carbon and price.
-        seeds: one trace each where it is generated; each seeds ties of the scheduler, too.
+        name: name, shown in records and reports.
+        description: purpose of the experiment.
+        cluster: nodes of the cluster.
+        workload: source of the jobs.
+        variants: variants to compare; the first one is the baseline.
+        control: intervals of operator and agents.
+        physics: physics assumptions.
+        hours: length of the arrivals, h; jobs of a trace that are submitted later are left out, and counted.
+        drain_hours: time after the arrivals for jobs to finish, h. Every run lasts hours + drain_hours, so that a
+            faster variant is charged for its idle time at the end.
+        climate: climate, for the outdoor temperature.
+        cooling: cooling plant.
+        grid: carbon intensity and price.
+        seeds: seeds; each draws its own trace if traces are generated, and breaks the scheduler's ties.
     """
 
     name: Annotated[str, Field(min_length=1)]

@@ -1,4 +1,4 @@
-"""What experiments came to, as rows of text: one wording for terminal, report and documentation."""
+"""Results of experiments as table rows, shared by terminal, report and documentation."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Cells = tuple[str, ...]
 
 
 def title(name: str, results: Sequence[VariantResult]) -> str:
-    """What a table of variants under one physics is called."""
+    """Title of the table of variants under one physics."""
     seeds = results[0].seeds
     spread = " ± 95 % confidence interval" if seeds > 1 else ""
     return f"{name}, {results[0].physics}: mean of {_seeds(seeds)}{spread}"
 
 
 def unequal_work(results: Sequence[VariantResult]) -> list[str]:
-    """A sentence for each variant that did not do the work of the first one."""
+    """A sentence for each variant that did not do the same work as the first one."""
     return [
         f"{result.variant} did up to {result.work_pct:.1f} % more or less work than {results[0].variant}"
         f" (more than {EQUAL_WORK_PCT:g} %): only energy per unit of work is compared."
@@ -35,7 +35,7 @@ def unequal_work(results: Sequence[VariantResult]) -> list[str]:
 
 
 def figure_rows(results: Sequence[VariantResult]) -> list[Cells]:
-    """Each figure of each variant, and how much less of it than the first one's."""
+    """Rows with each figure of each variant, and the saving against the first variant."""
     rows = []
     for column in COLUMNS:
         if all(result.values[column.key] is None for result in results):
@@ -51,13 +51,13 @@ def figure_rows(results: Sequence[VariantResult]) -> list[Cells]:
 
 
 def side_by_side_columns(comparison: Comparison) -> Cells:
-    """Each physics, and how many seeds its savings are of."""
+    """Header with each physics and its number of seeds."""
     seeds = {result.physics: result.seeds for result in comparison.results}
     return ("", *(f"{physics} ({_seeds(seeds[physics])})" for physics in comparison.physics))
 
 
 def side_by_side_rows(comparison: Comparison) -> list[Cells]:
-    """A row a variant, a column a physics."""
+    """Savings: one row for each variant, one column for each physics."""
     saved = {(result.variant, result.physics): result.saved_pct[PER_WORK] for result in comparison.results}
     names = dict.fromkeys(result.variant for result in comparison.results)
     return [
@@ -71,7 +71,7 @@ PART_COLUMNS: Cells = ("", "physics", "seeds", "saved", "by placement", "by caps
 
 
 def part_rows(comparison: Comparison) -> list[Cells]:
-    """What of each saving is placement, caps, and the assumption about idle nodes."""
+    """Rows with the parts of each saving: placement, caps, and the assumption about idle nodes."""
     return [
         (
             part.variant,
@@ -87,7 +87,7 @@ FIDELITY_COLUMNS = ("", "energy, %", "work, %", "r of nodes", "in family", "node
 
 
 def fidelity_row(name: str, value: Fidelity) -> Cells:
-    """One pair of runs in a line."""
+    """Row with the fidelity of one pair of runs."""
     return (
         name,
         f"{value.energy_pct:+.2f}",
@@ -105,7 +105,7 @@ EXPLANATION_COLUMNS: Cells = ("", "first", "second", "difference, %")
 
 
 def explanation_rows(value: Fidelity) -> list[Cells]:
-    """What differs between a pair of runs, figure by figure."""
+    """Rows with each figure of a pair of runs and its difference."""
     return [_explained(row) for row in (*value.explanation, *value.families)]
 
 
