@@ -106,7 +106,7 @@ def test_contradictory_settings_are_refused(wrong: dict[str, Any], message: str)
     ("variables", "words"),
     [
         ({"AGENT_MODE": "swarm"}, "'swarm' is not one of 'daemonset', 'pool'"),
-        ({"NODE_NAME": "n1", "METRICS_ADDR": "nowhere"}, "is not an address"),
+        ({"NODE_NAME": "n1", "METRICS_ADDR": "nowhere"}, "invalid address"),
         ({"NODE_NAME": "n1", "RECONCILE_INTERVAL": "soon"}, "is not a duration"),
         ({"NODE_NAME": "n1", "HARDWARE_CATALOG_PATH": "/does/not/exist.yaml"}, "cannot be read"),
     ],

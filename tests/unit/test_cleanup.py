@@ -27,7 +27,7 @@ from joulie.apps.cleanup.steps import (
     Cleanup,
     Outcome,
     is_lifted,
-    last_word,
+    not_restored_reason,
 )
 from joulie.apps.grid import facts as grid_facts
 from joulie.apps.grid import guard as grid_guard
@@ -195,11 +195,11 @@ def test_the_grid_alone_is_let_go(tmp_path: Path) -> None:
         await stage.add_node("a")
         await stage.add_pod("gated", "joulie.io/grid")
         steps = Cleanup(stage.client, lease_namespace=NAMESPACE, lease_name=LEASE_NAME, handover_s=0.0, poll_s=0.0)
-        assert await steps.let_go() == Outcome(), "there has never been one"
+        assert await steps.release_grid() == Outcome(), "there has never been one"
         await stage.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
         lease = {"metadata": {"name": GRID_LEASE}, "spec": {"holderIdentity": "controller"}}
         await stage.client.create(LEASES, lease, NAMESPACE)
-        assert await steps.let_go() == Outcome(gates_removed=1)
+        assert await steps.release_grid() == Outcome(gates_removed=1)
         assert await stage.gates("gated") == []
         assert (await stage.twin("a")).spec.cpu is not None, "caps stay"
 
@@ -209,7 +209,7 @@ def test_the_grid_alone_is_let_go(tmp_path: Path) -> None:
 def test_trap_nobody_leads_again_while_thousands_of_gates_are_lifted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps_module, "HOLD_EVERY_S", 0.001)
+    monkeypatch.setattr(steps_module, "LEASE_RENEW_INTERVAL_S", 0.001)
 
     async def scenario(stage: Stage) -> None:
         await stage.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
@@ -232,7 +232,7 @@ def test_trap_nobody_leads_again_while_thousands_of_gates_are_lifted(
 
         monkeypatch.setattr(Cleanup, "_releaser", watched)
         steps = Cleanup(stage.client, lease_namespace=NAMESPACE, lease_name=LEASE_NAME, handover_s=0.0, poll_s=0.0)
-        assert await steps.let_go() == Outcome(gates_removed=50)
+        assert await steps.release_grid() == Outcome(gates_removed=50)
         assert len(taken) > 1, "renewed meanwhile"
         operator = await stage.client.get(LEASES, LEASE_NAME, NAMESPACE)
         assert operator.spec.holder_identity is None, "the operator stays"
@@ -277,9 +277,9 @@ def test_nodes_whose_agent_does_not_answer_are_named(tmp_path: Path) -> None:
             tasks.create_task(stage.answer("alive"))
             outcome = await stage.clean(timeout_s=15.0)
         assert outcome.restored == 1
-        assert outcome.unanswered == {
+        assert outcome.not_restored == {
             "dead": "CPU applied: 2 x 123 W in force for a cap of 60 %",
-            "never": "no agent has ever reported",
+            "never": "no agent has reported",
             "refuses": "GPU error: original limits not restored: gpu-0: lost",
         }
         # Their labels go all the same, and so do the caps: an agent that comes back restores.
@@ -293,9 +293,9 @@ def test_blocked_is_no_restore(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         await stage.add_node("a")
         await stage.report("a", blocked("http", "SIMULATE_ONLY: nothing is sent"))
-        assert last_word(await stage.twin("a")) == "CPU blocked: SIMULATE_ONLY: nothing is sent"
+        assert not_restored_reason(await stage.twin("a")) == "CPU blocked: SIMULATE_ONLY: nothing is sent"
         await stage.report("a", AS_FOUND)
-        assert last_word(await stage.twin("a")) == ""
+        assert not_restored_reason(await stage.twin("a")) == ""
 
     play(tmp_path, scenario)
 
@@ -361,7 +361,7 @@ def test_an_operator_without_the_lease_is_told_of(tmp_path: Path) -> None:
 
         outcome = await stage.clean(Rounds(cap_again), timeout_s=8.0)
         (problem,) = outcome.problems
-        assert problem.startswith("caps were set anew while they were lifted, on a: ")
+        assert problem.startswith("caps were set again during the cleanup, on a: ")
         assert f"{NAMESPACE}/{LEASE_NAME}" in problem
 
     play(tmp_path, scenario)

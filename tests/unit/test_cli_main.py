@@ -123,7 +123,7 @@ def test_commands_of_the_laboratory_without_it(monkeypatch, capsys):
 def test_a_command_whose_package_is_missing_tells_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr("joulie.program.commands.import_module", missing_numba)
     assert run("simulate", "quick") == 2
-    assert capsys.readouterr().err == "joulie: error: simulate needs numba: pip install joulie-lab brings it along\n"
+    assert capsys.readouterr().err == "joulie: error: simulate requires numba: pip install joulie-lab\n"
 
 
 def missing_numba(name: str) -> None:

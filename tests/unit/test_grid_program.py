@@ -213,7 +213,7 @@ def test_trap_without_a_key_the_program_runs_and_holds_nobody(tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--metrics-addr", "nowhere"], "'nowhere' is not an address"),
+        (["--metrics-addr", "nowhere"], "invalid address 'nowhere'"),
         (["--metrics-tls-cert-file", "cert.pem"], "METRICS_TLS_CERT_FILE and METRICS_TLS_KEY_FILE go together"),
         (["--releases-per-second", "0"], "at least 0.01"),
     ],

@@ -302,7 +302,7 @@ def test_a_source_that_fails_keeps_its_samples_and_their_age(caplog):
     asyncio.run(feed.read(NODES))
     assert now() == [(3.0, 30.0), (1.0, 20.0)]
     # Said once when it fails, and once when it is back.
-    assert [record.message for record in caplog.records] == ["source failed", "source is back"]
+    assert [record.message for record in caplog.records] == ["source failed", "source recovered"]
 
 
 def test_a_source_that_hangs_holds_up_nobody():

@@ -101,7 +101,7 @@ def test_what_cannot_be_is_refused_by_name(environment, words):
             "static_partition",
         ),
         ({"COOLING_MODEL": "ice"}, "COOLING_MODEL: unknown cooling model 'ice'; allowed: linear"),
-        ({"METRICS_ADDR": "8081"}, "not an address"),
+        ({"METRICS_ADDR": "8081"}, "invalid address"),
         ({"PROMETHEUS_USERNAME": "joulie"}, "a user name and a password file go together"),
         ({"PROMETHEUS_CA_FILE": "/no/such/file"}, "/no/such/file"),
     ],

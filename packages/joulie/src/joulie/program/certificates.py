@@ -1,7 +1,7 @@
-"""Serving certificates that a program makes for itself where it is given none, as kube-scheduler does.
+"""Self-signed serving certificates for programs that are not given one, as in kube-scheduler.
 
-A certificate is signed by its own key and vouches for no other: whoever trusts it trusts this server alone, and there
-is no authority's key to guard.
+A certificate is signed with its own key and is not a certificate authority: a client that trusts it trusts only this
+server, and there is no CA key to protect.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_COMMON_NAME = 64
 
 
 class KeyPair(NamedTuple):
-    """A certificate and its private key, PEM."""
+    """A certificate and its private key, in PEM."""
 
     certificate: bytes
     key: bytes
@@ -35,12 +35,12 @@ class KeyPair(NamedTuple):
 
 
 def self_signed(hosts: Sequence[str], now_s: float, *, valid_s: float = YEAR_S) -> KeyPair:
-    """A new key and its certificate.
+    """Create a key and a self-signed certificate.
 
     Args:
-        hosts: names and IP addresses that the server answers under, one at least.
-        now_s: s since the epoch.
-        valid_s: until when it is good, from now, s.
+        hosts: DNS names and IP addresses of the server, at least one.
+        now_s: current time, s since the epoch.
+        valid_s: validity from now, s.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:_MAX_COMMON_NAME])])
@@ -64,16 +64,16 @@ def self_signed(hosts: Sequence[str], now_s: float, *, valid_s: float = YEAR_S) 
 
 
 def expires_s(certificate: bytes) -> float:
-    """When a certificate ends, s since the epoch; of a chain, its first one.
+    """Expiry of a certificate, or of the first one of a chain, s since the epoch.
 
     Raises:
-        ValueError: it is no PEM certificate.
+        ValueError: not a PEM certificate.
     """
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()
 
 
 def write_files(folder: Path, pair: KeyPair) -> TlsFiles:
-    """Write certificate and key where a server reads them; one that serves them already takes the new ones up."""
+    """Write certificate and key to a folder; a server that already uses these files reloads them."""
     files = TlsFiles(folder / "tls.crt", folder / "tls.key")
     files.key.touch(mode=0o600)
     files.key.write_bytes(pair.key)
@@ -84,14 +84,14 @@ def write_files(folder: Path, pair: KeyPair) -> TlsFiles:
 def https_files(
     certificate: Path | None, key: Path | None, folder: Path, hosts: Sequence[str], now_s: float
 ) -> TlsFiles:
-    """The files that a server is given, else self-made ones.
+    """The given TLS files, else files with a new self-signed certificate.
 
     Args:
-        certificate: that the user gives; None where there is none.
-        key: its key.
-        folder: for self-made files; private to this program.
-        hosts: names of the server, for a self-made certificate.
-        now_s: s since the epoch.
+        certificate: certificate file of the user; None without one.
+        key: key file of the user; None without one.
+        folder: folder for self-signed files; private to this program.
+        hosts: DNS names and IP addresses of the server, for a self-signed certificate.
+        now_s: current time, s since the epoch.
     """
     if certificate is not None and key is not None:
         return TlsFiles(certificate, key)

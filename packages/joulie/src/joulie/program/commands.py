@@ -1,7 +1,7 @@
-"""Command groups whose sub-commands are imported when they run, and that other distributions add to.
+"""Command groups with lazily imported sub-commands, which other distributions can extend.
 
-A distribution registers an entry point in the group ``joulie.commands`` that names a sequence of `Command`. Each is
-found by its path: ``"simulate"`` joins ``joulie``, ``"grid backtest"`` joins ``joulie grid``.
+A distribution registers an entry point in the group ``joulie.commands`` that refers to a sequence of `Command`. The
+path of each selects its group: ``"simulate"`` is added to ``joulie``, ``"grid backtest"`` to ``joulie grid``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ ENTRY_POINT_GROUP = "joulie.commands"
 
 
 class Command(NamedTuple):
-    """A sub-command that is not imported before it runs.
+    """A sub-command that is imported when it runs.
 
     Attributes:
-        path: its words after ``joulie``, separated by spaces.
-        module: where its click object is, under the last word of the path (with ``_`` for ``-``).
-        help: what the help of its group says of it.
+        path: words of the command after ``joulie``, separated by spaces.
+        module: module of the click command, whose name is the last word of the path (with ``_`` for ``-``).
+        help: short help, shown by its group.
     """
 
     path: str
@@ -37,7 +37,7 @@ class Command(NamedTuple):
         """Import the command.
 
         Raises:
-            UserError: a package that it needs is not installed.
+            UserError: a required package is not installed.
         """
         name = self.path.rpartition(" ")[2].replace("-", "_")
         try:
@@ -47,19 +47,20 @@ class Command(NamedTuple):
             if package in {"joulie", "joulie_lab"}:
                 raise
             distribution = self.module.partition(".")[0].replace("_", "-")
-            raise UserError(f"{self.path} needs {package}: pip install {distribution} brings it along") from error
+            raise UserError(f"{self.path} requires {package}: pip install {distribution}") from error
         assert isinstance(command, click.Command)
         return command
 
 
 class CommandGroup(click.Group):
-    """A group of commands defined on it, `Command` given to it, and those that other distributions add.
+    """A group with commands defined on it, lazily imported ones, and those of other distributions.
 
     Args:
-        path: the group's own words after ``joulie``; empty for ``joulie`` itself.
+        path: words of the group after ``joulie``; empty for ``joulie`` itself.
         lazy: commands of this group that are imported when they run.
-        elsewhere: names of commands that an optional distribution brings, with what installs it.
-        arguments: of `click.Group`.
+        elsewhere: names of commands of an optional distribution, and the command that installs it.
+        arguments: positional arguments of `click.Group`.
+        options: keyword arguments of `click.Group`.
     """
 
     def __init__(
@@ -76,14 +77,14 @@ class CommandGroup(click.Group):
         self._elsewhere = elsewhere
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order of the help."""
+        """All command names, in the order of the help."""
         return list(self._summaries())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a sub-command.
 
         Raises:
-            UserError: it belongs to a distribution, or needs a package, that is not installed.
+            UserError: its distribution or a required package is not installed.
         """
         command = self._lazy_commands().get(cmd_name)
         if command is not None:
@@ -99,7 +100,7 @@ class CommandGroup(click.Group):
             formatter.write_dl(list(self._summaries().items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete the names of sub-commands without importing them; options as usual."""
+        """Complete names of sub-commands without importing them, and options as usual."""
         if incomplete.startswith("-"):
             return click.Command.shell_complete(self, ctx, incomplete)
         return [

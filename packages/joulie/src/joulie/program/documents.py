@@ -1,4 +1,4 @@
-"""Values that commands print for programs: JSON and YAML."""
+"""JSON and YAML output of commands."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ FORMS = ("table", "wide", "json", "yaml")
 
 
 def render_document(value: Any, form: str) -> str:
-    """A value of plain JSON types as ``json`` or ``yaml``.
+    """Render a value of plain JSON types as ``json`` or ``yaml``.
 
     Raises:
-        ValueError: it holds NaN or infinity, which JSON cannot hold.
+        ValueError: the value contains NaN or infinity, which JSON does not support.
     """
     if form == "yaml":
         import yaml

@@ -1,4 +1,4 @@
-"""How the command line refuses."""
+"""Errors of the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 
 class UserError(click.ClickException):
-    """Something that the user can put right: a line a problem on stderr, exit status 2."""
+    """An error that the user can correct: one line per problem on stderr, exit status 2."""
 
     exit_code = 2
 

@@ -1,4 +1,4 @@
-"""HTTP of the daemons: a server for ASGI applications, and health, readiness and metrics for all of them."""
+"""HTTP server of the daemons for ASGI applications, and the endpoints /healthz, /readyz and /metrics."""
 
 from __future__ import annotations
 
@@ -30,44 +30,44 @@ _log = logging.getLogger(__name__)
 
 
 class AddressError(ValueError):
-    """Text that is no listen address."""
+    """Invalid listen address."""
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of ``:8080``, ``127.0.0.1:8080`` or ``[::1]:8080``; without a host, all interfaces.
+    """Parse a listen address such as ``:8080`` (all interfaces), ``127.0.0.1:8080`` or ``[::1]:8080``.
 
     Raises:
-        AddressError: the text is no such address.
+        AddressError: invalid address.
     """
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
-        raise AddressError(f"{text!r} is not an address; write :8080 or 127.0.0.1:8080")
+        raise AddressError(f"invalid address {text!r}: expected a form such as :8080 or 127.0.0.1:8080")
     return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - pods listen on their only interface
 
 
 class Probes:
-    """Named checks that must all pass before a program counts as ready."""
+    """Named checks of a health or readiness endpoint, which must all pass."""
 
     def __init__(self) -> None:
         self._checks: dict[str, Callable[[], str | None]] = {}
 
     def add(self, name: str, why_not: Callable[[], str | None]) -> None:
-        """Add a check that says why the program is not ready, or None if it is."""
+        """Add a check that returns why it fails, or None if it passes."""
         self._checks[name] = why_not
 
     def failures(self) -> dict[str, str]:
-        """What stands in the way, by check."""
+        """Reasons of failing checks, by check."""
         found = {name: why_not() for name, why_not in self._checks.items()}
         return {name: reason for name, reason in found.items() if reason is not None}
 
 
 def observability_app(ready: Probes, registry: CollectorRegistry, *, alive: Probes | None = None) -> AsgiApp:
-    """The application of /healthz, /readyz and /metrics.
+    """ASGI application with /healthz, /readyz and /metrics.
 
     Args:
-        ready: checks of /readyz; 503 with the reasons while one fails.
+        ready: checks of /readyz, which returns 503 with the reasons while one fails.
         registry: metrics of /metrics.
-        alive: checks of /healthz: only what a restart would mend.
+        alive: checks of /healthz, limited to failures that a restart would fix; None for no checks.
     """
     metrics: AsgiApp = make_asgi_app(registry)
 
@@ -80,7 +80,7 @@ def observability_app(ready: Probes, registry: CollectorRegistry, *, alive: Prob
             case "/metrics":
                 await metrics(scope, receive, send)
             case _:
-                await respond(send, 404, b"not found; there are /healthz, /readyz and /metrics\n")
+                await respond(send, 404, b"not found; available: /healthz, /readyz and /metrics\n")
 
     return app
 
@@ -92,39 +92,39 @@ async def _send_probe(probes: Probes, send: Send) -> None:
 
 
 async def respond(send: Send, status: int, body: bytes, content_type: bytes = b"text/plain; charset=utf-8") -> None:
-    """Send a whole response."""
+    """Send a complete response."""
     headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
 def answering(path: str, answer: Callable[[Mapping[str, list[str]]], tuple[int, Any]], app: AsgiApp) -> AsgiApp:
-    """An application that answers one path in JSON, and leaves everything else to `app`.
+    """ASGI application that serves one path in JSON, and passes all other paths to `app`.
 
     Args:
-        path: such as ``/debug/power``.
-        answer: makes status and body of a query.
-        app: for all other paths.
+        path: path to serve, such as ``/debug/power``.
+        answer: returns status and body for the query parameters.
+        app: application for all other paths.
     """
 
-    async def desk(scope: Scope, receive: Receive, send: Send) -> None:
+    async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] != path:
             await app(scope, receive, send)
             return
         status, body = answer(parse_qs(scope.get("query_string", b"").decode(errors="replace")))
         await respond(send, status, msgspec.json.encode(body), b"application/json")
 
-    return desk
+    return endpoint
 
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """PEM files of a server; a rotated certificate is taken up without a restart.
+    """PEM files of a server; a rotated certificate is reloaded without a restart.
 
     Attributes:
-        certificate: chain of the server.
-        key: its private key.
-        client_ca: authorities whose clients are let in (mutual TLS); None lets everyone in.
+        certificate: certificate chain of the server.
+        key: private key of the server.
+        client_ca: CA certificates for client authentication (mutual TLS); None accepts all clients.
     """
 
     certificate: Path
@@ -132,34 +132,34 @@ class TlsFiles:
     client_ca: Path | None = None
 
     def stamp(self) -> tuple[float, float]:
-        """When certificate and key last changed."""
+        """Modification times of certificate and key, s since the epoch."""
         return self.certificate.stat().st_mtime, self.key.stat().st_mtime
 
 
 class _Uvicorn(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals belong to the program, which stops all of its servers in order."""
+        """Do not handle signals: the program does, and stops its servers in order."""
         yield
 
 
 class Server:
-    """An HTTP server for the length of an ``async with`` block.
+    """HTTP server that runs within an ``async with`` block.
 
     Attributes:
-        port: where it listens, also where it was asked for port 0.
+        port: listening port; the port assigned by the system if port 0 was requested.
     """
 
     def __init__(self, app: AsgiApp, address: tuple[str, int], *, tls: TlsFiles | None = None) -> None:
         """Bind the address.
 
         Raises:
-            OSError: the address is in use, or not ours.
+            OSError: the address is in use or not local.
         """
         host, port = address
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=1024)
-        # Named as TCP, which asyncio asks for before it turns Nagle's algorithm off: 40 ms an answer otherwise.
+        # asyncio disables Nagle's algorithm only on sockets with protocol TCP; otherwise a response takes 40 ms.
         self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=listener.detach())
         self.port: int = self._socket.getsockname()[1]
         self._tls = tls
@@ -186,7 +186,7 @@ class Server:
         while not self._server.started:
             if serving.done():
                 serving.result()
-                raise RuntimeError("the HTTP server ended while it started")
+                raise RuntimeError("the HTTP server stopped during startup")
             await asyncio.sleep(0.005)
         if self._tls is not None:
             self._tasks.append(asyncio.create_task(self._renew_certificate(self._tls)))
@@ -195,7 +195,7 @@ class Server:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """Answer what was asked, then close."""
+        """Complete pending requests, then close."""
         self._server.should_exit = True
         serving, *others = self._tasks
         for task in others:
@@ -214,7 +214,7 @@ class Server:
                 if stamp != known and self._config.ssl is not None:
                     self._config.ssl.load_cert_chain(tls.certificate, tls.key)
                     known = stamp
-                    _log.info("took up a new certificate", extra={"file": str(tls.certificate)})
+                    _log.info("certificate reloaded", extra={"file": str(tls.certificate)})
             except (OSError, ssl.SSLError) as error:
-                # A rotation in progress: the old certificate serves on, and the next look will find both files.
-                _log.warning("certificate not renewed", extra={"file": str(tls.certificate), "error": str(error)})
+                # Probably a rotation in progress: the old certificate stays in use, and the next check retries.
+                _log.warning("certificate not reloaded", extra={"file": str(tls.certificate), "error": str(error)})

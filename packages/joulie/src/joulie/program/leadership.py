@@ -1,4 +1,4 @@
-"""One of several replicas leads, by a Lease; the others stand by with warm caches."""
+"""Leader election among replicas by a Lease; standby replicas keep their caches warm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from joulie.settings import boolean, integer, text
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderSettings(ProgramSettings):
-    """Settings of programs of which one replica leads."""
+    """Settings of programs with leader election."""
 
     leader_elect: bool = boolean(
         "LEADER_ELECT", True, "Act only while holding the lease, so that replicas can stand by."
@@ -40,17 +40,17 @@ async def lead(
     view: Watching,
     work: Callable[[Callable[[], bool]], Awaitable[None]],
 ) -> None:
-    """Wait for the caches, then work whenever this replica leads.
+    """Wait for the caches, then run `work` whenever this replica is the leader.
 
     Args:
-        settings: of the program.
-        client: to hold the lease with.
-        lease: its name.
-        view: the caches.
-        work: what a leader does until it is cancelled; it is told how to ask whether it may still write.
+        settings: settings of leader election.
+        client: Kubernetes API client for the Lease.
+        lease: name of the Lease.
+        view: caches to wait for.
+        work: the leader's work, until it is cancelled; its argument returns whether this replica still leads.
     """
     await view.wait_synced()
-    # What the caches hold stays: the collector need not look at a hundred thousand pods again and again.
+    # Cached objects are long-lived: freezing them keeps the collector from traversing 100,000 pods repeatedly.
     gc.collect()
     gc.freeze()
     if not settings.leader_elect:

@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line on standard error, or text for people."""
+"""Logging to standard error: one JSON object per line, or human-readable text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def configure(level: str, log_format: str) -> None:
     """Set up logging for the process.
 
     Args:
-        level: least level that is written: debug, info, warning or error.
+        level: minimum log level: debug, info, warning or error.
         log_format: ``json`` or ``text``.
     """
     handler = logging.StreamHandler(sys.stderr)
@@ -26,6 +26,6 @@ def configure(level: str, log_format: str) -> None:
         formatter = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler.setFormatter(formatter)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # The libraries' notes about each request belong to debugging, if anywhere.
+    # Libraries log every request at level info.
     for noisy in ("httpx2", "httpcore2", "stamina", "uvicorn.error", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""The life of a daemon: an event loop, signals that stop it gracefully, a meaningful exit status."""
+"""Runs a daemon: event loop, graceful stop on signals, exit status."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _log = logging.getLogger(__name__)
 
 
 def run(main: Callable[[asyncio.Event], Awaitable[None]], *, fast_loop: bool = False) -> None:
-    """Run a daemon until it ends or is told to stop, then leave the process.
+    """Run a daemon until it ends or is stopped by a signal; exit with 1 after a failure.
 
-    SIGTERM and SIGINT set the event, and the daemon puts its affairs in order; a second signal ends it at once. Leaves
-    with 0 after a graceful stop and with 1 after a failure, whose cause is logged.
+    The first SIGTERM or SIGINT sets the event, so that the daemon stops gracefully; a second signal cancels it. The
+    cause of a failure is logged.
 
     Args:
-        main: the daemon; it returns soon after the event is set.
-        fast_loop: use uvloop.
+        main: coroutine of the daemon, which returns soon after the event is set.
+        fast_loop: whether to use uvloop.
     """
     factory = None
     if fast_loop:
@@ -30,10 +30,10 @@ def run(main: Callable[[asyncio.Event], Awaitable[None]], *, fast_loop: bool = F
         with asyncio.Runner(loop_factory=factory) as runner:
             runner.run(_guarded(main))
     except asyncio.CancelledError:
-        _log.warning("ended by a second signal")
+        _log.warning("cancelled by a second signal")
         sys.exit(1)
     except Exception:
-        _log.critical("stopped by an error", exc_info=True)
+        _log.critical("stopped by an unhandled error", exc_info=True)
         sys.exit(1)
 
 
@@ -56,7 +56,7 @@ async def _guarded(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
 
 
 async def every(interval_s: float, stop: asyncio.Event) -> AsyncIterator[None]:
-    """Yield now, then every `interval_s` seconds until `stop` is set; a slow round only delays the next one."""
+    """Yield immediately, then every `interval_s` seconds until `stop` is set; a slow round delays only the next one."""
     loop = asyncio.get_running_loop()
     while not stop.is_set():
         began_s = loop.time()

@@ -1,4 +1,4 @@
-"""State of the sources that a program reads: asks them within a time limit, and logs a failure once."""
+"""State of the telemetry sources of a program: reads them with a timeout, and logs a failure once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _log = logging.getLogger(__name__)
 
 
 class SourceStates:
-    """Remembers how the last reading of each source went.
+    """Keeps the result of the latest reading of each source.
 
     Args:
-        count_failure: called with the name of a source for each reading that failed.
+        count_failure: called with the name of the source for each failed reading.
     """
 
     def __init__(self, count_failure: Callable[[str], None] = lambda _source: None) -> None:
@@ -29,13 +29,13 @@ class SourceStates:
     async def ask(
         self, source: str, asking: Awaitable[T], timeout_s: float, told_of: Callable[[T], Sized] = lambda _answer: ()
     ) -> T | None:
-        """What a source says; None where it fails, which is noted.
+        """Read a source with a timeout; None if it fails, which is recorded.
 
         Args:
-            source: its name.
-            asking: a reading of it, which may raise `SourceError`.
-            timeout_s: how long it may take, s: a source that hangs must not hold up the others for long.
-            told_of: what the answer tells of.
+            source: name of the source.
+            asking: the reading, which may raise `SourceError`.
+            timeout_s: timeout, s: a source that hangs must not delay the others for long.
+            told_of: returns the nodes or pods in the result.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -50,14 +50,14 @@ class SourceStates:
         return None
 
     def answered(self, source: str, told_of: int) -> None:
-        """A reading went well, and told of so many nodes (pods, where the source is about pods)."""
+        """Record a successful reading with this number of nodes, or of pods for a source about pods."""
         if self._problems.get(source) is not None:
-            _log.info("source is back", extra={"source": source})
+            _log.info("source recovered", extra={"source": source})
         self._problems[source] = None
         self._told_of[source] = told_of
 
     def failed(self, source: str, problem: str) -> None:
-        """A reading failed. It is logged when a source begins to fail, and not again until it is back."""
+        """Record a failed reading; only the first failure in a row is logged."""
         self._count_failure(source)
         if self._problems.get(source) is None:
             _log.warning("source failed", extra={"source": source, "error": problem})
@@ -65,15 +65,15 @@ class SourceStates:
         self._told_of[source] = 0
 
     def down(self, source: str) -> bool:
-        """Whether the last reading of a source failed."""
+        """Whether the latest reading of a source failed."""
         return self._problems.get(source) is not None
 
     @property
     def up(self) -> Mapping[str, bool]:
-        """Whether the last reading went well, by source; sources that were never read are left out."""
+        """Whether the latest reading succeeded, by source; sources that were never read are absent."""
         return {source: problem is None for source, problem in self._problems.items()}
 
     @property
     def told_of(self) -> Mapping[str, int]:
-        """Number of nodes or pods that each source told of last."""
+        """Number of nodes or pods in the latest reading, by source."""
         return self._told_of

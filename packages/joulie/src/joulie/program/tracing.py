@@ -1,4 +1,4 @@
-"""OpenTelemetry traces, where they are asked for: the extra ``tracing`` and OTEL_EXPORTER_OTLP_ENDPOINT."""
+"""Optional OpenTelemetry traces: need the extra ``tracing`` and OTEL_EXPORTER_OTLP_ENDPOINT."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NO_SPAN = nullcontext()
 
 
 def configure(service: str) -> None:
-    """Export spans of this process by OTLP over HTTP if OTEL_EXPORTER_OTLP_ENDPOINT is set; else do nothing."""
+    """Export the spans of this process by OTLP over HTTP if OTEL_EXPORTER_OTLP_ENDPOINT is set."""
     global _tracer  # noqa: PLW0603 - one tracer a process, as OpenTelemetry has one provider
     if not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
         return
@@ -35,5 +35,5 @@ def configure(service: str) -> None:
 
 
 def span(name: str, **attributes: str | int | float | bool) -> AbstractContextManager[object]:
-    """A span around a block; free where tracing is off."""
+    """Context manager of a span; a no-op if tracing is disabled."""
     return _NO_SPAN if _tracer is None else _tracer.start_as_current_span(name, attributes=attributes)

@@ -1,4 +1,4 @@
-"""`joulie cleanup`: a hook of the chart before it is deleted, or a command for people."""
+"""The command `joulie cleanup`: the chart's pre-delete hook, also run by hand."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ from joulie.program import logs
 from joulie.program.settings import ProgramSettings, settings_options
 from joulie.settings import boolean, duration, text
 
-_SHOWN = 20
+_MAX_LISTED = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class CleanupSettings(ProgramSettings):
     """Settings of `joulie cleanup`."""
 
-    timeout_s: float = duration("CLEANUP_TIMEOUT", "90s", "How long to wait for the agents' reports.", minimum=0.0)
+    timeout_s: float = duration("CLEANUP_TIMEOUT", "90s", "Maximum time to wait for the agents' reports.", minimum=0.0)
     namespace: str = text("POD_NAMESPACE", "joulie-system", "Namespace of the Leases.")
     lease_name: str = text("LEASE_NAME", "joulie-operator", "The operator's Lease.")
-    profile_label: str = text("POWER_PROFILE_LABEL", names.POWER_PROFILE_LABEL, "The operator's label of nodes.")
-    only_grid: bool = boolean(
-        "CLEANUP_ONLY_GRID", False, "Let go who waits for the grid, and leave the rest: Joulie stays, without the grid."
+    profile_label: str = text(
+        "POWER_PROFILE_LABEL", names.POWER_PROFILE_LABEL, "Node label of the operator's power profile."
     )
-    strict: bool = boolean("CLEANUP_STRICT", False, "Exit with 1 where an agent did not answer.")
+    only_grid: bool = boolean(
+        "CLEANUP_ONLY_GRID", False, "Release only what waits for the grid; the rest of Joulie stays installed."
+    )
+    strict: bool = boolean("CLEANUP_STRICT", False, "Exit with status 1 if an agent did not report in time.")
 
 
 @click.command("cleanup")
@@ -38,10 +40,10 @@ class CleanupSettings(ProgramSettings):
 def cleanup(settings: CleanupSettings) -> None:
     """Lift all caps, wait until the agents have restored the nodes, remove Joulie's labels and scheduling gates.
 
-    New pods are not gated any more, and Jobs that wait for the grid go on. Operator and grid controller are kept from
-    deciding anything more by taking their Leases, which takes eleven seconds at least. Nodes
-    whose agent does not report in time are named: their limits return when an agent starts there again, or at their
-    next boot. Run again, it finishes what is left. Exit status 1 says that something was left behind.
+    New pods are no longer gated, and Jobs that wait for the grid are resumed. Operator and grid controller are stopped
+    from acting by taking their Leases, which takes at least eleven seconds. Nodes whose agent does not report in time
+    are listed: their limits return when an agent starts there again, or at their next boot. Another run completes what
+    is left. Exit status 1: something was left behind.
     """
     logs.configure(settings.log_level, settings.log_format)
     try:
@@ -49,7 +51,7 @@ def cleanup(settings: CleanupSettings) -> None:
     except KubernetesError as error:
         raise click.ClickException(str(error)) from error
     _report(outcome)
-    if outcome.problems or (settings.strict and outcome.unanswered):
+    if outcome.problems or (settings.strict and outcome.not_restored):
         sys.exit(1)
 
 
@@ -63,7 +65,7 @@ async def _clean(settings: CleanupSettings) -> Outcome:
             lease_name=settings.lease_name,
             profile_label=settings.profile_label,
         )
-        return await (steps.let_go() if settings.only_grid else steps.run(timeout_s=settings.timeout_s))
+        return await (steps.release_grid() if settings.only_grid else steps.run(timeout_s=settings.timeout_s))
 
 
 def _report(outcome: Outcome) -> None:
@@ -75,20 +77,20 @@ def _report(outcome: Outcome) -> None:
         click.echo(f"{_count(outcome.jobs_resumed, 'Job')} resumed")
     if outcome.workloads_released:
         click.echo(f"{_count(outcome.workloads_released, 'workload')} of Kueue released")
-    unanswered = list(outcome.unanswered.items())
-    if unanswered:
+    not_restored = list(outcome.not_restored.items())
+    if not_restored:
         click.echo(
-            f"{_count(len(unanswered), 'node')} not restored; limits return when an agent starts there again, or at the"
-            " next boot:",
+            f"{_count(len(not_restored), 'node')} not restored; limits return when an agent starts there again,"
+            " or at the next boot:",
             err=True,
         )
-    for node, word in unanswered[:_SHOWN]:
-        click.echo(f"  {node}: {word}", err=True)
-    if len(unanswered) > _SHOWN:
-        click.echo(f"  and {len(unanswered) - _SHOWN} more", err=True)
+    for node, report in not_restored[:_MAX_LISTED]:
+        click.echo(f"  {node}: {report}", err=True)
+    if len(not_restored) > _MAX_LISTED:
+        click.echo(f"  and {len(not_restored) - _MAX_LISTED} more", err=True)
     for problem in outcome.problems:
         click.echo(f"Error: {problem}", err=True)
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

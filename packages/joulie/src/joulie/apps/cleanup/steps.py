@@ -1,4 +1,7 @@
-"""The steps of a cleanup, in the order that leaves nothing behind: who decides first, labels and gates last."""
+"""The steps of a cleanup: take over the leases, lift all caps, wait for the agents, then remove labels and gates.
+
+The order matters: the leaders are stopped first, so that nobody sets a cap or a gate again.
+"""
 
 from __future__ import annotations
 
@@ -22,38 +25,38 @@ from joulie.adapters.kubernetes.times import rfc3339_micro
 from joulie.adapters.kubernetes.writer import Job, write_all
 
 RESTORED = "restored"
-"""First word of an agent's message while no cap is in force."""
+"""Prefix of an agent's message while no cap is in force."""
 GATE_PREFIX = "joulie.io/"
 GRID_LEASE = "joulie-grid"
 GRID_SUSPENDED_SINCE = "joulie.io/grid-suspended-since"
 GRID_WORK_DONE = "joulie.io/grid-work-done"
-"""Annotations of a Job that the grid's controller has suspended."""
+"""Annotations of a Job suspended by the grid controller."""
 HANDOVER_S = 11.0
-"""By then a leader that lost its Lease has stopped: it leads for 10 s after a renewal, and its last write ends."""
-HOLD_EVERY_S = 20.0
-"""How often the Leases are renewed: thousands of gates take longer to lift than a Lease lasts."""
+"""Time until a leader that lost its Lease has stopped, s: it leads for 10 s after a renewal, plus its last write."""
+LEASE_RENEW_INTERVAL_S = 20.0
+"""Interval of renewing the Leases, s: removing thousands of gates takes longer than the duration of a Lease."""
 _HOLDER = "joulie-cleanup"
 _LEASE_S = 60
-"""A leader that is still there leads again so long after the cleanup, and one that is installed anew begins."""
+"""Lease duration, s: after this time a leader that still runs, or is installed again, can take the Lease."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class Outcome:
-    """What a cleanup did.
+    """Result of a cleanup.
 
     Attributes:
-        restored: nodes whose agent reported that no cap is in force.
-        unanswered: the others, with what their agent said last.
-        labels_removed: nodes that lost labels.
-        gates_removed: pods that lost gates.
-        jobs_resumed: Jobs that the grid's controller had suspended.
-        workloads_released: workloads of Kueue that waited for the grid.
-        problems: what failed, a sentence each.
+        restored: number of nodes whose agent reported that no cap is in force.
+        not_restored: latest report of the agent, by node, for all other nodes.
+        labels_removed: number of nodes whose labels were removed.
+        gates_removed: number of pods whose gates were removed.
+        jobs_resumed: number of resumed Jobs that the grid controller had suspended.
+        workloads_released: number of Kueue workloads that waited for the grid.
+        problems: error messages.
     """
 
     restored: int = 0
-    unanswered: dict[str, str] = field(default_factory=dict)
+    not_restored: dict[str, str] = field(default_factory=dict)
     labels_removed: int = 0
     gates_removed: int = 0
     jobs_resumed: int = 0
@@ -62,17 +65,17 @@ class Outcome:
 
 
 def is_lifted(twin: NodeTwin) -> bool:
-    """Whether a twin asks for no cap."""
+    """Whether a twin requests no cap."""
     spec = twin.spec
     draining = spec.scheduling is not None and bool(spec.scheduling.draining)
     return spec.profile == "performance" and spec.cpu is None and spec.gpu is None and not draining
 
 
-def last_word(twin: NodeTwin) -> str:
-    """What stands against a node being as it was found, in its agent's words; empty where nothing does."""
+def not_restored_reason(twin: NodeTwin) -> str:
+    """Why a node is not restored, from its agent's report; empty if it is restored."""
     control = twin.status.control_status
     if control is None or control.cpu is None or control.gpu is None:
-        return "no agent has ever reported"
+        return "no agent has reported"
     reports = {"CPU": control.cpu, "GPU": control.gpu}
     return "; ".join(
         f"{device} {report.result}: {report.message or 'no message'}"
@@ -82,20 +85,20 @@ def last_word(twin: NodeTwin) -> str:
 
 
 def _is_suspended_by_grid(job: BatchJob) -> bool:
-    """Whether a Job stands still because the grid's controller said so: one that somebody else stopped stays so."""
+    """Whether the grid controller suspended a Job; Jobs suspended by others stay suspended."""
     return job.spec.suspend and bool(job.metadata.annotations.get(GRID_SUSPENDED_SINCE))
 
 
 class Cleanup:
-    """A cleanup of one cluster; it may be run again, and then finishes what is left.
+    """Cleanup of one cluster; it is idempotent, and another run completes what is left.
 
     Args:
-        client: of the cluster.
-        lease_namespace: of the Leases of operator and grid controller.
-        lease_name: of the operator's Lease.
-        profile_label: the label of nodes that says their profile.
-        handover_s: how long a leader may write after it lost its Lease, s.
-        poll_s: pause between two looks at the agents' reports, s; the API server forgets an admission policy in less.
+        client: Kubernetes API client.
+        lease_namespace: namespace of the Leases of operator and grid controller.
+        lease_name: name of the operator's Lease.
+        profile_label: node label of the power profile.
+        handover_s: maximum time that a leader may write after it lost its Lease, s.
+        poll_s: interval of polling the agents' reports, s; longer than the API server's cache of admission policies.
         clock: monotonic time, s.
     """
 
@@ -120,59 +123,61 @@ class Cleanup:
         self._outcome = Outcome()
 
     async def run(self, *, timeout_s: float) -> Outcome:
-        """Clean up; what fails for one object is noted and does not stop the rest.
+        """Run all steps; errors of single objects are collected and do not stop the cleanup.
 
         Args:
-            timeout_s: how long to wait for the agents, s.
+            timeout_s: maximum time to wait for the agents, s.
 
         Raises:
-            KubernetesError: the cluster cannot be read at all.
+            KubernetesError: the objects of the cluster cannot be listed.
         """
         began_s = self._clock()
-        quiet_s = began_s + (self._handover_s if await self._hold_leases() else 0.0)
-        async with self._holding(*self._leases):
-            await self._lift_until_restored(quiet_s, max(began_s + timeout_s, quiet_s + 2.0 * self._poll_s))
+        leaders_stopped_s = began_s + (self._handover_s if await self._take_leases() else 0.0)
+        async with self._renew_in_background(*self._leases):
+            await self._lift_until_restored(
+                leaders_stopped_s, max(began_s + timeout_s, leaders_stopped_s + 2.0 * self._poll_s)
+            )
             nodes = (await self._client.list(NODES)).items
             labelled = [node for node in nodes if any(label in node.metadata.labels for label in self._labels)]
-            await self._each([self._unlabeller(node) for node in labelled])
-            await self._let_go()
+            await self._write_all([self._unlabeller(node) for node in labelled])
+            await self._release_grid()
         return self._outcome
 
-    async def let_go(self) -> Outcome:
-        """Only the grid's part: nobody waits for it any more. Where it has never been, nothing is done.
+    async def release_grid(self) -> Outcome:
+        """Release all pods and Jobs that wait for the grid; does nothing if there never was a grid controller.
 
         Raises:
-            KubernetesError: as `run`.
+            KubernetesError: see `run`.
         """
-        if await self._hold_lease(GRID_LEASE):
-            async with self._holding(GRID_LEASE):
+        if await self._take_lease(GRID_LEASE):
+            async with self._renew_in_background(GRID_LEASE):
                 await asyncio.sleep(self._handover_s)
-                await self._let_go()
+                await self._release_grid()
         return self._outcome
 
-    async def _let_go(self) -> None:
+    async def _release_grid(self) -> None:
         if await self._stop_gating():
             await asyncio.sleep(self._poll_s)
         jobs = (await self._client.list(JOBS)).items
-        await self._each([self._resumer(job) for job in jobs if _is_suspended_by_grid(job)])
+        await self._write_all([self._resumer(job) for job in jobs if _is_suspended_by_grid(job)])
         try:
             self._outcome.workloads_released = len(await open_checks(self._client, time.time(), "Joulie was removed"))
         except KubernetesError as error:
             self._outcome.problems.append(str(error))
         pods = (await self._client.list(PODS, field_selector="spec.nodeName=")).items
         gated = [pod for pod in pods if any(gate.name.startswith(GATE_PREFIX) for gate in pod.spec.scheduling_gates)]
-        await self._each([self._releaser(pod) for pod in gated])
+        await self._write_all([self._releaser(pod) for pod in gated])
 
     @asynccontextmanager
-    async def _holding(self, *leases: str) -> AsyncIterator[None]:
-        """Hold Leases for as long as it takes; one that cannot be renewed now is tried again."""
+    async def _renew_in_background(self, *leases: str) -> AsyncIterator[None]:
+        """Keep renewing Leases in the background; failed renewals are retried."""
 
         async def renew() -> None:
             while True:
-                await asyncio.sleep(HOLD_EVERY_S)
+                await asyncio.sleep(LEASE_RENEW_INTERVAL_S)
                 for name in leases:
                     try:
-                        await self._hold_lease(name)
+                        await self._take_lease(name)
                     except KubernetesError as error:
                         _log.warning("lease not renewed", extra={"lease": name, "problem": str(error)})
 
@@ -183,12 +188,12 @@ class Cleanup:
             task.cancel()
             await asyncio.wait([task])
 
-    async def _hold_leases(self) -> bool:
-        """Take or renew the Leases, so that nobody leads. Returns whether there are any."""
-        held = [await self._hold_lease(name) for name in self._leases]
+    async def _take_leases(self) -> bool:
+        """Take or renew the Leases, so that no replica leads; returns whether any Lease exists."""
+        held = [await self._take_lease(name) for name in self._leases]
         return any(held)
 
-    async def _hold_lease(self, name: str) -> bool:
+    async def _take_lease(self, name: str) -> bool:
         now = rfc3339_micro(time.time())
         spec = {"holderIdentity": _HOLDER, "leaseDurationSeconds": _LEASE_S, "renewTime": now}
         try:
@@ -198,7 +203,7 @@ class Cleanup:
         return True
 
     async def _stop_gating(self) -> bool:
-        """Let admission gate no new pods. Returns whether it may have done so."""
+        """Stop the admission of gates to new pods; returns whether it may have been active."""
         try:
             await set_gating(self._client, self._lease_namespace, enabled=False)
         except NotFoundError:
@@ -207,26 +212,26 @@ class Cleanup:
             self._outcome.problems.append(str(error))
         return True
 
-    async def _lift_until_restored(self, quiet_s: float, deadline_s: float) -> None:
-        """Lift all caps until every agent has answered and nobody can set a cap again, or time is up."""
+    async def _lift_until_restored(self, leaders_stopped_s: float, deadline_s: float) -> None:
+        """Lift all caps until every agent has restored its node and no leader can set a cap again, or the timeout."""
         while True:
             twins = (await self._client.list(NODE_TWINS)).items
             capped = [twin.spec.node_name for twin in twins if not is_lifted(twin)]
-            await self._each([self._lifter(twin) for twin in twins if not is_lifted(twin)])
-            waiting = {twin.spec.node_name: last_word(twin) for twin in twins if last_word(twin)}
+            await self._write_all([self._lifter(twin) for twin in twins if not is_lifted(twin)])
+            waiting = {twin.spec.node_name: not_restored_reason(twin) for twin in twins if not_restored_reason(twin)}
             now_s = self._clock()
-            if now_s >= deadline_s or (now_s >= quiet_s and not waiting and not capped):
+            if now_s >= deadline_s or (now_s >= leaders_stopped_s and not waiting and not capped):
                 break
             _log.info("waiting for agents", extra={"nodes": len(waiting), "seconds_left": round(deadline_s - now_s)})
             await asyncio.sleep(self._poll_s)
-            await self._hold_leases()
+            await self._take_leases()
         self._outcome.restored = len(twins) - len(waiting)
-        self._outcome.unanswered = dict(sorted(waiting.items()))
+        self._outcome.not_restored = dict(sorted(waiting.items()))
         if capped:
             more = f" and {len(capped) - 1} more" if len(capped) > 1 else ""
             self._outcome.problems.append(
-                f"caps were set anew while they were lifted, on {capped[0]}{more}: an operator runs that does not lead"
-                f" by the Lease {self._lease_namespace}/{self._leases[0]}; stop it, then clean up again"
+                f"caps were set again during the cleanup, on {capped[0]}{more}: an operator runs without the"
+                f" Lease {self._lease_namespace}/{self._leases[0]}; stop it, then run the cleanup again"
             )
 
     def _lifter(self, twin: NodeTwin) -> Job:
@@ -268,7 +273,7 @@ class Cleanup:
     def _releaser(self, pod: Pod) -> Job:
         gates = [{"name": gate.name} for gate in pod.spec.scheduling_gates]
         others = [gate for gate in gates if not gate["name"].startswith(GATE_PREFIX)]
-        # The list is atomic: the test keeps a gate that another controller added or removed since.
+        # The list is replaced as a whole: the test protects changes by other controllers in the meantime.
         patch = [
             {"op": "test", "path": "/spec/schedulingGates", "value": gates},
             {"op": "replace", "path": "/spec/schedulingGates", "value": others},
@@ -282,7 +287,7 @@ class Cleanup:
 
         return release
 
-    async def _each(self, writes: Sequence[Job]) -> None:
+    async def _write_all(self, writes: Sequence[Job]) -> None:
         for failure in await write_all(writes):
             if not isinstance(failure.error, NotFoundError):
                 self._outcome.problems.append(str(failure.error))

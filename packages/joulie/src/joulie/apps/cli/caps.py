@@ -1,4 +1,4 @@
-"""``joulie caps``: power limits from measurements of one's own jobs."""
+"""``joulie caps``: recommends GPU power limits from measured power sweeps of jobs."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _PATH = click.Path(path_type=Path)
 
 @dataclass(frozen=True)
 class Row:
-    """What is recommended for a job.
+    """Recommendation for a job.
 
     Attributes:
-        job: its name in the file.
+        job: job name in the file.
         limit_w: recommended limit of a GPU, W.
-        slowdown: expected time for the same work over that at the largest limit; None where unknown.
-        saving_pct: expected saving of energy, percent; None where unknown.
-        next_limit_w: limit to measure next, W; None where more measurements are not worth it.
-        reason: why this limit.
+        slowdown: expected run time relative to that at the maximum limit; None if unknown.
+        saving_pct: expected energy saving, percent; None if unknown.
+        next_limit_w: limit to measure next, W; None if another measurement is not worthwhile.
+        reason: reason of the recommendation.
     """
 
     job: str
@@ -50,13 +50,13 @@ def caps() -> None:
 
 @caps.command()
 @click.option("--sweep", "sweep_file", type=_PATH, required=True, help="CSV of measurements.")
-@click.option("--gpu", required=True, help="Model of the GPU, as the operator names it.")
+@click.option("--gpu", required=True, help="GPU model, named as by the operator.")
 @click.option(
     "--slowdown",
     type=click.FloatRange(min=1.0),
     default=1.05,
     show_default=True,
-    help="Largest time for the same work, over that at the largest limit.",
+    help="Maximum run time, relative to that at the maximum limit.",
 )
 @click.option(
     "--error",
@@ -76,12 +76,12 @@ def caps() -> None:
 def recommend(*, sweep_file: Path, gpu: str, slowdown: float, error: float, share: float, output: str) -> None:
     """Recommend a power limit for each job, and one for all of them as GPU_MODEL_CAPS_JSON.
 
-    The file has a line for each job and limit: power_limit (W), time_per_epoch (s for any unit of work) and
-    average_power (W) of a GPU; all other columns name the job. A job needs the largest limit and as few others as one
-    likes: what its other limits would do is expected from the other jobs of the file.
+    The file has a row for each job and limit: power_limit (W), time_per_epoch (s for any unit of work) and
+    average_power (W) of a GPU; all other columns name the job. Each job needs a measurement at the maximum limit;
+    further limits are optional, since their effect is estimated from the other jobs in the file.
     """
     if not gpu.strip():
-        raise UserError("--gpu: must not be empty")
+        raise UserError("invalid --gpu: must not be empty")
     swept = [(job.name, sweep) for job in read_sweeps(sweep_file) if (sweep := sweep_of(job.measurements)) is not None]
     try:
         goal = Goal(slowdown, measurement_error=error / 100.0)
@@ -100,20 +100,20 @@ def recommend(*, sweep_file: Path, gpu: str, slowdown: float, error: float, shar
 
 
 def model_caps(gpu: str, fleet: FleetLimit) -> dict[str, str]:
-    """Settings of the operator with which eco GPUs of a model get one limit."""
+    """Operator settings that apply one limit to the eco GPUs of a model."""
     limits = {gpu: {"minCapWatts": fleet.limit_w, "maxCapWatts": fleet.largest_w}}
     percent = 100.0 * fleet.limit_w / fleet.largest_w
     return {"GPU_MODEL_CAPS_JSON": json.dumps(limits), "GPU_ECO_CAP_PCT_OF_MAX": f"{percent:.4g}"}
 
 
 def read_sweeps(path: Path) -> tuple[SweptJob, ...]:
-    """The jobs of a file; lines that are left out are named."""
+    """Jobs of a file; ignored rows are printed to stderr."""
     try:
         sweeps = read_power_sweeps(path)
     except PowerSweepError as error:
         raise UserError(str(error)) from error
     for problem in sweeps.problems:
-        click.echo(f"left out: {path}: {problem}", err=True)
+        click.echo(f"ignored: {path}: {problem}", err=True)
     return sweeps.jobs
 
 
@@ -129,7 +129,7 @@ def _rows(swept: Sequence[tuple[str, Sweep]], goal: Goal) -> list[Row]:
 
 
 def _response_of_others(sweep: Sweep, swept: Sequence[tuple[str, Sweep]]) -> Response | None:
-    """What the other jobs say; None where none of them was measured at two limits."""
+    """Response learned from the other jobs; None if none of them was measured at two or more limits."""
     others = [other for _, other in swept if other is not sweep and len(other.limits_w) > 1]
     return learn(others) if others else None
 

@@ -1,4 +1,4 @@
-"""The ``joulie`` command: one group, whose sub-commands are imported when they run."""
+"""The ``joulie`` command group; sub-commands are imported when they run."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ _COMMANDS = (
     Command("operator", "joulie.apps.operator.main", "Decide power states and caps of a cluster's nodes."),
     Command("agent", "joulie.apps.agent.main", "Enforce caps on a node, or on a pool of nodes."),
     Command("extender", "joulie.apps.extender.main", "Filter and score nodes for kube-scheduler."),
-    Command("grid", "joulie.apps.grid.main", "Let pods wait for clean or cheap power."),
+    Command("grid", "joulie.apps.grid.main", "Defer pods until power is cleaner or cheaper."),
     Command("accounting", "joulie.apps.accounting.main", "Account for energy, emissions and cost of every pod."),
     Command("caps", "joulie.apps.cli.caps", "Find power limits that save energy without slowing jobs down."),
     Command("nodes", "joulie.apps.cli.nodes", "Annotate nodes with their hardware."),
-    Command("cleanup", "joulie.apps.cleanup.main", "Lift all caps and take Joulie's labels and gates off a cluster."),
+    Command(
+        "cleanup", "joulie.apps.cleanup.main", "Lift all caps and remove Joulie's labels and gates from a cluster."
+    ),
 )
 _LABORATORY = (
     ("demo", "simulate", "scenario", "workload", "sweep", "experiment", "bench", "fmu", "simulator"),
     "pip install joulie-lab",
 )
-"""Commands that joulie-lab brings, so that asking for one tells what to install."""
+"""Commands of the distribution joulie-lab; using one that is not installed prints how to install it."""
 
 
 @click.group(
@@ -53,14 +55,14 @@ def completion(shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None
     completer: ShellComplete = kind(cli, {}, "joulie", "_JOULIE_COMPLETE")
-    # The template itself: `source()` would start a shell to look at its version.
+    # The template is used directly: `source()` would start a shell to check its version.
     click.echo(completer.source_template % completer.source_vars())
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit.
 
-    Errors of the user exit with 2 and one line on stderr, an interruption with 130.
+    Exit codes: 2 for user errors, with one line on stderr; 130 when interrupted.
     """
     sys.exit(_run(arguments))
 
@@ -82,7 +84,7 @@ def _run(arguments: list[str] | None) -> int:
         click.echo("joulie: interrupted", err=True)
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader (a pager, head) has left: nothing to tell it, and Python must not try once more at exit.
+        # The reader (a pager, head) closed the pipe; Python must not flush stdout again at exit.
         sys.stdout = None
         return 0
     return result if isinstance(result, int) else 0

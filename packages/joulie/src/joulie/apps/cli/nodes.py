@@ -1,4 +1,4 @@
-"""`joulie nodes annotate`: writes on nodes which CPU and GPU they have, so that their power can be told."""
+"""`joulie nodes annotate`: annotates nodes with their CPU and GPU models, from which their power is estimated."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _NFD_CPU_KEY = "feature.node.kubernetes.io/cpu-model.name"
 
 
 @dataclass(frozen=True)
-class Said:
-    """A model and who says so.
+class DetectedModel:
+    """A hardware model and its source.
 
     Attributes:
-        model: as its annotation has it, raw where anybody knows the raw name.
+        model: value of the annotation; the raw model name where it is known.
         source: annotation, agent, label or instance-type.
     """
 
@@ -42,15 +42,15 @@ class Said:
 
 @dataclass(frozen=True)
 class Row:
-    """What becomes of a node.
+    """Result for a node.
 
     Attributes:
-        node: its name.
-        cpu: its CPU's model; None where nobody knows.
-        cpu_source: who says so.
-        gpu: its GPUs' model; None without any.
-        gpu_source: who says so.
-        result: written, unchanged, would write, nothing known, or why it was refused.
+        node: node name.
+        cpu: CPU model; None if unknown.
+        cpu_source: source of the CPU model; None if unknown.
+        gpu: GPU model; None if unknown or without GPUs.
+        gpu_source: source of the GPU model; None if unknown.
+        result: written, unchanged, would write, nothing known, or the reason of a refusal.
     """
 
     node: str
@@ -63,7 +63,7 @@ class Row:
 
 @click.group(cls=CommandGroup, path="nodes", context_settings={"help_option_names": ["-h", "--help"]})
 def nodes() -> None:
-    """Say on nodes what hardware they have."""
+    """Annotate nodes with their hardware."""
 
 
 @nodes.command("annotate")
@@ -72,28 +72,25 @@ def nodes() -> None:
 @click.option(
     "--profiles",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Hardware profiles file, for the models behind instance types of clouds.",
+    help="Hardware profiles file, with the models of cloud instance types.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be written.")
-@click.option(
-    "-o", "--output", type=click.Choice(FORMS), default="table", show_default=True, help="Form of the output."
-)
+@click.option("--dry-run", is_flag=True, help="Only print what would be written.")
+@click.option("-o", "--output", type=click.Choice(FORMS), default="table", show_default=True, help="Output format.")
 def annotate(
     kubeconfig: Path | None, context: str | None, selector: str, profiles: Path | None, dry_run: bool, output: str
 ) -> None:
-    """Write models of CPU and GPU on nodes.
+    """Annotate nodes with their CPU and GPU models.
 
-    The raw name goes into an annotation, its form as a label value into a label of the same key:
-    node.kubernetes.io/cpu-model and node.kubernetes.io/gpu-model. It comes from the annotation itself, where there is
-    one, from what Joulie's agent found, from labels of Node Feature Discovery and of the GPU operator, or from the
-    instance type.
+    The raw name is written to an annotation, and in the form of a label value to a label with the same key:
+    node.kubernetes.io/cpu-model and node.kubernetes.io/gpu-model. It is taken from the annotation itself, if present,
+    from Joulie's agent, from labels of Node Feature Discovery and of the GPU operator, or from the instance type.
     """
     try:
         known = HardwareProfiles() if profiles is None else load_hardware_profiles(profiles)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     for problem in known.problems:
-        click.echo(f"left out: {problem}", err=True)
+        click.echo(f"ignored: {problem}", err=True)
 
     async def work(client: KubeClient) -> None:
         _show([row async for row in _annotated(client, selector, known, dry_run=dry_run)], output)
@@ -101,33 +98,33 @@ def annotate(
     run_with_client(work, kubeconfig=kubeconfig, context=context)
 
 
-def cpu_model(node: NodeFacts, reported: ReportedHardware, instance: CloudInstance | None) -> Said | None:
-    """The CPU of a node by whoever knows best; None where nobody does."""
+def cpu_model(node: NodeFacts, reported: ReportedHardware, instance: CloudInstance | None) -> DetectedModel | None:
+    """CPU model of a node from the most reliable source; None if unknown."""
     keys = (CPU_MODEL_LABEL, CPU_MODEL_KEY, _NFD_CPU_KEY)
     return _best(node, keys, reported.cpu_raw or reported.cpu_model, instance.cpu_model if instance else "")
 
 
-def gpu_model(node: NodeFacts, reported: ReportedHardware, instance: CloudInstance | None) -> Said | None:
-    """The GPUs of a node by whoever knows best; None where nobody does."""
+def gpu_model(node: NodeFacts, reported: ReportedHardware, instance: CloudInstance | None) -> DetectedModel | None:
+    """GPU model of a node from the most reliable source; None if unknown."""
     keys = (GPU_MODEL_LABEL, GPU_MODEL_KEY, *GPU_PRODUCT_KEYS)
     return _best(node, keys, reported.gpu_raw or reported.gpu_model, instance.gpu_model if instance else "")
 
 
-def _best(node: NodeFacts, keys: tuple[str, ...], reported: str | None, of_instance: str) -> Said | None:
-    """What the annotation says, else the agent, else labels, else the instance type."""
-    told = [
-        Said(node.annotations.get(keys[0], "").strip(), "annotation"),
-        Said(reported or "", "agent"),
-        *(Said(node.labels.get(key, "").strip(), "label") for key in keys),
-        Said(of_instance, "instance-type"),
+def _best(node: NodeFacts, keys: tuple[str, ...], reported: str | None, of_instance: str) -> DetectedModel | None:
+    """First known model of: annotation, agent, labels, instance type."""
+    candidates = [
+        DetectedModel(node.annotations.get(keys[0], "").strip(), "annotation"),
+        DetectedModel(reported or "", "agent"),
+        *(DetectedModel(node.labels.get(key, "").strip(), "label") for key in keys),
+        DetectedModel(of_instance, "instance-type"),
     ]
-    return next((one for one in told if one.model), None)
+    return next((candidate for candidate in candidates if candidate.model), None)
 
 
 async def _annotated(
     client: KubeClient, selector: str, profiles: HardwareProfiles, *, dry_run: bool
 ) -> AsyncIterator[Row]:
-    """A row a node."""
+    """Annotate the nodes; yields one row per node."""
     try:
         hardware = dict(keep_hardware(one) for one in (await client.list(NODE_HARDWARES)).items)
     except NotFoundError:  # a cluster without Joulie's CRDs
@@ -147,9 +144,11 @@ async def _annotated(
         )
 
 
-async def _write(client: KubeClient, node: NodeFacts, said: Mapping[str, Said | None], *, dry_run: bool) -> str:
-    """Write what is known on a node; returns what came of it. What others own with another value stays."""
-    annotations = {key: one.model for key, one in said.items() if one is not None}
+async def _write(
+    client: KubeClient, node: NodeFacts, models: Mapping[str, DetectedModel | None], *, dry_run: bool
+) -> str:
+    """Write the known models to a node; returns the result. Values of other field managers are not overwritten."""
+    annotations = {key: one.model for key, one in models.items() if one is not None}
     labels = {key: label_form(model) for key, model in annotations.items() if label_form(model)}
     if not annotations:
         return "nothing known"
@@ -175,9 +174,9 @@ _COLUMNS: Mapping[str, Column[Row]] = {
 }
 
 
-def _show(rows: list[Row], form: str) -> None:
-    if form in {"json", "yaml"}:
-        print_document({"nodes": [asdict(row) for row in rows]}, form)
+def _show(rows: list[Row], output: str) -> None:
+    if output in {"json", "yaml"}:
+        print_document({"nodes": [asdict(row) for row in rows]}, output)
         return
     out = console()
-    out.print(Group(*table_lines(_COLUMNS, rows, out.width, wide=form == "wide")), crop=False)
+    out.print(Group(*table_lines(_COLUMNS, rows, out.width, wide=output == "wide")), crop=False)
