@@ -71,7 +71,7 @@ class Site:
 
     @property
     def index(self) -> NodeIndex:
-        return NodeIndex.of({name: [machine.address] for name, machine in self.machines.items()})
+        return NodeIndex.from_aliases({name: [machine.address] for name, machine in self.machines.items()})
 
     def ask(self, question: Callable[[Prometheus], Awaitable[T]]) -> T:
         async def main() -> T:
@@ -545,7 +545,7 @@ def test_trap_a_hostile_exposition_harms_nobody_else(prometheus: PrometheusServe
     pod = ("default", "on-good")
     strange = ("nan", "inf", "minus-inf", "negative", "absurd")
     bad = [f"bad-{one}" for one in (*strange, "huge", "twice")]
-    index = NodeIndex.of({"good": [good.address], **dict.fromkeys(bad, ())})
+    index = NodeIndex.from_aliases({"good": [good.address], **dict.fromkeys(bad, ())})
     with Exporters() as exporters:
         exporters.pages["/hostile"] = hostile_text
         hostile = exporters.job("hostile", {"/hostile": {}}, honor_labels=True)
@@ -629,9 +629,9 @@ def test_a_wrong_query_is_no_reason_not_to_ask_others(lively: Site) -> None:
                     await client.query("sum(")
                 assert not isinstance(raised.value, PrometheusUnavailableError)
             assert client.problem is None
-            with pytest.raises(PrometheusError, match="a vector or a scalar is expected, got a matrix"):
+            with pytest.raises(PrometheusError, match="expected a vector or a scalar, got a matrix"):
                 await client.query("up[1m]")
-            with pytest.raises(PrometheusError, match="a matrix is expected, got a vector"):
+            with pytest.raises(PrometheusError, match="expected a matrix, got a vector"):
                 await client.query_samples("up")
 
     asyncio.run(main())

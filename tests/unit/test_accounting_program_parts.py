@@ -53,7 +53,7 @@ POD = {"namespace": "team", "pod": "p"}
 KEPLER_POD = {"pod_namespace": "team", "pod_name": "p"}
 KEY = ("team", "p")
 NO_SERVER = MetricsUnavailableError("none")
-INDEX = NodeIndex.of({"n1": (), "n2": ()})
+INDEX = NodeIndex.from_aliases({"n1": (), "n2": ()})
 
 
 # ---- who is asked

@@ -43,7 +43,7 @@ NODES = (
     controlled_node("gpu", GPU),
     controlled_node("node-1", CPU),
 )
-INDEX = NodeIndex.of({"cpu": ("10.0.0.1",), "gpu": ("10.0.0.2",), "node-1": ()})
+INDEX = NodeIndex.from_aliases({"cpu": ("10.0.0.1",), "gpu": ("10.0.0.2",), "node-1": ()})
 
 
 def run(make, handle, *, now_s=lambda: 1000.0):

@@ -14,7 +14,7 @@ from joulie.domain.profiles.profile import EnergyUse
 from joulie.domain.signal import Reading
 from support.prometheus_answers import NOW_S, asked_of, counter, matrix, vector
 
-INDEX = NodeIndex.of({"n1": ["10.0.0.1"], "n10": ["10.0.0.10"]})
+INDEX = NodeIndex.from_aliases({"n1": ["10.0.0.1"], "n10": ["10.0.0.10"]})
 WINDOW_S = 120
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from joulie.adapters.prometheus.nodes import NodeIndex
 
-INDEX = NodeIndex.of(
+INDEX = NodeIndex.from_aliases(
     {
         "node-1": ["10.0.0.1", "fd00::1", "node-1.example.com"],
         "node-10": ["10.0.0.10", "node-10.example.com"],
@@ -50,11 +50,11 @@ def test_a_name_beats_an_alias_of_a_better_label():
 
 
 def test_an_alias_that_two_nodes_share_is_neither():
-    index = NodeIndex.of({"a": ["10.0.0.1", "host"], "b": ["10.0.0.2", "host"]})
+    index = NodeIndex.from_aliases({"a": ["10.0.0.1", "host"], "b": ["10.0.0.2", "host"]})
     assert index.node_of({"node": "host"}) is None
     assert index.node_of({"node": "10.0.0.2"}) == "b"
 
 
 def test_a_name_of_a_node_is_no_alias_of_another():
-    index = NodeIndex.of({"a": ["b"], "b": []})
+    index = NodeIndex.from_aliases({"a": ["b"], "b": []})
     assert index.node_of({"node": "b"}) == "b"

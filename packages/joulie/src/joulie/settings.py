@@ -1,11 +1,11 @@
-"""How a setting is declared: name, default, bounds and help in one place, as the default of a dataclass field.
+"""Declaration of settings: name, default, bounds and help in one place, as the default of a dataclass field.
 
 A program's settings are a frozen dataclass. Each of its fields is declared by the function of its kind (`duration`,
-`number`, `choice`, ...), or is a `group`: settings that are passed by name to one of the domain's values.
-`joulie.program.settings` makes the options of a command from it, and reads environment and file.
+`number`, `choice`, ...), or is a `group`: settings that are passed by name to the constructor of a domain value.
+`joulie.program.settings` turns the declarations into command-line options, and reads the environment and a file.
 
-This stands below the adapters, so that an adapter declares its own settings. It needs the standard library only: the
-agent runs on every node, where pydantic would add 11 MB.
+The module is below the adapters, so that an adapter declares its own settings. It uses the standard library only: the
+agent runs on every node, where pydantic would add 11 MB of memory.
 """
 
 from __future__ import annotations
@@ -25,35 +25,36 @@ _KEY = "joulie.setting"
 
 
 class Kind(StrEnum):
-    """What a setting's text means."""
+    """Type of a setting's value, which determines how its text is parsed."""
 
     TEXT = "text"
     INTEGER = "integer"
     NUMBER = "number"
     BOOLEAN = "boolean"
     DURATION = "duration"
-    """Text such as 20s, 1m30s, 500ms; in the program a float of seconds."""
+    """Text such as 20s, 1m30s, 500ms; parsed to a float, s."""
     CHOICE = "choice"
     PATH = "path"
     JSON = "json"
-    """A JSON object; in the program a dict."""
+    """A JSON object; parsed to a dict."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting as users see it.
+    """Declaration of one setting.
 
     Attributes:
-        name: the environment variable, which is also its key in a file.
-        kind: what its text means.
-        default: as users would write it; None where there is none.
-        help: what it is for, one sentence.
-        unit: of its value, empty where it has none.
-        minimum: smallest value allowed; durations in s.
-        maximum: largest value allowed; durations in s.
+        name: environment variable, which is also the setting's key in a file.
+        kind: type of the value.
+        default: default as users would write it; None for no default.
+        help: help text of the option.
+        unit: unit of the value; empty for none.
+        minimum: smallest allowed value, durations in s; None for no bound.
+        maximum: largest allowed value, durations in s; None for no bound.
         choices: allowed values of a choice.
-        secret: its value is left out of what the settings print as.
-        to: makes what the program keeps from a checked value; refuses one by ValueError.
+        secret: whether the value is left out of the repr of the settings.
+        to: converts the parsed value to the field's value, and raises ValueError for an invalid one; None for no
+            conversion.
     """
 
     name: str
@@ -74,7 +75,7 @@ class Setting:
 
     @property
     def allowed(self) -> str:
-        """The allowed values in words, empty where everything of the kind is."""
+        """Description of the allowed values; empty if there are no restrictions."""
         if self.choices:
             return " | ".join(self.choices)
         unit = " s" if self.kind is Kind.DURATION else ""
@@ -89,10 +90,10 @@ class Setting:
                 return f"{low:g}..{high:g}{unit}"
 
     def parse(self, text: str) -> Any:
-        """The checked value of a text.
+        """Parse and check a text.
 
         Raises:
-            ValueError: it is not allowed; the message does not name the setting.
+            ValueError: the value is invalid; the message does not name the setting.
         """
         match self.kind:
             case Kind.INTEGER | Kind.NUMBER:
@@ -108,13 +109,13 @@ class Setting:
             case _:
                 return text
 
-    def value(self, checked: Mapping[str, Any]) -> Any:
-        """What the program keeps, from checked values by name of setting; the default where it is not among them.
+    def value(self, parsed: Mapping[str, Any]) -> Any:
+        """The field's value, from parsed values by setting name; the default if the setting is not among them.
 
         Raises:
-            ValueError: its `to` refuses the value; the message names the setting.
+            ValueError: `to` rejects the value; the message names the setting.
         """
-        value = checked[self.name] if self.name in checked else self.default and self.parse(self.default)
+        value = parsed[self.name] if self.name in parsed else self.default and self.parse(self.default)
         if self.to is None or value is None:
             return value
         try:
@@ -133,28 +134,28 @@ class Setting:
         low = -math.inf if self.minimum is None else self.minimum
         high = math.inf if self.maximum is None else self.maximum
         if not math.isfinite(number) or not low <= number <= high:
-            raise ValueError(f"{text} is not allowed; {self.allowed or 'a finite number is expected'}")
+            raise ValueError(f"{text} is out of range: expected {self.allowed or 'a finite number'}")
         return number
 
 
 @dataclass(frozen=True)
 class Group:
-    """Settings that make one value: a dataclass, or what a function returns.
+    """Settings that are combined to one value, such as a dataclass of the domain.
 
     Attributes:
-        make: gets the members' values by keyword.
-        members: by that keyword.
+        make: class or function that is called with the members' values as keyword arguments.
+        members: settings and groups by keyword.
     """
 
     make: Callable[..., Any]
     members: Mapping[str, Setting | Group]
 
-    def value(self, checked: Mapping[str, Any]) -> Any:
-        """The value, from checked values by name of setting; see `Setting.value`."""
-        return self.make(**{name: member.value(checked) for name, member in self.members.items()})
+    def value(self, parsed: Mapping[str, Any]) -> Any:
+        """The combined value, from parsed values by setting name; see `Setting.value`."""
+        return self.make(**{name: member.value(parsed) for name, member in self.members.items()})
 
     def settings(self, prefix: str = "") -> Iterator[tuple[str, Setting]]:
-        """Each setting with the path of its field, such as ``policy.queue_hp_min``."""
+        """All settings with the paths of their fields, such as ``policy.queue_hp_min``."""
         for name, member in self.members.items():
             if isinstance(member, Group):
                 yield from member.settings(f"{prefix}{name}.")
@@ -163,66 +164,66 @@ class Group:
 
 
 def group_of(settings: type[Any]) -> Group:
-    """The settings that a settings class declares, in order."""
+    """The settings declared by a settings class, in order."""
     fields = dataclasses.fields(settings)
     return Group(settings, {field.name: field.metadata[_KEY] for field in fields if _KEY in field.metadata})
 
 
 def group(make: Callable[..., Any], /, **members: Any) -> Any:
-    """A field that holds what `make` returns for its members; those of a settings class where none are named."""
+    """Declare a field with the result of `make` for its members; without members, those of the class `make`."""
     if not members and isinstance(make, type):
         return _field(group_of(make))
     return _field(Group(make, {name: field.metadata[_KEY] for name, field in members.items()}))
 
 
 def text(name: str, default: str | None, help: str, **more: Any) -> Any:
-    """A field of text; for `more` see `Setting`, here as below."""
+    """Declare a text; for `more` see `Setting`, here as below."""
     return _field(Setting(name, Kind.TEXT, default, help, **more))
 
 
 def integer(name: str, default: str | None, help: str, **more: Any) -> Any:
-    """A field of a whole number."""
+    """Declare a whole number."""
     return _field(Setting(name, Kind.INTEGER, default, help, **more))
 
 
 def number(name: str, default: str | None, help: str, **more: Any) -> Any:
-    """A field of a finite number."""
+    """Declare a finite number."""
     return _field(Setting(name, Kind.NUMBER, default, help, **more))
 
 
 def percentage(name: str, default: str, help: str, *, minimum: float = 0, **more: Any) -> Any:
-    """A field of a number up to 100, in percent."""
+    """Declare a percentage, at most 100 %."""
     return _field(Setting(name, Kind.NUMBER, default, help, "%", minimum, 100, **more))
 
 
 def boolean(name: str, default: bool, help: str) -> Any:
-    """A field of true or false."""
+    """Declare a boolean."""
     return _field(Setting(name, Kind.BOOLEAN, "true" if default else "false", help))
 
 
 def duration(name: str, default: str, help: str, **more: Any) -> Any:
-    """A field of seconds, written as text such as 1m30s."""
+    """Declare a duration, written as text such as 1m30s, with a value in s."""
     return _field(Setting(name, Kind.DURATION, default, help, **more))
 
 
 def choice(name: str, default: str, help: str, choices: type[StrEnum] | Iterable[str]) -> Any:
-    """A field of one of some texts, or of a member of an enumeration."""
+    """Declare a choice from some texts or from the members of an enumeration."""
     to = choices if isinstance(choices, type) else None
     return _field(Setting(name, Kind.CHOICE, str(default), help, choices=tuple(str(item) for item in choices), to=to))
 
 
 def path(name: str, default: str | None, help: str, **more: Any) -> Any:
-    """A field of a path, None where there is no default and none is given."""
+    """Declare a path; None without a default and a value."""
     return _field(Setting(name, Kind.PATH, default, help, **more))
 
 
 def json_object(name: str, help: str, **more: Any) -> Any:
-    """A field of a JSON object, empty by default."""
+    """Declare a JSON object, empty by default."""
     return _field(Setting(name, Kind.JSON, "{}", help, **more))
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """The items of a text such as ``a, b``, each once; empty ones are left out."""
+    """Split a text such as ``a, b`` into its items, without empty and repeated ones."""
     return tuple(dict.fromkeys(part for part in (item.strip() for item in text.split(",")) if part))
 
 
@@ -237,5 +238,5 @@ def _json_object(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"not valid JSON: {error}") from None
     if not isinstance(content, dict):
-        raise ValueError(f"a JSON object is expected, got {text!r}")  # noqa: TRY004 (a value of the user, not a type)
+        raise ValueError(f"expected a JSON object, got {text!r}")  # noqa: TRY004 (a value of the user, not a type)
     return content

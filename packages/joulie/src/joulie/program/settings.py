@@ -1,4 +1,4 @@
-"""Settings of the programs as options of commands: command line before environment variable, file and default."""
+"""Settings as options of commands, in the order command line, environment variable, file, default."""
 
 from __future__ import annotations
 
@@ -19,27 +19,29 @@ _SettingsT = TypeVar("_SettingsT")
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramSettings:
-    """Settings that every daemon has."""
+    """Settings that all daemons share."""
 
-    kubeconfig: Path | None = path("KUBECONFIG", None, "Kubeconfig file; without it the pod's service account is used.")
-    context: str | None = text("KUBE_CONTEXT", None, "Context of the kubeconfig file.")
+    kubeconfig: Path | None = path(
+        "KUBECONFIG", None, "Path of the kubeconfig file; without one the pod's service account is used."
+    )
+    context: str | None = text("KUBE_CONTEXT", None, "Context of the kubeconfig file; its current context by default.")
     log_level: str = choice("LOG_LEVEL", "info", "Minimum log level.", ("debug", "info", "warning", "error"))
-    log_format: str = choice("LOG_FORMAT", "json", "Log lines as JSON objects or as text.", ("json", "text"))
+    log_format: str = choice("LOG_FORMAT", "json", "Format of log lines: JSON objects or text.", ("json", "text"))
 
 
 def all_settings(settings: type[Any]) -> dict[str, Setting]:
-    """The settings of a settings class by name; where groups share one it is there once."""
+    """The settings of a settings class by name; a setting shared by several groups occurs once."""
     return {spec.name: spec for _, spec in group_of(settings).settings()}
 
 
 def settings_from(settings: type[_SettingsT], environment: Mapping[str, str]) -> _SettingsT:
-    """Settings of a program as it would take them from these environment variables, and nothing else.
+    """Read the settings of a program from environment variables only.
 
     Raises:
-        click.UsageError: a value that the program would refuse; the message names the variable.
-        ValueError: values that contradict each other.
+        click.UsageError: a value is invalid; the message names the variable.
+        ValueError: values contradict each other.
     """
-    return _made(
+    return _validated(
         settings,
         {
             name: _parameter_type(spec).convert(environment[name], None, None)
@@ -50,9 +52,9 @@ def settings_from(settings: type[_SettingsT], environment: Mapping[str, str]) ->
 
 
 def settings_options(settings: type[_SettingsT]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a click command the options of a settings class; the command gets ``settings``, checked.
+    """Add the options of a settings class to a click command, which receives the validated ``settings``.
 
-    A dataclass that refuses a combination of values in ``__post_init__`` does so by ValueError.
+    A settings class may check combinations of values in ``__post_init__`` and raise ValueError.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -62,7 +64,7 @@ def settings_options(settings: type[_SettingsT]) -> Callable[[Callable[..., None
         def with_settings(**values: Any) -> None:
             given = {name: values.pop(name.lower()) for name in specs}
             try:
-                checked = _made(settings, given)
+                checked = _validated(settings, given)
             except ValueError as error:
                 raise click.UsageError(str(error)) from error
             command(settings=checked, **values)
@@ -75,7 +77,7 @@ def settings_options(settings: type[_SettingsT]) -> Callable[[Callable[..., None
     return decorate
 
 
-def _made(settings: type[_SettingsT], checked: Mapping[str, Any]) -> _SettingsT:
+def _validated(settings: type[_SettingsT], checked: Mapping[str, Any]) -> _SettingsT:
     made: _SettingsT = group_of(settings).value(checked)
     return made
 
@@ -125,13 +127,13 @@ def _read_file(path: Path, known: Mapping[str, Setting]) -> dict[str, Any]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise click.UsageError(f"{path}: a mapping of settings is expected, got {type(content).__name__}")
+        raise click.UsageError(f"{path}: expected a mapping of settings, got {type(content).__name__}")
     for key in content:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1)
             hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(sorted(known))}"
             raise click.UsageError(f"{path}: unknown setting {key}{hint}")
-    # Texts, as the environment would give them, so that a value is checked in one way wherever it comes from.
+    # As text, like environment variables, so that values from any origin are validated the same way.
     return {key: _as_text(value) for key, value in content.items() if value is not None}
 
 
@@ -142,14 +144,14 @@ def _as_text(value: Any) -> str:
 
 
 class _Parsed(click.ParamType[Any]):
-    """What `Setting.parse` makes of a text."""
+    """Click parameter type that parses a text by `Setting.parse`."""
 
     def __init__(self, spec: Setting) -> None:
         self.name = spec.kind.value
         self._spec = spec
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The value of a text; a value stays as it is."""
+        """Parse a text; other values are returned unchanged."""
         if not isinstance(value, str):
             return value
         try:

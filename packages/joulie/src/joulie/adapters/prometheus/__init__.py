@@ -1,7 +1,6 @@
-"""Prometheus: its HTTP API, /metrics texts, and what the exporters that it scrapes say of nodes, pods and GPUs.
+"""Prometheus: client of its HTTP API, scraping of /metrics, and readings of nodes, pods and GPUs from exporters.
 
-Sums over a large cluster take a good part of a second, so they are worked out in threads: others on the event loop get
-their turn meanwhile.
+Sums over a large cluster take a good part of a second, so they are computed in threads to keep the event loop free.
 """
 
 from joulie.adapters.prometheus.answers import History, PrometheusError, PrometheusUnavailableError, Series

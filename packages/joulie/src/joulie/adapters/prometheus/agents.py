@@ -1,4 +1,4 @@
-"""RAPL and NVML of nodes as Joulie's agents publish them: by Prometheus where it scrapes them, else from /metrics."""
+"""Node power measured by Joulie's agents (RAPL, NVML): from Prometheus if it scrapes them, else from their /metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from joulie.adapters.prometheus.readings import NodePower
 from joulie.domain.signal import Reading
 
 CONCURRENCY = 32
-"""Agents that are scraped at once."""
+"""Maximum number of agents that are scraped concurrently."""
 _CPU_METRIC = "joulie_rapl_package_total_power_watts"
 _GPU_METRIC = "joulie_gpu_power_watts"
 _CYCLE_METRIC = "joulie_agent_last_cycle_timestamp_seconds"
@@ -26,21 +26,21 @@ _METRICS = (_CPU_METRIC, _GPU_METRIC, _CYCLE_METRIC)
 _log = logging.getLogger(__name__)
 
 Endpoint = tuple[str, str | None]
-"""URL of an agent's /metrics, and the node that its pod runs on; None where that is not known."""
+"""URL of an agent's /metrics, and the node that its pod runs on; None if unknown."""
 
 
 class Agents:
-    """Power of nodes as their agents measure it.
+    """Power of nodes as measured by their agents.
 
-    A sample is as old as the cycle that it was measured in: an agent that hangs, yet answers, tells of ever older ones.
-    Agents that do not publish when that was are taken to have measured when they were asked.
+    A sample has the time of the agent's measurement cycle, so that the samples of an agent that hangs but still
+    responds grow old. If an agent does not publish that time, the time of the scrape is used.
 
     Args:
-        prometheus: to ask first; None where there is none.
-        window_s: how far back samples of Prometheus are looked for, s.
-        client: to scrape with.
-        endpoints: of the agents now.
-        now_s: s since the epoch.
+        prometheus: client to query first; None if not configured.
+        window_s: maximum age of samples in Prometheus, s.
+        client: HTTP client for scraping agents.
+        endpoints: returns the current endpoints of the agents.
+        now_s: current time, s since the epoch.
     """
 
     def __init__(
@@ -58,32 +58,32 @@ class Agents:
         self._now_s = now_s
 
     async def nodes(self, index: NodeIndex, wanted: Collection[str]) -> NodePower:
-        """Power of nodes. Only agents of nodes that Prometheus says nothing of are scraped.
+        """Read the power of nodes; agents are scraped only for nodes that are missing in Prometheus.
 
         Args:
-            index: nodes as Prometheus may call them.
-            wanted: nodes that somebody asks for: with none of them missing, agents of unknown nodes are not scraped.
+            index: maps labels of series to nodes.
+            wanted: nodes of interest: agents of unknown nodes are scraped only while one of these is missing.
 
         Raises:
-            PrometheusError: no agent answered.
+            PrometheusError: no agent responded.
         """
-        found = _Found()
+        found = _AgentReadings()
         if self._prometheus is not None and self._prometheus.problem is None:
             try:
                 found = await _from_prometheus(self._prometheus, index, self._window_s)
             except PrometheusError as error:
-                _log.info("agents are scraped instead", extra={"error": str(error)})
+                _log.info("query failed: agents are scraped instead", extra={"error": str(error)})
         measured = found.nodes
         missing = not measured.issuperset(wanted)
         urls = {url for url, node in self._endpoints() if (node not in measured if node else missing)}
         await self._scrape(sorted(urls), found)
         return found.power()
 
-    async def _scrape(self, urls: Sequence[str], found: _Found) -> None:
+    async def _scrape(self, urls: Sequence[str], found: _AgentReadings) -> None:
         failures: list[str] = []
         limit = asyncio.Semaphore(CONCURRENCY)
 
-        async def ask(url: str) -> None:
+        async def scrape_one(url: str) -> None:
             try:
                 async with limit:
                     series = await scrape(self._client, url, _METRICS)
@@ -96,16 +96,16 @@ class Agents:
                 if node is not None:
                     found.add(one.name, node, one.labels.get("gpu", ""), Reading(read_at_s, one.value))
 
-        await asyncio.gather(*map(ask, urls))
+        await asyncio.gather(*map(scrape_one, urls))
         if not failures:
             return
         if len(failures) == len(urls) and not found.nodes:
-            raise PrometheusError(f"none of {len(urls)} agents answered: {failures[0]}")
-        _log.warning("agents did not answer", extra={"agents": len(failures), "first": failures[0]})
+            raise PrometheusError(f"none of {len(urls)} agents responded: {failures[0]}")
+        _log.warning("agents did not respond", extra={"agents": len(failures), "first": failures[0]})
 
 
 async def scraped_agents(prometheus: Prometheus, index: NodeIndex, window_s: float) -> NodePower:
-    """Power of the nodes whose agents Prometheus scrapes.
+    """Read the power of the nodes whose agents Prometheus scrapes.
 
     Raises:
         PrometheusError: see `Prometheus.query_samples`.
@@ -113,8 +113,8 @@ async def scraped_agents(prometheus: Prometheus, index: NodeIndex, window_s: flo
     return (await _from_prometheus(prometheus, index, window_s)).power()
 
 
-async def _from_prometheus(prometheus: Prometheus, index: NodeIndex, window_s: float) -> _Found:
-    found = _Found()
+async def _from_prometheus(prometheus: Prometheus, index: NodeIndex, window_s: float) -> _AgentReadings:
+    found = _AgentReadings()
     for history in await prometheus.query_samples(f'{{__name__=~"{"|".join(_METRICS)}"}}[{window_s:.0f}s]'):
         node = index.node_of(history.labels)
         if node is not None and history.samples:
@@ -122,8 +122,8 @@ async def _from_prometheus(prometheus: Prometheus, index: NodeIndex, window_s: f
     return found
 
 
-class _Found:
-    """What agents publish, series by series; of one that came twice, the newer sample."""
+class _AgentReadings:
+    """Readings published by agents; of two samples of a series, the newer one counts."""
 
     def __init__(self) -> None:
         self._sums = NodeSums()
@@ -132,7 +132,7 @@ class _Found:
         """Nodes whose power an agent published."""
 
     def add(self, metric: str, node: str, gpu: str, reading: Reading) -> None:
-        """One sample; negative ones are no measurement."""
+        """Add a sample; negative ones are ignored as invalid."""
         if reading.value < 0.0:
             return
         if metric == _CYCLE_METRIC:
@@ -142,7 +142,7 @@ class _Found:
             self._sums.add("cpu" if metric == _CPU_METRIC else "gpu", node, gpu, reading)
 
     def power(self) -> NodePower:
-        """Power of nodes, at the time that their agents measured it."""
+        """Power of nodes, with the time of their agents' measurement."""
         return NodePower(cpu=self._sum("cpu"), gpu=self._sum("gpu"), gpu_count=self._sums.counts("gpu"))
 
     def _sum(self, part: str) -> dict[str, Reading]:

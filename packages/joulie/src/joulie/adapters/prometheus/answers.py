@@ -1,6 +1,6 @@
-"""Answers of Prometheus as values.
+"""Decoding of Prometheus' API responses.
 
-Numbers arrive as text. NaN and infinities are legal there and no measurement: they are left out, never zero.
+Values arrive as text. NaN and infinities are legal there but not measurements: they are left out, never read as zero.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ MAX_BYTES = 64 << 20
 
 
 class PrometheusError(SourceError):
-    """No answer, or one that cannot be understood; the message says from where and what came."""
+    """A failed request or an invalid response; the message names the address and shows the response."""
 
 
 class PrometheusUnavailableError(PrometheusError):
-    """The server did not answer, or said that it cannot now. What was asked is not to blame."""
+    """The server did not respond, or is overloaded; the query itself is not the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class Series:
     """One value of a series.
 
     Attributes:
-        name: of the metric; empty where a query's result has none.
-        labels: without the name.
-        value: finite.
-        time_s: s since the epoch; None where the endpoint gives no time.
+        name: metric name; empty if the query's result has none.
+        labels: labels without the name.
+        value: value, always finite.
+        time_s: time of the value, s since the epoch; None if the endpoint gives none.
     """
 
     name: str
@@ -45,12 +45,12 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The samples of a series over some time.
+    """Samples of a series over a period.
 
     Attributes:
-        name: of the metric; empty where a query's result has none.
-        labels: without the name.
-        samples: finite ones, oldest first; may be none.
+        name: metric name; empty if the query's result has none.
+        labels: labels without the name.
+        samples: finite samples, oldest first; may be empty.
     """
 
     name: str
@@ -59,14 +59,14 @@ class History:
 
 
 class Data(msgspec.Struct, rename="camel"):
-    """The data of an answer: its kind, and what came."""
+    """Data of a response: result type and undecoded result."""
 
     result_type: str
     result: msgspec.Raw = msgspec.Raw(b"[]")
 
 
 class Answer(msgspec.Struct, rename="camel"):
-    """What every answer of the HTTP API holds."""
+    """Envelope of every response of the HTTP API."""
 
     status: str
     data: Data | None = None
@@ -77,32 +77,34 @@ class Answer(msgspec.Struct, rename="camel"):
 
 class _Vector(msgspec.Struct):
     metric: dict[str, str]
-    value: Reading | None = None  # none of a native histogram
+    value: Reading | None = None  # absent for a native histogram
 
 
 class _Matrix(msgspec.Struct):
     metric: dict[str, str]
-    values: tuple[Reading, ...] = ()  # none of a native histogram
+    values: tuple[Reading, ...] = ()  # absent for a native histogram
 
 
-_decode_scalar = msgspec.json.Decoder(Reading, strict=False).decode  # not strict: numbers are texts
+_decode_scalar = msgspec.json.Decoder(Reading, strict=False).decode  # not strict: numbers arrive as text
 _decode_vector = msgspec.json.Decoder(list[_Vector], strict=False).decode
 _decode_matrix = msgspec.json.Decoder(list[_Matrix], strict=False).decode
 
 
 def vector_of(data: Data) -> list[Series]:
-    """The series of an instant query.
+    """Decode the series of an instant query.
 
     Raises:
-        ValueError: neither a vector nor a scalar, or its values are no numbers.
+        ValueError: the result is neither a vector nor a scalar, or a value is not a number.
     """
     match data.result_type:
         case "vector":
-            found = [(one.metric, one.value) for one in _decode_vector(_readable(data.result)) if one.value is not None]
+            found = [
+                (one.metric, one.value) for one in _decode_vector(_decodable(data.result)) if one.value is not None
+            ]
         case "scalar":
-            found = [({}, _decode_scalar(_readable(data.result)))]
+            found = [({}, _decode_scalar(_decodable(data.result)))]
         case other:
-            raise ValueError(f"a vector or a scalar is expected, got a {other}")
+            raise ValueError(f"expected a vector or a scalar, got a {other}")
     return [
         Series(metric.pop("__name__", ""), metric, value, time_s)
         for metric, (time_s, value) in found
@@ -111,21 +113,21 @@ def vector_of(data: Data) -> list[Series]:
 
 
 def matrix_of(data: Data) -> list[History]:
-    """The series of a range query, or of an instant query of a range selector.
+    """Decode the series of a range query, or of an instant query of a range selector.
 
     Raises:
-        ValueError: no matrix, or its values are no numbers.
+        ValueError: the result is not a matrix, or a value is not a number.
     """
     if data.result_type != "matrix":
-        raise ValueError(f"a matrix is expected, got a {data.result_type}")
+        raise ValueError(f"expected a matrix, got a {data.result_type}")
     return [
         History(one.metric.pop("__name__", ""), one.metric, _finite(one.values))
-        for one in _decode_matrix(_readable(data.result))
+        for one in _decode_matrix(_decodable(data.result))
     ]
 
 
-def _readable(result: msgspec.Raw) -> bytes:
-    """With infinity as msgspec reads it. Samples end with a bracket, labels never do."""
+def _decodable(result: msgspec.Raw) -> bytes:
+    """The result with infinity in a form that msgspec accepts. Samples end with a bracket, labels never do."""
     return bytes(result).replace(b'"+Inf"]', b'"Inf"]')
 
 

@@ -1,4 +1,4 @@
-"""Who asks Prometheus, and which server is trusted. Secrets are in files, and stay out of every message."""
+"""Authentication of requests to Prometheus, and TLS trust. Secrets are in files and never part of a message."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from joulie.adapters.prometheus.answers import PrometheusError
 
 @dataclass(frozen=True)
 class PrometheusAuth:
-    """How to authenticate; None where it is not needed. Give a token or a user, not both.
+    """Credentials and trusted authorities, None if not used. A bearer token excludes a user name.
 
     Attributes:
-        bearer_token_file: read anew for every request: tokens of service accounts change every hour.
-        username: for basic authentication.
-        password_file: as `bearer_token_file`.
-        ca_file: PEM certificates of the authorities that are trusted; the system's by default.
-        client_cert_file: PEM certificate that the client shows.
-        client_key_file: its key; in `client_cert_file` by default.
+        bearer_token_file: file with a bearer token, read for every request: service account tokens change every hour.
+        username: user name for basic authentication.
+        password_file: file with that user's password, read for every request.
+        ca_file: PEM certificates of trusted authorities; None for the system's.
+        client_cert_file: PEM certificate of the client.
+        client_key_file: PEM key of that certificate; None if `client_cert_file` contains it.
     """
 
     bearer_token_file: Path | None = None
@@ -39,10 +39,10 @@ class PrometheusAuth:
             raise ValueError("Prometheus: a client key needs its certificate")
 
     def headers(self) -> dict[str, str]:
-        """The header that says who asks; empty where nobody in particular does.
+        """Authorization header; empty without credentials.
 
         Raises:
-            PrometheusError: a file cannot be read, or holds no secret.
+            PrometheusError: a file cannot be read, or does not contain a secret.
         """
         if self.bearer_token_file is not None:
             return {"authorization": f"Bearer {_secret(self.bearer_token_file)}"}
@@ -52,10 +52,10 @@ class PrometheusAuth:
         return {}
 
     def tls_context(self) -> ssl.SSLContext:
-        """How to check the server's certificate, and which one to show it.
+        """TLS context with the trusted authorities and the client's certificate.
 
         Raises:
-            PrometheusError: a file cannot be read, or holds no certificate or key.
+            PrometheusError: a file cannot be read, or does not contain a certificate or key.
         """
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
@@ -63,7 +63,7 @@ class PrometheusAuth:
                 context.load_cert_chain(self.client_cert_file, self.client_key_file)
         except (OSError, ValueError) as error:  # an SSLError is an OSError
             files = ", ".join(str(file) for file in (self.ca_file, self.client_cert_file, self.client_key_file) if file)
-            raise PrometheusError(f"TLS files of Prometheus ({files}): {error}") from error
+            raise PrometheusError(f"invalid TLS files of Prometheus ({files}): {error}") from error
         return context
 
 
@@ -71,7 +71,7 @@ def _secret(file: Path) -> str:
     try:
         secret = file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise PrometheusError(f"secret of Prometheus: {error}") from None
+        raise PrometheusError(f"cannot read the secret of Prometheus: {error}") from None
     if not secret or not secret.isprintable():
-        raise PrometheusError(f"secret of Prometheus: {file} must hold one line of text")
+        raise PrometheusError(f"invalid secret of Prometheus: {file} must contain one line of text")
     return secret

@@ -1,4 +1,4 @@
-"""cAdvisor, as kubelets have it built in: CPU time and memory of pods, busy cores of nodes. Source: cAdvisor, metrics.
+"""cAdvisor, built into the kubelet: CPU time and memory of pods, busy cores of nodes. Source: cAdvisor, metrics.
 
 Its series overlap: a pod's container ``""`` is the pod as a whole, ``POD`` its sandbox, and ``id="/"`` the node.
 """
@@ -22,12 +22,12 @@ _CPU = "container_cpu_usage_seconds_total"
 _MEMORY = "container_memory_working_set_bytes"
 _BY_NODE = ", ".join(NODE_LABELS)
 _MAX_CORES = 8192.0
-"""More than any node has."""
+"""Plausible maximum of a node or pod; larger values are left out."""
 _MAX_BYTES = float(1 << 50)
 
 
 class _Labels(NamedTuple):
-    """Names of labels, and what tells series that have these names from others."""
+    """Names of the labels of a scrape configuration, and a matcher for series that use them."""
 
     namespace: str
     pod: str
@@ -36,12 +36,12 @@ class _Labels(NamedTuple):
 
     @property
     def containers(self) -> str:
-        """Matchers of single containers."""
+        """Matchers for single containers."""
         return f'{self.pod}!="", {self.container}!="", {self.container}!="POD"{self.matcher}'
 
     @property
     def whole_pods(self) -> str:
-        """Matchers of pods as a whole, which is all that some runtimes have."""
+        """Matchers for pods as a whole, which are the only series of some runtimes."""
         return f'{self.pod}!="", {self.container}=""{self.matcher}'
 
     @property
@@ -57,25 +57,25 @@ _SCHEMES = (
 
 
 class Cadvisor:
-    """Use of CPUs and memory by cAdvisor.
+    """CPU and memory usage measured by cAdvisor.
 
     Args:
-        prometheus: to ask.
+        prometheus: client of the server that scrapes it.
     """
 
     def __init__(self, prometheus: Prometheus) -> None:
         self._prometheus = prometheus
 
     async def pods(self, window_s: float, *, step_s: float | None = None) -> PodUsage:
-        """Means of pods over the last `window_s` seconds, at least two scrapes long.
+        """Mean usage of pods over the last `window_s` seconds.
 
-        The rate of a counter takes what was not scraped for idleness: a pod that is younger than the window, and every
-        pod after Prometheus was away, seem to use less CPU than they do. With `step_s` the mean is over those steps of
-        the window that were scraped from beginning to end; a pod without any has no entry.
+        The rate of a counter counts time without scrapes as idle: a pod that is younger than the window, and every pod
+        after an outage of Prometheus, would seem to use less CPU than it does. With `step_s` the mean is over those
+        steps of the window that were scraped from beginning to end; a pod without any has no entry.
 
         Args:
-            window_s: s.
-            step_s: at least two scrapes, s; without effect where the window is shorter than two steps.
+            window_s: window, at least two scrapes long, s.
+            step_s: step, at least two scrapes long, s; no effect if the window is shorter than two steps.
 
         Raises:
             PrometheusError: see `Prometheus.query`.
@@ -96,7 +96,7 @@ class Cadvisor:
         )
 
     async def courses(self, steps: Steps) -> Mapping[PodKey, Mapping[float, float]]:
-        """Busy cores of pods by time, s since the epoch; without times when they were not scraped.
+        """Busy cores of pods by time, s since the epoch; times at which a pod was not scraped are left out.
 
         Raises:
             PrometheusError: see `Prometheus.query_range`.
@@ -106,10 +106,10 @@ class Cadvisor:
         return await asyncio.to_thread(pod_courses, found, _MAX_CORES)
 
     async def nodes(self, index: NodeIndex, window_s: float) -> Mapping[str, Reading]:
-        """Busy cores of nodes, means over the last `window_s` seconds, at least two scrapes long.
+        """Mean busy cores of nodes over the last `window_s` seconds, at least two scrapes long.
 
-        Many installations keep no series of whole nodes. Such a node's busy cores are those of its pods, without what
-        runs outside of pods.
+        Many installations drop the series of whole nodes. The busy cores of such a node are the sum of its pods,
+        without processes outside of pods.
 
         Raises:
             PrometheusError: see `Prometheus.query`.
@@ -144,7 +144,7 @@ def _busy_cores(histories: Sequence[History], index: NodeIndex) -> dict[str, Rea
     return sums.sums("node")
 
 
-# Each inner maximum is over series of the same container, which differ in who scraped them.
+# The inner maximum removes duplicates: series of one container from several scrape jobs.
 
 
 def _pod_cores(labels: _Labels, window: str) -> str:
@@ -155,9 +155,9 @@ def _pod_cores(labels: _Labels, window: str) -> str:
 
 
 def _scraped_pod_cores(labels: _Labels, window_s: float) -> str:
-    """As `_pod_cores`, of pods that were scraped just before the window and in its second half.
+    """Like `_pod_cores`, for pods that were scraped just before the window and in its second half.
 
-    Ranges say so and not `offset`, which would take a sample of up to five minutes before.
+    Ranges test for this, since `offset` alone would accept a sample of up to five minutes earlier.
     """
     by, series = labels.by_pod, f'{_CPU}{{{labels.pod}!=""{labels.matcher}}}[{window_s / 2.0 * 1000.0:.0f}ms]'
     before, lately = f"present_over_time({series} offset {window_s:.0f}s)", f"present_over_time({series})"
@@ -171,7 +171,7 @@ def _pod_bytes(labels: _Labels, window: str) -> str:
 
 
 def _mean_of_running(matchers: str, window: str) -> str:
-    """Mean memory of what runs now: what a container held before it was started anew is not added."""
+    """Mean memory of running containers: the memory of a container before its restart is not added."""
     return f"avg_over_time({_MEMORY}{{{matchers}}}[{window}]) and {_MEMORY}{{{matchers}}}"
 
 

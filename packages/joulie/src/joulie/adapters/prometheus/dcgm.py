@@ -1,7 +1,7 @@
-"""NVIDIA GPUs by dcgm-exporter: power, use, and the pods that hold them. Source: dcgm-exporter, default counters.
+"""NVIDIA GPUs from dcgm-exporter: power, utilisation, and the pods that hold them. Source: its default counters.
 
-With MIG every instance has its series, which carry the UUID of the whole GPU and repeat its power. With time slicing
-every pod that shares a GPU has its series.
+With MIG every instance has its own series, which carry the UUID of the whole GPU and repeat its power. With time
+slicing every pod that shares a GPU has its own series.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ _UTIL = "DCGM_FI_DEV_GPU_UTIL"
 _ENGINE = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
 _DRAM = "DCGM_FI_PROF_DRAM_ACTIVE"
 _COPY = "DCGM_FI_DEV_MEM_COPY_UTIL"
-_PERCENT_OF = {_UTIL: 1.0, _COPY: 1.0, _ENGINE: 100.0, _DRAM: 100.0}
-"""Per cent that 1 stands for: profiling metrics are ratios."""
+_PERCENT_PER_UNIT = {_UTIL: 1.0, _COPY: 1.0, _ENGINE: 100.0, _DRAM: 100.0}
+"""Factor that converts a metric to percent: profiling metrics are ratios."""
 _BY_SLICE = (
     "job, instance, UUID, uuid, gpu, GPU_I_ID, "
     "namespace, pod, exported_namespace, exported_pod, pod_namespace, pod_name"
 )
 _MAX_CHARS = 100
-"""Of a GPU's UUID; a longer one is none."""
+"""Maximum length of a GPU's UUID; longer ones are invalid."""
 
 
 class _Slice(NamedTuple):
-    """A GPU, or an instance of one."""
+    """A whole GPU or one of its MIG instances."""
 
     uuid: str
     instance: str
-    """ID of the MIG instance; empty of a whole GPU."""
+    """ID of the MIG instance; empty for a whole GPU."""
 
 
 class Dcgm:
-    """GPUs by dcgm-exporter.
+    """GPUs as measured by dcgm-exporter.
 
     Args:
-        prometheus: to ask.
-        window_s: age of the oldest sample that is still a reading, s.
+        prometheus: client of the server that scrapes it.
+        window_s: maximum age of a sample, s.
     """
 
     def __init__(self, prometheus: Prometheus, window_s: float) -> None:
@@ -55,7 +55,7 @@ class Dcgm:
         self._window_s = window_s
 
     async def nodes(self, index: NodeIndex) -> NodePower:
-        """Power of the GPUs of nodes, each GPU once.
+        """GPU power of nodes, with each GPU counted once.
 
         Raises:
             PrometheusError: see `Prometheus.query_samples`.
@@ -64,7 +64,7 @@ class Dcgm:
         return await asyncio.to_thread(_node_power, histories, index)
 
     async def devices(self, index: NodeIndex) -> list[GpuDevice]:
-        """All GPUs and MIG instances of known nodes, with the pods that hold them, sorted.
+        """GPUs and MIG instances of known nodes, sorted, with the pods that hold them.
 
         Raises:
             PrometheusError: see `Prometheus.query_samples`.
@@ -74,20 +74,20 @@ class Dcgm:
         return await asyncio.to_thread(_all_devices, histories, index, exporters)
 
     async def pods(self, window_s: float) -> Mapping[PodKey, GpuUse]:
-        """How pods used the GPUs that they hold, means over the last `window_s` seconds.
+        """Mean usage of the GPUs that pods hold over the last `window_s` seconds.
 
-        A pod that shares a GPU is told how busy all of it is.
+        A pod that shares a GPU gets the usage of the whole GPU.
 
         Raises:
             PrometheusError: see `Prometheus.query`.
         """
         exporters, answers = await asyncio.gather(
             self._exporters(),
-            asyncio.gather(*(self._prometheus.query(_mean(metric, window_s)) for metric in _PERCENT_OF)),
+            asyncio.gather(*(self._prometheus.query(_mean(metric, window_s)) for metric in _PERCENT_PER_UNIT)),
         )
         percents = {
             metric: _percent_by_slice(metric, series, exporters)
-            for metric, series in zip(_PERCENT_OF, answers, strict=True)
+            for metric, series in zip(_PERCENT_PER_UNIT, answers, strict=True)
         }
         held: dict[PodKey, set[_Slice]] = {}
         for found in percents.values():
@@ -96,7 +96,7 @@ class Dcgm:
         return {pod: _use(pod, slices, percents) for pod, slices in held.items()}
 
     async def courses(self, steps: Steps) -> Mapping[PodKey, Mapping[float, float]]:
-        """How busy the GPUs of pods were, means over those that each holds, 0..100, by time in s since the epoch.
+        """Utilisation of pods' GPUs, mean over the GPUs that a pod holds, 0..100, by time in s since the epoch.
 
         Raises:
             PrometheusError: see `Prometheus.query_range`.
@@ -116,9 +116,10 @@ class Dcgm:
         return await self._prometheus.query_range(_mean(metric, steps.mean_s), steps.start_s, steps.end_s, steps.step_s)
 
     async def _exporters(self) -> _Exporters:
-        """Targets, by job and instance, with their own pods.
+        """Scrape targets of the exporters, by job and instance, with the exporters' own pods.
 
-        A series of a GPU that nobody holds carries the exporter's own pod where targets are labelled with pods.
+        If targets are labelled with pods, the series of an unused GPU carries the exporter's own pod, which does not
+        hold the GPU.
         """
         targets = await self._prometheus.query(f"up and on (job, instance) {_POWER}")
         return frozenset(
@@ -172,8 +173,8 @@ def _devices(node: str, slices: Mapping[_Slice, Sequence[History]], exporters: _
         whole.setdefault(slice_.uuid, []).extend(histories)
     for slice_, histories in sorted(slices.items()):
         if slice_.uuid in partitioned and not slice_.instance:
-            continue  # the whole of a GPU whose instances are listed
-        # A GPU changes hands between two scrapes, and both pods' series are there: those of the last one count.
+            continue  # its instances are listed instead
+        # After a GPU passed from one pod to another, the window has series of both: those of the last scrape count.
         last_s = max(history.samples[-1].time_s for history in histories)
         current = (history.labels for history in histories if history.samples[-1].time_s == last_s)
         holders = sorted({pod for labels in current if (pod := _holder(labels, exporters)) is not None})
@@ -197,19 +198,19 @@ def _latest(metric: str, histories: Iterable[History], maximum: float) -> Readin
 
 def _util_pct(slice_: _Slice, histories: Sequence[History]) -> float | None:
     for metric in _util_metrics(slice_):
-        reading = _latest(metric, histories, 100.0 / _PERCENT_OF[metric])
+        reading = _latest(metric, histories, 100.0 / _PERCENT_PER_UNIT[metric])
         if reading is not None:
-            return reading.value * _PERCENT_OF[metric]
+            return reading.value * _PERCENT_PER_UNIT[metric]
     return None
 
 
 def _util_metrics(slice_: _Slice) -> tuple[str, str]:
-    """Metrics of utilisation, best first: DEV_GPU_UTIL of a MIG instance is missing, or is that of the whole GPU."""
+    """Utilisation metrics, best first: DEV_GPU_UTIL of a MIG instance is missing, or that of the whole GPU."""
     return (_ENGINE, _UTIL) if slice_.instance else (_UTIL, _ENGINE)
 
 
 def _mean(metric: str, window_s: float) -> str:
-    """Mean by slice and pod; the maximum is over series that differ in labels of no interest."""
+    """Query for the mean by slice and pod; the maximum merges series that differ in other labels only."""
     return f"max by ({_BY_SLICE}) (avg_over_time({metric}[{window_s:.0f}s]))"
 
 
@@ -219,18 +220,18 @@ def _percent_by_slice(
     found: dict[tuple[PodKey, _Slice], float] = {}
     for one in series:
         pod, slice_ = _holder(one.labels, exporters), _slice(one.labels)
-        percent = one.value * _PERCENT_OF[metric]
+        percent = one.value * _PERCENT_PER_UNIT[metric]
         if pod is not None and slice_ is not None and 0.0 <= percent <= 100.0:
             found[pod, slice_] = max(percent, found.get((pod, slice_), 0.0))
     return found
 
 
 def _mean_course(slices: Mapping[_Slice, Mapping[str, History]]) -> dict[float, float]:
-    """Means over the slices of a pod, at the times that all of them are known at."""
+    """Mean over the slices of a pod, at the times at which all of them have a value."""
     courses = []
     for slice_, histories in slices.items():
         metric = next(metric for metric in _util_metrics(slice_) if metric in histories)
-        percents = ((time_s, value * _PERCENT_OF[metric]) for time_s, value in histories[metric].samples)
+        percents = ((time_s, value * _PERCENT_PER_UNIT[metric]) for time_s, value in histories[metric].samples)
         courses.append({time_s: percent for time_s, percent in percents if 0.0 <= percent <= 100.0})
     common = set.intersection(*(set(course) for course in courses))
     return {time_s: sum(course[time_s] for course in courses) / len(courses) for time_s in sorted(common)}
@@ -240,7 +241,7 @@ def _use(
     pod: PodKey, slices: Collection[_Slice], percents: Mapping[str, Mapping[tuple[PodKey, _Slice], float]]
 ) -> GpuUse:
     def mean(metrics: Callable[[_Slice], Sequence[str]]) -> float | None:
-        """Mean over the slices of the first metric that each has; None without any."""
+        """Mean over the slices, each by the first metric that it has; None if no slice has any."""
         firsts = [
             next(
                 (percents[metric][pod, slice_] for metric in metrics(slice_) if (pod, slice_) in percents[metric]), None

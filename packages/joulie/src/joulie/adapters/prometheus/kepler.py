@@ -1,4 +1,4 @@
-"""Kepler: power of nodes and of pods. Source: Kepler's metrics reference, up to 0.9 and from 0.10 on.
+"""Kepler: power of nodes and pods. Source: Kepler's metrics reference, up to 0.9 and from 0.10 on.
 
 Up to 0.9, nodes have `kepler_node_package_joules_total` and the like of `dram` and `gpu`, by package and mode, and
 containers `kepler_container_package_joules_total` and its like, by mode. The modes are dynamic and idle, and add up.
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from joulie.adapters.prometheus.answers import History, Series
 from joulie.adapters.prometheus.client import Prometheus
-from joulie.adapters.prometheus.node_sums import NodeSums, both, latest_of
+from joulie.adapters.prometheus.node_sums import NodeSums, latest_of, sum_of_both
 from joulie.adapters.prometheus.nodes import NodeIndex
 from joulie.adapters.prometheus.pods import pod_values
 from joulie.adapters.prometheus.readings import NodePower, PodKey, PodPower, Rejection
@@ -34,16 +34,16 @@ _OLD_PARTS = {
 }
 _GPU_WATTS = "kepler_node_gpu_watts"
 _AGGREGATED = "aggregated-"
-"""Path of a zone that stands for those of all sockets."""
+"""Prefix of the path of a zone that sums up the zones of all sockets."""
 _MAX_POD_W = 64 * MAX_DEVICE_W
 
 
 class Kepler:
-    """Power of nodes and pods by Kepler, whichever of its families of metrics answers.
+    """Power of nodes and pods as measured by Kepler, from whichever of its two metric families has series.
 
     Args:
-        prometheus: to ask.
-        window_s: time over which power is averaged, s; at least two scrapes long.
+        prometheus: client of the server that scrapes it.
+        window_s: window over which power is averaged, at least two scrapes long, s.
     """
 
     def __init__(self, prometheus: Prometheus, window_s: float) -> None:
@@ -53,7 +53,7 @@ class Kepler:
     async def nodes(self, index: NodeIndex) -> NodePower:
         """CPU, memory and GPU power of nodes.
 
-        A node of Kepler up to 0.9 that tells of dynamic energy only (a virtual machine) has no CPU power.
+        A node with dynamic energy only, such as a virtual machine with Kepler up to 0.9, has no CPU power.
 
         Raises:
             PrometheusError: see `Prometheus.query_samples`.
@@ -62,7 +62,7 @@ class Kepler:
         return await asyncio.to_thread(_node_power, histories, index)
 
     async def pods(self) -> Mapping[PodKey, PodPower]:
-        """Power that the work of pods draws now, without idle power.
+        """Current power of the work of pods, without idle power.
 
         Raises:
             PrometheusError: see `Prometheus.query`.
@@ -70,7 +70,7 @@ class Kepler:
         return await self._pods(self._window_s)
 
     async def energy(self, window_s: float) -> Mapping[PodKey, EnergyUse]:
-        """Energy that the work of pods took over the last `window_s` seconds, without idle energy.
+        """Energy used by the work of pods over the last `window_s` seconds, without idle energy.
 
         Raises:
             PrometheusError: see `Prometheus.query`.
@@ -97,7 +97,7 @@ class Kepler:
 
 
 def _pod_powers(answers: Sequence[Sequence[Series]]) -> dict[PodKey, PodPower]:
-    """Power of pods from the answers for packages, memory and GPUs."""
+    """Power of pods from the results for packages, memory and GPUs."""
     cpu_w, dram_w, gpu_w = (pod_values(series, _MAX_POD_W) for series in answers)
     return {
         pod: PodPower(cpu_w.get(pod), dram_w.get(pod), gpu_w.get(pod))
@@ -111,7 +111,7 @@ def _node_power(histories: Sequence[History], index: NodeIndex) -> NodePower:
     _add_gpus(sums, index, histories)
     return NodePower(
         cpu=_newest(_modes(sums, "cpu"), sums.sums("cpu new")),
-        cpu_count=sums.counts("cpu dynamic") | _told_apart(sums, histories, index),
+        cpu_count=sums.counts("cpu dynamic") | _package_counts(sums, histories, index),
         cpu_dynamic=_newest(sums.sums("cpu dynamic"), sums.sums("cpu active")),
         dram=_newest(_modes(sums, "dram"), sums.sums("dram new")),
         gpu=_newest(_modes(sums, "gpu"), sums.sums("gpu new")),
@@ -120,7 +120,7 @@ def _node_power(histories: Sequence[History], index: NodeIndex) -> NodePower:
     )
 
 
-# Each inner maximum is over series of the same container or pod, which differ in who scraped them.
+# The inner maximum removes duplicates: series of one container or pod from several scrape jobs.
 
 
 def _container_rate(part: str, window: str) -> str:
@@ -164,23 +164,24 @@ def _add_gpus(sums: NodeSums, index: NodeIndex, histories: Sequence[History]) ->
 
 
 def _modes(sums: NodeSums, part: str) -> dict[str, Reading]:
-    """Power of both modes together, where both are there for the same devices; or of series without a mode."""
+    """Sum of the dynamic and idle mode where both have the same number of devices; else of series without a mode."""
     dynamic, idle = sums.counts(f"{part} dynamic"), sums.counts(f"{part} idle")
-    whole = both(sums.sums(f"{part} dynamic"), sums.sums(f"{part} idle"))
+    whole = sum_of_both(sums.sums(f"{part} dynamic"), sums.sums(f"{part} idle"))
     return sums.sums(f"{part} total") | {
         node: reading for node, reading in whole.items() if dynamic[node] == idle[node]
     }
 
 
 def _newest(first: Mapping[str, Reading], second: Mapping[str, Reading]) -> dict[str, Reading]:
-    """The newer reading of each node: while Kepler is upgraded, both families are there for a while."""
+    """The newer reading of each node: during an upgrade of Kepler, both metric families have series for a while."""
     return {
         node: max(reading for family in (first, second) if (reading := family.get(node)) is not None)
         for node in first.keys() | second.keys()
     }
 
 
-def _told_apart(sums: NodeSums, histories: Sequence[History], index: NodeIndex) -> dict[str, int]:
+def _package_counts(sums: NodeSums, histories: Sequence[History], index: NodeIndex) -> dict[str, int]:
+    """Number of packages by node, without nodes whose packages are aggregated in one zone."""
     aggregated = {
         index.node_of(history.labels) for history in histories if history.labels.get("path", "").startswith(_AGGREGATED)
     }

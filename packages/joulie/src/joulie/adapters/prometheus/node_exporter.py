@@ -1,4 +1,4 @@
-"""What node_exporter says of power and CPUs of nodes. Source: node_exporter, collectors rapl, cpu and cpufreq."""
+"""Power and CPU usage of nodes from node_exporter. Source: node_exporter, collectors rapl, cpu and cpufreq."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from joulie.adapters.prometheus.readings import NodePower
 from joulie.adapters.prometheus.zones import Zone, add_zones
 
 _SELECTOR = '{__name__=~"node_rapl_package(_[0-9]+_die_[0-9]+)?_joules_total|node_rapl_dram_joules_total"}'
-"""Packages of several dies have a zone, and so a metric, for each die."""
+"""A package with several dies has a zone, and so a metric, per die."""
 
 
 _MAX_HZ = 1e11
@@ -23,11 +23,11 @@ _MAX_CORES = 1e5
 
 @dataclass(frozen=True)
 class NodeCpus:
-    """CPUs of nodes; what nobody says has no entry.
+    """CPU usage and frequency by node; nodes without a value have no entry.
 
     Attributes:
-        busy_cores: by node: of pods and of all else.
-        frequency_hz: of the fastest CPU, by node, Hz: idle ones are slow, and do no work.
+        busy_cores: number of busy cores of a node, by pods and all other processes.
+        frequency_hz: frequency of a node's fastest CPU, Hz: idle ones are slow, and do no work.
     """
 
     busy_cores: Mapping[str, float]
@@ -35,11 +35,11 @@ class NodeCpus:
 
 
 class NodeExporter:
-    """Power and CPUs of nodes by node_exporter.
+    """Power and CPU usage of nodes as measured by node_exporter.
 
     Args:
-        prometheus: to ask.
-        window_s: time over which power is averaged, s; at least two scrapes long.
+        prometheus: client of the server that scrapes it.
+        window_s: window over which power is averaged, at least two scrapes long, s.
     """
 
     def __init__(self, prometheus: Prometheus, window_s: float) -> None:
@@ -47,7 +47,7 @@ class NodeExporter:
         self._window_s = window_s
 
     async def nodes(self, index: NodeIndex) -> NodePower:
-        """CPU and memory power; node_exporter knows no GPUs.
+        """CPU and memory power of nodes; node_exporter does not measure GPUs.
 
         Raises:
             PrometheusError: see `Prometheus.query_samples`.
@@ -56,7 +56,7 @@ class NodeExporter:
         return await asyncio.to_thread(_node_power, histories, index)
 
     async def cpus(self, index: NodeIndex) -> NodeCpus:
-        """How busy the CPUs of nodes are, and how fast.
+        """Busy cores and CPU frequency of nodes.
 
         Raises:
             PrometheusError: see `Prometheus.query`.
@@ -70,7 +70,7 @@ class NodeExporter:
 
 
 def _by_node(series: Sequence[Series], index: NodeIndex, maximum: float) -> dict[str, float]:
-    """Value by node; the largest of those whom several jobs scrape."""
+    """Value by node; the maximum for nodes scraped by several jobs."""
     found: dict[str, float] = {}
     for one in series:
         node = index.node_of(one.labels)

@@ -1,4 +1,7 @@
-"""Adds up the devices of nodes: each once, all or nothing, and says what was left out."""
+"""Sums of device readings by node: each device counts once, and a node with an invalid device has no sum.
+
+Series that are left out are counted by reason.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from joulie.domain.counters import mean_rate
 from joulie.domain.signal import Reading
 
 _MAX_DEVICES = 64
-"""Of one kind in a node. An exporter that shows more is broken, or wants our memory."""
+"""Maximum number of devices of one kind in a node, which also bounds memory against a broken exporter."""
 
 
 class NodeSums:
@@ -25,17 +28,17 @@ class NodeSums:
         self.rejected[reason] += 1
 
     def add(self, part: str, node: str, device: str, found: Reading | Rejection) -> None:
-        """Take note of what a series says of a device.
+        """Add the reading of a device from one series, or the reason why the series has none.
 
-        Of several series of a device the newest counts. They come from exporters that were started anew, or that are
-        scraped twice. Equal readings are no duplicates: a GPU says the same for each of its slices.
+        Of several series of a device the newest counts; they come from restarted exporters, or from exporters that are
+        scraped twice. Equal readings are not counted as duplicates: a GPU reports the same for each of its slices.
         """
         devices = self._devices.setdefault(part, {}).setdefault(node, {})
         if isinstance(found, Rejection):
             self.reject(found)
         if device not in devices and len(devices) >= _MAX_DEVICES:
             self.reject(Rejection.ABSURD)
-            devices[next(iter(devices))] = Rejection.ABSURD  # the node has no believable sum any more
+            devices[next(iter(devices))] = Rejection.ABSURD  # so that the node has no sum any more
             return
         known = devices.get(device)
         if isinstance(known, Reading) and isinstance(found, Reading) and known != found:
@@ -44,31 +47,31 @@ class NodeSums:
             devices[device] = found
 
     def sums(self, part: str) -> dict[str, Reading]:
-        """Sum of each node's devices, as old as the oldest of them; a node of which one has no reading is left out."""
+        """Sum of each node's devices, with the oldest of their times, if all of them have a reading."""
         found: dict[str, Reading] = {}
         for node, devices in self._devices.get(part, {}).items():
             readings = [reading for reading in devices.values() if isinstance(reading, Reading)]
             if len(readings) == len(devices):
-                found[node] = added(readings)
+                found[node] = sum_of(readings)
         return found
 
     def counts(self, part: str) -> dict[str, int]:
-        """Number of devices of each node that has a sum."""
+        """Number of devices of the nodes that have a sum."""
         return {node: len(self._devices[part][node]) for node in self.sums(part)}
 
 
-def added(readings: Sequence[Reading]) -> Reading:
-    """The sum of some readings, as old as the oldest."""
+def sum_of(readings: Sequence[Reading]) -> Reading:
+    """Sum of readings, with the oldest of their times."""
     return Reading(min(time_s for time_s, _ in readings), sum(value for _, value in readings))
 
 
-def both(first: Mapping[str, Reading], second: Mapping[str, Reading]) -> dict[str, Reading]:
-    """The sum of two parts of each node that has both."""
-    return {node: added([first[node], second[node]]) for node in first.keys() & second.keys()}
+def sum_of_both(first: Mapping[str, Reading], second: Mapping[str, Reading]) -> dict[str, Reading]:
+    """Sum of two parts of the nodes that have both."""
+    return {node: sum_of([first[node], second[node]]) for node in first.keys() & second.keys()}
 
 
 def rate_of(samples: Sequence[Reading], maximum: float) -> Reading | Rejection:
-    """Rate of a counter, per second, or why there is none; `maximum` is the largest one to believe."""
+    """Rate of a counter, per second, or why there is none; a rate above `maximum` is implausible."""
     if (problem := _problem(samples)) is not None:
         return problem
     if len(samples) < 2:
@@ -80,7 +83,7 @@ def rate_of(samples: Sequence[Reading], maximum: float) -> Reading | Rejection:
 
 
 def latest_of(samples: Sequence[Reading], maximum: float) -> Reading | Rejection:
-    """The last sample of a gauge, or why it is no measurement; `maximum` is the largest one to believe."""
+    """Last sample of a gauge, or why it is invalid; a value above `maximum` is implausible."""
     if (problem := _problem(samples[-1:])) is not None:
         return problem
     return samples[-1] if samples[-1].value <= maximum else Rejection.ABSURD

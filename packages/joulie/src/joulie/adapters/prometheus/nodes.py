@@ -1,4 +1,4 @@
-"""Which node a series is about. Names are matched exactly: node-1 is not node-10."""
+"""Maps the labels of a series to its node. Names are matched exactly: node-1 is not node-10."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ NODE_LABELS = (
     "exported_instance",
     "instance",
 )
-"""Labels that name a node, most telling first. An exporter's own `instance` is renamed `exported_instance`."""
+"""Labels that name a node, most reliable first. Prometheus renames an exporter's own `instance` `exported_instance`."""
 _HOST_PORT = re.compile(r"(?:\[(?P<ipv6>[^\[\]]+)\]|(?P<host>[^:\[\]]+))(?::\d+)?")
 
 
 class NodeIndex:
-    """The nodes of a cluster by everything that they are called.
+    """Index of a cluster's nodes by name and alias.
 
     Args:
-        names: their names.
-        aliases: node by another name of it.
+        names: names of the nodes.
+        aliases: node name by alias.
     """
 
     def __init__(self, names: Iterable[str], aliases: Mapping[str, str]) -> None:
@@ -34,10 +34,10 @@ class NodeIndex:
         self._aliases = dict(aliases)
 
     @classmethod
-    def of(cls, nodes: Mapping[str, Iterable[str]]) -> Self:
-        """The index of nodes by name, each with its aliases (hostname label, addresses).
+    def from_aliases(cls, nodes: Mapping[str, Iterable[str]]) -> Self:
+        """Create the index from the aliases of each node (hostname label, addresses).
 
-        An alias that two nodes share stands for neither.
+        An alias that several nodes share is left out.
         """
         owners: dict[str, set[str]] = {}
         for name, aliases in nodes.items():
@@ -47,7 +47,7 @@ class NodeIndex:
         return cls(nodes, {alias: next(iter(names)) for alias, names in owners.items() if len(names) == 1})
 
     def node_of(self, labels: Mapping[str, str]) -> str | None:
-        """The node that a series with these labels is about; None where no label names one.
+        """Node of a series with these labels; None if no label names a known node.
 
         All labels are first compared with names, then with aliases.
         """
@@ -63,6 +63,6 @@ class NodeIndex:
 
 
 def _host(instance: str) -> str:
-    """A target without its port: ``10.0.0.1:9100``, ``[fd00::1]:9100``, or a name alone."""
+    """Host of a target such as ``10.0.0.1:9100``, ``[fd00::1]:9100``, or a name without port."""
     match = _HOST_PORT.fullmatch(instance)
     return instance if match is None else match["ipv6"] or match["host"]

@@ -1,4 +1,4 @@
-"""Which pod a series is about, and values by pod."""
+"""Maps the labels of a series to its pod, and collects values by pod."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _LABELS = (
     ("namespace", "pod_name"),
     ("namespace", "pod"),
 )
-"""Labels of the namespace and of the pod. `namespace` and `pod` come last: they may be those of the exporter itself,
-and then its own are renamed."""
+"""Labels of namespace and pod. `namespace` and `pod` come last: they may name the exporter's own pod, in which case
+Prometheus has renamed the exporter's labels."""
 _MAX_CHARS = 253
-"""Of names in Kubernetes: a longer one is no pod's."""
+"""Maximum length of a name in Kubernetes."""
 
 
 def pod_of(labels: Mapping[str, str]) -> PodKey | None:
-    """The pod that a series with these labels is about; None where they name none."""
+    """Pod of a series with these labels; None if they name none."""
     for namespace_label, pod_label in _LABELS:
         namespace, pod = labels.get(namespace_label, ""), labels.get(pod_label, "")
         if namespace and pod:
@@ -30,7 +30,7 @@ def pod_of(labels: Mapping[str, str]) -> PodKey | None:
 
 
 def pod_values(series: Iterable[Series], maximum: float) -> dict[PodKey, float]:
-    """Value by pod, of series that are aggregated by pod; those below 0 or above `maximum` are left out."""
+    """Values by pod of series that are aggregated by pod; those below 0 or above `maximum` are left out."""
     found: dict[PodKey, float] = {}
     for one in series:
         pod = pod_of(one.labels)
@@ -40,7 +40,7 @@ def pod_values(series: Iterable[Series], maximum: float) -> dict[PodKey, float]:
 
 
 def pod_courses(histories: Iterable[History], maximum: float) -> dict[PodKey, dict[float, float]]:
-    """Values by pod and time, of series that are aggregated by pod; those below 0 or above `maximum` are left out."""
+    """Values by pod and time of series that are aggregated by pod; those below 0 or above `maximum` are left out."""
     found: dict[PodKey, dict[float, float]] = {}
     for history in histories:
         pod = pod_of(history.labels)

@@ -1,4 +1,4 @@
-"""What the exporters say, as values: power of nodes, of pods and of GPUs, each with the time of its samples."""
+"""Readings from exporters: power and usage of nodes, pods and GPUs, with the times of their samples."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ __all__ = ["GpuDevice", "GpuUse", "NodePower", "PodKey", "PodPower", "PodUsage",
 
 
 class Rejection(StrEnum):
-    """Why a series was left out. Every series is either part of a reading or counted under one of these."""
+    """Why a series was left out. Every series is either part of a reading or counted under one of these reasons."""
 
     UNKNOWN_NODE = "unknown-node"
     """No label names a node of the cluster."""
     NOT_FINITE = "not-finite"
-    """No sample is a number."""
+    """The series has no finite sample."""
     NEGATIVE = "negative"
     ABSURD = "absurd"
-    """More than any such device draws, or more devices than a node holds."""
+    """The value, or the number of devices of a node, exceeds its plausible maximum."""
     DUPLICATE = "duplicate"
-    """The same device over again: a second path to it, a second scrape, the previous run of its exporter."""
+    """Another series of the same device: a second path to it, a second scrape, or the previous run of its exporter."""
     TOO_FEW = "too-few-samples"
-    """A counter that was read only once as yet."""
+    """A counter with fewer than two usable samples."""
 
 
 @dataclass(frozen=True)
 class NodePower:
-    """Power of nodes by one exporter, over the whole cluster. Missing is missing, never zero.
+    """Power by node from one exporter, over the whole cluster. A missing value has no entry and is never zero.
 
     Attributes:
-        cpu: of all CPU packages that the exporter knows, W; a node of which one package could not be read is left out.
-        cpu_count: packages that `cpu` sums up, where the exporter tells them apart; else no entry.
+        cpu: power of all CPU packages, W; nodes with an unreadable package are left out.
+        cpu_count: number of packages in `cpu`; no entry if the exporter does not tell packages apart.
         cpu_dynamic: the part of `cpu` that the exporter attributes to work, W; the rest is idle power.
-        dram: memory where it is measured, W; never part of `cpu`.
-        gpu: of all GPUs that the exporter knows, W; a node of which one GPU could not be read is left out.
-        gpu_count: GPUs that `gpu` sums up.
-        rejected: series left out, by reason.
+        dram: memory power, W; never part of `cpu`.
+        gpu: power of all GPUs, W; nodes with an unreadable GPU are left out.
+        gpu_count: number of GPUs in `gpu`.
+        rejected: number of series left out, by reason.
     """
 
     cpu: Mapping[str, Reading] = field(default_factory=dict)
@@ -55,12 +55,12 @@ class NodePower:
 
 @dataclass(frozen=True)
 class PodPower:
-    """Power that Kepler attributes to the work of a pod, without idle power; None where it is not measured.
+    """Power that Kepler attributes to the work of a pod, without idle power; None if not measured.
 
     Attributes:
-        cpu_w: CPU packages, W.
-        dram_w: memory, W.
-        gpu_w: GPUs, W.
+        cpu_w: power of the CPU packages, W.
+        dram_w: memory power, W.
+        gpu_w: power of the GPUs, W.
     """
 
     cpu_w: float | None = None
@@ -70,12 +70,12 @@ class PodPower:
 
 @dataclass(frozen=True)
 class GpuUse:
-    """How a pod uses its GPUs: means over them; None where it is not measured.
+    """GPU usage of a pod, mean over the GPUs that it holds; None if not measured.
 
     Attributes:
-        util_pct: time that they are busy, 0..100.
-        memory_activity_pct: time that their memory is busy, 0..100.
-        devices: GPUs or slices of GPUs that the pod holds.
+        util_pct: share of time that they are busy, 0..100.
+        memory_activity_pct: share of time that their memory is busy, 0..100.
+        devices: number of GPUs or slices of GPUs that the pod holds.
     """
 
     util_pct: float | None
@@ -84,13 +84,13 @@ class GpuUse:
 
 
 class Steps(NamedTuple):
-    """Times that something is looked at, and what each look is the mean over.
+    """Evaluation times of a range query, and the window over which each value is averaged.
 
     Attributes:
-        start_s: the first, s since the epoch.
-        end_s: the last, s since the epoch.
-        step_s: between two, s.
-        mean_s: time before each that it is the mean over, at least two scrapes, s.
+        start_s: first time, s since the epoch.
+        end_s: last time, s since the epoch.
+        step_s: time between two values, s.
+        mean_s: averaging window before each time, at least two scrapes long, s.
     """
 
     start_s: float

@@ -1,4 +1,4 @@
-"""RAPL zones as exporters label them: the same package may be there twice, over MSRs and over MMIO."""
+"""RAPL zones as exporters label them: the same package may have two zones, over MSRs and over MMIO."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from joulie.adapters.prometheus.nodes import NodeIndex
 from joulie.adapters.prometheus.readings import Rejection
 
 MAX_DEVICE_W = 3000.0
-"""More than any CPU package or GPU draws, W."""
+"""Plausible maximum power of a CPU package or GPU, W; larger readings are left out."""
 _MMIO = "-mmio"
 
 
 class Zone(NamedTuple):
-    """A counter of one zone of one node."""
+    """Energy counter of one zone of a node."""
 
     part: str
-    """As `NodeSums` has it."""
+    """Part of the node, as `NodeSums` names it."""
     device: str
     """Name of the zone within its part."""
     path: str
-    """In sysfs; empty where the exporter does not say."""
+    """Path in sysfs; empty if the exporter does not report it."""
     history: History
 
 
 def add_zones(sums: NodeSums, index: NodeIndex, zones: Iterable[Zone]) -> None:
-    """Add the power of these zones to `sums`; one over MMIO only where the node's part has no other."""
-    placed: list[tuple[str, Zone]] = []
+    """Add the power of zones to `sums`; zones over MMIO only if the node's part has no others."""
+    zones_by_node: list[tuple[str, Zone]] = []
     for zone in zones:
         node = index.node_of(zone.history.labels)
         if node is None:
             sums.reject(Rejection.UNKNOWN_NODE)
         else:
-            placed.append((node, zone))
-    standard = {(node, zone.part) for node, zone in placed if _MMIO not in zone.path}
-    for node, zone in placed:
+            zones_by_node.append((node, zone))
+    standard = {(node, zone.part) for node, zone in zones_by_node if _MMIO not in zone.path}
+    for node, zone in zones_by_node:
         if _MMIO in zone.path and (node, zone.part) in standard:
             sums.reject(Rejection.DUPLICATE)
         else:

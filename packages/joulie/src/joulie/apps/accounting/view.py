@@ -103,7 +103,7 @@ class ClusterView(Watching):
 
     def node_index(self) -> NodeIndex:
         """Nodes by the names that exporters may use."""
-        return NodeIndex.of({node.facts.name: node.aliases for node in self._nodes.objects.values()})
+        return NodeIndex.from_aliases({node.facts.name: node.aliases for node in self._nodes.objects.values()})
 
     def _pod_changed(self, _key: Key, old: AccountedPod | None, new: AccountedPod | None) -> None:
         if old is not None and (new is None or new.uid != old.uid):

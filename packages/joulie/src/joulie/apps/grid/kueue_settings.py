@@ -9,30 +9,30 @@ from joulie.settings import choice, duration
 
 
 class KueueMode(StrEnum):
-    """Whether Joulie answers for AdmissionChecks."""
+    """Whether Joulie answers AdmissionChecks."""
 
     AUTO = "auto"
-    """Where the cluster has Kueue's API."""
+    """If the cluster serves Kueue's API."""
     TRUE = "true"
-    """As auto, but it is worth a warning where the cluster does not have it."""
+    """Like auto, with a warning if the cluster does not serve it."""
     FALSE = "false"
 
 
 @dataclass(frozen=True, kw_only=True)
 class KueueSettings:
-    """How Joulie works with Kueue."""
+    """Settings of the integration with Kueue."""
 
     kueue_enabled: KueueMode = choice(
         "KUEUE_ENABLED",
         KueueMode.AUTO,
-        "Answer for Kueue's AdmissionChecks of controllerName joulie.io/grid; auto: where the cluster has Kueue.",
+        "Whether to answer Kueue's AdmissionChecks with controllerName joulie.io/grid; auto: if the cluster has Kueue.",
         KueueMode,
     )
     kueue_max_requeue_s: float = duration(
         "KUEUE_MAX_REQUEUE",
         "10m",
-        "How long a workload is out of its queue at most before it is decided again. Kueue cannot be told to look "
-        "earlier when the grid changes, and each look costs it an admission.",
+        "Maximum delay before a held workload returns to its queue and is decided again. Kueue cannot be told to "
+        "requeue earlier when the grid changes, and each decision costs an admission.",
         minimum=1.0,
         maximum=86400,
     )

@@ -1,4 +1,7 @@
-"""``joulie grid``: pods wait for clean or cheap power."""
+"""``joulie grid``: holds pods, Jobs and queued workloads until power is clean or cheap.
+
+`serve` runs the grid feed and the watch caches on every replica, and the controller on the one that holds the Lease.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ LEASE_NAME = "joulie-grid"
 _OTHERS = (
     Command("grid guard", "joulie.apps.grid.guard", "Lift the gates of pods past their latest start, resume Jobs."),
     Command(
-        "grid webhook", "joulie.apps.grid.webhook", "Gate pods at their creation, where there is no admission policy."
+        "grid webhook",
+        "joulie.apps.grid.webhook",
+        "Gate pods at creation, for API servers without MutatingAdmissionPolicy.",
     ),
 )
 
@@ -43,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 @click.group(cls=CommandGroup, path="grid", lazy=_OTHERS, context_settings={"help_option_names": ["-h", "--help"]})
 def grid() -> None:
-    """Let pods wait for clean or cheap power."""
+    """Hold pods until power is clean or cheap."""
 
 
 @grid.command()
@@ -51,7 +56,7 @@ def grid() -> None:
 def controller(settings: ControllerSettings) -> None:
     """Decide when gated pods start, and lift their gates.
 
-    Several replicas may run: one leads, by a Lease, and the others stand by with warm caches.
+    Several replicas may run: one leads by holding a Lease, the others stand by with warm caches.
     """
     logs.configure(settings.log_level, settings.log_format)
     tracing.configure("joulie-grid")
@@ -66,8 +71,8 @@ async def serve(settings: ControllerSettings, stop: asyncio.Event) -> None:
     """Run the controller until `stop` is set.
 
     Args:
-        settings: of this program.
-        stop: asks for a graceful end: the lease is released, so that another replica takes over at once.
+        settings: settings of the program.
+        stop: set for a graceful end, which releases the lease, so that another replica takes over at once.
     """
     client = KubeClient.connect(kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-grid")
     metrics = ControllerMetrics()
@@ -84,12 +89,12 @@ async def serve(settings: ControllerSettings, stop: asyncio.Event) -> None:
 def _tls(settings: ControllerSettings, folder: Path) -> TlsFiles | None:
     if not settings.metrics_tls:
         return None
-    given = settings.metrics_tls_cert_file, settings.metrics_tls_key_file
-    return https_files(*given, folder, [platform.node() or "localhost", "localhost", "127.0.0.1"], time.time())
+    configured = settings.metrics_tls_cert_file, settings.metrics_tls_key_file
+    return https_files(*configured, folder, [platform.node() or "localhost", "localhost", "127.0.0.1"], time.time())
 
 
 class _Program:
-    """The parts of the controller that run whether it leads or not, and the one that does only then."""
+    """Feed and caches, which run on every replica, and the controller, which runs only while this one leads."""
 
     def __init__(
         self, settings: ControllerSettings, client: KubeClient, feed: GridFeed, metrics: ControllerMetrics
@@ -109,13 +114,13 @@ class _Program:
         feed.add_listener(self._signal_changed)
 
     def app(self) -> AsgiApp:
-        """The application of the probes, the metrics and the debug page."""
+        """ASGI application with probes, metrics and the debug page."""
         probes = Probes()
         probes.add("caches", self._view.why_not_ready)
         return self._status.mounted(observability_app(probes, self._metrics.registry), time.time)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until `stop` is set, or a part fails."""
+        """Run until `stop` is set or a part fails."""
         tasks = [
             asyncio.create_task(self._feed.run(), name="feed"),
             asyncio.create_task(self._view.run(), name="caches"),

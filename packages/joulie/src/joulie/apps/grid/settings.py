@@ -15,20 +15,20 @@ from joulie.settings import boolean, choice, group, integer, listed, number, pat
 
 
 class DryRunMode(StrEnum):
-    """Where a dry run says what it would have done."""
+    """Where a dry run reports what would have been held."""
 
     METRICS = "metrics"
     ANNOTATE = "annotate"
-    """In metrics, and in annotations on the pods."""
+    """In metrics and in annotations on the pods."""
 
 
 class DryRunFilter(StrEnum):
-    """Which pods a dry run looks at."""
+    """Which pods a dry run evaluates."""
 
     SCHEDULER_NAME = "schedulerName"
-    """Those that ask to wait."""
+    """Pods that request deferral."""
     NAMESPACE = "namespace"
-    """All of the watched namespaces, as if they asked to wait."""
+    """All pods of the watched namespaces, as if they requested deferral."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,52 +36,58 @@ class ControllerSettings(KueueSettings, GridSettings, PrometheusSettings, Leader
     """Settings of `joulie grid controller`.
 
     Raises:
-        ValueError: settings that contradict each other.
+        ValueError: settings contradict each other.
     """
 
-    metrics_addr: str = text("METRICS_ADDR", ":10259", "Address of /metrics and probes.")
+    metrics_addr: str = text("METRICS_ADDR", ":10259", "Listen address of /metrics and probes.")
     metrics_tls: bool = boolean(
-        "METRICS_TLS", True, "Serve them over HTTPS, with a certificate of the program's own where none is given."
+        "METRICS_TLS", True, "Serve /metrics and probes over HTTPS; without a certificate, a self-signed one is used."
     )
-    metrics_tls_cert_file: Path | None = path("METRICS_TLS_CERT_FILE", None, "Certificate chain of the server, PEM.")
-    metrics_tls_key_file: Path | None = path("METRICS_TLS_KEY_FILE", None, "Its private key, PEM.")
+    metrics_tls_cert_file: Path | None = path(
+        "METRICS_TLS_CERT_FILE", None, "Certificate chain of the metrics server, PEM."
+    )
+    metrics_tls_key_file: Path | None = path("METRICS_TLS_KEY_FILE", None, "Private key of that certificate, PEM.")
     release_limits: Limits = group(
         Limits,
         rate_per_s=number(
             "RELEASES_PER_SECOND",
             "10",
-            "How fast pods start that have been held together. Pods at their latest start go at once.",
+            "Maximum rate at which held pods are released together. Pods at their latest start are released at once.",
             minimum=0.01,
         ),
-        burst=integer("RELEASE_BURST", "50", "How many of them start at once after a pause.", minimum=1),
+        burst=integer("RELEASE_BURST", "50", "Maximum number of pods released at once after a pause.", minimum=1),
     )
-    dry_run_enabled: bool = boolean("DRY_RUN_ENABLED", False, "Hold nothing; only say what would have been held.")
+    dry_run_enabled: bool = boolean("DRY_RUN_ENABLED", False, "Hold nothing; only report what would have been held.")
     dry_run_mode: DryRunMode = choice(
         "DRY_RUN_MODE",
         DryRunMode.METRICS,
-        "Where that is said: in metrics, or in annotations on the pods, too.",
+        "Where a dry run reports: in metrics only, or also in annotations on the pods.",
         DryRunMode,
     )
     dry_run_filter_mode: DryRunFilter = choice(
         "DRY_RUN_FILTER_MODE",
         DryRunFilter.SCHEDULER_NAME,
-        "Of which pods: those that ask to wait, or all of the watched namespaces.",
+        "Which pods a dry run evaluates: those that request deferral, or all of the watched namespaces.",
         DryRunFilter,
     )
     dry_run_namespaces: frozenset[str] = text(
         "DRY_RUN_WATCH_NAMESPACES",
         "",
-        "Namespaces that a dry run looks at, separated by commas; all of them where empty.",
+        "Namespaces that a dry run watches, separated by commas; empty for all.",
         to=lambda names: frozenset(listed(names)),
     )
     dry_run_watts_per_core: float = number(
-        "DRY_RUN_WATTS_PER_CORE", "5", "Power that a dry run assumes for each CPU core requested.", minimum=0, unit="W"
+        "DRY_RUN_WATTS_PER_CORE", "5", "Power that a dry run assumes per requested CPU core.", minimum=0, unit="W"
     )
     dry_run_watts_per_gib: float = number(
-        "DRY_RUN_WATTS_PER_GIB", "0.375", "The same for each GiB of memory requested.", minimum=0, unit="W"
+        "DRY_RUN_WATTS_PER_GIB",
+        "0.375",
+        "Power that a dry run assumes per requested GiB of memory.",
+        minimum=0,
+        unit="W",
     )
     dry_run_watts_per_gpu: float = number(
-        "DRY_RUN_WATTS_PER_GPU", "250", "The same for each GPU requested.", minimum=0, unit="W"
+        "DRY_RUN_WATTS_PER_GPU", "250", "Power that a dry run assumes per requested GPU.", minimum=0, unit="W"
     )
 
     def __post_init__(self) -> None:

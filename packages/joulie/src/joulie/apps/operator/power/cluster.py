@@ -139,7 +139,7 @@ class ClusterPower:
     async def poll(self) -> None:
         """Read all sources once, and attribute the power of nodes to their pods."""
         nodes = self._view.nodes
-        self._index = NodeIndex.of({name: facts.aliases for name, facts in self._view.node_facts})
+        self._index = NodeIndex.from_aliases({name: facts.aliases for name, facts in self._view.node_facts})
         await self._profiles.match()
         await self._feed.read(nodes)
         await self._share(nodes)
