@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from joulie.apps.cli.main import main
-from joulie_lab.apps.experiment.artefacts import ArtefactError, Artefacts, FinishedRun, HowItRan, identity
+from joulie_lab.apps.experiment.artefacts import ArtefactError, Artefacts, FinishedRun, Provenance, identity
 from joulie_lab.simulation.experiment.files import experiment_text, load_experiment
 from joulie_lab.simulation.experiment.outcome import JobEnd, Outcome, Pace
 from joulie_lab.simulation.experiment.plan import PhysicsChoice, RunKey
@@ -25,7 +25,7 @@ def kept(folder: Path, *keys: RunKey, it_j: float = 4e7) -> Artefacts:
     artefacts = Artefacts(folder)
     artefacts.begin(load_experiment("quick"), "native", None)
     for key in keys:
-        artefacts.add(FinishedRun(key, outcome(it_j=it_j), HowItRan("native", "abc", 1.5)))
+        artefacts.add(FinishedRun(key, outcome(it_j=it_j), Provenance("native", "abc", 1.5)))
     return artefacts
 
 
@@ -110,12 +110,12 @@ def test_runs_of_nobody_knows_what_are_not_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "text", "says"),
     [
-        ("manifest.json", "{", "is no JSON"),
+        ("manifest.json", "{", "is not JSON"),
         ("manifest.json", "{}", "is damaged: it does not say what the runs are of"),
         ("runs/A-seed1-all-measured/run.json", "{}", "is damaged"),
         ("runs/A-seed1-all-measured/run.json", '{"key": {"variant": "A", "seed": "1"}, "outcome": {}}', "is damaged"),
         ("runs/A-seed1-all-measured/metrics.json", '{"it_kwh": "many"}', "is damaged or of another version"),
-        ("runs/A-seed1-all-measured/events.jsonl", "{}\n", "is no finished run"),
+        ("runs/A-seed1-all-measured/events.jsonl", "{}\n", "is not a finished run"),
     ],
 )
 def test_a_damaged_folder_is_told_without_a_traceback(
@@ -133,7 +133,7 @@ def test_a_run_that_does_not_count_is_told_everywhere_and_made_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = FinishedRun(
-        key("B"), outcome(pace=Pace(0.4, 2.0), invalid="late"), HowItRan("control-plane", "abc", 1.0, 20.0)
+        key("B"), outcome(pace=Pace(0.4, 2.0), invalid="late"), Provenance("control-plane", "abc", 1.0, 20.0)
     )
     artefacts = kept(tmp_path / "plane", key("A"))
     artefacts.add(late)
@@ -159,7 +159,7 @@ def test_a_run_that_does_not_count_is_told_everywhere_and_made_again(
 
 def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     lost = job("lost", end=JobEnd.WAITING, problem="2 of 3 members placed", node="", start_s=None, end_s=None)
-    run = FinishedRun(key("A"), outcome(job("one"), lost, notes=("a line left out",)), HowItRan("native", "abc", 1.5))
+    run = FinishedRun(key("A"), outcome(job("one"), lost, notes=("a line left out",)), Provenance("native", "abc", 1.5))
     artefacts = kept(tmp_path)
     artefacts.add(run)
     found = artefacts.read(key("A"))
@@ -210,9 +210,9 @@ def test_compare_tells_whether_the_targets_are_met(tmp_path: Path, capsys: pytes
     assert exit_code("experiment", "compare", ours, str(tmp_path / "other")) == 2
     assert "no run in common" in capsys.readouterr().err
     elsewhere = kept(tmp_path / "elsewhere")
-    elsewhere.add(FinishedRun(key("A"), outcome(it_j=4e7), HowItRan("native", "another trace", 1.5)))
+    elsewhere.add(FinishedRun(key("A"), outcome(it_j=4e7), Provenance("native", "another trace", 1.5)))
     assert exit_code("experiment", "compare", ours, str(tmp_path / "elsewhere")) == 2
-    assert "two traces" in capsys.readouterr().err
+    assert "different traces" in capsys.readouterr().err
 
 
 def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:

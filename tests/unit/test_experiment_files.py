@@ -136,7 +136,7 @@ def test_settings_are_what_the_operator_would_make_of_them() -> None:
         ({"STATIC_HP_FRACTION": "0.3"}, "operator.STATIC_HP_FRACTION: unknown setting, did you mean STATIC_HP_FRAC?"),
         ({"STATIC_HP_FRAC": "1.3"}, "operator.STATIC_HP_FRAC: .*1.3 is out of range: expected 0..1"),
         ({"POLICY_TYPE": "magic"}, "POLICY_TYPE: unknown policy 'magic'; allowed"),
-        ({"RECONCILE_INTERVAL": "5s"}, "said by control.operator_s"),
+        ({"RECONCILE_INTERVAL": "5s"}, "set by control.operator_s"),
         ({"QUEUE_HP_MIN": "3", "QUEUE_HP_MAX": "2"}, "QUEUE_HP_MIN must be within 0..QUEUE_HP_MAX"),
     ],
 )

@@ -166,7 +166,7 @@ def test_broken_lines_stop_a_rewrite_unless_skipped(tmp_path: Path, capsys: pyte
     ("arguments", "says"),
     [
         (("describe", "none.jsonl"), "none.jsonl: cannot be read: No such file"),
-        (("slice", "t", "--from", "3 weeks"), "no duration; write it like 90s, 15min, 2h or 3d"),
+        (("slice", "t", "--from", "3 weeks"), "invalid duration '3 weeks': write it like 90s, 15min, 2h or 3d"),
         (("slice", "t", "--from", "2h", "--until", "1h"), "until_s: must be after from_s"),
         (("scale", "t", "--size", "0"), "size: must be above zero"),
         (("validate", "t", "--cluster", "none.yaml"), "none.yaml: No such file"),

@@ -1,12 +1,12 @@
-"""The folder of an experiment: what was run, what came of it, and how to tell that it is still the same experiment.
+"""Artefact folder of an experiment: its scenario, its finished runs, and a fingerprint to detect changes.
 
 ::
 
-    scenario.yaml    the experiment, everything in it that was given by options or in other files
+    scenario.yaml    the experiment, including what was given by options or in other files
     manifest.json    versions, checksums of traces, how it ran
     runs/KEY/        a finished run: run.json, metrics.json, jobs.parquet, nodes.parquet, series.parquet, events.jsonl
 
-A run's folder appears whole or not at all, so that an interrupted experiment goes on where it was.
+A run's folder is created atomically, so that an interrupted experiment can be resumed.
 """
 
 from __future__ import annotations
@@ -49,29 +49,29 @@ _MANIFEST = "manifest.json"
 _RUNS = "runs"
 _RUN = "run.json"
 _CHOSEN = {"variants", "seeds", "physics", "description"}
-"""What may grow from one call to the next without making the finished runs worthless."""
-_SAID_OF_VARIANT = {"description", "without_caps"}
-"""What tells of a variant and changes none of its runs."""
+"""Fields that may change between calls without invalidating finished runs."""
+_DESCRIPTIVE_FIELDS = {"description", "without_caps"}
+"""Fields of a variant that do not affect its runs."""
 _PRODUCT_SOURCES = ("domain", "adapters", "program", "apps.agent", "apps.extender", "apps.operator")
 _LAB_SOURCES = ("simulation", "adapters", "fakes", "control_plane", "program", "apps.experiment", "apps.simulator")
 _SOURCES = (*(f"joulie.{name}" for name in _PRODUCT_SOURCES), *(f"joulie_lab.{name}" for name in _LAB_SOURCES))
-"""The code that figures come from; the command line and the other programs only show them."""
+"""Source packages that determine the results; the command line and the other programs only show them."""
 _DIGEST_DIGITS = 16
 
 
 class ArtefactError(ValueError):
-    """A folder that cannot be used; the message says why and what to do."""
+    """An artefact folder cannot be used; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
-class HowItRan:
-    """Circumstances of a run that are no result.
+class Provenance:
+    """How a run was made.
 
     Attributes:
         on: ``native`` or ``control-plane``.
-        trace: checksum of the jobs that were played.
+        trace: checksum of the jobs of the run.
         seconds: wall time of the run, s.
-        time_scale: simulated seconds in one; None natively, where there is no such thing.
+        time_scale: simulated seconds per wall second; None for native runs.
     """
 
     on: str
@@ -82,16 +82,16 @@ class HowItRan:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run as it lies in its folder."""
+    """A finished run, as stored in its folder."""
 
     key: RunKey
     outcome: Outcome
-    how: HowItRan
+    how: Provenance
 
 
 @dataclass(frozen=True)
 class _RunId:
-    """A run's key as ``run.json`` has it."""
+    """Key of a run in ``run.json``."""
 
     variant: str
     seed: int
@@ -101,26 +101,26 @@ class _RunId:
 
 @dataclass(frozen=True)
 class _RunFile:
-    """What must be right in a ``run.json`` for its run to be there at all."""
+    """Required fields of ``run.json``."""
 
     key: _RunId
     outcome: dict[str, Any]
 
 
 class Artefacts:
-    """The folder of one experiment."""
+    """Artefact folder of one experiment."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def begin(self, experiment: Experiment, on: str, time_scale: float | None, *, fresh: bool = False) -> None:
-        """Write down what is run, before anything runs.
+        """Write scenario and manifest before anything runs.
 
         Args:
-            experiment: all of it.
+            experiment: the experiment.
             on: ``native`` or ``control-plane``.
-            time_scale: simulated seconds in one; None natively.
-            fresh: forget the runs of another experiment, or of other code, that lie there.
+            time_scale: simulated seconds per wall second; None for native runs.
+            fresh: whether to remove runs of another experiment, or of other code, from the folder.
 
         Raises:
             ArtefactError: the folder holds runs of another experiment, or cannot be written.
@@ -131,15 +131,15 @@ class Artefacts:
                 shutil.rmtree(self.folder / _RUNS, ignore_errors=True)
                 (self.folder / _SCENARIO).unlink(missing_ok=True)
                 (self.folder / _MANIFEST).unlink()
-            there = self._known()
-            if there is None and self._run_files():
+            stored = self._stored_identity()
+            if stored is None and self._run_files():
                 raise ArtefactError(
                     f"{self.folder}: holds runs that no {_MANIFEST} tells the experiment of;"
                     f" name another folder with --out, or remove {self.folder / _RUNS}"
                 )
-            if there is not None and (told := list(differences(there, this))):
+            if stored is not None and (found := list(differences(stored, this))):
                 raise ArtefactError(
-                    f"{self.folder}: holds runs of another experiment ({'; '.join(told)});"
+                    f"{self.folder}: holds runs of another experiment ({'; '.join(found)});"
                     " name another folder with --out, or forget its runs with --fresh"
                 )
             self._drop_changed_variants(experiment)
@@ -150,21 +150,21 @@ class Artefacts:
             raise ArtefactError(f"{self.folder}: cannot be written: {error.strerror}") from error
 
     def experiment(self) -> Experiment:
-        """What was run.
+        """Read the experiment.
 
         Raises:
-            ArtefactError: the folder is none of an experiment.
+            ArtefactError: the folder is not that of an experiment.
         """
         try:
             return load_experiment(str(self.folder / _SCENARIO))
         except ScenarioError as error:
-            raise ArtefactError(f"{self.folder}: is no folder of an experiment: {error}") from error
+            raise ArtefactError(f"{self.folder}: is not the folder of an experiment: {error}") from error
 
     def manifest(self) -> dict[str, Any]:
-        """Versions and how it ran.
+        """Read the manifest: versions and identity of the experiment.
 
         Raises:
-            ArtefactError: the folder is none of an experiment, or its manifest is damaged.
+            ArtefactError: the folder is not that of an experiment, or its manifest is damaged.
         """
         place = self.folder / _MANIFEST
         manifest = _read_json(place)
@@ -174,24 +174,24 @@ class Artefacts:
         return manifest
 
     def run_folder(self, key: RunKey) -> Path:
-        """Where a run's files are, or will be."""
+        """Folder of a run's files, whether it exists yet or not."""
         return self.folder / _RUNS / key.folder
 
     def finished(self) -> list[RunKey]:
-        """The runs that are here, in the order of the experiment's variants.
+        """Keys of the finished runs, in the order of the experiment's variants.
 
         Raises:
-            ArtefactError: the folder is none of an experiment, or a run in it is damaged.
+            ArtefactError: the folder is not that of an experiment, or a run in it is damaged.
         """
         order = [variant.name for variant in self.experiment().variants]
         keys = [_key(file) for file in self._run_files()]
         return sorted((key for key in keys if key.variant in order), key=lambda key: (order.index(key.variant), key))
 
     def add(self, run: FinishedRun) -> None:
-        """Keep a finished run.
+        """Store a finished run.
 
         Raises:
-            ArtefactError: it cannot be written.
+            ArtefactError: the run cannot be written.
         """
         place = self.run_folder(run.key)
         part = place.with_name(f".{place.name}.part")
@@ -205,22 +205,22 @@ class Artefacts:
             raise ArtefactError(f"{place}: cannot be written: {error.strerror}") from error
 
     def read(self, key: RunKey) -> FinishedRun:
-        """A finished run.
+        """Read a finished run.
 
         Raises:
-            ArtefactError: it is not there, or cannot be read.
+            ArtefactError: the run does not exist, or cannot be read.
         """
         place = self.run_folder(key)
         try:
             return _read_run(place, key)
         except (OSError, ParquetError, ValueError, TypeError, KeyError) as error:
-            raise ArtefactError(f"{place}: is no finished run: {error}") from error
+            raise ArtefactError(f"{place}: is not a finished run: {error}") from error
 
     def records(self) -> list[Record]:
-        """The figures of all finished runs, in the order of `finished`.
+        """Read the metrics of all finished runs, in the order of `finished`.
 
         Raises:
-            ArtefactError: the folder is none of an experiment, or a run in it is damaged.
+            ArtefactError: the folder is not that of an experiment, or a run in it is damaged.
         """
         records = []
         for key in self.finished():
@@ -234,41 +234,41 @@ class Artefacts:
         return records
 
     def invalid(self) -> dict[RunKey, str]:
-        """The finished runs that do not count, and why.
+        """Finished runs that do not count, and why.
 
         Raises:
-            ArtefactError: the folder is none of an experiment, or a run in it is damaged.
+            ArtefactError: the folder is not that of an experiment, or a run in it is damaged.
         """
-        said = {key: _read_json(self.run_folder(key) / _RUN)["outcome"] for key in self.finished()}
-        return {key: outcome["invalid"] for key, outcome in said.items() if outcome.get("invalid")}
+        outcomes = {key: _read_json(self.run_folder(key) / _RUN)["outcome"] for key in self.finished()}
+        return {key: outcome["invalid"] for key, outcome in outcomes.items() if outcome.get("invalid")}
 
     def _run_files(self) -> list[Path]:
         return list((self.folder / _RUNS).glob(f"[!.]*/{_RUN}"))
 
-    def _known(self) -> dict[str, Any] | None:
-        """What the runs that lie here are of; None where there are none."""
+    def _stored_identity(self) -> dict[str, Any] | None:
+        """Identity of the experiment whose runs are stored here; None without a manifest."""
         if not (self.folder / _MANIFEST).exists():
             return None
         known: dict[str, Any] = self.manifest()["identity"]
         return known
 
     def _drop_changed_variants(self, experiment: Experiment) -> None:
-        """Forget the runs of variants that now mean something else."""
+        """Remove the runs of variants whose definition has changed."""
         if not (self.folder / _SCENARIO).exists():
             return
         before = {variant.name: variant for variant in self.experiment().variants}
         for variant in experiment.variants:
             # A variant that the last call did not have may have had other settings before.
             was = before.get(variant.name)
-            if was is None or _decides(was) != _decides(variant):
+            if was is None or _effective(was) != _effective(variant):
                 for place in (self.folder / _RUNS).glob(f"{variant.name}-seed*"):
                     shutil.rmtree(place)
 
 
 def identity(experiment: Experiment, on: str, time_scale: float | None) -> dict[str, Any]:
-    """What two calls must share to share runs: everything but the choice of variants, seeds and physics.
+    """Identity of an experiment: calls with equal identities share runs, whatever their variants, seeds and physics.
 
-    Files that the experiment names (trace, FMU, carbon intensity) count by content, wherever they lie.
+    Files that the experiment names (trace, FMU, carbon intensity) are compared by content, not by path.
 
     Raises:
         ArtefactError: such a file cannot be read.
@@ -290,9 +290,9 @@ def _file_digest(name: str) -> str:
         raise ArtefactError(f"{name}: cannot be read: {error.strerror}") from error
 
 
-def _decides(variant: Variant) -> dict[str, Any]:
-    """What of a variant its runs come from."""
-    return variant.model_dump(exclude=_SAID_OF_VARIANT)
+def _effective(variant: Variant) -> dict[str, Any]:
+    """Fields of a variant that affect its runs."""
+    return variant.model_dump(exclude=_DESCRIPTIVE_FIELDS)
 
 
 def _versions() -> dict[str, Any]:
@@ -308,7 +308,7 @@ def _versions() -> dict[str, Any]:
 
 
 def _as_yaml(experiment: Experiment) -> str:
-    """The experiment as a file that means the same from any working directory."""
+    """The experiment as YAML with absolute paths, valid from any working directory."""
     values = experiment.model_dump(mode="json", exclude_defaults=True)
     for path, name in named_files(experiment).items():
         _put(values, path, str(Path(name).resolve()))
@@ -326,14 +326,14 @@ def _write_run(place: Path, run: FinishedRun) -> None:
     with (place / "events.jsonl").open("w", encoding="utf-8") as lines:
         lines.writelines(json.dumps(event, allow_nan=False) + "\n" for event in _events(outcome))
     scalars = ("duration_s", "it_j", "cooling_j", "carbon_g", "cost", "notes", "invalid")
-    said = {name: getattr(outcome, name) for name in scalars}
-    said["pace"] = outcome.pace and asdict(outcome.pace)
+    values = {name: getattr(outcome, name) for name in scalars}
+    values["pace"] = outcome.pace and asdict(outcome.pace)
     key = {"variant": run.key.variant, "seed": run.key.seed, **run.key.physics._asdict()}
-    _write_json(place / _RUN, {"key": key, "how": asdict(run.how), "outcome": said})
+    _write_json(place / _RUN, {"key": key, "how": asdict(run.how), "outcome": values})
 
 
 def _events(outcome: Outcome) -> list[dict[str, Any]]:
-    """What happened once, in the order of time: drains, and jobs that came to nothing."""
+    """Events in order of time: drains, and jobs that were not completed."""
     drains = [
         {"time_s": drain.start_s, "event": "drain", "node": drain.node, "end_s": drain.end_s}
         for drain in outcome.drains
@@ -348,8 +348,8 @@ def _events(outcome: Outcome) -> list[dict[str, Any]]:
 
 
 def _read_run(place: Path, key: RunKey) -> FinishedRun:
-    said = _read_json(place / _RUN)
-    scalars = said["outcome"]
+    document = _read_json(place / _RUN)
+    scalars = document["outcome"]
     pace = scalars["pace"]
     events = [json.loads(line) for line in (place / "events.jsonl").read_text(encoding="utf-8").splitlines()]
     outcome = Outcome(
@@ -361,21 +361,21 @@ def _read_run(place: Path, key: RunKey) -> FinishedRun:
         ),
         series=OutcomeSeries(**read_columns(place / "series.parquet")),
     )
-    return FinishedRun(key, outcome, HowItRan(**said["how"]))
+    return FinishedRun(key, outcome, Provenance(**document["how"]))
 
 
 def _key(file: Path) -> RunKey:
-    """Which run a ``run.json`` is of.
+    """Read the key of a run from its ``run.json``.
 
     Raises:
-        ArtefactError: it is damaged.
+        ArtefactError: the file is damaged.
     """
     read = _read_json(file)
     try:
-        said = msgspec.convert(read, _RunFile).key
+        key = msgspec.convert(read, _RunFile).key
     except msgspec.ValidationError as error:
         raise ArtefactError(f"{file}: is damaged ({error}); remove {file.parent} and run again") from error
-    return RunKey(said.variant, said.seed, PhysicsChoice(said.idle_states, said.gpu_throughput))
+    return RunKey(key.variant, key.seed, PhysicsChoice(key.idle_states, key.gpu_throughput))
 
 
 def _put(values: dict[str, Any], path: Sequence[str | int], value: Any) -> None:
@@ -387,7 +387,7 @@ def _put(values: dict[str, Any], path: Sequence[str | int], value: Any) -> None:
 
 
 def _write_text(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
+    """Write a file atomically."""
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
@@ -403,7 +403,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ArtefactError(f"{path}: {error.strerror}") from error
     except ValueError as error:
-        raise ArtefactError(f"{path}: is no JSON: {error}") from error
+        raise ArtefactError(f"{path}: is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise ArtefactError(f"{path}: is no JSON object")
+        raise ArtefactError(f"{path}: is not a JSON object")
     return value

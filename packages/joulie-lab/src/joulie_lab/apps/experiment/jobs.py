@@ -1,4 +1,4 @@
-"""The jobs of a run: the same ones for every variant of a seed, wherever they are played."""
+"""Jobs of a run: the same for every variant of a seed, natively and on a control plane."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _DIGEST_DIGITS = 16
 
 @dataclass(frozen=True)
 class Jobs:
-    """What is played.
+    """Jobs of a run.
 
     Attributes:
-        jobs: in order of submission, those of the arrivals' hours.
-        notes: what was left out, and why.
+        jobs: jobs submitted within the experiment's hours, in order of submission.
+        notes: notes on what was left out, and why.
         digest: checksum of the jobs.
     """
 
@@ -31,10 +31,10 @@ class Jobs:
 
 
 def trace_jobs(experiment: Experiment, seed: int) -> Jobs:
-    """The jobs of an experiment with one seed.
+    """Read or generate the jobs of an experiment with one seed.
 
     Raises:
-        JobTraceError: the trace cannot be read, or has broken lines that nobody asked to skip.
+        JobTraceError: the trace cannot be read, or has invalid lines that are not to be skipped.
     """
     workload = experiment.workload
     if workload.trace is None:

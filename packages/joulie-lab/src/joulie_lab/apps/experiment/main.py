@@ -1,4 +1,4 @@
-"""``joulie experiment``: a trace under several policies, natively or on a real control plane, and what each saves."""
+"""``joulie experiment``: runs a trace under several policies, natively or on a control plane, and compares them."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ NATIVE, CONTROL_PLANE = "native", "control-plane"
 
 @click.group(cls=CommandGroup, path="experiment")
 def experiment() -> None:
-    """Play a trace under several policies, and tell what each saves at equal work."""
+    """Run a trace under several policies, and compare their savings at equal work."""
 
 
 @experiment.command("list")
 @_OUTPUT
 def list_experiments(*, output: str) -> None:
-    """List the experiments that come with Joulie."""
+    """List the shipped experiments."""
     from joulie_lab.simulation.experiment.files import experiment_names, load_experiment
 
     rows = []
@@ -64,7 +64,7 @@ def list_experiments(*, output: str) -> None:
 @experiment.command()
 @_SCENARIO
 def show(*, scenario: str) -> None:
-    """Print an experiment as it is written, a start for one's own."""
+    """Print the YAML of an experiment, as a start for your own."""
     from joulie_lab.simulation.experiment.files import experiment_text
     from joulie_lab.simulation.positions import ScenarioError
 
@@ -87,13 +87,15 @@ def schema() -> None:
 @click.option(
     "--on", "place", type=click.Choice([NATIVE, CONTROL_PLANE]), default=NATIVE, show_default=True, help="Where to run."
 )
-@click.option("--time-scale", type=click.FloatRange(min=1.0), help="Simulated seconds in one; on a control plane only.")
+@click.option(
+    "--time-scale", type=click.FloatRange(min=1.0), help="Simulated seconds per second; on a control plane only."
+)
 @click.option("--variants", metavar="NAME,...", help="Variants to run now.  [default: all]")
 @click.option("--seeds", metavar="N,...", help="Seeds, instead of the experiment's.")
 @_SETS
-@click.option("--out", type=_PATH, help="Folder of the artefacts.  [default: NAME-native or NAME-control-plane]")
-@click.option("--jobs", type=click.IntRange(min=1), help="Native runs at a time.  [default: one a core]")
-@click.option("--fresh", is_flag=True, help="Forget the runs that lie in the folder.")
+@click.option("--out", type=_PATH, help="Folder for the artefacts.  [default: NAME-native or NAME-control-plane]")
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel native runs.  [default: one per core]")
+@click.option("--fresh", is_flag=True, help="Remove the runs that are in the folder.")
 @_OUTPUT
 def run(
     *,
@@ -110,14 +112,14 @@ def run(
 ) -> None:
     """Run every variant of SCENARIO with every seed under every physics.
 
-    Each finished run is kept in the folder; the same command goes on where an interrupted one was. At the end the
-    report is written there, too. Exit status 1 where a run on the control plane does not count, because the machine
-    could not keep up; the same command makes it again.
+    Finished runs are kept in the folder; the same command resumes an interrupted experiment. At the end the report is
+    written there too. Exit status 1 if a run on the control plane does not count because the machine could not keep
+    up; the same command repeats it.
     """
     from joulie_lab.apps.experiment.artefacts import ArtefactError, Artefacts
 
     if time_scale is not None and place == NATIVE:
-        raise UserError("--time-scale: a native run takes no time to wait for; it belongs to --on control-plane")
+        raise UserError("--time-scale: native runs do not follow the clock; it belongs to --on control-plane")
     loaded = _load(scenario, sets, seeds)
     keys = _chosen(loaded, variants)
     if place == CONTROL_PLANE:
@@ -139,7 +141,7 @@ def run(
 @click.argument("folder", type=_FOLDER)
 @_OUTPUT
 def report(*, folder: Path, output: str) -> None:
-    """Draw the report of FOLDER again, and print its tables."""
+    """Write the report of FOLDER again, and print its tables."""
     from joulie_lab.apps.experiment.artefacts import ArtefactError, Artefacts
 
     artefacts = Artefacts(folder)
@@ -155,9 +157,9 @@ def report(*, folder: Path, output: str) -> None:
 @click.argument("other", type=_FOLDER)
 @_OUTPUT
 def compare(*, native: Path, other: Path, output: str) -> None:
-    """Tell how well the runs of OTHER, a control plane's, agree with those of NATIVE.
+    """Compare the runs of OTHER, made on a control plane, to those of NATIVE.
 
-    Exit status 1 where energy or work differ by more than the targets, or a run does not count.
+    Exit status 1 if energy or work differ by more than the targets, or if a run does not count.
     """
     from joulie_lab.apps.experiment.artefacts import ArtefactError, Artefacts
     from joulie_lab.apps.experiment.tables import print_fidelity
@@ -189,20 +191,20 @@ def compare(*, native: Path, other: Path, output: str) -> None:
 
 
 def _agreement(one: FinishedRun, other: FinishedRun) -> Fidelity:
-    """How well two runs agree.
+    """Compare two runs.
 
     Raises:
-        DifferentJobsError: they played different jobs.
+        DifferentJobsError: the runs have different jobs.
     """
     from joulie_lab.simulation.experiment.fidelity import DifferentJobsError, fidelity
 
     if one.how.trace != other.how.trace:
-        raise DifferentJobsError(f"{one.key}: the runs are of two traces, by their checksums")
+        raise DifferentJobsError(f"{one.key}: the runs have different traces, by their checksums")
     return fidelity(one.outcome, other.outcome)
 
 
 def _load(scenario: str, sets: Sequence[str], seeds: str | None) -> Experiment:
-    """The experiment, with everything that can be refused refused."""
+    """Load an experiment, and check it completely before anything runs."""
     from joulie_lab.apps.experiment.settings import VariantError, check_variants
     from joulie_lab.simulation.experiment.files import load_experiment
     from joulie_lab.simulation.model_files import Setting
@@ -234,17 +236,17 @@ def _chosen(loaded: Experiment, variants: str | None) -> list[RunKey]:
 
 
 def _refuse_native_only(loaded: Experiment, keys: Sequence[RunKey]) -> None:
-    """Refuse all variants that a control plane cannot run, before the first one takes its time."""
+    """Refuse variants that a control plane cannot run, before the first run starts."""
     from joulie_lab.apps.experiment.control_plane import why_not
 
     chosen = {key.variant for key in keys}
-    told = {variant.name: why_not(loaded, variant) for variant in loaded.variants if variant.name in chosen}
-    if problems := [f"variant {name}: {problem}" for name, problem in told.items() if problem is not None]:
+    reasons = {variant.name: why_not(loaded, variant) for variant in loaded.variants if variant.name in chosen}
+    if problems := [f"variant {name}: {problem}" for name, problem in reasons.items() if problem is not None]:
         raise UserError("\n".join(problems))
 
 
 def _pace(loaded: Experiment, time_scale: float | None) -> float:
-    """Simulated seconds a second on the control plane."""
+    """Simulated seconds per wall second on the control plane."""
     from joulie_lab.apps.experiment.control_plane import DEFAULT_TIME_SCALE, why_too_fast
 
     chosen = time_scale or DEFAULT_TIME_SCALE
@@ -263,18 +265,18 @@ def finish(
     jobs: int | None = None,
     fresh: bool = False,
 ) -> None:
-    """Make the runs that are not yet there.
+    """Execute the runs that are missing in the folder.
 
     Args:
         loaded: the experiment.
-        keys: its runs.
-        artefacts: where finished runs are kept.
-        time_scale: simulated seconds in one of a control plane; None to run natively.
-        jobs: native runs at a time; None for one a core.
-        fresh: forget the runs that are there.
+        keys: runs of the experiment.
+        artefacts: folder of finished runs.
+        time_scale: simulated seconds per wall second on a control plane; None to run natively.
+        jobs: number of parallel native runs; None for one per core.
+        fresh: whether to remove the runs that are in the folder.
 
     Raises:
-        UserError: a run cannot be made.
+        UserError: a run failed.
         ArtefactError: the folder cannot be used.
     """
     from joulie_lab.apps.experiment.runs import on_control_plane, play_native
@@ -293,7 +295,7 @@ def finish(
         with closing(runs) as finished:
             for one in finished:
                 artefacts.add(one)
-    except (ValueError, CoolingPlantError) as error:  # a trace, a plant: whatever cannot be used says so itself
+    except (ValueError, CoolingPlantError) as error:  # the errors of traces and plants explain themselves
         raise UserError(str(error)) from error
     except KeyboardInterrupt:
         kept = len(set(artefacts.finished()) & set(keys))

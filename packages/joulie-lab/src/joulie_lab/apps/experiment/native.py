@@ -1,4 +1,4 @@
-"""Native runs of an experiment: the runtime put together with what a variant decides and what adapters bring."""
+"""Native runs of an experiment: builds the runtime's setup from a variant, and executes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from joulie import __version__
 from joulie.domain.units import SECONDS_PER_HOUR
 from joulie_lab.adapters.executors import ExecutorError
-from joulie_lab.apps.experiment.artefacts import FinishedRun, HowItRan
+from joulie_lab.apps.experiment.artefacts import FinishedRun, Provenance
 from joulie_lab.apps.experiment.jobs import Jobs, trace_jobs
 from joulie_lab.apps.experiment.settings import build_control
 from joulie_lab.program.facility import intensity_g_per_kwh, open_plant, price_per_kwh
@@ -22,7 +22,7 @@ from joulie_lab.simulation.native.runtime import OnProgress, Setup, run
 
 
 class NativeWork(NamedTuple):
-    """One run as it travels to a worker."""
+    """A run, serialised for a worker."""
 
     experiment_json: str
     key: RunKey
@@ -30,11 +30,11 @@ class NativeWork(NamedTuple):
 
 
 def play(work: NativeWork) -> FinishedRun:
-    """Make one run, in whatever process this is.
+    """Execute a run in this process.
 
     Raises:
-        ExecutorError: this process has another version of Joulie than the one that asks.
-        ValueError: the run cannot be made; the message says why.
+        ExecutorError: the worker has another version of Joulie than the caller.
+        ValueError: the run failed; the message says why.
     """
     if work.version != __version__:
         raise ExecutorError(f"a worker has joulie {__version__}, this is {work.version}; install the same on both")
@@ -43,7 +43,7 @@ def play(work: NativeWork) -> FinishedRun:
     jobs = _jobs(work.experiment_json, work.key.seed)
     started = perf_counter()
     outcome = run_native(experiment, variants[work.key.variant], work.key.seed, work.key.physics, jobs=jobs)
-    return FinishedRun(work.key, outcome, HowItRan("native", jobs.digest, perf_counter() - started))
+    return FinishedRun(work.key, outcome, Provenance("native", jobs.digest, perf_counter() - started))
 
 
 def run_native(
@@ -55,19 +55,19 @@ def run_native(
     jobs: Jobs | None = None,
     on_progress: OnProgress | None = None,
 ) -> Outcome:
-    """Play one variant of an experiment natively.
+    """Run one variant of an experiment natively.
 
     Args:
-        experiment: cluster, work and weather.
-        variant: what decides.
-        seed: of the jobs where they are generated, and of ties.
-        physics: assumptions.
-        jobs: those of the seed, where the caller has them.
-        on_progress: told (simulated seconds done, in all).
+        experiment: the experiment.
+        variant: the variant to run.
+        seed: seed of generated jobs, of the weather and of the scheduler's ties.
+        physics: physics assumptions.
+        jobs: jobs of the seed; None to read or generate them.
+        on_progress: called with (simulated seconds done, simulated seconds in total).
 
     Raises:
-        ValueError: the run cannot be made; the message says why.
-        CoolingPlantError: the plant cannot be used, or failed on the way.
+        ValueError: the run failed; the message says why.
+        CoolingPlantError: the plant cannot be used, or failed during the run.
     """
     jobs = jobs or trace_jobs(experiment, seed)
     arrivals_s = experiment.hours * SECONDS_PER_HOUR
@@ -97,5 +97,5 @@ def _experiment(text: str) -> Experiment:
 
 @lru_cache(maxsize=1)
 def _jobs(text: str, seed: int) -> Jobs:
-    """Runs come seed by seed, so a worker makes most jobs once."""
+    """Jobs of a seed, cached: runs are ordered by seed, so a worker builds most jobs only once."""
     return trace_jobs(_experiment(text), seed)

@@ -1,4 +1,4 @@
-"""The report of an experiment, drawn from its folder alone: one HTML file, and a picture a chart."""
+"""Report of an experiment, from its folder alone: one HTML file, and one PNG for each chart."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ REPORT = "report.html"
 
 
 def write_report(artefacts: Artefacts) -> Path:
-    """Write ``report.html`` and the pictures into the folder.
+    """Write ``report.html`` and the charts into the folder.
 
     Returns:
-        The report.
+        Path of the report.
 
     Raises:
-        ArtefactError: the folder is none of an experiment, holds nothing to compare, or cannot be written.
+        ArtefactError: the folder is not that of an experiment, has no finished run, or cannot be written.
     """
     experiment = artefacts.experiment()
     comparison = compare(experiment, artefacts.records())
@@ -75,7 +75,7 @@ def write_report(artefacts: Artefacts) -> Path:
 
 
 def _shown(artefacts: Artefacts, comparison: Comparison) -> tuple[PhysicsChoice, int, dict[str, Outcome]]:
-    """The runs that are drawn: the first physics, and its first seed that most variants have."""
+    """Runs for the charts: those of the first physics, and of its first seed with the most variants."""
     physics = comparison.physics[0]
     keys = [key for key in artefacts.finished() if key.physics == physics]
     seeds = sorted({key.seed for key in keys})

@@ -1,4 +1,4 @@
-"""The runs of an experiment as they are made, with progress on stderr."""
+"""Executes the runs of an experiment, with progress on stderr."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from joulie.domain.units import SECONDS_PER_HOUR, WATTS_PER_KW
 from joulie.program.errors import UserError
 from joulie_lab.adapters.executors import ExecutorError, in_processes
-from joulie_lab.apps.experiment.artefacts import FinishedRun, HowItRan
+from joulie_lab.apps.experiment.artefacts import FinishedRun, Provenance
 from joulie_lab.apps.experiment.jobs import trace_jobs
 from joulie_lab.apps.experiment.native import NativeWork, play
 from joulie_lab.program.parallel import usable_cores
@@ -25,16 +25,16 @@ from joulie_lab.simulation.experiment.scenario import Experiment
 def play_native(
     experiment: Experiment, keys: Sequence[RunKey], n_workers: int | None
 ) -> Generator[FinishedRun, None, None]:
-    """Native runs, several at a time, as they are finished.
+    """Execute native runs in parallel, and yield them as they finish.
 
     Args:
-        experiment: what to run.
-        keys: its runs.
-        n_workers: runs at a time; None for one a core.
+        experiment: the experiment.
+        keys: runs to execute.
+        n_workers: number of parallel runs; None for one per core.
 
     Raises:
         UserError: a worker was lost.
-        ValueError: a run cannot be made; the message says why.
+        ValueError: a run failed; the message says why.
     """
     if not keys:
         return
@@ -51,16 +51,16 @@ def play_native(
 def on_control_plane(
     experiment: Experiment, keys: Sequence[RunKey], time_scale: float, folder: Path
 ) -> Generator[FinishedRun, None, None]:
-    """Runs on a real control plane, one after the other.
+    """Execute runs on a real control plane, one after the other.
 
     Args:
-        experiment: what to run.
-        keys: its runs.
-        time_scale: simulated seconds in one.
-        folder: for logs, a folder of its own a run.
+        experiment: the experiment.
+        keys: runs to execute.
+        time_scale: simulated seconds per wall second.
+        folder: folder in which each run gets a subfolder for its logs.
 
     Raises:
-        UserError: a run cannot be made, or a program broke down on the way.
+        UserError: a run cannot start, or a program failed during it.
     """
     from joulie_lab.apps.experiment.control_plane import ControlPlaneRunError, run_on_control_plane
 
@@ -81,21 +81,21 @@ def on_control_plane(
             except ControlPlaneRunError as error:
                 raise UserError(str(error)) from error
         digest = trace_jobs(experiment, key.seed).digest
-        how = HowItRan("control-plane", digest, perf_counter() - started, time_scale)
+        how = Provenance("control-plane", digest, perf_counter() - started, time_scale)
         run = FinishedRun(key, outcome, how)
         bar.console.print(f"[{number}/{len(keys)}] {_described(run)}", markup=False, highlight=False, soft_wrap=True)
         yield run
 
 
 class _Bar:
-    """How far one run is: a bar on a terminal, a line for every so much of it elsewhere."""
+    """Progress of one run: a bar on a terminal, otherwise a line for each tenth of the run."""
 
     _EVERY = 0.1
 
     def __init__(self, what: str) -> None:
         self.console = Console(stderr=True)
         self._what = what
-        self._told = 0.0
+        self._printed_share = 0.0
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
         self._bars = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
         self._task = self._bars.add_task(what, total=None)
@@ -108,16 +108,16 @@ class _Bar:
         self._bars.stop()
 
     def show(self, done_s: float, total_s: float, words: str) -> None:
-        """So much of the simulated time is done."""
+        """Show the simulated time that is done."""
         self._bars.update(self._task, completed=done_s, total=total_s, description=f"{self._what}: {words}")
         share = done_s / total_s if total_s else 0.0
-        if not self.console.is_terminal and share >= self._told + self._EVERY:
-            self._told = share
+        if not self.console.is_terminal and share >= self._printed_share + self._EVERY:
+            self._printed_share = share
             line = f"{self._what}: {done_s / SECONDS_PER_HOUR:.1f} of {total_s / SECONDS_PER_HOUR:.1f} h, {words}"
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _described(run: FinishedRun) -> str:
-    """A run in one line."""
+    """Summary of a run in one line."""
     mean_kw = run.outcome.it_j / run.outcome.duration_s / WATTS_PER_KW
     return f"{run.key}: mean {mean_kw:,.2f} kW, {run.how.seconds:.1f} s"

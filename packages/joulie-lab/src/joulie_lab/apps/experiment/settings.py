@@ -1,4 +1,4 @@
-"""Settings of a variant's operator: as the operator itself would take them from its environment."""
+"""Operator settings of a variant, parsed and checked as the operator does with its environment."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _INTERVAL = "RECONCILE_INTERVAL"
 
 
 class VariantError(ValueError):
-    """A variant that cannot be run; the message names it, and the setting at fault."""
+    """A variant cannot be run; the message names it and the invalid setting."""
 
 
 def operator_settings(variant: Variant, times: ControlTimes) -> OperatorSettings:
-    """What the operator of a variant makes of its settings.
+    """Parse the operator settings of a variant.
 
     Raises:
-        VariantError: a setting that the operator does not have, or a value that it would refuse.
+        VariantError: a setting is unknown, or its value is invalid.
     """
     known = list(all_settings(OperatorSettings))
     for name in variant.operator:
@@ -34,7 +34,7 @@ def operator_settings(variant: Variant, times: ControlTimes) -> OperatorSettings
             )
     if _INTERVAL in variant.operator:
         raise VariantError(
-            f"variant {variant.name}: operator.{_INTERVAL}: said by control.operator_s, the same for all variants"
+            f"variant {variant.name}: operator.{_INTERVAL}: set by control.operator_s, the same for all variants"
         )
     environment = {_INTERVAL: f"{times.operator_s:g}s", **variant.operator}
     try:
@@ -46,22 +46,22 @@ def operator_settings(variant: Variant, times: ControlTimes) -> OperatorSettings
 
 
 def _refused(variant: Variant) -> str:
-    """The setting whose value is of the wrong kind, by its name; click's own message has only the value."""
+    """Name of the setting with an invalid value; click's own message has only the value."""
     for name, value in variant.operator.items():
         try:
             settings_from(OperatorSettings, {name: value})
         except click.UsageError:
             return f"operator.{name}"
         except ValueError:
-            continue  # together with the others it may be right
+            continue  # valid in combination with the other settings
     return "operator"
 
 
 def check_variants(experiment: Experiment) -> None:
-    """Refuse what the operator would refuse and schedulers that nobody knows, before anything runs.
+    """Check operator settings and scheduler names of all variants before anything runs.
 
     Raises:
-        VariantError: every variant that cannot be run, a line each.
+        VariantError: some variants cannot be run; one line for each.
     """
     problems = []
     for variant in experiment.variants:
@@ -80,10 +80,10 @@ def check_variants(experiment: Experiment) -> None:
 
 
 def build_control(variant: Variant, times: ControlTimes) -> Control:
-    """What the operator of a variant decides with, natively.
+    """Build policy and settings of a variant's operator for native runs.
 
     Raises:
-        VariantError: a setting that the operator does not have, or a value that it would refuse.
+        VariantError: a setting is unknown, or its value is invalid.
     """
     settings = operator_settings(variant, times)
     try:

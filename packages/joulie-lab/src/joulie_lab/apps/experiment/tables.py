@@ -1,4 +1,4 @@
-"""What experiments came to, as tables on the terminal."""
+"""Prints the results of experiments as tables on the terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from joulie_lab.simulation.experiment.tables import (
 
 
 def print_comparison(name: str, comparison: Comparison) -> None:
-    """A table a physics, figures down and variants across; then savings side by side, and where they come from."""
+    """Print one table for each physics (figures in rows, variants in columns), then the savings and their parts."""
     for physics in comparison.physics:
         results = comparison.under(physics)
         print_table(title(name, results), ("", *(result.variant for result in results)), figure_rows(results))
@@ -45,7 +45,7 @@ def print_comparison(name: str, comparison: Comparison) -> None:
 
 
 def print_fidelity(found: Mapping[RunKey, Fidelity]) -> None:
-    """A line a pair of runs; then what differs in each."""
+    """Print one row for each pair of runs, then the differences within each pair."""
     print_table(
         f"The second against the first; targets: energy {ENERGY_TARGET_PCT:g} %, work {WORK_TARGET_PCT:g} %",
         FIDELITY_COLUMNS,

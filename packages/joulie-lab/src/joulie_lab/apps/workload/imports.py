@@ -1,4 +1,4 @@
-"""``joulie workload import``: public traces and tables of one's own, as job traces."""
+"""``joulie workload import``: converts public traces, and your own tables, to job traces."""
 
 from __future__ import annotations
 
@@ -36,25 +36,28 @@ _SHARE = click.FloatRange(0.0, 1.0)
 _USED_SHARE = click.FloatRange(0.0, 1.0, min_open=True)
 _AMOUNT = click.FloatRange(0.0)
 _ASSUMED: Mapping[str, tuple[click.ParamType[Any], str]] = {
-    "cpu_utilization": (_USED_SHARE, "Use of the cores of jobs without GPUs."),
-    "gpu_job_cpu_utilization": (_USED_SHARE, "Use of the cores of jobs with GPUs."),
-    "gpu_utilization": (_USED_SHARE, "Use of GPUs."),
-    "memory_intensity": (_SHARE, "How much of the work waits for memory."),
-    "io_intensity": (_SHARE, "How much of the work waits for input and output."),
+    "cpu_utilization": (_USED_SHARE, "CPU utilisation of jobs without GPUs."),
+    "gpu_job_cpu_utilization": (_USED_SHARE, "CPU utilisation of jobs with GPUs."),
+    "gpu_utilization": (_USED_SHARE, "GPU utilisation."),
+    "memory_intensity": (_SHARE, "Share of the work that waits for memory."),
+    "io_intensity": (_SHARE, "Share of the work that waits for I/O."),
     "cpu_class": (click.Choice(CPU_CLASSES), "What bounds CPU work."),
     "gpu_class": (click.Choice(GPU_CLASSES), "What bounds GPU work."),
-    "cores_per_gpu": (_AMOUNT, "Cores of jobs with GPUs."),
-    "memory_gib_per_core": (_AMOUNT, "Memory, GiB a core."),
-    "widest_pod_cores": (click.IntRange(min=1), "Wider jobs without GPUs become gangs of equal pods."),
+    "cores_per_gpu": (_AMOUNT, "Cores per GPU of jobs with GPUs."),
+    "memory_gib_per_core": (_AMOUNT, "Memory per core, GiB."),
+    "widest_pod_cores": (
+        click.IntRange(min=1),
+        "Maximum cores of a pod; larger jobs without GPUs become gangs of equal pods.",
+    ),
     "gpu_resource": (click.Choice(list(GPU_RESOURCE_VENDORS)), "Extended resource of GPUs."),
 }
-"""What an option replaces where a source does not say it."""
+"""Options for values that a source does not have."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass
 class _Summary:
-    """What came out of an import."""
+    """Counts of an import."""
 
     pods: int = 0
     performance_pods: int = 0
@@ -83,7 +86,7 @@ class _Summary:
             self.gangs.add(job.workload_id)
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
+        """Counts as plain JSON values."""
         return {
             "jobs": len(self.workloads),
             "gangs": len(self.gangs),
@@ -100,14 +103,14 @@ class _Summary:
 
 
 def _importer(command: Command) -> Command:
-    """The options of every importer."""
+    """Add the options that all importers share."""
     options = [
         click.option(
             "--out",
             type=_FILE,
             default="-",
             show_default=True,
-            help="Trace to write; .gz packs it, - is standard output.",
+            help="Trace to write; .gz compresses it, - is standard output.",
         ),
         *(
             click.option(
@@ -120,7 +123,7 @@ def _importer(command: Command) -> Command:
             )
             for name, (kind, text) in _ASSUMED.items()
         ),
-        click.option("--skip-bad-lines", is_flag=True, help="Go on without broken lines; they are counted."),
+        click.option("--skip-bad-lines", is_flag=True, help="Skip invalid lines; they are counted."),
         click.option(
             "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True
         ),
@@ -132,10 +135,10 @@ def _importer(command: Command) -> Command:
 
 @click.group("import")
 def import_() -> None:
-    """Turn public traces, and tables of your own, into job traces.
+    """Convert public traces, and your own tables, to job traces.
 
-    What a source does not say is filled by options, and the first line of the trace says what was assumed. A broken
-    line is named, and nothing is written unless --skip-bad-lines is given.
+    Options give the values that a source does not have, and the first line of the trace records them. Invalid lines
+    are reported, and nothing is written unless --skip-bad-lines is given.
     """
 
 
@@ -143,7 +146,9 @@ def import_() -> None:
 @click.argument("pod_list", type=_FILE)
 @click.option("--nodes", type=_FILE, help="The trace's node list.")
 @click.option("--cluster-out", type=_FILE, help="Cluster file to write from the node list.")
-@click.option("--cpu", default="Intel Xeon Gold 6530", show_default=True, help="CPU of all nodes; the list names none.")
+@click.option(
+    "--cpu", default="Intel Xeon Gold 6530", show_default=True, help="CPU model of all nodes; the node list has none."
+)
 @click.option(
     "--performance-qos",
     metavar="CLASS,...",
@@ -274,7 +279,7 @@ def _import(
     output: str,
     **assumed: Any,
 ) -> None:
-    """Read, write, count, show."""
+    """Read a source, write the trace, and print the counts."""
     from joulie_lab.adapters.job_trace import STANDARD_STREAM, JobTraceError, write_trace
     from joulie_lab.apps.workload.reading import progress
 
@@ -291,7 +296,7 @@ def _import(
 
 
 def _pods(items: Iterator[Item], summary: _Summary, status: Status, *, skip_bad_lines: bool) -> Iterator[TraceJob]:
-    """The jobs; the rest is counted, and problems are said."""
+    """Yield the jobs; count the other items, and report invalid lines."""
     for item in items:
         if isinstance(item, TraceJob):
             summary.add(item)
@@ -303,16 +308,16 @@ def _pods(items: Iterator[Item], summary: _Summary, status: Status, *, skip_bad_
         else:
             summary.broken_lines += 1
             if summary.broken_lines <= _SHOWN_PROBLEMS:
-                _say(item)
+                _report(item)
     if summary.broken_lines > _SHOWN_PROBLEMS:
         click.echo(f"and {summary.broken_lines - _SHOWN_PROBLEMS} more broken lines", err=True)
     if summary.broken_lines and not skip_bad_lines:
         raise click.ClickException(
-            f"{summary.broken_lines} broken lines, nothing is written: mend them, or leave them out by --skip-bad-lines"
+            f"{summary.broken_lines} broken lines, nothing is written: fix them, or skip them with --skip-bad-lines"
         )
 
 
-def _say(problem: ImportProblem) -> None:
+def _report(problem: ImportProblem) -> None:
     click.echo(f"{problem.place}: {problem.reason}", err=True)
 
 

@@ -1,4 +1,4 @@
-"""``joulie workload``: job traces made, checked, described, cut and stretched."""
+"""``joulie workload``: generates, validates, describes, slices and scales job traces."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _SECONDS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _TRACE = click.argument("trace", metavar="TRACE", type=_FILE)
-_OUT = click.option("--out", type=_FILE, default="-", show_default=True, help="Trace to write; .gz packs it.")
-_SKIP = click.option("--skip-bad-lines", is_flag=True, help="Go on without broken lines; they are named and counted.")
+_OUT = click.option("--out", type=_FILE, default="-", show_default=True, help="Trace to write; .gz compresses it.")
+_SKIP = click.option("--skip-bad-lines", is_flag=True, help="Skip invalid lines; they are reported and counted.")
 _CLUSTER = click.option("--cluster", metavar="FILE|EXPERIMENT", help="YAML with groups of nodes, or an experiment.")
 _OUTPUT = click.option(
     "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True
@@ -43,12 +43,12 @@ class _Duration(click.ParamType[float]):
         try:
             return float(number) * _SECONDS[str(value)[len(number) :].strip()]
         except (ValueError, KeyError):
-            self.fail(f"{value!r} is no duration; write it like 90s, 15min, 2h or 3d", param, ctx)
+            self.fail(f"invalid duration {value!r}: write it like 90s, 15min, 2h or 3d", param, ctx)
 
 
 @click.group(cls=CommandGroup, path="workload", context_settings={"help_option_names": ["-h", "--help"]})
 def workload() -> None:
-    """Make, check, describe, cut and stretch job traces.
+    """Generate, validate, describe, slice and scale job traces.
 
     A trace is a file of JSON lines, compressed by gzip or not; - is standard input or output.
     """
@@ -59,23 +59,23 @@ workload.add_command(import_)
 
 @workload.command()
 @click.option(
-    "--hours", type=click.FloatRange(0.0, min_open=True), default=24.0, show_default=True, help="Of arrivals."
+    "--hours", type=click.FloatRange(0.0, min_open=True), default=24.0, show_default=True, help="Hours of arrivals."
 )
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="The same gives the same bytes.")
-@click.option("--rate", type=float, help="Workloads an hour, where the pattern's factor is 1.  [default: 60]")
-@click.option("--pattern", type=click.Choice(["hourly", "diurnal"]), help="Of arrivals over the day.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of the random numbers.")
+@click.option("--rate", type=float, help="Workloads per hour where the pattern's factor is 1.  [default: 60]")
+@click.option("--pattern", type=click.Choice(["hourly", "diurnal"]), help="Pattern of arrivals over the day.")
 @click.option("--gpu-share", type=float, help="Share of the workloads that have GPUs.  [default: 0.75]")
 @click.option("--performance-share", type=float, help="Share of the workloads of class performance.  [default: 0.25]")
 @click.option("--duration-scale", type=float, help="Multiplies durations and their clamps.  [default: 1]")
-@click.option("--settings", "file", type=_FILE, help="YAML of any of the settings; see workload schema --of generator.")
+@click.option("--settings", "file", type=_FILE, help="YAML file of settings; see workload schema --of generator.")
 @click.option("--set", "sets", metavar="KEY=VALUE", multiple=True, help="Override a setting; repeatable.")
 @_OUT
 def generate(hours: float, seed: int, file: Path | None, sets: tuple[str, ...], out: Path, **options: Any) -> None:
-    """Draw a trace at random."""
+    """Generate a random trace; the same settings and seed give the same bytes."""
     from msgspec import to_builtins
 
     from joulie_lab.adapters.job_trace import write_trace
-    from joulie_lab.apps.workload.reading import progress, said_plainly
+    from joulie_lab.apps.workload.reading import progress, usage_errors
     from joulie_lab.simulation.positions import ScenarioError
     from joulie_lab.simulation.trace import TraceJob
     from joulie_lab.simulation.workloads.files import generator_settings
@@ -93,13 +93,13 @@ def generate(hours: float, seed: int, file: Path | None, sets: tuple[str, ...], 
             yield job
 
     metadata = {"source": "generator", "seed": seed, "hours": hours, "settings": to_builtins(settings, str_keys=True)}
-    with progress("Generating") as status, said_plainly():
+    with progress("Generating") as status, usage_errors():
         jobs = write_trace(out, shown(), metadata)
     click.echo(f"{jobs:,} jobs", err=True)
 
 
 def _settings(options: dict[str, Any]) -> Iterator[Setting]:
-    """The options as values of the settings."""
+    """Convert options to values of the settings."""
     from joulie_lab.simulation.model_files import Setting
 
     inside = {"rate": ("arrivals", "workloads_per_hour"), "pattern": ("arrivals", "pattern")}
@@ -113,12 +113,12 @@ def _settings(options: dict[str, Any]) -> Iterator[Setting]:
 @_CLUSTER
 @_OUTPUT
 def validate(trace: Path, cluster: str | None, output: str) -> None:
-    """Check every line of TRACE; with a cluster, whether its nodes could ever hold each job and gang.
+    """Check every line of TRACE; with --cluster, also whether its nodes could ever hold each job and gang.
 
-    Exit status 1 with problems, each named by its line.
+    Each problem is reported with its line. Exit status 1 if there are problems.
     """
     from joulie_lab.adapters.job_trace import JobTraceError, read_numbered
-    from joulie_lab.apps.workload.reading import progress, said_plainly
+    from joulie_lab.apps.workload.reading import progress, usage_errors
     from joulie_lab.simulation.trace import TraceJob
     from joulie_lab.simulation.workloads.fitting import unfit
 
@@ -134,7 +134,7 @@ def validate(trace: Path, cluster: str | None, output: str) -> None:
                 line_of[item.job_id] = number
                 yield item
 
-    with progress(f"Reading {trace.name}"), said_plainly():
+    with progress(f"Reading {trace.name}"), usage_errors():
         if nodes is None:
             for _ in jobs():
                 pass
@@ -142,27 +142,27 @@ def validate(trace: Path, cluster: str | None, output: str) -> None:
             for job, why in unfit(jobs(), nodes):
                 line = line_of[job.job_id]
                 problems.append((line, f"{trace}:{line}: {job.job_id}: {why}"))
-    said = [problem for _, problem in sorted(problems)]
+    messages = [problem for _, problem in sorted(problems)]
     if output == "table":
-        for problem in said:
-            click.echo(problem)
-        click.echo(f"{trace}: {len(line_of):,} jobs, {len(said):,} problems")
+        for message in messages:
+            click.echo(message)
+        click.echo(f"{trace}: {len(line_of):,} jobs, {len(messages):,} problems")
     else:
-        _render({"trace": str(trace), "jobs": len(line_of), "problems": said}, output)
-    if said:
+        _render({"trace": str(trace), "jobs": len(line_of), "problems": messages}, output)
+    if messages:
         raise click.exceptions.Exit(1)
 
 
 @workload.command()
 @_TRACE
 @_CLUSTER
-@click.option("--plots", type=_FILE, help="Write the plots as PNG into a folder.")
+@click.option("--plots", type=_FILE, help="Folder to write plots to, as PNG.")
 @_SKIP
 @_OUTPUT
 def describe(trace: Path, cluster: str | None, plots: Path | None, *, skip_bad_lines: bool, output: str) -> None:
-    """Say what TRACE holds: arrivals, sizes, durations, mix, work, offered load.
+    """Print statistics of TRACE: arrivals, sizes, durations, mix, work, offered load.
 
-    Durations are those of jobs that run alone and uncapped. Exit status 1 with broken lines, unless they are skipped.
+    Durations are those of jobs that run alone and uncapped. Exit status 1 if there are invalid lines, unless skipped.
     """
     from joulie_lab.apps.workload.reading import reading
     from joulie_lab.apps.workload.tables import print_description
@@ -202,10 +202,12 @@ def _write_plots(folder: Path, counter: TraceCounter, title: str) -> None:
 
 @workload.command("slice")
 @_TRACE
-@click.option("--from", "from_s", type=_Duration(), default=0.0, help="First moment; it becomes 0.  [default: 0]")
-@click.option("--until", "until_s", type=_Duration(), default=float("inf"), help="End, not included.")
+@click.option(
+    "--from", "from_s", type=_Duration(), default=0.0, help="Start of the part; it becomes time 0.  [default: 0]"
+)
+@click.option("--until", "until_s", type=_Duration(), default=float("inf"), help="End of the part, exclusive.")
 @click.option("--family", "families", multiple=True, help="Keep this workload type; repeatable.")
-@click.option("--first", type=click.IntRange(min=1), help="Keep so many jobs, and the rest of their gangs.")
+@click.option("--first", type=click.IntRange(min=1), help="Maximum number of jobs to keep; their gangs are kept whole.")
 @_SKIP
 @_OUT
 def slice_(
@@ -218,7 +220,7 @@ def slice_(
     skip_bad_lines: bool,
     out: Path,
 ) -> None:
-    """Cut a part out of TRACE. Gangs are kept whole or not at all. Times are like 90s, 15min, 2h, 3d."""
+    """Write a part of TRACE. Gangs are kept whole or not at all. Write times like 90s, 15min, 2h, 3d."""
     from joulie_lab.simulation.workloads.transforms import Slice, sliced
 
     part = _checked(lambda: Slice(from_s, until_s, families, first))
@@ -227,17 +229,17 @@ def slice_(
 
 @workload.command()
 @_TRACE
-@click.option("--rate", type=float, default=1.0, show_default=True, help="Of arrivals; copies or leaves out workloads.")
-@click.option("--duration", type=float, default=1.0, show_default=True, help="Of jobs: multiplies their work.")
-@click.option("--size", type=float, default=1.0, show_default=True, help="Of requests, and of the work with them.")
-@click.option("--spread", type=_Duration(), default="30min", show_default=True, help="Copies come up to so much later.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Chooses what is copied.")
+@click.option("--rate", type=float, default=1.0, show_default=True, help="Factor of the arrival rate.")
+@click.option("--duration", type=float, default=1.0, show_default=True, help="Factor of job durations.")
+@click.option("--size", type=float, default=1.0, show_default=True, help="Factor of requests and work.")
+@click.option("--spread", type=_Duration(), default="30min", show_default=True, help="Maximum delay of copies.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the choice of copies.")
 @_SKIP
 @_OUT
 def scale(
     trace: Path, rate: float, duration: float, size: float, spread: float, seed: int, *, skip_bad_lines: bool, out: Path
 ) -> None:
-    """Stretch TRACE: more or fewer arrivals, longer or shorter jobs, larger or smaller ones."""
+    """Scale TRACE: its arrival rate (by copying or leaving out workloads), and the duration and size of its jobs."""
     from joulie_lab.simulation.workloads.transforms import Scale, scaled
 
     by = _checked(lambda: Scale(rate, duration, size, spread, seed))
@@ -259,12 +261,12 @@ def schema(what: str) -> None:
 
 
 def _rewrite(trace: Path, out: Path, change: Callable[..., Iterator[Any]], *, skip_bad_lines: bool) -> None:
-    """Write what becomes of a trace."""
+    """Write a transformed trace."""
     from joulie_lab.adapters.job_trace import write_trace
     from joulie_lab.apps.workload.reading import reading
 
     with reading(trace) as read:
-        jobs = write_trace(out, change(read.whole_lines(skip_bad_lines=skip_bad_lines)))
+        jobs = write_trace(out, change(read.checked_lines(skip_bad_lines=skip_bad_lines)))
     left_out = f", {read.broken_lines:,} broken lines left out" if read.broken_lines else ""
     click.echo(f"{jobs:,} of {read.jobs:,} jobs{left_out}", err=True)
 
@@ -273,7 +275,7 @@ ValueT = TypeVar("ValueT")
 
 
 def _checked(make: Callable[[], ValueT]) -> ValueT:
-    """What options ask for; one that cannot be is the user's to mend."""
+    """Build a value from options; an invalid option becomes a usage error."""
     try:
         return make()
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Traces as commands read them: broken lines are named on stderr and counted, and progress is shown."""
+"""Reads traces for commands: reports invalid lines on stderr, counts them, and shows progress."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _STATUS_EVERY = 1000
 
 @dataclass
 class Reading:
-    """A trace on its way through a command.
+    """A trace that a command is reading.
 
     Attributes:
-        path: the file.
-        status: shows how far it is.
-        jobs: read so far.
-        broken_lines: left out so far.
+        path: path of the file.
+        status: progress display.
+        jobs: number of jobs read so far.
+        broken_lines: number of invalid lines so far.
     """
 
     path: Path
@@ -36,7 +36,7 @@ class Reading:
     broken_lines: int = 0
 
     def lines(self) -> Iterator[TraceLine]:
-        """The lines that can be used."""
+        """Yield the valid lines."""
         for item in read_lines(self.path):
             if isinstance(item, JobTraceError):
                 self.broken_lines += 1
@@ -51,37 +51,37 @@ class Reading:
         if self.broken_lines > _SHOWN_PROBLEMS:
             click.echo(f"and {self.broken_lines - _SHOWN_PROBLEMS:,} more broken lines", err=True)
 
-    def whole_lines(self, *, skip_bad_lines: bool) -> Iterator[TraceLine]:
-        """The same, for a command that writes them.
+    def checked_lines(self, *, skip_bad_lines: bool) -> Iterator[TraceLine]:
+        """Yield the valid lines, for a command that writes them.
 
         Raises:
-            click.ClickException: at the end, where there were broken lines that are not to be skipped.
+            click.ClickException: after the last line, if there were invalid lines that are not to be skipped.
         """
         yield from self.lines()
         if self.broken_lines and not skip_bad_lines:
             raise click.ClickException(
                 f"{self.path}: {self.broken_lines:,} broken lines, nothing is written;"
-                " mend them, or leave them out by --skip-bad-lines"
+                " fix them, or skip them with --skip-bad-lines"
             )
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[Reading]:
-    """Read a trace, and say of a file that cannot be read why."""
-    with progress(f"Reading {path.name}") as status, said_plainly():
+    """Open a trace for reading, with progress; errors become usage errors."""
+    with progress(f"Reading {path.name}") as status, usage_errors():
         yield Reading(path, status)
 
 
 @contextmanager
 def progress(what: str) -> Iterator[Status]:
-    """A line on the terminal that says what is done."""
+    """Show a status line on the terminal."""
     with Console(stderr=True).status(what) as status:
         yield status
 
 
 @contextmanager
-def said_plainly() -> Iterator[None]:
-    """Errors of traces, and quantities that cannot be, as those of the user."""
+def usage_errors() -> Iterator[None]:
+    """Turn errors of traces and invalid quantities into usage errors."""
     try:
         yield
     except (JobTraceError, InvalidQuantityError) as error:

@@ -1,4 +1,4 @@
-"""What a trace holds, as tables for people."""
+"""Prints the statistics of a trace as tables."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from joulie_lab.simulation.workloads.description import Load, TraceDescription
 
 _WIDE = 160
-"""Columns of a table that goes to a file or a pipe."""
+"""Width of a table written to a file or a pipe, characters."""
 _BARS = " ▁▂▃▄▅▆▇█"
 _LARGE_SHARE = 0.1
 _DAY_S = 24 * SECONDS_PER_HOUR
 
 
 def print_description(found: TraceDescription, capacity: tuple[float, float] | None) -> None:
-    """Print what a trace holds.
+    """Print the statistics of a trace.
 
     Args:
-        found: the trace.
-        capacity: cores and GPUs of the cluster that it is compared to, None without one.
+        found: statistics of the trace.
+        capacity: cores and GPUs of the cluster to compare the load to; None without one.
     """
     console = Console()
     if not console.is_terminal:
@@ -97,7 +97,7 @@ def _families(found: TraceDescription) -> Table:
 
 
 def duration(time_s: float) -> str:
-    """A time in the unit that suits it."""
+    """Format a time in the largest fitting unit."""
     for unit_s, unit in ((_DAY_S, "d"), (SECONDS_PER_HOUR, "h"), (SECONDS_PER_MINUTE, "min")):
         if time_s >= unit_s:
             return f"{time_s / unit_s:.1f} {unit}"
@@ -105,9 +105,9 @@ def duration(time_s: float) -> str:
 
 
 def sparkline(counts: Sequence[int]) -> str:
-    """Counts as bars of one line, the highest full."""
-    most = max(counts, default=0)
-    return "".join(_BARS[-(-count * (len(_BARS) - 1) // most)] if most else _BARS[0] for count in counts)
+    """Draw counts as a one-line bar chart, scaled to the maximum."""
+    highest = max(counts, default=0)
+    return "".join(_BARS[-(-count * (len(_BARS) - 1) // highest)] if highest else _BARS[0] for count in counts)
 
 
 def _share(jobs: int, found: TraceDescription) -> str:
@@ -135,5 +135,5 @@ def _of(amount: float, capacity: float | None) -> str:
 
 
 def _percent(share: float) -> str:
-    """A share in percent, the small ones with a decimal."""
+    """Format a share in percent, small shares with one decimal."""
     return f"{100.0 * share:.{0 if share >= _LARGE_SHARE else 1}f} %"
