@@ -266,7 +266,7 @@ def test_an_outage_whose_words_change_is_logged_once(caplog):
     source = Source()
 
     def fail():
-        raise GridSourceError(f"not asked: next try in {source.now_s() % 300:.0f} s")
+        raise GridSourceError(f"request not sent: next try in {source.now_s() % 300:.0f} s")
 
     source.answer = fail
 

@@ -20,7 +20,7 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS, NAMESPACES
 from joulie.apps.grid import webhook as program
 from joulie.apps.grid.facts import NamespaceFacts
-from joulie.apps.grid.webhook import Knowledge, WebhookMetrics, WebhookSettings, review, webhook_app
+from joulie.apps.grid.webhook import GatingView, WebhookMetrics, WebhookSettings, review, webhook_app
 from joulie.apps.grid.webhook_trust import (
     NAMESPACES_WEBHOOK,
     PODS_WEBHOOK,
@@ -184,22 +184,22 @@ def test_it_gates_while_the_configmap_says_so(tmp_path: Path) -> None:
     async def scenario(client: KubeClient) -> None:
         await client.create(NAMESPACES, {"metadata": {"name": "joulie-system"}})
         await client.create(NAMESPACES, {"metadata": {"name": "batch", "annotations": {DEFER: "true"}}})
-        knowledge = Knowledge(client, "joulie-system")
-        assert knowledge.why_not_ready() is not None
-        watching = asyncio.create_task(knowledge.run())
-        await knowledge.wait_synced()
+        view = GatingView(client, "joulie-system")
+        assert view.why_not_ready() is not None
+        watching = asyncio.create_task(view.run())
+        await view.wait_synced()
         plain, asks = decoded(ARRIVALS["plain"]), decoded(ARRIVALS["asks"])
-        assert not knowledge.gates("default", asks), "nobody has said so"
+        assert not view.gates("default", asks), "nobody has said so"
         await client.create(
             CONFIG_MAPS,
             {"metadata": {"name": "joulie-grid-gating"}, "data": {"enabled": "true"}},
             "joulie-system",
         )
-        while not knowledge.gates("default", asks):
+        while not view.gates("default", asks):
             await asyncio.sleep(0)
-        assert not knowledge.gates("default", plain)
-        assert knowledge.gates("batch", plain)
-        assert knowledge.asking == ("batch",)
+        assert not view.gates("default", plain)
+        assert view.gates("batch", plain)
+        assert view.deferring == ("batch",)
         watching.cancel()
 
     play(tmp_path, scenario)

@@ -1,4 +1,7 @@
-"""What the controller keeps of each object: little, since a cluster has many; comparable, to notice changes."""
+"""Cached facts of pods, Jobs, owners and namespaces.
+
+The caches keep only these parts of an object, since a cluster has many; facts compare by value, to notice changes.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +22,23 @@ _JOULIE_PREFIX = "joulie.io/"
 _KUEUE_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 SUSPENDED_SINCE = "joulie.io/grid-suspended-since"
-"""On a Job: the controller has suspended it, and when. A Job without it was suspended by somebody else.
+"""Annotation on a Job: time when the controller suspended it. A suspended Job without it was suspended by others.
 
-Empty: somebody else has resumed it since, so that from then on it is theirs to suspend and to resume.
+Empty if somebody else has resumed the Job since; the controller then neither suspends nor resumes it any more.
 """
 WORK_DONE = "joulie.io/grid-work-done"
-"""On a Job: how long it ran before it was last suspended, s."""
+"""Annotation on a Job: time that it ran before it was last suspended, s."""
 
 Affinity = tuple[tuple[Requirement, ...], ...]
 
 
 class Owner(msgspec.Struct, frozen=True, gc=False):
-    """The controller of a pod.
+    """Controlling owner of an object.
 
     Attributes:
-        kind: Job, ReplicaSet, StatefulSet and so on.
-        name: of the object.
-        uid: of the object.
+        kind: kind, such as Job, ReplicaSet or StatefulSet.
+        name: name of the owner.
+        uid: UID of the owner.
     """
 
     kind: str
@@ -44,11 +47,11 @@ class Owner(msgspec.Struct, frozen=True, gc=False):
 
 
 class Asking(msgspec.Struct, frozen=True):
-    """What a pod, or a Job's template, says that bears on when it runs.
+    """Fields of a pod, or of a Job's template, that determine when it may start.
 
     Attributes:
         scheduler_name: ``spec.schedulerName``.
-        annotations: those of the Compute Gardener and of Joulie.
+        annotations: annotations of the Compute Gardener and of Joulie.
         workload_label: value of the workload-type label; None without one.
         node_selector: ``spec.nodeSelector``.
         affinity: terms of the required node affinity.
@@ -62,14 +65,14 @@ class Asking(msgspec.Struct, frozen=True):
 
 
 class GatedPod(msgspec.Struct, frozen=True):
-    """What is kept of a pod that has the gate.
+    """Cached facts of a pod with the scheduling gate.
 
     Attributes:
-        uid: of the pod.
-        created_s: s since the epoch.
-        priority: as admission has resolved it.
+        uid: UID of the pod.
+        created_s: creation, s since the epoch.
+        priority: priority, as resolved by admission.
         owner: its controller; None without one.
-        asking: what it says.
+        asking: fields that determine when it may start.
     """
 
     uid: str
@@ -80,18 +83,18 @@ class GatedPod(msgspec.Struct, frozen=True):
 
 
 class JobFacts(msgspec.Struct, frozen=True):
-    """What is kept of a Job that has not ended.
+    """Cached facts of a Job that has not ended.
 
     Attributes:
-        uid: of the Job.
-        created_s: s since the epoch.
-        started_s: when it was started or last resumed, s since the epoch; None before.
-        deadline_s: how long it may take from then, s; None without a deadline.
+        uid: UID of the Job.
+        created_s: creation, s since the epoch.
+        started_s: last start or resumption, s since the epoch; None before the first.
+        deadline_s: maximum runtime from then on, s; None without a deadline.
         suspended: ``spec.suspend``.
-        queued: a queue controller manages it, so nobody else suspends or resumes it.
-        asking: what it and its template say.
-        suspended_since: value of the controller's own annotation; None without one, empty for a Job left to others.
-        work_done_s: how long it ran before it was last suspended, s.
+        queued: whether a queue controller manages it, so that only that one suspends and resumes it.
+        asking: fields of the Job and its template that determine when it may start.
+        suspended_since: value of the annotation `SUSPENDED_SINCE`; None without it, empty for a Job left to others.
+        work_done_s: time that it ran before it was last suspended, s.
     """
 
     uid: str
@@ -106,29 +109,29 @@ class JobFacts(msgspec.Struct, frozen=True):
 
     @property
     def finish_by_s(self) -> float | None:
-        """When it is ended, done or not; None without a deadline, and while it does not run."""
+        """Time when the deadline ends it, s since the epoch; None without a deadline or before it starts."""
         if self.deadline_s is None or self.started_s is None:
             return None
         return self.started_s + self.deadline_s
 
     @property
     def suspended_by_us(self) -> bool:
-        """Whether it stands still because the controller said so, so that it is to be resumed."""
+        """Whether the controller suspended it, and so has to resume it."""
         return self.suspended and bool(self.suspended_since)
 
     @property
     def resumed_by_others(self) -> bool:
-        """Whether somebody else has resumed it although the controller had suspended it."""
+        """Whether somebody else resumed it after the controller had suspended it."""
         return not self.suspended and bool(self.suspended_since)
 
 
 class ReplicasFacts(msgspec.Struct, frozen=True, gc=False):
-    """What is kept of a ReplicaSet or StatefulSet.
+    """Cached facts of a ReplicaSet or StatefulSet.
 
     Attributes:
-        uid: of the object.
-        created_s: s since the epoch.
-        working: whether a pod of it is ready now.
+        uid: UID of the object.
+        created_s: creation, s since the epoch.
+        working: whether at least one of its pods is ready.
     """
 
     uid: str
@@ -137,12 +140,12 @@ class ReplicasFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 class NamespaceFacts(msgspec.Struct, frozen=True):
-    """What is kept of a namespace: labels and annotations that are policies.
+    """Cached facts of a namespace: the labels and annotations that are policies.
 
     Attributes:
-        uid: of the namespace.
-        labels: of the Compute Gardener.
-        annotations: of the Compute Gardener and of Joulie.
+        uid: UID of the namespace.
+        labels: labels of the Compute Gardener.
+        annotations: annotations of the Compute Gardener and of Joulie.
     """
 
     uid: str
@@ -151,10 +154,10 @@ class NamespaceFacts(msgspec.Struct, frozen=True):
 
 
 def keep_gated(pod: Pod) -> GatedPod | None:
-    """What is kept of a pod; nothing without the gate, or of one that is being deleted.
+    """Cached facts of a pod; None without the gate or while it is being deleted.
 
     Raises:
-        QuantityError: a creation time that is none.
+        QuantityError: the creation time is invalid.
     """
     meta = pod.metadata
     if meta.deletion_timestamp is not None or all(gate.name != names.GATE for gate in pod.spec.scheduling_gates):
@@ -163,10 +166,10 @@ def keep_gated(pod: Pod) -> GatedPod | None:
 
 
 def keep_job(job: Job) -> JobFacts | None:
-    """What is kept of a Job; nothing of one that has ended.
+    """Cached facts of a Job; None if it has ended or is being deleted.
 
     Raises:
-        QuantityError: a time that is none.
+        QuantityError: a timestamp is invalid.
     """
     meta, status = job.metadata, job.status
     ended = any(one.type in {"Complete", "Failed"} and one.status == "True" for one in status.conditions)
@@ -174,7 +177,7 @@ def keep_job(job: Job) -> JobFacts | None:
         return None
     template = asking_of(job.spec.template.metadata, job.spec.template.spec)
     own = grid_annotations(meta.annotations)
-    # The template is what becomes of the pods; the Job's own annotations fill in what it leaves out.
+    # Pods get the template's annotations; the Job's own ones add the keys that the template lacks.
     asking = msgspec.structs.replace(template, annotations={**own, **template.annotations})
     return JobFacts(
         uid=meta.uid,
@@ -190,29 +193,29 @@ def keep_job(job: Job) -> JobFacts | None:
 
 
 def keep_namespace(namespace: Namespace) -> NamespaceFacts:
-    """What is kept of a namespace."""
+    """Cached facts of a namespace."""
     meta = namespace.metadata
     labels = {key: value for key, value in meta.labels.items() if key.startswith(names.PREFIX)}
     return NamespaceFacts(meta.uid, labels, grid_annotations(meta.annotations))
 
 
 def owner_of(meta: ObjectMeta) -> Owner | None:
-    """The controller of an object; None without one."""
+    """Controlling owner of an object; None without one."""
     controller = meta.controller
     return None if controller is None else Owner(controller.kind, controller.name, controller.uid)
 
 
 def created_s(meta: ObjectMeta) -> float:
-    """When an object was created, s since the epoch.
+    """Creation time of an object, s since the epoch.
 
     Raises:
-        QuantityError: it does not say.
+        QuantityError: the object has no valid creation time.
     """
     return parse_rfc3339(meta.creation_timestamp or "")
 
 
 def asking_of(meta: ObjectMeta, spec: PodSpec) -> Asking:
-    """What a pod or a template says that bears on when it runs."""
+    """Fields of a pod or template that determine when it may start."""
     return Asking(
         spec.scheduler_name,
         grid_annotations(meta.annotations),
@@ -223,7 +226,7 @@ def asking_of(meta: ObjectMeta, spec: PodSpec) -> Asking:
 
 
 def grid_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
-    """The annotations of the Compute Gardener and of Joulie."""
+    """Annotations of the Compute Gardener and of Joulie."""
     return {key: value for key, value in annotations.items() if key.startswith((names.PREFIX, _JOULIE_PREFIX))}
 
 
@@ -233,12 +236,12 @@ def _affinity(spec: PodSpec) -> Affinity:
 
 @lru_cache(maxsize=4096)
 def _labels_of(term: NodeSelectorTerm) -> tuple[Requirement, ...]:
-    """One value for all pods of a template."""
+    """Requirements of a term; cached, so that the pods of a template share one value."""
     return requirements(term.match_expressions)
 
 
 def _seconds(text: str | None) -> float:
-    """A number of seconds that the controller itself has written; 0 where somebody has spoilt it."""
+    """Parse a number of seconds that the controller has written; 0 if it is missing or was made invalid."""
     try:
         return max(0.0, parse_quantity(text)) if text else 0.0
     except QuantityError:

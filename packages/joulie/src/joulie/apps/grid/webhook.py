@@ -1,6 +1,6 @@
-"""`joulie grid webhook`: gates pods at their creation where the API server has no MutatingAdmissionPolicy.
+"""`joulie grid webhook`: gates pods at creation, for API servers without MutatingAdmissionPolicy.
 
-Whatever goes wrong, the pod is let in as it came.
+Errors never block a pod: it is then admitted unchanged.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from joulie.program.settings import ProgramSettings, settings_options
 from joulie.settings import path, text
 
 MAX_BODY_BYTES = 8 * 2**20
-"""An object has 1.5 MiB in etcd at most, and a review carries it once."""
+"""Maximum size of a review: an object has at most 1.5 MiB in etcd, and a review contains it once."""
 _DEFAULTS = GridDefaults()
 _API_VERSION = "admission.k8s.io/v1"
 _NEVER_HELD = frozenset({DAEMON_SETS.kind, NODES.kind})
-"""Kinds of owners: a Node owns the mirror of a static pod."""
+"""Kinds of owners whose pods are never gated; a Node owns the mirror pod of a static pod."""
 _log = logging.getLogger(__name__)
 
 
@@ -61,7 +61,7 @@ class WebhookSettings(ProgramSettings):
     """Settings of `joulie grid webhook`.
 
     Raises:
-        ValueError: settings that contradict each other.
+        ValueError: settings contradict each other.
     """
 
     namespace: str = text("POD_NAMESPACE", "joulie-system", "Namespace of the Service, Secret and gating ConfigMap.")
@@ -70,15 +70,15 @@ class WebhookSettings(ProgramSettings):
         "joulie-grid-webhook",
         "Name of the Service, of the Secret and of the MutatingWebhookConfiguration.",
     )
-    address: str = text("WEBHOOK_ADDR", ":9443", "Address that the API server calls, HTTPS.")
-    metrics_addr: str = text("METRICS_ADDR", ":8082", "Address of /metrics and probes.")
+    address: str = text("WEBHOOK_ADDR", ":9443", "Listen address of the webhook, HTTPS, which the API server calls.")
+    metrics_addr: str = text("METRICS_ADDR", ":8082", "Listen address of /metrics and probes.")
     tls_cert_file: Path | None = path(
         "WEBHOOK_TLS_CERT_FILE",
         None,
-        "Certificate chain, PEM, such as cert-manager's, which then also registers it. The webhook makes, rotates "
-        "and registers its own where empty.",
+        "Certificate chain, PEM, such as cert-manager's, which then also registers it. If empty, the webhook creates, "
+        "rotates and registers its own.",
     )
-    tls_key_file: Path | None = path("WEBHOOK_TLS_KEY_FILE", None, "Its private key, PEM.")
+    tls_key_file: Path | None = path("WEBHOOK_TLS_KEY_FILE", None, "Private key of that certificate, PEM.")
 
     def __post_init__(self) -> None:
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
@@ -86,14 +86,14 @@ class WebhookSettings(ProgramSettings):
 
     @property
     def given_files(self) -> TlsFiles | None:
-        """The files of a certificate that somebody else keeps."""
+        """Files of a certificate that is managed elsewhere; None if the webhook creates its own."""
         if self.tls_cert_file is None or self.tls_key_file is None:
             return None
         return TlsFiles(self.tls_cert_file, self.tls_key_file)
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The names under which the API server reaches the Service."""
+        """Host names of the Service, for the certificate."""
         return tuple(f"{self.name}.{self.namespace}{suffix}" for suffix in (".svc", ".svc.cluster.local", ""))
 
 
@@ -104,17 +104,17 @@ class _Identified(msgspec.Struct):
     uid: str
 
 
-class _Asked(_Identified):
+class _PodRequest(_Identified):
     namespace: str = ""
     object: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class _ReviewOfSomething(msgspec.Struct):
+class _UidReview(msgspec.Struct):
     request: _Identified
 
 
-class _ReviewOfPod(msgspec.Struct):
-    request: _Asked
+class _PodReview(msgspec.Struct):
+    request: _PodRequest
 
 
 class _Response(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -131,12 +131,12 @@ class _Answer(msgspec.Struct, rename="camel"):
 
 
 class Verdict(NamedTuple):
-    """What becomes of a review.
+    """Response to an admission review.
 
     Attributes:
-        status: of HTTP.
-        body: the AdmissionReview that answers it, or a sentence.
-        result: ``gated``, ``left`` or ``malformed``.
+        status: HTTP status.
+        body: AdmissionReview with the response, or an error text.
+        result: ``gated``, ``left`` or ``malformed``, for the metric.
     """
 
     status: int
@@ -145,26 +145,26 @@ class Verdict(NamedTuple):
 
 
 def review(body: bytes, gates: Callable[[str, Pod], bool]) -> Verdict:
-    """Answer a review.
+    """Respond to an admission review.
 
-    One that can be told apart is allowed, whatever else is wrong with it; one that cannot is an error, which the
-    failure policy lets pass as well.
+    A review with a UID is always allowed, even if its pod is invalid. Without a UID the response is an error, and the
+    failure policy admits the pod as well.
 
     Args:
-        body: an AdmissionReview.
+        body: AdmissionReview, JSON.
         gates: whether a pod of a namespace gets the gate.
     """
     try:
-        uid = msgspec.json.decode(body, type=_ReviewOfSomething).request.uid
+        uid = msgspec.json.decode(body, type=_UidReview).request.uid
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Verdict(400, f"not an AdmissionReview with a uid: {error}\n".encode(), "malformed")
     if not uid:
         return Verdict(400, b"not an AdmissionReview with a uid: it is empty\n", "malformed")
     try:
-        request = msgspec.json.decode(body, type=_ReviewOfPod).request
+        request = msgspec.json.decode(body, type=_PodReview).request
         pod = msgspec.json.decode(request.object, type=Pod)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        _log.warning("let a pod in that cannot be read", extra={"problem": str(error)})
+        _log.warning("invalid pod admitted unchanged", extra={"problem": str(error)})
         return Verdict(200, _encoded(_Response(uid, allowed=True)), "malformed")
     if not gates(request.namespace or pod.metadata.namespace, pod):
         return Verdict(200, _encoded(_Response(uid, allowed=True)), "left")
@@ -173,7 +173,7 @@ def review(body: bytes, gates: Callable[[str, Pod], bool]) -> Verdict:
 
 
 def patch_of(pod: Pod) -> list[dict[str, object]]:
-    """RFC 6902: the gate beside those that are there. A list of one operation is a list, too."""
+    """JSON patch (RFC 6902) that adds the gate to a pod's scheduling gates."""
     gate = {"name": names.GATE}
     if pod.spec.scheduling_gates:
         return [{"op": "add", "path": "/spec/schedulingGates/-", "value": gate}]
@@ -181,11 +181,11 @@ def patch_of(pod: Pod) -> list[dict[str, object]]:
 
 
 def wants_gate(pod: Pod, policy: NamespaceFacts) -> bool:
-    """Whether a pod that is being created is to wait: the chart's admission policy says the same in CEL.
+    """Whether a pod that is being created is to be gated; the chart's admission policy is the same rule in CEL.
 
     Args:
-        pod: as it came.
-        policy: of its namespace.
+        pod: pod to be created.
+        policy: facts of its namespace.
     """
     meta, spec = pod.metadata, pod.spec
     if spec.node_name or any(gate.name == names.GATE for gate in spec.scheduling_gates):
@@ -203,30 +203,30 @@ def _encoded(response: _Response) -> bytes:
 
 
 class WebhookMetrics:
-    """What happens at the webhook's door."""
+    """Metrics of the webhook."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         reviews = Counter(
             "joulie_grid_webhook_reviews",
-            "Pods that were looked at: gated, left as they came, or malformed.",
+            "Number of pods reviewed: gated, left unchanged, or malformed.",
             ["result"],
             registry=self.registry,
         )
         self.reviews = {result: reviews.labels(result) for result in ("gated", "left", "malformed")}
         self.certificate_expires = Gauge(
             "joulie_grid_webhook_certificate_expiry_seconds",
-            "When the serving certificate ends, s since the epoch.",
+            "Expiry of the serving certificate, s since the epoch.",
             registry=self.registry,
         )
 
 
-class Knowledge(Watching):
-    """What the webhook knows of the cluster.
+class GatingView(Watching):
+    """Watch caches from which the webhook decides: namespaces, and whether gating is enabled.
 
     Args:
-        client: to watch with.
-        namespace: of the gating ConfigMap.
+        client: Kubernetes client.
+        namespace: namespace of the gating ConfigMap.
     """
 
     def __init__(self, client: KubeClient, namespace: str) -> None:
@@ -241,40 +241,40 @@ class Knowledge(Watching):
         self._gating_key = Key(namespace, GATING_CONFIG_MAP)
 
     @property
-    def asking(self) -> tuple[str, ...]:
-        """The namespaces that ask for their pods, in order."""
+    def deferring(self) -> tuple[str, ...]:
+        """Names of the namespaces that request deferral for all their pods, sorted."""
         found = self._namespaces.objects.items()
         return tuple(sorted(key.name for key, policy in found if policy.annotations.get(names.DEFER) == "true"))
 
     def gates(self, namespace: str, pod: Pod) -> bool:
-        """Whether a pod gets the gate."""
+        """Whether a pod of a namespace gets the gate."""
         if not self._gating.objects.get(self._gating_key):
             return False
         return wants_gate(pod, self._namespaces.objects.get(Key("", namespace), NO_POLICY))
 
-    def add_listener(self, told: Callable[[], None]) -> None:
-        """Call `told` when the namespaces change."""
-        self._namespaces.add_listener(lambda _key, _old, _new: told())
+    def add_listener(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when namespaces change."""
+        self._namespaces.add_listener(lambda _key, _old, _new: callback())
 
     @property
     def caches(self) -> Mapping[str, Cache[Any, Any]]:
-        """The caches by what they hold."""
+        """Caches by resource."""
         return {NAMESPACES.plural: self._namespaces, CONFIG_MAPS.plural: self._gating}
 
 
 def webhook_app(gates: Callable[[str, Pod], bool], metrics: WebhookMetrics) -> AsgiApp:
-    """The application that the API server calls: POST /mutate."""
+    """ASGI application that the API server calls: POST /mutate."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if (scope["method"], scope["path"]) != ("POST", "/mutate"):
-            await respond(send, 404, b"not found; there is POST /mutate\n")
+            await respond(send, 404, b"not found; use POST /mutate\n")
             return
         try:
             body = await _body(Request(scope, receive))
         except ClientDisconnect:
             return
         if body is None:
-            await respond(send, 413, f"a review has at most {MAX_BODY_BYTES} bytes\n".encode())
+            await respond(send, 413, f"review larger than the maximum of {MAX_BODY_BYTES} bytes\n".encode())
             return
         verdict = review(body, gates)
         metrics.reviews[verdict.result].inc()
@@ -285,7 +285,7 @@ def webhook_app(gates: Callable[[str, Pod], bool], metrics: WebhookMetrics) -> A
 
 
 async def _body(request: Request) -> bytes | None:
-    """The body of a request; None of one that does not end."""
+    """Body of a request; None if it exceeds the maximum size."""
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -297,16 +297,16 @@ async def _body(request: Request) -> bytes | None:
 @click.command("webhook")
 @settings_options(WebhookSettings)
 def webhook(settings: WebhookSettings) -> None:
-    """Gate pods at their creation, where the API server has no MutatingAdmissionPolicy."""
+    """Gate pods at creation, for API servers without MutatingAdmissionPolicy."""
     logs.configure(settings.log_level, settings.log_format)
     run(partial(serve, settings), fast_loop=True)
 
 
 async def serve(settings: WebhookSettings, stop: asyncio.Event) -> None:
-    """Serve until told to stop.
+    """Serve until `stop` is set.
 
     Args:
-        settings: of the program.
+        settings: settings of the program.
         stop: set to end.
     """
     metrics, probes = WebhookMetrics(), Probes()
@@ -314,20 +314,20 @@ async def serve(settings: WebhookSettings, stop: asyncio.Event) -> None:
         kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-grid-webhook"
     )
     async with connection as client:
-        knowledge = Knowledge(client, settings.namespace)
+        view = GatingView(client, settings.namespace)
         keeper = _keeper(client, settings)
-        probes.add("cluster", knowledge.why_not_ready)
+        probes.add("cluster", view.why_not_ready)
         probes.add("certificate and registration", lambda: keeper.problem)
         async with Server(observability_app(probes, metrics.registry), parse_address(settings.metrics_addr)):
             files = await keeper.obtain(stop)
             if files is None:
                 return
-            door = Server(webhook_app(knowledge.gates, metrics), parse_address(settings.address), tls=files)
-            async with door as server, asyncio.TaskGroup() as group:
+            webhook_server = Server(webhook_app(view.gates, metrics), parse_address(settings.address), tls=files)
+            async with webhook_server as server, asyncio.TaskGroup() as group:
                 _log.info("listening", extra={"port": server.port})
                 tasks = [
-                    group.create_task(knowledge.run()),
-                    group.create_task(_keep(keeper, knowledge, metrics)),
+                    group.create_task(view.run()),
+                    group.create_task(_maintain(keeper, view, metrics)),
                 ]
                 await stop.wait()
                 for task in tasks:
@@ -341,14 +341,14 @@ def _keeper(client: KubeClient, settings: WebhookSettings) -> Keeper:
     return Keeper(registration, OwnCertificate(client, settings.namespace, settings.name, settings.hosts))
 
 
-async def _keep(keeper: Keeper, knowledge: Knowledge, metrics: WebhookMetrics) -> None:
-    """Rotate the certificate and keep the registration, when the namespaces change and from time to time."""
+async def _maintain(keeper: Keeper, view: GatingView, metrics: WebhookMetrics) -> None:
+    """Rotate the certificate and update the registration, periodically and when namespaces change."""
     changed = asyncio.Event()
-    knowledge.add_listener(changed.set)
-    await knowledge.wait_synced()
+    view.add_listener(changed.set)
+    await view.wait_synced()
     while True:
         changed.clear()
-        await keeper.keep(knowledge.asking)
+        await keeper.keep(view.deferring)
         metrics.certificate_expires.set(keeper.expires_s)
         with suppress(TimeoutError):
             await asyncio.wait_for(changed.wait(), CHECK_S if keeper.problem is None else RETRY_S)

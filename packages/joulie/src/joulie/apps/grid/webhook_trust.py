@@ -1,7 +1,7 @@
-"""Why the API server trusts the webhook: its certificate, and what is registered of it.
+"""Certificate and registration of the webhook, which make the API server trust and call it.
 
-The certificate lies in a Secret, so that all replicas serve the same one. It is signed by itself; the API server trusts
-it by name, and for a while the one before, so that a rotation lets no call fail.
+All replicas serve the same self-signed certificate, which is kept in a Secret. The registered CA bundle contains it and
+its predecessor, so that no call fails during a rotation.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from joulie.program.http import TlsFiles
 VALID_S = 90 * 86400.0
 RENEW_BEFORE_S = 30 * 86400.0
 CHECK_S = 60.0
-"""Pause between two looks at certificate and registration."""
+"""Interval at which certificate and registration are checked."""
 RETRY_S = 5.0
-"""The same while something is wrong."""
+"""The same interval after a failure."""
 
 PODS_WEBHOOK = "pods.grid.joulie.io"
 NAMESPACES_WEBHOOK = "namespaces.grid.joulie.io"
 ASKS_CONDITION = "asks"
-"""By which the first is called only for pods that ask themselves."""
+"""Match condition by which the first webhook is called only for pods that request deferral themselves."""
 
 _CERTIFICATE, _KEY, _PREVIOUS = "tls.crt", "tls.key", "previous.crt"
 
@@ -43,11 +43,11 @@ _log = logging.getLogger(__name__)
 
 
 class Trust(NamedTuple):
-    """What the replicas share.
+    """Certificates that the replicas share.
 
     Attributes:
-        pair: in use.
-        previous: the certificate before, which a replica may still serve; empty for none.
+        pair: current certificate and key.
+        previous: previous certificate, which a replica may still serve; empty for none.
     """
 
     pair: KeyPair
@@ -55,15 +55,15 @@ class Trust(NamedTuple):
 
     @property
     def bundle(self) -> bytes:
-        """What the API server trusts."""
+        """CA bundle for the API server, PEM."""
         return self.pair.certificate + self.previous
 
 
 def trust_of(data: Mapping[str, str]) -> Trust | None:
-    """What a Secret holds; None where that is nothing, or spoilt.
+    """Decode the certificates of a Secret; None if they are missing or invalid.
 
     Args:
-        data: base64 by name.
+        data: data of the Secret, base64 by key.
     """
     try:
         certificate, key, previous = (
@@ -76,12 +76,12 @@ def trust_of(data: Mapping[str, str]) -> Trust | None:
 
 
 def renewed(trust: Trust | None, hosts: Sequence[str], now_s: float) -> Trust | None:
-    """A new certificate where it is time for one; None where the old one is good.
+    """Create a new certificate if the current one is missing or soon expires; None if it is still good.
 
     Args:
-        trust: what there is.
-        hosts: of the server.
-        now_s: s since the epoch.
+        trust: current certificates; None for none.
+        hosts: host names of the server.
+        now_s: current time, s since the epoch.
     """
     if trust is not None and expires_s(trust.pair.certificate) - now_s > RENEW_BEFORE_S:
         return None
@@ -89,20 +89,20 @@ def renewed(trust: Trust | None, hosts: Sequence[str], now_s: float) -> Trust | 
 
 
 def data_of(trust: Trust) -> dict[str, str]:
-    """What is written to a Secret."""
+    """Data of the Secret, base64 by key."""
     parts = {_CERTIFICATE: trust.pair.certificate, _KEY: trust.pair.key, _PREVIOUS: trust.previous}
     return {name: base64.b64encode(part).decode() for name, part in parts.items()}
 
 
 class OwnCertificate:
-    """The webhook's own certificate.
+    """The webhook's self-signed certificate, shared by its replicas in a Secret.
 
     Args:
-        client: to share it through.
-        namespace: of the Secret.
-        name: of the Secret.
-        hosts: of the server.
-        clock: s since the epoch.
+        client: Kubernetes client.
+        namespace: namespace of the Secret.
+        name: name of the Secret.
+        hosts: host names of the server.
+        clock: current time, s since the epoch.
     """
 
     def __init__(
@@ -124,10 +124,10 @@ class OwnCertificate:
         self.files: TlsFiles | None = None
 
     async def obtain(self) -> Trust:
-        """The shared certificate, renewed where it is time, and in files.
+        """Read the shared certificate, renew it if it is due, and write it to files.
 
         Raises:
-            KubernetesError: the Secret cannot be read or written; of two replicas that renew at once, one succeeds.
+            KubernetesError: the Secret cannot be read or written; of two concurrent renewals, only one succeeds.
         """
         secret: Secret = await self._client.get(SECRETS, self._name, self._namespace)
         trust = trust_of(secret.data)
@@ -136,7 +136,7 @@ class OwnCertificate:
             version = {"resourceVersion": secret.metadata.resource_version}
             body = {"metadata": version, "data": data_of(fresh)}
             await self._client.patch(SECRETS, self._name, body, namespace=self._namespace)
-            _log.info("made a new certificate", extra={"secret": f"{self._namespace}/{self._name}"})
+            _log.info("created a new certificate", extra={"secret": f"{self._namespace}/{self._name}"})
             trust = fresh
         assert trust is not None, "renewed where there was none"
         if trust.pair != self._served:
@@ -146,11 +146,11 @@ class OwnCertificate:
 
 
 class Registration:
-    """What the API server knows of the webhook.
+    """Registration of the webhook in a MutatingWebhookConfiguration.
 
     Args:
-        client: to write with.
-        name: of the MutatingWebhookConfiguration.
+        client: Kubernetes client.
+        name: name of the MutatingWebhookConfiguration.
     """
 
     def __init__(self, client: KubeClient, name: str) -> None:
@@ -158,11 +158,11 @@ class Registration:
         self._name = name
 
     async def write(self, bundle: bytes | None, namespaces: Sequence[str]) -> None:
-        """Say what to trust and which namespaces ask, where the API server knows otherwise.
+        """Write CA bundle and namespaces if they differ from the registered ones.
 
         Args:
-            bundle: certificates, PEM; None where somebody else registers them.
-            namespaces: that ask.
+            bundle: CA bundle, PEM; None if it is registered elsewhere.
+            namespaces: namespaces that request deferral for all their pods.
 
         Raises:
             KubernetesError: the configuration cannot be read or written.
@@ -182,15 +182,16 @@ class Registration:
 def registered_webhooks(
     found: Sequence[dict[str, Any]], bundle: bytes | None, namespaces: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The webhooks as they should be.
+    """Desired webhooks of the configuration.
 
-    The chart registers one for the pods that ask themselves. Another one, for all pods of namespaces that ask, is the
-    same without that condition; it is there only while a namespace asks. Neither is called for what the chart excludes.
+    The chart registers a webhook for pods that request deferral themselves. A second one, without that condition, is
+    called for all pods of namespaces that request deferral; it is present only while there are such namespaces. Both
+    keep the chart's exclusions.
 
     Args:
-        found: as they are.
-        bundle: certificates to trust, PEM; None leaves what is there.
-        namespaces: that ask.
+        found: registered webhooks.
+        bundle: CA bundle, PEM; None to keep the registered one.
+        namespaces: namespaces that request deferral for all their pods.
     """
     wanted: list[dict[str, Any]] = []
     for one in found:
@@ -218,15 +219,15 @@ def registered_webhooks(
 
 
 class Keeper:
-    """Keeps certificate and registration as they should be.
+    """Maintains certificate and registration of the webhook.
 
     Args:
-        registration: of the webhook.
-        certificate: the webhook's own, or files that somebody else keeps.
+        registration: registration of the webhook.
+        certificate: the webhook's own certificate, or files that are managed elsewhere.
 
     Attributes:
-        problem: why that failed the last time; None while all is well.
-        expires_s: when the certificate ends, s since the epoch.
+        problem: error of the last attempt; None if it succeeded.
+        expires_s: expiry of the certificate, s since the epoch.
     """
 
     def __init__(self, registration: Registration, certificate: OwnCertificate | TlsFiles) -> None:
@@ -236,7 +237,7 @@ class Keeper:
         self._certificate = certificate
 
     async def obtain(self, stop: asyncio.Event) -> TlsFiles | None:
-        """The files to serve with, as soon as there are any; None where it is told to stop before."""
+        """Wait for the certificate's files; None if `stop` is set before."""
         if isinstance(self._certificate, TlsFiles):
             return self._certificate
         while not stop.is_set():
@@ -251,10 +252,10 @@ class Keeper:
         return None
 
     async def keep(self, namespaces: Sequence[str]) -> None:
-        """One look; what fails is said, and tried again at the next one.
+        """Check certificate and registration once; a failure is logged and retried at the next check.
 
         Args:
-            namespaces: that ask for their pods.
+            namespaces: namespaces that request deferral for all their pods.
         """
         try:
             bundle = await self._bundle()
@@ -275,4 +276,4 @@ class Keeper:
     def _failed(self, error: Exception) -> None:
         self.problem = str(error)
         if not isinstance(error, ConflictError):
-            _log.warning("certificate or registration not kept, will try again", extra={"problem": str(error)})
+            _log.warning("certificate or registration not updated, retrying", extra={"problem": str(error)})
