@@ -100,7 +100,7 @@ def test_certificates_are_private_and_chain_to_their_authority(tmp_path: Path) -
 
 def test_a_program_that_cannot_be_run_is_a_named_error(tmp_path: Path) -> None:
     process = ManagedProcess("ghost", [tmp_path / "ghost"], tmp_path / "logs/ghost.log")
-    with pytest.raises(ProcessFailedError, match=r"ghost cannot be run: there is no program /.*/ghost"):
+    with pytest.raises(ProcessFailedError, match=r"ghost cannot be run: no such program: /.*/ghost"):
         process.start()
     assert not process.running
     process.stop()

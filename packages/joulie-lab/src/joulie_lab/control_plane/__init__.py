@@ -1,7 +1,7 @@
 """A real Kubernetes control plane on this machine, for tests and for `joulie demo --control-plane`.
 
 kube-apiserver, etcd, kube-scheduler, kube-controller-manager and KWOK run as child processes with TLS and RBAC on,
-reachable from this machine only. Nothing of it is meant for production: etcd does not even sync to disk.
+reachable from this machine only. It is not meant for production: etcd does not even sync to disk.
 """
 
 from joulie_lab.control_plane.api import ApiError

@@ -1,4 +1,4 @@
-"""`python -m joulie_lab.control_plane`: have the programs of a control plane ready, and say where they are."""
+"""`python -m joulie_lab.control_plane`: obtain the programs of a control plane and print their folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small client of the local API server with the administrator's certificate: one object, or thousands, fast."""
+"""A small client of the local API server with the administrator's certificate; creates thousands of objects fast."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JsonObject = dict[str, Any]
 
 
 class ApiError(RuntimeError):
-    """The API server refused, or did not answer: `status` is the HTTP status, None where there was no answer."""
+    """The API server rejected a request or did not respond: `status` is the HTTP status, None without a response."""
 
     def __init__(self, status: int | None, message: str) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class AdminApi:
     """Requests to https://127.0.0.1:`port`, verified against the control plane's own authority."""
 
     def __init__(self, authority: Path, identity: Certificate) -> None:
-        """Prepare; the port is known once the API server has one."""
+        """Create the client; `port` is called when the API server has been started."""
         self.port = 0
         self._context = ssl.create_default_context(cafile=str(authority))
         self._context.load_cert_chain(identity.certificate, identity.key)
@@ -47,27 +47,27 @@ class AdminApi:
         timeout_s: float = _TIMEOUT_S,
         port: int | None = None,
     ) -> Any:
-        """Make one request and return the decoded answer, or its text where it is not JSON.
+        """Make one request and return the decoded response, or its text if it is not JSON.
 
         Args:
             method: the HTTP method.
-            path: from the root, query included: "/api/v1/nodes?limit=5".
-            body: the object to send.
-            content_type: of the body: "application/merge-patch+json", "application/apply-patch+yaml" ...
-            timeout_s: for connecting, and for each piece of the answer [s].
-            port: another component's port than the API server's, for its /healthz or /metrics.
+            path: URL path, including the query: "/api/v1/nodes?limit=5".
+            body: object to send; None for none.
+            content_type: media type of the body: "application/merge-patch+json", "application/apply-patch+yaml" ...
+            timeout_s: timeout for connecting and for each read, s.
+            port: port of another component, for its /healthz or /metrics; None for the API server's.
 
         Raises:
-            ApiError: the answer is an error, or there is none.
+            ApiError: the response is an error, or there is none.
         """
         with self._connect(port or self.port, timeout_s) as connection:
             return _exchange(connection, method, path, body, content_type)
 
     def create_all(self, path: str, objects: Sequence[Mapping[str, Any]]) -> None:
-        """POST every object to the collection `path`, over a dozen connections that are kept open.
+        """Create objects in the collection `path` over a dozen persistent connections.
 
         Raises:
-            ApiError: the first refusal; objects after it may or may not exist.
+            ApiError: the first rejection; later objects may or may not exist.
         """
 
         def create_share(share: Sequence[Mapping[str, Any]]) -> None:

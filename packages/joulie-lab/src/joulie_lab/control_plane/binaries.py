@@ -1,4 +1,4 @@
-"""The programs of a control plane: from KUBEBUILDER_ASSETS, else this machine's cache, else fetched or built once."""
+"""Provides the programs of a control plane: from KUBEBUILDER_ASSETS, the cache, or a download or build done once."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from joulie_lab.control_plane.official import provide_tool
 from joulie_lab.control_plane.tools import ASSETS_VARIABLE, CACHE_VARIABLE, STAGES, TOOLS, BinariesError, Report, Tool
 
 ProvideTool = Callable[[Tool, Path, Path, Report], None]
-"""Download or build a tool into a folder; the cache folder, where a Go toolchain may be kept, comes third."""
+"""Downloads or builds a tool into a folder; the third argument is the cache folder, which may hold a Go toolchain."""
 
 
 @dataclass(frozen=True)
 class Binaries:
-    """Where each program is, and the folder `STAGES`, by name."""
+    """Paths of the programs and of the folder `STAGES`, by name."""
 
     paths: Mapping[str, Path]
 
     def __getitem__(self, name: str) -> Path:
-        """Return the path of `name`, one of the tools' artefacts."""
+        """The path of the artefact `name`."""
         return self.paths[name]
 
 
 def cache_root(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder that all that is built goes under: JOULIE_CONTROL_PLANE_DIR, else the user's cache."""
+    """The root folder of the cache: JOULIE_CONTROL_PLANE_DIR, else in the user's cache folder."""
     if given := environment.get(CACHE_VARIABLE):
         return Path(given).expanduser().absolute()
     return user_cache_path("joulie") / "control-plane"
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of the binaries of these versions for this kind of machine."""
+    """The cache folder of the pinned versions for this machine's architecture."""
     versions = "_".join(f"{tool.name}-{tool.version}" for tool in TOOLS)
     return cache_root(environment) / f"{versions}_{platform.system().lower()}-{platform.machine()}"
 
@@ -48,15 +48,15 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 def obtain(
     report: Report, *, environment: Mapping[str, str] = os.environ, provide: ProvideTool = provide_tool
 ) -> Binaries:
-    """Find every program, downloading or building what is nowhere; safe to be called by many processes at once.
+    """Find every program; download or build those that are missing. Safe for concurrent processes.
 
     Args:
-        report: told beforehand what is missing and what that costs, then each line of progress.
-        environment: where KUBEBUILDER_ASSETS and JOULIE_CONTROL_PLANE_DIR are looked up.
-        provide: how a tool is downloaded or built.
+        report: called with the missing programs and the cost of providing them, then with each line of progress.
+        environment: environment with KUBEBUILDER_ASSETS and JOULIE_CONTROL_PLANE_DIR.
+        provide: downloads or builds a tool.
 
     Raises:
-        BinariesError: a program is missing and can neither be downloaded nor built.
+        BinariesError: a program is missing and can be neither downloaded nor built.
     """
     cache = cache_folder(environment)
     folders = [*_assets(environment), cache]
@@ -66,7 +66,7 @@ def obtain(
 
     if missing():
         with locked(cache, report):
-            # Another process may have provided them while this one waited.
+            # Another process may have provided them while this one waited for the lock.
             if tools := missing():
                 report(_cost(tools))
             for tool in tools:
@@ -113,7 +113,7 @@ def _found(artefact: str, folders: list[Path]) -> Path:
 
 
 def _provide_into(cache: Path, tool: Tool, report: Report, provide: ProvideTool) -> None:
-    """Download or build aside, then move each finished artefact to its place at once: what is in the cache is whole."""
+    """Download or build in a temporary folder, then move each artefact atomically: the cache is never incomplete."""
     with tempfile.TemporaryDirectory(prefix=f".{tool.name}-", dir=cache) as aside:
         provide(tool, Path(aside), cache.parent, report)
         missing = [artefact for artefact in tool.artefacts if _find(artefact, [Path(aside)]) is None]
@@ -128,7 +128,7 @@ def _provide_into(cache: Path, tool: Tool, report: Report, provide: ProvideTool)
 
 @contextlib.contextmanager
 def locked(cache: Path, report: Report) -> Iterator[None]:
-    """Let one process at a time fetch or build; the kernel drops the lock of one that dies."""
+    """Lock the cache so that one process at a time downloads or builds; the kernel releases a dead process's lock."""
     try:
         cache.mkdir(parents=True, exist_ok=True)
         lock = (cache / ".lock").open("w")

@@ -1,4 +1,4 @@
-"""The control plane's own certificate authority: keys and certificates in a private folder."""
+"""The control plane's certificate authority, which issues keys and certificates in a private folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CLOCK_SKEW = dt.timedelta(minutes=5)
 
 @dataclass(frozen=True)
 class Certificate:
-    """The files of a certificate and its key, PEM."""
+    """PEM files of a certificate and its key."""
 
     certificate: Path
     key: Path
@@ -29,7 +29,7 @@ class CertificateAuthority:
     """Issues the certificates of one control plane and of the programs that serve it."""
 
     def __init__(self, folder: Path) -> None:
-        """Make a new authority whose files lie in `folder`, readable by their owner alone."""
+        """Create a new authority with its files in `folder`, readable by their owner only."""
         self.folder = folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -51,13 +51,13 @@ class CertificateAuthority:
         groups: Sequence[str] = (),
         hosts: Sequence[str] = (),
     ) -> Certificate:
-        """Issue a certificate for clients and servers alike.
+        """Issue a certificate that is valid for clients and servers.
 
         Args:
-            file_name: its files are FILE_NAME.crt and FILE_NAME.key in the authority's folder.
-            common_name: Kubernetes' user name of a client; `file_name` where not given.
-            groups: Kubernetes' groups of a client.
-            hosts: host names and IP addresses that a server answers under.
+            file_name: base name of the files FILE_NAME.crt and FILE_NAME.key in the authority's folder.
+            common_name: common name, the Kubernetes user name of a client; `file_name` if empty.
+            groups: Kubernetes groups of a client.
+            hosts: host names and IP addresses of a server.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         builder = (
@@ -81,7 +81,7 @@ class CertificateAuthority:
 
 
 def write_private_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    """Write `key` as unencrypted PEM that its owner alone can read."""
+    """Write `key` as unencrypted PEM, readable by its owner only."""
     path.touch(mode=0o600)
     path.write_bytes(
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
@@ -89,7 +89,7 @@ def write_private_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
 
 
 def write_service_account_keys(folder: Path) -> Certificate:
-    """Make the pair that signs and checks ServiceAccount tokens; the "certificate" is the bare public key."""
+    """Create the key pair that signs and verifies ServiceAccount tokens; the "certificate" is the bare public key."""
     key = ec.generate_private_key(ec.SECP256R1())
     files = Certificate(folder / "service-account.pub", folder / "service-account.key")
     files.certificate.write_bytes(
@@ -111,7 +111,7 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCK_SKEW)
         .not_valid_after(now + _VALID)
-        # Python 3.13's TLS asks for both identifiers.
+        # Python 3.13's TLS verification requires both identifiers.
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False)
     )

@@ -1,4 +1,4 @@
-"""What the chart gives Joulie's programs on a cluster: definitions, accounts and rights, without the programs."""
+"""Installs the CRDs, service accounts and RBAC of Joulie's Helm chart, without the programs."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ PROGRAMS = (
     "agent.enabled=true",
     "scheduler.enabled=true",
 )
-"""Values under which the chart has everything that is needed to run on simulated hardware."""
+"""Chart values that enable everything needed to run on simulated hardware."""
 _FOLDER = Path("deploy/helm/joulie")
 _INSTALLED = ("CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 
 
 def find_chart() -> Path | None:
-    """The folder of Joulie's chart: here, in the source tree of this code, or installed with it; None if in none."""
+    """Find the folder of Joulie's chart: in the working directory, source tree or installation; None if absent."""
     candidates = (_FOLDER, Path(__file__).parents[5] / _FOLDER, Path(__file__).parent / "charts" / "joulie")
     return next((folder.resolve() for folder in candidates if (folder / "Chart.yaml").exists()), None)
 
 
 def render(plane: LocalControlPlane, chart: Path, *values: str) -> list[Mapping[str, Any]]:
-    """The objects of the chart.
+    """Render the chart's objects.
 
     Args:
-        plane: whose helm renders it.
-        chart: its folder.
-        values: each as ``path=value``, beside `PROGRAMS`.
+        plane: control plane whose helm renders the chart.
+        chart: folder of the chart.
+        values: further values besides `PROGRAMS`, each as ``path=value``.
     """
     words = [word for value in (*PROGRAMS, *values) for word in ("--set", value)]
     text = plane.helm("template", "joulie", chart, "--namespace", NAMESPACE, *words)
@@ -44,7 +44,7 @@ def render(plane: LocalControlPlane, chart: Path, *values: str) -> list[Mapping[
 
 
 def install_rights(plane: LocalControlPlane, objects: Sequence[Mapping[str, Any]]) -> None:
-    """Install definitions, accounts and their rights as the chart has them; programs run beside the cluster."""
+    """Install the chart's CRDs, service accounts and RBAC, for programs that run outside the cluster."""
     plane.kubectl("create", "namespace", NAMESPACE)
     wanted = [item for item in objects if item["kind"] in _INSTALLED]
     plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(wanted))

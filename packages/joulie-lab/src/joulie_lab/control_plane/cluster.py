@@ -1,4 +1,4 @@
-"""One control plane: its processes, its users, and what tests and the demo do with it."""
+"""A local control plane: starts and stops its processes, issues credentials, and runs kubectl and helm against it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from joulie_lab.control_plane.process import ManagedProcess, ProcessFailedError
 from joulie_lab.control_plane.waiting import wait_for
 
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok")
-"""The components by name, in the order in which they are started."""
+"""Names of the components, in start order."""
 
 _STORAGE = COMPONENTS[:2]
 _READY_PATHS = {
@@ -36,7 +36,7 @@ _READY_PATHS = {
     "kwok": "/readyz",
 }
 _READY_S = 90.0
-# The API server's clients keep their watches open; it would wait a minute for them to leave.
+# On SIGTERM the API server waits up to a minute for its clients to close their watches.
 _STOP_GRACE_S = 2.0
 _DEFINITIONS_S = 30.0
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -53,7 +53,7 @@ _CLIENTS: Mapping[str, tuple[str, Sequence[str]]] = {
 
 
 class KubectlError(RuntimeError):
-    """kubectl or helm failed; the message is what it said, `exit_status` how it ended."""
+    """A kubectl or helm command failed; the message contains its stderr."""
 
     def __init__(self, command: Sequence[str], exit_status: int, stderr: str) -> None:
         super().__init__(f"{' '.join(command)}: exit status {exit_status}: {stderr.strip()}")
@@ -63,7 +63,7 @@ class KubectlError(RuntimeError):
 
 @dataclass(frozen=True)
 class _Site:
-    """What exists from `start` to `close`."""
+    """Resources that exist from `start` to `close`."""
 
     layout: components.Layout
     authority: CertificateAuthority
@@ -72,11 +72,11 @@ class _Site:
 
 
 class LocalControlPlane:
-    """A Kubernetes control plane of child processes, private to this user and this machine; use it in a `with`.
+    """A Kubernetes control plane of child processes, private to this user and machine; use it as a context manager.
 
     Every component can be stopped, started, restarted, paused and resumed by its name in `COMPONENTS` while the others
-    go on. Objects outlive the components, the API server's port its restarts, and nothing outlives `close`.
-    Start it from a thread that lives as long as it: Linux kills the processes when that thread ends.
+    keep running. Objects survive restarts of components, the API server keeps its port, and `close` removes everything.
+    Start it from a thread that lives as long as it does: Linux kills the processes when that thread ends.
     """
 
     def __init__(
@@ -89,16 +89,16 @@ class LocalControlPlane:
         log_folder: Path | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
-        """Choose what `start` will run.
+        """Configure the control plane; `start` runs it.
 
         Args:
-            binaries: the programs; found, or built once on this machine, where not given.
-            components: which of `COMPONENTS` `start` runs; the others can be started later, by name.
-            scheduler_configuration: a KubeSchedulerConfiguration ("profiles", "extenders" ...); what concerns the
-                connection to the API server is filled in.
-            audit: record every write with `audit_events`.
-            log_folder: where the logs stay; where not given they are removed with everything else.
-            report: told each line of progress of a build, which takes minutes; nobody is where not given.
+            binaries: programs to run; None to find them, or to build them once on this machine.
+            components: components that `start` runs; the others can be started later by name.
+            scheduler_configuration: a KubeSchedulerConfiguration ("profiles", "extenders" ...); the connection to the
+                API server is filled in.
+            audit: whether to record every write, for `audit_events`.
+            log_folder: folder for logs that are kept; None removes the logs with everything else.
+            report: called with each line of progress of a build, which takes minutes; None for no reports.
         """
         unknown = set(components) - set(COMPONENTS)
         if unknown:
@@ -127,11 +127,11 @@ class LocalControlPlane:
     # -- life
 
     def start(self, *names: str) -> None:
-        """Start the components `names`, or all that were chosen, and wait until they are ready.
+        """Start the components `names`, or all configured ones, and wait until they are ready.
 
         Raises:
             BinariesError: a program is missing and cannot be built.
-            ProcessFailedError: a component ended, or was not ready in time; the message has the end of its log.
+            ProcessFailedError: a component ended or was not ready in time; the message has the end of its log.
         """
         if self._site is None:
             self._site = self._prepare()
@@ -143,7 +143,7 @@ class LocalControlPlane:
             raise
 
     def stop(self, *names: str) -> None:
-        """Stop the components `names`, or all of them, in order; the objects stay."""
+        """Stop the components `names`, or all of them, in order; the objects are kept."""
         for name in reversed(_in_order(names or COMPONENTS)):
             if name in self._processes:
                 self._processes[name].stop(_STOP_GRACE_S)
@@ -158,11 +158,11 @@ class LocalControlPlane:
         self.start(*names)
 
     def pause(self, name: str) -> None:
-        """Freeze the component `name` (SIGSTOP): a paused etcd is a very slow one."""
+        """Freeze the component `name` (SIGSTOP), for example to simulate a very slow etcd."""
         self.process(name).pause()
 
     def resume(self, name: str) -> None:
-        """Let the paused component `name` go on."""
+        """Resume the paused component `name` (SIGCONT)."""
         self.process(name).resume()
 
     def configure_scheduler(self, configuration: Mapping[str, Any]) -> None:
@@ -171,7 +171,7 @@ class LocalControlPlane:
         self.restart("kube-scheduler")
 
     def close(self) -> None:
-        """Stop everything, in order, and remove all files but the logs of a given folder; may be called again."""
+        """Stop everything in order, and remove all files except logs in a given `log_folder`. Idempotent."""
         while self._spawned:
             self._spawned.pop().stop()
         self.stop()
@@ -189,9 +189,9 @@ class LocalControlPlane:
         """Run a program beside the control plane, its log in `log_folder`; it is stopped before the control plane.
 
         Args:
-            name: the name of its log, and of itself in messages.
-            command: its words.
-            environment: added to this process's own; set KUBECONFIG here.
+            name: name of the program in messages, and of its log.
+            command: command line.
+            environment: variables added to this process's environment; set KUBECONFIG here.
         """
         process = ManagedProcess(name, command, self.log_folder / f"{name}.log", environment)
         process.start()
@@ -202,17 +202,17 @@ class LocalControlPlane:
 
     @property
     def folder(self) -> Path:
-        """The private folder of its files; it exists from `start` to `close`."""
+        """The private folder of the control plane's files; it exists from `start` to `close`."""
         return self._open.layout.folder
 
     @property
     def log_folder(self) -> Path:
-        """Where each component's log is, NAME.log."""
+        """Folder of the components' logs, NAME.log."""
         return self._given_log_folder or self.folder / "logs"
 
     @property
     def url(self) -> str:
-        """The address of the API server."""
+        """The URL of the API server."""
         return f"https://127.0.0.1:{self.port('kube-apiserver')}"
 
     @property
@@ -222,7 +222,7 @@ class LocalControlPlane:
 
     @property
     def authority(self) -> CertificateAuthority:
-        """The control plane's own certificate authority, which issues certificates for test servers too."""
+        """The control plane's certificate authority, which can also issue certificates for test servers."""
         return self._open.authority
 
     def port(self, name: str) -> int:
@@ -252,12 +252,12 @@ class LocalControlPlane:
         self._open.api.create_all(path, list(objects))
 
     def await_definitions(self) -> None:
-        """Wait until all CustomResourceDefinitions are served, with schemas that the API server finds structural.
+        """Wait until all CustomResourceDefinitions are established, with schemas accepted as structural.
 
-        `kubectl wait` does not do: it fails where one that was just created has no conditions yet.
+        `kubectl wait` is not sufficient: it fails if a definition was just created and has no conditions yet.
 
         Raises:
-            NotReachedError: they are not, after half a minute.
+            NotReachedError: they are not established after half a minute.
         """
         wait_for(self._definitions_are_served, _DEFINITIONS_S, "all CustomResourceDefinitions are established")
 
@@ -270,19 +270,19 @@ class LocalControlPlane:
         return True
 
     def create_nodes(self, nodes: Iterable[Mapping[str, Any]]) -> None:
-        """Create nodes, made by `kwok_node`; they are Ready at once, and KWOK runs the pods that they get."""
+        """Create nodes made by `kwok_node`; they are Ready immediately, and KWOK runs the pods bound to them."""
         self.create_all("/api/v1/nodes", nodes)
 
     def kubeconfig_for(self, service_account: str, namespace: str, *, duration_s: int = 3600) -> Path:
         """Write a kubeconfig with a token of an existing ServiceAccount, bound and signed as a pod's would be.
 
         Args:
-            service_account: its name.
-            namespace: its namespace, also the kubeconfig's.
-            duration_s: how long the token is good [s], 600 at least.
+            service_account: name of the ServiceAccount.
+            namespace: namespace of the ServiceAccount and of the kubeconfig.
+            duration_s: validity of the token, s; at least 600.
 
         Raises:
-            ApiError: there is no such ServiceAccount.
+            ApiError: the ServiceAccount does not exist.
         """
         answer = self.request(
             "POST",
@@ -302,11 +302,11 @@ class LocalControlPlane:
         )
 
     def kubectl(self, *arguments: str | Path, **options: Any) -> str:
-        """Run kubectl and return what it printed; options and errors as of `run`."""
+        """Run kubectl and return its output; options and errors as in `run`."""
         return self.run("kubectl", *arguments, **options)
 
     def helm(self, *arguments: str | Path, **options: Any) -> str:
-        """Run helm and return what it printed; options and errors as of `run`."""
+        """Run helm and return its output; options and errors as in `run`."""
         return self.run("helm", *arguments, **options)
 
     def run(
@@ -318,15 +318,15 @@ class LocalControlPlane:
         environment: Mapping[str, str] | None = None,
         timeout_s: float = 120.0,
     ) -> str:
-        """Run `program` of the binaries against this control plane to its end, and return its output.
+        """Run a program against this control plane to completion and return its output.
 
         Args:
             program: "kubectl" or "helm".
-            arguments: its words.
-            input: its standard input: `kubectl("apply", "-f", "-", input=manifest)`.
-            kubeconfig: the administrator's where not given; of a ServiceAccount see `kubeconfig_for`.
-            environment: added to this process's own.
-            timeout_s: when to end it [s].
+            arguments: command line arguments.
+            input: standard input: `kubectl("apply", "-f", "-", input=manifest)`.
+            kubeconfig: kubeconfig to use; None for the administrator's. For a ServiceAccount, see `kubeconfig_for`.
+            environment: variables added to this process's environment.
+            timeout_s: timeout, s.
 
         Raises:
             KubectlError: its exit status is not zero.
@@ -346,7 +346,7 @@ class LocalControlPlane:
         return done.stdout
 
     def environment(self, kubeconfig: Path | None = None) -> dict[str, str]:
-        """Return what a program's environment needs beside this process's: KUBECONFIG, and private cache folders.
+        """Environment variables that programs need in addition to this process's: KUBECONFIG and private cache folders.
 
         PATH begins with the folder of kubectl.
         """
@@ -360,13 +360,13 @@ class LocalControlPlane:
         }
 
     def audit_events(self) -> list[dict[str, Any]]:
-        """Return every write so far, oldest first, as audit.k8s.io/v1 Events of level Metadata; needs `audit=True`.
+        """Return all writes so far, oldest first, as audit.k8s.io/v1 Events of level Metadata; requires `audit=True`.
 
-        Each has "verb", "user", "objectRef", "responseStatus", "requestReceivedTimestamp"; `requestURI` tells the field
-        manager. Requests that still run are not there yet.
+        Each has "verb", "user", "objectRef", "responseStatus" and "requestReceivedTimestamp"; `requestURI` contains the
+        field manager. Requests in progress are not included.
         """
         if not self._audit:
-            raise ValueError("no audit: make the control plane with LocalControlPlane(audit=True)")
+            raise ValueError("auditing is off: create the control plane with LocalControlPlane(audit=True)")
         whole, _, _ = self._audit_log.read_text().rpartition("\n")
         return [json.loads(line) for line in whole.splitlines()]
 
@@ -384,7 +384,7 @@ class LocalControlPlane:
 
     def _prepare(self) -> _Site:
         binaries = self._given_binaries or obtain(self._report)
-        # A short path: the sockets' names have little room.
+        # A short path, because the length of a socket's name is limited.
         folder = Path(tempfile.mkdtemp(prefix="joulie-plane-"))
         atexit.register(self.close)
         authority = CertificateAuthority(folder / "pki")
@@ -456,14 +456,14 @@ class LocalControlPlane:
             except AssertionError as error:
                 raise ProcessFailedError(f"{error}; the end of {process.log}:\n{process.log_tail()}") from error
             except ProcessFailedError:
-                # Between our choice of a port and its use another program may take it.
+                # Another program may take the port between its choice and its use.
                 if attempt == _PORT_ATTEMPTS or name in self._keeps_port or _PORT_TAKEN not in process.log_tail():
                     raise
                 self._launch(name)
             else:
                 break
         if name == "kube-apiserver":
-            self._keeps_port.add(name)  # kubeconfigs with it are about
+            self._keeps_port.add(name)  # kubeconfigs with this port have been handed out
 
     def _is_ready(self, name: str, process: ManagedProcess) -> bool:
         process.raise_if_ended()

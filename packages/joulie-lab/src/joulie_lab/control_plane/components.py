@@ -1,4 +1,4 @@
-"""The command line of each component: everything on loopback or private sockets, TLS and RBAC on."""
+"""Command lines of the components: everything on loopback or private sockets, with TLS and RBAC."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from joulie_lab.control_plane.tools import STAGES
 
 _SERVICE_ACCOUNT_ISSUER = "https://kubernetes.default.svc.cluster.local"
 _SCHEDULER_API = "kubescheduler.config.k8s.io/v1"
-# Never dialled: the one member advertises an address because it must, and is reached over its socket.
+# Never used: etcd requires an advertised address, but its only member is reached over its socket.
 _NO_ADDRESS = "http://localhost:1"
 
-# Of no use without clouds, pod networks, volumes and kubelets, and noisy: the TTL controller writes to every node.
+# For clouds, pod networks, volumes and kubelets, which do not exist here; the TTL controller writes to every node.
 _CONTROLLERS_OFF = (
     "node-ipam-controller",
     "node-route-controller",
@@ -28,7 +28,7 @@ _CONTROLLERS_OFF = (
     "ttl-controller",
 )
 
-# Who changed what, once each, as an administrator would want to know.
+# One event per write, at its completion; reads are not recorded.
 AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -42,7 +42,7 @@ AUDIT_POLICY = {
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the files of one control plane are."""
+    """Paths of one control plane's files."""
 
     folder: Path
     binaries: Binaries
@@ -66,12 +66,12 @@ class Layout:
 
     @property
     def etcd_socket(self) -> str:
-        """The URL of etcd's socket; its folder is its owner's alone."""
+        """The URL of etcd's socket, whose folder only its owner can access."""
         return f"unix://{self.folder}/etcd.sock"
 
 
 def etcd(layout: Layout) -> list[str]:
-    """Return the command line of etcd, which loses its data with the machine and is the faster for it."""
+    """Return the command line of etcd, without syncing to disk: faster, but data is lost if the machine crashes."""
     return [
         str(layout.binaries["etcd"]),
         "--name=local",
@@ -93,10 +93,10 @@ def api_server(layout: Layout, port: int, audit_log: Path | None) -> list[str]:
         f"--etcd-servers={layout.etcd_socket}",
         *_serving(layout, port),
         "--advertise-address=127.0.0.1",
-        # 127.0.0.1 is no valid endpoint of the Service "kubernetes", which nothing here uses.
+        # 127.0.0.1 is not a valid endpoint of the Service "kubernetes", which nothing here uses.
         "--endpoint-reconciler-type=none",
         f"--client-ca-file={layout.authority}",
-        # No aggregated API server is here, but the other components look for what would authenticate its calls.
+        # There is no aggregated API server, but other components look up how its calls are authenticated.
         f"--requestheader-client-ca-file={layout.authority}",
         "--requestheader-allowed-names=front-proxy",
         "--requestheader-username-headers=X-Remote-User",
@@ -109,7 +109,7 @@ def api_server(layout: Layout, port: int, audit_log: Path | None) -> list[str]:
         f"--service-account-signing-key-file={layout.service_account.key}",
         "--service-cluster-ip-range=10.0.0.0/24",
         "--allow-privileged",
-        # Nodes here are Ready when they are created; its taint would only cost another write for each.
+        # Nodes here are Ready when created; the not-ready taint would only cost another write per node.
         "--disable-admission-plugins=TaintNodesByCondition",
     ]
     if audit_log is not None:
@@ -117,7 +117,7 @@ def api_server(layout: Layout, port: int, audit_log: Path | None) -> list[str]:
         command += [
             f"--audit-policy-file={layout.audit_policy}",
             f"--audit-log-path={audit_log}",
-            "--audit-log-maxsize=10000",  # megabytes in one file: no rotation
+            "--audit-log-maxsize=10000",  # maximum file size, MB: effectively no rotation
         ]
     return command
 
@@ -134,7 +134,7 @@ def controller_manager(layout: Layout, port: int) -> list[str]:
         f"--root-ca-file={layout.authority}",
         "--leader-elect=false",
         "--controllers=*," + ",".join(f"-{name}" for name in _CONTROLLERS_OFF),
-        # KWOK's nodes give a sign of life every ten to twenty minutes; a stopped KWOK is no lost node.
+        # KWOK updates its nodes every ten to twenty minutes only, and nodes must survive a stopped KWOK.
         "--node-monitor-grace-period=1h",
         "--kube-api-qps=500",
         "--kube-api-burst=1000",
@@ -152,9 +152,9 @@ def scheduler(layout: Layout, port: int) -> list[str]:
 
 
 def scheduler_configuration(layout: Layout, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the caller's KubeSchedulerConfiguration with what this control plane decides filled in.
+    """Complete the caller's KubeSchedulerConfiguration with the settings of this control plane.
 
-    The client's own rate limit is lifted, unless given, so that the cluster is the limit; leader election is off.
+    Client-side rate limiting is disabled unless configured, so that only the cluster limits; leader election is off.
     """
     connection = {
         "qps": 5000,
@@ -172,13 +172,13 @@ def scheduler_configuration(layout: Layout, given: Mapping[str, Any]) -> dict[st
 
 
 def kwok(layout: Layout, port: int) -> list[str]:
-    """Return the command line of kwok, which plays every node and the pods on it."""
+    """Return the command line of kwok, which simulates all nodes and the pods on them."""
     return [
         str(layout.binaries["kwok"]),
         f"--kubeconfig={layout.kubeconfig('kwok')}",
         "--manage-all-nodes",
         *(f"--config={stage}" for stage in sorted(layout.binaries[STAGES].glob("*.yaml"))),
-        # Renewing each node's Lease every ten seconds is the heaviest load of a large idle cluster, and tells nothing.
+        # Renewing each node's Lease every ten seconds would be the main load of a large idle cluster, for no use.
         "--node-lease-duration-seconds=0",
         f"--server-address=127.0.0.1:{port}",
         f"--tls-cert-file={layout.server.certificate}",

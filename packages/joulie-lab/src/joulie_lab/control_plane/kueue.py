@@ -1,4 +1,4 @@
-"""Kueue's API for tests: the definitions that its pinned Go module brings. No Kueue is built or run."""
+"""Kueue's CRDs for tests, from its pinned Go module. Kueue itself is neither built nor run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from joulie_lab.control_plane.tools import BinariesError, Report
 
 KUEUE_MODULE = "sigs.k8s.io/kueue"
 KUEUE_VERSION = "v0.15.2"
-"""As its go.mod has it. It serves both v1beta1 and v1beta2."""
+"""Version in go.mod. It serves both v1beta1 and v1beta2."""
 
 DEFINITIONS = ("admissionchecks", "workloads")
-"""What Joulie reads and writes of Kueue's, by plural name."""
+"""Plural names of the Kueue resources that Joulie uses."""
 
 _BASES = "config/components/crd/bases"
 
@@ -28,11 +28,11 @@ def fetch_kueue(root: Path, report: Report) -> Path:
     """Return the folder of Kueue's module, which Go fetches and checks against the pinned checksum.
 
     Args:
-        root: where a Go toolchain of our own is kept if the PATH has none that is new enough.
-        report: told each line of progress.
+        root: folder for a private Go toolchain if the PATH has none that is new enough.
+        report: called with each line of progress.
 
     Raises:
-        BinariesError: it cannot be had; the message says why.
+        BinariesError: the module is not available; the message says why.
     """
     return download_module("kueue", KUEUE_MODULE, root, report)
 
@@ -40,7 +40,7 @@ def fetch_kueue(root: Path, report: Report) -> Path:
 def obtain_kueue_definitions(
     report: Report, *, environment: Mapping[str, str] = os.environ, fetch: FetchModule = fetch_kueue
 ) -> Path:
-    """Return the folder of Kueue's CustomResourceDefinitions, fetched once; safe to be called by many at once.
+    """Return the folder of Kueue's CustomResourceDefinitions, fetched once. Safe for concurrent processes.
 
     They are as the module has them, one file PLURAL.yaml each of `DEFINITIONS`. They name no conversion webhook: only
     Kueue's installation adds that.
@@ -57,7 +57,7 @@ def obtain_kueue_definitions(
     folder = root / f"kueue-{KUEUE_VERSION}"
     if not _is_whole(folder):
         with locked(folder, report):
-            # Another process may have fetched them while this one waited.
+            # Another process may have fetched them while this one waited for the lock.
             if not _is_whole(folder):
                 _copy(fetch(root, report) / _BASES, folder)
                 report(f"kueue {KUEUE_VERSION}: definitions in {folder}")
@@ -69,7 +69,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _copy(bases: Path, folder: Path) -> None:
-    """Copy aside, then move each file to its place at once: what is in the cache is whole."""
+    """Copy to a temporary folder, then move each file atomically, so that the cache is never incomplete."""
     with tempfile.TemporaryDirectory(prefix=".kueue-", dir=folder) as aside:
         for plural in DEFINITIONS:
             source, copied = bases / f"kueue.x-k8s.io_{plural}.yaml", Path(aside) / f"{plural}.yaml"

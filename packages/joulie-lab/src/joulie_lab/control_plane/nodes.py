@@ -1,4 +1,4 @@
-"""Nodes that KWOK plays: the objects that a kubelet would register."""
+"""Nodes simulated by KWOK: the objects that a kubelet would register."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 _DEFAULT_ALLOCATABLE = {"cpu": "32", "memory": "128Gi", "pods": "110"}
 
-# With the old names too, which the node controller would add to each node.
+# Includes the deprecated labels, which the node controller would otherwise add to each node.
 _PLATFORM_LABELS = {
     "kubernetes.io/os": "linux",
     "kubernetes.io/arch": "amd64",
@@ -32,11 +32,11 @@ def kwok_node(
     taints: Sequence[Mapping[str, str]] = (),
     annotations: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return a Node that is Ready from its first moment, so that thousands of them need no second write each.
+    """Return a Node that is created as Ready, so that thousands of nodes need no second write each.
 
     Args:
-        name: the node's name; dots are fine.
-        labels: beside the host name, operating system and architecture.
+        name: node name; may contain dots.
+        labels: labels in addition to host name, operating system and architecture.
         allocatable: Kubernetes quantities, over 32 CPUs, 128Gi and 110 pods; extended resources such as
             {"nvidia.com/gpu": "8"} too. The capacity is the same.
         taints: [{"key": ..., "value": ..., "effect": ...}].

@@ -1,4 +1,4 @@
-"""Official builds of the tools, downloaded over TLS and verified by the checksums that are published beside them."""
+"""Downloads official builds of the tools over TLS and verifies them with their published checksums."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOMES: Mapping[str, str] = {
     "etcd": "https://github.com",
     "helm": "https://get.helm.sh",
 }
-"""Where each tool's project publishes its builds. KWOK publishes no checksums: it is built."""
+"""Download sites of the tools' official builds. KWOK is built from source, because it publishes no checksums."""
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _CONNECT_S = 5.0
@@ -32,7 +32,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class UnavailableError(Exception):
-    """An official build cannot be downloaded, or is not what its checksum says; the message says which."""
+    """An official build cannot be downloaded, or its checksum does not match."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class PublishedFile:
     """One file of a release.
 
     Attributes:
-        url: where it is.
-        checksums_url: where its SHA-256 is published: alone, or in a line with the file's name.
-        artefact: what it gives.
-        member: the artefact's path in the archive; empty where the file is the program itself.
+        url: download URL.
+        checksums_url: URL of its SHA-256 checksum, alone or in a line with the file's name.
+        artefact: name of the artefact that it contains.
+        member: path of the artefact in the archive; empty if the file is the program itself.
     """
 
     url: str
@@ -96,7 +96,7 @@ def provide_tool(tool: Tool, target: Path, root: Path, report: Report, *, homes:
 
 
 def _download_all(tool: Tool, files: list[PublishedFile], target: Path, report: Report) -> None:
-    # All checksums first: a home that cannot be reached is known before anything large is begun.
+    # All checksums first, so that an unreachable site is detected before a large download.
     digests = [_published_digest(file) for file in files]
     report(f"{tool.name} {tool.version}: downloading about {tool.download_mb} MB from {urlsplit(files[0].url).netloc}")
     for file, digest in zip(files, digests, strict=True):

@@ -1,4 +1,4 @@
-"""Ports of this machine that nobody listens on."""
+"""Finds free TCP ports on this machine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import socket
 
 from joulie_lab.control_plane.process import ProcessFailedError
 
-# Below the ports that the kernel gives to outgoing connections, so that none of those can take ours meanwhile.
+# Below the kernel's range for outgoing connections, which could otherwise take the port before it is used.
 _PORTS = range(10240, 32000)
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that is free now, and that no outgoing connection takes.
+    """Find a port on 127.0.0.1 that is free and outside the range of outgoing connections.
 
     Raises:
         ProcessFailedError: none was found.

@@ -1,4 +1,4 @@
-"""One child process that cannot outlive this one: started, paused, resumed, stopped, its output in a log file."""
+"""Manages a child process that cannot outlive this one: start, pause, resume, stop, with its output in a log file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if os.getppid() == int(sys.argv[1]):
 
 
 class ProcessFailedError(RuntimeError):
-    """A process of the control plane did not start, ended by itself, or is not there; the message has its log."""
+    """A process of the control plane failed to start, ended unexpectedly or is not running; the message has its log."""
 
 
 class ManagedProcess:
@@ -46,35 +46,35 @@ class ManagedProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id.
+        """The process id.
 
         Raises:
-            ProcessFailedError: it is not running.
+            ProcessFailedError: the process is not running.
         """
         return self._running().pid
 
     @property
     def running(self) -> bool:
-        """Whether it runs now; a paused process does."""
+        """Whether the process is running; a paused process is."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def exit_status(self) -> int | None:
-        """The exit status of the last run as subprocess tells it; None before the end."""
+        """The exit status of the last run, as in subprocess; None before it ended."""
         return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
-        """Run it, its output appended to the log; nothing if it runs already.
+        """Start the process, appending its output to the log; no effect if it is running.
 
         Raises:
-            ProcessFailedError: there is no such program.
+            ProcessFailedError: the program does not exist.
         """
         if self.running:
             return
         environment = {**os.environ, **self._environment}
         program = shutil.which(self.command[0], path=environment.get("PATH"))
         if program is None:
-            raise ProcessFailedError(f"{self.name} cannot be run: there is no program {self.command[0]}")
+            raise ProcessFailedError(f"{self.name} cannot be run: no such program: {self.command[0]}")
         command = [program, *self.command[1:]]
         if sys.platform == "linux":  # elsewhere atexit and `with` remain
             command = [sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid()), *command]
@@ -90,31 +90,31 @@ class ManagedProcess:
             )
 
     def pause(self) -> None:
-        """Freeze it (SIGSTOP): it keeps its sockets and answers nothing."""
+        """Freeze the process (SIGSTOP): it keeps its sockets open but does not respond."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused process go on (SIGCONT)."""
+        """Resume a paused process (SIGCONT)."""
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it at once (SIGKILL), as a crash would, with what it left in its group; nothing if it does not run."""
+        """Kill the process and its group at once (SIGKILL), as in a crash; no effect if it is not running."""
         if self._process is not None and self.running:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
     def stop(self, grace_s: float = 10.0) -> None:
-        """End it in order (SIGTERM), by force after `grace_s`; nothing if it does not run."""
+        """Terminate the process (SIGTERM), by force after `grace_s`; no effect if it is not running."""
         if self._process is None:
             return
         self._process.send_signal(signal.SIGTERM)
-        self._process.send_signal(signal.SIGCONT)  # a paused process sees SIGTERM only once it goes on
+        self._process.send_signal(signal.SIGCONT)  # a paused process receives SIGTERM only when it is resumed
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(grace_s)
         self.kill()
 
     def log_tail(self) -> str:
-        """Return the end of its log."""
+        """Return the end of the log."""
         if not self.log.exists():
             return ""
         with self.log.open("rb") as log:
@@ -122,10 +122,10 @@ class ManagedProcess:
             return log.read().decode(errors="replace")
 
     def raise_if_ended(self) -> None:
-        """Tell that it ended by itself.
+        """Raise an error if the process has ended.
 
         Raises:
-            ProcessFailedError: it did, with its exit status and the end of its log.
+            ProcessFailedError: it has ended; the message has its exit status and the end of its log.
         """
         if not self.running:
             raise ProcessFailedError(

@@ -1,4 +1,4 @@
-"""Joulie's programs side by side on one machine: where they listen, and how they find each other."""
+"""Ports and settings of Joulie's programs when they run side by side on one machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Ports:
 
     @classmethod
     def free(cls) -> Ports:
-        """Ports that nobody listens on now."""
+        """Choose free ports."""
         sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(5)]
         ports = [int(item.getsockname()[1]) for item in sockets]
         for item in sockets:
@@ -53,7 +53,7 @@ def simulated_devices(simulator_url: str) -> dict[str, str]:
 
 
 def extender_configuration(url: str, *, timeout: str = "1s") -> dict[str, Any]:
-    """The extender as a KubeSchedulerConfiguration names it, which is as the chart has it."""
+    """The extender's entry in a KubeSchedulerConfiguration, the same as in the chart."""
     return {
         "urlPrefix": url,
         "filterVerb": "filter",

@@ -1,4 +1,4 @@
-"""The tools that a control plane is made of, their pinned versions, and what is said when one cannot be had."""
+"""The tools of a control plane and their pinned versions."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 CACHE_VARIABLE = "JOULIE_CONTROL_PLANE_DIR"
 
 STAGES = "kwok-stages"
-"""The folder of KWOK's stages: how nodes and pods that it plays go from one state to the next."""
+"""Name of the folder of KWOK's stages, which define the state transitions of simulated nodes and pods."""
 
 
 class BinariesError(RuntimeError):
-    """A program of the control plane cannot be had; the message says why and what to do."""
+    """A program of the control plane is not available; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A Go module and what is made from it; its go.mod and go.sum are packaged under modules/NAME.
+    """A Go module and its artefacts; its go.mod and go.sum are packaged under modules/NAME.
 
     Attributes:
-        name: names the folder of its go.mod.
-        module: the module's path.
-        version: the module's version, as its go.mod has it.
-        artefacts: the names of what is made from it.
-        version_symbols: Go variables that tell the program its version, with their values.
-        cold_build_s: about how long a first build takes on two cores [s].
-        download_mb: about how large its official build is [MB]; 0 where none is downloaded.
+        name: name of the tool and of the folder of its go.mod.
+        module: module path.
+        version: module version, as in go.mod.
+        artefacts: names of the artefacts built from it.
+        version_symbols: Go variables that contain the program's version, with their values.
+        cold_build_s: approximate duration of a first build on two cores, s.
+        download_mb: approximate size of its official build, MB; 0 if none is downloaded.
     """
 
     name: str
@@ -49,7 +49,7 @@ TOOLS = (
             ("k8s.io/component-base/version.gitVersion", "v1.36.3"),
             ("k8s.io/component-base/version.gitMajor", "1"),
             ("k8s.io/component-base/version.gitMinor", "36"),
-            ("k8s.io/client-go/pkg/version.gitVersion", "v1.36.3"),  # what they call themselves to the API server
+            ("k8s.io/client-go/pkg/version.gitVersion", "v1.36.3"),  # their names in the User-Agent
         ),
         400,
         330,
@@ -68,4 +68,4 @@ TOOLS = (
 )
 
 Report = Callable[[str], None]
-"""Told each line of progress."""
+"""Called with each line of progress."""

@@ -1,4 +1,4 @@
-"""Waiting for a condition of the world, with a deadline and a message that tells what did not happen."""
+"""Polls for a condition with a timeout and a message that tells what did not happen."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def wait_for(predicate: Callable[[], T], timeout_s: float, message: str, *, poll
     """Call `predicate` until its result is true, and return that result.
 
     Args:
-        predicate: what is waited for. An AssertionError that it raises counts as "not yet", and the last one is told
-            when time is up; any other error ends the wait.
-        timeout_s: how long to wait [s]; the predicate is called at least once.
-        message: what is waited for, in words: "pod default/a is Running".
-        poll_s: pause between two calls [s].
+        predicate: condition to wait for. An AssertionError that it raises counts as "not yet", and the last one is
+            reported at the timeout; any other error ends the wait.
+        timeout_s: timeout, s; the predicate is called at least once.
+        message: the condition in words: "pod default/a is Running".
+        poll_s: pause between two calls, s.
 
     Raises:
-        NotReachedError: the time is over.
+        NotReachedError: the timeout expired.
     """
     deadline = time.monotonic() + timeout_s
     while True:
