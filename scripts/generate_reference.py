@@ -1,6 +1,6 @@
-"""Writes the reference pages that come from the code: commands, scenario, Kubernetes API, settings, metrics.
+"""Generates the reference pages from the code: commands, scenario, job trace, Kubernetes API, settings, metrics.
 
-Run it after a change of an option or of the scenario; a test compares the pages with what it would write.
+Run it after a change of one of these; a test compares the committed pages with the generated ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _USAGE_WIDTH = 100
 
 
 def pages() -> dict[str, str]:
-    """Every generated page by its file name."""
+    """The generated pages by file name."""
     return {
         "cli.md": cli_page(),
         "scenario.md": scenario_page(json_schema()),
@@ -44,7 +44,8 @@ def cli_page() -> str:
         "# Command line",
         _GENERATED,
         "Every command has `--help`. Tables, and JSON or YAML with `-o`, go to standard output; progress and notes to"
-        " standard error. A mistake of the user gives one line a mistake and exit status 2; an interruption, 130.",
+        " standard error. Each invalid input is reported in one line, with exit status 2. After an interruption the"
+        " exit status is 130.",
     ]
     programs = {"joulie": cli, "kubectl joulie": kubectl_joulie}
     commands = [
@@ -56,7 +57,7 @@ def cli_page() -> str:
 
 
 def _command(command: click.Command, context: click.Context, level: int) -> Iterator[str]:
-    """A command and those below it, as blocks of Markdown."""
+    """A command and its sub-commands, as blocks of Markdown."""
     if context.parent is not None:
         yield f"{'#' * level} {context.command_path}"
     yield f"```\n{command.get_usage(context)}\n```"
@@ -81,7 +82,7 @@ def scenario_page(schema: Mapping[str, Any]) -> str:
     blocks = [
         "# Scenario",
         _GENERATED,
-        "A scenario is a YAML file with the keys below; unknown ones are refused. `joulie scenario schema` prints the"
+        "A scenario is a YAML file with the keys below; unknown keys are rejected. `joulie scenario schema` prints the"
         " JSON Schema for editors, `joulie scenario validate FILE` checks a file.",
         *_model(schema),
     ]
@@ -91,7 +92,7 @@ def scenario_page(schema: Mapping[str, Any]) -> str:
 
 
 def _model(part: Mapping[str, Any]) -> Iterator[str]:
-    """One model: what it is, what may stand for it, and its keys."""
+    """One model: its description, its short form if it has one, and its keys."""
     shorthands = [option for option in part.get("anyOf", ()) if option.get("type") != "object"]
     model = next((option for option in part.get("anyOf", ()) if option.get("type") == "object"), part)
     text, _, rest = inspect.cleandoc(model.get("description", "")).partition("\n\nAttributes:\n")
@@ -141,7 +142,7 @@ def _bounds(value: Mapping[str, Any]) -> str:
 
 
 def _default(value: Mapping[str, Any]) -> str:
-    """The default as YAML would say it; that of a nested model stands with that model."""
+    """The default in YAML's notation; defaults of a nested model are listed with that model."""
     default = value.get("default")
     if default is None or isinstance(default, dict) or default == "":
         return ""

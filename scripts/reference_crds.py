@@ -11,9 +11,9 @@ _INTRO = """# Kubernetes API
 
 <!-- Written by scripts/generate_reference.py: change the types, then run it again. -->
 
-Group `joulie.io`, version `v1alpha1`. Unless a description says otherwise every field is optional, and what is absent
-is unknown or unset, never zero. All kinds are in the category `joulie`: `kubectl get joulie` lists them. The API
-server refuses objects that break a bound or a rule, and says which.
+Group `joulie.io`, version `v1alpha1`. Unless a description says otherwise, every field is optional, and an absent field
+is unknown or unset, never zero. All kinds are in the category `joulie`: `kubectl get joulie` lists them. The API server
+rejects objects that violate a bound or a rule, and names it.
 """
 
 
@@ -23,7 +23,7 @@ def crds_page() -> str:
 
 
 def _kind(crd: dict[str, Any]) -> Iterator[str]:
-    """One kind: names, what it is, its fields and rules."""
+    """One kind: its names, description, fields and rules."""
     spec, version = crd["spec"], crd["spec"]["versions"][0]
     schema, names = version["schema"]["openAPIV3Schema"], spec["names"]
     yield f"## {names['kind']}\n"
@@ -42,7 +42,7 @@ def _kind(crd: dict[str, Any]) -> Iterator[str]:
 
 
 def _fields(path: str, schema: dict[str, Any], *, required: bool) -> Iterator[str]:
-    """The rows of a field and of those below it."""
+    """The rows of a field and of its nested fields."""
     needed = " Required." if required else ""
     yield f"| `{path}` | {_type(schema)} | {schema['description'].replace('|', '/')}{needed} |"
     below = schema["items"] if schema["type"] == "array" else schema
@@ -77,7 +77,7 @@ def _bounds(schema: dict[str, Any]) -> str:
 
 
 def _rules(path: str, schema: dict[str, Any]) -> Iterator[str]:
-    """The CEL rules of a part and of those below it."""
+    """The CEL rules of a field and of its nested fields."""
     for rule in schema.get("x-kubernetes-validations", ()):
         yield f"- `{path}`: {rule['message']}"
     for name, part in schema.get("properties", {}).items():

@@ -1,4 +1,4 @@
-"""Reference pages of the programs: their settings and their metrics, from the code."""
+"""Generates the reference pages of the programs' settings and metrics from the code."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def settings_page() -> str:
         _GENERATED,
         "Each setting can be an option of the command line (`--reconcile-interval 20s`), an environment variable"
         " (`RECONCILE_INTERVAL=20s`) or a key of a YAML file (`--config`, or `JOULIE_CONFIG`), in this order of"
-        " precedence. The names are the environment variables; an option is the name in lower case with dashes. A wrong"
-        " value stops the program at its start and names the variable and what is allowed. An empty variable counts as"
-        " unset.",
+        " precedence. The names are the environment variables; an option is the name in lower case with dashes. An"
+        " invalid value stops the program at its start; the error names the variable and the allowed values. An empty"
+        " variable counts as unset.",
         "## All programs",
         _settings_table(all_settings(ProgramSettings).values()),
     ]
@@ -82,8 +82,8 @@ def metrics_page() -> str:
     blocks = [
         "# Metrics",
         _GENERATED,
-        "Every program serves `/metrics` in the Prometheus text format, `/healthz` and `/readyz`. Labels are bounded:"
-        " series of a node go with the node, and nothing that a user writes becomes a label's value.",
+        "Every program serves `/metrics` in the Prometheus text format, `/healthz` and `/readyz`. The number of series"
+        " is bounded: series of a node are removed with the node, and no free text of users becomes a label's value.",
     ]
     for program, registry in _registries().items():
         rows = sorted(set(_metric_rows(registry)))
@@ -114,7 +114,7 @@ def _registries() -> dict[str, CollectorRegistry]:
 
 
 def _metric_rows(registry: CollectorRegistry) -> Iterator[str]:
-    # Collecting tells names and texts, but the labels of what has no series yet only its collector knows.
+    # Collecting gives names and help texts. Labels of a metric without series are known only to its collector.
     for collector in list(registry._collector_to_names):
         if isinstance(collector, MetricWrapperBase):
             (family,) = collector.describe()

@@ -1,4 +1,4 @@
-"""The reference page of job traces and of their generator, from the types."""
+"""Generates the reference page of job traces and of their generator from the types."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def workload_page(generated: str, attributes: Callable[[str], dict[str, str]]) -
     """The blocks of the page.
 
     Args:
-        generated: the note that the page is written by a program.
+        generated: comment which says that the page is generated.
         attributes: the meanings of a docstring's attributes, by their names.
     """
     yield "# Job traces"
     yield generated
     yield (
-        "A trace is a text file, compressed by gzip or not, of one JSON object a line. Lines of `type` `job` are jobs,"
-        " a pod each; those of type `workload` describe jobs and may say anything. Unknown keys are passed over."
-        " `joulie workload schema` prints the JSON Schema, `joulie workload validate FILE` checks a file."
+        "A trace is a text file, compressed by gzip or not, with one JSON object per line. Each line of `type` `job` is"
+        " a job with one pod; lines of type `workload` describe jobs and may contain anything. Unknown keys are"
+        " ignored. `joulie workload schema` prints the JSON Schema, `joulie workload validate FILE` checks a file."
     )
     schema = line_schema()
     for name in _JOB_PARTS:
@@ -36,8 +36,8 @@ def workload_page(generated: str, attributes: Callable[[str], dict[str, str]]) -
         yield from _part(schema["$defs"][name], schema["$defs"])
     yield "## Settings of the generator"
     yield (
-        "What `joulie workload generate --settings FILE.yaml`, `--set KEY=VALUE` and the key `workload.generate` of an"
-        " experiment take; what is left out has its default."
+        "The keys of `joulie workload generate --settings FILE.yaml`, of `--set KEY=VALUE` and of the key"
+        " `workload.generate` of an experiment. Omitted keys have their defaults."
     )
     for kind in (GeneratorSettings, Arrivals, Episodes, Family, Durations, Range):
         summary, _, rest = inspect.cleandoc(kind.__doc__ or "").partition("\n\nAttributes:\n")

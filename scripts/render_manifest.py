@@ -23,13 +23,13 @@ HEADER = f"""\
 #
 # Before you delete it, run `joulie cleanup --pod-namespace kube-system`, so that no pod is left waiting.
 """
-# A webhook works on every version, a MutatingAdmissionPolicy on the newer ones. What moves caps is not part of it.
+# A webhook works on every version, a MutatingAdmissionPolicy on newer ones only. Programs that set caps are excluded.
 VALUES = {
     "fullnameOverride": "joulie",
     "operator": {"enabled": False},
     "agent": {"enabled": False},
     "steering": {"mode": "none"},
-    # A hook of Helm's, which would clean up at once.
+    # A Helm hook: applied by kubectl, it would clean up at once.
     "cleanup": {"enabled": False},
     "grid": {"enabled": True, "admission": {"mode": "webhook"}},
     "carbonAware": {"electricityMap": {"apiKey": KEY}},
@@ -37,7 +37,7 @@ VALUES = {
 
 
 def manifest(helm: Path) -> str:
-    """The manifest as the chart renders it now, the Secret with the key first.
+    """The manifest as rendered from the chart, beginning with the Secret that holds the key.
 
     Args:
         helm: the program.

@@ -1,6 +1,6 @@
-"""Builds and verifies all of a release that needs no publishing: `make release-check`.
+"""Builds and verifies a release without publishing it: `make release-check`.
 
-Everything made lies in out/release afterwards. Exit status: 0 all is right, 1 something is not; the table says what.
+The results are in out/release. Exit status: 0 if every check passed, else 1; the table names those that failed.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ WHEELS = OUT / "wheels"
 ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12"
 _MIB = 2**20
 _OF_THE_LABORATORY = ("joulie_lab", "numba", "llvmlite", "polars", "matplotlib", "plotly", "scipy", "fmpy", "jinja2")
-"""What must not be in the product's image."""
+"""Packages that must not be in the product's image."""
 
 
 class Row(NamedTuple):
     """A line of the table.
 
     Attributes:
-        name: what was checked.
-        size_mib: of what was built; None where nothing was [MiB].
-        detail: what was found.
+        name: name of the check.
+        size_mib: size of the file or tree that was built, MiB; None if nothing was built.
+        detail: result in words.
     """
 
     name: str
@@ -61,7 +61,7 @@ def one_version() -> list[Row]:
 
 
 def wheels() -> list[Row]:
-    """Both wheels are built."""
+    """Build both wheels."""
     rows = []
     for package in ("joulie", "joulie-lab"):
         run(UV, "build", "--quiet", "--wheel", "--package", package, "--out-dir", WHEELS)
@@ -71,14 +71,14 @@ def wheels() -> list[Row]:
 
 
 def clean_environments() -> list[Row]:
-    """The wheels work in environments of their own: tests/release."""
+    """Test the wheels in clean environments: tests/release."""
     text = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/release",
                env={"JOULIE_WHEELS": str(WHEELS)})  # fmt: skip
     return [Row("wheels installed", None, text.strip().splitlines()[-1])]
 
 
 def image_of_the_product() -> list[Row]:
-    """The default image's root file system holds nothing of the laboratory; its SBOM is valid."""
+    """Check that the default image contains nothing of the laboratory, and that its SBOM is valid."""
     prefix, row = _image("joulie")
     (packages,) = prefix.glob("lib/python*/site-packages")
     if unwanted := sorted({path.name for path in packages.iterdir()} & set(_OF_THE_LABORATORY)):
@@ -96,7 +96,7 @@ def image_of_the_product() -> list[Row]:
 
 
 def image_of_the_laboratory() -> list[Row]:
-    """The image of the simulator service starts where only /tmp can be written."""
+    """Check that the simulator service's image starts with a read-only file system except for /tmp."""
     prefix, row = _image("lab")
     read_only = {"HOME": "/proc/none", "XDG_CACHE_HOME": str(OUT / "tmp")}
     run(prefix / "bin" / "joulie", "simulator", "--help", env=read_only)
@@ -113,7 +113,7 @@ def _image(target: str) -> tuple[Path, Row]:
 
 
 def plugin() -> list[Row]:
-    """The kubectl plugin runs without Python, and the manifest keeps krew's rules."""
+    """Check that the kubectl plugin runs without Python, and that the manifest follows krew's rules."""
     archive = krew.make_archive(OUT / "krew")
     with tarfile.open(archive) as files:
         names = files.getnames()
@@ -138,7 +138,7 @@ def plugin() -> list[Row]:
 
 
 def _run_alone(program: Path, *arguments: str, **variables: str) -> str:
-    """Run a program that has no Python to find."""
+    """Run a program with an environment in which no Python can be found."""
     ended = subprocess.run(  # noqa: S603 - what was just built
         [program, *arguments], capture_output=True, text=True, check=False, env={"PATH": "/nonexistent", **variables}
     )
@@ -158,7 +158,7 @@ async def _read_a_cluster(program: Path) -> None:
 
 
 def chart() -> list[Row]:
-    """Helm lints, packages and renders the chart."""
+    """Lint, package and render the chart with Helm."""
     try:
         helm = obtain(lambda line: print(line, file=sys.stderr))["helm"]  # noqa: T201
     except BinariesError as error:
@@ -173,7 +173,7 @@ def chart() -> list[Row]:
 
 
 def workflows() -> list[Row]:
-    """Actionlint finds nothing in the workflows."""
+    """Check the workflows with actionlint."""
     if shutil.which("go") is None:
         raise CommandError("go is not on the PATH: actionlint is a Go module; install Go from https://go.dev/dl")
     files = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -188,7 +188,7 @@ def workflows() -> list[Row]:
 
 
 def site() -> list[Row]:
-    """The documentation builds without a warning."""
+    """Build the documentation with warnings as errors."""
     folder = OUT / "site"
     run(sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", folder,
         env={"NO_MKDOCS_2_WARNING": "1"})  # fmt: skip
@@ -210,7 +210,7 @@ STEPS: Mapping[str, Callable[[], list[Row]]] = {
 
 
 def current() -> str:
-    """The version that is checked."""
+    """The version of the release that is checked."""
     return next(iter(version.versions().values()))
 
 

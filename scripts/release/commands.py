@@ -1,4 +1,4 @@
-"""What the scripts of a release share: where the tree is, and running commands in it."""
+"""The repository's root and a function to run commands, for the release scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UV = ROOT / ".tools" / "bin" / "uv"
 
 
 class CommandError(RuntimeError):
-    """A command failed, or could not be started; the message has its last lines."""
+    """A command failed or could not be started; the message has the last lines of its output."""
 
 
 def run(*words: object, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> str:
@@ -22,10 +22,10 @@ def run(*words: object, cwd: Path = ROOT, env: Mapping[str, str] | None = None) 
     Args:
         words: the program and its arguments.
         cwd: the folder to run it in.
-        env: variables beside those of this process.
+        env: environment variables, in addition to those of this process.
 
     Raises:
-        CommandError: it failed, or is not there.
+        CommandError: the command failed or is not installed.
     """
     command = [str(word) for word in words]
     try:

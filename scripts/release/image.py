@@ -1,8 +1,8 @@
-"""The root file system that the Dockerfile's steps give, made without a container engine.
+"""Builds the root file system of an image from the Dockerfile without a container engine.
 
-`image.py TARGET FOLDER` runs the RUN, COPY and ENV instructions of the stage TARGET (joulie, lab) and of those that it
-is built from; /opt and /source of the image lie in FOLDER. What the base images hold is not there: Python is this one,
-and uv is that of `make setup`.
+`image.py TARGET FOLDER` runs the RUN, COPY and ENV instructions of the stage TARGET (joulie, lab) and of the stages
+that it is built from; /opt and /source of the image are in FOLDER. Base images are not used: Python is the interpreter
+that runs this script, and uv is that of `make setup`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from commands import ROOT, UV, CommandError, run
 
 DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
 _OF_IMAGE = re.compile(r"(?<![\w.}/-])/(?=(?:opt|source)\b)")
-"""Beginnings of paths inside the image, not of this machine."""
+"""The start of a path inside the image, as opposed to one of this machine."""
 _OF_BUILD_MACHINE = ("UV_NO_CACHE",)
-"""Variables that matter in a container alone."""
+"""Variables that matter only in a container."""
 
 
 @dataclass
 class Stage:
-    """A stage of the Dockerfile: what it is built from, and its instructions."""
+    """A stage of the Dockerfile: its base and its instructions."""
 
     base: str
     steps: list[tuple[str, str]] = field(default_factory=list)
@@ -69,7 +69,7 @@ def _run_stage(stages: dict[str, Stage], name: str, root: Path, variables: dict[
         elif word == "ENV":
             variables |= _assignments(inside, variables)
         elif word == "COPY" and (given := re.match(r"--from=(\S+) (.+)", rest)):
-            # From a stage whose steps give /opt: they run in the same place. From others come tools that are here.
+            # Stages with steps run in the same folder, so nothing is copied; others provide tools that are here.
             if stages[given[1]].steps:
                 _run_stage(stages, given[1], root, dict(variables))
         elif word == "COPY":
@@ -87,7 +87,7 @@ def _copy(sources: list[Path], target: Path) -> None:
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str]]:
-    """Instructions with their continued lines, without comments."""
+    """The instructions with their continuation lines joined, without comments."""
     lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
     for joined in re.sub(r"\\\n", " ", "\n".join(lines)).splitlines():
         word, _, rest = joined.partition(" ")
@@ -100,7 +100,7 @@ def _assignments(text: str, variables: dict[str, str]) -> dict[str, str]:
 
 
 def contents(prefix: Path) -> dict[str, int]:
-    """The size of each file [byte], links not followed."""
+    """The size of each file, bytes; links are not followed."""
     files = (path for path in sorted(prefix.rglob("*")) if path.is_file() and not path.is_symlink())
     return {str(path.relative_to(prefix)): path.stat().st_size for path in files}
 

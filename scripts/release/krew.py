@@ -1,7 +1,7 @@
-"""The kubectl plugin for krew: archives that need no Python, and the manifest that names them.
+"""Builds the kubectl plugin for krew: archives that need no Python, and the manifest with their checksums.
 
 `krew.py archive FOLDER` makes FOLDER/kubectl-joulie_OS_ARCH.tar.gz for the machine that it runs on;
-`krew.py manifest TAG FOLDER` writes FOLDER/joulie.yaml for the archives there and refuses what krew would.
+`krew.py manifest TAG FOLDER` writes FOLDER/joulie.yaml for the archives there and rejects an invalid manifest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TEMPLATE = ROOT / "deploy" / "krew" / "joulie.yaml"
 PLATFORMS = ("linux_amd64", "linux_arm64", "darwin_arm64")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 _SHORT_DESCRIPTION_LENGTH = 50
-"""`kubectl krew search` has no room for more."""
+"""Maximum length that `kubectl krew search` displays."""
 _SEMANTIC_VERSION = re.compile(r"v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?")
 
 
@@ -36,7 +36,7 @@ def archive_name(of: str) -> str:
 
 
 def make_archive(folder: Path) -> Path:
-    """Freeze `kubectl-joulie` with its dependencies, of the versions in the lock file, for this machine.
+    """Freeze `kubectl-joulie` for this machine, with the dependencies of the lock file.
 
     Raises:
         CommandError: a step failed.
@@ -72,7 +72,7 @@ def checksum(path: Path) -> str:
 
 
 def _licences(packages: Path) -> str:
-    """The licence texts of all that is frozen into the program."""
+    """The licence texts of all packages that are frozen into the program."""
     texts = []
     for package in sorted(distributions(path=[str(packages)]), key=lambda package: package.name.lower()):
         for file in package.files or ():
@@ -83,11 +83,11 @@ def _licences(packages: Path) -> str:
 
 
 def render_manifest(template: str, tag: str, checksums: Mapping[str, str]) -> str:
-    """Fill the template in, as krew-release-bot does.
+    """Fill in the template as krew-release-bot does.
 
     Args:
         template: text of deploy/krew/joulie.yaml.
-        tag: of the release, such as v1.2.3.
+        tag: tag of the release, such as v1.2.3.
         checksums: SHA-256 of each archive by its file name.
     """
 
@@ -101,11 +101,11 @@ def render_manifest(template: str, tag: str, checksums: Mapping[str, str]) -> st
 
 
 def problems(manifest: Mapping[str, Any], name: str) -> Iterator[str]:
-    """What krew's documented rules, and its own check of manifests, have against one.
+    """The violations of krew's documented rules and of its own validation in a manifest.
 
     Args:
-        manifest: the document.
-        name: of its file, without the suffix.
+        manifest: the parsed manifest.
+        name: name of its file without the suffix.
     """
     spec = manifest.get("spec", {})
     if (manifest.get("apiVersion"), manifest.get("kind")) != (
@@ -149,10 +149,10 @@ def _platform_problems(of: Mapping[str, Any]) -> Iterator[str]:
 
 
 def check_manifest(text: str) -> None:
-    """Refuse a manifest that krew would.
+    """Reject a manifest that krew would reject.
 
     Raises:
-        ValueError: it breaks a rule; the message has all problems.
+        ValueError: the manifest violates a rule; the message lists all problems.
     """
     if found := list(problems(yaml.safe_load(text), TEMPLATE.stem)):
         raise ValueError("; ".join(found))

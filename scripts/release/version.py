@@ -1,6 +1,6 @@
-"""The one version of Joulie: `version.py` prints it, `version.py MAJOR.MINOR.PATCH` sets it wherever it stands.
+"""Prints or sets the version of Joulie: `version.py` prints it, `version.py MAJOR.MINOR.PATCH` sets it in all files.
 
-Exit status: 0 one version everywhere, 1 the places disagree, 2 the argument is invalid.
+Exit status: 0 if all files have the same version, 1 if they disagree, 2 if the argument is invalid.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ PLACES = (
     ("deploy/helm/joulie/Chart.yaml", r"^version: (.+)$"),
     ("deploy/helm/joulie/Chart.yaml", r'^appVersion: "(.+)"$'),
 )
-"""Files, each with the line that holds the version."""
+"""Files with the pattern of the line that contains the version."""
 _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")
-"""What Python packages, Helm charts and krew plugins all read alike: no pre-releases."""
+"""The form that Python packages, Helm charts and krew plugins interpret equally: no pre-releases."""
 
 
 def versions(root: Path = ROOT) -> dict[str, str]:
@@ -35,10 +35,10 @@ def versions(root: Path = ROOT) -> dict[str, str]:
 
 
 def set_version(version: str, root: Path = ROOT) -> None:
-    """Write the version at every place; `uv lock` then takes it over into the lock file.
+    """Write the version to all files; `uv lock` then updates the lock file.
 
     Raises:
-        ValueError: it is not MAJOR.MINOR.PATCH.
+        ValueError: the version is not MAJOR.MINOR.PATCH.
     """
     if not _VERSION.fullmatch(version):
         raise ValueError(f"invalid version {version!r}: must be MAJOR.MINOR.PATCH, such as 1.2.3")
