@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulie_lab.simulation.cluster import Cluster, NodePool
-from joulie_lab.simulation.engine import SCHEDULERS, Play, QueueSettings, play
+from joulie_lab.simulation.engine import SCHEDULERS, EngineResult, QueueSettings, simulate
 from joulie_lab.simulation.engine.index import empty_bitsets, insert, next_member, remove
-from joulie_lab.simulation.engine.reference import play_plain
+from joulie_lab.simulation.engine.reference import simulate_plain
 from joulie_lab.simulation.workload import published_jobs
 
 POOLS = st.builds(
@@ -27,7 +27,7 @@ POOLS = st.builds(
 QUEUES = st.sampled_from([None, QueueSettings(), QueueSettings(sleep_after_min=25.0, wake_min=0.0)])
 
 
-def assert_same(fast: Play, plain: Play) -> None:
+def assert_same(fast: EngineResult, plain: EngineResult) -> None:
     for name in ("arrived", "dropped", "running", "waiting", "awake_nodes"):
         assert np.array_equal(getattr(fast.series, name), getattr(plain.series, name)), name
     np.testing.assert_allclose(fast.series.it_w, plain.series.it_w, rtol=1e-12)
@@ -53,7 +53,7 @@ def test_compiled_engine_is_the_plain_one(
     cluster = Cluster(tuple(pools))
     jobs = published_jobs(seed, 1.0, rate)
     arguments = {"n_steps": 80, "step_s": step_s, "seed": seed, "queue": queue}
-    assert_same(play(cluster, jobs, scheduler, **arguments), play_plain(cluster, jobs, scheduler, **arguments))  # type: ignore[arg-type]
+    assert_same(simulate(cluster, jobs, scheduler, **arguments), simulate_plain(cluster, jobs, scheduler, **arguments))  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ def test_compiled_engine_is_the_plain_one_under_load(scheduler: str, mode: str) 
     cluster = Cluster((NodePool("cpu", 24, 96, 700.0), NodePool("gpu", 6, 128, 500.0, 8, 700.0, 100.0)))
     jobs = published_jobs(11, 2.0, 0.02 if mode == "drop" else 0.004)
     arguments = {"n_steps": 150, "seed": 11, "queue": QueueSettings() if mode == "queue" else None}
-    assert_same(play(cluster, jobs, scheduler, **arguments), play_plain(cluster, jobs, scheduler, **arguments))  # type: ignore[arg-type]
+    assert_same(simulate(cluster, jobs, scheduler, **arguments), simulate_plain(cluster, jobs, scheduler, **arguments))  # type: ignore[arg-type]
 
 
 @given(
@@ -75,7 +75,7 @@ def test_jobs_are_conserved_and_power_is_bounded(
 ) -> None:
     cluster = Cluster((NodePool("cpu", 16, 96, 700.0), NodePool("gpu", 4, 128, 500.0, 8, 700.0, 100.0)))
     jobs = published_jobs(seed, 1.0, rate)
-    played = play(cluster, jobs, scheduler, n_steps=120, seed=seed, queue=queue)
+    played = simulate(cluster, jobs, scheduler, n_steps=120, seed=seed, queue=queue)
     series = played.series
     arrived = int(series.arrived.sum())
     assert arrived == len(jobs)

@@ -15,7 +15,7 @@ import yaml
 
 from joulie.apps.cli.main import main
 from joulie_lab.simulation import runner
-from joulie_lab.simulation.engine import Play
+from joulie_lab.simulation.engine import EngineResult
 from joulie_lab.simulation.results import RunRecord, RunSeries
 from joulie_lab.simulation.scenario_files import scenario_text
 
@@ -34,8 +34,8 @@ class FakeSession:
     def run(self, on_progress) -> None:
         on_progress(len(self.it_w), len(self.it_w))
 
-    def result(self) -> Play:
-        return Play(self.series, 1.0, 0.0, 1.0, None, None, None)
+    def result(self) -> EngineResult:
+        return EngineResult(self.series, 1.0, 0.0, 1.0, None, None, None)
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_late_jobs_are_told(joulie, tmp_path):
     (tmp_path / "jobs.csv").write_text(CSV + "999999,600,1\n")
     status, _, err = joulie("simulate", "quick", "--set", TABLE)
     assert status == 0
-    assert "note: 1 jobs arrive after the first 12 h and are not played" in err
+    assert "note: 1 jobs arrive after the first 12 h and are not simulated" in err
 
 
 def test_scenario_commands(joulie, tmp_path):

@@ -17,8 +17,8 @@ from joulie.domain.scoring.energy import (
 )
 from joulie.domain.units import InvalidQuantityError
 from joulie_lab.simulation.cluster import Cluster, NodePool
-from joulie_lab.simulation.engine import QueueSettings, play
-from joulie_lab.simulation.engine.lifetimes import LONGEST_MIN, bin_edges_min, hazard_per_min, mean_remaining_min
+from joulie_lab.simulation.engine import QueueSettings, simulate
+from joulie_lab.simulation.engine.lifetimes import MAX_AGE_MIN, bin_edges_min, hazard_per_min, mean_remaining_min
 from joulie_lab.simulation.workload import EQUAL_WORK_KEEP, published_jobs, thinned
 
 LIMITS = (100.0, 30.0, 5.0, 0.09, 0.08, 1.0)
@@ -81,7 +81,7 @@ def test_policy_refuses_what_cannot_be(value: float) -> None:
 def test_age_bins_reach_a_month() -> None:
     edges = bin_edges_min()
     assert edges[:4].tolist() == [0.0, 1.0, 2.0, 3.0]
-    assert edges[-2] < LONGEST_MIN <= edges[-1]
+    assert edges[-2] < MAX_AGE_MIN <= edges[-1]
     assert np.all(np.diff(edges) >= 1.0)
 
 
@@ -118,7 +118,7 @@ def test_marginal_energy_uses_less_energy_and_the_governor_smooths() -> None:
     energy_wmin: dict[str, float] = {}
     ramp_w: dict[str, float] = {}
     for name in ("most-allocated", "marginal-energy", "marginal-energy-ramp"):
-        played = play(CLUSTER, jobs, name, n_steps=1080, seed=501, queue=QueueSettings())
+        played = simulate(CLUSTER, jobs, name, n_steps=1080, seed=501, queue=QueueSettings())
         assert played.unfinished == 0
         energy_wmin[name] = float(played.series.it_w.sum())
         ramp_w[name] = float(np.percentile(np.abs(np.diff(played.series.it_w[120:360])), 99))
@@ -130,6 +130,6 @@ def test_marginal_energy_uses_less_energy_and_the_governor_smooths() -> None:
 @pytest.mark.slow
 def test_no_job_is_held_longer_than_the_limit() -> None:
     jobs = thinned(published_jobs(77, 2.0, 0.1), EQUAL_WORK_KEEP)
-    played = play(CLUSTER, jobs, "marginal-energy-ramp", n_steps=700, seed=77, queue=QueueSettings())
+    played = simulate(CLUSTER, jobs, "marginal-energy-ramp", n_steps=700, seed=77, queue=QueueSettings())
     assert played.wait_min is not None
     assert played.wait_min.max() <= EnergyPolicy().hold_limit_min + QueueSettings().wake_min

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from joulie_lab.simulation.cluster import Cluster, NodePool
-from joulie_lab.simulation.engine import SCHEDULERS, QueueSettings, play
+from joulie_lab.simulation.engine import SCHEDULERS, QueueSettings, simulate
 from joulie_lab.simulation.workload import published_jobs
 
 PROGRAM = f"""
@@ -29,7 +29,7 @@ def figures() -> list[list[object]]:
     rows: list[list[object]] = []
     for name in SCHEDULERS:
         for queue in (None, QueueSettings()):
-            played = play(cluster, jobs, name, n_steps=70, seed=3, queue=queue)
+            played = simulate(cluster, jobs, name, n_steps=70, seed=3, queue=queue)
             series = played.series
             rows.append([name, float(series.it_w.sum()), int(series.dropped.sum()), played.wakes])
     return rows

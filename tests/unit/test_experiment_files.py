@@ -106,9 +106,11 @@ def test_one_problem(tmp_path: Path, old: str, new: str, expected: str) -> None:
 
 def test_scenarios_and_experiments_are_told_apart(tmp_path: Path) -> None:
     source = written(tmp_path, VALID)
-    with pytest.raises(ScenarioError, match=r"mine\.yaml:7: variants are of an experiment: joulie experiment run "):
+    with pytest.raises(
+        ScenarioError, match=r"mine\.yaml:7: variants belong to an experiment; use: joulie experiment run "
+    ):
         load_scenario(source)
-    with pytest.raises(ScenarioError, match="hetero-41 is an experiment: joulie experiment run hetero-41"):
+    with pytest.raises(ScenarioError, match="hetero-41 is an experiment; use: joulie experiment run hetero-41"):
         load_scenario("hetero-41")
     scenario = written(tmp_path, "name: s\nschedulers: [joulie]\n")
     with pytest.raises(ScenarioError, match=r"mine\.yaml:2: schedulers are of a scenario: joulie simulate "):

@@ -69,17 +69,17 @@ def test_parquet_reads_the_same(table, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("0.25,1", "0.25,nan", "FILE:3: len: 'nan', duration must be a number above 0; mend the table"),
-        ("0.25,1", "0.25,inf", "FILE:3: len: 'inf', duration must be a number above 0; mend the table"),
-        ("0.25,1", "0.25,", "FILE:3: len: missing, duration must be a number above 0; mend the table"),
-        ("0.25,1", "0.25,0", "FILE:3: len: '0', duration must be a number above 0; mend the table"),
-        ("0.25,1", "-0.25,1", "FILE:3: t: '-0.25', arrival must be a number of at least 0; mend the table"),
-        ("0.25,1", "soon,1", "FILE:3: t: 'soon', arrival must be a number of at least 0; mend the table"),
-        (",8,", ",8.5,", "FILE:3: cpus: '8.5', cores must be a whole number of 1..32767; mend the table"),
-        (",8,", ",99999,", "FILE:3: cpus: '99999', cores must be a whole number of 1..32767; mend the table"),
-        ("0.25,1,8,2,b\n", "\n", "FILE:3: t: missing, arrival must be a number of at least 0; mend the table"),
-        ("2,b", "2,", "FILE:3: kind: missing, class must be a name; mend the table"),
-        ("len", "length", "FILE: no column 'len' (wanted as duration); it has t, length, cpus, gpu, kind"),
+        ("0.25,1", "0.25,nan", "FILE:3: len: 'nan', duration must be a number above 0; correct the table"),
+        ("0.25,1", "0.25,inf", "FILE:3: len: 'inf', duration must be a number above 0; correct the table"),
+        ("0.25,1", "0.25,", "FILE:3: len: missing, duration must be a number above 0; correct the table"),
+        ("0.25,1", "0.25,0", "FILE:3: len: '0', duration must be a number above 0; correct the table"),
+        ("0.25,1", "-0.25,1", "FILE:3: t: '-0.25', arrival must be a number of at least 0; correct the table"),
+        ("0.25,1", "soon,1", "FILE:3: t: 'soon', arrival must be a number of at least 0; correct the table"),
+        (",8,", ",8.5,", "FILE:3: cpus: '8.5', cores must be a whole number of 1..32767; correct the table"),
+        (",8,", ",99999,", "FILE:3: cpus: '99999', cores must be a whole number of 1..32767; correct the table"),
+        ("0.25,1,8,2,b\n", "\n", "FILE:3: t: missing, arrival must be a number of at least 0; correct the table"),
+        ("2,b", "2,", "FILE:3: kind: missing, class must be a name; correct the table"),
+        ("len", "length", "FILE: no column 'len' (needed for duration); its columns are t, length, cpus, gpu, kind"),
     ],
 )
 def test_bad_cells_are_named(table, old, new, expected):
@@ -89,13 +89,13 @@ def test_bad_cells_are_named(table, old, new, expected):
 def test_nan_in_parquet(tmp_path):
     file = tmp_path / "jobs.parquet"
     pl.read_csv(CSV.encode()).with_columns(len=pl.Series([1.0, 2.0, float("nan")])).write_parquet(file)
-    assert refusal(file) == "FILE: row 3: len: 'nan', duration must be a number above 0; mend the table"
+    assert refusal(file) == "FILE: row 3: len: 'nan', duration must be a number above 0; correct the table"
 
 
 def test_utilisation_out_of_range(table):
     percent = CSV.replace(",8,", ",800,")
     assert refusal(table(percent), cpu_util=ColumnRef("cpus", 0.01)) == (
-        "FILE:3: cpus: '800', cpu_util must be a fraction of 0..1; mend the table"
+        "FILE:3: cpus: '800', cpu_util must be a fraction of 0..1; correct the table"
     )
 
 
@@ -111,7 +111,7 @@ def test_empty_missing_and_broken_files(table, tmp_path):
 def test_a_column_that_holds_no_numbers(tmp_path):
     file = tmp_path / "jobs.parquet"
     pl.read_csv(CSV.encode()).with_columns(len=pl.lit(True)).write_parquet(file)
-    assert refusal(file) == "FILE: column 'len' is Boolean, duration must be numbers"
+    assert refusal(file) == "FILE: column 'len' is Boolean, but duration must be numeric"
 
 
 def test_neither_column_nor_default(table):

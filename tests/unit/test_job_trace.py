@@ -78,7 +78,7 @@ def test_gzip_is_unpacked(tmp_path: Path) -> None:
         (line(work={"cpuUnits": 1e308 * 10}), "invalid"),
         (line(podTemplate={"requests": {"cpu": "8 cores"}}), "invalid quantity '8 cores'"),
         (line(podTemplate={"requests": {"cpu": "-1"}}), "cpu: must be within"),
-        (line(podTemplate={"requests": {"cpu": "1", "nvidia.com/gpu": "1.5"}}), "whole GPUs only"),
+        (line(podTemplate={"requests": {"cpu": "1", "nvidia.com/gpu": "1.5"}}), "1.5 nvidia.com/gpu: must be whole"),
         (line(podTemplate={"requests": {"cpu": 1, "nvidia.com/gpu": 1, "amd.com/gpu": 1}}), "one kind of GPU"),
         (line(podTemplate={"requests": {"cpu": "1"}}), "work.gpuUnits of a job that does not request"),
         (line(podTemplate=template(annotations={"alibabacloud.com/gpu-milli": "0"})), "gpu-milli"),
@@ -86,12 +86,12 @@ def test_gzip_is_unpacked(tmp_path: Path) -> None:
         (line(workloadClass={"cpu": "cpu.fast"}), "workloadClass.cpu: 'fast' is not one of compute_bound"),
         (line(sensitivity={"cpu": "enormous"}), "sensitivity.cpu"),
         (line(sensitivity={"gpu": 1.5}), "sensitivity.gpu"),
-        (line(), "jobId: job-1 is that of line 1 already"),
+        (line(), "duplicate jobId job-1, first used in line 1"),
         (line(jobId="job-1\n"), "jobId"),
         (line(jobId="a..b"), "jobId"),
         (line(namespace="My Team"), "namespace"),
-        (line(type="Job"), "type: 'Job' is neither job nor workload"),
-        ({}, "type: '' is neither job nor workload"),
+        (line(type="Job"), "invalid type 'Job'; use job or workload"),
+        ({}, "invalid type ''; use job or workload"),
         (
             line(
                 podTemplate=template(

@@ -35,16 +35,16 @@ def test_nodes_and_pods_are_read():
 @pytest.mark.parametrize(
     ("read", "line", "message"),
     [
-        (read_nodes, "a,64000,1024,2,H100", "line 2: no power is known of GPU model 'H100'"),
+        (read_nodes, "a,64000,1024,2,H100", "line 2: unknown power of GPU model 'H100'"),
         (read_nodes, "a,64000,1024,0,T4", "line 2: a node without GPUs"),
         (read_nodes, "a,64000,-1,2,T4", "line 2: memory_mib -1 is negative"),
-        (read_nodes, "a,64000", "line 2: no power is known of GPU model ''"),
+        (read_nodes, "a,64000", "line 2: unknown power of GPU model ''"),
         (read_pods, "p,x,16,1,460,", "line 2: cpu_milli 'x' is not a whole number"),
-        (read_pods, "p,12000,16,2,460,", "line 2: 2 GPUs at 460 thousandths each is no request"),
+        (read_pods, "p,12000,16,2,460,", "line 2: invalid request of 2 GPUs at 460 thousandths each"),
         (read_pods, "p,12000,16,1,0,", "line 2: 1 GPUs at 0 thousandths"),
         (read_pods, "p,12000,16,1,1000,H100", "line 2: gpu_spec names the unknown GPU model 'H100'"),
         (read_pods, "p,12000,16,0,0,", "has no pods with GPUs"),
-        (read_reference, "openb_pod_list_default,06-FGD,1.0", "line 2: is no curve"),
+        (read_reference, "openb_pod_list_default,06-FGD,1.0", "line 2: not a curve"),
     ],
 )
 def test_a_line_that_is_no_copy_is_named(read, line, message):

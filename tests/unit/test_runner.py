@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from joulie_lab.simulation import runner as runner_module
-from joulie_lab.simulation.engine import Play
+from joulie_lab.simulation.engine import EngineResult
 from joulie_lab.simulation.jobs import JobColumns, JobTableError
 from joulie_lab.simulation.results import RunSeries
 from joulie_lab.simulation.runner import Runner
@@ -32,7 +32,7 @@ class Engine:
 
 
 class StandIn:
-    """A session that has been played before it is asked."""
+    """A session whose result is already computed."""
 
     def __init__(self, n_jobs: int, n_steps: int, step_s: float, queueing: bool) -> None:
         self.n_jobs, self.n_steps, self.step_s, self.queueing = n_jobs, n_steps, step_s, queueing
@@ -41,11 +41,11 @@ class StandIn:
     def run(self, on_progress) -> None:
         pass
 
-    def result(self) -> Play:
+    def result(self) -> EngineResult:
         zeros = np.zeros(self.n_steps, dtype=np.int64)
         arrived, dropped = zeros.copy(), zeros.copy()
         arrived[0], dropped[1] = self.n_jobs, 2
-        return Play(
+        return EngineResult(
             series=RunSeries(np.arange(self.n_steps) * self.step_s, self.it_w, arrived, dropped, zeros, zeros, zeros),
             core_hours=12.0,
             gpu_hours=3.0,

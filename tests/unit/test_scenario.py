@@ -94,10 +94,10 @@ def test_every_problem_is_named_with_its_line(write):
         (", cores: 96", "", "FILE:4: cluster.pools[0].cores: missing; give a whole number"),
         ("rate: 0.001", "rate: .inf", "FILE:7: workload.published.rate: must be a finite number, got inf"),
         ("hours: 4", "hours: 2026-01-01", "FILE:8: hours: must be a valid number, got '2026-01-01'"),
-        ("hours: 4", "hours: 0.001", "FILE:8: hours: 0.001 h is no whole number of 60 s steps"),
-        ("hours: 4", "hours: 4\nhours: 5", "FILE:9: hours: said twice; keep one of them"),
+        ("hours: 4", "hours: 0.001", "FILE:8: hours: 0.001 h is not a multiple of the 60 s step"),
+        ("hours: 4", "hours: 4\nhours: 5", "FILE:9: hours: duplicate key; keep one of them"),
         ("hours: 4", "hours: &h 4\nstep_s: *h", "FILE:9: not valid YAML: aliases are not supported: repeat the value"),
-        ("hours: 4", "hours: 4\nseeds: [1, 1]", "FILE:9: seeds: names one twice: 1, 1"),
+        ("hours: 4", "hours: 4\nseeds: [1, 1]", "FILE:9: seeds: duplicates: 1, 1"),
         ("hours: 4", "hours: 4\nschedulers: []", "FILE:9: schedulers: is empty; name at least one"),
         (
             "hours: 4",
@@ -129,12 +129,12 @@ def test_an_unknown_scheduler_lists_the_known_ones(write):
 def test_a_workload_has_one_source(write):
     text = VALID.replace("  published:\n    rate: 0.001", "  csv: a.csv\n  parquet: b.parquet")
     (found,) = problems(write(text))
-    assert found == "FILE:5: workload: needs exactly one of published, csv, parquet; has csv and parquet"
+    assert found == "FILE:5: workload: needs exactly one of published, csv, parquet; got csv and parquet"
 
 
 def test_a_table_needs_columns(write):
     (found,) = problems(write(VALID.replace("  published:\n    rate: 0.001", "  csv: a.csv")))
-    assert found == "FILE:5: workload.columns: missing: say which column is arrival and which is duration"
+    assert found == "FILE:5: workload.columns: missing: name the columns of arrival and duration"
 
 
 def test_numbers_as_people_write_them(write):

@@ -44,7 +44,7 @@ def test_an_interrupted_sweep_goes_on_and_ends_as_if_nothing_had_been(tmp_path):
                 break
         rest = process.stderr.read()
     assert process.returncode == 130
-    assert f"of {N_RUNS} runs are kept in {state}" in rest
+    assert f"of {N_RUNS} runs are stored in {state}" in rest
     assert "Traceback" not in rest
     assert not resumed.exists()
     done = lines(state) - 1

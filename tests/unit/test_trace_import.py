@@ -131,13 +131,13 @@ def test_openb_broken_lines_are_named_and_the_others_stay(tmp_path):
     assert [job.job_id for job in jobs] == ["pod-z", "pod-b", "pod-c", "pod-d", "pod-m"]
     assert rest == [
         "FILE:6: has 10 cells, the table has 11 columns",
-        "FILE:7: cpu_milli is 'many', which is no number",
-        "FILE:8: it ran for -50 s: a job needs a run time above 0",
+        "FILE:7: cpu_milli is 'many', which is not a number",
+        "FILE:8: it ran for -50 s: the runtime must be above 0",
         "FILE:9: num_gpu is 2 with gpu_milli 500: only one GPU can be shared",
         "FILE:10: gpu_milli is 0, it must be 1..1000",
         "FILE:11: time of submission: must be within [0, inf], got -5",
-        "FILE:12: it asks for neither cores nor GPUs",
-        "FILE:13: job pod-b is there twice",
+        "FILE:12: requests neither cores nor GPUs",
+        "FILE:13: duplicate job name pod-b",
         "FILE:14: cpu_milli is 'inf', it must be finite",
         "FILE:15: unexpected end of data",
     ]
@@ -214,7 +214,7 @@ def test_pai_tables_come_packed_and_the_job_table_says_when_a_job_was_submitted(
     table_file = written(tmp_path, "jobs.csv.gz", gzip.compress(b"j2,i,u,Terminated,900,1200\nj9,i,u,Waiting,x,\n"))
     jobs, rest = split(pai.jobs(archive, table_file), table_file)
     assert len(jobs) == 3
-    assert rest == ["FILE:2: start_time is 'x', which is no number"]
+    assert rest == ["FILE:2: start_time is 'x', which is not a number"]
     jobs, _ = split(pai.jobs(archive), archive)
     assert {job.submit_s for job in jobs} == {0.0}
 
@@ -222,7 +222,7 @@ def test_pai_tables_come_packed_and_the_job_table_says_when_a_job_was_submitted(
 def test_pai_excerpt_splits_what_is_wider_than_a_node(tmp_path):
     file = written(tmp_path, "pai-100k.csv", "arrival_time,length,cpus\n2.5,0.5,1\n1,2,130\n3,-1,1\n")
     jobs, rest = split(pai.jobs(file), file)
-    assert rest == ["FILE:4: it ran for -3600 s: a job needs a run time above 0"]
+    assert rest == ["FILE:4: it ran for -3600 s: the runtime must be above 0"]
     assert [(job.job_id, job.submit_s, job.shape.cores) for job in jobs] == [
         ("pai-3-0", 3600.0, 44.0),
         ("pai-3-1", 3600.0, 43.0),
@@ -289,7 +289,7 @@ def test_philly_jobs_are_gangs_over_servers_and_run_for_all_their_attempts(tmp_p
 
 @pytest.mark.parametrize("log", ["[{", "[" * 100_000])
 def test_philly_refuses_what_is_no_log(tmp_path, log):
-    with pytest.raises(TraceSourceError, match="is no cluster_job_log"):
+    with pytest.raises(TraceSourceError, match="invalid cluster_job_log"):
         list(philly.jobs(written(tmp_path, "log", log)))
 
 
@@ -336,8 +336,8 @@ def test_swf_takes_what_a_log_knows_and_assumes_the_rest(tmp_path, name):
         "FILE:9: run time unknown",
         "FILE:10: part of a job that has a line of its own",
         "FILE:11: has no number of processors",
-        "FILE:12: has 5 fields, the format has 18",
-        "FILE:13: it ran for -50 s: a job needs a run time above 0",
+        "FILE:12: has 5 fields, but the format has 18",
+        "FILE:13: it ran for -50 s: the runtime must be above 0",
     ]
 
 
@@ -360,7 +360,7 @@ def test_a_table_is_read_by_its_mapping(tmp_path):
     file = written(tmp_path, "jobs.csv", TABLE)
     options = table.TableOptions(table.column_mapping(MAPPING), performance_classes=("high",))
     jobs, rest = split(table.jobs(file, options), file)
-    assert rest[0] == "FILE:4: at is 'yesterday', which is no date like 2024-05-01T12:00:00"
+    assert rest[0] == "FILE:4: at is 'yesterday', which is not a date like 2024-05-01T12:00:00"
     assert rest[1].startswith("FILE:5: cpu_utilization: must be within [0, 1], got 1.5")
     first, second = jobs
     assert (first.job_id, first.submit_s, first.shape.cores, first.annotations) == ("first", 0.0, 2.0, {})
@@ -389,10 +389,10 @@ def test_parquet_reads_as_csv_does(tmp_path):
 @pytest.mark.parametrize(
     ("mapping", "problem"),
     [
-        ("arrival", "'arrival' is not FIELD=COLUMN"),
-        ("when=t", "no field 'when'; there are id, arrival"),
-        ("arrival=t:weeks,duration=d,cores=c", "arrival has no unit 'weeks'; there are s, ms"),
-        ("arrival=t,arrival=u", "arrival is there twice"),
+        ("arrival", "invalid mapping 'arrival': use FIELD=COLUMN"),
+        ("when=t", "unknown field 'when'; use one of id, arrival"),
+        ("arrival=t:weeks,duration=d,cores=c", "unknown unit 'weeks' of arrival; use one of s, ms"),
+        ("arrival=t,arrival=u", "duplicate field arrival"),
         ("duration=d,cores=c", "needs arrival=COLUMN"),
         ("arrival=t,end=e,cores=c", "needs duration=COLUMN, or start=COLUMN and end=COLUMN"),
         ("arrival=t,duration=d", "needs cores=COLUMN or gpus=COLUMN"),
@@ -410,11 +410,11 @@ def test_names_stay_unique_and_mistaken_sizes_stay_small(tmp_path):
     jobs, rest = split(table.jobs(file, table.TableOptions(columns)), file)
     assert [job.job_id for job in jobs] == ["a-0", "a-1", "a-01", "a-2", "b-0", "job"]
     assert rest == [
-        "FILE:3: job a-1 is there twice",
-        "FILE:7: job b is there twice",
-        "FILE:8: job a is there twice",
-        "FILE:9: it would be 1,000,000,000 pods, more than 100,000",
-        "FILE:10: it would be 15,625,000 pods, more than 100,000",
+        "FILE:3: duplicate job name a-1",
+        "FILE:7: duplicate job name b",
+        "FILE:8: duplicate job name a",
+        "FILE:9: 1,000,000,000 pods are more than the maximum of 100,000",
+        "FILE:10: 15,625,000 pods are more than the maximum of 100,000",
     ]
 
 
@@ -440,7 +440,7 @@ def test_rows_that_no_trace_can_hold_are_problems_and_tiny_shares_are_kept(tmp_p
     [
         ("none.csv", None, "cannot be read: No such file"),
         ("empty.csv", b"", "is empty"),
-        ("other.csv", b"a,b\n1,2\n", "no column 'name'; it has a, b"),
+        ("other.csv", b"a,b\n1,2\n", "no column 'name'; its columns are a, b"),
         ("cut.csv.gz", gzip.compress(PODS.encode() * 50, mtime=0)[:-20], "is damaged"),
         ("plain.csv.gz", PODS.encode(), "cannot be read: Not a gzipped file"),
         ("none.tar.gz", gzip.compress(b"\0" * 10240, mtime=0), "has no file"),
@@ -509,7 +509,7 @@ def test_broken_lines_stop_the_command_unless_they_are_to_be_skipped(tmp_path, c
     [
         (("openb", "none.csv", "--out", "x"), "cannot be read"),
         (("openb", "none.csv", "--out", "x", "--nodes", "n"), "--nodes and --cluster-out belong together"),
-        (("csv", "none.csv", "--out", "x", "--columns", "a"), "--columns: 'a' is not FIELD=COLUMN"),
+        (("csv", "none.csv", "--out", "x", "--columns", "a"), "--columns: invalid mapping 'a': use FIELD=COLUMN"),
         (("swf", "none.swf", "--out", "x"), "cannot be read"),
         (("philly", "none", "--out", "x"), "cannot be read"),
         (("pai", "none", "--out", "x", "--cpu-utilization", "0"), "--cpu-utilization"),

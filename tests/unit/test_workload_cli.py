@@ -119,7 +119,7 @@ def test_all_problems_of_a_trace_are_named_by_line(tmp_path: Path, capsys: pytes
         6: "gang g: its 3 members",
         7: "gang g: its 3 members",
         8: "gang g: its 3 members",
-        9: "fine is that of line 1 already",
+        9: "duplicate jobId fine, first used in line 1",
     }
     for problem, (line, says) in zip(said, wanted.items(), strict=False):
         assert problem.startswith(f"{path}:{line}: ")

@@ -1,1 +1,1 @@
-"""One technology a module: FMUs, trace files, job tables, worker processes and Dask."""
+"""Adapters, one technology per module: FMUs, trace files, job tables, worker processes and Dask."""

@@ -1,6 +1,6 @@
-"""Work spread over the processes of this machine, or over the workers of a Dask cluster.
+"""Parallel execution in processes of this machine or on the workers of a Dask cluster.
 
-Both take a function that can be pickled and its arguments, begin them in order, and yield results as they come.
+Both executors take a picklable function and its arguments, start the calls in order, and yield results as they finish.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ R = TypeVar("R")
 
 
 class ExecutorError(RuntimeError):
-    """Work that could not be spread or was lost; the message says why and what to do."""
+    """Parallel execution failed; the message says why and what to do."""
 
 
 def in_processes(work: Callable[[T], R], items: Sequence[T], n_workers: int) -> Generator[R, None, None]:
-    """Run `work` on every item in `n_workers` processes; one worker is this process itself.
+    """Run `work` on every item in `n_workers` processes; with one worker, in this process.
 
-    Leaving the iteration early, as an interruption does, ends the workers at once.
+    If the iteration is left early, for example by an interrupt, the workers are terminated at once.
 
     Raises:
         ExecutorError: a worker died.
@@ -36,7 +36,7 @@ def in_processes(work: Callable[[T], R], items: Sequence[T], n_workers: int) -> 
         yield from map(work, items)
         return
     others = set(multiprocessing.active_children())
-    # Spawned, not forked: a fork would copy the locks of this process's threads (progress bars) in whatever state.
+    # Spawned, not forked: a fork would copy locks of this process's threads (progress bars) in an arbitrary state.
     pool = ProcessPoolExecutor(n_workers, mp_context=multiprocessing.get_context("spawn"), initializer=_prepare_worker)
     try:
         for future in as_completed([pool.submit(work, item) for item in items]):
@@ -52,7 +52,7 @@ def in_processes(work: Callable[[T], R], items: Sequence[T], n_workers: int) -> 
 
 
 def _prepare_worker() -> None:
-    """An interruption is the parent's to handle; a worker whose parent is gone leaves."""
+    """Ignore interrupts, which the parent handles, and exit when the parent process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
 
@@ -70,10 +70,10 @@ def on_dask(
     """Run `work` on every item on a Dask cluster.
 
     Args:
-        work: can be imported by the workers.
-        items: arguments.
+        work: function that the workers can import.
+        items: arguments of the calls.
         address: ``HOST:PORT`` of the scheduler; None starts a cluster on this machine.
-        n_workers: processes of the cluster on this machine.
+        n_workers: number of processes of a cluster on this machine.
 
     Raises:
         ExecutorError: Dask is not installed, or the scheduler cannot be reached.

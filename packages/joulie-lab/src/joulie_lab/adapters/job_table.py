@@ -1,6 +1,6 @@
 """Job tables from CSV and Parquet files, read with Polars.
 
-Nothing is guessed and nothing is dropped: the first cell that cannot be used stops the reading, named by file, line
+Nothing is guessed and nothing is dropped: reading stops at the first invalid cell with an error that names file, line
 and value.
 """
 
@@ -20,14 +20,14 @@ from joulie_lab.simulation.jobs import ColumnRef, JobColumns, JobTableError, Job
 
 @dataclass(frozen=True)
 class _Rule:
-    """What the values of a field must be, in words and as a test on an array."""
+    """Validation rule of a field: its description, and a test on an array."""
 
     needs: str
     holds: Callable[[FloatArray], BoolArray]
 
 
 _WHOLE_MAX = 32_767
-"""Largest core or GPU count of a job; the simulator keeps counts in 16 bits."""
+"""Maximum number of cores or GPUs of a job; the simulator stores counts in 16 bits."""
 
 _RULES = {
     "arrival": _Rule("a number of at least 0", lambda x: x >= 0.0),
@@ -44,7 +44,7 @@ def read_job_table(spec: JobTableSpec) -> JobColumns:
     """Read the jobs of a CSV or Parquet file.
 
     Args:
-        spec: the file, its columns and the values of what it does not know.
+        spec: the file, its columns, and the values of fields without a column.
 
     Returns:
         The jobs in file order, in SI units.
@@ -75,15 +75,15 @@ def read_job_table(spec: JobTableSpec) -> JobColumns:
 
 
 def _read(spec: JobTableSpec) -> pl.DataFrame:
-    """The needed columns; text for CSV, so that a cell that is no number can be shown as it stands."""
+    """Read the needed columns; as text for CSV, so that an invalid cell can be shown unchanged."""
     if not spec.path.is_file():
-        raise JobTableError(f"{spec.path}: no such file; set workload.{spec.format} to where the table is")
+        raise JobTableError(f"{spec.path}: no such file; set workload.{spec.format} to the path of the table")
     try:
         names = _header(spec.path, spec.format)
         for field, column in spec.columns.items():
             if column.name not in names:
                 raise JobTableError(
-                    f"{spec.path}: no column {column.name!r} (wanted as {field}); it has {', '.join(names)}"
+                    f"{spec.path}: no column {column.name!r} (needed for {field}); its columns are {', '.join(names)}"
                 )
         wanted = list(dict.fromkeys(column.name for column in spec.columns.values()))
         if spec.format == "parquet":
@@ -114,7 +114,9 @@ class _Table:
             return self._default(field, rule)
         cells = self.frame.get_column(column.name)
         if not (cells.dtype == pl.String or cells.dtype.is_numeric()):
-            raise JobTableError(f"{self.spec.path}: column {column.name!r} is {cells.dtype}, {field} must be numbers")
+            raise JobTableError(
+                f"{self.spec.path}: column {column.name!r} is {cells.dtype}, but {field} must be numeric"
+            )
         stripped = cells.str.strip_chars() if cells.dtype == pl.String else cells
         values = stripped.cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy() * column.factor
         good = np.isfinite(values)
@@ -147,7 +149,7 @@ class _Table:
         value: Any = cells[row]
         shown = "missing" if value is None else f"{str(value)!r}"
         raise JobTableError(
-            f"{self.place}{self.first_line + row}: {column.name}: {shown}, {field} must be {needs}; mend the table"
+            f"{self.place}{self.first_line + row}: {column.name}: {shown}, {field} must be {needs}; correct the table"
         )
 
 

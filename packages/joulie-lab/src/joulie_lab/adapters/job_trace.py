@@ -1,6 +1,6 @@
-"""Job traces as JSON lines: a `TraceJob` for each line of type job, and the number of each line that is broken.
+"""Reads and writes job traces as JSON lines: each line of type job is a `TraceJob`; errors name the line number.
 
-Source: spec, simulator, workloads. Lines of type workload describe jobs and are kept by those who rewrite a trace.
+Source: spec, simulator, workloads. Lines of type workload describe jobs; tools that rewrite a trace preserve them.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from joulie.domain.workload import Level
 from joulie_lab.simulation.trace import CPU_CLASSES, GPU_CLASSES, JobProfile, TraceJob, TraceLine, TraceMetadata
 
 STANDARD_STREAM = Path("-")
-"""Names standard input where a trace is read, standard output where it is written."""
+"""Path that stands for standard input when reading a trace, and for standard output when writing one."""
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-# Python's $ takes a line break before the end, that of JSON Schema does not; this is the end to both.
+# Python's $ also matches before a trailing line break, that of JSON Schema does not; this is the end in both.
 _END = r"(?!\n)$"
 _NAME = rf"^{_LABEL}(\.{_LABEL})*{_END}"
 _NAMESPACE = rf"^{_LABEL}{_END}"
 _MAX_NAMESPACE = 63
 _MAX_NAME = 200
-"""Leaves room for what a pod's name adds to the job's."""
+"""Maximum length of a job's name; leaves space for the suffix of its pods' names."""
 _MAX_LINE_BYTES = 1 << 20
 _SHOWN_PROBLEMS = 10
 _LEVELS = (Level.LOW, Level.MEDIUM, Level.HIGH)
@@ -39,11 +39,11 @@ _Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 
 
 class JobTraceError(ValueError):
-    """A line that is no job, or a file that cannot be read or written; the message names file and line."""
+    """Invalid line, or a file that cannot be read or written; the message names file and line."""
 
 
 class LoadedTrace(NamedTuple):
-    """A whole trace: its jobs, and what is wrong with the lines that were left out."""
+    """A complete trace: its jobs, and the errors of the lines that were skipped."""
 
     jobs: list[TraceJob]
     problems: list[JobTraceError]
@@ -54,7 +54,7 @@ class _Wire(Struct, rename="camel", omit_defaults=True):
 
 
 class PodTemplate(_Wire):
-    """What of the job's pod is not the same for all of them."""
+    """Fields of the pod that differ between jobs."""
 
     requests: Annotated[
         dict[str, str | int | float],
@@ -65,8 +65,8 @@ class PodTemplate(_Wire):
     annotations: Annotated[
         dict[str, str],
         Meta(
-            description="`joulie.io/workload-class: performance` says that the job must not be slowed,"
-            " `alibabacloud.com/gpu-milli` that it needs only so many thousandths of its one GPU"
+            description="`joulie.io/workload-class: performance` marks a job that must not be slowed down,"
+            " `alibabacloud.com/gpu-milli` is the share of one GPU that it needs, in thousandths"
         ),
     ] = {}
     node_selector: Annotated[dict[str, str], Meta(description="As in a pod's spec")] = {}
@@ -75,55 +75,55 @@ class PodTemplate(_Wire):
 
 
 class Work(_Wire, omit_defaults=False):
-    """What is to be done; both parts go on at the same time."""
+    """Amount of work of the job; CPU and GPU work proceed in parallel."""
 
     cpu_units: Annotated[float, Meta(description="Core-seconds at the highest clock")] = 0.0
-    gpu_units: Annotated[float, Meta(description="GPU-seconds without a cap; of a shared GPU its share")] = 0.0
+    gpu_units: Annotated[float, Meta(description="GPU-seconds without a cap; for a shared GPU, of its share")] = 0.0
 
 
 class Sensitivity(_Wire):
-    """How much caps slow the job: a level, or a number from 0 to 1, of which each third is a level."""
+    """Sensitivity of the job to caps: a level, or a number from 0 to 1, each third of which is one level."""
 
     cpu: Annotated[Level | _Share | None, Meta(description="To caps on CPUs")] = None
     gpu: Annotated[Level | _Share | None, Meta(description="To caps on GPUs")] = None
 
 
 class WorkloadClass(_Wire):
-    """What bounds the work."""
+    """Bottleneck of the work."""
 
-    cpu: Annotated[str, Meta(description=f"`cpu.` and one of {', '.join(CPU_CLASSES)}; mixed where it is left out")] = (
-        ""
-    )
-    gpu: Annotated[str, Meta(description=f"`gpu.` and one of {', '.join(GPU_CLASSES)}; mixed where it is left out")] = (
-        ""
-    )
+    cpu: Annotated[str, Meta(description=f"`cpu.` and one of {', '.join(CPU_CLASSES)}; default mixed")] = ""
+    gpu: Annotated[str, Meta(description=f"`gpu.` and one of {', '.join(GPU_CLASSES)}; default mixed")] = ""
 
 
 class WorkloadProfile(_Wire):
-    """How hard the job uses what it requests."""
+    """Utilisation of the requested resources."""
 
     cpu_utilization: Annotated[_Share, Meta(description="Of its cores")] = 0.5
     gpu_utilization: Annotated[
-        _Share | None, Meta(description="Of its GPUs; 1 where it is left out and there is GPU work")
+        _Share | None, Meta(description="Utilisation of its GPUs; defaults to 1 for jobs with GPU work")
     ] = None
-    memory_intensity: Annotated[_Share, Meta(description="How far its work waits for memory")] = 0.0
-    io_intensity: Annotated[_Share, Meta(description="How far its work waits for input and output")] = 0.0
-    cpu_feed_intensity_gpu: Annotated[_Share, Meta(description="How far its GPU work waits for its CPU work")] = 0.0
+    memory_intensity: Annotated[_Share, Meta(description="Share of its work that waits for memory")] = 0.0
+    io_intensity: Annotated[_Share, Meta(description="Share of its work that waits for input and output")] = 0.0
+    cpu_feed_intensity_gpu: Annotated[_Share, Meta(description="Share of its GPU work that waits for its CPU work")] = (
+        0.0
+    )
 
 
 class Job(_Wire, tag_field="type", tag="job"):
-    """One pod's worth of a workload."""
+    """A job of the trace, which runs as one pod."""
 
-    job_id: Annotated[str, Meta(pattern=_NAME, max_length=_MAX_NAME, description="Unique in the trace; names the pod")]
+    job_id: Annotated[
+        str, Meta(pattern=_NAME, max_length=_MAX_NAME, description="Unique in the trace; part of the pod's name")
+    ]
     submit_time_offset_sec: Annotated[
-        float, Meta(ge=0.0, description="When it is submitted, s after the start of the trace")
+        float, Meta(ge=0.0, description="Submission time, s after the start of the trace")
     ]
     pod_template: PodTemplate
     work: Work
-    workload_id: Annotated[str, Meta(description="The workload that it belongs to; itself where it is left out")] = ""
+    workload_id: Annotated[str, Meta(description="Workload that it belongs to; the job itself if omitted")] = ""
     workload_type: Annotated[str, Meta(description="Family, for reports")] = ""
-    pod_role: Annotated[str, Meta(description="Of the pod in its workload: launcher, worker, ps, trial")] = ""
-    gang: Annotated[bool, Meta(description="Whether the pods of the workload advance only together")] = False
+    pod_role: Annotated[str, Meta(description="Role of the pod in its workload: launcher, worker, ps, trial")] = ""
+    gang: Annotated[bool, Meta(description="Whether the pods of the workload make progress only together")] = False
     namespace: Annotated[
         str, Meta(pattern=_NAMESPACE, max_length=_MAX_NAMESPACE, description="Namespace of the pod")
     ] = "default"
@@ -144,24 +144,24 @@ _is_name = re.compile(_NAME).search
 
 
 def read_trace(path: Path) -> Iterator[TraceJob | JobTraceError]:
-    """The jobs of a trace, line by line, in the order of the file; for a broken line its error.
+    """Iterate over the jobs of a trace, in the order of the file; yields an error for an invalid line.
 
     Args:
-        path: the file, `STANDARD_STREAM` for standard input; what is compressed by gzip is unpacked on the way.
+        path: the file, `STANDARD_STREAM` for standard input; gzip is decompressed transparently.
 
     Raises:
-        JobTraceError: the file cannot be read, or not to its end.
+        JobTraceError: the file cannot be read, or only in part.
     """
     return (item for item in read_lines(path) if not isinstance(item, TraceMetadata))
 
 
 def read_lines(path: Path) -> Iterator[TraceLine | JobTraceError]:
-    """Like `read_trace`, with the lines that describe jobs."""
+    """Like `read_trace`, including the lines that describe jobs."""
     return (item for _, item in read_numbered(path))
 
 
 def read_numbered(path: Path) -> Iterator[tuple[int, TraceLine | JobTraceError]]:
-    """Like `read_lines`, each with its number. Nothing is kept of what was read but the names of jobs."""
+    """Like `read_lines`, with line numbers. Only the names of jobs are kept in memory."""
     first_lines: dict[str, int] = {}
     for number, line in _numbered_lines(path):
         try:
@@ -170,17 +170,17 @@ def read_numbered(path: Path) -> Iterator[tuple[int, TraceLine | JobTraceError]]
             yield number, JobTraceError(f"{path}:{number}: {error}")
             continue
         if isinstance(item, TraceJob) and (first := first_lines.setdefault(item.job_id, number)) != number:
-            yield number, JobTraceError(f"{path}:{number}: jobId: {item.job_id} is that of line {first} already")
+            yield number, JobTraceError(f"{path}:{number}: duplicate jobId {item.job_id}, first used in line {first}")
         else:
             yield number, item
 
 
 def load_jobs(path: Path, *, skip_bad_lines: bool) -> LoadedTrace:
-    """All jobs of a trace, in the order of the file.
+    """Load all jobs of a trace, in the order of the file.
 
     Raises:
-        JobTraceError: the file cannot be read, or has broken lines which are not to be skipped: the first ones, a line
-            each, and how many more there are.
+        JobTraceError: the file cannot be read, or has invalid lines that are not to be skipped; the message has the
+            first errors, one per line, and the number of further ones.
     """
     loaded = LoadedTrace([], [])
     for item in read_trace(path):
@@ -196,24 +196,24 @@ def load_jobs(path: Path, *, skip_bad_lines: bool) -> LoadedTrace:
 
 
 def line_schema() -> dict[str, Any]:
-    """JSON Schema of a line of a trace that is a job."""
+    """JSON Schema of a job line of a trace."""
     schema = msgspec.json.schema(Job)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def write_trace(path: Path, lines: Iterable[TraceLine], metadata: Mapping[str, Any] | None = None) -> int:
-    """Write a trace, whole or not at all; the same lines give the same bytes.
+    """Write a trace atomically; the output is reproducible.
 
     Args:
-        path: the file, compressed where its name ends in ``.gz``; `STANDARD_STREAM` for standard output.
+        path: the file, compressed if its name ends in ``.gz``; `STANDARD_STREAM` for standard output.
         lines: jobs, and lines that describe them.
-        metadata: a first line that describes all jobs.
+        metadata: first line, which describes all jobs.
 
     Returns:
         The number of jobs.
 
     Raises:
-        JobTraceError: the file cannot be written, or a job is one that no reader would take.
+        JobTraceError: the file cannot be written, or a job is invalid and could not be read again.
     """
     jobs = 0
     try:
@@ -225,7 +225,7 @@ def write_trace(path: Path, lines: Iterable[TraceLine], metadata: Mapping[str, A
                     _check_written(path, line)
                     jobs += 1
                 out.write(_encoded(line))
-    except BrokenPipeError:  # the reader of standard output has left, which is no error
+    except BrokenPipeError:  # the reader of standard output has closed the pipe, which is not an error
         raise
     except OSError as error:
         raise JobTraceError(f"{path}: cannot be written: {error.strerror or error}") from error
@@ -233,7 +233,7 @@ def write_trace(path: Path, lines: Iterable[TraceLine], metadata: Mapping[str, A
 
 
 def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not empty, by number; of one that is too long its beginning."""
+    """The non-empty lines with their numbers; a line that is too long is truncated."""
     number = 0
     try:
         with _unpacked(path) as stream:
@@ -255,7 +255,7 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 @contextmanager
 def _unpacked(path: Path) -> Iterator[BinaryIO]:
     with sys.stdin.buffer if path == STANDARD_STREAM else path.open("rb") as packed:
-        # A peek leaves the bytes where they are, so that a pipe may be compressed too.
+        # Peeking does not consume the bytes, so that a pipe may be compressed too.
         if cast("Any", packed).peek(2)[:2] == b"\x1f\x8b":
             with gzip.GzipFile(fileobj=packed) as stream:
                 yield cast("BinaryIO", stream)
@@ -264,10 +264,10 @@ def _unpacked(path: Path) -> Iterator[BinaryIO]:
 
 
 def _parse(line: bytes) -> TraceLine:
-    """What a line says.
+    """Parse a line.
 
     Raises:
-        ValueError: it is no JSON, or a job that cannot be.
+        ValueError: it is not JSON, or not a valid job.
     """
     if len(line) > _MAX_LINE_BYTES:
         raise ValueError(f"longer than {_MAX_LINE_BYTES} bytes")
@@ -279,17 +279,19 @@ def _parse(line: bytes) -> TraceLine:
         case "workload":
             return TraceMetadata({name: value for name, value in _decode_values(line).items() if name != "type"})
         case other:
-            raise ValueError(f"type: {other!r} is neither job nor workload")
+            raise ValueError(f"invalid type {other!r}; use job or workload")
 
 
 def _check(job: TraceJob) -> None:
-    """Look at what a job is made of; each refuses what cannot be."""
+    """Evaluate the derived values of a job, which raise for invalid input."""
     _ = job.shape, job.ideal_s, job.node_rules
 
 
 def _check_written(path: Path, job: TraceJob) -> None:
     if not _is_name(job.job_id) or len(job.job_id) > _MAX_NAME:
-        raise JobTraceError(f"{path}: jobId: {job.job_id!r} names no pod, or takes more than {_MAX_NAME} characters")
+        raise JobTraceError(
+            f"{path}: invalid jobId {job.job_id!r}: it must be a valid pod name of at most {_MAX_NAME} characters"
+        )
     try:
         _check(job)
     except ValueError as error:
@@ -381,12 +383,12 @@ def _class(part: str, name: str) -> str:
 
 @contextmanager
 def _output(path: Path) -> Iterator[BinaryIO]:
-    """Where to write; the file takes its name when all is written."""
+    """Output stream; a file is renamed to its final name when it is complete."""
     if path == STANDARD_STREAM:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    if path.exists() and not path.is_file():  # a pipe or a device, which no file may replace
+    if path.exists() and not path.is_file():  # a pipe or a device must not be replaced by a file
         with path.open("wb") as out:
             yield out
         return
@@ -394,7 +396,7 @@ def _output(path: Path) -> Iterator[BinaryIO]:
     try:
         with part.open("xb") as out:
             if path.suffix == ".gz":
-                # Without name and time, so that the same lines give the same bytes.
+                # Without name and time in the gzip header, so that the output is reproducible.
                 with gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) as packed:
                     yield cast("BinaryIO", packed)
             else:

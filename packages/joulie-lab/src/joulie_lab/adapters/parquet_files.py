@@ -1,4 +1,4 @@
-"""Columns of numbers and records as Parquet files, with Polars; `joulie.adapters.parquet_files` writes records."""
+"""Reads and writes Parquet files with Polars; `joulie.adapters.parquet_files` writes records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ParquetError(ValueError):
 
 
 def write_columns(path: Path, columns: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write arrays of one length as the columns of a Parquet file.
+    """Write arrays of equal length as the columns of a Parquet file.
 
     Raises:
         OSError: the file cannot be written.

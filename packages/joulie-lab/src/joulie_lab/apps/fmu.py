@@ -56,7 +56,7 @@ def describe(file: Path, form: str) -> None:
 @fmu.command()
 @_FILE
 def validate(file: Path) -> None:
-    """Check an FMU against the FMI standard. Exit status 1 with problems, 2 for a file that is no FMU."""
+    """Check an FMU against the FMI standard. Exit status 1 if there are problems, 2 if the file is not an FMU."""
     from fmpy.validation import validate_fmu
 
     from joulie_lab.adapters.fmu.archive import member_names
@@ -75,7 +75,7 @@ def validate(file: Path) -> None:
 
 
 def _parameters(settings: tuple[str, ...]) -> DxParameters:
-    """The plant's parameters from ``name=value`` texts."""
+    """Parse the plant's parameters from ``name=value`` settings."""
     from dataclasses import fields
     from difflib import get_close_matches
 
@@ -112,7 +112,7 @@ def _render(description: dict[str, Any], form: str) -> str:
 
 
 def _table(description: dict[str, Any]) -> str:
-    """The description for people: facts first, then one row a variable."""
+    """The description as text: facts first, then one row per variable."""
     problem, notes = description["plant_problem"], description["plant_notes"]
     facts = {
         "model": description["model_name"],

@@ -1,4 +1,4 @@
-"""``joulie scenario``: what can be simulated."""
+"""``joulie scenario``: lists, shows and validates scenarios."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def scenario() -> None:
 @scenario.command("list")
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 def list_scenarios(output: str) -> None:
-    """List the scenarios that come with Joulie."""
+    """List the scenarios that ship with Joulie."""
     from joulie.program.documents import print_document
     from joulie_lab.simulation.scenario_files import load_scenario, shipped_names
 
@@ -42,7 +42,7 @@ def list_scenarios(output: str) -> None:
 @scenario.command()
 @_SCENARIO
 def show(scenario: str) -> None:
-    """Print a scenario as it is written, a start for one's own."""
+    """Print the YAML of a scenario, as a starting point for your own."""
     from joulie_lab.simulation.positions import ScenarioError
     from joulie_lab.simulation.scenario_files import scenario_text
 
@@ -56,7 +56,7 @@ def show(scenario: str) -> None:
 @_SCENARIO
 @_SETS
 def validate(scenario: str, sets: tuple[str, ...]) -> None:
-    """Check a scenario; every problem is named with its line. Exit status 2 with problems."""
+    """Validate a scenario; every problem is reported with its line. Exit status 2 if there are problems."""
     from joulie_lab.simulation.positions import ScenarioError
     from joulie_lab.simulation.scenario_files import load_scenario
 
@@ -64,7 +64,7 @@ def validate(scenario: str, sets: tuple[str, ...]) -> None:
         loaded = load_scenario(scenario, sets)
     except ScenarioError as error:
         raise UserError(str(error)) from error
-    click.echo(f"{scenario}: fine: {loaded.cluster.n_nodes} nodes, {loaded.hours:g} h, mode {loaded.mode}")
+    click.echo(f"{scenario}: valid: {loaded.cluster.n_nodes} nodes, {loaded.hours:g} h, mode {loaded.mode}")
 
 
 @scenario.command()

@@ -1,4 +1,4 @@
-"""``joulie simulate``: a scenario played under one or more schedulers."""
+"""``joulie simulate``: simulates a scenario under one or more schedulers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from joulie_lab.simulation.scenario_files import Setting
 
 _WIDE = 200
-"""Columns of a table that goes to a file or a pipe."""
+"""Table width if standard output is not a terminal, characters."""
 _FILE = click.Path(path_type=Path)
 
 
@@ -25,7 +25,7 @@ _FILE = click.Path(path_type=Path)
 @click.argument("scenario", metavar="SCENARIO")
 @click.option("--scheduler", "schedulers", metavar="NAME,...", multiple=True, help="Schedulers to compare.")
 @click.option("--seed", "seeds", metavar="N,...", multiple=True, help="Seeds, a run each.")
-@click.option("--hours", type=float, help="Length of the arrivals, h.")
+@click.option("--hours", type=float, help="Length of the arrival period, h.")
 @click.option("--set", "sets", metavar="KEY=VALUE", multiple=True, help="Override a value of the scenario; repeatable.")
 @click.option("--cooling", metavar="none|linear|dx|FILE.fmu", help="Cooling plant.")
 @click.option("--json", "json_file", type=_FILE, help="Write the runs' records as JSON.")
@@ -47,9 +47,9 @@ def simulate(
     plots_folder: Path | None,
     output: str,
 ) -> None:
-    """Play SCENARIO, a shipped one by name (see joulie scenario list) or a YAML file by path.
+    """Simulate SCENARIO, a shipped scenario by name (see joulie scenario list) or a YAML file by path.
 
-    Files appear complete at the end, or not at all.
+    Output files are written at the end, either complete or not at all.
     """
     from joulie_lab.program.outputs import Outputs
     from joulie_lab.simulation.positions import ScenarioError
@@ -85,7 +85,7 @@ def simulate(
 def _settings(
     schedulers: Sequence[str], seeds: Sequence[str], hours: float | None, cooling: str | None
 ) -> Iterable[Setting]:
-    """The options as values of the scenario."""
+    """Scenario settings from the command line options."""
     from joulie_lab.simulation.scenario_files import Setting
 
     if schedulers:
@@ -100,7 +100,7 @@ def _settings(
 
 
 def _play(scenario: Scenario) -> list[Run]:
-    """All runs: for each seed every scheduler."""
+    """Make all runs: every scheduler for each seed."""
     from joulie.domain.units import InvalidQuantityError
     from joulie_lab.program.facility import open_plant
     from joulie_lab.program.progress import RunProgress
@@ -111,9 +111,9 @@ def _play(scenario: Scenario) -> list[Run]:
 
     runs: list[Run] = []
     try:
-        plant = open_plant(scenario.cooling, scenario.cluster.peak_w)  # a plant that cannot be used is told at once
+        plant = open_plant(scenario.cooling, scenario.cluster.peak_w)  # report an unusable plant before the simulation
         with RunProgress(len(scenario.seeds) * len(scenario.schedulers)) as progress:
-            for note in getattr(plant, "notes", ()):  # what an FMU's variables had to be converted from
+            for note in getattr(plant, "notes", ()):  # unit conversions of an FMU's variables
                 progress.note(note)
             progress.begin("compiling (once an installation)")
             warm_up()
@@ -124,7 +124,7 @@ def _play(scenario: Scenario) -> list[Run]:
                 late = player.jobs(seed).late
                 progress.end()
                 if late:
-                    progress.note(f"{late:,} jobs arrive after the first {scenario.hours:g} h and are not played")
+                    progress.note(f"{late:,} jobs arrive after the first {scenario.hours:g} h and are not simulated")
                 for scheduler in scenario.schedulers:
                     progress.begin(f"{scheduler}, seed {seed}")
                     runs.append(player.run(scheduler, seed, progress.step))
@@ -153,7 +153,7 @@ def _render(value: Any, form: str) -> str:
 
 
 def _write_parquet(folder: Path, runs: Sequence[Run]) -> None:
-    """``runs.parquet`` with a record a row, and a file of time series a run."""
+    """Write ``runs.parquet`` with one record per row, and one file of time series per run."""
     from dataclasses import fields
 
     from joulie.adapters.parquet_files import write_rows
@@ -168,7 +168,7 @@ def _write_parquet(folder: Path, runs: Sequence[Run]) -> None:
 
 
 def _write_plots(folder: Path, runs: Sequence[Run]) -> None:
-    """A PNG a chart and seed."""
+    """Write one PNG per chart and seed."""
     from itertools import groupby
 
     from joulie_lab.simulation.report.charts import charts

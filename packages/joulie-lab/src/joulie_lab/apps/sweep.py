@@ -1,4 +1,4 @@
-"""``joulie sweep``: schedulers x seeds on all cores, and the table of their differences."""
+"""``joulie sweep``: runs schedulers x seeds in parallel and tabulates their differences to a baseline."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 
 _PUBLISHED = "published-2500"
 _WIDE = 200
-"""Columns of a table that goes to a file or a pipe."""
+"""Table width if standard output is not a terminal, characters."""
 _PATH = click.Path(path_type=Path)
 
 
 @click.command()
 @click.argument("scenario", metavar="[SCENARIO]", default=_PUBLISHED)
 @click.option("--scheduler", "schedulers", metavar="NAME,...", multiple=True, help="Schedulers to compare.")
-@click.option("--seed", "seeds", metavar="N,...", multiple=True, help="Seeds, a run each for every scheduler.")
-@click.option("--hours", type=float, help="Length of the arrivals, h.")
+@click.option("--seed", "seeds", metavar="N,...", multiple=True, help="Seeds; each scheduler runs once per seed.")
+@click.option("--hours", type=float, help="Length of the arrival period, h.")
 @click.option("--set", "sets", metavar="KEY=VALUE", multiple=True, help="Override a value of the scenario; repeatable.")
-@click.option("--baseline", metavar="NAME", help="Scheduler that the others are compared to.  [default: the first]")
-@click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time.  [default: one a core]")
+@click.option("--baseline", metavar="NAME", help="Baseline scheduler of the comparison.  [default: the first]")
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel runs.  [default: one per core]")
 @click.option(
     "--executor", metavar="local|dask[://HOST:PORT]", default="local", show_default=True, help="Where to run."
 )
 @click.option(
-    "--state", metavar="FILE|DIR", type=_PATH, help="Where finished runs are kept.  [default: the user's data]"
+    "--state", metavar="FILE|DIR", type=_PATH, help="File for finished runs.  [default: in the user's data folder]"
 )
-@click.option("--fresh", is_flag=True, help="Forget the runs of an earlier, interrupted or finished, sweep.")
-@click.option("--json", "json_file", type=_PATH, help="Write runs and table as JSON.")
+@click.option("--fresh", is_flag=True, help="Discard the runs of an earlier sweep, interrupted or finished.")
+@click.option("--json", "json_file", type=_PATH, help="Write runs and comparison as JSON.")
 @click.option(
-    "--report", "report_file", type=_PATH, help="Write the table with a chart of every metric as one HTML file."
+    "--report", "report_file", type=_PATH, help="Write the comparison with a chart of every metric as one HTML file."
 )
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 def sweep(
@@ -63,10 +63,10 @@ def sweep(
     report_file: Path | None,
     output: str,
 ) -> None:
-    """Play every scheduler with every seed of SCENARIO and compare them, seed by seed.
+    """Simulate SCENARIO with every scheduler and every seed, and compare the schedulers seed by seed.
 
-    Without SCENARIO: the published sweep, ten variants and eight seeds. A sweep that is interrupted goes on where it
-    was when the same command is given again.
+    Without SCENARIO: the published sweep, ten variants and eight seeds. An interrupted sweep is resumed when the same
+    command is run again.
     """
     from joulie_lab.program.outputs import Outputs
     from joulie_lab.program.parallel import Executor
@@ -101,7 +101,7 @@ def _load(
     sets: Sequence[str],
     baseline: str | None,
 ) -> Scenario:
-    """The scenario with the schedulers and seeds of the sweep, the baseline first."""
+    """Load the scenario with the schedulers and seeds of the sweep, the baseline first."""
     from joulie_lab.simulation.positions import ScenarioError
     from joulie_lab.simulation.scenario_files import Setting, load_scenario
     from joulie_lab.simulation.sweep import PUBLISHED_BASELINE, PUBLISHED_LABELS, SWEEP_SEEDS
@@ -127,7 +127,7 @@ def _load(
 
 
 def _finished(scenario: Scenario, where: Path | None, executor: Executor, *, fresh: bool) -> list[RunRecord]:
-    """Every run of the sweep, those of the state and those still to do, scheduler by scheduler."""
+    """All runs of the sweep, both stored and new ones, scheduler by scheduler."""
     from joulie_lab.program.parallel import played
     from joulie_lab.simulation.sweep import Task, plan
     from joulie_lab.simulation.sweep_state import SweepStateError
@@ -136,7 +136,7 @@ def _finished(scenario: Scenario, where: Path | None, executor: Executor, *, fre
     tasks = plan(scenario.schedulers, scenario.seeds)
     missing = plan(scenario.schedulers, scenario.seeds, state.records)
     if len(missing) < len(tasks):
-        click.echo(f"{len(tasks) - len(missing)} of {len(tasks)} runs are kept in {state.path}", err=True)
+        click.echo(f"{len(tasks) - len(missing)} of {len(tasks)} runs are stored in {state.path}", err=True)
     try:
         with closing(played(scenario, missing, executor)) as records:
             for record in records:
@@ -145,7 +145,9 @@ def _finished(scenario: Scenario, where: Path | None, executor: Executor, *, fre
         raise UserError(str(error)) from error
     except (KeyboardInterrupt, UserError):
         kept = sum(task in state.records for task in tasks)
-        click.echo(f"{kept} of {len(tasks)} runs are kept in {state.path}; the same command goes on", err=True)
+        click.echo(
+            f"{kept} of {len(tasks)} runs are stored in {state.path}; run the same command again to resume", err=True
+        )
         raise
     return [state.records[Task(name, seed)] for name in scenario.schedulers for seed in scenario.seeds]
 
@@ -197,7 +199,7 @@ def _print(scenario: Scenario, records: Sequence[RunRecord]) -> None:
         f" {'seeds ± 95 % confidence interval' if n_seeds > 1 else 'seed'}"
     )
     _print_table(console, "As published", PUBLISHED_COLUMNS, variants, wins=True)
-    _print_table(console, "What the published columns leave out", HONEST_COLUMNS, variants)
+    _print_table(console, "Metrics beyond the published columns", HONEST_COLUMNS, variants)
 
 
 def _print_table(

@@ -15,8 +15,8 @@ import numpy as np
 from joulie.domain.units import SECONDS_PER_HOUR
 from joulie_lab.benchmarks.results import Figures
 from joulie_lab.simulation.cluster import Cluster
-from joulie_lab.simulation.engine import Play, play
-from joulie_lab.simulation.engine.reference import play_plain
+from joulie_lab.simulation.engine import EngineResult, simulate
+from joulie_lab.simulation.engine.reference import simulate_plain
 from joulie_lab.simulation.results import RunRecord
 from joulie_lab.simulation.runner import Clock, Runner, warm_up
 from joulie_lab.simulation.scenario import Scenario
@@ -159,8 +159,8 @@ def fastest_run(scenario: Scenario, scheduler: str, repeats: int, clock: Clock) 
 
 def against_plain(scenario: Scenario, scheduler: str, plan: ParityPlan, clock: Clock) -> Speed:
     """The engine and the plain way on the first hours of the same run: seconds, their ratio, differences of results."""
-    fast_s, fast = _timed(play, scenario, scheduler, plan.plain_hours, clock, plan.repeats)
-    plain_s, plain = _timed(play_plain, scenario, scheduler, plan.plain_hours, clock)
+    fast_s, fast = _timed(simulate, scenario, scheduler, plan.plain_hours, clock, plan.repeats)
+    plain_s, plain = _timed(simulate_plain, scenario, scheduler, plan.plain_hours, clock)
     fast_w, plain_w = fast.series.it_w, plain.series.it_w
     return Speed(
         hours=plan.plain_hours,
@@ -181,8 +181,8 @@ def scaled(cluster: Cluster, n_nodes: int) -> Cluster:
 
 
 def _timed(
-    how: Callable[..., Play], scenario: Scenario, scheduler: str, hours: float, clock: Clock, repeats: int = 1
-) -> tuple[float, Play]:
+    how: Callable[..., EngineResult], scenario: Scenario, scheduler: str, hours: float, clock: Clock, repeats: int = 1
+) -> tuple[float, EngineResult]:
     """Seconds of the fastest of `repeats` plays without their job generation, and its result."""
     jobs = published_jobs(SEED, hours, _rate(scenario))
     n_steps = round(hours * SECONDS_PER_HOUR / scenario.step_s)
@@ -203,7 +203,7 @@ def _growth_with_nodes(scenario: Scenario, plan: ParityPlan, clock: Clock, on_st
                 update={"cluster": scaled(scenario.cluster, n_nodes), "hours": plan.growth_hours}
             )
             run = fastest_run(sized, name, plan.repeats, clock)
-            plain_s, plain = _timed(play_plain, sized, name, plan.plain_growth_hours, clock)
+            plain_s, plain = _timed(simulate_plain, sized, name, plan.plain_growth_hours, clock)
             rows.append(
                 CostByNodes(
                     **_cost(name, run),

@@ -1,1 +1,1 @@
-"""Time over arrays: the domain's decisions played over thousands of nodes and millions of jobs."""
+"""Cluster simulation: the domain's scheduling decisions on arrays of thousands of nodes and millions of jobs."""

@@ -1,4 +1,4 @@
-"""Outdoor temperature: a day's swing, a slow drift over three days, and noise."""
+"""Outdoor temperature: a daily cycle, a slow drift over three days, and noise."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Climate:
 
     Attributes:
         mean_c: mean temperature, degC.
-        daily_amplitude_k: amplitude of the day's swing, K.
-        daily_lag_h: hour at which the day's swing rises through zero; its peak is six hours later.
+        daily_amplitude_k: amplitude of the daily cycle, K.
+        daily_lag_h: hour at which the daily cycle rises through zero; its peak is six hours later.
         slow_amplitude_k: amplitude of the slow drift, K.
         slow_period_h: period of the slow drift, h.
-        noise_std_k: standard deviation of each step's noise, K.
+        noise_std_k: standard deviation of the noise in each step, K.
 
     Raises:
         InvalidQuantityError: a parameter is not finite or out of range.
@@ -48,7 +48,7 @@ class Climate:
         Args:
             n_steps: number of steps.
             step_s: length of a step, s.
-            rng: gives one normal draw a step, in step order. The published runs use ``default_rng(seed + 1)``.
+            rng: source of one normal draw per step, in step order. The published runs use ``default_rng(seed + 1)``.
         """
         positive("step_s", step_s)
         hour = np.arange(n_steps) * (step_s / SECONDS_PER_HOUR)

@@ -19,8 +19,8 @@ class NodePool:
         cores: allocatable CPU cores of one node.
         cpu_max_w: CPU power of one node at full load, W.
         gpus: GPUs of one node.
-        gpu_max_w: limit of one GPU, W.
-        gpu_idle_w: draw of one GPU that no job holds, W.
+        gpu_max_w: power limit of one GPU, W.
+        gpu_idle_w: power of one GPU that is allocated to no job, W.
     """
 
     name: str
@@ -47,7 +47,7 @@ class NodePool:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Pools in the order of their node indices."""
+    """Node pools; node indices run through them in order."""
 
     pools: tuple[NodePool, ...]
 
@@ -80,6 +80,6 @@ class Cluster:
         return np.cumsum([0, *(pool.count for pool in self.pools)], dtype=np.int64)
 
     def per_node(self, attribute: str) -> FloatArray:
-        """One attribute of the pools spread over the nodes, shape ``(n_nodes,)``."""
+        """The value of a pool attribute for every node, shape ``(n_nodes,)``."""
         values = [float(getattr(pool, attribute)) for pool in self.pools]
         return np.repeat(np.asarray(values, dtype=np.float64), [pool.count for pool in self.pools])

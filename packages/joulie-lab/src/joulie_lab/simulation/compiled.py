@@ -1,7 +1,7 @@
-"""The compiled path: one typed decorator over Numba, with an on-disk cache that cannot go stale.
+"""Typed decorators over Numba's compiler, with an on-disk cache that is invalidated by every source change.
 
-Numba keys its cache by the file of the decorated function alone: a change in a *called* function of another file would
-go unnoticed. So the cache lives in a folder named by a hash of every source file that compiled code can come from.
+Numba keys its cache by the file of the decorated function alone: it would miss a change in a *called* function of
+another file. So the cache lives in a folder named by a hash of every source file that compiled code can come from.
 """
 
 from __future__ import annotations
@@ -57,25 +57,25 @@ _INNER = _WITHOUT_REFERENCE_COUNTS | {"no_cpython_wrapper": True, "no_cfunc_wrap
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile `function`, called from Python, to machine code on first use; IEEE semantics kept, cached on disk.
 
-    Such a function allocates nothing: all arrays are its caller's. So Numba's reference counting is switched off, which
-    otherwise costs five times the run (an atomic operation for each array of a state tuple at each call).
+    Such a function allocates nothing: its caller owns all arrays. Numba's reference counting is therefore switched
+    off; with it, runs take five times as long (an atomic operation for each array of a state tuple at each call).
     """
     return cast("Callable[P, R]", numba.njit(**_WITHOUT_REFERENCE_COUNTS)(function))
 
 
 def compiled_inner(function: Callable[P, R]) -> Callable[P, R]:
-    """Like `compiled`, for functions that compiled code alone calls.
+    """Like `compiled`, for functions that are called by compiled code only.
 
-    Without the code that unpacks their arguments from Python objects, the whole compiles several times faster.
+    Leaving out the wrappers that unpack arguments from Python objects makes compilation several times faster.
     """
     return cast("Callable[P, R]", numba.njit(**_INNER)(function))
 
 
 def compiled_allocating(function: Callable[P, R]) -> Callable[P, R]:
-    """Like `compiled`, for functions that make arrays of their own, or call a `Generator` that does."""
+    """Like `compiled`, for functions that allocate arrays, or call a `Generator` method that does."""
     return cast("Callable[P, R]", numba.njit(**_ALLOCATING)(function))
 
 
 def compilable(function: Callable[P, R]) -> Callable[P, R]:
-    """Let compiled code call the pure Python `function` of the domain; returns it unchanged."""
+    """Allow compiled code to call the pure Python `function` of the domain; returns it unchanged."""
     return register_jitable(function)

@@ -1,6 +1,6 @@
-"""Cooling plants that are built in, and the cooling of a run.
+"""The built-in cooling plants, and co-simulation of a plant with a run.
 
-A plant is stepped through time behind `CoolingPlant`, whether it is one of these or an FMU.
+Built-in plants and FMUs are stepped through time behind the same port, `CoolingPlant`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from joulie_lab.simulation.results import CoolingSeries
 
 
 class _BuiltInPlant:
-    """Start and release of a plant that holds nothing but its numbers."""
+    """Context manager of a plant without external resources."""
 
     def __enter__(self) -> Self:
         self.reset()
@@ -37,10 +37,10 @@ class _BuiltInPlant:
 
 
 class LinearPlant(_BuiltInPlant):
-    """A proxy without state: the twin's estimate for a facility without meters.
+    """Stateless proxy: the twin's estimate for a facility without meters.
 
     Overhead grows linearly with cooling stress, from a PUE of 1.05 to 1.40 (see `joulie.domain.twin.estimated_pue`).
-    It answers "about how much", with provenance `assumed`; it knows no room and no economizer.
+    It gives an order of magnitude, with provenance `assumed`; it models neither the room nor an economizer.
     """
 
     def __init__(self, rated_it_w: float, room_k: float = 298.15) -> None:
@@ -57,13 +57,13 @@ class LinearPlant(_BuiltInPlant):
         self._room_k = float(positive("room_k", room_k))
 
     def step(self, it_w: float, outdoor_k: float, dt_s: float) -> CoolingOutput:
-        """Outputs for these inputs; the step's length does not matter."""
+        """Output for these inputs; independent of the step length."""
         _check_inputs(it_w, outdoor_k, dt_s)
         overhead = float(self._overhead(np.float64(it_w), np.float64(outdoor_k)))
         return CoolingOutput(cooling_w=it_w * overhead, room_k=self._room_k, cop=1.0 / overhead)
 
     def series(self, it_w: FloatArray, outdoor_k: FloatArray) -> CoolingSeries:
-        """What `CoSimulation` over these inputs gives, in one go: without state there is nothing to step through."""
+        """The outputs of `CoSimulation` over these inputs, vectorised: the plant has no state to step through."""
         overhead = self._overhead(it_w, outdoor_k)
         lagged = np.concatenate(([0], np.arange(len(it_w) - 1)))
         return CoolingSeries(
@@ -101,11 +101,11 @@ class DxPlant(_BuiltInPlant):
 
 
 class CoSimulation:
-    """A plant stepped along with a run, its outputs taken at the communication points.
+    """Co-simulation of a plant and a run: inputs and outputs are exchanged at the communication points.
 
-    At the time of a step the plant knows the inputs up to then: what `exchange` returns for step k is the output of
-    the plant step that ended there, under the inputs of step k - 1. Step 0 shows the plant's first output. With this
-    convention mean PUE, COP and cooling energy of the published runs come out as the public plant gives them.
+    At the time of a step the plant has seen the inputs up to then: `exchange` returns for step k the output of the
+    plant step that ended there, under the inputs of step k - 1. Step 0 shows the plant's first output. This convention
+    reproduces the mean PUE, COP and cooling energy that the public plant gives for the published runs.
     """
 
     def __init__(self, plant: CoolingPlant, dt_s: float) -> None:
@@ -114,7 +114,7 @@ class CoSimulation:
         self._latest: CoolingOutput | None = None
 
     def exchange(self, it_w: float, outdoor_k: float) -> CoolingOutput:
-        """Hand the inputs of a step to the plant, advance it, and return the output that holds in that step."""
+        """Pass the inputs of a step to the plant, advance it, and return the output valid in that step."""
         following = self._plant.step(it_w, outdoor_k, self._dt_s)
         current = self._latest or following
         self._latest = following
@@ -122,39 +122,39 @@ class CoSimulation:
 
 
 def run_plant(plant: CoolingPlant, it_w: FloatArray, outdoor_k: FloatArray, dt_s: float) -> CoolingSeries:
-    """Cool a finished run: `CoSimulation` over its series.
+    """Compute the cooling of a finished run: `CoSimulation` over its series.
 
     Args:
-        plant: a plant that is not running; it is started and released here, also after a failure.
+        plant: a plant that is not running; it is started and released here, even after a failure.
         it_w: IT power of each step, W, shape ``(n_steps,)``.
         outdoor_k: outdoor temperature of each step, K, shape ``(n_steps,)``.
         dt_s: length of a step, s.
 
     Raises:
         InvalidQuantityError: an input is not finite or out of range, or the shapes differ.
-        CoolingPlantError: the plant cannot be used, or failed on the way.
+        CoolingPlantError: the plant cannot be used, or failed during the run.
     """
     it_w, outdoor_k = non_negative("it_w", it_w), positive("outdoor_k", outdoor_k)
     positive("dt_s", dt_s)
     if it_w.ndim != 1 or it_w.shape != outdoor_k.shape:
-        raise InvalidQuantityError("outdoor_k", f"needs one value a step, got {outdoor_k.shape} for {it_w.shape}")
+        raise InvalidQuantityError("outdoor_k", f"must have one value per step, got {outdoor_k.shape} for {it_w.shape}")
     if isinstance(plant, LinearPlant):
         return plant.series(it_w, outdoor_k)
     return co_simulate(plant, it_w.tolist(), outdoor_k, dt_s)
 
 
 def co_simulate(plant: CoolingPlant, it_w: Iterable[float], outdoor_k: FloatArray, dt_s: float) -> CoolingSeries:
-    """Cool a run as its IT power arrives, step by step: `CoSimulation` over a stream.
+    """Compute the cooling of a run while it is simulated: `CoSimulation` over a stream of IT power.
 
     Args:
-        plant: a plant that is not running; it is started and released here, also after a failure.
-        it_w: IT power of each step, W; asked for one at a time, so that it may be computed on the way.
+        plant: a plant that is not running; it is started and released here, even after a failure.
+        it_w: IT power of each step, W; iterated one step at a time, so that it may be computed lazily.
         outdoor_k: outdoor temperature of each step, K, shape ``(n_steps,)``.
         dt_s: length of a step, s.
 
     Raises:
         InvalidQuantityError: an input is not finite or out of range.
-        CoolingPlantError: the plant cannot be used, or failed on the way.
+        CoolingPlantError: the plant cannot be used, or failed during the run.
     """
     with plant:
         exchange = CoSimulation(plant, dt_s).exchange
@@ -183,7 +183,7 @@ def cooling_energy_kwh(series: CoolingSeries, dt_s: float) -> float:
 
 
 def _check_inputs(it_w: float, outdoor_k: float, dt_s: float) -> None:
-    """Refuse what cannot be, by name; plain comparisons on the way that every step takes."""
+    """Raise for an invalid input. Plain comparisons come first, because every step runs this check."""
     if 0.0 <= it_w < inf and 0.0 < outdoor_k < inf and 0.0 < dt_s < inf:
         return
     non_negative("it_w", it_w)

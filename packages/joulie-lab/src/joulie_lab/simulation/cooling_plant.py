@@ -1,4 +1,4 @@
-"""The port of cooling plants: models of the facility that are stepped through time beside a simulation."""
+"""The port for cooling plants: facility models that are co-simulated with a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, Self
 
 
 class CoolingOutput(NamedTuple):
-    """What a cooling plant reports at the end of a step."""
+    """Output of a cooling plant at the end of a step."""
 
     cooling_w: float
     """Electrical power of the plant, W."""
@@ -18,7 +18,7 @@ class CoolingOutput(NamedTuple):
 
 
 class CoolingPlantError(RuntimeError):
-    """A plant that cannot be used or failed while running; the message says what and what to do."""
+    """A plant cannot be used or failed while running; the message says why and what to do."""
 
 
 class CoolingPlant(Protocol):
@@ -39,5 +39,5 @@ class CoolingPlant(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """Release what the plant holds, also after a failure."""
+        """Release the plant's resources, even after a failure."""
         ...

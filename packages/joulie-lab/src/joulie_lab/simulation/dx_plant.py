@@ -1,8 +1,8 @@
 """A direct-expansion (DX) cooling plant with an airside economizer, as pure formulas.
 
 Source: spec of the published 2,500-node experiment, "Outdoor temperature and cooling", after the Modelica example
-DXCooledAirsideEconomizer of the Buildings library. Two properties of that plant are kept, since its figures are what
-is reproduced:
+DXCooledAirsideEconomizer of the Buildings library. Two properties of that plant are kept, because its figures are to
+be reproduced:
 
 - It has no thermostat and no heater: the room never gets warmer than it started, it only drifts towards the outdoor
   air where the economizer alone removes more than the IT heat.
@@ -29,7 +29,7 @@ AIR_HEAT_CAPACITY_J_PER_KG_K = 1006.0
 def _parameter(
     default: float, unit: str, description: str, *, may_be_zero: bool = False, maximum: float = math.inf
 ) -> Any:
-    """A field of `DxParameters`, with its range and what an exported model description says about it."""
+    """A field of `DxParameters`, with its allowed range and its description in an exported FMU."""
     metadata = {"unit": unit, "description": description, "may_be_zero": may_be_zero, "maximum": maximum}
     return field(default=default, metadata=metadata)
 
@@ -109,7 +109,7 @@ class DxFlows(NamedTuple):
 
 
 class _Operators(NamedTuple):
-    """What floats and arrays spell differently: one body of formulas serves both, and floats stay fast."""
+    """Functions that differ between floats and arrays: the formulas serve both, and floats stay fast."""
 
     low: Callable[[Any, Any], Any]
     high: Callable[[Any, Any], Any]
@@ -125,7 +125,7 @@ def _operators(*values: FloatLike) -> _Operators:
 
 
 def outdoor_air_share(parameters: DxParameters, outdoor_k: FloatLike) -> FloatLike:
-    """Share of outdoor air in the supply air: 1 in the cold, linear down to the minimum in the warmth."""
+    """Share of outdoor air in the supply air: 1 when cold, falling linearly to the minimum when warm."""
     op = _operators(outdoor_k)
     span_k = parameters.economizer_closed_k - parameters.economizer_open_k
     opening = (parameters.economizer_closed_k - outdoor_k) / span_k
@@ -163,9 +163,9 @@ def dx_room_after(
 ) -> FloatLike:
     """Room temperature after `dt_s` seconds of constant inputs, K; exact, so a step may be of any length.
 
-    The coil balances the room wherever the economizer cannot, so the room only moves where the economizer alone
-    removes more than the IT heat: then it is linear and falls exponentially to the equilibrium of the two, from
-    above, and the coil stays off on the way.
+    The coil balances the heat that the economizer cannot remove, so the room temperature changes only where the
+    economizer alone removes more than the IT heat. The system is then linear: the temperature falls exponentially to
+    the equilibrium of the two, from above, and the coil stays off.
     """
     op = _operators(it_w, outdoor_k, room_k)
     conductance_w_per_k = (

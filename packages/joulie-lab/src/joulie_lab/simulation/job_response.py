@@ -26,11 +26,11 @@ MEMORY_KNEE = 0.7
 MEMORY_LOSS = 0.15
 """e of the published memory-bound throughput ``1 - e (1 - ratio) ** g``."""
 MEMORY_EXPONENT = 0.90
-"""g of it."""
+"""g of the published memory-bound throughput."""
 
 
 class Boundness(IntEnum):
-    """What limits a workload; integers, so that arrays can hold it."""
+    """Bottleneck of a workload, as integers so that arrays can hold it."""
 
     MIXED = 0
     COMPUTE = 1
@@ -87,8 +87,9 @@ def cpu_throughput(
 ) -> FloatArray:
     """Rate of work at a clock, as a share of the rate at the highest clock.
 
-    Compute tracks the clock; memory loses 12 % of the drop above `MEMORY_KNEE` and 45 % below it; io loses 5 %. The
-    three are blended by intensity; a named bound counts for half of the blend (assumed).
+    Compute-bound work is proportional to the clock; memory-bound work loses 12 % of the drop above `MEMORY_KNEE` and
+    45 % below it; I/O-bound work loses 5 %. The three are blended by intensity; a named bound has half of the weight
+    (assumed).
 
     Args:
         frequency: clock as a share of the highest, 0..1.

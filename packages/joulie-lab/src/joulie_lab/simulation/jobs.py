@@ -1,4 +1,4 @@
-"""A job table as the world hands it over: which columns to read, and the columns once read."""
+"""Job tables from files: which columns to read, and the columns once read."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from joulie.domain.units import FloatArray, IntArray
 
 
 class JobTableError(ValueError):
-    """A job table that cannot be used; the message says where, what is wrong and what to do."""
+    """Invalid job table; the message says where, what is wrong and what to do."""
 
 
 @dataclass(frozen=True)
 class ColumnRef:
-    """A column by the name it has in the file.
+    """Reference to a column of a file.
 
     Attributes:
         name: header of the column.
-        factor: what one unit of the column is in SI (3600 for hours); 1 for counts and fractions.
+        factor: conversion from the column's unit to SI (3600 for hours); 1 for counts and fractions.
     """
 
     name: str
@@ -29,14 +29,14 @@ class ColumnRef:
 
 @dataclass(frozen=True)
 class JobTableSpec:
-    """What to read from where.
+    """A job table file, and how to read it.
 
     Attributes:
         path: the file.
-        format: how it is written.
-        columns: the column of each known field of `JobColumns` (``arrival``, ``duration``, ``cores``, ``gpus``,
+        format: its file format.
+        columns: the column of each given field of `JobColumns` (``arrival``, ``duration``, ``cores``, ``gpus``,
             ``cpu_util``, ``gpu_util``, ``class``).
-        defaults: value of each field that has no column; a number a field.
+        defaults: value of each field without a column, for every job.
     """
 
     path: Path
@@ -50,7 +50,7 @@ class JobColumns:
     """Jobs in the order of the file; every array has shape ``(n_jobs,)``.
 
     Attributes:
-        place: where a job is said, up to its number: ``jobs.csv:`` or ``jobs.parquet: row ``.
+        place: source location of a job up to its number: ``jobs.csv:`` or ``jobs.parquet: row ``.
         line: number of each job's line (CSV) or row (Parquet), from 1.
         arrival_s: arrival, s, not negative.
         duration_s: run time, s, above zero.

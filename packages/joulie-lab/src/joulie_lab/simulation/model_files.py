@@ -1,4 +1,4 @@
-"""YAML files that a model describes: shipped ones by name, others by path, with every problem named by its line."""
+"""YAML files validated by a model: shipped files by name, others by path, every problem reported with its line."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ T = TypeVar("T")
 
 
 class Setting(NamedTuple):
-    """A value given outside the file, as by an option of the command line."""
+    """A value set outside the file, for example by a command line option."""
 
     path: Path
     value: Any
-    place: str
+    location: str
 
 
 @dataclass(frozen=True)
 class ModelFiles(Generic[ModelT]):
-    """The files of one model.
+    """Loader for the YAML files of one model.
 
     Attributes:
-        model: what a file must be.
-        shipped: folder of those that come with Joulie.
-        noun: what one of them is called.
-        file_paths: values that name files: relative to the YAML file when said there, else to the working directory.
+        model: the model that validates a file.
+        shipped: folder of the files that ship with Joulie.
+        noun: name of such a file in messages.
+        file_paths: keys whose values name files; they are relative to the YAML file if set there, else to the working
+            directory.
     """
 
     model: type[ModelT]
@@ -43,14 +44,14 @@ class ModelFiles(Generic[ModelT]):
     file_paths: tuple[Path, ...] = ()
 
     def names(self) -> list[str]:
-        """Names of those that come with Joulie."""
+        """Names of the shipped files."""
         return sorted(entry.name.removesuffix(".yaml") for entry in self.shipped.iterdir() if _is_yaml(entry.name))
 
     def text(self, source: str) -> str:
         """The YAML of a shipped name or of a file.
 
         Raises:
-            ScenarioError: there is none.
+            ScenarioError: no such name or file.
         """
         if is_path(source):
             return read_yaml(FilePath(source))
@@ -63,12 +64,13 @@ class ModelFiles(Generic[ModelT]):
         return (self.shipped / f"{source}.yaml").read_text(encoding="utf-8")
 
     def document(self, source: str) -> Document:
-        """The values of a shipped name or of a file, its file names relative to where it stands.
+        """The document of a shipped name or of a file, with file names resolved relative to the YAML file.
 
-        A shipped one lies inside the package, where no data belongs: its names are relative to the working directory.
+        A shipped file lies inside the package, which holds no data: its file names are relative to the working
+        directory.
 
         Raises:
-            ScenarioError: there is none, or it is no YAML mapping.
+            ScenarioError: no such name or file, or its content is not a YAML mapping.
         """
         document = parse_document(self.text(source), source if is_path(source) else f"{source}.yaml")
         if not is_path(source):
@@ -78,11 +80,11 @@ class ModelFiles(Generic[ModelT]):
             for part in path:
                 value = value.get(part) if isinstance(value, dict) else None
             if isinstance(value, str):
-                document = document.with_value(path, str(FilePath(source).parent / value), document.place(path))
+                document = document.with_value(path, str(FilePath(source).parent / value), document.location(path))
         return document
 
     def check(self, document: Document) -> ModelT:
-        """The model that a document describes.
+        """Validate a document.
 
         Raises:
             ScenarioError: every problem of the document, one line each.
@@ -95,27 +97,27 @@ class ModelFiles(Generic[ModelT]):
 
 
 def validated(document: Document, adapter: TypeAdapter[T]) -> T:
-    """What a document describes.
+    """Validate a document against a model or dataclass.
 
     Args:
-        document: plain values, and where each of them was said.
-        adapter: of the model or dataclass that it must be.
+        document: plain values with their source locations.
+        adapter: pydantic adapter of the model or dataclass.
 
     Raises:
         ScenarioError: every problem of the document, one line each.
     """
     try:
-        # JSON in between: strict checks, yet a list may become a tuple and a mapping a dataclass.
+        # Validated as JSON: checks are strict, yet a list may become a tuple and a mapping a dataclass.
         return adapter.validate_json(json.dumps(document.data))
     except ValidationError as error:
         raise ScenarioError(*_problems(error, document, adapter.json_schema())) from error
 
 
-def changed(document: Document, sets: Sequence[str], settings: Iterable[Setting]) -> Document:
-    """The document with values given by other means, and over them ``key.path=value`` overrides.
+def with_overrides(document: Document, sets: Sequence[str], settings: Iterable[Setting]) -> Document:
+    """Apply settings and then ``key.path=value`` overrides to a document.
 
     Raises:
-        ScenarioError: one of them cannot be laid over the document.
+        ScenarioError: one of them cannot be applied.
     """
     for setting in settings:
         document = document.with_value(*setting)
@@ -125,15 +127,15 @@ def changed(document: Document, sets: Sequence[str], settings: Iterable[Setting]
 
 
 def is_path(source: str) -> bool:
-    """Whether a source is the path of a file, not a shipped name."""
+    """Whether a source is a file path rather than a shipped name."""
     return _is_yaml(source) or "/" in source or "\\" in source
 
 
 def read_yaml(file: FilePath) -> str:
-    """The text of a file.
+    """Read the text of a file.
 
     Raises:
-        ScenarioError: it cannot be read.
+        ScenarioError: the file cannot be read.
     """
     try:
         return file.read_text(encoding="utf-8")
@@ -143,7 +145,7 @@ def read_yaml(file: FilePath) -> str:
 
 
 def did_you_mean(word: str, allowed: Sequence[str]) -> str:
-    """A suggestion to append to a message, empty where nothing is close."""
+    """A suggestion to append to a message; empty if there is no close match."""
     close = get_close_matches(word, allowed, n=1)
     return f", did you mean {close[0]}?" if close else ""
 
@@ -158,13 +160,13 @@ def _problems(error: ValidationError, document: Document, schema: dict[str, Any]
     for item in items:
         path: Path = item["loc"]
         if item["type"] == "too_short" and any(path == other["loc"][: len(path)] != other["loc"] for other in items):
-            continue  # short only because of its wrong elements, which are told by themselves
+            continue  # too short only because of its invalid elements, which are reported themselves
         cause = item.get("ctx", {}).get("error")
         if quantity := getattr(cause, "quantity", None):
             path = (*path, *(int(part) if part.isdecimal() else part for part in str(quantity).split(".")))
         if path[-1:] == ("[key]",):
             path = path[:-1]
-        lines.append(f"{document.place(path)}: {_subject(path)}{_message(dict(item), path, schema)}")
+        lines.append(f"{document.location(path)}: {_subject(path)}{_message(dict(item), path, schema)}")
     return sorted(set(lines), key=_line_number)
 
 
@@ -178,7 +180,7 @@ def _subject(path: Path) -> str:
 
 
 def _message(item: dict[str, Any], path: Path, schema: dict[str, Any]) -> str:
-    """One problem in words: what is wrong, and what is allowed."""
+    """The message for one problem: what is wrong, and what is allowed."""
     kind, value = item["type"], item["input"]
     if kind == "missing":
         return f"missing; {_expected(_part(schema, path, schema))}"
@@ -200,7 +202,7 @@ def _message(item: dict[str, Any], path: Path, schema: dict[str, Any]) -> str:
 
 
 def _expected(part: dict[str, Any]) -> str:
-    """What a missing value should have been, by its schema."""
+    """Description of a missing value, derived from its schema."""
     words = {
         "integer": "a whole number",
         "number": "a number",
@@ -214,7 +216,7 @@ def _expected(part: dict[str, Any]) -> str:
 
 
 def _part(schema: dict[str, Any], path: Path, root: dict[str, Any]) -> dict[str, Any]:
-    """The schema of the value at `path`; empty where it is free."""
+    """The schema of the value at `path`; empty if unconstrained."""
     while "$ref" in schema:
         schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
     for option in schema.get("anyOf", ()):

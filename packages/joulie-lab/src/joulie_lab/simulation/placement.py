@@ -1,8 +1,8 @@
-"""From a snapshot of nodes and a request to a node: the published schedulers as pure functions.
+"""The published schedulers as pure functions: choose a node for a request from a snapshot of the cluster.
 
-A scorer looks at all nodes at once and returns one or more criteria, most important first, higher is better. `place`
-takes the best node that fits; equal nodes go to the lowest index. The simulator's compiled engine finds the same node
-without looking at all of them.
+A scorer scores all nodes at once and returns one or more criteria, most important first, higher is better. `place`
+takes the best feasible node; ties go to the lowest index. The simulator's compiled engine finds the same node without
+scoring all of them.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from joulie_lab.simulation import published
 
 @dataclass(frozen=True)
 class Fleet:
-    """Nodes as a scheduler sees them at one moment; every array has shape ``(n_nodes,)``.
+    """Snapshot of the nodes as seen by a scheduler; every array has shape ``(n_nodes,)``.
 
     Attributes:
         cores: allocatable CPU cores.
         gpus: GPUs.
-        free_cores: cores that no pod has requested.
-        free_gpus: GPUs that no pod has requested.
+        free_cores: unrequested cores.
+        free_gpus: unrequested GPUs.
         cpu_max_w: CPU power at full load, W.
-        gpu_max_w: limit of one GPU, W; 0 on nodes without.
-        measured_w: power now, W.
+        gpu_max_w: power limit of one GPU, W; 0 on nodes without GPUs.
+        measured_w: current power, W.
         capped_w: power limit in force, W.
         tdp_w: power limit without caps, W.
         trend_w_per_min: slope of measured power, W/min.
@@ -60,12 +60,12 @@ class Fleet:
         finite("cluster_trend_w_per_min", self.cluster_trend_w_per_min)
         for field in fields(self):
             if field.name != "cluster_trend_w_per_min" and np.shape(getattr(self, field.name)) != np.shape(self.cores):
-                raise InvalidQuantityError(field.name, f"must have one value a node, {len(self.cores)} in all")
+                raise InvalidQuantityError(field.name, f"must have one value per node, {len(self.cores)} in total")
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What a pod asks for: cores, whole GPUs, and whether it is of class performance."""
+    """Requests of a pod: cores, whole GPUs, and whether it is of class performance."""
 
     cores: float
     gpus: float = 0.0
@@ -78,12 +78,12 @@ class Demand:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a pod goes.
+    """Result of placing a pod.
 
     Attributes:
-        node: index of the chosen node, or None where none fits.
-        criteria: its criteria, empty where none fits.
-        fitting: how many nodes fit.
+        node: index of the chosen node; None if no node is feasible.
+        criteria: scores of the chosen node; empty if no node is feasible.
+        fitting: number of feasible nodes.
     """
 
     node: int | None
@@ -96,12 +96,12 @@ Scorer = Callable[[Fleet, Demand], Criteria]
 
 
 def fits(fleet: Fleet, demand: Demand) -> BoolArray:
-    """Which nodes have the cores and GPUs free, shape ``(n_nodes,)``."""
+    """Whether each node has enough free cores and GPUs, shape ``(n_nodes,)``."""
     return (fleet.free_cores >= demand.cores) & (fleet.free_gpus >= demand.gpus)
 
 
 def place(fleet: Fleet, demand: Demand, scorer: Scorer) -> Placement:
-    """The best fitting node by the scorer's criteria, in lexical order; the lowest index of equals."""
+    """Choose the best feasible node by the scorer's criteria, in lexicographic order; ties go to the lowest index."""
     candidates = np.flatnonzero(fits(fleet, demand))
     fitting = len(candidates)
     if fitting == 0:
@@ -115,7 +115,7 @@ def place(fleet: Fleet, demand: Demand, scorer: Scorer) -> Placement:
 
 
 def place_at_random(fleet: Fleet, demand: Demand, rng: np.random.Generator) -> Placement:
-    """A node drawn uniformly from those that fit."""
+    """Choose a feasible node uniformly at random."""
     candidates = np.flatnonzero(fits(fleet, demand))
     if len(candidates) == 0:
         return Placement(None, (), 0)
@@ -132,11 +132,11 @@ def marginal_w(fleet: Fleet, demand: Demand) -> FloatArray:
 
 
 def headroom_scorer(cap_points: float, *, adaptive: bool, gpu_penalty: bool = False) -> Scorer:
-    """The Joulie formula with a trend bonus of at most `cap_points`.
+    """Scorer with the Joulie formula and a trend bonus of at most `cap_points`.
 
     Args:
-        cap_points: limit of the trend bonus, points.
-        adaptive: scale the trend by the cluster's (t25-adap), else by a tenth of the node's TDP (t10..t30).
+        cap_points: maximum trend bonus, points.
+        adaptive: normalise the trend by the cluster's trend (t25-adap) instead of a tenth of the node's TDP (t10..t30).
         gpu_penalty: subtract the idle-GPU penalty for pods without GPUs.
     """
 

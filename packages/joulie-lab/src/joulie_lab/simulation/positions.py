@@ -1,4 +1,4 @@
-"""YAML whose every value knows where it was said, so that an error can name the line."""
+"""YAML documents that keep the source location of every value, so that an error can name the line."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Path = tuple[str | int, ...]
 
 
 class ScenarioError(ValueError):
-    """A scenario that cannot be used.
+    """Invalid scenario.
 
     Attributes:
-        problems: one line each: where, what is wrong, what is allowed.
+        problems: one line per problem: where, what is wrong, what is allowed.
     """
 
     def __init__(self, *problems: str) -> None:
@@ -27,53 +27,53 @@ class ScenarioError(ValueError):
 
 @dataclass(frozen=True)
 class Document:
-    """Plain values, and where each of them was said.
+    """Plain values with their source locations.
 
     Attributes:
         data: nested dicts, lists and scalars.
-        places: ``FILE:LINE`` or ``--set KEY=VALUE`` by path.
+        locations: ``FILE:LINE`` or ``--set KEY=VALUE`` by path.
     """
 
     data: dict[str, Any]
-    places: Mapping[Path, str] = field(default_factory=dict)
+    locations: Mapping[Path, str] = field(default_factory=dict)
 
-    def place(self, path: Path) -> str:
-        """Where the value at `path` was said, or the closest thing around it."""
-        while path and path not in self.places:
+    def location(self, path: Path) -> str:
+        """Source location of the value at `path`, or of the closest parent that has one."""
+        while path and path not in self.locations:
             path = path[:-1]
-        return self.places[path]
+        return self.locations[path]
 
     def with_override(self, assignment: str) -> Document:
-        """The document with ``key.path=value`` in it, the value read as YAML.
+        """A copy of the document with ``key.path=value`` applied; the value is parsed as YAML.
 
         Raises:
-            ScenarioError: not an assignment, the value is no YAML, or the path runs through something that is no
-                mapping or list.
+            ScenarioError: not an assignment, the value is not valid YAML, or the path runs through something that is
+                not a mapping or list.
         """
-        place = f"--set {assignment}"
+        location = f"--set {assignment}"
         key, separator, text = assignment.partition("=")
         path = _parse_path(key.strip())
         if not (separator and path):
-            raise ScenarioError(f"{place}: not of the form key.path=value")
-        value = _Builder(place, by_line=False).build(text, path)
-        return self.with_value(path, value.data, place)
+            raise ScenarioError(f"{location}: not of the form key.path=value")
+        value = _Builder(location, by_line=False).build(text, path)
+        return self.with_value(path, value.data, location)
 
     def with_document(self, path: Path, other: Document) -> Document:
-        """The document with all of another one at `path`, whose values stay said where they were."""
-        merged = self.with_value(path, other.data, other.place(()))
-        inside = {(*path, *inner): place for inner, place in other.places.items()}
-        return Document(merged.data, {**merged.places, **inside})
+        """A copy of the document with another document at `path`, whose values keep their locations."""
+        merged = self.with_value(path, other.data, other.location(()))
+        inside = {(*path, *inner): location for inner, location in other.locations.items()}
+        return Document(merged.data, {**merged.locations, **inside})
 
-    def with_value(self, path: Path, value: Any, place: str) -> Document:
-        """The document with `value` at `path`, said at `place`.
+    def with_value(self, path: Path, value: Any, location: str) -> Document:
+        """A copy of the document with `value` at `path` and `location` as its location.
 
         Raises:
-            ScenarioError: the path runs through something that is no mapping or list.
+            ScenarioError: the path runs through something that is not a mapping or list.
         """
-        places = {known: said for known, said in self.places.items() if known[: len(path)] != path}
-        for length in range(len(path)):  # parents that this value itself creates are said there too
-            places.setdefault(path[:length], place)
-        return Document(_assigned(self.data, path, value, place), {**places, path: place})
+        locations = {known: location for known, location in self.locations.items() if known[: len(path)] != path}
+        for length in range(len(path)):  # parents that this value creates get its location too
+            locations.setdefault(path[:length], location)
+        return Document(_assigned(self.data, path, value, location), {**locations, path: location})
 
 
 def show_path(path: Path) -> str:
@@ -87,25 +87,25 @@ def parse_document(text: str, file: str) -> Document:
 
     Args:
         text: the YAML.
-        file: what the places call it.
+        file: name of the file in locations.
 
     Raises:
-        ScenarioError: not YAML, a key twice, an alias, or no mapping at the top.
+        ScenarioError: not YAML, a duplicate key, an alias, or no mapping at the top level.
     """
     value = _Builder(file, by_line=True).build(text, ())
     if not isinstance(value.data, dict):
         raise ScenarioError(f"{file}:1: a scenario is a mapping of keys to values")
-    return Document(value.data, value.places)
+    return Document(value.data, value.locations)
 
 
 @dataclass(frozen=True)
 class _Value:
     data: Any
-    places: dict[Path, str]
+    locations: dict[Path, str]
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's plain values without its surprises: 1e6 is a number, 2026-01-01 is text, aliases are refused."""
+    """YAML loader with stricter scalars: 1e6 is a number, 2026-01-01 is text, and aliases are rejected."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -125,15 +125,15 @@ _Loader.add_implicit_resolver(
 
 
 class _Builder:
-    """Turns YAML text into values and their places."""
+    """Builds values and their source locations from YAML text."""
 
     def __init__(self, source: str, *, by_line: bool) -> None:
         self._source = source
         self._by_line = by_line
-        self._places: dict[Path, str] = {}
+        self._locations: dict[Path, str] = {}
 
     def build(self, text: str, root: Path) -> _Value:
-        """The value of `text`, its places under `root`."""
+        """The value of `text`, with locations for paths below `root`."""
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
@@ -147,14 +147,14 @@ class _Builder:
             raise ScenarioError(f"{self._at(None)}: not valid YAML: {str(error).splitlines()[0]}") from error
         finally:
             loader.dispose()
-        self._places.setdefault(root, self._at(None))
-        return _Value(data, self._places)
+        self._locations.setdefault(root, self._at(None))
+        return _Value(data, self._locations)
 
     def _at(self, mark: yaml.Mark | None) -> str:
         return f"{self._source}:{mark.line + 1 if mark else 1}" if self._by_line else self._source
 
     def _value(self, loader: _Loader, node: yaml.Node, path: Path) -> Any:
-        self._places.setdefault(path, self._at(node.start_mark))
+        self._locations.setdefault(path, self._at(node.start_mark))
         if isinstance(node, yaml.SequenceNode):
             return [self._value(loader, item, (*path, index)) for index, item in enumerate(node.value)]
         if isinstance(node, yaml.MappingNode):
@@ -167,21 +167,21 @@ class _Builder:
             key = str(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "?"
             if key in values:
                 at = self._at(key_node.start_mark)
-                raise ScenarioError(f"{at}: {show_path((*path, key))}: said twice; keep one of them")
-            self._places[(*path, key)] = self._at(key_node.start_mark)
+                raise ScenarioError(f"{at}: {show_path((*path, key))}: duplicate key; keep one of them")
+            self._locations[(*path, key)] = self._at(key_node.start_mark)
             values[key] = self._value(loader, value_node, (*path, key))
         return values
 
 
 def _parse_path(text: str) -> Path:
-    """``cluster.pools[0].cores`` or ``cluster.pools.0.cores`` as a path; empty if it is neither."""
+    """``cluster.pools[0].cores`` or ``cluster.pools.0.cores`` as a path; empty if the text is neither."""
     parts = re.sub(r"\[(\d+)\]", r".\1", text).split(".")
     if not all(re.fullmatch(r"[\w-]+", part) for part in parts):
         return ()
     return tuple(int(part) if part.isdecimal() else part for part in parts)
 
 
-def _assigned(data: Any, path: Path, value: Any, place: str, done: Path = ()) -> Any:
+def _assigned(data: Any, path: Path, value: Any, location: str, done: Path = ()) -> Any:
     """A copy of `data` with `value` at `path`; missing mappings on the way are created."""
     if not path:
         return value
@@ -189,11 +189,11 @@ def _assigned(data: Any, path: Path, value: Any, place: str, done: Path = ()) ->
     here = (*done, head)
     if isinstance(data, list):
         if not (isinstance(head, int) and head < len(data)):
-            raise ScenarioError(f"{place}: {show_path(here)}: no such element, the list has {len(data)}")
-        return [_assigned(item, rest, value, place, here) if i == head else item for i, item in enumerate(data)]
+            raise ScenarioError(f"{location}: {show_path(here)}: no such element, the list has {len(data)}")
+        return [_assigned(item, rest, value, location, here) if i == head else item for i, item in enumerate(data)]
     if isinstance(data, str) and data == head:
-        data = {data: {}}  # a word that stands for the mapping of that key, as `cooling: dx`
+        data = {data: {}}  # a string that is shorthand for the mapping with that key, as in `cooling: dx`
     if not (data is None or isinstance(data, dict)):
-        raise ScenarioError(f"{place}: {show_path(done)} is {data!r}, it has nothing inside that could be set")
+        raise ScenarioError(f"{location}: {show_path(done)} is {data!r}, which has no keys to set")
     inside = data or {}
-    return {**inside, str(head): _assigned(inside.get(str(head)), rest, value, place, here)}
+    return {**inside, str(head): _assigned(inside.get(str(head)), rest, value, location, here)}

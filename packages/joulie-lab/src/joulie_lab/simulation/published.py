@@ -1,11 +1,11 @@
-"""Formulas of the published schedulers that Joulie's own does not share.
+"""Formulas of the published schedulers that Joulie's own scheduler does not share.
 
-Like `joulie.domain.scoring.formulas`, they take scalars or arrays that broadcast, do no checks and keep the operations
-in the published order: one source for the plain way and for the compiled loops.
+Like `joulie.domain.scoring.formulas`, they take scalars or arrays that broadcast, check nothing and keep the published
+order of operations: the NumPy reference and the compiled loops share one source.
 
 Sources: "Scoring Formula Validation", Joulie documentation (formulas, weights, trend scales); kube-scheduler's
 NodeResourcesFit plugin (MostAllocated, LeastAllocated); PWR: "Power- and fragmentation-aware online scheduling for GPU
-datacenters", CCGrid 2025 (least increase of power).
+datacenters", CCGrid 2025 (minimum increase of power).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def power_load_pct(measured_w: FloatLike, reference_w: FloatLike, points_at_refe
 
 
 def tdp_trend_points(trend_w_per_min: FloatLike, tdp_w: FloatLike, cap_points: float) -> FloatLike:
-    """Points that a rising trend costs when it is normalised by a tenth of the node's TDP."""
+    """Penalty for a rising power trend, normalised by a tenth of the node's TDP, points."""
     return clamp(trend_w_per_min / (0.1 * tdp_w), -1.0, 1.0) * cap_points
 
 
 def idle_gpu_penalty_points(gpus: FloatLike, used_gpus: FloatLike) -> FloatLike:
-    """Points that a job without GPUs loses on a node with idle ones: 100 W each, at most 500 W, at most 20 points."""
+    """Penalty for a job without GPUs on a node with idle GPUs: 100 W each, at most 500 W, at most 20 points."""
     return clamp(np.minimum((gpus - used_gpus) * 100.0, 500.0) / 10.0, 0.0, 20.0)
 
 
@@ -56,12 +56,12 @@ def legacy_score(
 
 
 def legacy_marginal_points(marginal_w: FloatLike) -> FloatLike:
-    """Points that the pod's own power costs in the legacy formula: one per 20 W, at most 20."""
+    """Penalty for the pod's own power in the legacy formula: one point per 20 W, at most 20."""
     return clamp(marginal_w / 20.0, 0.0, 20.0)
 
 
 def allocated_fraction(used: FloatLike, total: FloatLike) -> FloatLike:
-    """Share of a resource in use; 0 where a node has none of it."""
+    """Allocated share of a resource; 0 on nodes without it."""
     return used / np.maximum(total, 1.0)
 
 
@@ -71,12 +71,12 @@ def most_allocated_score(core_fraction: FloatLike, gpu_fraction: FloatLike) -> F
 
 
 def least_allocated_score(core_fraction: FloatLike, gpu_fraction: FloatLike, has_gpus: FloatLike) -> FloatLike:
-    """Spreading: the mean of the free fractions over the resources that the node has, 0..1."""
+    """Spreading: the mean free fraction over the resources of the node, 0..1."""
     return ((1.0 - core_fraction) + has_gpus * (1.0 - gpu_fraction)) / (1.0 + has_gpus)
 
 
 def gpu_most_allocated_score(core_fraction: FloatLike, gpu_fraction: FloatLike) -> FloatLike:
-    """Bin packing for jobs with GPUs: GPUs count whole, cores half."""
+    """Bin packing for jobs with GPUs: GPUs have weight 1, cores 0.5."""
     return 0.5 * core_fraction + gpu_fraction
 
 
@@ -88,9 +88,9 @@ PWR_IDLE_GPU_W = 100.0
 def pwr_cost_w(
     marginal_w: FloatLike, cpu_max_w: FloatLike, gpus: FloatLike, empty: FloatLike, node_gpus: FloatLike
 ) -> FloatLike:
-    """Increase of the cluster's power by a placement (PWR), W; less is better, ties go to the node with fuller cores.
+    """Increase of the cluster's power by a placement (PWR), W; lower is better, ties go to the node with fuller cores.
 
-    `empty` is 1 on nodes without jobs, which bring their base power along; `gpus` the job takes stop idling.
+    `empty` is 1 on nodes without jobs, whose base power is added; the idle power of the job's `gpus` is subtracted.
     """
     return (
         marginal_w + empty * (PWR_EMPTY_CPU_FRACTION * cpu_max_w + PWR_EMPTY_GPU_W * node_gpus) - gpus * PWR_IDLE_GPU_W

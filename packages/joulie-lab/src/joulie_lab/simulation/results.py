@@ -1,4 +1,4 @@
-"""What a run leaves behind: its record, its time series, its waits."""
+"""Results of a run: its record, its time series and the waiting times of its jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from joulie.domain.units import FloatArray, IntArray
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run in numbers; the object that ``joulie simulate --json`` writes. What does not apply is None.
+    """Summary figures of one run, as written by ``joulie simulate --json``. Figures that do not apply are None.
 
     Attributes:
         jobs: jobs of the workload (after thinning).
@@ -20,7 +20,7 @@ class RunRecord:
         p99_ramp_kw: 99th percentile of the absolute difference of successive steps; in mode queue over hours 2-24.
         core_hours: cores x duration of the jobs that started, to their end.
         useful_work_kwh: utilisation-weighted work within the run, see docs/experiments/honest-metrics.md.
-        seconds: wall time of the run with its job generation, without compilation.
+        seconds: wall time of the run including job generation, without compilation.
     """
 
     scenario: str
@@ -57,23 +57,23 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class RunSeries:
-    """IT-side time series of a run, one row a step, each of shape ``(n_steps,)``."""
+    """IT-side time series of a run, one row per step, each of shape ``(n_steps,)``."""
 
     time_s: FloatArray
     it_w: FloatArray
     arrived: IntArray
     dropped: IntArray
     running: IntArray
-    """Jobs holding resources at the end of the step."""
+    """Number of jobs holding resources at the end of the step."""
     waiting: IntArray
-    """Jobs in the queue at the end of the step; all zero in mode drop."""
+    """Number of jobs in the queue at the end of the step; zero in mode drop."""
     awake_nodes: IntArray
-    """Nodes neither asleep nor off; all nodes in mode drop."""
+    """Number of nodes neither asleep nor off; all nodes in mode drop."""
 
 
 @dataclass(frozen=True)
 class CoolingSeries:
-    """Facility-side time series of a run, one row a step, each of shape ``(n_steps,)``."""
+    """Facility-side time series of a run, one row per step, each of shape ``(n_steps,)``."""
 
     outdoor_k: FloatArray
     room_k: FloatArray
@@ -83,7 +83,7 @@ class CoolingSeries:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its record, series, and how long each started job waited (mode queue), in minutes."""
+    """A finished run: its record, its series, and the waiting time of each started job in minutes (mode queue)."""
 
     record: RunRecord
     series: RunSeries

@@ -1,4 +1,4 @@
-"""A scenario, a scheduler and a seed become a run: jobs, play, cooling, record."""
+"""Runs a scenario with a scheduler and a seed: make the jobs, simulate, compute the cooling, write the record."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from joulie.domain.units import SECONDS_PER_HOUR, WATTS_PER_KW, BoolArray, Float
 from joulie_lab.simulation import cooling as plants
 from joulie_lab.simulation.cluster import Cluster, NodePool
 from joulie_lab.simulation.cooling_plant import CoolingPlant
-from joulie_lab.simulation.engine import Play, QueueSettings, Session, play
+from joulie_lab.simulation.engine import EngineResult, QueueSettings, Session, simulate
 from joulie_lab.simulation.jobs import JobColumns, JobTableError, JobTableSpec
 from joulie_lab.simulation.results import CoolingSeries, Run, RunRecord
 from joulie_lab.simulation.scenario import Cooling, Scenario, Workload
 from joulie_lab.simulation.workload import JobTable, published_jobs, thinned
 
 Clock = Callable[[], float]
-"""Seconds since some fixed moment, never going back (``time.perf_counter``)."""
+"""Monotonic clock, s (``time.perf_counter``)."""
 JobReader = Callable[[JobTableSpec], JobColumns]
 """Reads a job table from a file; raises `JobTableError`."""
 PlantFactory = Callable[[Cooling, float], CoolingPlant | None]
-"""Makes the cooling plant of one run, or None without one; raises `CoolingPlantError`."""
+"""Creates the cooling plant of one run, or None without cooling; raises `CoolingPlantError`."""
 AnyInts = npt.NDArray[np.integer[Any]]
 OnProgress = Callable[[int, int], None]
-"""Told (steps done, steps in all)."""
+"""Called with (steps done, total steps)."""
 
 PROGRESS_STEPS = 100
 _SETTLING_H = 2.0
@@ -41,9 +41,9 @@ class Jobs:
     """The jobs of a seed.
 
     Attributes:
-        table: those that arrive within the scenario's hours.
-        late: jobs of the table file that arrive after them, and so are not part of the run.
-        seconds: wall time that it took to make them.
+        table: jobs that arrive within the scenario's hours.
+        late: number of jobs in the file that arrive after the scenario's hours and are not part of the run.
+        seconds: wall time to generate or read the jobs, s.
     """
 
     table: JobTable
@@ -52,14 +52,14 @@ class Jobs:
 
 
 def built_in_plant(cooling: Cooling, peak_w: float) -> CoolingPlant | None:
-    """The plant of a scenario that names none, the linear proxy or the DX plant.
+    """The built-in plant of a scenario: the linear proxy, the DX plant, or None without cooling.
 
     Args:
-        cooling: what the scenario says.
+        cooling: cooling section of the scenario.
         peak_w: power of all nodes at full load, W.
 
     Raises:
-        ValueError: the plant is an FMU, which an adapter runs.
+        ValueError: the plant is an FMU, which needs an adapter.
     """
     if cooling.fmu is not None:
         raise ValueError("an FMU is run by its adapter; pass open_plant to the Runner")
@@ -71,7 +71,7 @@ def built_in_plant(cooling: Cooling, peak_w: float) -> CoolingPlant | None:
 
 
 class Runner:
-    """Plays the runs of one scenario; the schedulers of a seed share its jobs."""
+    """Makes the runs of one scenario; the schedulers of a seed share its jobs."""
 
     def __init__(
         self,
@@ -81,13 +81,13 @@ class Runner:
         read_jobs: JobReader | None = None,
         open_plant: PlantFactory = built_in_plant,
     ) -> None:
-        """Prepare.
+        """Create a runner.
 
         Args:
-            scenario: what to run.
-            clock: measures `RunRecord.seconds`.
-            read_jobs: reads CSV and Parquet workloads; needed for those.
-            open_plant: makes the cooling plant of each run.
+            scenario: the scenario to run.
+            clock: clock for `RunRecord.seconds`.
+            read_jobs: reader for CSV and Parquet workloads; only needed for those.
+            open_plant: creates the cooling plant of each run.
         """
         self.scenario = scenario
         self._clock = clock
@@ -96,7 +96,7 @@ class Runner:
         self._jobs: tuple[int, Jobs] | None = None
 
     def jobs(self, seed: int) -> Jobs:
-        """The jobs of `seed`; those of the last seed are kept.
+        """The jobs of `seed`; the jobs of the last seed are cached.
 
         Raises:
             JobTableError: the scenario's job table cannot be used.
@@ -108,20 +108,20 @@ class Runner:
         return self._jobs[1]
 
     def run(self, scheduler: str, seed: int, on_progress: OnProgress | None = None) -> Run:
-        """Play one run.
+        """Make one run.
 
         Args:
             scheduler: one of `joulie_lab.simulation.engine.SCHEDULERS`.
-            seed: of the jobs and of the scheduler's draws; the weather's is ``seed + 1``, as published.
-            on_progress: told about the steps.
+            seed: seed of the jobs and of the scheduler's draws; the weather uses ``seed + 1``, as published.
+            on_progress: called with the number of steps done.
 
         Raises:
             UnknownSchedulerError: no such scheduler.
             JobTableError: the scenario's job table cannot be used.
-            CoolingPlantError: the plant cannot be used or failed on the way.
+            CoolingPlantError: the plant cannot be used or failed during the run.
         """
         scenario = self.scenario
-        # A plant that cannot be used is known before the long part.
+        # Opened first, so that an unusable plant is reported before the long simulation.
         plant = self._open_plant(scenario.cooling, scenario.cluster.peak_w)
         jobs = self.jobs(seed)
         start = self._clock()
@@ -175,17 +175,17 @@ class Runner:
 
 @cache
 def warm_up() -> None:
-    """Have everything compiled, by a run of a few jobs, so that no run is timed with it."""
+    """Compile the engine by a run of a few jobs, so that compilation is not part of any timed run."""
     cluster = Cluster((NodePool("warm-up", 1, 128, 500.0, 8, 700.0, 100.0),))
     jobs = published_jobs(0, 0.01)
     for queue in (None, QueueSettings()):
-        play(cluster, jobs, "joulie", n_steps=2, seed=0, queue=queue)
+        simulate(cluster, jobs, "joulie", n_steps=2, seed=0, queue=queue)
 
 
 def _cool_in_loop(
     session: Session, plant: CoolingPlant, outdoor_k: FloatArray, step_s: float, on_progress: OnProgress | None
 ) -> CoolingSeries:
-    """Play the session and its plant in turn, a step at a time."""
+    """Advance the session and the plant alternately, one step at a time."""
     n_steps = len(outdoor_k)
 
     def it_w() -> Iterator[float]:
@@ -199,11 +199,11 @@ def _cool_in_loop(
 
 
 def _job_table(columns: JobColumns, within: BoolArray, workload: Workload) -> JobTable:
-    """The jobs of a file in order of arrival, wide ones split."""
+    """The jobs of a file in order of arrival, with jobs above `split_at_cores` split."""
     if len(columns.class_names) > _CLASSES_MAX:
         raise JobTableError(
-            f"{workload.table().path}: {len(columns.class_names)} classes, at most {_CLASSES_MAX} can be told"
-            " apart; name a coarser column under workload.columns.class, or none"
+            f"{workload.table().path}: {len(columns.class_names)} classes, at most {_CLASSES_MAX} are"
+            " supported; name a coarser column under workload.columns.class, or none"
         )
     unknown = [name for name in workload.performance_classes if name not in columns.class_names]
     if unknown:
@@ -233,14 +233,14 @@ def _job_table(columns: JobColumns, within: BoolArray, workload: Workload) -> Jo
 
 
 def _split_evenly(amount: IntArray, parts: IntArray) -> IntArray:
-    """Each amount as so many whole parts that differ by one at most, shape ``(parts.sum(),)``."""
+    """Split each amount into the given number of integer parts that differ by at most one, shape ``(parts.sum(),)``."""
     each, larger = np.repeat(amount // parts, parts), np.repeat(amount % parts, parts)
     index = np.arange(len(each)) - np.repeat(np.cumsum(parts) - parts, parts)
     return each + (index < larger)
 
 
 def _refuse_unplaceable(columns: JobColumns, cluster: Cluster, split_at_cores: int | None) -> None:
-    """In a queue, a job that fits no empty node would wait for ever."""
+    """Reject a job table with jobs that fit no empty node: in mode queue they would wait for ever."""
     parts = np.ones(len(columns), dtype=np.int64) if split_at_cores is None else -(-columns.cores // split_at_cores)
     fits = _fits_a_node(-(-columns.cores // parts), -(-columns.gpus // parts), cluster)
     if not np.all(fits):
@@ -253,7 +253,7 @@ def _refuse_unplaceable(columns: JobColumns, cluster: Cluster, split_at_cores: i
 
 
 def _refuse_unplaceable_draws(table: JobTable, cluster: Cluster) -> None:
-    """The same for jobs that a generator drew."""
+    """Reject generated jobs that fit no empty node."""
     fits = _fits_a_node(table.cores, table.gpus, cluster)
     if not np.all(fits):
         job = int(np.flatnonzero(~fits)[0])
@@ -265,7 +265,7 @@ def _refuse_unplaceable_draws(table: JobTable, cluster: Cluster) -> None:
 
 
 def _fits_a_node(cores: AnyInts, gpus: AnyInts, cluster: Cluster) -> BoolArray:
-    """Which requests an empty node of some pool can hold, shape of `cores`."""
+    """Whether each request fits an empty node of any pool, shape of `cores`."""
     fits = np.zeros(len(cores), dtype=np.bool_)
     for pool in cluster.pools:
         fits |= (cores <= pool.cores) & (gpus <= pool.gpus)
@@ -278,7 +278,7 @@ def _record(
     seed: int,
     *,
     n_jobs: int,
-    played: Play,
+    played: EngineResult,
     cooled: CoolingSeries | None,
     seconds: float,
 ) -> RunRecord:

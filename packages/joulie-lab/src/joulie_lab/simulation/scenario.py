@@ -1,7 +1,7 @@
-"""What a scenario may say: cluster, workload, schedulers, climate, cooling plant, duration, seeds.
+"""The schema of scenarios: cluster, workload, schedulers, climate, cooling plant, duration and seeds.
 
-The models are the schema: everything is checked strictly (a number is not text, NaN is no number), unknown keys are
-refused. `joulie_lab.simulation.scenario_files` reads them from YAML.
+Validation is strict: numbers are not converted from text, NaN is invalid, and unknown keys are rejected.
+`joulie_lab.simulation.scenario_files` reads scenarios from YAML.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from joulie_lab.simulation.engine import SCHEDULERS, QueueSettings, UnknownSched
 from joulie_lab.simulation.jobs import ColumnRef, JobTableSpec
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
-# The simulation's own dataclasses are part of the schema, so what holds for the models holds for them.
+# The simulation's own dataclasses are part of the schema, so they are validated in the same way.
 for _part in (Cluster, NodePool, Climate, DxParameters, QueueSettings):
     with_config(_STRICT)(_part)
 
@@ -47,7 +47,7 @@ class ContradictionError(ValueError):
     """A value that contradicts another one.
 
     Attributes:
-        quantity: the key at fault, within the model that found it.
+        quantity: the invalid key, within the model that found it.
     """
 
     def __init__(self, quantity: str, problem: str) -> None:
@@ -66,66 +66,66 @@ class _Model(BaseModel):
 
 
 class _Shorthand(_Model):
-    """A model that a single string may stand for."""
+    """A model that may also be given as a single string."""
 
     @classmethod
-    def _spell_out(cls, text: str) -> Mapping[str, Any]:
-        """The keys and values that `text` stands for."""
-        raise AssertionError("each shorthand says what its string means")
+    def _expand(cls, text: str) -> Mapping[str, Any]:
+        """The keys and values for which `text` is shorthand."""
+        raise AssertionError("a shorthand model must implement _expand")
 
     @classmethod
-    def _short_schema(cls) -> JsonSchemaValue:
+    def _shorthand_schema(cls) -> JsonSchemaValue:
         return {"type": "string"}
 
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
-        return cls._spell_out(value) if isinstance(value, str) else value
+        return cls._expand(value) if isinstance(value, str) else value
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [cls._short_schema(), handler.resolve_ref_schema(handler(schema))]}
+        return {"anyOf": [cls._shorthand_schema(), handler.resolve_ref_schema(handler(schema))]}
 
 
 class CountColumn(_Shorthand):
-    """A column of counts or names, by its header."""
+    """A column of counts or names."""
 
     column: str
 
     @classmethod
-    def _spell_out(cls, text: str) -> Mapping[str, Any]:
+    def _expand(cls, text: str) -> Mapping[str, Any]:
         return {"column": text}
 
     @property
     def ref(self) -> ColumnRef:
-        """The column and what one unit of it is."""
+        """Reference to the column, with factor 1."""
         return ColumnRef(self.column)
 
 
 class TimeColumn(CountColumn):
-    """A column of times, by its header and unit."""
+    """A column of times in a unit."""
 
     unit: Literal["s", "min", "h"] = "s"
 
     @property
     def ref(self) -> ColumnRef:
-        """The column and its unit in seconds."""
+        """Reference to the column, with the factor to seconds."""
         return ColumnRef(self.column, {"s": 1.0, "min": 60.0, "h": SECONDS_PER_HOUR}[self.unit])
 
 
 class ShareColumn(CountColumn):
-    """A column of utilisations, by its header and unit."""
+    """A column of utilisations in a unit."""
 
     unit: Literal["fraction", "percent"] = "fraction"
 
     @property
     def ref(self) -> ColumnRef:
-        """The column and its unit as a fraction."""
+        """Reference to the column, with the factor to a fraction of 1."""
         return ColumnRef(self.column, {"fraction": 1.0, "percent": 0.01}[self.unit])
 
 
 class Columns(_Model):
-    """Which column of a job table says what."""
+    """The column of a job table for each field."""
 
     arrival: TimeColumn
     duration: TimeColumn
@@ -137,7 +137,7 @@ class Columns(_Model):
 
 
 class JobDefaults(_Model):
-    """What holds for every job where the table has no column."""
+    """Values for every job of a table, for fields without a column."""
 
     cores: PositiveInt | None = None
     gpus: NonNegativeInt = 0
@@ -146,9 +146,9 @@ class JobDefaults(_Model):
 
 
 class PublishedWorkload(_Model):
-    """The generator of the published experiment.
+    """The job generator of the published experiment.
 
-    `rate` multiplies its arrival rate; `keep` thins the jobs by class.
+    `rate` multiplies its arrival rate; `keep` thins the jobs: the probability to keep a job, by class.
     """
 
     rate: PositiveFloat = 1.0
@@ -156,10 +156,10 @@ class PublishedWorkload(_Model):
 
 
 class Workload(_Model):
-    """Where the jobs come from: exactly one of `published`, `csv` and `parquet`.
+    """The source of the jobs: exactly one of `published`, `csv` and `parquet`.
 
     `columns`, `defaults`, `performance_classes` (classes whose jobs are performance jobs) and `split_at_cores` (wider
-    jobs become several of at most that many cores, as the workers of a distributed job) describe a table.
+    jobs are split into several of at most that many cores, like the workers of a distributed job) describe a table.
     """
 
     published: PublishedWorkload | None = None
@@ -174,18 +174,18 @@ class Workload(_Model):
     def _one_source(self) -> Self:
         given = [name for name in ("published", "csv", "parquet") if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(f"needs exactly one of published, csv, parquet; has {' and '.join(given) or 'none'}")
+            raise ValueError(f"needs exactly one of published, csv, parquet; got {' and '.join(given) or 'none'}")
         if self.published:
             for name in self.model_fields_set - {"published"}:
                 raise ContradictionError(name, "describes a csv or parquet table, this workload is published")
         elif self.columns is None:
-            raise ContradictionError("columns", "missing: say which column is arrival and which is duration")
+            raise ContradictionError("columns", "missing: name the columns of arrival and duration")
         elif self.columns.cores is None and self.defaults.cores is None:
             raise ContradictionError("columns", "cores has neither a column here nor a value under defaults; give one")
         return self
 
     def table(self) -> JobTableSpec:
-        """The table to read, where the workload is one."""
+        """The job table to read, for a CSV or Parquet workload."""
         assert self.columns is not None
         columns = {name: ref.ref for name, ref in iter(self.columns) if ref is not None}
         if "job_class" in columns:
@@ -199,7 +199,7 @@ class Workload(_Model):
 
 
 class LinearCooling(_Model):
-    """The linear proxy; `rated_it_w` is the cluster's peak power if not given."""
+    """The linear proxy; `rated_it_w` defaults to the cluster's peak power."""
 
     rated_it_w: PositiveFloat | None = None
 
@@ -220,7 +220,7 @@ class FmuOutputs(_Model):
 
 
 class FmuCooling(_Model):
-    """A co-simulation FMU: its variables, parameters to set, and its communication step if not its own."""
+    """A co-simulation FMU: variable names, parameters to set, and a communication step other than the FMU's own."""
 
     file: str
     inputs: FmuInputs = FmuInputs()
@@ -230,11 +230,11 @@ class FmuCooling(_Model):
 
 
 class Cooling(_Shorthand):
-    """The cooling plant: at most one of `linear`, `dx` and `fmu`; or the words none, linear, dx.
+    """The cooling plant: at most one of `linear`, `dx` and `fmu`; or one of the strings none, linear, dx.
 
-    `coupling` says when it runs: over the finished run, or in the loop, a step of the cluster and a step of the plant
-    in turn. Both give the same numbers as long as no decision reads the plant; in the loop a plant that fails ends the
-    run at once.
+    `coupling` sets when the plant runs: over the finished run, or in the loop, alternating with the steps of the
+    cluster. Both give the same numbers as long as no decision reads the plant; in the loop, a failure of the plant ends
+    the run at once.
     """
 
     linear: LinearCooling | None = None
@@ -243,13 +243,13 @@ class Cooling(_Shorthand):
     coupling: Literal["after", "in-loop"] = "after"
 
     @classmethod
-    def _spell_out(cls, text: str) -> Mapping[str, Any]:
+    def _expand(cls, text: str) -> Mapping[str, Any]:
         if text not in ("none", "linear", "dx"):
             raise ValueError(f"must be none, linear, dx or a mapping with linear, dx or fmu; got {text!r}")
         return {} if text == "none" else {text: {}}
 
     @classmethod
-    def _short_schema(cls) -> JsonSchemaValue:
+    def _shorthand_schema(cls) -> JsonSchemaValue:
         return {"enum": ["none", "linear", "dx"]}
 
     @model_validator(mode="after")
@@ -261,27 +261,27 @@ class Cooling(_Shorthand):
 
     @property
     def kind(self) -> str:
-        """Name of the plant, ``none`` without one."""
+        """Name of the plant; ``none`` without cooling."""
         return next((name for name in ("linear", "dx", "fmu") if getattr(self, name) is not None), "none")
 
 
 class Scenario(_Model):
-    """A datacentre, its work and its weather.
+    """A simulated datacentre: cluster, workload, schedulers, climate and cooling.
 
     Attributes:
         name: shown in records and reports.
-        description: one sentence about what the scenario is for.
+        description: one sentence about the purpose of the scenario.
         cluster: pools of identical nodes.
-        workload: where the jobs come from.
-        schedulers: by name; the first one is what the others are compared to.
-        mode: drop (a job that does not fit is gone) or queue (it waits, and empty nodes sleep).
-        queue: power and sleep of nodes in mode queue.
-        hours: length of the arrivals, h.
-        drain_hours: time after the arrivals for the queue to empty, h; mode queue only.
+        workload: source of the jobs.
+        schedulers: names of schedulers; the first one is the baseline.
+        mode: drop (a job that does not fit is dropped) or queue (it waits, and empty nodes sleep).
+        queue: power and sleep settings of nodes in mode queue.
+        hours: length of the arrival period, h.
+        drain_hours: time after the arrival period for the queue to empty, h; mode queue only.
         step_s: length of a step, s.
-        seeds: one run each.
+        seeds: seeds, one run each.
         climate: outdoor temperature.
-        cooling: the plant, `none` for IT power alone.
+        cooling: cooling plant; `none` for IT power only.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -302,15 +302,15 @@ class Scenario(_Model):
     cooling: Cooling = Cooling()
 
     @model_validator(mode="after")
-    def _belongs_together(self) -> Self:
+    def _is_consistent(self) -> Self:
         for name in ("schedulers", "seeds"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
-                raise ContradictionError(name, f"names one twice: {', '.join(map(str, getattr(self, name)))}")
+                raise ContradictionError(name, f"duplicates: {', '.join(map(str, getattr(self, name)))}")
         for name in ("hours", "drain_hours"):
             steps = getattr(self, name) * SECONDS_PER_HOUR / self.step_s
             if abs(steps - round(steps)) > 1e-9 * max(steps, 1.0):
                 raise ContradictionError(
-                    name, f"{getattr(self, name):g} h is no whole number of {self.step_s:g} s steps"
+                    name, f"{getattr(self, name):g} h is not a multiple of the {self.step_s:g} s step"
                 )
         if self.mode == "drop":
             for name in {"queue", "drain_hours"} & self.model_fields_set:
@@ -323,10 +323,10 @@ class Scenario(_Model):
 
     @property
     def n_arrival_steps(self) -> int:
-        """Steps in which jobs arrive."""
+        """Number of steps in which jobs arrive."""
         return round(self.hours * SECONDS_PER_HOUR / self.step_s)
 
     @property
     def n_steps(self) -> int:
-        """Steps of the whole run, drain included."""
+        """Number of steps of the whole run, including the drain time."""
         return self.n_arrival_steps + round(self.drain_hours * SECONDS_PER_HOUR / self.step_s)

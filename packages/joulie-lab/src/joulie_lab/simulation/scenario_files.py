@@ -1,4 +1,4 @@
-"""Scenarios from YAML: shipped ones by name, others by path, with every problem named by its line."""
+"""Loads scenarios from YAML: shipped scenarios by name, others by path; every problem is reported with its line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from typing import Any
 
-from joulie_lab.simulation.model_files import ModelFiles, Setting, changed, is_path
+from joulie_lab.simulation.model_files import ModelFiles, Setting, is_path, with_overrides
 from joulie_lab.simulation.positions import Document, ScenarioError
 from joulie_lab.simulation.scenario import Scenario
 
@@ -21,7 +21,7 @@ _FILES = ModelFiles(
 
 
 def shipped_names() -> list[str]:
-    """Names of the scenarios that come with Joulie."""
+    """Names of the scenarios that ship with Joulie."""
     return _FILES.names()
 
 
@@ -29,7 +29,7 @@ def scenario_text(source: str) -> str:
     """The YAML of a shipped scenario or of a file.
 
     Raises:
-        ScenarioError: there is no such scenario or file.
+        ScenarioError: no such scenario or file.
     """
     _refuse_experiment_name(source)
     return _FILES.text(source)
@@ -41,7 +41,7 @@ def load_scenario(source: str, sets: Sequence[str] = (), settings: Iterable[Sett
     Args:
         source: a shipped name, or the path of a YAML file.
         sets: overrides ``key.path=value``, checked like the file.
-        settings: values given by other means; `sets` are laid over them.
+        settings: values set outside the file; `sets` take precedence.
 
     Raises:
         ScenarioError: every problem of the scenario, one line each.
@@ -49,7 +49,7 @@ def load_scenario(source: str, sets: Sequence[str] = (), settings: Iterable[Sett
     _refuse_experiment_name(source)
     document = _FILES.document(source)
     _refuse_experiment(document, source)
-    return _FILES.check(changed(document, sets, settings))
+    return _FILES.check(with_overrides(document, sets, settings))
 
 
 def json_schema() -> dict[str, Any]:
@@ -63,11 +63,11 @@ def _refuse_experiment_name(source: str) -> None:
     from joulie_lab.simulation.experiment.files import experiment_names
 
     if source in experiment_names():
-        raise ScenarioError(f"{source} is an experiment: joulie experiment run {source}")
+        raise ScenarioError(f"{source} is an experiment; use: joulie experiment run {source}")
 
 
 def _refuse_experiment(document: Document, source: str) -> None:
-    """Tell apart what a user may well mix up: only an experiment has variants."""
+    """Reject an experiment file with a hint at the right command: only an experiment has variants."""
     if "variants" in document.data:
-        place = document.place(("variants",))
-        raise ScenarioError(f"{place}: variants are of an experiment: joulie experiment run {source}")
+        place = document.location(("variants",))
+        raise ScenarioError(f"{place}: variants belong to an experiment; use: joulie experiment run {source}")

@@ -1,8 +1,8 @@
-"""Sweeps: which runs a sweep has, and how its runs become the published table.
+"""Sweeps over schedulers and seeds: the runs of a sweep, and their table of differences to a baseline.
 
 The table of the published scoring experiment is the mean, over seeds, of each seed's difference to its own baseline.
-Here every mean carries a confidence interval, and the published columns are followed by the honest ones: how much work
-was done, and what a unit of it cost.
+Here every mean has a confidence interval, and the published columns are followed by the useful work and the energy per
+unit of it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PUBLISHED_LABELS: Mapping[str, str] = {
     "t20-adap": "HYBRID-t20-adap",
     "t25-adap": "HYBRID-t25-adap",
 }
-"""Variants of the published table in its order, by scheduler, under their published names."""
+"""Published names of the variants, by scheduler, in the order of the published table."""
 
 CONFIDENCE = 0.95
 
@@ -46,29 +46,29 @@ class Task(NamedTuple):
 
 
 def plan(schedulers: Iterable[str], seeds: Iterable[int], done: Iterable[Task] = ()) -> list[Task]:
-    """The runs that are still to do, seed by seed, so that the schedulers of a seed share its jobs."""
+    """The runs that remain, seed by seed, so that the schedulers of a seed share its jobs."""
     finished = set(done)
     names = tuple(schedulers)
     return [task for seed in seeds for name in names if (task := Task(name, seed)) not in finished]
 
 
 class Estimate(NamedTuple):
-    """A mean over seeds and half the width of its 95 % confidence interval, None for a single seed."""
+    """A mean over seeds and half the width of its 95 % confidence interval; None for a single seed."""
 
     mean: float
     half_width: float | None
 
 
 def estimate(samples: npt.ArrayLike) -> Estimate:
-    """Mean and Student-t confidence interval of independent samples, one a seed.
+    """Mean and Student-t confidence interval of independent samples, one per seed.
 
     Raises:
-        InvalidQuantityError: there are none, or one is not finite.
+        InvalidQuantityError: no samples, or one is not finite.
     """
     values = finite("samples", samples)
     n = len(values)
     if n == 0:
-        raise InvalidQuantityError("samples", "an estimate needs at least one")
+        raise InvalidQuantityError("samples", "needs at least one sample")
     mean = float(values.mean())
     if n == 1:
         return Estimate(mean, None)
@@ -80,7 +80,7 @@ Value = Callable[[RunRecord], float | int | None]
 
 
 class Column(NamedTuple):
-    """A column of the table: a metric of each run against the same metric of its seed's baseline."""
+    """A column of the table: a metric of each run, compared to the baseline with the same seed."""
 
     key: str
     label: str
@@ -119,10 +119,10 @@ class Variant:
     """A row of the table.
 
     Attributes:
-        scheduler: its name.
-        label: its name in the published table, where it is there.
-        columns: estimate by key of the column; None where the metric does not apply.
-        energy_wins: seeds in which it used less IT energy than the baseline.
+        scheduler: name of the scheduler.
+        label: its name in the published table; the scheduler's name if it is not in there.
+        columns: estimate by key of the column; None if the metric does not apply.
+        energy_wins: number of seeds on which it used less IT energy than the baseline.
         seeds: number of seeds.
     """
 
@@ -145,11 +145,11 @@ class Variant:
 
 
 def compare(records: Iterable[RunRecord], baseline: str) -> list[Variant]:
-    """Every scheduler but the baseline against it, in the order of first appearance.
+    """Compare every scheduler with the baseline, in the order of first appearance.
 
     Args:
-        records: a complete sweep: the same seeds for every scheduler.
-        baseline: scheduler that the others are compared to, seed by seed.
+        records: records of a complete sweep: the same seeds for every scheduler.
+        baseline: name of the baseline scheduler; the comparison is by seed.
 
     Raises:
         ValueError: a run is missing.
@@ -160,7 +160,7 @@ def compare(records: Iterable[RunRecord], baseline: str) -> list[Variant]:
 
 
 def samples(column: Column, records: Iterable[RunRecord], scheduler: str, baseline: str) -> list[float]:
-    """What a column of `compare` is the mean of, one value a seed; empty where the metric does not apply.
+    """The samples behind a column of `compare`, one per seed; empty if the metric does not apply.
 
     Raises:
         ValueError: a run is missing.
@@ -169,7 +169,7 @@ def samples(column: Column, records: Iterable[RunRecord], scheduler: str, baseli
 
 
 Pairs = Sequence[tuple[RunRecord, RunRecord]]
-"""A run and the baseline's of the same seed."""
+"""A run, and the baseline run with the same seed."""
 
 
 def _pairs(records: Iterable[RunRecord], scheduler: str, baseline: str) -> Pairs:
@@ -197,7 +197,7 @@ def _variant(name: str, pairs: Pairs) -> Variant:
 
 
 def _samples(column: Column, pairs: Pairs) -> list[float]:
-    """A value a seed, or none at all if one of them does not apply."""
+    """One value per seed; empty if the metric does not apply to one of them."""
     values = [_against(column, run, base) for run, base in pairs]
     known = [value for value in values if value is not None]
     return known if len(known) == len(values) else []
@@ -213,7 +213,7 @@ def _against(column: Column, run: RunRecord, base: RunRecord) -> float | None:
 
 
 def format_estimate(column: Column, value: Estimate | None) -> tuple[str, str]:
-    """Mean with the published digits and sign, and its half width; a dash for what does not apply."""
+    """The mean with the published digits and sign, and its half width; a dash if the metric does not apply."""
     if value is None:
         return "–", ""
     sign = "%" if column.kind == "percent" else ""

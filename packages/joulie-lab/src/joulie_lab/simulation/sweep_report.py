@@ -1,4 +1,4 @@
-"""The report of a sweep: one HTML file that needs nothing else."""
+"""The report of a sweep as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """A metric of all variants: each seed a dot, the mean a bar, its confidence interval a line."""
+    """Chart of a metric of all variants: seeds as dots, the mean as a bar, its confidence interval as a line."""
 
     title: str
     zero: float
@@ -42,10 +42,10 @@ class Chart(NamedTuple):
 
 
 def render_sweep(scenario: Scenario, records: Sequence[RunRecord]) -> str:
-    """The report of a complete sweep; the scenario's first scheduler is the baseline.
+    """Render the report of a complete sweep; the scenario's first scheduler is the baseline.
 
     Returns:
-        HTML, complete in itself.
+        Self-contained HTML.
     """
     baseline = scenario.schedulers[0]
     variants = compare(records, baseline)

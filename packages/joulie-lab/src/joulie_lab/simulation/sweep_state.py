@@ -1,6 +1,7 @@
-"""What an interrupted sweep leaves behind: one JSON line a finished run, under a line that says of which sweep.
+"""The state file of a sweep, so that an interrupted sweep can be resumed.
 
-A line is on the disk before the next run counts. A last line that was cut short is forgotten, its run done again.
+The first line identifies the sweep; every further line is the JSON record of a finished run. A record is synced to disk
+before the next run counts. A truncated last line is discarded, and its run is repeated.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ _SHOWN_CHARACTERS = 60
 
 
 class SweepStateError(ValueError):
-    """A state file that cannot be used; the message says why and what to do."""
+    """Invalid state file; the message says why and what to do."""
 
 
 def code_digest(packages: Iterable[str] = ("joulie.domain", "joulie_lab.simulation")) -> str:
-    """Digest of the sources that a run's figures come from: results of other code are not mixed in.
+    """Digest of the sources that determine a run's figures, so that results of different code are not mixed.
 
     Args:
-        packages: their names, dotted.
+        packages: dotted names of the packages.
 
     Raises:
-        FileNotFoundError: there is no such package.
+        FileNotFoundError: no such package.
     """
     digest = hashlib.sha256()
     for package in packages:
@@ -49,9 +50,9 @@ def code_digest(packages: Iterable[str] = ("joulie.domain", "joulie_lab.simulati
 
 
 def identity(scenario: Scenario, *, version: str, code: str) -> dict[str, Any]:
-    """What two sweeps must share to share runs: everything but the choice of schedulers and seeds.
+    """The inputs that two sweeps must have in common to share runs: everything but schedulers and seeds.
 
-    Files that the scenario names (a job table, an FMU) count by content.
+    Files named by the scenario (a job table, an FMU) are compared by content.
 
     Raises:
         SweepStateError: such a file cannot be read.
@@ -66,28 +67,28 @@ def identity(scenario: Scenario, *, version: str, code: str) -> dict[str, Any]:
 
 
 def identity_digest(sweep: Mapping[str, Any]) -> str:
-    """Twelve digits that name an identity, for a file name."""
+    """Digest of an identity, 12 hexadecimal digits, for a file name."""
     return hashlib.sha256(json.dumps(sweep, sort_keys=True).encode()).hexdigest()[:12]
 
 
 class SweepState:
-    """The finished runs of one sweep, in a file.
+    """The finished runs of one sweep, stored in a file.
 
     Attributes:
         path: the file.
-        records: finished runs by task, those that were found and those added.
+        records: finished runs by task, both loaded and added.
     """
 
     def __init__(self, path: Path, sweep: Mapping[str, Any], *, fresh: bool = False) -> None:
-        """Open or begin the state of a sweep.
+        """Open or create the state file of a sweep.
 
         Args:
-            path: the file; it and its folder are made if need be.
+            path: the file; it and its folder are created if missing.
             sweep: `identity` of the sweep.
-            fresh: forget the runs that are there.
+            fresh: discard the stored runs.
 
         Raises:
-            SweepStateError: the file is no state, is that of another sweep, is damaged, or cannot be written.
+            SweepStateError: the file is not a state file, belongs to another sweep, is damaged, or cannot be written.
         """
         self.path = path
         self.records: dict[Task, RunRecord] = {}
@@ -102,10 +103,10 @@ class SweepState:
             self._write({_FORMAT: _VERSION, "sweep": sweep})
 
     def add(self, record: RunRecord) -> None:
-        """Keep a finished run; it is on the disk when this returns.
+        """Store a finished run; it is synced to disk when this returns.
 
         Raises:
-            SweepStateError: it cannot be written.
+            SweepStateError: the file cannot be written.
         """
         self._write(record.as_dict())
         self.records[Task(record.scheduler, record.seed)] = record
@@ -121,7 +122,7 @@ class SweepState:
             raise SweepStateError(f"{self.path}: cannot be written: {error.strerror}") from error
 
     def _read(self, sweep: Mapping[str, Any], *, fresh: bool) -> bytes:
-        """Take over the runs of the file; returns the part of it that stays."""
+        """Load the runs of the file; returns the part of it that is valid."""
         content = self.path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         if not whole and (not content or content.startswith(_HEAD)):
@@ -163,12 +164,12 @@ class SweepState:
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterable[str]:
-    """What two identities do not share, key by key, in words."""
+    """The differences between two identities, one per key, as text."""
     for key in dict.fromkeys((*there, *here)):
         if there.get(key) != here.get(key):
             was, now = json.dumps(there.get(key)), json.dumps(here.get(key))
             short = len(was) + len(now) <= _SHOWN_CHARACTERS
-            yield f"{key}: {was} there, {now} here" if short else f"{key} differs"
+            yield f"{key}: {was} in the file, {now} now" if short else f"{key} differs"
 
 
 def _file_digest(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Jobs as columns, the published generator that draws them, and the thinning of the equal-work benchmark."""
+"""Jobs as columns, the published job generator, and the thinning of the equal-work benchmark."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from joulie.domain.units import (
 from joulie_lab.simulation.compiled import compiled, compiled_allocating, compiled_inner
 
 JOB_CLASSES = ("small-cpu", "medium-cpu", "gpu-training", "gpu-inference", "large-cpu")
-"""Names of the published classes, in the order of the generator's table; other sources bring their own."""
+"""Names of the published classes, in the order of the generator's table; other sources have their own."""
 SMALL_CPU, MEDIUM_CPU, GPU_TRAINING, GPU_INFERENCE, LARGE_CPU = range(5)
 
 MEAN_BURST_FACTOR = 0.9 + 0.1 * 125.0
-"""Expected jobs an arrival event of the published generator: one, or with probability 0.1 a burst of 50..200."""
+"""Mean number of jobs per arrival event of the published generator: one, or a burst of 50..200 with probability 0.1."""
 
 
 @dataclass(frozen=True)
 class JobTable:
-    """Jobs sorted by arrival, one row a job; every array has shape ``(n_jobs,)``.
+    """Jobs sorted by arrival, one row per job; every array has shape ``(n_jobs,)``.
 
     Attributes:
         arrival_s: seconds since the start of the run.
@@ -41,7 +41,7 @@ class JobTable:
         cpu_util: mean utilisation of the requested cores, 0..1.
         gpu_util: mean utilisation of the requested GPUs, 0..1.
         job_class: index into `class_names`.
-        class_names: what the classes are called.
+        class_names: names of the classes.
 
     Raises:
         InvalidQuantityError: a column holds NaN, a value out of range, or arrivals out of order.
@@ -77,15 +77,15 @@ class JobTable:
 
 
 def published_jobs(seed: int, hours: float, rate_scale: float = 1.0) -> JobTable:
-    """The workload of the published scoring experiment, number for number.
+    """The workload of the published scoring experiment, reproduced exactly.
 
     Source: spec of the 2,500-node experiment. The draws are those of NumPy's scalar `Generator` calls in the published
     order, made by a compiled loop over the same bit generator, so that every value is identical.
 
     Args:
-        seed: of `numpy.random.default_rng`.
+        seed: seed of `numpy.random.default_rng`.
         hours: length of the arrival period, h.
-        rate_scale: multiplies the arrival rate; 1 is the published one.
+        rate_scale: factor on the arrival rate; 1 is the published rate.
     """
     positive("hours", hours)
     positive("rate_scale", rate_scale)
@@ -124,7 +124,7 @@ class _Columns(NamedTuple):
 
     @classmethod
     def empty(cls, capacity: int) -> _Columns:
-        """Room for `capacity` jobs; what only some classes draw is zero."""
+        """Arrays for `capacity` jobs; columns that only some classes draw are initialised to zero."""
         return cls(
             np.empty(capacity),
             np.empty(capacity),
@@ -139,7 +139,7 @@ class _Columns(NamedTuple):
 
 @compiled
 def _draw_jobs(rng: np.random.Generator, end_s: float, rate_scale: float, columns: _Columns) -> int:
-    """Draw jobs until `end_s` and return their number, or more than there is room for."""
+    """Draw jobs until `end_s`; returns their number, or more than the capacity if the arrays are too small."""
     capacity = len(columns.arrival_s)
     n = 0
     t = 0.0
@@ -161,13 +161,13 @@ def _draw_jobs(rng: np.random.Generator, end_s: float, rate_scale: float, column
 
 @compiled_allocating
 def _integer(rng: np.random.Generator, low: int, above: int) -> int:
-    """A whole number of ``low..above - 1``, apart from the rest because NumPy's draw makes an array."""
+    """An integer in ``low..above - 1``; compiled separately because NumPy's draw allocates an array."""
     return int(rng.integers(low, above))
 
 
 @compiled_inner
 def _draw_job(rng: np.random.Generator, columns: _Columns, row: int) -> None:
-    """Draw class, request and work of one job, in the published order."""
+    """Draw class, requests and work of one job, in the published order."""
     r = rng.random()
     if r < 0.35:
         columns.job_class[row] = SMALL_CPU
@@ -205,17 +205,17 @@ def _draw_job(rng: np.random.Generator, columns: _Columns, row: int) -> None:
 
 THINNING_SEED = 7
 EQUAL_WORK_KEEP: Mapping[str, float] = {"gpu-training": 1.0 / 110.0, "cpu-above-8-cores": 0.22}
-"""Keep probabilities of the equal-work benchmark; what is not named is kept."""
+"""Probability to keep a job in the equal-work benchmark, by class; jobs of other classes are kept."""
 CPU_ABOVE_8_CORES = "cpu-above-8-cores"
 
 
 def thinned(jobs: JobTable, keep: Mapping[str, float], seed: int = THINNING_SEED) -> JobTable:
-    """Keep each job with the probability of its class, one uniform draw a job in job order.
+    """Thin a workload: keep each job with the probability of its class, one uniform draw per job in job order.
 
     Args:
         jobs: the whole workload.
-        keep: probability by class name, or under "cpu-above-8-cores" for jobs without GPUs and more than 8 cores.
-        seed: of the generator of the draws.
+        keep: probability by class name; "cpu-above-8-cores" for jobs without GPUs and with more than 8 cores.
+        seed: seed of the draws.
 
     Raises:
         InvalidQuantityError: an unknown name, or a probability outside 0..1.
@@ -229,5 +229,5 @@ def thinned(jobs: JobTable, keep: Mapping[str, float], seed: int = THINNING_SEED
             probability[jobs.job_class == jobs.class_names.index(name)] = value
         else:
             allowed = ", ".join((*jobs.class_names, CPU_ABOVE_8_CORES))
-            raise InvalidQuantityError(f"keep.{name}", f"no such class; known are {allowed}")
+            raise InvalidQuantityError(f"keep.{name}", f"unknown class; use one of {allowed}")
     return jobs.select(np.random.default_rng(seed).random(len(jobs)) < probability)

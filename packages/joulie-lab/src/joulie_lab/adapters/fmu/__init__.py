@@ -1,4 +1,4 @@
-"""Functional Mock-up Units: any FMI 2.0 or 3.0 co-simulation FMU as a plant, and the built-in plant as an FMU."""
+"""Functional Mock-up Units: runs FMI 2.0 and 3.0 co-simulation FMUs as cooling plants, and exports the built-in one."""
 
 from joulie_lab.adapters.fmu.plant import FmuPlant
 from joulie_lab.adapters.fmu.variables import FmuMapping

@@ -1,6 +1,7 @@
-"""The FMU as a file: a zip archive from somebody else, read with care.
+"""Reads FMU files, which are untrusted zip archives.
 
-Only what a run needs is unpacked, into a folder of its own, within bounds, and nothing may leave that folder.
+Only the members that a run needs are unpacked, into a separate folder and within size limits. Members that would be
+written outside that folder are rejected.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ def read_description(path: Path) -> Any:
         FMPy's ``ModelDescription``, of FMI 2.0 or 3.0, with co-simulation.
 
     Raises:
-        CoolingPlantError: not a complete zip archive, unsafe members, no or an invalid description, another version
-            of FMI, or an FMU for model exchange only.
+        CoolingPlantError: not a complete zip archive, unsafe members, a missing or invalid description, an
+            unsupported FMI version, or an FMU for model exchange only.
     """
     description = read_any_description(path)
     if description.coSimulation is None:
@@ -38,7 +39,7 @@ def read_description(path: Path) -> Any:
 
 
 def read_any_description(path: Path) -> Any:
-    """Like `read_description`, whatever the kind of the FMU."""
+    """Like `read_description`, for FMUs of any kind."""
     from fmpy.model_description import ValidationError, read_model_description
 
     with _open(path) as archive:
@@ -53,7 +54,7 @@ def read_any_description(path: Path) -> Any:
             raise CoolingPlantError(f"{path}: invalid {DESCRIPTION}: {_some(error.problems)}") from error
         except (zipfile.BadZipFile, zlib.error, EOFError):
             raise
-        except Exception as error:  # FMPy raises Exception itself for what it cannot read
+        except Exception as error:  # FMPy raises plain Exception for descriptions that it cannot read
             raise CoolingPlantError(f"{path}: {DESCRIPTION} cannot be read: {error}") from error
     if not description.fmiVersion.startswith(("2.", "3.")):
         raise CoolingPlantError(f"{path}: FMI {description.fmiVersion} is not supported; export it as FMI 2.0 or 3.0")
@@ -71,13 +72,13 @@ def member_names(path: Path) -> list[str]:
 
 
 def platforms(names: list[str]) -> list[str]:
-    """Platforms that a binary is included for, as the FMI standard names their folders."""
+    """Platforms with an included binary, by the folder names of the FMI standard."""
     parts = (PurePosixPath(name).parts for name in names)
     return sorted({part[1] for part in parts if len(part) > 2 and part[0] == "binaries"})
 
 
 def binary_member(description: Any) -> str:
-    """Name of the archive's member that holds the binary for this machine."""
+    """Name of the archive member with the binary for this machine."""
     import fmpy
 
     folder = fmpy.platform if description.fmiVersion.startswith("2.") else fmpy.platform_tuple
@@ -85,10 +86,10 @@ def binary_member(description: Any) -> str:
 
 
 def require_binary(path: Path, description: Any) -> None:
-    """Refuse an FMU that cannot run on this machine.
+    """Check that an FMU has a binary for this machine.
 
     Raises:
-        CoolingPlantError: no binary for this platform; the message names those that are there.
+        CoolingPlantError: no binary for this platform; the message lists the available ones.
     """
     names = member_names(path)
     wanted = binary_member(description)
@@ -100,7 +101,7 @@ def require_binary(path: Path, description: Any) -> None:
 
 
 def unpack(path: Path, description: Any, folder: Path) -> None:
-    """Unpack what a run needs into `folder`: the description, this platform's binaries and the resources.
+    """Unpack the members that a run needs into `folder`: the description, this platform's binaries and the resources.
 
     Raises:
         CoolingPlantError: unsafe members, too large, or damaged data.
@@ -111,9 +112,9 @@ def unpack(path: Path, description: Any, folder: Path) -> None:
         size = sum(info.file_size for info in members)
         if size > MAX_UNPACKED_BYTES:
             raise CoolingPlantError(f"{path}: unpacks to {size} bytes, more than {MAX_UNPACKED_BYTES}")
-        # zipfile never writes more than the announced size, and checks the checksum.
+        # zipfile never writes more than the declared size, and verifies the checksum.
         archive.extractall(folder, members)
-    (folder / "resources").mkdir(exist_ok=True)  # FMI hands its path to the FMU, which may open it
+    (folder / "resources").mkdir(exist_ok=True)  # FMI passes this path to the FMU, which may open it
 
 
 @contextmanager
@@ -137,9 +138,9 @@ def _refuse_unsafe(path: Path, info: zipfile.ZipInfo) -> None:
     name = info.orig_filename
     parts = PurePosixPath(name).parts
     if name.startswith("/") or "\\" in name or ":" in name or ".." in parts:
-        raise CoolingPlantError(f"{path}: refused, its member {name!r} points out of the archive")
+        raise CoolingPlantError(f"{path}: rejected, its member {name!r} points outside the archive")
     if stat.S_ISLNK(info.external_attr >> 16):
-        raise CoolingPlantError(f"{path}: refused, its member {name!r} is a symbolic link")
+        raise CoolingPlantError(f"{path}: rejected, its member {name!r} is a symbolic link")
 
 
 def _has_sources(names: list[str]) -> bool:

@@ -1,7 +1,7 @@
 """Exports the built-in DX plant as an FMI 2.0 co-simulation FMU.
 
-The FMU carries its C source and the FMI headers, so that it can be compiled again for another platform; the binary in
-it is for the machine that built it. The same parameters give the same bytes but for the compiler's.
+The FMU contains its C source and the FMI headers, so that it can be compiled for another platform; its binary is for
+the machine that built it. Builds are reproducible except for the compiler's output.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MODEL_HEADER = "dx_plant_model.h"
 FMI_HEADERS = ("fmi2Functions.h", "fmi2FunctionTypes.h", "fmi2TypesPlatform.h")
 COMPILE_FLAGS = ("-std=c99", "-O2", "-fPIC", "-shared", "-ffp-contract=off")
 
-# The room cannot change under a running plant; everything else may be tuned while stepping.
+# Parameters of the room are fixed while the plant runs; all others may be tuned between steps.
 _FIXED = {"room_length_m", "room_width_m", "room_height_m", "thermal_mass_factor", "start_k"}
 _BASE_UNITS = {
     "W": {"kg": 1, "m": 2, "s": -3},
@@ -43,7 +43,7 @@ _OLDEST_ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 class FmuBuildError(RuntimeError):
-    """The FMU could not be built; the message says why and what to do."""
+    """Building the FMU failed; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _fmi_headers() -> dict[str, str]:
 
 
 def _variables(parameters: DxParameters) -> list[_Variable]:
-    """Inputs and outputs by the names that the published plant uses, then the parameters by Joulie's."""
+    """Inputs and outputs under the names of the published plant, then the parameters under Joulie's names."""
     ports = [
         _Variable("Q_IT", "INPUT", "W", "Heat of the IT equipment", 0.0, may_be_zero=True),
         _Variable("T_outdoor", "INPUT", "K", "Outdoor temperature", 298.15),
@@ -238,7 +238,7 @@ def _describe_variable(parent: ET.Element, reference: int, variable: _Variable) 
 
 
 def _write_archive(output: Path, members: dict[str, bytes]) -> None:
-    """Write beside the target, then rename: there is never half an FMU under its name."""
+    """Write to a temporary file and rename it, so that the target is never incomplete."""
     temporary = output.with_name(f".{output.name}.{os.getpid()}.part")
     try:
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -1,4 +1,4 @@
-"""What an FMU says about itself."""
+"""Describes an FMU: interfaces, platforms, capabilities and variables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CAPABILITIES = (
 
 @dataclass(frozen=True)
 class VariableDescription:
-    """One variable; `start` is as written in the FMU, None where there is none."""
+    """One variable; `start` is as written in the FMU, None without a start value."""
 
     name: str
     causality: str
@@ -38,15 +38,15 @@ class VariableDescription:
 
 @dataclass(frozen=True)
 class FmuDescription:
-    """An FMU's own description, and whether it serves as a cooling plant.
+    """The description of an FMU, and whether it can be used as a cooling plant.
 
     Attributes:
-        interfaces: co-simulation, model-exchange, scheduled-execution.
-        platforms: folders of binaries, as the FMI standard names them.
+        interfaces: the provided ones of co-simulation, model-exchange and scheduled-execution.
+        platforms: folders of binaries, by their FMI names.
         has_sources: whether C sources are included.
         capabilities: FMI's flags of the co-simulation interface, by their FMI names; empty without it.
-        plant_problem: why it cannot be used as a cooling plant here with the default names; None where it can.
-        plant_notes: units that would be converted or assumed.
+        plant_problem: why it cannot be used as a cooling plant with the default names; None if it can.
+        plant_notes: units that would be converted or assumed, one line each.
     """
 
     file: str

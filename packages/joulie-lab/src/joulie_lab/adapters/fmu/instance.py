@@ -1,8 +1,8 @@
-"""One running instance of an FMU, FMI 2.0 and 3.0 behind the same few methods.
+"""A running instance of an FMU, with one interface for FMI 2.0 and 3.0.
 
-An FMU is native code of somebody else in this process: its messages are kept, never printed, its failures become
-`CoolingPlantError`, and what the standard forbids after a failure is not called. A crash of that code (a segmentation
-fault) ends the process; nothing here can prevent it.
+An FMU is third-party native code in this process. Its messages are collected and not printed, its failures are raised
+as `CoolingPlantError`, and functions that the standard forbids after a failure are not called. A crash of that code (a
+segmentation fault) ends the process; this module cannot prevent it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KEPT_CHARACTERS = 300
 
 
 class FmuInstance(ABC):
-    """What FMI 2.0 and 3.0 have in common; times are in seconds, values in the FMU's own units."""
+    """Common interface of FMI 2.0 and 3.0 instances; times are in seconds, values in the FMU's own units."""
 
     def __init__(self, label: str, description: Any) -> None:
         self._label = label
@@ -52,20 +52,20 @@ class FmuInstance(ABC):
 
     @abstractmethod
     def advance(self, time_s: float, dt_s: float) -> float:
-        """Step from `time_s` by `dt_s`; returns the time reached, which is earlier where the FMU stopped early."""
+        """Step from `time_s` by `dt_s`; returns the time reached, which is earlier if the FMU returned early."""
 
     def release(self) -> None:
         """Terminate and free the instance, as far as its state allows. Safe to call twice."""
         slave, self._slave = self._slave, None
         if slave is None or self._failed_status == _FATAL:
-            return  # after "fatal" no function of the FMU may be called any more (FMI 2.0.1, 2.1.3)
+            return  # after "fatal" no function of the FMU may be called (FMI 2.0.1, 2.1.3)
         if self._failed_status == _OK:
-            with suppress(Exception):  # the results are read already: a complaint at the end changes nothing
+            with suppress(Exception):  # the results are already read, so a failure to terminate is ignored
                 slave.terminate()
         slave.freeInstance()
 
     def failure(self, what: str) -> CoolingPlantError:
-        """An error about this FMU, with what it said last."""
+        """An error about this FMU, with its last messages."""
         said = f"; the FMU said: {' | '.join(self._messages)}" if self._messages else ""
         return CoolingPlantError(f"{self._label}: {what}{said}")
 
@@ -83,7 +83,7 @@ class FmuInstance(ABC):
 
     @contextmanager
     def _calls(self, what: str) -> Iterator[None]:
-        """Turn the failure of an FMI call into a `CoolingPlantError`, remembering how bad it was."""
+        """Convert the failure of an FMI call to a `CoolingPlantError` and remember its severity."""
         from fmpy.fmi1 import FMICallException
 
         try:
@@ -154,10 +154,10 @@ class Fmi2Instance(FmuInstance):
         _LISTENERS.pop(self._key, None)
 
     def _after_discard(self, time_s: float) -> float:
-        """Where the FMU got to in a step that it could not finish."""
+        """The time reached in a step that the FMU could not finish."""
         self._failed_status = _OK
         terminated, reached_s = False, time_s
-        with suppress(Exception):  # an FMU that cannot tell is one that made no progress
+        with suppress(Exception):  # if the FMU cannot report the time, assume no progress
             terminated = self._slave.getBooleanStatus(_FMI2_TERMINATED)
             reached_s = float(self._slave.getRealStatus(_FMI2_LAST_SUCCESSFUL_TIME))
         if terminated:
@@ -166,7 +166,7 @@ class Fmi2Instance(FmuInstance):
 
 
 class Fmi3Instance(FmuInstance):
-    """An instance of an FMI 3.0 FMU; its event mode is used where it has one."""
+    """An instance of an FMI 3.0 FMU; its event mode is used if it has one."""
 
     def __init__(self, label: str, description: Any, folder: Path, *, discrete_inputs: bool) -> None:
         from fmpy.fmi3 import FMU3Slave
@@ -222,7 +222,7 @@ class Fmi3Instance(FmuInstance):
         return float(last_time_s) if early else time_s + dt_s
 
     def _finish_events(self) -> None:
-        """Iterate the discrete states until they settle, then return to step mode."""
+        """Iterate the discrete states until they converge, then return to step mode."""
         for _ in range(_MAX_EVENT_ITERATIONS):
             needs_update, terminate, *_ = self._slave.updateDiscreteStates()
             if terminate:
@@ -234,13 +234,13 @@ class Fmi3Instance(FmuInstance):
 
 
 # FMI 2.0 loggers are variadic C functions. FMPy has a native proxy that formats the message, one for the whole process,
-# so there is one Python logger behind it that tells instances apart by their environment and is never collected.
+# so it calls one Python logger, which distinguishes instances by their environment and is never garbage-collected.
 _LISTENERS: dict[int, Callable[[int, bytes | None], None]] = {}
 _KEYS = itertools.count(1)
 
 
 def _fmi2_callbacks(listener: Callable[[int, bytes | None], None]) -> tuple[Any, int]:
-    """Callbacks for one instance, and the key under which its messages arrive."""
+    """Callbacks for one instance, and the key of its messages."""
     from ctypes import byref, c_void_p
 
     from fmpy import calloc, fmi2, free
@@ -252,7 +252,7 @@ def _fmi2_callbacks(listener: Callable[[int, bytes | None], None]) -> tuple[Any,
     key = next(_KEYS)
     callbacks.componentEnvironment = c_void_p(key)
     _LISTENERS[key] = listener
-    with suppress(ImportError, OSError):  # FMPy has no proxy for some platforms: messages stay unformatted there
+    with suppress(ImportError, OSError):  # FMPy has no proxy on some platforms: messages are not formatted there
         from fmpy.logging import addLoggerProxy
 
         addLoggerProxy(byref(callbacks))

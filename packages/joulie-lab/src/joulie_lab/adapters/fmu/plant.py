@@ -1,4 +1,4 @@
-"""Any FMI 2.0 or 3.0 co-simulation FMU as a cooling plant."""
+"""Runs any FMI 2.0 or 3.0 co-simulation FMU as a cooling plant."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _COLDEST_ROOM_K, _HOTTEST_ROOM_K = 150.0, 500.0
 class FmuPlant:
     """A cooling plant that runs an FMU through FMPy.
 
-    The file is checked when the object is made, so that a bad FMU is found before a run starts. Entering the context
-    unpacks and instantiates it; the first step initializes it under that step's inputs; leaving frees the instance and
-    removes what was unpacked, also after a failure.
+    The file is checked when the object is created, so that an invalid FMU is found before a run starts. Entering the
+    context unpacks and instantiates the FMU; the first step initializes it with that step's inputs; leaving the context
+    frees the instance and removes the unpacked files, even after a failure.
 
     Attributes:
         notes: units that were converted or assumed, one line each.
@@ -44,11 +44,11 @@ class FmuPlant:
         """Read and check the FMU.
 
         Args:
-            path: the FMU.
+            path: the FMU file.
             mapping: names of its variables.
             parameters: parameters to set before the run, by name, in the FMU's units.
-            step_s: communication step within a plant step, s. By default a plant step is one communication step where
-                the FMU takes any, else steps of the FMU's fixed step size or, failing that, of its default experiment.
+            step_s: communication step within a plant step, s. By default a plant step is one communication step if the
+                FMU supports variable steps; otherwise the FMU's fixed step size or that of its default experiment.
 
         Raises:
             CoolingPlantError: the FMU cannot be used; the message says why and what to do.
@@ -87,7 +87,7 @@ class FmuPlant:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """Free the instance and remove what was unpacked."""
+        """Free the instance and remove the unpacked files."""
         instance, self._instance = self._instance, None
         folder, self._folder = self._folder, None
         try:
@@ -102,7 +102,7 @@ class FmuPlant:
 
         Raises:
             InvalidQuantityError: an input is not finite or out of range.
-            CoolingPlantError: the FMU failed, cannot take such a step, or gave impossible values.
+            CoolingPlantError: the FMU failed, does not support this step, or returned impossible values.
         """
         if self._instance is None:
             raise CoolingPlantError(f"{self._path}: not running; use the plant in a with statement")
@@ -130,24 +130,24 @@ class FmuPlant:
     def _parameter(self, name: str, value: float) -> tuple[int, float]:
         variable = find_variable(self._path, self._description, name)
         if variable.causality != "parameter":
-            raise CoolingPlantError(f"{self._path}: {name} is no parameter, but {variable.causality}")
+            raise CoolingPlantError(f"{self._path}: {name} is not a parameter but has causality {variable.causality}")
         if not math.isfinite(value):
             raise CoolingPlantError(f"{self._path}: parameter {name} must be finite, got {value:g}")
         return variable.valueReference, float(value)
 
     def _communication_steps(self, dt_s: float) -> list[float]:
-        """The communication steps that make up a plant step of `dt_s`."""
+        """The communication steps of a plant step of `dt_s`."""
         if self._step_s is None:
             return [dt_s]
         count = round(dt_s / self._step_s)
         if count < 1 or not math.isclose(count * self._step_s, dt_s, rel_tol=_RELATIVE_TIME_TOLERANCE):
             raise CoolingPlantError(
-                f"{self._path}: a step of {dt_s:g} s is no multiple of its communication step of {self._step_s:g} s"
+                f"{self._path}: a step of {dt_s:g} s is not a multiple of its communication step of {self._step_s:g} s"
             )
         return [self._step_s] * count
 
     def _advance(self, instance: FmuInstance, target_s: float) -> None:
-        """Reach `target_s`, also with an FMU that returns early."""
+        """Advance to `target_s`, even if the FMU returns early."""
         tolerance_s = _RELATIVE_TIME_TOLERANCE * max(1.0, target_s)
         for _ in range(_MAX_PARTIAL_STEPS):
             reached_s = instance.advance(self._time_s, target_s - self._time_s)
@@ -170,13 +170,13 @@ class FmuPlant:
         return output
 
     def _impossible(self, channel: Channel, value: float) -> str:
-        hint = " (is it in degrees Celsius? then its unit must say so)" if 0.0 < value < _COLDEST_ROOM_K else ""
+        hint = " (if it is in degrees Celsius, its unit must be declared)" if 0.0 < value < _COLDEST_ROOM_K else ""
         unit = {0: " W", 1: " K"}.get(self._outputs.index(channel), "")
         return f"output {channel.name} is {value:g}{unit} at {self._time_s:g} s, which cannot be{hint}"
 
 
 def _own_step_s(description: Any) -> float | None:
-    """The communication step that an FMU asks for, s; None where it takes any."""
+    """The communication step that an FMU requires, s; None if it supports any."""
     simulation = description.coSimulation
     experiment = description.defaultExperiment
     if simulation.fixedInternalStepSize is not None:

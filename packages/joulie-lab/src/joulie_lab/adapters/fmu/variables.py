@@ -1,4 +1,4 @@
-"""Which variables of an FMU are the plant's inputs and outputs, and in which units they are."""
+"""Maps the plant's inputs and outputs to variables of an FMU, with unit conversion."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from joulie_lab.simulation.cooling_plant import CoolingPlantError
 class FmuMapping:
     """Names of an FMU's variables; the defaults are the published plant's.
 
-    A variable whose declared unit measures the same quantity (kW for W, degC for K) is converted. One without a unit
-    is taken to be in the unit given here. Any other unit is refused.
+    A variable whose declared unit measures the same quantity (kW for W, degC for K) is converted. A variable without a
+    unit is assumed to be in the unit given here. Any other unit is rejected.
 
     Attributes:
-        it_w: input, heat of the IT equipment, W.
-        outdoor_k: input, outdoor temperature, K.
-        cooling_w: output, electrical power of the plant, W.
-        room_k: output, temperature of the room, K.
-        cop: output, heat removed over electrical power.
+        it_w: input: heat of the IT equipment, W.
+        outdoor_k: input: outdoor temperature, K.
+        cooling_w: output: electrical power of the plant, W.
+        room_k: output: temperature of the room, K.
+        cop: output: heat removed over electrical power.
     """
 
     it_w: str = "Q_IT"
@@ -41,11 +41,11 @@ class Channel(NamedTuple):
     discrete: bool
 
     def to_fmu(self, value: float) -> float:
-        """Convert a value of Joulie's into the FMU's unit."""
+        """Convert a value in Joulie's unit to the FMU's unit."""
         return (value - self.offset) / self.factor
 
     def from_fmu(self, value: float) -> float:
-        """Convert a value of the FMU's into Joulie's unit."""
+        """Convert a value in the FMU's unit to Joulie's unit."""
         return self.factor * value + self.offset
 
 
@@ -55,14 +55,14 @@ class Channels(NamedTuple):
     inputs: tuple[Channel, Channel]
     outputs: tuple[Channel, Channel, Channel]
     notes: tuple[str, ...]
-    """What was assumed or converted, one line each; worth showing to whoever runs the FMU."""
+    """Assumed and converted units, one line each, to be shown to the user."""
 
 
 class _Quantity(NamedTuple):
     unit: str
     exponents: dict[str, int]
     known: dict[str, tuple[float, float]]
-    """Units that an FMU may use without defining them: factor and offset to `unit`."""
+    """Units that an FMU may use without defining them, with factor and offset to `unit`."""
 
 
 _POWER = _Quantity("W", {"kg": 1, "m": 2, "s": -3}, {"W": (1.0, 0.0), "kW": (1e3, 0.0), "MW": (1e6, 0.0)})
@@ -75,12 +75,12 @@ def resolve(path: object, description: Any, mapping: FmuMapping) -> Channels:
     """Find the mapped variables in an FMU.
 
     Args:
-        path: names the FMU in errors.
+        path: path of the FMU, for errors.
         description: FMPy's ``ModelDescription``.
-        mapping: the names to look for.
+        mapping: the variable names.
 
     Raises:
-        CoolingPlantError: a variable is missing, not a scalar real, not settable, or in a unit of another quantity.
+        CoolingPlantError: a variable is missing, not a scalar real, not settable, or has a unit of another quantity.
     """
     notes: list[str] = []
 
@@ -111,7 +111,7 @@ def find_variable(path: object, description: Any, name: str) -> Any:
     """The scalar real variable called `name`.
 
     Raises:
-        CoolingPlantError: there is none; the message names similar ones, else all inputs and outputs.
+        CoolingPlantError: no such variable; the message lists similar names, or else all inputs and outputs.
     """
     variables = {variable.name: variable for variable in description.modelVariables}
     if name not in variables:
@@ -132,7 +132,7 @@ def declared_unit(variable: Any) -> str | None:
 
 
 def _conversion(path: object, description: Any, variable: Any, quantity: _Quantity) -> tuple[float, float, str | None]:
-    """Factor and offset to the quantity's unit, and a note where that is not plain."""
+    """Factor and offset to the quantity's unit, with a note if a unit was assumed or converted."""
     unit = declared_unit(variable)
     if unit is None:
         return 1.0, 0.0, f"{variable.name} declares no unit: taken as {quantity.unit}"
@@ -143,7 +143,7 @@ def _conversion(path: object, description: Any, variable: Any, quantity: _Quanti
         factor, offset = float(base.factor), float(base.offset)
     else:
         raise CoolingPlantError(
-            f"{path}: variable {variable.name} is in {unit}, which is no unit of the {quantity.unit} that is needed"
+            f"{path}: variable {variable.name} has unit {unit}, which cannot be converted to {quantity.unit}"
         )
     note = (
         None if (factor, offset) == (1.0, 0.0) else f"{variable.name} is converted between {unit} and {quantity.unit}"

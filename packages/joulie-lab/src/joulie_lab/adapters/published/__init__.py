@@ -1,1 +1,1 @@
-"""Published data: where each file is, how it is fetched into the user's cache, and readers of the files."""
+"""Published data: addresses of the files, download into the user's cache, and readers."""

@@ -1,6 +1,6 @@
-"""The published data sets that benchmarks and experiments use, and their folders in the user's cache.
+"""The published datasets used by benchmarks and experiments, and their folders in the user's cache.
 
-None of them is part of Joulie; ``datasets.yaml`` says where each file is, and what its checksum is.
+None of them is part of Joulie; ``datasets.yaml`` lists address and checksum of each file.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class DataFile(msgspec.Struct, frozen=True):
     """A published file.
 
     Attributes:
-        name: in the cache.
-        urls: where it is; the first that has it counts.
-        sha256: of the file, hexadecimal.
-        size_bytes: of the file; None where its home does not say to the byte.
+        name: file name in the cache.
+        urls: addresses, tried in order.
+        sha256: SHA-256 of the file, hexadecimal.
+        size_bytes: size of the file, bytes; None if unknown.
     """
 
     name: str
@@ -33,15 +33,15 @@ class DataFile(msgspec.Struct, frozen=True):
 
 
 class Dataset(msgspec.Struct, frozen=True):
-    """Files that belong together.
+    """A published dataset.
 
     Attributes:
-        name: of it, and of its folder in the cache.
-        summary: what it is.
-        home: who publishes it.
-        licence: as its home states it.
-        files: of it.
-        large: fetched only when it is named.
+        name: name of the dataset and of its folder in the cache.
+        summary: short description.
+        home: publisher's page.
+        licence: licence as stated there.
+        files: its files.
+        large: whether it is fetched only when named explicitly.
     """
 
     name: str
@@ -53,12 +53,12 @@ class Dataset(msgspec.Struct, frozen=True):
 
 
 def cache_root() -> Path:
-    """The folder of all datasets, in the user's cache (XDG_CACHE_HOME)."""
+    """Folder of all datasets in the user's cache (XDG_CACHE_HOME)."""
     return user_cache_path("joulie") / "data"
 
 
 def dataset_folder(name: str) -> Path:
-    """The folder of a dataset in the cache, whether it was fetched or not."""
+    """Folder of a dataset in the cache; it need not exist."""
     return cache_root() / DATASETS[name].name
 
 
@@ -78,11 +78,11 @@ def _file(
     path: str = "",
     name: str = "",
 ) -> DataFile:
-    """A file at a URL, or of a GitHub repository: at a commit, else on its default branch."""
+    """A file at a URL, or in a GitHub repository at a commit or on its default branch."""
     base = f"https://raw.githubusercontent.com/{repository}"
     urls = (url,) if url else (f"{base}/{commit}/{path}", f"{base}/HEAD/{path}")
     return DataFile(name or path.rpartition("/")[2], urls, sha256, bytes)
 
 
 DATASETS = _load()
-"""The datasets by name."""
+"""Datasets by name."""

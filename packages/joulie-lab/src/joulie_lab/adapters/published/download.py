@@ -1,7 +1,7 @@
-"""Downloads of published files: pooch checks and places them, an interrupted download is resumed.
+"""Downloads published files with pooch, which verifies checksums; interrupted downloads are resumed.
 
-pooch's own downloaders begin again from the first byte, and ask one address. Here a partial file is kept beside the
-place, also between calls, and every address of a file is tried.
+pooch's own downloaders restart from the first byte and support one address. Here a partial file is kept beside the
+target, even between calls, and all addresses of a file are tried.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _FIRST_PAUSE_S = 1.0
 _RETRIED = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
 
 OnBytes = Callable[[int], None]
-"""Told how many bytes of a file are there."""
+"""Called with the number of bytes downloaded so far."""
 
-pooch.get_logger().setLevel("WARNING")  # the command says what it fetches
+pooch.get_logger().setLevel("WARNING")  # the command reports what it fetches
 
 
 class _TemporaryError(FetchError):
-    """The next attempt may succeed."""
+    """Transient failure; a retry may succeed."""
 
 
 def is_complete(file: DataFile, folder: Path) -> bool:
-    """Whether the file is there as it was published.
+    """Whether the file exists and has the published checksum.
 
     Raises:
-        FetchError: it cannot be read.
+        FetchError: the file cannot be read.
     """
     place = folder / file.name
     try:
@@ -49,17 +49,17 @@ def is_complete(file: DataFile, folder: Path) -> bool:
 def fetch(
     file: DataFile, folder: Path, client: httpx2.Client, on_bytes: OnBytes, first_pause_s: float = _FIRST_PAUSE_S
 ) -> Path:
-    """Fetch a file into a folder, where it appears under its name once its checksum is right.
+    """Fetch a file into a folder; it gets its final name after its checksum is verified.
 
     Args:
-        file: what to fetch.
-        folder: where to; made where it is missing.
-        client: follows redirects.
-        on_bytes: told of progress.
-        first_pause_s: before the second attempt, s; later ones wait longer.
+        file: the file to fetch.
+        folder: target folder; created if missing.
+        client: HTTP client that follows redirects.
+        on_bytes: called with the download progress.
+        first_pause_s: pause before the second attempt, s; later pauses are longer.
 
     Raises:
-        FetchError: no address has it, the connection fails for good, the checksum is another, or the disk refuses.
+        FetchError: no address has the file, all retries failed, the checksum differs, or the file cannot be written.
     """
     part = folder / f".{file.name}.part"
     refused: list[str] = []
@@ -69,7 +69,7 @@ def fetch(
         found = _sha256(part)
         part.replace(output_file)
         if found != file.sha256:
-            raise FetchError(f"{url}: is another file than the one known: its SHA-256 is {found}, not {file.sha256}")
+            raise FetchError(f"{url}: checksum mismatch: SHA-256 is {found}, expected {file.sha256}")
 
     try:
         for url in file.urls:
@@ -98,7 +98,7 @@ def _download_once(url: str, part: Path, client: httpx2.Client, on_bytes: OnByte
     try:
         with client.stream("GET", url, headers=headers, timeout=_TIMEOUT_S) as answer:
             if answer.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-                return  # nothing is missing; the checksum has the last word
+                return  # the file is complete; the checksum is verified afterwards
             if answer.status_code in _RETRIED or answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise _TemporaryError(f"{url}: answered {answer.status_code}")
             if answer.status_code not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
@@ -114,7 +114,7 @@ def _download_once(url: str, part: Path, client: httpx2.Client, on_bytes: OnByte
 def _save(answer: httpx2.Response, part: Path, have: int, on_bytes: OnBytes) -> None:
     with part.open("ab" if have else "wb") as out:
         on_bytes(have)
-        # As it comes in, so that what is here is kept when the connection breaks.
+        # Written as it arrives, so that partial data is kept if the connection breaks.
         for block in answer.iter_raw():
             out.write(block)
             have += len(block)

@@ -1,11 +1,11 @@
-"""What is wrong with published data."""
+"""Errors about published data."""
 
 from __future__ import annotations
 
 
 class PublishedDataError(ValueError):
-    """A file that is not a copy of a published one; the message says what is wrong."""
+    """A file is not a copy of the published one; the message says why."""
 
 
 class FetchError(ValueError):
-    """A file that could not be fetched; the message says which and why."""
+    """A file could not be fetched; the message says which and why."""

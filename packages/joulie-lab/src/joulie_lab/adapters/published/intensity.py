@@ -1,8 +1,8 @@
-"""Carbon intensity of zones over a year, as published, and zones that are made up for samples.
+"""Reads published carbon intensities of zones over a year, and makes synthetic zones for samples.
 
 The files are those of github.com/dos-group/lets-wait-awhile (``data/``; no licence stated) and of
-github.com/umassos/decarbonization-potential (``downloaded_carbon_data/``; Electricity Maps, ODbL). They are no part of
-Joulie: who runs the benchmark fetches them.
+github.com/umassos/decarbonization-potential (``downloaded_carbon_data/``; Electricity Maps, ODbL). They are not part of
+Joulie and must be fetched to run the benchmark.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from joulie_lab.adapters.published.errors import PublishedDataError
 
 HOUR_S = 3600.0
 VALUE_COLUMNS = ("Carbon Intensity", "Carbon Intensity gCO₂eq/kWh (LCA)")
-"""Of the one source and of the other: over the life of power stations, as Electricity Maps' API gives it."""
+"""Value columns of the two sources: life-cycle intensities, as in Electricity Maps' API."""
 
 
 class Zone(NamedTuple):
     """Carbon intensity of one zone."""
 
     series: Series
-    """gCO2eq/kWh."""
+    """Carbon intensity by step, gCO2eq/kWh."""
     step_s: float
-    """What is decided by, s; of shorter steps the mean is taken."""
+    """Step of decisions, s; shorter published steps are averaged."""
 
 
 class PublishedZone(NamedTuple):
-    """Where one year is published."""
+    """Source of one published year."""
 
     file: str
     step_s: float
@@ -55,12 +55,12 @@ PUBLISHED: Mapping[str, PublishedZone] = MappingProxyType(
 
 
 def read_intensity(lines: Iterable[str]) -> Series:
-    """Carbon intensity in gCO2eq/kWh, from a file of either source; times are in UTC.
+    """Read carbon intensity in gCO2eq/kWh from a file of either source; times are in UTC.
 
-    Steps without a value keep the last one: both sources leave some out.
+    Missing steps repeat the previous value: both sources have gaps.
 
     Raises:
-        PublishedDataError: not such a file.
+        PublishedDataError: the file is not from one of the sources.
     """
     rows = csv.DictReader(lines)
     column = next((name for name in VALUE_COLUMNS if name in (rows.fieldnames or ())), None)
@@ -81,7 +81,7 @@ def read_intensity(lines: Iterable[str]) -> Series:
 
 
 def synthetic_zones(seed: int, days: int = 60) -> dict[str, Zone]:
-    """Two made-up zones in hourly steps: one with much sun, one with much wind."""
+    """Two synthetic zones in hourly steps: one with a high share of solar power, one with wind power."""
     rng = np.random.default_rng(seed)
     hours = np.arange(24 * days)
     daytime = 2.0 * np.pi * hours / 24.0
@@ -101,7 +101,7 @@ def _hourly(values: FloatArray) -> Zone:
 
 
 def _lasting(rng: np.random.Generator, count: int, memory_h: float, shock: float) -> FloatArray:
-    """Noise that lasts for about `memory_h` hours, smoothed as weather is."""
+    """Smooth noise with a correlation time of about `memory_h` hours, like weather."""
     kernel = np.exp(-np.arange(8.0 * memory_h) / memory_h)
     smooth = np.convolve(kernel, np.full(3, 1.0 / 3.0))
     noise: FloatArray = np.convolve(rng.normal(0.0, shock, count + smooth.size - 1), smooth, mode="valid")

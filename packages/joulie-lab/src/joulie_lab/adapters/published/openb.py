@@ -1,8 +1,8 @@
-"""Nodes and pods of the Alibaba GPU 2023 trace (openb), read and checked.
+"""Reads and validates the nodes and pods of the Alibaba GPU 2023 trace (openb).
 
-Alibaba publishes nodes and pods in github.com/alibaba/clusterdata, ``cluster-trace-gpu-v2023/csv``, for research. What
-FGD's authors measured is ``experiments/analysis/expected_results/analysis_allo_discrete.csv`` of
-github.com/hkust-adsl/kubernetes-scheduler-simulator (Apache-2.0). The files are no part of Joulie.
+Alibaba publishes nodes and pods in github.com/alibaba/clusterdata, ``cluster-trace-gpu-v2023/csv``, for research. The
+results of FGD's authors are ``experiments/analysis/expected_results/analysis_allo_discrete.csv`` of
+github.com/hkust-adsl/kubernetes-scheduler-simulator (Apache-2.0). The files are not part of Joulie.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from joulie_lab.adapters.published.errors import PublishedDataError
 
 HOME = "github.com/alibaba/clusterdata, cluster-trace-gpu-v2023/csv"
 DATASET = "openb"
-"""Name of `joulie bench fetch`."""
+"""Dataset name for `joulie bench fetch`."""
 NODES_FILE = "openb_node_list_gpu_node.csv"
 PODS_FILE = "openb_pod_list_default.csv"
 REFERENCE_FILE = "fgd_reference_allocation.csv"
-"""A copy of ``analysis_allo_discrete.csv``, or its rows of the default trace."""
+"""Copy of ``analysis_allo_discrete.csv``, or of its rows for the default trace."""
 REFERENCE_WORKLOAD = "openb_pod_list_default"
 
 
 class GpuPower(NamedTuple):
-    """Of one GPU, W."""
+    """Power of one GPU, W."""
 
     idle_w: float
     limit_w: float
@@ -47,18 +47,18 @@ GPU_POWER: Mapping[str, GpuPower] = MappingProxyType(
         "G3": GpuPower(50.0, 400.0),
     }
 )
-"""By the trace's model names; G2 and G3 hide models, which are taken for A10 and A100 as in the paper on PWR."""
+"""GPU power by model name of the trace; the anonymised G2 and G3 are assumed A10 and A100, as in the PWR paper."""
 MODELS = tuple(GPU_POWER)
 
 
 class Nodes(NamedTuple):
-    """Arrays of shape ``(n_nodes,)``.
+    """The nodes; arrays of shape ``(n_nodes,)``.
 
     Attributes:
-        cpu_milli: thousandths of a CPU (a thread).
-        memory_mib: MiB.
-        gpus: at least one.
-        model: index into `MODELS`.
+        cpu_milli: CPU capacity, thousandths of a CPU (thread).
+        memory_mib: memory capacity, MiB.
+        gpus: number of GPUs, at least one.
+        model: GPU model, index into `MODELS`.
     """
 
     cpu_milli: IntArray
@@ -67,24 +67,24 @@ class Nodes(NamedTuple):
     model: IntArray
 
     def of(self, order: IntArray) -> Nodes:
-        """The nodes of these numbers, in their order."""
+        """The nodes with these indices, in this order."""
         return Nodes(*(column[order] for column in self))
 
     @property
     def gpu_milli(self) -> int:
-        """All GPUs, in thousandths."""
+        """Total GPU capacity, thousandths of a GPU."""
         return int(self.gpus.sum()) * FULL_GPU_MILLI
 
 
 class Pods(NamedTuple):
-    """Arrays of shape ``(n_pods,)``.
+    """The pods; arrays of shape ``(n_pods,)``.
 
     Attributes:
-        cpu_milli: thousandths of a CPU.
-        memory_mib: MiB.
-        gpus: 0 for none.
-        gpu_milli: on each GPU, 1 to 1000; 0 without GPUs.
-        models: bits by index in `MODELS` of those it may run on, `ANY_MODEL` for all.
+        cpu_milli: requested CPU, thousandths of a CPU.
+        memory_mib: requested memory, MiB.
+        gpus: number of requested GPUs.
+        gpu_milli: request on each GPU, thousandths, 1 to 1000; 0 without GPUs.
+        models: bitmask of allowed GPU models by index in `MODELS`; `ANY_MODEL` for all.
     """
 
     cpu_milli: IntArray
@@ -94,26 +94,26 @@ class Pods(NamedTuple):
     models: IntArray
 
     def of(self, order: IntArray) -> Pods:
-        """The pods of these numbers, in their order."""
+        """The pods with these indices, in this order."""
         return Pods(*(column[order] for column in self))
 
     @property
     def demand_milli(self) -> IntArray:
-        """Asked for on all GPUs, in thousandths."""
+        """Total GPU request, thousandths of a GPU."""
         return self.gpus * self.gpu_milli
 
 
 def read_nodes(lines: Iterable[str]) -> Nodes:
-    """The nodes of a node list.
+    """Read a node list.
 
     Raises:
-        PublishedDataError: a line is no node, or there is none.
+        PublishedDataError: a line is invalid, or the list is empty.
     """
     rows = []
     for number, row in _rows(lines):
         model = row.get("model") or ""
         if model not in GPU_POWER:
-            raise PublishedDataError(f"line {number}: no power is known of GPU model {model!r}")
+            raise PublishedDataError(f"line {number}: unknown power of GPU model {model!r}")
         gpus = _count(number, row, "gpu")
         if gpus == 0:
             raise PublishedDataError(f"line {number}: a node without GPUs")
@@ -125,16 +125,16 @@ def read_nodes(lines: Iterable[str]) -> Nodes:
 
 
 def read_pods(lines: Iterable[str]) -> Pods:
-    """The pods of a pod list, in its order.
+    """Read a pod list, in its order.
 
     Raises:
-        PublishedDataError: a line is no pod, or there is none that asks for a GPU.
+        PublishedDataError: a line is invalid, or no pod requests a GPU.
     """
     rows = []
     for number, row in _rows(lines):
         gpus, gpu_milli = _count(number, row, "num_gpu"), _count(number, row, "gpu_milli")
         if not _possible(gpus, gpu_milli):
-            raise PublishedDataError(f"line {number}: {gpus} GPUs at {gpu_milli} thousandths each is no request")
+            raise PublishedDataError(f"line {number}: invalid request of {gpus} GPUs at {gpu_milli} thousandths each")
         cpu_milli, memory_mib = _count(number, row, "cpu_milli"), _count(number, row, "memory_mib")
         rows.append((cpu_milli, memory_mib, gpus, gpu_milli, _model_bits(number, row.get("gpu_spec") or "")))
     if not any(row[2] for row in rows):
@@ -143,7 +143,7 @@ def read_pods(lines: Iterable[str]) -> Pods:
 
 
 def read_reference(lines: Iterable[str]) -> Mapping[str, FloatArray]:
-    """What FGD's authors measured: by policy, the GPU allocation at 0 to 130 % arrived, percent, mean of the seeds.
+    """Read the results of FGD's authors: GPU allocation by policy at 0 to 130 % arrived, percent, mean over seeds.
 
     Raises:
         PublishedDataError: a line is not such a curve.
@@ -155,7 +155,7 @@ def read_reference(lines: Iterable[str]) -> Mapping[str, FloatArray]:
         try:
             curve = [float(row.get(str(arrived)) or "") for arrived in range(131)]
         except ValueError:
-            raise PublishedDataError(f"line {number}: is no curve from 0 to 130 % arrived") from None
+            raise PublishedDataError(f"line {number}: not a curve from 0 to 130 % arrived") from None
         runs.setdefault((row.get("sc_policy") or "").partition("-")[2], []).append(curve)
     return {policy: np.mean(curves, axis=0) for policy, curves in runs.items()}
 
@@ -187,7 +187,7 @@ def _possible(gpus: int, gpu_milli: int) -> bool:
 
 
 def _model_bits(number: int, spec: str) -> int:
-    """Bits of the models in ``A|B``; a model that no node has is a request that nothing meets, so it is refused."""
+    """Bitmask of the models in ``A|B``; a model without power data is rejected."""
     bits = 0
     for name in filter(None, spec.split("|")):
         if name not in GPU_POWER:

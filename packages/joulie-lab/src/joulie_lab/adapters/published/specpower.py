@@ -1,8 +1,8 @@
-"""Published SPECpower_ssj2008 results: read, cleaned, and what the table itself does not say.
+"""Reads and cleans published SPECpower_ssj2008 results, and adds the TDP of the CPU models.
 
-The table is ``data/SPECpower-2026-03-09.csv`` of github.com/cloud-carbon-footprint/ccf-coefficients (Apache-2.0): a row
-a result, with the power of the whole system at the plug at full load and at active idle. It is no part of Joulie: who
-runs the benchmark fetches it. Rows that do not describe one server are left out, and counted by reason.
+The table is ``data/SPECpower-2026-03-09.csv`` of github.com/cloud-carbon-footprint/ccf-coefficients (Apache-2.0), with
+one row per result: power of the whole system at the plug, at full load and at active idle. It is not part of Joulie and
+must be fetched to run the benchmark. Rows that do not describe a single server are excluded and counted by reason.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from joulie_lab.adapters.published.errors import PublishedDataError
 
 HOME = "github.com/cloud-carbon-footprint/ccf-coefficients, data/SPECpower-2026-03-09.csv"
 SINCE_YEAR = 2015
-"""Older servers are too far from those that a cluster has today."""
-LEAST_SERVERS, LEAST_VENDORS = 100, 5
-"""Fewer cannot be left out and calibrated on."""
+"""First year of publication; older servers differ too much from today's clusters."""
+MIN_SERVERS, MIN_VENDORS = 100, 5
+"""Minimum numbers of servers and vendors for calibration with held-out groups."""
 MOST_CHIPS = 8
 LEAST_GIB_PER_CORE = 0.1
-"""Below this, a figure in the column of gigabytes is one of terabytes: real servers start at five times as much."""
+"""Figures in the column of gigabytes below this are terabytes: real servers have at least five times as much."""
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,16 @@ class System:
     """One server.
 
     Attributes:
-        vendor: who built it; brands of one house have one name.
-        year: of publication.
-        cpu: model, without vendor and decoration.
-        chips: CPU packages.
-        cores: physical cores of all of them.
-        threads: logical cores of all of them.
+        vendor: vendor; brands of one vendor have one name.
+        year: year of publication.
+        cpu: CPU model, without vendor and trademarks.
+        chips: number of CPU packages.
+        cores: number of physical cores of all packages.
+        threads: number of logical cores of all packages.
         memory_gib: size of the memory, GiB.
-        idle_w: power of the whole server when idle, W.
-        full_w: power at full load, W.
-        result: the benchmark's own figure, operations a second and watt.
+        idle_w: power of the whole server at active idle, W.
+        full_w: power of the whole server at full load, W.
+        result: the benchmark's overall result, operations per second and watt.
     """
 
     vendor: str
@@ -59,7 +59,7 @@ class System:
 
     @property
     def tdp_w(self) -> float | None:
-        """TDP of all packages, W; None where `TDP_W` does not have the model."""
+        """TDP of all packages, W; None if `TDP_W` does not have the model."""
         tdp_w = TDP_W.get(self.cpu)
         return None if tdp_w is None else self.chips * tdp_w
 
@@ -69,10 +69,10 @@ class Systems:
     """The servers of a table.
 
     Attributes:
-        rows: of the table.
-        kept: what is used of it.
-        left_out: rows that are not, by reason.
-        corrected: rows of which a figure was corrected, by reason.
+        rows: number of rows of the table.
+        kept: the usable servers.
+        left_out: number of excluded rows by reason.
+        corrected: number of rows with a corrected figure, by reason.
     """
 
     rows: int
@@ -82,18 +82,18 @@ class Systems:
 
 
 def read_systems(lines: Iterable[str]) -> Systems:
-    """The servers of a table of results.
+    """Read the servers of a table of results.
 
     Args:
-        lines: of the CSV file, its header first.
+        lines: lines of the CSV file, header first.
 
     Raises:
-        PublishedDataError: it lacks a column.
+        PublishedDataError: a column is missing.
     """
     table = csv.DictReader(lines)
     missing = [column for column in _COLUMNS if column not in (table.fieldnames or ())]
     if missing:
-        raise PublishedDataError(f"no column {missing[0]!r}: this is no copy of {HOME}")
+        raise PublishedDataError(f"no column {missing[0]!r}: not a copy of {HOME}")
     kept: dict[tuple[object, ...], System] = {}
     left_out, corrected = Counter[str](), Counter[str]()
     rows = 0
@@ -106,7 +106,7 @@ def read_systems(lines: Iterable[str]) -> Systems:
         if system.memory_gib < LEAST_GIB_PER_CORE * system.cores:
             system = replace(system, memory_gib=1024.0 * system.memory_gib)
             corrected["memory in terabytes"] += 1
-        # The same figures under another date or name are the same measurement.
+        # Equal figures under another date or name are the same measurement.
         figures = (system.cpu, system.chips, system.idle_w, system.full_w, system.result)
         if figures in kept:
             left_out["published twice"] += 1
@@ -115,21 +115,21 @@ def read_systems(lines: Iterable[str]) -> Systems:
 
 
 def enough(systems: Systems) -> Systems:
-    """The servers, if some of them can be left out.
+    """Check that there are enough servers for calibration with held-out groups; returns them.
 
     Raises:
-        PublishedDataError: they are too few, or of too few vendors.
+        PublishedDataError: too few servers or vendors.
     """
     servers, vendors = len(systems.kept), len({system.vendor for system in systems.kept})
-    if servers < LEAST_SERVERS or vendors < LEAST_VENDORS:
+    if servers < MIN_SERVERS or vendors < MIN_VENDORS:
         raise PublishedDataError(
-            f"has {servers} usable servers of {vendors} vendors; {LEAST_SERVERS} of {LEAST_VENDORS} are needed"
+            f"has {servers} usable servers of {vendors} vendors; at least {MIN_SERVERS} of {MIN_VENDORS} are needed"
         )
     return systems
 
 
 def _system(row: Mapping[str, str]) -> tuple[System | None, str]:
-    """The server of a row, or None and why it cannot be used."""
+    """The server of a row, or None and the reason for its exclusion."""
     try:
         year = int(row["Published"][-4:])
         chips, per_chip, cores, threads = (
@@ -155,10 +155,10 @@ def _system(row: Mapping[str, str]) -> tuple[System | None, str]:
 
 
 def synthetic_table(seed: int) -> list[str]:
-    """Lines of a table in the published form, for where the published one is not at hand.
+    """Synthetic lines in the format of the published table, for runs without the published one.
 
-    Nothing but the form is real: power goes with the TDP, and vendors and servers differ at random. It shows that the
-    benchmark works, and says nothing about servers.
+    Only the format is real: power is derived from the TDP, with random differences between vendors and servers. It
+    shows that the benchmark works, not how real servers behave.
     """
     draw = np.random.default_rng(seed)
     lines = [",".join(f'"{column}"' for column in _COLUMNS)]
@@ -222,11 +222,11 @@ _HOUSES = {
     "asustek": "ASUS",
     "dell": "Dell",
 }
-"""Who builds what is sold under a name: spellings, successors and sister brands."""
+"""Vendor by name in the table: spellings, successors and brands."""
 
 
 def _cpu(text: str) -> str:
-    """The part of a CPU's name that tells it from others: ``platinum 8592+``."""
+    """The distinguishing part of a CPU's name: ``platinum 8592+``."""
     return " ".join(_DECORATION.sub(" ", text.lower()).split())
 
 
@@ -283,7 +283,7 @@ TDP_W = _tdp(
         500: "6980p, epyc 9755, epyc 9965",
     }
 )
-"""TDP of one socket, W, by the vendors' product specifications; models are spelt as in the table."""
+"""TDP of one socket, W, from the vendors' product specifications; models are spelled as in the table."""
 
 
 class PublishedCurve(NamedTuple):
@@ -304,5 +304,5 @@ PUBLISHED_CURVES = (
     PublishedCurve("PowerEdge R830", "e5-4669 v4", 4, (86.4, 181, 215, 253, 287, 315, 340, 377, 421, 483, 562)),
     PublishedCurve("PowerEdge XR8620T", "gold 6433n", 1, (230, 244, 260, 273, 301, 340, 372, 385, 400, 416, 420)),
 )
-"""The table has no loads between idle and full. These are the systems of which the whole published result was at hand;
-the ends of each are those of the table."""
+"""The table has no loads between idle and full. These are the systems whose complete published result was available;
+their end points equal those of the table."""

@@ -1,6 +1,6 @@
-"""Public traces in their own formats, as jobs.
+"""Imports public traces from their own formats.
 
-Each module has a `jobs` function. It yields, in order of submission where the source promises none, a `SourceJob` for
-each job, an `ImportProblem` for each line that is broken and a `LeftOut` for each that says itself that it is no job
-that ran. `source_jobs.trace_jobs` makes their pods.
+Each module has a `jobs` function. It yields a `SourceJob` for each job, an `ImportProblem` for each invalid line, and a
+`LeftOut` for each valid line that is not a job that ran. Jobs are sorted by submission if the source does not guarantee
+an order. `source_jobs.trace_jobs` creates their pods.
 """

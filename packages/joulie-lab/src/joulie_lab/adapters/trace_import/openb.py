@@ -1,4 +1,4 @@
-"""Alibaba's GPU trace of 2023 (openb): pods of a cluster that shares GPUs, and its nodes.
+"""Imports Alibaba's GPU trace of 2023 (openb): pods of a cluster with shared GPUs, and its nodes.
 
 Format: cluster-trace-gpu-v2023 of github.com/alibaba/clusterdata. Times are s after the start of the trace.
 """
@@ -36,12 +36,12 @@ NEVER_SCHEDULED = "never scheduled"
 
 @dataclass(frozen=True)
 class OpenbOptions:
-    """How the trace is read.
+    """Import options of the trace.
 
     Attributes:
-        performance_qos: pods of these classes must not be slowed.
-        unscheduled_s: run time of the pods that no node was found for, s; None leaves them out. The default is the
-            median of those that ran.
+        performance_qos: QoS classes whose pods are of class performance.
+        unscheduled_s: runtime of pods that were never scheduled, s; None excludes them. The default is the median
+            runtime of the scheduled pods.
     """
 
     performance_qos: tuple[str, ...] = ("LS", "Guaranteed")
@@ -53,11 +53,11 @@ DEFAULT_OPTIONS = OpenbOptions()
 
 @dataclass(frozen=True)
 class OpenbCluster:
-    """The node list as groups of equal nodes.
+    """The node list as groups of identical nodes.
 
     Attributes:
-        groups: as a cluster file has them.
-        problems: lines that are no node.
+        groups: groups in the format of a cluster file.
+        problems: problems of invalid lines.
     """
 
     groups: tuple[dict[str, Any], ...]
@@ -65,27 +65,27 @@ class OpenbCluster:
 
 
 def jobs(pods: Path, options: OpenbOptions = DEFAULT_OPTIONS) -> Iterator[Parsed]:
-    """The pods of a pod list, in its order, which is that of their creation.
+    """Read the pods of a pod list, in order of their creation.
 
-    A pod runs from when it was scheduled until it was deleted, whatever its last phase: one that failed has used its
-    node as well.
+    A pod runs from its scheduling to its deletion, regardless of its last phase: failed pods have used their nodes,
+    too.
 
     Raises:
-        TraceSourceError: the file cannot be read or is no pod list.
+        TraceSourceError: the file cannot be read or is not a pod list.
     """
     return parsed(read_rows(pods, _POD_COLUMNS), lambda row: _job(row, options))
 
 
 def cluster(nodes: Path, cpu: str) -> OpenbCluster:
-    """The nodes of a node list.
+    """Read the nodes of a node list.
 
     Args:
         nodes: the file.
-        cpu: model that all nodes are taken to have, for the list names none.
+        cpu: CPU model of all nodes; the list does not name any.
 
     Raises:
-        TraceSourceError: the file cannot be read or is no node list.
-        ValueError: the catalogue does not know the CPU.
+        TraceSourceError: the file cannot be read or is not a node list.
+        ValueError: the CPU is not in the catalogue.
     """
     model = BUILTIN_CATALOGUE.cpu(cpu).model
     if model is None:
@@ -129,7 +129,7 @@ def _job(row: Row, options: OpenbOptions) -> SourceJob | LeftOut:
 
 
 def _gpus(row: Row) -> float:
-    """Whole GPUs, or the share of one."""
+    """Number of GPUs, or the share of one GPU."""
     gpus, milli = row.number("num_gpu"), row.number("gpu_milli")
     if gpus != 1.0:
         if gpus < 0.0 or gpus != int(gpus) or (gpus > 0.0 and milli != _MILLI):

@@ -1,8 +1,8 @@
-"""Alibaba's PAI trace of 2020: machine learning jobs of tasks of instances, and the excerpt of it that GAIA publishes.
+"""Imports Alibaba's PAI trace of 2020, machine learning jobs of tasks with instances, and the excerpt by GAIA.
 
 Formats: cluster-trace-gpu-v2020 of github.com/alibaba/clusterdata, tables without header; and
-``src/cluster_traces/pai-100k.csv`` of github.com/umassos/GAIA, arrival and length in hours and CPUs. A run time of 0 s
-is one of under half a second.
+``src/cluster_traces/pai-100k.csv`` of github.com/umassos/GAIA, arrival and length in hours and CPUs. A runtime of 0 s
+means less than half a second.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ class _Task(NamedTuple):
 
 
 def jobs(path: Path, job_table: Path | None = None) -> Iterator[Parsed]:
-    """The jobs of an excerpt or of a task table, whichever the file is, in order of submission.
+    """Read the jobs of the excerpt or of a task table, in order of submission.
 
     A job of a task table is a gang of the instances of all its tasks, from the start of the first task to the end of
-    the last: parameter servers wait for their workers. Time counts from the first submission. GPUs above one are
-    rounded up to whole ones.
+    the last: parameter servers wait for their workers. Times are relative to the first submission. GPU requests above
+    one are rounded up.
 
     Args:
-        path: the excerpt or ``pai_task_table``, packed or not.
-        job_table: ``pai_job_table``, which says when jobs were submitted; without it, when their first task started.
+        path: the excerpt or ``pai_task_table``, compressed or not.
+        job_table: ``pai_job_table`` with the submission times; without it, jobs are submitted when their first task
+            starts.
 
     Raises:
         TraceSourceError: a file cannot be read.

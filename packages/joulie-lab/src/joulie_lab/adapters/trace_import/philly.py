@@ -1,4 +1,4 @@
-"""Microsoft's Philly trace: training jobs on GPU servers, with each attempt to run them.
+"""Imports Microsoft's Philly trace: training jobs on GPU servers, with all their attempts.
 
 Format: ``cluster_job_log`` of github.com/msr-fiddle/philly-traces, one JSON array.
 """
@@ -51,16 +51,16 @@ _decode_log = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def jobs(path: Path) -> Iterator[Parsed]:
-    """The jobs of a job log, in order of submission; time counts from the first.
+    """Read the jobs of a job log, in order of submission; times are relative to the first.
 
-    A job becomes a gang with a pod for each server of its last attempt, and runs as long as all its attempts together:
-    those that failed kept their GPUs, too.
+    A job becomes a gang with one pod per server of its last attempt. Its runtime is the sum over all its attempts,
+    because failed attempts held their GPUs, too.
 
     Args:
-        path: ``cluster_job_log``, or the archive ``trace-data.tar.gz`` that has it.
+        path: ``cluster_job_log``, or the archive ``trace-data.tar.gz`` that contains it.
 
     Raises:
-        TraceSourceError: the file cannot be read or is no job log.
+        TraceSourceError: the file cannot be read or is not a job log.
     """
     return by_submission(_jobs(path), from_first=True)
 
@@ -70,7 +70,7 @@ def _jobs(path: Path) -> Iterator[Parsed]:
         try:
             entries = _decode_log(text.read())
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise TraceSourceError(f"{path}: is no {_LOG}: {error}") from error
+            raise TraceSourceError(f"{path}: invalid {_LOG}: {error}") from error
     for number, entry in enumerate(entries, start=1):
         place = f"{path}: job {number}"
         try:
@@ -107,7 +107,7 @@ def _job(place: str, job: _Job) -> SourceJob | LeftOut:
 
 
 def _instant_s(text: str | None) -> float | None:
-    """Wall clock time, whose zone is the same for all, as s."""
+    """Wall clock time as s; all times are in the same time zone."""
     if text is None or text in ("", "None"):
         return None
     return datetime.strptime(text, _TIME).replace(tzinfo=UTC).timestamp()

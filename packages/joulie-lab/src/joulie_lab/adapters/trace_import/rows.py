@@ -1,4 +1,4 @@
-"""Rows of tables as sources publish them: CSV, with or without a header, packed or not, and Parquet."""
+"""Reads rows of published tables: CSV with or without a header, compressed or not, and Parquet."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Row:
 
     Attributes:
         place: file and line.
-        cells: by column.
+        cells: cells by column.
     """
 
     place: str
     cells: Mapping[str, str]
 
     def text(self, column: str) -> str:
-        """A cell; empty where it is missing or says that it is unknown."""
+        """A cell; empty if it is missing or unknown."""
         text = self.cells.get(column, "").strip()
         return "" if text.lower() in _UNKNOWN else text
 
@@ -41,7 +41,7 @@ class Row:
         """A cell that must be a finite number.
 
         Raises:
-            ValueError: it is none.
+            ValueError: it is not.
         """
         number = self.known_number(column)
         if number is None:
@@ -49,10 +49,10 @@ class Row:
         return number
 
     def known_number(self, column: str) -> float | None:
-        """A cell as a number; None where it is unknown.
+        """A cell as a number; None if unknown.
 
         Raises:
-            ValueError: it is something else, or is not finite.
+            ValueError: it is not a finite number.
         """
         text = self.cells.get(column, "")
         try:
@@ -60,7 +60,7 @@ class Row:
         except ValueError:
             if not self.text(column):
                 return None
-            raise ValueError(f"{column} is {text!r}, which is no number") from None
+            raise ValueError(f"{column} is {text!r}, which is not a number") from None
         if math.isinf(number):
             raise ValueError(f"{column} is {text!r}, it must be finite")
         if math.isnan(number):
@@ -69,7 +69,7 @@ class Row:
 
 
 def parsed(rows: Iterable[Row | ImportProblem], parse: Callable[[Row], SourceJob | LeftOut]) -> Iterator[Parsed]:
-    """What each row says; a row that `parse` refuses with a ValueError is a problem."""
+    """Parse each row; a row for which `parse` raises ValueError becomes an `ImportProblem`."""
     for row in rows:
         if isinstance(row, ImportProblem):
             yield row
@@ -81,15 +81,15 @@ def parsed(rows: Iterable[Row | ImportProblem], parse: Callable[[Row], SourceJob
 
 
 def read_rows(path: Path, needed: Sequence[str], columns: Sequence[str] | None = None) -> Iterator[Row | ImportProblem]:
-    """The rows of a table, one by one; a line with too few or too many cells is a problem.
+    """Iterate over the rows of a table; a line with too few or too many cells becomes an `ImportProblem`.
 
     Args:
-        path: ``.parquet``, else CSV, which may be packed: ``.gz``, or the one file of a ``.tar.gz``.
-        needed: columns that it must have.
-        columns: of a CSV file without a header, where a header is allowed too.
+        path: ``.parquet``, otherwise CSV, which may be compressed: ``.gz``, or a ``.tar.gz`` with one file.
+        needed: required columns.
+        columns: column names of a CSV file without a header; a header is still allowed.
 
     Raises:
-        TraceSourceError: the file cannot be read, or lacks a column.
+        TraceSourceError: the file cannot be read, or a column is missing.
     """
     rows = _parquet_rows(path, needed) if path.suffix == ".parquet" else _csv_rows(path, needed, columns)
     yield from rows
@@ -107,14 +107,14 @@ def header_of(path: Path) -> tuple[str, ...]:
 
 @contextmanager
 def open_text(path: Path, member: str = "") -> Iterator[IO[str]]:
-    """A text file, packed or not; bytes that are no UTF-8 are shown as escapes.
+    """Open a text file, compressed or not; invalid UTF-8 is shown as escapes.
 
     Args:
-        path: ``.gz`` is unpacked, and of a ``.tar.gz`` one file is read.
-        member: what that file's name ends with.
+        path: ``.gz`` is decompressed; from a ``.tar.gz`` one file is read.
+        member: suffix of that file's name.
 
     Raises:
-        TraceSourceError: it cannot be read, or is damaged.
+        TraceSourceError: the file cannot be read, or is damaged.
     """
     try:
         if path.name.endswith((".tar.gz", ".tgz")):
@@ -153,7 +153,7 @@ def _csv_rows(path: Path, needed: Sequence[str], columns: Sequence[str] | None) 
             if not line.strip():
                 continue
             try:
-                # Line by line: a quote that is not closed must not swallow those that follow.
+                # Line by line, so that an unclosed quote does not swallow the following lines.
                 cells = next(csv.reader((line,), strict=True))
             except csv.Error as error:
                 yield ImportProblem(place, str(error))
@@ -185,4 +185,4 @@ def _parquet_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
 def _require(path: Path, header: Sequence[str], needed: Sequence[str]) -> None:
     missing = [name for name in needed if name not in header]
     if missing:
-        raise TraceSourceError(f"{path}: no column {missing[0]!r}; it has {', '.join(header)}")
+        raise TraceSourceError(f"{path}: no column {missing[0]!r}; its columns are {', '.join(header)}")

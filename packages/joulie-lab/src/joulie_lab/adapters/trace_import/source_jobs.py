@@ -1,4 +1,4 @@
-"""What every source of jobs says, in one form, and how it becomes pods; what sources leave open is assumed by name."""
+"""The common form of jobs from all sources, and their conversion to pods; missing values are explicit assumptions."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from joulie_lab.simulation.trace import GPU_MILLI_KEY, WORKLOAD_CLASS_KEY, JobPr
 _MIB_PER_GIB = 1024.0
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 _MAX_NAME = 180
-"""Leaves room for the number of a pod."""
-_MOST_PODS = 100_000
-"""Of a job: a mistaken cell must not fill the memory."""
+"""Maximum length of a job's name; leaves space for the number of a pod."""
+_MAX_PODS = 100_000
+"""Maximum number of pods of a job, so that an invalid cell cannot exhaust the memory."""
 UNDER_HALF_A_SECOND_S = 0.5
-"""Run time of a job that ran for 0 s by a clock of whole seconds."""
+"""Runtime of a job with a recorded runtime of 0 s, on a clock of whole seconds."""
 
 
 class TraceSourceError(ValueError):
-    """A source that cannot be read at all; the message names the file."""
+    """Unreadable source; the message names the file."""
 
 
 @dataclass(frozen=True)
 class ImportProblem:
-    """A line that is no job, though it should be one.
+    """Invalid line of a source.
 
     Attributes:
         place: file and line.
-        reason: what is wrong with it.
+        reason: what is wrong.
     """
 
     place: str
@@ -44,11 +44,11 @@ class ImportProblem:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A sound line that becomes no job, by what it says itself.
+    """Valid line that is excluded, such as a job that never ran.
 
     Attributes:
         place: file and line.
-        reason: why; one of a few, so that they can be counted.
+        reason: why, from a small set of reasons, so that they can be counted.
     """
 
     place: str
@@ -57,21 +57,21 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What is taken for granted where a source does not say.
+    """Assumptions for values that a source does not have.
 
-    The utilisations are the middle of what the generator draws for CPU jobs and for training on one GPU.
+    The utilisations are the means of the generator's draws for CPU jobs and for training on one GPU.
 
     Attributes:
-        cpu_utilization: of the cores of a job without GPUs.
-        gpu_job_cpu_utilization: of the cores of a job with GPUs.
-        gpu_utilization: of its GPUs.
-        memory_intensity: of the work.
-        io_intensity: of the work.
-        cpu_class: what bounds CPU work.
-        gpu_class: what bounds GPU work.
-        cores_per_gpu: cores of a job with GPUs.
-        memory_gib_per_core: memory, GiB a core.
-        widest_pod_cores: a wider job without GPUs becomes a gang of equal pods.
+        cpu_utilization: utilisation of the cores of a job without GPUs.
+        gpu_job_cpu_utilization: utilisation of the cores of a job with GPUs.
+        gpu_utilization: utilisation of the GPUs.
+        memory_intensity: memory intensity of the work.
+        io_intensity: I/O intensity of the work.
+        cpu_class: bottleneck of CPU work.
+        gpu_class: bottleneck of GPU work.
+        cores_per_gpu: cores per GPU of a job with GPUs.
+        memory_gib_per_core: memory per core, GiB.
+        widest_pod_cores: maximum cores of a pod; a wider job without GPUs becomes a gang of equal pods.
         gpu_resource: extended resource of the GPUs.
     """
 
@@ -88,7 +88,7 @@ class Assumptions:
     gpu_resource: str = "nvidia.com/gpu"
 
     def as_metadata(self) -> dict[str, Any]:
-        """For the metadata line of a trace."""
+        """The assumptions for the metadata line of a trace."""
         return asdict(self)
 
 
@@ -97,16 +97,16 @@ DEFAULTS = Assumptions()
 
 @dataclass(frozen=True, slots=True)
 class SourcePods:
-    """Equal pods of a job; None is what the source does not say.
+    """Identical pods of a job; None for values that the source does not have.
 
     Attributes:
-        count: of them.
-        cores: of each.
-        gpus: of each; below 1 it is a share of one.
-        memory_gib: of each, GiB.
-        role: in the job.
-        cpu_utilization: of its cores.
-        gpu_utilization: of its GPUs.
+        count: number of pods.
+        cores: cores of each pod.
+        gpus: GPUs of each pod; a value below 1 is a share of one GPU.
+        memory_gib: memory of each pod, GiB.
+        role: role in the job.
+        cpu_utilization: utilisation of the cores.
+        gpu_utilization: utilisation of the GPUs.
     """
 
     count: int = 1
@@ -120,17 +120,17 @@ class SourcePods:
 
 @dataclass(frozen=True, slots=True)
 class SourceJob:
-    """A job as a source has it.
+    """A job of a source.
 
     Attributes:
         place: file and line.
-        name: the source's own.
-        submit_s: s, by the source's clock.
-        duration_s: how long it ran, s.
-        pods: at least one.
-        kind: family, for reports.
-        performance: whether it must not be slowed.
-        gpu_models: it runs on these alone, as the source names them; empty for any.
+        name: the source's name of the job.
+        submit_s: submission time by the source's clock, s.
+        duration_s: runtime, s.
+        pods: its pods, at least one.
+        kind: family of workloads, for reports.
+        performance: whether it is of class performance.
+        gpu_models: allowed GPU models, by the source's names; empty for any.
     """
 
     place: str
@@ -148,11 +148,11 @@ Item = TraceJob | ImportProblem | LeftOut
 
 
 def by_submission(items: Iterable[Parsed], *, from_first: bool) -> Iterator[Parsed]:
-    """Jobs in order of submission, after what became none.
+    """Sort jobs by submission; problems and excluded lines come first.
 
     Args:
-        items: in any order.
-        from_first: count time from the first submission.
+        items: jobs, problems and excluded lines in any order.
+        from_first: whether times are made relative to the first submission.
     """
     jobs: list[SourceJob] = []
     for item in items:
@@ -167,7 +167,7 @@ def by_submission(items: Iterable[Parsed], *, from_first: bool) -> Iterator[Pars
 
 
 def trace_jobs(items: Iterable[Parsed], assumed: Assumptions = DEFAULTS) -> Iterator[Item]:
-    """The pods of all jobs; a job that cannot be one, or whose name was there before, is a problem."""
+    """The pods of all jobs; an invalid job or a duplicate name becomes an `ImportProblem`."""
     names = _Names()
     for item in items:
         if not isinstance(item, SourceJob):
@@ -184,33 +184,33 @@ def trace_jobs(items: Iterable[Parsed], assumed: Assumptions = DEFAULTS) -> Iter
 
 
 class _Names:
-    """The names that jobs have, and with them those of the pods of gangs, which are not kept one by one."""
+    """Set of used job names, including the pod names of gangs, which are not stored individually."""
 
     def __init__(self) -> None:
         self._pods_of: dict[str, int] = {}
 
     def take(self, name: str, pods: int) -> None:
-        """Give a job its name.
+        """Reserve the name of a job.
 
         Raises:
-            ValueError: the job, or a pod, would have a name that another has.
+            ValueError: the name of the job or of one of its pods is already used.
         """
         gang, _, number = name.rpartition("-")
         is_number = number.isdecimal() and number == str(int(number))
         of_gang = is_number and int(number) < self._pods_of.get(gang, 1) > 1
         of_pod = pods > 1 and any(f"{name}-{index}" in self._pods_of for index in range(pods))
         if name in self._pods_of or of_gang or of_pod:
-            raise ValueError(f"job {name} is there twice")
+            raise ValueError(f"duplicate job name {name}")
         self._pods_of[name] = pods
 
 
 def job_name(name: str) -> str:
-    """A source's name as the name of a pod."""
+    """Convert a source's job name to a valid pod name."""
     return _NOT_IN_NAMES.sub("-", name.lower())[:_MAX_NAME].strip("-") or "job"
 
 
 def gpu_model_name(model: str) -> str:
-    """What nodes call a GPU that a source names: the catalogue's name, the source's own where another stands in."""
+    """Model name on nodes for a source's GPU: the catalogue's name if it matches exactly, else the source's."""
     match = BUILTIN_CATALOGUE.gpu(model)
     return match.model.key if match.model is not None and match.quality is Quality.EXACT else model
 
@@ -218,11 +218,11 @@ def gpu_model_name(model: str) -> str:
 def _pods(job: SourceJob, name: str, assumed: Assumptions) -> list[TraceJob]:
     finite_number("time of submission", job.submit_s, minimum=0.0)
     if not job.duration_s > 0.0 or math.isinf(job.duration_s):
-        raise ValueError(f"it ran for {job.duration_s:g} s: a job needs a run time above 0")
+        raise ValueError(f"it ran for {job.duration_s:g} s: the runtime must be above 0")
     pods = [one for several in job.pods for one in _fitting(several, assumed)]
     count = sum(one.count for one in pods)
-    if count > _MOST_PODS:
-        raise ValueError(f"it would be {count:,} pods, more than {_MOST_PODS:,}")
+    if count > _MAX_PODS:
+        raise ValueError(f"{count:,} pods are more than the maximum of {_MAX_PODS:,}")
     gang = count > 1
     affinity = _affinity(job.gpu_models) if job.gpu_models else None
     made: list[TraceJob] = []
@@ -234,13 +234,13 @@ def _pods(job: SourceJob, name: str, assumed: Assumptions) -> list[TraceJob]:
 
 
 def _fitting(pods: SourcePods, assumed: Assumptions) -> Sequence[SourcePods]:
-    """The same without what is unknown, and no pod wider than one may be."""
+    """Fill in assumptions for unknown values, and split pods that are too wide."""
     if pods.count < 1:
-        raise ValueError(f"{pods.count} pods: a job needs at least one")
+        raise ValueError(f"{pods.count} pods: the number must be at least 1")
     gpus = finite_number("GPUs", pods.gpus, minimum=0.0)
     cores = assumed.cores_per_gpu * gpus if pods.cores is None else finite_number("cores", pods.cores, minimum=0.0)
     if cores == 0.0 and gpus == 0.0:
-        raise ValueError("it asks for neither cores nor GPUs")
+        raise ValueError("requests neither cores nor GPUs")
     memory_gib = assumed.memory_gib_per_core * cores if pods.memory_gib is None else pods.memory_gib
     finite_number("memory", memory_gib, minimum=0.0)
     whole = replace(pods, cores=cores, memory_gib=memory_gib)
@@ -302,7 +302,7 @@ def _pod(
             io_intensity=assumed.io_intensity,
         ),
     )
-    _ = made.ideal_s  # refuses requests and run times that no trace can have
+    _ = made.ideal_s  # raises for invalid requests and runtimes
     return made
 
 

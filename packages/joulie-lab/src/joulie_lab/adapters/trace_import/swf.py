@@ -1,7 +1,7 @@
-"""Logs in the Standard Workload Format, version 2, of the Parallel Workloads Archive.
+"""Imports logs in the Standard Workload Format, version 2, of the Parallel Workloads Archive.
 
-Source: www.cs.huji.ac.il/labs/parallel/workload/swf.html. A line has 18 numbers, -1 for what is unknown; header
-comments begin with a semicolon.
+Source: www.cs.huji.ac.il/labs/parallel/workload/swf.html. A line has 18 numbers, -1 for unknown; header comments begin
+with a semicolon.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PARTIAL = "part of a job that has a line of its own"
 
 
 class _Field(IntEnum):
-    """Those that are read, by their place in the line."""
+    """Fields that are read, with their position in the line."""
 
     NUMBER = 0
     SUBMIT = 1
@@ -48,13 +48,13 @@ class _Field(IntEnum):
 
 
 def jobs(path: Path) -> Iterator[Parsed]:
-    """The jobs of a log, in its order, which is that of submission.
+    """Read the jobs of a log, in order of submission.
 
-    A processor is a core. Memory is what each processor asked for, else what it used. How hard it was used is the CPU
-    time over the run time, where both are known. Jobs that failed or were cancelled while they ran count as they ran.
+    A processor is a core. Memory is the request per processor, or else the usage. Utilisation is CPU time over runtime
+    if both are known. Jobs that failed or were cancelled while running are included with their actual runtime.
 
     Args:
-        path: the log, ``.gz`` or not.
+        path: the log, compressed with gzip or not.
 
     Raises:
         TraceSourceError: the file cannot be read.
@@ -71,7 +71,7 @@ def jobs(path: Path) -> Iterator[Parsed]:
 
 
 def header(path: Path) -> Mapping[str, str]:
-    """What the header comments say (Computer, UnixStartTime, MaxProcs, ...), the first value of each.
+    """Read the header comments (Computer, UnixStartTime, MaxProcs, ...), the first value of each.
 
     Raises:
         TraceSourceError: the file cannot be read.
@@ -87,16 +87,16 @@ def header(path: Path) -> Mapping[str, str]:
 
 
 def _numbers(line: str) -> list[float | None]:
-    """The fields of a line; None for what is unknown."""
+    """The fields of a line; None for unknown values."""
     cells = line.split()
     if len(cells) != _FIELDS:
-        raise ValueError(f"has {len(cells)} fields, the format has {_FIELDS}")
+        raise ValueError(f"has {len(cells)} fields, but the format has {_FIELDS}")
     numbers: list[float | None] = []
     for position, cell in enumerate(cells, start=1):
         try:
             number = float(cell)
         except ValueError:
-            raise ValueError(f"field {position} is {cell!r}, which is no number") from None
+            raise ValueError(f"field {position} is {cell!r}, which is not a number") from None
         if not math.isfinite(number):
             raise ValueError(f"field {position} is {cell!r}, it must be finite")
         numbers.append(None if number == -1.0 else number)
@@ -113,7 +113,7 @@ def _job(place: str, fields: list[float | None]) -> SourceJob | LeftOut:
     if run_s is None:
         return LeftOut(place, UNKNOWN_RUN_TIME)
     if number is None or submit_s is None:
-        raise ValueError("has no job number or no time of submission")
+        raise ValueError("has no job number or no submission time")
     duration_s = run_s or UNDER_HALF_A_SECOND_S
     queue = fields[_Field.QUEUE]
     return SourceJob(
@@ -136,6 +136,6 @@ def _pods(fields: list[float | None], duration_s: float) -> SourcePods:
         cores=processors,
         memory_gib=None if memory_kib is None else memory_kib * processors / _KIB_PER_GIB,
         role="worker",
-        # A job whose CPU time was not counted has 0 of it; work without use would never end.
+        # CPU time is 0 if it was not recorded; a job with zero utilisation would never end.
         cpu_utilization=min(cpu_time_s / duration_s, 1.0) if cpu_time_s else None,
     )

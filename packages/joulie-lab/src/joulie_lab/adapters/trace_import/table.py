@@ -1,4 +1,4 @@
-"""A table of one's own, CSV or Parquet: a column mapping says what is where and in which unit."""
+"""Imports a user's own table, CSV or Parquet, with a mapping of columns and units."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ FIELDS: Mapping[str, Mapping[str, float]] = {
     "class": _PLAIN,
     "gpu_model": _PLAIN,
 }
-"""What can be read, and its units with their factors; the first unit is the default."""
+"""Supported fields, with their units and factors; the first unit is the default."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """Where a field stands.
+    """The column of a field.
 
     Attributes:
-        name: of the column.
-        unit: of its numbers, empty for none.
-        factor: to this importer's units.
+        name: name of the column.
+        unit: unit of its numbers; empty for none.
+        factor: conversion factor to the importer's units.
     """
 
     name: str
@@ -55,12 +55,12 @@ class Column:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How a table is read.
+    """Import options of a table.
 
     Attributes:
-        columns: by field, see `FIELDS`.
-        performance_classes: values of ``class`` whose jobs must not be slowed.
-        from_first: count time from the first arrival; dates always do.
+        columns: column by field, see `FIELDS`.
+        performance_classes: values of ``class`` whose jobs are of class performance.
+        from_first: whether times are made relative to the first arrival; dates always are.
     """
 
     columns: Mapping[str, Column]
@@ -69,20 +69,20 @@ class TableOptions:
 
 
 def column_mapping(text: str) -> dict[str, Column]:
-    """A mapping like ``arrival=submit,duration=runtime:h,cores=cpus``.
+    """Parse a mapping like ``arrival=submit,duration=runtime:h,cores=cpus``.
 
     Raises:
-        ValueError: it cannot be read, or something that every job needs is not in it.
+        ValueError: the mapping is invalid, or a required field is missing.
     """
     columns: dict[str, Column] = {}
     for part in text.split(","):
         field, equals, place = (piece.strip() for piece in part.partition("="))
         if not equals or not place:
-            raise ValueError(f"{part!r} is not FIELD=COLUMN or FIELD=COLUMN:UNIT")
+            raise ValueError(f"invalid mapping {part!r}: use FIELD=COLUMN or FIELD=COLUMN:UNIT")
         if field not in FIELDS:
-            raise ValueError(f"no field {field!r}; there are {', '.join(FIELDS)}")
+            raise ValueError(f"unknown field {field!r}; use one of {', '.join(FIELDS)}")
         if field in columns:
-            raise ValueError(f"{field} is there twice")
+            raise ValueError(f"duplicate field {field}")
         columns[field] = _column(field, place)
     if "arrival" not in columns:
         raise ValueError("needs arrival=COLUMN")
@@ -94,10 +94,10 @@ def column_mapping(text: str) -> dict[str, Column]:
 
 
 def jobs(path: Path, options: TableOptions) -> Iterator[Parsed]:
-    """The jobs of a table, a row each, in order of arrival.
+    """Read the jobs of a table, one per row, in order of arrival.
 
     Raises:
-        TraceSourceError: the file cannot be read or lacks a column.
+        TraceSourceError: the file cannot be read or a column is missing.
     """
     needed = [column.name for column in options.columns.values()]
     rows = parsed(read_rows(path, needed), _Reader(options).job)
@@ -111,7 +111,7 @@ def _column(field: str, place: str) -> Column:
     if colon and unit in units:
         return Column(name, unit, units[unit])
     if colon and not name.count(":") and units:
-        raise ValueError(f"{field} has no unit {unit!r}; there are {', '.join(units)}")
+        raise ValueError(f"unknown unit {unit!r} of {field}; use one of {', '.join(units)}")
     return Column(place, next(iter(units), ""))
 
 
@@ -172,5 +172,5 @@ class _Reader:
         try:
             instant = datetime.fromisoformat(text)
         except ValueError:
-            raise ValueError(f"{column.name} is {text!r}, which is no date like 2024-05-01T12:00:00") from None
+            raise ValueError(f"{column.name} is {text!r}, which is not a date like 2024-05-01T12:00:00") from None
         return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp()

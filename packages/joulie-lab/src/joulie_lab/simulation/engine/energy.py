@@ -1,7 +1,7 @@
-"""`marginal-energy` in the compiled loop: what it learns of jobs, what it expects of nodes, and its search.
+"""The `marginal-energy` scheduler in the compiled loop: learned job statistics, expected node states, and the search.
 
-The formulas are those of `joulie.domain.scoring.energy` and `joulie_lab.simulation.engine.lifetimes`; here is their
-bookkeeping. A search looks at the nodes that are up and at one node at rest of each pool: those at rest are all alike.
+The formulas are those of `joulie.domain.scoring.energy` and `joulie_lab.simulation.engine.lifetimes`; this module keeps
+their state. A search scores the nodes that are up and one node at rest of each pool, because those are identical.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ for _formula in (
     compilable(_formula)
 
 UTIL_PRIOR = 0.6
-"""Utilisation expected of a class of which no job has ended, worth one job."""
+"""Prior mean utilisation of a job class, with the weight of one job."""
 
 
 @compiled_inner
 def at_rest(rules: Rules, nodes: Nodes, node: int) -> bool:
-    """Whether a node is asleep, or, where nodes do not sleep, empty."""
+    """Whether a node is asleep, or empty in a mode without sleep."""
     return bool(nodes.asleep[node]) if rules.queueing else bool(nodes.first_job[node] < 0)
 
 
@@ -54,20 +54,20 @@ def _bin(state: EnergyState, age_min: float) -> int:
 
 
 @compiled_inner
-def note_minute(run: Run, job_class: int, age_steps: int) -> None:
-    """A job of that class has been at risk of ending in the step before it reached `age_steps`."""
+def record_at_risk(run: Run, job_class: int, age_steps: int) -> None:
+    """Record that a job of the class was at risk of ending in the step before it reached `age_steps`."""
     rules, state = run.rules, run.energy
     if age_steps >= 1:
         state.at_risk_min[job_class, _bin(state, (age_steps - 1) * rules.step_min)] += rules.step_min
 
 
 @compiled_inner
-def note_end(run: Run, job: int) -> None:
-    """A job has ended: its life, and what it used."""
+def record_end(run: Run, job: int) -> None:
+    """Record the lifetime and the utilisation of a job that has ended."""
     jobs, rules, state = run.jobs, run.rules, run.energy
     job_class = state.job_class[job]
     length = jobs.length_steps[job]
-    note_minute(run, job_class, length)
+    record_at_risk(run, job_class, length)
     state.ends[job_class, _bin(state, (length - 1) * rules.step_min)] += 1.0
     state.ended[job_class] += 1.0
     state.cpu_util_sum[job_class] += jobs.cpu_util[job]
@@ -86,7 +86,7 @@ def _update_life_tables(run: Run) -> None:
                 energy_rules.prior_mean_min,
                 energy_rules.prior_weight_min,
             )
-        # The last bin is open: its hazard holds for ever.
+        # The last bin is open-ended: its hazard is constant.
         state.remaining_at_edge_min[job_class, n_bins - 1] = 1.0 / state.hazard_per_min[job_class, n_bins - 1]
         for which in range(n_bins - 2, -1, -1):
             state.remaining_at_edge_min[job_class, which] = lifetimes.mean_remaining_min(
@@ -98,7 +98,7 @@ def _update_life_tables(run: Run) -> None:
 
 @compiled_inner
 def _remaining_min(state: EnergyState, job_class: int, age_min: float) -> float:
-    """Expected minutes left of a job of that age; before its start, the wait for it is added."""
+    """Expected remaining minutes of a job of this age; the time to its start is added for a negative age."""
     if age_min <= 0.0:
         return float(state.remaining_at_edge_min[job_class, 0] - age_min)
     which = _bin(state, age_min)
@@ -115,7 +115,7 @@ def _remaining_min(state: EnergyState, job_class: int, age_min: float) -> float:
 
 @compiled_inner
 def observe(run: Run, step: int) -> None:
-    """Bring life tables, the list of nodes that are up, and their expected busy times to the present."""
+    """Update the life tables, the list of nodes that are up, and their expected busy times."""
     pools, jobs, rules, nodes, links, state = run.pools, run.jobs, run.rules, run.nodes, run.links, run.energy
     kept = 0
     for which in range(run.scratch.counters[N_UP]):
@@ -128,7 +128,7 @@ def observe(run: Run, step: int) -> None:
         kept += 1
         job = nodes.first_job[node]
         while job >= 0:
-            note_minute(run, state.job_class[job], step - links.end_step[job] + jobs.length_steps[job])
+            record_at_risk(run, state.job_class[job], step - links.end_step[job] + jobs.length_steps[job])
             job = links.next_on_node[job]
     run.scratch.counters[N_UP] = kept
     _update_life_tables(run)
@@ -157,7 +157,7 @@ def expected_duration_min(run: Run, job: int) -> float:
 
 @compiled_inner
 def expected_power_w(run: Run, job: int, pool: int) -> float:
-    """Expected power of a job on a pool from the utilisation of its class so far, W."""
+    """Expected power of a job on a pool, from the mean utilisation of its class so far, W."""
     state = run.energy
     job_class = state.job_class[job]
     shape = run.jobs.shape[job]
@@ -172,7 +172,7 @@ def expected_power_w(run: Run, job: int, pool: int) -> float:
 
 @compiled_inner
 def _first_pool_for(run: Run, shape: int) -> int:
-    """The first pool whose nodes have the GPUs that a shape asks for, or 0."""
+    """Index of the first pool whose nodes have the GPUs requested by a shape; 0 if none has."""
     for pool in range(len(run.pools.cores)):
         if run.pools.gpus[pool] >= run.shapes.gpus[shape]:
             return pool
@@ -180,8 +180,8 @@ def _first_pool_for(run: Run, shape: int) -> int:
 
 
 @compiled_inner
-def least_energy(run: Run, job: int, step: int) -> int:
-    """Node where a job adds the least energy: the fullest of equals, then the lowest index; -1 where none fits."""
+def minimum_energy_node(run: Run, job: int, step: int) -> int:
+    """Feasible node with the minimum added energy; ties go to the fullest node, then the lowest index; -1 if none."""
     pools, shapes, nodes, state = run.pools, run.shapes, run.nodes, run.energy
     shape = run.jobs.shape[job]
     cores = shapes.cores[shape]
@@ -241,8 +241,8 @@ def _cost_w_min(run: Run, job: int, node: int, duration_min: float, step: int) -
 
 
 @compiled_inner
-def holds_back(run: Run, job: int, node: int, step: int) -> bool:
-    """Whether the governor keeps the job for a later minute; else its rise is counted into the present power."""
+def governor_holds(run: Run, job: int, node: int, step: int) -> bool:
+    """Whether the ramp governor delays the job; if not, its power is added to the present power."""
     state = run.energy
     pool = run.nodes.pool[node]
     wakes = at_rest(run.rules, run.nodes, node)
@@ -253,7 +253,7 @@ def holds_back(run: Run, job: int, node: int, step: int) -> bool:
     step_min = run.rules.step_min
     waited_min = (step - run.jobs.first_step[job]) * step_min
     mean_wait_min = (state.gauges[WAITED_MIN] + step_min) / run.scratch.counters[NEXT_JOB]
-    # At the first step nothing was recorded yet: no rise is known.
+    # Nothing is recorded before the first step, so there is no rise yet.
     before_w = run.record.it_w[step - 1] if step > 0 else state.gauges[NOW_W]
     held = energy.may_hold(
         waited_min,
@@ -271,8 +271,8 @@ def holds_back(run: Run, job: int, node: int, step: int) -> bool:
 
 
 @compiled_inner
-def comes_last(run: Run, job: int, step: int) -> bool:
-    """Whether the governor looks at a job after the others of the minute: heavy, and still free to wait."""
+def is_deferrable(run: Run, job: int, step: int) -> bool:
+    """Whether the governor considers a job after the others: it is heavy and has not reached the hold limit."""
     hold_limit_min = run.energy_rules.limits[2]
     if (step - run.jobs.first_step[job]) * run.rules.step_min >= hold_limit_min:
         return False
@@ -281,27 +281,27 @@ def comes_last(run: Run, job: int, step: int) -> bool:
 
 
 @compiled_inner
-def put_heavy_last(run: Run, waiting: int, step: int) -> None:
-    """Order the waiting jobs for the governor: those that come last behind the others, both longest waiting first."""
-    jobs, room = run.scratch.waiting, run.energy.merged
+def order_for_governor(run: Run, waiting: int, step: int) -> None:
+    """Partition the waiting jobs for the governor: deferrable jobs last, each part in order of arrival."""
+    jobs, buffer = run.scratch.waiting, run.energy.merged
     first = 0
     last = 0
     for which in range(waiting):
         job = jobs[which]
-        if comes_last(run, job, step):
-            room[last] = job
+        if is_deferrable(run, job, step):
+            buffer[last] = job
             last += 1
         else:
             jobs[first] = job
             first += 1
     for which in range(last):
-        jobs[first + which] = room[which]
+        jobs[first + which] = buffer[which]
 
 
 @compiled_inner
 def restore_order(run: Run, waiting: int) -> None:
-    """Merge the two parts of `put_heavy_last` again by arrival, which is the order of job numbers."""
-    jobs, room = run.scratch.waiting, run.energy.merged
+    """Merge the two parts of `order_for_governor` by arrival, which is the order of job numbers."""
+    jobs, buffer = run.scratch.waiting, run.energy.merged
     middle = 1
     while middle < waiting and jobs[middle] > jobs[middle - 1]:
         middle += 1
@@ -309,24 +309,24 @@ def restore_order(run: Run, waiting: int) -> None:
     right = middle
     for which in range(waiting):
         if right >= waiting or (left < middle and jobs[left] < jobs[right]):
-            room[which] = jobs[left]
+            buffer[which] = jobs[left]
             left += 1
         else:
-            room[which] = jobs[right]
+            buffer[which] = jobs[right]
             right += 1
     for which in range(waiting):
-        jobs[which] = room[which]
+        jobs[which] = buffer[which]
 
 
 @compiled_inner
-def close_minute(run: Run) -> None:
-    """The jobs left in the queue have waited for one step more."""
+def add_waiting_time(run: Run) -> None:
+    """Add one step of waiting time for each job in the queue."""
     run.energy.gauges[WAITED_MIN] += run.scratch.counters[N_WAITING] * run.rules.step_min
 
 
 @compiled_inner
-def note_start(run: Run, job: int, node: int, delay_steps: int) -> None:
-    """A job starts on a node, which is up from now on; called before the node's lists change."""
+def record_start(run: Run, job: int, node: int, delay_steps: int) -> None:
+    """Record the start of a job on a node, which is up from now on; call before the node's job list changes."""
     pools, nodes, state = run.pools, run.nodes, run.energy
     if not state.is_up[node]:
         state.is_up[node] = True

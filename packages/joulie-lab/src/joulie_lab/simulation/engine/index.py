@@ -1,11 +1,11 @@
-"""Where the best node is, without looking at all of them: the two placement indexes of the compiled engine.
+"""The two placement indexes of the compiled engine, which find the best node without scoring all of them.
 
 `Tree`: a tournament tree over the nodes of a pool for scores that change with power. A node's score falls with the
-job's own power in the same way on every node of a pool, so two keys a node bound the score of any job, and a search
-descends only where the bound can still win (branch and bound). The exact score is computed at the leaves alone.
+job's own power in the same way on every node of a pool, so two keys per node bound the score of any job, and a search
+descends only where the bound can still win (branch and bound). The exact score is computed only at the leaves.
 
 `Bitsets`: sets of node indices with insert, remove and smallest member in a few words, for scores that depend on
-allocation alone: all nodes of a pool with the same free cores and GPUs are one class and score the same.
+allocation only: all nodes of a pool with the same free cores and GPUs form one class and have the same score.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from joulie.domain.units import FloatArray, IntArray
 from joulie_lab.simulation.compiled import compiled
 
 FREE_CORES, FREE_GPUS, KEY, FLOOR = 0, 1, 2, 3
-"""Columns of a tree: largest free cores and GPUs below, largest key, largest floor (see `bound`)."""
+"""Columns of a tree: maximum free cores and GPUs below, maximum key, maximum floor (see `search`)."""
 
 _WORD_BITS = 64
 
 
 class Trees(NamedTuple):
-    """Complete binary trees, one a view (pool and kind of job), stored one behind the other.
+    """Complete binary trees, one per view (pool and kind of job), stored consecutively.
 
     Attributes:
-        slots: shape ``(n_slots, 4)``, columns as above; ``-inf`` where nothing is below.
+        slots: shape ``(n_slots, 4)``, columns as above; ``-inf`` for empty subtrees.
         base: first slot of each view; its root is ``base + 1``.
         leaves: number of leaves of each view, a power of two.
     """
@@ -38,7 +38,7 @@ class Trees(NamedTuple):
 
 
 def empty_trees(counts: IntArray) -> Trees:
-    """Trees for views of `counts` nodes each, with nothing in them."""
+    """Empty trees for views of `counts` nodes each."""
     leaves = np.array([1 << max(0, int(count - 1).bit_length()) for count in counts], dtype=np.int64)
     ends = np.cumsum(2 * leaves)
     return Trees(np.full((int(ends[-1]), 4), -np.inf), np.concatenate(([0], ends[:-1])), leaves)
@@ -48,7 +48,7 @@ def empty_trees(counts: IntArray) -> Trees:
 def set_leaf(
     trees: Trees, view: int, position: int, free_cores: float, free_gpus: float, key: float, floor: float
 ) -> bool:
-    """Write one leaf without looking at its ancestors; True when anything changed."""
+    """Write one leaf without updating its ancestors; returns whether anything changed."""
     slot = trees.base[view] + trees.leaves[view] + position
     row = trees.slots[slot]
     if row[FREE_CORES] == free_cores and row[FREE_GPUS] == free_gpus and row[KEY] == key and row[FLOOR] == floor:
@@ -62,7 +62,7 @@ def set_leaf(
 
 @compiled
 def _merge(slots: FloatArray, slot: int, left: int) -> bool:
-    """Make `slot` the maximum of its two children; True when that changed it."""
+    """Set `slot` to the maximum of its two children; returns whether it changed."""
     changed = False
     for column in range(4):
         value = max(slots[left, column], slots[left + 1, column])
@@ -74,7 +74,7 @@ def _merge(slots: FloatArray, slot: int, left: int) -> bool:
 
 @compiled
 def lift(trees: Trees, view: int, position: int) -> None:
-    """Carry a changed leaf up to the root, as far as anything changes."""
+    """Propagate a changed leaf towards the root, as far as anything changes."""
     base = trees.base[view]
     slot = (trees.leaves[view] + position) >> 1
     while slot >= 1 and _merge(trees.slots, base + slot, base + 2 * slot):
@@ -90,11 +90,11 @@ def rebuild(trees: Trees, view: int) -> None:
 
 
 class Bitsets(NamedTuple):
-    """Sets of node positions, one a row, in two levels of 64-bit words.
+    """Sets of node positions, one per row, as two-level bitmaps of 64-bit words.
 
     Attributes:
-        words: shape ``(n_sets, n_words)``: bit b of word w says whether position ``64 w + b`` is a member.
-        summary: shape ``(n_sets, ceil(n_words / 64))``: which words are not zero.
+        words: shape ``(n_sets, n_words)``: bit b of word w is set if position ``64 w + b`` is a member.
+        summary: shape ``(n_sets, ceil(n_words / 64))``: bitmap of the non-zero words.
     """
 
     words: np.ndarray[tuple[int, int], np.dtype[np.uint64]]
@@ -111,7 +111,7 @@ def empty_bitsets(n_sets: int, n_positions: int) -> Bitsets:
 
 @compiled
 def insert(sets: Bitsets, which: int, position: int) -> None:
-    """Add `position` to a set."""
+    """Insert `position` into a set."""
     word = position >> 6
     sets.words[which, word] |= np.uint64(1) << np.uint64(position & 63)
     sets.summary[which, word >> 6] |= np.uint64(1) << np.uint64(word & 63)
@@ -119,7 +119,7 @@ def insert(sets: Bitsets, which: int, position: int) -> None:
 
 @compiled
 def remove(sets: Bitsets, which: int, position: int) -> None:
-    """Take `position` out of a set."""
+    """Remove `position` from a set."""
     word = position >> 6
     sets.words[which, word] &= ~(np.uint64(1) << np.uint64(position & 63))
     if sets.words[which, word] == np.uint64(0):
@@ -141,7 +141,7 @@ def _lowest_bit(word: np.uint64) -> int:
 
 @compiled
 def next_member(sets: Bitsets, which: int, start: int) -> int:
-    """The smallest member that is at least `start`, or -1."""
+    """The smallest member that is at least `start`; -1 if none."""
     n_words = sets.words.shape[1]
     word = start >> 6
     if word >= n_words:

@@ -1,11 +1,11 @@
-"""The compiled loop of a run: leave, measure, place, record, a step at a time.
+"""The compiled loop of a run; each step ends jobs, measures power, places jobs and records the result.
 
-One pass of `advance` plays any number of steps on the state that it is given, so that callers can show progress and
-couple a plant in between. The order of operations within a step, and of the additions within a node, is the published
-experiment's: results are bit-true to the plain NumPy way in `reference`, which tests hold against it.
+A call of `advance` simulates any number of steps on the given state, so that callers can show progress and couple a
+cooling plant in between. The order of operations within a step, and of the additions within a node, is the published
+experiment's: results are bit-identical to the NumPy implementation in `reference`, which tests compare it with.
 
-What makes it fast: only nodes that changed are looked at (calendars for jobs that end and nodes that fall asleep, an
-active list for power trends), and the best node is found by index (see `search`), never by scanning the cluster.
+It is fast because only changed nodes are visited (calendars for jobs that end and nodes that fall asleep, an active
+list for power trends), and because the best node is found by index (see `search`), never by scanning the cluster.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ for _formula in (formulas.clamp, formulas.trend_points, published.tdp_trend_poin
 
 @compiled_inner
 def least_squares_slope(ring: FloatArray, first: int, count: int) -> float:
-    """Slope by step of the `count` latest ring entries, oldest first; `first` is the column of the oldest.
+    """Slope per step of the `count` latest ring entries, oldest first; `first` is the column of the oldest.
 
-    A single entry has slope zero. The order of operations is the published one: entries are taken as differences from
-    their mean, although that changes nothing but the rounding.
+    A single entry has slope zero. The order of operations is the published one: the mean is subtracted from the
+    entries, although this only affects rounding.
     """
     if count < 2:
         return 0.0
@@ -67,7 +67,7 @@ def least_squares_slope(ring: FloatArray, first: int, count: int) -> float:
 
 @compiled_inner
 def _recount(run: Run, node: int, step: int) -> int:
-    """Unlink the jobs of `node` that end by `step` and sum up those left, in placement order; returns how many left."""
+    """Unlink the jobs of `node` that end by `step`, sum up the others in placement order; returns the number ended."""
     pools, shapes, jobs, nodes, links = run.pools, run.shapes, run.jobs, run.nodes, run.links
     pool = nodes.pool[node]
     nodes.cpu_sum_w[node] = 0.0
@@ -83,7 +83,7 @@ def _recount(run: Run, node: int, step: int) -> int:
         if links.end_step[job] <= step:
             left += 1
             if run.rules.family == BY_ENERGY:
-                energy.note_end(run, job)
+                energy.record_end(run, job)
         else:
             if previous < 0:
                 nodes.first_job[node] = job
@@ -110,17 +110,17 @@ def _activate(nodes: Nodes, scratch: Scratch, node: int) -> None:
 
 @compiled_inner
 def _set_power(pools: Pools, rules: Rules, nodes: Nodes, scratch: Scratch, node: int) -> None:
-    """Bring a node's power up to date; a change starts its stillness anew."""
+    """Update a node's power; a change resets its count of steady steps."""
     power = node_power_w(pools, nodes, rules, node)
     if power != nodes.power_w[node]:
         nodes.power_w[node] = power
-        nodes.still_steps[node] = 0
+        nodes.steady_steps[node] = 0
         _activate(nodes, scratch, node)
 
 
 @compiled_inner
 def _end_jobs(run: Run, step: int) -> None:
-    """Let the jobs that end now leave their nodes."""
+    """Remove the jobs that end in this step from their nodes."""
     pools, rules, nodes, links, scratch = run.pools, run.rules, run.nodes, run.links, run.scratch
     n_touched = 0
     job = links.ending_head[step]
@@ -141,33 +141,33 @@ def _end_jobs(run: Run, step: int) -> None:
             join_class(pools, run.order, run.indexes, nodes, node)
         if nodes.first_job[node] < 0:
             nodes.empty_step[node] = step
-            if rules.queueing and not nodes.dozing[node]:
-                _doze(rules, nodes, links, node)
+            if rules.queueing and not nodes.sleep_scheduled[node]:
+                _schedule_sleep(rules, nodes, links, node)
         _set_power(pools, rules, nodes, scratch, node)
         _activate(nodes, scratch, node)
 
 
 @compiled_inner
-def _doze(rules: Rules, nodes: Nodes, links: Links, node: int) -> None:
-    """Note when an empty node may fall asleep; it stands in one list at a time."""
+def _schedule_sleep(rules: Rules, nodes: Nodes, links: Links, node: int) -> None:
+    """Enter an empty node into the calendar of nodes that may fall asleep; a node has at most one entry."""
     step = nodes.empty_step[node] + rules.sleep_after_steps
-    if step < len(links.dozing_head):
-        links.next_dozing[node] = links.dozing_head[step]
-        links.dozing_head[step] = node
-        nodes.dozing[node] = True
+    if step < len(links.sleep_head):
+        links.next_to_sleep[node] = links.sleep_head[step]
+        links.sleep_head[step] = node
+        nodes.sleep_scheduled[node] = True
 
 
 @compiled_inner
 def _fall_asleep(run: Run, step: int) -> None:
-    """Put nodes to sleep that have been empty long enough; those that were busy in between doze on."""
+    """Put nodes to sleep that have been empty for long enough; reschedule those that were busy in between."""
     rules, nodes, links = run.rules, run.nodes, run.links
-    node = links.dozing_head[step]
+    node = links.sleep_head[step]
     while node >= 0:
-        following = links.next_dozing[node]
-        nodes.dozing[node] = False
+        following = links.next_to_sleep[node]
+        nodes.sleep_scheduled[node] = False
         if nodes.first_job[node] < 0:
             if nodes.empty_step[node] + rules.sleep_after_steps > step:
-                _doze(rules, nodes, links, node)
+                _schedule_sleep(rules, nodes, links, node)
             else:
                 nodes.asleep[node] = True
                 run.scratch.counters[AWAKE] -= 1
@@ -187,7 +187,7 @@ def _trend_points(pools: Pools, rules: Rules, nodes: Nodes, node: int, scale: fl
 
 @compiled_inner
 def _measure(run: Run, step: int) -> None:
-    """Push power into the rings, derive trends and their points, and bring the trees up to date."""
+    """Append power to the rings, compute trends and their points, and update the trees."""
     pools, rules, nodes, scratch, indexes = run.pools, run.rules, run.nodes, run.scratch, run.indexes
     total_w = 0.0
     for node in range(len(nodes.power_w)):
@@ -210,13 +210,13 @@ def _measure(run: Run, step: int) -> None:
     for which in range(scratch.counters[N_ACTIVE]):
         node = scratch.active_list[which]
         nodes.ring_w[node, column] = nodes.power_w[node]
-        nodes.still_steps[node] += 1
-        # Equal samples have no trend, whatever rounding would make of them.
-        level = nodes.still_steps[node] >= count or rules.trend == TREND_NONE
+        nodes.steady_steps[node] += 1
+        # Equal samples have no trend; rounding must not create one.
+        level = nodes.steady_steps[node] >= count or rules.trend == TREND_NONE
         slope = 0.0 if level else least_squares_slope(nodes.ring_w[node], first, count)
         nodes.trend_w_per_min[node] = slope / rules.step_min
         nodes.trend_points[node] = _trend_points(pools, rules, nodes, node, scale)
-        if nodes.still_steps[node] >= RING:
+        if nodes.steady_steps[node] >= RING:
             nodes.active[node] = False
             if nodes.first_job[node] < 0 and (nodes.asleep[node] or not rules.queueing):
                 nodes.standby[node] = True
@@ -233,7 +233,7 @@ def _measure(run: Run, step: int) -> None:
 
 @compiled
 def prepare(run: Run) -> None:
-    """Put an empty cluster into its initial state: every node on standby, power and indexes filled in."""
+    """Initialise an empty cluster: every node on standby, with power and indexes filled in."""
     pools, rules, nodes, indexes = run.pools, run.rules, run.nodes, run.indexes
     for node in range(len(nodes.pool)):
         nodes.power_w[node] = node_power_w(pools, nodes, rules, node)
@@ -251,7 +251,7 @@ def prepare(run: Run) -> None:
 
 @compiled_inner
 def _place(run: Run, job: int, node: int, step: int) -> None:
-    """Put a job on a node: allocation, power and indexes follow at once, trends with the next step."""
+    """Place a job on a node: allocation, power and indexes are updated at once, trends in the next step."""
     pools, shapes, jobs, rules = run.pools, run.shapes, run.jobs, run.rules
     nodes, links, scratch, indexes = run.nodes, run.links, run.scratch, run.indexes
     pool = nodes.pool[node]
@@ -262,7 +262,7 @@ def _place(run: Run, job: int, node: int, step: int) -> None:
         scratch.counters[AWAKE] += 1
         scratch.counters[WAKES] += 1
     if rules.family == BY_ENERGY:
-        energy.note_start(run, job, node, start - step)
+        energy.record_start(run, job, node, start - step)
     if rules.family == BY_CLASS:
         leave_class(pools, run.order, run.indexes, nodes, node)
     shape = jobs.shape[job]
@@ -288,9 +288,9 @@ def _place(run: Run, job: int, node: int, step: int) -> None:
     add_job_power(pools, shapes, jobs, rules, nodes, node, job)
     _set_power(pools, rules, nodes, scratch, node)
     _activate(nodes, scratch, node)
-    # The step's sample is corrected, so that a new power has been there for one sample already.
+    # The sample of this step is corrected, so that the new power already counts as one sample.
     nodes.ring_w[node, step % RING] = nodes.power_w[node]
-    nodes.still_steps[node] = max(1, nodes.still_steps[node])
+    nodes.steady_steps[node] = max(1, nodes.steady_steps[node])
     scratch.counters[RUNNING] += 1
     was_standby = nodes.standby[node]
     if was_standby:
@@ -305,17 +305,17 @@ def _place(run: Run, job: int, node: int, step: int) -> None:
 
 
 @compiled_inner
-def _try(run: Run, job: int, step: int) -> bool:
-    """Place a job if there is a node for it that its scheduler will take now."""
+def _try_place(run: Run, job: int, step: int) -> bool:
+    """Place a job if it has a feasible node and the scheduler does not delay it; returns whether it was placed."""
     shape = run.jobs.shape[job]
-    # Placing only takes room: a shape that found none in this step finds none later in it.
+    # Placements only take capacity: a shape that was infeasible in this step stays infeasible in it.
     if run.scratch.refused_step[shape] == step:
         return False
-    node = energy.least_energy(run, job, step) if run.rules.family == BY_ENERGY else choose(run, shape)
+    node = energy.minimum_energy_node(run, job, step) if run.rules.family == BY_ENERGY else choose(run, shape)
     if node < 0:
         run.scratch.refused_step[shape] = step
         return False
-    if run.energy_rules.governed and energy.holds_back(run, job, node, step):
+    if run.energy_rules.governed and energy.governor_holds(run, job, node, step):
         return False
     _place(run, job, node, step)
     return True
@@ -323,7 +323,7 @@ def _try(run: Run, job: int, step: int) -> bool:
 
 @compiled_inner
 def _start_jobs(run: Run, step: int) -> None:
-    """Take in the jobs that arrive and start what can start, the longest waiting first."""
+    """Queue the jobs that arrive and start those that fit, longest waiting first."""
     jobs, scratch, record = run.jobs, run.scratch, run.record
     waiting = scratch.counters[N_WAITING]
     while scratch.counters[NEXT_JOB] < len(jobs.first_step) and jobs.first_step[scratch.counters[NEXT_JOB]] <= step:
@@ -332,11 +332,11 @@ def _start_jobs(run: Run, step: int) -> None:
         waiting += 1
         record.arrived[step] += 1
     if run.energy_rules.governed:
-        energy.put_heavy_last(run, waiting, step)
+        energy.order_for_governor(run, waiting, step)
     left = 0
     for which in range(waiting):
         job = scratch.waiting[which]
-        if not _try(run, job, step):
+        if not _try_place(run, job, step):
             scratch.waiting[left] = job
             left += 1
     if run.energy_rules.governed:
@@ -350,7 +350,7 @@ def _start_jobs(run: Run, step: int) -> None:
 
 @compiled
 def advance(run: Run, first_step: int, last_step: int) -> None:
-    """Play the steps ``first_step <= step < last_step`` on the given state."""
+    """Simulate the steps ``first_step <= step < last_step`` on the given state."""
     for step in range(first_step, last_step):
         _end_jobs(run, step)
         if run.rules.queueing:
@@ -366,4 +366,4 @@ def advance(run: Run, first_step: int, last_step: int) -> None:
         run.record.running[step] = run.scratch.counters[RUNNING]
         run.record.awake_nodes[step] = run.scratch.counters[AWAKE]
         if run.rules.family == BY_ENERGY:
-            energy.close_minute(run)
+            energy.add_waiting_time(run)

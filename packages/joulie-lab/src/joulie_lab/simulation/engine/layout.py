@@ -1,4 +1,4 @@
-"""The arrays of a run, from a cluster, its jobs and a scheduler."""
+"""Builds the state arrays of a run from a cluster, its jobs and a scheduler."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Steps = npt.NDArray[np.int32]
 
 PUBLISHED_BUSY_FRACTION = 0.10
 PUBLISHED_EMPTY_FRACTION = 0.05
-"""Base power over the CPU's maximum in the published experiment: with jobs, and without."""
+"""Base power of a node with and without jobs in the published experiment, as a share of its CPU maximum."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class QueueSettings:
     """Mode queue: jobs wait instead of being dropped, and empty nodes sleep (benchmark B2).
 
     Attributes:
-        sleep_after_min: minutes that a node stays awake without a job.
-        wake_min: minutes from placement to start for the job that wakes a node.
-        awake_fraction: base power of an awake node over its CPU maximum.
-        sleep_fraction: power of a sleeping node over its CPU maximum; its GPUs are off.
+        sleep_after_min: time until a node without jobs falls asleep, min.
+        wake_min: time from placement to start for a job that wakes a node, min.
+        awake_fraction: base power of an awake node, as a share of its CPU maximum.
+        sleep_fraction: power of a sleeping node, as a share of its CPU maximum; its GPUs are off.
         w_per_core: power of a fully used core above the base, W.
     """
 
@@ -58,11 +58,11 @@ def lay_out(
     seed: int,
     queue: QueueSettings | None,
 ) -> state.Run:
-    """The state of a run before its first step; `kernel.prepare` fills the indexes.
+    """Build the state of a run before its first step; `kernel.prepare` fills the indexes.
 
     Raises:
         UnknownSchedulerError: no scheduler of that name.
-        InvalidQuantityError: more different requests than the engine can tell apart.
+        InvalidQuantityError: more distinct requests than the engine supports.
     """
     spec = engine_rules(scheduler)
     pools = _pools(cluster)
@@ -101,8 +101,8 @@ def lay_out(
             node_of_job=np.full(n_jobs, -1, np.int32),
             end_step=np.zeros(n_jobs, np.int32),
             ending_head=np.full(n_steps + 1, -1, np.int32),
-            next_dozing=np.full(n_nodes, -1, np.int32),
-            dozing_head=np.full(n_steps + 1, -1, np.int32),
+            next_to_sleep=np.full(n_nodes, -1, np.int32),
+            sleep_head=np.full(n_steps + 1, -1, np.int32),
         ),
         scratch=scratch,
         indexes=_indexes(cluster, pools, order),
@@ -121,9 +121,9 @@ def lay_out(
 
 
 def whole_steps(seconds: FloatArray, step_s: float) -> Steps:
-    """Smallest number of steps that covers each time, shape of `seconds`.
+    """Times in steps, rounded up, shape of `seconds`.
 
-    For arrivals this is the first step at which the job is there; for durations, how many steps it runs.
+    For arrivals this is the first step at which the job is present; for durations, the number of steps it runs.
     """
     steps = np.empty(len(seconds), np.int32)
     _fill_whole_steps(seconds, step_s, steps)
@@ -134,7 +134,7 @@ def whole_steps(seconds: FloatArray, step_s: float) -> Steps:
 def _fill_whole_steps(seconds: FloatArray, step_s: float, steps: Steps) -> None:
     for row in range(len(seconds)):
         count = int(np.ceil(seconds[row] / step_s))
-        # The division may round across a whole number: multiplication decides.
+        # The division may round across an integer, so the result is corrected by multiplication.
         if (count - 1) * step_s >= seconds[row]:
             count -= 1
         elif count * step_s < seconds[row]:
@@ -164,7 +164,7 @@ def _pools(cluster: Cluster) -> state.Pools:
 def _shapes(
     cluster: Cluster, jobs: JobTable, name: str, spec: EngineRules
 ) -> tuple[state.Shapes, npt.NDArray[np.int16]]:
-    """The distinct requests, and which of them each job is."""
+    """The distinct requests, and the index of each job's request."""
     gpu_base = int(jobs.gpus.max(initial=0)) + 1
     code = (jobs.cores.astype(np.int64) * gpu_base + jobs.gpus) * 2 + jobs.performance
     present = np.zeros(int(code.max(initial=0)) + 1, np.bool_)
@@ -172,7 +172,7 @@ def _shapes(
     codes = np.flatnonzero(present)
     if len(codes) > np.iinfo(np.int16).max:
         raise InvalidQuantityError(
-            "jobs", f"{len(codes)} different requests are more than the engine's {np.iinfo(np.int16).max}"
+            "jobs", f"{len(codes)} distinct requests exceed the engine's maximum of {np.iinfo(np.int16).max}"
         )
     number = np.zeros(len(present), np.int16)
     number[codes] = np.arange(len(codes), dtype=np.int16)
@@ -189,7 +189,7 @@ def _shapes(
 
 
 def node_rules(spec: EngineRules, queue: QueueSettings | None, step_s: float) -> state.Rules:
-    """The scheduler's numbers and the node power model of the mode."""
+    """The scheduler's parameters and the node power model of the mode."""
     settings = queue or QueueSettings()
     queueing = queue is not None
     return state.Rules(
@@ -213,7 +213,7 @@ def node_rules(spec: EngineRules, queue: QueueSettings | None, step_s: float) ->
 
 
 def _class_order(cluster: Cluster, pools: state.Pools, name: str, spec: EngineRules) -> state.ClassOrder:
-    """Rank the classes of allocation by view; other families than BY_CLASS have no use for them."""
+    """Rank the allocation classes by view; only used by family BY_CLASS."""
     n_views = len(pools.cpu_view) + int(np.count_nonzero(pools.gpu_view >= 0))
     free = [np.indices((pool.cores + 1, pool.gpus + 1)).reshape(2, -1) for pool in cluster.pools]
     free_cores, free_gpus = np.concatenate(free, axis=1)
@@ -244,13 +244,13 @@ def _nodes(cluster: Cluster, pools: state.Pools, rules: state.Rules) -> state.No
         first_job=np.full(n, -1, np.int32),
         last_job=np.full(n, -1, np.int32),
         ring_w=np.zeros((n, state.RING)),
-        still_steps=np.full(n, state.RING, np.int64),
+        steady_steps=np.full(n, state.RING, np.int64),
         trend_w_per_min=np.zeros(n),
         trend_points=np.zeros(n),
         active=np.zeros(n, np.bool_),
         asleep=np.full(n, rules.queueing, np.bool_),
         empty_step=np.zeros(n, np.int64),
-        dozing=np.zeros(n, np.bool_),
+        sleep_scheduled=np.zeros(n, np.bool_),
         standby=np.zeros(n, np.bool_),
     )
 
@@ -269,7 +269,7 @@ def _indexes(cluster: Cluster, pools: state.Pools, order: state.ClassOrder) -> s
 
 
 def energy_rules(spec: EngineRules, cluster: Cluster, rules: state.Rules) -> state.EnergyRules:
-    """`EnergyPolicy` on this cluster; without a queue nothing wakes and nothing can be held."""
+    """`EnergyPolicy` for this cluster; without a queue, no node wakes and no job can be held."""
     policy = EnergyPolicy()
     peak_w = cluster.peak_w
     return state.EnergyRules(
@@ -293,7 +293,7 @@ def energy_rules(spec: EngineRules, cluster: Cluster, rules: state.Rules) -> sta
 
 
 def base_w(cluster: Cluster, rules: state.Rules) -> FloatArray:
-    """What a node with jobs draws above one at rest, before the jobs' own power, by pool, W."""
+    """Base power of a node with jobs above a node at rest, by pool, W; the jobs' own power comes on top."""
     at_rest = rules.sleep_fraction if rules.queueing else rules.empty_fraction
     idle_gpus = 1.0 if rules.queueing else 0.0  # asleep, the GPUs are off too
     return np.array(
@@ -305,13 +305,13 @@ def base_w(cluster: Cluster, rules: state.Rules) -> FloatArray:
 
 
 def surcharge_w_per_core(cluster: Cluster, base: FloatArray) -> float:
-    """Base power a core of the cheapest pool without GPUs, W; 0 where all nodes have GPUs."""
+    """Base power per core of the cheapest pool without GPUs, W; 0 if all nodes have GPUs."""
     costs = [base[index] / pool.cores for index, pool in enumerate(cluster.pools) if pool.gpus == 0]
     return float(min(costs, default=0.0))
 
 
 def _energy_state(spec: EngineRules, cluster: Cluster, jobs: JobTable, rules: state.Rules) -> state.EnergyState:
-    """What `marginal-energy` knows at the start: nothing, in arrays of no length for the other schedulers."""
+    """Initial state of `marginal-energy`, without any observations; empty arrays for the other schedulers."""
     policy = EnergyPolicy()
     used = spec.family == BY_ENERGY
     edges_min = bin_edges_min()

@@ -1,4 +1,4 @@
-"""A run from its inputs: state laid out, the compiled loop driven, work counted."""
+"""Runs the engine: builds the state, drives the compiled loop, and sums up the work done."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ Counts = npt.NDArray[np.int16]
 
 USEFUL_W_PER_CORE = 490.0 / 96.0
 USEFUL_W_PER_GPU = 700.0
-"""Weights of useful work: what a core and a GPU of the published cluster draw at full utilisation."""
+"""Weights of useful work: power of a core and of a GPU of the published cluster at full utilisation, W."""
 
 
 @dataclass(frozen=True)
-class Play:
-    """What a run did.
+class EngineResult:
+    """Result of an engine run.
 
     Attributes:
-        series: time series, one row a step.
+        series: time series, one row per step.
         core_hours: cores x duration of the jobs that started.
         gpu_hours: GPUs x duration of the jobs that started.
         useful_work_kwh: utilisation-weighted work over the minutes that the jobs ran within the run
             (`USEFUL_W_PER_CORE`, `USEFUL_W_PER_GPU`).
-        wait_min: minutes from arrival (rounded up to a step) to start, of every job that started; None in mode drop.
-        wakes: how often a sleeping node was woken; None in mode drop.
-        unfinished: jobs that arrived and had not ended by the last step; None in mode drop.
+        wait_min: time from arrival (rounded up to a step) to start of every started job, min; None in mode drop.
+        wakes: number of times that a sleeping node was woken; None in mode drop.
+        unfinished: number of jobs that arrived and had not ended by the last step; None in mode drop.
     """
 
     series: RunSeries
@@ -49,7 +49,7 @@ class Play:
     unfinished: int | None
 
 
-def play(
+def simulate(
     cluster: Cluster,
     jobs: JobTable,
     scheduler: str,
@@ -59,18 +59,18 @@ def play(
     seed: int,
     queue: QueueSettings | None = None,
     on_progress: Callable[[int, int], None] | None = None,
-) -> Play:
-    """Run `jobs` through `cluster` under a scheduler.
+) -> EngineResult:
+    """Simulate `jobs` on `cluster` under a scheduler.
 
     Args:
         cluster: the nodes.
-        jobs: sorted by arrival.
+        jobs: jobs sorted by arrival.
         scheduler: one of `SCHEDULERS`.
-        n_steps: steps to play.
+        n_steps: number of steps to simulate.
         step_s: length of a step, s. Trends are per step, as published (a step of 60 s makes them W/min).
-        seed: of the scheduler's own draws (random).
-        queue: None drops what does not fit, as published; else jobs wait and nodes sleep.
-        on_progress: called with (steps done, steps in all) some hundred times a run.
+        seed: seed of the scheduler's own draws (random).
+        queue: None drops jobs that do not fit, as published; otherwise jobs wait and nodes sleep.
+        on_progress: called with (steps done, total steps) about a hundred times per run.
 
     Raises:
         UnknownSchedulerError: no scheduler of that name.
@@ -81,7 +81,7 @@ def play(
 
 
 class Session:
-    """The state of one run; `advance` plays some of its steps."""
+    """One run of the engine; `advance` simulates some of its steps."""
 
     def __init__(
         self,
@@ -101,11 +101,11 @@ class Session:
         prepare(self._state)
 
     def advance(self, first: int, last: int) -> None:
-        """Play the steps ``first <= step < last``; the steps before must have been played."""
+        """Simulate the steps ``first <= step < last``; earlier steps must have been simulated before."""
         advance(self._state, first, last)
 
     def run(self, on_progress: Callable[[int, int], None] | None = None) -> None:
-        """Play all steps of a fresh session, some hundred times telling (steps done, steps in all)."""
+        """Simulate all steps of a new session; calls `on_progress` about a hundred times (steps done, total steps)."""
         n_steps = self._n_steps
         chunk = n_steps if on_progress is None else max(1, n_steps // 100)
         for first in range(0, n_steps, chunk):
@@ -116,11 +116,11 @@ class Session:
 
     @property
     def it_w(self) -> FloatArray:
-        """IT power by step, W; zero where not played yet."""
+        """IT power by step, W; zero for steps that are not simulated yet."""
         return self._state.record.it_w
 
-    def result(self) -> Play:
-        """Count up the run."""
+    def result(self) -> EngineResult:
+        """The result of the finished run."""
         record, jobs = self._state.record, self._state.jobs
         series = RunSeries(
             time_s=np.arange(self._n_steps, dtype=np.float64) * self._step_s,
@@ -143,8 +143,8 @@ def summarise(
     length: Steps,
     step_s: float,
     wakes: int | None,
-) -> Play:
-    """Count what a run did from the start step of each job, -1 where it never started."""
+) -> EngineResult:
+    """Sum up a run from the start step of each job, which is -1 for jobs that never started."""
     n_steps = len(series.it_w)
     totals = np.zeros(4)
     _count_work(
@@ -160,7 +160,7 @@ def summarise(
         started = start_step >= 0
         wait_steps = (start_step[started] - arrival_step[started]).astype(np.float64)
         wait_min = wait_steps * (step_s / SECONDS_PER_MINUTE)
-    return Play(
+    return EngineResult(
         series=series,
         core_hours=core_s / SECONDS_PER_HOUR,
         gpu_hours=gpu_s / SECONDS_PER_HOUR,
@@ -179,7 +179,7 @@ def _count_work(
     jobs: tuple[FloatArray, Counts, Counts, BoolArray, FloatArray, FloatArray],
     totals: FloatArray,
 ) -> None:
-    """Add up core seconds, GPU seconds, useful watts x steps within the run, and jobs that ended."""
+    """Sum up core-seconds, GPU-seconds, useful watts x steps within the run, and the number of ended jobs."""
     duration_s, cores, gpus, performance, cpu_util, gpu_util = jobs
     for job in range(len(start_step)):
         start = start_step[job]

@@ -1,4 +1,4 @@
-"""Power of nodes and of the jobs on them, as the published experiment and the equal-work benchmark define it."""
+"""Power of nodes and of their jobs, as defined by the published experiment and the equal-work benchmark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def node_power_w(pools: Pools, nodes: Nodes, rules: Rules, node: int) -> float:
 
 @compiled_inner
 def job_cpu_w(pools: Pools, rules: Rules, pool: int, cores: int, util: float) -> float:
-    """What a job adds to a node's CPU power, W."""
+    """CPU power that a job adds to a node, W."""
     if rules.w_per_core > 0.0:
         return rules.w_per_core * cores * util
     return float(pools.cpu_max_w[pool] * CPU_LOAD * (cores / pools.cores[pool]) * util)
@@ -30,7 +30,7 @@ def job_cpu_w(pools: Pools, rules: Rules, pool: int, cores: int, util: float) ->
 
 @compiled_inner
 def job_gpu_w(pools: Pools, shapes: Shapes, rules: Rules, pool: int, shape: int, util: float) -> float:
-    """What a job draws on its GPUs, W."""
+    """Power of a job on its GPUs, W."""
     coefficient = rules.gpu_performance_coeff if shapes.performance[shape] else rules.gpu_standard_coeff
     return float(shapes.gpus[shape] * pools.gpu_max_w[pool] * coefficient * util)
 

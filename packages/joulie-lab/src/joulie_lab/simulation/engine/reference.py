@@ -1,6 +1,6 @@
-"""The plain NumPy way: score all nodes for each job, with the domain's own functions.
+"""Reference implementation in plain NumPy: scores all nodes for each job with the domain's own functions.
 
-Slow and obvious. The compiled engine is held against it, job by job, and its speed is measured against it.
+Slow and simple. The compiled engine is tested against it, job by job, and its speed is measured against it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from joulie_lab.simulation.engine.layout import (
     QueueSettings,
     whole_steps,
 )
-from joulie_lab.simulation.engine.play import Play, summarise
-from joulie_lab.simulation.engine.reference_energy import EnergyPlan, NodeView
+from joulie_lab.simulation.engine.play import EngineResult, summarise
+from joulie_lab.simulation.engine.reference_energy import EnergyState, NodeView
 from joulie_lab.simulation.placement import Demand, Fleet, Placement, place, place_at_random
 from joulie_lab.simulation.results import RunSeries
 from joulie_lab.simulation.schedulers import BY_ENERGY, SCORERS, engine_rules
@@ -30,7 +30,7 @@ from joulie_lab.simulation.workload import JobTable
 RING = 10
 
 
-def play_plain(
+def simulate_plain(
     cluster: Cluster,
     jobs: JobTable,
     scheduler: str,
@@ -39,8 +39,8 @@ def play_plain(
     step_s: float = 60.0,
     seed: int,
     queue: QueueSettings | None = None,
-) -> Play:
-    """Like `engine.play`, in plain NumPy; arguments and results are the same.
+) -> EngineResult:
+    """Like `engine.simulate`, in plain NumPy; arguments and results are the same.
 
     Raises:
         UnknownSchedulerError: no scheduler of that name.
@@ -88,11 +88,11 @@ class _PlainRun:
         self.length = whole_steps(jobs.duration_s, step_s)
         self.start_step = np.full(len(jobs), -1, np.int32)
         self.wakes = 0
-        self.plan: EnergyPlan | None = None
+        self.plan: EnergyState | None = None
         if spec.family == BY_ENERGY:
-            self.plan = EnergyPlan(spec, cluster, jobs, self.length, step_s, queue)
+            self.plan = EnergyState(spec, cluster, jobs, self.length, step_s, queue)
 
-    def run(self) -> Play:
+    def run(self) -> EngineResult:
         n = self.n_steps
         series = RunSeries(
             np.arange(n, dtype=np.float64) * self.step_s, np.zeros(n), *(np.zeros(n, np.int64) for _ in range(5))
@@ -108,7 +108,7 @@ class _PlainRun:
             series.arrived[step] = last - arrived
             waiting += range(arrived, last)
             arrived = last
-            left = sorted(job for job in self._ordered(waiting, step) if not self._try(fleet, job, step))
+            left = sorted(job for job in self._ordered(waiting, step) if not self._try_place(fleet, job, step))
             if self.queue is None:
                 series.dropped[step] = len(left)
                 left = []
@@ -118,7 +118,7 @@ class _PlainRun:
             series.waiting[step] = len(waiting)
             series.awake_nodes[step] = sum(not node.asleep for node in self.nodes)
             if self.plan is not None:
-                self.plan.close_minute(float(series.it_w[step]), len(waiting))
+                self.plan.add_waiting_time(float(series.it_w[step]), len(waiting))
         return summarise(
             self.jobs,
             series,
@@ -130,11 +130,11 @@ class _PlainRun:
         )
 
     def _ordered(self, waiting: list[int], step: int) -> list[int]:
-        """The waiting jobs in the order of their turns."""
+        """The waiting jobs in the order in which to try them."""
         plan = self.plan
         if plan is None or not plan.energy_rules.governed:
             return waiting
-        return sorted(waiting, key=lambda job: (plan.comes_last(job, step - int(self.first_step[job])), job))
+        return sorted(waiting, key=lambda job: (plan.is_deferrable(job, step - int(self.first_step[job])), job))
 
     def _end_jobs(self, step: int) -> None:
         for index, node in enumerate(self.nodes):
@@ -143,7 +143,7 @@ class _PlainRun:
                 if self.plan is not None:
                     for job in node.jobs:
                         if job not in left:
-                            self.plan.note_end(job)
+                            self.plan.record_end(job)
                 node.jobs = left
                 self.free_cores[index] = self.cores[index] - sum(int(self.jobs.cores[job]) for job in left)
                 self.free_gpus[index] = self.gpus[index] - sum(int(self.jobs.gpus[job]) for job in left)
@@ -178,7 +178,7 @@ class _PlainRun:
         return power_w
 
     def _observe(self) -> Fleet:
-        """Take the step's power sample and look at the cluster; trends stay as they are for the whole step."""
+        """Sample the power of this step and return a snapshot of the nodes; its trends are valid for the whole step."""
         self.rings.append(self.power_w.copy())
         self.totals_w.append(float(self.power_w.sum()))
         minutes = self.step_s / 60.0
@@ -196,8 +196,8 @@ class _PlainRun:
             cluster_trend_w_per_min=float(_slope(np.array(self.totals_w)) / minutes),
         )
 
-    def _try(self, fleet: Fleet, job: int, step: int) -> bool:
-        """Place a job if it fits; allocation and power of its node follow at once."""
+    def _try_place(self, fleet: Fleet, job: int, step: int) -> bool:
+        """Place a job if it fits and is not held; allocation and power of its node are updated at once."""
         demand = Demand(int(self.jobs.cores[job]), int(self.jobs.gpus[job]), bool(self.jobs.performance[job]))
         placement = self._decide(fleet, demand, job)
         if placement.node is None:
@@ -206,7 +206,7 @@ class _PlainRun:
         plan, waited_steps = self.plan, step - int(self.first_step[job])
         if plan is not None and plan.energy_rules.governed:
             n_arrived = int(np.searchsorted(self.first_step, step, side="right"))
-            if plan.holds_back(self._view(), job, placement.node, waited_steps, n_arrived):
+            if plan.governor_holds(self._view(), job, placement.node, waited_steps, n_arrived):
                 return False
         start = step
         if node.asleep and self.queue is not None:
@@ -214,7 +214,7 @@ class _PlainRun:
             start += int(np.ceil(self.queue.wake_min * 60.0 / self.step_s))
             self.wakes += 1
         if plan is not None:
-            plan.note_start(job, placement.node, not node.jobs, start - step)
+            plan.record_start(job, placement.node, not node.jobs, start - step)
         node.empty_steps = 0
         node.jobs.append(job)
         self.start_step[job] = start
@@ -240,7 +240,7 @@ class _PlainRun:
 
 
 def _slope(samples: npt.NDArray[np.float64]) -> FloatArray:
-    """Least-squares slope by step along the first axis; 0 for fewer than two samples and for equal ones."""
+    """Least-squares slope per step along the first axis; 0 for fewer than two samples and for equal ones."""
     count = len(samples)
     if count < 2:
         return np.zeros(samples.shape[1:])

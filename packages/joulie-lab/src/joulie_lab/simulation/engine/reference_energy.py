@@ -1,4 +1,4 @@
-"""`marginal-energy` the plain NumPy way: the cost of a job on every node, by the domain's functions."""
+"""`marginal-energy` in plain NumPy: the cost of a job on every node, computed with the domain's functions."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from joulie_lab.simulation.workload import JobTable
 
 @dataclass
 class NodeView:
-    """What a placement looks at beside the fleet; every array has shape ``(n_nodes,)``."""
+    """Node states beside `Fleet` that a placement needs; every array has shape ``(n_nodes,)``."""
 
     at_rest: BoolArray
     empty: BoolArray
     empty_min: FloatArray
 
 
-class EnergyPlan:
-    """The policy's knowledge during one run."""
+class EnergyState:
+    """Learned statistics and expected node states of the policy during one run."""
 
     def __init__(
         self,
@@ -64,26 +64,26 @@ class EnergyPlan:
         self.waited_min = self.now_w = 0.0
         self.before_w: float | None = None
 
-    def note_minute(self, job: int, age_steps: int) -> None:
-        """A job was at risk of ending in the step before it reached `age_steps`."""
+    def record_at_risk(self, job: int, age_steps: int) -> None:
+        """Record that a job was at risk of ending in the step before it reached `age_steps`."""
         if age_steps >= 1:
             age_min = (age_steps - 1) * self.rules.step_min
             self.at_risk_min[self.jobs.job_class[job], self._bin(age_min)] += self.rules.step_min
 
-    def note_end(self, job: int) -> None:
-        """A job has ended."""
+    def record_end(self, job: int) -> None:
+        """Record the lifetime and the utilisation of a job that has ended."""
         job_class, length = self.jobs.job_class[job], int(self.length_steps[job])
-        self.note_minute(job, length)
+        self.record_at_risk(job, length)
         self.ends[job_class, self._bin((length - 1) * self.rules.step_min)] += 1.0
         self.ended[job_class] += 1.0
         self.cpu_util_sum[job_class] += self.jobs.cpu_util[job]
         self.gpu_util_sum[job_class] += self.jobs.gpu_util[job]
 
     def observe(self, running: list[list[int]], start_step: Steps, power_w: FloatArray, step: int) -> None:
-        """Renew life tables and expected busy times; `running` has the jobs of each node."""
+        """Update life tables and expected busy times; `running` has the jobs of each node."""
         for jobs in running:
             for job in jobs:
-                self.note_minute(job, step - int(start_step[job]))
+                self.record_at_risk(job, step - int(start_step[job]))
         rules = self.energy_rules
         self.hazard = np.asarray(
             lifetimes.hazard_per_min(self.ends, self.at_risk_min, rules.prior_mean_min, rules.prior_weight_min)
@@ -102,7 +102,7 @@ class EnergyPlan:
             self.busy_min[node] = max(left, default=0.0)
 
     def place(self, fleet: Fleet, view: NodeView, job: int) -> Placement:
-        """Where the job adds the least energy; the fullest of equals, then the lowest index."""
+        """Choose the node with the minimum added energy; ties go to the fullest node, then the lowest index."""
         demand = Demand(int(self.jobs.cores[job]), int(self.jobs.gpus[job]), bool(self.jobs.performance[job]))
         candidates = np.flatnonzero(fits(fleet, demand))
         if len(candidates) == 0:
@@ -114,8 +114,8 @@ class EnergyPlan:
         node = int(candidates[order[0]])
         return Placement(node, (-float(cost[node]), -float(rank[node])), len(candidates))
 
-    def holds_back(self, view: NodeView, job: int, node: int, waited_steps: int, n_arrived: int) -> bool:
-        """Whether the governor keeps the job; else its rise counts into the present power."""
+    def governor_holds(self, view: NodeView, job: int, node: int, waited_steps: int, n_arrived: int) -> bool:
+        """Whether the ramp governor delays the job; if not, its power is added to the present power."""
         job_w = self.power_w(job, int(self.pool[node]))
         rise_w = job_w - self.cluster.pools[self.pool[node]].gpu_idle_w * int(self.jobs.gpus[job])
         wakes = bool(view.at_rest[node])
@@ -136,22 +136,22 @@ class EnergyPlan:
             self.now_w += rise_w
         return held
 
-    def comes_last(self, job: int, waited_steps: int) -> bool:
-        """Whether the governor looks at the job after the others."""
+    def is_deferrable(self, job: int, waited_steps: int) -> bool:
+        """Whether the governor considers the job after the others."""
         if waited_steps * self.rules.step_min >= self.energy_rules.limits[2]:
             return False
         able = [index for index, pool in enumerate(self.cluster.pools) if pool.gpus >= self.jobs.gpus[job]]
         return self.power_w(job, able[0] if able else 0) >= self.energy_rules.heavy_w
 
-    def note_start(self, job: int, node: int, was_empty: bool, delay_steps: int) -> None:
-        """A job has been placed; its node is expected to be busy at least for its duration."""
+    def record_start(self, job: int, node: int, was_empty: bool, delay_steps: int) -> None:
+        """Record a placed job; its node is expected to be busy at least for its duration."""
         delay_min = delay_steps * self.rules.step_min
         self.waited_min += delay_min
         busy_min = 0.0 if was_empty else float(self.busy_min[node])
         self.busy_min[node] = max(busy_min, self.duration_min(job) + delay_min)
 
-    def close_minute(self, power_w: float, n_waiting: int) -> None:
-        """The step is over."""
+    def add_waiting_time(self, power_w: float, n_waiting: int) -> None:
+        """Add one step of waiting time for each job in the queue, and remember the power of the step."""
         self.before_w = power_w
         self.waited_min += n_waiting * self.rules.step_min
 
@@ -162,7 +162,7 @@ class EnergyPlan:
         return float(self.remaining_min[self.jobs.job_class[job], 0])
 
     def power_w(self, job: int, pool_index: int) -> float:
-        """Expected power of a job from what its class used so far."""
+        """Expected power of a job from the mean utilisation of its class so far, W."""
         pool, job_class = self.cluster.pools[pool_index], self.jobs.job_class[job]
         cores, gpus = int(self.jobs.cores[job]), int(self.jobs.gpus[job])
         cpu_util = (self.cpu_util_sum[job_class] + UTIL_PRIOR) / (self.ended[job_class] + 1.0)
@@ -198,7 +198,7 @@ class EnergyPlan:
         return np.asarray(energy.placement_cost_w_min(self.base_w, up_min, wake_w_min, unusable_w, duration_min))
 
     def _bin(self, age_min: float) -> int:
-        """Age bin; ages are looked up by whole minutes."""
+        """Index of the age bin; ages are truncated to whole minutes."""
         return min(int(np.searchsorted(self.edges_min, int(age_min), side="right")) - 1, self.ends.shape[1] - 1)
 
     def _left_min(self, job: int, age_min: float) -> float:

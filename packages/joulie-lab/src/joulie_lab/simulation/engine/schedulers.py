@@ -13,9 +13,9 @@ from joulie_lab.simulation.schedulers import BY_HEADROOM, BY_LEGACY, SCORERS, En
 
 
 def class_score(name: str, pool: NodePool, free_cores: IntArray, free_gpus: IntArray, with_gpus: bool) -> FloatArray:
-    """What an allocation-only scheduler thinks of nodes of a pool with so much free, shape of `free_cores`.
+    """Scores of an allocation-only scheduler for nodes of a pool, by free cores and GPUs, shape of `free_cores`.
 
-    This is the scorer's last criterion; one before it may depend on the job and goes into `preference`.
+    This is the scorer's last criterion; a first one may depend on the job and is given by `preference`.
     """
     demand = Demand(1.0, 1.0 if with_gpus else 0.0)
     return SCORERS[name](_unloaded(pool, free_cores, free_gpus), demand)[-1]
@@ -41,10 +41,10 @@ def marginal_by_shape_w(pool: NodePool, cores: IntArray, gpus: IntArray, perform
 
 
 def key_offset(rules: EngineRules, cluster: Cluster, marginal: FloatArray) -> FloatArray:
-    """Points by which marginal power, shape ``(n_pools, n_shapes)``, lowers a node's key."""
+    """Reduction of a node's key by marginal power, points, shape ``(n_pools, n_shapes)``."""
     if rules.family == BY_HEADROOM:
         peaks_w = np.array([[pool.peak_w] for pool in cluster.pools])
-        # The least that any load's headroom falls by: at one of the ends, for a formula convex or concave in power.
+        # Minimum reduction of headroom at any load: at one of the ends, as the formula is convex or concave in power.
         drop_pct = np.minimum(
             formulas.headroom_pct(peaks_w, 0.0, 0.0) - formulas.headroom_pct(peaks_w, 0.0, marginal),
             formulas.headroom_pct(peaks_w, peaks_w, 0.0) - formulas.headroom_pct(peaks_w, peaks_w, marginal),
@@ -56,7 +56,7 @@ def key_offset(rules: EngineRules, cluster: Cluster, marginal: FloatArray) -> Fl
 
 
 def _unloaded(pool: NodePool, free_cores: IntArray, free_gpus: IntArray) -> Fleet:
-    """Nodes of a pool with so much free and no power yet."""
+    """Nodes of a pool with the given free cores and GPUs, and zero power."""
 
     def same(value: float) -> FloatArray:
         return np.full(len(free_cores), float(value))

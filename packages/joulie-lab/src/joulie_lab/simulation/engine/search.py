@@ -1,4 +1,4 @@
-"""Finding a job's node: keys and bounds of the trees, exact scores, classes, and the search itself."""
+"""Search for the node of a job: keys and bounds of the trees, exact scores, and classes of equal allocation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ for _formula in (
 _BLOCK_NODES = 128
 
 BOUND_SLACK = 1e-9
-"""Points by which a bound may miss the exact score through rounding (scores stay within 200, doubles give 3e-14)."""
+"""Tolerance of bounds against rounding, points (scores stay within 200, where doubles have a precision of 3e-14)."""
 
 
 @compiled_inner
@@ -49,7 +49,7 @@ def _class_of(pools: Pools, nodes: Nodes, node: int) -> int:
 
 @compiled_inner
 def leave_class(pools: Pools, order: ClassOrder, indexes: Indexes, nodes: Nodes, node: int) -> None:
-    """Take a node out of its class, before its allocation changes."""
+    """Remove a node from its class; call before its allocation changes."""
     pool = nodes.pool[node]
     kind = _class_of(pools, nodes, node)
     remove(indexes.classes, kind, node - pools.start[pool])
@@ -62,7 +62,7 @@ def leave_class(pools: Pools, order: ClassOrder, indexes: Indexes, nodes: Nodes,
 
 @compiled_inner
 def join_class(pools: Pools, order: ClassOrder, indexes: Indexes, nodes: Nodes, node: int) -> None:
-    """Put a node into the class of its allocation."""
+    """Insert a node into the class of its allocation."""
     pool = nodes.pool[node]
     kind = _class_of(pools, nodes, node)
     insert(indexes.classes, kind, node - pools.start[pool])
@@ -81,12 +81,12 @@ def uses_tree(rules: Rules) -> bool:
 
 @compiled_inner
 def write_leaf(pools: Pools, rules: Rules, nodes: Nodes, indexes: Indexes, node: int, climb: bool) -> None:
-    """Write a node's keys into the trees of its views."""
+    """Write the keys of a node into the trees of its views."""
     pool = nodes.pool[node]
     position = node - pools.start[pool]
     free_cores = float(nodes.free_cores[node])
     free_gpus = float(nodes.free_gpus[node])
-    # A full node takes nobody; of the nodes on standby, which are all alike, the lowest stands for the others.
+    # Full nodes are infeasible; nodes on standby are identical, so the lowest index represents them all.
     if nodes.free_cores[node] == 0 or (nodes.standby[node] and next_member(indexes.standby, pool, 0) != position):
         free_cores = -np.inf
         free_gpus = -np.inf
@@ -104,7 +104,7 @@ def write_leaf(pools: Pools, rules: Rules, nodes: Nodes, indexes: Indexes, node:
 
 @compiled_inner
 def refresh_leaves(pools: Pools, rules: Rules, nodes: Nodes, scratch: Scratch, indexes: Indexes, changed: int) -> None:
-    """Write the leaves of the changed nodes: one by one when few, with a rebuild of the trees when many."""
+    """Write the leaves of the changed nodes: individually if few changed, with a rebuild of the trees if many did."""
     few = changed * 8 < len(nodes.power_w)
     for which in range(changed):
         write_leaf(pools, rules, nodes, indexes, scratch.touched_list[which], few)
@@ -115,7 +115,7 @@ def refresh_leaves(pools: Pools, rules: Rules, nodes: Nodes, scratch: Scratch, i
 
 @compiled_inner
 def _penalty(pools: Pools, rules: Rules, nodes: Nodes, node: int, without_gpus: bool) -> float:
-    """Points that a job without GPUs loses on a node with idle ones."""
+    """Penalty for a job without GPUs on a node with idle GPUs, points."""
     pool = nodes.pool[node]
     if not (rules.gpu_penalty and without_gpus and pools.gpus[pool] > 0):
         return 0.0
@@ -127,7 +127,7 @@ def _penalty(pools: Pools, rules: Rules, nodes: Nodes, node: int, without_gpus: 
 
 @compiled_inner
 def _keys(pools: Pools, rules: Rules, nodes: Nodes, node: int, without_gpus: bool) -> tuple[float, float]:
-    """Key and floor of a node: no job scores above ``max(key - offset, floor)``."""
+    """Key and floor of a node: the score of any job is at most ``max(key - offset, floor)``."""
     pool = nodes.pool[node]
     peak_w = pools.peak_w[pool]
     power_w = nodes.power_w[node]
@@ -159,7 +159,7 @@ def _legacy(pools: Pools, nodes: Nodes, node: int, marginal_w: float, penalty: f
 
 @compiled_inner
 def _keyed_score(pools: Pools, rules: Rules, nodes: Nodes, node: int, penalty: float) -> float:
-    """Scores that no job changes: allocation or power packing, less the trend."""
+    """Score that does not depend on the job: allocation or power packing, minus the trend."""
     pool = nodes.pool[node]
     if rules.packs_by_power:
         packing = nodes.power_w[node] / pools.peak_w[pool]
@@ -193,7 +193,7 @@ def _exact_score(
 
 @compiled_inner
 def choose(run: Run, shape: int) -> int:
-    """Node for a job of that shape, or -1 where none fits."""
+    """Choose a node for a job of this shape; -1 if none is feasible."""
     if run.rules.family == BY_CLASS:
         return _best_by_class(run.pools, run.shapes, run.order, run.indexes, shape)
     if run.rules.family == AT_RANDOM:
@@ -203,7 +203,7 @@ def choose(run: Run, shape: int) -> int:
 
 @compiled_inner
 def _best_by_tree(run: Run, shape: int) -> int:
-    """Node of the highest score that fits, the lowest index on a tie, or -1."""
+    """Feasible node with the highest score; ties go to the lowest index; -1 if none."""
     pools, shapes, rules, nodes = run.pools, run.shapes, run.rules, run.nodes
     trees, stack = run.indexes.trees, run.scratch.stack
     slots = trees.slots
@@ -242,7 +242,7 @@ def _best_by_tree(run: Run, shape: int) -> int:
             if bound == best_score and _first_position(slot, leaves) + pools.start[pool] > best:
                 continue
             left = 2 * slot
-            # The more promising child is searched first: it is pushed last.
+            # The child with the higher bound is pushed last, so that it is searched first.
             if slots[base + left + 1, KEY] > slots[base + left, KEY]:
                 stack[depth] = left
                 stack[depth + 1] = left + 1
@@ -263,7 +263,7 @@ def _first_position(slot: int, leaves: int) -> int:
 
 @compiled_inner
 def _best_by_class(pools: Pools, shapes: Shapes, order: ClassOrder, indexes: Indexes, shape: int) -> int:
-    """Like `_best_by_tree`, over the classes of equal allocation: preference first, then score, then index."""
+    """Like `_best_by_tree`, over the classes of equal allocation: by preference, then score, then index."""
     cores = shapes.cores[shape]
     gpus = shapes.gpus[shape]
     best = -1
@@ -297,7 +297,7 @@ def _best_by_class(pools: Pools, shapes: Shapes, order: ClassOrder, indexes: Ind
 
 @compiled_inner
 def _count_fitting(nodes: Nodes, cores: int, gpus: int, first: int, last: int) -> int:
-    """How many of the nodes ``first <= node < last`` have the room; without branches, so that it is vectorised."""
+    """Number of feasible nodes among ``first <= node < last``; branch-free, so that it is vectorised."""
     fitting = 0
     for node in range(first, last):
         fitting += (nodes.free_cores[node] >= cores) & (nodes.free_gpus[node] >= gpus)
@@ -306,7 +306,7 @@ def _count_fitting(nodes: Nodes, cores: int, gpus: int, first: int, last: int) -
 
 @compiled_inner
 def _at_random(shapes: Shapes, nodes: Nodes, rng: np.random.Generator, shape: int) -> int:
-    """A node drawn uniformly from those that fit, or -1: counted by blocks, looked for in one of them."""
+    """Feasible node drawn uniformly, -1 if none: counts by blocks, then searches one block."""
     cores = shapes.cores[shape]
     gpus = shapes.gpus[shape]
     n_nodes = len(nodes.pool)

@@ -1,6 +1,6 @@
-"""The state of a run as plain arrays: what the compiled loop reads and writes.
+"""The state of a run as plain arrays, which the compiled loop reads and writes.
 
-Named tuples of arrays, since compiled functions take them without a copy. Units and shapes stand by each name.
+Named tuples of arrays are used because compiled functions take them without a copy. Each field has its unit and shape.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from joulie.domain.units import BoolArray, FloatArray, IntArray
 from joulie_lab.simulation.engine.index import Bitsets, Trees
 
 RING = 10
-"""Samples of the published power trend."""
+"""Number of samples of the published power trend."""
 
 
 class Pools(NamedTuple):
@@ -28,15 +28,15 @@ class Pools(NamedTuple):
     gpu_idle_w: FloatArray
     peak_w: FloatArray
     cpu_view: IntArray
-    """View of jobs without GPUs on this pool."""
+    """Index of the view for jobs without GPUs."""
     gpu_view: IntArray
-    """View of jobs with GPUs, or -1 where the pool has none."""
+    """Index of the view for jobs with GPUs; -1 if the pool has none."""
     class_base: IntArray
-    """First class of the pool; class = base + free_cores * (gpus + 1) + free_gpus."""
+    """Index of the pool's first allocation class; class = base + free_cores * (gpus + 1) + free_gpus."""
 
 
 class Shapes(NamedTuple):
-    """Distinct requests: all jobs of one shape fit and score alike."""
+    """Distinct requests; all jobs of a shape have the same feasible nodes and scores."""
 
     cores: IntArray
     gpus: IntArray
@@ -44,16 +44,16 @@ class Shapes(NamedTuple):
     marginal_w: FloatArray
     """Shape ``(n_pools, n_shapes)``."""
     offset: FloatArray
-    """Points by which the marginal power lowers a key, shape ``(n_pools, n_shapes)``."""
+    """Reduction of a key by the marginal power, points, shape ``(n_pools, n_shapes)``."""
     preference: FloatArray
     """First criterion of class-based scores, shape ``(n_pools, n_shapes, 2)``: on a node in use, on an empty one."""
 
 
 class Jobs(NamedTuple):
-    """Jobs by row, shape ``(n_jobs,)``."""
+    """The jobs; every array has shape ``(n_jobs,)``."""
 
     first_step: npt.NDArray[np.int32]
-    """First step at whose time the job has arrived."""
+    """First step at which the job has arrived."""
     length_steps: npt.NDArray[np.int32]
     shape: npt.NDArray[np.int16]
     cpu_util: FloatArray
@@ -61,7 +61,7 @@ class Jobs(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """The scheduler and the node power model, as numbers."""
+    """Parameters of the scheduler and of the node power model."""
 
     family: int
     trend: int
@@ -69,13 +69,13 @@ class Rules(NamedTuple):
     trend_high: float
     gpu_penalty: bool
     packs_by_power: bool
-    """Family BY_KEY: pack by power rather than by allocation."""
+    """Whether family BY_KEY packs by power instead of by allocation."""
     busy_fraction: float
-    """Base power of a node with jobs over its CPU maximum."""
+    """Base power of a node with jobs, as a share of its CPU maximum."""
     empty_fraction: float
-    """Base power of an awake node without jobs over its CPU maximum."""
+    """Base power of an awake node without jobs, as a share of its CPU maximum."""
     w_per_core: float
-    """Power of a fully used core, W; 0 spreads 0.7 of the CPU's maximum over the cores, as published."""
+    """Power of a fully used core, W; 0 distributes 0.7 of the CPU's maximum over the cores, as published."""
     gpu_performance_coeff: float
     gpu_standard_coeff: float
     step_min: float
@@ -87,10 +87,10 @@ class Rules(NamedTuple):
 
 
 class ClassOrder(NamedTuple):
-    """Classes of allocation by view, best first."""
+    """Order of the allocation classes by view, best first."""
 
     score: FloatArray
-    """Shape ``(n_views, n_classes)``; only the classes of the view's pool count."""
+    """Shape ``(n_views, n_classes)``; only entries of the view's pool are used."""
     rank: npt.NDArray[np.int32]
     """Shape ``(n_views, n_classes)``: position of a class in the order of its view."""
     by_rank: npt.NDArray[np.int32]
@@ -100,7 +100,7 @@ class ClassOrder(NamedTuple):
 
 
 class Nodes(NamedTuple):
-    """State by node; every array has shape ``(n_nodes,)`` unless it says otherwise."""
+    """State of the nodes; every array has shape ``(n_nodes,)`` unless stated otherwise."""
 
     pool: npt.NDArray[np.int32]
     free_cores: IntArray
@@ -111,9 +111,9 @@ class Nodes(NamedTuple):
     first_job: npt.NDArray[np.int32]
     last_job: npt.NDArray[np.int32]
     ring_w: FloatArray
-    """Power at the last steps, shape ``(n_nodes, RING)``, step s in column s mod RING."""
-    still_steps: IntArray
-    """Steps in a row with the same power, as far as the ring knows."""
+    """Ring of the power at the last steps, W, shape ``(n_nodes, RING)``, step s in column s mod RING."""
+    steady_steps: IntArray
+    """Number of latest steps with unchanged power, within the ring."""
     trend_w_per_min: FloatArray
     trend_points: FloatArray
     active: BoolArray
@@ -121,14 +121,14 @@ class Nodes(NamedTuple):
     asleep: BoolArray
     empty_step: IntArray
     """Step at which the node became empty."""
-    dozing: BoolArray
-    """Whether the node is in a list of nodes that may fall asleep."""
+    sleep_scheduled: BoolArray
+    """Whether the node has an entry in the calendar of nodes that may fall asleep."""
     standby: BoolArray
-    """Empty and unchanging: represented by the lowest of its kind, not by a leaf."""
+    """Whether the node is empty and unchanging; only the lowest such node of a pool has a leaf."""
 
 
 class Links(NamedTuple):
-    """Linked lists through jobs and nodes; -1 ends a list."""
+    """Linked lists of jobs and nodes; -1 ends a list."""
 
     next_on_node: npt.NDArray[np.int32]
     next_ending: npt.NDArray[np.int32]
@@ -136,20 +136,20 @@ class Links(NamedTuple):
     end_step: npt.NDArray[np.int32]
     ending_head: npt.NDArray[np.int32]
     """First job that ends at a step, shape ``(n_steps + 1,)``."""
-    next_dozing: npt.NDArray[np.int32]
-    dozing_head: npt.NDArray[np.int32]
+    next_to_sleep: npt.NDArray[np.int32]
+    sleep_head: npt.NDArray[np.int32]
     """First node that may fall asleep at a step, shape ``(n_steps + 1,)``."""
 
 
 class Scratch(NamedTuple):
-    """Lists that live from step to step, and counters."""
+    """Work lists and counters."""
 
     active_list: npt.NDArray[np.int32]
     touched_list: npt.NDArray[np.int32]
     touched: BoolArray
     waiting: npt.NDArray[np.int32]
     refused_step: npt.NDArray[np.int32]
-    """Last step at which a shape found no node, shape ``(n_shapes,)``."""
+    """Last step at which a shape had no feasible node, shape ``(n_shapes,)``."""
     cluster_ring_w: FloatArray
     stack: IntArray
     counters: IntArray
@@ -160,7 +160,7 @@ N_COUNTERS = 7
 
 
 class Record(NamedTuple):
-    """What is written down, shape ``(n_steps,)``, and the start step of each job, shape ``(n_jobs,)``."""
+    """Recorded series, shape ``(n_steps,)``, and the start step of each job, shape ``(n_jobs,)``."""
 
     it_w: FloatArray
     arrived: IntArray
@@ -176,13 +176,13 @@ class Indexes(NamedTuple):
 
     trees: Trees
     classes: Bitsets
-    """Members of each class, positions within the pool."""
+    """Nodes of each class, as positions within the pool."""
     occupied: Bitsets
-    """By view: ranks of the classes that have members."""
+    """Ranks of the non-empty classes, by view."""
     members: IntArray
-    """Members of each class."""
+    """Number of nodes in each class."""
     standby: Bitsets
-    """By pool: nodes on standby."""
+    """Nodes on standby, by pool."""
 
 
 WAITED_MIN, NOW_W = range(2)
@@ -190,12 +190,12 @@ N_GAUGES = 2
 
 
 class EnergyRules(NamedTuple):
-    """`EnergyPolicy` on this cluster, as numbers."""
+    """Parameters of `EnergyPolicy` for this cluster."""
 
     governed: bool
     """Whether the ramp governor may hold jobs back."""
     oracle: bool
-    """Durations are known, not learned: a yardstick, not a policy."""
+    """Whether durations are known instead of learned: a reference, not a policy."""
     wake_stay_min: float
     wake_min: float
     cores_per_gpu: float
@@ -203,44 +203,44 @@ class EnergyRules(NamedTuple):
     prior_weight_min: float
     heavy_w: float
     limits: tuple[float, float, float, float, float, float]
-    """As `energy.may_hold` takes them."""
+    """Limits of `energy.may_hold`."""
 
 
 class EnergyState(NamedTuple):
-    """What the policy knows; classes are those of the job table."""
+    """Learned statistics and expected node states of the policy; classes are those of the job table."""
 
     edges_min: FloatArray
     bin_of_minute: npt.NDArray[np.int32]
     ends: FloatArray
-    """Ends by class and age bin, shape ``(n_classes, n_bins)``; so the next three."""
+    """Number of ended jobs by class and age bin, shape ``(n_classes, n_bins)``; likewise the next three."""
     at_risk_min: FloatArray
     hazard_per_min: FloatArray
     remaining_at_edge_min: FloatArray
     """Mean residual life at the start of each bin."""
     ended: FloatArray
-    """Jobs that ended by class, shape ``(n_classes,)``; so the next two."""
+    """Number of ended jobs by class, shape ``(n_classes,)``; likewise the next two."""
     cpu_util_sum: FloatArray
     gpu_util_sum: FloatArray
     job_class: npt.NDArray[np.int8]
     base_w: FloatArray
-    """Base power above that at rest, by pool; so the next."""
+    """Base power above that at rest by pool, W; likewise the next."""
     stranded_gpu_w: FloatArray
     surcharge_w_per_core: float
     busy_min: FloatArray
-    """Minutes that each node is expected to be busy."""
+    """Expected busy time of each node, min."""
     up: npt.NDArray[np.int32]
     """Nodes that are not at rest."""
     is_up: BoolArray
     resting: Bitsets
-    """By pool: nodes at rest."""
+    """Nodes at rest, by pool."""
     gauges: FloatArray
-    """`WAITED_MIN` and `NOW_W`: minutes waited so far, and the cluster's power with the starts of this step."""
+    """`WAITED_MIN` and `NOW_W`: total waiting time so far, min; cluster power including starts of this step, W."""
     merged: npt.NDArray[np.int32]
-    """Room for a second list of waiting jobs."""
+    """Buffer for a second list of waiting jobs."""
 
 
 class Run(NamedTuple):
-    """All of a run."""
+    """The whole state of a run."""
 
     pools: Pools
     shapes: Shapes

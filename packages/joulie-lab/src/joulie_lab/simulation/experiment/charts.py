@@ -93,13 +93,15 @@ def _distributions(runs: Mapping[str, Outcome]) -> Iterator[Chart]:
                 f"slowdown-{name}",
                 f"Slowdown of {name} jobs",
                 "time from first run to end against that alone and uncapped",
-                of="jobs",
-                least=1.0,
+                quantity="jobs",
+                minimum=1.0,
             )
         if all(waits_s(jobs) for jobs in of_class.values()):
             minutes = [np.array(waits_s(jobs)) / _MINUTE_S for jobs in of_class.values()]
             if max(float(waits.max()) for waits in minutes) > 0.0:
-                yield exceedance(list(runs), minutes, f"wait-{name}", f"Wait of {name} jobs", "wait, min", of="jobs")
+                yield exceedance(
+                    list(runs), minutes, f"wait-{name}", f"Wait of {name} jobs", "wait, min", quantity="jobs"
+                )
 
 
 def _class(job: JobOutcome) -> WorkloadClass:

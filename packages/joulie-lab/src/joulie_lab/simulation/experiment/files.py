@@ -8,7 +8,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from joulie_lab.simulation.experiment.scenario import Experiment
-from joulie_lab.simulation.model_files import ModelFiles, Setting, changed, read_yaml
+from joulie_lab.simulation.model_files import ModelFiles, Setting, read_yaml, with_overrides
 from joulie_lab.simulation.positions import Document, Path, ScenarioError, parse_document
 
 _FILES = ModelFiles(
@@ -47,9 +47,9 @@ def load_experiment(source: str, sets: Sequence[str] = (), settings: Iterable[Se
     """
     document = _with_cluster(_FILES.document(source))
     if "schedulers" in document.data and "variants" not in document.data:
-        place = document.place(("schedulers",))
+        place = document.location(("schedulers",))
         raise ScenarioError(f"{place}: schedulers are of a scenario: joulie simulate {source}")
-    return _FILES.check(_with_cluster(changed(document, sets, settings)))
+    return _FILES.check(_with_cluster(with_overrides(document, sets, settings)))
 
 
 def named_files(experiment: Experiment) -> dict[Path, str]:
@@ -75,11 +75,11 @@ def _with_cluster(document: Document) -> Document:
     file = cluster.get("file") if isinstance(cluster, dict) else None
     if not isinstance(file, str):
         return document
-    place = document.place((*_CLUSTER, "file"))
+    place = document.location((*_CLUSTER, "file"))
     try:
         own = parse_document(read_yaml(FilePath(file)), file)
     except ScenarioError as error:
         raise ScenarioError(*(f"{place}: cluster.file: {problem}" for problem in error.problems)) from error
     if "groups" not in own.data or "file" in own.data:
-        raise ScenarioError(f"{own.place(())}: a cluster file is a mapping with groups, a list of groups of nodes")
+        raise ScenarioError(f"{own.location(())}: a cluster file is a mapping with groups, a list of groups of nodes")
     return document.with_document(_CLUSTER, own)

@@ -1,1 +1,1 @@
-"""Reports of finished runs: the metrics shown, the charts' data, one HTML file, PNG plots."""
+"""Reports of finished runs: metrics, chart data, a self-contained HTML file, and PNG plots."""

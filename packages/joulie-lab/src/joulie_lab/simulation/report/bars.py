@@ -1,4 +1,4 @@
-"""Bar charts of a report as plain data: figures of several contenders, in groups, with confidence intervals."""
+"""Data of grouped bar charts: figures of several contenders with confidence intervals."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from joulie_lab.simulation.report.charts import PALETTE
 
 @dataclass(frozen=True)
 class BarSet:
-    """The bars of one contender, one a group.
+    """The bars of one contender, one per group.
 
     Attributes:
-        name: of the contender.
-        values: None where there is none.
-        half_widths: of the confidence intervals; None where there is none.
+        name: name of the contender.
+        values: value of each group; None for no bar.
+        half_widths: half widths of the confidence intervals; None for no interval.
         style: index of the colour, the same for a contender in all charts.
     """
 
@@ -24,7 +24,7 @@ class BarSet:
     style: int
 
     dash = "solid"
-    """As lines have one; bars have an outline."""
+    """Line style of the outline, as for lines of a chart."""
 
     @property
     def color(self) -> str:
@@ -34,15 +34,15 @@ class BarSet:
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars side by side.
+    """A grouped bar chart.
 
     Attributes:
-        key: names the file of the plot.
-        title: what is shown.
+        key: file name of the plot, without extension.
+        title: title of the chart.
         groups: names of the groups.
-        y_label: with its unit.
-        lines: the contenders; called as those of a chart with lines are.
-        x_label: of the groups.
+        y_label: label of the y axis with its unit.
+        lines: the contenders; same attribute name as in `Chart`.
+        x_label: label of the groups.
     """
 
     key: str

@@ -1,4 +1,4 @@
-"""The charts of a report as plain data; HTML and PNG draw the same ones."""
+"""Data of a report's charts; HTML and PNG draw the same data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from joulie.domain.units import SECONDS_PER_HOUR, WATTS_PER_KW, ZERO_CELSIUS_K, 
 from joulie_lab.simulation.results import Run
 
 _POINTS = 1000
-"""Points of a line: more than a screen tells apart."""
+"""Maximum number of points of a line: above a screen's resolution."""
 _BINS = 60
 _HOURS_SHOWN_IN_HOURS = 96.0
 _DAY_S = 24 * SECONDS_PER_HOUR
@@ -22,9 +22,9 @@ _SETTLING_S = 2 * SECONDS_PER_HOUR
 _WATTS_PER_MEGAWATT = 1e6
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C")
-"""Colours that people with any colour vision tell apart (Okabe and Ito 2008), without the ones that vanish on white."""
+"""Colour-blind safe colours (Okabe and Ito 2008), without those that are hard to see on white."""
 DASHES = ("solid", "dash", "dot")
-"""Line styles, for more lines than colours."""
+"""Line styles, used when there are more lines than colours."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over a common axis.
+    """A line chart.
 
     Attributes:
-        key: names the file of the plot.
-        title: what is shown.
-        x_label: with its unit.
-        y_label: with its unit.
-        lines: in the order of the runs.
+        key: file name of the plot, without extension.
+        title: title of the chart.
+        x_label: label of the x axis with its unit.
+        y_label: label of the y axis with its unit.
+        lines: the lines in the order of the runs.
         steps: whether the lines are outlines of histograms.
         log_y: whether the y axis is logarithmic.
     """
@@ -72,12 +72,12 @@ class Chart:
 
 
 def charts(runs: Sequence[Run]) -> list[Chart]:
-    """Every chart that the runs have data for; runs of one scenario and seed, a scheduler each."""
+    """All charts that the runs have data for; the runs have the same scenario and seed and differ in the scheduler."""
     return [*_it_charts(runs), *_cooling_charts(runs), *_distributions(runs)]
 
 
 def downsample(x: FloatArray, y: FloatArray, n_points: int = _POINTS) -> tuple[FloatArray, FloatArray]:
-    """At most `n_points` of a line, chosen so that it looks the same.
+    """Reduce a line to at most `n_points` points while keeping its visual shape.
 
     Largest triangle three buckets (Steinarsson 2013).
     """
@@ -129,11 +129,11 @@ def _distributions(runs: Sequence[Run]) -> Iterator[Chart]:
         yield _histogram(runs, settled, "power-distribution", "Distribution of IT power after 2 h", f"IT power, {unit}")
         ramps = [np.abs(np.diff(power)) * (watts / WATTS_PER_KW) for power in settled]
         yield exceedance(
-            names, ramps, "ramp-distribution", "Ramps after 2 h", "change from step to step, kW", of="steps"
+            names, ramps, "ramp-distribution", "Ramps after 2 h", "change from step to step, kW", quantity="steps"
         )
     waits = [run.wait_min for run in runs if run.wait_min is not None]
     if len(waits) == len(runs) and all(len(wait) for wait in waits):
-        yield exceedance(names, waits, "wait-distribution", "Waits", "wait, min", of="jobs")
+        yield exceedance(names, waits, "wait-distribution", "Waits", "wait, min", quantity="jobs")
 
 
 def _over_time(
@@ -145,7 +145,7 @@ def _over_time(
     *,
     name: str | None = None,
 ) -> Chart:
-    """Values of each step; daily means for long runs, whose days would hide everything else."""
+    """Values of each step; daily means for long runs, where the daily cycle would hide everything else."""
     time_unit, seconds = _time_unit(runs)
     long = _is_long(runs)
     lines = []
@@ -188,32 +188,32 @@ def exceedance(
     title: str,
     x_label: str,
     *,
-    of: str,
-    least: float = 0.0,
+    quantity: str,
+    minimum: float = 0.0,
 ) -> Chart:
-    """What share lies above each value: shows the rare large ones, which a histogram hides.
+    """Exceedance chart: the share of samples above each value. It shows rare large values, which a histogram hides.
 
     Args:
-        names: of the lines.
-        values: of each line, not empty.
-        key: names the file of the plot.
-        title: what is shown.
-        x_label: with its unit.
-        of: what the values are of.
-        least: where the axis begins.
+        names: names of the lines.
+        values: samples of each line, not empty.
+        key: file name of the plot, without extension.
+        title: title of the chart.
+        x_label: label of the x axis with its unit.
+        quantity: what the samples are, for the label of the y axis.
+        minimum: start of the x axis.
     """
     high = max(float(v.max()) for v in values)
-    x = np.linspace(least, max(high, least), 4 * _BINS, endpoint=False)
+    x = np.linspace(minimum, max(high, minimum), 4 * _BINS, endpoint=False)
     lines = []
     for style, (name, sample) in enumerate(zip(names, values, strict=True)):
         above_pct = (1.0 - np.searchsorted(np.sort(sample), x, side="right") / len(sample)) * 100.0
-        seen = above_pct > 0.0  # a logarithmic axis has no zero
+        seen = above_pct > 0.0  # a logarithmic axis cannot show zero
         lines.append(Line(name, x[seen], above_pct[seen], style))
-    return Chart(key, title, x_label, f"% of {of} above", tuple(lines), steps=True, log_y=True)
+    return Chart(key, title, x_label, f"% of {quantity} above", tuple(lines), steps=True, log_y=True)
 
 
 def _by_bin(time_s: FloatArray, values: FloatArray | IntArray, bin_s: float) -> tuple[FloatArray, FloatArray]:
-    """Start and sum of the values of each bin of time."""
+    """Start time and sum of the values of each time bin."""
     sums = np.bincount((time_s // bin_s).astype(np.int64), weights=values).astype(np.float64)
     return np.arange(len(sums), dtype=np.float64) * bin_s, sums
 

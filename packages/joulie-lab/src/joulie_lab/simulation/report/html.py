@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs no network: plotly.js, data and style are inside."""
+"""Renders reports as one self-contained HTML file: plotly.js, data and styles are embedded."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from joulie_lab.simulation.results import Run
 from joulie_lab.simulation.scenario import Scenario, Workload
 
 _DIGITS = 6
-"""Significant digits of chart data: below what a screen shows, half the file's size."""
+"""Significant digits of chart data: finer than a screen shows, and half the file size."""
 
 
 def render_report(scenario: Scenario, runs: Sequence[Run]) -> str:
-    """The report of the runs of a scenario.
+    """Render the report of the runs of a scenario.
 
     Args:
-        scenario: what was run.
-        runs: at least one, ordered by seed; the first of each seed is what its others are compared to. Charts show
-            the first seed.
+        scenario: the scenario.
+        runs: at least one run, ordered by seed; the first of each seed is the baseline of that seed. Charts show the
+            first seed.
 
     Returns:
-        HTML, complete in itself.
+        Self-contained HTML.
     """
     by_seed = {seed: list(group) for seed, group in groupby(runs, key=lambda run: run.record.seed)}
     first_seed, shown = next(iter(by_seed.items()))
@@ -55,14 +55,14 @@ def render_report(scenario: Scenario, runs: Sequence[Run]) -> str:
 
 
 def render_page(template: str, drawn: Sequence[Chart | Bars], **values: Any) -> str:
-    """A page with charts, complete in itself.
+    """Render a self-contained page with charts.
 
     Args:
-        template: a file of this package's templates.
+        template: name of a template file of this package.
         drawn: the charts.
-        values: what else the template shows.
+        values: further values of the template.
     """
-    from plotly.offline import get_plotlyjs  # a second of imports that only a report needs
+    from plotly.offline import get_plotlyjs  # imported here because it takes a second and only reports need it
 
     environment = Environment(
         loader=PackageLoader("joulie_lab.simulation.report"),
@@ -81,7 +81,7 @@ def render_page(template: str, drawn: Sequence[Chart | Bars], **values: Any) -> 
 
 
 def figure(chart: Chart | Bars) -> dict[str, Any]:
-    """A chart as plotly.js wants it; colours of text and grid are the page's business."""
+    """A chart as a plotly.js figure; the page sets the colours of text and grid."""
     return _bars_figure(chart) if isinstance(chart, Bars) else _lines_figure(chart)
 
 
@@ -143,7 +143,7 @@ def _facts(scenario: Scenario) -> list[tuple[str, str]]:
 
 
 def _jobs(workload: Workload) -> str:
-    """Where the jobs come from, and everything about them that is assumed or changed."""
+    """Description of the source of the jobs, with everything that is assumed or changed."""
     if workload.published is not None:
         kept = ", ".join(f"{share:.3g} of {name}" for name, share in workload.published.keep.items())
         rate = f"the published generator at {workload.published.rate:g} of its rate"
@@ -159,5 +159,5 @@ def _rounded(values: np.ndarray[Any, np.dtype[np.float64]]) -> list[float]:
 
 
 def _script_json(value: Any) -> str:
-    """JSON that may stand inside a script element."""
+    """JSON that is safe inside a script element."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

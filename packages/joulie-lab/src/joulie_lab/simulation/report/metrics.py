@@ -1,4 +1,4 @@
-"""The metrics of a run that people read, in reading order: one list for terminal and report."""
+"""The metrics of a run in display order, shared by terminal output and report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Value = float | int | None
 
 
 class Metric(NamedTuple):
-    """A figure of a run: what it is called, how it comes from the record, what it is called in mode queue if other."""
+    """A metric of a run: its label, its value from the record, and its label in mode queue if different."""
 
     label: str
     of: Callable[[RunRecord], Value]
@@ -51,16 +51,16 @@ _NOT_COMPARED = {"jobs", "arrived", "wall time, s"}
 
 
 class Row(NamedTuple):
-    """A metric of several runs: its label, and a text a run."""
+    """A metric of several runs: its label, and one text per run."""
 
     label: str
     cells: tuple[str, ...]
     changes: tuple[str, ...]
-    """Difference to the first run in percent; empty where there is none to tell."""
+    """Difference to the first run in percent; empty if it is not defined."""
 
 
 def comparison(records: Iterable[RunRecord]) -> list[Row]:
-    """The metrics that apply to any of `records`, each compared to the first record."""
+    """Compare each record with the first one, for all metrics that apply to any of `records`."""
     runs = list(records)
     queueing = any(run.unfinished is not None for run in runs)
     rows = []
@@ -77,7 +77,7 @@ def comparison(records: Iterable[RunRecord]) -> list[Row]:
 
 
 def format_value(value: Value) -> str:
-    """A number for people: whole numbers whole, others with as many digits as they deserve; a dash for None."""
+    """Format a value for display: integers exactly, others with a suitable number of digits; a dash for None."""
     if value is None:
         return "–"
     if isinstance(value, int) or value == 0.0:

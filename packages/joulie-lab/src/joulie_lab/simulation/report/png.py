@@ -1,4 +1,4 @@
-"""The charts as PNG images."""
+"""Renders charts as PNG images."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 
 
 def render_png(chart: Chart | Bars, subtitle: str) -> bytes:
-    """One chart as a PNG image, 1500 x 750 pixels.
+    """Render one chart as a PNG image, 1500 x 750 pixels.
 
     Args:
-        chart: what to draw.
-        subtitle: what was run, shown beside the title.
+        chart: the chart.
+        subtitle: description of the run, shown beside the title.
     """
     return png(draw(chart, subtitle))
 
 
 def draw(chart: Chart | Bars, subtitle: str) -> Figure:
-    """One chart as a figure of its own."""
+    """Draw one chart as a separate figure."""
     figure = canvas(10.0, 5.0)
     axes = figure.add_subplot()
     if isinstance(chart, Bars):
@@ -46,14 +46,14 @@ def draw(chart: Chart | Bars, subtitle: str) -> Figure:
 
 
 def canvas(width: float, height: float) -> Figure:
-    """An empty figure of this size in inches, drawn without a display."""
+    """Create an empty figure of the given size in inches, without a display."""
     figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as a PNG image."""
+    """Encode a figure as a PNG image."""
     out = BytesIO()
     figure.savefig(out, format="png")
     return out.getvalue()
@@ -73,12 +73,12 @@ def _draw_lines(axes: Axes, chart: Chart) -> None:
     axes.margins(x=0.01)
     if chart.log_y:
         axes.set_yscale("log")
-        axes.set_ylim(top=max(100.0, axes.get_ylim()[1]))  # a decade at least, or its ticks say nothing
+        axes.set_ylim(top=max(100.0, axes.get_ylim()[1]))  # at least one decade, so that the axis has labelled ticks
         axes.yaxis.set_major_formatter("{x:g}")
 
 
 def draw_bars(axes: Axes, chart: Bars) -> None:
-    """Groups of bars side by side."""
+    """Draw a grouped bar chart."""
     width = _GROUP_WIDTH / len(chart.lines)
     places = np.arange(len(chart.groups))
     for index, bars in enumerate(chart.lines):
@@ -94,5 +94,5 @@ def draw_bars(axes: Axes, chart: Bars) -> None:
         )
     axes.axhline(0.0, color="#333333", linewidth=0.8)
     axes.set_xticks(places, chart.groups)
-    axes.set_xlim(-0.5, len(places) - 0.5)  # also where a group has no bar at its side
+    axes.set_xlim(-0.5, len(places) - 0.5)  # also if the outer groups have no bars
     axes.set_axisbelow(True)

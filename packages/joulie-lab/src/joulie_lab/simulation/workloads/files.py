@@ -12,7 +12,7 @@ from joulie_lab.simulation.experiment.files import load_experiment
 
 # Importing this module applies the strict rules of its models to the generator's dataclasses.
 from joulie_lab.simulation.experiment.scenario import Hardware
-from joulie_lab.simulation.model_files import Setting, changed, is_path, read_yaml, validated
+from joulie_lab.simulation.model_files import Setting, is_path, read_yaml, validated, with_overrides
 from joulie_lab.simulation.native.nodes import SimNode, UnknownHardwareError, sim_nodes
 from joulie_lab.simulation.positions import Document, ScenarioError, parse_document
 from joulie_lab.simulation.workloads.settings import GeneratorSettings
@@ -32,7 +32,7 @@ def generator_settings(
         ScenarioError: the settings are invalid; one line for each error.
     """
     document = Document({}, {(): "settings"}) if file is None else parse_document(read_yaml(file), str(file))
-    return validated(changed(document, sets, settings), TypeAdapter(GeneratorSettings))
+    return validated(with_overrides(document, sets, settings), TypeAdapter(GeneratorSettings))
 
 
 def generator_schema() -> dict[str, Any]:
