@@ -125,7 +125,7 @@ def test_training_needs_all_workloads(capsys, tmp_path):
     with pytest.raises(SystemExit) as caught:
         main(["bench", "profiles", "--small", "--train", str(tmp_path / "t.py")])
     assert caught.value.code != 0
-    assert "leave out --small" in capsys.readouterr().err
+    assert "omit --small" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -50,4 +50,4 @@ def test_away_from_the_checkout_figures_are_given_unchecked(tmp_path, capsys, mo
     captured = capsys.readouterr()
     assert status == 0, captured.err
     assert json.loads(captured.out)["missed"] == []
-    assert "benchmarks/equal-work.yaml is not here: nothing is checked" in captured.err
+    assert "benchmarks/equal-work.yaml not found: ranges are not checked" in captured.err

@@ -174,7 +174,7 @@ def test_impossible_inputs_are_refused_by_name(
 def test_a_bad_value_in_a_series_is_found_before_the_plant_starts() -> None:
     with pytest.raises(InvalidQuantityError, match="it_w: must be finite, got nan at index 1"):
         run_plant(DxPlant(), np.array([1.0, math.nan]), np.array([290.0, 290.0]), 60.0)
-    with pytest.raises(InvalidQuantityError, match="one value a step"):
+    with pytest.raises(InvalidQuantityError, match="one value per step"):
         run_plant(DxPlant(), np.array([1.0, 1.0]), np.array([290.0]), 60.0)
 
 

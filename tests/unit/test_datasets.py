@@ -95,7 +95,7 @@ def test_what_was_whole_already_is_only_checked(tmp_path):
 
 
 def test_a_wrong_checksum_leaves_nothing_behind(tmp_path):
-    with pytest.raises(FetchError, match=r"SHA-256 is [0-9a-f]{64}, not [0-9a-f]{64}"):
+    with pytest.raises(FetchError, match=r"SHA-256 is [0-9a-f]{64}, expected [0-9a-f]{64}"):
         fetched(Home(), tmp_path, content=b"something else")
     assert not list(tmp_path.iterdir())
 
@@ -147,4 +147,4 @@ def test_the_command_says_what_is_missing_and_fetches_only_that(tmp_path, capsys
     assert command() == (0, True, "openb: a home; licence: MIT\n")
     code, _, said = command("nothing")
     assert code == 2
-    assert "no dataset 'nothing'; there are openb" in said
+    assert "unknown dataset 'nothing'; use one of openb" in said

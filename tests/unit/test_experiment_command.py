@@ -63,7 +63,7 @@ def test_a_file_counts_by_its_content_wherever_it_lies(tmp_path: Path) -> None:
     artefacts = Artefacts(tmp_path / "out")
     artefacts.begin(of_trace(tmp_path / "one", "{}\n"), "native", None)
     artefacts.begin(of_trace(tmp_path / "two", "{}\n"), "native", None)
-    with pytest.raises(ArtefactError, match=r'workload\.trace: ".*" there, ".*" here'):
+    with pytest.raises(ArtefactError, match=r'workload\.trace: ".*" in the file, ".*" now'):
         artefacts.begin(of_trace(tmp_path / "two", "{ }\n"), "native", None)
     changed = of_trace(tmp_path / "two", "{}\n", grid={"intensity_file": "jobs.jsonl"})
     with pytest.raises(ArtefactError, match=r"grid\.intensity_file: null there"):
@@ -174,7 +174,7 @@ def test_a_folder_of_another_experiment_is_refused_and_half_a_run_is_none(tmp_pa
     (tmp_path / "runs" / ".B-seed1-all-measured.part").mkdir()
     assert artefacts.finished() == [key("A")]
     other = load_experiment("quick", ["hours=2"])
-    with pytest.raises(ArtefactError, match=r"hours: 1.0 there, 2.0 here.*--fresh"):
+    with pytest.raises(ArtefactError, match=r"hours: 1.0 in the file, 2.0 now.*--fresh"):
         artefacts.begin(other, "native", None)
     artefacts.begin(other, "native", None, fresh=True)
     assert artefacts.finished() == []

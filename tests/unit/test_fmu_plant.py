@@ -233,7 +233,7 @@ def test_no_binary_for_this_platform(tmp_path: Path) -> None:
 @pytest.mark.parametrize("member", ["../evil.txt", "/evil.txt", "resources/../../evil.txt", "C:evil.txt", "a\\b.txt"])
 def test_members_that_leave_the_folder_are_refused(tmp_path: Path, member: str) -> None:
     path = pack(tmp_path / "toy.fmu", fmi2_description(), **{member: "evil"})
-    with pytest.raises(CoolingPlantError, match="points out of the archive"):
+    with pytest.raises(CoolingPlantError, match="points outside the archive"):
         FmuPlant(path)
 
 

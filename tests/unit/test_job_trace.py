@@ -78,7 +78,7 @@ def test_gzip_is_unpacked(tmp_path: Path) -> None:
         (line(work={"cpuUnits": 1e308 * 10}), "invalid"),
         (line(podTemplate={"requests": {"cpu": "8 cores"}}), "invalid quantity '8 cores'"),
         (line(podTemplate={"requests": {"cpu": "-1"}}), "cpu: must be within"),
-        (line(podTemplate={"requests": {"cpu": "1", "nvidia.com/gpu": "1.5"}}), "1.5 nvidia.com/gpu: must be whole"),
+        (line(podTemplate={"requests": {"cpu": "1", "nvidia.com/gpu": "1.5"}}), "whole GPUs only"),
         (line(podTemplate={"requests": {"cpu": 1, "nvidia.com/gpu": 1, "amd.com/gpu": 1}}), "one kind of GPU"),
         (line(podTemplate={"requests": {"cpu": "1"}}), "work.gpuUnits of a job that does not request"),
         (line(podTemplate=template(annotations={"alibabacloud.com/gpu-milli": "0"})), "gpu-milli"),

@@ -41,7 +41,7 @@ def test_nodes_and_pods_are_read():
         (read_nodes, "a,64000", "line 2: unknown power of GPU model ''"),
         (read_pods, "p,x,16,1,460,", "line 2: cpu_milli 'x' is not a whole number"),
         (read_pods, "p,12000,16,2,460,", "line 2: invalid request of 2 GPUs at 460 thousandths each"),
-        (read_pods, "p,12000,16,1,0,", "line 2: 1 GPUs at 0 thousandths"),
+        (read_pods, "p,12000,16,1,0,", "line 2: invalid request of 1 GPUs at 0 thousandths"),
         (read_pods, "p,12000,16,1,1000,H100", "line 2: gpu_spec names the unknown GPU model 'H100'"),
         (read_pods, "p,12000,16,0,0,", "has no pods with GPUs"),
         (read_reference, "openb_pod_list_default,06-FGD,1.0", "line 2: not a curve"),

@@ -157,7 +157,7 @@ def test_overrides_pass_the_same_checks(write):
         "--set cluster.pools.5.count=1: cluster.pools[5]: no such element, the list has 1"
     ]
     assert problems(source, ("hours",)) == ["--set hours: not of the form key.path=value"]
-    assert problems(source, ("name.x=1",))[0].startswith("--set name.x=1: name is 'mine', it has nothing inside")
+    assert problems(source, ("name.x=1",))[0].startswith("--set name.x=1: name is 'mine', which has no keys")
 
 
 def test_settings_come_before_overrides(write):
@@ -188,8 +188,8 @@ def test_unknown_name_and_file(tmp_path):
 
 def test_places_know_their_line():
     document = parse_document("a:\n  - b: 1\n    c: 2\n", "f")
-    assert document.place(("a", 0, "c")) == "f:3"
-    assert document.place(("a", 0, "gone")) == "f:2"
+    assert document.location(("a", 0, "c")) == "f:3"
+    assert document.location(("a", 0, "gone")) == "f:2"
 
 
 def test_the_schema_knows_the_nested_parts():

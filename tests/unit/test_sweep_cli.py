@@ -73,7 +73,7 @@ def test_a_finished_sweep_runs_nothing_again(tmp_path, capsys):
     assert joulie(*small, "--report", tmp_path / "r.html") == 0
     second = capsys.readouterr()
     assert second.out == first.out
-    assert "2 of 2 runs are kept" in second.err
+    assert "2 of 2 runs are stored" in second.err
     assert "[1/" not in second.err
     assert joulie(*small, "--fresh") == 0
     assert "[1/2]" in capsys.readouterr().err
@@ -114,7 +114,7 @@ def test_a_state_of_another_sweep_is_refused(tmp_path, capsys):
     assert joulie(*small, "--hours", 3) == 0
     capsys.readouterr()
     assert joulie(*small, "--hours", 4) == 2
-    assert "hours: 3.0 there, 4.0 here" in capsys.readouterr().err
+    assert "hours: 3.0 in the file, 4.0 now" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", shipped_names())

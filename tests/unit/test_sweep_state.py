@@ -61,9 +61,9 @@ def test_a_half_written_first_line_begins_anew(tmp_path, length):
 @pytest.mark.parametrize(
     ("this", "names"),
     [
-        (lambda: sweep("hours=6"), "hours: 12.0 there, 6.0 here"),
+        (lambda: sweep("hours=6"), "hours: 12.0 in the file, 6.0 now"),
         (lambda: sweep("workload.published.rate=0.2"), "workload"),
-        (lambda: sweep(version="2"), 'version: "1" there, "2" here'),
+        (lambda: sweep(version="2"), 'version: "1" in the file, "2" now'),
         (lambda: sweep(code="d"), "code"),
     ],
 )

@@ -1,1 +1,1 @@
-"""The benchmarks that Joulie is judged by: what is measured, and the ranges that the figures must stay in."""
+"""Joulie's benchmarks: the measurements, and the committed ranges of their figures."""

@@ -1,6 +1,6 @@
-"""Benchmark attribution: is attributed power conserved, and how far is it from what each pod really draws.
+"""Benchmark attribution: conservation of attributed power, and its error against the true power of each pod.
 
-Beside Joulie's rule stand what it could do with other measurements, and the rules that others fell for.
+Joulie's rule is compared with the same rule on other measurements, and with simpler rules of other tools.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from joulie_lab.simulation.runner import Clock
 
 @dataclass(frozen=True)
 class AttributionPlan:
-    """How much is measured.
+    """Size of the benchmark.
 
     Attributes:
-        seeds: a cluster each.
-        samples: of each cluster.
-        nodes: of each cluster.
-        gpu_nodes: of each cluster and way of sharing.
-        timed_nodes: nodes of the sample that is timed.
-        repeats: times that it is; the fastest counts, the others are the machine's noise.
+        seeds: seeds, one cluster each.
+        samples: number of samples of each cluster.
+        nodes: number of CPU nodes of each cluster.
+        gpu_nodes: number of GPU nodes of each cluster and sharing mode.
+        timed_nodes: number of nodes of the timed sample.
+        repeats: number of timed repetitions; the fastest counts, as others include noise of the machine.
     """
 
     seeds: tuple[int, ...]
@@ -60,7 +60,7 @@ SMALL = AttributionPlan(seeds=(1,), samples=60, nodes=40, gpu_nodes=4, timed_nod
 
 
 class RuleError(Figures, frozen=True):
-    """How far off a rule is; percentages of what the pods really drew."""
+    """Error of a rule; percentages of the pods' true power."""
 
     mean_abs_error_w: float
     error_pct: float
@@ -68,7 +68,7 @@ class RuleError(Figures, frozen=True):
 
 
 class Attributed(Figures, frozen=True):
-    """What was found of one kind of power: is it conserved, is it known, how far off is each pod's."""
+    """Result for one kind of power: conservation, coverage, and error of each pod's power."""
 
     conservation_error: float
     smallest_part_w: float
@@ -82,7 +82,7 @@ class Attributed(Figures, frozen=True):
 
 
 class Sample(Figures, frozen=True):
-    """Size of a timed sample, and the milliseconds that it takes."""
+    """Size of a timed sample, and its time in milliseconds."""
 
     nodes: int
     pods: int
@@ -92,7 +92,7 @@ class Sample(Figures, frozen=True):
 
 
 class AttributionResult(Figures, frozen=True):
-    """The result; of GPUs by how they are shared."""
+    """Result of the benchmark; GPU results by sharing mode."""
 
     seeds: Sequence[int]
     cpu: Attributed
@@ -125,19 +125,19 @@ def measure(plan: AttributionPlan, clock: Clock, on_stage: OnStage) -> Attributi
 
 @dataclass
 class Tally:
-    """What was found on the way.
+    """Running totals over the samples.
 
     Attributes:
-        conservation_error: largest relative difference between measured power and the sum of its parts.
-        smallest_part_w: of any node, device or pod, W.
-        powers: powers of nodes or devices that were known.
-        powers_unknown: that were not.
-        pods: figures of pods that were asked for.
-        pods_told: that were given.
-        true_w: what the told pods really drew, summed up, W.
-        error_w: absolute errors, summed up, by rule, W.
-        charged_w: power charged, summed up, by rule, W.
-        events: what happened to the samples, by name.
+        conservation_error: maximum relative difference between measured power and the sum of its parts.
+        smallest_part_w: minimum part of any node, device or pod, W.
+        powers: number of known powers of nodes or devices.
+        powers_unknown: number of unknown powers of nodes or devices.
+        pods: number of pod samples.
+        pods_told: number of pod samples with attributed power.
+        true_w: sum of the true power of these pods, W.
+        error_w: sum of absolute errors by rule, W.
+        charged_w: sum of attributed power by rule, W.
+        events: number of events in the samples by name.
     """
 
     conservation_error: float = 0.0
@@ -155,16 +155,16 @@ class Tally:
         """Compare measured power with its parts.
 
         Args:
-            measured_w: of each node or device, W; NaN where it is not known.
-            charged_w: to each pod, W; NaN where it cannot be told.
-            index: of its node or device.
-            rest_w: what else measured power is split into, W, shape ``(n_parts, n_measured)``.
+            measured_w: power of each node or device, W; NaN if unknown.
+            charged_w: power attributed to each pod, W; NaN if unknown.
+            index: index of each pod's node or device.
+            rest_w: other parts of the measured power, W, shape ``(n_parts, n_measured)``.
         """
         known, told = np.isfinite(measured_w), np.isfinite(charged_w)
         sum_w = np.bincount(index[told], charged_w[told], len(measured_w)) + rest_w.sum(axis=0)
-        # A reset counter can read 0 W, of which no part may be more.
+        # A reset counter can read 0 W, and no part may exceed it.
         error = np.abs(sum_w[known] - measured_w[known]) / np.maximum(measured_w[known], 1e-9)
-        # NumPy's maximum and minimum keep a NaN: power that is lost must not pass as 0.
+        # NumPy's maximum and minimum propagate NaN, so that lost power is not counted as 0.
         self.conservation_error = float(np.max(error, initial=self.conservation_error))
         parts_w = np.concatenate([charged_w[told], rest_w[:, known].ravel()])
         self.smallest_part_w = float(np.min(parts_w, initial=self.smallest_part_w))
@@ -172,7 +172,7 @@ class Tally:
         self.powers_unknown += int((~known).sum())
 
     def compared(self, true_w: FloatArray, rules_w: Mapping[str, FloatArray]) -> None:
-        """Compare rules with the truth, on the pods that the first of them tells."""
+        """Compare rules with the true power, on the pods for which the first rule has a value."""
         told = np.isfinite(next(iter(rules_w.values())))
         self.pods += len(told)
         self.pods_told += int(told.sum())
@@ -183,12 +183,12 @@ class Tally:
             self.charged_w[rule] = self.charged_w.get(rule, 0.0) + float(power_w[told].sum())
 
     def happened(self, events: Mapping[str, int]) -> None:
-        """Count what happened to a sample."""
+        """Count the events of a sample."""
         for name, count in events.items():
             self.events[name] = self.events.get(name, 0) + count
 
     def figures(self) -> Attributed:
-        """What was found, as percentages and means."""
+        """The totals as percentages and means."""
         return Attributed(
             conservation_error=self.conservation_error,
             smallest_part_w=self.smallest_part_w,
@@ -255,7 +255,7 @@ def _judge_gpu(sample: GpuSample, tally: Tally) -> None:
 
 
 def _timed(plan: AttributionPlan, clock: Clock) -> Sample:
-    """Milliseconds that a sample takes: ten pods a node, GPUs on every fifth."""
+    """Time of a sample in milliseconds: ten pods per node, GPUs on every fifth node."""
     rng = np.random.default_rng(plan.seeds[0])
     n_nodes, n_pods, n_devices = plan.timed_nodes, 10 * plan.timed_nodes, GPUS_A_NODE * plan.timed_nodes // 5
     nodes = NodePowerParts(rng.uniform(100.0, 800.0, n_nodes), np.full(n_nodes, 100.0), rng.uniform(1.0, 96.0, n_nodes))

@@ -1,7 +1,7 @@
-"""Clusters whose pods' power is known, sampled the way real ones are.
+"""Synthetic clusters with known power of pods, sampled like real clusters.
 
-Energy counters wrap, reset and miss reads; CPU times are of another moment than the power; pods come and go, and some
-are not measured or not known; GPUs are held whole, as MIG slices or time-sliced. Power is that of Joulie's own curves.
+Energy counters wrap, reset and miss reads; CPU times are not sampled at the same time as power; pods start and end, and
+some are not measured or unknown; GPUs are used whole, as MIG instances or time-sliced. Power follows Joulie's curves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from joulie.domain.units import BoolArray, FloatArray, IntArray
 from joulie_lab.simulation.job_response import Boundness, activity_factor
 
 STEP_S = 15.0
-"""Time between samples: the usual scrape interval."""
+"""Time between samples, s: the usual scrape interval."""
 WRAPS_AT_J = 262_143.328850
 """Range of the energy counter of Intel's packages (``max_energy_range_uj``)."""
 PODS_A_NODE = 12
@@ -45,7 +45,7 @@ REPLICAS = 4
 
 
 class Sharing(StrEnum):
-    """How pods hold GPUs."""
+    """Sharing modes of GPUs."""
 
     WHOLE = "whole"
     MIG = "mig"
@@ -53,18 +53,18 @@ class Sharing(StrEnum):
 
 
 class CpuSample(NamedTuple):
-    """What is measured of a cluster, and what nobody can measure.
+    """Measured values of a cluster, and ground truth that cannot be measured.
 
     Attributes:
-        nodes: measured, with the busy cores as work.
-        pods: measured, busy cores.
-        requested_cores: of each pod.
-        busy_in_step: busy cores of the nodes in the very time of their power.
-        used_in_step: of the pods.
-        idle_w: what the nodes really draw idle, W.
-        true_w: what each pod draws, W.
-        saved_w: by how much the node's power would fall without the pod, W.
-        events: what happened, by name.
+        nodes: measured power of nodes, with the busy cores as work.
+        pods: measured busy cores of pods.
+        requested_cores: requested cores of each pod.
+        busy_in_step: busy cores of the nodes in exactly the interval of their power.
+        used_in_step: busy cores of the pods in this interval.
+        idle_w: true idle power of the nodes, W.
+        true_w: true power of each pod, W.
+        saved_w: reduction of the node's power without the pod, W.
+        events: number of events by name.
     """
 
     nodes: NodePowerParts
@@ -79,7 +79,7 @@ class CpuSample(NamedTuple):
 
 
 class CpuCluster:
-    """Nodes under pods that come and go, and the meters of both."""
+    """CPU nodes with pods that start and end, and the meters of both."""
 
     def __init__(self, n_nodes: int, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -173,7 +173,7 @@ class CpuCluster:
 
 
 class GpuSample(NamedTuple):
-    """What is measured of GPUs, and what nobody can measure.
+    """Measured values of GPUs, and ground truth that cannot be measured.
 
     Attributes:
         devices: measured.
@@ -199,7 +199,7 @@ class _Part(NamedTuple):
 
 
 class GpuCluster:
-    """Nodes whose GPUs are shared in one way, under pods that come and go."""
+    """GPU nodes with one sharing mode, and pods that start and end."""
 
     def __init__(self, n_nodes: int, sharing: Sharing, rng: np.random.Generator) -> None:
         self._rng = rng

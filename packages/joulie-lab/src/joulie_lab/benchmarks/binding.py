@@ -1,9 +1,9 @@
-"""Pods that the real kube-scheduler binds in a second, with and without an extender (benchmark B6).
+"""Binding throughput of the real kube-scheduler, with and without an extender (benchmark B6).
 
-On a local control plane with KWOK's nodes, pods are created while the scheduler is stopped and released by its start.
-It takes them by their priority, and after some hundreds the next go another way: by an extender that manages a resource
-that they ask for, or as the admission policies left them. The machine differs more from minute to minute than the ways
-do from each other: so it does to all of them.
+On a local control plane with KWOK's nodes, pods are created while the scheduler is stopped, and are scheduled when it
+starts. It takes them in order of priority, and every few hundred pods the configuration changes: pods handled by an
+extender that manages a resource they request, or pods as changed by the admission policies. The speed of the machine
+varies more over minutes than the configurations differ, so interleaving exposes all of them to the same variation.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure.
+    """Size of a measurement.
 
     Attributes:
-        nodes: of the cluster.
-        pods: that an extender is asked about in a turn, each of one core and of class standard; the other ways, which
-            are twice as fast, have twice as many.
-        rounds: turns that the ways take; the first is not counted.
+        nodes: number of nodes.
+        pods: number of pods per turn with an extender, each with one core and of class standard; the configurations
+            without an extender, which are twice as fast, have twice as many.
+        rounds: number of turns of each configuration; the first is not counted.
     """
 
     nodes: int
@@ -91,7 +91,7 @@ SMALL = (Plan(nodes=500, pods=60, rounds=4),)
 
 
 class Rates(Figures, frozen=True):
-    """Bound pods a second by way, ratios of ways with their 95 % intervals, and the rates of every round."""
+    """Bound pods per second by configuration, ratios with their 95 % intervals, and the rates of every round."""
 
     none: float
     admission: float
@@ -112,12 +112,12 @@ class BindingResult(Figures, frozen=True):
 
 
 def measure(plans: tuple[Plan, ...], chart: Path, note: Note) -> BindingResult:
-    """Bound pods a second by number of nodes and way, and ratios of ways that took turns, with 95 % intervals.
+    """Measure bound pods per second by number of nodes and configuration, and ratios with 95 % intervals.
 
     Args:
-        plans: what to measure.
-        chart: folder of Joulie's chart, which has the admission policies.
-        note: told what is being measured.
+        plans: the sizes to measure.
+        chart: folder of Joulie's chart with the admission policies.
+        note: called with progress messages.
     """
     return BindingResult({str(plan.nodes): _measured(plan, chart, note) for plan in plans})
 
@@ -143,12 +143,12 @@ def _measured(plan: Plan, chart: Path, note: Note) -> Rates:
 
 @dataclass(frozen=True)
 class Turn:
-    """Pods that go the same way, one after the other.
+    """Consecutive pods with the same configuration.
 
     Attributes:
-        place: in the order of turns.
-        way: that they go.
-        pods: their names.
+        place: position in the order of turns.
+        way: name of the configuration.
+        pods: names of the pods.
     """
 
     place: int
@@ -157,7 +157,7 @@ class Turn:
 
 
 def _turns(plan: Plan) -> list[Turn]:
-    """The turns in their order, another in each round: what one leaves behind is worked off in the next."""
+    """The turns, in a different order in each round: the backlog of a turn falls into the next one."""
     rng = random.Random(1)  # noqa: S311 - no secret
     ways = [way for _ in range(plan.rounds) for way in rng.sample(WAYS, len(WAYS))]
     return [Turn(place, way, _pod_names(place, plan.pods, way)) for place, way in enumerate(ways)]

@@ -1,8 +1,8 @@
-"""The benchmark of a breaker with 30 % more servers than it can feed at full power.
+"""Benchmark of power capping under a breaker with 30 % more servers than it can feed at full power.
 
-Half of the servers are critical. Each second they want something, draw it or what their limit leaves, and heat the
-breaker; readings come late, and an agent on each server applies limits when its turn comes. A breaker that trips
-leaves all of them without power for ten minutes. The demand is made (`breaker_load`), so it is equal for all schemes.
+Half of the servers are critical. Each second, servers have a demand, draw it up to their power limit, and heat the
+breaker; readings are delayed, and an agent on each server applies limits periodically. A tripped breaker leaves all
+servers without power for ten minutes. The demand is synthetic (`breaker_load`) and equal for all schemes.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ SLOWED = 0.999
 
 @dataclass(frozen=True)
 class Case:
-    """A load, and whether telemetry is lost on the way.
+    """A load, with or without a loss of telemetry.
 
     Attributes:
-        load: what servers want.
-        blind: whether telemetry is lost while they want most.
+        load: name of the demand of the servers.
+        blind: whether telemetry is lost during peak demand.
     """
 
     load: Load
@@ -60,12 +60,12 @@ CASES: Mapping[str, Case] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured.
+    """Size of the benchmark.
 
     Attributes:
-        seeds: of the loads that are reported; nothing was tuned on them.
-        hours: of each run.
-        warm_up_s: at the start, which does not count.
+        seeds: held-out seeds of the reported loads.
+        hours: length of each run, h.
+        warm_up_s: excluded time at the start, s.
         cases: names of cases.
         schemes: names of schemes.
     """
@@ -84,14 +84,14 @@ TUNING_SEEDS = (1, 2)
 
 
 class Run(NamedTuple):
-    """What happened, second by second.
+    """Time series of a run, in steps of a second.
 
     Attributes:
-        demand: what each server wanted, 0..1, shape ``(n_steps, n)``.
-        power_w: what it drew, W, likewise.
-        load: of the breaker, as a share of its rating, shape ``(n_steps,)``.
-        heat: of it, likewise.
-        trips: seconds in which it opened.
+        demand: demand of each server, 0..1, shape ``(n_steps, n)``.
+        power_w: power of each server, W, shape ``(n_steps, n)``.
+        load: load of the breaker, as a share of its rating, shape ``(n_steps,)``.
+        heat: heat of the breaker, likewise.
+        trips: seconds in which the breaker tripped.
     """
 
     demand: FloatArray
@@ -120,7 +120,7 @@ def play(case: Case, scheme: str, seed: int, n_steps: int) -> Run:
     """
     servers, settings = fleet()
     n = servers.critical.size
-    # Loads, agents and schemes draw from streams of their own, so that all schemes see the same load.
+    # Loads, agents and schemes have separate random streams, so that all schemes see the same load.
     of_load, of_agents, of_scheme = (np.random.default_rng([seed, stream]) for stream in range(3))
     demand = case.load(servers.critical, n_steps, of_load)
     natural_w = IDLE_W + (FULL_W - IDLE_W) * demand

@@ -1,4 +1,4 @@
-"""What servers on one feed want to do, second by second: demands that nobody measured, made to be hard for a breaker.
+"""Synthetic power demand of servers on one feed, in steps of a second, designed to stress a breaker.
 
 Shapes follow what is published of LLM clusters (Patel et al., ASPLOS'24): inference follows its users, so all servers
 rise together and in surges; training swings between computing and communicating, all servers of a job in phase.
@@ -15,7 +15,7 @@ from joulie.domain.units import BoolArray, FloatArray
 SURGE_S = (60.0, 300.0)
 RAMP_S = (5.0, 20.0)
 STORM_S = 900.0
-"""How long the storm lasts in which every server wants everything."""
+"""Duration of the storm with full demand of all servers, s."""
 STORM_RAMP_S = 5.0
 QUIET = 0.45
 """Demand before and after a storm."""
@@ -48,7 +48,7 @@ def training(critical: BoolArray, n_steps: int, rng: np.random.Generator) -> Flo
 
 
 def storm(critical: BoolArray, n_steps: int, rng: np.random.Generator) -> FloatArray:
-    """Half-busy servers that all at once want everything, for a quarter of an hour: the worst that can be asked."""
+    """Half-busy servers with simultaneous full demand for a quarter of an hour: the worst case."""
     time_s = np.arange(n_steps)
     start_s = rng.uniform(0.3, 0.6) * n_steps
     rising = np.clip((time_s - start_s) / STORM_RAMP_S, 0.0, 1.0) * (time_s < start_s + STORM_S)

@@ -1,9 +1,9 @@
-"""Ways to keep a breaker closed, each told what the servers drew and answering with a limit for each of them.
+"""Power capping schemes for a breaker: each takes power readings of the servers and returns a power limit per server.
 
-The published ones act here through the same knob as Joulie's, a limit on the power of a server, with the thresholds of
-their papers: Thunderbolt's as a public re-implementation has them, POLCA's quoted without the paper at hand. What these
-leave open is assumed: how long Thunderbolt stays armed, its share without telemetry, the power of a server at a clock.
-They keep state, as the programs that they stand for do.
+The published schemes use the same actuator as Joulie's here, a power limit per server, with the thresholds of their
+papers: Thunderbolt's from a public re-implementation, POLCA's quoted without access to the paper. Unspecified details
+are assumed: how long Thunderbolt stays armed, its share without telemetry, the power of a server at a clock. Schemes
+are stateful, like the programs that they represent.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from joulie.domain.units import FloatArray
 
 
 class Scheme(Protocol):
-    """Decides limits."""
+    """A power capping scheme."""
 
     def limits_w(self, now_s: float, reading: FeedReading | None) -> FloatArray:
-        """Limits of all servers, W.
+        """Power limits of all servers, W.
 
         Args:
-            now_s: time, s.
-            reading: the newest; None before the first.
+            now_s: current time, s.
+            reading: latest reading; None before the first.
         """
         ...
 
@@ -154,7 +154,7 @@ class Joulie:
         self._memory = first_memory(servers, settings, 0.0)
 
     def limits_w(self, now_s: float, reading: FeedReading | None) -> FloatArray:
-        """As decided."""
+        """Limits decided by `joulie.domain.capping.feed`."""
         decision = decide_feed(now_s, reading, self._servers, self._settings, self._memory)
         self._memory = decision.memory
         return decision.limit_w

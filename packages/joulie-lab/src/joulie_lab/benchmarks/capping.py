@@ -1,8 +1,9 @@
-"""The benchmark of power limits: how near few measurements of a job come to the best limit for it.
+"""Benchmark of power limits chosen from few measurements of a job, against the best limit.
 
-Published sweeps of training jobs over the power limits of two GPUs are replayed: a chooser sees the job at the largest
-limit and at a few that it asks for, and its choice is judged by what the sweep says of it. What it knows of other jobs
-never comes from the network that is tested, and in one column from the other GPU alone. The oracle knows all limits.
+Published sweeps of training jobs over the power limits of two GPUs are replayed: a chooser sees the job at the maximum
+limit and at a few limits that it requests, and its choice is evaluated with the sweep. Its knowledge of other jobs
+excludes the network under test (held out), and in one column comes only from the other GPU. The oracle knows all
+limits.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ from joulie_lab.benchmarks.results import Figures, Spread, spread
 
 HOME = "github.com/ml-energy/zeus"
 DATASET = "gpu_power"
-"""What `joulie bench fetch` calls it."""
+"""Dataset name for `joulie bench fetch`."""
 FILES: Mapping[str, str] = {"A40": "summary_power_a40.csv", "P100": "summary_power_p100.csv"}
 
 PROFILE_S = 30.0
 """How long a job is measured at one limit: some to settle, the rest to count."""
 CERTAIN_SHARE = 0.95
-"""One limit for all jobs is one that this share of other networks' jobs keeps the bound under."""
+"""A single limit for all jobs must keep the slowdown bound for this share of other networks' jobs."""
 OnStage = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured.
+    """Size of the benchmark.
 
     Attributes:
-        budgets: measurements beside the one at the largest limit.
-        shown: the budget of all figures that are not about budgets.
-        bounds: slowdowns allowed, as factors; the first is that of the target.
-        lengths_s: lengths of jobs at the largest limit that profiling is set against, s.
-        errors: standard deviations of measured times and powers, as shares.
-        seeds: of these errors.
+        budgets: numbers of measurements beside the one at the maximum limit.
+        shown: budget of all figures that are not about budgets.
+        bounds: allowed slowdowns, as factors; the first is that of the target.
+        lengths_s: runtimes at the maximum limit of jobs that include profiling, s.
+        errors: relative standard deviations of measured times and powers.
+        seeds: seeds of these errors.
     """
 
     budgets: tuple[int, ...] = (0, 1, 2, 3, 4)
@@ -57,10 +58,10 @@ SMALL = Plan(budgets=(0, 1, 3), bounds=(1.05,), lengths_s=(3600.0,), errors=(0.0
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A job whose whole sweep is known.
+    """A job with its complete sweep.
 
     Attributes:
-        name: as in the file.
+        name: name in the file.
         family: its network.
         truth: its sweep.
     """
@@ -70,24 +71,24 @@ class Job:
     truth: Sweep
 
     def measurement(self, place: int) -> Measurement:
-        """What a profile at one limit shows."""
+        """Result of a measurement at one limit."""
         truth = self.truth
         return Measurement(float(truth.limits_w[place]), float(truth.time_s[place]), float(truth.power_w[place]))
 
     def oracle(self, max_slowdown: float) -> int:
-        """The place of the best limit within a slowdown."""
+        """Index of the best limit within a slowdown."""
         kept = self.truth.slowdown <= max_slowdown * (1.0 + 1e-12)
         return int(np.argmin(np.where(kept, self.truth.energy_ratio, np.inf)))
 
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """What became of a job.
+    """The chosen limit of a job.
 
     Attributes:
-        job: which.
-        place: of the chosen limit in its sweep.
-        measured: places that were measured beside the largest limit, in order.
+        job: the job.
+        place: index of the chosen limit in its sweep.
+        measured: indices measured beside the maximum limit, in order.
     """
 
     job: Job
@@ -96,7 +97,7 @@ class Chosen:
 
     @property
     def saving(self) -> float:
-        """Share of the energy that is saved, profiling left aside."""
+        """Share of the energy that is saved, excluding profiling."""
         return 1.0 - float(self.job.truth.energy_ratio[self.place])
 
     @property
@@ -112,7 +113,7 @@ class Chosen:
         """
         truth = self.job.truth
         places = np.array(self.measured, dtype=np.int64)
-        # Profiled work counts: it is done, only slower. The rest is done under the chosen limit.
+        # Work done while profiling counts, only slower. The rest is done under the chosen limit.
         done = PROFILE_S / truth.time_s[places]
         rest = max(length_s / truth.time_s[0] - float(done.sum()), 0.0)
         time_s = PROFILE_S * len(places) + rest * truth.time_s[self.place]
@@ -156,7 +157,7 @@ class ChoiceFigures(Figures, frozen=True):
 
 
 class ErrorFigures(Figures, frozen=True):
-    """What errors of measurement cost, over the seeds."""
+    """Effect of measurement errors, over the seeds."""
 
     share: Spread
     violating_pct: Spread
@@ -308,7 +309,7 @@ def figures(chosen: Sequence[Chosen], goal: Goal) -> ChoiceFigures:
     return ChoiceFigures(
         saving_pct=100.0 * float(saving.mean()),
         oracle_pct=100.0 * float(oracle.mean()),
-        # Jobs without anything to save leave nothing to miss.
+        # Jobs without possible savings cannot miss any.
         share=float(saving.mean() / oracle.mean()) if oracle.any() else 1.0,
         violations=int(over.sum()),
         violating_pct=100.0 * float(over.mean()),
@@ -320,7 +321,7 @@ def figures(chosen: Sequence[Chosen], goal: Goal) -> ChoiceFigures:
 
 
 def _simpler(own: Sequence[Job], teachers: Sequence[Job], goal: Goal) -> Iterator[tuple[str, list[Chosen]]]:
-    """What one would do without all this."""
+    """Simpler methods for comparison."""
     yield "every limit measured (Zeus)", _every_limit(own, goal)
     yield "three measured by bisection", [_bisected(job, goal, 3) for job in own]
     yield "median response, nothing measured", replayed(own, left_out(own, teachers), replace(goal, certainty=0.0), 0)
@@ -381,7 +382,7 @@ def _whole(chosen: Sequence[Chosen], length_s: float) -> WholeJobs:
 
 
 def _errors(own: Sequence[Job], teachers: Sequence[Job], plan: Plan) -> dict[str, ErrorFigures]:
-    """What errors of measurement cost, with and without a margin for them."""
+    """Effect of measurement errors, with and without a margin for them."""
     responses = left_out(own, teachers)
     found = {}
     for error in plan.errors:
@@ -400,7 +401,7 @@ def _errors(own: Sequence[Job], teachers: Sequence[Job], plan: Plan) -> dict[str
 
 
 def synthetic_sweeps(seed: int, jobs_of_family: int = 4) -> dict[str, tuple[SweptJob, ...]]:
-    """Sweeps that nobody measured, for the small benchmark: power falls to the limit, throughput by its cube root.
+    """Synthetic sweeps for the small benchmark: power falls to the limit, throughput by its cube root.
 
     Args:
         seed: of the jobs.

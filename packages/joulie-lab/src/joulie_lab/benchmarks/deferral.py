@@ -1,9 +1,9 @@
-"""Benchmark deferral: how much of what waiting can save is saved by who does not know the future.
+"""Benchmark deferral: carbon savings of deferring jobs, relative to the savings with a known future.
 
-Jobs arrive at random times of a year and may wait. The oracle knows the intensity to come; every rule knows what was
-true when it decides, and decides anew at each step. The rule of Joulie is the product's, with its own forecaster: the
-best window of what is forecast, once it begins now. A second part has interruptible jobs, which run in the best slots;
-a third a cluster without room for all; a fourth repeats a published study.
+Jobs arrive at random times of a year and may wait. The oracle knows future intensity; all other rules know only the
+past and decide again at each step. Joulie's rule is the product's with its own forecaster: start when the best forecast
+window begins now. A second part has interruptible jobs, which run in the best slots; a third has a cluster with limited
+capacity; a fourth repeats a published study.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ REPLAYED = (4, 24)
 
 @dataclass(frozen=True)
 class DeferralPlan:
-    """How much is measured.
+    """Size of the benchmark.
 
     Attributes:
-        seeds: of the arrivals.
-        arrivals: jobs of each seed.
-        runtimes_h: of jobs, h.
-        slacks_h: how long they may wait, h.
-        warm_up_days: of each year, in which no job arrives.
-        replayed: jobs that are decided once more by the product, one by one.
-        capacity: what is run with limited CPUs.
-        capacity_zones: where; None: everywhere.
+        seeds: seeds of the arrivals.
+        arrivals: number of jobs per seed.
+        runtimes_h: runtimes of jobs, h.
+        slacks_h: maximum delays, h.
+        warm_up_days: days at the start of each year without arrivals.
+        replayed: number of jobs that are also decided by the product's own function, one by one.
+        capacity: size of the part with limited CPUs.
+        capacity_zones: zones of that part; None for all.
         published: whether the published study is repeated.
     """
 
@@ -88,7 +88,7 @@ SMALL = DeferralPlan(
 
 
 class RuleFigures(Figures, frozen=True):
-    """What a rule saves, %, which share of the oracle's saving that is, and jobs that started or ended late."""
+    """Savings of a rule, %, as a share of the oracle's savings, and number of jobs that started or ended late."""
 
     saved_pct: Estimate
     share: Estimate

@@ -1,11 +1,10 @@
-"""Part of benchmark deferral: jobs that wait for clean power in a cluster that has no room for all of them at once.
+"""Part of benchmark deferral: jobs that wait for clean power in a cluster with limited capacity.
 
 A week of a job trace runs on a fixed number of CPUs. Each job may start up to a day late and runs in one piece. By the
-hour, Joulie's own decision with its own forecasts says which of the waiting jobs are released; released jobs start in
-order as far as there are CPUs, as pods do that a scheduler finds no room for. Joulie knows nothing of that room, so a
-job that is held until its last moment may find none: what may be held for a day is held for half of it at most, and
-the rest is there for finding room. The same with the future known shows what better forecasts would give. Savings are
-counted against the same jobs started as soon as there is room.
+hour, Joulie's own decision with its own forecasts releases waiting jobs; released jobs start in order while CPUs are
+free, like pending pods. Joulie does not know the free capacity, so a job that is held until its latest start may be
+late: jobs with a slack of a day are held for at most half of it, and the rest is a reserve for queueing. The same rule
+with a known future shows the value of better forecasts. The baseline starts the same jobs as soon as CPUs are free.
 
 The bound is the optimum of a linear program that knows the future: how many CPUs of each kind of job start in an hour,
 all jobs started in time, never more CPUs than there are. It may split a job over its CPUs and start parts of it at
@@ -37,7 +36,7 @@ from joulie_lab.benchmarks.results import Figures
 HOUR_S = 3600.0
 SLACK_H = 24
 RESERVE_H = 12
-"""Part of the slack that is left for finding room. Chosen on seeds 100 to 103, where 9 h would do; elsewhere not."""
+"""Part of the slack that is reserved for queueing. Chosen on seeds 100 to 103, where 9 h would do; elsewhere not."""
 LOAD = 0.6
 """Mean share of the CPUs that the jobs need while they arrive."""
 HORIZON_H = 96
@@ -219,7 +218,7 @@ def play(jobs: Jobs, cpus: int, intensity: FloatArray, released: Released) -> Ru
 
 
 def least_emitted_g(jobs: Jobs, cpus: int, intensity: FloatArray) -> float:
-    """What no schedule that starts all jobs in time can go below, for one kW a CPU, gCO2eq.
+    """Lower bound on the emissions of any schedule that starts all jobs in time, for one kW per CPU, gCO2eq.
 
     Raises:
         ValueError: no schedule starts all jobs in time.

@@ -1,6 +1,6 @@
-"""Benchmark equal work: every scheduler does the same jobs, nodes may sleep, nothing is dropped.
+"""Benchmark equal work: all schedulers run the same jobs, nodes may sleep, and no job is dropped.
 
-Beside every energy stands a lower bound that no scheduler can reach: all work packed without gaps.
+Energies are compared with a lower bound that no scheduler can reach: all work packed without gaps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from joulie_lab.simulation.workload import JobTable, published_jobs, thinned
 PARITY_SEED = 42
 """Seed of the published figures; apart from the seeds that are reported."""
 REPORT_SEEDS = (123, 456, 789, 1337, 2024, 9999, 31415, 271828)
-"""Seeds of the reported means. Nothing may be tuned on them."""
+"""Held-out seeds of the reported means: nothing may be tuned on them."""
 
 _ORDER = ("most-allocated", "gpu-most-allocated", "least-allocated", "pwr", "random", "joulie")
 _REFERENCES = ("joulie", "least-allocated", "most-allocated")
@@ -35,7 +35,7 @@ METRICS = ("it_kwh", "std_kw", "p99_ramp_kw", "peak_kw", "mean_wait_min", "p99_w
 
 @dataclass(frozen=True)
 class EqualWorkPlan:
-    """What is run: a scenario in mode queue, and the seeds that are reported."""
+    """Size of the benchmark: a scenario in mode queue, and the reported seeds."""
 
     scenario: Scenario
     seeds: tuple[int, ...]
@@ -70,7 +70,7 @@ def jobs_of(scenario: Scenario, seed: int) -> JobTable:
 
 
 def lower_bound_kwh(cluster: Cluster, jobs: JobTable, queue: QueueSettings, *, n_steps: int, step_s: float) -> float:
-    """Energy of ideal packing, kWh: no scheduler of the benchmark can do with less.
+    """Energy of ideal packing, kWh: a lower bound for all schedulers of the benchmark.
 
     Every node sleeps for the whole run; jobs add their dynamic power for their time, rounded up to steps; and nodes are
     awake, above sleep, only as full ones: GPU nodes for the GPU-hours over their GPUs, CPU nodes for the core-hours
@@ -125,7 +125,7 @@ def bound_of_seed_kwh(scenario: Scenario, seed: int) -> float:
 
 
 class Work(Figures, frozen=True):
-    """What a scheduler needed for the work, over the seeds.
+    """Energy, waiting times and ramps of a scheduler for the work, over the seeds.
 
     ``ramp_not_above_most_allocated`` counts seeds, since a mean may hide one on which the ramp is worse.
     """

@@ -1,11 +1,11 @@
-"""How long kube-scheduler waits for the extender (benchmark B6), beside one that answers with constants.
+"""Response times of the scheduler extender (benchmark B6), compared with an extender that returns constants.
 
-Both run here, each in a process of its own, behind the HTTP server and the protocol code of the product, and are asked
-in turn over a kept connection from another core. What differs is the decision, and the views that the extender renews
-ten times a second, since 500 twins change in a second.
+Both run in separate processes with the HTTP server and the protocol code of the product, and are called alternately
+over a persistent connection from another core. They differ in the decision, and in the views that the extender
+refreshes ten times a second, since 500 twins change per second.
 
-Calls come in pairs, /prioritize for what /filter let through, as kube-scheduler makes them, but without the pause in
-which it runs its own plugins: the extender ranks nodes in that pause, and here its work must show.
+Calls come in pairs as from kube-scheduler, /prioritize for the nodes that pass /filter, but without the pause in which
+it runs its own plugins: the extender ranks nodes in that pause, and here this work must be visible.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from joulie_lab.benchmarks.results import Figures
 
 VERBS = ("filter", "prioritize")
 Naming = Callable[[int], list[str]]
-"""Names of that many nodes."""
+"""Node names by number of nodes."""
 _NEUTRAL = 5
 _LEAST_FLEET = 5_000
 """Nodes of the cluster: of 5,000 the scheduler usually offers 500."""
@@ -71,9 +71,9 @@ class Plan:
     """What to measure.
 
     Attributes:
-        sizes: candidates of a call.
-        calls: calls of each kind and size.
-        rounds: turns that the extenders take.
+        sizes: numbers of candidate nodes per call.
+        calls: number of calls of each kind and size.
+        rounds: number of alternations between the extenders.
     """
 
     sizes: tuple[int, ...]
@@ -218,7 +218,7 @@ def _joulie(names: list[str]) -> tuple[AsgiApp, Callable[[], None]]:
 
 
 def _constants(names: list[str]) -> tuple[AsgiApp, Callable[[], None]]:
-    """The least that an extender can do: read the call and give every candidate the same."""
+    """A minimal extender: parse the call and return the same score for every candidate."""
     entries = {name: wire.host_score(wire.json_text(name), _NEUTRAL) for name in names}
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -294,7 +294,7 @@ def _pin(core: int) -> None:
 
 
 class _Caller:
-    """Asks over one kept connection and reads whole answers, as cheaply as can be."""
+    """A minimal HTTP client on one persistent connection."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))

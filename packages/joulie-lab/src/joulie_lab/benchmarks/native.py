@@ -1,4 +1,4 @@
-"""What a native run costs, and how that grows with the jobs and with the nodes."""
+"""Benchmark native: CPU time of native runs, and its growth with jobs and nodes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Benchmark openb: where pods that share GPUs are placed, by how much GPU is given in the end and at what power.
+"""Benchmark openb: placement of pods that share GPUs, by final GPU allocation and by power.
 
-Pods of the Alibaba GPU 2023 trace arrive until they have asked for 130 % of the cluster's GPUs; none ends. What FGD's
-authors published is repeated first. Joulie's score was tuned on the first five of their seeds; the other five, five
-more and other traces are for reporting. All policies of a seed see the same pods in the same order. Powers are compared
-at 20 to 80 % arrived, where on the published trace all but Random still place every pod: at equal work.
+Pods of the Alibaba GPU 2023 trace arrive until they have requested 130 % of the cluster's GPUs; none ends. The
+published figures of FGD's authors are reproduced first. Joulie's score was tuned on the first five of their seeds; the
+other five, five more and other traces are held out for reporting. All policies of a seed see the same pods in the same
+order. Powers are compared at 20 to 80 % arrived, where on the published trace all but Random still place every pod: at
+equal work.
 """
 
 from __future__ import annotations

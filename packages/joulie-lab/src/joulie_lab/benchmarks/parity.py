@@ -1,7 +1,7 @@
-"""Benchmark parity: the published figures to every digit, and what they cost.
+"""Benchmark parity: exact reproduction of the published figures, and the speed of the engine.
 
-The speed of the engine is compared to the plain NumPy way, which scores all nodes for each job, on the first hours of
-the same run; both must make the same placements. The growth curves show what a run costs as nodes and jobs grow.
+The engine is compared with the plain NumPy reference, which scores all nodes for each job, on the first hours of the
+same run; both must make the same placements. The growth curves show the cost of a run by number of nodes and jobs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from joulie_lab.simulation.scenario_files import load_scenario
 from joulie_lab.simulation.workload import published_jobs
 
 OnStage = Callable[[str], None]
-"""Told what is measured next."""
+"""Called with a description of each measurement before it starts."""
 
 SEED = 42
 SCHEDULERS = ("most-allocated", "joulie-legacy", "t10", "t25-adap")
@@ -33,16 +33,16 @@ GROWTH_SCHEDULERS = ("most-allocated", "t25-adap")
 
 @dataclass(frozen=True)
 class ParityPlan:
-    """How much is measured.
+    """Size of the benchmark.
 
     Attributes:
         scenario: shipped scenario of the figures.
-        repeats: times that each timed run is made; the fastest counts, the others are the machine's noise.
-        plain_hours: first hours of the run that the plain way plays too, h.
+        repeats: number of repetitions of timed runs; the fastest counts, as others include noise of the machine.
+        plain_hours: first hours of the run that plain NumPy simulates, too, h.
         node_counts: cluster sizes of the growth curve.
         job_shares: arrival rates of the growth curve, relative to the scenario's.
         growth_hours: length of the runs of the growth curve, h.
-        plain_growth_hours: what the plain way plays at each cluster size, h.
+        plain_growth_hours: length of plain NumPy runs at each cluster size, h.
     """
 
     scenario: str
@@ -75,7 +75,7 @@ SMALL = ParityPlan(
 
 
 class Speed(Figures, frozen=True):
-    """The engine against the plain NumPy way, on the same first hours."""
+    """Speed of the engine and of plain NumPy on the same first hours."""
 
     hours: float
     jobs: int
@@ -87,7 +87,7 @@ class Speed(Figures, frozen=True):
 
 
 class Cost(Figures, frozen=True):
-    """What a run costs."""
+    """Cost of a run."""
 
     scheduler: str
     jobs: int
@@ -97,20 +97,20 @@ class Cost(Figures, frozen=True):
 
 
 class CostByNodes(Cost, frozen=True):
-    """What a run costs on a cluster of some size, and a job by the plain way."""
+    """Cost of a run by cluster size, and of a job with plain NumPy."""
 
     nodes: int
     plain_us_per_job: float
 
 
 class CostByJobs(Cost, frozen=True):
-    """What a run costs with a share of the jobs."""
+    """Cost of a run by share of the jobs."""
 
     share: float
 
 
 class Growth(Figures, frozen=True):
-    """The largest cluster and the cost of a job on it, in those of the smallest."""
+    """Size of the largest cluster and cost of a job on it, relative to the smallest."""
 
     nodes: float
     cost: float

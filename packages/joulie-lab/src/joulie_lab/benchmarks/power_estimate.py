@@ -1,7 +1,7 @@
-"""Benchmark power-estimate: does the interval of an estimate hold servers that it was not calibrated on?
+"""Benchmark power-estimate: coverage of the intervals of power estimates on held-out servers.
 
-For each basis of `joulie.domain.power_estimate` the factors are calibrated anew without some of the servers, and those
-are counted whose measured power lies within the interval. Two ways to calibrate are compared. ``plain`` takes the
+For each basis of `joulie.domain.power_estimate` the factors are calibrated without a held-out part of the servers, and
+the share of held-out servers within the interval is measured. Two calibrations are compared. ``plain`` takes the
 conformal quantiles of all servers together: they hold 90 % of new servers if these are drawn like the old ones.
 ``groups``, Joulie's, takes the widest 5 % and 95 % quantiles of any vendor's or year's servers, and a margin, for a new
 server comes of a vendor and a year of its own.

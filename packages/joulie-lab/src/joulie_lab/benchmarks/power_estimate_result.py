@@ -1,4 +1,4 @@
-"""What benchmark power-estimate finds out."""
+"""Result types of benchmark power-estimate."""
 
 from __future__ import annotations
 

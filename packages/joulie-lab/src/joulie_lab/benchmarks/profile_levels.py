@@ -1,4 +1,4 @@
-"""Levels as places in an order, and what a wrong one costs."""
+"""Levels as positions in an order, and the cost of wrong levels."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from joulie_lab.benchmarks.profile_traces import Observed
 
 LEVELS = (Level.LOW, Level.MEDIUM, Level.HIGH)
 MISSED_COST = 2.0
-"""What a level too low costs, for each level; one too high costs 1. Slow jobs are worse than unused caps."""
+"""Cost per level that is too low; too high costs 1 per level. Slowed jobs are worse than unused caps."""
 
 
 def cost(truth: IntArray, said: IntArray) -> FloatArray:
-    """What levels cost that were said, as places in `LEVELS`."""
+    """Cost of predicted levels, as positions in `LEVELS`."""
     off = said - truth
     return np.where(off < 0, -MISSED_COST * off, off)
 
 
 def said_of(target: Target, classification: Classification) -> Level:
-    """What a classification says of a target. GPUs that were idle for the window count as little used."""
+    """Level of a target in a classification. GPUs that were idle during the window count as low."""
     cpu, gpu = classification.cpu, classification.gpu
     level: Level | GpuLevel | None = {
         Target.CPU_INTENSITY: cpu.intensity,

@@ -1,4 +1,4 @@
-"""Workloads whose course and truth are known: what the classifier would see of them, and what it should conclude.
+"""Synthetic workloads with ground truth: the classifier's observations, and the correct classification.
 
 A workload is a sequence of phases, such as loading, computing and communicating, each with its use of CPU and GPU. Its
 true intensity is that of its whole life; its true cap sensitivity the level of the slowdown that Joulie's own physics
@@ -76,7 +76,7 @@ GPU_FAMILIES = frozenset({Family.TRAINING, Family.INFERENCE, Family.FEEDING})
 
 @dataclass(frozen=True)
 class World:
-    """What the workloads of a set have in common.
+    """Parameters of a set of synthetic workloads.
 
     Attributes:
         cpus: nodes have one of these.
@@ -130,7 +130,7 @@ SHIFTED = World(
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """A workload as the classifier sees it, and the truth.
+    """A workload as observed by the classifier, with its ground truth.
 
     Attributes:
         family: it is of.

@@ -1,8 +1,7 @@
-"""Benchmark profiles: do the learned trees say more of workloads than the rules, also where nothing is as learned.
+"""Benchmark profiles: accuracy of the learned trees against the rules, also on a shifted distribution of workloads.
 
-The seeds of training, of choosing leaves and of reporting are apart. Beside rules and trees stand trees that see the
-means alone, which show what better thresholds would do without the course of use, and the level that is the most
-frequent.
+Training, selection of leaves and reporting use separate seeds. Further contenders are trees that only see means, which
+show the effect of better thresholds without time series features, and the most frequent level.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Committed ranges: what a benchmark's figures must be, and why."""
+"""Committed ranges: the allowed values of a benchmark's figures, with reasons."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
 
 
 class RangesError(ValueError):
-    """A file of ranges that cannot be used; the message says where and why."""
+    """Invalid ranges file; the message says where and why."""
 
 
 class Range(BaseModel):
-    """What one figure must be.
+    """Allowed range of one figure.
 
     Attributes:
-        metric: path to the figure, its parts joined by dots, as in ``figures.t10.mean_kw``.
-        min: smallest allowed value.
-        max: largest allowed value.
-        equals: the value, instead of a range.
-        within: relative deviation that `equals` allows.
-        why: where the range comes from.
+        metric: path to the figure, joined by dots, such as ``figures.t10.mean_kw``.
+        min: minimum allowed value.
+        max: maximum allowed value.
+        equals: expected value, instead of a range.
+        within: allowed relative deviation from `equals`.
+        why: origin of the range.
     """
 
     model_config = _STRICT
@@ -44,12 +44,12 @@ class Range(BaseModel):
         return self
 
     def missed_by(self, measured: Mapping[str, Any]) -> str | None:
-        """One line about what is wrong, None if nothing is."""
+        """Message if the value is out of range, otherwise None."""
         value = _figure(measured, self.metric)
         if value is None:
             return f"{self.metric}: was not measured ({self.why})"
         if self.equals is not None:
-            # Written so that NaN misses too.
+            # Written so that NaN is out of range, too.
             if not abs(value - self.equals) <= self.within * abs(self.equals):
                 return f"{self.metric}: {value!r} is not {self.equals!r} within {self.within:g} ({self.why})"
             return None
@@ -68,10 +68,10 @@ class _RangeFile(BaseModel):
 
 
 def load_ranges(path: Path, *, small: bool) -> tuple[Range, ...]:
-    """The ranges of the full benchmark or of its small sample.
+    """Load the ranges of the full benchmark or of its small sample.
 
     Raises:
-        RangesError: the file cannot be read or is no file of ranges.
+        RangesError: the file cannot be read or is invalid.
     """
     try:
         ranges = _RangeFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
@@ -86,7 +86,7 @@ def load_ranges(path: Path, *, small: bool) -> tuple[Range, ...]:
 
 
 def misses(ranges: Sequence[Range], measured: Mapping[str, Any]) -> list[str]:
-    """A line for each range that the figures miss."""
+    """One message per range that the figures are out of."""
     return [line for entry in ranges if (line := entry.missed_by(measured)) is not None]
 
 

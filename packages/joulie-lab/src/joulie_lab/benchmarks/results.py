@@ -1,4 +1,4 @@
-"""Typed results of benchmarks: what they write as JSON, and what tables, figures and pages are made of."""
+"""Typed results of benchmarks, which are written as JSON and shown in tables, figures and pages."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import numpy.typing as npt
 from joulie_lab.simulation import sweep
 
 _ENVELOPE = ("benchmark", "small", "missed")
-"""What a report has beside the result."""
+"""Fields of a report beside the result."""
 
 
 class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Figures that go together; a field with a default is left out of the JSON where it was not measured."""
+    """Base class of result types; a field with a default is omitted from the JSON if it was not measured."""
 
 
 class Estimate(Figures, frozen=True):
-    """A mean over seeds and half of its 95 % confidence interval, None for a single seed."""
+    """A mean over seeds and half the width of its 95 % confidence interval; None for a single seed."""
 
     mean: float
     half_width: float | None
@@ -60,16 +60,16 @@ Result = TypeVar("Result", bound=Figures)
 
 
 def plain(result: Figures) -> dict[str, Any]:
-    """The JSON values of a result."""
+    """A result as plain JSON values."""
     values: dict[str, Any] = msgspec.to_builtins(result)
     return values
 
 
 def of_values(values: Mapping[str, Any], kind: type[Result]) -> Result:
-    """The result of its JSON values, or of the whole report that has them."""
+    """Parse a result from its JSON values, or from a whole report."""
     return msgspec.convert({key: value for key, value in values.items() if key not in _ENVELOPE}, kind)
 
 
 def read_result(path: Path, kind: type[Result]) -> Result:
-    """The result in a committed report."""
+    """Read the result of a committed report."""
     return of_values(msgspec.json.decode(path.read_bytes()), kind)

@@ -1,4 +1,4 @@
-"""What caps and policies save: the shipped cluster experiments on seeds that nothing was tuned on."""
+"""Benchmark traces: energy savings of caps and policies in the shipped experiments, on held-out seeds."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def reported_runs(experiment: Experiment) -> list[RunKey]:
 
 
 class PartFigures(Figures, frozen=True):
-    """Where the saving of a variant comes from, percentage points of the baseline's energy per work."""
+    """Savings of a variant by cause, percentage points of the baseline's energy per unit of work."""
 
     variant: str
     idle_states: str

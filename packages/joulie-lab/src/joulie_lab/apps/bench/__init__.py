@@ -1,1 +1,1 @@
-"""`joulie bench`: runs the benchmarks, checks their ranges, draws their figures."""
+"""`joulie bench`: runs the benchmarks, checks their results against committed ranges, and draws figures."""

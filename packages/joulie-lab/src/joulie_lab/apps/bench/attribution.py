@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def tables(result: AttributionResult) -> Iterator[Table]:
-    """Is power conserved, and how far off is each pod's."""
+    """Conservation of power, and the error of each pod's power."""
     yield Table(
         "Measured power against the sum of its parts",
         ("", "powers", "largest relative difference", "smallest part, W", "known, %", "pods told, %"),
@@ -35,7 +35,7 @@ def tables(result: AttributionResult) -> Iterator[Table]:
         ],
     )
     yield Table(
-        "Power of pods against what they really draw",
+        "Attributed power of pods against true power",
         ("", "pods", "mean error, W", "mean error, %", "charged, %"),
         [
             (
@@ -56,11 +56,11 @@ def _kinds(result: AttributionResult) -> list[tuple[str, Attributed]]:
 
 
 def figure(result: AttributionResult) -> Figure:
-    """How far off the power of pods is, by rule, on a logarithmic scale."""
+    """Error of the power of pods by rule, on a logarithmic scale."""
     drawn, (cpu, gpu) = panels(2)
     _draw_errors(cpu, {name.replace("_", " "): rule for name, rule in result.cpu.rules.items()})
     title(cpu, "CPU: mean error of a pod's power, %")
-    # Pods with whole GPUs are told exactly: there is no error to draw.
+    # The power of pods with whole GPUs is exact: there is no error to draw.
     shared = {
         f"{sharing}, {name.replace('_', ' ')}": rule
         for sharing, found in result.gpu.items()

@@ -22,9 +22,9 @@ _CHART = Path("deploy/helm/joulie")
 
 
 def tables(result: BindingResult) -> Iterator[Table]:
-    """The rate of each way, and ratios with their intervals."""
+    """Binding rate of each configuration, and ratios with their intervals."""
     columns = ("nodes", *WAYS, *(name.replace("_to_", " / ") for name in RATIOS))
-    yield Table("Bound pods a second; 95 % intervals of ratios", columns, list(_rows(result)))
+    yield Table("Bound pods per second; 95 % intervals of ratios", columns, list(_rows(result)))
 
 
 def _rows(result: BindingResult) -> Iterator[tuple[str, ...]]:
@@ -35,7 +35,7 @@ def _rows(result: BindingResult) -> Iterator[tuple[str, ...]]:
 
 
 def figure(result: BindingResult) -> Figure:
-    """Bound pods a second by way and number of nodes, each round a dot."""
+    """Bound pods per second by configuration and number of nodes, with a dot per round."""
     drawn, (axes,) = panels(1)
     rates = result.bound_per_s
     bars = bar_sets({way: [getattr(found, way) for found in rates.values()] for way in WAYS})
@@ -57,7 +57,7 @@ REPORT = Report(tables, figure)
     type=PATH,
     default=_CHART,
     show_default=True,
-    help="Joulie's chart: the policies of steering by admission.",
+    help="Folder of Joulie's Helm chart, with its admission policies.",
 )
 def binding(*, small: bool, chart: Path) -> BindingResult:
     """Measure the scheduler's throughput on a local control plane."""

@@ -44,7 +44,7 @@ _FIGURES = ("saved, %", "of the oracle's", "over the bound", "largest slowdown")
 
 
 def tables(result: CappingResult) -> Iterator[Table]:
-    """The choice of limits, by simpler ways too, and the breaker."""
+    """Chosen power limits, simpler methods for comparison, and the breaker."""
     yield _choice(result)
     yield _simpler(result)
     yield _feed(result.feed)
@@ -66,7 +66,7 @@ def _choice(result: CappingResult) -> Table:
 
 def _simpler(result: CappingResult) -> Table:
     return Table(
-        "The same by simpler ways",
+        "Simpler methods",
         ("GPU", "way", "measured", *_FIGURES),
         [
             (gpu, way, f"{figures.measured:.1f}", *_cells(figures))
@@ -124,7 +124,7 @@ def _scheme(name: str) -> str:
 
 
 def figure(result: CappingResult) -> Figure:
-    """What few measurements save, what an oversubscribed breaker costs standard work, and one storm."""
+    """Savings by number of measurements, lost standard work under an oversubscribed breaker, and one storm."""
     drawn, (choice, feed, storm) = panels(3)
     _draw_choice(choice, result)
     schemes = [name for name in next(iter(result.feed.cases.values())) if name != "no_limits"]
@@ -168,7 +168,7 @@ def _draw_feed(axes: Axes, result: FeedResult, schemes: Mapping[str, int]) -> No
 
 
 def _broken(figures: SchemeFigures) -> str:
-    """What else is wrong with a scheme: trips, and critical servers that it slows."""
+    """Violations of a scheme: trips, and slowed critical servers."""
     found = []
     if figures.trips.mean:
         found.append(f"{figures.trips.mean:.1f} trips")
@@ -283,9 +283,9 @@ PAGE = Page(CappingResult, "experiments/capping.md", _page, {"img/capping.png": 
 
 
 @benchmark("capping", REPORT)
-@click.option("--data", type=PATH, help="Folder with published sweeps.  [default: what `fetch` got]")
+@click.option("--data", type=PATH, help="Folder with the published sweeps.  [default: the fetched copy]")
 def capping(*, small: bool, data: Path | None) -> CappingResult:
-    """Measure the choice of power limits, and a breaker with too many servers."""
+    """Measure the choice of power limits, and power capping under an oversubscribed breaker."""
     sweeps = synthetic_sweeps(seed=1) if small else published_sweeps(data)
     plan, feed_plan = (SMALL, breaker.SMALL) if small else (FULL, breaker.FULL)
     return CappingResult(plan.bounds[0], PROFILE_S, measure(sweeps, plan, tell), breaker.measure(feed_plan, tell))

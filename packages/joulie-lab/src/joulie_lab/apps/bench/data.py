@@ -1,4 +1,4 @@
-"""Published data for the benchmarks: where to find it, read and checked, or one line about what is missing."""
+"""Loads and validates published data for the benchmarks; missing data is a one-line user error."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Read = TypeVar("Read")
 
 
 def published_systems(file: Path | None) -> Systems:
-    """SPECpower results by system, from a copy of the table.
+    """Load the SPECpower results from a copy of the table.
 
     Raises:
-        UserError: it is missing, or not a copy.
+        UserError: the copy is missing or invalid.
     """
     from joulie_lab.adapters.published.specpower import HOME, enough, read_systems
 
@@ -36,10 +36,10 @@ def published_systems(file: Path | None) -> Systems:
 
 
 def published_zones(folder: Path | None) -> Mapping[str, Zone]:
-    """Carbon intensity by zone, from a folder with copies of the files.
+    """Load the carbon intensity by zone from a folder with copies of the files.
 
     Raises:
-        UserError: a file is missing, or not a copy.
+        UserError: a file is missing or invalid.
     """
     from joulie_lab.adapters.published.intensity import PUBLISHED, Zone, read_intensity
 
@@ -53,10 +53,10 @@ def published_zones(folder: Path | None) -> Mapping[str, Zone]:
 
 
 def published_jobs(file: Path | None) -> Jobs:
-    """Jobs of the PAI trace, from a copy of it.
+    """Load the jobs of the PAI trace from a copy of it.
 
     Raises:
-        UserError: it is missing, or not a copy.
+        UserError: the copy is missing or invalid.
     """
     from joulie_lab.adapters.published.pai_jobs import HOME, read_jobs
 
@@ -66,13 +66,13 @@ def published_jobs(file: Path | None) -> Jobs:
 
 
 def published_trace(folder: Path | None) -> Trace:
-    """Nodes, pods and, where the folder has them, the curves of FGD's authors.
+    """Load the nodes, the pods and, if present, the curves of FGD's authors.
 
     Args:
-        folder: with copies of the files; None for where `joulie bench fetch` puts them.
+        folder: folder with copies of the files; None for the folder of `joulie bench fetch`.
 
     Raises:
-        UserError: a file is missing, or not a copy.
+        UserError: a file is missing or invalid.
     """
     from joulie_lab.adapters.published import openb
 
@@ -84,13 +84,13 @@ def published_trace(folder: Path | None) -> Trace:
 
 
 def published_sweeps(folder: Path | None) -> Mapping[str, tuple[SweptJob, ...]]:
-    """The published power sweeps by GPU.
+    """Load the published power sweeps by GPU.
 
     Args:
-        folder: with copies of them; None for where `joulie bench fetch` puts them.
+        folder: folder with copies of the files; None for the folder of `joulie bench fetch`.
 
     Raises:
-        UserError: a file is missing, not a file of sweeps, or has too few of them to leave a network out.
+        UserError: a file is missing or invalid, or has too few networks to hold one out.
     """
     from joulie.apps.cli.caps import read_sweeps
     from joulie_lab.benchmarks.capping import DATASET, FILES, HOME, jobs_of

@@ -28,7 +28,7 @@ _TARGET_PCT = {"DE": 75, "GB": 75, "CISO-2021": 95, "CISO-2022": 95}
 
 
 def tables(result: DeferralResult) -> Iterator[Table]:
-    """Savings, errors of the forecasts, limited CPUs, and Let's Wait Awhile."""
+    """Savings, forecast errors, savings with limited CPUs, and Let's Wait Awhile."""
     yield _savings("jobs in one piece", {name: zone.windows for name, zone in result.zones.items()})
     yield _savings("jobs that may be interrupted", {name: zone.slots for name, zone in result.zones.items()})
     yield _errors(result.zones)
@@ -198,8 +198,8 @@ PAGE = Page(DeferralResult, "experiments/deferral.md", _page, {"img/deferral.png
 
 
 @benchmark("deferral", REPORT)
-@click.option("--data", type=PATH, help="Folder with published carbon intensities; --small makes some instead.")
-@click.option("--jobs", "jobs_file", type=PATH, help="The published job trace; --small makes one instead.")
+@click.option("--data", type=PATH, help="Folder with published carbon intensities; --small uses synthetic ones.")
+@click.option("--jobs", "jobs_file", type=PATH, help="The published job trace; --small uses a synthetic one.")
 def deferral(*, small: bool, data: Path | None, jobs_file: Path | None) -> DeferralResult:
     """Measure forecasts and deferral against the offline optimum."""
     zones = synthetic_zones(seed=1) if small else published_zones(data)

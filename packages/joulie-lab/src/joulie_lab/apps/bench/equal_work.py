@@ -46,7 +46,7 @@ _PANELS = {
 
 
 def tables(result: EqualWorkResult) -> Iterator[Table]:
-    """Energy, waits and ramps beside the lower bound."""
+    """Energy, waiting times and ramps compared with the lower bound."""
     n_seeds = len(result.seeds)
     yield Table(
         f"Mean of {n_seeds} seeds ± 95 % confidence interval; lower bound {result.bound_kwh.text(0)} kWh",
@@ -107,13 +107,13 @@ REPORT = Report(tables, figure)
 
 
 @benchmark("equal-work", REPORT)
-@click.option("--seeds", metavar="N,...", help="Seeds to report.  [default: the eight that nothing is tuned on]")
-@click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time.  [default: one a core]")
+@click.option("--seeds", metavar="N,...", help="Seeds to report.  [default: the eight held-out seeds]")
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel runs.  [default: one per core]")
 @click.option(
     "--executor", metavar="local|dask[://HOST:PORT]", default="local", show_default=True, help="Where to run."
 )
 def equal_work(*, small: bool, seeds: str | None, jobs: int | None, executor: str) -> EqualWorkResult:
-    """Measure schedulers that do the same work."""
+    """Measure schedulers at equal work."""
     where = Executor.parse(executor, jobs)
     chosen = small_plan() if small else full_plan()
     reported = chosen.seeds if seeds is None else seeds_of(seeds)
@@ -127,5 +127,5 @@ def equal_work(*, small: bool, seeds: str | None, jobs: int | None, executor: st
 
 
 def seeds_of(text: str) -> tuple[int, ...]:
-    """The seeds of option ``--seeds``."""
+    """Parse the seeds of option ``--seeds``."""
     return tuple(whole(item, "--seeds") for item in items([text]))

@@ -1,4 +1,4 @@
-"""``joulie bench fetch``: the public data of the benchmarks, into the user's cache."""
+"""``joulie bench fetch``: downloads the public datasets of the benchmarks to the user's cache."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _MIB = 1024.0**2
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--list", "only_list", is_flag=True, help="List the datasets, and fetch nothing.")
+@click.option("--list", "only_list", is_flag=True, help="List the datasets without fetching any.")
 @click.option(
-    "--to", type=click.Path(path_type=Path), help="Folder for a folder of each dataset.  [default: the user's cache]"
+    "--to", type=click.Path(path_type=Path), help="Parent folder of the dataset folders.  [default: the user's cache]"
 )
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 def fetch(names: tuple[str, ...], *, only_list: bool, to: Path | None, output: str) -> None:
-    """Fetch published data from its home, with its checksum checked.
+    """Fetch published datasets from their publishers and verify their checksums.
 
-    Without a NAME: all that the benchmarks use, some megabytes. Files that are there already stay, and a download that
-    was broken off goes on. Each dataset has its own licence, which is shown; Joulie grants none.
+    Without a NAME: all datasets of the benchmarks, some megabytes. Existing files are kept, and interrupted downloads
+    are resumed. Each dataset has its own licence, which is shown; Joulie grants none.
     """
     from joulie_lab.adapters.published.datasets import DATASETS, cache_root
 
     unknown = [name for name in names if name not in DATASETS]
     if unknown:
-        raise UserError(f"no dataset {unknown[0]!r}; there are {', '.join(DATASETS)}")
+        raise UserError(f"unknown dataset {unknown[0]!r}; use one of {', '.join(DATASETS)}")
     root = to or cache_root()
     wanted = [DATASETS[name] for name in dict.fromkeys(names)]
     if only_list:
@@ -53,7 +53,7 @@ def fetch(names: tuple[str, ...], *, only_list: bool, to: Path | None, output: s
 
 
 def _fetch(datasets: Sequence[Dataset], root: Path) -> list[str]:
-    """Fetch what is not there; what could not be had."""
+    """Fetch missing files; returns the problems."""
     import httpx2
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -87,11 +87,11 @@ def _fetch(datasets: Sequence[Dataset], root: Path) -> list[str]:
 
 @contextmanager
 def _retries_said() -> Iterator[None]:
-    """Say why a download begins again."""
+    """Report why a download is retried."""
     from stamina.instrumentation import RetryDetails, set_on_retry_hooks
 
     def say(details: RetryDetails) -> None:
-        click.echo(f"{details.caused_by}; again in {details.wait_for:.0f} s", err=True)
+        click.echo(f"{details.caused_by}; retry in {details.wait_for:.0f} s", err=True)
 
     set_on_retry_hooks([say])
     try:
@@ -105,7 +105,7 @@ def _advance(bars: Progress, task: TaskID, have: int) -> None:
 
 
 def _rows(datasets: Sequence[Dataset], root: Path) -> list[dict[str, Any]]:
-    """What there is, and what of it is in the cache."""
+    """The datasets, and which of their files are in the cache."""
     from joulie_lab.adapters.published.download import is_complete
     from joulie_lab.adapters.published.errors import FetchError
 

@@ -1,4 +1,4 @@
-"""``joulie bench fidelity``: runs on a control plane beside native ones of the same jobs."""
+"""``joulie bench fidelity``: compares runs on a control plane with native runs of the same jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from joulie_lab.simulation.experiment.fidelity import fidelity as compare
 
 
 class Starts(Figures, frozen=True):
-    """How far apart the starts of the same jobs are, and where they ran; shares of the jobs."""
+    """Differences of start times and nodes of the same jobs; shares of the jobs."""
 
     jobs: int
     only_native: int
@@ -32,7 +32,7 @@ class Starts(Figures, frozen=True):
 
 
 class Pair(Figures, frozen=True):
-    """One figure of both runs."""
+    """A figure of both runs."""
 
     what: str
     native: float
@@ -41,7 +41,7 @@ class Pair(Figures, frozen=True):
 
 
 class FidelityRun(Figures, frozen=True):
-    """One variant on the control plane beside the native run; `ties_kwh` are native runs that differ in ties alone."""
+    """Comparison of a variant on the control plane and natively; `ties_kwh`: native runs that differ only in ties."""
 
     energy_pct: float
     cpu_work_pct: float | None
@@ -82,8 +82,8 @@ class FidelityResult(Figures, frozen=True):
 def fidelity(native: Path, plane: Path, ties: Path, *, json_file: Path) -> None:
     """Compare runs on a control plane with native ones.
 
-    NATIVE and PLANE are folders of artefacts of the same experiment; TIES is one of native runs that differ in ties
-    alone: those of other seeds, with the trace of PLANE as a file.
+    NATIVE and PLANE are artefact folders of the same experiment. TIES is one of native runs that differ only in the
+    breaking of ties: runs with other seeds and the trace of PLANE as a file.
     """
     document = plain(_compared(Artefacts(native), Artefacts(plane), Artefacts(ties)))
     json_file.write_text(render_document(document, "json") + "\n", encoding="utf-8")

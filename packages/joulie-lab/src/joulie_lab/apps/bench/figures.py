@@ -1,4 +1,4 @@
-"""What the figures of benchmarks are drawn with."""
+"""Drawing functions for the figures of benchmarks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GROUP_HEIGHT = 0.85
 
 
 def panels(count: int) -> tuple[Figure, list[Axes]]:
-    """A figure with panels side by side."""
+    """Create a figure with panels side by side."""
     figure = canvas(11.0, 4.5)
     axes = [figure.add_subplot(1, count, index + 1) for index in range(count)]
     for one in axes:
@@ -30,20 +30,20 @@ def title(axes: Axes, text: str) -> None:
 
 
 def legend_below(axes: Axes, columns: int) -> None:
-    """The legend under a panel."""
+    """Draw the legend below a panel."""
     axes.legend(frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=columns)
 
 
 def horizontal_bars(
     axes: Axes, groups: Sequence[str], bars: Sequence[BarSet], *, notes: Mapping[str, Iterable[str]] | None = None
 ) -> None:
-    """Groups of bars from top to bottom.
+    """Draw a grouped horizontal bar chart, from top to bottom.
 
     Args:
         axes: the panel.
-        groups: their names.
-        bars: one set a contender.
-        notes: by contender, what is written beside each of its bars.
+        groups: names of the groups.
+        bars: one bar set per contender.
+        notes: by contender, the labels beside its bars.
     """
     height = _GROUP_HEIGHT / len(bars)
     for place, one in enumerate(bars):
@@ -70,13 +70,13 @@ def horizontal_bars(
 
 
 def bar_sets(values: Mapping[str, Iterable[float | None]]) -> list[BarSet]:
-    """Bars without intervals by contender, each in a colour of its own."""
+    """Bar sets without intervals, one colour per contender."""
     made = ((name, tuple(own)) for name, own in values.items())
     return [BarSet(name, own, (None,) * len(own), style) for style, (name, own) in enumerate(made)]
 
 
 def vertical_bars(axes: Axes, chart: Bars) -> None:
-    """A bar chart in a panel."""
+    """Draw a bar chart in a panel."""
     draw_bars(axes, chart)
     axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
     title(axes, chart.title)

@@ -1,4 +1,4 @@
-"""``joulie bench``: the benchmarks, each a command with a table, a plot, JSON and committed ranges."""
+"""``joulie bench``: one command per benchmark, with tables, a plot, JSON and committed ranges."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from joulie_lab.apps.bench.run import OUTPUT
 _COMMANDS = (
     *(Command(f"bench {name}", module_of(name), f"Measure {summary}.") for name, summary in SUMMARIES.items()),
     Command("bench fidelity", module_of("fidelity"), "Compare runs on a control plane with native ones."),
-    Command("bench page", module_of("page"), "Write the pages of benchmarks, in a checkout."),
+    Command("bench page", module_of("page"), "Write the documentation pages of benchmarks, in a checkout."),
 )
 
 
 @click.group(cls=CommandGroup, path="bench", lazy=_COMMANDS)
 def bench() -> None:
-    """Run the benchmarks that Joulie is judged by.
+    """Run Joulie's benchmarks.
 
-    Each prints a table and checks its figures against committed ranges: exit status 1, and a line for each range
-    that is missed.
+    Each benchmark prints tables and checks its figures against committed ranges. Figures out of range are listed, and
+    the exit status is 1.
     """
 
 

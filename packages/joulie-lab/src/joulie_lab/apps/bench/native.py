@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def tables(result: NativeResult) -> Iterator[Table]:
-    """Each run, and its CPU time in that of the smallest one."""
+    """CPU time of each run, absolute and relative to the smallest run."""
     yield Table(
         "CPU time of a run",
         ("", "nodes", "jobs", "CPU s", "µs an arrival or end", "times the first"),
@@ -41,8 +41,8 @@ def figure(result: NativeResult) -> Figure:
     """CPU time of an event by size."""
     bars = bar_sets({name: [one.us_per_event for one in own.values()] for name, own in result.runs.items()})
     sizes = tuple(name.replace("_", " ") for name in SIZES)
-    chart = Bars("native", "What an arrival or end of a job costs", sizes, "CPU time, µs", tuple(bars))
-    return draw(chart, "the fastest of the rounds")
+    chart = Bars("native", "CPU time per arrival or end of a job", sizes, "CPU time, µs", tuple(bars))
+    return draw(chart, "fastest of the rounds")
 
 
 REPORT = Report(tables, figure)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def tables(result: OpenbResult) -> Iterator[Table]:
-    """Policies beside what is published, and beside FGD; what weights of power give."""
+    """Policies compared with published figures and with FGD, and results by weight of power."""
     yield _published(result)
     for name, policies in {**result.cases, **result.variants}.items():
         yield _compared(name, policies)
@@ -103,7 +103,7 @@ def _or_dash(value: float | None, digits: str = ".2f") -> str:
 
 
 def figure(result: OpenbResult) -> Figure:
-    """GPU allocated as more is asked for, power against FGD's, and what weights of power give."""
+    """GPU allocation over arrived requests, power relative to FGD, and results by weight of power."""
     drawn, (allocated, power, frontier) = panels(3)
     colors = {name: f"C{index}" for index, name in enumerate(result.curves)}
     base_kw = result.curves["FGD"].power_kw
@@ -215,8 +215,8 @@ PAGE = Page(OpenbResult, "experiments/openb.md", _page, {"img/openb.png": figure
 
 
 @benchmark("openb", REPORT)
-@click.option("--data", type=PATH, help="Folder with the published trace.  [default: what `fetch` got]")
+@click.option("--data", type=PATH, help="Folder with the published trace.  [default: the fetched copy]")
 def openb(*, small: bool, data: Path | None) -> OpenbResult:
-    """Measure placement on nodes whose GPUs are shared."""
+    """Measure placement on nodes with shared GPUs."""
     trace = (*sample(seed=1), None) if small else published_trace(data)
     return measure(*trace, SMALL if small else FULL, process_time, tell)

@@ -1,4 +1,4 @@
-"""``joulie bench page``: the pages of the documentation that are made of committed results."""
+"""``joulie bench page``: generates documentation pages from committed results."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _END = "\n<!-- end -->\n"
 
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(PAGES), metavar="[NAME]...")
-@click.option("--check", is_flag=True, help="Write nothing; exit status 1, and a line for each page that differs.")
+@click.option("--check", is_flag=True, help="Write nothing; list the pages that differ, with exit status 1.")
 def page(names: tuple[str, ...], *, check: bool) -> None:
-    """Write the pages of benchmarks, in a checkout.
+    """Write the documentation pages of benchmarks, in a checkout.
 
     A page takes its figures from benchmarks/results/NAME.json and its text from benchmarks/pages/NAME.md; its images
-    are drawn anew. Without a NAME: all pages.
+    are redrawn. Without a NAME: all pages.
     """
     if not _RESULTS.is_dir():
-        raise UserError(f"{_RESULTS} is not here: run this in a checkout")
+        raise UserError(f"{_RESULTS} not found: run this command in a checkout")
     different = [name for name in names or PAGES if not _update(name, check=check)]
     for name in different if check else ():
         click.echo(f"{_page(name).path} differs: run `joulie bench page {name}`", err=True)
@@ -37,7 +37,7 @@ def page(names: tuple[str, ...], *, check: bool) -> None:
 
 
 def _update(name: str, *, check: bool) -> bool:
-    """Write a page and its images, or only check the text; whether the text was right before."""
+    """Write a page and its images, or only check its text; returns whether the text was up to date."""
     one = _page(name)
     place = _DOCS / one.path
     result = read_result(_RESULTS / f"{name}.json", one.result)
@@ -55,10 +55,10 @@ def render(name: str, one: Page[Figures], result: Figures, before: str = "", tem
     """The text of a page.
 
     Args:
-        name: of the benchmark.
-        one: how its page is made.
-        result: what it shows.
-        before: the present text, of which a page without a template keeps all but its block.
+        name: name of the benchmark.
+        one: definition of its page.
+        result: the committed result.
+        before: current text of the page; without a template, only its generated block is replaced.
         templates: folder of the templates.
     """
     values = one.values(result)

@@ -36,7 +36,7 @@ def tables(result: ParityResult) -> Iterator[Table]:
         ],
     )
     yield Table(
-        "Against the plain NumPy way, same first hours",
+        "Compared with plain NumPy, same first hours",
         ("", "hours", "jobs", "plain s", "engine s", "ratio", "power differs by", "drops differ in"),
         [
             (
@@ -69,7 +69,7 @@ def _cells(row: Cost) -> tuple[str, ...]:
 
 
 def figure(result: ParityResult) -> Figure:
-    """What a job costs as the cluster grows, and a run as its jobs grow."""
+    """Cost of a job by cluster size, and cost of a run by number of jobs."""
     drawn, (by_nodes, by_jobs) = panels(2)
     nodes, jobs = result.growth_with_nodes, result.growth_with_jobs
     for name, color in zip(dict.fromkeys(row.scheduler for row in nodes), PALETTE, strict=False):

@@ -34,7 +34,7 @@ _MARKS = {"vendor": ("o", "a vendor left out"), "year": ("s", "a year"), "later_
 
 
 def tables(result: PowerEstimateResult) -> Iterator[Table]:
-    """Coverage, and what is calibrated."""
+    """Coverage of the intervals, and the calibrated factors."""
     yield _coverage(result)
     yield _calibration(result)
 
@@ -47,12 +47,12 @@ def _coverage(result: PowerEstimateResult) -> Table:
             covered = (f"{100.0 * entry.covered:.1f}" for entry in by_split.values())
             rows.append((what, way, *covered, f"{100.0 * worst.worst:.0f} ({worst.worst_is})"))
     columns = ("", "calibrated", *(name.replace("_", " ") for name in SPLITS), "worst")
-    return Table("Servers within the interval, %, and the worst group of them", columns, rows, labels=2)
+    return Table("Servers within the interval, %, and the worst group", columns, rows, labels=2)
 
 
 def _calibration(result: PowerEstimateResult) -> Table:
     return Table(
-        "Calibrated, and the median error of what is expected",
+        "Calibrated factors, and the median error of the expected power",
         ("", "W", "size to the power", "low", "high", "error, %"),
         [
             (
@@ -76,7 +76,7 @@ def _ends(by_basis: Mapping[str, Mapping[str, Value]]) -> Iterator[tuple[str, Va
 
 
 def figure(result: PowerEstimateResult) -> Figure:
-    """Coverage of vendors and years that were left out, and the intervals of one server."""
+    """Coverage of held-out vendors and years, and the intervals of one server."""
     drawn, (coverage, example) = panels(2)
     ends = [what for what, _ in _ends(result.held_out["groups"])]
     for way, color, shift in (("plain", PALETTE[1], -0.14), ("groups", PALETTE[2], 0.14)):
@@ -170,7 +170,7 @@ PAGE = Page(PowerEstimateResult, "experiments/power-estimate.md", _page, {"img/p
 
 
 @benchmark("power-estimate", REPORT)
-@click.option("--data", type=PATH, help="Copy of the published results; --small makes a sample instead.")
+@click.option("--data", type=PATH, help="Copy of the published results; --small uses a synthetic sample.")
 def power_estimate(*, small: bool, data: Path | None) -> PowerEstimateResult:
     """Measure the intervals of power estimates on published SPECpower results."""
     return measure(read_systems(synthetic_table(seed=1)) if small else published_systems(data), tell)

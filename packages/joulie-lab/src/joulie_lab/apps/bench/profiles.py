@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def tables(result: ProfilesResult) -> Iterator[Table]:
-    """How often levels are right, and what wrong ones cost, by contender."""
+    """Accuracy of levels, and cost of wrong levels, by contender."""
     yield Table(
         "Right, % / cost of a wrong level",
         ("workloads", "what", *(name.replace("_", " ") for name in CONTENDERS), "saved against the rules"),
@@ -48,7 +48,7 @@ def _rows(result: ProfilesResult) -> Iterator[tuple[str, ...]]:
 
 
 def figure(result: ProfilesResult) -> Figure:
-    """What wrong levels cost by contender, on workloads as learned and on others."""
+    """Cost of wrong levels by contender, on workloads like those of training and on shifted ones."""
     drawn, all_axes = panels(len(result.worlds))
     for axes, (world, groups) in zip(all_axes, result.worlds.items(), strict=True):
         targets = groups["all"]
@@ -69,12 +69,12 @@ REPORT = Report(tables, figure)
 
 
 @benchmark("profiles", REPORT)
-@click.option("--train", "trees_file", type=PATH, help="Write the trees, as the module that the classifier imports.")
+@click.option("--train", "trees_file", type=PATH, help="Write the trained trees as a Python module for the classifier.")
 def profiles(*, small: bool, trees_file: Path | None) -> ProfilesResult:
     """Measure the classifier's rules and trees on simulated workloads."""
     if small:
         if trees_file is not None:
-            raise UserError("--train needs all workloads: leave out --small")
+            raise UserError("--train needs all workloads: omit --small")
         return measure(SMALL, None, tell)
     try:
         found = trained(TRAINING, tell)

@@ -1,4 +1,4 @@
-"""How results are shown: tables for the terminal and for Markdown, figures, and pages of the documentation."""
+"""Presentation of results: tables for terminal and Markdown, figures, and documentation pages."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts.
+    """A table of text cells.
 
     Attributes:
-        title: above it on the terminal.
-        columns: its heads.
-        rows: a text for each column.
-        labels: number of columns that name a row; the others are numbers.
+        title: title on the terminal.
+        columns: column headers.
+        rows: rows with one text per column.
+        labels: number of leading label columns; the others are numbers.
     """
 
     title: str
@@ -29,7 +29,7 @@ class Table:
     labels: int = 1
 
     def __str__(self) -> str:
-        """As Markdown."""
+        """The table as Markdown."""
         rule = ["---"] * self.labels + ["---:"] * (len(self.columns) - self.labels)
         return "\n".join(_line(cells) for cells in (self.columns, rule, *self.rows))
 
@@ -40,14 +40,14 @@ def _line(cells: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Page(Generic[Result]):
-    """A page of the documentation with the figures of a committed result.
+    """A documentation page with the figures of a committed result.
 
     Attributes:
-        result: what is read of ``benchmarks/results``.
-        path: of the page, below ``docs``. With a template of the benchmark's name it is written as a whole; else a
-            block of it is, between two marks.
-        values: what the template shows beside the result, by name; of a page without one the ``block``.
-        images: by their paths beside the page; None leaves one out.
+        result: type of the result in ``benchmarks/results``.
+        path: path of the page below ``docs``. If there is a template with the benchmark's name, the whole page is
+            written; otherwise only a block between two marks.
+        values: further values of the template by name; for a page without a template, the ``block``.
+        images: images by their paths relative to the page; None omits one.
     """
 
     result: type[Result]
@@ -58,11 +58,11 @@ class Page(Generic[Result]):
 
 @dataclass(frozen=True)
 class Report(Generic[Result]):
-    """How the result of one benchmark is shown.
+    """Presentation of the result of one benchmark.
 
     Attributes:
-        tables: on the terminal.
-        figure: of ``--plots``.
+        tables: tables for the terminal.
+        figure: figure of ``--plots``.
     """
 
     tables: Callable[[Result], Iterable[Table]]

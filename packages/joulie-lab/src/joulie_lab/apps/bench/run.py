@@ -1,4 +1,4 @@
-"""How a benchmark becomes a command: the options that all of them have; measure, show, write, check."""
+"""Turns a benchmark into a command: common options; measure, print tables, write files, check ranges."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ OUTPUT = click.option(
 
 
 def tell(stage: str) -> None:
-    """Say on standard error what is measured now."""
+    """Print progress to standard error."""
     click.echo(stage, err=True)
 
 
 def benchmark(name: str, report: Report[Result]) -> Callable[[Callable[..., Result]], click.Command]:
-    """A command of a function that measures: it is given ``small`` and its own options."""
+    """Decorator that makes a command of a measuring function, which gets ``small`` and its own options."""
 
     def decorate(measure: Callable[..., Result]) -> click.Command:
         @functools.wraps(measure)
@@ -59,12 +59,12 @@ def benchmark(name: str, report: Report[Result]) -> Callable[[Callable[..., Resu
 
 
 def _common(command: Command) -> Command:
-    """The options that every benchmark has."""
+    """Options that all benchmarks have."""
     for option in reversed(
         (
-            click.option("--small", is_flag=True, help="The sample that takes seconds, as in CI."),
-            click.option("--json", "json_file", type=PATH, help="Write every figure as JSON."),
-            click.option("--plots", "plots_folder", type=PATH, help="Write the plot as PNG into a folder."),
+            click.option("--small", is_flag=True, help="Run a small sample that takes seconds, as in CI."),
+            click.option("--json", "json_file", type=PATH, help="Write all figures as JSON."),
+            click.option("--plots", "plots_folder", type=PATH, help="Write the plot as PNG to a folder."),
             click.option(
                 "--ranges", "ranges_file", type=PATH, help="Ranges to check.  [default: benchmarks/NAME.yaml]"
             ),
@@ -93,7 +93,7 @@ def _run(
     from joulie_lab.simulation.report.png import png
 
     place = ranges_file or _RANGES / f"{name}.yaml"
-    # Away from a checkout there are no committed ranges: the figures are still worth having.
+    # Outside a checkout there are no committed ranges; the figures are still useful.
     unchecked = ranges_file is None and not place.exists()
     try:
         ranges = () if unchecked else load_ranges(place, small=small)
@@ -119,7 +119,7 @@ def _run(
     for line in missed:
         click.echo(f"missed: {line}", err=True)
     if unchecked:
-        click.echo(f"{place} is not here: nothing is checked; name a file with --ranges", err=True)
+        click.echo(f"{place} not found: ranges are not checked; name a file with --ranges", err=True)
     else:
         click.echo(f"{len(ranges) - len(missed)} of {len(ranges)} ranges of {place} hold", err=output != "table")
     if missed:

@@ -53,7 +53,7 @@ _QUALITY = tuple(
 
 
 def tables(result: TracesResult) -> Iterator[Table]:
-    """What is saved, where it comes from, and what jobs pay."""
+    """Savings, their causes, and the slowdown of jobs."""
     yield _saved(result)
     yield _parts(result)
     yield _quality(result)
@@ -78,12 +78,12 @@ def _saved(result: TracesResult) -> Table:
         shown_seeds = seeds[0] if len(set(seeds)) == 1 else ", ".join(seeds)
         rows.append((what, shown_seeds, _text(usual.values[PER_WORK], 3), *saved))
     columns = ("", "seeds", "energy per work", "deep idle all", "only managed nodes", "published GPU curves")
-    return Table("IT energy per work, and saved of it, %", columns, rows)
+    return Table("IT energy per unit of work, and savings, %", columns, rows)
 
 
 def _parts(result: TracesResult) -> Table:
     return Table(
-        "Where it comes from, points",
+        "Savings by cause, percentage points",
         ("", "seeds", "saved", "by placement", "by caps", "if only managed nodes slept"),
         [
             (
@@ -139,7 +139,7 @@ def _frontier(frontier: ExperimentFigures) -> Table:
 
 
 def _variants(result: TracesResult) -> list[tuple[str, str, dict[str, VariantFigures]]]:
-    """Experiment, variant, and its figures by physics, in order."""
+    """Experiments and variants with their figures by physics, in order."""
     found: dict[tuple[str, str], dict[str, VariantFigures]] = {}
     for name, experiment in result.experiments.items():
         for physics, of_variant in experiment.figures.items():
@@ -185,7 +185,7 @@ def figure(result: TracesResult) -> Figure:
 
 
 def _frontier_figure(result: TracesResult) -> Figure | None:
-    """Savings over slowdown, a point a bound."""
+    """Savings over slowdown, one point per bound."""
     if result.frontier is None:
         return None
     found = [figures for _, figures in _bounds(result.frontier)]
@@ -193,7 +193,7 @@ def _frontier_figure(result: TracesResult) -> Figure | None:
     slowdown, saved = np.array([(x.mean, y.mean) for x, y in points if x is not None and y is not None]).T
     chart = Chart(
         "frontier",
-        "What a bound of slowdown saves",
+        "Savings by bound of slowdown",
         "P95 of the slowdown of standard jobs",
         "IT energy per work saved against A, %",
         (Line(BOUNDED, slowdown, saved, 0),),
@@ -224,7 +224,7 @@ def _page(result: TracesResult) -> dict[str, Any]:
 
 
 def _headline(result: TracesResult) -> str:
-    """What the main experiment says, in sentences whose numbers and words follow from the result."""
+    """Headline of the main experiment, generated from the result."""
     figures = result.experiments[_MAIN].figures
     told = [
         f"{variant}: {_in_words(found.saved)}"
@@ -242,7 +242,7 @@ def _headline(result: TracesResult) -> str:
 
 
 def _in_words(saved: Estimate) -> str:
-    """An interval that holds zero shows neither a saving nor a loss, and one seed has no interval."""
+    """A saving as text: an interval that contains zero shows no difference, and one seed has no interval."""
     mean, half = saved.mean, saved.half_width
     if half is not None and abs(mean) <= half:
         return f"no difference shown ({mean:+.2f} ± {half:.2f} %)"
@@ -265,17 +265,17 @@ PAGE = Page(
 
 
 @benchmark("traces", REPORT)
-@click.option("--seeds", metavar="N,...", help="Seeds to report.  [default: the eight that nothing is tuned on]")
-@click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time.  [default: one a core]")
-@click.option("--folder", type=PATH, help="Where finished runs are kept.  [default: the user's data]")
-@click.option("--frontier", is_flag=True, help="Also run D of hetero-41 with other bounds of slowdown.")
+@click.option("--seeds", metavar="N,...", help="Seeds to report.  [default: the eight held-out seeds]")
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel runs.  [default: one per core]")
+@click.option("--folder", type=PATH, help="Folder for finished runs.  [default: in the user's data folder]")
+@click.option("--frontier", is_flag=True, help="Also run variant D of hetero-41 with other bounds of slowdown.")
 def traces(*, small: bool, seeds: str | None, jobs: int | None, folder: Path | None, frontier: bool) -> TracesResult:
-    """Measure the shipped cluster experiments; runs that are kept from an earlier call are not made again."""
+    """Measure the shipped cluster experiments; stored runs of an earlier call are reused."""
     plan = SMALL if small else FULL
     place = folder or user_state_path("joulie") / "traces"
 
     def summed_up(experiment: Experiment, runs: Sequence[RunKey]) -> ExperimentFigures:
-        # Named by what makes the runs what they are, so that those of other code lie elsewhere.
+        # Named by the identity of the runs, so that runs of other code are stored elsewhere.
         digest = identity_digest(identity(experiment, NATIVE, None))
         artefacts = Artefacts(place / f"{experiment.name}-{digest}")
         finish(experiment, runs, artefacts, jobs=jobs)

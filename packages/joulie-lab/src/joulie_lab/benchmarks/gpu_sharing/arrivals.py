@@ -1,4 +1,4 @@
-"""Which pods arrive, in which order: the trace shuffled and inflated, and other traces made of it."""
+"""Sequences of arriving pods: the trace shuffled and inflated, and variants of the trace."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ARRIVED = 1.3
 
 
 class Arrivals(NamedTuple):
-    """A run's inputs that a seed decides.
+    """Inputs of a run that depend on the seed.
 
     Attributes:
-        pods: number of each arriving pod, shape ``(n_arrivals,)``.
-        draws: uniform numbers for policies that draw, shape ``(n_arrivals, 2)``.
-        node_order: the names of the nodes, so to speak: equals are decided by it; shape ``(n_nodes,)``.
+        pods: index of each arriving pod, shape ``(n_arrivals,)``.
+        draws: uniform random numbers for randomised policies, shape ``(n_arrivals, 2)``.
+        node_order: order of the nodes, which breaks ties, shape ``(n_nodes,)``.
     """
 
     pods: IntArray

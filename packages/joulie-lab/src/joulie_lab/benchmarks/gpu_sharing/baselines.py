@@ -1,4 +1,4 @@
-"""The published scores that Joulie's is compared with.
+"""Published placement scores, as baselines for Joulie's score.
 
 The scores of DotProd, GpuClustering, GpuPacking and BestFit are those that FGD is compared with ("Beware of
 Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent", ATC 2023, and its simulator), to

@@ -1,7 +1,7 @@
 """The compiled loop that places arriving pods one by one.
 
-A node's score for a request changes only when the node does. So scores are kept by request and node, and made anew
-where the node has changed since: an arrival costs a look at every node, and a computation for a few.
+A node's score for a request changes only when the node does. Scores are therefore cached by request and node, and
+recomputed for nodes that have changed: an arrival visits every node, but computes only a few scores.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ NOWHERE = -1
 
 
 class Scoring(NamedTuple):
-    """What scores are made of.
+    """Parameters of the scores.
 
     Attributes:
         policy: constant of `joulie_lab.benchmarks.gpu_sharing.policies`.
@@ -113,7 +113,7 @@ class State(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What was last computed for a request on a node, arrays of shape ``(n_requests, n_nodes)``.
+    """Cached results by request and node, arrays of shape ``(n_requests, n_nodes)``.
 
     Attributes:
         version: of the node then; 0 for never.
@@ -131,7 +131,7 @@ class Known(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room to compute in.
+    """Work arrays.
 
     Attributes:
         gpu_left: of one node, shape ``(most GPUs,)``.
@@ -143,7 +143,7 @@ class Scratch(NamedTuple):
 
 
 class Table(NamedTuple):
-    """All that a placement is decided on.
+    """Inputs and state of placement decisions.
 
     Attributes:
         nodes: in the order that decides between equals.
@@ -163,13 +163,13 @@ class Table(NamedTuple):
 
 
 class Course(NamedTuple):
-    """What happened, after each arrival; arrays of shape ``(n_arrivals,)``.
+    """Recorded state after each arrival; arrays of shape ``(n_arrivals,)``.
 
     Attributes:
-        arrived_milli: GPU asked for so far, thousandths.
-        used_milli: GPU given so far, thousandths.
-        power_w: of all nodes.
-        node: that the pod was placed on, `NOWHERE` if it fitted none.
+        arrived_milli: GPU requested so far, thousandths.
+        used_milli: GPU allocated so far, thousandths.
+        power_w: power of all nodes, W.
+        node: node of the pod; `NOWHERE` if no node was feasible.
     """
 
     arrived_milli: IntArray
@@ -220,7 +220,7 @@ def empty_course(n_arrivals: int) -> Course:
 
 @compiled
 def place_all(table: Table, arriving: IntArray, draws: FloatArray, course: Course) -> None:
-    """Place every arriving pod where it scores best; one that fits nowhere is turned away.
+    """Place every arriving pod on the feasible node with the best score; reject it if there is none.
 
     Args:
         table: changed in place.

@@ -1,4 +1,4 @@
-"""A run: a policy places the pods that a seed lets arrive."""
+"""Runs a placement policy on the arriving pods of a seed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Setup:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What came of it; arrays are over `GRID_PCT`.
+    """Result of a run; arrays are over `GRID_PCT`.
 
     Attributes:
         allocation_pct: GPU given, percent of the cluster's: at each grid point the mean while the GPU arrived rounds to

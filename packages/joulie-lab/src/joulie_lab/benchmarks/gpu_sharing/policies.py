@@ -1,4 +1,4 @@
-"""The policies that the benchmark compares."""
+"""The placement policies of the benchmark."""
 
 from __future__ import annotations
 
