@@ -63,7 +63,7 @@ def test_a_page_that_differs_is_named_and_can_be_written(tmp_path, capsys, monke
 def test_pages_are_written_in_a_checkout_only(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert joulie("bench", "page") == 2
-    assert "run this in a checkout" in capsys.readouterr().err
+    assert "run this command in a checkout" in capsys.readouterr().err
 
 
 def test_a_result_with_a_figure_that_nobody_knows_is_refused():
