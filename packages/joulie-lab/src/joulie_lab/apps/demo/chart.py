@@ -1,4 +1,4 @@
-"""Chart of a demo over time: power, classes of the nodes, jobs."""
+"""Draws a chart of a demo over time: power, node classes and jobs."""
 
 from __future__ import annotations
 

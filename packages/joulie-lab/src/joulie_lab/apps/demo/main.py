@@ -59,8 +59,8 @@ def demo(
     """Watch Joulie run a cluster of simulated hardware, in time-lapse.
 
     Jobs arrive, the operator divides the nodes into performance and eco nodes and drains a node before capping it, the
-    agent applies the caps, and the extender places pods by power. The simulator computes what that does to power and to
-    the time jobs take. Everything runs in this process on a fake cluster; with --control-plane, as separate processes
+    agent applies the caps, and the extender places pods by power. The simulator computes the effect on power and on job
+    durations. Everything runs in this process on a fake cluster; with --control-plane, as separate processes
     on a real API server, scheduler and KWOK. Ends when all jobs are done, or with Ctrl-C.
     """
     with tempfile.TemporaryDirectory(prefix="joulie-demo-") as name:
@@ -133,7 +133,7 @@ async def _observe(
     twins: Cache[NodeTwin, NodeTwin],
     pods: Cache[Pod, PodFacts],
 ) -> Snapshot | None:
-    """The cluster now; None while the programs are still starting."""
+    """Take a snapshot of the cluster; None while the programs are still starting."""
     try:
         energy = (await simulator.get("/debug/energy")).raise_for_status().json()
         jobs = (await simulator.get("/debug/jobs")).raise_for_status().json()["jobs"]

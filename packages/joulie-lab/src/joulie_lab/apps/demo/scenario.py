@@ -22,7 +22,7 @@ class NodeFamily:
     """Nodes of one kind.
 
     Attributes:
-        prefix: of the node names.
+        prefix: prefix of the node names.
         cpu_model: value of the CPU model label.
         sockets: CPU sockets per node.
         cores: cores per node.

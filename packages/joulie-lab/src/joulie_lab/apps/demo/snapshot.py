@@ -19,13 +19,13 @@ class NodeSnapshot:
     """One node; None where a value is not known yet.
 
     Attributes:
-        name: of the node.
-        schedulable_class: from its NodeTwin.
+        name: node name.
+        schedulable_class: scheduling class in its NodeTwin.
         power_w: measured power of CPUs and GPUs, W.
         limit_w: their maximum power under the caps, W.
         tdp_w: their maximum power without caps, W.
-        headroom_score: 0..100.
-        cooling_stress_score: 0..100.
+        headroom_score: power headroom score, 0..100.
+        cooling_stress_score: cooling stress score, 0..100.
         cpu_cap_pct: CPU cap in force, percent.
         gpu_cap_pct: GPU cap in force, percent; None without GPUs.
         pods: number of pods on it.
