@@ -1,4 +1,4 @@
-"""Experiments on a real control plane: every program a process of its own, time simulated faster than the clock."""
+"""Experiments on a real control plane: each program is a process, and simulated time runs faster than wall time."""
 
 from joulie_lab.apps.experiment.control_plane.pace import DEFAULT_TIME_SCALE, why_too_fast
 from joulie_lab.apps.experiment.control_plane.runner import run_on_control_plane, why_not

@@ -1,7 +1,7 @@
-"""How much faster than the clock a run on a control plane may be, and what that makes of the programs' times.
+"""Time scale of a run on a control plane: its maximum, and the programs' intervals under it.
 
-A scenario's times are simulated; the programs know nothing of that and follow the clock. So their times are divided by
-the time scale. What only guards against dead programs keeps a floor: it is no part of the control.
+A scenario's times are simulated, but the programs follow the wall clock. So their times are divided by the time scale.
+Times that only guard against failed programs have a minimum, since they are not part of the control.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from joulie_lab.simulation.experiment.outcome import Pace
 from joulie_lab.simulation.experiment.scenario import ControlTimes, Variant
 
 DEFAULT_TIME_SCALE = 20.0
-LEAST_OPERATOR_S = 0.3
-"""Shortest interval of the operator that two busy cores keep up with, s of the clock."""
-LEAST_AGENT_S = 0.15
-"""Shortest interval of the agent that they keep up with, s of the clock."""
-MOST_NODE_CYCLES_PER_S = 200.0
-"""Nodes that a pool agent reads and caps in a second of the clock."""
+MIN_OPERATOR_S = 0.3
+"""Minimum interval of the operator that two busy cores sustain, s of wall time."""
+MIN_AGENT_S = 0.15
+"""Minimum interval of the agent that they sustain, s of wall time."""
+MAX_NODE_CYCLES_PER_S = 200.0
+"""Maximum number of nodes that a pool agent reads and caps in a second of wall time."""
 
 _SCALED: Mapping[str, float] = {
     "DRAIN_SETTLING": 0.0,
@@ -37,69 +37,69 @@ _SCALED: Mapping[str, float] = {
     "RESCHEDULE_COOLDOWN": 0.0,
     "RESCHEDULE_MIN_POD_AGE": 0.0,
 }
-"""Times of the operator that are simulated time in a scenario, and the least that each becomes, s of the clock."""
+"""Operator settings that are simulated time in a scenario, and the minimum of each after scaling, s of wall time."""
 
 
 def why_too_fast(nodes: int, times: ControlTimes, time_scale: float) -> str | None:
-    """Why a run cannot be this fast without the programs falling behind; None where it can.
+    """Why the programs could not keep up with this time scale; None if they can.
 
     Args:
-        nodes: of the cluster.
-        times: how often operator and agents act, in simulated time.
-        time_scale: simulated seconds a second.
+        nodes: number of nodes of the cluster.
+        times: intervals of operator and agents, in simulated time.
+        time_scale: simulated seconds per wall second.
     """
-    most = fastest(nodes, times)
-    if time_scale <= most:
+    max_scale = max_time_scale(nodes, times)
+    if time_scale <= max_scale:
         return None
     return (
         f"a time scale of {time_scale:g} is too fast: an operator every {times.operator_s:g} s and agents of"
-        f" {nodes} nodes every {times.agent_s:g} s of simulated time keep up with {math.floor(most)} at most"
+        f" {nodes} nodes every {times.agent_s:g} s of simulated time keep up with at most {math.floor(max_scale)}"
     )
 
 
 def why_too_slow(pace: Pace | None, times: ControlTimes, time_scale: float) -> str | None:
-    """Why a run does not count since the machine could not keep up with it; None for one that does.
+    """Why a run does not count because the machine could not keep up with it; None if it does.
 
-    Jobs start and end when the simulator looks at the cluster. In the mean that must not be later than agents act, or
-    it prolongs jobs by more than the control that is measured; and but for one look in a hundred not later than the
-    operator acts, or it decides on a cluster that has been another one for a round.
+    Jobs start and end when the simulator updates the cluster. The mean interval of its updates must not exceed that of
+    the agents, or it prolongs jobs by more than the control that is measured. Its 99th percentile must not exceed the
+    interval of the operator, or the operator decides on a state that is a cycle old.
 
     Args:
-        pace: of the simulator service; None where it never looked while time passed.
-        times: how often operator and agents act, in simulated time.
-        time_scale: simulated seconds a second.
+        pace: pace of the simulator service; None if it never updated the cluster while time passed.
+        times: intervals of operator and agents, in simulated time.
+        time_scale: simulated seconds per wall second.
     """
     if pace is None:
-        return "the simulator never looked at the cluster while time passed; lower --time-scale"
-    for what, late_s, most_s, who in (
-        ("in the mean", pace.mean_s * time_scale, times.agent_s, "agents act"),
+        return "the simulator never updated the cluster while time passed; lower --time-scale"
+    for what, interval_s, max_s, who in (
+        ("on average", pace.mean_s * time_scale, times.agent_s, "agents act"),
         ("at the 99th percentile", pace.p99_s * time_scale, times.operator_s, "the operator acts"),
     ):
-        if late_s > most_s:
+        if interval_s > max_s:
             return (
-                f"the machine could not keep up: {what} the simulator looked at the cluster every {late_s:.1f} s of"
-                f" simulated time, and {who} every {most_s:g} s; lower --time-scale, or leave it more of the machine"
+                f"the machine could not keep up: {what} the simulator updated the cluster every {interval_s:.1f} s of"
+                f" simulated time, but {who} every {max_s:g} s; lower --time-scale, or free more of the machine"
             )
     return None
 
 
-def fastest(nodes: int, times: ControlTimes) -> float:
-    """Largest time scale that the programs keep up with, by the intervals that they then have."""
-    agent_s = max(LEAST_AGENT_S, nodes / MOST_NODE_CYCLES_PER_S)
-    return min(times.operator_s / LEAST_OPERATOR_S, times.agent_s / agent_s)
+def max_time_scale(nodes: int, times: ControlTimes) -> float:
+    """Maximum time scale that the programs keep up with, given the intervals that they then have."""
+    agent_s = max(MIN_AGENT_S, nodes / MAX_NODE_CYCLES_PER_S)
+    return min(times.operator_s / MIN_OPERATOR_S, times.agent_s / agent_s)
 
 
 def operator_variables(variant: Variant, times: ControlTimes, time_scale: float) -> dict[str, str]:
-    """A variant's settings of the operator with its times as the clock has them."""
-    said = {name: text for name, text in variant.operator.items() if name not in _SCALED}
+    """Operator settings of a variant, with its times converted to wall time."""
+    unscaled = {name: text for name, text in variant.operator.items() if name not in _SCALED}
     defaults = {name: str(spec.default) for name, spec in all_settings(OperatorSettings).items()}
     scaled = {
         name: seconds(max(duration_s(variant.operator.get(name, defaults[name])) / time_scale, floor_s))
         for name, floor_s in _SCALED.items()
     }
-    return said | scaled | {"RECONCILE_INTERVAL": seconds(times.operator_s / time_scale)}
+    return unscaled | scaled | {"RECONCILE_INTERVAL": seconds(times.operator_s / time_scale)}
 
 
 def seconds(value_s: float) -> str:
-    """A duration as settings are written."""
+    """Format a duration as a setting."""
     return f"{value_s:.6f}".rstrip("0").rstrip(".") + "s"

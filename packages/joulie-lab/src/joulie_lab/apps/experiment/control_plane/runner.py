@@ -43,15 +43,15 @@ from joulie_lab.simulation.trace import TraceJob
 from joulie_lab.simulation.workloads.fitting import unfit
 
 Progress = Callable[[float, float, str], None]
-"""Told the simulated time that is done and all of it, s, and a few words."""
+"""Called with the simulated time done, the simulated time in total, s, and a short status."""
 
 _TICK = "100ms"
 _POLL_S = 0.5
 _READY_S = 120.0
 _QUIET_S = 600.0
-"""Simulated time without a job after which the rest of a run, in which there is none, is worked out at once."""
+"""Simulated time without a job after which the rest of a run without jobs is computed in one step, s."""
 _SCHEDULER: Mapping[str, Any] = {
-    # Times of the clock, not of the simulation: the least that kube-scheduler takes.
+    # Wall time, not simulated time: the minimum that kube-scheduler accepts.
     "podInitialBackoffSeconds": 1,
     "podMaxBackoffSeconds": 1,
 }
@@ -62,7 +62,7 @@ _EXTENDER_TIMEOUT = "10s"
 
 @dataclass(frozen=True)
 class _Run:
-    """What one run is made of."""
+    """Inputs of one run."""
 
     experiment: Experiment
     variant: Variant
@@ -96,22 +96,23 @@ def run_on_control_plane(
     progress: Progress,
     chart: Path | None = None,
 ) -> Outcome:
-    """Play a trace on a control plane of its own, with every program of the variant as a process.
+    """Run a trace on a control plane of its own, with each program of the variant as a process.
 
-    All nodes, twins and programs are ready, the profiles settled and the caps in force before time begins.
+    Simulated time starts once all nodes, twins and programs are ready, the profiles have settled and the caps are
+    applied.
 
     Args:
-        experiment: whose cluster, jobs and times.
-        variant: how the cluster is run.
-        seed: of jobs and weather.
-        physics: assumptions.
-        time_scale: simulated seconds a second.
-        folder: for trace, results and logs of this run.
-        progress: told how far it is.
-        chart: folder of Joulie's chart; found beside the source where not given.
+        experiment: the experiment.
+        variant: the variant to run.
+        seed: seed of jobs and weather.
+        physics: physics assumptions.
+        time_scale: simulated seconds per wall second.
+        folder: folder for trace, results and logs of this run.
+        progress: called with the progress of the run.
+        chart: folder of Joulie's chart; None to find it next to the source.
 
     Raises:
-        ControlPlaneRunError: it cannot run, or broke down on the way.
+        ControlPlaneRunError: the run cannot start, or failed.
     """
     chart = chart or find_chart()
     nodes = sim_nodes(experiment.cluster.groups)
@@ -119,7 +120,7 @@ def run_on_control_plane(
     if problem is None and variant.joulie:
         problem = why_too_fast(len(nodes), experiment.control, time_scale)
     if chart is None:
-        problem = "Joulie's chart, which has the programs' rights, is not here: run this in its source tree"
+        problem = "Joulie's chart, which grants the programs' rights, was not found: run this in the source tree"
     if problem is not None or chart is None:
         raise ControlPlaneRunError(f"variant {variant.name}: {problem}")
     folder.mkdir(parents=True, exist_ok=True)
@@ -133,7 +134,7 @@ def run_on_control_plane(
         folder.resolve(),
         nodes,
         jobs.jobs,
-        # Needed at the end only, but a file that is no good must not cost hours.
+        # Needed only at the end, but read now, so that an invalid file does not fail a run after hours.
         intensity_g_per_kwh(experiment),
         price_per_kwh(experiment),
         Ports.free(),
@@ -150,12 +151,12 @@ def run_on_control_plane(
 
 
 def why_not(experiment: Experiment, variant: Variant) -> str | None:
-    """Why a variant of an experiment cannot run on a control plane; None where it can."""
+    """Why a variant of an experiment cannot run on a control plane; None if it can."""
     if variant.scheduler not in KUBE_SCHEDULERS:
         return f"scheduler {variant.scheduler} exists natively only; a control plane has {', '.join(KUBE_SCHEDULERS)}"
     cooling = experiment.cooling
     if cooling.kind not in ("none", "linear", "dx") or cooling != type(cooling).model_validate(cooling.kind):
-        return f"cooling {cooling.kind} with parameters of its own is there natively only"
+        return f"cooling {cooling.kind} with custom parameters exists natively only"
     return None
 
 
@@ -173,7 +174,7 @@ def _site(run: _Run, chart: Path) -> Iterator[Site]:
 
 
 def _start_programs(run: _Run, site: Site, progress: Progress) -> None:
-    """Bring everything to the moment before time begins."""
+    """Start the programs, and wait until everything is ready for simulated time to start."""
     site.add_cluster(run.nodes, {job.namespace for job in run.jobs})
     ports = run.ports
     _start(site, "simulator", "joulie-simulator", ports.simulator_url, simulator_variables(run))
@@ -201,14 +202,14 @@ def _await(reached: Callable[[], bool], what: str) -> None:
 
 
 def _play(run: _Run, site: Site, progress: Progress) -> tuple[str, ...]:
-    """Let time pass until it is over; what a reader of the results must know."""
+    """Run the simulation to its end. Returns notes for the reader of the results."""
     url = run.ports.simulator_url
     never = {job.job_id for job, _ in unfit(run.jobs, run.nodes)}
     notes = [f"on a real control plane, {run.time_scale:g} times as fast as the clock"]
     busy_s = 0.0
     site.post(f"{url}/run/start")
-    while (told := site.get(f"{url}/run"))["state"] != "over":
-        now_s, jobs = told["simulatedSeconds"], told["jobs"]
+    while (state := site.get(f"{url}/run"))["state"] != "over":
+        now_s, jobs = state["simulatedSeconds"], state["jobs"]
         progress(
             now_s, run.duration_s, f"{jobs['completed']:,} of {len(run.jobs):,} jobs done, {jobs['running']:,} run"
         )
@@ -217,16 +218,16 @@ def _play(run: _Run, site: Site, progress: Progress) -> tuple[str, ...]:
         elif now_s - busy_s > _QUIET_S:
             site.post(f"{url}/run/finish")
             hours = (run.duration_s - now_s) / SECONDS_PER_HOUR
-            notes.append(f"the last {hours:.1f} h, without a job, were worked out at once")
+            notes.append(f"the last {hours:.1f} h, without a job, were computed in one step")
             break
         time.sleep(_POLL_S)
-    _await(run.results.exists, "the simulator hands over its results")
+    _await(run.results.exists, "the simulator writes its results")
     progress(run.duration_s, run.duration_s, "done")
     return tuple(notes)
 
 
 def _may_run(site: Site, url: str, submitted: int, never: Set[str]) -> bool:
-    """Whether a pod without a node may still get one; only where all may be hopeless are they asked for one by one."""
+    """Whether a pending pod may still get a node; jobs are queried only if all of them may be unschedulable."""
     if submitted == 0 or submitted > len(never):
         return submitted > 0
     jobs = site.get(f"{url}/debug/jobs")["jobs"]
@@ -234,11 +235,11 @@ def _may_run(site: Site, url: str, submitted: int, never: Set[str]) -> bool:
 
 
 def simulator_variables(run: _Run) -> dict[str, str]:
-    """The environment of the simulator service."""
+    """Environment variables of the simulator service."""
     trace = run.folder / "trace.jsonl.gz"
     write_trace(trace, run.jobs)
     climate = asdict(run.experiment.climate)
-    # Nodes that nobody manages enter no deep idle states where only managed ones do; the service manages all of its.
+    # The service counts all its nodes as managed, so without Joulie it must disable deep idle for managed-only runs.
     unmanaged = run.physics.idle_states is IdleStates.MANAGED and not run.variant.joulie
     return {
         "SIM_ADDR": f"{LOOPBACK}:{run.ports.simulator}",
@@ -265,7 +266,7 @@ def _agent_variables(run: _Run, address: str) -> dict[str, str]:
         "RECONCILE_INTERVAL": seconds(run.experiment.control.agent_s / run.time_scale),
         "METRICS_ADDR": address,
         "STATE_DIR": str(state),
-        # The hardware ends with the run.
+        # The simulated hardware does not outlive the run.
         "RESTORE_ON_EXIT": "false",
         **simulated_devices(run.ports.simulator_url),
     }
@@ -286,12 +287,12 @@ def _operator_variables(run: _Run, address: str) -> dict[str, str]:
 
 
 def _completed(run: _Run, outcome: Outcome, notes: tuple[str, ...]) -> Outcome:
-    """The outcome with what the simulator service does not know."""
+    """Complete the outcome with what the simulator service does not know."""
     never = {job.job_id: problem for job, problem in unfit(run.jobs, run.nodes)}
     families = {node.name: node.family for node in run.nodes}
     return replace(
         outcome,
-        jobs=tuple(_judged(job, never) for job in outcome.jobs),
+        jobs=tuple(_with_unschedulable(job, never) for job in outcome.jobs),
         nodes=tuple(replace(node, family=families[node.name]) for node in outcome.nodes),
         carbon_g=None if run.intensity_g_per_kwh is None else weighted_kwh(outcome, run.intensity_g_per_kwh),
         cost=None if run.price_per_kwh is None else weighted_kwh(outcome, run.price_per_kwh),
@@ -301,9 +302,9 @@ def _completed(run: _Run, outcome: Outcome, notes: tuple[str, ...]) -> Outcome:
 
 
 def weighted_kwh(outcome: Outcome, weight_per_kwh: Series) -> float:
-    """A run's energy times a weight that changes over time, such as its carbon intensity.
+    """Energy of a run, weighted by a factor that changes over time, such as its carbon intensity.
 
-    The energy is the exact one; when it was used is as the samples of the series tell.
+    The total energy is exact; its distribution over time is that of the samples of the series.
     """
     series = outcome.series
     power_w = series.it_w + series.cooling_w
@@ -317,7 +318,7 @@ def weighted_kwh(outcome: Outcome, weight_per_kwh: Series) -> float:
     return energy_kwh * float(np.average(weights, weights=shares))
 
 
-def _judged(job: JobOutcome, never: Mapping[str, str]) -> JobOutcome:
+def _with_unschedulable(job: JobOutcome, never: Mapping[str, str]) -> JobOutcome:
     if job.end is JobEnd.WAITING and job.job_id in never:
         return replace(job, end=JobEnd.UNSCHEDULABLE, problem=never[job.job_id])
     return job

@@ -1,4 +1,4 @@
-"""The control plane of one run: what the scenario's cluster is made of, and Joulie's programs beside it."""
+"""Control plane of one run: creates the nodes of the scenario, and runs Joulie's programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from joulie_lab.control_plane import COMPONENTS, LocalControlPlane, ManagedProce
 from joulie_lab.control_plane.chart import NAMESPACE, install_rights, render
 from joulie_lab.simulation.native.nodes import MAX_PODS, SimNode
 
-# A run may take many hours of the clock; a program whose token ends is refused everything.
+# A run may take many hours of wall time; a program with an expired token is refused everything.
 _TOKEN_S = 7 * 86400
 _TIMEOUT_S = 10.0
 _REFUSED_BY_RBAC = re.compile(r"is forbidden: User [^\n]*")
@@ -24,16 +24,16 @@ _TWINS = "/apis/joulie.io/v1alpha1/nodetwins"
 
 
 class ControlPlaneRunError(RuntimeError):
-    """A run that cannot begin or go on; the message says why, with the end of the log where a program is at fault."""
+    """A run cannot start or continue; the message says why, with the end of the log if a program failed."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """One of Joulie's programs.
+    """A running program of Joulie.
 
     Attributes:
-        process: it.
-        url: where its probes are.
+        process: its process.
+        url: base URL of its probes.
     """
 
     process: ManagedProcess
@@ -44,10 +44,10 @@ class Site:
     """A control plane with a scenario's nodes, and the programs that are started on it."""
 
     def __init__(self, plane: LocalControlPlane, chart: Path) -> None:
-        """Install what the chart gives the programs.
+        """Install the ServiceAccounts and rights that the chart grants to the programs.
 
         Args:
-            plane: that has been started.
+            plane: a control plane that has been started.
             chart: folder of Joulie's chart.
         """
         self.plane = plane
@@ -57,7 +57,7 @@ class Site:
         install_rights(plane, render(plane, chart))
 
     def add_cluster(self, nodes: Sequence[SimNode], namespaces: set[str]) -> None:
-        """Create the nodes, and the namespaces that jobs want beside the default one."""
+        """Create the nodes, and the namespaces of the jobs other than `default`."""
         self.plane.create_nodes(node_object(node) for node in nodes)
         for name in sorted(namespaces - {"default"}):
             self.plane.kubectl("create", "namespace", name)
@@ -66,10 +66,10 @@ class Site:
         """Start a program under its ServiceAccount of the chart.
 
         Args:
-            name: of its command.
+            name: name of its command.
             account: its ServiceAccount.
-            url: where its probes will be.
-            variables: its environment.
+            url: base URL of its probes.
+            variables: its environment variables.
         """
         kubeconfig = self.plane.kubeconfig_for(account, NAMESPACE, duration_s=_TOKEN_S)
         process = self.plane.spawn(
@@ -78,7 +78,7 @@ class Site:
         self._programs[name] = Program(process, url)
 
     def ready(self, name: str) -> bool:
-        """Whether a program says that it is ready."""
+        """Whether a program's readiness probe succeeds."""
         self.raise_if_broken()
         try:
             return self._http.get(f"{self._programs[name].url}/readyz").status_code == httpx2.codes.OK
@@ -86,32 +86,32 @@ class Site:
             return False
 
     def settled(self, nodes: int) -> bool:
-        """Whether all nodes have their profile, nothing drains, and the agents have told what became of their caps."""
+        """Whether all nodes have their profile, none drains, and the agents have reported their caps as applied."""
         self.raise_if_broken()
         twins = self.plane.request("GET", _TWINS)["items"]
         return len(twins) == nodes and all(map(_is_settled, twins))
 
     def get(self, url: str) -> dict[str, Any]:
-        """What the simulator answers; it may be busy, so it is asked again before it counts as gone.
+        """Send a GET request to the simulator, with retries, since it may be busy. Returns its answer.
 
         Raises:
-            ControlPlaneRunError: it does not answer.
+            ControlPlaneRunError: the simulator does not answer.
         """
-        return self._ask(lambda: self._http.get(url))
+        return self._request(lambda: self._http.get(url))
 
     def post(self, url: str) -> dict[str, Any]:
-        """What the simulator answers to an order.
+        """Send a POST request to the simulator, with retries. Returns its answer.
 
         Raises:
-            ControlPlaneRunError: it does not answer.
+            ControlPlaneRunError: the simulator does not answer.
         """
-        return self._ask(lambda: self._http.post(url))
+        return self._request(lambda: self._http.post(url))
 
     def raise_if_broken(self) -> None:
-        """Tell of a program or a part of the control plane that ended, and of one that may not do what it must.
+        """Check that all processes run, and that no program was refused a request by RBAC.
 
         Raises:
-            ControlPlaneRunError: with the end of its log.
+            ControlPlaneRunError: a program or a component of the control plane ended, or a program lacks a right.
         """
         try:
             for name in COMPONENTS:
@@ -125,10 +125,10 @@ class Site:
                 raise ControlPlaneRunError(f"{name} lacks a right: {refused[0]}; its log is {program.process.log}")
 
     def close(self) -> None:
-        """Let go of the connections; the control plane stops the programs."""
+        """Close the connections; the control plane stops the programs."""
         self._http.close()
 
-    def _ask(self, send: Callable[[], httpx2.Response]) -> dict[str, Any]:
+    def _request(self, send: Callable[[], httpx2.Response]) -> dict[str, Any]:
         for _ in range(3):
             self.raise_if_broken()
             try:
@@ -143,14 +143,14 @@ class Site:
         with log.open("rb") as lines:
             lines.seek(self._read_bytes.get(name, 0))
             text = lines.read()
-        # A line that is not whole yet is read again.
+        # An incomplete last line is read again.
         whole = text.rpartition(b"\n")[0]
         self._read_bytes[name] = self._read_bytes.get(name, 0) + len(whole)
         return whole.decode(errors="replace")
 
 
 def node_object(node: SimNode) -> dict[str, Any]:
-    """A node of a scenario as KWOK plays it."""
+    """KWOK node object for a node of a scenario."""
     allocatable = {
         "cpu": f"{round(node.spec.cores * 1000)}m",
         "memory": f"{round(node.memory_gib * _MIB_PER_GIB)}Mi",
