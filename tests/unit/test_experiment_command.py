@@ -66,7 +66,7 @@ def test_a_file_counts_by_its_content_wherever_it_lies(tmp_path: Path) -> None:
     with pytest.raises(ArtefactError, match=r'workload\.trace: ".*" in the file, ".*" now'):
         artefacts.begin(of_trace(tmp_path / "two", "{ }\n"), "native", None)
     changed = of_trace(tmp_path / "two", "{}\n", grid={"intensity_file": "jobs.jsonl"})
-    with pytest.raises(ArtefactError, match=r"grid\.intensity_file: null there"):
+    with pytest.raises(ArtefactError, match=r"grid\.intensity_file: null in the file"):
         artefacts.begin(changed, "native", None)
 
 
