@@ -115,8 +115,8 @@ class NativeControl:
         self._cpu_tdp_w = np.where(self._known, limits[:, 0], 1.0)
         self._gpu_tdp_w = np.where(self._known, limits[:, 1], 0.0)
         self._percents = np.full((n_nodes, 2), 100.0)
-        no_rack = np.zeros(n_nodes, dtype=np.bool_), [None] * n_nodes
-        self._cooling_inputs = np.full(n_nodes, REFERENCE_AMBIENT_K), *no_rack
+        ambient_known, zones = np.zeros(n_nodes, dtype=np.bool_), [None] * n_nodes
+        self._cooling_inputs = np.full(n_nodes, REFERENCE_AMBIENT_K), ambient_known, zones
 
     # ---- the operator
 
