@@ -11,6 +11,16 @@ SUFFIXES = {".py", ".md", ".yaml", ".yml", ".json", ".html", ".js", ".css", ".tp
 # What was written, and what is written instead.
 WORDS = {
     "is no Kubernetes quantity": "invalid quantity '3x': ...",
+    "in flocks": "in bursts",
+    "least level": "minimum log level",
+    "said by": "name who states it",
+    "wants to be left": "is left alone",
+    "gives its place": "is evicted",
+    "can hurt": "with timeouts and validation",
+    "one term of leadership": "while this replica leads",
+    "speak of": "apply to",
+    "surroundings": "facility",
+    "E-wins": "seeds won on energy",
     "Books.ask": "AsyncLedger.call",
     "UNSAID_": "DEFAULT_MILLI_CPU_REQUEST",
     "said_or_usual": "nonzero_requests",

@@ -215,7 +215,7 @@ def _print_table(
     for column in shown:
         table.add_column(column.label, justify="right", no_wrap=True)
     if wins:
-        table.add_column("E-wins", justify="right")
+        table.add_column("seeds won on energy", justify="right")
     for variant in variants:
         cells = [" ".join(format_estimate(column, variant.columns[column.key])).rstrip() for column in shown]
         table.add_row(variant.label, *cells, *([f"{variant.energy_wins}/{variant.seeds}"] if wins else []))

@@ -24,7 +24,7 @@ class Reading(NamedTuple):
 
     Attributes:
         time_s: s since the epoch.
-        value: finite; its unit is said by whoever returns it.
+        value: finite; the function that returns it states the unit.
     """
 
     time_s: float

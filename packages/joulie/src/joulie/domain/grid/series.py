@@ -18,7 +18,7 @@ class Series:
 
     Args:
         starts_s: (n,), s since the epoch, strictly increasing, n >= 1.
-        values: (n,), finite; their unit is said by whoever returns the series.
+        values: (n,), finite; the function that returns the series states their unit.
         end_s: end of the last step, after its start.
 
     Raises:
