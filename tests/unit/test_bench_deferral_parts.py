@@ -202,7 +202,7 @@ def test_a_trace_is_read_in_whole_hours():
 
 @pytest.mark.parametrize("row", ["1,2", "1,x,1", "1,nan,1", "1,-2,1", "1,0,1", "-1,2,1", "1,2,0", "1,inf,1"])
 def test_what_is_no_job_is_refused(row):
-    with pytest.raises(PublishedDataError, match="line 2: no job"):
+    with pytest.raises(PublishedDataError, match="line 2: invalid job"):
         read_jobs(["arrival_time,length,cpus", row])
 
 

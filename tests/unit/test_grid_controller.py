@@ -110,7 +110,7 @@ def test_trap_an_outage_releases_and_says_so_once_a_namespace(tmp_path):
         assert await stage.gated() == []
         (event,) = await stage.events("GridSignalMissing")
         assert (event.involved_object.kind, event.count) == ("Namespace", 1)
-        assert "no good answer for 62 min" in event.message
+        assert "no valid value for 62 min" in event.message
         # Missing is never zero: nothing is noted where nothing is known.
         assert "bind-time-carbon-intensity" not in await stage.annotations("web-0")
         await stage.pod("late")
