@@ -319,4 +319,4 @@ def test_kubectl_shows_the_columns(plane: LocalControlPlane, twin: str) -> None:
     assert header.split()[:4] == ["NAME", "PROFILE", "CLASS", "HEADROOM"]
     assert row.split()[:4] == [twin, "eco", "eco", "62.5"]
     assert twin in plane.kubectl("get", "joulie", "-o", "name")
-    assert "Cap of each package, W." in plane.kubectl("explain", "nodetwin.spec.cpu.packagePowerCapWatts")
+    assert "Power cap of each package, W." in plane.kubectl("explain", "nodetwin.spec.cpu.packagePowerCapWatts")
