@@ -70,6 +70,6 @@ def test_uv_is_the_makefiles(image: ModuleType) -> None:
 
 def test_paths_of_this_machine_stay(image: ModuleType) -> None:
     inside = image._OF_IMAGE.sub(
-        "/root/", "find /opt/joulie -name /x/opt ./opt ${HOME}/opt && cd /source && ls /optics"
+        "/target/", "find /opt/joulie -name /x/opt ./opt ${HOME}/opt && cd /source && ls /optics"
     )
-    assert inside == "find /root/opt/joulie -name /x/opt ./opt ${HOME}/opt && cd /root/source && ls /optics"
+    assert inside == "find /target/opt/joulie -name /x/opt ./opt ${HOME}/opt && cd /target/source && ls /optics"
