@@ -128,3 +128,15 @@ def test_a_command_whose_package_is_missing_tells_what_to_install(monkeypatch, c
 
 def missing_numba(name: str) -> None:
     raise ModuleNotFoundError("No module named 'numba.core'", name="numba.core")
+
+
+def test_a_plug_in_neither_replaces_nor_stops_a_built_in_command(monkeypatch, capsys):
+    def broken():
+        raise ImportError("a plug-in that cannot be imported")
+
+    monkeypatch.setattr("joulie.program.commands._added", broken)
+    assert run("operator", "--help") == 0
+    taken = (Command("operator", "joulie.apps.cli.nodes", "Not the operator."),)
+    monkeypatch.setattr("joulie.program.commands._added", lambda: taken)
+    assert run("--help") == 0
+    assert "Not the operator." not in capsys.readouterr().out

@@ -86,7 +86,10 @@ class CommandGroup(click.Group):
         Raises:
             UserError: its distribution or a required package is not installed.
         """
-        command = self._lazy_commands().get(cmd_name)
+        # Built-in commands first: a broken plug-in must not stop the operator or an agent.
+        command = self._of_group(self._lazy).get(cmd_name)
+        if command is None and cmd_name not in self.commands:
+            command = self._of_group(_added()).get(cmd_name)
         if command is not None:
             return command.load()
         names, installed_by = self._elsewhere
@@ -109,17 +112,21 @@ class CommandGroup(click.Group):
             if name.startswith(incomplete)
         ]
 
-    def _lazy_commands(self) -> dict[str, Command]:
+    def _of_group(self, commands: Sequence[Command]) -> dict[str, Command]:
+        """Those of the commands that belong to this group, by name."""
         prefix = f"{self._path} " if self._path else ""
         return {
             name: command
-            for command in (*self._lazy, *_added())
+            for command in commands
             if command.path.startswith(prefix) and " " not in (name := command.path.removeprefix(prefix))
         }
 
     def _summaries(self) -> dict[str, str]:
-        lazy = {name: command.help for name, command in self._lazy_commands().items()}
-        return lazy | {name: command.get_short_help_str() for name, command in self.commands.items()}
+        lazy = self._of_group(self._lazy)
+        lazy |= {name: command for name, command in self._of_group(_added()).items() if name not in lazy}
+        return {name: command.help for name, command in lazy.items()} | {
+            name: command.get_short_help_str() for name, command in self.commands.items()
+        }
 
 
 @cache
