@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from joulie.domain.actuation import mean_power_w
+from joulie.domain.energy_counter import mean_power_w
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.ports import ControlFailedError, ControlRefusedError, EnergyReading, PowerSource
 
