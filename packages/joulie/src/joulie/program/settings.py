@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from joulie.domain.mode import Mode
 from joulie.settings import Kind, Setting, choice, group_of, path, text
 
 _SettingsT = TypeVar("_SettingsT")
@@ -27,6 +28,19 @@ class ProgramSettings:
     context: str | None = text("KUBE_CONTEXT", None, "Context of the kubeconfig file; its current context by default.")
     log_level: str = choice("LOG_LEVEL", "info", "Minimum log level.", ("debug", "info", "warning", "error"))
     log_format: str = choice("LOG_FORMAT", "json", "Format of log lines: JSON objects or text.", ("json", "text"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModeSettings:
+    """The mode that a program runs in, where no label joulie.io/mode says otherwise."""
+
+    mode: Mode = choice(
+        "MODE",
+        "enforce",
+        "Whether plans are applied: observe changes nothing and reports what would be done; the label joulie.io/mode "
+        "of a node or namespace takes precedence.",
+        Mode,
+    )
 
 
 def all_settings(settings: type[Any]) -> dict[str, Setting]:

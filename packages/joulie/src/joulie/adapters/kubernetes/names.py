@@ -11,6 +11,8 @@ VERSION = "v1alpha1"
 # Labels of nodes.
 MANAGED_LABEL = "joulie.io/managed"
 RESERVED_LABEL = "joulie.io/reserved"
+MODE_LABEL = "joulie.io/mode"
+"""observe or enforce: takes precedence over the setting MODE. Also a label of namespaces, for deferral."""
 POWER_PROFILE_LABEL = "joulie.io/power-profile"
 DRAINING_LABEL = "joulie.io/draining"
 RACK_LABEL = "joulie.io/rack"
