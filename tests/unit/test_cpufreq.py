@@ -12,7 +12,7 @@ from joulie.domain.quantities import InvalidQuantityError
 from joulie.ports import ControlFailedError, ControlRefusedError, FrequencyPolicy
 from support import sysfs_trees as trees
 
-WRITE = "joulie.adapters.cpu.sysfs._write"
+WRITE = "joulie.host_files.OsFiles.write"
 
 
 def test_policies_in_the_order_of_their_numbers(tmp_path: Path) -> None:
@@ -66,18 +66,18 @@ def test_a_read_only_mount_is_a_reason(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_driver_with_a_table_rounds_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WRITE, lambda file, _text: file.write_text("2000000\n"))
+    monkeypatch.setattr(WRITE, lambda _files, file, _text: file.write_text("2000000\n"))
     assert Cpufreq(trees.acpi_cpufreq(tmp_path)).set_limit("policy0", 2.3e9) == 2.0e9
 
 
 def test_raising_must_reach_the_highest_step_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WRITE, lambda file, _text: file.write_text("2000000\n"))
+    monkeypatch.setattr(WRITE, lambda _files, file, _text: file.write_text("2000000\n"))
     with pytest.raises(ControlFailedError, match="2000 MHz is in force"):
         Cpufreq(trees.acpi_cpufreq(tmp_path)).set_limit("policy0", 2.45e9)
 
 
 def test_a_write_without_effect_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WRITE, lambda _file, _text: None)
+    monkeypatch.setattr(WRITE, lambda _files, _file, _text: None)
     with pytest.raises(ControlFailedError, match=r"write 2000 MHz to .*policy0/scaling_max_freq: .* 3500 MHz"):
         Cpufreq(trees.intel_pstate(tmp_path)).set_limit("policy0", 2e9)
 
@@ -86,7 +86,7 @@ def test_a_write_without_effect_is_no_success(tmp_path: Path, monkeypatch: pytes
 def test_what_the_kernel_answers_to_a_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, error: type[Exception]
 ) -> None:
-    def refuse(file: Path, text: str) -> None:
+    def refuse(_files: object, file: Path, text: str) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(WRITE, refuse)
@@ -95,7 +95,7 @@ def test_what_the_kernel_answers_to_a_write(
 
 
 def test_what_is_read_back_must_be_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WRITE, lambda file, _text: file.write_text("<unknown>\n"))
+    monkeypatch.setattr(WRITE, lambda _files, file, _text: file.write_text("<unknown>\n"))
     with pytest.raises(ControlFailedError, match="not a number"):
         Cpufreq(trees.intel_pstate(tmp_path)).set_limit("policy0", 2e9)
 

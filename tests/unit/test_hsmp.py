@@ -1,6 +1,7 @@
 """AMD's host system management port against firmware that answers an injected ioctl."""
 
 import errno
+import fcntl
 import os
 import struct
 from pathlib import Path
@@ -49,10 +50,11 @@ def firmware() -> Firmware:
 
 
 @pytest.fixture
-def hsmp(tmp_path: Path, firmware: Firmware) -> Hsmp:
+def hsmp(tmp_path: Path, firmware: Firmware, monkeypatch: pytest.MonkeyPatch) -> Hsmp:
     device = tmp_path / "hsmp"
     device.touch()
-    return Hsmp(device, firmware.ioctl)
+    monkeypatch.setattr(fcntl, "ioctl", firmware.ioctl)
+    return Hsmp(device)
 
 
 def test_sockets(hsmp: Hsmp) -> None:

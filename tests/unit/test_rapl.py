@@ -13,6 +13,7 @@ from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, Po
 from support import sysfs_trees as trees
 
 LIMIT = "constraint_0_power_limit_uw"
+WRITE = "joulie.host_files.OsFiles.write"
 
 
 def contents(sys: Path) -> dict[Path, str]:
@@ -145,28 +146,28 @@ def test_a_limit_that_cannot_be_read_is_a_reason(tmp_path: Path) -> None:
 def test_what_the_kernel_answers_to_a_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, error: type[Exception]
 ) -> None:
-    def refuse(file: Path, text: str) -> None:
+    def refuse(_files: object, file: Path, text: str) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("joulie.adapters.cpu.sysfs._write", refuse)
+    monkeypatch.setattr(WRITE, refuse)
     with pytest.raises(error, match=rf"write 100 W to .*{LIMIT}: {os.strerror(number)}"):
         Rapl(trees.intel_two_sockets(tmp_path)).set_limit("package-0", 100.0)
 
 
 def test_a_write_without_effect_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joulie.adapters.cpu.sysfs._write", lambda _file, _text: None)
+    monkeypatch.setattr(WRITE, lambda _files, _file, _text: None)
     with pytest.raises(ControlFailedError, match="accepted, but 205 W is in force"):
         Rapl(trees.intel_two_sockets(tmp_path)).set_limit("package-0", 100.0)
 
 
 def test_the_driver_may_round_to_its_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    eighths = lambda file, text: file.write_text(f"{int(text) // 125_000 * 125_000}\n")  # noqa: E731
-    monkeypatch.setattr("joulie.adapters.cpu.sysfs._write", eighths)
+    eighths = lambda _files, file, text: file.write_text(f"{int(text) // 125_000 * 125_000}\n")  # noqa: E731
+    monkeypatch.setattr(WRITE, eighths)
     assert Rapl(trees.intel_two_sockets(tmp_path)).set_limit("package-0", 100.2) == 100.125
 
 
 def test_what_is_read_back_must_be_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joulie.adapters.cpu.sysfs._write", lambda file, _text: file.write_text("-1\n"))
+    monkeypatch.setattr(WRITE, lambda _files, file, _text: file.write_text("-1\n"))
     with pytest.raises(ControlFailedError, match="holds '-1', not a number"):
         Rapl(trees.intel_two_sockets(tmp_path)).set_limit("package-0", 100.0)
 

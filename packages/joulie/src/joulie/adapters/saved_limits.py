@@ -14,6 +14,8 @@ from typing import Annotated
 
 import msgspec
 
+from joulie.host_files import OS_FILES, HostFiles
+
 log = logging.getLogger(__name__)
 
 
@@ -30,10 +32,12 @@ class SavedLimits:
     Args:
         path: path of the file; missing directories are created.
         host_proc: mount point of /proc, which has the boot id.
+        files: files of the host, from which the boot id is read; the limits are in a real file.
     """
 
-    def __init__(self, path: Path, host_proc: Path = Path("/proc")) -> None:
+    def __init__(self, path: Path, host_proc: Path = Path("/proc"), files: HostFiles = OS_FILES) -> None:
         self._path = path
+        self._files = files
         self._boot_id_file = host_proc / "sys/kernel/random/boot_id"
 
     def load(self) -> dict[str, float]:
@@ -74,7 +78,7 @@ class SavedLimits:
         _sync_folder(folder)
 
     def _boot_id(self) -> str:
-        return self._boot_id_file.read_text().strip()
+        return self._files.read(self._boot_id_file).strip()
 
 
 def _write_through(file: Path, content: bytes) -> None:

@@ -7,13 +7,12 @@ drivers with a frequency table round down to one of its entries.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from joulie.adapters.cpu.sysfs import read_number, read_text, write_number
 from joulie.domain.quantities import positive_number
+from joulie.host_files import OS_FILES, HostFiles, matching, read_number, read_text, write_number
 from joulie.ports import ControlFailedError, FrequencyPolicy
 
 _HZ_PER_KHZ = 1e3
@@ -32,16 +31,18 @@ class Cpufreq:
 
     Args:
         host_sys: mount point of the host's /sys.
+        files: files of the host.
     """
 
-    def __init__(self, host_sys: Path = Path("/sys")) -> None:
+    def __init__(self, host_sys: Path = Path("/sys"), files: HostFiles = OS_FILES) -> None:
+        self._files = files
         self._folder = host_sys / "devices/system/cpu/cpufreq"
 
     @property
     def driver(self) -> str:
         """Family of the scaling driver: ``intel_pstate``, ``amd-pstate``, else the driver's name; empty without one."""
         for path in self._policy_folders():
-            if name := read_text(path / "scaling_driver"):
+            if name := read_text(self._files, path / "scaling_driver"):
                 return _FAMILIES.get(name, name)
         return ""
 
@@ -51,11 +52,11 @@ class Cpufreq:
         if not policies:
             return f"no cpufreq policy in {self._folder}: no scaling driver, or a virtual machine"
         file = self._folder / policies[0].id / "scaling_max_freq"
-        return None if os.access(file, os.W_OK) else f"{file} is not writable: needs root and a writable mount"
+        return None if self._files.writable(file) else f"{file} is not writable: needs root and a writable mount"
 
     def policies(self) -> Sequence[FrequencyPolicy]:
         """See `FrequencyLimiter.policies`; policies whose CPUs are all offline are unreadable and omitted."""
-        return [policy for path in self._policy_folders() if (policy := _policy(path))]
+        return [policy for path in self._policy_folders() if (policy := _policy(self._files, path))]
 
     def set_limit(self, policy_id: str, limit_hz: float) -> float:
         """See `FrequencyLimiter.set_limit`; the driver may round down to the next supported frequency."""
@@ -63,42 +64,44 @@ class Cpufreq:
         path = self._folder / policy_id
         file = path / "scaling_max_freq"
         action = f"write {limit_hz / 1e6:g} MHz to {file}"
-        in_force_hz = write_number(file, round(limit_hz / _HZ_PER_KHZ), action) * _HZ_PER_KHZ
-        if not _min_expected_hz(path, limit_hz) <= in_force_hz <= limit_hz * (1 + READ_BACK_TOLERANCE):
+        in_force_hz = write_number(self._files, file, round(limit_hz / _HZ_PER_KHZ), action) * _HZ_PER_KHZ
+        if not _min_expected_hz(self._files, path, limit_hz) <= in_force_hz <= limit_hz * (1 + READ_BACK_TOLERANCE):
             raise ControlFailedError(f"{action}: accepted, but {in_force_hz / 1e6:g} MHz is in force")
         return in_force_hz
 
     def _policy_folders(self) -> list[Path]:
-        folders = [path for path in self._folder.glob("policy*") if re.fullmatch(r"policy\d+", path.name)]
+        folders = [
+            path for path in matching(self._files, self._folder, "policy*") if re.fullmatch(r"policy\d+", path.name)
+        ]
         return sorted(folders, key=lambda path: int(path.name.removeprefix("policy")))
 
 
-def _policy(path: Path) -> FrequencyPolicy | None:
+def _policy(files: HostFiles, path: Path) -> FrequencyPolicy | None:
     try:
         return FrequencyPolicy(
             path.name,
-            min_hz=_hertz(path / "cpuinfo_min_freq"),
-            max_hz=_hertz(path / "cpuinfo_max_freq"),
-            limit_hz=_hertz(path / "scaling_max_freq"),
-            current_hz=_hertz_or_none(path / "scaling_cur_freq"),
+            min_hz=_hertz(files, path / "cpuinfo_min_freq"),
+            max_hz=_hertz(files, path / "cpuinfo_max_freq"),
+            limit_hz=_hertz(files, path / "scaling_max_freq"),
+            current_hz=_hertz_or_none(files, path / "scaling_cur_freq"),
         )
     except (OSError, ValueError):
         return None
 
 
-def _min_expected_hz(path: Path, limit_hz: float) -> float:
+def _min_expected_hz(files: HostFiles, path: Path, limit_hz: float) -> float:
     """Minimum frequency that may be read back after `limit_hz` was written, Hz."""
-    tables = [read_text(path / f"scaling_{table}_frequencies") or "" for table in ("available", "boost")]
+    tables = [read_text(files, path / f"scaling_{table}_frequencies") or "" for table in ("available", "boost")]
     steps_hz = [int(step) * _HZ_PER_KHZ for step in " ".join(tables).split() if step.isdecimal()]
     return max((step for step in steps_hz if step <= limit_hz), default=limit_hz) * (1 - READ_BACK_TOLERANCE)
 
 
-def _hertz(file: Path) -> float:
-    return read_number(file) * _HZ_PER_KHZ
+def _hertz(files: HostFiles, file: Path) -> float:
+    return read_number(files, file) * _HZ_PER_KHZ
 
 
-def _hertz_or_none(file: Path) -> float | None:
+def _hertz_or_none(files: HostFiles, file: Path) -> float | None:
     try:
-        return _hertz(file)
+        return _hertz(files, file)
     except (OSError, ValueError):
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from joulie.adapters.cpu.sysfs import read_number
+from joulie.host_files import OS_FILES, HostFiles, matching, read_number
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,17 @@ class CpuInfo:
     threads: int | None
 
 
-def read(host_proc: Path = Path("/proc"), host_sys: Path = Path("/sys")) -> CpuInfo:
+def read(host_proc: Path = Path("/proc"), host_sys: Path = Path("/sys"), files: HostFiles = OS_FILES) -> CpuInfo:
     """Read model and topology of the CPUs.
 
     Args:
         host_proc: mount point of a /proc of the host; that of a container is sufficient.
         host_sys: mount point of the host's /sys.
+        files: files of the host.
     """
-    fields = _first_processor(host_proc / "cpuinfo")
-    cores = [core for folder in (host_sys / "devices/system/cpu").glob("cpu[0-9]*/topology") if (core := _core(folder))]
+    fields = _first_processor(files, host_proc / "cpuinfo")
+    cpus = matching(files, host_sys / "devices/system/cpu", "cpu[0-9]*")
+    cores = [core for cpu in cpus if (core := _core(files, cpu / "topology"))]
     return CpuInfo(
         model=fields.get("model name"),
         vendor=fields.get("vendor_id"),
@@ -48,27 +50,27 @@ def read(host_proc: Path = Path("/proc"), host_sys: Path = Path("/sys")) -> CpuI
     )
 
 
-def _first_processor(cpuinfo: Path) -> dict[str, str]:
+def _first_processor(files: HostFiles, cpuinfo: Path) -> dict[str, str]:
     """``key : value`` lines of the first processor; all processors of a host are assumed equal."""
     try:
-        text = cpuinfo.read_text()
+        text = files.read(cpuinfo)
     except (OSError, ValueError):
         return {}
     lines = (line.partition(":") for line in text.strip().split("\n\n")[0].splitlines())
     return {key.strip(): value.strip() for key, _, value in lines if value.strip()}
 
 
-def _core(topology: Path) -> tuple[int, int, int] | None:
+def _core(files: HostFiles, topology: Path) -> tuple[int, int, int] | None:
     """Package, die and core of a logical CPU; core numbers may repeat in another die."""
-    package, core = _number(topology / "physical_package_id"), _number(topology / "core_id")
+    package, core = _number(files, topology / "physical_package_id"), _number(files, topology / "core_id")
     if package is None or core is None:
         return None
-    return package, _number(topology / "die_id") or 0, core
+    return package, _number(files, topology / "die_id") or 0, core
 
 
-def _number(file: Path) -> int | None:
+def _number(files: HostFiles, file: Path) -> int | None:
     """A non-negative number; None if unreadable or -1, which the kernel reports if the firmware has no value."""
     try:
-        return read_number(file)
+        return read_number(files, file)
     except (OSError, ValueError):
         return None

@@ -8,13 +8,12 @@ reports only the maximum of that range.
 from __future__ import annotations
 
 import errno
-import fcntl
-import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from joulie.domain.quantities import positive_number
+from joulie.host_files import OS_FILES, HostFiles
 from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice, control_error
 
 # struct hsmp_message, packed to 4 bytes: msg_id, num_args, response_sz, args[8], sock_ind
@@ -33,22 +32,20 @@ class Hsmp:
 
     Args:
         device: device file of the driver.
-        ioctl: replacement of `fcntl.ioctl`.
+        files: files of the host.
     """
 
     name = "hsmp"
 
-    def __init__(
-        self, device: Path = Path("/dev/hsmp"), ioctl: Callable[[int, int, bytearray], int] = fcntl.ioctl
-    ) -> None:
+    def __init__(self, device: Path = Path("/dev/hsmp"), files: HostFiles = OS_FILES) -> None:
         self._device = device
-        self._ioctl = ioctl
+        self._files = files
 
     def unavailable(self) -> str | None:
         """None if the limit of at least one socket can be read and the device file written."""
-        if not self._device.exists():
+        if not self._files.exists(self._device):
             return f"no {self._device}: not an AMD EPYC, amd_hsmp driver not loaded, or HSMP disabled in the BIOS"
-        if not os.access(self._device, os.W_OK):
+        if not self._files.writable(self._device):
             return f"{self._device} is not writable: needs root and the device in the container"
         try:
             self._send(0, _GET_LIMIT)
@@ -97,11 +94,7 @@ class Hsmp:
             _MESSAGE.pack(message, n_arguments, 1 - n_arguments, argument or 0, 0, 0, 0, 0, 0, 0, 0, socket)
         )
         # The driver accepts queries on read-only descriptors and commands on write-only ones.
-        descriptor = os.open(self._device, os.O_RDONLY if argument is None else os.O_WRONLY)
-        try:
-            self._ioctl(descriptor, _IOCTL, buffer)
-        finally:
-            os.close(descriptor)
+        self._files.ioctl(self._device, _IOCTL, buffer, write=argument is not None)
         return int(_MESSAGE.unpack(buffer)[3])
 
 

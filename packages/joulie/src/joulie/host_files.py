@@ -1,0 +1,147 @@
+"""Access of the adapters to the host's files: sysfs, procfs and device files, real or modelled.
+
+Adapters of hardware read and write through a `HostFiles`: the operating system, or a model of a machine that answers as
+a kernel does.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Protocol
+
+from joulie.ports import ControlFailedError, control_error
+
+
+class HostFiles(Protocol):
+    """Files of a host. Methods raise OSError as the system calls of the same purpose do."""
+
+    def read(self, file: Path) -> str:
+        """Content of a file.
+
+        Raises:
+            ValueError: the content is not UTF-8.
+        """
+        ...
+
+    def write(self, file: Path, text: str) -> None:
+        """Write an existing file in a single call, as sysfs requires."""
+        ...
+
+    def names(self, folder: Path) -> Sequence[str]:
+        """Names in a folder, in any order."""
+        ...
+
+    def resolve(self, path: Path) -> Path:
+        """The path without links; one that leads nowhere is no error."""
+        ...
+
+    def exists(self, path: Path) -> bool:
+        """Whether a path leads to a file or folder."""
+        ...
+
+    def writable(self, file: Path) -> bool:
+        """Whether permissions allow to write a file."""
+        ...
+
+    def ioctl(self, device: Path, request: int, buffer: bytearray, *, write: bool) -> None:
+        """Open a device file, for writing or for reading only, and send one request; the answer is in the buffer."""
+        ...
+
+
+class OsFiles:
+    """Files of the operating system; a `HostFiles`."""
+
+    def read(self, file: Path) -> str:
+        """See `HostFiles.read`."""
+        return file.read_text(encoding="utf-8")
+
+    def write(self, file: Path, text: str) -> None:
+        """See `HostFiles.write`; unlike `Path.write_text` this never creates a file."""
+        descriptor = os.open(file, os.O_WRONLY | os.O_TRUNC)
+        try:
+            os.write(descriptor, text.encode())
+        finally:
+            os.close(descriptor)
+
+    def names(self, folder: Path) -> Sequence[str]:
+        """See `HostFiles.names`."""
+        return [entry.name for entry in folder.iterdir()]
+
+    def resolve(self, path: Path) -> Path:
+        """See `HostFiles.resolve`."""
+        return path.resolve()
+
+    def exists(self, path: Path) -> bool:
+        """See `HostFiles.exists`."""
+        return path.exists()
+
+    def writable(self, file: Path) -> bool:
+        """See `HostFiles.writable`."""
+        return os.access(file, os.W_OK)
+
+    def ioctl(self, device: Path, request: int, buffer: bytearray, *, write: bool) -> None:
+        """See `HostFiles.ioctl`."""
+        descriptor = os.open(device, os.O_WRONLY if write else os.O_RDONLY)
+        try:
+            fcntl.ioctl(descriptor, request, buffer)
+        finally:
+            os.close(descriptor)
+
+
+OS_FILES = OsFiles()
+
+
+def matching(files: HostFiles, folder: Path, pattern: str) -> list[Path]:
+    """Entries of a folder whose names match a pattern of `fnmatch`, by name; empty if it cannot be listed."""
+    try:
+        names = files.names(folder)
+    except OSError:
+        return []
+    return [folder / name for name in sorted(names) if fnmatchcase(name, pattern)]
+
+
+def read_text(files: HostFiles, file: Path) -> str | None:
+    """Content of a file without surrounding whitespace; None if it cannot be read."""
+    try:
+        return files.read(file).strip()
+    except (OSError, ValueError):
+        return None
+
+
+def read_number(files: HostFiles, file: Path) -> int:
+    """Content of a file as a non-negative integer.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the content is not a non-negative integer.
+    """
+    text = files.read(file).strip()
+    if not text.isdecimal():
+        raise ValueError(f"{file} holds {text[:40]!r}, not a number")
+    return int(text)
+
+
+def write_number(files: HostFiles, file: Path, number: int, action: str) -> int:
+    """Write a number and return the value that is in force afterwards, which the driver may have changed.
+
+    Args:
+        files: files of the host.
+        file: attribute to write.
+        number: value to write.
+        action: description of the write for error messages: ``write 150 W to /sys/...``.
+
+    Raises:
+        ControlRefusedError: the kernel does not permit or support the write.
+        ControlFailedError: the write failed, or the value read back is not a number.
+    """
+    try:
+        files.write(file, str(number))
+        return read_number(files, file)
+    except OSError as error:
+        raise control_error(action, error) from error
+    except ValueError as error:
+        raise ControlFailedError(f"{action}: {error}") from error
