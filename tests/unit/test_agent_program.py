@@ -83,6 +83,7 @@ def test_cap_is_applied_reported_and_drift_is_healed(machine: Machine) -> None:
                 "applied",
                 "2 x 123 W in force for a cap of 60 %",
             )
+            assert (await bench.control()).observed_generation == (await bench.twin()).metadata.generation
             # Neither psys nor DRAM, which have limits of their own, is touched.
             assert machine.limit_w("intel-rapl:1") == 600.0
             assert machine.limit_w("intel-rapl:0:0") == 40.0
@@ -99,6 +100,8 @@ def test_stop_restores_and_says_so(machine: Machine) -> None:
             await until(lambda: _applied(bench))
         assert [machine.limit_w(zone) for zone in BOTH] == [205.0, 205.0]
         assert (await bench.cpu()).message == "restored: no cap requested, original limits in force"
+        # No report for the caps of this twin: they are not in force.
+        assert (await bench.control()).observed_generation is None
 
     on_cluster(machine, scenario)
 

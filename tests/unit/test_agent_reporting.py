@@ -8,7 +8,7 @@ import msgspec
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, ControlStatus, NodeHardwareSpec, NodeHardwareStatus
 from joulie.adapters.kubernetes.errors import NotFoundError
 from joulie.apps.agent.outcome import Outcome
-from joulie.apps.agent.reporting import Reporter
+from joulie.apps.agent.reporting import ControlReport, Reporter
 from joulie.apps.agent.views import HardwareView, NodeView, TwinView
 
 CAPPED = Outcome("rapl", ControlOutcome.APPLIED, "2 x 123 W in force")
@@ -40,10 +40,10 @@ class Bench:
         self.now_s = 1_000_000.0
         self.reporter = Reporter(self.api, "n1", lambda: self.now_s)  # type: ignore[arg-type]
 
-    def control(self, twin: TwinView, cpu: Outcome) -> int:
+    def control(self, twin: TwinView, cpu: Outcome, generation: int | None = 1) -> int:
         """Number of writes that a report takes."""
         before = len(self.api.writes)
-        asyncio.run(self.reporter.control(twin, cpu, NO_GPU))
+        asyncio.run(self.reporter.control(twin, ControlReport(cpu, NO_GPU, generation)))
         return len(self.api.writes) - before
 
     def hardware(self, stored: HardwareView | None, node: NodeView | None = None) -> int:
@@ -88,6 +88,16 @@ def test_twin_made_anew_is_told_again() -> None:
     bench = Bench()
     assert bench.control(TwinView("n1"), CAPPED) == 1
     assert bench.control(TwinView("n1"), CAPPED) == 1
+
+
+def test_report_names_the_generation_that_it_was_made_for() -> None:
+    bench = Bench()
+    bench.control(TwinView("n1"), CAPPED, generation=3)
+    assert bench.api.stored().observed_generation == 3
+    # The same result for another spec is another report, and so is one for no spec.
+    assert bench.control(TwinView("n1", reported=bench.api.stored()), CAPPED, generation=4) == 1
+    assert bench.control(TwinView("n1", reported=bench.api.stored()), CAPPED, generation=None) == 1
+    assert bench.api.stored().observed_generation is None
 
 
 def test_deleted_twin_needs_no_report() -> None:

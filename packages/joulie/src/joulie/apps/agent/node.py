@@ -13,7 +13,7 @@ from joulie.apps.agent.host import Host
 from joulie.apps.agent.outcome import Outcome, blocked, no_gpu, restored
 from joulie.apps.agent.remote import BACKEND as HTTP
 from joulie.apps.agent.remote import RemoteNode
-from joulie.apps.agent.reporting import Reporter
+from joulie.apps.agent.reporting import ControlReport, Reporter
 from joulie.apps.agent.routing import Route, Routing, Via
 from joulie.apps.agent.throttle import Throttle
 from joulie.apps.agent.views import HardwareView, NodeView, TwinView
@@ -147,7 +147,7 @@ class NodeAgent:
         # Before the reports: an unreachable API server does not make the measurement stale.
         self.last_cycle_epoch_s = self._now_epoch_s()
         try:
-            await self._report(inputs)
+            await self._report(inputs, inputs.twin.generation if inputs.twin else None)
         finally:
             await self._reporter.hardware(inputs.hardware, inputs.node, status)
 
@@ -162,14 +162,16 @@ class NodeAgent:
         devices = self._devices(inputs)
         self.cpu = await self._enforce_cpu(_LIFTED, devices, inputs.routing, now_s)
         self.gpu = await self._enforce_gpu(_LIFTED, devices, inputs.routing, now_s)
-        await self._report(inputs)
+        await self._report(inputs, None)
 
-    async def _report(self, inputs: NodeInputs) -> None:
+    async def _report(self, inputs: NodeInputs, generation: int | None) -> None:
+        """Report the outcomes; `generation` is that of the NodeTwin enforced, None where none was."""
         if self.cpu is None or self.gpu is None or inputs.twin is None:
             return
-        await self._reporter.control(inputs.twin, self.cpu, self.gpu)
+        results = ControlReport(self.cpu, self.gpu, generation)
+        await self._reporter.control(inputs.twin, results)
         if inputs.profile is not None:
-            await self._reporter.profile(inputs.profile, self.cpu, self.gpu)
+            await self._reporter.profile(inputs.profile, results)
 
     async def _discover(self, inputs: NodeInputs, now_s: float) -> tuple[_Devices, api.NodeHardwareStatus]:
         if self.host is not None:

@@ -35,6 +35,22 @@ class _Write:
     at_epoch_s: float
 
 
+@dataclass(frozen=True)
+class ControlReport:
+    """Control results of one cycle.
+
+    Attributes:
+        cpu: outcome for the CPUs.
+        gpu: outcome for the GPUs.
+        generation: generation of the NodeTwin whose caps were enforced; None where no spec was: the agent restored the
+            original limits because it stops, or its node left.
+    """
+
+    cpu: Outcome
+    gpu: Outcome
+    generation: int | None
+
+
 class Reporter:
     """Writes the reports of one node.
 
@@ -72,14 +88,14 @@ class Reporter:
         self._writes["hardware"] = _Write(status, stored, self._now_epoch_s())
         _log.info("hardware published", extra={"node": self._node_name, "quality": _overall(status)})
 
-    async def control(self, twin: TwinView, cpu: Outcome, gpu: Outcome) -> None:
+    async def control(self, twin: TwinView, results: ControlReport) -> None:
         """Report control results to the NodeTwin."""
-        await self._report("controlStatus", NODE_TWINS, self._name, twin, twin.reported, (cpu, gpu))
+        await self._report("controlStatus", NODE_TWINS, self._name, twin, twin.reported, results)
 
-    async def profile(self, profile: api.TelemetryProfile, cpu: Outcome, gpu: Outcome) -> None:
+    async def profile(self, profile: api.TelemetryProfile, results: ControlReport) -> None:
         """Report control results to the TelemetryProfile that targets this node by name."""
         name, stored = profile.metadata.name, profile.status.control
-        await self._report("control", TELEMETRY_PROFILES, name, profile, stored, (cpu, gpu))
+        await self._report("control", TELEMETRY_PROFILES, name, profile, stored, results)
 
     async def _report(
         self,
@@ -88,17 +104,21 @@ class Reporter:
         name: str,
         cached: object,
         stored: api.ControlStatus | None,
-        outcomes: tuple[Outcome, Outcome],
+        results: ControlReport,
     ) -> None:
-        """Write both outcomes to a status field of an object; an object deleted meanwhile is ignored."""
+        """Write the results to a status field of an object; an object deleted meanwhile is ignored."""
         known = stored or api.ControlStatus()
-        status = api.ControlStatus(cpu=self._result(known.cpu, outcomes[0]), gpu=self._result(known.gpu, outcomes[1]))
-        if status == stored or not self._needs_write(field, (name, outcomes), cached):
+        status = api.ControlStatus(
+            cpu=self._result(known.cpu, results.cpu),
+            gpu=self._result(known.gpu, results.gpu),
+            observed_generation=results.generation,
+        )
+        if status == stored or not self._needs_write(field, (name, results), cached):
             return
         body = {"status": {field: msgspec.to_builtins(status)}}
         with suppress(NotFoundError):
             await self._client.apply(resource, name, body, field_manager=AGENT_FIELD_MANAGER, subresource="status")
-        self._writes[field] = _Write((name, outcomes), cached, self._now_epoch_s())
+        self._writes[field] = _Write((name, results), cached, self._now_epoch_s())
 
     def _needs_write(self, field: str, desired: object, cached: object) -> bool:
         """Whether this content was not already written since the cached object last changed."""

@@ -24,6 +24,7 @@ class TwinView:
         gpu: cap of each GPU.
         policy: name of the policy, or the power profile, that set the caps.
         reported: stored control status; None if none was reported.
+        generation: generation of the object, which changes with its spec only; 0 if unknown.
     """
 
     node_name: str
@@ -31,6 +32,7 @@ class TwinView:
     gpu: WantedCap = _NO_CAP
     policy: str = ""
     reported: api.ControlStatus | None = None
+    generation: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ def twin_view(twin: api.NodeTwin) -> TwinView:
         WantedCap(gpu.cap_watts_per_gpu, gpu.cap_pct_of_max) if gpu else _NO_CAP,
         (twin.spec.policy.name or "" if twin.spec.policy else "") or twin.spec.profile,
         twin.status.control_status,
+        twin.metadata.generation,
     )
 
 

@@ -198,7 +198,13 @@ class TelemetryProfiles:
 def outcome(report: ControlStatus) -> ControlOutcome:
     """The worst result of a node's controls: a node counts as applied only if all its controls were applied."""
     results = {part.result for part in (report.cpu, report.gpu) if part is not None}
-    worst_first = (ControlOutcome.ERROR, ControlOutcome.BLOCKED, ControlOutcome.APPLIED)
+    worst_first = (
+        ControlOutcome.ERROR,
+        ControlOutcome.BLOCKED,
+        ControlOutcome.UNCONFIRMED,
+        ControlOutcome.OBSERVED,
+        ControlOutcome.APPLIED,
+    )
     return next((one for one in worst_first if one in results), ControlOutcome.NONE)
 
 

@@ -115,6 +115,8 @@ class ControlOutcome(StrEnum):
     """Result of applying a power cap."""
 
     APPLIED = "applied"
+    UNCONFIRMED = "unconfirmed"
+    OBSERVED = "observed"
     BLOCKED = "blocked"
     ERROR = "error"
     NONE = "none"
@@ -125,7 +127,9 @@ class ControlResult(JoulieStruct, frozen=True):
 
     Attributes:
         backend: backend that applies the caps, such as rapl, dvfs, nvml or http.
-        result: applied, blocked (unsupported, no permission, or simulation only), error, or none (nothing to do).
+        result: applied (a reading confirmed it), unconfirmed (written, but no reading confirms that it holds), observed
+            (observe mode: nothing is written), blocked (unsupported, no permission, or simulation only), error, or none
+            (nothing to do).
         message: human-readable explanation.
         updated_at: time of the last change of the result.
     """
@@ -142,7 +146,10 @@ class ControlStatus(JoulieStruct, frozen=True):
     Attributes:
         cpu: result for the CPU packages.
         gpu: result for the GPUs.
+        observed_generation: generation of the NodeTwin whose caps the results are about. They say nothing about the
+            caps of another generation. Absent where no spec was enforced: when an agent that stops restores the limits.
     """
 
     cpu: ControlResult | None = None
     gpu: ControlResult | None = None
+    observed_generation: Count | None = None
