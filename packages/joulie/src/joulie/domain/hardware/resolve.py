@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from joulie.domain.hardware.catalogue import Catalogue, Match, ModelT, Quality, normalised
+from joulie.domain.hardware.mig import mig_profile
 from joulie.domain.hardware.models import CapRange, CpuModel, GpuModel
 
 CPU_MODEL_KEY = "joulie.io/hw.cpu-model"
@@ -215,10 +216,10 @@ def _gpu(
 ) -> tuple[GpuDevices | None, str]:
     reported = bool(_positive(found.gpu_count))
     resource = next((name for name in GPU_RESOURCES if allocatable.get(name, 0.0) >= 1.0), None)
-    count = found.gpu_count if reported else _labelled_gpu_count(labels, allocatable, resource, warnings)
+    named = [labels[key] for key in (GPU_MODEL_KEY, *product_keys) if labels.get(key)]
+    count = found.gpu_count if reported else _labelled_gpu_count(labels, allocatable, resource, named, warnings)
     if not count:
         return None, ""
-    named = [labels[key] for key in (GPU_MODEL_KEY, *product_keys) if labels.get(key)]
     raw = _first_text(found.gpu_raw, found.gpu_model, *named)
     model, quality = _recognised(catalogue.gpu, found.gpu_model, found.gpu_raw, *named)
     catalogued = None if model is None else model.cap_range
@@ -229,17 +230,36 @@ def _gpu(
 
 
 def _labelled_gpu_count(
-    labels: Mapping[str, str], allocatable: Mapping[str, float], resource: str | None, warnings: list[str]
+    labels: Mapping[str, str],
+    allocatable: Mapping[str, float],
+    resource: str | None,
+    products: Sequence[str],
+    warnings: list[str],
 ) -> int | None:
     """Physical GPUs. Sharing multiplies what a node offers to pods, so its own labels go first."""
-    for key in (GPU_COUNT_KEY, GPU_PHYSICAL_COUNT_KEY):
-        count = _whole_number(labels, key, warnings)
-        if count is not None:
-            return count
-    if resource is None:
-        return None
-    replicas = _whole_number(labels, GPU_REPLICAS_KEY, warnings) or 1
-    return max(1, int(allocatable[resource]) // replicas)
+    count = _whole_number(labels, GPU_COUNT_KEY, warnings)
+    if count is not None:
+        return count
+    count = _whole_number(labels, GPU_PHYSICAL_COUNT_KEY, warnings)
+    if count is None:
+        if resource is None:
+            return None
+        replicas = _whole_number(labels, GPU_REPLICAS_KEY, warnings) or 1
+        count = max(1, int(allocatable[resource]) // replicas)
+    return _whole_gpus(count, products, warnings)
+
+
+def _whole_gpus(count: int, products: Sequence[str], warnings: list[str]) -> int:
+    """Physical GPUs behind a count that is of MIG instances where the product names a MIG profile."""
+    profile = next((found for found in map(mig_profile, products) if found is not None), None)
+    if profile is None:
+        return count
+    if count % profile.per_gpu:
+        warnings.append(
+            f"{count} MIG instances, {profile.per_gpu} to a GPU: at least {math.ceil(count / profile.per_gpu)} GPUs; "
+            f"set the label {GPU_COUNT_KEY} if there are more"
+        )
+    return math.ceil(count / profile.per_gpu)
 
 
 def _recognised(look_up: Callable[[str], Match[ModelT]], *names: str | None) -> tuple[ModelT | None, Quality]:
