@@ -28,10 +28,10 @@ from joulie_lab.simulation.experiment.outcome import JobEnd
 from joulie_lab.simulation.experiment.scenario import NodeGroup
 from joulie_lab.simulation.gangs import FreeCapacity, Group, PodKind, assign_nodes, max_pods, whole_gpus
 from joulie_lab.simulation.live.jobs import Work
+from joulie_lab.simulation.native.fitting import EmptyCluster
 from joulie_lab.simulation.native.nodes import sim_nodes
 from joulie_lab.simulation.native.runtime import Setup, run
 from joulie_lab.simulation.trace import GPU_MILLI_KEY, JobProfile, JobShape, TraceJob
-from joulie_lab.simulation.workloads.fitting import EmptyCluster
 
 WORK_S = 600.0
 

@@ -17,7 +17,7 @@ from joulie.domain.scoring.extender import (
     performance_pressure,
     wire_score,
 )
-from joulie.domain.twin import NEUTRAL_SCORE
+from joulie.domain.scoring.formulas import NEUTRAL_SCORE
 from joulie.domain.units import InvalidQuantityError
 from joulie_lab.simulation.placement import Demand, Fleet, marginal_w, place, place_at_random
 from joulie_lab.simulation.schedulers import SCORERS

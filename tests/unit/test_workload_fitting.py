@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 
 from joulie_lab.simulation.experiment.scenario import NodeGroup
+from joulie_lab.simulation.native.fitting import EmptyCluster, unfit
 from joulie_lab.simulation.native.nodes import sim_nodes
 from joulie_lab.simulation.trace import TraceJob
-from joulie_lab.simulation.workloads.fitting import EmptyCluster, unfit
 
 NODES = sim_nodes(
     [

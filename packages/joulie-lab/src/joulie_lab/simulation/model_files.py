@@ -10,12 +10,15 @@ from importlib.resources.abc import Traversable
 from pathlib import Path as FilePath
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from joulie_lab.simulation.positions import Document, Path, ScenarioError, parse_document, show_path
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 T = TypeVar("T")
+
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+"""Configuration of every model, and of the simulation's own dataclasses that are part of one."""
 
 
 class Setting(NamedTuple):

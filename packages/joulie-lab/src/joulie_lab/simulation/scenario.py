@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     AfterValidator,
     BaseModel,
-    ConfigDict,
     Field,
     GetJsonSchemaHandler,
     NonNegativeFloat,
@@ -32,11 +31,11 @@ from joulie_lab.simulation.cluster import Cluster, NodePool
 from joulie_lab.simulation.dx_plant import DxParameters
 from joulie_lab.simulation.engine import SCHEDULERS, QueueSettings, UnknownSchedulerError
 from joulie_lab.simulation.jobs import ColumnRef, JobTableSpec
+from joulie_lab.simulation.model_files import STRICT
 
-_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 # The simulation's own dataclasses are part of the schema, so they are validated in the same way.
 for _part in (Cluster, NodePool, Climate, DxParameters, QueueSettings):
-    with_config(_STRICT)(_part)
+    with_config(STRICT)(_part)
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Kept = Literal["small-cpu", "medium-cpu", "gpu-training", "gpu-inference", "large-cpu", "cpu-above-8-cores"]
@@ -62,7 +61,7 @@ def _known_scheduler(name: str) -> str:
 
 
 class _Model(BaseModel):
-    model_config = _STRICT
+    model_config = STRICT
 
 
 class _Shorthand(_Model):

@@ -26,8 +26,6 @@ from joulie.domain.units import (
     positive,
 )
 
-NEUTRAL_SCORE = 50.0
-"""Score of a node without data."""
 DEFAULT_RACK_CAPACITY_W = 50_000.0
 FULL_DENSITY_CORES = 192.0
 FULL_DENSITY_GPUS = 8.0

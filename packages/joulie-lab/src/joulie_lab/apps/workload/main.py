@@ -119,8 +119,8 @@ def validate(trace: Path, cluster: str | None, output: str) -> None:
     """
     from joulie_lab.adapters.job_trace import JobTraceError, read_numbered
     from joulie_lab.apps.workload.reading import progress, usage_errors
+    from joulie_lab.simulation.native.fitting import unfit
     from joulie_lab.simulation.trace import TraceJob
-    from joulie_lab.simulation.workloads.fitting import unfit
 
     nodes = _nodes(cluster)
     problems: list[tuple[int, str]] = []
@@ -285,8 +285,8 @@ def _checked(make: Callable[[], ValueT]) -> ValueT:
 def _nodes(cluster: str | None) -> tuple[SimNode, ...] | None:
     if cluster is None:
         return None
+    from joulie_lab.simulation.experiment.files import cluster_nodes
     from joulie_lab.simulation.positions import ScenarioError
-    from joulie_lab.simulation.workloads.files import cluster_nodes
 
     try:
         return cluster_nodes(cluster)

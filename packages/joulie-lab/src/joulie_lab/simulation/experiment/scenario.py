@@ -10,32 +10,27 @@ from typing import Annotated, Literal, Self
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     model_validator,
-    with_config,
 )
 
 from joulie_lab.simulation.climate import Climate
 from joulie_lab.simulation.job_response import IdleStates
+from joulie_lab.simulation.model_files import STRICT
 from joulie_lab.simulation.scenario import ContradictionError, Cooling
 from joulie_lab.simulation.schedulers import extender_aim
-from joulie_lab.simulation.workloads.settings import GENERATOR_PARTS, GeneratorSettings
-
-_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
-for _part in GENERATOR_PARTS:
-    with_config(_STRICT)(_part)
+from joulie_lab.simulation.workloads.settings import GeneratorSettings
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", max_length=40)]
 Throughput = Literal["measured", "published"]
 
 
 class _Model(BaseModel):
-    model_config = _STRICT
+    model_config = STRICT
 
 
 class NodeGroup(_Model):

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from joulie.domain.policy import WorkloadClass
 from joulie_lab.simulation.experiment.outcome import JobEnd, JobOutcome
+from joulie_lab.simulation.native.fitting import EmptyCluster
 from joulie_lab.simulation.native.nodes import SimNode
 from joulie_lab.simulation.native.pods import RefusedError, SimPod, sim_pod
 from joulie_lab.simulation.native.running import RunningJobs
 from joulie_lab.simulation.trace import TraceJob
-from joulie_lab.simulation.workloads.fitting import EmptyCluster
 
 
 class Placement(NamedTuple):

@@ -1,4 +1,4 @@
-"""Reads generator settings and clusters from YAML; each error names its line."""
+"""Reads the generator's settings from YAML; each error names its line."""
 
 from __future__ import annotations
 
@@ -8,13 +8,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from joulie_lab.simulation.experiment.files import load_experiment
-
-# Importing this module applies the strict rules of its models to the generator's dataclasses.
-from joulie_lab.simulation.experiment.scenario import Hardware
-from joulie_lab.simulation.model_files import Setting, is_path, read_yaml, validated, with_overrides
-from joulie_lab.simulation.native.nodes import SimNode, UnknownHardwareError, sim_nodes
-from joulie_lab.simulation.positions import Document, ScenarioError, parse_document
+from joulie_lab.simulation.model_files import Setting, read_yaml, validated, with_overrides
+from joulie_lab.simulation.positions import Document, parse_document
 from joulie_lab.simulation.workloads.settings import GeneratorSettings
 
 
@@ -39,19 +34,3 @@ def generator_schema() -> dict[str, Any]:
     """JSON Schema of the generator's settings, for editors."""
     schema = TypeAdapter(GeneratorSettings).json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
-def cluster_nodes(source: str) -> tuple[SimNode, ...]:
-    """Read the nodes of a cluster file (YAML with `groups`), or of an experiment, shipped or in a file.
-
-    Raises:
-        ScenarioError: the file or experiment does not exist, or is invalid.
-    """
-    try:
-        if is_path(source):
-            document = parse_document(read_yaml(Path(source)), source)
-            if "groups" in document.data:
-                return sim_nodes(validated(document, TypeAdapter(Hardware)).groups)
-        return sim_nodes(load_experiment(source).cluster.groups)
-    except UnknownHardwareError as error:
-        raise ScenarioError(f"{source}: {error}") from error

@@ -14,8 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pydantic import with_config
+
 from joulie.domain.quantities import SECONDS_PER_HOUR, InvalidQuantityError, finite_number, positive_number
 from joulie.domain.workload import Level
+from joulie_lab.simulation.model_files import STRICT
 from joulie_lab.simulation.trace import CPU_CLASSES, GPU_CLASSES, GPU_RESOURCE_VENDORS
 
 Members = Literal["one", "distributed", "parameter-server", "trials"]
@@ -433,9 +436,10 @@ class GeneratorSettings:
                 raise InvalidQuantityError("gpu_util", f"{mean:g} +- {self.gpu_util_spread:g} is not within 0..1")
 
 
-GENERATOR_PARTS: tuple[type, ...] = (
+# The settings are part of experiments' schema, and a file of their own: validated as strictly as every model.
+for _part in (
     *(Range, Durations, Bursts, Dips, Surges, Arrivals),
     *(DebugEval, SingleGpuTraining, DistributedTraining, ParameterServerTraining, HpoExperiment, Preprocess, Analytics),
     *(Families, GeneratorSettings),
-)
-"""Dataclasses of the settings, for schemas that apply the rules of their models to them."""
+):
+    with_config(STRICT)(_part)

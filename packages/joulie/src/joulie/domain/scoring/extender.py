@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from joulie.domain.scoring import formulas
-from joulie.domain.twin import NEUTRAL_SCORE
+from joulie.domain.scoring.formulas import NEUTRAL_SCORE
 from joulie.domain.units import BoolArray, FloatArray, FloatLike, IntArray, finite, non_negative, positive
 
 PRESSURE_BONUS_ON_ECO = 0.1

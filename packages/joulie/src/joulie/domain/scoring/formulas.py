@@ -13,6 +13,8 @@ import numpy as np
 
 from joulie.domain.units import FloatLike
 
+NEUTRAL_SCORE = 50.0
+"""Score of a node without data."""
 HEADROOM_WEIGHT = 0.7
 COOLING_WEIGHT = 0.15
 TREND_CAP_POINTS = 25.0

@@ -13,7 +13,7 @@ import numpy as np
 
 from joulie.domain.marginal import FullLoad, PodRequests, gpu_coefficient
 from joulie.domain.scoring.extender import NodeClass, PodView, TwinView, extender_score
-from joulie.domain.twin import NEUTRAL_SCORE
+from joulie.domain.scoring.formulas import NEUTRAL_SCORE
 from joulie.domain.units import FloatArray
 
 FIRST_STEP_SHARE = 0.18

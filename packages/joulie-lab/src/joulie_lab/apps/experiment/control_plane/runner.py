@@ -37,10 +37,10 @@ from joulie_lab.simulation.experiment.outcome import JobEnd, JobOutcome, Outcome
 from joulie_lab.simulation.experiment.plan import PhysicsChoice
 from joulie_lab.simulation.experiment.scenario import Experiment, Variant
 from joulie_lab.simulation.job_response import IdleStates
+from joulie_lab.simulation.native.fitting import unfit
 from joulie_lab.simulation.native.nodes import SimNode, sim_nodes
 from joulie_lab.simulation.schedulers import KUBE_SCHEDULERS, extender_aim
 from joulie_lab.simulation.trace import TraceJob
-from joulie_lab.simulation.workloads.fitting import unfit
 
 Progress = Callable[[float, float, str], None]
 """Called with the simulated time done, the simulated time in total, s, and a short status."""
