@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 
 import pytest
 
 from joulie import __version__
 from joulie.apps.cli import main as main_module
-from joulie.program.commands import Command
+from joulie.program.commands import Command, _added
 from joulie.program.errors import UserError
 
 HEAVY = ("numpy", "pydantic", "yaml", "rich", "numba", "polars", "matplotlib", "plotly", "jinja2", "fmpy", "scipy")
@@ -128,6 +129,22 @@ def test_a_command_whose_package_is_missing_tells_what_to_install(monkeypatch, c
 
 def missing_numba(name: str) -> None:
     raise ModuleNotFoundError("No module named 'numba.core'", name="numba.core")
+
+
+def test_a_plug_in_that_cannot_be_imported_is_told_and_left_out(monkeypatch, capsys):
+    broken = EntryPoint("broken", "no_such_module:COMMANDS", "joulie.commands")
+    whole = EntryPoint("whole", "joulie_lab.commands:COMMANDS", "joulie.commands")
+    monkeypatch.setattr("joulie.program.commands.entry_points", lambda group: [broken, whole])
+    _added.cache_clear()
+    try:
+        assert run("--help") == 0
+        shown = capsys.readouterr()
+    finally:
+        _added.cache_clear()
+    assert "simulate" in shown.out
+    assert shown.err == (
+        "joulie: warning: commands of no_such_module:COMMANDS cannot be loaded: No module named 'no_such_module'\n"
+    )
 
 
 def test_a_plug_in_neither_replaces_nor_stops_a_built_in_command(monkeypatch, capsys):

@@ -137,4 +137,7 @@ def _added() -> tuple[Command, ...]:
 
 def _loaded() -> Iterator[Command]:
     for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
-        yield from point.load()
+        try:
+            yield from tuple(point.load())
+        except Exception as error:
+            click.echo(f"joulie: warning: commands of {point.value} cannot be loaded: {error}", err=True)

@@ -13,12 +13,11 @@ from joulie_lab.apps.bench.figures import bar_sets, panels, vertical_bars
 from joulie_lab.apps.bench.report import Report, Table
 from joulie_lab.apps.bench.run import PATH, benchmark, tell
 from joulie_lab.benchmarks.binding import FULL, RATIOS, SMALL, WAYS, BindingResult, measure
+from joulie_lab.control_plane.chart import find_chart
 from joulie_lab.simulation.report.bars import Bars
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_CHART = Path("deploy/helm/joulie")
 
 
 def tables(result: BindingResult) -> Iterator[Table]:
@@ -55,12 +54,11 @@ REPORT = Report(tables, figure)
 @click.option(
     "--chart",
     type=PATH,
-    default=_CHART,
-    show_default=True,
-    help="Folder of Joulie's Helm chart, with its admission policies.",
+    help="Folder of Joulie's Helm chart, with its admission policies.  [default: the one beside this program]",
 )
-def binding(*, small: bool, chart: Path) -> BindingResult:
+def binding(*, small: bool, chart: Path | None) -> BindingResult:
     """Measure the scheduler's throughput on a local control plane."""
-    if not (chart / "Chart.yaml").exists():
-        raise UserError(f"{chart} is not Joulie's chart: name its folder with --chart")
+    chart = chart or find_chart()
+    if chart is None or not (chart / "Chart.yaml").exists():
+        raise UserError(f"{chart or 'nothing here'} is not Joulie's chart: name its folder with --chart")
     return measure(SMALL if small else FULL, chart, tell)
