@@ -301,7 +301,7 @@ class Loop:
     def start_extender(self, **settings: str) -> Program:
         """The extender, and kube-scheduler wired to it as the chart wires its own."""
         metrics = f"127.0.0.1:{self._ports['extender-metrics']}"
-        own = {"PORT": str(self._ports["extender"]), "METRICS_ADDR": metrics}
+        own = {"PORT": str(self._ports["extender"]), "METRICS_ADDR": metrics, "SHUTDOWN_DELAY": "0s"}
         program = self._start("extender", "extender", "joulie-extender", f"http://{metrics}", own | settings)
         self.wire_scheduler()
         return program

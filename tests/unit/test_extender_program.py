@@ -29,6 +29,7 @@ def with_program(
         async with FakeCluster() as cluster:
             prepare(cluster)
             chosen = ExtenderSettings(
+                shutdown_delay_s=0.0,
                 kubeconfig=cluster.kubeconfig(tmp_path / "kubeconfig"),
                 port=free_port(),
                 metrics_addr=f"127.0.0.1:{free_port()}",
@@ -69,6 +70,29 @@ def test_ready_serves_and_stops(tmp_path: Path) -> None:
             assert 'joulie_extender_requests_total{code="200",verb="prioritize"} 1.0' in metrics.text
 
     with_program(tmp_path, body)
+
+
+def test_l2_when_told_to_stop_it_is_not_ready_and_answers_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FakeCluster() as cluster, asyncio.timeout(30.0):
+            settings = ExtenderSettings(
+                kubeconfig=cluster.kubeconfig(tmp_path / "kubeconfig"),
+                port=free_port(),
+                metrics_addr=f"127.0.0.1:{free_port()}",
+                shutdown_delay_s=3600.0,
+            )
+            stop = asyncio.Event()
+            running = asyncio.create_task(serve(settings, BUILTIN_CATALOGUE, stop))
+            await ready(settings)
+            stop.set()
+            assert (await ready(settings, expected=503)).text == "shutdown: shutting down\n"
+            async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{settings.port}", trust_env=False) as client:
+                answer = await client.post("/prioritize", json=CALL)
+            assert [entry["Score"] for entry in answer.json()] == [5, 5]
+            running.cancel()
+            await asyncio.wait([running])
+
+    asyncio.run(main())
 
 
 def test_not_ready_while_the_twins_are_not_listed(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from joulie.domain.grid.request import GridDefaults, request_of
 from joulie.program.certificates import KeyPair, expires_s, https_files, self_signed, write_files
 from joulie.program.http import Server, TlsFiles
 from joulie_lab.adapters.crd import custom_resource_definitions
+from joulie_lab.control_plane.ports import free_port
 from joulie_lab.fakes.kubernetes import FakeCluster
 from support.grid_admission_cases import ARRIVALS, DEFER, GATE, OTHER, SEED, Arrival
 
@@ -293,3 +294,43 @@ def test_namespaces_that_ask_get_a_webhook_of_their_own() -> None:
 def test_cert_managers_bundle_is_left_alone() -> None:
     assert registered_webhooks(CHART, None, []) == CHART
     assert "KeyPair" in repr(KeyPair(b"", b""))
+
+
+# ---- its end
+
+
+def test_r2_when_told_to_stop_it_is_not_ready_and_reviews_on(tmp_path: Path) -> None:
+    files = write_files(tmp_path, self_signed(HOSTS, wall_clock_s()))
+
+    async def main() -> None:
+        async with FakeCluster(custom_resource_definitions()) as cluster:
+            settings = WebhookSettings(
+                kubeconfig=cluster.kubeconfig(tmp_path / "kubeconfig"),
+                address=f"127.0.0.1:{free_port()}",
+                metrics_addr=f"127.0.0.1:{free_port()}",
+                tls_cert_file=files.certificate,
+                tls_key_file=files.key,
+                shutdown_delay_s=3600.0,
+            )
+            stop = asyncio.Event()
+            running = asyncio.create_task(program.serve(settings, stop))
+            tls = ssl.create_default_context(cafile=str(files.certificate))
+            async with asyncio.timeout(30.0), httpx.AsyncClient(verify=tls, trust_env=False) as client:
+
+                async def answered(method: str, url: str, content: bytes = b"") -> httpx.Response:
+                    while True:
+                        try:
+                            return await client.request(method, url, content=content)
+                        except httpx.ConnectError:
+                            await asyncio.sleep(0)
+
+                mutate = f"https://{settings.address}/mutate"
+                assert (await answered("POST", mutate, review_of({}))).status_code == 200
+                stop.set()
+                ready = await answered("GET", f"http://{settings.metrics_addr}/readyz")
+                assert "shutdown: shutting down" in ready.text
+                assert (await answered("POST", mutate, review_of({}))).status_code == 200
+            running.cancel()
+            await asyncio.wait([running])
+
+    asyncio.run(main())

@@ -162,6 +162,20 @@ def test_a_healthy_watch_forgives_the_failures_before_it() -> None:
     assert pauses[-1] <= 0.5
 
 
+def test_l6_idle_watches_do_not_lengthen_the_pauses() -> None:
+    """API servers send a bookmark a minute: a shorter idle time ends every watch of a quiet resource."""
+    _, server, _ = follow([[page(node("a"))]], [*[["refused", LOST]] * 6, *[[30.0, LOST]] * 8])
+    pauses = [later - earlier for earlier, later in zip(server.times_s, server.times_s[1:], strict=False)]
+    assert pauses[5] >= 8.0
+    assert all(30.25 <= pause <= 30.5 for pause in pauses[6:])
+
+
+def test_r9_an_idle_watch_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        follow([[page(node("a"))]], [[30.0, LOST]] * 3)
+    assert caplog.records == []
+
+
 def test_watches_that_end_as_they_begin_do_not_spin() -> None:
     _, server, _ = follow([[page(node("a"))]], [[], [], [], []])
     pauses = [later - earlier for earlier, later in zip(server.times_s, server.times_s[1:], strict=False)]

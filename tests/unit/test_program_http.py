@@ -1,6 +1,8 @@
 import asyncio
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -9,8 +11,9 @@ import httpx2
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from joulie.program.http import AddressError, Probes, Server, observability_app, parse_address
+from joulie.program.http import AddressError, Probes, Server, lame_duck, observability_app, parse_address
 from joulie.program.run import every
+from support.virtual_time import run_virtually
 
 
 def ask(probes: Probes, path: str) -> httpx2.Response:
@@ -53,7 +56,12 @@ def test_unknown_path() -> None:
 
 @pytest.mark.parametrize(
     ("text", "address"),
-    [(":8080", ("0.0.0.0", 8080)), ("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:9877", ("::1", 9877))],
+    [
+        (":8080", ("::", 8080)),
+        ("0.0.0.0:8080", ("0.0.0.0", 8080)),
+        ("127.0.0.1:0", ("127.0.0.1", 0)),
+        ("[::1]:9877", ("::1", 9877)),
+    ],
 )
 def test_addresses(text: str, address: tuple[str, int]) -> None:
     assert parse_address(text) == address
@@ -63,6 +71,67 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(AddressError, match="expected a form such as :8080"):
         parse_address(text)
+
+
+async def reached(host: str, port: int) -> bool:
+    try:
+        async with httpx2.AsyncClient(trust_env=False) as client:
+            return (await client.get(f"http://{host}:{port}/healthz")).status_code == 200
+    except httpx2.ConnectError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("address", "ipv4", "ipv6"), [(":0", True, True), ("0.0.0.0:0", True, False), ("[::1]:0", False, True)]
+)
+def test_l13_an_address_without_a_host_is_for_ipv4_and_ipv6(address: str, ipv4: bool, ipv6: bool) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+
+    async def talk() -> tuple[bool, bool]:
+        async with Server(observability_app(Probes(), CollectorRegistry()), parse_address(address)) as server:
+            return await reached("127.0.0.1", server.port), await reached("[::1]", server.port)
+
+    assert asyncio.run(talk()) == (ipv4, ipv6)
+
+
+def test_l13_without_ipv6_it_is_for_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+
+    async def talk() -> bool:
+        async with Server(observability_app(Probes(), CollectorRegistry()), parse_address(":0")) as server:
+            return await reached("127.0.0.1", server.port)
+
+    assert asyncio.run(talk())
+
+
+def test_l2_a_lame_duck_is_not_ready_and_serves_until_endpoints_have_followed() -> None:
+    async def body() -> tuple[dict[str, str], dict[str, str], float]:
+        stop, ready = asyncio.Event(), Probes()
+        duck = asyncio.create_task(lame_duck(stop, ready, 5.0))
+        await asyncio.sleep(1.0)
+        before = ready.failures()
+        stop.set()
+        await duck
+        return before, ready.failures(), asyncio.get_running_loop().time()
+
+    assert run_virtually(body()) == ({}, {"shutdown": "shutting down"}, 6.0)
+
+
+def test_l2_a_lame_duck_sends_its_clients_to_other_replicas() -> None:
+    async def talk() -> list[str | None]:
+        stop = asyncio.Event()
+        app = observability_app(Probes(), CollectorRegistry())
+        async with (
+            Server(app, ("127.0.0.1", 0), stop=stop) as server,
+            httpx2.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", trust_env=False) as client,
+        ):
+            before = await client.get("/healthz")
+            stop.set()
+            after = await client.get("/healthz")
+            return [answer.headers.get("connection") for answer in (before, after)]
+
+    assert asyncio.run(talk()) == [None, "close"]
 
 
 def in_loop(body: Callable[[], Awaitable[None]]) -> None:
@@ -80,6 +149,34 @@ def test_every_ends_when_told_to() -> None:
         assert rounds == 3
 
     in_loop(body)
+
+
+RETRIES = """
+import asyncio
+from joulie.program.logs import configure
+import stamina
+
+class Refused(Exception):
+    pass
+
+async def send(secret):
+    raise Refused("503 from prometheus")
+
+configure("info", "json")
+caller = stamina.AsyncRetryingCaller(attempts=2, timeout=None, wait_initial=0.0, wait_jitter=0.0)
+try:
+    asyncio.run(caller(Refused, send, "s3cret"))
+except Refused:
+    pass
+"""
+
+
+def test_r9_a_retry_says_in_plain_text_what_failed() -> None:
+    done = subprocess.run([sys.executable, "-c", RETRIES], capture_output=True, check=True, text=True)
+    (line,) = done.stderr.splitlines()
+    said = json.loads(line)
+    assert (said["msg"], said["problem"]) == ("request failed, retrying", "Refused: 503 from prometheus")
+    assert "s3cret" not in line
 
 
 DAEMON = """

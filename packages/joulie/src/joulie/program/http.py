@@ -23,8 +23,12 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+ALL_INTERFACES = "::"
+"""Listens on all interfaces, for IPv6 and IPv4; for IPv4 alone where the machine has no IPv6."""
+_IPV4_INTERFACES = "0.0.0.0"  # noqa: S104 - pods listen on their only interface
 _CERTIFICATE_CHECK_S = 60.0
 _GRACE_S = 10
+_CLOSE = (b"connection", b"close")
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +38,7 @@ class AddressError(ValueError):
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Parse a listen address such as ``:8080`` (all interfaces), ``127.0.0.1:8080`` or ``[::1]:8080``.
+    """Parse a listen address such as ``:8080`` (all interfaces, IPv4 and IPv6), ``127.0.0.1:8080`` or ``[::1]:8080``.
 
     Raises:
         AddressError: invalid address.
@@ -42,7 +46,7 @@ def parse_address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise AddressError(f"invalid address {text!r}: expected a form such as :8080 or 127.0.0.1:8080")
-    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - pods listen on their only interface
+    return host.strip("[]") or ALL_INTERFACES, int(port)
 
 
 class Probes:
@@ -136,6 +140,51 @@ class TlsFiles:
         return self.certificate.stat().st_mtime, self.key.stat().st_mtime
 
 
+async def lame_duck(stop: asyncio.Event, ready: Probes, delay_s: float) -> None:
+    """Wait for `stop`, then let the caller serve on for a while: not ready, until no endpoint leads here any more.
+
+    A pod that is deleted keeps getting connections until every node has seen that it left its Service.
+
+    Args:
+        stop: set to request the shutdown.
+        ready: probes of /readyz, which fail once `stop` is set.
+        delay_s: how long to serve on, s.
+    """
+    ready.add("shutdown", lambda: "shutting down" if stop.is_set() else None)
+    await stop.wait()
+    _log.info("no longer ready, serving until endpoints have followed", extra={"seconds": delay_s})
+    await asyncio.sleep(delay_s)
+
+
+def _closing(app: AsgiApp, stop: asyncio.Event) -> AsgiApp:
+    """`app`, whose responses close their connections once `stop` is set."""
+
+    async def closing(scope: Scope, receive: Receive, send: Send) -> None:
+        async def last(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), _CLOSE]}
+            await send(message)
+
+        await app(scope, receive, last if stop.is_set() else send)
+
+    return closing
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        OSError: the address is in use or not local.
+    """
+    if host == ALL_INTERFACES and not socket.has_dualstack_ipv6():
+        host = _IPV4_INTERFACES
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    both = host == ALL_INTERFACES
+    listener = socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=both)
+    # asyncio disables Nagle's algorithm only on sockets with protocol TCP; otherwise a response takes 40 ms.
+    return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=listener.detach())
+
+
 class _Uvicorn(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -150,21 +199,30 @@ class Server:
         port: listening port; the port assigned by the system if port 0 was requested.
     """
 
-    def __init__(self, app: AsgiApp, address: tuple[str, int], *, tls: TlsFiles | None = None) -> None:
+    def __init__(
+        self,
+        app: AsgiApp,
+        address: tuple[str, int],
+        *,
+        tls: TlsFiles | None = None,
+        stop: asyncio.Event | None = None,
+    ) -> None:
         """Bind the address.
+
+        Args:
+            app: ASGI application.
+            address: host and port; `ALL_INTERFACES` listens for IPv4 too.
+            tls: serves HTTPS; None for HTTP.
+            stop: once set, each response closes its connection, so that clients connect to another replica.
 
         Raises:
             OSError: the address is in use or not local.
         """
-        host, port = address
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=1024)
-        # asyncio disables Nagle's algorithm only on sockets with protocol TCP; otherwise a response takes 40 ms.
-        self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=listener.detach())
+        self._socket = _listening(*address)
         self.port: int = self._socket.getsockname()[1]
         self._tls = tls
         self._config = uvicorn.Config(
-            app,
+            app if stop is None else _closing(app, stop),
             http="httptools",
             ws="none",
             lifespan="off",

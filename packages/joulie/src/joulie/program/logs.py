@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import sys
 
+import stamina.instrumentation
 from pythonjsonlogger.json import JsonFormatter
 
+_log = logging.getLogger(__name__)
 _RENAMED = {"levelname": "level", "name": "logger", "message": "msg"}
 
 
@@ -27,5 +29,18 @@ def configure(level: str, log_format: str) -> None:
     handler.setFormatter(formatter)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # Libraries log every request at level info.
-    for noisy in ("httpx2", "httpcore2", "stamina", "uvicorn.error", "asyncio"):
+    for noisy in ("httpx2", "httpcore2", "uvicorn.error", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    stamina.instrumentation.set_on_retry_hooks([_log_retry])
+
+
+def _log_retry(details: stamina.instrumentation.RetryDetails) -> None:
+    """Log a retry by its cause. The library's own record would show the arguments of the call, secrets among them."""
+    _log.warning(
+        "request failed, retrying",
+        extra={
+            "problem": f"{type(details.caused_by).__name__}: {details.caused_by}",
+            "attempt": details.retry_num,
+            "wait_s": round(details.wait_for, 2),
+        },
+    )

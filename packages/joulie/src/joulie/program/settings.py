@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from joulie.domain.mode import Mode
-from joulie.settings import Kind, Setting, choice, group_of, path, text
+from joulie.settings import Kind, Setting, choice, duration, group_of, path, text
 
 _SettingsT = TypeVar("_SettingsT")
 
@@ -40,6 +40,18 @@ class ModeSettings:
         "Whether plans are applied: observe changes nothing and reports what would be done; the label joulie.io/mode "
         "of a node or namespace takes precedence.",
         Mode,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings(ProgramSettings):
+    """Settings of daemons with replicas behind a Service, whose clients must not notice that one stops."""
+
+    shutdown_delay_s: float = duration(
+        "SHUTDOWN_DELAY",
+        "5s",
+        "How long requests are served after a stop was requested and /readyz fails, until endpoints have followed.",
+        minimum=0,
     )
 
 

@@ -64,6 +64,7 @@ def environments(
         "extender": {
             "PORT": str(ports.extender),
             "METRICS_ADDR": f"{LOOPBACK}:{ports.extender_metrics}",
+            "SHUTDOWN_DELAY": "0s",
         },
     }
     return {name: shared | variables for name, variables in own.items()}

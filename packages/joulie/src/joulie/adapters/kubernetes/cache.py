@@ -235,12 +235,17 @@ class Cache(Generic[T, V]):
             except ConnectionLostError as error:
                 # A watch that breaks or goes idle is normal; the pause prevents all clients from reconnecting at once.
                 self.counters.interruptions += 1
-                _log.info("resuming the watch", extra={"resource": self._scope.resource.plural, "reason": str(error)})
+                self._forgive(accepted_at)
+                _log.debug("resuming the watch", extra={"resource": self._scope.resource.plural, "reason": str(error)})
                 return False
-            ended_well = self._clock() - accepted_at >= _SHORT_S
-        if ended_well:
+            return self._forgive(accepted_at)
+
+    def _forgive(self, accepted_at: float) -> bool:
+        """Reset the backoff after an accepted watch, unless it ended as it began. Returns whether it was reset."""
+        lasted = self._clock() - accepted_at >= _SHORT_S
+        if lasted:
             self._backoff.reset()
-        return ended_well
+        return lasted
 
     def _take(self, event: WatchEvent[T]) -> None:
         self._version = event.resource_version or self._version

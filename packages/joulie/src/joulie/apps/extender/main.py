@@ -20,15 +20,14 @@ from joulie.apps.extender.server import Extender
 from joulie.apps.extender.settings import ExtenderSettings
 from joulie.domain.hardware import Catalogue
 from joulie.program import logs, tracing
-from joulie.program.http import Probes, Server, observability_app, parse_address
-from joulie.program.run import every, run
+from joulie.program.http import ALL_INTERFACES, Probes, Server, lame_duck, observability_app, parse_address
+from joulie.program.run import run
 from joulie.program.settings import settings_options
 
 VIEW_S = 0.1
 """Debounce of changes before requests see them; far below the settling time of the drain guard."""
 _AGE_S = 1.0
 """Interval at which views are renewed without changes, since twins become stale with time."""
-_ALL_INTERFACES = "0.0.0.0"  # noqa: S104 - pods listen on their only interface
 
 _log = logging.getLogger(__name__)
 
@@ -77,19 +76,19 @@ async def serve(settings: ExtenderSettings, catalogue: Catalogue, stop: asyncio.
         probes.add("view", lambda: "nothing was computed yet" if door.view is None else None)
         others = door.debug_app(observability_app(probes, registry))
         async with (
-            Server(door.app(others), (_ALL_INTERFACES, settings.port), tls=settings.tls) as server,
+            Server(door.app(others), (ALL_INTERFACES, settings.port), tls=settings.tls, stop=stop) as server,
             Server(others, parse_address(settings.metrics_addr)),
             asyncio.TaskGroup() as group,
         ):
             _log.info("listening", extra={"port": server.port, "tls": settings.tls is not None})
-            tasks = [group.create_task(feed.run()), group.create_task(_keep_view(feed, door, stop))]
-            await stop.wait()
+            tasks = [group.create_task(feed.run()), group.create_task(_keep_view(feed, door))]
+            await lame_duck(stop, probes, settings.shutdown_delay_s)
             for task in tasks:
                 task.cancel()
 
 
-async def _keep_view(feed: Feed, door: Extender, stop: asyncio.Event) -> None:
-    """Set the first view once all caches are synced, then renew it on changes and as twins age."""
+async def _keep_view(feed: Feed, door: Extender) -> None:
+    """Set the first view once all caches are synced, then renew it on changes and as twins age, until cancelled."""
     await feed.wait_synced()
     door.refresh()
     # What has been listed lives as long as the process: the collector need not look through it ever again.
@@ -97,7 +96,8 @@ async def _keep_view(feed: Feed, door: Extender, stop: asyncio.Event) -> None:
     gc.freeze()
     _log.info("ready")
     seen, seen_at_s = feed.changes, time.monotonic()
-    async for _ in every(VIEW_S, stop):
+    while True:
+        await asyncio.sleep(VIEW_S)
         now_s = time.monotonic()
         if feed.changes != seen or now_s - seen_at_s >= _AGE_S:
             seen, seen_at_s = feed.changes, now_s

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from joulie.domain.scoring.marginal_energy import ScoringAim
 from joulie.program.http import TlsFiles
-from joulie.program.settings import ProgramSettings
+from joulie.program.settings import ServerSettings
 from joulie.settings import choice, duration, integer, number, path, text
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtenderSettings(ProgramSettings):
+class ExtenderSettings(ServerSettings):
     """Settings of `joulie extender`.
 
     Raises:

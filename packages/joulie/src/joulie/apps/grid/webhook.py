@@ -39,12 +39,13 @@ from joulie.program.http import (
     Send,
     Server,
     TlsFiles,
+    lame_duck,
     observability_app,
     parse_address,
     respond,
 )
 from joulie.program.run import run
-from joulie.program.settings import ProgramSettings, settings_options
+from joulie.program.settings import ServerSettings, settings_options
 from joulie.settings import path, text
 
 MAX_BODY_BYTES = 8 * 2**20
@@ -57,7 +58,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WebhookSettings(ProgramSettings):
+class WebhookSettings(ServerSettings):
     """Settings of `joulie grid webhook`.
 
     Raises:
@@ -322,14 +323,15 @@ async def serve(settings: WebhookSettings, stop: asyncio.Event) -> None:
             files = await keeper.obtain(stop)
             if files is None:
                 return
-            webhook_server = Server(webhook_app(view.gates, metrics), parse_address(settings.address), tls=files)
+            address = parse_address(settings.address)
+            webhook_server = Server(webhook_app(view.gates, metrics), address, tls=files, stop=stop)
             async with webhook_server as server, asyncio.TaskGroup() as group:
                 _log.info("listening", extra={"port": server.port})
                 tasks = [
                     group.create_task(view.run()),
                     group.create_task(_maintain(keeper, view, metrics)),
                 ]
-                await stop.wait()
+                await lame_duck(stop, probes, settings.shutdown_delay_s)
                 for task in tasks:
                     task.cancel()
 

@@ -185,7 +185,8 @@ def _start_programs(run: _Run, site: Site, progress: Progress) -> None:
     aim = extender_aim(run.variant.scheduler)
     if aim is not None:
         metrics = f"{LOOPBACK}:{ports.extender_metrics}"
-        variables = {"PORT": str(ports.extender), "METRICS_ADDR": metrics, "SCORING": aim.value}
+        own = {"PORT": str(ports.extender), "METRICS_ADDR": metrics, "SHUTDOWN_DELAY": "0s"}
+        variables = own | {"SCORING": aim.value}
         _start(site, "extender", "joulie-extender", f"http://{metrics}", variables)
     if run.variant.joulie:
         progress(0.0, run.duration_s, "waiting for profiles and caps")
