@@ -30,6 +30,7 @@ from joulie.apps.operator.power.wiring import Clients
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie.domain.mode import Mode
 from joulie.domain.policy import POLICIES, PolicySettings
 from joulie.program.settings import settings_from
 from joulie_lab.adapters.crd import custom_resource_definitions
@@ -297,6 +298,85 @@ def test_a_reserved_node_is_given_back(tmp_path):
         assert (twin.spec.profile, twin.spec.cpu, twin.spec.policy) == ("performance", None, None)
         assert stage.view.node(N2).profile_label is None
         assert twin.status.predicted_power_headroom_score is not None
+
+    play(body, tmp_path)
+
+
+def test_observe_mode_reports_the_plan_and_applies_nothing(tmp_path):
+    async def body(stage):
+        await stage.add_node(N1)
+        await stage.add_node(N2)
+        await stage.add_pod("web", N2, workload_class="performance")
+        await until(lambda: stage.view.pods)
+        assert await stage.step() == {"spec": 2, "status": 2}
+        for name in (N1, N2):
+            assert (stage.view.node(name).profile_label, stage.view.node(name).draining_label) == (None, None)
+            twin = await stage.twin(name)
+            assert (twin.spec.profile, twin.spec.cpu, twin.spec.gpu) == ("performance", None, None)
+            assert not twin.spec.scheduling.draining
+            assert twin.status.schedulable_class == "performance"
+            assert twin.status.effective_cap_state.cpu_pct == 100.0
+        assert (await stage.twin(N1)).status.planned.profile == "performance"
+        planned = (await stage.twin(N2)).status.planned
+        assert (planned.profile, planned.draining, planned.policy.name) == ("eco", True, "static_partition")
+        assert planned.cpu.package_power_cap_pct_of_max == 60.0
+        assert stage.loop._decision.transitions[0].result == "observed"
+        await stage.client.delete(PODS, "web", "default", grace_s=0)
+        await until(lambda: not stage.view.pods)
+        assert await stage.step() == {"status": 1}
+        assert not (await stage.twin(N2)).status.planned.draining
+        # A restart repeats no event, and a steady cluster sees no write.
+        stage.start()
+        assert await stage.step() == {}
+        assert stage.loop._decision.transitions == ()
+
+    play(body, tmp_path, mode=Mode.OBSERVE)
+
+
+def test_the_label_of_a_node_takes_precedence_over_the_mode(tmp_path):
+    async def body(stage):
+        await stage.add_node(N1)
+        await stage.add_node(N2, **{names.MODE_LABEL: "enforce"})
+        await stage.step()
+        await stage.step(31.0)
+        canary = await stage.twin(N2)
+        assert (canary.spec.profile, canary.status.planned) == ("eco", None)
+        assert stage.view.node(N2).profile_label == "eco"
+        assert stage.view.node(N1).profile_label is None
+
+        # Back to observe: caps and labels are lifted at the next step.
+        await stage.client.patch(NODES, N2, {"metadata": {"labels": {names.MODE_LABEL: "observe"}}})
+        await until(lambda: not stage.view.node(N2).enforced)
+        assert stage.wake.is_set()
+        assert await stage.step() == {"spec": 1, "status": 1, "labels": 1}
+        canary = await stage.twin(N2)
+        assert (canary.spec.profile, canary.spec.cpu, canary.status.planned.profile) == ("performance", None, "eco")
+        assert stage.view.node(N2).profile_label is None
+
+    play(body, tmp_path, mode=Mode.OBSERVE)
+
+
+def test_a_node_power_profile_caps_a_canary_and_only_plans_elsewhere(tmp_path):
+    async def body(stage):
+        await stage.add_node(N1, **{names.MODE_LABEL: "enforce"})
+        await stage.add_node(N2)
+        await pin(stage, N1, "eco")
+        await pin(stage, N2, "eco")
+        await stage.step()
+        await stage.step(31.0)
+        assert (await stage.twin(N1)).spec.profile == "eco"
+        observed = await stage.twin(N2)
+        assert (observed.spec.profile, observed.status.planned.profile) == ("performance", "eco")
+        assert sorted(reason for _, reason, *_ in (await counted(stage)).values()) == ["Applied", "ObserveMode"]
+
+    play(body, tmp_path, mode=Mode.OBSERVE)
+
+
+def test_a_mode_that_does_not_exist_observes_and_is_reported(tmp_path, caplog):
+    async def body(stage):
+        await stage.add_node(N1, **{names.MODE_LABEL: "enforced"})
+        assert not stage.view.node(N1).enforced
+        assert [record.value for record in caplog.records if "unknown mode" in record.message] == ["enforced"]
 
     play(body, tmp_path)
 

@@ -21,6 +21,7 @@ from joulie.apps.operator.power.wiring import Clients
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.cooling_stress import linear_cooling_stress
 from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie.domain.mode import Mode
 from joulie.domain.policy import POLICIES, PodPhase, PolicySettings
 from joulie.domain.profiles.reschedule import RescheduleSettings
 from joulie_lab.adapters.crd import custom_resource_definitions
@@ -326,6 +327,16 @@ def test_the_whole_cluster_has_a_limit(tmp_path):
         assert len(await stage.round()) == 0
 
     play(body, tmp_path, rescheduling=RescheduleSettings(max_per_cycle=2))
+
+
+def test_nothing_is_evicted_from_a_node_in_observe_mode(tmp_path):
+    async def body(stage):
+        await hot_and_cool(stage)
+        await stage.add_pod("web1")
+        assert await stage.round() == ["web1"]
+        assert stage.counted("evictions_total", node=HOT, namespace="default", reason="cooling-stress") == 0.0
+
+    play(body, tmp_path, mode=Mode.OBSERVE)
 
 
 def test_dry_run_decides_the_same_and_evicts_nothing(tmp_path):

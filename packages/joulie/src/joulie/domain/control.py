@@ -29,7 +29,7 @@ from joulie.domain.drain import (
     restored,
 )
 from joulie.domain.hardware.resolve import ResolvedHardware
-from joulie.domain.policy import DEFAULT_CAPS, Cap, ClusterSnapshot, Policy, PolicyNode, Profile, ProfileCaps
+from joulie.domain.policy import DEFAULT_CAPS, Cap, ClusterSnapshot, Plan, Policy, PolicyNode, Profile, ProfileCaps
 from joulie.domain.twin import DEFAULT_RACK_CAPACITY_W, FleetReadings, FleetTwin, hardware_density, twin_fleet
 from joulie.domain.units import FloatArray, non_negative, positive
 
@@ -85,6 +85,8 @@ class ControlledNode(NamedTuple):
     limits_known: bool
     rack: str | None
     zone: str | None
+    enforced: bool = True
+    """Whether its plan is applied; otherwise it is only reported."""
 
 
 def controlled_node(
@@ -94,6 +96,7 @@ def controlled_node(
     eligible: bool = True,
     rack: str | None = None,
     zone: str | None = None,
+    enforced: bool = True,
 ) -> ControlledNode:
     """A node with what follows from its hardware worked out."""
     gpus = 0 if hardware.gpu is None else hardware.gpu.count
@@ -107,6 +110,7 @@ def controlled_node(
         hardware.limits is not None,
         rack,
         zone,
+        enforced,
     )
 
 
@@ -127,12 +131,26 @@ class Override:
     gpu: Cap | None = None
 
 
+class Would(NamedTuple):
+    """State that a node in observe mode would be in."""
+
+    profile: Profile
+    draining: bool
+    """Whether it would have to drain first."""
+
+
+_RELEASED = GuardDecision(ActivePerformance(), Profile.PERFORMANCE, SchedulableClass.PERFORMANCE)
+"""Of a node on which nothing is applied: full power, open to all pods."""
+
+
 class StoredState(NamedTuple):
     """State of a node as its NodeTwin stores it; a restarted operator continues from it."""
 
     profile: Profile | None
     draining: bool
     draining_since_s: float | None
+    would: Would | None = None
+    """What was reported of a node in observe mode."""
 
 
 @dataclass(frozen=True)
@@ -195,11 +213,13 @@ class Memory:
         states: where each node is.
         timed_out: nodes whose drain has been reported as too long.
         history: recent power.
+        would: what was reported of nodes in observe mode.
     """
 
     states: Mapping[str, NodeState] = field(default_factory=dict)
     timed_out: frozenset[str] = frozenset()
     history: PowerHistory = field(default_factory=PowerHistory)
+    would: Mapping[str, Would] = field(default_factory=dict)
 
     def published(self, before: Memory, failed: frozenset[str], now_s: float) -> Memory:
         """This memory once its decision was written, which may have taken a while.
@@ -227,7 +247,18 @@ class Memory:
         if not nodes & self.states.keys():
             return self
         states = {name: state for name, state in self.states.items() if name not in nodes}
-        return Memory(states, self.timed_out - nodes, self.history.without(nodes))
+        would = {name: state for name, state in self.would.items() if name not in nodes}
+        return Memory(states, self.timed_out - nodes, self.history.without(nodes), would)
+
+
+class Planned(NamedTuple):
+    """What would be published for a node in observe mode."""
+
+    profile: Profile
+    caps: NodeCaps
+    """Caps of that profile, once it is drained."""
+    draining: bool
+    """Whether pods on it need full power, so that it would have to drain first."""
 
 
 class NodeDecision(NamedTuple):
@@ -239,6 +270,8 @@ class NodeDecision(NamedTuple):
     policy: str
     """The policy or override that this comes from; empty where the node is not planned."""
     blocking: int
+    planned: Planned | None = None
+    """What would be done; None where it is done, and for a node that is not planned."""
 
     @property
     def state(self) -> NodeState:
@@ -253,7 +286,7 @@ class NodeDecision(NamedTuple):
     @property
     def label(self) -> Profile | None:
         """Value of the node's power-profile label; None where it must have none."""
-        return self.guarded.profile if self.node.eligible else None
+        return self.guarded.profile if self.node.eligible and self.node.enforced else None
 
 
 class TransitionResult(StrEnum):
@@ -262,6 +295,8 @@ class TransitionResult(StrEnum):
     APPLIED = "applied"
     DEFERRED = "deferred"
     """Held back by the drain guard."""
+    OBSERVED = "observed"
+    """Not applied: the node is in observe mode."""
 
 
 class Transition(NamedTuple):
@@ -328,7 +363,16 @@ def decide(
         twin,
         power,
         tuple(_transitions(nodes, snapshot, memory)),
-        Memory({decision.node.name: decision.state for decision in nodes}, timed_out, history),
+        Memory(
+            {decision.node.name: decision.state for decision in nodes},
+            timed_out,
+            history,
+            {
+                decision.node.name: Would(would.profile, would.draining)
+                for decision in nodes
+                if (would := decision.planned)
+            },
+        ),
         _next_due_s(nodes, snapshot.now_s, settings.drain),
     )
 
@@ -347,24 +391,31 @@ def _decide_nodes(
         name = node.name
         blocking = snapshot.blocking.get(name, 0)
         if not node.eligible:
-            released = GuardDecision(ActivePerformance(), Profile.PERFORMANCE, SchedulableClass.PERFORMANCE)
-            decisions.append(NodeDecision(node, released, UNCAPPED, "", blocking))
+            decisions.append(NodeDecision(node, _RELEASED, UNCAPPED, "", blocking))
             continue
-        state = _state_before(name, snapshot, memory)
         override = snapshot.overrides.get(name)
         planned = plan.profiles[name] if override is None else override.profile
+        source = plan.policy if override is None else override.name
+        if not node.enforced:
+            caps = _caps(node, planned, override, plan, usual_caps)
+            would = Planned(planned, caps, planned is Profile.ECO and blocking > 0)
+            decisions.append(NodeDecision(node, _RELEASED, UNCAPPED, source, blocking, would))
+            continue
+        state = _state_before(name, snapshot, memory)
         guarded = guard(state, planned, blocking, snapshot.now_s, settings.drain)
-        # While a drain holds, the profile is not yet the planned one, and neither are the caps.
-        if override is not None and guarded.profile is override.profile:
-            caps = usual_caps.overridden(
-                node.hardware, override.profile, override.cpu, override.gpu, plan.caps.get(name)
-            )
-        else:
-            caps = usual_caps.of(node.hardware, guarded.profile, plan.caps.get(name))
-        decisions.append(
-            NodeDecision(node, guarded, caps, plan.policy if override is None else override.name, blocking)
-        )
+        caps = _caps(node, guarded.profile, override, plan, usual_caps)
+        decisions.append(NodeDecision(node, guarded, caps, source, blocking))
     return tuple(decisions)
+
+
+def _caps(
+    node: ControlledNode, profile: Profile, override: Override | None, plan: Plan, usual_caps: CapTable
+) -> NodeCaps:
+    """Caps of a node under a profile: while a drain holds, not yet those of the planned one or of an override."""
+    planned = plan.caps.get(node.name)
+    if override is not None and profile is override.profile:
+        return usual_caps.overridden(node.hardware, profile, override.cpu, override.gpu, planned)
+    return usual_caps.of(node.hardware, profile, planned)
 
 
 def _state_before(name: str, snapshot: Snapshot, memory: Memory) -> NodeState:
@@ -442,7 +493,28 @@ def _transitions(nodes: Sequence[NodeDecision], snapshot: Snapshot, memory: Memo
                 found.append(_deferred(decision, f"{decision.blocking} pods need full power"))
         elif decision.guarded.timed_out and name not in memory.timed_out:
             found.append(_deferred(decision, f"drain timed out: {decision.blocking} pods still need full power"))
+        observed = _observed(decision, snapshot, memory)
+        if observed is not None:
+            found.append(observed)
     return found
+
+
+def _observed(decision: NodeDecision, snapshot: Snapshot, memory: Memory) -> Transition | None:
+    """A change of what would be done on a node in observe mode; None without one."""
+    would, name = decision.planned, decision.node.name
+    if would is None:
+        return None
+    stored = snapshot.stored.get(name)
+    before = memory.would.get(name) or (stored.would if stored is not None else None)
+    if before == (would.profile, would.draining) or (before is None and would.profile is Profile.PERFORMANCE):
+        return None
+    after: type[NodeState] = ActivePerformance
+    reason = f"{would.profile} planned by {decision.policy}"
+    if would.draining:
+        after, reason = DrainingPerformance, f"{reason}, {decision.blocking} pods need full power"
+    elif would.profile is Profile.ECO:
+        after = ActiveEco
+    return Transition(name, ActivePerformance.__name__, after.__name__, TransitionResult.OBSERVED, reason)
 
 
 def _applied(decision: NodeDecision, before: NodeState) -> Transition:
@@ -452,10 +524,16 @@ def _applied(decision: NodeDecision, before: NodeState) -> Transition:
         case DrainingPerformance():
             reason = f"eco planned by {decision.policy}"
         case ActivePerformance():
-            reason = f"performance planned by {decision.policy}" if decision.node.eligible else "no longer planned"
+            reason = _why_performance(decision)
     return Transition(
         decision.node.name, type(before).__name__, type(decision.state).__name__, TransitionResult.APPLIED, reason
     )
+
+
+def _why_performance(decision: NodeDecision) -> str:
+    if not decision.node.eligible:
+        return "no longer planned"
+    return f"performance planned by {decision.policy}" if decision.node.enforced else "no longer enforced: observe mode"
 
 
 def _deferred(decision: NodeDecision, reason: str) -> Transition:

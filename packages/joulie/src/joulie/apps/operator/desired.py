@@ -25,6 +25,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
     NodeTwin,
     NodeTwinSpec,
     NodeTwinStatus,
+    PlannedState,
     PolicyReference,
     PowerMeasurement,
     PowerSource,
@@ -45,6 +46,8 @@ from joulie.domain.policy import Cap, Profile
 HARDWARE_CONDITION = "HardwareKnown"
 POWER_CONDITION = "PowerMeasured"
 MANAGED_CONDITION = "Managed"
+ENFORCED_CONDITION = "Enforced"
+"""Only on nodes in observe mode, where it is False."""
 
 SCORE_BAND = 1.0
 """Dead-band of scores, points."""
@@ -109,13 +112,29 @@ def released(node: str) -> DesiredNode:
 
 
 def _spec(node: NodeDecision) -> NodeTwinSpec:
+    # The policy of a node in observe mode determines what would be, not what is: see `_planned`.
+    policy = node.policy if node.planned is None else ""
     return NodeTwinSpec(
         node_name=node.node.name,
         profile=node.guarded.profile,
         cpu=_cpu_cap(node.caps),
         gpu=_gpu_cap(node.caps),
-        policy=PolicyReference(node.policy) if node.policy else None,
+        policy=PolicyReference(policy) if policy else None,
         scheduling=Scheduling(draining=node.draining),
+    )
+
+
+def _planned(node: NodeDecision) -> PlannedState | None:
+    """What would be done on a node in observe mode."""
+    would = node.planned
+    if would is None:
+        return None
+    return PlannedState(
+        profile=would.profile,
+        cpu=_cpu_cap(would.caps),
+        gpu=_gpu_cap(would.caps),
+        policy=PolicyReference(node.policy),
+        draining=would.draining,
     )
 
 
@@ -143,8 +162,11 @@ def _status(decision: Decision, index: int) -> NodeTwinStatus:
     schedulable = SchedulableClass(node.guarded.schedulable.value)
     caps = EffectiveCapState(cpu_pct=_rounded(node.caps.cpu_percent), gpu_pct=_rounded(node.caps.gpu_percent))
     conditions = tuple(_conditions(decision, index))
+    planned = _planned(node)
     if not twin.scored[index]:
-        return NodeTwinStatus(schedulable_class=schedulable, effective_cap_state=caps, conditions=conditions)
+        return NodeTwinStatus(
+            schedulable_class=schedulable, effective_cap_state=caps, planned=planned, conditions=conditions
+        )
     cpu_capped_w, gpu_capped_w = float(twin.cpu_capped_w[index]), float(twin.gpu_capped_w[index])
     cpu_tdp_w, gpu_tdp_w = float(twin.cpu_tdp_w[index]), float(twin.gpu_tdp_w[index])
     return NodeTwinStatus(
@@ -166,6 +188,7 @@ def _status(decision: Decision, index: int) -> NodeTwinStatus:
             node_tdp_w=_rounded(cpu_tdp_w + gpu_tdp_w),
             power_trend_w_per_min=_rounded(twin.power_trend_w_per_min[index]),
         ),
+        planned=planned,
         conditions=conditions,
     )
 
@@ -179,6 +202,8 @@ def _conditions(decision: Decision, index: int) -> Iterator[Condition]:
     yield _draining(node)
     yield _hardware(node)
     yield _power(decision, index)
+    if node.planned is not None:
+        yield _condition(ENFORCED_CONDITION, False, "ObserveMode", "observe mode: the plan is not applied")
 
 
 def _draining(node: NodeDecision) -> Condition:
@@ -268,6 +293,7 @@ def status_matches(wanted: NodeTwinStatus, stored: NodeTwinStatus) -> bool:
     band_w = POWER_BAND * (power.node_capped_power_w or 0.0)
     return (
         wanted.schedulable_class == stored.schedulable_class
+        and wanted.planned == stored.planned
         and power.source == stored_power.source
         and _condition_contents(wanted) == _condition_contents(stored)
         and wanted.reschedule_recommendations == stored.reschedule_recommendations

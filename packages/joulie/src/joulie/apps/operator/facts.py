@@ -22,8 +22,9 @@ from joulie.adapters.kubernetes.hardware import allocatable_devices, amount, nod
 from joulie.adapters.kubernetes.pods import profile_facts, profile_owner
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.operator.settings import OperatorSettings
-from joulie.domain.control import Override, StoredState
+from joulie.domain.control import Override, StoredState, Would
 from joulie.domain.hardware.resolve import ReportedHardware
+from joulie.domain.mode import Mode, mode_of
 from joulie.domain.policy import Cap, Profile
 from joulie.domain.resource_quantity import QuantityError
 
@@ -48,6 +49,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
         taints: node taints.
         memory_gib: allocatable memory, GiB; 0 if unknown.
         max_pods: maximum number of pods; 0 if unknown.
+        enforced: whether its plan is applied, not only reported.
     """
 
     uid: str
@@ -62,6 +64,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
     taints: tuple[Taint, ...] = ()
     memory_gib: float = 0.0
     max_pods: int = 0
+    enforced: bool = True
 
 
 class OverrideFacts(msgspec.Struct, frozen=True):
@@ -129,6 +132,7 @@ def keep_node(node: Node, settings: OperatorSettings) -> NodeFacts | None:
         taints=node.spec.taints,
         memory_gib=amount(node.status.allocatable, "memory") / _BYTES_PER_GIB,
         max_pods=int(amount(node.status.allocatable, "pods")),
+        enforced=mode_of(labels.get(names.MODE_LABEL), settings.mode) is Mode.ENFORCE,
     )
 
 
@@ -189,7 +193,14 @@ def stored_state(twin: NodeTwin) -> StoredState:
     spec = twin.spec
     profile = Profile(spec.profile) if spec.profile in set(Profile) else None
     draining = bool(spec.scheduling and spec.scheduling.draining)
-    return StoredState(profile, draining, _draining_since_s(twin) if draining else None)
+    return StoredState(profile, draining, _draining_since_s(twin) if draining else None, _stored_would(twin))
+
+
+def _stored_would(twin: NodeTwin) -> Would | None:
+    planned = twin.status.planned
+    if planned is None or planned.profile not in set(Profile):
+        return None
+    return Would(Profile(planned.profile), bool(planned.draining))
 
 
 def _draining_since_s(twin: NodeTwin) -> float | None:

@@ -26,6 +26,7 @@ from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.operator.telemetry import TelemetryProfiles
 from joulie.domain.control import Decision, Memory, Snapshot, Transition, TransitionResult, decide
 from joulie.domain.cooling_stress import CoolingStressModel
+from joulie.domain.drain import ActiveEco, DrainingPerformance
 from joulie.domain.hardware import Catalogue
 from joulie.domain.policy import Policy
 from joulie.program.tracing import span
@@ -34,6 +35,8 @@ DEBOUNCE_S = 1.0
 """Debounce, s: changes arrive in bursts, so a cycle waits this long for more of them (at most the interval)."""
 _REFRESH_S = 1.0
 _SHOWN_PROBLEMS = 3
+_WOULD = {ActiveEco.__name__: "WouldCap", DrainingPerformance.__name__: "WouldDrain"}
+"""Reason of an event about a node in observe mode, by the state that it would be in."""
 
 _log = logging.getLogger(__name__)
 
@@ -215,7 +218,9 @@ class ControlLoop:
 
     def _report_transition(self, transition: Transition) -> None:
         severity: Severity = "Normal"
-        if transition.result is TransitionResult.DEFERRED:
+        if transition.result is TransitionResult.OBSERVED:
+            reason = _WOULD.get(transition.to_state, "WouldLift")
+        elif transition.result is TransitionResult.DEFERRED:
             reason = "DrainTimedOut" if "timed out" in transition.reason else "DrainBlocked"
             severity = "Warning" if reason == "DrainTimedOut" else "Normal"
         else:

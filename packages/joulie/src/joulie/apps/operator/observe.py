@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -38,6 +39,9 @@ from joulie.domain.control import ControlledNode, Facility, Memory, Override, Sn
 from joulie.domain.control_power import SourceReadings
 from joulie.domain.hardware import Catalogue
 from joulie.domain.hardware.resolve import HARDWARE_KEYS, ReportedHardware, ResolvedHardware, resolve
+from joulie.domain.mode import Mode
+
+_log = logging.getLogger(__name__)
 
 
 class WorkloadWatcher(Protocol):
@@ -224,12 +228,20 @@ class ClusterView(Watching):
     def _node_changed(self, key: Key, old: NodeFacts | None, new: NodeFacts | None) -> None:
         if old is not None and (new is None or new.uid != old.uid):
             self._gone.add(key.name)
+        self._check_mode(key.name, old, new)
         self._control(key.name, new)
-        if old is None or new is None or (old.managed, old.eligible) != (new.managed, new.eligible):
+        if old is None or new is None or _scope(old) != _scope(new):
             self._wake()
         elif (old.profile_label, old.draining_label) != (new.profile_label, new.draining_label):
             for watcher in self.watchers:
                 watcher.labels_changed(key.name, new)
+
+    def _check_mode(self, name: str, old: NodeFacts | None, new: NodeFacts | None) -> None:
+        """Warn of a mode label with an unknown value, once."""
+        label = None if new is None else new.labels.get(names.MODE_LABEL)
+        if label in {None, *Mode} or (old is not None and old.labels.get(names.MODE_LABEL) == label):
+            return
+        _log.warning("unknown mode, node is observed", extra={"node": name, "label": names.MODE_LABEL, "value": label})
 
     def _twin_changed(self, key: Key, _old: NodeTwin | None, new: NodeTwin | None) -> None:
         for watcher in self.watchers:
@@ -279,6 +291,7 @@ class ClusterView(Watching):
                 eligible=facts.eligible,
                 rack=facts.labels.get(names.RACK_LABEL) or None,
                 zone=facts.labels.get(names.COOLING_ZONE_LABEL) or None,
+                enforced=facts.enforced,
             )
         if self._controlled.get(name) != old:
             self._ordered = None
@@ -298,3 +311,8 @@ class ClusterView(Watching):
                 gpu_product_keys=self._settings.gpu_product_keys,
             )
         return self._interned[alike]
+
+
+def _scope(facts: NodeFacts) -> tuple[bool, bool, bool]:
+    """Facts of a node that every decision depends on."""
+    return facts.managed, facts.eligible, facts.enforced

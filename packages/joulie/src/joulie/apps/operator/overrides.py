@@ -78,6 +78,8 @@ class OverrideConditions:
         if not node.eligible:
             why = "it is cordoned or reserved" if node.managed else "NODE_SELECTOR does not select it"
             return _counted(False, "NodeNotPlanned", f"{facts.node} is not planned: {why}")
+        if not node.enforced:
+            return _counted(False, "ObserveMode", f"{facts.node} is in observe mode: the override is only planned")
         return _counted(
             True, "Applied", f"it takes precedence over the policy on {facts.node}, but not over the drain guard"
         )

@@ -19,6 +19,7 @@ from joulie.domain.policy import Cap, PolicySettings, Profile, ProfileCaps
 from joulie.domain.scheduling.labels import LabelSelector
 from joulie.domain.twin import DEFAULT_RACK_CAPACITY_W
 from joulie.program.leadership import LeaderSettings
+from joulie.program.settings import ModeSettings
 from joulie.settings import (
     boolean,
     choice,
@@ -111,7 +112,7 @@ def _watts(key: str, value: Any) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperatorSettings(ReschedulerSettings, ClassifierSettings, PowerSettings, LeaderSettings):
+class OperatorSettings(ModeSettings, ReschedulerSettings, ClassifierSettings, PowerSettings, LeaderSettings):
     """Settings of `joulie operator`.
 
     Raises:

@@ -106,7 +106,8 @@ class Rescheduler:
         self._metrics.update(
             len(found.recommendations), inputs.nodes, (namespace for namespace, _ in self._view.ledger.workloads)
         )
-        await self._evictor.evict(found.plan.evictions)
+        observed = {node.node.name for node in inputs.decision.nodes if not node.node.enforced}
+        await self._evictor.evict([eviction for eviction in found.plan.evictions if eviction.node not in observed])
         await self._update_profiles()
 
     def _input(self) -> ReschedulerInput | None:

@@ -241,6 +241,24 @@ class GpuSlicingRecommendation(JoulieStruct, frozen=True):
     confidence: Fraction | None = None
 
 
+class PlannedState(JoulieStruct, frozen=True):
+    """The power state that a node in observe mode would be in.
+
+    Attributes:
+        profile: power profile that is planned.
+        cpu: power cap of the CPUs under that profile.
+        gpu: power control of the GPUs under that profile.
+        policy: policy that determined the plan.
+        draining: whether pods on the node need full power, so that it would have to drain before it is capped.
+    """
+
+    profile: Annotated[str, one_of(Profile)] | None = None
+    cpu: CpuCap | None = None
+    gpu: GpuCap | None = None
+    policy: PolicyReference | None = None
+    draining: bool | None = None
+
+
 class NodeTwinStatus(JoulieStruct, frozen=True):
     """The predicted state of the node. Written by the operator, except `controlStatus`, which the agent writes.
 
@@ -256,6 +274,7 @@ class NodeTwinStatus(JoulieStruct, frozen=True):
         control_status: results of applying the caps, reported by the agent.
         reschedule_recommendations: workloads that should be moved to other nodes.
         gpu_slicing_recommendation: recommended sharing of the GPUs.
+        planned: what would be done, on a node in observe mode; absent where the plan is applied.
         last_updated: time of the operator's last update.
         conditions: conditions of the node, such as Draining, and reasons for missing data.
     """
@@ -273,6 +292,7 @@ class NodeTwinStatus(JoulieStruct, frozen=True):
     control_status: ControlStatus | None = None
     reschedule_recommendations: Annotated[tuple[RescheduleRecommendation, ...], up_to(256)] = ()
     gpu_slicing_recommendation: GpuSlicingRecommendation | None = None
+    planned: PlannedState | None = None
     last_updated: Timestamp | None = None
     conditions: Conditions = ()
 
