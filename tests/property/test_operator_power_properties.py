@@ -11,7 +11,7 @@ from joulie.adapters.kubernetes.pods import Owner, PodFacts
 from joulie.adapters.kubernetes.requests import Requests
 from joulie.adapters.prometheus.readings import GpuDevice
 from joulie.apps.operator.power.pods import Meters, NodesPower, Work, running_pods, shared
-from joulie.apps.operator.power.usage import PodWeights
+from joulie.apps.operator.sources.usage import PodWeights
 from joulie.domain.control import controlled_node
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import resolve

@@ -15,7 +15,7 @@ from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.power.metrics import OTHER, SHOWN_NAMESPACES
 from joulie.apps.operator.power.pods import Meters, NodesPower, Work, running_pods, shared
 from joulie.apps.operator.power.report import PowerReport, PowerReports
-from joulie.apps.operator.power.usage import PodWeights
+from joulie.apps.operator.sources.usage import PodWeights
 from joulie.domain.control import controlled_node
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import resolve

@@ -9,9 +9,9 @@ from joulie.adapters.kubernetes import metrics_server
 from joulie.adapters.kubernetes.errors import ConnectionLostError
 from joulie.adapters.kubernetes.metrics_server import MetricsServer, MetricsUnavailableError
 from joulie.adapters.prometheus import Prometheus
-from joulie.apps.operator.power.usage import UsageFeed
 from joulie.apps.operator.power.wiring import Clients, wire
 from joulie.apps.operator.settings import OperatorSettings
+from joulie.apps.operator.sources.usage import UsageFeed
 from joulie.domain.signal import Reading
 from joulie.domain.usage import PodUsage
 from joulie.ports import SourceError

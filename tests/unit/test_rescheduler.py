@@ -13,7 +13,6 @@ from joulie.adapters.kubernetes.connection import connect
 from joulie.adapters.kubernetes.resources import EVENTS, NODE_HARDWARES, NODE_TWINS, NODES, PODS, WORKLOAD_PROFILES
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.operator import apply
-from joulie.apps.operator.apply import NotLeadingError
 from joulie.apps.operator.loop import ControlLoop
 from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.observe import ClusterView
@@ -24,6 +23,7 @@ from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.mode import Mode
 from joulie.domain.policy import POLICIES, PodPhase, PolicySettings
 from joulie.domain.profiles.reschedule import RescheduleSettings
+from joulie.program.leadership import NotLeadingError
 from joulie_lab.adapters.crd import custom_resource_definitions
 from joulie_lab.fakes.kubernetes import FakeCluster
 from joulie_lab.fakes.kubernetes.kinds import POD_DISRUPTION_BUDGET

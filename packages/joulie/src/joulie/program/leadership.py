@@ -15,6 +15,10 @@ from joulie.program.settings import ProgramSettings
 from joulie.settings import boolean, integer, text
 
 
+class NotLeadingError(RuntimeError):
+    """Raised instead of writing after this process lost the lease."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LeaderSettings(ProgramSettings):
     """Settings of programs with leader election."""

@@ -285,7 +285,7 @@ def _checked(make: Callable[[], ValueT]) -> ValueT:
 def _nodes(cluster: str | None) -> tuple[SimNode, ...] | None:
     if cluster is None:
         return None
-    from joulie_lab.simulation.experiment.files import cluster_nodes
+    from joulie_lab.simulation.native.files import cluster_nodes
     from joulie_lab.simulation.positions import ScenarioError
 
     try:

@@ -7,11 +7,8 @@ from importlib.resources import files
 from pathlib import Path as FilePath
 from typing import Any
 
-from pydantic import TypeAdapter
-
-from joulie_lab.simulation.experiment.scenario import Experiment, Hardware
-from joulie_lab.simulation.model_files import ModelFiles, Setting, is_path, read_yaml, validated, with_overrides
-from joulie_lab.simulation.native.nodes import SimNode, UnknownHardwareError, sim_nodes
+from joulie_lab.simulation.experiment.scenario import Experiment
+from joulie_lab.simulation.model_files import ModelFiles, Setting, read_yaml, with_overrides
 from joulie_lab.simulation.positions import Document, Path, ScenarioError, parse_document
 
 _FILES = ModelFiles(
@@ -53,22 +50,6 @@ def load_experiment(source: str, sets: Sequence[str] = (), settings: Iterable[Se
         place = document.location(("schedulers",))
         raise ScenarioError(f"{place}: schedulers are of a scenario: joulie simulate {source}")
     return _FILES.check(_with_cluster(with_overrides(document, sets, settings)))
-
-
-def cluster_nodes(source: str) -> tuple[SimNode, ...]:
-    """Read the nodes of a cluster file (YAML with `groups`), or of an experiment, shipped or in a file.
-
-    Raises:
-        ScenarioError: the file or experiment does not exist, or is invalid.
-    """
-    try:
-        if is_path(source):
-            document = parse_document(read_yaml(FilePath(source)), source)
-            if "groups" in document.data:
-                return sim_nodes(validated(document, TypeAdapter(Hardware)).groups)
-        return sim_nodes(load_experiment(source).cluster.groups)
-    except UnknownHardwareError as error:
-        raise ScenarioError(f"{source}: {error}") from error
 
 
 def named_files(experiment: Experiment) -> dict[Path, str]:

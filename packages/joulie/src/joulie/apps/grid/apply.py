@@ -17,6 +17,7 @@ from joulie.adapters.kubernetes.wire import PatchKind
 from joulie.domain.grid import names
 from joulie.domain.grid.deferral import Conditions, HoldReason
 from joulie.domain.grid.signals import GridSignal
+from joulie.program.leadership import NotLeadingError
 
 FIELD_MANAGER = "joulie-grid"
 
@@ -31,10 +32,6 @@ class Rank(IntEnum):
     URGENT = 0
     RELEASE = 1
     NOTE = 2
-
-
-class NotLeadingError(RuntimeError):
-    """This replica has lost leadership and must not write."""
 
 
 class WriteQueue:

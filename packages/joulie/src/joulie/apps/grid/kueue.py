@@ -45,12 +45,13 @@ from joulie.adapters.kubernetes.kueue import (
 )
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.kubernetes.writer import Job, write_all
-from joulie.apps.grid.apply import NotLeadingError, noted_at_hold, noted_at_release
+from joulie.apps.grid.apply import noted_at_hold, noted_at_release
 from joulie.apps.grid.facts import Asking, Owner, asking_of, created_s, grid_annotations, owner_of
 from joulie.apps.grid.kueue_settings import KueueMode
 from joulie.apps.grid.observe import GridView
 from joulie.domain.grid import names
 from joulie.domain.grid.deferral import Conditions, Hold, HoldReason, ReleaseReason, Waiting, decide
+from joulie.program.leadership import NotLeadingError
 
 LOOK_AGAIN_S = 300.0
 """Interval at which a cluster without Kueue is checked for it, s."""

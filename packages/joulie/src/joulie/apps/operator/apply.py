@@ -41,6 +41,7 @@ from joulie.apps.operator.rescheduler.advice import NO_ADVICE, Advice
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.control import Decision
 from joulie.domain.resource_quantity import QuantityError
+from joulie.program.leadership import NotLeadingError
 
 _NODES_PER_YIELD = 200
 """Nodes compared before yielding to the event loop."""
@@ -64,10 +65,6 @@ class WriteKind(StrEnum):
     """A status of which only the timestamp is new."""
     LABELS = "labels"
     DELETE = "delete"
-
-
-class NotLeadingError(RuntimeError):
-    """Raised instead of writing after this process lost the lease."""
 
 
 class _Need(NamedTuple):

@@ -34,9 +34,9 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
 )
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.operator.facts import DRAINING_CONDITION
-from joulie.apps.operator.power.catalogue import SOURCES
 from joulie.apps.operator.power.columns import MODEL, sources_of
 from joulie.apps.operator.rescheduler.advice import NO_ADVICE, Advice
+from joulie.apps.operator.sources.catalogue import SOURCES
 from joulie.domain.control import Decision, NodeDecision
 from joulie.domain.control_caps import NodeCaps
 from joulie.domain.control_power import PowerQuality

@@ -86,7 +86,7 @@ class ControlLoop:
         self._decision: Decision | None = None
         self._events = EventRecorder(client, "joulie-operator", instance=settings.identity or "", clock=now_s)
         self._telemetry = TelemetryProfiles(client, view, may_write=may_write, now_s=now_s)
-        self._power = ClusterPower(settings, catalogue, clients, view, self._telemetry, metrics, now_s=now_s)
+        self._power = ClusterPower(settings, catalogue, clients, view, self._telemetry, metrics.power, now_s=now_s)
         self._overrides = OverrideConditions(client, view, settings, may_write=may_write, now_s=now_s)
         self._classifier = Classifier(
             client, view, settings, clients.prometheus, metrics.classifier, may_write=may_write, now_s=now_s

@@ -45,7 +45,6 @@ class OperatorMetrics:
         decide_seconds: duration from snapshot to decision, s.
         writes: number of writes to the API server by kind.
         write_errors: number of nodes whose writes failed in a cycle.
-        source_errors: number of failed readings of power sources and facility metrics.
         classifier: metrics of the classifier.
         rescheduler: metrics of the rescheduler.
         power: metrics of measured power and of the power sources.
@@ -72,9 +71,6 @@ class OperatorMetrics:
         self.writes = Counter("joulie_operator_writes", "Writes to the API server.", ["kind"], registry=self.registry)
         self.write_errors = Counter(
             "joulie_operator_write_errors", "Nodes whose writes failed in a control cycle.", registry=self.registry
-        )
-        self.source_errors = Counter(
-            "joulie_operator_source_errors", "Failed reads of a source.", ["source"], registry=self.registry
         )
         self.classifier = ClassifierMetrics(self.registry)
         self.rescheduler = ReschedulerMetrics()

@@ -19,9 +19,9 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ConflictError, NotFoundError
 from joulie.adapters.kubernetes.profiles import WorkloadKey
 from joulie.adapters.kubernetes.resources import WORKLOAD_PROFILES
-from joulie.apps.operator.apply import NotLeadingError
 from joulie.apps.operator.classifier.workloads import Workload
 from joulie.apps.operator.facts import ProfileEntry, keep_profile
+from joulie.program.leadership import NotLeadingError
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Where the operator gets the power of nodes, of pods and of the building from."""
+"""Power of nodes, of pods and of the building, from the sources beside this package."""

@@ -14,20 +14,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from joulie.adapters.prometheus.nodes import NodeIndex
-from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.observe import ClusterView
-from joulie.apps.operator.power.catalogue import REQUESTS, SOURCES, STATIC, estimates
 from joulie.apps.operator.power.columns import Candidate, Column, SourceColumns, candidates
 from joulie.apps.operator.power.estimates import Estimator
 from joulie.apps.operator.power.facility import FacilityFeed
 from joulie.apps.operator.power.feed import PowerFeed
+from joulie.apps.operator.power.metrics import PowerMetrics
 from joulie.apps.operator.power.pods import Meters, NodesPower, Work, running_pods, shared
 from joulie.apps.operator.power.profiled import Allowed, allowed, node_ambient_k
 from joulie.apps.operator.power.report import PowerReport
-from joulie.apps.operator.power.sources import NodePowerSource, gpus_of
-from joulie.apps.operator.power.usage import UsageFeed
 from joulie.apps.operator.power.wiring import Clients, wire
 from joulie.apps.operator.settings import OperatorSettings
+from joulie.apps.operator.sources.catalogue import REQUESTS, SOURCES, STATIC, estimates
+from joulie.apps.operator.sources.node_power import NodePowerSource, gpus_of
+from joulie.apps.operator.sources.usage import UsageFeed
 from joulie.apps.operator.telemetry import TelemetryProfiles
 from joulie.domain.control import ControlledNode, Decision, Facility
 from joulie.domain.control_power import SourceReadings, choose_power
@@ -67,7 +67,7 @@ class ClusterPower:
         clients: Kubernetes, HTTP and Prometheus clients.
         view: cached view of the cluster.
         profiles: TelemetryProfiles.
-        metrics: operator metrics.
+        metrics: metrics of measured power.
         now_s: current time, s since the epoch.
     """
 
@@ -78,7 +78,7 @@ class ClusterPower:
         clients: Clients,
         view: ClusterView,
         profiles: TelemetryProfiles,
-        metrics: OperatorMetrics,
+        metrics: PowerMetrics,
         *,
         now_s: Callable[[], float],
     ) -> None:
@@ -86,7 +86,7 @@ class ClusterPower:
         self._catalogue = catalogue
         self._view = view
         self._profiles = profiles
-        self._reports = metrics.power.reports
+        self._reports = metrics.reports
         self._now_s = now_s
         self._index = NodeIndex((), {})
         self._meters = Meters(now_s())
@@ -98,7 +98,7 @@ class ClusterPower:
             clients,
             index=lambda: self._index,
             routes=lambda: profiles.routes,
-            rejected=metrics.power.rejected,
+            rejected=metrics.rejected,
             now_s=now_s,
         )
         gpus: tuple[NodePowerSource, ...] = () if self._sources.dcgm is None else (self._sources.dcgm,)
@@ -109,7 +109,7 @@ class ClusterPower:
         if settings.facility_metrics:
             prometheus = clients.server(settings.facility_prometheus_address, settings)
             self._facility = FacilityFeed(prometheus, settings, now_s, self._states)
-        metrics.power.show(self._states, self.facility)
+        metrics.show(self._states, self.facility)
 
     # ---- in the background
 

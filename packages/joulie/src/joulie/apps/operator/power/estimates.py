@@ -9,7 +9,7 @@ import numpy as np
 
 from joulie.apps.operator.ledger import NO_LOAD, Load
 from joulie.apps.operator.power.columns import Column
-from joulie.apps.operator.power.sources import gpus_of
+from joulie.apps.operator.sources.node_power import gpus_of
 from joulie.domain.control import ControlledNode
 from joulie.domain.hardware import Catalogue
 from joulie.domain.marginal import CPU_LOAD, GPU_COEFFICIENT_STANDARD

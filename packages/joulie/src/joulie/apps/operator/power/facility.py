@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from joulie.adapters.prometheus import Prometheus, PrometheusError, Series
-from joulie.apps.operator.power.settings import PowerSettings
-from joulie.apps.operator.power.sources import bounded
+from joulie.apps.operator.settings.power import PowerSettings
+from joulie.apps.operator.sources.node_power import bounded
 from joulie.domain.control import ControlledNode, Facility
 from joulie.domain.control_power import HISTORY_SAMPLES
 from joulie.domain.quantities import ZERO_CELSIUS_K

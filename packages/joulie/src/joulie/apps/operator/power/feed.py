@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from joulie.apps.operator.power.columns import Column, SourceColumns
-from joulie.apps.operator.power.sources import NodePowerSource, Parts
+from joulie.apps.operator.sources.node_power import NodePowerSource, Parts
 from joulie.domain.control import ControlledNode
 from joulie.domain.signal import Reading
 from joulie.program.sources import SourceStates

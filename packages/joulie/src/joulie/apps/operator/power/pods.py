@@ -17,8 +17,8 @@ import numpy as np
 
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.pods import PodFacts
-from joulie.apps.operator.power.catalogue import KEPLER, REQUESTS
-from joulie.apps.operator.power.usage import PodWeights
+from joulie.apps.operator.sources.catalogue import KEPLER, REQUESTS
+from joulie.apps.operator.sources.usage import PodWeights
 from joulie.domain.attribution import NodePowerParts, PodLoads, attribute_by_work
 from joulie.domain.control import ControlledNode
 from joulie.domain.gpu_holders import GpuDevice, HeldGpus

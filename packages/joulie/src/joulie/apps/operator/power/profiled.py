@@ -14,9 +14,9 @@ from joulie.adapters.control_http import HostTelemetry, HttpControl, HttpControl
 from joulie.adapters.kubernetes.api import v1alpha1 as api
 from joulie.adapters.prometheus import Prometheus, PrometheusError, Series
 from joulie.adapters.prometheus.nodes import NodeIndex
-from joulie.apps.operator.power.catalogue import PROFILE_HTTP, PROFILE_PROMETHEUS
 from joulie.apps.operator.power.facility import kelvin
-from joulie.apps.operator.power.sources import Parts, bounded, gpus_of
+from joulie.apps.operator.sources.catalogue import PROFILE_HTTP, PROFILE_PROMETHEUS
+from joulie.apps.operator.sources.node_power import Parts, bounded, gpus_of
 from joulie.apps.operator.telemetry import Route
 from joulie.domain.control import ControlledNode
 from joulie.domain.signal import Reading

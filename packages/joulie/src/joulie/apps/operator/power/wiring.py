@@ -15,11 +15,11 @@ from joulie.adapters.kubernetes.resources import PODS
 from joulie.adapters.prometheus import Prometheus
 from joulie.adapters.prometheus.agents import Endpoint
 from joulie.adapters.prometheus.nodes import NodeIndex
-from joulie.apps.operator.power.catalogue import KEPLER, SOURCES, SourceContext
 from joulie.apps.operator.power.profiled import ProfiledHttp, ProfiledPrometheus
-from joulie.apps.operator.power.sources import DcgmSource, ExporterSource, NodePowerSource
-from joulie.apps.operator.power.usage import UsageSource
 from joulie.apps.operator.settings import OperatorSettings
+from joulie.apps.operator.sources.catalogue import KEPLER, SOURCES, SourceContext
+from joulie.apps.operator.sources.node_power import DcgmSource, ExporterSource, NodePowerSource
+from joulie.apps.operator.sources.usage import UsageSource
 from joulie.apps.operator.telemetry import Route
 
 

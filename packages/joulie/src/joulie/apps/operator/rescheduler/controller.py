@@ -14,7 +14,6 @@ from joulie.adapters.kubernetes.errors import ConflictError, NotFoundError
 from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.resources import WORKLOAD_PROFILES
 from joulie.adapters.kubernetes.writer import Job, write_all
-from joulie.apps.operator.apply import NotLeadingError
 from joulie.apps.operator.facts import ProfileEntry
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.rescheduler.advice import Advice, Advisor
@@ -24,6 +23,7 @@ from joulie.apps.operator.rescheduler.metrics import ReschedulerMetrics
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.control import Decision
 from joulie.domain.profiles.reschedule import Workload
+from joulie.program.leadership import NotLeadingError
 
 _log = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ from joulie.adapters.kubernetes.errors import ConflictError, KubernetesError, No
 from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.pods import Owner, PodFacts
 from joulie.adapters.kubernetes.resources import PODS
-from joulie.apps.operator.apply import NotLeadingError
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.rescheduler.metrics import ReschedulerMetrics, Skip
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.profiles.reschedule import Eviction, Workload
+from joulie.program.leadership import NotLeadingError
 
 MAX_BACKOFF_S = 1800.0
 """Maximum back-off, s, between two attempts for a workload whose disruption budget does not allow an eviction."""

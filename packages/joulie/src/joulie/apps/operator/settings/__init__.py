@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from joulie.apps.operator.classifier.settings import ClassifierSettings
-from joulie.apps.operator.power.settings import POWER_STALE_AFTER, POWER_TREND_WINDOW, PowerSettings
-from joulie.apps.operator.rescheduler.settings import ReschedulerSettings
+from joulie.apps.operator.settings.classifier import ClassifierSettings
+from joulie.apps.operator.settings.power import POWER_STALE_AFTER, POWER_TREND_WINDOW, PowerSettings
+from joulie.apps.operator.settings.rescheduler import ReschedulerSettings
 from joulie.domain.control import ControlSettings
 from joulie.domain.drain import DrainSettings, Escalation
 from joulie.domain.energy_split import EnergyBounds

@@ -18,8 +18,8 @@ from joulie.adapters.prometheus.dcgm import Dcgm
 from joulie.adapters.prometheus.kepler import Kepler
 from joulie.adapters.prometheus.node_exporter import NodeExporter
 from joulie.adapters.prometheus.nodes import NodeIndex
-from joulie.apps.operator.power.sources import DcgmSource, ExporterSource, HttpSource, NodePowerSource, QuerySource
-from joulie.apps.operator.power.usage import UsageSource
+from joulie.apps.operator.sources.node_power import DcgmSource, ExporterSource, HttpSource, NodePowerSource, QuerySource
+from joulie.apps.operator.sources.usage import UsageSource
 from joulie.domain.signal import Reading
 from joulie.domain.usage import PodKey
 

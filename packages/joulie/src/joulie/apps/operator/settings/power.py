@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from joulie.adapters.prometheus.settings import PrometheusSettings
-from joulie.apps.operator.power.catalogue import POWER_SOURCES
+from joulie.apps.operator.sources.catalogue import POWER_SOURCES
 from joulie.settings import boolean, duration, integer, listed, number, text
 
 POWER_STALE_AFTER = duration("POWER_STALE_AFTER", "2m", "Age from which a power sample is stale.", minimum=1.0)
