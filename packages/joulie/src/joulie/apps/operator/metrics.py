@@ -75,8 +75,7 @@ class OperatorMetrics:
         self.classifier = ClassifierMetrics(self.registry)
         self.rescheduler = ReschedulerMetrics()
         self.registry.register(self.rescheduler)
-        self.power = PowerMetrics()
-        self.registry.register(self.power)
+        self.power = PowerMetrics(self.registry)
         self._nodes = _Nodes()
         self.registry.register(self._nodes)
 

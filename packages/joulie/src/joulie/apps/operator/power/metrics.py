@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
-from prometheus_client import Counter
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -30,16 +30,20 @@ class PowerMetrics(Collector):
     Attributes:
         reports: holder of the latest power report.
         source_errors: number of failed readings of power sources and facility metrics.
+
+    Args:
+        registry: registry served at /metrics.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, registry: CollectorRegistry) -> None:
         self.source_errors = Counter(
-            "joulie_operator_source_errors", "Failed reads of a source.", ["source"], registry=None
+            "joulie_operator_source_errors", "Failed reads of a source.", ["source"], registry=registry
         )
         self.reports = PowerReports()
         self._states = SourceStates()
         self._facility: Callable[[], Facility] = Facility
         self._rejected: dict[str, Mapping[str, int]] = {}
+        registry.register(self)
 
     def show(self, states: SourceStates, facility: Callable[[], Facility]) -> None:
         """Export these sources and facility measurements from now on."""
@@ -53,7 +57,6 @@ class PowerMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All metric families; those with unknown values have no samples."""
-        yield from self.source_errors.collect()
         yield from self._sources()
         yield from _facility(self._facility())
         yield from _nodes(self.reports.latest)
