@@ -36,6 +36,10 @@ class ControlFailedError(RuntimeError):
     """A write or read that failed although the device can be controlled; the next cycle tries again."""
 
 
+class NoBackendError(ControlFailedError):
+    """This machine has no such device or driver, as opposed to one that does not respond."""
+
+
 class SourceError(RuntimeError):
     """A source of telemetry that could not be read at all; the message says why."""
 
@@ -73,6 +77,8 @@ class PowerDevice:
         min_w: smallest limit that the device accepts, W; None where it reports none.
         max_w: largest limit that the device accepts, W; None where it reports none (sysfs may report 0).
         default_w: limit at 100 %, W: a GPU's default limit, a CPU's maximum; None where it reports none.
+        mig: whether a GPU is divided into MIG instances; its power and limit are those of the whole GPU. None where
+            that does not apply.
     """
 
     id: str
@@ -82,6 +88,15 @@ class PowerDevice:
     min_w: float | None = None
     max_w: float | None = None
     default_w: float | None = None
+    mig: bool | None = None
+
+
+class DriverClient(Protocol):
+    """A connection to a GPU driver that can be given up, so that the driver can be replaced or the GPUs reset."""
+
+    def hold(self, reason: str | None) -> None:
+        """Disconnect, and refuse work with `reason` (`ControlFailedError`) until called with None."""
+        ...
 
 
 class PowerLimiter(Protocol):
@@ -101,6 +116,7 @@ class PowerLimiter(Protocol):
         """The devices as they are now, in a stable order; one that does not answer (a lost GPU) is left out.
 
         Raises:
+            NoBackendError: this machine has no such device or driver.
             ControlFailedError: the backend as a whole does not answer.
         """
         ...

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import msgspec
+
 from joulie.adapters.kubernetes.api import v1alpha1 as api
 from joulie.apps.agent.host import Observation
 from joulie.apps.agent.limits import device_range
@@ -21,10 +23,17 @@ _AMD = re.compile(r"\bamd\b|instinct|radeon", re.IGNORECASE)
 _MIG = re.compile(r"\b(a30|a100|h20|h100|h200|gh200|b100|b200|gb200)\b")
 
 
-def hardware_of_host(seen: Observation, catalogue: Catalogue) -> api.NodeHardwareStatus:
-    """NodeHardware status of the agent's host."""
-    cpu, gpu = _host_cpu(seen, catalogue), _host_gpu(seen, catalogue)
-    return _status(cpu, gpu)
+def hardware_of_host(
+    seen: Observation, catalogue: Catalogue, stored_gpu: api.GpuHardware | None = None
+) -> api.NodeHardwareStatus:
+    """NodeHardware status of the agent's host.
+
+    Args:
+        seen: what the agent observed.
+        catalogue: hardware catalogue.
+        stored_gpu: GPUs as published earlier, which stay while the GPU driver does not respond.
+    """
+    return _status(_host_cpu(seen, catalogue), _host_gpu(seen, catalogue, stored_gpu))
 
 
 def hardware_from_labels(
@@ -83,9 +92,13 @@ def _host_cpu(seen: Observation, catalogue: Catalogue) -> api.CpuHardware:
     )
 
 
-def _host_gpu(seen: Observation, catalogue: Catalogue) -> api.GpuHardware:
+def _host_gpu(seen: Observation, catalogue: Catalogue, stored: api.GpuHardware | None) -> api.GpuHardware:
+    unknown = () if seen.gpu_problem is None else (f"the GPUs are not known now: {seen.gpu_problem}",)
     if not seen.gpus:
-        return api.GpuHardware(present=False, count=0, control_available=False, telemetry_available=False)
+        gone = api.GpuHardware(present=False, count=0)
+        # A driver that does not respond is no reason to forget GPUs that an earlier agent has seen.
+        known = stored if unknown and stored is not None and stored.present else gone
+        return msgspec.structs.replace(known, control_available=False, telemetry_available=False, warnings=unknown)
     first = seen.gpus[0]
     raw = first.model or ""
     match = catalogue.gpu(raw)
@@ -101,7 +114,7 @@ def _host_gpu(seen: Observation, catalogue: Catalogue) -> api.GpuHardware:
         control_available=seen.gpu_control,
         telemetry_available=seen.gpu_measured,
         quality=match.quality.value,
-        warnings=_mixed_models_warning(seen.gpus),
+        warnings=(*_mixed_models_warning(seen.gpus), *unknown),
     )
 
 

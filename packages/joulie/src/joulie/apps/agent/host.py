@@ -1,12 +1,13 @@
 """Observation and power control of the machine that the agent runs on.
 
-All calls block on devices: the agent runs them in threads, outside the event loop.
+All calls block on devices: the agent runs them in threads, outside the event loop, CPUs and GPUs in different ones,
+since a GPU driver may hang. The two share nothing but the file of the original limits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from joulie.adapters.cpu.cpuinfo import CpuInfo
 from joulie.apps.agent.cpu import CpuControl, CpuFacts
@@ -19,7 +20,7 @@ from joulie.apps.agent.throttle import Throttle
 from joulie.domain.actuation import WantedCap, cpu_range
 from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.hardware import CapRange, Catalogue
-from joulie.ports import FrequencyLimiter, FrequencyPolicy, PowerDevice, PowerLimiter, PowerSource
+from joulie.ports import DriverClient, FrequencyLimiter, FrequencyPolicy, PowerDevice, PowerLimiter, PowerSource
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class HostBackends:
         gpu_limiters: backends of GPU power limits.
         cpu_meters: sources of CPU power.
         gpu_meters: sources of GPU power.
+        gpu_clients: connections to GPU drivers, which are given up for driver upgrades.
         store: file of the original limits.
         catalogue: hardware catalogue.
     """
@@ -45,6 +47,26 @@ class HostBackends:
     gpu_meters: Sequence[PowerSource]
     store: LimitStore
     catalogue: Catalogue
+    gpu_clients: Sequence[DriverClient] = ()
+
+
+@dataclass(frozen=True)
+class GpuObservation:
+    """State of the host's GPUs in one cycle.
+
+    Attributes:
+        gpus: GPUs that respond; those seen last while there is a problem.
+        problem: why the GPUs are not known now, None if they are.
+        control: whether the GPUs can be capped.
+        measured: whether GPU power can be measured.
+        power: GPU power and energy.
+    """
+
+    gpus: tuple[PowerDevice, ...] = ()
+    problem: str | None = None
+    control: bool = False
+    measured: bool = False
+    power: PowerSample = field(default_factory=PowerSample)
 
 
 @dataclass(frozen=True)
@@ -54,7 +76,8 @@ class Observation:
     Attributes:
         cpu: model, sockets and cores of the CPUs.
         packages: CPU packages listed by the power limiter; empty without one.
-        gpus: GPUs that respond.
+        gpus: GPUs that respond; those seen last while there is a problem.
+        gpu_problem: why the GPUs are not known now, None if they are.
         policies: cpufreq policies.
         driver: cpufreq driver family; empty without one.
         cpu_range: cap range of one package; None if unknown.
@@ -78,6 +101,7 @@ class Observation:
     gpu_measured: bool = False
     cpu_power: PowerSample = field(default_factory=PowerSample)
     gpu_power: PowerSample = field(default_factory=PowerSample)
+    gpu_problem: str | None = None
 
 
 class Host:
@@ -85,7 +109,6 @@ class Host:
 
     Attributes:
         cpu: CPU cap controller.
-        observation: latest observation; None before the first.
 
     Args:
         backends: device backends.
@@ -105,33 +128,60 @@ class Host:
         )
         self._cpu_meter = PowerMeter(backends.cpu_meters)
         self._gpu_meter = PowerMeter(backends.gpu_meters)
-        self.observation: Observation | None = None
+        self._cpu_seen: Observation | None = None
+        self._gpu_seen = GpuObservation(problem="not read yet")
 
-    def observe(self, now_s: float) -> Observation:
-        """Read hardware, limits and power of the host; `now_s` is monotonic time, s."""
+    @property
+    def observation(self) -> Observation | None:
+        """Latest observation; None before the first of the CPUs."""
+        cpu, gpu = self._cpu_seen, self._gpu_seen
+        if cpu is None:
+            return None
+        return replace(
+            cpu,
+            gpus=gpu.gpus,
+            gpu_problem=gpu.problem,
+            gpu_control=gpu.control,
+            gpu_measured=gpu.measured,
+            gpu_power=gpu.power,
+        )
+
+    def observe_cpu(self, now_s: float) -> None:
+        """Read CPUs, their limits and their power; `now_s` is monotonic time, s."""
         backends = self._backends
         info = backends.cpu_info()
         self._model = info.model or ""
         packages = tuple(self._cpu_writer.devices())
         limited = self._cpu_writer.available_backend() != "none"
-        self.observation = Observation(
+        self._cpu_seen = Observation(
             cpu=info,
             packages=packages,
-            gpus=tuple(self._gpu_writer.devices()),
             policies=tuple(backends.frequency.policies()),
             driver=backends.frequency.driver,
             cpu_range=self._package_range(packages),
             cpu_control=limited or backends.frequency.unavailable() is None,
-            gpu_control=self._gpu_writer.available_backend() != "none",
             cpu_measured=self._cpu_meter.available() is not None,
-            gpu_measured=self._gpu_meter.available() is not None,
             cpu_power=self._cpu_meter.read(now_s),
-            gpu_power=self._gpu_meter.read(now_s),
         )
-        return self.observation
+
+    def observe_gpu(self, now_s: float) -> None:
+        """Read GPUs, their limits and their power; `now_s` is monotonic time, s."""
+        found, problem = self._gpu_writer.found()
+        self._gpu_seen = GpuObservation(
+            gpus=self._gpu_seen.gpus if problem else tuple(found),
+            problem=problem,
+            control=self._gpu_writer.available_backend() != "none",
+            measured=self._gpu_meter.available() is not None,
+            power=self._gpu_meter.read(now_s),
+        )
+
+    def hold_gpus(self, reason: str | None) -> None:
+        """Disconnect from the GPU drivers for as long as there is a reason to; None connects again on the next use."""
+        for client in self._backends.gpu_clients:
+            client.hold(reason)
 
     def enforce_cpu(self, cap: WantedCap, now_s: float) -> Outcome:
-        """Apply a cap to the CPUs; requires an earlier `observe`."""
+        """Apply a cap to the CPUs; requires an earlier `observe_cpu`."""
         seen = self._observed()
         packages = len(seen.packages) or seen.cpu_power.packages or seen.cpu.sockets or 1
         facts = CpuFacts(seen.cpu_range, packages, seen.cpu_power.package_power_w, seen.cpu_measured)
@@ -141,15 +191,15 @@ class Host:
         """Apply a cap to the GPUs."""
         return self._gpu_writer.lift() if cap.lifted else self._gpu_writer.cap(cap)[0]
 
-    def lift(self, now_s: float) -> tuple[Outcome, Outcome]:
-        """Lift all caps on CPUs and GPUs, including those left by an earlier process."""
-        self.observe(now_s)
-        return self.enforce_cpu(LIFTED, now_s), self.enforce_gpu(LIFTED)
+    def lift_cpu(self, now_s: float) -> Outcome:
+        """Lift all caps on the CPUs, including those left by an earlier process."""
+        self.observe_cpu(now_s)
+        return self.enforce_cpu(LIFTED, now_s)
 
     def _observed(self) -> Observation:
-        if self.observation is None:
-            raise RuntimeError("no observation of the host yet: call observe before enforcing a cap")
-        return self.observation
+        if self._cpu_seen is None:
+            raise RuntimeError("no observation of the host yet: call observe_cpu before enforcing a cap")
+        return self._cpu_seen
 
     def _range_of(self, device: PowerDevice) -> CapRange | None:
         return device_range(device, self._backends.catalogue, self._model)

@@ -13,7 +13,14 @@ from joulie.apps.agent.originals import OriginalLimits
 from joulie.apps.agent.outcome import Enforcement, Outcome, blocked, failed, format_problems, restored
 from joulie.domain.actuation import LimitedDevice, WantedCap, cpu_range, gpu_range, plan_limits
 from joulie.domain.hardware import CapRange, Catalogue
-from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice, PowerLimiter
+from joulie.ports import (
+    ControlFailedError,
+    ControlRefusedError,
+    DeviceKind,
+    NoBackendError,
+    PowerDevice,
+    PowerLimiter,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -86,13 +93,20 @@ class LimitWriter:
 
     def devices(self) -> list[PowerDevice]:
         """Devices of the first backend that lists any; empty without one."""
+        return self.found()[0]
+
+    def found(self) -> tuple[list[PowerDevice], str | None]:
+        """Devices of the first backend that lists any, and why there may be others: a backend does not respond."""
+        problems: dict[str, str] = {}
         for limiter in self.limiters:
             try:
                 if found := list(limiter.devices()):
-                    return found
-            except (ControlFailedError, ControlRefusedError) as error:
+                    return found, None
+            except NoBackendError as error:
                 _log.debug("no devices", extra={"backend": limiter.name, "error": str(error)})
-        return []
+            except (ControlFailedError, ControlRefusedError) as error:
+                problems[limiter.name] = str(error)
+        return [], format_problems(problems) or None
 
     def _outcome(self, limiter: PowerLimiter, done: Enforcement, cap: WantedCap) -> Outcome:
         outcome = done.outcome(limiter.name, cap)

@@ -6,11 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from joulie.adapters.kubernetes.api import v1alpha1 as api
 from joulie.apps.agent.discovery import hardware_from_labels, hardware_of_host
+from joulie.apps.agent.gpu_thread import GpuThread
 from joulie.apps.agent.host import Host
-from joulie.apps.agent.outcome import Outcome, blocked, no_gpu, restored
+from joulie.apps.agent.limits import LIFTED
+from joulie.apps.agent.outcome import Outcome, blocked, failed, no_gpu, restored, unconfirmed
 from joulie.apps.agent.remote import BACKEND as HTTP
 from joulie.apps.agent.remote import RemoteNode
 from joulie.apps.agent.reporting import ControlReport, Reporter
@@ -19,12 +22,17 @@ from joulie.apps.agent.throttle import Throttle
 from joulie.apps.agent.views import HardwareView, NodeView, TwinView
 from joulie.domain.actuation import WantedCap, cpu_range
 from joulie.domain.dvfs import DvfsAction
+from joulie.domain.gpu_maintenance import gpu_hold_reason
 from joulie.domain.hardware import CapRange, Catalogue
 from joulie.domain.hardware.resolve import ResolvedHardware, resolve
 
 _log = logging.getLogger(__name__)
 
-_LIFTED = WantedCap()
+_GPU_PATIENCE_S = 2.0
+"""Time that a cycle waits for its GPU work after the CPUs are capped, s."""
+
+_GPU_RESTORE_S = 10.0
+"""Time that an agent that stops waits for its GPUs, s; its GPU driver may hang."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +108,7 @@ class NodeAgent:
         self._catalogue = catalogue
         self._now_epoch_s = now_epoch_s
         self._labelled_hardware: tuple[NodeView, ResolvedHardware] | None = None
+        self._gpu_thread = GpuThread()
 
     @property
     def mode(self) -> str:
@@ -139,10 +148,13 @@ class NodeAgent:
             KubernetesError: a report could not be written; the caps are enforced nevertheless.
         """
         self.inputs = inputs
-        devices, status = await self._discover(inputs, now_s)
         twin = inputs.twin or TwinView(self.name)
-        self.cpu = await self._enforce_cpu(twin.cpu, devices, inputs.routing, now_s)
-        self.gpu = await self._enforce_gpu(twin.gpu, devices, inputs.routing, now_s)
+        started = self._start_gpu(twin.gpu, inputs, now_s)
+        if self.host is not None:
+            await asyncio.to_thread(self.host.observe_cpu, now_s)
+        self.cpu = await self._enforce_cpu(twin.cpu, self._devices(inputs), inputs.routing, now_s)
+        self.gpu = await self._enforce_gpu(twin.gpu, inputs, now_s, _GPU_PATIENCE_S if started else 0.0)
+        status = self._hardware(inputs)
         self._count()
         # Before the reports: an unreachable API server does not make the measurement stale.
         self.last_cycle_epoch_s = self._now_epoch_s()
@@ -157,11 +169,13 @@ class NodeAgent:
         if inputs is None:
             # No cycle ran yet, but an earlier process may have left caps on this machine.
             if self.host is not None:
-                await asyncio.to_thread(self.host.lift, now_s)
+                self._gpu_thread.start(partial(self.host.enforce_gpu, LIFTED))
+                await asyncio.to_thread(self.host.lift_cpu, now_s)
+                await self._gpu_thread.ended(_GPU_RESTORE_S)
             return
-        devices = self._devices(inputs)
-        self.cpu = await self._enforce_cpu(_LIFTED, devices, inputs.routing, now_s)
-        self.gpu = await self._enforce_gpu(_LIFTED, devices, inputs.routing, now_s)
+        self._start_gpu(LIFTED, inputs, now_s)
+        self.cpu = await self._enforce_cpu(LIFTED, self._devices(inputs), inputs.routing, now_s)
+        self.gpu = await self._enforce_gpu(LIFTED, inputs, now_s, _GPU_RESTORE_S)
         await self._report(inputs, None)
 
     async def _report(self, inputs: NodeInputs, generation: int | None) -> None:
@@ -173,17 +187,17 @@ class NodeAgent:
         if inputs.profile is not None:
             await self._reporter.profile(inputs.profile, results)
 
-    async def _discover(self, inputs: NodeInputs, now_s: float) -> tuple[_Devices, api.NodeHardwareStatus]:
-        if self.host is not None:
-            seen = await asyncio.to_thread(self.host.observe, now_s)
-            return self._devices(inputs), hardware_of_host(seen, self._catalogue)
+    def _hardware(self, inputs: NodeInputs) -> api.NodeHardwareStatus:
+        """Status of the NodeHardware: the host's devices, else those of the node's labels."""
+        seen = self.host.observation if self.host else None
+        if seen is not None:
+            return hardware_of_host(seen, self._catalogue, inputs.hardware.status.gpu if inputs.hardware else None)
         routing = inputs.routing
-        status = hardware_from_labels(
+        return hardware_from_labels(
             self._hardware_of(inputs.node),
             controls=(routing.cpu_control.via is Via.HTTP, routing.gpu_control.via is Via.HTTP),
             telemetry=(_measured(routing.cpu_source), _measured(routing.gpu_source)),
         )
-        return self._devices(inputs), status
 
     def _devices(self, inputs: NodeInputs) -> _Devices:
         """Cap ranges and device numbers, as observed on the host where available, else from the node's labels."""
@@ -208,24 +222,42 @@ class NodeAgent:
         elsewhere = routing.cpu_control.via is not Via.HOST
         if self.host is not None:
             # If control has moved to another backend, limits written here earlier must still be lifted.
-            local = await asyncio.to_thread(self.host.enforce_cpu, _LIFTED if elsewhere else cap, now_s)
+            local = await asyncio.to_thread(self.host.enforce_cpu, LIFTED if elsewhere else cap, now_s)
             if not elsewhere:
                 return local
         if routing.cpu_control.via is Via.HTTP:
             return await self.remote.enforce_cpu(cap, devices.cpu_limits, devices.packages, routing, now_s)
         return _no_backend(cap, routing.cpu_control)
 
-    async def _enforce_gpu(self, cap: WantedCap, devices: _Devices, routing: Routing, now_s: float) -> Outcome:
-        elsewhere = routing.gpu_control.via is not Via.HOST
+    def _start_gpu(self, cap: WantedCap, inputs: NodeInputs, now_s: float) -> bool:
+        """Start the host's GPU work of this cycle; False if that of an earlier cycle is still running."""
+        if self.host is None:
+            return True
+        # If control has moved to another backend, limits written here earlier must still be lifted.
+        local = cap if inputs.routing.gpu_control.via is Via.HOST else LIFTED
+        held = gpu_hold_reason(inputs.node.labels) if inputs.node else None
+        return self._gpu_thread.start(partial(_gpu_turn, self.host, local, held, now_s))
+
+    async def _enforce_gpu(self, cap: WantedCap, inputs: NodeInputs, now_s: float, patience_s: float) -> Outcome:
+        control = inputs.routing.gpu_control
         if self.host is not None:
-            local = await asyncio.to_thread(self.host.enforce_gpu, _LIFTED if elsewhere else cap)
-            if not elsewhere:
-                return local if devices.has_gpu or cap.lifted else no_gpu(local)
-        if routing.gpu_control.via is Via.HTTP:
-            return await self.remote.enforce_gpu(
-                cap, devices.gpu_limits, routing.gpu_control, now_s, present=devices.has_gpu
-            )
-        return _no_backend(cap, routing.gpu_control)
+            local = await self._gpu_outcome(patience_s)
+            if control.via is Via.HOST:
+                absent = local.result is api.ControlOutcome.BLOCKED and not self._devices(inputs).has_gpu
+                return no_gpu(local) if absent else local
+        if control.via is Via.HTTP:
+            devices = self._devices(inputs)
+            return await self.remote.enforce_gpu(cap, devices.gpu_limits, control, now_s, present=devices.has_gpu)
+        return _no_backend(cap, control)
+
+    async def _gpu_outcome(self, patience_s: float) -> Outcome:
+        backend = self.gpu.backend if self.gpu else "none"
+        try:
+            outcome = await self._gpu_thread.ended(patience_s) if patience_s > 0.0 else None
+        except Exception as error:
+            _log.exception("GPU work failed", extra={"node": self.name})
+            return failed(backend, f"GPU work failed: {error}")
+        return outcome or unconfirmed(backend, "the GPU driver has not answered yet; nothing waits for it")
 
     def _count(self) -> None:
         for outcome in (self.cpu, self.gpu):
@@ -233,6 +265,13 @@ class NodeAgent:
         action = self.throttle.state.action
         if self.mode == "dvfs" and action is not None:
             self.actions[action] += 1
+
+
+def _gpu_turn(host: Host, cap: WantedCap, held: str | None, now_s: float) -> Outcome:
+    """The host's GPU work of one cycle."""
+    host.hold_gpus(held)
+    host.observe_gpu(now_s)
+    return host.enforce_gpu(cap)
 
 
 def _measured(source: Route) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -25,7 +26,8 @@ class LimitStore(Protocol):
 class OriginalLimits:
     """Original limits by backend and device; power in W, frequency in Hz.
 
-    A restored limit is forgotten: from then on the limit belongs to the machine's administrator again.
+    A restored limit is forgotten: from then on the limit belongs to the machine's administrator again. CPUs and GPUs
+    are capped in different threads.
 
     Args:
         store: persistent storage of the limits.
@@ -34,6 +36,7 @@ class OriginalLimits:
     def __init__(self, store: LimitStore) -> None:
         self._store = store
         self._limits = dict(store.load())
+        self._changing = threading.Lock()
 
     def for_backend(self, backend: str) -> dict[str, float]:
         """Original limits of a backend's devices, by device."""
@@ -47,8 +50,9 @@ class OriginalLimits:
             OSError: the limits could not be saved; they must not be changed then.
         """
         added = {f"{backend}/{device}": value for device, value in limits.items()}
-        if added:
-            self._replace(added | self._limits)
+        with self._changing:
+            if added:
+                self._replace(added | self._limits)
 
     def forget(self, backend: str, device: str) -> None:
         """Delete the saved limit of a device, after it was restored.
@@ -56,7 +60,8 @@ class OriginalLimits:
         Raises:
             OSError: the file could not be written; the limit remains saved.
         """
-        self._replace({key: value for key, value in self._limits.items() if key != f"{backend}/{device}"})
+        with self._changing:
+            self._replace({key: value for key, value in self._limits.items() if key != f"{backend}/{device}"})
 
     def _replace(self, limits: dict[str, float]) -> None:
         self._store.save(limits)

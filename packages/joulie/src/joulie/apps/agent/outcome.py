@@ -32,6 +32,11 @@ def restored(backend: str, what: str) -> Outcome:
     return Outcome(backend, ControlOutcome.APPLIED, f"{RESTORED}: {what}")
 
 
+def unconfirmed(backend: str, message: str) -> Outcome:
+    """Outcome of a requested cap that no reading confirms yet."""
+    return Outcome(backend, ControlOutcome.UNCONFIRMED, message)
+
+
 def blocked(backend: str, message: str) -> Outcome:
     """Outcome of a requested cap that cannot be enforced."""
     return Outcome(backend, ControlOutcome.BLOCKED, message)

@@ -1,0 +1,316 @@
+"""GPU work of the agent beside its CPU work: a driver that hangs, is upgraded, or does not respond."""
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from joulie.adapters.cpu.cpuinfo import CpuInfo
+from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, GpuHardware, NodeHardwareSpec, NodeHardwareStatus
+from joulie.apps.agent import node as node_module
+from joulie.apps.agent.host import Host, HostBackends
+from joulie.apps.agent.node import NodeAgent, NodeInputs
+from joulie.apps.agent.outcome import RESTORED
+from joulie.apps.agent.routing import Routing, from_settings
+from joulie.apps.agent.settings import AgentSettings
+from joulie.apps.agent.views import HardwareView, NodeView, TwinView
+from joulie.domain.actuation import WantedCap
+from joulie.domain.dvfs import DvfsSettings
+from joulie.domain.gpu_maintenance import gpu_hold_reason
+from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie.ports import ControlFailedError, DeviceKind, FrequencyPolicy, NoBackendError, PowerDevice
+
+ROUTING: Routing = from_settings(AgentSettings(node_name="n1"))
+PATIENCE_S = 30.0
+
+
+class Devices:
+    """A backend of devices in memory; with `gate`, every call waits for it, as in a driver that hangs."""
+
+    def __init__(self, name: str, kind: DeviceKind, model: str | None = None) -> None:
+        self.name = name
+        self.device = PowerDevice(
+            f"{kind.value}-0", kind, model, limit_w=200.0, min_w=50.0, max_w=200.0, default_w=200.0
+        )
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Event()
+        self.error: ControlFailedError | None = None
+        self.held: str | None = None
+
+    def unavailable(self) -> str | None:
+        try:
+            self.devices()
+        except ControlFailedError as error:
+            return str(error)
+        return None
+
+    def devices(self) -> Sequence[PowerDevice]:
+        self.entered.set()
+        assert self.gate.wait(PATIENCE_S)
+        if self.held is not None:
+            raise ControlFailedError(self.held)
+        if self.error is not None:
+            raise self.error
+        return [self.device]
+
+    def set_limit(self, device_id: str, limit_w: float) -> float:
+        self.devices()
+        self.device = replace(self.device, limit_w=limit_w)
+        return limit_w
+
+    def hold(self, reason: str | None) -> None:
+        self.held = reason
+
+
+class NoFrequency:
+    driver = ""
+
+    def unavailable(self) -> str | None:
+        return "no cpufreq"
+
+    def policies(self) -> Sequence[FrequencyPolicy]:
+        return []
+
+    def set_limit(self, policy_id: str, limit_hz: float) -> float:
+        raise AssertionError
+
+
+class Store:
+    def __init__(self) -> None:
+        self.content: dict[str, float] = {}
+
+    def load(self) -> dict[str, float]:
+        return dict(self.content)
+
+    def save(self, limits: Any) -> None:
+        self.content = dict(limits)
+
+
+class Reports:
+    """Takes the place of the Reporter."""
+
+    def __init__(self) -> None:
+        self.hardware_status = NodeHardwareStatus()
+
+    async def hardware(self, stored: object, node: object, status: NodeHardwareStatus) -> None:
+        self.hardware_status = status
+
+    async def control(self, *_: object) -> None: ...
+
+
+class Bench:
+    """One node agent on devices in memory."""
+
+    def __init__(self) -> None:
+        self.cpu = Devices("rapl", DeviceKind.CPU_PACKAGE)
+        self.gpu = Devices("nvml", DeviceKind.GPU, "NVIDIA L40S")
+        backends = HostBackends(
+            cpu_info=lambda: CpuInfo("cpu", "GenuineIntel", 1, 8, 16),
+            cpu_limiters=(self.cpu,),
+            frequency=NoFrequency(),
+            gpu_limiters=(self.gpu,),
+            cpu_meters=(),
+            gpu_meters=(),
+            store=Store(),
+            catalogue=BUILTIN_CATALOGUE,
+            gpu_clients=(self.gpu,),
+        )
+        self.reports = Reports()
+        self.agent = NodeAgent(
+            "n1",
+            Host(backends, DvfsSettings()),
+            cast("Any", None),
+            cast("Any", self.reports),
+            BUILTIN_CATALOGUE,
+            lambda: 0.0,
+        )
+
+    async def cycle(
+        self, percent: float = 50.0, *, labels: dict[str, str] | None = None, stored: GpuHardware | None = None
+    ) -> ControlOutcome:
+        cap = WantedCap(percent=percent)
+        hardware = HardwareView(NodeHardwareSpec(node_name="n1"), NodeHardwareStatus(gpu=stored)) if stored else None
+        node = NodeView("uid", labels or {}, {"cpu": 8.0})
+        await self.agent.cycle(NodeInputs(node, TwinView("n1", cap, cap), hardware, ROUTING), 0.0)
+        assert self.agent.gpu is not None
+        return self.agent.gpu.result
+
+    @property
+    def gpu_hardware(self) -> GpuHardware:
+        assert self.reports.hardware_status.gpu is not None
+        return self.reports.hardware_status.gpu
+
+    @property
+    def message(self) -> str:
+        assert self.agent.gpu is not None
+        return self.agent.gpu.message
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.gpu.gate.set()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cycle that waits for its GPU work no longer than for the event loop to turn."""
+    monkeypatch.setattr(node_module, "_GPU_PATIENCE_S", 1e-6)
+    monkeypatch.setattr(node_module, "_GPU_RESTORE_S", 1e-6)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_h11_a_hung_gpu_driver_delays_no_cap_of_the_cpus(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.gpu.gate.clear()
+        for percent in (50.0, 60.0, 70.0):
+            assert await bench.cycle(percent) is ControlOutcome.UNCONFIRMED
+            assert bench.cpu.device.limit_w == 2.0 * percent
+        assert bench.message == "the GPU driver has not answered yet; nothing waits for it"
+        assert bench.gpu.device.limit_w == 200.0
+        await bench.agent.restore(0.0)
+        assert bench.cpu.device.limit_w == 200.0
+
+    asyncio.run(scenario())
+
+
+def test_h11_work_goes_on_when_the_driver_answers_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(node_module, "_GPU_PATIENCE_S", 1e-6)
+            bench.gpu.gate.clear()
+            await bench.cycle(50.0)
+        bench.gpu.gate.set()
+        assert await bench.agent._gpu_thread.ended(PATIENCE_S) is not None
+        assert bench.gpu.device.limit_w == 100.0, "what was asked for when the work began"
+        assert await bench.cycle(60.0) is ControlOutcome.APPLIED
+        assert bench.gpu.device.limit_w == 120.0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("impatient")
+def test_h11_gpus_published_earlier_stay_while_the_driver_hangs(bench: Bench) -> None:
+    earlier = GpuHardware(present=True, count=8, model="NVIDIA L40S", control_available=True, telemetry_available=True)
+
+    async def scenario() -> None:
+        bench.gpu.gate.clear()
+        await bench.cycle(stored=earlier)
+        assert (bench.gpu_hardware.present, bench.gpu_hardware.count) == (True, 8)
+        assert not bench.gpu_hardware.control_available
+        assert bench.gpu_hardware.warnings == ("the GPUs are not known now: not read yet",)
+
+    asyncio.run(scenario())
+
+
+def test_h11_gpus_are_let_go_for_a_driver_upgrade_and_capped_afterwards(bench: Bench) -> None:
+    key = "nvidia.com/gpu-driver-upgrade-state"
+
+    async def scenario() -> None:
+        assert await bench.cycle() is ControlOutcome.APPLIED
+        assert await bench.cycle(labels={key: "drain-required"}) is ControlOutcome.BLOCKED
+        assert bench.gpu.held == f"the GPU driver is being upgraded: {key}=drain-required"
+        assert f"{key}=drain-required" in bench.message
+        assert (bench.gpu_hardware.present, bench.gpu_hardware.control_available) == (True, False)
+        assert await bench.cycle(labels={key: "upgrade-done"}) is ControlOutcome.APPLIED
+        assert bench.gpu.held is None
+        assert bench.gpu_hardware.control_available
+
+    asyncio.run(scenario())
+
+
+def test_h11_a_driver_that_fails_for_a_while_takes_no_gpu_away(bench: Bench) -> None:
+    async def scenario() -> None:
+        await bench.cycle()
+        bench.gpu.error = ControlFailedError("NVML: Driver Not Loaded")
+        assert await bench.cycle() is ControlOutcome.BLOCKED
+        assert (bench.gpu_hardware.present, bench.gpu_hardware.count) == (True, 1)
+        assert bench.gpu_hardware.warnings == ("the GPUs are not known now: nvml: NVML: Driver Not Loaded",)
+        bench.gpu.error = NoBackendError("libnvidia-ml.so.1 not found")
+        await bench.cycle()
+        assert not bench.gpu_hardware.present
+
+    asyncio.run(scenario())
+
+
+def test_h11_gpu_work_that_breaks_is_reported_and_the_cpus_are_capped(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.gpu.error = cast("ControlFailedError", ValueError("a bug"))
+        assert await bench.cycle(60.0) is ControlOutcome.ERROR
+        assert bench.message == "GPU work failed: a bug"
+        assert bench.cpu.device.limit_w == 120.0
+
+    asyncio.run(scenario())
+
+
+def test_restore_before_the_first_cycle_lifts_what_an_earlier_agent_left(bench: Bench) -> None:
+    async def scenario() -> None:
+        await bench.cycle()
+        assert (bench.cpu.device.limit_w, bench.gpu.device.limit_w) == (100.0, 100.0)
+        bench.agent.inputs = None
+        await bench.agent.restore(0.0)
+        assert (bench.cpu.device.limit_w, bench.gpu.device.limit_w) == (200.0, 200.0)
+
+    asyncio.run(scenario())
+
+
+def test_restore_after_a_cycle(bench: Bench) -> None:
+    async def scenario() -> None:
+        await bench.cycle()
+        await bench.agent.restore(0.0)
+        assert (bench.cpu.device.limit_w, bench.gpu.device.limit_w) == (200.0, 200.0)
+        assert bench.message.startswith(RESTORED)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "cordon-required",
+        "wait-for-jobs-required",
+        "pod-deletion-required",
+        "drain-required",
+        "node-maintenance-required",
+        "post-maintenance-required",
+        "pod-restart-required",
+        "validation-required",
+        "upgrade-failed",
+    ],
+)
+def test_h11_states_of_an_upgrade_in_which_nobody_may_use_the_driver(state: str) -> None:
+    assert state in (gpu_hold_reason({"nvidia.com/gpu-driver-upgrade-state": state}) or "")
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {},
+        {"nvidia.com/gpu-driver-upgrade-state": ""},
+        {"nvidia.com/gpu-driver-upgrade-state": "upgrade-required"},
+        {"nvidia.com/gpu-driver-upgrade-state": "uncordon-required"},
+        {"nvidia.com/gpu-driver-upgrade-state": "upgrade-done", "nvidia.com/mig.config.state": "success"},
+        {"nvidia.com/mig.config.state": "failed"},
+        {"nvidia.com/gpu.deploy.dcgm": "true", "nvidia.com/gpu.deploy.driver": "false"},
+    ],
+)
+def test_h11_labels_of_nodes_whose_driver_may_be_used(labels: dict[str, str]) -> None:
+    assert gpu_hold_reason(labels) is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [
+        ({"nvidia.com/mig.config.state": "pending"}, "MIG is being configured: nvidia.com/mig.config.state=pending"),
+        ({"nvidia.com/mig.config.state": "rebooting"}, "MIG is being configured"),
+        ({"nvidia.com/gpu.deploy.dcgm": "paused-for-driver-upgrade"}, "GPU clients are paused: nvidia.com/gpu.deploy"),
+        ({"nvidia.com/gpu.deploy.client": "paused-for-mig-change"}, "GPU clients are paused"),
+    ],
+)
+def test_h11_mig_changes_and_paused_operands(labels: dict[str, str], reason: str) -> None:
+    assert (gpu_hold_reason(labels) or "").startswith(reason)
