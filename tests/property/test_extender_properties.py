@@ -14,6 +14,7 @@ from joulie.apps.extender import answers, wire
 from joulie.apps.extender.fleet import Fleet, FleetView, LoadFacts, TwinFacts, TwinNumbers
 from joulie.apps.extender.judge import Profiles
 from joulie.apps.extender.rankings import Rankings
+from joulie.domain.mode import Mode
 from joulie.domain.scoring.extender import NodeClass, PodView, Sensitivity, explain, extender_score, may_run, wire_score
 
 quick = settings(max_examples=50, deadline=None)
@@ -48,8 +49,8 @@ PODS = st.builds(
 CLASSES = st.sampled_from(["performance", "standard", "bogus", None])
 
 
-def build(nodes: list[Any]) -> FleetView:
-    fleet = Fleet(300.0)
+def build(nodes: list[Any], mode: Mode = Mode.ENFORCE) -> FleetView:
+    fleet = Fleet(300.0, mode=mode)
     for index, (twin, labelled, load) in enumerate(nodes):
         fleet.set_twin(f"n{index}", twin)
         fleet.set_label_class(f"n{index}", labelled)
@@ -100,6 +101,22 @@ def test_scores_fit_the_wire_and_come_in_the_order_asked(
         assert 0 <= entry["Score"] <= 10
         if entry["Host"] not in view.roster.slots:
             assert entry["Score"] == 5
+
+
+@quick
+@given(
+    NODES, CLASSES, st.integers(0, 1000), st.lists(st.sampled_from([f"n{index}" for index in range(14)]), unique=True)
+)
+def test_in_observe_mode_nobody_is_refused_or_preferred(
+    nodes: list[Any], workload_class: str | None, cpu: int, names: list[str]
+) -> None:
+    view, body = build(nodes, Mode.OBSERVE), call(workload_class, cpu, names)
+    result = json.loads(answers.filter_nodes(body, view, no_profile)[0])
+    assert (result["NodeNames"], result["FailedAndUnresolvableNodes"]) == (names, {})
+    assert {entry["Score"] for entry in json.loads(prioritize(body, view, no_profile))} <= {5}
+    victims = {name: {"Pods": [{"UID": name}], "NumPDBViolations": 0} for name in names}
+    preemption = json.dumps({**json.loads(body), "NodeNameToMetaVictims": victims}).encode()
+    assert json.loads(answers.preempt(preemption, view, no_profile)[0]) == {"NodeNameToMetaVictims": victims}
 
 
 FRESH = st.builds(TwinFacts, node_class=st.sampled_from(NodeClass), numbers=NUMBERS, updated_s=st.just(NOW_S))

@@ -190,6 +190,12 @@ PERFORMANCE, ECO = PowerConstraint.PERFORMANCE_ONLY, PowerConstraint.ECO_ONLY
 GENERAL, UNKNOWN = PowerConstraint.GENERAL, PowerConstraint.UNKNOWN
 
 
+def test_l5_constraints_are_read_from_the_configured_label() -> None:
+    own = msgspec.convert({"metadata": {}, "spec": {"nodeSelector": {"example.org/power": "performance"}}}, Pod)
+    assert pod_facts(own, "example.org/power").constraint is PowerConstraint.PERFORMANCE_ONLY
+    assert pod_facts(own).constraint is PowerConstraint.GENERAL
+
+
 @pytest.mark.parametrize(
     ("spec", "constraint"),
     [

@@ -10,9 +10,11 @@ from joulie.adapters.kubernetes.api.v1alpha1 import Level
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
 from joulie.apps.extender import answers, wire
 from joulie.apps.extender.explain import explanation
+from joulie.apps.extender.feed import NodeLabels
 from joulie.apps.extender.fleet import Fleet, FleetView, LoadFacts, TwinFacts, TwinNumbers
 from joulie.apps.extender.judge import judge
 from joulie.apps.extender.rankings import Rankings
+from joulie.domain.mode import Mode
 from joulie.domain.policy import WorkloadClass
 from joulie.domain.scoring.extender import NodeClass
 from joulie.domain.scoring.marginal_energy import ScoringAim
@@ -132,6 +134,23 @@ def test_whole_nodes_that_nobody_told_of_are_judged_by_their_labels(view: FleetV
     assert result["NodeNames"] is None
     assert result["Nodes"]["items"] == [nodes[0], nodes[3]]
     assert set(result["FailedAndUnresolvableNodes"]) == {"new-eco", "new-draining"}
+
+
+def test_l5_whole_nodes_are_judged_by_the_configured_label_and_their_mode(view: FleetView) -> None:
+    nodes = [
+        {"metadata": {"name": "watched", "labels": {"example.org/power": "eco"}}},
+        {
+            "metadata": {
+                "name": "other-label",
+                "labels": {"joulie.io/power-profile": "eco", "joulie.io/mode": "enforce"},
+            }
+        },
+        {"metadata": {"name": "canary", "labels": {"example.org/power": "eco", "joulie.io/mode": "enforce"}}},
+    ]
+    labels = NodeLabels("example.org/power", Mode.OBSERVE)
+    result = json.loads(answers.filter_nodes(call(pod(PERFORMANCE), nodes=nodes), view, no_profile, labels)[0])
+    assert result["Nodes"]["items"] == nodes[:2]
+    assert set(result["FailedAndUnresolvableNodes"]) == {"canary"}
 
 
 def test_no_candidates(view: FleetView) -> None:

@@ -7,15 +7,17 @@ import msgspec
 import pytest
 
 from joulie.adapters.kubernetes.api.core import Node, Pod
+from joulie.adapters.kubernetes.api.meta import ObjectMeta
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware, NodeTwin
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.names import CLASSIFIER, MANAGED_BY_LABEL
 from joulie.adapters.kubernetes.pods import pod_facts
 from joulie.adapters.kubernetes.resources import NAMESPACES, NODE_HARDWARES, NODE_TWINS, NODES, WORKLOAD_PROFILES
-from joulie.apps.extender.feed import Feed, keep_hardware, keep_node, keep_twin, load_facts, twin_facts
+from joulie.apps.extender.feed import Feed, NodeLabels, keep_hardware, keep_node, keep_twin, load_facts, twin_facts
 from joulie.apps.extender.fleet import Fleet, LoadFacts
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import ReportedHardware
+from joulie.domain.mode import Mode
 from joulie.domain.scoring.extender import NodeClass
 from joulie_lab.fakes.kubernetes import FakeCluster
 
@@ -190,6 +192,22 @@ def test_the_fleet_follows_the_cluster(tmp_path: Path) -> None:
         }  # fmt: skip
 
     with_feed(tmp_path, body)
+
+
+def test_l5_the_power_profile_label_is_the_configured_one_and_a_mode_label_counts(tmp_path: Path) -> None:
+    async def body(client: KubeClient, feed: Feed, fleet: Fleet) -> None:
+        feed._labels = NodeLabels(mode=Mode.OBSERVE)
+        eco = {"joulie.io/power-profile": "eco"}
+        await client.create(NODES, {"metadata": {"name": "n1", "labels": eco}})
+        await client.create(NODES, {"metadata": {"name": "n2", "labels": eco | {"joulie.io/mode": "enforce"}}})
+        await until(lambda: len(fleet) == 2)
+        assert set(fleet.view(0.0).refusals[NodeClass.ECO]) == {"n2"}
+
+    with_feed(tmp_path, body)
+    node = Node(metadata=ObjectMeta(name="n", labels={"example.org/power": "eco", "other": "x"}))
+    assert keep_node(node, "example.org/power").labels == {"example.org/power": "eco"}
+    assert NodeLabels("example.org/power").state({"example.org/power": "eco"}) == (NodeClass.ECO, True)
+    assert NodeLabels("example.org/power").state({"joulie.io/power-profile": "eco"}) == (NodeClass.UNKNOWN, True)
 
 
 def test_profiles_count_by_confidence(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from joulie.apps.extender.fleet import (
     TwinNumbers,
     slots_of,
 )
+from joulie.domain.mode import Mode
 from joulie.domain.scoring.extender import NodeClass
 from joulie.domain.units import InvalidQuantityError
 
@@ -85,6 +86,31 @@ def test_class_by_twin_then_by_label() -> None:
     assert fleet.view(0.0).twins.node_class[slot(fleet, "a")] == NodeClass.ECO
     fleet.set_twin("a", twin(NodeClass.DRAINING, updated_s=-1e6))
     assert fleet.view(0.0).twins.node_class[slot(fleet, "a")] == NodeClass.DRAINING, "an old twin still says eco"
+
+
+def test_a_node_in_observe_mode_is_neutral_and_closed_to_nobody() -> None:
+    fleet = Fleet(300.0)
+    for name, enforced in (("watched", False), ("canary", True)):
+        fleet.set_twin(name, twin(NodeClass.ECO))
+        fleet.set_label_class(name, NodeClass.ECO, enforced=enforced)
+    view = fleet.view(100.0)
+    assert set(view.refusals[NodeClass.ECO]) == {"canary"}
+    assert view.twins.node_class[slot(fleet, "watched")] == NodeClass.UNKNOWN
+    assert not view.twins.fresh[slot(fleet, "watched")]
+    assert fleet.why_stale("watched", 100.0) == "the node is in observe mode"
+    fleet.set_label_class("watched", NodeClass.ECO, enforced=True)
+    view = fleet.view(100.0)
+    assert (set(view.refusals[NodeClass.ECO]), view.twins.fresh[slot(fleet, "watched")]) == (
+        {"watched", "canary"},
+        True,
+    )
+
+
+def test_in_observe_mode_a_twin_without_a_node_is_neutral() -> None:
+    fleet = Fleet(300.0, mode=Mode.OBSERVE)
+    fleet.set_twin("a", twin(NodeClass.ECO))
+    assert fleet.view(100.0).twins.node_class[slot(fleet, "a")] == NodeClass.UNKNOWN
+    assert fleet.why_stale("a", 100.0) == fleet.why_stale("never-heard-of", 100.0) == "the node is in observe mode"
 
 
 def test_unknown_nodes_share_the_neutral_slot() -> None:

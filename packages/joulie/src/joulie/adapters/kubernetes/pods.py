@@ -193,14 +193,14 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-def pod_facts(pod: Pod) -> PodFacts:
-    """Reduce a pod to its cached part."""
+def pod_facts(pod: Pod, profile_key: str = names.POWER_PROFILE_LABEL) -> PodFacts:
+    """Reduce a pod to its cached part; `profile_key` is the node label of the power profile."""
     meta = pod.metadata
     requests, invalid = pod_requests(pod)
     mistakes = list(invalid)
     controller = meta.controller
     workload_class, reschedulable, cpu_sensitivity, gpu_sensitivity = _annotated_hints(meta.annotations, mistakes)
-    rules, constraint = placement(pod.spec)
+    rules, constraint = placement(pod.spec, profile_key)
     phase = _PHASES.get(pod.status.phase or "Pending", PodPhase.RUNNING)
     return PodFacts(
         namespace=sys.intern(meta.namespace),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from joulie.apps.extender import wire
-from joulie.apps.extender.feed import label_class
+from joulie.apps.extender.feed import DEFAULT_LABELS, NodeLabels
 from joulie.apps.extender.fleet import REFUSALS, UNKNOWN_SLOT, FleetView, slots_of
 from joulie.apps.extender.judge import JudgedPod, Profiles, judge
 from joulie.apps.extender.rankings import Rankings
@@ -58,8 +58,8 @@ def prioritize(body: bytes, fleet: FleetView, profiles: Profiles, rankings: Rank
     return rankings.answer(judge(pod, profiles), candidates, fleet)
 
 
-def filter_nodes(body: bytes, fleet: FleetView, profiles: Profiles) -> Filtered:
-    """Answer /filter.
+def filter_nodes(body: bytes, fleet: FleetView, profiles: Profiles, labels: NodeLabels = DEFAULT_LABELS) -> Filtered:
+    """Answer /filter; `labels` reads those of whole nodes that are unknown.
 
     Raises:
         BadRequestError: the body is malformed.
@@ -67,7 +67,7 @@ def filter_nodes(body: bytes, fleet: FleetView, profiles: Profiles) -> Filtered:
     pod, given = wire.read_args(body)
     judged = judge(pod, profiles)
     if isinstance(given, wire.NodeList):
-        return _filter_whole(given, judged.view, fleet)
+        return _filter_whole(given, judged.view, fleet, labels)
     return _filter_names(body, given, judged, fleet)
 
 
@@ -106,12 +106,12 @@ def _filter_names(body: bytes, candidates: list[str], pod: JudgedPod, fleet: Fle
     return Filtered(answer, counted, NextCall(wire.with_names(body, passed), pod, left))
 
 
-def _filter_whole(nodes: wire.NodeList, view: PodView, fleet: FleetView) -> Filtered:
+def _filter_whole(nodes: wire.NodeList, view: PodView, fleet: FleetView, labels: NodeLabels) -> Filtered:
     metas = wire.read_nodes(nodes)
     slots = slots_of(fleet.roster, [meta.name for meta in metas])
     classes = fleet.twins.node_class[slots]
     for index in np.flatnonzero(slots == UNKNOWN_SLOT):
-        classes[index] = label_class(metas[index].labels)
+        classes[index] = labels.node_class(metas[index].labels)
     allowed = may_run(view, classes)
     passed = wire.node_list(nodes.metadata, compress(nodes.items, allowed))
     refused = [

@@ -23,6 +23,7 @@ from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.extender.fleet import Fleet, LoadFacts, TwinFacts, TwinNumbers
 from joulie.domain.hardware import Catalogue
 from joulie.domain.hardware.resolve import ReportedHardware, resolve
+from joulie.domain.mode import Mode, mode_of
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.domain.resource_quantity import QuantityError
 from joulie.domain.scoring.extender import NodeClass
@@ -55,6 +56,34 @@ class NodeFacts:
 
 
 @dataclass(frozen=True)
+class NodeLabels:
+    """How the labels of a node are read.
+
+    Attributes:
+        profile_key: label of the operator's power profile.
+        mode: mode of nodes without a label of their own.
+    """
+
+    profile_key: str = names.POWER_PROFILE_LABEL
+    mode: Mode = Mode.ENFORCE
+
+    def state(self, labels: Mapping[str, str]) -> tuple[NodeClass, bool]:
+        """The class that the operator's labels give a node, and whether it counts (not in observe mode)."""
+        enforced = mode_of(labels.get(names.MODE_LABEL), self.mode) is Mode.ENFORCE
+        if names.DRAINING_LABEL in labels:
+            return NodeClass.DRAINING, enforced
+        return _CLASSES.get(labels.get(self.profile_key, ""), NodeClass.UNKNOWN), enforced
+
+    def node_class(self, labels: Mapping[str, str]) -> NodeClass:
+        """The class of a node without a NodeTwin; UNKNOWN in observe mode."""
+        labelled, enforced = self.state(labels)
+        return labelled if enforced else NodeClass.UNKNOWN
+
+
+DEFAULT_LABELS = NodeLabels()
+
+
+@dataclass(frozen=True)
 class WatchState:
     """State of a watch.
 
@@ -77,7 +106,14 @@ class Feed(Watching):
     """Watches twins, hardware, nodes and profiles, and updates the fleet."""
 
     def __init__(
-        self, client: KubeClient, fleet: Fleet, catalogue: Catalogue, *, min_confidence: float, silence_s: float
+        self,
+        client: KubeClient,
+        fleet: Fleet,
+        catalogue: Catalogue,
+        *,
+        min_confidence: float,
+        silence_s: float,
+        labels: NodeLabels = DEFAULT_LABELS,
     ) -> None:
         """Prepare the watches; `run` starts them.
 
@@ -87,7 +123,9 @@ class Feed(Watching):
             catalogue: hardware catalogue.
             min_confidence: minimum confidence of a profile's sensitivities, 0..1.
             silence_s: silence after which a watch is reopened, s.
+            labels: how to read the labels of nodes.
         """
+        self._labels = labels
         self._fleet = fleet
         self._catalogue = catalogue
         self._min_confidence = min_confidence
@@ -99,7 +137,7 @@ class Feed(Watching):
         watch = partial(Cache, client, idle_s=silence_s)
         self._twins: Cache[NodeTwin, OfNode[TwinFacts]] = watch(NODE_TWINS, keep_twin)
         self._hardware: Cache[NodeHardware, OfNode[ReportedHardware]] = watch(NODE_HARDWARES, keep_hardware)
-        self._node_cache: Cache[Node, NodeFacts] = watch(NODES, keep_node)
+        self._node_cache: Cache[Node, NodeFacts] = watch(NODES, partial(keep_node, profile_key=labels.profile_key))
         self._profile_cache: Cache[WorkloadProfile, ProfileEntry] = watch(WORKLOAD_PROFILES, profile_entry)
         self._twins.add_listener(self._twin_changed)
         self._hardware.add_listener(self._hardware_changed)
@@ -157,7 +195,11 @@ class Feed(Watching):
             del self._nodes[key.name]
         else:
             self._nodes[key.name] = new
-        self._fleet.set_label_class(key.name, None if new is None else label_class(new.labels))
+        if new is None:
+            self._fleet.set_label_class(key.name, None)
+        else:
+            labelled, enforced = self._labels.state(new.labels)
+            self._fleet.set_label_class(key.name, labelled, enforced=enforced)
         self._load_changed(key.name)
 
     def _load_changed(self, node: str) -> None:
@@ -225,17 +267,11 @@ def keep_hardware(hardware: NodeHardware) -> OfNode[ReportedHardware] | None:
     return OfNode(node, reported_hardware(hardware))
 
 
-def keep_node(node: Node) -> NodeFacts:
+def keep_node(node: Node, profile_key: str = names.POWER_PROFILE_LABEL) -> NodeFacts:
     """What placement needs of a Node."""
-    labels = {key: value for key, value in node.metadata.labels.items() if key.startswith(_COUNTED_LABELS)}
+    counted = (*_COUNTED_LABELS, profile_key)
+    labels = {key: value for key, value in node.metadata.labels.items() if key.startswith(counted)}
     return NodeFacts(labels, allocatable_devices(node))
-
-
-def label_class(labels: dict[str, str]) -> NodeClass:
-    """The class that the operator's labels give a node."""
-    if names.DRAINING_LABEL in labels:
-        return NodeClass.DRAINING
-    return _CLASSES.get(labels.get(names.POWER_PROFILE_LABEL, ""), NodeClass.UNKNOWN)
 
 
 def load_facts(node: NodeFacts, reported: ReportedHardware | None, catalogue: Catalogue) -> LoadFacts:

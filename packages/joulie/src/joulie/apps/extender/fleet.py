@@ -15,6 +15,7 @@ import numpy as np
 
 from joulie.apps.extender.wire import host_score, json_text, refusal
 from joulie.domain.marginal import FullLoad, cpu_max_or_fallback_w, gpu_max_or_fallback_w
+from joulie.domain.mode import Mode
 from joulie.domain.quantities import finite_number, positive_number
 from joulie.domain.scoring.extender import WIRE_MAXIMUM, NodeClass, TwinView, performance_pressure
 from joulie.domain.scoring.marginal_energy import ScoringAim
@@ -155,6 +156,7 @@ class FleetView:
 @dataclass
 class _Node:
     slot: int
+    enforced: bool
     twin: TwinFacts | None = None
     labelled: NodeClass | None = None
     load: LoadFacts | None = None
@@ -165,7 +167,9 @@ class _Node:
 
     @property
     def node_class(self) -> NodeClass:
-        """Class by the twin, else by the node's labels."""
+        """Class by the twin, else by the node's labels; UNKNOWN, which closes it to nobody, in observe mode."""
+        if not self.enforced:
+            return NodeClass.UNKNOWN
         if self.twin is not None and self.twin.node_class is not NodeClass.UNKNOWN:
             return self.twin.node_class
         return NodeClass.UNKNOWN if self.labelled is None else self.labelled
@@ -174,13 +178,17 @@ class _Node:
 class Fleet:
     """The mutable table of nodes behind the views. Used from one event loop only."""
 
-    def __init__(self, staleness_s: float, scoring: ScoringAim = ScoringAim.HEADROOM) -> None:
+    def __init__(
+        self, staleness_s: float, scoring: ScoringAim = ScoringAim.HEADROOM, mode: Mode = Mode.ENFORCE
+    ) -> None:
         """Create an empty fleet.
 
         Args:
             staleness_s: age from which a twin is treated as stale, s.
             scoring: scoring aim.
+            mode: mode of nodes without a label of their own.
         """
+        self._enforced = mode is Mode.ENFORCE
         self._staleness_s = staleness_s
         self._scoring = scoring
         self._nodes: dict[str, _Node] = {}
@@ -196,16 +204,21 @@ class Fleet:
         """Set or, with None, remove the twin of a node."""
         node = self._node(name)
         node.twin = twin
-        numbers = None if twin is None else twin.numbers
-        self._table[:_N_TWIN, node.slot] = np.nan if numbers is None else _numbers(numbers)
-        updated_s = None if twin is None else twin.updated_s
-        self._table[_UPDATED_S, node.slot] = np.nan if updated_s is None else updated_s
+        self._enter_twin(node)
         self._settle(name, node)
 
-    def set_label_class(self, name: str, labelled: NodeClass | None) -> None:
-        """Set the class by a node's labels; None if the node was deleted."""
+    def set_label_class(self, name: str, labelled: NodeClass | None, *, enforced: bool | None = None) -> None:
+        """Set the class by a node's labels; None if the node was deleted.
+
+        Args:
+            name: node name.
+            labelled: class by the operator's labels.
+            enforced: whether its class and scores count, else it is open to all pods, with the neutral score; None for
+                the mode of nodes without a label.
+        """
         node = self._node(name)
-        node.labelled = labelled
+        node.labelled, node.enforced = labelled, self._enforced if enforced is None else enforced
+        self._enter_twin(node)
         self._settle(name, node)
 
     def set_load(self, name: str, load: LoadFacts | None) -> None:
@@ -242,13 +255,17 @@ class Fleet:
     def why_stale(self, name: str, now_s: float) -> str:
         """Why a node gets the neutral score; empty if it does not."""
         node = self._nodes.get(name)
-        if node is None or node.twin is None:
-            return "no NodeTwin"
-        if node.twin.flaw:
-            return node.twin.flaw
-        if node.twin.updated_s is None:
+        if not (self._enforced if node is None else node.enforced):
+            return "the node is in observe mode"
+        return "no NodeTwin" if node is None or node.twin is None else self._flaw(node.twin, now_s)
+
+    def _flaw(self, twin: TwinFacts, now_s: float) -> str:
+        """Why the numbers of a twin do not count; empty if they do."""
+        if twin.flaw:
+            return twin.flaw
+        if twin.updated_s is None:
             return "NodeTwin has no lastUpdated"
-        age_s = now_s - node.twin.updated_s
+        age_s = now_s - twin.updated_s
         if abs(age_s) <= self._staleness_s:
             return ""
         if age_s < 0.0:
@@ -266,11 +283,19 @@ class Fleet:
         fresh: BoolArray = young & np.isfinite(table[_CAPPED_W])
         return fresh
 
+    def _enter_twin(self, node: _Node) -> None:
+        """Enter the twin's numbers into the table; none in observe mode, so that the node has the neutral score."""
+        twin = node.twin if node.enforced else None
+        numbers = None if twin is None else twin.numbers
+        self._table[:_N_TWIN, node.slot] = np.nan if numbers is None else _numbers(numbers)
+        updated_s = None if twin is None else twin.updated_s
+        self._table[_UPDATED_S, node.slot] = np.nan if updated_s is None else updated_s
+
     def _node(self, name: str) -> _Node:
         """The node of a name; a new one gets a slot."""
         node = self._nodes.get(name)
         if node is None:
-            node = self._nodes[name] = _Node(self._new_slot())
+            node = self._nodes[name] = _Node(self._new_slot(), self._enforced)
             quoted = json_text(name)
             first = node.slot * N_SCORES
             self._roster.slots[name] = node.slot

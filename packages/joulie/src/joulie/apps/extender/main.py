@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from joulie.adapters.hardware_yaml import catalogue_of
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.apps.extender.feed import Feed
+from joulie.apps.extender.feed import Feed, NodeLabels
 from joulie.apps.extender.fleet import Fleet
 from joulie.apps.extender.metrics import ExtenderMetrics, StateCollector
 from joulie.apps.extender.server import Extender
@@ -57,7 +57,8 @@ async def serve(settings: ExtenderSettings, catalogue: Catalogue, stop: asyncio.
         stop: set to stop.
     """
     registry = CollectorRegistry()
-    fleet = Fleet(settings.twin_staleness_s, settings.scoring)
+    fleet = Fleet(settings.twin_staleness_s, settings.scoring, settings.mode)
+    labels = NodeLabels(settings.power_profile_label, settings.mode)
     connection = KubeClient.connect(
         kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-extender"
     )
@@ -68,8 +69,9 @@ async def serve(settings: ExtenderSettings, catalogue: Catalogue, stop: asyncio.
             catalogue,
             min_confidence=settings.min_confidence,
             silence_s=settings.cache_ttl_s,
+            labels=labels,
         )
-        door = Extender(fleet, feed.profile, feed.states, ExtenderMetrics(registry), time.time)
+        door = Extender(fleet, feed.profile, feed.states, ExtenderMetrics(registry), time.time, labels=labels)
         StateCollector(lambda: door.view, feed.states, registry)
         probes = Probes()
         probes.add("caches", feed.why_not_ready)

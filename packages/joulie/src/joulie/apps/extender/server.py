@@ -12,7 +12,7 @@ import msgspec
 from joulie.adapters.kubernetes.api.core import Pod
 from joulie.apps.extender import answers, wire
 from joulie.apps.extender.explain import explanation, scoring
-from joulie.apps.extender.feed import WatchState
+from joulie.apps.extender.feed import DEFAULT_LABELS, NodeLabels, WatchState
 from joulie.apps.extender.fleet import Fleet, FleetView
 from joulie.apps.extender.judge import Profiles, judge
 from joulie.apps.extender.metrics import ExtenderMetrics
@@ -44,6 +44,8 @@ class Extender:
         watches: Callable[[], Iterable[WatchState]],
         metrics: ExtenderMetrics,
         wall_clock: Callable[[], float],
+        *,
+        labels: NodeLabels = DEFAULT_LABELS,
     ) -> None:
         """Create an extender without a view.
 
@@ -53,6 +55,7 @@ class Extender:
             watches: states of the watches.
             metrics: metrics of the extender.
             wall_clock: current time, s since the epoch.
+            labels: how to read the labels of nodes.
         """
         self.view: FleetView | None = None
         self._precomputed: tuple[bytes, FleetView, bytes] | None = None
@@ -62,6 +65,7 @@ class Extender:
         self._watches = watches
         self._metrics = metrics
         self._wall_clock = wall_clock
+        self._labels = labels
 
     def refresh(self) -> None:
         """Replace the view by a new snapshot of the fleet."""
@@ -125,7 +129,7 @@ class Extender:
             return 500, f"{problem}\n".encode()
 
     def _filter(self, body: bytes, view: FleetView) -> bytes:
-        filtered = answers.filter_nodes(body, view, self._profiles)
+        filtered = answers.filter_nodes(body, view, self._profiles, self._labels)
         self._metrics.refused("filter", filtered.refused)
         if filtered.following is not None:
             # Runs after the response has been sent.

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from joulie.adapters.kubernetes import names
 from joulie.domain.scoring.marginal_energy import ScoringAim
 from joulie.program.http import TlsFiles
-from joulie.program.settings import ServerSettings
+from joulie.program.settings import ModeSettings, ServerSettings
 from joulie.settings import choice, duration, integer, number, path, text
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtenderSettings(ServerSettings):
+class ExtenderSettings(ModeSettings, ServerSettings):
     """Settings of `joulie extender`.
 
     Raises:
@@ -26,6 +27,11 @@ class ExtenderSettings(ServerSettings):
         "30s",
         "Silence of a watch after which it is opened anew, which shows whether anything was missed.",
         minimum=1.0,
+    )
+    power_profile_label: str = text(
+        "POWER_PROFILE_LABEL",
+        names.POWER_PROFILE_LABEL,
+        "Node label of the operator's power profile, for nodes without a NodeTwin; the operator's setting.",
     )
     twin_staleness_s: float = duration(
         "TWIN_STALENESS_THRESHOLD",

@@ -107,7 +107,9 @@ class ClusterView(Watching):
         self._reported: dict[str, ReportedHardware] = {}
         self._interned: dict[tuple[Any, ...], ResolvedHardware] = {}
         self._nodes: Cache[Node, NodeFacts] = Cache(client, NODES, partial(keep_node, settings=settings))
-        self._pods: Cache[Pod, PodFacts] = Cache(client, PODS, pod_facts)
+        self._pods: Cache[Pod, PodFacts] = Cache(
+            client, PODS, partial(pod_facts, profile_key=settings.power_profile_label)
+        )
         self._twins: Cache[NodeTwin, NodeTwin] = Cache(client, NODE_TWINS, lambda twin: twin)
         self._hardware: Cache[NodeHardware, HardwareFacts] = Cache(client, NODE_HARDWARES, keep_hardware)
         self._overrides: Cache[NodePowerProfile, OverrideFacts] = Cache(client, NODE_POWER_PROFILES, keep_override)
