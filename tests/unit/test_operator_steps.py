@@ -21,7 +21,6 @@ from joulie.adapters.kubernetes.resources import (
     PODS,
     TELEMETRY_PROFILES,
 )
-from joulie.apps.operator import apply
 from joulie.apps.operator.loop import ControlLoop
 from joulie.apps.operator.main import LEASE_NAME, serve
 from joulie.apps.operator.metrics import OperatorMetrics
@@ -39,11 +38,6 @@ from joulie_lab.fakes.kubernetes import FakeCluster
 N1, N2 = "ip-10-0-0-1.eu-west-1.compute.internal", "node-2"
 LABELS = {"joulie.io/managed": "true", "joulie.io/hw.cpu-model": "AMD-EPYC-9654", "joulie.io/hw.cpu-sockets": "2"}
 EPOCH_S = 1_800_000_000.0
-
-
-@pytest.fixture(autouse=True)
-def nobody_has_to_hear(monkeypatch):
-    monkeypatch.setattr(apply, "_EXTENDER_DELAY_S", 0.0)
 
 
 async def until(condition):
@@ -215,6 +209,50 @@ def test_twins_are_kept_young_by_their_own_moments(tmp_path):
             total += stage.writes() - before
         assert set(total) == {"refresh"}
         assert 2 <= total["refresh"] <= 6
+
+    play(body, tmp_path)
+
+
+def test_l7_a_queued_refresh_never_overwrites_a_newer_status(tmp_path):
+    async def body(stage):
+        nodes = [f"node-{index:02}" for index in range(32)]
+        for node in nodes:
+            await stage.add_node(node)
+        await stage.step()
+        await stage.step(31.0)
+        await stage.step(80.0)
+        publisher = stage.loop._publisher
+        due = [decision.node.name for decision in stage.loop._decision.nodes]
+        last = due[list(publisher._refreshes.due(stage.now_s - 150.0, stage.now_s))[-1]]
+        before = (await stage.twin(last)).status.schedulable_class
+        other = "eco" if before == "performance" else "performance"
+        await pin(stage, last, other)
+        begun, wrote = asyncio.Event(), publisher._wrote
+        publisher._wrote = lambda kind: (wrote(kind), begun.set())
+        refreshing = asyncio.create_task(publisher.refresh(stage.now_s - 150.0, stage.now_s))
+        await begun.wait()
+        await stage.loop.step()
+        assert await refreshing == []
+        assert (await stage.twin(last)).status.schedulable_class == {"eco": "draining"}.get(other, other)
+
+    play(body, tmp_path, write_concurrency=1)
+
+
+def test_l7_a_node_is_opened_once_the_watch_shows_its_new_twin(tmp_path):
+    async def body(stage):
+        await two_nodes(stage)
+        shown = []
+        patch = stage.client.patch
+
+        async def patched(resource, name, content, **how):
+            if resource is NODES and name == N2:
+                shown.append(stage.view.twin_of(N2).status.schedulable_class)
+            return await patch(resource, name, content, **how)
+
+        stage.client.patch = patched
+        await pin(stage, N2, "performance")
+        assert await stage.step() == {"spec": 1, "status": 1, "labels": 1}
+        assert shown == ["performance"]
 
     play(body, tmp_path)
 

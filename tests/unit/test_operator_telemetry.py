@@ -16,7 +16,6 @@ from joulie.adapters.kubernetes.pods import Owner, PodFacts
 from joulie.adapters.kubernetes.requests import Requests
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES, PODS, TELEMETRY_PROFILES
 from joulie.adapters.prometheus import Prometheus
-from joulie.apps.operator import apply
 from joulie.apps.operator.loop import ControlLoop
 from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.observe import ClusterView
@@ -39,11 +38,6 @@ LABELS = {
 EPOCH_S = 1_800_000_000.0
 ADDRESS = "http://prometheus:9090"
 PENDING = PodFacts("", "", "", PodPhase.PENDING, "", Requests(), Owner("Pod", ""))
-
-
-@pytest.fixture(autouse=True)
-def nobody_has_to_hear(monkeypatch):
-    monkeypatch.setattr(apply, "_EXTENDER_DELAY_S", 0.0)
 
 
 async def until(condition):

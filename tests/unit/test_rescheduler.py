@@ -12,7 +12,6 @@ from joulie.adapters.kubernetes.client import KubeClient, RetryPolicy
 from joulie.adapters.kubernetes.connection import connect
 from joulie.adapters.kubernetes.resources import EVENTS, NODE_HARDWARES, NODE_TWINS, NODES, PODS, WORKLOAD_PROFILES
 from joulie.adapters.kubernetes.times import rfc3339
-from joulie.apps.operator import apply
 from joulie.apps.operator.loop import ControlLoop
 from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.observe import ClusterView
@@ -37,11 +36,6 @@ HOT_W, COOL_W = 700.0, 100.0
 LABELS = {"joulie.io/managed": "true", "joulie.io/hw.cpu-model": "AMD-EPYC-9654", "joulie.io/hw.cpu-sockets": "2"}
 ROOM = {"cpu": "192", "memory": "512Gi", "pods": "110"}
 BUDGET = POD_DISRUPTION_BUDGET
-
-
-@pytest.fixture(autouse=True)
-def nobody_has_to_hear(monkeypatch):
-    monkeypatch.setattr(apply, "_EXTENDER_DELAY_S", 0.0)
 
 
 async def until(condition):

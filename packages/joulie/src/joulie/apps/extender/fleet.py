@@ -197,6 +197,8 @@ class Fleet:
         self._shared: Roster | None = None
         self._refusals: Refusals = {node_class: {} for node_class in REFUSALS}
         self._shared_refusals: Refusals | None = None
+        self.class_changes = 0
+        """Changes so far of the nodes that are closed to performance pods."""
         self._table: FloatArray = np.empty((_N_ROWS, _FIRST_CAPACITY))
         self._clear(UNKNOWN_SLOT)
 
@@ -320,6 +322,7 @@ class Fleet:
             if (name in refusals) == (closing is node_class):
                 continue
             self._shared_refusals = None
+            self.class_changes += 1
             if closing is node_class:
                 refusals[name] = refusal(name, REFUSALS[closing])
             else:

@@ -58,6 +58,7 @@ class Extender:
             labels: how to read the labels of nodes.
         """
         self.view: FleetView | None = None
+        self._class_changes = 0
         self._precomputed: tuple[bytes, FleetView, bytes] | None = None
         self._rankings = Rankings()
         self._fleet = fleet
@@ -70,6 +71,7 @@ class Extender:
     def refresh(self) -> None:
         """Replace the view by a new snapshot of the fleet."""
         self.view = self._fleet.view(self._wall_clock())
+        self._class_changes = self._fleet.class_changes
 
     def app(self, others: AsgiApp) -> AsgiApp:
         """The application that kube-scheduler calls; other paths go to `others`."""
@@ -117,6 +119,9 @@ class Extender:
     def _answer(self, verb: str, body: bytes) -> tuple[int, bytes]:
         if self.view is None:
             return 503, b"not ready: see /readyz\n"
+        if self._class_changes != self._fleet.class_changes:
+            # Scores may be a little old, but a label that opens a node sends pods here as soon as its twin has changed.
+            self.refresh()
         try:
             return 200, _VERBS[verb](self, body, self.view)
         except wire.BadRequestError as error:

@@ -3,12 +3,16 @@
 Only what differs from what is stored is written, with bounded concurrency; a failed write affects its own node only.
 NodeTwins carry a timestamp that readers check, so each is refreshed once per period even if nothing changed. Refreshes
 are spread over the period by a hash of the node name: a steady cluster sees no bursts and no other writes.
+
+Cycles and refreshes write at the same time. Writes to one node take turns, and each computes what to write from the
+latest decision when its turn comes: however long it was queued, it never overwrites anything newer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import weakref
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,8 +51,8 @@ _NODES_PER_YIELD = 200
 """Nodes compared before yielding to the event loop."""
 _OVERDUE = 0.8
 """Age, as a share of the staleness threshold, from which a cycle refreshes a twin that the spread refreshes missed."""
-_EXTENDER_DELAY_S = 0.5
-"""Time for a changed twin to reach the extenders, whose views are at most a tenth of a second old."""
+_WATCH_PATIENCE_S = 5.0
+"""Maximum time to wait for the watch to show what was written; labels then wait for the next cycle."""
 _AGENT_FIELD = "control_status"
 """Status field that agents own."""
 
@@ -127,6 +131,8 @@ class Publisher:
         self._refreshes = _RefreshPlan((), 1.0)
         # Objects as returned by our own writes, until the watch has caught up.
         self._written: dict[Key, NodeTwin] = {}
+        self._twin_seen = asyncio.Event()
+        self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         view.watchers.append(self)
 
     def close(self) -> None:
@@ -140,26 +146,20 @@ class Publisher:
         self._index = {name: index for index, name in enumerate(node_names)}
         self._refreshes = self._refreshes.with_nodes(node_names, self._settings.twin_staleness_s / 2.0)
         jobs: list[_NodeJob] = []
-        openings: list[_NodeJob] = []
+        openings: list[str] = []
         for index in range(len(decision.nodes)):
             wanted = self._desired(decision, index)
             need = self._need(wanted)
             if need.labels and wanted.accepts_performance:
-                openings.append((wanted.node, partial(self._label, wanted)))
-                need = need._replace(labels=False)
-            if any(need):
-                jobs.append((wanted.node, partial(self._write, wanted, need)))
+                openings.append(wanted.node)
+            if any(self._before_opening(wanted, need)):
+                jobs.append((wanted.node, partial(self._write_node, wanted.node)))
             if index % _NODES_PER_YIELD == 0:
                 await asyncio.sleep(0)
         jobs += self._orphans()
         problems = await self._run(jobs)
-        if openings:
-            # The label makes pending pods schedulable here, and the scheduler calls the extender at once: the extender
-            # must have seen the new twin by then.
-            await asyncio.sleep(_EXTENDER_DELAY_S)
-            closed = {problem.node for problem in problems}
-            problems += await self._run([job for job in openings if job[0] not in closed])
-        return problems
+        closed = {problem.node for problem in problems}
+        return problems + await self._open([node for node in openings if node not in closed])
 
     async def refresh(self, since_s: float, until_s: float) -> list[Problem]:
         """Refresh the timestamp of the twins whose refresh is due in ``(since_s, until_s]``.
@@ -169,23 +169,15 @@ class Publisher:
         decision = self._decision
         if decision is None or until_s - decision.now_s > self._settings.twin_staleness_s / 2.0:
             return []
-        jobs: list[_NodeJob] = []
-        for index in self._refreshes.due(since_s, until_s):
-            name = decision.nodes[index].node.name
-            twin = self._twin(name)
-            if twin is None or self._age_s(twin) < self._settings.twin_staleness_s / 4.0:
-                continue
-            wanted = self._desired(decision, index)
-            # Only a status that still agrees with the decision gets a new timestamp; the cycle writes changes.
-            if status_matches(wanted.status, twin.status):
-                jobs.append((name, partial(self._apply_status, wanted, WriteKind.REFRESH)))
-        return await self._run(jobs)
+        due = (decision.nodes[index].node.name for index in self._refreshes.due(since_s, until_s))
+        return await self._run([(name, partial(self._refresh_node, name)) for name in due if self._may_refresh(name)])
 
     # ---- writes by other clients
 
     def twin_changed(self, key: Key, new: NodeTwin | None) -> None:
         """Forget our remembered write (the watch has caught up), and check whether another client changed the spec."""
         self._written.pop(key, None)
+        self._twin_seen.set()
         if new is None:
             self._on_drift()
             return
@@ -227,11 +219,23 @@ class Publisher:
             facts = self._view.node(node)
             if facts is None:
                 yield node, partial(self._delete, key, twin.metadata.uid)
-            elif not facts.managed and key.name == names.object_name(node):
-                wanted = released(node)
-                need = self._need(wanted)
-                if any(need):
-                    yield node, partial(self._write, wanted, need)
+            elif not facts.managed and key.name == names.object_name(node) and any(self._need(released(node))):
+                yield node, partial(self._release, node)
+
+    @staticmethod
+    def _before_opening(wanted: DesiredNode, need: _Need) -> _Need:
+        """What to write at once: the label that opens a node to performance pods comes last, see `_open`."""
+        return need._replace(labels=False) if wanted.accepts_performance else need
+
+    def _may_refresh(self, node: str) -> bool:
+        """Whether the timestamp of a node's twin may be renewed: only if the status still agrees with the decision.
+
+        Changes are left to the cycle.
+        """
+        wanted, twin = self._wanted(node), self._twin(node)
+        if wanted is None or twin is None or self._age_s(twin) < self._settings.twin_staleness_s / 4.0:
+            return False
+        return status_matches(wanted.status, twin.status)
 
     def _twin(self, node: str) -> NodeTwin | None:
         return self._written.get(Key("", names.object_name(node))) or self._view.twin_of(node)
@@ -248,6 +252,59 @@ class Publisher:
     async def _run(self, jobs: Sequence[_NodeJob]) -> list[Problem]:
         failures = await write_all([job for _, job in jobs], concurrency=self._settings.write_concurrency)
         return [Problem(jobs[failure.index][0], failure.error) for failure in failures]
+
+    def _turn(self, node: str) -> asyncio.Lock:
+        """The lock that writes to a node take turns by; it lasts as long as somebody holds or awaits it."""
+        return self._turns.setdefault(node, asyncio.Lock())
+
+    async def _write_node(self, node: str) -> None:
+        async with self._turn(node):
+            wanted = self._wanted(node)
+            if wanted is not None:
+                await self._write(wanted, self._before_opening(wanted, self._need(wanted)))
+
+    async def _refresh_node(self, node: str) -> None:
+        async with self._turn(node):
+            wanted = self._wanted(node)
+            if wanted is not None and self._may_refresh(node):
+                await self._apply_status(wanted, WriteKind.REFRESH)
+
+    async def _release(self, node: str) -> None:
+        async with self._turn(node):
+            facts = self._view.node(node)
+            if facts is not None and not facts.managed:
+                wanted = released(node)
+                await self._write(wanted, self._need(wanted))
+
+    async def _open(self, nodes: Sequence[str]) -> list[Problem]:
+        """Write the labels that open nodes to performance pods, once the watch shows their new twins.
+
+        The label makes pending pods schedulable there, and the scheduler calls the extenders at once, which see twins
+        when this process does. Nodes whose twins do not appear in time are left to the next cycle.
+        """
+        if not nodes:
+            return []
+        try:
+            async with asyncio.timeout(_WATCH_PATIENCE_S):
+                while not all(map(self._is_shown, nodes)):
+                    self._twin_seen.clear()
+                    await self._twin_seen.wait()
+        except TimeoutError:
+            self._on_drift()
+        return await self._run([(node, partial(self._open_node, node)) for node in nodes if self._is_shown(node)])
+
+    async def _open_node(self, node: str) -> None:
+        async with self._turn(node):
+            wanted = self._wanted(node)
+            if wanted is not None and wanted.accepts_performance and self._need(wanted).labels:
+                await self._label(wanted)
+
+    def _is_shown(self, node: str) -> bool:
+        """Whether the watch shows a node as open to performance pods; also if nobody has to wait for it any more."""
+        wanted, twin = self._wanted(node), self._view.twin_of(node)
+        if wanted is None or self._view.node(node) is None:
+            return True
+        return twin is not None and twin.status.schedulable_class == wanted.status.schedulable_class
 
     async def _write(self, wanted: DesiredNode, need: _Need) -> None:
         """Write one node in a safe order: raise power before opening the node, close it before lowering power."""
