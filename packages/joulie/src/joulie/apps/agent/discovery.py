@@ -10,6 +10,7 @@ import msgspec
 from joulie.adapters.kubernetes.api import v1alpha1 as api
 from joulie.apps.agent.host import Observation
 from joulie.apps.agent.limits import device_range
+from joulie.apps.agent.outcome import format_problems
 from joulie.domain.actuation import cpu_range
 from joulie.domain.hardware import CapRange, Catalogue, CpuModel, Quality, normalised
 from joulie.domain.hardware.resolve import CpuDevices, GpuDevices, ResolvedHardware
@@ -75,6 +76,8 @@ def _host_cpu(seen: Observation, catalogue: Catalogue) -> api.CpuHardware:
     warnings = () if info.model else ("the CPU's model string cannot be read",)
     if info.sockets and seen.packages and info.sockets != len(seen.packages):
         warnings = (*warnings, f"{info.sockets} sockets, but {len(seen.packages)} packages with a power limit")
+    if seen.cpu_power.problems:
+        warnings = (*warnings, f"no CPU power: {format_problems(seen.cpu_power.problems)}")
     return api.CpuHardware(
         raw_model=info.model or None,
         model=match.model.key if match.model else None,
@@ -86,7 +89,7 @@ def _host_cpu(seen: Observation, catalogue: Catalogue) -> api.CpuHardware:
         cap_range=_cpu_cap_range(seen.cpu_range),
         landmarks=_landmarks(seen, match.model),
         control_available=seen.cpu_control,
-        telemetry_available=seen.cpu_measured,
+        telemetry_available=seen.cpu_measured and not seen.cpu_power.problems,
         quality=match.quality.value,
         warnings=warnings,
     )

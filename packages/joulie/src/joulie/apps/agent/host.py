@@ -19,6 +19,7 @@ from joulie.apps.agent.outcome import Outcome
 from joulie.apps.agent.throttle import Throttle
 from joulie.domain.actuation import WantedCap, cpu_range
 from joulie.domain.dvfs import DvfsSettings
+from joulie.domain.energy_counter import PLAUSIBLE_POWER_W, power_bound_w
 from joulie.domain.hardware import CapRange, Catalogue
 from joulie.ports import DriverClient, FrequencyLimiter, FrequencyPolicy, PowerDevice, PowerLimiter, PowerSource
 
@@ -109,6 +110,7 @@ class Host:
 
     Attributes:
         cpu: CPU cap controller.
+        cpu_meter: CPU power, by counters that may have to be read more often than once a cycle.
 
     Args:
         backends: device backends.
@@ -126,7 +128,8 @@ class Host:
         self.cpu = CpuControl(
             self._cpu_writer, frequency, Throttle(dvfs, throttle_pct=frequency.throttle_in_force_pct())
         )
-        self._cpu_meter = PowerMeter(backends.cpu_meters)
+        self._cpu_power_bound_w = PLAUSIBLE_POWER_W
+        self.cpu_meter = PowerMeter(backends.cpu_meters, self._max_power_w)
         self._gpu_meter = PowerMeter(backends.gpu_meters)
         self._cpu_seen: Observation | None = None
         self._gpu_seen = GpuObservation(problem="not read yet")
@@ -149,9 +152,11 @@ class Host:
     def observe_cpu(self, now_s: float) -> None:
         """Read CPUs, their limits and their power; `now_s` is monotonic time, s."""
         backends = self._backends
+        power = self.cpu_meter.read(now_s)  # first, since this is the time that it is now
         info = backends.cpu_info()
         self._model = info.model or ""
         packages = tuple(self._cpu_writer.devices())
+        self._cpu_power_bound_w = self._package_power_bound_w(packages)
         limited = self._cpu_writer.available_backend() != "none"
         self._cpu_seen = Observation(
             cpu=info,
@@ -160,8 +165,8 @@ class Host:
             driver=backends.frequency.driver,
             cpu_range=self._package_range(packages),
             cpu_control=limited or backends.frequency.unavailable() is None,
-            cpu_measured=self._cpu_meter.available() is not None,
-            cpu_power=self._cpu_meter.read(now_s),
+            cpu_measured=self.cpu_meter.source is not None,
+            cpu_power=power.required_of((package.id for package in packages), info.sockets),
         )
 
     def observe_gpu(self, now_s: float) -> None:
@@ -183,8 +188,8 @@ class Host:
     def enforce_cpu(self, cap: WantedCap, now_s: float) -> Outcome:
         """Apply a cap to the CPUs; requires an earlier `observe_cpu`."""
         seen = self._observed()
-        packages = len(seen.packages) or seen.cpu_power.packages or seen.cpu.sockets or 1
-        facts = CpuFacts(seen.cpu_range, packages, seen.cpu_power.package_power_w, seen.cpu_measured)
+        sockets = seen.cpu.sockets or seen.cpu_power.sockets or len(seen.packages) or 1
+        facts = CpuFacts(seen.cpu_range, sockets, seen.cpu_power.package_power_w, seen.cpu_measured)
         return self.cpu.enforce(cap, facts, now_s)
 
     def enforce_gpu(self, cap: WantedCap) -> Outcome:
@@ -200,6 +205,15 @@ class Host:
         if self._cpu_seen is None:
             raise RuntimeError("no observation of the host yet: call observe_cpu before enforcing a cap")
         return self._cpu_seen
+
+    def _max_power_w(self, device_id: str) -> float:
+        """The most that a RAPL domain can draw, W; nothing is known of others than packages and their cores."""
+        return self._cpu_power_bound_w if device_id.startswith(("package-", "core-")) else PLAUSIBLE_POWER_W
+
+    def _package_power_bound_w(self, packages: Sequence[PowerDevice]) -> float:
+        model = self._backends.catalogue.cpu(self._model).model if self._model else None
+        known_w = [limit_w for package in packages for limit_w in (package.max_w, package.limit_w)]
+        return power_bound_w((*known_w, model.cap_range.max_w if model else None))
 
     def _range_of(self, device: PowerDevice) -> CapRange | None:
         return device_range(device, self._backends.catalogue, self._model)

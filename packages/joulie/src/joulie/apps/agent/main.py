@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -26,6 +27,7 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.saved_limits import SavedLimits
 from joulie.apps.agent.agent import CONCURRENCY, Agent, Scope
 from joulie.apps.agent.host import Host, HostBackends
+from joulie.apps.agent.metering import Sampler
 from joulie.apps.agent.metrics import registry
 from joulie.apps.agent.node import NodeAgent
 from joulie.apps.agent.remote import RemoteNode
@@ -116,7 +118,21 @@ async def serve(
         async with Server(app, address) as server:
             on_port(server.port)
             _log.info("started", extra={"mode": settings.mode, "port": server.port, "node": settings.node_name})
-            await loop.run(stop, restore=settings.restore_on_exit)
+            async with _sampling(host):
+                await loop.run(stop, restore=settings.restore_on_exit)
+
+
+@asynccontextmanager
+async def _sampling(host: Host | None) -> AsyncIterator[None]:
+    """Read the host's energy counters between the cycles where they wrap too soon for these alone."""
+    if host is None:
+        yield
+        return
+    sampler = asyncio.create_task(Sampler(host.cpu_meter, time.monotonic).run())
+    try:
+        yield
+    finally:
+        sampler.cancel()
 
 
 def build_host(settings: AgentSettings, catalogue: Catalogue) -> Host:
