@@ -74,7 +74,7 @@ class Stage:
         )
         self.feed = GridFeed(sources, FeedLimits(), lambda: self.now_s, zone=ZONE)
         self.feed.add_listener(lambda _measure, zone: self.term.zone_changed(zone))
-        self.view = GridView(client, settings.defaults, ZONE, CLOUD_REGIONS)
+        self.view = GridView(client, settings.defaults, ZONE, CLOUD_REGIONS, mode=settings.mode)
         self.tasks = []
         self.start()
 
@@ -150,8 +150,8 @@ class Stage:
             status["startTime"] = rfc3339(self.now_s)
         await self.client.patch(PODS, name, {"status": status}, namespace=namespace, subresource="status")
 
-    async def namespace(self, name, *, policies=True, annotations=None):
-        labels = {names.POLICIES_LABEL: names.POLICIES_ENABLED} if policies else {}
+    async def namespace(self, name, *, policies=True, annotations=None, labels=None):
+        labels = (labels or {}) | ({names.POLICIES_LABEL: names.POLICIES_ENABLED} if policies else {})
         body = {"metadata": {"name": name, "labels": labels, "annotations": annotations or {}}}
         await self.client.create(NAMESPACES, body)
         await self.until(lambda: self.view.namespace(name).uid)

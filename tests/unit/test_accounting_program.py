@@ -33,6 +33,7 @@ from joulie.domain.accounting.records import Energy, ExportRow, Grouping, PodMet
 from joulie.domain.grid import names
 from joulie.domain.grid.series import of_points
 from joulie.domain.grid.signals import Basis, GridSignal, Measure, Provenance
+from joulie.domain.mode import Mode
 from joulie.domain.signal import Quality, Reading
 from joulie.domain.usage import PodUsage
 from joulie.ports import LedgerError
@@ -545,6 +546,26 @@ def test_a_budget_is_acted_on_once_also_over_a_restart(play):
         await stage.step(30.0)
         assert stage.metric(f"{PREFIX}energy_budget_exceeded_total", **counted) is None
         assert await annotations_of(stage, "a") == said
+
+    play(story)
+
+
+def test_in_observe_mode_a_budget_is_reported_and_changes_no_object(play):
+    async def story(stage):
+        stage.budgets._mode = Mode.OBSERVE
+        await stage.add_node()
+        for name in ("annotate", "label", "suspend"):
+            await stage.add_pod(name, annotations=budget("0.001", name))
+        stage.usage.cores(annotate=5.0, label=5.0, suspend=5.0)
+        await stage.step()
+        versions = {pod.metadata.name: pod.metadata.resource_version for pod in (await stage.client.list(PODS)).items}
+        await stage.step(600.0)
+        assert versions == {
+            pod.metadata.name: pod.metadata.resource_version for pod in (await stage.client.list(PODS)).items
+        }
+        messages = [event.message for event in await stage.reported("EnergyBudgetExceeded")]
+        assert len(messages) == 3
+        assert all("observe mode" in message for message in messages)
 
     play(story)
 

@@ -1,10 +1,14 @@
 """Dry runs of the grid controller against the fake cluster."""
 
+import asyncio
+
 import pytest
 
-from joulie.adapters.kubernetes.resources import PODS
+from joulie.adapters.kubernetes.names import MODE_LABEL
+from joulie.adapters.kubernetes.resources import JOBS, NAMESPACES, PODS
 from joulie.domain.grid import names
 from joulie.domain.grid.series import Series
+from joulie.domain.mode import Mode
 from support.grid_stage import NS, ZONE, play
 
 pytestmark = pytest.mark.slow  # whole controllers on the fake cluster
@@ -135,3 +139,74 @@ def test_only_the_pods_of_the_filter_are_looked_at(tmp_path):
         dry_run_filter_mode="namespace",
         dry_run_namespaces=frozenset({"team", "x"}),
     )
+
+
+async def resource_version(stage, name, namespace=NS):
+    return (await stage.client.get(PODS, name, namespace)).metadata.resource_version
+
+
+def test_observe_mode_counts_as_a_dry_run_and_writes_nothing(tmp_path):
+    async def body(stage):
+        before = (await pod(stage, "train")).metadata.resource_version
+        await stage.look()
+        assert stage.counted(DRY + "pods_would_delay_total", namespace=NS, delay_type="carbon") == 1
+        assert await resource_version(stage, "train") == before
+        assert stage.term.dry_run
+
+    # Even where annotations were asked for, and outside the namespaces that a dry run would watch.
+    play(body, tmp_path, mode=Mode.OBSERVE, dry_run_mode="annotate", dry_run_namespaces=frozenset({"other"}))
+    play(body, tmp_path, mode=Mode.OBSERVE, dry_run_enabled=True, dry_run_mode="annotate")
+
+
+def test_the_label_of_a_namespace_takes_precedence_over_the_mode(tmp_path):
+    async def body(stage):
+        await stage.namespace("canary", labels={MODE_LABEL: "enforce"})
+        await stage.pod("watched")
+        await stage.pod("held", namespace="canary")
+        await stage.look()
+        assert not stage.term.dry_run
+        gated = {key.name for key in stage.view.pods}
+        assert gated == {"held"}, "what observe mode finds gated is let go"
+        await stage.client.patch(NAMESPACES, "canary", {"metadata": {"labels": {MODE_LABEL: "observe"}}})
+        await stage.until(lambda: stage.view.observes("canary"))
+        await stage.look()
+        assert not stage.view.pods
+        assert stage.term.dry_run
+
+    play(body, tmp_path, mode=Mode.OBSERVE)
+
+
+def test_a_namespace_in_observe_mode_is_followed_where_others_are_held(tmp_path):
+    async def body(stage):
+        assert stage.term.dry is None
+        await stage.namespace("watched", labels={MODE_LABEL: "observe"})
+        await stage.pod("held")
+        await stage.pod("free", namespace="watched")
+        await stage.look()
+        assert {key.name for key in stage.view.pods} == {"held"}
+        following = asyncio.create_task(stage.term._run_dry_run())
+        await stage.until(lambda: stage.term.dry is not None)
+        await stage.look()
+        assert stage.counted(DRY + "pods_evaluated_total", namespace="watched") == 1
+        assert stage.counted(DRY + "pods_evaluated_total", namespace=NS) == 0
+        following.cancel()
+
+    play(body, tmp_path)
+
+
+def test_a_job_that_was_suspended_is_resumed_in_observe_mode(tmp_path):
+    interruptible = {names.DEFER: "true", names.INTERRUPTIBLE: "true", names.MODE: "interruptible"}
+
+    async def body(stage):
+        await stage.job("train", template=interruptible)
+        await stage.look()
+        job = await stage.client.get(JOBS, "train", NS)
+        assert job.spec.suspend
+        await stage.client.patch(NAMESPACES, NS, {"metadata": {"labels": {MODE_LABEL: "observe"}}})
+        await stage.until(lambda: stage.view.observes(NS))
+        await stage.look()
+        assert not (await stage.client.get(JOBS, "train", NS)).spec.suspend
+        await stage.look(HOUR_S)
+        assert not (await stage.client.get(JOBS, "train", NS)).spec.suspend
+
+    play(body, tmp_path)

@@ -32,6 +32,7 @@ from joulie.apps.grid.webhook_trust import (
     trust_of,
 )
 from joulie.domain.grid.request import GridDefaults, request_of
+from joulie.domain.mode import Mode
 from joulie.program.certificates import KeyPair, expires_s, https_files, self_signed, write_files
 from joulie.program.http import Server, TlsFiles
 from joulie_lab.adapters.crd import custom_resource_definitions
@@ -202,6 +203,27 @@ def test_it_gates_while_the_configmap_says_so(tmp_path: Path) -> None:
         assert view.gates("batch", plain)
         assert view.deferring == ("batch",)
         watching.cancel()
+
+    play(tmp_path, scenario)
+
+
+def test_it_gates_nothing_in_namespaces_in_observe_mode(tmp_path: Path) -> None:
+    async def scenario(client: KubeClient) -> None:
+        await client.create(NAMESPACES, {"metadata": {"name": "joulie-system"}})
+        for name, mode in (("watched", "observe"), ("canary", "enforce")):
+            meta = {"name": name, "annotations": {DEFER: "true"}, "labels": {"joulie.io/mode": mode}}
+            await client.create(NAMESPACES, {"metadata": meta})
+        gating = {"metadata": {"name": "joulie-grid-gating"}, "data": {"enabled": "true"}}
+        await client.create(CONFIG_MAPS, gating, "joulie-system")
+        plain, asks = decoded(ARRIVALS["plain"]), decoded(ARRIVALS["asks"])
+        for mode, default in ((Mode.OBSERVE, False), (Mode.ENFORCE, True)):
+            view = GatingView(client, "joulie-system", mode)
+            watching = asyncio.create_task(view.run())
+            await view.wait_synced()
+            assert [view.gates(one, plain) for one in ("watched", "canary")] == [False, True]
+            assert view.gates("default", asks) is default
+            assert view.deferring == ("canary",)
+            watching.cancel()
 
     play(tmp_path, scenario)
 

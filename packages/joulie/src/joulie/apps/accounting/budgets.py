@@ -13,6 +13,7 @@ from joulie.adapters.kubernetes.api.meta import ObjectReference
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ApiError, KubernetesError
 from joulie.adapters.kubernetes.events import EventRecorder
+from joulie.adapters.kubernetes.names import MODE_LABEL
 from joulie.adapters.kubernetes.resources import JOBS, NAMESPACES, PODS
 from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.apps.accounting.facts import AccountedNamespace, AccountedPod
@@ -20,12 +21,15 @@ from joulie.apps.accounting.policies import namespace_budget
 from joulie.domain.accounting.budget import Budget, BudgetAction, Crossing, crossing
 from joulie.domain.accounting.records import CycleResult, Grouping, OpenPod
 from joulie.domain.grid import names
+from joulie.domain.mode import Mode, mode_of
 from joulie.domain.quantities import joules_to_kwh
 from joulie.ports import Ledger
 
 FIELD_MANAGER = "joulie-accounting"
 EXCEEDED = "EnergyBudgetExceeded"
 NAMESPACE_KIND = "Namespace"
+_WRITING = frozenset({BudgetAction.ANNOTATE, BudgetAction.LABEL, BudgetAction.SUSPEND})
+"""Actions that change objects of users."""
 
 
 _log = logging.getLogger(__name__)
@@ -47,14 +51,24 @@ class Budgets:
         ledger: energy ledger, which also records the crossings that were acted on.
         events: event recorder.
         budget_metrics: counter of exceeded budgets.
+        mode: mode of namespaces without a label of their own; in observe mode budgets are reported by log and event
+            only.
 
     Attributes:
         used: used share of each pod's budget, by UID; above 1 if exceeded.
     """
 
     def __init__(
-        self, client: KubeClient, ledger: AsyncLedger, events: EventRecorder, budget_metrics: BudgetMetrics
+        self,
+        client: KubeClient,
+        ledger: AsyncLedger,
+        events: EventRecorder,
+        budget_metrics: BudgetMetrics,
+        *,
+        mode: Mode = Mode.ENFORCE,
     ) -> None:
+        self._mode = mode
+        self._namespaces: Mapping[str, AccountedNamespace] = {}
         self.used: dict[str, float] = {}
         self._client = client
         self._ledger = ledger
@@ -91,6 +105,7 @@ class Budgets:
         Raises:
             LedgerError: see `Ledger`.
         """
+        self._namespaces = namespaces
         used_j = {uid: one.energy.energy_j for uid, one in accounts.items() if uid in limits}
         used_j |= {one.pod.uid: one.energy.energy_j for one in result.completed if one.pod.uid in limits}
         self.used = {uid: energy_j / limits[uid].limit_j for uid, energy_j in used_j.items()}
@@ -177,7 +192,10 @@ class Budgets:
         pods: Mapping[str, AccountedPod],
     ) -> str:
         """Run the budget's action. Returns why it failed; empty on success."""
-        match crossed.budget.action:
+        action = crossed.budget.action
+        if action in _WRITING and self._observes(regarding.namespace or regarding.name):
+            return "the namespace is in observe mode"
+        match action:
             case BudgetAction.ANNOTATE:
                 await self._write(regarding, {"annotations": _annotations(crossed)})
             case BudgetAction.LABEL:
@@ -186,6 +204,10 @@ class Budgets:
                 of_namespace = [one for one in pods.values() if one.namespace == regarding.name and one.running]
                 return await self._suspend(of_namespace if pod is None else [pod])
         return ""
+
+    def _observes(self, namespace: str) -> bool:
+        facts = self._namespaces.get(namespace)
+        return mode_of(None if facts is None else facts.labels.get(MODE_LABEL), self._mode) is Mode.OBSERVE
 
     async def _write(self, regarding: ObjectReference, meta: Mapping[str, Any]) -> None:
         # With the UID, the API server rejects the patch if another pod of that name exists by now.

@@ -99,7 +99,7 @@ async def serve(settings: AccountingSettings, sampler: Sampler, ledger: Ledger, 
             timeout_s=settings.sampling_interval_s * _USAGE_TIMEOUT_SHARE,
             now_s=time.time,
         )
-        budgets = Budgets(client, async_ledger, events, metrics)
+        budgets = Budgets(client, async_ledger, events, metrics, mode=settings.mode)
         components = Components(view, usage, sampler, feed, async_ledger, budgets, events, metrics)
         accountant = Accountant(components, settings.sampling_interval_s, settings.carbon_basis, time.time)
         probes = Probes()

@@ -10,14 +10,14 @@ from joulie.adapters.grid.settings import GridSettings
 from joulie.adapters.prometheus.settings import PrometheusSettings
 from joulie.domain.accounting.identity import PowerRange, parse_power_range
 from joulie.domain.accounting.thinning import Strategy
-from joulie.program.settings import ProgramSettings
+from joulie.program.settings import ModeSettings, ProgramSettings
 from joulie.settings import boolean, choice, duration, integer, number, path, text
 
 NODE_POWER_PREFIX = "NODE_POWER_CONFIG_"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AccountingSettings(GridSettings, PrometheusSettings, ProgramSettings):
+class AccountingSettings(ModeSettings, GridSettings, PrometheusSettings, ProgramSettings):
     """Settings of `joulie accounting`.
 
     Raises:

@@ -19,7 +19,7 @@ from joulie.apps.grid.apply import PodWriter, Rank, WriteQueue, noted_at_release
 from joulie.apps.grid.deferrals import deferral_of
 from joulie.apps.grid.dryrun import DryRun
 from joulie.apps.grid.facts import GatedPod
-from joulie.apps.grid.jobs import Change, InterruptibleJobs, JobWriter
+from joulie.apps.grid.jobs import HOLDS_NOTHING, Change, InterruptibleJobs, JobWriter
 from joulie.apps.grid.kueue import KueueChecks
 from joulie.apps.grid.metrics import ControllerMetrics
 from joulie.apps.grid.notices import HELD_KEYS, Notices, signals
@@ -28,6 +28,7 @@ from joulie.apps.grid.pending import Deferral, PendingPod, PendingQueue, PodRele
 from joulie.apps.grid.settings import ControllerSettings
 from joulie.domain.grid.deferral import Conditions, Release, ReleaseReason
 from joulie.domain.grid.interrupt import Run
+from joulie.domain.mode import Mode
 
 DEBOUNCE_S = 0.2
 """Debounce: pods are created in bursts."""
@@ -58,7 +59,7 @@ class Controller:
     Attributes:
         pending: queue of deferred pods.
         jobs: interruptible Jobs.
-        dry: the dry run; None if pods are really held.
+        dry: the dry run; None if pods are really held in every namespace.
         writes: queue of writes to the API server.
         events: event recorder.
     """
@@ -92,11 +93,12 @@ class Controller:
         self._zones_since_s: dict[str, float] = {}
         self._known: dict[str, tuple[bool, ...]] = {}
         self._next_warning_s = -math.inf
-        self.dry = (
-            DryRun(client, settings, view, feed, metrics.dry_run, self.writes, wake=wake.set, now_s=now_s)
-            if settings.dry_run_enabled
-            else None
+        self._observing = asyncio.Event()
+        self._new_dry_run = partial(
+            DryRun, client, settings, view, feed, metrics.dry_run, self.writes, wake=wake.set, now_s=now_s
         )
+        needed = settings.dry_run_enabled or settings.mode is Mode.OBSERVE
+        self.dry: DryRun | None = self._new_dry_run() if needed else None
         self._kueue = KueueChecks(
             client,
             view,
@@ -119,16 +121,22 @@ class Controller:
                 group.create_task(self.events.run())
                 group.create_task(self._keep_gating())
                 group.create_task(self._kueue.run())
-                if self.dry is not None:
-                    group.create_task(self.dry.pods.run())
+                group.create_task(self._run_dry_run())
                 group.create_task(self._run_steps())
         finally:
             self._view.stand_by()
 
+    async def _run_dry_run(self) -> None:
+        """Follow the pods of the dry run, once a namespace is in observe mode."""
+        if self.dry is None:
+            await self._observing.wait()
+            self.dry = self._new_dry_run()
+        await self.dry.pods.run()
+
     async def _keep_gating(self) -> None:
         """Let admission gate new pods while this replica lifts the gates; not in a dry run."""
-        enabled = not self.dry_run
         while True:
+            enabled = not self.dry_run
             try:
                 await set_gating(self._client, self._settings.namespace, enabled=enabled)
             except KubernetesError as error:
@@ -158,8 +166,12 @@ class Controller:
 
     @property
     def dry_run(self) -> bool:
-        """Whether decisions are only recorded."""
-        return self.dry is not None
+        """Whether nothing is held anywhere."""
+        return self._settings.dry_run_enabled or not self._view.has_namespace_in(Mode.ENFORCE)
+
+    def _holds(self, namespace: str) -> bool:
+        """Whether pods and Jobs of a namespace are held; else decisions about them are only recorded."""
+        return not (self._settings.dry_run_enabled or self._view.observes(namespace))
 
     @property
     def next_s(self) -> float:
@@ -182,6 +194,8 @@ class Controller:
             self._notices.decided(group, _conditions(self._feed, group.deferral.zone), now_s)
         for going in self.pending.take_due(now_s):
             self._release(going)
+        if self._view.has_namespace_in(Mode.OBSERVE):
+            self._observing.set()
         if self.dry is not None:
             self.dry.step(self._conditions)
         if len(self._zones_since_s) > MAX_ZONES:
@@ -192,13 +206,10 @@ class Controller:
         """Suspend and resume interruptible Jobs; their pods follow."""
         changed, self._view.jobs_changed = self._view.jobs_changed, set()
         self._leave_to_others(changed)
-        decided: list[str] = []
-        if self.dry_run:
-            changes = self.jobs.to_resume(changed)
-        else:
-            self.jobs.update(changed)
-            changes, decided = self.jobs.decide(self._conditions, now_s)
-        for change in changes:
+        held = {key for key in changed if self._holds(key.namespace)}
+        self.jobs.update(held)
+        changes, decided = self.jobs.decide(self._conditions, now_s)
+        for change in self.jobs.let_go(changed - held) + changes:
             self.writes.put(Rank.URGENT, partial(self._write_job, change), partial(self._job_failed, change))
         for uid in decided:
             self._view.changed.update(self._view.pods_of(uid))
@@ -219,7 +230,7 @@ class Controller:
         self._view.jobs_changed.add(key)
 
     async def _write_job(self, change: Change) -> None:
-        if not self.dry_run and not self.jobs.still_wants(change):
+        if self._holds(change.key.namespace) and not self.jobs.still_wants(change):
             return
         kind = "suspend" if change.suspend else "resume"
         if not await self._jobs.write(change, self._now_s()):
@@ -231,7 +242,7 @@ class Controller:
     def _job_failed(self, change: Change, error: Exception) -> None:
         self._failed("suspend" if change.suspend else "resume", change.key, error)
         self.jobs.retry(change.key, self._now_s() + RETRY_S)
-        if self.dry_run:
+        if not self._holds(change.key.namespace):
             self._view.jobs_changed.add(change.key)
 
     async def _take_in(self) -> None:
@@ -262,10 +273,8 @@ class Controller:
     def _deferral(self, key: Key, pod: GatedPod) -> Deferral | None:
         """The deferral of a pod; None while its interruptible Job is being suspended, which deletes its pods."""
         deferral = deferral_of(key, pod, self._view)
-        if self.dry_run:
-            return Deferral(
-                deferral.zone, deferral.waiting, Release(ReleaseReason.NOT_ASKED, "a dry run holds nothing")
-            )
+        if not self._holds(key.namespace):
+            return Deferral(deferral.zone, deferral.waiting, Release(ReleaseReason.NOT_ASKED, HOLDS_NOTHING))
         job = self.jobs.of(key.namespace, pod.owner)
         if job is None:
             return deferral

@@ -1,4 +1,4 @@
-"""Dry run: pods start undelayed, while the same decisions are made and recorded.
+"""Dry run and observe mode: pods start undelayed, while the same decisions are made and recorded.
 
 Each pod is followed in a queue of its own until the decision would have released it. Its saving is known once both
 the real run and the deferred run are over: the real runtime at the intensity and price that occurred, compared with
@@ -171,14 +171,13 @@ class DryRun:
 
     def _keep(self, pod: Pod) -> DryPod | None:
         """The cached facts of a pod; None for pods that the dry run does not evaluate."""
-        meta, settings = pod.metadata, self._settings
-        watched, owner = settings.dry_run_namespaces, owner_of(meta)
-        if meta.deletion_timestamp is not None or (watched and meta.namespace not in watched):
+        meta, settings, owner = pod.metadata, self._settings, owner_of(pod.metadata)
+        if meta.deletion_timestamp is not None or not self._evaluates(meta.namespace):
             return None
         if owner is not None and owner.kind in {DAEMON_SETS.kind, NODES.kind}:
             return None
         asking = asking_of(meta, pod.spec)
-        if settings.dry_run_filter_mode == DryRunFilter.NAMESPACE:
+        if settings.dry_run_enabled and settings.dry_run_filter_mode == DryRunFilter.NAMESPACE:
             asking = msgspec.structs.replace(asking, annotations={names.DEFER: "true", **asking.annotations})
         elif not self._view.request(meta.namespace, asking, owner).defer:
             return None
@@ -190,6 +189,13 @@ class DryRun:
             bool(pod.spec.node_name),
             pod.status.phase in _ENDED,
         )
+
+    def _evaluates(self, namespace: str) -> bool:
+        """Whether pods of a namespace are evaluated: in a dry run by its filter, else those in observe mode."""
+        if not self._settings.dry_run_enabled:
+            return self._view.observes(namespace)
+        watched = self._settings.dry_run_namespaces
+        return not watched or namespace in watched
 
     def _pod_changed(self, key: Key, _old: DryPod | None, _new: DryPod | None) -> None:
         self._changed[key] = None
@@ -258,7 +264,8 @@ class DryRun:
             )
             self._metrics.would_delay(namespace, _DELAY_TYPES.get(decision.reason, "carbon"), saved_g, saved_cost)
             annotations |= _estimates(saved_g, saved_cost)
-        if self._settings.dry_run_mode == DryRunMode.ANNOTATE:
+        annotates = self._settings.dry_run_enabled and self._settings.dry_run_mode == DryRunMode.ANNOTATE
+        if annotates and not self._view.observes(namespace):
             write = partial(self._writer.annotate, shadow.key, shadow.facts.pod.uid, annotations)
             self._writes.put(Rank.NOTE, write, partial(self._not_written, shadow.key))
 

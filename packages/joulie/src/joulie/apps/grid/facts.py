@@ -12,9 +12,11 @@ import msgspec
 
 from joulie.adapters.kubernetes.api.core import Job, Namespace, NodeSelectorTerm, Pod, PodSpec
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
+from joulie.adapters.kubernetes.names import MODE_LABEL
 from joulie.adapters.kubernetes.placement import required_terms, requirements
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.domain.grid import names
+from joulie.domain.mode import Mode, mode_of
 from joulie.domain.resource_quantity import QuantityError, parse_quantity
 from joulie.domain.scheduling.labels import Requirement
 
@@ -146,11 +148,17 @@ class NamespaceFacts(msgspec.Struct, frozen=True):
         uid: UID of the namespace.
         labels: labels of the Compute Gardener.
         annotations: annotations of the Compute Gardener and of Joulie.
+        mode: value of its label joulie.io/mode; None without one.
     """
 
     uid: str
     labels: dict[str, str]
     annotations: dict[str, str]
+    mode: str | None = None
+
+    def observed(self, default: Mode) -> bool:
+        """Whether Joulie holds nothing in the namespace; `default` is the mode of namespaces without a label."""
+        return mode_of(self.mode, default) is Mode.OBSERVE
 
 
 def keep_gated(pod: Pod) -> GatedPod | None:
@@ -196,7 +204,7 @@ def keep_namespace(namespace: Namespace) -> NamespaceFacts:
     """Cached facts of a namespace."""
     meta = namespace.metadata
     labels = {key: value for key, value in meta.labels.items() if key.startswith(names.PREFIX)}
-    return NamespaceFacts(meta.uid, labels, grid_annotations(meta.annotations))
+    return NamespaceFacts(meta.uid, labels, grid_annotations(meta.annotations), meta.labels.get(MODE_LABEL))
 
 
 def owner_of(meta: ObjectMeta) -> Owner | None:

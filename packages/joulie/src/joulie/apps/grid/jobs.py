@@ -29,6 +29,8 @@ JOBS_PER_STEP = 500
 FAILED_DECISION_RETRY_S = 300.0
 """Retry interval of a Job whose decision failed, s."""
 
+HOLDS_NOTHING = "a dry run or observe mode holds nothing"
+
 _log = logging.getLogger(__name__)
 
 
@@ -149,14 +151,19 @@ class InterruptibleJobs:
         job = self._jobs.get(change.key)
         return job is not None and job.decision is not None and isinstance(job.decision, Pause) == change.suspend
 
-    def to_resume(self, keys: Iterable[Key]) -> list[Change]:
-        """The Jobs among these that the controller has suspended, to be resumed since a dry run holds nothing."""
-        found = ((key, self._view.jobs.get(key)) for key in keys)
-        return [
-            Change(key, job.uid, False, "nothing is held in a dry run", job.suspended_since, job.work_done_s)
-            for key, job in found
-            if job is not None and job.suspended_by_us
-        ]
+    def let_go(self, keys: Iterable[Key]) -> list[Change]:
+        """Manage these Jobs no longer, since nothing is held in a dry run or in observe mode.
+
+        Returns:
+            Those that the controller has suspended, to be resumed.
+        """
+        changes = []
+        for key in keys:
+            self._jobs.pop(key, None)
+            job = self._view.jobs.get(key)
+            if job is not None and job.suspended_by_us:
+                changes.append(Change(key, job.uid, False, HOLDS_NOTHING, job.suspended_since, job.work_done_s))
+        return changes
 
     def retry(self, key: Key, at_s: float) -> None:
         """Decide again at a time, after a write failed."""

@@ -47,6 +47,7 @@ from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.kubernetes.writer import Job, write_all
 from joulie.apps.grid.apply import noted_at_hold, noted_at_release
 from joulie.apps.grid.facts import Asking, Owner, asking_of, created_s, grid_annotations, owner_of
+from joulie.apps.grid.jobs import HOLDS_NOTHING
 from joulie.apps.grid.kueue_settings import KueueMode
 from joulie.apps.grid.observe import GridView
 from joulie.domain.grid import names
@@ -326,7 +327,8 @@ class KueueChecks:
         for mistake in request.mistakes:
             self._events.emit(regarding, "Warning", "InvalidAnnotation", mistake)
         decision = decide(waiting, conditions, now_s)
-        if isinstance(decision, Hold) and not self._dry_run:
+        observed = self._view.observes(key.namespace)
+        if isinstance(decision, Hold) and not (self._dry_run or observed):
             await writer.write_states(key, workload, retry(ours, decision, now_s, self._max_requeue_s))
             self._decided(decision.reason)
             notes = noted_at_hold(decision.reason, conditions, workload.notes, now_s)
@@ -334,8 +336,8 @@ class KueueChecks:
                 await writer.note(key, workload.uid, notes)
                 self._events.emit(regarding, "Normal", "GridHold", _hold_text(decision))
             return
-        text = f"a dry run holds nothing; {_hold_text(decision)}" if isinstance(decision, Hold) else decision.text
-        updates = pod_set_updates(workload, conditions, now_s) if request.defer else ()
+        text = f"{HOLDS_NOTHING}; {_hold_text(decision)}" if isinstance(decision, Hold) else decision.text
+        updates = pod_set_updates(workload, conditions, now_s) if request.defer and not observed else ()
         await writer.write_states(key, workload, ready(ours, text, now_s, updates))
         self._decided(decision.reason)
         if request.defer:

@@ -107,7 +107,12 @@ class _Program:
         self._controller: Controller | None = None
         regions = {**CLOUD_REGIONS, **settings.grid_zones}
         self._view = GridView(
-            client, settings.defaults, settings.electricity_map_api_region, regions, wake=self._wake.set
+            client,
+            settings.defaults,
+            settings.electricity_map_api_region,
+            regions,
+            mode=settings.mode,
+            wake=self._wake.set,
         )
         self._status = GridStatus(feed)
         metrics.show(feed.signals)

@@ -24,6 +24,7 @@ from joulie.apps.grid.facts import (
 from joulie.apps.grid.requests import NO_POLICY, requested
 from joulie.domain.grid.request import GridDefaults, GridRequest
 from joulie.domain.grid.zones import zone_of_pod
+from joulie.domain.mode import Mode, mode_of
 
 _UNBOUND = "spec.nodeName="
 """Field selector that keeps bound pods out of the watch."""
@@ -37,6 +38,7 @@ class GridView(Watching):
         defaults: used where neither pod nor namespace sets a value.
         zone: grid zone of pods that do not name one.
         regions: grid zones by cloud region.
+        mode: mode of namespaces without a label of their own.
 
     Attributes:
         changed: keys of gated pods to decide again since the last step.
@@ -50,8 +52,10 @@ class GridView(Watching):
         zone: str,
         regions: Mapping[str, str],
         *,
+        mode: Mode = Mode.ENFORCE,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
+        self._mode = mode
         self.changed: set[Key] = set()
         self.jobs_changed: set[Key] = set()
         self._attended = False
@@ -134,6 +138,16 @@ class GridView(Watching):
     def namespace(self, name: str) -> NamespaceFacts:
         """The cached facts of a namespace; empty ones if it is unknown."""
         return self._namespaces.objects.get(Key("", name), NO_POLICY)
+
+    def observes(self, namespace: str) -> bool:
+        """Whether Joulie holds nothing in a namespace, and only reports what it would hold."""
+        return self.namespace(namespace).observed(self._mode)
+
+    def has_namespace_in(self, mode: Mode) -> bool:
+        """Whether a namespace may be in a mode: by the setting, or by its label."""
+        return self._mode is mode or any(
+            mode_of(facts.mode, self._mode) is mode for facts in self._namespaces.objects.values()
+        )
 
     def knows_namespace(self, name: str) -> bool:
         """Whether a namespace is cached; its pods may arrive before it."""

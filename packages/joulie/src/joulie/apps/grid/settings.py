@@ -11,6 +11,7 @@ from joulie.adapters.prometheus.settings import PrometheusSettings
 from joulie.apps.grid.kueue_settings import KueueSettings
 from joulie.domain.grid.release import Limits
 from joulie.program.leadership import LeaderSettings
+from joulie.program.settings import ModeSettings
 from joulie.settings import boolean, choice, group, integer, listed, number, path, text
 
 
@@ -32,7 +33,7 @@ class DryRunFilter(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ControllerSettings(KueueSettings, GridSettings, PrometheusSettings, LeaderSettings):
+class ControllerSettings(ModeSettings, KueueSettings, GridSettings, PrometheusSettings, LeaderSettings):
     """Settings of `joulie grid controller`.
 
     Raises:

@@ -30,6 +30,7 @@ from joulie.apps.grid.requests import NO_POLICY, requested
 from joulie.apps.grid.webhook_trust import CHECK_S, RETRY_S, Keeper, OwnCertificate, Registration
 from joulie.domain.grid import names
 from joulie.domain.grid.request import GridDefaults
+from joulie.domain.mode import Mode
 from joulie.program import logs
 from joulie.program.http import (
     AsgiApp,
@@ -45,7 +46,7 @@ from joulie.program.http import (
     respond,
 )
 from joulie.program.run import run
-from joulie.program.settings import ServerSettings, settings_options
+from joulie.program.settings import ModeSettings, ServerSettings, settings_options
 from joulie.settings import path, text
 
 MAX_BODY_BYTES = 8 * 2**20
@@ -58,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WebhookSettings(ServerSettings):
+class WebhookSettings(ModeSettings, ServerSettings):
     """Settings of `joulie grid webhook`.
 
     Raises:
@@ -228,9 +229,11 @@ class GatingView(Watching):
     Args:
         client: Kubernetes client.
         namespace: namespace of the gating ConfigMap.
+        mode: mode of namespaces without a label of their own.
     """
 
-    def __init__(self, client: KubeClient, namespace: str) -> None:
+    def __init__(self, client: KubeClient, namespace: str, mode: Mode = Mode.ENFORCE) -> None:
+        self._mode = mode
         self._namespaces: Cache[Namespace, NamespaceFacts] = Cache(client, NAMESPACES, keep_namespace)
         self._gating: Cache[ConfigMap, bool] = Cache(
             client,
@@ -243,15 +246,20 @@ class GatingView(Watching):
 
     @property
     def deferring(self) -> tuple[str, ...]:
-        """Names of the namespaces that request deferral for all their pods, sorted."""
-        found = self._namespaces.objects.items()
-        return tuple(sorted(key.name for key, policy in found if policy.annotations.get(names.DEFER) == "true"))
+        """Names of the namespaces that request deferral for all their pods, sorted; without those in observe mode."""
+        asking = {
+            key.name: policy
+            for key, policy in self._namespaces.objects.items()
+            if policy.annotations.get(names.DEFER) == "true"
+        }
+        return tuple(sorted(name for name, policy in asking.items() if not policy.observed(self._mode)))
 
     def gates(self, namespace: str, pod: Pod) -> bool:
         """Whether a pod of a namespace gets the gate."""
         if not self._gating.objects.get(self._gating_key):
             return False
-        return wants_gate(pod, self._namespaces.objects.get(Key("", namespace), NO_POLICY))
+        policy = self._namespaces.objects.get(Key("", namespace), NO_POLICY)
+        return not policy.observed(self._mode) and wants_gate(pod, policy)
 
     def add_listener(self, callback: Callable[[], None]) -> None:
         """Call `callback` when namespaces change."""
@@ -315,7 +323,7 @@ async def serve(settings: WebhookSettings, stop: asyncio.Event) -> None:
         kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-grid-webhook"
     )
     async with connection as client:
-        view = GatingView(client, settings.namespace)
+        view = GatingView(client, settings.namespace, settings.mode)
         keeper = _keeper(client, settings)
         probes.add("cluster", view.why_not_ready)
         probes.add("certificate and registration", lambda: keeper.problem)
