@@ -13,5 +13,6 @@ COMMANDS = (
     Command("experiment", "joulie_lab.apps.experiment.main", "Play a trace under several policies; compare savings."),
     Command("bench", "joulie_lab.apps.bench.main", "Run the benchmarks that Joulie is judged by."),
     Command("fmu", "joulie_lab.apps.fmu", "Build, describe and validate cooling plants as FMUs."),
+    Command("machine", "joulie_lab.apps.machine", "List modelled machines; mount them for an agent to run on."),
     Command("simulator", "joulie_lab.apps.simulator.main", "Simulate the hardware and work of a cluster's nodes."),
 )

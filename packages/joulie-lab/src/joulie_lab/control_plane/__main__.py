@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from joulie_lab.control_plane.binaries import obtain
+from joulie_lab.control_plane.fuse import obtain_libfuse
 from joulie_lab.control_plane.kueue import obtain_kueue_definitions
 from joulie_lab.control_plane.postgres import obtain_postgres
 from joulie_lab.control_plane.prometheus import obtain_prometheus
@@ -20,7 +21,8 @@ once from their pinned Go modules. And prometheus, for the tests of telemetry: t
 else of the PATH, else of the cache, else of Debian's package, which is not installed. And PostgreSQL's initdb and
 postgres, for the tests of the ledger: the folder that JOULIE_POSTGRES_BIN names, else that of the PATH's initdb, else
 the installed package's, else of the cache, else of Debian's packages, not installed either. And the definitions of
-Kueue's resources, of the cache, else of Kueue's pinned Go module. Progress goes to standard error, the folders that
+Kueue's resources, of the cache, else of Kueue's pinned Go module. And libfuse 3, which mounts modelled machines, where
+this machine lacks it. Progress goes to standard error, the folders that
 hold them to standard output. Exit status: 0 they are there, 1 they cannot be had.
 """
 
@@ -39,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prometheus = obtain_prometheus(_report)
         postgres = obtain_postgres(_report)
         kueue = obtain_kueue_definitions(_report)
+        obtain_libfuse(_report)
     except BinariesError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 1
