@@ -151,9 +151,13 @@ def test_worst_quality_is_the_nodes() -> None:
     gpu = PowerDevice("GPU-0", DeviceKind.GPU, "NVIDIA Something New", 300.0, 100.0, 300.0, 300.0)
     status = hardware_of_host(Observation(XEON, gpus=(gpu,)), BUILTIN_CATALOGUE)
     assert status.quality is not None
-    assert status.quality.overall == "unavailable"
+    assert status.quality.overall == "heuristic"
     assert status.gpu is not None
     assert status.gpu.vendor == "nvidia"
+    silent = PowerDevice("GPU-0", DeviceKind.GPU, "NVIDIA Something New")
+    status = hardware_of_host(Observation(XEON, gpus=(silent,)), BUILTIN_CATALOGUE)
+    assert status.quality is not None
+    assert status.quality.overall == "unavailable"
 
 
 def test_mixed_gpus_and_odd_sockets_are_warned_of() -> None:

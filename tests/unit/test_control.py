@@ -39,7 +39,7 @@ GPU = resolve(
     ),
     {}, {}, BUILTIN_CATALOGUE,
 )  # fmt: skip
-UNKNOWN = resolve(None, {}, {"cpu": 8.0}, BUILTIN_CATALOGUE)
+UNKNOWN = resolve(None, {}, {}, BUILTIN_CATALOGUE)
 
 
 class Fixed:

@@ -4,7 +4,7 @@ import pytest
 from joulie.domain.actuation import cpu_range
 from joulie.domain.control import ControlSettings, Memory, Snapshot, controlled_node, decide
 from joulie.domain.drain import DrainSettings
-from joulie.domain.energy_split import EnergyBounds, cpu_choice, gpu_choice, split_caps
+from joulie.domain.energy_split import EnergyBounds, GpuPower, cpu_choice, gpu_choice, split_caps
 from joulie.domain.hardware import BUILTIN_CATALOGUE, CapRange
 from joulie.domain.hardware.resolve import ReportedHardware, resolve
 from joulie.domain.policy import POLICIES, ClusterSnapshot, PolicyNode, PolicySettings, Profile
@@ -13,6 +13,8 @@ from joulie.domain.power.gpu import measured_throughput, natural_power_w, operat
 
 NVL = BUILTIN_CATALOGUE.gpu("NVIDIA H100 NVL").model
 EPYC = BUILTIN_CATALOGUE.cpu("AMD EPYC 9654").model
+NVL_POWER = GpuPower(NVL.idle_w, NVL.default_w, measured_throughput(NVL))
+EPYC_PAIR = CpuPower.of(EPYC, 2)
 WIDE = CapRange(40.0, 400.0, 400.0)
 MEDIAN = EnergyBounds(gpu_util_low=0.4, gpu_util_high=0.6, count_spread=False)
 
@@ -32,7 +34,7 @@ CPU_NODE, NVL_NODE, W7900_NODE = hardware(), hardware(gpu="NVIDIA-H100-NVL"), ha
 @pytest.mark.parametrize("bound", [1.02, 1.15, 1.5])
 @pytest.mark.parametrize("spread", [True, False])
 def test_a_gpu_cap_keeps_the_bound_for_95_of_100_jobs(bound, spread):
-    choice = gpu_choice(NVL, WIDE, bound, EnergyBounds(gpu_util_low=0.4, gpu_util_high=0.7, count_spread=spread))
+    choice = gpu_choice(NVL_POWER, WIDE, bound, EnergyBounds(gpu_util_low=0.4, gpu_util_high=0.7, count_spread=spread))
     # Jobs drawn anew, not those that the choice was made with.
     rng = np.random.default_rng(5)
     utils = rng.uniform(0.4, 0.7, 40_000)
@@ -47,7 +49,7 @@ def test_a_gpu_cap_keeps_the_bound_for_95_of_100_jobs(bound, spread):
 
 
 def test_no_cap_that_keeps_the_bound_saves_more():
-    choice = gpu_choice(NVL, WIDE, 1.15, MEDIAN)
+    choice = gpu_choice(NVL_POWER, WIDE, 1.15, MEDIAN)
     utils = 0.4 + 0.2 * (np.arange(20) + 0.5) / 20
     natural_w = natural_power_w(NVL.idle_w, NVL.default_w, utils)
     for percent in range(10, 101):
@@ -58,7 +60,7 @@ def test_no_cap_that_keeps_the_bound_saves_more():
 
 
 def test_a_looser_bound_caps_deeper_and_stops_where_energy_rises_again():
-    percents = [gpu_choice(NVL, WIDE, bound, MEDIAN).percent for bound in (1.0, 1.02, 1.15, 2.0, 10.0)]
+    percents = [gpu_choice(NVL_POWER, WIDE, bound, MEDIAN).percent for bound in (1.0, 1.02, 1.15, 2.0, 10.0)]
     assert percents == sorted(percents, reverse=True)
     assert percents[0] > percents[2]
     # Far below 60 % of the natural power work takes so much longer that it costs more.
@@ -66,17 +68,17 @@ def test_a_looser_bound_caps_deeper_and_stops_where_energy_rises_again():
 
 
 def test_a_device_that_cannot_be_capped_that_far_is_capped_as_far_as_it_can():
-    assert gpu_choice(NVL, CapRange(350.0, 400.0, 400.0), 1.15, EnergyBounds()).percent >= 87.5
-    assert gpu_choice(NVL, CapRange(400.0, 400.0, 400.0), 1.15, EnergyBounds()).percent == 100.0
+    assert gpu_choice(NVL_POWER, CapRange(350.0, 400.0, 400.0), 1.15, EnergyBounds()).percent >= 87.5
+    assert gpu_choice(NVL_POWER, CapRange(400.0, 400.0, 400.0), 1.15, EnergyBounds()).percent == 100.0
 
 
 @pytest.mark.parametrize("bound", [1.02, 1.15])
 def test_a_cpu_cap_keeps_the_bound_at_full_load(bound):
     limits = cpu_range(None, None, EPYC.cap_range)
-    choice = cpu_choice(EPYC, 2, limits, bound)
-    state = CpuPower.of(EPYC, 2).operate(1.0, choice.percent / 100.0 * limits.base_w * 2)
+    choice = cpu_choice(EPYC_PAIR, 2, limits, bound)
+    state = EPYC_PAIR.operate(1.0, choice.percent / 100.0 * limits.base_w * 2)
     assert 1.0 / state.frequency <= bound + 1e-9
-    assert 1.0 / CpuPower.of(EPYC, 2).operate(1.0, (choice.percent - 1.0) / 100.0 * limits.base_w * 2).frequency > bound
+    assert 1.0 / EPYC_PAIR.operate(1.0, (choice.percent - 1.0) / 100.0 * limits.base_w * 2).frequency > bound
 
 
 def test_cpus_beside_gpus_do_not_use_up_the_slowdown_of_the_gpus():
@@ -94,7 +96,7 @@ def test_the_bound_holds_for_work_that_waits_for_both_cpus_and_gpus(gpu):
     chosen = split_caps(hardware(gpu=gpu), BUILTIN_CATALOGUE, bounds)
     limits = cpu_range(None, None, EPYC.cap_range)
     for caps, bound in ((chosen.performance, 1.02), (chosen.eco, 1.15)):
-        clock = CpuPower.of(EPYC, 2).operate(1.0, caps.cpu.percent / 100.0 * limits.base_w * 2).frequency
+        clock = EPYC_PAIR.operate(1.0, caps.cpu.percent / 100.0 * limits.base_w * 2).frequency
         assert caps.gpu.slowdown / clock <= bound + 1e-9
 
 

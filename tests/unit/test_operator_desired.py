@@ -21,8 +21,8 @@ NODE = {
 ECO = POLICIES["static_partition"](PolicySettings(static_hp_frac=0.0))
 
 
-def decided(labels=NODE, *, power=None, memory=None, blocking=0, settings=None, now_s=1000.0, silent=False):
-    node = controlled_node("n", resolve(None, labels, {"cpu": 384.0}, BUILTIN_CATALOGUE))
+def decided(labels=NODE, *, power=None, memory=None, blocking=0, settings=None, now_s=1000.0, silent=False, cpus=384.0):
+    node = controlled_node("n", resolve(None, labels, {"cpu": cpus}, BUILTIN_CATALOGUE))
     readings = []
     if silent:
         readings.append(SourceReadings.of("rapl", ["n"], {"n": (0.0, 1.0)}))
@@ -98,13 +98,17 @@ def test_a_drain_says_what_it_waits_for_and_since_when():
             {**NODE, "joulie.io/hw.gpu-model": "Z9"},
             {"power": 1.0},
             "HardwareKnown",
-            ("False", "NotRecognised", "power range not known: GPU Z9"),
+            ("True", "Estimated", "Z9 is not in the catalogue: limit of one estimated, 350 W (70 to 1400 W)"),
         ),
         (
             {},
-            {"power": 1.0},
+            {"power": 1.0, "cpus": 0.0},
             "HardwareKnown",
-            ("False", "NotRecognised", "power range not known: CPU of unknown model"),
+            (
+                "False",
+                "NotRecognised",
+                "neither the power nor the number of cores of its CPUs is known (no model)",
+            ),
         ),
     ],
 )
@@ -113,7 +117,7 @@ def test_conditions_say_why(labels, more, kind, expected):
 
 
 def test_without_data_there_is_no_score():
-    for status in (decided().status, decided({}, power=5.0).status):
+    for status in (decided().status, decided({}, power=5.0, cpus=0.0).status):
         assert status.predicted_power_headroom_score is None
         assert status.power_measurement is None
         assert status.effective_cap_state is not None

@@ -110,8 +110,8 @@ class Stage:
             }
         )
 
-    async def add_node(self, name, **labels):
-        status = {"allocatable": {"cpu": "192"}}
+    async def add_node(self, name, *, cpus="192", **labels):
+        status = {"allocatable": {"cpu": cpus}}
         await self.client.create(NODES, {"metadata": {"name": name, "labels": LABELS | labels}, "status": status})
         await until(lambda: self.view.node(name))
 
@@ -289,7 +289,7 @@ def test_what_is_edited_by_hand_is_healed(tmp_path):
 
 def test_a_score_that_the_operator_does_not_know_is_taken_out_again(tmp_path):
     async def body(stage):
-        await stage.add_node("odd", **{"joulie.io/hw.cpu-model": "unheard-of"})
+        await stage.add_node("odd", cpus="0", **{"joulie.io/hw.cpu-model": "unheard-of"})
         await stage.step()
         forged = {"status": {"predictedPowerHeadroomScore": 100}}
         await stage.client.patch(NODE_TWINS, "odd", forged, subresource="status")

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from joulie.domain.hardware.builtin import BUILTIN_CATALOGUE
+from joulie.domain.hardware.estimates import GPU_LIMITS_W
 from joulie.domain.hardware.models import CURVE_POINTS
 from joulie.domain.hardware.resolve import ReportedHardware, resolve
 from joulie.domain.power.cpu import CpuPower
 from joulie.domain.power_estimate import (
     CALIBRATION,
-    GPU_LIMITS_W,
     SHAPES,
     Basis,
     estimate_cpu_power,
@@ -64,7 +64,7 @@ def test_a_measured_curve_is_what_is_expected_and_its_factors_bound_it(util, loa
 
 @pytest.mark.parametrize(("util", "load"), [(0.0, "idle"), (1.0, "full")])
 def test_what_is_known_of_the_size_alone_gives_its_power(util, load):
-    for kind, basis, size in ((BY_TDP, Basis.TDP, 720.0), (BY_CORES, Basis.CORES, 384.0)):
+    for kind, basis, size in ((BY_TDP, Basis.TDP, 720.0), (BY_CORES, Basis.CORES, 192.0)):
         end = getattr(CALIBRATION[basis], load)
         expected_w = end.scale_w * size**end.exponent
         assert server(kind, util) == pytest.approx((end.low * expected_w, expected_w, end.high * expected_w))

@@ -61,18 +61,9 @@ def test_devices_are_resolved_one_by_one():
     assert (node.gpu.model, node.gpu.count) == ("NVIDIA H100 NVL", 4)
 
 
-def test_an_unknown_gpu_leaves_the_node_without_limits():
-    node = resolved(labels=GPU_NODE | {"joulie.io/hw.gpu-model": "NVIDIA Z9000"})
-    assert node.gpu is not None
-    assert node.gpu.quality is Quality.UNAVAILABLE
-    assert node.gpu.cap_range is None
-    assert node.limits is None
-    assert node.family == "z9000"
-
-
 def test_an_unknown_cpu_that_reports_its_range_has_limits():
     node = resolved(ReportedHardware(cpu_raw="Nobody's CPU", sockets=4, cores=64, cpu_max_w=205.0))
-    assert node.cpu.quality is Quality.UNAVAILABLE
+    assert node.cpu.quality is Quality.HEURISTIC
     assert node.limits == (820.0, 0.0, 64, 0)
 
 

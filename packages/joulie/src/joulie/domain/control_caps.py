@@ -25,6 +25,7 @@ class NodeCaps(NamedTuple):
 
 
 UNCAPPED = NodeCaps(None, None, 100.0, 100.0)
+_UNCAPPED = Cap()
 
 
 class CapTable:
@@ -47,7 +48,7 @@ class CapTable:
         asked = self._usual if planned is None else planned
         key = (profile, id(hardware), id(asked))
         if key not in self._known:
-            self._known[key] = self._caps(hardware, asked[profile], None, None), hardware, asked
+            self._known[key] = self._caps(hardware, asked[profile], self._usual[profile]), hardware, asked
         return self._known[key][0]
 
     def overridden(
@@ -60,15 +61,23 @@ class CapTable:
     ) -> NodeCaps:
         """The caps of a profile, but `cpu` for a package and `gpu` for a GPU where they are given."""
         asked = self._usual if planned is None else planned
-        return self._caps(hardware, asked[profile], cpu, gpu)
+        return self._caps(hardware, asked[profile], self._usual[profile], cpu, gpu)
 
-    def _caps(self, hardware: ResolvedHardware, usual: ProfileCaps, cpu: Cap | None, gpu: Cap | None) -> NodeCaps:
-        cpu_cap = cpu or usual.cpu
+    def _caps(
+        self,
+        hardware: ResolvedHardware,
+        asked: ProfileCaps,
+        usual: ProfileCaps,
+        cpu: Cap | None = None,
+        gpu: Cap | None = None,
+    ) -> NodeCaps:
+        cpu_cap = cpu or asked.cpu or usual.cpu or _UNCAPPED
         cpu_percent = _in_force_percent(cpu_cap, hardware.cpu.cap_range)
         if hardware.gpu is None:
             return NodeCaps(cpu_cap, None, cpu_percent, 100.0)
         limits = hardware.gpu.cap_range
-        gpu_cap = gpu or usual.gpu_cap(hardware.gpu.model)
+        names = (hardware.gpu.raw, hardware.gpu.model)
+        gpu_cap = gpu or asked.gpu_cap(*names) or usual.gpu_cap(*names) or _UNCAPPED
         if self._absolute_gpu_caps and limits is not None:
             gpu_cap = Cap(gpu_cap.percent, gpu_cap.for_device(limits))
         return NodeCaps(cpu_cap, gpu_cap, cpu_percent, _in_force_percent(gpu_cap, limits))

@@ -3,6 +3,9 @@
 What a limit saves and what it costs come from the models of `joulie.domain.power`: measured throughput under power
 limits for GPUs (of the very model where there are measurements, else pooled), power curves and clock for CPUs. The
 spread between jobs counts as a risk: the bound holds for the 95th percentile of jobs, not for the median one.
+
+A device outside the catalogue is planned by its own range: a GPU as one of its limit with the pooled throughput, a CPU
+as a typical server of its TDP.
 """
 
 from __future__ import annotations
@@ -10,14 +13,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 
-from joulie.domain.hardware import CapRange, CpuModel, GpuModel
+from joulie.domain.hardware import CapRange
 from joulie.domain.hardware.catalogue import Catalogue
-from joulie.domain.hardware.resolve import ResolvedHardware
+from joulie.domain.hardware.estimates import GPU_IDLE_SHARE
+from joulie.domain.hardware.resolve import CpuDevices, GpuDevices, ResolvedHardware
 from joulie.domain.power.cpu import CpuPower
-from joulie.domain.power.gpu import Throughput, measured_throughput, operate_gpu
+from joulie.domain.power.gpu import POOLED_THROUGHPUT, Throughput, ThroughputModel, measured_throughput, operate_gpu
 from joulie.domain.units import FloatArray, finite
 
 RISK_QUANTILE = 0.95
@@ -76,7 +81,7 @@ class CapChoice:
 
 @dataclass(frozen=True)
 class DeviceCaps:
-    """The caps of one kind of node; None where the device is unknown, or there is none."""
+    """The caps of one kind of node; None where the range of the device is unknown, or there is none."""
 
     cpu: CapChoice | None
     gpu: CapChoice | None
@@ -109,23 +114,50 @@ def split_caps(hardware: ResolvedHardware, catalogue: Catalogue, bounds: EnergyB
 
 def _device_caps(hardware: ResolvedHardware, catalogue: Catalogue, bounds: EnergyBounds, slowdown: float) -> DeviceCaps:
     gpu = None
-    if hardware.gpu is not None and hardware.gpu.model is not None and hardware.gpu.cap_range is not None:
-        model = catalogue.gpu(hardware.gpu.model).model
-        gpu = None if model is None else gpu_choice(model, hardware.gpu.cap_range, slowdown, bounds)
+    if hardware.gpu is not None and hardware.gpu.cap_range is not None:
+        power = GpuPower.of(hardware.gpu, hardware.gpu.cap_range, catalogue)
+        gpu = gpu_choice(power, hardware.gpu.cap_range, slowdown, bounds)
     cpu = None
-    if hardware.cpu.model is not None and hardware.cpu.cap_range is not None:
-        processor = catalogue.cpu(hardware.cpu.model).model
+    if hardware.cpu.cap_range is not None:
         # GPU work waits for CPU work, so the slowdowns of both multiply: beside GPUs, which draw most, CPUs have none.
         bound = slowdown if hardware.gpu is None else _NO_SLOWDOWN
-        cpu = None if processor is None else cpu_choice(processor, hardware.cpu.sockets, hardware.cpu.cap_range, bound)
+        processor = _cpu_power(hardware.cpu, hardware.cpu.cap_range, catalogue)
+        cpu = cpu_choice(processor, hardware.cpu.sockets, hardware.cpu.cap_range, bound)
     return DeviceCaps(cpu, gpu)
 
 
-def gpu_choice(gpu: GpuModel, limits: CapRange, slowdown: float, bounds: EnergyBounds) -> CapChoice:
+def _cpu_power(cpu: CpuDevices, limits: CapRange, catalogue: Catalogue) -> CpuPower:
+    model = None if cpu.model is None else catalogue.cpu(cpu.model).model
+    return CpuPower.typical(limits.base_w * cpu.sockets) if model is None else CpuPower.of(model, cpu.sockets)
+
+
+class GpuPower(NamedTuple):
+    """How one GPU draws and works.
+
+    Attributes:
+        idle_w: draw of an idle device, W.
+        full_w: draw at full compute load without a cap, W.
+        throughput: rate of its work under a cap.
+    """
+
+    idle_w: float
+    full_w: float
+    throughput: ThroughputModel
+
+    @classmethod
+    def of(cls, gpu: GpuDevices, limits: CapRange, catalogue: Catalogue) -> GpuPower:
+        """By the catalogue's model, else by the device's own default limit."""
+        model = None if gpu.model is None else catalogue.gpu(gpu.model).model
+        if model is None:
+            return cls(GPU_IDLE_SHARE * limits.base_w, limits.base_w, POOLED_THROUGHPUT)
+        return cls(model.idle_w, model.default_w, measured_throughput(model))
+
+
+def gpu_choice(gpu: GpuPower, limits: CapRange, slowdown: float, bounds: EnergyBounds) -> CapChoice:
     """The limit of one GPU with the minimum energy per work among those within the bound.
 
     Args:
-        gpu: the model, for its power and its throughput.
+        gpu: its power and its throughput.
         limits: what the device accepts.
         slowdown: run time over that without a cap, at most, for the job at the risk quantile.
         bounds: how jobs use GPUs, and whether they differ.
@@ -133,7 +165,7 @@ def gpu_choice(gpu: GpuModel, limits: CapRange, slowdown: float, bounds: EnergyB
     percents = _percents(limits)
     utils = bounds.gpu_util_low + (bounds.gpu_util_high - bounds.gpu_util_low) * _MIDPOINTS
     caps_w = percents[:, np.newaxis] / 100.0 * limits.base_w
-    state = operate_gpu(gpu.idle_w, gpu.default_w, utils[np.newaxis, :], caps_w, throughput=measured_throughput(gpu))
+    state = operate_gpu(gpu.idle_w, gpu.full_w, utils[np.newaxis, :], caps_w, throughput=gpu.throughput)
     rates = _rates(state.throughput, spread=bounds.count_spread)
     power_w = state.power_w[..., np.newaxis]
     energy = (power_w / rates).mean(axis=(1, 2)) / state.natural_w.mean()
@@ -141,13 +173,12 @@ def gpu_choice(gpu: GpuModel, limits: CapRange, slowdown: float, bounds: EnergyB
     return _min_energy(percents, energy, slowdowns, slowdown)
 
 
-def cpu_choice(cpu: CpuModel, sockets: int, limits: CapRange, slowdown: float) -> CapChoice:
+def cpu_choice(model: CpuPower, sockets: int, limits: CapRange, slowdown: float) -> CapChoice:
     """The limit of one CPU package with the minimum energy per work among those within the bound.
 
     The bound is checked for the worst case: a node at full load with compute-bound work.
     """
     percents = _percents(limits)
-    model = CpuPower.of(cpu, sockets)
     state = model.operate(1.0, percents / 100.0 * limits.base_w * sockets)
     free_w = float(model.operate(1.0).package_w - model.package_idle_w)
     energy = (state.package_w - model.package_idle_w) / free_w / state.frequency

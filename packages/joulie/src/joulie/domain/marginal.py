@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from joulie.domain.hardware.estimates import estimated_gpu_limit
 from joulie.domain.quantities import finite_number
 from joulie.domain.units import FloatArray, FloatLike, positive
 
@@ -20,9 +21,6 @@ GPU_COEFFICIENT_PERFORMANCE = 0.85
 
 FALLBACK_W_PER_CORE = 3.5
 FALLBACK_MIN_NODE_W = 150.0
-FALLBACK_GPU_W = 350.0
-"""One NVIDIA or unrecognised GPU."""
-FALLBACK_AMD_GPU_W = 400.0
 
 
 def marginal_w(
@@ -74,8 +72,7 @@ def gpu_max_or_fallback_w(gpu_max_w: float | None, vendor: str | None = None) ->
         InvalidQuantityError: the limit is NaN or not above 0.
     """
     if gpu_max_w is None:
-        is_amd = vendor is not None and vendor.upper() == "AMD"
-        return FALLBACK_AMD_GPU_W if is_amd else FALLBACK_GPU_W
+        return estimated_gpu_limit(vendor).expected_w
     return float(positive("gpu_max_w", gpu_max_w))
 
 

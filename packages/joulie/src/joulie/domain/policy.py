@@ -354,8 +354,8 @@ def _profile_caps(chosen: DeviceCaps) -> ProfileCaps:
     return ProfileCaps(_cap(chosen.cpu), _cap(chosen.gpu))
 
 
-def _cap(choice: CapChoice | None) -> Cap:
-    return Cap() if choice is None else Cap(choice.percent)
+def _cap(choice: CapChoice | None) -> Cap | None:
+    return None if choice is None else Cap(choice.percent)
 
 
 PolicyFactory = Callable[[PolicySettings], Policy]
@@ -434,20 +434,23 @@ class ProfileCaps:
     """The caps of one profile.
 
     Attributes:
-        cpu: cap of one CPU package.
-        gpu: cap of one GPU.
+        cpu: cap of one CPU package; None where a plan leaves it to the administrator.
+        gpu: cap of one GPU; None where a plan leaves it to the administrator.
         gpu_model_w: absolute caps of one GPU by model, W, which go before `gpu` (GPU_MODEL_CAPS_JSON). Names are
-            compared whole, after normalisation.
+            compared whole, after normalisation, first with what the device calls itself, then with the catalogue's
+            key: a GPU outside the catalogue has only the former.
     """
 
-    cpu: Cap
-    gpu: Cap
+    cpu: Cap | None
+    gpu: Cap | None
     gpu_model_w: Mapping[str, float] = field(default_factory=dict, hash=False)
 
-    def gpu_cap(self, model: str | None) -> Cap:
-        """The cap of one GPU of a model; None where the model is not known."""
-        for name, watts in self.gpu_model_w.items():
-            if model is not None and normalised(name) == normalised(model):
+    def gpu_cap(self, *names: str | None) -> Cap | None:
+        """The cap of one GPU by its names, the most specific first; None is a name that nobody gave."""
+        by_name = {normalised(name): watts for name, watts in self.gpu_model_w.items()}
+        for name in names:
+            watts = None if name is None else by_name.get(normalised(name))
+            if watts is not None:
                 return Cap(watts=watts)
         return self.gpu
 

@@ -22,6 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from joulie.domain.hardware import Catalogue, Provenance
+from joulie.domain.hardware.estimates import (
+    GPU_IDLE_SHARE,
+    GPU_LIMITS_W,
+    THREADS_PER_CORE,
+    TYPICAL_FULL_SHARE,
+    TYPICAL_IDLE_SHARE,
+)
 from joulie.domain.hardware.models import CURVE_POINTS
 from joulie.domain.hardware.resolve import GpuDevices, ResolvedHardware
 from joulie.domain.marginal import gpu_max_or_fallback_w
@@ -44,7 +51,7 @@ class Basis(StrEnum):
     TDP = "tdp"
     """The CPUs' TDP."""
     CORES = "cores"
-    """The number of cores, whether physical or logical is unknown."""
+    """The number of cores."""
 
 
 class End(NamedTuple):
@@ -105,24 +112,18 @@ class Ends(NamedTuple):
 CALIBRATION: Mapping[Basis, Ends] = MappingProxyType(
     {
         Basis.CURVE: Ends(End(1.0, 1.0, 0.427, 2.10), End(1.0, 1.0, 0.631, 1.66)),
-        Basis.TDP: Ends(End(0.214, 1.0, 0.398, 3.52), End(1.066, 1.0, 0.575, 1.79)),
+        Basis.TDP: Ends(End(TYPICAL_IDLE_SHARE, 1.0, 0.398, 3.52), End(TYPICAL_FULL_SHARE, 1.0, 0.575, 1.79)),
         Basis.CORES: Ends(End(6.51, 0.550, 0.413, 3.54), End(22.8, 0.624, 0.410, 3.10)),
     }
 )
 """Of 515 SPECpower_ssj2008 results published since 2015, as ``joulie bench power-estimate`` calibrates them anew: its
 committed ranges hold these numbers to the data (cloud-carbon-footprint/ccf-coefficients, 9 March 2026, Apache-2.0)."""
 
-THREADS_PER_CORE = 2
-
 GPU_BUSY_LOW = 0.14
 """Minimum share of its limit that a busy GPU draws: of 98 training jobs on A40 and P100, 5 % drew less on the latter
 (Zeus, NSDI'23)."""
-GPU_IDLE_SHARE = 0.15
-"""Idle power of a GPU of unknown model, as a share of its limit (assumed: 0.10 to 0.20 in the catalogue)."""
 GPU_IDLE_FACTOR = 2.0
 """How far idle power may be from the catalogue's, which is assumed for most models."""
-GPU_LIMITS_W = (70.0, 1200.0)
-"""Limits of one device where nobody knows the model: T4 to GB200."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,8 +228,8 @@ class _Server:
         power: what is expected of it.
         band_w: the range that it lies in.
         max_w: what a cap of 100 % is, W; inf where there cannot be one, since nobody knows the TDP.
-        share: of the server that the node has, if its cores are threads.
-        share_high: the same if they are physical ones.
+        share: of the server that the node has.
+        share_high: the same if what passes for its threads are whole cores.
     """
 
     power: CpuPower
@@ -252,7 +253,7 @@ class _Server:
             )
             physical = kind.cpu.sockets * model.cores_per_socket
             if 0.0 < cores < physical:
-                return cls(power, band_w, tdp_w, cores / (THREADS_PER_CORE * physical), cores / physical)
+                return cls(power, band_w, tdp_w, cores / physical, min(1.0, THREADS_PER_CORE * cores / physical))
             return cls(power, band_w, tdp_w)
         if tdp_w is not None:
             band_w = CALIBRATION[Basis.TDP].of_size_w(tdp_w)

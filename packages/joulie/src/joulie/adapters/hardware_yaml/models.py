@@ -67,10 +67,15 @@ class _Cpu(_Entry):
     tdp_w: Positive
     cap_min_w: Positive
     cap_max_w: Positive
-    base_ghz: Positive
-    boost_ghz: Positive
+    base_ghz: Positive | None = None
+    boost_ghz: Positive | None = None
     curve_w: list[Positive]
     curve_sockets: Annotated[int, Field(gt=0)] = 2
+    threads_per_core: Annotated[int, Field(gt=0)] = 2
+
+    def _stated(self) -> list[str]:
+        clocks = {"base_hz": self.base_ghz, "boost_hz": self.boost_ghz}
+        return [name for name in CpuModel.FACTS if clocks.get(name, 0.0) is not None]
 
     def model(self) -> CpuModel:
         return CpuModel(
@@ -80,13 +85,14 @@ class _Cpu(_Entry):
             tdp_w=self.tdp_w,
             cap_min_w=self.cap_min_w,
             cap_max_w=self.cap_max_w,
-            base_hz=self.base_ghz * _HZ_PER_GHZ,
-            boost_hz=self.boost_ghz * _HZ_PER_GHZ,
+            base_hz=None if self.base_ghz is None else self.base_ghz * _HZ_PER_GHZ,
+            boost_hz=None if self.boost_ghz is None else self.boost_ghz * _HZ_PER_GHZ,
             curve_w=tuple(self.curve_w),
             curve_sockets=self.curve_sockets,
+            threads_per_core=self.threads_per_core,
             aliases=tuple(self.aliases),
             stand_in_for=tuple(self.stand_in_for),
-            evidence=self.evidence(list(CpuModel.FACTS)),
+            evidence=self.evidence(self._stated()),
         )
 
 

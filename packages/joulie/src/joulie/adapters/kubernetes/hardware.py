@@ -49,6 +49,11 @@ def allocatable_devices(node: Node) -> dict[str, float]:
     return devices
 
 
+def capacity_cpus(node: Node) -> float | None:
+    """Logical CPUs of a node, those reserved included; None if it does not say."""
+    return amount(node.status.capacity, "cpu") or None
+
+
 def node_aliases(node: Node) -> tuple[str, ...]:
     """Other names of a node: its host name and its addresses."""
     addresses = (one.address for one in node.status.addresses)

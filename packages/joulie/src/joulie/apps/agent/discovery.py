@@ -13,10 +13,11 @@ from joulie.apps.agent.limits import device_range
 from joulie.apps.agent.outcome import format_problems
 from joulie.domain.actuation import cpu_range
 from joulie.domain.hardware import CapRange, Catalogue, CpuModel, Quality, normalised
-from joulie.domain.hardware.resolve import CpuDevices, GpuDevices, ResolvedHardware
+from joulie.domain.hardware.resolve import CpuDevices, GpuDevices, ReportedHardware, ResolvedHardware, resolve
 from joulie.ports import PowerDevice
 
 _HZ_PER_MHZ = 1e6
+_NO_GPU = api.GpuHardware(present=False, count=0, control_available=False, telemetry_available=False)
 _CPU_VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
 _NVIDIA = re.compile(r"nvidia|tesla", re.IGNORECASE)
 _AMD = re.compile(r"\bamd\b|instinct|radeon", re.IGNORECASE)
@@ -48,7 +49,7 @@ def hardware_from_labels(
         telemetry: whether the power of the CPUs and of the GPUs can be measured.
     """
     cpu = _labelled_cpu(hardware.cpu, controls[0], telemetry[0], hardware.warnings)
-    gpu = _labelled_gpu(hardware.gpu, controls[1], telemetry[1])
+    gpu = _NO_GPU if hardware.gpu is None else _gpu_hardware(hardware.gpu, controls[1], telemetry[1])
     return _status(cpu, gpu)
 
 
@@ -73,11 +74,20 @@ def _host_cpu(seen: Observation, catalogue: Catalogue) -> api.CpuHardware:
     match = catalogue.cpu(info.model or "")
     sockets = info.sockets or len(seen.packages) or None
     cores = info.cores or None
+    reported = ReportedHardware(
+        cpu_raw=info.model or None,
+        sockets=sockets,
+        cores=cores,
+        cpu_max_w=seen.cpu_range.base_w if seen.cpu_range else None,
+    )
+    known = resolve(reported, {}, {}, catalogue).cpu
     warnings = () if info.model else ("the CPU's model string cannot be read",)
     if info.sockets and seen.packages and info.sockets != len(seen.packages):
         warnings = (*warnings, f"{info.sockets} sockets, but {len(seen.packages)} packages with a power limit")
     if seen.cpu_power.problems:
         warnings = (*warnings, f"no CPU power: {format_problems(seen.cpu_power.problems)}")
+    if known.caveat:
+        warnings = (*warnings, known.caveat)
     return api.CpuHardware(
         raw_model=info.model or None,
         model=match.model.key if match.model else None,
@@ -90,7 +100,7 @@ def _host_cpu(seen: Observation, catalogue: Catalogue) -> api.CpuHardware:
         landmarks=_landmarks(seen, match.model),
         control_available=seen.cpu_control,
         telemetry_available=seen.cpu_measured and not seen.cpu_power.problems,
-        quality=match.quality.value,
+        quality=known.quality.value,
         warnings=warnings,
     )
 
@@ -98,26 +108,24 @@ def _host_cpu(seen: Observation, catalogue: Catalogue) -> api.CpuHardware:
 def _host_gpu(seen: Observation, catalogue: Catalogue, stored: api.GpuHardware | None) -> api.GpuHardware:
     unknown = () if seen.gpu_problem is None else (f"the GPUs are not known now: {seen.gpu_problem}",)
     if not seen.gpus:
-        gone = api.GpuHardware(present=False, count=0)
         # A driver that does not respond is no reason to forget GPUs that an earlier agent has seen.
-        known = stored if unknown and stored is not None and stored.present else gone
+        known = stored if unknown and stored is not None and stored.present else _NO_GPU
         return msgspec.structs.replace(known, control_available=False, telemetry_available=False, warnings=unknown)
     first = seen.gpus[0]
     raw = first.model or ""
     match = catalogue.gpu(raw)
     limits = device_range(first, catalogue, "")
-    return api.GpuHardware(
-        present=True,
-        raw_model=raw or None,
-        model=match.model.key if match.model else None,
-        vendor=match.model.vendor.lower() if match.model else _gpu_vendor(raw),
-        count=len(seen.gpus),
-        cap_range_per_gpu=_gpu_cap_range(limits),
-        slicing=_slicing(raw),
-        control_available=seen.gpu_control,
-        telemetry_available=seen.gpu_measured,
-        quality=match.quality.value,
-        warnings=(*_mixed_models_warning(seen.gpus), *unknown),
+    devices = GpuDevices(
+        match.model.key if match.model else None,
+        raw or None,
+        match.model.vendor if match.model else _gpu_vendor(raw),
+        len(seen.gpus),
+        limits,
+        match.quality if match.model or limits is None else Quality.HEURISTIC,
+    )
+    described = _gpu_hardware(devices, seen.gpu_control, seen.gpu_measured)
+    return msgspec.structs.replace(
+        described, warnings=(*_mixed_models_warning(seen.gpus), *described.warnings, *unknown)
     )
 
 
@@ -135,13 +143,11 @@ def _labelled_cpu(cpu: CpuDevices, control: bool, telemetry: bool, warnings: tup
         control_available=control,
         telemetry_available=telemetry,
         quality=cpu.quality.value,
-        warnings=warnings,
+        warnings=(*warnings, cpu.caveat) if cpu.caveat else warnings,
     )
 
 
-def _labelled_gpu(gpu: GpuDevices | None, control: bool, telemetry: bool) -> api.GpuHardware:
-    if gpu is None:
-        return api.GpuHardware(present=False, count=0, control_available=False, telemetry_available=False)
+def _gpu_hardware(gpu: GpuDevices, control: bool, telemetry: bool) -> api.GpuHardware:
     return api.GpuHardware(
         present=True,
         raw_model=gpu.raw,
@@ -153,6 +159,7 @@ def _labelled_gpu(gpu: GpuDevices | None, control: bool, telemetry: bool) -> api
         control_available=control,
         telemetry_available=telemetry,
         quality=gpu.quality.value,
+        warnings=(gpu.caveat,) if gpu.caveat else (),
     )
 
 
@@ -176,7 +183,7 @@ def _landmarks(seen: Observation, model: CpuModel | None) -> api.CpuLandmarks | 
         return None
     return api.CpuLandmarks(
         min_freq_mhz=min(policy.min_hz for policy in seen.policies) / _HZ_PER_MHZ,
-        nominal_freq_mhz=model.base_hz / _HZ_PER_MHZ if model else None,
+        nominal_freq_mhz=model.base_hz / _HZ_PER_MHZ if model and model.base_hz else None,
         max_boost_mhz=max(policy.max_hz for policy in seen.policies) / _HZ_PER_MHZ,
     )
 

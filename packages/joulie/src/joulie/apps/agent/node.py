@@ -215,7 +215,8 @@ class NodeAgent:
         if node is None:
             return resolve(None, {}, {}, self._catalogue)
         if self._labelled_hardware is None or self._labelled_hardware[0] is not node:
-            self._labelled_hardware = (node, resolve(None, node.labels, node.allocatable, self._catalogue))
+            hardware = resolve(None, node.labels, node.allocatable, self._catalogue, capacity_cpus=node.capacity_cpus)
+            self._labelled_hardware = (node, hardware)
         return self._labelled_hardware[1]
 
     async def _enforce_cpu(self, cap: WantedCap, devices: _Devices, routing: Routing, now_s: float) -> Outcome:

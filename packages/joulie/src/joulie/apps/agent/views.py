@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from joulie.adapters.kubernetes.api import v1alpha1 as api
 from joulie.adapters.kubernetes.api.core import Node
+from joulie.adapters.kubernetes.hardware import capacity_cpus
 from joulie.domain.actuation import WantedCap
 from joulie.domain.resource_quantity import QuantityError, parse_quantity
 
@@ -43,11 +44,13 @@ class NodeView:
         uid: UID of the object.
         labels: labels of the node.
         allocatable: allocatable quantity by resource.
+        capacity_cpus: logical CPUs, those reserved included; None if unknown.
     """
 
     uid: str
     labels: Mapping[str, str]
     allocatable: Mapping[str, float]
+    capacity_cpus: float | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def node_view(node: Node) -> NodeView:
             allocatable[resource] = parse_quantity(text)
         except QuantityError:
             continue
-    return NodeView(node.metadata.uid, node.metadata.labels, allocatable)
+    return NodeView(node.metadata.uid, node.metadata.labels, allocatable, capacity_cpus(node))
 
 
 def hardware_view(hardware: api.NodeHardware) -> HardwareView:

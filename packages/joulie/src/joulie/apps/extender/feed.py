@@ -22,14 +22,14 @@ from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NOD
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.extender.fleet import Fleet, LoadFacts, TwinFacts, TwinNumbers
 from joulie.domain.hardware import Catalogue
-from joulie.domain.hardware.resolve import ReportedHardware, resolve
+from joulie.domain.hardware.resolve import ARCHITECTURE_KEY, ReportedHardware, resolve
 from joulie.domain.mode import Mode, mode_of
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.domain.resource_quantity import QuantityError
 from joulie.domain.scoring.extender import NodeClass
 
 _CLASSES = {"performance": NodeClass.PERFORMANCE, "eco": NodeClass.ECO, "draining": NodeClass.DRAINING}
-_COUNTED_LABELS = ("joulie.io/", "nvidia.com/", "amd.com/")
+_COUNTED_LABELS = ("joulie.io/", "nvidia.com/", "amd.com/", ARCHITECTURE_KEY)
 _NO_PROFILE = ProfileFacts()
 _V = TypeVar("_V")
 

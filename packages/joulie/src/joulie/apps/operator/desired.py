@@ -225,14 +225,12 @@ def _holding(pods: int) -> str:
 
 def _hardware(node: NodeDecision) -> Condition:
     hardware = node.node.hardware
-    if node.node.limits_known:
-        return _condition(HARDWARE_CONDITION, True, {"nodehardware": "NodeHardware"}.get(hardware.source, "Labels"))
-    devices = [("CPU", hardware.cpu), ("GPU", hardware.gpu)]
-    unknown = [
-        f"{kind} {part.raw or 'of unknown model'}" for kind, part in devices if part is not None and not part.cap_range
-    ]
-    problem = ", ".join(unknown) or "number of cores"
-    return _condition(HARDWARE_CONDITION, False, "NotRecognised", f"power range not known: {problem}")
+    if not node.node.limits_known:
+        problem = f"neither the power nor the number of cores of its CPUs is known ({hardware.cpu.raw or 'no model'})"
+        return _condition(HARDWARE_CONDITION, False, "NotRecognised", problem)
+    if hardware.estimated:
+        return _condition(HARDWARE_CONDITION, True, "Estimated", "; ".join(hardware.estimated))
+    return _condition(HARDWARE_CONDITION, True, {"nodehardware": "NodeHardware"}.get(hardware.source, "Labels"))
 
 
 def _power(decision: Decision, index: int) -> Condition:

@@ -18,7 +18,13 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
     WorkloadProfile,
     WorkloadProfileStatus,
 )
-from joulie.adapters.kubernetes.hardware import allocatable_devices, amount, node_aliases, reported_hardware
+from joulie.adapters.kubernetes.hardware import (
+    allocatable_devices,
+    amount,
+    capacity_cpus,
+    node_aliases,
+    reported_hardware,
+)
 from joulie.adapters.kubernetes.pods import profile_facts, profile_owner
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.operator.settings import OperatorSettings
@@ -44,6 +50,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
         draining_label: value of the draining label; None if absent.
         labels: all labels.
         offered: allocatable CPUs (cores) and GPUs, by resource name.
+        capacity_cpus: logical CPUs, those reserved included; None if unknown.
         aliases: other names of the node: its host name and addresses.
         ready: False only if the Ready condition is present and not True.
         taints: node taints.
@@ -59,6 +66,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
     draining_label: str | None
     labels: dict[str, str]
     offered: dict[str, float]
+    capacity_cpus: float | None = None
     aliases: tuple[str, ...] = ()
     ready: bool = True
     taints: tuple[Taint, ...] = ()
@@ -127,6 +135,7 @@ def keep_node(node: Node, settings: OperatorSettings) -> NodeFacts | None:
         draining_label=labels.get(names.DRAINING_LABEL),
         labels=labels,
         offered=allocatable_devices(node),
+        capacity_cpus=capacity_cpus(node),
         aliases=node_aliases(node),
         ready=all(one.status == "True" for one in node.status.conditions if one.type == "Ready"),
         taints=node.spec.taints,

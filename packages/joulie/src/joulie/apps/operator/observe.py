@@ -303,13 +303,14 @@ class ClusterView(Watching):
         reported = self._reported.get(name)
         keys = (*HARDWARE_KEYS, *self._settings.gpu_product_keys)
         labels = {key: facts.labels[key] for key in keys if key in facts.labels}
-        alike = (reported, tuple(labels.items()), tuple(sorted(facts.offered.items())))
+        alike = (reported, tuple(labels.items()), tuple(sorted(facts.offered.items())), facts.capacity_cpus)
         if alike not in self._interned:
             self._interned[alike] = resolve(
                 reported,
                 labels,
                 facts.offered,
                 self._catalogue,
+                capacity_cpus=facts.capacity_cpus,
                 gpu_product_keys=self._settings.gpu_product_keys,
             )
         return self._interned[alike]

@@ -27,6 +27,7 @@ from joulie.domain.accounting.profiles import (
 )
 from joulie.domain.grid import names
 from joulie.domain.hardware import BUILTIN_CATALOGUE, Catalogue
+from joulie.domain.hardware.estimates import THREADS_PER_CORE
 from joulie.domain.hardware.resolve import (
     CPU_MODEL_KEY,
     GPU_MODEL_KEY,
@@ -35,7 +36,7 @@ from joulie.domain.hardware.resolve import (
     ResolvedHardware,
     resolve,
 )
-from joulie.domain.power_estimate import THREADS_PER_CORE, estimate_cpu_power, estimate_gpu_power
+from joulie.domain.power_estimate import estimate_cpu_power, estimate_gpu_power
 from joulie.domain.quantities import finite_number
 
 CPU_MODEL_LABEL = "node.kubernetes.io/cpu-model"
@@ -326,9 +327,7 @@ def _catalogued_cpu(model: str, catalogue: Catalogue) -> CpuProfile | None:
     known = catalogue.cpu(model).model
     if known is None:
         return None
-    package = resolve(
-        ReportedHardware(cpu_model=known.key, sockets=1, cores=2.0 * known.cores_per_socket), {}, {}, catalogue
-    )
+    package = resolve(ReportedHardware(cpu_model=known.key, sockets=1, cores=known.cores_per_socket), {}, {}, catalogue)
     return replace(_estimated_cpu(package, catalogue), cores=known.cores_per_socket, base_hz=known.base_hz)
 
 

@@ -24,9 +24,9 @@ class Quality(StrEnum):
     EXACT = "exact"
     """In the catalogue."""
     HEURISTIC = "heuristic"
-    """A related part stands in for it."""
+    """A related part stands in for it, or it is not in the catalogue: its numbers are its own, or estimated."""
     UNAVAILABLE = "unavailable"
-    """Not recognised: its numbers must come from the device itself or from fallbacks."""
+    """Neither recognised nor able to say anything of itself."""
 
 
 class AmbiguousNameError(ValueError):

@@ -93,16 +93,17 @@ class CpuModel:
 
     Attributes:
         key: the catalogue's name of it.
-        vendor: ``AMD`` or ``Intel``.
+        vendor: ``AMD``, ``Intel`` or another.
         cores_per_socket: physical cores.
         tdp_w: thermal design power of one socket, W; what 100 % of a package cap means.
         cap_min_w: lower end of the configurable TDP of one socket, W.
         cap_max_w: upper end of it, W.
-        base_hz: base clock, Hz.
-        boost_hz: maximum boost clock, Hz.
+        base_hz: base clock, Hz; None where it was never published.
+        boost_hz: maximum boost clock, Hz; None where it was never published.
         curve_w: wall power of a whole node with `curve_sockets` sockets, W: either `CURVE_POINTS` values at even steps
             of utilisation, or two, idle and full load, between which the parametric curve is assumed.
         curve_sockets: sockets of the node that the curve describes.
+        threads_per_core: logical CPUs of a core, as the part ships.
         aliases: other spellings of this same part.
         stand_in_for: other parts that this one describes closely enough; a match by them is heuristic.
         evidence: where each fact comes from, by field name.
@@ -124,10 +125,11 @@ class CpuModel:
     tdp_w: float
     cap_min_w: float
     cap_max_w: float
-    base_hz: float
-    boost_hz: float
+    base_hz: float | None
+    boost_hz: float | None
     curve_w: tuple[float, ...]
     curve_sockets: int = 2
+    threads_per_core: int = 2
     aliases: tuple[str, ...] = ()
     stand_in_for: tuple[str, ...] = ()
     evidence: Mapping[str, Evidence] = field(default_factory=dict, hash=False, repr=False)
@@ -135,17 +137,20 @@ class CpuModel:
     def __post_init__(self) -> None:
         positive_number("cores_per_socket", self.cores_per_socket)
         positive_number("curve_sockets", self.curve_sockets)
-        positive_number("base_hz", self.base_hz)
+        positive_number("threads_per_core", self.threads_per_core)
+        for clock_hz in (self.base_hz, self.boost_hz):
+            if clock_hz is not None:
+                positive_number("clock_hz", clock_hz)
         for power_w in self.curve_w:
             positive_number("curve_w", power_w)
         if len(self.curve_w) not in {2, CURVE_POINTS}:
             raise HardwareModelError(f"{self.key}: curve_w needs {CURVE_POINTS} points or 2, got {len(self.curve_w)}")
         if any(higher < lower for lower, higher in pairwise(self.curve_w)):
             raise HardwareModelError(f"{self.key}: curve_w must not fall as utilisation rises")
-        if self.boost_hz < self.base_hz:
+        if self.base_hz is not None and self.boost_hz is not None and self.boost_hz < self.base_hz:
             raise HardwareModelError(f"{self.key}: boost_hz is below base_hz")
         _ = self.cap_range
-        _check_evidence(self.key, self.evidence, self.FACTS)
+        _check_evidence(self.key, self.evidence, _stated(self))
 
     @property
     def cap_range(self) -> CapRange:
@@ -190,13 +195,16 @@ class GpuModel:
         if self.compute_gamma is not None:
             positive_number("compute_gamma", self.compute_gamma)
         _ = self.cap_range
-        stated = [name for name in self.FACTS if getattr(self, name) is not None]
-        _check_evidence(self.key, self.evidence, stated)
+        _check_evidence(self.key, self.evidence, _stated(self))
 
     @property
     def cap_range(self) -> CapRange:
         """Limits of one device; what the device reports about itself goes before it."""
         return CapRange(self.cap_min_w, self.cap_max_w, self.default_w)
+
+
+def _stated(model: CpuModel | GpuModel) -> list[str]:
+    return [name for name in model.FACTS if getattr(model, name) is not None]
 
 
 def _check_evidence(key: str, evidence: Mapping[str, Any], facts: Iterable[str]) -> None:

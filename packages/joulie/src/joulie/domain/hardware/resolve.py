@@ -1,8 +1,11 @@
 """Hardware of a node: as its agent reported it, else from its labels, else from its allocatable resources.
 
 Devices are resolved one by one: a node whose agent could read its CPU but not its GPUs still gets these from labels. A
-number that a device reported about itself goes before the catalogue's. Nothing is guessed where neither knows: a device
-without a range has none, and whoever needs a number takes a fallback that says so.
+number that a device reported about itself goes before the catalogue's. No limit is guessed where neither knows: a
+device without a range has none, and only its power is estimated, which says so.
+
+Cores are physical ones, whether an agent counted them or not: Kubernetes counts logical CPUs, so without an agent they
+are divided by the threads of a core (`_physical_cores`).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from joulie.domain.hardware.catalogue import Catalogue, Match, ModelT, Quality, normalised
+from joulie.domain.hardware.estimates import THREADS_PER_CORE, Estimate, estimated_cpu_tdp, estimated_gpu_limit
 from joulie.domain.hardware.mig import mig_profile
 from joulie.domain.hardware.models import CapRange, CpuModel, GpuModel
 
@@ -23,15 +27,27 @@ GPU_PRODUCT_KEYS = ("joulie.io/gpu.product", "nvidia.com/gpu.product", "amd.com/
 """Node labels that name a GPU, best first, after `GPU_MODEL_KEY`; GPU_PRODUCT_LABEL_KEYS replaces them."""
 GPU_PHYSICAL_COUNT_KEY = "nvidia.com/gpu.count"
 GPU_REPLICAS_KEY = "nvidia.com/gpu.replicas"
+ARCHITECTURE_KEY = "kubernetes.io/arch"
 HARDWARE_KEYS = frozenset(
-    {CPU_MODEL_KEY, CPU_SOCKETS_KEY, GPU_MODEL_KEY, GPU_COUNT_KEY, GPU_PHYSICAL_COUNT_KEY, GPU_REPLICAS_KEY}
+    {
+        ARCHITECTURE_KEY,
+        CPU_MODEL_KEY,
+        CPU_SOCKETS_KEY,
+        GPU_MODEL_KEY,
+        GPU_COUNT_KEY,
+        GPU_PHYSICAL_COUNT_KEY,
+        GPU_REPLICAS_KEY,
+    }
 )
 """All labels that are read, beside those that name the GPU's product."""
 GPU_RESOURCES: Mapping[str, str] = {"nvidia.com/gpu": "NVIDIA", "amd.com/gpu": "AMD"}
 """Vendor by extended resource."""
 
 UNKNOWN_FAMILY = "unknown"
-_THREADS_PER_CORE = 2
+_ARCHITECTURES_OF_ONE_THREAD = frozenset({"arm64"})
+_OWN_LIMITS = "its limits are those that it reports"
+_RESERVED_SHARE = 0.1
+"""Maximum share of a machine's CPUs that are reserved, and missing from what it offers to pods."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +58,7 @@ class ReportedHardware:
         cpu_model: catalogue key of the CPU.
         cpu_raw: its model string.
         sockets: CPU packages.
-        cores: cores of the node.
+        cores: physical cores of the node.
         cpu_min_w: smallest limit of one package, W.
         cpu_max_w: largest limit of one package, W: what 100 % means.
         gpu_model: catalogue key of the GPUs.
@@ -77,9 +93,10 @@ class CpuDevices:
         model: catalogue key, None where not recognised.
         raw: model string, None where nobody says.
         sockets: packages, at least 1.
-        cores: cores of the node; 0 where nobody says.
+        cores: physical cores of the node; 0 where nobody says.
         cap_range: limits of one package; None where neither it nor the catalogue says.
-        quality: how well the model is known.
+        quality: how well its power is known.
+        tdp_estimate: TDP of all packages where `cap_range` is None and the cores are known.
     """
 
     model: str | None
@@ -88,6 +105,15 @@ class CpuDevices:
     cores: float
     cap_range: CapRange | None
     quality: Quality
+    tdp_estimate: Estimate | None = None
+
+    @property
+    def caveat(self) -> str | None:
+        """Where its power comes from if not from the catalogue; None if from there, or if it is not known at all."""
+        if self.model is not None or (self.cap_range is None and self.tdp_estimate is None):
+            return None
+        source = _OWN_LIMITS if self.cap_range else f"TDP estimated from {self.cores:g} cores, {self.tdp_estimate}"
+        return f"{self.raw or 'CPU of unknown model'} is not in the catalogue: {source}"
 
 
 @dataclass(frozen=True)
@@ -100,7 +126,7 @@ class GpuDevices:
         vendor: ``NVIDIA``, ``AMD`` or what was reported; None where nobody says.
         count: physical devices, at least 1.
         cap_range: limits of one device; None where neither it nor the catalogue says.
-        quality: how well the model is known.
+        quality: how well its power is known.
     """
 
     model: str | None
@@ -109,6 +135,14 @@ class GpuDevices:
     count: int
     cap_range: CapRange | None
     quality: Quality
+
+    @property
+    def caveat(self) -> str | None:
+        """Where its power comes from if not from the catalogue; None if from there."""
+        if self.model is not None:
+            return None
+        source = _OWN_LIMITS if self.cap_range else f"limit of one estimated, {estimated_gpu_limit(self.vendor)}"
+        return f"{self.raw or 'GPU of unknown model'} is not in the catalogue: {source}"
 
 
 @dataclass(frozen=True)
@@ -150,12 +184,31 @@ class ResolvedHardware:
         return UNKNOWN_FAMILY if devices.raw is None else normalised(devices.raw)
 
     @property
+    def gpu_estimate(self) -> Estimate | None:
+        """Default limit of all GPUs together where it is not known; None where it is, or there are none."""
+        if self.gpu is None or self.gpu.cap_range is not None:
+            return None
+        return estimated_gpu_limit(self.gpu.vendor).times(self.gpu.count)
+
+    @property
     def limits(self) -> tuple[float, float, int, int] | None:
-        """CPU TDP (W), GPU TDP (W), cores and GPUs as the twin takes them; None unless all of them are known."""
-        cpu_w, gpu_w, cores = self.cpu_max_w, self.gpu_max_w, round(self.cpu.cores)
+        """CPU TDP (W), GPU TDP (W), cores and GPUs as the twin takes them.
+
+        What one device does not say is estimated, and leaves the others as they are; None where not even the number of
+        cores is known.
+        """
+        cpu_w = _known_or_expected(self.cpu_max_w, self.cpu.tdp_estimate)
+        gpu_w = _known_or_expected(self.gpu_max_w, self.gpu_estimate)
+        cores = round(self.cpu.cores)
         if cpu_w is None or gpu_w is None or cores < 1:
             return None
         return cpu_w, gpu_w, cores, 0 if self.gpu is None else self.gpu.count
+
+    @property
+    def estimated(self) -> tuple[str, ...]:
+        """What of `limits` is estimated, a phrase for each device."""
+        parts = (self.cpu, self.gpu)
+        return tuple(part.caveat for part in parts if part is not None and part.cap_range is None and part.caveat)
 
 
 def resolve(
@@ -164,6 +217,7 @@ def resolve(
     allocatable: Mapping[str, float],
     catalogue: Catalogue,
     *,
+    capacity_cpus: float | None = None,
     gpu_product_keys: Sequence[str] = GPU_PRODUCT_KEYS,
 ) -> ResolvedHardware:
     """The hardware of one node.
@@ -173,11 +227,13 @@ def resolve(
         labels: the node's labels.
         allocatable: what the node offers to pods, by resource: ``cpu`` in cores, extended resources as counts.
         catalogue: known models.
+        capacity_cpus: logical CPUs of the node, those reserved included; None where only `allocatable` is at hand.
         gpu_product_keys: labels that may name the GPU, best first.
     """
     found = reported or ReportedHardware()
     warnings: list[str] = []
-    cpu, cpu_source = _cpu(found, labels, allocatable, catalogue, warnings)
+    threads = _positive(capacity_cpus) or _positive(allocatable.get("cpu"))
+    cpu, cpu_source = _cpu(found, labels, threads, catalogue, warnings)
     gpu, gpu_source = _gpu(found, labels, allocatable, catalogue, gpu_product_keys, warnings)
     sources = {cpu_source, gpu_source}
     source = next((name for name in ("nodehardware", "labels") if name in sources), "allocatable")
@@ -187,23 +243,49 @@ def resolve(
 def _cpu(
     found: ReportedHardware,
     labels: Mapping[str, str],
-    allocatable: Mapping[str, float],
+    threads: float | None,
     catalogue: Catalogue,
     warnings: list[str],
 ) -> tuple[CpuDevices, str]:
     reported = _first_text(found.cpu_model, found.cpu_raw)
     raw = reported or _first_text(labels.get(CPU_MODEL_KEY))
     model, quality = _recognised(catalogue.cpu, found.cpu_model, found.cpu_raw, labels.get(CPU_MODEL_KEY))
-    cores = _positive(found.cores) or _positive(allocatable.get("cpu"))
-    sockets = found.sockets if _positive(found.sockets) else _whole_number(labels, CPU_SOCKETS_KEY, warnings)
-    if sockets is None:
-        sockets, quality = _likely_sockets(model, cores), _at_most_heuristic(quality)
+    counted = found.sockets if _positive(found.sockets) else _whole_number(labels, CPU_SOCKETS_KEY, warnings)
+    cores = _positive(found.cores) or _physical_cores(threads, labels, model, counted)
+    sockets = counted or _likely_sockets(model, cores)
     if cores is None and model is not None:
         cores = float(sockets * model.cores_per_socket)
     catalogued = None if model is None else model.cap_range
     limits = _cap_range(found.cpu_min_w, found.cpu_max_w, found.cpu_max_w, catalogued)
+    estimate = estimated_cpu_tdp(cores, counted) if limits is None and cores is not None else None
+    if counted is None:
+        quality = _at_most_heuristic(quality)
+    if model is None and (limits is not None or estimate is not None):
+        quality = Quality.HEURISTIC
     source = "nodehardware" if reported or _positive(found.cpu_max_w) else "labels" if raw else "allocatable"
-    return CpuDevices(_key(model), found.cpu_raw or raw, sockets, cores or 0.0, limits, quality), source
+    return CpuDevices(_key(model), found.cpu_raw or raw, sockets, cores or 0.0, limits, quality, estimate), source
+
+
+def _physical_cores(
+    threads: float | None, labels: Mapping[str, str], model: CpuModel | None, sockets: int | None
+) -> float | None:
+    """Physical cores of a node with this many logical CPUs; None where nobody counts either.
+
+    A node that offers nearly all threads of the packages that its labels count is that machine, what it reserves
+    included; one that offers as many CPUs as these have cores has its threads switched off. Any other may be a part of
+    a machine: its CPUs are divided by the threads of a core, of its model or else of its architecture.
+    """
+    if threads is None:
+        return None
+    per_core = THREADS_PER_CORE if model is None else model.threads_per_core
+    if labels.get(ARCHITECTURE_KEY) in _ARCHITECTURES_OF_ONE_THREAD:
+        per_core = 1
+    if model is not None and sockets is not None:
+        machine = sockets * model.cores_per_socket
+        for logical in (machine * per_core, machine):
+            if logical * (1.0 - _RESERVED_SHARE) <= threads <= logical:
+                return float(machine)
+    return float(math.ceil(threads / per_core))
 
 
 def _gpu(
@@ -224,6 +306,8 @@ def _gpu(
     model, quality = _recognised(catalogue.gpu, found.gpu_model, found.gpu_raw, *named)
     catalogued = None if model is None else model.cap_range
     limits = _cap_range(found.gpu_min_w, found.gpu_max_w, found.gpu_default_w, catalogued)
+    if model is None and limits is not None:
+        quality = Quality.HEURISTIC
     vendor = found.gpu_vendor or (model.vendor if model else None) or (GPU_RESOURCES[resource] if resource else None)
     source = "nodehardware" if reported else "labels" if named else "allocatable"
     return GpuDevices(_key(model), raw, vendor, count, limits, quality), source
@@ -299,10 +383,16 @@ def _whole_number(labels: Mapping[str, str], key: str, warnings: list[str]) -> i
 
 
 def _likely_sockets(model: CpuModel | None, cores: float | None) -> int:
-    """Sockets where nobody counted them: as few as can hold the cores, which Linux counts as threads."""
+    """Sockets where nobody counted them: as few as can hold the cores."""
     if model is None or cores is None:
         return 1
-    return math.ceil(cores / (_THREADS_PER_CORE * model.cores_per_socket))
+    return math.ceil(cores / model.cores_per_socket)
+
+
+def _known_or_expected(known_w: float | None, estimate: Estimate | None) -> float | None:
+    if known_w is not None:
+        return known_w
+    return None if estimate is None else estimate.expected_w
 
 
 def _cap_range(

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from joulie.domain.hardware import CpuModel
+from joulie.domain.hardware.estimates import TYPICAL_FULL_SHARE, TYPICAL_IDLE_SHARE
 from joulie.domain.hardware.models import CURVE_POINTS
 from joulie.domain.power.curves import cap_or_uncapped, interpolate_even
 from joulie.domain.units import BoolArray, FloatArray, IntArray, finite, non_negative, positive
@@ -89,6 +90,17 @@ class CpuPower:
             tdp_w=np.asarray(model.tdp_w * sockets),
             util_exponent=np.asarray(1.0 if measured else UTIL_EXPONENT),
             frequency_floor=np.asarray(frequency_floor),
+        )
+
+    @classmethod
+    def typical(cls, tdp_w: float) -> CpuPower:
+        """The power model of a server whose CPUs nobody knows but by their TDP together, W."""
+        positive("tdp_w", tdp_w)
+        return cls(
+            curve_w=np.linspace(TYPICAL_IDLE_SHARE * tdp_w, TYPICAL_FULL_SHARE * tdp_w, CURVE_POINTS),
+            tdp_w=np.asarray(tdp_w),
+            util_exponent=np.asarray(UTIL_EXPONENT),
+            frequency_floor=np.asarray(DEFAULT_FREQUENCY_FLOOR),
         )
 
     @classmethod
