@@ -77,7 +77,9 @@ def test_bounds_and_enumerations() -> None:
     assert (percent["minimum"], percent["exclusiveMinimum"], percent["maximum"]) == (0, True, 100)
     assert field("NodeTwin", "spec.gpu.powerCap.capWattsPerGpu")["minimum"] == 1
     assert {"rapl", "nvml", "http-error"} < set(field("NodeTwin", "status.powerMeasurement.source")["enum"])
-    assert field("NodeTwin", "status.controlStatus.cpu.result")["enum"] == ["applied", "blocked", "error", "none"]
+    assert field("NodeTwin", "status.controlStatus.cpu.result")["enum"] == [
+        *("applied", "unconfirmed", "observed", "blocked", "error", "none")
+    ]
     assert "minimum" not in field("NodeTwin", "status.powerMeasurement.powerTrendWPerMin")
     assert field("NodeTwin", "spec") != field("NodePowerProfile", "spec"), "an override may be pointed at another node"
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from joulie.domain.grid.forecast import MAX_HISTORY_DAYS, MIN_HISTORY_DAYS, forecast, rolling
@@ -81,6 +81,7 @@ def test_slots_are_the_lowest_and_neighbours_are_one_run():
 
 
 @given(steps, st.floats(0.05, 20.0), st.sampled_from([0.5, 1.0, 2.0]))
+@example([0.0, 1.0, 0.0], 1.1, 2.0)  # what rounding left was a run of its own
 def test_slots_hold_the_work_in_time(values, work_h, slot_h):
     series = hourly(values)
     deadline_s = MONDAY_S + HOUR_S * len(values)

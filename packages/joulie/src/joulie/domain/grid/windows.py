@@ -9,6 +9,10 @@ import numpy as np
 from joulie.domain.grid.series import Series
 
 
+_ROUNDING_S = 1e-3
+"""Work left that is rounding of times since the epoch, s: no run of its own."""
+
+
 class Window(NamedTuple):
     """One uninterrupted run."""
 
@@ -80,6 +84,6 @@ def best_slots(
             runs[-1] = (runs[-1][0], end_s)
         else:
             runs.append((start_s, end_s))
-        if left_s <= 0.0:
+        if left_s <= _ROUNDING_S:
             break
     return tuple(runs)
