@@ -24,8 +24,6 @@ from typing import Any
 import click
 import numpy as np
 
-from joulie_lab.fakes.kubernetes.api import Writer
-from joulie_lab.fakes.kubernetes.cluster import FakeCluster
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.apps.operator.desired import desired, near
 from joulie.apps.operator.observe import ClusterView
@@ -34,6 +32,8 @@ from joulie.domain.control import Facility, Memory, decide
 from joulie.domain.control_power import SourceReadings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.policy import POLICIES
+from joulie_lab.fakes.kubernetes.api import Writer
+from joulie_lab.fakes.kubernetes.cluster import FakeCluster
 
 TARGET_NODES = 10_000
 TARGET_DECIDE_S = 0.150

@@ -8,7 +8,6 @@ import numpy as np
 
 from joulie.domain.grid.series import Series
 
-
 _ROUNDING_S = 1e-3
 """Work left that is rounding of times since the epoch, s: no run of its own."""
 
