@@ -1,4 +1,5 @@
 import asyncio
+import base64
 import json
 import logging
 import os
@@ -420,6 +421,103 @@ def test_a_kubeconfigs_client_certificate_is_used(tmp_path: Path, authority: Cer
 
     asyncio.run(main())
     assert server.requests[0].peer == "carol"
+
+
+@pytest.fixture
+def strict_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contexts as Python 3.13 and later make them, whatever this one is."""
+    usual = ssl.create_default_context
+
+    def create(*given: Any, **options: Any) -> ssl.SSLContext:
+        context = usual(*given, **options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", create)
+
+
+@pytest.mark.usefixtures("strict_python")
+@pytest.mark.parametrize("extended", [True, False], ids=["strict", "as EKS issues"])
+def test_r1_clusters_certificates_are_taken_as_kubectl_takes_them(tmp_path: Path, extended: bool) -> None:
+    issuer = CertificateAuthority(tmp_path / "ca", extended=extended)
+    other = CertificateAuthority(tmp_path / "other", extended=extended)
+    embedded = base64.b64encode(issuer.certificate.read_bytes()).decode()
+
+    async def main() -> None:
+        async with serving(Recorder(), server_tls(issuer, "127.0.0.1")) as url:
+            for trusted in (
+                f"certificate-authority: '{issuer.certificate}'",
+                f"certificate-authority-data: {embedded}",
+            ):
+                file = write(tmp_path / "config", kubeconfig(url, cluster=f", {trusted}"))
+                await talk_to(connect(kubeconfig=file, environ={}))
+            # The chain and the name are verified as before.
+            wrong = f", certificate-authority: '{other.certificate}'"
+            with pytest.raises(ConnectionLostError, match="CERTIFICATE_VERIFY_FAILED"):
+                await talk_to(connect(kubeconfig=write(tmp_path / "wrong", kubeconfig(url, cluster=wrong)), environ={}))
+            named = f", certificate-authority: '{issuer.certificate}', tls-server-name: elsewhere"
+            with pytest.raises(ConnectionLostError, match="CERTIFICATE_VERIFY_FAILED"):
+                await talk_to(connect(kubeconfig=write(tmp_path / "named", kubeconfig(url, cluster=named)), environ={}))
+
+    asyncio.run(main())
+
+
+def test_r8_a_rotated_authority_is_read_again_without_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    first, second = (CertificateAuthority(tmp_path / name) for name in ("first", "second"))
+    trusted = write(tmp_path / "account/ca.crt", first.certificate.read_text())
+
+    def mount(text: str) -> None:
+        """Replace the file as a kubelet does, by another one under its name."""
+        write(tmp_path / "new", text).replace(trusted)
+
+    async def main() -> None:
+        old, new = Recorder(), Recorder()
+        async with serving(old, server_tls(first, "127.0.0.1")) as url:
+            file = write(tmp_path / "config", kubeconfig(url, cluster=f", certificate-authority: '{trusted}'"))
+            connection = connect(kubeconfig=file, environ={})
+            client = KubeClient(connection, retry=QUICK)
+            await client.version()
+            # A file that is being written, or is gone: what was read serves on.
+            mount("half a certi")
+            await client.version()
+            trusted.unlink()
+            await client.version()
+        async with client, serving(new, server_tls(second, "127.0.0.1")) as url:
+            connection.server = url
+            with pytest.raises(ConnectionLostError, match="CERTIFICATE_VERIFY_FAILED"):
+                await client.version()
+            mount(second.certificate.read_text())
+            await client.version()
+            await client.version()
+        assert (len(old.requests), len(new.requests)) == (3, 2)
+
+    asyncio.run(main())
+    told = [record.message for record in caplog.records if record.message.startswith("certificates")]
+    assert told == ["certificates not reloaded"] * 2 + ["certificates reloaded"]
+
+
+def test_r8_a_rotated_token_is_read_again_without_a_restart(tmp_path: Path) -> None:
+    token = write(tmp_path / "token", "first")
+    server = Recorder()
+
+    async def main() -> None:
+        async with serving(server) as url:
+            file = write(tmp_path / "config", kubeconfig(url, user=f"{{tokenFile: '{token}'}}"))
+            async with KubeClient(connect(kubeconfig=file, environ={}), retry=QUICK) as client:
+                await client.version()
+                server.rejected.add("Bearer first")
+                token.write_text("second")
+                await client.version()
+
+    asyncio.run(main())
+    assert [request.headers["authorization"] for request in server.requests] == [
+        "Bearer first",
+        "Bearer first",
+        "Bearer second",
+    ]
 
 
 def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from joulie.adapters.prometheus import (
 )
 from joulie.adapters.prometheus import client as client_module
 from joulie.domain.signal import Reading
+from joulie.http_client import tls_context
+from joulie_lab.control_plane.certificates import CertificateAuthority
 from support.prometheus_answers import vector
 from support.scripted_server import serving
 from support.virtual_time import run_virtually
@@ -407,3 +409,39 @@ def test_a_client_of_its_own():
             return await prometheus.query("up")
 
     assert [one.labels for one in asyncio.run(main())] == [{"node": "/thanos/api/v1/query"}]
+
+
+@pytest.mark.parametrize("extended", [True, False], ids=["strict", "as many issue"])
+def test_r1_prometheus_certificates_are_taken_as_other_clients_take_them(tmp_path, monkeypatch, extended):
+    usual = ssl.create_default_context
+
+    def strict(*given, **options):
+        """A context as Python 3.13 and later make it."""
+        context = usual(*given, **options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    authority = CertificateAuthority(tmp_path, extended=extended)
+    issued = authority.issue("prometheus", hosts=["127.0.0.1"])
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(issued.certificate, issued.key)
+
+    async def up(_request, answer):
+        await answer.whole(200, json.dumps(OK[1]).encode())
+
+    async def main():
+        async with serving(up, tls) as url, connect(url, PrometheusAuth(ca_file=authority.certificate)) as prometheus:
+            return await prometheus.query("up")
+
+    assert len(asyncio.run(main())) == 1
+
+
+def test_r1_http_endpoints_certificates_are_taken_as_other_clients_take_them(monkeypatch, tmp_path):
+    authority = CertificateAuthority(tmp_path)
+    # SSL_CERT_FILE of the image's environment, or a context of the system's authorities.
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    for context in (tls_context(), tls_context(authority.certificate)):
+        assert not context.verify_flags & ssl.VERIFY_X509_STRICT
+        assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert tls_context(verify=False).verify_mode == ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""Bounded HTTP requests of the adapters, and how their errors are worded.
+"""Bounded HTTP requests of the adapters, how their errors are worded, and which certificates are accepted.
 
 A response's body is read up to a maximum number of bytes. What fails below HTTP, such as a lost connection, a TLS
 alert or a timeout, becomes one error. Whether to repeat a request, and when to stop sending them, is the adapter's
@@ -7,11 +7,38 @@ decision: it knows its server.
 
 from __future__ import annotations
 
+import ssl
+from os import PathLike
 from typing import Any
 
 import httpx2
 
 _SHOWN_BYTES = 200
+
+
+def tls_context(ca_file: str | PathLike[str] | None = None, *, verify: bool = True) -> ssl.SSLContext:
+    """A client's TLS context: host name and chain are verified, certificates accepted as other clients do.
+
+    Args:
+        ca_file: PEM certificates of trusted authorities; None for the system's.
+        verify: whether to verify at all.
+
+    Raises:
+        OSError: the file cannot be read, or has no certificate (`ssl.SSLError`).
+    """
+    if ca_file is not None and verify:
+        return accept_as_others(ssl.create_default_context(cafile=ca_file))
+    return accept_as_others(httpx2.create_ssl_context(verify=verify))
+
+
+def accept_as_others(context: ssl.SSLContext) -> ssl.SSLContext:
+    """Clear the flag with which Python 3.13 refuses the certificates of many clusters, and return the context.
+
+    VERIFY_X509_STRICT wants a key usage of authorities, and of all certificates the identifier of their issuer's key.
+    kubectl, curl and browsers accept certificates without: those of EKS have no such identifier.
+    """
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
 
 
 class RequestError(Exception):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from joulie_lab.control_plane.certificates import Certificate
+from joulie_lab.control_plane.ports import LOOPBACK
 
 # More connections do not create objects faster: the API server and etcd are busy by then.
 _CONNECTIONS = 12
@@ -29,11 +30,12 @@ class ApiError(RuntimeError):
 
 
 class AdminApi:
-    """Requests to https://127.0.0.1:`port`, verified against the control plane's own authority."""
+    """Requests to https://`address`:`port`, verified against the control plane's own authority."""
 
-    def __init__(self, authority: Path, identity: Certificate) -> None:
-        """Create the client; `port` is called when the API server has been started."""
+    def __init__(self, authority: Path, identity: Certificate, address: str = LOOPBACK) -> None:
+        """Create the client; `port` is called when the API server has been started, at `address`."""
         self.port = 0
+        self._address = address
         self._context = ssl.create_default_context(cafile=str(authority))
         self._context.load_cert_chain(identity.certificate, identity.key)
 
@@ -55,12 +57,12 @@ class AdminApi:
             body: object to send; None for none.
             content_type: media type of the body: "application/merge-patch+json", "application/apply-patch+yaml" ...
             timeout_s: timeout for connecting and for each read, s.
-            port: port of another component, for its /healthz or /metrics; None for the API server's.
+            port: port of another component on loopback, for its /healthz or /metrics; None for the API server's.
 
         Raises:
             ApiError: the response is an error, or there is none.
         """
-        with self._connect(port or self.port, timeout_s) as connection:
+        with self._connect(port, timeout_s) as connection:
             return _exchange(connection, method, path, body, content_type)
 
     def create_all(self, path: str, objects: Sequence[Mapping[str, Any]]) -> None:
@@ -71,7 +73,7 @@ class AdminApi:
         """
 
         def create_share(share: Sequence[Mapping[str, Any]]) -> None:
-            with self._connect(self.port, _TIMEOUT_S) as connection:
+            with self._connect(None, _TIMEOUT_S) as connection:
                 for item in share:
                     _exchange(connection, "POST", path, item, "application/json")
 
@@ -81,8 +83,9 @@ class AdminApi:
                 created.result()
 
     @contextlib.contextmanager
-    def _connect(self, port: int, timeout_s: float) -> Iterator[HTTPSConnection]:
-        connection = HTTPSConnection("127.0.0.1", port, timeout=timeout_s, context=self._context)
+    def _connect(self, port: int | None, timeout_s: float) -> Iterator[HTTPSConnection]:
+        address = (self._address, self.port) if port in (None, self.port) else (LOOPBACK, port)
+        connection = HTTPSConnection(*address, timeout=timeout_s, context=self._context)
         with contextlib.closing(connection):
             yield connection
 
@@ -100,7 +103,7 @@ def _exchange(
         with connection.getresponse() as response:
             answer = response.read()
     except (OSError, HTTPException) as error:
-        raise ApiError(None, f"{method} {path} at 127.0.0.1:{connection.port}: no answer: {error!r}") from error
+        raise ApiError(None, f"{method} {path} at {connection.host}:{connection.port}: no answer: {error!r}") from error
     is_json = response.headers.get_content_type() == "application/json"
     decoded: Any = json.loads(answer) if is_json else answer.decode(errors="replace")
     if response.status >= 400:

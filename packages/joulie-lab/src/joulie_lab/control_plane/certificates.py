@@ -28,18 +28,22 @@ class Certificate:
 class CertificateAuthority:
     """Issues the certificates of one control plane and of the programs that serve it."""
 
-    def __init__(self, folder: Path) -> None:
-        """Create a new authority with its files in `folder`, readable by their owner only."""
+    def __init__(self, folder: Path, *, extended: bool = True) -> None:
+        """Create a new authority with its files in `folder`, readable by their owner only.
+
+        Args:
+            folder: folder of the authority's files.
+            extended: whether certificates carry their key usage and the identifiers of their own and their issuer's
+                key. RFC 5280 requires them of authorities; the certificates of many clusters lack them, and kubectl
+                accepts those.
+        """
         self.folder = folder
+        self._extended = extended
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name("joulie-local-control-plane")
-        certificate = (
-            _builder(self._name, self._name, self._key.public_key(), self._key.public_key())
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(signs_certificates=True), critical=True)
-            .sign(self._key, hashes.SHA256())
-        )
+        builder = self._builder(self._name, self._key.public_key(), signs_certificates=True)
+        certificate = builder.sign(self._key, hashes.SHA256())
         self.certificate = folder / "ca.crt"
         self.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
@@ -60,14 +64,9 @@ class CertificateAuthority:
             hosts: host names and IP addresses of a server.
         """
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = (
-            _builder(_name(common_name or file_name, groups), self._name, key.public_key(), self._key.public_key())
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs_certificates=False), critical=True)
-            .add_extension(
-                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]),
-                critical=False,
-            )
+        subject = _name(common_name or file_name, groups)
+        builder = self._builder(subject, key.public_key(), signs_certificates=False).add_extension(
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
         )
         if hosts:
             builder = builder.add_extension(
@@ -78,6 +77,32 @@ class CertificateAuthority:
         files.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         write_private_key(files.key, key)
         return files
+
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, signs_certificates: bool
+    ) -> x509.CertificateBuilder:
+        now = dt.datetime.now(dt.UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _CLOCK_SKEW)
+            .not_valid_after(now + _VALID)
+            .add_extension(
+                x509.BasicConstraints(ca=signs_certificates, path_length=0 if signs_certificates else None),
+                critical=True,
+            )
+        )
+        if not self._extended:
+            return builder
+        issuer_key = self._key.public_key()
+        return (
+            builder.add_extension(_usage(signs_certificates=signs_certificates), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False)
+        )
 
 
 def write_private_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
@@ -97,24 +122,6 @@ def write_service_account_keys(folder: Path) -> Certificate:
     )
     write_private_key(files.key, key)
     return files
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, issuer_key: ec.EllipticCurvePublicKey
-) -> x509.CertificateBuilder:
-    now = dt.datetime.now(dt.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_SKEW)
-        .not_valid_after(now + _VALID)
-        # Python 3.13's TLS verification requires both identifiers.
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False)
-    )
 
 
 def _name(common_name: str, groups: Sequence[str] = ()) -> x509.Name:

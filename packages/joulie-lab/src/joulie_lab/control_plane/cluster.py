@@ -20,6 +20,7 @@ from joulie_lab.control_plane import components
 from joulie_lab.control_plane.api import AdminApi, ApiError
 from joulie_lab.control_plane.binaries import Binaries, obtain
 from joulie_lab.control_plane.certificates import Certificate, CertificateAuthority, write_service_account_keys
+from joulie_lab.control_plane.components import Network
 from joulie_lab.control_plane.kubeconfig import certificate_user, write_kubeconfig
 from joulie_lab.control_plane.ports import free_port
 from joulie_lab.control_plane.process import ManagedProcess, ProcessFailedError
@@ -72,7 +73,7 @@ class _Site:
 
 
 class LocalControlPlane:
-    """A Kubernetes control plane of child processes, private to this user and machine; use it as a context manager.
+    """A Kubernetes control plane of child processes, private to this machine; use it as a context manager.
 
     Every component can be stopped, started, restarted, paused and resumed by its name in `COMPONENTS` while the others
     keep running. Objects survive restarts of components, the API server keeps its port, and `close` removes everything.
@@ -86,6 +87,8 @@ class LocalControlPlane:
         components: Collection[str] = COMPONENTS,
         scheduler_configuration: Mapping[str, Any] | None = None,
         audit: bool = False,
+        network: Network | None = None,
+        extended_certificates: bool = True,
         log_folder: Path | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
@@ -97,6 +100,8 @@ class LocalControlPlane:
             scheduler_configuration: a KubeSchedulerConfiguration ("profiles", "extenders" ...); the connection to the
                 API server is filled in.
             audit: whether to record every write, for `audit_events`.
+            network: addresses of the API server; None for loopback, where only simulated nodes reach it.
+            extended_certificates: see `CertificateAuthority`.
             log_folder: folder for logs that are kept; None removes the logs with everything else.
             report: called with each line of progress of a build, which takes minutes; None for no reports.
         """
@@ -108,6 +113,8 @@ class LocalControlPlane:
         self._wanted = [name for name in COMPONENTS if name in components]
         self._scheduler_configuration = dict(scheduler_configuration or {})
         self._audit = audit
+        self._network = network or Network()
+        self._extended_certificates = extended_certificates
         self._given_log_folder = log_folder
         self._site: _Site | None = None
         self._processes: dict[str, ManagedProcess] = {}
@@ -213,7 +220,7 @@ class LocalControlPlane:
     @property
     def url(self) -> str:
         """The URL of the API server."""
-        return f"https://127.0.0.1:{self.port('kube-apiserver')}"
+        return f"https://{self._network.address}:{self.port('kube-apiserver')}"
 
     @property
     def kubeconfig(self) -> Path:
@@ -295,7 +302,7 @@ class LocalControlPlane:
         )
         return write_kubeconfig(
             self._open.layout.kubeconfig(f"{namespace}-{service_account}"),
-            port=self.port("kube-apiserver"),
+            server=self.url,
             authority=self._open.authority.certificate,
             user={"token": answer["status"]["token"]},
             namespace=namespace,
@@ -387,7 +394,7 @@ class LocalControlPlane:
         # A short path, because the length of a socket's name is limited.
         folder = Path(tempfile.mkdtemp(prefix="joulie-plane-"))
         atexit.register(self.close)
-        authority = CertificateAuthority(folder / "pki")
+        authority = CertificateAuthority(folder / "pki", extended=self._extended_certificates)
         clients = {
             name: authority.issue(name, common_name=user, groups=groups) for name, (user, groups) in _CLIENTS.items()
         }
@@ -395,10 +402,13 @@ class LocalControlPlane:
             folder=folder,
             binaries=binaries,
             authority=authority.certificate,
-            server=authority.issue("server", hosts=["127.0.0.1", "localhost", "kubernetes.default.svc"]),
+            server=authority.issue("server", hosts=self._network.server_hosts),
             service_account=write_service_account_keys(authority.folder),
+            kubelet_client=authority.issue("kubelet-client", groups=["system:masters"]),
+            network=self._network,
         )
-        return _Site(layout, authority, clients, AdminApi(authority.certificate, clients["admin"]))
+        api = AdminApi(authority.certificate, clients["admin"], self._network.address)
+        return _Site(layout, authority, clients, api)
 
     def _start(self, names: Sequence[str]) -> None:
         for wave in (_STORAGE, COMPONENTS[2:]):
@@ -421,7 +431,8 @@ class LocalControlPlane:
             return components.etcd(self._open.layout)
         if name == "kube-apiserver":
             port = self._ports[name] if name in self._keeps_port else self._choose_port(name)
-            self._write_kubeconfigs(port)
+            self._open.api.port = port
+            self._write_kubeconfigs()
             return components.api_server(self._open.layout, port, self._audit_log if self._audit else None)
         port = self._choose_port(name)
         if name == "kube-controller-manager":
@@ -436,12 +447,11 @@ class LocalControlPlane:
         self._ports[name] = free_port()
         return self._ports[name]
 
-    def _write_kubeconfigs(self, port: int) -> None:
-        self._open.api.port = port
+    def _write_kubeconfigs(self) -> None:
         for name, identity in self._open.clients.items():
             write_kubeconfig(
                 self._open.layout.kubeconfig(name),
-                port=port,
+                server=self.url,
                 authority=self._open.authority.certificate,
                 user=certificate_user(identity),
             )

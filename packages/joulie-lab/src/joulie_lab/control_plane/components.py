@@ -1,15 +1,17 @@
-"""Command lines of the components: everything on loopback or private sockets, with TLS and RBAC."""
+"""Command lines of the components, with TLS and RBAC: on loopback or private sockets unless a `Network` says else."""
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from joulie_lab.control_plane.binaries import Binaries
 from joulie_lab.control_plane.certificates import Certificate
+from joulie_lab.control_plane.ports import LOOPBACK
 from joulie_lab.control_plane.tools import STAGES
 
 _SERVICE_ACCOUNT_ISSUER = "https://kubernetes.default.svc.cluster.local"
@@ -17,7 +19,7 @@ _SCHEDULER_API = "kubescheduler.config.k8s.io/v1"
 # Never used: etcd requires an advertised address, but its only member is reached over its socket.
 _NO_ADDRESS = "http://localhost:1"
 
-# For clouds, pod networks, volumes and kubelets, which do not exist here; the TTL controller writes to every node.
+# For clouds, pod networks and volumes, which do not exist here; the TTL controller writes to every node.
 _CONTROLLERS_OFF = (
     "node-ipam-controller",
     "node-route-controller",
@@ -27,6 +29,21 @@ _CONTROLLERS_OFF = (
     "persistentvolume-attach-detach-controller",
     "ttl-controller",
 )
+
+_FOR_SIMULATED_NODES = (
+    "--authorization-mode=RBAC",
+    # 127.0.0.1 is not a valid endpoint of the Service "kubernetes", which nothing here uses.
+    "--endpoint-reconciler-type=none",
+    # Nodes here are Ready when created; the not-ready taint would only cost another write per node.
+    "--disable-admission-plugins=TaintNodesByCondition",
+)
+_FOR_REAL_NODES = (
+    "--authorization-mode=Node,RBAC",
+    "--enable-admission-plugins=NodeRestriction",
+    "--kubelet-preferred-address-types=InternalIP",
+)
+# KWOK updates its nodes every ten to twenty minutes only, and nodes must survive a stopped KWOK.
+_NODES_OUTLIVE_KWOK = "--node-monitor-grace-period=1h"
 
 # One event per write, at its completion; reads are not recorded.
 AUDIT_POLICY = {
@@ -41,14 +58,38 @@ AUDIT_POLICY = {
 
 
 @dataclass(frozen=True)
+class Network:
+    """Where the API server is reached.
+
+    Attributes:
+        address: IP address that it listens on; where kubelets run, one that their pods reach.
+        service_ranges: address ranges of the Services, at most one of each family.
+        real_nodes: whether kubelets join: they are authorized as nodes and watched for failures.
+    """
+
+    address: str = LOOPBACK
+    service_ranges: tuple[str, ...] = ("10.0.0.0/24",)
+    real_nodes: bool = False
+
+    @property
+    def server_hosts(self) -> list[str]:
+        """Names and addresses in the API server's certificate."""
+        services = [str(ipaddress.ip_network(services)[1]) for services in self.service_ranges]
+        names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"]
+        return list(dict.fromkeys([LOOPBACK, self.address, *services, *names]))
+
+
+@dataclass(frozen=True)
 class Layout:
-    """Paths of one control plane's files."""
+    """Paths of one control plane's files, and its network."""
 
     folder: Path
     binaries: Binaries
     authority: Path
     server: Certificate
     service_account: Certificate
+    kubelet_client: Certificate
+    network: Network = field(default_factory=Network)
 
     @property
     def audit_policy(self) -> Path:
@@ -91,10 +132,9 @@ def api_server(layout: Layout, port: int, audit_log: Path | None) -> list[str]:
     command = [
         str(layout.binaries["kube-apiserver"]),
         f"--etcd-servers={layout.etcd_socket}",
-        *_serving(layout, port),
-        "--advertise-address=127.0.0.1",
-        # 127.0.0.1 is not a valid endpoint of the Service "kubernetes", which nothing here uses.
-        "--endpoint-reconciler-type=none",
+        *_serving(layout, port, layout.network.address),
+        f"--advertise-address={layout.network.address}",
+        *(_FOR_REAL_NODES if layout.network.real_nodes else _FOR_SIMULATED_NODES),
         f"--client-ca-file={layout.authority}",
         # There is no aggregated API server, but other components look up how its calls are authenticated.
         f"--requestheader-client-ca-file={layout.authority}",
@@ -102,15 +142,15 @@ def api_server(layout: Layout, port: int, audit_log: Path | None) -> list[str]:
         "--requestheader-username-headers=X-Remote-User",
         "--requestheader-group-headers=X-Remote-Group",
         "--requestheader-extra-headers-prefix=X-Remote-Extra-",
-        "--authorization-mode=RBAC",
         "--anonymous-auth=false",
         f"--service-account-issuer={_SERVICE_ACCOUNT_ISSUER}",
         f"--service-account-key-file={layout.service_account.certificate}",
         f"--service-account-signing-key-file={layout.service_account.key}",
-        "--service-cluster-ip-range=10.0.0.0/24",
+        f"--service-cluster-ip-range={','.join(layout.network.service_ranges)}",
+        f"--kubelet-client-certificate={layout.kubelet_client.certificate}",
+        f"--kubelet-client-key={layout.kubelet_client.key}",
+        f"--kubelet-certificate-authority={layout.authority}",
         "--allow-privileged",
-        # Nodes here are Ready when created; the not-ready taint would only cost another write per node.
-        "--disable-admission-plugins=TaintNodesByCondition",
     ]
     if audit_log is not None:
         layout.audit_policy.write_text(json.dumps(AUDIT_POLICY))
@@ -134,8 +174,7 @@ def controller_manager(layout: Layout, port: int) -> list[str]:
         f"--root-ca-file={layout.authority}",
         "--leader-elect=false",
         "--controllers=*," + ",".join(f"-{name}" for name in _CONTROLLERS_OFF),
-        # KWOK updates its nodes every ten to twenty minutes only, and nodes must survive a stopped KWOK.
-        "--node-monitor-grace-period=1h",
+        *([] if layout.network.real_nodes else [_NODES_OUTLIVE_KWOK]),
         "--kube-api-qps=500",
         "--kube-api-burst=1000",
     ]
@@ -186,9 +225,9 @@ def kwok(layout: Layout, port: int) -> list[str]:
     ]
 
 
-def _serving(layout: Layout, port: int) -> list[str]:
+def _serving(layout: Layout, port: int, address: str = LOOPBACK) -> list[str]:
     return [
-        "--bind-address=127.0.0.1",
+        f"--bind-address={address}",
         f"--secure-port={port}",
         f"--tls-cert-file={layout.server.certificate}",
         f"--tls-private-key-file={layout.server.key}",

@@ -19,11 +19,11 @@ def certificate_user(identity: Certificate) -> dict[str, str]:
 
 
 def write_kubeconfig(
-    path: Path, *, port: int, authority: Path, user: Mapping[str, str], namespace: str = "default"
+    path: Path, *, server: str, authority: Path, user: Mapping[str, str], namespace: str = "default"
 ) -> Path:
-    """Write a kubeconfig of the API server at 127.0.0.1:`port`, readable by its owner only, and return its path."""
+    """Write a kubeconfig of the API server at the URL `server`, readable by its owner only, and return its path."""
     path.touch(mode=0o600)
-    cluster = {"server": f"https://127.0.0.1:{port}", "certificate-authority-data": _encoded(authority)}
+    cluster = {"server": server, "certificate-authority-data": _encoded(authority)}
     content = {
         "apiVersion": "v1",
         "kind": "Config",

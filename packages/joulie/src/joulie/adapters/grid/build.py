@@ -15,6 +15,7 @@ from joulie.adapters.grid.settings import MAX_HORIZON_S, GridSettings
 from joulie.adapters.grid.source_context import SourceContext
 from joulie.adapters.grid.sources import make_source
 from joulie.domain.grid.signals import Measure
+from joulie.http_client import tls_context
 from joulie.ports import MetricsDatabase, SourceError
 
 Connect = Callable[[], AbstractAsyncContextManager[MetricsDatabase | None]]
@@ -43,7 +44,7 @@ async def open_feed(
     if settings.defaults.price_enabled:
         names_by_measure[Measure.PRICE] = settings.pricing_provider
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(httpx2.AsyncClient(follow_redirects=False))
+        client = await stack.enter_async_context(httpx2.AsyncClient(verify=tls_context(), follow_redirects=False))
         server = None
         if any("prometheus" in names for names in names_by_measure.values()):
             server = await _connected(prometheus, stack)

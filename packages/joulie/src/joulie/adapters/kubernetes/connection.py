@@ -27,6 +27,7 @@ from lightkube.core.exceptions import ConfigError
 
 from joulie.adapters.kubernetes.errors import ConfigurationError, ConnectionLostError
 from joulie.adapters.kubernetes.exec_plugin import Credential, ExecPlugin
+from joulie.http_client import accept_as_others
 
 _log = logging.getLogger(__name__)
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each request at INFO
@@ -82,6 +83,8 @@ class Connection:
         self._extensions = {"sni_hostname": cluster.tls_server_name} if cluster.tls_server_name else {}
         self._http: httpx.AsyncClient | None = None
         self._certificate: str | None = None
+        self._files = _tls_files(cluster.config)
+        self._stamp: tuple[tuple[int, int] | None, ...] = ()
         if cluster.config.cluster.insecure:
             _log.warning("the API server's certificate is not verified", extra={"server": self.server})
 
@@ -147,18 +150,35 @@ class Connection:
 
     async def _client(self, credential: Credential | None) -> httpx.AsyncClient:
         certificate = credential.certificate if credential else None
-        if self._http is not None and certificate != self._certificate:
-            # Connections made with the old certificate end here, as kubectl's do; watches resume.
-            await self.aclose()
-        if self._http is None:
-            self._http = self._new_client(credential)
-            self._certificate = certificate
-        return self._http
+        stamp = _stamp(self._files)
+        used, renewing = self._http, (certificate, stamp) != (self._certificate, self._stamp)
+        if used is not None and not renewing:
+            return used
+        client = self._new_client(credential) if used is None else self._renewed_client(used, credential)
+        # Before the await, during which other tasks send.
+        self._http, self._certificate, self._stamp = client, certificate, stamp
+        if used is not None and used is not client:
+            # Connections made with the old certificates end here, as kubectl's do; watches resume.
+            await used.aclose()
+        return client
+
+    def _renewed_client(self, used: httpx.AsyncClient, credential: Credential | None) -> httpx.AsyncClient:
+        """A client with the certificates as they are now; the one in `used` while they cannot be read."""
+        try:
+            client = self._new_client(credential)
+        except ConfigurationError as error:
+            if credential is not None and credential.certificate != self._certificate:
+                raise
+            _log.warning("certificates not reloaded", extra={"server": self.server, "error": str(error)})
+            return used
+        _log.info("certificates reloaded", extra={"server": self.server})
+        return client
 
     def _new_client(self, credential: Credential | None) -> httpx.AsyncClient:
         settings = _Params(headers=self._headers, proxy=self._cluster.proxy_url)
         try:
             arguments = settings.httpx_params(self._cluster.config)
+            accept_as_others(arguments["verify"])
             if credential is not None and credential.certificate:
                 _load_certificate(arguments["verify"], credential)
             return httpx.AsyncClient(**arguments)
@@ -173,6 +193,26 @@ class Connection:
         if permanent:
             message += f" (check the server address and certificate-authority in {self.source})"
         return ConnectionLostError(message, sent=not isinstance(error, _NOT_SENT), permanent=permanent)
+
+
+def _tls_files(config: lk.SingleConfig) -> list[Path]:
+    """Files of certificates and keys, which a cluster rotates while programs run."""
+    user = config.user or User()
+    named = (config.cluster.certificate_auth, user.client_cert, user.client_key)
+    return [Path(config.abs_file(name)) for name in named if name]
+
+
+def _stamp(files: list[Path]) -> tuple[tuple[int, int] | None, ...]:
+    """What changes when a file is written or replaced; None for one that cannot be read."""
+    stamps: list[tuple[int, int] | None] = []
+    for file in files:
+        try:
+            status = file.stat()
+        except OSError:
+            stamps.append(None)
+        else:
+            stamps.append((status.st_ino, status.st_mtime_ns))
+    return tuple(stamps)
 
 
 def _load_certificate(context: ssl.SSLContext, credential: Credential) -> None:

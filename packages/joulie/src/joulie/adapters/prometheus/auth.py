@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from joulie.adapters.prometheus.answers import PrometheusError
+from joulie.http_client import tls_context
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class PrometheusAuth:
             PrometheusError: a file cannot be read, or does not contain a certificate or key.
         """
         try:
-            context = ssl.create_default_context(cafile=self.ca_file)
+            context = tls_context(self.ca_file)
             if self.client_cert_file is not None:
                 context.load_cert_chain(self.client_cert_file, self.client_key_file)
         except (OSError, ValueError) as error:  # an SSLError is an OSError

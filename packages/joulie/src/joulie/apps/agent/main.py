@@ -35,6 +35,7 @@ from joulie.apps.agent.reporting import Reporter
 from joulie.apps.agent.routing import Route, from_settings
 from joulie.apps.agent.settings import AgentSettings
 from joulie.domain.hardware import Catalogue
+from joulie.http_client import tls_context
 from joulie.program import logs, tracing
 from joulie.program.http import AddressError, Probes, Server, observability_app, parse_address
 from joulie.program.run import run
@@ -187,5 +188,5 @@ class _HttpClients:
 
     def _pool(self) -> httpx2.AsyncClient:
         if self._client is None:
-            self._client = httpx2.AsyncClient(limits=httpx2.Limits(max_connections=CONCURRENCY))
+            self._client = httpx2.AsyncClient(verify=tls_context(), limits=httpx2.Limits(max_connections=CONCURRENCY))
         return self._client

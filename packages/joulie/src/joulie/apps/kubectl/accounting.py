@@ -16,6 +16,7 @@ import msgspec
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ApiError, KubernetesError
 from joulie.adapters.kubernetes.resources import PODS
+from joulie.http_client import tls_context
 
 SELECTOR = "app.kubernetes.io/name=joulie,app.kubernetes.io/component=accounting"
 _TIMEOUT_S = 30.0
@@ -91,7 +92,7 @@ async def _through_api_server(
 async def _direct(endpoint: AccountingEndpoint, path: str, query: Mapping[str, str]) -> bytes:
     address = (endpoint.url or "").rstrip("/") + path
     try:
-        async with httpx2.AsyncClient(timeout=_TIMEOUT_S, verify=endpoint.verify) as http:
+        async with httpx2.AsyncClient(timeout=_TIMEOUT_S, verify=tls_context(verify=endpoint.verify)) as http:
             answer = await http.get(address, params=query)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise KubernetesError(f"{address}: {error}") from error

@@ -22,6 +22,7 @@ from joulie.apps.kubectl.grid import explain_wait
 from joulie.apps.kubectl.leader import LeaderEndpoint
 from joulie.apps.kubectl.table import Cell, Heading, console, table
 from joulie.domain.grid import names
+from joulie.http_client import tls_context
 from joulie.program.documents import print_document
 
 _TIMEOUT_S = 15.0
@@ -127,7 +128,7 @@ async def _ask(client: KubeClient, request: Request, pod: bytes) -> bytes:
         return await client.raw("POST", _proxy_path(request.extender_service), body=pod)
     url = request.extender_url.rstrip("/") + "/debug/explain"
     try:
-        async with httpx2.AsyncClient(timeout=_TIMEOUT_S) as http:
+        async with httpx2.AsyncClient(timeout=_TIMEOUT_S, verify=tls_context()) as http:
             answer = await http.post(url, content=pod)
     except httpx2.HTTPError as error:
         raise KubernetesError(f"{url}: {error}") from error

@@ -16,6 +16,7 @@ import httpx2
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ApiError, KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.resources import LEASES, PODS
+from joulie.http_client import tls_context
 
 _TIMEOUT_S = 15.0
 _UNAVAILABLE = 503
@@ -113,7 +114,7 @@ async def _leader(client: KubeClient, endpoint: LeaderEndpoint) -> str:
 async def _direct(endpoint: LeaderEndpoint, url: str, target: str) -> bytes:
     address = url.rstrip("/") + target
     try:
-        async with httpx2.AsyncClient(timeout=_TIMEOUT_S, verify=endpoint.verify) as http:
+        async with httpx2.AsyncClient(timeout=_TIMEOUT_S, verify=tls_context(verify=endpoint.verify)) as http:
             answer = await http.get(address)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise KubernetesError(f"{address}: {error}") from error

@@ -24,6 +24,7 @@ from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.power.wiring import Clients
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.hardware import Catalogue
+from joulie.http_client import tls_context
 from joulie.program import logs, tracing
 from joulie.program.http import Probes, Server, observability_app, parse_address
 from joulie.program.leadership import lead
@@ -66,7 +67,7 @@ async def serve(settings: OperatorSettings, catalogue: Catalogue, stop: asyncio.
     metrics = OperatorMetrics()
     probes = Probes()
     client = KubeClient.connect(kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-operator")
-    async with client, httpx2.AsyncClient() as http, settings.prometheus() as prometheus:
+    async with client, httpx2.AsyncClient(verify=tls_context()) as http, settings.prometheus() as prometheus:
         wake = asyncio.Event()
         view = ClusterView(client, settings, catalogue, wake=wake.set)
         probes.add("caches", view.why_not_ready)
