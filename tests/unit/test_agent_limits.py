@@ -9,7 +9,7 @@ from joulie.apps.agent.frequency import FrequencyWriter
 from joulie.apps.agent.limits import LimitWriter
 from joulie.apps.agent.metering import PowerMeter
 from joulie.apps.agent.originals import OriginalLimits
-from joulie.apps.agent.throttle import Throttle
+from joulie.apps.agent.throttle import PowerReading, Throttle
 from joulie.domain.actuation import WantedCap
 from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.hardware import CapRange
@@ -163,7 +163,9 @@ def control(store: Store, frequencies: Frequencies, *limiters: Limiter) -> CpuCo
 
 
 def facts(power_w: float | None) -> CpuFacts:
-    return CpuFacts(PACKAGE, 2, power_w, measured=True)
+    return CpuFacts(
+        PACKAGE, 2, PowerReading(power_w, measured=True, problem="package-1: its energy counter has stopped")
+    )
 
 
 def test_throttle_follows_power_and_is_taken_back(store: Store) -> None:
@@ -171,12 +173,59 @@ def test_throttle_follows_power_and_is_taken_back(store: Store) -> None:
     rapl.reason = "no RAPL"
     cpu = control(store, frequencies, rapl)
     outcome = cpu.enforce(ECO, facts(300.0), 0.0)
-    assert (outcome.backend, outcome.result) == ("dvfs", "applied")
+    assert (outcome.backend, outcome.result) == ("dvfs", "unconfirmed")
+    assert "not within the cap yet" in outcome.message
     assert frequencies.limits_hz == {"policy0": 3.2e9, "policy1": 3.2e9}
+    outcome = cpu.enforce(ECO, facts(239.0), 10.0)
+    assert (outcome.result, outcome.message) == ("applied", "frequency limited by measured power; rapl: no RAPL")
     rapl.reason = None
     assert cpu.enforce(ECO, facts(300.0), 20.0).backend == "rapl"
     assert frequencies.limits_hz == {"policy0": 3.5e9, "policy1": 3.5e9}
     assert cpu.throttle.state.throttle_pct == 0.0
+
+
+def test_h1_frequency_controller_without_readings_says_so_and_holds_a_fixed_share(store: Store) -> None:
+    frequencies, rapl = Frequencies(), Limiter("rapl", a=200.0)
+    rapl.reason = "no RAPL"
+    cpu = control(store, frequencies, rapl)
+    assert cpu.enforce(ECO, facts(None), 0.0).result == "unconfirmed"
+    cpu.enforce(ECO, facts(None), 20.0)
+    outcome = cpu.enforce(ECO, facts(None), 40.0)
+    assert (outcome.backend, outcome.result) == ("dvfs", "error")
+    assert outcome.message == (
+        "frequency limited by a fixed share, since power cannot be read: package-1: its energy counter has stopped; "
+        "rapl: no RAPL"
+    )
+    # 40 % of the span from 3.5 down to 0.8 GHz, less than that only if power showed the need.
+    assert set(frequencies.limits_hz.values()) == {2.4e9}
+    assert cpu.enforce(ECO, facts(None), 60.0) == outcome
+    assert cpu.enforce(ECO, facts(230.0), 80.0).result == "applied"
+
+
+def test_h1_lost_readings_never_raise_the_frequency(store: Store) -> None:
+    frequencies = Frequencies()
+    cpu = control(store, frequencies)
+    for number in range(8):
+        cpu.enforce(ECO, facts(300.0), 20.0 * number)
+    held = dict(frequencies.limits_hz)
+    assert max(held.values()) < 2.4e9
+    for number in range(8, 14):
+        cpu.enforce(ECO, facts(None), 20.0 * number)
+    assert frequencies.limits_hz == held
+
+
+def test_h1_one_missing_reading_changes_nothing(store: Store) -> None:
+    cpu = control(store, Frequencies())
+    applied = cpu.enforce(ECO, facts(230.0), 0.0)
+    assert applied.result == "applied"
+    assert [cpu.enforce(ECO, facts(None), 20.0), cpu.enforce(ECO, facts(230.0), 40.0)] == [applied, applied]
+
+
+def test_h1_power_that_stays_above_the_cap_is_unconfirmed(store: Store) -> None:
+    cpu = control(store, Frequencies())
+    outcomes = [cpu.enforce(ECO, facts(300.0), 20.0 * number) for number in range(20)]
+    assert {outcome.result for outcome in outcomes} == {"unconfirmed"}
+    assert "to its minimum, and measured power is still above the cap" in outcomes[-1].message
 
 
 def test_rounding_of_the_driver_is_no_drift(store: Store) -> None:

@@ -127,7 +127,7 @@ def test_frequency_steps_in_where_power_cannot_be_limited_and_back() -> None:
     node.endpoint.answers[ControlAction.POWER_CAP] = ControlResult.BLOCKED
     node.endpoint.power_w = 600.0
     outcome = node.cpu(ECO)
-    assert (outcome.result, node.node.mode) == ("applied", "dvfs")
+    assert (outcome.result, node.node.mode) == ("unconfirmed", "dvfs")
     assert node.endpoint.take()[-1] == ("dvfs", {"throttlePct": 10.0})
     node.cpu(ECO)
     assert node.endpoint.take()[-1] == ("dvfs", {"throttlePct": 20.0})
@@ -153,7 +153,7 @@ def test_failed_telemetry_changes_nothing() -> None:
     node.endpoint.power_w = 500.0
     node.cpu(ECO, CpuMode.DVFS)
     node.endpoint.power_w = None
-    assert node.cpu(ECO, CpuMode.DVFS).result == "applied"
+    assert node.cpu(ECO, CpuMode.DVFS).result == "unconfirmed"
     assert node.endpoint.take() == [("dvfs", {"throttlePct": 10.0})]
 
 
@@ -202,7 +202,10 @@ def test_frequency_is_controlled_by_the_power_that_prometheus_knows() -> None:
     node.endpoint.power_w = 700.0
     outcome = node.cpu(ECO, CpuMode.DVFS, source=source)
     assert node.asked == [("n1", source)]
-    assert (outcome.message, node.node.power_w) == ("frequency limited by measured power", 700.0)
+    assert (outcome.message, node.node.power_w) == (
+        "frequency limited by measured power, which is not within the cap yet",
+        700.0,
+    )
     assert node.endpoint.take()[0][1]["throttlePct"] > 0.0
 
 

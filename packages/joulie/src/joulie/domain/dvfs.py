@@ -1,7 +1,8 @@
 """Power limits by frequency, for CPUs whose power cannot be limited directly: a feedback controller as a pure step.
 
 The controller raises and lowers a throttle, 0 % (the highest frequency) to 100 % (the floor), until the smoothed power
-of the packages stays near the cap. Hysteresis, a trip count and a cooldown keep it from oscillating.
+of the packages stays near the cap. Hysteresis, a trip count and a cooldown keep it from oscillating; steps that shrink
+with the distance, as the secant method makes them, and a slow trim inside the margins bring the mean to the cap.
 Source: spec, control loop, agent; the settings are those of the public configuration reference.
 """
 
@@ -13,6 +14,22 @@ from enum import StrEnum
 from joulie.domain.quantities import InvalidQuantityError, finite_number, positive_number
 
 _FULL_PERCENT = 100.0
+
+_TARGET_SHARE = 0.995
+"""Mean power aimed at, as a share of the cap: a little below, so that noise does not exceed it half of the time."""
+_TRIMMED_SHARE = 0.01
+"""Distance of the mean power from the target that is left alone, as a share of the cap."""
+_TRIM_SAMPLES = 4
+"""Minimum number of samples after a change before the throttle is trimmed."""
+_MEAN_SAMPLES = 16
+_TRIM_SHARE = 0.25
+"""Maximum trim as a share of the step."""
+_MIN_STEP_SHARE = 0.05
+"""Minimum change of the throttle as a share of the step."""
+_MIN_MEASURED_PCT = 1.0
+"""Minimum change of the throttle whose effect is measured, percent: that of a smaller one is lost in noise."""
+_MIN_SLOPE_SHARE = 0.002
+"""Minimum power that a percent of throttle takes off, as a share of the cap, to be taken for its effect."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +83,11 @@ class DvfsState:
         below: samples in a row below the lower margin.
         acted_at_s: time of the last change, s; None before the first.
         action: what the last step did.
+        acted_from_w: smoothed power before the last change, W.
+        acted_by_pct: last change of the throttle, percent.
+        samples: samples since the last change.
+        mean_w: mean power of these samples, the latest `_MEAN_SAMPLES` counting most, W.
+        slope_w: power that one percent of throttle took off at an earlier change, W; None where unknown.
     """
 
     throttle_pct: float = 0.0
@@ -74,10 +96,19 @@ class DvfsState:
     below: int = 0
     acted_at_s: float | None = None
     action: DvfsAction | None = None
+    acted_from_w: float = 0.0
+    acted_by_pct: float = 0.0
+    samples: int = 0
+    mean_w: float = 0.0
+    slope_w: float | None = None
 
 
 def step(state: DvfsState, power_w: float | None, cap_w: float, now_s: float, settings: DvfsSettings) -> DvfsState:
     """The controller's state after one more sample of power.
+
+    Outside the margins the throttle changes by a step, or by less where the last change has shown what a percent of
+    throttle is worth. Inside them it is trimmed, seldom and little, until the mean power is within 1 % of the target:
+    the margins alone would leave a package that is capped at 216 W anywhere between 201 and 226 W.
 
     Args:
         state: the state before.
@@ -93,20 +124,71 @@ def step(state: DvfsState, power_w: float | None, cap_w: float, now_s: float, se
     if power_w is None:
         return replace(state, action=None)
     finite_number("power_w", power_w, minimum=0.0)
-    last_w = power_w if state.ema_w is None else state.ema_w
-    ema_w = settings.ema_alpha * power_w + (1.0 - settings.ema_alpha) * last_w
-    above = state.above + 1 if ema_w > cap_w + settings.high_margin_w else 0
-    below = state.below + 1 if ema_w < cap_w - settings.low_margin_w else 0
-    seen = DvfsState(state.throttle_pct, ema_w, above, below, state.acted_at_s)
-    if state.acted_at_s is not None and now_s - state.acted_at_s < settings.cooldown_s:
+    cooling = state.acted_at_s is not None and now_s - state.acted_at_s < settings.cooldown_s
+    # Power from before the last change says nothing about the throttle in force.
+    first = cooling or (state.samples == 0 and state.acted_at_s is not None)
+    seen = _with_sample(state, power_w, cap_w, settings, first=first)
+    if cooling:
         return seen
-    if above >= settings.trip_count and state.throttle_pct < _FULL_PERCENT:
-        throttle_pct = min(_FULL_PERCENT, state.throttle_pct + settings.step_pct)
-        return DvfsState(throttle_pct, ema_w, acted_at_s=now_s, action=DvfsAction.UP)
-    if below >= settings.trip_count and state.throttle_pct > 0.0:
-        throttle_pct = max(0.0, state.throttle_pct - settings.step_pct)
-        return DvfsState(throttle_pct, ema_w, acted_at_s=now_s, action=DvfsAction.DOWN)
-    return seen
+    change_pct = _change_pct(seen, cap_w, settings)
+    throttle_pct = min(max(seen.throttle_pct + change_pct, 0.0), _FULL_PERCENT)
+    if throttle_pct == seen.throttle_pct or seen.ema_w is None:
+        return seen
+    return DvfsState(
+        throttle_pct,
+        seen.ema_w,
+        acted_at_s=now_s,
+        action=DvfsAction.UP if change_pct > 0.0 else DvfsAction.DOWN,
+        acted_from_w=seen.ema_w,
+        acted_by_pct=throttle_pct - seen.throttle_pct,
+        slope_w=_slope_w(seen, cap_w),
+    )
+
+
+def _with_sample(state: DvfsState, power_w: float, cap_w: float, settings: DvfsSettings, *, first: bool) -> DvfsState:
+    """The state with one more sample; `first`: none of the earlier ones counts."""
+    last_w = power_w if first or state.ema_w is None else state.ema_w
+    ema_w = settings.ema_alpha * power_w + (1.0 - settings.ema_alpha) * last_w
+    samples = 1 if first else state.samples + 1
+    return replace(
+        state,
+        ema_w=ema_w,
+        above=state.above + 1 if ema_w > cap_w + settings.high_margin_w else 0,
+        below=state.below + 1 if ema_w < cap_w - settings.low_margin_w else 0,
+        action=None,
+        samples=samples,
+        mean_w=power_w if samples == 1 else state.mean_w + (power_w - state.mean_w) / min(samples, _MEAN_SAMPLES),
+    )
+
+
+def _change_pct(state: DvfsState, cap_w: float, settings: DvfsSettings) -> float:
+    """Change of the throttle that a state asks for, percent; a positive one takes power off."""
+    target_w, slope_w = cap_w * _TARGET_SHARE, _slope_w(state, cap_w)
+    if max(state.above, state.below) >= settings.trip_count:
+        error_w = (state.ema_w or 0.0) - target_w
+        wanted_pct = settings.step_pct if slope_w is None else abs(error_w) / slope_w
+        most_pct = settings.step_pct
+    elif state.samples >= max(_TRIM_SAMPLES, settings.trip_count):
+        error_w = state.mean_w - target_w
+        if abs(error_w) <= _TRIMMED_SHARE * cap_w:
+            return 0.0
+        wanted_pct = 0.0 if slope_w is None else abs(error_w) / slope_w
+        most_pct = settings.step_pct * _TRIM_SHARE
+    else:
+        return 0.0
+    change_pct = min(max(wanted_pct, settings.step_pct * _MIN_STEP_SHARE), most_pct)
+    return change_pct if error_w > 0.0 else -change_pct
+
+
+def _slope_w(state: DvfsState, cap_w: float) -> float | None:
+    """Power that one percent of throttle takes off, W: as the last change showed, else as known before it.
+
+    None where the last change showed none: the load has changed too, or the frequency was not what limited it.
+    """
+    if abs(state.acted_by_pct) < _MIN_MEASURED_PCT or state.samples == 0 or state.ema_w is None:
+        return state.slope_w
+    measured_w = (state.acted_from_w - state.ema_w) / state.acted_by_pct
+    return measured_w if measured_w >= _MIN_SLOPE_SHARE * cap_w else None
 
 
 def open_loop_throttle_pct(cap_percent: float) -> float:

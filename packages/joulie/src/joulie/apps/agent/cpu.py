@@ -9,7 +9,7 @@ from joulie.apps.agent.frequency import BACKEND as DVFS
 from joulie.apps.agent.frequency import FrequencyWriter
 from joulie.apps.agent.limits import LimitWriter
 from joulie.apps.agent.outcome import Outcome, blocked, failed, format_problems
-from joulie.apps.agent.throttle import Throttle
+from joulie.apps.agent.throttle import PowerReading, Throttle
 from joulie.domain.actuation import WantedCap
 from joulie.domain.hardware import CapRange
 
@@ -21,14 +21,12 @@ class CpuFacts:
     Attributes:
         limits: cap range of one package; None if neither the device nor the catalogue states one.
         packages: number of packages.
-        power_w: total power of all packages in this cycle, W; None without a sample.
-        measured: whether CPU power can be measured on this host.
+        power: total power of all packages in this cycle.
     """
 
     limits: CapRange | None
     packages: int
-    power_w: float | None
-    measured: bool
+    power: PowerReading
 
 
 class CpuControl:
@@ -78,16 +76,13 @@ class CpuControl:
         return self._throttle(cap, facts, now_s, outcome.message)
 
     def _throttle(self, cap: WantedCap, facts: CpuFacts, now_s: float, why: str) -> Outcome:
-        throttle_pct = self.throttle.wanted_pct(
-            cap, facts.limits, facts.packages, facts.power_w, now_s, measured=facts.measured
-        )
-        if throttle_pct is None:
+        throttling = self.throttle.hold(cap, facts.limits, facts.packages, facts.power, now_s)
+        if throttling is None:
             return blocked(DVFS, f"{why}; dvfs: power cannot be measured and the CPU's maximum power is unknown")
-        done = self._frequency.apply(throttle_pct)
+        done = self._frequency.apply(throttling.throttle_pct)
         if done.problems:
             return (failed if done.failed else blocked)(DVFS, format_problems(done.problems))
-        how = "by measured power" if facts.measured else "by a fixed share, since power cannot be measured"
-        return Outcome(DVFS, done.outcome(DVFS, cap).result, f"frequency limited {how}; {why}")
+        return Outcome(DVFS, throttling.result, f"frequency limited {throttling.how}; {why}")
 
     def _release_frequency(self) -> str:
         """Restore the original frequency limits, including those saved by an earlier process; returns the problems."""

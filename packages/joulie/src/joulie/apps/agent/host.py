@@ -15,8 +15,8 @@ from joulie.apps.agent.frequency import FrequencyWriter
 from joulie.apps.agent.limits import LIFTED, LimitWriter, device_range
 from joulie.apps.agent.metering import PowerMeter, PowerSample
 from joulie.apps.agent.originals import LimitStore, OriginalLimits
-from joulie.apps.agent.outcome import Outcome
-from joulie.apps.agent.throttle import Throttle
+from joulie.apps.agent.outcome import Outcome, format_problems
+from joulie.apps.agent.throttle import PowerReading, Throttle
 from joulie.domain.actuation import WantedCap, cpu_range
 from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.energy_counter import PLAUSIBLE_POWER_W, power_bound_w
@@ -189,8 +189,9 @@ class Host:
         """Apply a cap to the CPUs; requires an earlier `observe_cpu`."""
         seen = self._observed()
         sockets = seen.cpu.sockets or seen.cpu_power.sockets or len(seen.packages) or 1
-        facts = CpuFacts(seen.cpu_range, sockets, seen.cpu_power.package_power_w, seen.cpu_measured)
-        return self.cpu.enforce(cap, facts, now_s)
+        power = seen.cpu_power
+        reading = PowerReading(power.package_power_w, seen.cpu_measured, format_problems(power.problems))
+        return self.cpu.enforce(cap, CpuFacts(seen.cpu_range, sockets, reading), now_s)
 
     def enforce_gpu(self, cap: WantedCap) -> Outcome:
         """Apply a cap to the GPUs."""

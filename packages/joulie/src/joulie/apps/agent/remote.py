@@ -14,7 +14,7 @@ from joulie.adapters.control_http import ControlAction, ControlResult, HttpContr
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome
 from joulie.apps.agent.outcome import Outcome, blocked, failed, no_gpu, restored
 from joulie.apps.agent.routing import CpuMode, Route, Routing, Via
-from joulie.apps.agent.throttle import Throttle
+from joulie.apps.agent.throttle import PowerReading, Throttle
 from joulie.apps.agent.views import shard_of
 from joulie.domain.actuation import WantedCap
 from joulie.domain.dvfs import DvfsSettings
@@ -126,12 +126,12 @@ class RemoteNode:
             return problem or restored(BACKEND, "no cap requested, the throttle is 0 %")
         measured = routing.cpu_source.provides_power
         self.power_w = await self._read_power(routing.cpu_source) if measured else None
-        throttle_pct = self.throttle.wanted_pct(cap, limits, packages, self.power_w, now_s, measured=measured)
-        if throttle_pct is None:
+        reading = PowerReading(self.power_w, measured, "the node's telemetry has no power")
+        throttling = self.throttle.hold(cap, limits, packages, reading, now_s)
+        if throttling is None:
             return blocked(BACKEND, "cap in watts by frequency needs measured power or the CPU's maximum power")
-        problem = await self._send(ControlAction.THROTTLE, throttle_pct, routing.cpu_control, now_s)
-        how = "by measured power" if measured else "by a fixed share, since power cannot be measured"
-        return problem or Outcome(BACKEND, ControlOutcome.APPLIED, f"frequency limited {how}")
+        problem = await self._send(ControlAction.THROTTLE, throttling.throttle_pct, routing.cpu_control, now_s)
+        return problem or Outcome(BACKEND, throttling.result, f"frequency limited {throttling.how}")
 
     async def _unthrottle(self, routing: Routing, now_s: float) -> None:
         """Lift a throttle, including one of an earlier agent; an endpoint without throttling has none in force."""
