@@ -50,9 +50,33 @@ def test_caps_never_go_down_while_a_blocking_pod_is_there(
     looks: list[tuple[float, Profile, int]], state: NodeState, timeout_s: float | None
 ) -> None:
     for _, _, blocking, before, decision in live(looks, DrainSettings(timeout_s=timeout_s), state):
-        downgraded = decision.profile is Profile.ECO and before != ActiveEco()
-        assert not (downgraded and blocking > 0)
+        assert not (decision.profile is Profile.ECO and blocking > 0)
         assert not decision.forced
+        # Caps come off without any delay.
+        if blocking > 0 and before == ActiveEco():
+            assert (decision.profile, decision.schedulable) != (Profile.ECO, SchedulableClass.PERFORMANCE)
+            assert decision.profile is Profile.PERFORMANCE
+
+
+@quick
+@given(looks=LOOKS, state=STATES, timeout_s=st.none() | st.floats(1.0, 600.0), full_power=st.integers(0, 2))
+def test_l1_no_pod_that_needs_full_power_is_capped_unless_the_timeout_forces_it(
+    looks: list[tuple[float, Profile, int]], state: NodeState, timeout_s: float | None, full_power: int
+) -> None:
+    """Whatever reaches a node, and however: with `force` the caps last as long as no more such pods come."""
+    setup = DrainSettings(timeout_s=timeout_s, escalation=Escalation.FORCE)
+    now_s, forced = 100.0, 0
+    for wait_s, planned, blocking in looks:
+        now_s += wait_s
+        lifting = min(blocking, full_power)
+        decision = guard(state, planned, blocking, now_s, setup, full_power_pods=lifting)
+        if decision.profile is Profile.ECO and lifting > 0:
+            timed_out = isinstance(state, DrainingPerformance) and state.timed_out(now_s, timeout_s)
+            # A timeout may also pass in the very step that closes the node.
+            assert decision.forced
+            assert timed_out or lifting <= forced or timeout_s is not None
+        forced = lifting if decision.profile is Profile.ECO else 0
+        state = decision.state
 
 
 @quick
@@ -60,7 +84,7 @@ def test_caps_never_go_down_while_a_blocking_pod_is_there(
 def test_eco_comes_only_after_a_settled_drain(looks: list[tuple[float, Profile, int]], state: NodeState) -> None:
     setup = DrainSettings(settling_s=30.0, timeout_s=None)
     for now_s, _, _, before, decision in live(looks, setup, state):
-        if decision.state == ActiveEco() and before != ActiveEco():
+        if isinstance(decision.state, ActiveEco) and not isinstance(before, ActiveEco):
             assert isinstance(before, DrainingPerformance)
             assert before.quiet_since_s is not None
             assert now_s - before.quiet_since_s >= setup.settling_s
@@ -101,8 +125,9 @@ def test_a_restart_never_caps_earlier(looks: list[tuple[float, Profile, int]], s
     current = decision.state
     draining = isinstance(current, DrainingPerformance)
     since_s = current.since_s if isinstance(current, DrainingPerformance) else None
-    again = restored(decision.profile, draining, since_s, now_s)
+    lifted = isinstance(current, DrainingPerformance) and current.lifted
+    again = restored(decision.profile, draining, since_s, now_s, lifted=lifted)
     assert type(again) is type(current)
     if isinstance(again, DrainingPerformance) and isinstance(current, DrainingPerformance):
-        assert again.since_s == current.since_s
+        assert (again.since_s, again.lifted) == (current.since_s, current.lifted)
         assert again.quiet_since_s is None

@@ -30,20 +30,22 @@ MOMENTS = st.lists(
     st.tuples(
         st.integers(1, 11),  # cycles since the last one
         st.sampled_from([0, 0, 5, 30, 60]),  # demand
-        st.lists(st.integers(0, 1), min_size=len(NODES), max_size=len(NODES)),  # blocking
+        st.lists(st.integers(0, 2), min_size=len(NODES), max_size=len(NODES)),  # blocking
         st.lists(st.floats(0.0, 5000.0), min_size=len(NODES), max_size=len(NODES)),  # power
+        st.integers(0, 2),  # of the blocking pods on a node at most so many need full power
     ),
     min_size=1,
     max_size=6,
 )
 
 
-def snapshot(now_s, demand, blocking, power_w):
+def snapshot(now_s, demand, blocking, power_w, full_power):
     nodes = tuple(controlled_node(node.name, node.hardware) for node in NODES)
     names = [node.name for node in nodes]
     readings = SourceReadings.of("http", names, {name: (now_s, w) for name, w in zip(names, power_w, strict=True)})
     held = {name: count for name, count in zip(names, blocking, strict=True) if count}
-    return Snapshot(now_s, nodes, demand, held, (readings,))
+    lifting = {name: min(count, full_power) for name, count in held.items()}
+    return Snapshot(now_s, nodes, demand, held, (readings,), full_power=lifting)
 
 
 @settings(max_examples=25, deadline=None)
@@ -56,17 +58,19 @@ def test_equals_the_operators_step(policy_name, moments, escalation):
     )
     native = NativeControl(control, NODES, ControlTimes(operator_s=OPERATOR_S, agent_s=AGENT_S))
     memory, now_s, last = Memory(), 0.0, None
-    for cycles, demand, blocking, power_w in moments:
+    for cycles, *values in moments:
         for number in range(1, cycles + 1):
             now_s += OPERATOR_S
             # In between nothing changes: the operator makes these steps, the native run may leave them out.
             same = number < cycles and last is not None
             native.caps_due(now_s - AGENT_S)
-            moment = last if same else (demand, blocking, power_w)
+            moment = last if same else values
             decision = decide(snapshot(now_s, *moment), memory, control.settings, control.policy)
             memory = decision.memory
             if not same or native.next_change_s(now_s - OPERATOR_S) <= now_s:
-                native.cycle(now_s, moment[0], np.array(moment[1]), np.array(moment[2]))
+                native.cycle(
+                    now_s, moment[0], np.array(moment[1]), np.array(moment[2]), np.minimum(moment[1], moment[3])
+                )
             last = moment
             np.testing.assert_allclose(
                 native.twin_view(now_s).trend_w_per_min, decision.twin.power_trend_w_per_min, atol=1e-6

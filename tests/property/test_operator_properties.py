@@ -48,7 +48,8 @@ def test_sums_are_those_of_counting_anew_whatever_happened_before(changes):
         anew.profile_changed(("ns", owner), profile)
     for name, pod in pods.items():
         anew.pod_changed(Key("ns", name), None, pod)
-    assert ledger.performance_demand == anew.performance_demand
+    assert ledger.demand == anew.demand
+    assert ledger.full_power == anew.full_power
     assert ledger.blocking == anew.blocking
     assert ledger.loads == anew.loads
 

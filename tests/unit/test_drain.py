@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from joulie.domain.drain import (
@@ -59,8 +61,33 @@ def test_eco_is_promoted_at_once() -> None:
     assert decision.state == ActivePerformance()
 
 
-def test_eco_stays_eco() -> None:
-    assert guard(ActiveEco(), Profile.ECO, 5, 10.0, SETTINGS).state == ActiveEco()
+def test_eco_stays_eco_under_pods_that_only_block_drains() -> None:
+    assert guard(ActiveEco(), Profile.ECO, 5, 10.0, SETTINGS, full_power_pods=0).state == ActiveEco()
+
+
+def test_l1_pods_that_need_full_power_lift_the_caps_of_an_eco_node_until_they_end() -> None:
+    state: NodeState = ActiveEco()
+    decisions = []
+    for now_s, blocking in [(0.0, 3), (20.0, 1), (40.0, 0), (69.0, 0), (70.0, 0)]:
+        decisions.append(guard(state, Profile.ECO, blocking, now_s, SETTINGS))
+        state = decisions[-1].state
+    assert [d.profile for d in decisions] == [Profile.PERFORMANCE] * 4 + [Profile.ECO]
+    assert [d.schedulable for d in decisions] == [SchedulableClass.DRAINING] * 4 + [SchedulableClass.ECO]
+
+
+def test_l1_lifted_caps_do_not_wait_for_standard_pods() -> None:
+    lifted = guard(ActiveEco(), Profile.ECO, 2, 0.0, SETTINGS, full_power_pods=1).state
+    assert lifted == DrainingPerformance(0.0, None, lifted=True)
+    quiet = guard(lifted, Profile.ECO, 1, 10.0, SETTINGS, full_power_pods=0).state
+    assert guard(quiet, Profile.ECO, 1, 40.0, SETTINGS, full_power_pods=0).state == ActiveEco()
+
+
+def test_l1_what_the_timeout_has_forced_stays_until_more_such_pods_come() -> None:
+    forced = run([(0.0, 2), (600.0, 2)], FORCE)[-1]
+    assert forced.state == ActiveEco(forced_pods=2)
+    fewer = guard(forced.state, Profile.ECO, 1, 700.0, FORCE)
+    assert (fewer.state, fewer.forced) == (ActiveEco(forced_pods=1), True)
+    assert guard(fewer.state, Profile.ECO, 2, 800.0, FORCE).profile is Profile.PERFORMANCE
 
 
 def test_timeout_holds_by_default_and_is_visible() -> None:
@@ -71,7 +98,7 @@ def test_timeout_holds_by_default_and_is_visible() -> None:
 
 def test_timeout_forces_where_told_to() -> None:
     decisions = run([(0.0, 1), (600.0, 1)], FORCE)
-    assert decisions[-1] == GuardDecision(ActiveEco(), Profile.ECO, SchedulableClass.ECO, forced=True)
+    assert decisions[-1] == GuardDecision(ActiveEco(1), Profile.ECO, SchedulableClass.ECO, forced=True)
 
 
 def test_no_timeout_never_forces() -> None:
@@ -102,6 +129,13 @@ def test_no_way_from_performance_to_eco_but_through_draining() -> None:
 )
 def test_blocking_rules(pod: GuardedPod, blocks: bool) -> None:
     assert pod.blocks is blocks
+    assert pod.lifts_caps is (blocks and pod.reschedulable is None)
+
+
+def test_l4_what_cannot_leave_does_not_block() -> None:
+    for pod in (GuardedPod(WorkloadClass.PERFORMANCE), GuardedPod(reschedulable=False)):
+        stuck = replace(pod, bound_to_node=True)
+        assert (stuck.blocks, stuck.lifts_caps) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +154,13 @@ def test_state_survives_a_restart(
     profile: Profile | None, draining: bool, since_s: float | None, state: NodeState
 ) -> None:
     assert restored(profile, draining, since_s, now_s=100.0) == state
+
+
+def test_l1_a_restart_remembers_why_caps_are_lifted_or_forced() -> None:
+    lifted = restored(Profile.PERFORMANCE, True, 50.0, now_s=100.0, lifted=True)
+    assert lifted == DrainingPerformance(50.0, None, lifted=True)
+    forced = restored(Profile.ECO, False, None, now_s=100.0, forced=True)
+    assert guard(forced, Profile.ECO, 3, 100.0, FORCE).state == ActiveEco(forced_pods=3)
 
 
 def test_restart_keeps_the_timeout_running() -> None:

@@ -624,6 +624,37 @@ def test_a_restart_in_the_middle_of_a_drain_changes_nothing(tmp_path):
     play(body, tmp_path)
 
 
+def test_l1_a_performance_pod_on_a_capped_node_lifts_its_caps(tmp_path):
+    async def body(stage):
+        await two_nodes(stage)
+        stage.wake.clear()
+        await stage.add_pod("by-name", N2, workload_class="performance")
+        await until(stage.wake.is_set)
+        await stage.step(1.0)
+        twin = await stage.twin(N2)
+        (draining,) = (one for one in twin.status.conditions if one.type == "Draining")
+        assert (twin.spec.profile, twin.status.schedulable_class) == ("performance", "draining")
+        assert twin.spec.cpu.package_power_cap_pct_of_max == 100.0
+        assert (draining.status, draining.reason) == ("True", "CapsLifted")
+        assert stage.view.node(N2).draining_label == "true"
+        value = stage.metrics.registry.get_sample_value
+        steps = {"from_state": "ActiveEco", "to_state": "DrainingPerformance", "result": "applied"}
+        assert value("joulie_operator_state_transitions_total", {"node": N2, **steps}) == 1.0
+        assert value("joulie_operator_node_blocking_pods", {"node": N2}) == 1.0
+        await stage.loop._events.flush()
+        (event,) = (one for one in (await stage.client.list(EVENTS)).items if one.reason == "CapsLifted")
+        assert (event.type, event.involved_object.name) == ("Warning", N2)
+        stage.start()
+        assert await stage.step(100.0) == {}, "a restart remembers why"
+        await stage.client.delete(PODS, "by-name", "default", grace_s=0)
+        await until(lambda: not stage.view.ledger.full_power)
+        await stage.step()
+        await stage.step(31.0)
+        assert (await stage.twin(N2)).spec.profile == "eco"
+
+    play(body, tmp_path)
+
+
 def test_nothing_is_written_without_the_lease(tmp_path):
     async def body(stage):
         await stage.add_node(N1)

@@ -151,6 +151,10 @@ class StoredState(NamedTuple):
     draining_since_s: float | None
     would: Would | None = None
     """What was reported of a node in observe mode."""
+    lifted: bool = False
+    """Whether its caps were lifted for pods that need full power."""
+    forced: bool = False
+    """Whether the drain timeout capped it under such pods."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +193,7 @@ class Snapshot:
         nodes: all nodes in scope, planned or not, since racks are summed over them.
         performance_demand: weighted count of performance pods, pending and running.
         blocking: pods that hold up a drain, by node; a node without any may be left out.
+        full_power: those of them that must not run under caps, likewise; None for all of them.
         power: what the sources say, best first, in the order of `nodes`.
         overrides: by node.
         stored: states of nodes that memory does not know, from their NodeTwins.
@@ -203,6 +208,7 @@ class Snapshot:
     overrides: Mapping[str, Override] = field(default_factory=dict)
     stored: Mapping[str, StoredState] = field(default_factory=dict)
     facility: Facility = field(default_factory=Facility)
+    full_power: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -386,6 +392,7 @@ def _decide_nodes(
     if forgotten:
         raise IncompletePlanError(plan.policy, forgotten)
     usual_caps = CapTable(settings.caps, absolute_gpu_caps=settings.absolute_gpu_caps)
+    full_power = snapshot.blocking if snapshot.full_power is None else snapshot.full_power
     decisions: list[NodeDecision] = []
     for node in snapshot.nodes:
         name = node.name
@@ -402,10 +409,20 @@ def _decide_nodes(
             decisions.append(NodeDecision(node, _RELEASED, UNCAPPED, source, blocking, would))
             continue
         state = _state_before(name, snapshot, memory)
-        guarded = guard(state, planned, blocking, snapshot.now_s, settings.drain)
+        lifting = full_power.get(name, 0)
+        guarded = guard(state, planned, blocking, snapshot.now_s, settings.drain, full_power_pods=lifting)
         caps = _caps(node, guarded.profile, override, plan, usual_caps)
-        decisions.append(NodeDecision(node, guarded, caps, source, blocking))
+        decisions.append(NodeDecision(node, guarded, caps, source, _holding(guarded.state, blocking, lifting)))
     return tuple(decisions)
+
+
+def _holding(state: NodeState, blocking: int, full_power: int) -> int:
+    """Number of pods that a node waits for, or that are capped on it."""
+    match state:
+        case ActiveEco() | DrainingPerformance(lifted=True):
+            return full_power
+        case _:
+            return blocking
 
 
 def _caps(
@@ -426,7 +443,14 @@ def _state_before(name: str, snapshot: Snapshot, memory: Memory) -> NodeState:
     stored = snapshot.stored.get(name)
     if stored is None:
         return ActivePerformance()
-    return restored(stored.profile, stored.draining, stored.draining_since_s, snapshot.now_s)
+    return restored(
+        stored.profile,
+        stored.draining,
+        stored.draining_since_s,
+        snapshot.now_s,
+        lifted=stored.lifted,
+        forced=stored.forced,
+    )
 
 
 def _twins(
@@ -488,9 +512,9 @@ def _transitions(nodes: Sequence[NodeDecision], snapshot: Snapshot, memory: Memo
         before = _state_before(name, snapshot, memory) if known is None else known
         if type(before) is not type(after):
             found.append(_applied(decision, before))
-            # Nothing drains that was not planned eco before, so this is the first look at what holds it up.
-            if decision.draining and decision.blocking > 0:
-                found.append(_deferred(decision, f"{decision.blocking} pods need full power"))
+            # The first look at what holds up a drain that was planned.
+            if isinstance(after, DrainingPerformance) and decision.blocking > 0 and not after.lifted:
+                found.append(_deferred(decision, _need_full_power(decision.blocking)))
         elif decision.guarded.timed_out and name not in memory.timed_out:
             found.append(_deferred(decision, f"drain timed out: {decision.blocking} pods still need full power"))
         observed = _observed(decision, snapshot, memory)
@@ -521,6 +545,8 @@ def _applied(decision: NodeDecision, before: NodeState) -> Transition:
     match decision.state:
         case ActiveEco():
             reason = "forced by the drain timeout" if decision.guarded.forced else "nothing on it needs full power"
+        case DrainingPerformance(lifted=True):
+            reason = f"{_need_full_power(decision.blocking)}: the caps are lifted until they have ended"
         case DrainingPerformance():
             reason = f"eco planned by {decision.policy}"
         case ActivePerformance():
@@ -534,6 +560,10 @@ def _why_performance(decision: NodeDecision) -> str:
     if not decision.node.eligible:
         return "no longer planned"
     return f"performance planned by {decision.policy}" if decision.node.enforced else "no longer enforced: observe mode"
+
+
+def _need_full_power(pods: int) -> str:
+    return f"{pods} pods need full power"
 
 
 def _deferred(decision: NodeDecision, reason: str) -> Transition:

@@ -76,6 +76,7 @@ class PodDemand:
         intensity: from the pod's profile, None without one.
         confidence: of that profile, 0..1.
         min_confidence: that it needs, or the profile counts as a hint only.
+        schedulable: whether it could run now or soon: neither held by a scheduling gate nor on its way out.
     """
 
     phase: PodPhase
@@ -84,11 +85,12 @@ class PodDemand:
     intensity: Intensity | None = None
     confidence: float = 0.0
     min_confidence: float = MIN_CONFIDENCE
+    schedulable: bool = True
 
     @property
     def weight(self) -> int:
         """Weight in the demand for performance nodes: 2 where known to be of high intensity, else 1."""
-        if self.phase is PodPhase.FINISHED or not self._wants_performance:
+        if self.phase is PodPhase.FINISHED or not self.schedulable or not self._wants_performance:
             return 0
         return 2 if self.intensity is Intensity.HIGH and self.confidence >= self.min_confidence else 1
 

@@ -100,6 +100,8 @@ class NativeControl:
         self._states: list[NodeState] = [ActivePerformance()] * n_nodes
         self._since_s = np.full(n_nodes, np.nan)
         self._quiet_since_s = np.full(n_nodes, np.nan)
+        self._lifted: BoolArray = np.zeros(n_nodes, dtype=np.bool_)
+        self._forced: BoolArray = np.zeros(n_nodes, dtype=np.bool_)
         self.node_class: IntArray = np.full(n_nodes, NodeClass.PERFORMANCE, dtype=np.int64)
         self._cap_table = CapTable(self._settings.caps, absolute_gpu_caps=self._settings.absolute_gpu_caps)
         self._caps: list[NodeCaps] = [UNCAPPED] * n_nodes
@@ -120,7 +122,14 @@ class NativeControl:
 
     # ---- the operator
 
-    def cycle(self, now_s: float, demand: int, blocking: IntArray, power_w: FloatArray) -> list[int]:
+    def cycle(
+        self,
+        now_s: float,
+        demand: int,
+        blocking: IntArray,
+        power_w: FloatArray,
+        full_power: IntArray | None = None,
+    ) -> list[int]:
         """Run one cycle of the operator. Cycles whose inputs equal those of the last one may be skipped.
 
         Args:
@@ -128,13 +137,15 @@ class NativeControl:
             demand: weighted count of performance pods, pending and running.
             blocking: number of pods that block a drain, by node.
             power_w: measured power of each node, W.
+            full_power: number of those pods that must not run under caps, by node; None for all.
 
         Returns:
             Indices of the nodes whose schedulable class changed.
         """
         self._record_power(now_s, power_w)
         planned = self._planned(demand, now_s)
-        moved = self._guard(planned.performance, blocking, now_s)
+        lifting = blocking if full_power is None else full_power
+        moved = self._guard(planned.performance, blocking, lifting, now_s)
         self._decide_caps(planned.plan, moved, now_s)
         self._view = None
         return moved
@@ -164,15 +175,26 @@ class NativeControl:
         self._plans[demand] = _Planned(plan, performance)
         return self._plans[demand]
 
-    def _guard(self, performance: BoolArray, blocking: IntArray, now_s: float) -> list[int]:
+    def _guard(self, performance: BoolArray, blocking: IntArray, lifting: IntArray, now_s: float) -> list[int]:
         """Pass the nodes whose state can change through the drain guard. Returns those whose class changed."""
-        unsettled = performance != (self.node_class == _PERFORMANCE)
+        eco = self.node_class == _ECO
+        unsettled = np.where(
+            eco, performance | (lifting > 0) | self._forced, performance != (self.node_class == _PERFORMANCE)
+        )
         if self._open_drain:
-            unsettled = np.where(self.draining, performance | self._drains_can_change(blocking, now_s), unsettled)
+            holding = np.where(self._lifted, lifting, blocking)
+            unsettled = np.where(self.draining, performance | self._drains_can_change(holding, now_s), unsettled)
         moved = []
         for node in np.flatnonzero(unsettled).tolist():
             planned = Profile.PERFORMANCE if performance[node] else Profile.ECO
-            state = guard(self._states[node], planned, int(blocking[node]), now_s, self._settings.drain).state
+            state = guard(
+                self._states[node],
+                planned,
+                int(blocking[node]),
+                now_s,
+                self._settings.drain,
+                full_power_pods=int(lifting[node]),
+            ).state
             if self._set_state(node, state, now_s):
                 moved.append(node)
         return moved
@@ -192,6 +214,8 @@ class NativeControl:
         if isinstance(state, DrainingPerformance):
             self._since_s[node] = state.since_s
             self._quiet_since_s[node] = np.nan if state.quiet_since_s is None else state.quiet_since_s
+            self._lifted[node] = state.lifted
+        self._forced[node] = isinstance(state, ActiveEco) and state.forced_pods != 0
         if type(state) is type(before):
             return False
         self.node_class[node] = _CLASS_OF[type(state)]

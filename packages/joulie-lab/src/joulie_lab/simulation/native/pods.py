@@ -41,6 +41,7 @@ class SimPod:
         requests: its requests as the extender counts them.
         view: the pod as the extender sees it.
         blocks: whether it blocks a drain.
+        lifts_caps: whether it also lifts the caps of a capped node.
     """
 
     index: int
@@ -50,6 +51,7 @@ class SimPod:
     requests: PodRequests
     view: PodView
     blocks: bool
+    lifts_caps: bool
 
     @property
     def gang(self) -> str | None:
@@ -81,6 +83,7 @@ def sim_pod(index: int, job: TraceJob, *, share_gpus: bool, priorities: Mapping[
     workload_class = None if class_name is None else _CLASSES.get(class_name, WorkloadClass.STANDARD)
     reschedulable = _RESCHEDULABLE.get(annotations.get(RESCHEDULABLE_KEY, ""))
     performance = workload_class is WorkloadClass.PERFORMANCE
+    guarded = GuardedPod(workload_class, reschedulable=reschedulable)
     return SimPod(
         index=index,
         job=job,
@@ -99,5 +102,6 @@ def sim_pod(index: int, job: TraceJob, *, share_gpus: bool, priorities: Mapping[
             cpu_sensitivity=_SENSITIVITIES.get(job.cpu_sensitivity, Sensitivity.LOW),
             gpu_sensitivity=_SENSITIVITIES.get(job.gpu_sensitivity, Sensitivity.LOW),
         ),
-        blocks=GuardedPod(workload_class, reschedulable=reschedulable).blocks,
+        blocks=guarded.blocks,
+        lifts_caps=guarded.lifts_caps,
     )

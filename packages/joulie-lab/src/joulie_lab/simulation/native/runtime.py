@@ -181,6 +181,7 @@ class _Run:
         n_nodes = len(setup.nodes)
         self._demand = 0
         self._blocking: IntArray = np.zeros(n_nodes, dtype=np.int64)
+        self._full_power: IntArray = np.zeros(n_nodes, dtype=np.int64)
         self._performance: IntArray = np.zeros(n_nodes, dtype=np.int64)
         self._freed_nodes: set[int] = set()
         self._loaded: set[int] = set()
@@ -268,6 +269,7 @@ class _Run:
         self._running.finish(pod)
         self._capacity.release(pod.kind, node, devices)
         self._blocking[node] -= pod.blocks
+        self._full_power[node] -= pod.lifts_caps
         self._performance[node] -= pod.view.performance
         self._demand -= pod.view.performance
         self._freed_nodes.add(node)
@@ -282,7 +284,7 @@ class _Run:
     def _cycle(self, control: NativeControl) -> None:
         now_s, times = self._now_s, self._setup.times
         if _is_multiple(now_s, times.operator_s):
-            moved = control.cycle(now_s, self._demand, self._blocking, self._fleet.sensed_w)
+            moved = control.cycle(now_s, self._demand, self._blocking, self._fleet.sensed_w, self._full_power)
             if moved:
                 self._admission.set_classes(control.node_class)
                 # Pods may select either class, and kube-scheduler retries whenever a node's labels change.
@@ -319,6 +321,7 @@ class _Run:
         self._jobs.started(pod, node, devices, self._now_s)
         self._running.start(pod, node, devices, self._now_s)
         self._blocking[node] += pod.blocks
+        self._full_power[node] += pod.lifts_caps
         self._performance[node] += pod.view.performance
         self._loaded.add(node)
         self._recorder.observe(self._performance_on_eco())

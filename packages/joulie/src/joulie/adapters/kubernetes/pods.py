@@ -117,6 +117,8 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
         daemon: whether the pod belongs to a DaemonSet.
         gated: whether the pod has a scheduling gate.
         terminating: whether the pod is being deleted.
+        static: whether it is the mirror of a static pod of the kubelet.
+        nominated_node: node on which kube-scheduler makes room for the pod by preemption; empty if there is none.
         owner: workload that the pod belongs to.
         controller: controlling owner reference, which may be an intermediate ReplicaSet or Job; None without one.
         running_since_s: start time, s since the epoch; None if the pod is not running.
@@ -141,6 +143,8 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     daemon: bool = False
     gated: bool = False
     terminating: bool = False
+    static: bool = False
+    nominated_node: str = ""
     controller: OwnerReference | None = None
     running_since_s: float | None = None
     memory_limit_gib: float | None = None
@@ -176,11 +180,17 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
             profile.intensity,
             profile.confidence,
             min_confidence,
+            schedulable=not self.gated and not self.terminating,
         )
 
     def guarded(self, profile: ProfileFacts = _NO_PROFILE) -> GuardedPod:
         """The pod as input of the drain guard."""
-        return GuardedPod(self.effective_class(profile), self.constraint, self.effective_reschedulable(profile))
+        return GuardedPod(
+            self.effective_class(profile),
+            self.constraint,
+            self.effective_reschedulable(profile),
+            bound_to_node=self.daemon or self.static,
+        )
 
     def view(self, profile: ProfileFacts = _NO_PROFILE) -> PodView:
         """The pod as input of the scheduler extender's scoring."""
@@ -218,6 +228,8 @@ def pod_facts(pod: Pod, profile_key: str = names.POWER_PROFILE_LABEL) -> PodFact
         daemon=controller is not None and controller.kind == "DaemonSet",
         gated=bool(pod.spec.scheduling_gates),
         terminating=meta.deletion_timestamp is not None,
+        static=controller is not None and controller.kind == "Node",
+        nominated_node=sys.intern(pod.status.nominated_node_name),
         controller=None if controller is None else _reference(controller),
         running_since_s=_running_since_s(pod) if phase is PodPhase.RUNNING else None,
         memory_limit_gib=memory_limit_gib(pod),

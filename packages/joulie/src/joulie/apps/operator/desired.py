@@ -33,7 +33,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
     Scheduling,
 )
 from joulie.adapters.kubernetes.times import rfc3339
-from joulie.apps.operator.facts import DRAINING_CONDITION
+from joulie.apps.operator.facts import DRAINING_CONDITION, FORCED_REASON, LIFTED_REASON
 from joulie.apps.operator.power.columns import MODEL, sources_of
 from joulie.apps.operator.rescheduler.advice import NO_ADVICE, Advice
 from joulie.apps.operator.sources.catalogue import SOURCES
@@ -57,6 +57,7 @@ PUE_BAND = 0.01
 """Dead-band of the estimated PUE."""
 GAIN_BAND = 5.0
 """Dead-band of a gain in GPU utilisation, points."""
+_SETTLING = "no pod on it needs full power"
 
 
 @dataclass(frozen=True)
@@ -208,15 +209,20 @@ def _conditions(decision: Decision, index: int) -> Iterator[Condition]:
 
 def _draining(node: NodeDecision) -> Condition:
     state = node.state
+    if node.guarded.forced:
+        return _condition(DRAINING_CONDITION, False, FORCED_REASON, f"{_holding(node.blocking)}: the drain timed out")
     if not isinstance(state, DrainingPerformance):
         return _condition(DRAINING_CONDITION, False, "NotDraining")
     # A restarted operator restores the start of the drain from this timestamp.
     since = rfc3339(state.since_s)
+    if state.lifted:
+        message = f"{_holding(node.blocking)}: caps are lifted" if node.blocking else _SETTLING
+        return Condition(DRAINING_CONDITION, ConditionStatus.TRUE, LIFTED_REASON, since, message)
     if node.guarded.timed_out:
         return Condition(DRAINING_CONDITION, ConditionStatus.TRUE, "TimedOut", since, _holding(node.blocking))
     if node.blocking:
         return Condition(DRAINING_CONDITION, ConditionStatus.TRUE, "BlockingPods", since, _holding(node.blocking))
-    return Condition(DRAINING_CONDITION, ConditionStatus.TRUE, "Settling", since, "no pod on it needs full power")
+    return Condition(DRAINING_CONDITION, ConditionStatus.TRUE, "Settling", since, _SETTLING)
 
 
 def _holding(pods: int) -> str:

@@ -36,6 +36,10 @@ from joulie.domain.resource_quantity import QuantityError
 
 _BYTES_PER_GIB = 1024.0**3
 DRAINING_CONDITION = "Draining"
+LIFTED_REASON = "CapsLifted"
+"""Reason of that condition where pods that need full power reached a capped node, whose caps are lifted for them."""
+FORCED_REASON = "Forced"
+"""Reason of that condition where the drain timeout set the caps under such pods."""
 COUNTED_CONDITION = "Counted"
 
 
@@ -202,7 +206,12 @@ def stored_state(twin: NodeTwin) -> StoredState:
     spec = twin.spec
     profile = Profile(spec.profile) if spec.profile in set(Profile) else None
     draining = bool(spec.scheduling and spec.scheduling.draining)
-    return StoredState(profile, draining, _draining_since_s(twin) if draining else None, _stored_would(twin))
+    condition = next((one for one in twin.status.conditions if one.type == DRAINING_CONDITION), None)
+    reason = "" if condition is None else condition.reason
+    since_s = _draining_since_s(condition) if draining else None
+    return StoredState(
+        profile, draining, since_s, _stored_would(twin), reason == LIFTED_REASON, reason == FORCED_REASON
+    )
 
 
 def _stored_would(twin: NodeTwin) -> Would | None:
@@ -212,11 +221,10 @@ def _stored_would(twin: NodeTwin) -> Would | None:
     return Would(Profile(planned.profile), bool(planned.draining))
 
 
-def _draining_since_s(twin: NodeTwin) -> float | None:
-    for condition in twin.status.conditions:
-        if condition.type == DRAINING_CONDITION and condition.status == ConditionStatus.TRUE:
-            try:
-                return parse_rfc3339(condition.last_transition_time)
-            except QuantityError:
-                return None
-    return None
+def _draining_since_s(condition: Condition | None) -> float | None:
+    if condition is None or condition.status != ConditionStatus.TRUE:
+        return None
+    try:
+        return parse_rfc3339(condition.last_transition_time)
+    except QuantityError:
+        return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -31,7 +31,10 @@ class _Share(NamedTuple):
 
     demand: int
     node: str
-    blocks: bool
+    blocked: str
+    """Node whose drain it blocks; empty for none."""
+    lifts_caps: bool
+    """Whether it also lifts the caps of that node."""
     load: Load
 
 
@@ -42,16 +45,20 @@ class PodLedger:
         min_confidence: confidence below which a workload's profile counts as a hint only, 0..1.
 
     Attributes:
-        performance_demand: weighted number of performance pods, pending and running.
-        blocking: number of pods that block a drain, by node; nodes without any are absent.
+        demand: weighted number of performance pods, pending and running, by node; the empty name for those that are
+            not bound to one yet.
+        blocking: number of pods that block a drain, by node; nodes without any are absent. A pod counts from when a
+            node is nominated for it.
+        full_power: number of those that must not run under caps, likewise.
         loads: requests of running pods by node; nodes without any are absent.
         invalid_pods: pods with invalid annotations that have not been reported by an event yet.
     """
 
     def __init__(self, min_confidence: float = MIN_CONFIDENCE) -> None:
         self._min_confidence = min_confidence
-        self.performance_demand = 0
+        self.demand: dict[str, int] = {}
         self.blocking: dict[str, int] = {}
+        self.full_power: dict[str, int] = {}
         self.loads: dict[str, Load] = {}
         self.invalid_pods: dict[Key, PodFacts] = {}
         self._profiles: dict[WorkloadKey, ProfileFacts] = {}
@@ -61,6 +68,10 @@ class PodLedger:
     def workloads(self) -> Mapping[WorkloadKey, Mapping[Key, PodFacts]]:
         """A live view of all pods by workload; workloads without pods are absent."""
         return MappingProxyType(self._pods)
+
+    def performance_demand(self, nodes: Container[str]) -> int:
+        """Weighted number of the performance pods that are bound to one of these nodes, or to none yet."""
+        return sum(count for node, count in self.demand.items() if not node or node in nodes)
 
     def pod_changed(self, key: Key, old: PodFacts | None, new: PodFacts | None) -> bool:
         """Update the sums after a pod changed. Returns whether the demand or a node's blocking pods changed."""
@@ -93,7 +104,10 @@ class PodLedger:
         if bound and pod.phase is PodPhase.RUNNING:
             load = Load(round(pod.requests.cpu_cores * _MILLI), round(pod.requests.gpus * _MILLI))
         demand = pod.demand(profile, self._min_confidence)
-        return _Share(demand.weight, pod.node_name, bound and pod.guarded(profile).blocks, load)
+        place = pod.node_name if bound else _nominated(pod)
+        guarded = pod.guarded(profile)
+        blocked = place if place and guarded.blocks else ""
+        return _Share(demand.weight, pod.node_name, blocked, bool(blocked) and guarded.lifts_caps, load)
 
     def _index_pod(self, key: Key, old: PodFacts | None, new: PodFacts | None) -> None:
         if old is not None and (new is None or new.owner != old.owner):
@@ -111,9 +125,11 @@ class PodLedger:
     def _add_share(self, share: _Share | None, sign: int) -> None:
         if share is None:
             return
-        self.performance_demand += sign * share.demand
-        if share.blocks:
-            _add(self.blocking, share.node, sign)
+        _add(self.demand, share.node, sign * share.demand)
+        if share.blocked:
+            _add(self.blocking, share.blocked, sign)
+        if share.lifts_caps:
+            _add(self.full_power, share.blocked, sign)
         if share.load != NO_LOAD:
             old = self.loads.pop(share.node, NO_LOAD)
             new = Load(
@@ -123,11 +139,17 @@ class PodLedger:
                 self.loads[share.node] = new
 
 
-def _decision_inputs(share: _Share | None) -> tuple[int, str]:
+def _nominated(pod: PodFacts) -> str:
+    """The node on which preemption makes room for a pod; empty for a pod that is not going to be bound."""
+    waits = pod.phase is PodPhase.PENDING and not pod.node_name and not pod.terminating
+    return pod.nominated_node if waits else ""
+
+
+def _decision_inputs(share: _Share | None) -> tuple[int, str, str, bool]:
     """The part of a contribution that decisions depend on."""
     if share is None:
-        return 0, ""
-    return share.demand, share.node if share.blocks else ""
+        return 0, "", "", False
+    return share.demand, share.node if share.demand else "", share.blocked, share.lifts_caps
 
 
 def _add(counts: dict[str, int], key: str, amount: int) -> None:

@@ -223,6 +223,9 @@ class ControlLoop:
         elif transition.result is TransitionResult.DEFERRED:
             reason = "DrainTimedOut" if "timed out" in transition.reason else "DrainBlocked"
             severity = "Warning" if reason == "DrainTimedOut" else "Normal"
+        elif (transition.from_state, transition.to_state) == (ActiveEco.__name__, DrainingPerformance.__name__):
+            # Pods that need full power reached a node that was closed to them.
+            reason, severity = "CapsLifted", "Warning"
         else:
             reason = "PowerStateChanged"
         facts = self._view.node(transition.node)

@@ -146,6 +146,11 @@ def _states(decision: Decision) -> Iterator[Metric]:
     labels = GaugeMetricFamily(
         "joulie_operator_node_profile_label", "1 for the profile in the node's label.", labels=["node", "profile"]
     )
+    blocking = GaugeMetricFamily(
+        "joulie_operator_node_blocking_pods",
+        "Pods that need full power on a node that drains, or that the drain timeout has capped.",
+        labels=["node"],
+    )
     density = GaugeMetricFamily(
         "joulie_operator_node_compute_density", "Compute capacity of a node, 0..100.", labels=["node", "component"]
     )
@@ -153,6 +158,8 @@ def _states(decision: Decision) -> Iterator[Metric]:
         name, now = node.node.name, type(node.state).__name__
         for state in _STATES:
             states.add_metric([name, state], float(state == now))
+        if node.draining or node.guarded.forced:
+            blocking.add_metric([name], float(node.blocking))
         for profile in Profile:
             labels.add_metric([name, profile.value], float(profile is node.label))
         _cpu_w, _gpu_w, cores, gpus = node.node.limits
@@ -160,6 +167,7 @@ def _states(decision: Decision) -> Iterator[Metric]:
         density.add_metric([name, "gpu"], min(100.0, gpus / FULL_DENSITY_GPUS * 100.0))
     yield states
     yield labels
+    yield blocking
     yield density
 
 

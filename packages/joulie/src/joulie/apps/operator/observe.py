@@ -195,12 +195,13 @@ class ClusterView(Watching):
         return Snapshot(
             now_s,
             nodes,
-            self.ledger.performance_demand,
+            self.ledger.performance_demand(self._controlled),
             dict(self.ledger.blocking),
             tuple(power),
             self.effective_overrides(),
             stored,
             facility,
+            dict(self.ledger.full_power),
         )
 
     def take_replaced(self) -> frozenset[str]:

@@ -241,7 +241,7 @@ def _movable(
                 sensitivity=_sensitivity(pod, facts, inputs.min_confidence),
                 age_s=0.0 if pod.running_since_s is None else inputs.now_s - pod.running_since_s,
                 daemon=pod.daemon,
-                mirror=pod.controller.kind == _MIRROR,
+                mirror=pod.static,
                 terminating=pod.terminating,
                 admitted=admission.nodes_for(pod.placement),
             )
