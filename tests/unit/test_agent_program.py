@@ -1,11 +1,7 @@
 """The agent as a whole, on directories that stand for a host and on a fake cluster."""
 
-import ctypes
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pynvml
 import pytest
 
 from joulie.adapters.cpu import cpuinfo
@@ -13,7 +9,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import ControlStatus
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES, TELEMETRY_PROFILES
 from joulie.domain.dvfs import DvfsSettings
 from support.agent_machine import AMD, Bench, Machine, on_cluster, until
-from support.fake_nvml import NO_PERMISSION, FakeNvml, build
+from support.fake_gpus import NO_PERMISSION, FakeGpus, build, install
 from support.sysfs_trees import amd_energy_only, amd_pstate, intel_pstate, intel_two_sockets, zone_file
 
 pytestmark = pytest.mark.slow
@@ -33,38 +29,25 @@ def machine(tmp_path: Path) -> Machine:
 
 
 @pytest.fixture
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever this machine has, the agent's has no NVIDIA driver."""
-    load = ctypes.CDLL
-
-    def refuse(name: str, *args: Any, **options: Any) -> ctypes.CDLL:
-        if name == LIBRARY:
-            raise OSError("not found")
-        return load(name, *args, **options)
-
-    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    folder = tmp_path / "no-driver"
+    folder.mkdir()
+    (folder / LIBRARY).touch()  # found first, and not loadable
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> FakeNvml:
-    return FakeNvml(build(tmp_path_factory.mktemp("nvml")))
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml"), "fake_nvml")
 
 
 @pytest.fixture
-def driver(library: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
+def driver(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGpus:
     """Two GPUs of 200 to 800 W, 700 W by default."""
-    load = ctypes.CDLL
-
-    def fake_load(name: str, *args: Any, **options: Any) -> ctypes.CDLL:
-        return load(str(library.path) if name == LIBRARY else name, *args, **options)
-
-    monkeypatch.setattr(ctypes, "CDLL", fake_load)
-    monkeypatch.setattr(pynvml, "CDLL", fake_load)
-    monkeypatch.setattr(pynvml, "nvmlLib", None)
-    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-    library.reset(gpus=2)
-    yield library
-    library.reset(gpus=0)
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    return install(library, folder, monkeypatch)
 
 
 @pytest.mark.usefixtures("no_gpu")
@@ -361,7 +344,7 @@ def test_profile_that_names_the_node_switches_control_off_and_gets_the_report(ma
     on_cluster(machine, scenario)
 
 
-def test_gpus_are_capped_and_restored(machine: Machine, driver: FakeNvml) -> None:
+def test_gpus_are_capped_and_restored(machine: Machine, driver: FakeGpus) -> None:
     async def scenario(bench: Bench) -> None:
         await bench.add_node()
         await bench.ask(gpu={"scope": "perGpu", "capPctOfMax": 60})
@@ -377,7 +360,7 @@ def test_gpus_are_capped_and_restored(machine: Machine, driver: FakeNvml) -> Non
     on_cluster(machine, scenario)
 
 
-def test_gpu_without_permission_is_blocked(machine: Machine, driver: FakeNvml) -> None:
+def test_gpu_without_permission_is_blocked(machine: Machine, driver: FakeGpus) -> None:
     driver.write(0, fail_set=NO_PERMISSION)
     driver.write(1, fail_set=NO_PERMISSION)
 
@@ -453,7 +436,7 @@ async def _objects(bench: Bench) -> list[object]:
     return [await bench.twin(), await bench.hardware()]
 
 
-def _gpu_limits(driver: FakeNvml) -> list[int]:
+def _gpu_limits(driver: FakeGpus) -> list[int]:
     return [driver.read(gpu, "set_mw") for gpu in range(2)]
 
 

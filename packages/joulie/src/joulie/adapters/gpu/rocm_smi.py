@@ -1,7 +1,8 @@
-"""Power limits of AMD GPUs through the command rocm-smi, for hosts without the AMD SMI Python package.
+"""Power limits of AMD GPUs through the command rocm-smi, where neither the driver's files nor AMD SMI can be used.
 
 Source: rocm_smi_lib, python_smi_tools/rocm_smi.py. The command exits with 0 even if it rejects a request, so only its
-output and the cap read back are reliable. It does not report the cap range, and sets whole watts.
+output and the cap read back are reliable. It does not report the cap range, and sets whole watts. Each call starts a
+Python program and takes some tenths of a second: one call lists all GPUs, and what it listed is used for a moment.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from joulie.domain.quantities import positive_number
-from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice
+from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, NoBackendError, PowerDevice
 
 _TIMEOUT_S = 15.0
 _CAP = "Max Graphics Package Power (W)"
@@ -21,23 +23,30 @@ _MODELS = ("Card Series", "Card series", "Card Model", "Card model")  # newer an
 _REFUSALS = ("permission", "not supported", "must be run as root")
 READ_BACK_TOLERANCE_W = 1.0
 
+FRESH_S = 1.0
+"""Time for which a listing is used again, s."""
+
+_Cards = list[tuple[str, dict[str, Any]]]
+
 
 class RocmSmi:
     """Power limits of AMD GPUs; a `PowerLimiter`. A GPU's id is its unique id, else ``cardN``.
 
     Args:
         command: name or path of rocm-smi.
+        clock: monotonic time, s.
     """
 
     name = "rocm-smi"
 
-    def __init__(self, command: str = "rocm-smi") -> None:
+    def __init__(self, command: str = "rocm-smi", clock: Callable[[], float] = time.monotonic) -> None:
         self._command = command
+        self._clock = clock
+        self._listed: _Cards = []
+        self._listed_at_s = float("-inf")
 
     def unavailable(self) -> str | None:
         """None if at least one GPU reports its power cap."""
-        if shutil.which(self._command) is None:
-            return f"{self._command} is not installed"
         try:
             devices = self.devices()
         except ControlFailedError as error:
@@ -57,6 +66,7 @@ class RocmSmi:
         if card is None:
             raise ControlFailedError(f"{self._command} lists no GPU {device_id}")
         number, watts = card.removeprefix("card"), str(round(limit_w))
+        self._listed_at_s = float("-inf")
         output = self._run("-d", number, "--setpoweroverdrive", watts, "--autorespond", "y")
         in_force_w = _number(dict(self._cards()).get(card, {}).get(_CAP))
         if in_force_w is None or abs(in_force_w - limit_w) > READ_BACK_TOLERANCE_W:
@@ -64,8 +74,16 @@ class RocmSmi:
             raise kind(f"set {watts} W on GPU {device_id}: {in_force_w or 'unknown'} W in force: {_one_line(output)}")
         return in_force_w
 
-    def _cards(self) -> list[tuple[str, dict[str, Any]]]:
-        """Fields of each card, by card number."""
+    def _cards(self) -> _Cards:
+        """Fields of each card, by card number, as listed a moment ago or now."""
+        if self._clock() - self._listed_at_s >= FRESH_S:
+            self._listed = self._list()
+            self._listed_at_s = self._clock()
+        return self._listed
+
+    def _list(self) -> _Cards:
+        if shutil.which(self._command) is None:
+            raise NoBackendError(f"{self._command} is not installed")
         output = self._run("--showmaxpower", "--showproductname", "--showuniqueid", "--json")
         start = output.find("{")  # warnings may precede the JSON
         try:

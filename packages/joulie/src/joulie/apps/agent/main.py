@@ -19,8 +19,9 @@ from joulie.adapters.cpu import cpuinfo
 from joulie.adapters.cpu.cpufreq import Cpufreq
 from joulie.adapters.cpu.hsmp import Hsmp
 from joulie.adapters.cpu.rapl import Rapl, RaplMeter
-from joulie.adapters.gpu.amdsmi import AmdSmi, AmdSmiMeter, AmdSmiSession
-from joulie.adapters.gpu.nvml import Nvml, NvmlMeter, NvmlSession
+from joulie.adapters.gpu.amdgpu import Amdgpu, AmdgpuMeter
+from joulie.adapters.gpu.amdsmi import AmdSmi, AmdSmiMeter, amdsmi_session
+from joulie.adapters.gpu.nvml import Nvml, NvmlMeter, nvml_session
 from joulie.adapters.gpu.rocm_smi import RocmSmi
 from joulie.adapters.hardware_yaml import catalogue_of
 from joulie.adapters.kubernetes.client import KubeClient
@@ -119,13 +120,13 @@ async def serve(
         async with Server(app, address) as server:
             on_port(server.port)
             _log.info("started", extra={"mode": settings.mode, "port": server.port, "node": settings.node_name})
-            async with _sampling(host):
+            async with _using(host):
                 await loop.run(stop, restore=settings.restore_on_exit)
 
 
 @asynccontextmanager
-async def _sampling(host: Host | None) -> AsyncIterator[None]:
-    """Read the host's energy counters between the cycles where they wrap too soon for these alone."""
+async def _using(host: Host | None) -> AsyncIterator[None]:
+    """Sample energy counters between the cycles where needed; let the GPU drivers go at the end."""
     if host is None:
         yield
         return
@@ -134,21 +135,23 @@ async def _sampling(host: Host | None) -> AsyncIterator[None]:
         yield
     finally:
         sampler.cancel()
+        host.hold_gpus("the agent has stopped")
 
 
 def build_host(settings: AgentSettings, catalogue: Catalogue) -> Host:
     """Controller of the machine that the agent runs on, with all device backends."""
-    nvidia, amd = NvmlSession(), AmdSmiSession()
+    nvidia, amd = nvml_session(), amdsmi_session()
     host_sys, host_proc = settings.host_sys, settings.host_proc
     backends = HostBackends(
         cpu_info=partial(cpuinfo.read, host_proc, host_sys),
         cpu_limiters=(Rapl(host_sys), Hsmp()),
         frequency=Cpufreq(host_sys),
-        gpu_limiters=(Nvml(nvidia), AmdSmi(amd), RocmSmi()),
+        gpu_limiters=(Nvml(nvidia), Amdgpu(host_sys), AmdSmi(amd), RocmSmi()),
         cpu_meters=(RaplMeter(host_sys),),
-        gpu_meters=(NvmlMeter(nvidia), AmdSmiMeter(amd)),
+        gpu_meters=(NvmlMeter(nvidia), AmdgpuMeter(host_sys), AmdSmiMeter(amd)),
         store=SavedLimits(settings.state_dir / "limits.json", host_proc),
         catalogue=catalogue,
+        gpu_clients=(nvidia, amd),
     )
     return Host(backends, settings.dvfs, simulate_only=settings.simulate_only)
 

@@ -1,0 +1,188 @@
+"""AMD GPUs through the hwmon files of their kernel driver, amdgpu: power limits and power, without any library.
+
+``power1_cap`` takes microwatts and keeps whole watts. It refuses what is below ``power1_cap_min`` or above
+``power1_cap_max`` (EINVAL), and everything while the GPU is reset or asleep (EPERM); a limit that cannot be read is an
+empty line. Drivers before Linux 6.7 give 0 as the minimum. A virtual function has no cap. Each physical GPU has one
+hwmon folder: the partitions of an MI300X share that of the whole. Of the two dies of an MI250X only the first has a cap
+and reports the power of both.
+
+Source: Linux, Documentation/gpu/amdgpu/thermal.rst, drivers/gpu/drm/amd/pm/amdgpu_pm.c and swsmu.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from joulie.domain.quantities import positive_number
+from joulie.host_files import OS_FILES, HostFiles, matching, read_number, read_text, write_number
+from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, EnergyReading, NoBackendError, PowerDevice
+
+_MICRO = 1e-6
+_DRIVER = "amdgpu"
+_READ_BACK_TOLERANCE_W = 1.0
+_POWER_FILES = ("power1_average", "power1_input")  # MI300 and later have the second one only
+
+# Boards that may state no product_name, by PCI device id.
+_MODELS = {
+    "0x738c": "AMD Instinct MI100",
+    "0x740c": "AMD Instinct MI250X",
+    "0x7408": "AMD Instinct MI250X",
+    "0x740f": "AMD Instinct MI210",
+    "0x74a0": "AMD Instinct MI300A",
+    "0x74a1": "AMD Instinct MI300X",
+    "0x74a2": "AMD Instinct MI308X",
+    "0x74a5": "AMD Instinct MI325X",
+    "0x74b5": "AMD Instinct MI300X VF",
+    "0x75a0": "AMD Instinct MI350X",
+    "0x75a3": "AMD Instinct MI355X",
+}
+
+
+@dataclass(frozen=True)
+class _Gpu:
+    """A GPU: its id, its model if known, and its hwmon folder."""
+
+    id: str
+    model: str | None
+    hwmon: Path
+
+
+class _Driver:
+    """The GPUs of the driver.
+
+    Args:
+        sys: mount point of sysfs.
+        files: files of the host.
+    """
+
+    def __init__(self, sys: Path, files: HostFiles) -> None:
+        self._class = sys / "class/hwmon"
+        self.files = files
+
+    def gpus(self) -> Sequence[_Gpu]:
+        """All physical GPUs, by PCI address; raises `NoBackendError` without any."""
+        found = {}
+        for hwmon in matching(self.files, self._class, "hwmon*"):
+            if read_text(self.files, hwmon / "name") == _DRIVER:
+                device = self.files.resolve(hwmon / "device")
+                found[device] = self._gpu(device, self.files.resolve(hwmon))
+        gpus = [gpu for _, gpu in sorted(found.items()) if gpu is not None]
+        if not gpus:
+            raise NoBackendError(f"no AMD GPU with the driver amdgpu in {self._class}")
+        return gpus
+
+    def watts(self, gpu: _Gpu, file: str) -> float | None:
+        """A power, W; None if it cannot be read."""
+        try:
+            return read_number(self.files, gpu.hwmon / file) * _MICRO
+        except (OSError, ValueError):
+            return None
+
+    def _gpu(self, device: Path, hwmon: Path) -> _Gpu | None:
+        """A GPU; None for the second die of a board, and for graphics inside a CPU."""
+        capped = read_text(self.files, hwmon / "power1_cap")
+        model = read_text(self.files, device / "product_name") or _MODELS.get(
+            (read_text(self.files, device / "device") or "").lower()
+        )
+        if capped == "0" or (capped is None and model is None):
+            return None
+        unique = read_text(self.files, device / "unique_id")
+        return _Gpu(f"GPU-{unique}" if unique and unique.strip("0") else device.name, model, hwmon)
+
+
+class Amdgpu:
+    """Power limits of AMD GPUs; a `PowerLimiter`. A GPU's id is its unique id, else its PCI address.
+
+    Args:
+        sys: mount point of sysfs.
+        files: files of the host.
+    """
+
+    name = "amdgpu"
+
+    def __init__(self, sys: Path = Path("/sys"), files: HostFiles = OS_FILES) -> None:
+        self._driver = _Driver(sys, files)
+
+    def unavailable(self) -> str | None:
+        """None if at least one GPU can be limited."""
+        try:
+            gpus = self._driver.gpus()
+        except NoBackendError as error:
+            return str(error)
+        caps = [gpu.hwmon / "power1_cap" for gpu in gpus if self._driver.watts(gpu, "power1_cap")]
+        if not caps:
+            return f"no power cap can be read of {', '.join(gpu.model or gpu.id for gpu in gpus)}"
+        if not any(self._driver.files.writable(cap) for cap in caps):
+            return f"{caps[0]} is not writable: not root, or sysfs is mounted read-only"
+        return None
+
+    def devices(self) -> Sequence[PowerDevice]:
+        """See `PowerLimiter.devices`."""
+        watts = self._driver.watts
+        return [
+            PowerDevice(
+                gpu.id,
+                DeviceKind.GPU,
+                gpu.model,
+                limit_w=watts(gpu, "power1_cap"),
+                min_w=watts(gpu, "power1_cap_min") or None,
+                max_w=watts(gpu, "power1_cap_max") or None,
+                default_w=watts(gpu, "power1_cap_default") or None,
+            )
+            for gpu in self._driver.gpus()
+        ]
+
+    def set_limit(self, device_id: str, limit_w: float) -> float:
+        """See `PowerLimiter.set_limit`; whole watts."""
+        limit_w = positive_number("limit_w", limit_w)
+        action = f"set {limit_w:g} W on GPU {device_id}"
+        gpu = next((gpu for gpu in self._driver.gpus() if gpu.id == device_id), None)
+        if gpu is None:
+            raise ControlFailedError(f"{action}: it does not respond")
+        file = gpu.hwmon / "power1_cap"
+        try:
+            in_force_w = write_number(self._driver.files, file, round(round(limit_w) / _MICRO), action) * _MICRO
+        except ControlRefusedError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EPERM:
+                raise ControlFailedError(f"{error}: the GPU is being reset or is asleep") from error
+            raise
+        if abs(in_force_w - limit_w) > _READ_BACK_TOLERANCE_W:
+            raise ControlFailedError(f"{action}: accepted, but {in_force_w:g} W is in force")
+        return in_force_w
+
+
+class AmdgpuMeter:
+    """Power of AMD GPUs; a `PowerSource`.
+
+    Args:
+        sys: mount point of sysfs.
+        files: files of the host.
+    """
+
+    name = "amdgpu"
+
+    def __init__(self, sys: Path = Path("/sys"), files: HostFiles = OS_FILES) -> None:
+        self._driver = _Driver(sys, files)
+
+    def unavailable(self) -> str | None:
+        """None if at least one GPU reports its power."""
+        try:
+            return None if self.power_w() else "no AMD GPU reports its power"
+        except NoBackendError as error:
+            return str(error)
+
+    def energy(self) -> Sequence[EnergyReading]:
+        """No readings: the driver counts no energy."""
+        return []
+
+    def power_w(self) -> dict[str, float]:
+        """Power of each GPU that reports it, W: the average, else the present power."""
+        powers = {gpu.id: self._power_w(gpu) for gpu in self._driver.gpus()}
+        return {name: power_w for name, power_w in powers.items() if power_w is not None}
+
+    def _power_w(self, gpu: _Gpu) -> float | None:
+        readings = (self._driver.watts(gpu, file) for file in _POWER_FILES)
+        return next((power_w for power_w in readings if power_w is not None), None)

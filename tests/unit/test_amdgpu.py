@@ -1,0 +1,143 @@
+"""The files of the amdgpu driver: what only this driver does. See tests/contract/test_gpu_backends.py for the rest."""
+
+import errno
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulie.adapters.gpu.amdgpu import Amdgpu, AmdgpuMeter
+from joulie.ports import ControlFailedError, NoBackendError, PowerDevice
+from support.amdgpu_files import UNIQUE_IDS, AmdgpuFiles, add_amdgpu, add_other_sensors
+from support.sysfs_trees import link, write_files
+
+FIRST, SECOND = (f"GPU-{unique}" for unique in UNIQUE_IDS)
+
+
+@pytest.fixture
+def files() -> AmdgpuFiles:
+    return AmdgpuFiles()
+
+
+def test_h12_an_amd_gpu_is_capped_and_measured_without_any_library(tmp_path: Path, files: AmdgpuFiles) -> None:
+    add_other_sensors(tmp_path)
+    hwmon = add_amdgpu(tmp_path, 0)
+    limiter, meter = Amdgpu(tmp_path, files), AmdgpuMeter(tmp_path, files)
+    assert limiter.unavailable() is None
+    (device,) = limiter.devices()
+    assert (device.id, device.model, device.limit_w) == (FIRST, "AMD Instinct MI300X OAM", 700.0)
+    assert limiter.set_limit(FIRST, 450.0) == 450.0
+    assert (hwmon / "power1_cap").read_text() == "450000000\n"
+    assert meter.power_w() == {FIRST: 72.0}
+
+
+def test_h12_the_partitions_of_one_gpu_are_one_gpu(tmp_path: Path, files: AmdgpuFiles) -> None:
+    """In CPX mode an MI300X has eight cards, all but the first on a platform device without sensors."""
+    hwmon = add_amdgpu(tmp_path, 0)
+    for number in range(1, 8):
+        device = tmp_path / f"devices/platform/amdgpu_xcp_{number}"
+        write_files(device / f"drm/card{number}", {"uevent": ""})
+        link(tmp_path / f"class/drm/card{number}", device / f"drm/card{number}")
+    link(tmp_path / "class/hwmon/hwmon9", hwmon)
+    assert [device.id for device in Amdgpu(tmp_path, files).devices()] == [FIRST]
+
+
+def test_h12_the_second_die_of_a_board_is_no_gpu_of_its_own(tmp_path: Path, files: AmdgpuFiles) -> None:
+    add_amdgpu(tmp_path, 0, product_name=None, device="0x740c")
+    add_amdgpu(tmp_path, 1, product_name=None, device="0x740c", power1_cap=0, power1_cap_max=0, power1_input=0)
+    assert [device.model for device in Amdgpu(tmp_path, files).devices()] == ["AMD Instinct MI250X"]
+    assert set(AmdgpuMeter(tmp_path, files).power_w()) == {FIRST}
+
+
+def test_graphics_inside_a_cpu_are_no_gpu(tmp_path: Path, files: AmdgpuFiles) -> None:
+    add_amdgpu(tmp_path, 0, product_name=None, device="0x164e", power1_cap=None)
+    with pytest.raises(NoBackendError, match="no AMD GPU with the driver amdgpu"):
+        Amdgpu(tmp_path, files).devices()
+
+
+def test_a_virtual_function_is_known_and_cannot_be_limited(tmp_path: Path, files: AmdgpuFiles) -> None:
+    add_amdgpu(tmp_path, 0, product_name=None, device="0x74b5", power1_cap=None, power1_input=None)
+    limiter = Amdgpu(tmp_path, files)
+    assert limiter.unavailable() == "no power cap can be read of AMD Instinct MI300X VF"
+    assert [device.limit_w for device in limiter.devices()] == [None]
+    assert AmdgpuMeter(tmp_path, files).unavailable() == "no AMD GPU reports its power"
+
+
+def test_an_older_driver_states_no_minimum_and_no_default(tmp_path: Path, files: AmdgpuFiles) -> None:
+    add_amdgpu(tmp_path, 0, power1_cap_min=0, power1_cap_default=None, power1_input=None, power1_average=61_000_000)
+    (device,) = Amdgpu(tmp_path, files).devices()
+    assert (device.min_w, device.max_w, device.default_w) == (None, 800.0, None)
+    assert AmdgpuMeter(tmp_path, files).power_w() == {FIRST: 61.0}
+
+
+def test_a_limit_that_cannot_be_read_is_an_empty_line(tmp_path: Path, files: AmdgpuFiles) -> None:
+    add_amdgpu(tmp_path, 0, power1_cap="")
+    add_amdgpu(tmp_path, 1)
+    limiter = Amdgpu(tmp_path, files)
+    assert [(device.id, device.limit_w) for device in limiter.devices()] == [(FIRST, None), (SECOND, 700.0)]
+    assert limiter.unavailable() is None
+
+
+def test_without_a_unique_id_a_gpu_has_its_pci_address(tmp_path: Path, files: AmdgpuFiles) -> None:
+    add_amdgpu(tmp_path, 0, unique_id=None)
+    add_amdgpu(tmp_path, 1, unique_id="0000000000000000")
+    assert [device.id for device in Amdgpu(tmp_path, files).devices()] == ["0000:41:00.0", "0000:42:00.0"]
+
+
+def test_a_reset_gives_every_hwmon_another_number_and_every_gpu_keeps_its_id(
+    tmp_path: Path, files: AmdgpuFiles
+) -> None:
+    hwmon = add_amdgpu(tmp_path, 0)
+    limiter = Amdgpu(tmp_path, files)
+    limiter.set_limit(FIRST, 400.0)
+    (tmp_path / "class/hwmon" / hwmon.name).unlink()
+    renamed = hwmon.rename(hwmon.with_name("hwmon9"))
+    link(tmp_path / "class/hwmon/hwmon9", renamed)
+    assert limiter.devices() == [
+        PowerDevice(FIRST, limiter.devices()[0].kind, "AMD Instinct MI300X OAM", 400.0, 200.0, 800.0, 700.0)
+    ]
+
+
+def test_a_write_while_the_gpu_is_reset_may_be_tried_again(tmp_path: Path, files: AmdgpuFiles) -> None:
+    add_amdgpu(tmp_path, 0)
+
+    def resetting(_file: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    files.answer = resetting
+    with pytest.raises(ControlFailedError, match="Operation not permitted: the GPU is being reset or is asleep"):
+        Amdgpu(tmp_path, files).set_limit(FIRST, 400.0)
+
+
+def test_files_that_cannot_be_written_say_how_to_mount_them(tmp_path: Path) -> None:
+    add_amdgpu(tmp_path, 0)
+
+    class ReadOnly(AmdgpuFiles):
+        def writable(self, file: Path) -> bool:
+            return False
+
+    reason = Amdgpu(tmp_path, ReadOnly()).unavailable() or ""
+    assert reason.endswith("power1_cap is not writable: not root, or sysfs is mounted read-only")
+    assert AmdgpuMeter(tmp_path, ReadOnly()).unavailable() is None
+
+
+@given(limit_w=st.floats(200.0, 800.0))
+def test_any_limit_in_the_range_is_in_force_within_half_a_watt(
+    limit_w: float, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("sys")
+    add_amdgpu(folder, 0)
+    assert Amdgpu(folder, AmdgpuFiles()).set_limit(FIRST, limit_w) == pytest.approx(limit_w, abs=0.5)
+
+
+@given(content=st.text(st.characters(codec="utf-8"), max_size=12))
+def test_no_content_of_a_file_crashes_a_reading(content: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("sys")
+    files = ("unique_id", "power1_cap", "power1_cap_max", "power1_input", "device", "product_name")
+    add_amdgpu(folder, 0, **dict.fromkeys(files, content))
+    limiter, meter = Amdgpu(folder, AmdgpuFiles()), AmdgpuMeter(folder, AmdgpuFiles())
+    if limiter.unavailable() is None:
+        assert all(device.limit_w for device in limiter.devices())
+    if meter.unavailable() is None:
+        assert all(power_w >= 0.0 for power_w in meter.power_w().values())
