@@ -13,7 +13,16 @@ from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.lease import LeaderElector
-from joulie.adapters.kubernetes.resources import CONFIG_MAPS, JOBS, LEASES, NAMESPACES, NODE_TWINS, NODES, PODS
+from joulie.adapters.kubernetes.resources import (
+    CONFIG_MAPS,
+    JOBS,
+    LEASES,
+    NAMESPACES,
+    NODE_TWINS,
+    NODES,
+    PODS,
+    SERVICE_ACCOUNTS,
+)
 from joulie.apps.agent.outcome import RESTORED as AGENTS_WORD
 from joulie.apps.agent.outcome import Outcome as AgentOutcome
 from joulie.apps.agent.outcome import blocked, failed, restored
@@ -106,9 +115,13 @@ class Stage:
     async def labels(self, name: str) -> dict[str, str]:
         return (await self.client.get(NODES, name)).metadata.labels
 
-    async def add_pod(self, name: str, *gates: str) -> None:
+    async def add_pod(self, name: str, *gates: str, scheduler: str = "") -> None:
         gated = [{"name": gate} for gate in gates]
-        spec = {"containers": [{"name": "main", "image": "none"}], "schedulingGates": gated}
+        spec = {
+            "schedulerName": scheduler,
+            "containers": [{"name": "main", "image": "none"}],
+            "schedulingGates": gated,
+        }
         await self.client.create(PODS, {"metadata": {"name": name}, "spec": spec}, "default")
 
     async def add_job(self, name: str, annotations: dict[str, str], *, suspended: bool) -> None:
@@ -123,15 +136,18 @@ class Stage:
         return [gate.name for gate in (await self.client.get(PODS, name, "default")).spec.scheduling_gates]
 
     async def clean(self, clock: Callable[[], float] | None = None, *, timeout_s: float = 500.0) -> Outcome:
-        steps = Cleanup(
+        return await self.steps(clock=clock).run(timeout_s=timeout_s)
+
+    def steps(self, *, clock: Callable[[], float] | None = None, **more: Any) -> Cleanup:
+        return Cleanup(
             self.client,
             lease_namespace=NAMESPACE,
             lease_name=LEASE_NAME,
             handover_s=5.0,
             poll_s=0.0,
             clock=clock or Rounds(),
+            **more,
         )
-        return await steps.run(timeout_s=timeout_s)
 
 
 def play(tmp_path: Path, scenario: Scenario) -> None:
@@ -195,11 +211,11 @@ def test_the_grid_alone_is_let_go(tmp_path: Path) -> None:
         await stage.add_node("a")
         await stage.add_pod("gated", "joulie.io/grid")
         steps = Cleanup(stage.client, lease_namespace=NAMESPACE, lease_name=LEASE_NAME, handover_s=0.0, poll_s=0.0)
-        assert await steps.release_grid() == Outcome(), "there has never been one"
+        assert await steps.release_grid(timeout_s=0.0) == Outcome(), "there has never been one"
         await stage.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
         lease = {"metadata": {"name": GRID_LEASE}, "spec": {"holderIdentity": "controller"}}
         await stage.client.create(LEASES, lease, NAMESPACE)
-        assert await steps.release_grid() == Outcome(gates_removed=1)
+        assert await steps.release_grid(timeout_s=0.0) == Outcome(gates_removed=1)
         assert await stage.gates("gated") == []
         assert (await stage.twin("a")).spec.cpu is not None, "caps stay"
 
@@ -232,7 +248,7 @@ def test_trap_nobody_leads_again_while_thousands_of_gates_are_lifted(
 
         monkeypatch.setattr(Cleanup, "_releaser", watched)
         steps = Cleanup(stage.client, lease_namespace=NAMESPACE, lease_name=LEASE_NAME, handover_s=0.0, poll_s=0.0)
-        assert await steps.release_grid() == Outcome(gates_removed=50)
+        assert await steps.release_grid(timeout_s=0.0) == Outcome(gates_removed=50)
         assert len(taken) > 1, "renewed meanwhile"
         operator = await stage.client.get(LEASES, LEASE_NAME, NAMESPACE)
         assert operator.spec.holder_identity is None, "the operator stays"
@@ -374,6 +390,83 @@ def test_a_gate_that_changed_meanwhile_stays_and_is_told(tmp_path: Path) -> None
         outcome = await stage.clean()
         assert outcome.gates_removed == 0
         assert outcome.problems[0].startswith("patch pods gated in namespace default: 422")
+
+    play(tmp_path, scenario)
+
+
+def test_r3_released_pods_are_bound_before_their_scheduler_goes(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.add_pod("mine", "joulie.io/grid", scheduler="second")
+        await stage.add_pod("of-others", "example.com/wait", scheduler="second")
+        await stage.add_pod("default", scheduler="default-scheduler")
+        ended: list[Outcome] = []
+
+        async def bind() -> None:
+            while await stage.gates("mine"):
+                await asyncio.sleep(0)
+            for _ in range(20):
+                await stage.gates("mine")
+                assert not ended, "the cleanup waits for the scheduler"
+            await stage.client.create_subresource(PODS, "mine", "binding", {"target": {"name": "n1"}}, "default")
+
+        binding = asyncio.create_task(bind())
+        ended.append(await stage.steps(schedulers=["second"]).run(timeout_s=1e6))
+        await binding
+        assert (ended[0].gates_removed, ended[0].unscheduled) == (1, [])
+
+    play(tmp_path, scenario)
+
+
+def test_r3_pods_that_a_full_cluster_leaves_behind_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def prepare(stage: Stage) -> None:
+        await stage.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        await stage.client.create(LEASES, {"metadata": {"name": GRID_LEASE}}, NAMESPACE)
+        await stage.add_pod("train", "joulie.io/grid", scheduler="second")
+
+    result = run_program(tmp_path, monkeypatch, prepare, SCHEDULER_NAMES="second", CLEANUP_ONLY_GRID="true")
+    assert result.exit_code == 0
+    assert "1 pod not scheduled yet" in result.stderr
+    assert "default/train" in result.stderr
+
+
+def test_r7_the_leases_go_with_the_release(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        account = await stage.client.create(SERVICE_ACCOUNTS, {"metadata": {"name": "joulie-cleanup"}}, NAMESPACE)
+        for name in (LEASE_NAME, GRID_LEASE, "second", "of-others"):
+            await stage.client.create(LEASES, {"metadata": {"name": name}}, NAMESPACE)
+        await stage.steps(schedulers=["second"], service_account="joulie-cleanup").run(timeout_s=0.0)
+        leases = (await stage.client.list(LEASES, namespace=NAMESPACE)).items
+        owners = {lease.metadata.name: [owner.uid for owner in lease.metadata.owner_references] for lease in leases}
+        own = [account.metadata.uid]
+        assert owners == {LEASE_NAME: own, GRID_LEASE: own, "second": own, "of-others": []}
+
+    play(tmp_path, scenario)
+
+
+def test_r7_a_cleanup_that_may_not_own_leases_goes_on(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        await stage.client.create(LEASES, {"metadata": {"name": LEASE_NAME}}, NAMESPACE)
+        stage.cluster.fail_next(1, 403, path="/serviceaccounts")
+        outcome = await stage.steps(service_account="joulie-cleanup").run(timeout_s=0.0)
+        assert outcome.problems == []
+
+    play(tmp_path, scenario)
+
+
+def test_an_agent_in_observe_mode_has_nothing_to_restore(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.add_node("n1")
+        said = {"cpu": {"result": "observed"}, "gpu": {"result": "observed"}}
+        await stage.client.apply(
+            NODE_TWINS,
+            "n1",
+            {"status": {"controlStatus": said}},
+            field_manager=names.AGENT_FIELD_MANAGER,
+            subresource="status",
+        )
+        assert (await stage.clean()).not_restored == {}
 
     play(tmp_path, scenario)
 

@@ -14,7 +14,7 @@ from joulie.adapters.kubernetes.errors import KubernetesError
 from joulie.apps.cleanup.steps import Cleanup, Outcome
 from joulie.program import logs
 from joulie.program.settings import ProgramSettings, settings_options
-from joulie.settings import boolean, duration, text
+from joulie.settings import boolean, duration, listed, text
 
 _MAX_LISTED = 20
 
@@ -23,7 +23,12 @@ _MAX_LISTED = 20
 class CleanupSettings(ProgramSettings):
     """Settings of `joulie cleanup`."""
 
-    timeout_s: float = duration("CLEANUP_TIMEOUT", "90s", "Maximum time to wait for the agents' reports.", minimum=0.0)
+    timeout_s: float = duration(
+        "CLEANUP_TIMEOUT",
+        "90s",
+        "Maximum time to wait for the agents' reports, and for released pods to be bound.",
+        minimum=0.0,
+    )
     namespace: str = text("POD_NAMESPACE", "joulie-system", "Namespace of the Leases.")
     lease_name: str = text("LEASE_NAME", "joulie-operator", "The operator's Lease.")
     profile_label: str = text(
@@ -32,6 +37,14 @@ class CleanupSettings(ProgramSettings):
     only_grid: bool = boolean(
         "CLEANUP_ONLY_GRID", False, "Release only what waits for the grid; the rest of Joulie stays installed."
     )
+    schedulers: tuple[str, ...] = text(
+        "SCHEDULER_NAMES",
+        "",
+        "Schedulers that are removed afterwards, separated by commas: their pods are bound before; the Lease of the "
+        "first is Joulie's too.",
+        to=listed,
+    )
+    service_account: str = text("SERVICE_ACCOUNT", "", "ServiceAccount of Joulie: the Leases are deleted with it.")
     strict: bool = boolean("CLEANUP_STRICT", False, "Exit with status 1 if an agent did not report in time.")
 
 
@@ -64,8 +77,11 @@ async def _clean(settings: CleanupSettings) -> Outcome:
             lease_namespace=settings.namespace,
             lease_name=settings.lease_name,
             profile_label=settings.profile_label,
+            schedulers=settings.schedulers,
+            service_account=settings.service_account,
         )
-        return await (steps.release_grid() if settings.only_grid else steps.run(timeout_s=settings.timeout_s))
+        run = steps.release_grid if settings.only_grid else steps.run
+        return await run(timeout_s=settings.timeout_s)
 
 
 def _report(outcome: Outcome) -> None:
@@ -77,6 +93,14 @@ def _report(outcome: Outcome) -> None:
         click.echo(f"{_count(outcome.jobs_resumed, 'Job')} resumed")
     if outcome.workloads_released:
         click.echo(f"{_count(outcome.workloads_released, 'workload')} of Kueue released")
+    if outcome.unscheduled:
+        names_of = ", ".join(outcome.unscheduled[:_MAX_LISTED])
+        more = f" and {len(outcome.unscheduled) - _MAX_LISTED} more" if len(outcome.unscheduled) > _MAX_LISTED else ""
+        click.echo(
+            f"{_count(len(outcome.unscheduled), 'pod')} not scheduled yet, which nobody will do once Joulie's scheduler"
+            f" is gone: {names_of}{more}",
+            err=True,
+        )
     not_restored = list(outcome.not_restored.items())
     if not_restored:
         click.echo(

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from joulie.adapters.kubernetes import names
@@ -20,12 +20,14 @@ from joulie.adapters.kubernetes.client import KubeClient, PatchKind
 from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.gating import set_gating
 from joulie.adapters.kubernetes.kueue import open_checks
-from joulie.adapters.kubernetes.resources import JOBS, LEASES, NODE_TWINS, NODES, PODS
+from joulie.adapters.kubernetes.resources import JOBS, LEASES, NODE_TWINS, NODES, PODS, SERVICE_ACCOUNTS
 from joulie.adapters.kubernetes.times import rfc3339_micro
 from joulie.adapters.kubernetes.writer import Job, write_all
 
 RESTORED = "restored"
 """Prefix of an agent's message while no cap is in force."""
+OBSERVED = "observed"
+"""Result of an agent in observe mode: it has set no limit."""
 GATE_PREFIX = "joulie.io/"
 GRID_LEASE = "joulie-grid"
 GRID_SUSPENDED_SINCE = "joulie.io/grid-suspended-since"
@@ -52,6 +54,7 @@ class Outcome:
         gates_removed: number of pods whose gates were removed.
         jobs_resumed: number of resumed Jobs that the grid controller had suspended.
         workloads_released: number of Kueue workloads that waited for the grid.
+        unscheduled: released pods that no scheduler has bound yet, as namespace/name.
         problems: error messages.
     """
 
@@ -61,6 +64,7 @@ class Outcome:
     gates_removed: int = 0
     jobs_resumed: int = 0
     workloads_released: int = 0
+    unscheduled: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -80,7 +84,7 @@ def not_restored_reason(twin: NodeTwin) -> str:
     return "; ".join(
         f"{device} {report.result}: {report.message or 'no message'}"
         for device, report in reports.items()
-        if not (report.message or "").startswith(RESTORED)
+        if report.result != OBSERVED and not (report.message or "").startswith(RESTORED)
     )
 
 
@@ -97,6 +101,8 @@ class Cleanup:
         lease_namespace: namespace of the Leases of operator and grid controller.
         lease_name: name of the operator's Lease.
         profile_label: node label of the power profile.
+        schedulers: names of the schedulers that are removed after the cleanup: pods of theirs are bound before.
+        service_account: ServiceAccount that the Leases are deleted with; empty to let them expire.
         handover_s: maximum time that a leader may write after it lost its Lease, s.
         poll_s: interval of polling the agents' reports, s; longer than the API server's cache of admission policies.
         clock: monotonic time, s.
@@ -109,6 +115,8 @@ class Cleanup:
         lease_namespace: str,
         lease_name: str,
         profile_label: str = names.POWER_PROFILE_LABEL,
+        schedulers: Sequence[str] = (),
+        service_account: str = "",
         handover_s: float = HANDOVER_S,
         poll_s: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
@@ -117,6 +125,8 @@ class Cleanup:
         self._lease_namespace = lease_namespace
         self._leases = (lease_name, GRID_LEASE)
         self._labels = (profile_label, names.DRAINING_LABEL)
+        self._schedulers = tuple(schedulers)
+        self._service_account = service_account
         self._handover_s = handover_s
         self._poll_s = poll_s
         self._clock = clock
@@ -132,6 +142,7 @@ class Cleanup:
             KubernetesError: the objects of the cluster cannot be listed.
         """
         began_s = self._clock()
+        await self._own_leases()
         leaders_stopped_s = began_s + (self._handover_s if await self._take_leases() else 0.0)
         async with self._renew_in_background(*self._leases):
             await self._lift_until_restored(
@@ -141,10 +152,14 @@ class Cleanup:
             labelled = [node for node in nodes if any(label in node.metadata.labels for label in self._labels)]
             await self._write_all([self._unlabeller(node) for node in labelled])
             await self._release_grid()
+            await self._await_schedulers(timeout_s)
         return self._outcome
 
-    async def release_grid(self) -> Outcome:
+    async def release_grid(self, *, timeout_s: float) -> Outcome:
         """Release all pods and Jobs that wait for the grid; does nothing if there never was a grid controller.
+
+        Args:
+            timeout_s: maximum time to wait until the released pods are bound, s.
 
         Raises:
             KubernetesError: see `run`.
@@ -153,6 +168,7 @@ class Cleanup:
             async with self._renew_in_background(GRID_LEASE):
                 await asyncio.sleep(self._handover_s)
                 await self._release_grid()
+                await self._await_schedulers(timeout_s)
         return self._outcome
 
     async def _release_grid(self) -> None:
@@ -167,6 +183,38 @@ class Cleanup:
         pods = (await self._client.list(PODS, field_selector="spec.nodeName=")).items
         gated = [pod for pod in pods if any(gate.name.startswith(GATE_PREFIX) for gate in pod.spec.scheduling_gates)]
         await self._write_all([self._releaser(pod) for pod in gated])
+
+    async def _await_schedulers(self, timeout_s: float) -> None:
+        """Wait until the pods of the schedulers that are removed are bound; afterwards nobody would bind them."""
+        deadline_s = self._clock() + timeout_s
+        while self._schedulers:
+            pods = (await self._client.list(PODS, field_selector="spec.nodeName=")).items
+            # Pods with gates of others wait for somebody else.
+            waiting = [
+                f"{pod.metadata.namespace}/{pod.metadata.name}"
+                for pod in pods
+                if pod.spec.scheduler_name in self._schedulers and not pod.spec.scheduling_gates
+            ]
+            self._outcome.unscheduled = sorted(waiting)
+            if not waiting or self._clock() >= deadline_s:
+                return
+            _log.info("waiting for pods to be scheduled", extra={"pods": len(waiting)})
+            await asyncio.sleep(self._poll_s)
+
+    async def _own_leases(self) -> None:
+        """Let the Leases be deleted with the release's ServiceAccount, so that a new release need not wait for them."""
+        if not self._service_account:
+            return
+        try:
+            account = await self._client.get(SERVICE_ACCOUNTS, self._service_account, self._lease_namespace)
+            owner = {"apiVersion": "v1", "kind": "ServiceAccount", "name": self._service_account}
+            body = {"metadata": {"ownerReferences": [{**owner, "uid": account.metadata.uid}]}}
+            for name in (*self._leases, *self._schedulers[:1]):
+                with suppress(NotFoundError):
+                    await self._client.patch(LEASES, name, body, namespace=self._lease_namespace)
+        except KubernetesError as error:
+            # They expire by themselves; the account of an earlier release may not be allowed to do this.
+            _log.warning("leases stay behind", extra={"problem": str(error)})
 
     @asynccontextmanager
     async def _renew_in_background(self, *leases: str) -> AsyncIterator[None]:
