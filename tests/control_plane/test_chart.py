@@ -143,8 +143,6 @@ OTHER_VALUES: dict[tuple[str, ...], Any] = {
     ("extender", "tls", "enabled"): None,
     ("extender", "service", "type"): "NodePort",
     ("agent", "stateDir"): "/srv/joulie",
-    ("agent", "extraVolumes"): [{"name": "rocm", "hostPath": {"path": "/opt/rocm"}}],
-    ("agent", "extraVolumeMounts"): [{"name": "rocm", "mountPath": "/opt/rocm", "readOnly": True}],
     ("scheduler", "image", "pullPolicy"): "Always",
     ("scheduler", "extenderTimeout"): "2s",
     ("serviceMonitor", "interval"): "1m",
@@ -378,19 +376,6 @@ def test_the_agent_reaches_every_node_and_writes_little(render: Render) -> None:
     unprivileged = workloads(render({"agent": {"privileged": False}}))["agent"]["containers"][0]["securityContext"]
     assert "privileged" not in unprivileged
     assert unprivileged["capabilities"] == {"drop": ["ALL"]}
-
-
-def test_h12_the_caps_of_amd_gpus_are_writable_where_asked_for(render: Render) -> None:
-    volume = {"name": "rocm", "hostPath": {"path": "/opt/rocm"}}
-    mount = {"name": "rocm", "mountPath": "/opt/rocm", "readOnly": True}
-    values = {"amdGpus": True, "extraVolumes": [volume], "extraVolumeMounts": [mount]}
-    spec = workloads(render({"agent": values}))["agent"]
-    (container,) = spec["containers"]
-    writable = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
-    assert writable == {"/tmp", "/var/lib/joulie", "/host/sys/devices"}
-    assert mount in container["volumeMounts"]
-    assert volume in spec["volumes"]
-    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in spec["volumes"]}
 
 
 LIST_WATCH = ("list", "watch")

@@ -41,7 +41,7 @@ def test_one_file_is_written_for_a_package(tmp_path: Path) -> None:
     assert Rapl(sys).set_limit("package-1", 123.5) == 123.5
     after = contents(sys)
     assert changed(before, after) == {f"intel-rapl:2/{LIMIT}"}
-    assert trees.zone_file(sys, "intel-rapl:2", LIMIT).read_text() == "123500000"
+    assert trees.zone_file(sys, "intel-rapl:2", LIMIT).read_text() == "123500000\n"
 
 
 def test_the_limit_named_long_term_is_the_one(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_dies_are_packages_of_their_own(tmp_path: Path) -> None:
         f"package-{socket}-die-{die}" for socket in range(2) for die in range(2)
     ]
     assert Rapl(sys).set_limit("package-1-die-1", 95.0) == 95.0
-    assert trees.zone_file(sys, "intel-rapl:3", LIMIT).read_text() == "95000000"
+    assert trees.zone_file(sys, "intel-rapl:3", LIMIT).read_text() == "95000000\n"
 
 
 def test_packages_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
@@ -213,3 +213,10 @@ def test_a_counter_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     assert [reading.wraps_at_j for reading in meter.energy() if reading.device_id == "psys"] == [None]
     assert "needs root" in (meter.unavailable() or "")
     assert meter.power_w() == {}
+
+
+def test_a_short_read_is_no_number(tmp_path: Path) -> None:
+    """205 W read short is 20 W, which would be saved and restored."""
+    sys = trees.intel_two_sockets(tmp_path)
+    trees.zone_file(sys, "intel-rapl:0", LIMIT).write_text("20500000")
+    assert Rapl(sys).devices()[0].limit_w is None

@@ -105,24 +105,32 @@ def matching(files: HostFiles, folder: Path, pattern: str) -> list[Path]:
 
 
 def read_text(files: HostFiles, file: Path) -> str | None:
-    """Content of a file without surrounding whitespace; None if it cannot be read."""
+    """Content of an attribute without surrounding whitespace; None if it cannot be read as a whole."""
     try:
-        return files.read(file).strip()
+        return _line(files, file)
     except (OSError, ValueError):
         return None
 
 
 def read_number(files: HostFiles, file: Path) -> int:
-    """Content of a file as a non-negative integer.
+    """Content of an attribute as a non-negative integer.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the content is not a non-negative integer.
+        ValueError: the content is not a non-negative integer, or its end is missing.
     """
-    text = files.read(file).strip()
-    if not text.isdecimal():
+    text = _line(files, file)
+    if not (text.isascii() and text.isdecimal()):
         raise ValueError(f"{file} holds {text[:40]!r}, not a number")
     return int(text)
+
+
+def _line(files: HostFiles, file: Path) -> str:
+    """Content of an attribute; without the line feed at its end, the read was short and a number is another one."""
+    text = files.read(file)
+    if text and not text.endswith("\n"):
+        raise ValueError(f"{file} holds {text[:40]!r} without its end: a short read")
+    return text.strip()
 
 
 def write_number(files: HostFiles, file: Path, number: int, action: str) -> int:
@@ -139,7 +147,7 @@ def write_number(files: HostFiles, file: Path, number: int, action: str) -> int:
         ControlFailedError: the write failed, or the value read back is not a number.
     """
     try:
-        files.write(file, str(number))
+        files.write(file, f"{number}\n")
         return read_number(files, file)
     except OSError as error:
         raise control_error(action, error) from error

@@ -5,11 +5,36 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 from joulie_lab.machines.machine import Machine
 from joulie_lab.machines.tree import File, Folder, failure, tree_of
 
 _IOCTL_HSMP = 0xC02CF800  # _IOWR(0xF8, 0, struct hsmp_message of 44 bytes)
+
+
+class LightPath(str):
+    """The few things that adapters do with a Path, fast; pathlib would take most of the time of a simulated agent."""
+
+    __slots__ = ()
+
+    def __truediv__(self, name: str) -> LightPath:
+        return LightPath(f"{self}/{name}")
+
+    @property
+    def name(self) -> str:
+        """Last part."""
+        return self.rpartition("/")[2]
+
+    @property
+    def parent(self) -> LightPath:
+        """The path without its last part."""
+        return LightPath(self.rpartition("/")[0])
+
+
+def light_path(path: str) -> Path:
+    """A `LightPath` where a Path is asked for."""
+    return cast("Path", LightPath(path))
 
 
 class MachineFiles:
@@ -87,12 +112,15 @@ class MachineFiles:
 
     def _find(self, path: Path) -> File | Folder:
         text = str(path)
+        node = self.tree.nodes.get(text[self._start :])
+        if isinstance(node, File | Folder):
+            return node
         if not text.startswith(str(self._root)):
             raise failure(errno.ENOENT, text)
         return self.tree.find(text[self._start :])
 
     def _file(self, path: Path) -> File:
         node = self._find(path)
-        if not isinstance(node, File):
-            raise failure(errno.EISDIR, str(path))
-        return node
+        if isinstance(node, File):
+            return node
+        raise failure(errno.EISDIR, str(path))

@@ -108,6 +108,7 @@ class Machine:
         """Start with the firmware's limits and counters at 0."""
         spec = self.spec
         self.boots += 1
+        self.booted_s = self.now_s
         self.offline: set[int] = set()  # policies whose CPUs are all offline
         self.platform_j = 0.0
         self.packages = [self._new_package() for _ in range(spec.packages)]

@@ -33,6 +33,9 @@ _MESSAGES = {_SET_LIMIT: (1, 0), _GET_LIMIT: (0, 1), _GET_LIMIT_MAX: (0, 1)}
 """Number of arguments and of response words."""
 
 _GOVERNORS = {"intel_pstate": "performance powersave", "amd-pstate-epp": "performance powersave"}
+EPOCH_S = 1_700_000_000
+"""Wall clock at the machine's time 0, s since the epoch."""
+
 _MAX_U64 = 2**64 - 1
 
 Read = Callable[[Machine], str]
@@ -125,6 +128,7 @@ def tree_of(spec: Spec) -> Tree:
     for folder in ("sys/class/powercap", "sys/devices/system/cpu/cpufreq", "sys/class/hwmon", "dev"):
         tree.folder(folder)
     tree.add("proc/sys/kernel/random/boot_id", File(lambda machine: f"{machine.boot_id}\n"))
+    tree.add("proc/stat", File(lambda machine: f"cpu  0 0 0 0 0 0 0 0 0 0\nbtime {EPOCH_S + machine.booted_s:.0f}\n"))
     cpuinfo = _cpuinfo(spec)
     tree.add("proc/cpuinfo", File(lambda _machine: cpuinfo))
     _add_topology(tree, spec)

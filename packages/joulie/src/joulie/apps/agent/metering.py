@@ -114,7 +114,7 @@ class PowerMeter:
             for reading in readings:
                 power_w = self._since_last_cycle_w(reading.device_id)
                 if power_w is not None:
-                    powers[reading.device_id] = power_w  # the mean of the cycle, rather than a moment's power
+                    powers.setdefault(reading.device_id, power_w)
             energies = {reading.device_id: reading.energy_j for reading in readings}
             problems = self._why_missing(energies)
             self._log_problems(problems)

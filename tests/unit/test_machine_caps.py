@@ -1,0 +1,39 @@
+"""Caps on modelled machines in virtual time: what power the machine really draws."""
+
+from pathlib import Path
+
+import pytest
+
+from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome
+from joulie.domain.actuation import WantedCap
+from joulie_lab.benchmarks.lives import CYCLE_S, Bed, small
+from joulie_lab.benchmarks.lives_faults import Faults
+from joulie_lab.machines.library import MACHINES
+from joulie_lab.machines.specs import Load
+
+SETTLING_CYCLES, TEN_MINUTES = 45, int(600.0 / CYCLE_S)
+
+
+def energy_j(bed: Bed) -> float:
+    return sum(package.energy_j for package in bed.machine.packages)
+
+
+@pytest.mark.parametrize("load", ["1.0", "0:1.0,70:0.85/140"])
+def test_h1_epyc_without_hsmp_is_measured_and_held_at_its_cap(tmp_path: Path, load: str) -> None:
+    """Findings, row H1: counters that wrap after 65,532 J, read at RECONCILE_INTERVAL 20 s."""
+    bed = Bed(small(MACHINES["epyc-9654-no-hsmp"]), Load.parse(load), Faults(), tmp_path)
+    target_w = 2 * 0.6 * 360.0
+    began_j = true_w = 0.0
+    for cycle in range(SETTLING_CYCLES + TEN_MINUTES):
+        before_j = energy_j(bed)
+        began_j = before_j if cycle == SETTLING_CYCLES else began_j
+        outcome, _ = bed.cycle(WantedCap(percent=60.0))
+        if cycle:
+            assert bed.host.observation.cpu_power.package_power_w == pytest.approx(true_w, rel=0.02)
+        bed.wait(CYCLE_S)
+        true_w = (energy_j(bed) - before_j) / CYCLE_S
+    assert outcome.backend == "dvfs"
+    assert outcome.result is ControlOutcome.APPLIED
+    held_w = (energy_j(bed) - began_j) / 600.0
+    assert held_w == pytest.approx(target_w, rel=0.03)
+    assert bed.machine.demand_w(1.0, 3.7e9) * 2 > 1.5 * target_w, "the load wants more"
