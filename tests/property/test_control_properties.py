@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from joulie.domain.control import ControlSettings, Memory, Snapshot, StoredState, controlled_node, decide
 from joulie.domain.control_power import SourceReadings, choose_power
-from joulie.domain.drain import ActiveEco, DrainingPerformance, SchedulableClass
+from joulie.domain.drain import DrainingPerformance, SchedulableClass
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import resolve
 from joulie.domain.policy import DEFAULT_CAPS, POLICIES, ClusterSnapshot, PolicySettings, Profile
@@ -76,18 +76,16 @@ def test_nothing_is_capped_under_pods_that_need_full_power(moments, policy_name)
     policy, memory, now_s = POLICIES[policy_name](PolicySettings()), Memory(), 1e9
     for moment, passed_s in moments:
         now_s += passed_s
-        before = memory.states
         decision = decide(snapshot(moment, now_s), memory, ControlSettings(), policy)
         memory = decision.memory
         eligible = tuple(node.planned for node in moment[0] if node.eligible)
         planned = policy.plan(ClusterSnapshot(eligible, moment[1], now_s)).caps
         for node in decision.nodes:
-            was_eco = isinstance(before.get(node.node.name), ActiveEco)
-            if node.blocking and not was_eco:
+            if node.blocking:
                 assert node.guarded.profile is Profile.PERFORMANCE
                 # `energy_per_work` caps performance nodes too, by as little as performance pods may be slowed down.
                 full = planned.get(node.node.name, DEFAULT_CAPS)[Profile.PERFORMANCE].cpu
-                assert full.percent == 100.0 or policy_name == "energy_per_work"
+                assert full is None or full.percent == 100.0 or policy_name == "energy_per_work"
                 assert node.caps.cpu is None or node.caps.cpu == full
             # A word that opens a node never goes with caps, nor caps with a word that opens.
             assert (node.guarded.schedulable is SchedulableClass.ECO) == (node.guarded.profile is Profile.ECO)

@@ -14,7 +14,7 @@ from joulie.domain.control import (
     controlled_node,
     decide,
 )
-from joulie.domain.control_caps import UNCAPPED
+from joulie.domain.control_caps import UNCAPPED, ReportedCap, ReportedCaps
 from joulie.domain.control_power import SourceReadings
 from joulie.domain.drain import (
     ActiveEco,
@@ -88,6 +88,49 @@ def test_a_new_node_drains_before_it_is_capped():
     assert states(capped) == {"n": ActiveEco}
     assert capped.nodes[0].caps.cpu == Cap(60.0)
     assert capped.next_due_s is None
+
+
+def confirmed(cap, result="applied"):
+    return ReportedCap(cap, result, confirmed=result == "applied")
+
+
+@pytest.mark.parametrize(
+    ("reported", "cpu_percent", "not_in_force"),
+    [
+        ({}, 100.0, ("cpu: no report",)),
+        ({"n": ReportedCaps(confirmed(Cap(60.0)))}, 60.0, ()),
+        ({"n": ReportedCaps(confirmed(Cap(5.0, watts=216.0)))}, 100.0, ("cpu: no report",)),
+        ({"n": ReportedCaps(confirmed(Cap(100.0)))}, 100.0, ("cpu: no report",)),
+        ({"n": ReportedCaps(confirmed(Cap(60.0), "blocked"))}, 100.0, ("cpu: blocked",)),
+        ({"n": ReportedCaps(confirmed(Cap(60.0), "unconfirmed"))}, 100.0, ("cpu: unconfirmed",)),
+        ({"n": ReportedCaps(confirmed(Cap(60.0), "error"))}, 100.0, ("cpu: error",)),
+    ],
+)
+def test_l9_only_caps_that_were_confirmed_count(reported, cpu_percent, not_in_force):
+    decision = step([cpu_node()], eco=["n"], memory=Memory({"n": ActiveEco()}), power={"n": 216.0}, reported=reported)
+    node = decision.nodes[0]
+    assert (node.caps.cpu, node.caps.cpu_percent, node.not_in_force) == (Cap(60.0), cpu_percent, not_in_force)
+    capped_w = 720.0 * cpu_percent / 100.0
+    assert decision.twin.cpu_capped_w[0] == capped_w
+    assert decision.twin.headroom[0] == pytest.approx((capped_w - 216.0) / capped_w * 100.0)
+    assert node.guarded.schedulable is SchedulableClass.ECO, "closed by plan, whatever is in force"
+
+
+def test_l9_what_has_no_limit_needs_no_report():
+    node = step([cpu_node()], reported={}).nodes[0]
+    assert (node.caps.cpu_percent, node.not_in_force) == (100.0, ())
+
+
+def test_l9_one_device_that_is_blocked_leaves_the_other_capped():
+    gpu = confirmed(Cap(60.0), "blocked")
+    decision = step(
+        [controlled_node("g", GPU)],
+        eco=["g"],
+        memory=Memory({"g": ActiveEco()}),
+        reported={"g": ReportedCaps(confirmed(Cap(60.0)), gpu)},
+    )
+    assert decision.nodes[0].caps[2:] == (60.0, 100.0)
+    assert decision.nodes[0].not_in_force == ("gpu: blocked",)
 
 
 def test_caps_are_never_written_while_performance_pods_run():
@@ -221,12 +264,20 @@ def test_a_node_without_data_has_no_scores():
     assert decision.twin.scored.tolist() == [True, False, False]
 
 
+def test_l11_without_racks_only_a_limit_of_the_cluster_is_one():
+    nodes = [cpu_node(name) for name in "abc"]
+    power = dict.fromkeys("abc", 20_000.0)
+    assert step(nodes, power=power).twin.psu_stress.tolist() == [0.0, 0.0, 0.0]
+    limited = ControlSettings(cluster_capacity_w=120_000.0)
+    assert step(nodes, power=power, settings=limited).twin.psu_stress.tolist() == [50.0, 50.0, 50.0]
+
+
 def test_zones_and_racks_of_the_building():
     nodes = [cpu_node("a", rack="r1", zone="hot"), cpu_node("b", rack="r2", zone="cold"), cpu_node("c")]
     facility = Facility(ambient_k=293.15, zone_ambient_k={"hot": 313.15}, rack_power_w={"r1": 40_000.0}, pue=1.3)
     twin = step(nodes, power={"a": 360.0, "b": 360.0, "c": 360.0}, facility=facility).twin
     assert twin.cooling_stress.tolist() == pytest.approx([50.0 / 0.6, 50.0, 50.0])
-    assert twin.psu_stress.tolist() == pytest.approx([80.0, 0.72, 2.16])
+    assert twin.psu_stress.tolist() == pytest.approx([80.0, 0.72, 0.0])
     assert twin.estimated_pue.tolist() == [1.3, 1.3, 1.3]
 
 

@@ -326,6 +326,38 @@ def test_agent_and_operator_leave_each_other_s_fields_alone(tmp_path):
     play(body, tmp_path)
 
 
+def test_l9_a_cap_counts_once_its_agent_has_confirmed_it(tmp_path):
+    async def body(stage):
+        await two_nodes(stage)
+
+        async def report(result, generation):
+            stage.wake.clear()
+            control = {"cpu": {"backend": "rapl", "result": result}, "observedGeneration": generation}
+            await stage.client.apply(
+                NODE_TWINS,
+                N2,
+                {"status": {"controlStatus": control}},
+                field_manager=names.AGENT_FIELD_MANAGER,
+                subresource="status",
+            )
+            await stage.caught_up()
+            woken = stage.wake.is_set()
+            await stage.step(1.0)
+            twin = await stage.twin(N2)
+            (caps,) = (one for one in twin.status.conditions if one.type == "CapsInForce")
+            return woken, twin.status.effective_cap_state.cpu_pct, (caps.status, caps.reason, caps.message)
+
+        generation = (await stage.twin(N2)).metadata.generation
+        assert generation > 1
+        assert await report("applied", generation - 1) == (False, 100.0, ("False", "NotConfirmed", "cpu: no report"))
+        assert await report("unconfirmed", generation) == (True, 100.0, ("False", "NotConfirmed", "cpu: unconfirmed"))
+        assert await report("applied", generation) == (True, 88.89, ("True", "Confirmed", ""))
+        assert (await stage.twin(N2)).status.power_measurement.node_capped_power_w == 640.0
+        assert await report("blocked", generation) == (True, 100.0, ("False", "NotConfirmed", "cpu: blocked"))
+
+    play(body, tmp_path)
+
+
 def test_a_reserved_node_is_given_back(tmp_path):
     async def body(stage):
         await two_nodes(stage)

@@ -305,6 +305,13 @@ def test_moving_within_a_rack_does_not_load_it() -> None:
     assert evicted(source(pod("web1"), load=hot), target(load=near)) == [("web1", "target")]
 
 
+def test_l11_nodes_without_a_rack_or_a_limit_of_the_cluster_are_targets() -> None:
+    hot = source(pod("p"), load=replace(HOT, psu_stress_pct=0.0, psu_capacity_w=None))
+    calm = replace(CALM, psu_stress_pct=0.0, psu_capacity_w=None)
+    plan = plan_rescheduling([hot, target("calm", load=calm)], SETTINGS)
+    assert [eviction.target for eviction in plan.evictions] == ["calm"]
+
+
 def test_a_rack_is_relieved_by_what_leaves_it() -> None:
     """Two nodes of a rack of 10 kW at 90.5 percent: one pod of 100 W is enough for both."""
     crowded = replace(CALM, psu_stress_pct=90.5)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from joulie.domain.control_caps import UNCAPPED, CapTable, NodeCaps
+from joulie.domain.control_caps import UNCAPPED, UNREPORTED, CapTable, NodeCaps, ReportedCaps, in_force
 from joulie.domain.control_power import PowerChoice, PowerHistory, SourceReadings, choose_power
 from joulie.domain.cooling_stress import REFERENCE_AMBIENT_K, CoolingStressModel, linear_cooling_stress
 from joulie.domain.drain import (
@@ -45,7 +45,8 @@ class ControlSettings:
         stale_after_s: age from which a power sample is stale, s.
         trend_window_s: how far back the power trend looks, s.
         rack_capacity_w: power capacity by rack, W.
-        default_capacity_w: capacity of every other rack, and of the cluster for nodes without one, W.
+        default_capacity_w: capacity of every other rack, W.
+        cluster_capacity_w: capacity of the cluster, which counts for the nodes without a rack, W; None for no limit.
         time_scale: seconds of the nodes' time in a second of the clock: other than 1 only where they are simulated.
     """
 
@@ -56,6 +57,7 @@ class ControlSettings:
     trend_window_s: float = 300.0
     rack_capacity_w: Mapping[str, float] = field(default_factory=dict)
     default_capacity_w: float = DEFAULT_RACK_CAPACITY_W
+    cluster_capacity_w: float | None = None
     time_scale: float = 1.0
 
     def __post_init__(self) -> None:
@@ -194,6 +196,8 @@ class Snapshot:
         performance_demand: weighted count of performance pods, pending and running.
         blocking: pods that hold up a drain, by node; a node without any may be left out.
         full_power: those of them that must not run under caps, likewise; None for all of them.
+        reported: what agents report about the caps, by node: only what they confirmed counts as in force. None where
+            caps hold as soon as they are decided.
         power: what the sources say, best first, in the order of `nodes`.
         overrides: by node.
         stored: states of nodes that memory does not know, from their NodeTwins.
@@ -209,6 +213,7 @@ class Snapshot:
     stored: Mapping[str, StoredState] = field(default_factory=dict)
     facility: Facility = field(default_factory=Facility)
     full_power: Mapping[str, int] | None = None
+    reported: Mapping[str, ReportedCaps] | None = None
 
 
 @dataclass(frozen=True)
@@ -278,6 +283,8 @@ class NodeDecision(NamedTuple):
     blocking: int
     planned: Planned | None = None
     """What would be done; None where it is done, and for a node that is not planned."""
+    not_in_force: tuple[str, ...] = ()
+    """Planned limits that no report confirms, by subsystem; they count as uncapped."""
 
     @property
     def state(self) -> NodeState:
@@ -412,7 +419,11 @@ def _decide_nodes(
         lifting = full_power.get(name, 0)
         guarded = guard(state, planned, blocking, snapshot.now_s, settings.drain, full_power_pods=lifting)
         caps = _caps(node, guarded.profile, override, plan, usual_caps)
-        decisions.append(NodeDecision(node, guarded, caps, source, _holding(guarded.state, blocking, lifting)))
+        missing: tuple[str, ...] = ()
+        if snapshot.reported is not None:
+            caps, missing = in_force(caps, snapshot.reported.get(name, UNREPORTED))
+        holding = _holding(guarded.state, blocking, lifting)
+        decisions.append(NodeDecision(node, guarded, caps, source, holding, not_in_force=missing))
     return tuple(decisions)
 
 
@@ -485,7 +496,7 @@ def _twins(
         zones=zones,
         rack=rack,
         rack_capacity_w=np.array([settings.rack_capacity_w.get(name, settings.default_capacity_w) for name in racks]),
-        cluster_capacity_w=settings.default_capacity_w,
+        cluster_capacity_w=settings.cluster_capacity_w,
         rack_power_w=np.array([snapshot.facility.rack_power_w.get(name, np.nan) for name in racks]),
         sample_time_s=history.time_s * settings.time_scale,
         sample_power_w=history.power_w,

@@ -24,6 +24,67 @@ class NodeCaps(NamedTuple):
     gpu_percent: float
 
 
+class ReportedCap(NamedTuple):
+    """What a node's agent reports about the cap of one subsystem."""
+
+    cap: Cap | None
+    """The cap that it was asked to apply; None for none."""
+    result: str
+    """In one word, for people: applied, unconfirmed, blocked, error, ..."""
+    confirmed: bool
+    """Whether a reading confirmed that the cap is in force."""
+
+
+NO_REPORT = ReportedCap(None, "no report", confirmed=False)
+
+
+class ReportedCaps(NamedTuple):
+    """What a node's agent reports about its caps."""
+
+    cpu: ReportedCap = NO_REPORT
+    gpu: ReportedCap = NO_REPORT
+
+
+UNREPORTED = ReportedCaps()
+
+
+def in_force(caps: NodeCaps, reported: ReportedCaps) -> tuple[NodeCaps, tuple[str, ...]]:
+    """The caps with the percentages that are really in force, and the limits that are not.
+
+    A cap counts only once its agent has confirmed this very cap: what is blocked, unconfirmed or not reported yet is
+    100 %.
+
+    Returns:
+        The caps, and for each subsystem whose planned limit is not in force a few words, such as ``cpu: blocked``.
+    """
+    missing: list[str] = []
+    if caps.cpu_percent < 100.0 and not _confirmed(caps.cpu, reported.cpu):
+        missing.append(f"cpu: {_why_not(reported.cpu)}")
+        caps = caps._replace(cpu_percent=100.0)
+    if caps.gpu_percent < 100.0 and not _confirmed(caps.gpu, reported.gpu):
+        missing.append(f"gpu: {_why_not(reported.gpu)}")
+        caps = caps._replace(gpu_percent=100.0)
+    return caps, tuple(missing)
+
+
+def _confirmed(cap: Cap | None, reported: ReportedCap) -> bool:
+    return reported.confirmed and _same_cap(cap, reported.cap)
+
+
+def _why_not(reported: ReportedCap) -> str:
+    # An applied report about another cap says nothing about this one.
+    return NO_REPORT.result if reported.confirmed else reported.result
+
+
+def _same_cap(cap: Cap | None, other: Cap | None) -> bool:
+    """Whether two caps ask for the same: watts win over percent."""
+    if cap is None or other is None:
+        return cap is other
+    if cap.watts is not None or other.watts is not None:
+        return cap.watts == other.watts
+    return cap.percent == other.percent
+
+
 UNCAPPED = NodeCaps(None, None, 100.0, 100.0)
 _UNCAPPED = Cap()
 

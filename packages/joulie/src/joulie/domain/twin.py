@@ -104,7 +104,7 @@ def psu_stress(
     power_w: npt.ArrayLike,
     rack: IntArray,
     rack_capacity_w: npt.ArrayLike,
-    cluster_capacity_w: float = DEFAULT_RACK_CAPACITY_W,
+    cluster_capacity_w: float | None = None,
     rack_power_w: npt.ArrayLike = np.nan,
 ) -> FloatArray:
     """Share in use of the power capacity of each node's rack, 0..100, shape ``(n_nodes,)``.
@@ -113,16 +113,15 @@ def psu_stress(
         power_w: power of each node, W, shape ``(n_nodes,)``.
         rack: index of each node's rack, -1 where it has none and the whole cluster counts, shape ``(n_nodes,)``.
         rack_capacity_w: capacity of each rack, W, shape ``(n_racks,)``.
-        cluster_capacity_w: capacity of the cluster, W.
+        cluster_capacity_w: capacity of the cluster, W; None where nodes without a rack have no common limit.
         rack_power_w: power of each rack as it was measured, W, shape ``(n_racks,)``; NaN where its nodes are summed.
 
     Raises:
         InvalidQuantityError: power is NaN or negative, or a capacity not above 0.
     """
     watts = non_negative("power_w", power_w)
-    capacity_w = np.append(
-        positive("rack_capacity_w", rack_capacity_w), positive("cluster_capacity_w", cluster_capacity_w)
-    )
+    cluster_w = np.inf if cluster_capacity_w is None else positive("cluster_capacity_w", cluster_capacity_w)
+    capacity_w = np.append(positive("rack_capacity_w", rack_capacity_w), cluster_w)
     labelled = rack >= 0
     total_w = np.bincount(rack[labelled], weights=watts[labelled], minlength=len(capacity_w))
     summed_w, measured_w = np.broadcast_arrays(total_w[:-1], np.asarray(rack_power_w, dtype=np.float64))
@@ -152,7 +151,7 @@ class FleetReadings:
         zones: cooling zones, None where a node has none.
         rack: index of the rack, -1 where a node has none.
         rack_capacity_w: capacity of each rack, W, shape ``(n_racks,)``.
-        cluster_capacity_w: capacity for the nodes without a rack, W.
+        cluster_capacity_w: capacity of the cluster, which counts for the nodes without a rack, W; None for no limit.
         sample_time_s: times of recent power samples, s, shape ``(n_nodes, n_samples)``.
         sample_power_w: power at those times, W, same shape.
         sample_valid: which of them are samples, same shape.
@@ -173,7 +172,7 @@ class FleetReadings:
     zones: Sequence[str | None]
     rack: IntArray
     rack_capacity_w: FloatArray
-    cluster_capacity_w: float
+    cluster_capacity_w: float | None
     sample_time_s: FloatArray
     sample_power_w: FloatArray
     sample_valid: BoolArray

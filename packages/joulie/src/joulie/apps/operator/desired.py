@@ -45,6 +45,7 @@ from joulie.domain.policy import Cap, Profile
 
 HARDWARE_CONDITION = "HardwareKnown"
 POWER_CONDITION = "PowerMeasured"
+CAPS_CONDITION = "CapsInForce"
 MANAGED_CONDITION = "Managed"
 ENFORCED_CONDITION = "Enforced"
 """Only on nodes in observe mode, where it is False."""
@@ -201,6 +202,7 @@ def _rounded(value: float, digits: int = 2) -> float:
 def _conditions(decision: Decision, index: int) -> Iterator[Condition]:
     node = decision.nodes[index]
     yield _draining(node)
+    yield _caps_in_force(node)
     yield _hardware(node)
     yield _power(decision, index)
     if node.planned is not None:
@@ -223,6 +225,13 @@ def _draining(node: NodeDecision) -> Condition:
     if node.blocking:
         return Condition(DRAINING_CONDITION, ConditionStatus.TRUE, "BlockingPods", since, _holding(node.blocking))
     return Condition(DRAINING_CONDITION, ConditionStatus.TRUE, "Settling", since, _SETTLING)
+
+
+def _caps_in_force(node: NodeDecision) -> Condition:
+    if node.not_in_force:
+        return _condition(CAPS_CONDITION, False, "NotConfirmed", ", ".join(node.not_in_force))
+    limited = min(node.caps.cpu_percent, node.caps.gpu_percent) < 100.0
+    return _condition(CAPS_CONDITION, limited, "Confirmed" if limited else "NotLimited")
 
 
 def _holding(pods: int) -> str:

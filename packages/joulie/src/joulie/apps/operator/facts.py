@@ -12,6 +12,8 @@ from joulie.adapters.kubernetes.api.core import Node, Taint
 from joulie.adapters.kubernetes.api.v1alpha1 import (
     Condition,
     ConditionStatus,
+    ControlOutcome,
+    ControlResult,
     NodeHardware,
     NodePowerProfile,
     NodeTwin,
@@ -29,6 +31,7 @@ from joulie.adapters.kubernetes.pods import profile_facts, profile_owner
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.control import Override, StoredState, Would
+from joulie.domain.control_caps import NO_REPORT, UNREPORTED, ReportedCap, ReportedCaps
 from joulie.domain.hardware.resolve import ReportedHardware
 from joulie.domain.mode import Mode, mode_of
 from joulie.domain.policy import Cap, Profile
@@ -199,6 +202,25 @@ def _cap(watts: float | None, percent: float | None) -> Cap | None:
     if watts is None and percent is None:
         return None
     return Cap(100.0 if percent is None else percent, watts)
+
+
+def reported_caps(twin: NodeTwin) -> ReportedCaps:
+    """What the node's agent reports about the caps in this NodeTwin; a report about an earlier spec counts as none."""
+    control = twin.status.control_status
+    if control is None or control.observed_generation != twin.metadata.generation:
+        return UNREPORTED
+    spec = twin.spec
+    cpu, gpu = spec.cpu, spec.gpu.power_cap if spec.gpu else None
+    return ReportedCaps(
+        _reported(control.cpu, _cap(cpu.package_power_cap_watts, cpu.package_power_cap_pct_of_max) if cpu else None),
+        _reported(control.gpu, _cap(gpu.cap_watts_per_gpu, gpu.cap_pct_of_max) if gpu else None),
+    )
+
+
+def _reported(result: ControlResult | None, cap: Cap | None) -> ReportedCap:
+    if result is None or not result.result:
+        return NO_REPORT
+    return ReportedCap(cap, str(result.result), confirmed=result.result == ControlOutcome.APPLIED)
 
 
 def stored_state(twin: NodeTwin) -> StoredState:

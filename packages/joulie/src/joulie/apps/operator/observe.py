@@ -31,11 +31,13 @@ from joulie.apps.operator.facts import (
     keep_node,
     keep_override,
     keep_profile,
+    reported_caps,
     stored_state,
 )
 from joulie.apps.operator.ledger import PodLedger
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.control import ControlledNode, Facility, Memory, Override, Snapshot, StoredState, controlled_node
+from joulie.domain.control_caps import UNREPORTED, ReportedCaps
 from joulie.domain.control_power import SourceReadings
 from joulie.domain.hardware import Catalogue
 from joulie.domain.hardware.resolve import HARDWARE_KEYS, ReportedHardware, ResolvedHardware, resolve
@@ -105,6 +107,7 @@ class ClusterView(Watching):
         self._ordered: tuple[ControlledNode, ...] | None = None
         self._gone: set[str] = set()
         self._reported: dict[str, ReportedHardware] = {}
+        self._reported_caps: dict[str, ReportedCaps] = {}
         self._interned: dict[tuple[Any, ...], ResolvedHardware] = {}
         self._nodes: Cache[Node, NodeFacts] = Cache(client, NODES, partial(keep_node, settings=settings))
         self._pods: Cache[Pod, PodFacts] = Cache(
@@ -202,6 +205,7 @@ class ClusterView(Watching):
             stored,
             facility,
             dict(self.ledger.full_power),
+            dict(self._reported_caps),
         )
 
     def take_replaced(self) -> frozenset[str]:
@@ -246,9 +250,21 @@ class ClusterView(Watching):
             return
         _log.warning("unknown mode, node is observed", extra={"node": name, "label": names.MODE_LABEL, "value": label})
 
-    def _twin_changed(self, key: Key, _old: NodeTwin | None, new: NodeTwin | None) -> None:
+    def _twin_changed(self, key: Key, old: NodeTwin | None, new: NodeTwin | None) -> None:
+        self._caps_reported(key, old, new)
         for watcher in self.watchers:
             watcher.twin_changed(key, new)
+
+    def _caps_reported(self, key: Key, old: NodeTwin | None, new: NodeTwin | None) -> None:
+        """Remember what is reported about a node's caps; a change counts at once, since scores depend on it."""
+        if new is None:
+            if old is not None:
+                self._reported_caps.pop(old.spec.node_name, None)
+            return
+        node, reported = new.spec.node_name, reported_caps(new)
+        if key.name == names.object_name(node) and self._reported_caps.get(node, UNREPORTED) != reported:
+            self._reported_caps[node] = reported
+            self._wake()
 
     def _hardware_changed(self, _key: Key, old: HardwareFacts | None, new: HardwareFacts | None) -> None:
         for facts in (old, new):

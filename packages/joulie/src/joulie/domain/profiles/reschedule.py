@@ -146,7 +146,7 @@ class NodeLoad:
         measured_w: power now, W.
         cooling_stress_pct: 0..100.
         psu_stress_pct: of its rack, or of the cluster where it has none, 0..100.
-        psu_capacity_w: power that this stress is a share of, W.
+        psu_capacity_w: power that this stress is a share of, W; None where no limit is known.
 
     Raises:
         InvalidQuantityError: a number is NaN, infinite or out of range.
@@ -156,14 +156,20 @@ class NodeLoad:
     measured_w: float
     cooling_stress_pct: float
     psu_stress_pct: float
-    psu_capacity_w: float
+    psu_capacity_w: float | None
 
     def __post_init__(self) -> None:
         positive_number("capped_w", self.capped_w)
         finite_number("measured_w", self.measured_w, minimum=0.0)
         finite_number("cooling_stress_pct", self.cooling_stress_pct, minimum=0.0, maximum=100.0)
         finite_number("psu_stress_pct", self.psu_stress_pct, minimum=0.0, maximum=100.0)
-        positive_number("psu_capacity_w", self.psu_capacity_w)
+        if self.psu_capacity_w is not None:
+            positive_number("psu_capacity_w", self.psu_capacity_w)
+
+    @property
+    def psu_limit_w(self) -> float:
+        """The capacity, infinite where no limit is known."""
+        return math.inf if self.psu_capacity_w is None else self.psu_capacity_w
 
 
 @dataclass(frozen=True)
@@ -373,7 +379,7 @@ class _Source:
         left = max(0.0, 1.0 - pod.power_w / self.measured_w) if self.measured_w > 0.0 else 1.0
         self.cooling_stress_pct *= left
         self.measured_w *= left
-        self.rack.add(-pod.power_w, load.psu_capacity_w)
+        self.rack.add(-pod.power_w, load.psu_limit_w)
 
     def _headroom_pct(self, load: NodeLoad) -> float:
         return float(projected_headroom_pct(load.capped_w, self.measured_w, 0.0))
@@ -418,7 +424,7 @@ class _Targets:
         self._capped_w = _array(load.capped_w for _, load in known)
         self._measured_w = _array(load.measured_w for _, load in known)
         self._cooling_pct = _array(load.cooling_stress_pct for _, load in known)
-        self._psu_capacity_w = _array(load.psu_capacity_w for _, load in known)
+        self._psu_capacity_w = _array(load.psu_limit_w for _, load in known)
 
     def best(self, pod: MovablePod, source: _Rack) -> int | None:
         """The node for a pod: eco before performance for standard ones, then the most headroom, then the first name."""

@@ -193,13 +193,14 @@ def _load(inputs: ReschedulerInput, index: int) -> NodeLoad | None:
         return None
     rack = inputs.decision.nodes[index].node.rack
     control = inputs.control
-    capacity_w = control.default_capacity_w if rack is None else control.rack_capacity_w.get(rack)
+    of_cluster_w = control.cluster_capacity_w
+    capacity_w = of_cluster_w if rack is None else control.rack_capacity_w.get(rack, control.default_capacity_w)
     return NodeLoad(
         capped_w=float(twin.cpu_capped_w[index] + twin.gpu_capped_w[index]),
         measured_w=float(twin.measured_w[index]),
         cooling_stress_pct=float(twin.cooling_stress[index]),
         psu_stress_pct=float(twin.psu_stress[index]),
-        psu_capacity_w=control.default_capacity_w if capacity_w is None else capacity_w,
+        psu_capacity_w=capacity_w,
     )
 
 

@@ -254,7 +254,14 @@ class OperatorSettings(ModeSettings, ReschedulerSettings, ClassifierSettings, Po
         default_capacity_w=number(
             "RACK_CAPACITY_WATTS",
             f"{DEFAULT_RACK_CAPACITY_W:g}",
-            "Power capacity of a rack, and of the cluster for nodes without one.",
+            "Power capacity of a rack.",
+            minimum=1,
+            unit="W",
+        ),
+        cluster_capacity_w=number(
+            "CLUSTER_CAPACITY_WATTS",
+            None,
+            "Power capacity of the cluster, which nodes without a rack share; if empty, they have no such limit.",
             minimum=1,
             unit="W",
         ),

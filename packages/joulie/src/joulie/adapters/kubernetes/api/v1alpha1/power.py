@@ -156,7 +156,7 @@ class NodeTwinSpec(PowerSpec, frozen=True):
 
 
 class EffectiveCapState(JoulieStruct, frozen=True):
-    """The caps that the scores were computed with, % of the maximum; 100 if uncapped.
+    """The caps in force, which the scores were computed with, % of the maximum; 100 if uncapped or not confirmed.
 
     Attributes:
         cpu_pct: cap of the CPUs, %.
@@ -269,7 +269,7 @@ class NodeTwinStatus(JoulieStruct, frozen=True):
         predicted_psu_stress_score: predicted use of the rack's power capacity, 0 to 100.
         hardware_density_score: relative compute density, 0 to 100.
         estimated_pue: estimated power usage effectiveness (PUE) of the facility.
-        effective_cap_state: caps that the scores were computed with.
+        effective_cap_state: caps in force, as the agent confirmed them; the scores were computed with them.
         power_measurement: measured power and its limits.
         control_status: results of applying the caps, reported by the agent.
         reschedule_recommendations: workloads that should be moved to other nodes.
