@@ -1,11 +1,13 @@
 """What holds for all tests."""
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
+from joulie_lab.control_plane.node.prepared import FOLDER_VARIABLE
 from support.suite_order import FirstPartReport, rank
 
 # Machines are shared and slow at times: how long an example takes says nothing about the code.
@@ -17,6 +19,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Report the tests that need no control plane as soon as they are done; in the process that people see."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(FirstPartReport(config))
+
+
+def pytest_report_header() -> str | None:
+    """Say that the tests of a real node are left out, where they are."""
+    if FOLDER_VARIABLE in os.environ:
+        return None
+    return "left out: tests/node, which need root and Debian; `make node` runs them"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

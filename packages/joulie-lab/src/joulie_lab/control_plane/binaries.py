@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,12 +46,17 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def obtain(
-    report: Report, *, environment: Mapping[str, str] = os.environ, provide: ProvideTool = provide_tool
+    report: Report,
+    *,
+    tools: Sequence[Tool] = TOOLS,
+    environment: Mapping[str, str] = os.environ,
+    provide: ProvideTool = provide_tool,
 ) -> Binaries:
     """Find every program; download or build those that are missing. Safe for concurrent processes.
 
     Args:
         report: called with the missing programs and the cost of providing them, then with each line of progress.
+        tools: tools whose programs are wanted.
         environment: environment with KUBEBUILDER_ASSETS and JOULIE_CONTROL_PLANE_DIR.
         provide: downloads or builds a tool.
 
@@ -62,16 +67,16 @@ def obtain(
     folders = [*_assets(environment), cache]
 
     def missing() -> list[Tool]:
-        return [tool for tool in TOOLS if not all(_find(artefact, folders) for artefact in tool.artefacts)]
+        return [tool for tool in tools if not all(_find(artefact, folders) for artefact in tool.artefacts)]
 
     if missing():
         with locked(cache, report):
             # Another process may have provided them while this one waited for the lock.
-            if tools := missing():
-                report(_cost(tools))
-            for tool in tools:
+            if needed := missing():
+                report(_cost(needed))
+            for tool in needed:
                 _provide_into(cache, tool, report, provide)
-    return Binaries({artefact: _found(artefact, folders) for tool in TOOLS for artefact in tool.artefacts})
+    return Binaries({artefact: _found(artefact, folders) for tool in tools for artefact in tool.artefacts})
 
 
 def _cost(tools: list[Tool]) -> str:

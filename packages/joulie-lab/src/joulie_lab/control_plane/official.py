@@ -19,6 +19,7 @@ from joulie_lab.control_plane.tools import Report, Tool
 
 HOMES: Mapping[str, str] = {
     "kubernetes": "https://dl.k8s.io",
+    "kubelet": "https://dl.k8s.io",
     "etcd": "https://github.com",
     "helm": "https://get.helm.sh",
 }
@@ -58,7 +59,7 @@ def published_files(tool: Tool, homes: Mapping[str, str] = HOMES) -> list[Publis
     if architecture is None or platform.system() != "Linux" or tool.name not in homes:
         return []
     home, version, system = homes[tool.name], tool.version, f"linux-{architecture}"
-    if tool.name == "kubernetes":
+    if tool.module == "k8s.io/kubernetes":
         urls = {name: f"{home}/release/{version}/bin/linux/{architecture}/{name}" for name in tool.artefacts}
         return [PublishedFile(url, f"{url}.sha256", name) for name, url in urls.items()]
     if tool.name == "etcd":

@@ -39,18 +39,20 @@ class Tool:
     download_mb: int = 0
 
 
+_KUBERNETES_VERSION = (
+    ("k8s.io/component-base/version.gitVersion", "v1.36.3"),
+    ("k8s.io/component-base/version.gitMajor", "1"),
+    ("k8s.io/component-base/version.gitMinor", "36"),
+    ("k8s.io/client-go/pkg/version.gitVersion", "v1.36.3"),  # their names in the User-Agent
+)
+
 TOOLS = (
     Tool(
         "kubernetes",
         "k8s.io/kubernetes",
         "v1.36.3",
         ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"),
-        (
-            ("k8s.io/component-base/version.gitVersion", "v1.36.3"),
-            ("k8s.io/component-base/version.gitMajor", "1"),
-            ("k8s.io/component-base/version.gitMinor", "36"),
-            ("k8s.io/client-go/pkg/version.gitVersion", "v1.36.3"),  # their names in the User-Agent
-        ),
+        _KUBERNETES_VERSION,
         400,
         330,
     ),
@@ -66,6 +68,11 @@ TOOLS = (
         20,
     ),
 )
+
+NODE_TOOLS = (
+    Tool("kubelet", "k8s.io/kubernetes", "v1.36.3", ("kube-proxy", "kubelet"), _KUBERNETES_VERSION, 180, 110),
+)
+"""What runs a node, beside the control plane."""
 
 Report = Callable[[str], None]
 """Called with each line of progress."""
