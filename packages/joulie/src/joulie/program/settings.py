@@ -88,6 +88,9 @@ def settings_options(settings: type[_SettingsT]) -> Callable[[Callable[..., None
 
         @functools.wraps(command)
         def with_settings(**values: Any) -> None:
+            context = click.get_current_context(silent=True)
+            if context is not None and context.invoked_subcommand is not None:
+                return  # a group that runs by itself: the sub-command has options of its own
             given = {name: values.pop(name.lower()) for name in specs}
             try:
                 checked = _validated(settings, given)

@@ -18,7 +18,7 @@ from joulie.ports import PowerDevice
 
 _HZ_PER_MHZ = 1e6
 _NO_GPU = api.GpuHardware(present=False, count=0, control_available=False, telemetry_available=False)
-_CPU_VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
+CPU_VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
 _NVIDIA = re.compile(r"nvidia|tesla", re.IGNORECASE)
 _AMD = re.compile(r"\bamd\b|instinct|radeon", re.IGNORECASE)
 # NVIDIA Multi-Instance GPU user guide, supported GPUs.
@@ -91,7 +91,7 @@ def _host_cpu(seen: Observation, catalogue: Catalogue) -> api.CpuHardware:
     return api.CpuHardware(
         raw_model=info.model or None,
         model=match.model.key if match.model else None,
-        vendor=_CPU_VENDORS.get(info.vendor, info.vendor) if info.vendor else None,
+        vendor=CPU_VENDORS.get(info.vendor, info.vendor) if info.vendor else None,
         sockets=sockets,
         total_cores=cores,
         cores_per_socket=cores // sockets if cores and sockets else None,
@@ -118,7 +118,7 @@ def _host_gpu(seen: Observation, catalogue: Catalogue, stored: api.GpuHardware |
     devices = GpuDevices(
         match.model.key if match.model else None,
         raw or None,
-        match.model.vendor if match.model else _gpu_vendor(raw),
+        match.model.vendor if match.model else gpu_vendor(raw),
         len(seen.gpus),
         limits,
         match.quality if match.model or limits is None else Quality.HEURISTIC,
@@ -188,7 +188,7 @@ def _landmarks(seen: Observation, model: CpuModel | None) -> api.CpuLandmarks | 
     )
 
 
-def _gpu_vendor(raw_model: str) -> str | None:
+def gpu_vendor(raw_model: str) -> str | None:
     """Vendor of a GPU that is not in the catalogue, guessed from its name; None if unknown."""
     if _NVIDIA.search(raw_model):
         return "nvidia"

@@ -38,6 +38,7 @@ from joulie.apps.agent.settings import AgentSettings
 from joulie.domain.hardware import Catalogue
 from joulie.http_client import tls_context
 from joulie.program import logs, tracing
+from joulie.program.commands import Command, CommandGroup
 from joulie.program.http import AddressError, Probes, Server, observability_app, parse_address
 from joulie.program.run import run
 from joulie.program.settings import settings_options
@@ -48,7 +49,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-@click.command("agent")
+_OTHERS = (
+    Command("agent inspect", "joulie.apps.agent.inspection", "Show what Joulie finds on this machine and can cap."),
+)
+
+
+@click.group("agent", cls=CommandGroup, path="agent", lazy=_OTHERS, invoke_without_command=True)
 @settings_options(AgentSettings)
 def agent(settings: AgentSettings) -> None:
     """Enforce the power caps of nodes and report the results.
@@ -140,11 +146,16 @@ async def _using(host: Host | None) -> AsyncIterator[None]:
 
 def build_host(settings: AgentSettings, catalogue: Catalogue) -> Host:
     """Controller of the machine that the agent runs on, with all device backends."""
+    return Host(host_backends(settings, catalogue), settings.dvfs, simulate_only=settings.simulate_only)
+
+
+def host_backends(settings: AgentSettings, catalogue: Catalogue) -> HostBackends:
+    """All device backends of the machine that the agent runs on."""
     nvidia, amd = nvml_session(), amdsmi_session()
     host_sys, host_proc = settings.host_sys, settings.host_proc
-    backends = HostBackends(
+    return HostBackends(
         cpu_info=partial(cpuinfo.read, host_proc, host_sys),
-        cpu_limiters=(Rapl(host_sys), Hsmp()),
+        cpu_limiters=(Rapl(host_sys), Hsmp(settings.host_dev / "hsmp")),
         frequency=Cpufreq(host_sys),
         gpu_limiters=(Nvml(nvidia), Amdgpu(host_sys), AmdSmi(amd), RocmSmi()),
         cpu_meters=(RaplMeter(host_sys),),
@@ -153,7 +164,6 @@ def build_host(settings: AgentSettings, catalogue: Catalogue) -> Host:
         catalogue=catalogue,
         gpu_clients=(nvidia, amd),
     )
-    return Host(backends, settings.dvfs, simulate_only=settings.simulate_only)
 
 
 class _HttpClients:

@@ -28,6 +28,12 @@ UNREADABLE = "its energy counter cannot be read"
 STOPPED = "its energy counter has stopped"
 
 
+def socket_of(device_id: str) -> str | None:
+    """Socket number of a CPU package or of one of its dies; None for other RAPL domains."""
+    match = _PACKAGE.fullmatch(device_id)
+    return match[1] if match else None
+
+
 @dataclass(frozen=True)
 class PowerSample:
     """Power of the host's devices in the last cycle; devices that could not be read are absent.
@@ -45,7 +51,7 @@ class PowerSample:
     @property
     def sockets(self) -> int:
         """Number of CPU sockets with an energy counter; a socket may have several dies."""
-        return len({match[1] for name in self.energy_j if (match := _PACKAGE.fullmatch(name))})
+        return len(set(map(socket_of, self.energy_j)) - {None})
 
     def required_of(self, packages: Iterable[str], sockets: int | None) -> PowerSample:
         """The same sample with a problem for everything that should be measured and is not.

@@ -16,7 +16,19 @@ _HZ_PER_KHZ = 1e3
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgentSettings(ProgramSettings):
+class HostSettings:
+    """Where the files of the host are, and what is known of its hardware."""
+
+    host_sys: Path = path("HOST_SYS", "/sys", "Where the host's /sys is mounted.")
+    host_proc: Path = path("HOST_PROC", "/proc", "Where the host's /proc is mounted.")
+    host_dev: Path = path("HOST_DEV", "/dev", "Where the host's /dev is mounted: device files of CPUs and GPUs.")
+    hardware_catalog: Path | None = path(
+        "HARDWARE_CATALOG_PATH", None, "YAML file of models beyond the built-in catalogue."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentSettings(HostSettings, ProgramSettings):
     """Settings of `joulie agent`."""
 
     mode: str = choice(
@@ -38,13 +50,8 @@ class AgentSettings(ProgramSettings):
         "Time for putting them back; must end before Kubernetes kills the pod (terminationGracePeriodSeconds).",
         minimum=1.0,
     )
-    host_sys: Path = path("HOST_SYS", "/sys", "Where the host's /sys is mounted.")
-    host_proc: Path = path("HOST_PROC", "/proc", "Where the host's /proc is mounted.")
     state_dir: Path = path(
         "STATE_DIR", "/var/lib/joulie", "Directory on the host for the limits found before the first write."
-    )
-    hardware_catalog: Path | None = path(
-        "HARDWARE_CATALOG_PATH", None, "YAML file of models beyond the built-in catalogue."
     )
     pool_node_selector: str = text(
         "POOL_NODE_SELECTOR", "joulie.io/managed=true", "Labels of the nodes of pool agents."
