@@ -201,7 +201,7 @@ class _Gpus:
                     "limit_w": device.limit_w,
                     "default_w": device.default_w,
                     "range_w": [limits.min_w, limits.max_w] if limits else None,
-                    "mig": None,
+                    "mig": device.mig,
                     "backends": listed,
                 }
             )
@@ -278,6 +278,8 @@ def _gpus_in_time(backends: HostBackends) -> _Gpus:
             found.append(_Gpus.of(backends))
         except Exception as error:  # from a vendor's library
             found.append(_Gpus(problems=[f"GPUs: {type(error).__name__}: {error}"]))
+        for client in backends.gpu_clients:
+            client.hold("inspected")
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
