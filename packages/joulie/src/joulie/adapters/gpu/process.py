@@ -31,6 +31,9 @@ END_S = 2.0
 MIN_PAUSE_S, MAX_PAUSE_S = 10.0, 120.0
 """Pauses after a first failure, and after many in a row, s."""
 
+ABSENT_PAUSE_S = 300.0
+"""Pause before a missing library is looked for again, s: on most nodes there is none."""
+
 _ERRORS: Mapping[str, type[ControlFailedError] | type[ControlRefusedError]] = {
     "absent": NoBackendError,
     "failed": ControlFailedError,
@@ -203,7 +206,7 @@ class LibraryProcess:
     def _back_off(self, problem: ControlFailedError | ControlRefusedError) -> None:
         absent = isinstance(problem, NoBackendError)
         self._problem = problem
-        self._pause_s = MAX_PAUSE_S if absent else min(MAX_PAUSE_S, max(MIN_PAUSE_S, 2.0 * self._pause_s))
+        self._pause_s = ABSENT_PAUSE_S if absent else min(MAX_PAUSE_S, max(MIN_PAUSE_S, 2.0 * self._pause_s))
         self._resume_s = self._clock() + self._pause_s
         if not absent and str(problem) != self._told:
             _log.warning("GPU library does not respond", extra={"library": self._title, "error": str(problem)})
