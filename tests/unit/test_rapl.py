@@ -220,3 +220,22 @@ def test_a_short_read_is_no_number(tmp_path: Path) -> None:
     sys = trees.intel_two_sockets(tmp_path)
     trees.zone_file(sys, "intel-rapl:0", LIMIT).write_text("20500000")
     assert Rapl(sys).devices()[0].limit_w is None
+
+
+def test_a_zone_whose_name_cannot_be_read_is_listed_without_a_limit(tmp_path: Path) -> None:
+    """Otherwise a cap would be reported as applied on a part of the packages."""
+    sys = trees.intel_two_sockets(tmp_path)
+    name = trees.zone_file(sys, "intel-rapl:2", "name")
+    name.unlink()
+    rapl = Rapl(sys)
+    assert [(device.id, device.limit_w) for device in rapl.devices()] == [("package-0", 205.0), ("intel-rapl:2", None)]
+    name.write_text("package-1\n")
+    assert [device.id for device in rapl.devices()] == ["package-0", "package-1"]
+    name.unlink()
+    assert [device.id for device in rapl.devices()] == ["package-0", "package-1"], "a name does not change"
+
+
+def test_a_zone_of_an_unreadable_package_has_no_name(tmp_path: Path) -> None:
+    sys = trees.intel_two_sockets(tmp_path)
+    trees.zone_file(sys, "intel-rapl:0", "name").unlink()
+    assert [reading.device_id for reading in RaplMeter(sys).energy()] == ["psys", "dram-1", "package-1"]

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from joulie.domain.quantities import positive_number
@@ -24,7 +23,7 @@ from joulie.host_files import OS_FILES, HostFiles, matching, read_number, read_t
 from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, EnergyReading, PowerDevice
 
 _CONTROL_TYPES = ("intel-rapl", "intel-rapl-mmio")
-"""Control types with zones, in order of preference where both list the same zone."""
+"""Control types with zones, in order of preference: the second lists the same packages again."""
 
 _PACKAGE = re.compile(r"package-(\d+(?:-die-\d+)?)")
 _MICRO = 1e-6
@@ -32,13 +31,23 @@ READ_BACK_TOLERANCE_W = 0.5
 """Maximum difference of the limit read back, W: drivers round to the hardware's power unit, 1/8 W on most packages."""
 
 
-@dataclass(frozen=True)
 class _Zone:
-    """One RAPL domain: ``package-0``, ``dram-0``, ``psys``."""
+    """One RAPL domain: ``package-0``, ``dram-0``, ``psys``.
 
-    id: str
-    path: Path
-    files: HostFiles
+    Attributes:
+        id: its name, with its package's number where the name alone is not unique; the kernel's number of the zone
+            while the name cannot be read.
+        path: its folder.
+        named: whether its name could be read.
+    """
+
+    def __init__(self, zone_id: str, path: Path, files: HostFiles, *, named: bool) -> None:
+        self.id = zone_id
+        self.path = path
+        self.named = named
+        self._files = files
+        self._long_term: str | None = None
+        self._wraps_at_j: float | None = None
 
     @property
     def is_package(self) -> bool:
@@ -46,21 +55,32 @@ class _Zone:
 
     def long_term(self) -> str | None:
         """Prefix of the long-term limit's files, ``constraint_N``; None without such a limit."""
-        for name_file in matching(self.files, self.path, "constraint_*_name"):
-            if read_text(self.files, name_file) == "long_term":
-                return name_file.name.removesuffix("_name")
-        return None
+        if self._long_term is None:
+            for name_file in matching(self._files, self.path, "constraint_*_name"):
+                if read_text(self._files, name_file) == "long_term":
+                    self._long_term = name_file.name.removesuffix("_name")
+        return self._long_term
+
+    def energy(self) -> EnergyReading:
+        """Its energy counter; raises OSError or ValueError."""
+        energy_j = _from_micro(self._files, self.path / "energy_uj")
+        if self._wraps_at_j is None:
+            self._wraps_at_j = _positive_from_micro(self._files, self.path / "max_energy_range_uj")
+        return EnergyReading(self.id, energy_j, self._wraps_at_j)
 
     def limit_file(self) -> Path:
         """File of the long-term limit.
 
         Raises:
             ControlRefusedError: the zone cannot be limited.
+            ControlFailedError: it is not known what zone this is.
         """
+        if not self.named:
+            raise ControlFailedError(f"{self.id}: its name cannot be read")
         prefix = self.long_term()
         if prefix is None:
             raise ControlRefusedError(f"{self.id} has no long_term limit: it reports energy only, as AMD packages do")
-        if read_text(self.files, self.path / "enabled") == "0":
+        if read_text(self._files, self.path / "enabled") == "0":
             raise ControlRefusedError(
                 f"the power limit of {self.id} is disabled or locked by the firmware: unlock it in the BIOS, "
                 f"then write 1 to {self.path / 'enabled'}"
@@ -70,12 +90,76 @@ class _Zone:
     def device(self) -> PowerDevice:
         """The package with its current limit."""
         try:
-            limit_w = _from_micro(self.files, self.limit_file())
-        except (ControlRefusedError, OSError, ValueError):
+            limit_w = _from_micro(self._files, self.limit_file())
+        except (ControlRefusedError, ControlFailedError, OSError, ValueError):
             limit_w = None
-        prefix = self.long_term()
-        max_w = _positive_from_micro(self.files, self.path / f"{prefix}_max_power_uw") if prefix else None
+        prefix = self.long_term() if self.named else None
+        max_w = _positive_from_micro(self._files, self.path / f"{prefix}_max_power_uw") if prefix else None
         return PowerDevice(self.id, DeviceKind.CPU_PACKAGE, limit_w=limit_w, max_w=max_w, default_w=max_w)
+
+    def write_problem(self) -> str | None:
+        """Why it cannot be limited; None if it can."""
+        try:
+            file = self.limit_file()
+            _from_micro(self._files, file)
+        except (ControlRefusedError, ControlFailedError, ValueError) as error:
+            return str(error)
+        except OSError as error:
+            return f"{self.id}: cannot read the power limit: {error}"
+        if self._files.writable(file):
+            return None
+        return f"{self.id}: {file} is not writable: needs root and a writable mount"
+
+
+class _Zones:
+    """All zones. The name of a zone does not change, so that it is read once.
+
+    Args:
+        host_sys: mount point of the host's /sys.
+        files: files of the host.
+    """
+
+    def __init__(self, host_sys: Path, files: HostFiles) -> None:
+        self.folder = host_sys / "class/powercap"
+        self._files = files
+        self._known: dict[Path, _Zone] = {}
+
+    def all(self, *, afresh: bool = False) -> list[_Zone]:
+        """All zones by number, each id once; `afresh` reads their names again."""
+        known = {} if afresh else self._known
+        self._known = {entry: self._zone(entry, known.get(entry)) for entry in self.entries()}
+        zones: dict[str, _Zone] = {}
+        for zone in self._known.values():
+            if zone.named:
+                zones.setdefault(zone.id, zone)
+        return sorted(zones.values(), key=_order)
+
+    def packages(self, *, afresh: bool = False) -> list[_Zone]:
+        """All packages, and zones that may be packages for all that can be read; none if no name at all can be read."""
+        named = [zone for zone in self.all(afresh=afresh) if zone.is_package]
+        unnamed = [zone for entry, zone in self._known.items() if not zone.named and entry.name.count(":") == 1]
+        return [*named, *unnamed] if named else []
+
+    def entries(self) -> list[Path]:
+        """Links to zones in the powercap class, those of the preferred control type that has any."""
+        types = (matching(self._files, self.folder, f"{control_type}:*") for control_type in _CONTROL_TYPES)
+        return next((entries for entries in types if entries), [])
+
+    def missing(self) -> str:
+        """Why there are no packages."""
+        if not self.entries():
+            return f"no RAPL zones in {self.folder}: no driver for this CPU, or a virtual machine"
+        return (
+            f"no package zones in {self.folder}: container runtimes hide them from unprivileged "
+            "containers; mount the host's /sys at another path and set HOST_SYS to it"
+        )
+
+    def _zone(self, entry: Path, known: _Zone | None) -> _Zone:
+        if known is not None and known.named:
+            return known
+        path = self._files.resolve(entry)
+        zone_id = _zone_id(self._files, path)
+        return _Zone(zone_id or entry.name, path, self._files, named=zone_id is not None)
 
 
 class Rapl:
@@ -90,35 +174,35 @@ class Rapl:
 
     def __init__(self, host_sys: Path = Path("/sys"), files: HostFiles = OS_FILES) -> None:
         self._files = files
-        self._host_sys = host_sys
+        self._zones = _Zones(host_sys, files)
 
     def unavailable(self) -> str | None:
         """None if at least one package can be limited."""
-        packages = self._packages()
+        packages = self._zones.packages()
         if not packages:
-            return _no_packages(self._files, self._host_sys)
-        problems = [problem for package in packages if (problem := _write_problem(package))]
+            return self._zones.missing()
+        problems = [problem for package in packages if (problem := package.write_problem())]
         return None if len(problems) < len(packages) else "; ".join(problems)
 
     def devices(self) -> Sequence[PowerDevice]:
-        """All packages by number; `limit_w` is None for packages that cannot be limited."""
-        return [package.device() for package in self._packages()]
+        """All packages by number; `limit_w` is None for packages that cannot be limited.
+
+        A zone whose name cannot be read may be a package: it is listed by the kernel's number, without a limit.
+        """
+        return [package.device() for package in self._zones.packages()]
 
     def set_limit(self, device_id: str, limit_w: float) -> float:
         """See `PowerLimiter.set_limit`."""
         limit_w = positive_number("limit_w", limit_w)
-        package = next((package for package in self._packages() if package.id == device_id), None)
+        package = next((one for one in self._zones.packages(afresh=True) if one.id == device_id), None)
         if package is None:
-            raise ControlFailedError(f"no RAPL zone {device_id} under {self._host_sys}")
+            raise ControlFailedError(f"no RAPL zone {device_id} in {self._zones.folder}")
         file = package.limit_file()
         action = f"write {limit_w:g} W to {file}"
         in_force_w = write_number(self._files, file, round(limit_w / _MICRO), action) * _MICRO
         if abs(in_force_w - limit_w) > READ_BACK_TOLERANCE_W:
             raise ControlFailedError(f"{action}: accepted, but {in_force_w:g} W is in force")
         return in_force_w
-
-    def _packages(self) -> list[_Zone]:
-        return [zone for zone in _zones(self._files, self._host_sys) if zone.is_package]
 
 
 class RaplMeter:
@@ -135,77 +219,47 @@ class RaplMeter:
     name = "rapl"
 
     def __init__(self, host_sys: Path = Path("/sys"), files: HostFiles = OS_FILES) -> None:
-        self._files = files
-        self._host_sys = host_sys
+        self._zones = _Zones(host_sys, files)
 
     def unavailable(self) -> str | None:
         """None if at least one package's energy can be read."""
-        if any(_PACKAGE.fullmatch(reading.device_id) for reading in self.energy()):
+        packages = [zone for zone in self._zones.all() if zone.is_package]
+        if not packages:
+            return self._zones.missing()
+        if any(_reading(package) for package in packages):
             return None
-        if not any(zone.is_package for zone in _zones(self._files, self._host_sys)):
-            return _no_packages(self._files, self._host_sys)
-        return f"energy_uj under {self._host_sys / 'class/powercap'} is not readable: needs root"
+        return f"energy_uj in {self._zones.folder} is not readable: needs root"
 
     def energy(self) -> Sequence[EnergyReading]:
         """Energy counters of all zones that can be read."""
-        readings = []
-        for zone in _zones(self._files, self._host_sys):
-            try:
-                energy_j = _from_micro(self._files, zone.path / "energy_uj")
-            except (OSError, ValueError):
-                continue
-            wraps_at_j = _positive_from_micro(self._files, zone.path / "max_energy_range_uj")
-            readings.append(EnergyReading(zone.id, energy_j, wraps_at_j))
-        return readings
+        return [reading for zone in self._zones.all() if (reading := _reading(zone))]
 
     def power_w(self) -> dict[str, float]:
         """No readings: RAPL counts energy only."""
         return {}
 
 
-def _zones(files: HostFiles, host_sys: Path) -> list[_Zone]:
-    """All zones without duplicates, by number."""
-    zones: dict[str, _Zone] = {}
-    for entry in _entries(files, host_sys):
-        path = files.resolve(entry)
-        if zone_id := _zone_id(files, path):
-            zones.setdefault(zone_id, _Zone(zone_id, path, files))
-    return sorted(zones.values(), key=lambda zone: ([int(number) for number in re.findall(r"\d+", zone.id)], zone.id))
+def _reading(zone: _Zone) -> EnergyReading | None:
+    try:
+        return zone.energy()
+    except (OSError, ValueError):
+        return None
 
 
-def _entries(files: HostFiles, host_sys: Path) -> list[Path]:
-    """Links to zones in the powercap class, those of the preferred control type first."""
-    folder = host_sys / "class/powercap"
-    return [entry for control_type in _CONTROL_TYPES for entry in matching(files, folder, f"{control_type}:*")]
+def _order(zone: _Zone) -> tuple[list[int], str]:
+    return [int(number) for number in re.findall(r"\d+", zone.id)], zone.id
 
 
 def _zone_id(files: HostFiles, path: Path) -> str | None:
     """Name of a zone, with its package number where the name alone is not unique (``dram-0-die-1``)."""
     name = read_text(files, path / "name")
-    package = _PACKAGE.fullmatch(read_text(files, path.parent / "name") or "")
-    return f"{name}-{package[1]}" if name and package else name
-
-
-def _no_packages(files: HostFiles, host_sys: Path) -> str:
-    if not _entries(files, host_sys):
-        return f"no RAPL zones in {host_sys / 'class/powercap'}: no driver for this CPU, or a virtual machine"
-    return (
-        f"no package zones in {host_sys / 'class/powercap'}: container runtimes hide them from unprivileged "
-        "containers; mount the host's /sys at another path and set HOST_SYS to it"
-    )
-
-
-def _write_problem(package: _Zone) -> str | None:
-    try:
-        file = package.limit_file()
-        _from_micro(package.files, file)
-    except (ControlRefusedError, ValueError) as error:
-        return str(error)
-    except OSError as error:
-        return f"{package.id}: cannot read the power limit: {error}"
-    if package.files.writable(file):
+    if not name or ":" not in path.parent.name:
+        return name or None
+    above = read_text(files, path.parent / "name")
+    if above is None:
         return None
-    return f"{package.id}: {file} is not writable: needs root and a writable mount"
+    package = _PACKAGE.fullmatch(above)
+    return f"{name}-{package[1]}" if package else name
 
 
 def _from_micro(files: HostFiles, file: Path) -> float:
