@@ -40,6 +40,8 @@ class Devices:
         self.entered = threading.Event()
         self.error: ControlFailedError | None = None
         self.held: str | None = None
+        self.lost: list[str] = []
+        self.present = True
 
     def unavailable(self) -> str | None:
         try:
@@ -55,7 +57,7 @@ class Devices:
             raise ControlFailedError(self.held)
         if self.error is not None:
             raise self.error
-        return [self.device]
+        return [self.device] if self.present else []
 
     def set_limit(self, device_id: str, limit_w: float) -> float:
         self.devices()
@@ -238,6 +240,19 @@ def test_h11_a_driver_that_fails_for_a_while_takes_no_gpu_away(bench: Bench) -> 
     asyncio.run(scenario())
 
 
+def test_h11_lost_gpus_are_reported_and_do_not_make_a_node_one_without_gpus(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.gpu.lost = ["GPU 3 does not respond: GPU is lost"]
+        assert await bench.cycle() is ControlOutcome.APPLIED
+        assert bench.gpu_hardware.warnings == ("GPU 3 does not respond: GPU is lost",)
+        bench.gpu.present = False
+        await bench.cycle()
+        assert (bench.gpu_hardware.present, bench.gpu_hardware.count) == (True, 1)
+        assert bench.gpu_hardware.warnings == ("the GPUs are not known now: GPU 3 does not respond: GPU is lost",)
+
+    asyncio.run(scenario())
+
+
 def test_h11_gpu_work_that_breaks_is_reported_and_the_cpus_are_capped(bench: Bench) -> None:
     async def scenario() -> None:
         bench.gpu.error = cast("ControlFailedError", ValueError("a bug"))
@@ -264,6 +279,22 @@ def test_restore_after_a_cycle(bench: Bench) -> None:
         await bench.cycle()
         await bench.agent.restore(0.0)
         assert (bench.cpu.device.limit_w, bench.gpu.device.limit_w) == (200.0, 200.0)
+        assert bench.message.startswith(RESTORED)
+
+    asyncio.run(scenario())
+
+
+def test_h11_work_of_a_cycle_that_still_runs_is_not_taken_for_the_restore(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(node_module, "_GPU_PATIENCE_S", 1e-6)
+            bench.gpu.gate.clear()
+            await bench.cycle()
+        asyncio.get_running_loop().call_soon(bench.gpu.gate.set)
+        await bench.agent.restore(0.0)
+        assert bench.gpu.device.limit_w == 200.0
         assert bench.message.startswith(RESTORED)
 
     asyncio.run(scenario())

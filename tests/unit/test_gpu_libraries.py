@@ -235,6 +235,7 @@ def test_h11_a_lost_gpu_is_told_once_and_looked_for_with_new_connections(
         for _ in range(3):
             assert bench.ids == [SECOND]
     assert [record.getMessage() for record in caplog.records] == ["GPU does not respond, ignored"]
+    assert [text.partition(":")[0] for text in bench.session.lost] == ["GPU 0 does not respond"]
     assert bench.nvml.set_limit(SECOND, 300.0) == 300.0
     with pytest.raises(ControlFailedError, match=f"GPU {FIRST} does not respond"):
         bench.nvml.set_limit(FIRST, 300.0)

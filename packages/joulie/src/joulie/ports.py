@@ -94,6 +94,11 @@ class PowerDevice:
 class DriverClient(Protocol):
     """A connection to a GPU driver that can be given up, so that the driver can be replaced or the GPUs reset."""
 
+    @property
+    def lost(self) -> Sequence[str]:
+        """GPUs that did not respond when last read, and why: ``GPU 3 does not respond: GPU is lost``."""
+        ...
+
     def hold(self, reason: str | None) -> None:
         """Disconnect, and refuse work with `reason` (`ControlFailedError`) until called with None."""
         ...

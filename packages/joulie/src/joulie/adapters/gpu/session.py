@@ -51,6 +51,11 @@ class GpuSession:
         self._reconnect_pause_s = MIN_RECONNECT_S
         self._reconnect_at_s = float("-inf")
 
+    @property
+    def lost(self) -> Sequence[str]:
+        """See `DriverClient.lost`."""
+        return [f"GPU {index} does not respond: {why}" for index, why in sorted(self._lost.items())]
+
     def gpus(self) -> Sequence[dict[str, Any]]:
         """GPUs that respond, in a stable order; one that stops responding is logged once.
 

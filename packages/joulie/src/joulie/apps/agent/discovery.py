@@ -125,7 +125,7 @@ def _host_gpu(seen: Observation, catalogue: Catalogue, stored: api.GpuHardware |
     )
     described = _gpu_hardware(devices, seen.gpu_control, seen.gpu_measured)
     return msgspec.structs.replace(
-        described, warnings=(*_mixed_models_warning(seen.gpus), *described.warnings, *unknown)
+        described, warnings=(*_mixed_models_warning(seen.gpus), *described.warnings, *(unknown or seen.gpus_lost))
     )
 
 

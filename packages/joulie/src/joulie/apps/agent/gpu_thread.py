@@ -31,16 +31,20 @@ class GpuThread:
         threading.Thread(target=_run, args=(work, self._result), name="gpu", daemon=True).start()
         return True
 
+    async def idle(self, patience_s: float) -> bool:
+        """Wait until no work runs, at most `patience_s`; whether none does."""
+        if self._result is not None:
+            await asyncio.wait({self._result}, timeout=patience_s)
+        return self._result is None or self._result.done()
+
     async def ended(self, patience_s: float) -> Outcome | None:
         """Outcome of the work that was started last; None if it does not end within `patience_s`.
 
         Raises:
             Exception: what the work raised.
         """
-        if self._result is None:
-            return None
-        await asyncio.wait({self._result}, timeout=patience_s)
-        return self._result.result() if self._result.done() else None
+        idle = await self.idle(patience_s)
+        return self._result.result() if idle and self._result is not None else None
 
 
 def _run(work: Callable[[], Outcome], result: asyncio.Future[Outcome]) -> None:

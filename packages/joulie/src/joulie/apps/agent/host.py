@@ -58,6 +58,7 @@ class GpuObservation:
     Attributes:
         gpus: GPUs that respond; those seen last while there is a problem.
         problem: why the GPUs are not known now, None if they are.
+        lost: GPUs that do not respond, and why.
         control: whether the GPUs can be capped.
         measured: whether GPU power can be measured.
         power: GPU power and energy.
@@ -65,6 +66,7 @@ class GpuObservation:
 
     gpus: tuple[PowerDevice, ...] = ()
     problem: str | None = None
+    lost: tuple[str, ...] = ()
     control: bool = False
     measured: bool = False
     power: PowerSample = field(default_factory=PowerSample)
@@ -79,6 +81,7 @@ class Observation:
         packages: CPU packages listed by the power limiter; empty without one.
         gpus: GPUs that respond; those seen last while there is a problem.
         gpu_problem: why the GPUs are not known now, None if they are.
+        gpus_lost: GPUs that do not respond, and why.
         policies: cpufreq policies.
         driver: cpufreq driver family; empty without one.
         cpu_range: cap range of one package; None if unknown.
@@ -103,6 +106,7 @@ class Observation:
     cpu_power: PowerSample = field(default_factory=PowerSample)
     gpu_power: PowerSample = field(default_factory=PowerSample)
     gpu_problem: str | None = None
+    gpus_lost: tuple[str, ...] = ()
 
 
 class Host:
@@ -144,6 +148,7 @@ class Host:
             cpu,
             gpus=gpu.gpus,
             gpu_problem=gpu.problem,
+            gpus_lost=gpu.lost,
             gpu_control=gpu.control,
             gpu_measured=gpu.measured,
             gpu_power=gpu.power,
@@ -172,9 +177,13 @@ class Host:
     def observe_gpu(self, now_s: float) -> None:
         """Read GPUs, their limits and their power; `now_s` is monotonic time, s."""
         found, problem = self._gpu_writer.found()
+        lost = tuple(lost for client in self._backends.gpu_clients for lost in client.lost)
+        if lost and not found and problem is None:
+            problem = "; ".join(lost)
         self._gpu_seen = GpuObservation(
             gpus=self._gpu_seen.gpus if problem else tuple(found),
             problem=problem,
+            lost=lost,
             control=self._gpu_writer.available_backend() != "none",
             measured=self._gpu_meter.available() is not None,
             power=self._gpu_meter.read(now_s),

@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 _GPU_PATIENCE_S = 2.0
 """Time that a cycle waits for its GPU work after the CPUs are capped, s."""
 
-_GPU_RESTORE_S = 10.0
-"""Time that an agent that stops waits for its GPUs, s; its GPU driver may hang."""
+_GPU_RESTORE_S = 5.0
+"""Time that an agent that stops waits for earlier GPU work to end, and for its limits to be lifted, s each."""
 
 
 @dataclass(frozen=True)
@@ -173,9 +173,11 @@ class NodeAgent:
                 await asyncio.to_thread(self.host.lift_cpu, now_s)
                 await self._gpu_thread.ended(_GPU_RESTORE_S)
             return
-        self._start_gpu(LIFTED, inputs, now_s)
+        started = self._start_gpu(LIFTED, inputs, now_s)
         self.cpu = await self._enforce_cpu(LIFTED, self._devices(inputs), inputs.routing, now_s)
-        self.gpu = await self._enforce_gpu(LIFTED, inputs, now_s, _GPU_RESTORE_S)
+        if not started and await self._gpu_thread.idle(_GPU_RESTORE_S):
+            started = self._start_gpu(LIFTED, inputs, now_s)
+        self.gpu = await self._enforce_gpu(LIFTED, inputs, now_s, _GPU_RESTORE_S if started else 0.0)
         await self._report(inputs, None)
 
     async def _report(self, inputs: NodeInputs, generation: int | None) -> None:
