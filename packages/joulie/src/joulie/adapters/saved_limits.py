@@ -1,7 +1,10 @@
-"""File on the host with the limits that devices had before Joulie wrote to them.
+"""File on the host with the limits that devices had before Joulie wrote to them, and with those that it wrote.
 
-The file is valid for one boot: devices start with their default limits, so the limits of an earlier boot are void. It
-is durable when `save` returns: the agent writes a cap only after the limit that it replaces can no longer be lost.
+It is durable when `save` returns: the agent writes a cap only after the limit that it replaces can no longer be lost.
+
+Format: ``{"bootId": ..., "limits": {KEY: LIMIT}}``, as in the first release, which can read this file and be read. The
+further keys, which that release keeps and does not use, are ``written.N:KEY``, the limits that Joulie wrote, and
+``unknown:KEY``, a limit in force whose original is not known.
 """
 
 from __future__ import annotations
@@ -9,76 +12,142 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import msgspec
 
-from joulie.host_files import OS_FILES, HostFiles
+from joulie.domain.limit_records import LimitRecord, SavedRecords, usable_limit
 
 log = logging.getLogger(__name__)
 
-
-class _File(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """Content of the file."""
-
-    boot_id: str
-    limits: dict[str, Annotated[float, msgspec.Meta(ge=0)]]
+_WRITTEN = "written."
+_UNKNOWN = "unknown:"
+_FIELDS = frozenset({"bootId", "limits"})
 
 
 class SavedLimits:
-    """Limits by key, in a JSON file readable by its owner only.
+    """Records by key, in a JSON file readable by its owner only.
 
     Args:
         path: path of the file; missing directories are created.
         host_proc: mount point of /proc, which has the boot id.
-        files: files of the host, from which the boot id is read; the limits are in a real file.
     """
 
-    def __init__(self, path: Path, host_proc: Path = Path("/proc"), files: HostFiles = OS_FILES) -> None:
+    def __init__(self, path: Path, host_proc: Path = Path("/proc")) -> None:
         self._path = path
-        self._files = files
-        self._boot_id_file = host_proc / "sys/kernel/random/boot_id"
+        self._host_proc = host_proc
+        self._keep_aside = False
 
-    def load(self) -> dict[str, float]:
-        """Limits saved since the last boot; empty without any.
+    def load(self) -> SavedRecords:
+        """What was saved last.
 
-        A corrupt file is renamed to ``NAME.corrupt`` and logged: its limits are unknown.
+        A file that is not JSON is renamed to ``NAME.corrupt``. Of one in another format the readable part is used, and
+        it is kept as ``NAME.other-format`` when it is replaced. Both are logged.
 
         Raises:
-            OSError: the file exists but cannot be read.
+            OSError: the file or the boot id exists but cannot be read.
         """
         try:
-            content = msgspec.json.decode(self._path.read_bytes(), type=_File)
+            text = self._path.read_bytes()
         except FileNotFoundError:
-            return {}
-        except msgspec.DecodeError as error:
-            aside = self._path.with_name(f"{self._path.name}.corrupt")
+            aside = self._aside("corrupt")
+            return SavedRecords(lost=f"{aside} is not readable", found=True) if aside.exists() else SavedRecords()
+        try:
+            content = msgspec.json.decode(text, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            aside = self._aside("corrupt")
             self._path.replace(aside)
             log.warning("saved limits are corrupt: file renamed", extra={"file": str(aside), "error": str(error)})
-            return {}
-        return content.limits if content.boot_id == self._boot_id() else {}
+            return SavedRecords(lost=f"{aside} is not readable", found=True)
+        return self._interpreted(content)
 
-    def save(self, limits: Mapping[str, float]) -> None:
-        """Replace the saved limits atomically: after a crash the file holds either the old or the new limits.
+    def save(self, records: Mapping[str, LimitRecord]) -> None:
+        """Replace the saved records atomically: after a crash the file holds either the old or the new ones.
 
         Raises:
-            OSError: the file could not be written; the old limits are still saved.
+            OSError: the file could not be written; the old records are still saved.
         """
-        content = msgspec.json.encode(_File(self._boot_id(), dict(limits)))
+        content = msgspec.json.encode({"bootId": self._boot_id(), "limits": _flat(records)})
         folder = self._path.parent
         folder.mkdir(parents=True, exist_ok=True)
         temporary = folder / f".{self._path.name}.new"
         try:
             _write_through(temporary, content)
+            if self._keep_aside:
+                self._link_aside()
             temporary.replace(self._path)
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
+        self._keep_aside = False
         _sync_folder(folder)
 
+    def booted_at_epoch_s(self) -> float | None:
+        """Time of the last boot, s since the epoch; None if it cannot be read."""
+        try:
+            lines = (self._host_proc / "stat").read_text().splitlines()
+        except (OSError, ValueError):
+            return None
+        times = (line.split()[1:2] for line in lines if line.startswith("btime "))
+        return next((float(time[0]) for time in times if time and time[0].isdecimal()), None)
+
+    def _interpreted(self, content: Mapping[str, Any]) -> SavedRecords:
+        limits = content.get("limits")
+        lost = None
+        if set(content) != _FIELDS or not isinstance(limits, dict):
+            self._keep_aside = True
+            lost = f"{self._path} has another format, perhaps of a newer release"
+            log.warning("saved limits have another format", extra={"file": str(self._path), "fields": sorted(content)})
+        records = _records(limits if isinstance(limits, dict) else {})
+        if content.get("bootId") == self._boot_id():
+            return SavedRecords(records, lost=lost, found=True)
+        return SavedRecords(earlier=records, lost=None if "bootId" in content else lost, found=True)
+
     def _boot_id(self) -> str:
-        return self._files.read(self._boot_id_file).strip()
+        return (self._host_proc / "sys/kernel/random/boot_id").read_text().strip()
+
+    def _aside(self, ending: str) -> Path:
+        return self._path.with_name(f"{self._path.name}.{ending}")
+
+    def _link_aside(self) -> None:
+        """Give the file a second name, so that replacing it does not delete it."""
+        for number in count():
+            aside = self._aside(f"other-format{f'.{number}' if number else ''}")
+            try:
+                aside.hardlink_to(self._path)
+            except FileExistsError:
+                continue
+            return
+
+
+def _flat(records: Mapping[str, LimitRecord]) -> dict[str, float]:
+    """The content of ``limits``."""
+    flat: dict[str, float] = {}
+    for key, record in records.items():
+        if record.original is not None:
+            flat[key] = record.original
+        else:
+            flat[f"{_UNKNOWN}{key}"] = record.written[-1] if record.written else 0.0
+        flat |= {f"{_WRITTEN}{number}:{key}": limit for number, limit in enumerate(record.written)}
+    return flat
+
+
+def _records(limits: Mapping[str, Any]) -> dict[str, LimitRecord]:
+    """Records of the content of ``limits``; an entry that is not usable gives a record without an original."""
+    written: dict[str, tuple[float, ...]] = {}
+    unknown = dict.fromkeys(key.removeprefix(_UNKNOWN) for key in limits if key.startswith(_UNKNOWN))
+    for name, value in limits.items():
+        number, colon, key = name.removeprefix(_WRITTEN).partition(":")
+        limit = usable_limit(value)
+        if name.startswith(_WRITTEN) and colon and number.isdecimal() and limit is not None:
+            written[key] = (*written.get(key, ()), limit)
+    records = {key: LimitRecord(None, written.get(key, ())) for key in unknown}
+    for name, value in limits.items():
+        if not name.startswith((_WRITTEN, _UNKNOWN)):
+            records[name] = LimitRecord(usable_limit(value), written.get(name, ()))
+    return records
 
 
 def _write_through(file: Path, content: bytes) -> None:

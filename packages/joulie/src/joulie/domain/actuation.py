@@ -5,10 +5,12 @@ Pure arithmetic on what the agent has just read; the agent's main program reads 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from joulie.domain.hardware.models import CapRange
+from joulie.domain.limit_records import FoundLimit, usable_limit
 from joulie.domain.quantities import finite_number, positive_number
 
 CPU_FLOOR_SHARE = 0.2
@@ -22,6 +24,7 @@ SAME_LIMIT_W = 0.5
 """Limits closer than this are one limit, W: devices round what is written (RAPL to 1/8 W, some firmware to 1 W)."""
 
 _FULL_PERCENT = 100.0
+_DIE_SUFFIX = re.compile(r"(?<=^package-)(\d+)-die-\d+$")
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,16 @@ class WantedCap:
         """Whether the cap is lifted: the device gets back the limit that it had before Joulie."""
         return self.cap_w is None and self.percent in {None, _FULL_PERCENT}
 
-    def in_watts(self, limits: CapRange | None) -> float | None:
-        """The limit of one device, W, within its range; None where a percentage has no base, or no cap is set."""
+    def in_watts(self, limits: CapRange | None, share: float = 1.0) -> float | None:
+        """The limit of one device, W, within its range; None where a percentage has no base, or no cap is set.
+
+        Args:
+            limits: range of the device.
+            share: part of a cap in watts that is for this device.
+        """
         if self.cap_w is not None:
-            return self.cap_w if limits is None else limits.clamped(self.cap_w)
+            own_w = self.cap_w * share
+            return own_w if limits is None else limits.clamped(own_w)
         if self.percent is None or limits is None:
             return None
         return limits.from_percent(self.percent)
@@ -107,75 +116,93 @@ class LimitedDevice:
         id: stable name.
         limit_w: limit in force, W; None where it cannot be read.
         limits: range of the limit; None where unknown.
+        share: part of a cap in watts that is for this device: dies share the cap of their socket.
     """
 
     id: str
     limit_w: float | None
     limits: CapRange | None
+    share: float = 1.0
+
+
+def socket_of(device_id: str) -> str:
+    """Socket of a RAPL package zone, ``package-0`` of ``package-0-die-1``; any other device is its own."""
+    return _DIE_SUFFIX.sub(r"\1", device_id)
+
+
+def die_shares(maxima_w: Mapping[str, float | None]) -> dict[str, float]:
+    """Part of its socket's power of each device: by the maxima where all dies of the socket state one, else equal.
+
+    Args:
+        maxima_w: maximum limit by device, W; None where the device states none.
+    """
+    sockets: dict[str, dict[str, float | None]] = {}
+    for device_id, max_w in maxima_w.items():
+        sockets.setdefault(socket_of(device_id), {})[device_id] = max_w
+    shares: dict[str, float] = {}
+    for dies in sockets.values():
+        known = [max_w for max_w in dies.values() if max_w is not None]
+        total_w = sum(known) if len(known) == len(dies) else 0.0
+        for device_id, max_w in dies.items():
+            shares[device_id] = max_w / total_w if max_w and total_w > 0.0 else 1.0 / len(dies)
+    return shares
+
+
+def scaled_range(limits: CapRange | None, share: float) -> CapRange | None:
+    """The part of a socket's range that is for one of its dies; None if the range is unknown."""
+    return limits and CapRange(limits.min_w * share, limits.max_w * share, limits.base_w * share)
+
+
+def socket_range(dies: Iterable[CapRange | None]) -> CapRange | None:
+    """Range of a socket from those of its dies; None if that of a die is unknown."""
+    ranges = tuple(dies)
+    known = [limits for limits in ranges if limits is not None]
+    if not known or len(known) < len(ranges):
+        return None
+    return CapRange(
+        sum(limits.min_w for limits in known),
+        sum(limits.max_w for limits in known),
+        sum(limits.base_w for limits in known),
+    )
 
 
 @dataclass(frozen=True)
-class LimitPlan:
-    """Limits to write to the devices.
+class WantedLimits:
+    """What a cap asks of the devices of one backend.
 
     Attributes:
-        targets_w: limit that should be in force, by device, W.
-        writes_w: those targets that are not in force yet, W.
-        originals_w: limits by device to save before the first of these writes, W.
+        found: the devices, with what is needed to find their originals again.
+        limits_w: limit by device, W.
         refused: why a device gets no limit, by device.
     """
 
-    targets_w: Mapping[str, float]
-    writes_w: Mapping[str, float]
-    originals_w: Mapping[str, float]
+    found: Sequence[FoundLimit]
+    limits_w: Mapping[str, float]
     refused: Mapping[str, str]
 
 
-def plan_limits(cap: WantedCap, devices: Iterable[LimitedDevice], originals_w: Mapping[str, float]) -> LimitPlan:
-    """Decide the limit of each device: the same cap on each, or its original where the cap is lifted.
-
-    A device whose original limit is unknown keeps its limit: a cap that could not be lifted again is never written.
+def wanted_limits(cap: WantedCap, devices: Iterable[LimitedDevice]) -> WantedLimits:
+    """The limit of each device under a cap: the same on each GPU and socket; none where the cap is lifted.
 
     Args:
-        cap: what is asked for.
+        cap: what is asked for, by GPU or socket.
         devices: the devices now.
-        originals_w: limits from before Joulie's first write, W, by device.
     """
-    targets: dict[str, float] = {}
-    saves: dict[str, float] = {}
+    found: list[FoundLimit] = []
+    wanted: dict[str, float] = {}
     refused: dict[str, str] = {}
-    devices = tuple(devices)
     for device in devices:
-        original_w = originals_w.get(device.id)
-        if cap.lifted:
-            if original_w is not None:
-                targets[device.id] = original_w
-            continue
-        target_w = cap.in_watts(device.limits)
-        found_w = _restorable_w(device) if original_w is None else original_w
-        if target_w is None:
+        target_w = None if cap.lifted else cap.in_watts(device.limits, device.share)
+        default_w = None if device.limits is None else device.limits.base_w
+        candidates = () if target_w is None else (target_w,)
+        found.append(FoundLimit(device.id, usable_limit(device.limit_w), default_w, candidates))
+        if target_w is not None:
+            wanted[device.id] = target_w
+        elif not cap.lifted:
             refused[device.id] = "a percentage needs the device's maximum, which neither it nor the catalogue states"
-        elif found_w is None:
-            refused[device.id] = "the limit in force cannot be read, so it could not be restored"
-        else:
-            targets[device.id] = target_w
-            saves[device.id] = found_w
-    writes = {
-        device.id: targets[device.id]
-        for device in devices
-        if device.id in targets and not same_limit(device.limit_w, targets[device.id])
-    }
-    unsaved = {name: saves[name] for name in writes if name in saves and name not in originals_w}
-    return LimitPlan(targets, writes, unsaved, refused)
+    return WantedLimits(found, wanted, refused)
 
 
-def _restorable_w(device: LimitedDevice) -> float | None:
-    """The limit to go back to, W: the one in force, else the device's 100 %."""
-    if device.limit_w is not None:
-        return device.limit_w
-    return None if device.limits is None else device.limits.base_w
-
-
-def same_limit(one_w: float | None, other_w: float) -> bool:
-    """Whether two limits are equal up to the rounding of devices; an unknown limit equals no other."""
-    return one_w is not None and abs(one_w - other_w) <= SAME_LIMIT_W
+def same_limit(one_w: float, other_w: float) -> bool:
+    """Whether two limits are equal up to the rounding of devices."""
+    return abs(one_w - other_w) <= SAME_LIMIT_W

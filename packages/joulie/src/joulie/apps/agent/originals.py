@@ -2,67 +2,155 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
+
+from joulie.domain.limit_records import FoundLimit, LimitRecord, SameLimit, SavedRecords, recovered_record
+
+_log = logging.getLogger(__name__)
 
 
 class LimitStore(Protocol):
-    """Storage that survives the process but not a reboot, after which devices have their default limits again."""
+    """Storage that survives the process."""
 
-    def load(self) -> dict[str, float]:
-        """Saved limits by key; empty without any."""
-        ...
-
-    def save(self, limits: Mapping[str, float]) -> None:
-        """Replace the saved limits atomically and durably.
+    def load(self) -> SavedRecords:
+        """What was saved last.
 
         Raises:
-            OSError: the limits cannot be written.
+            OSError: it cannot be read now.
         """
+        ...
+
+    def save(self, records: Mapping[str, LimitRecord]) -> None:
+        """Replace what is saved, by key, atomically and durably.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        ...
+
+    def booted_at_epoch_s(self) -> float | None:
+        """Time of the last boot, s since the epoch; None if it cannot be read."""
         ...
 
 
 class OriginalLimits:
-    """Original limits by backend and device; power in W, frequency in Hz.
+    """Records by backend and device; power in W, frequency in Hz. Safe to use from several threads.
 
-    A restored limit is forgotten: from then on the limit belongs to the machine's administrator again. CPUs and GPUs
-    are capped in different threads.
+    A restored limit is forgotten: from then on the limit belongs to the machine's administrator again.
 
     Args:
-        store: persistent storage of the limits.
+        store: persistent storage of the records.
     """
 
     def __init__(self, store: LimitStore) -> None:
         self._store = store
-        self._limits = dict(store.load())
-        self._changing = threading.Lock()
+        self._lock = threading.RLock()
+        self._records: dict[str, LimitRecord] = {}
+        self._stored: dict[str, LimitRecord] = {}
+        self._earlier: dict[str, LimitRecord] = {}
+        self._lost: str | None = None
+        self._found: bool | None = None
+        # Devices that this process has had a record of: what it forgets is not lost.
+        self._known: set[str] = set()
+        self._reported: frozenset[str] = frozenset()
 
-    def for_backend(self, backend: str) -> dict[str, float]:
-        """Original limits of a backend's devices, by device."""
+    def unavailable(self) -> str | None:
+        """Why the saved limits are not known, so that no limit may be changed; None if they are."""
+        with self._lock:
+            if self._found is None:
+                try:
+                    self._load()
+                except OSError as error:
+                    return f"limits not changed: the saved original limits cannot be read: {error}"
+        return None
+
+    def note_reported(self, backends: Iterable[str], at_epoch_s: float) -> None:
+        """Note which backends an earlier process reported to hold caps, and when.
+
+        That is how the loss of the whole file is noticed. A report from before the last boot says nothing.
+        """
+        booted_at_s = self._store.booted_at_epoch_s()
+        if booted_at_s is None or at_epoch_s >= booted_at_s:
+            self._reported |= frozenset(backends)
+
+    def for_backend(self, backend: str) -> dict[str, LimitRecord]:
+        """Records of a backend's devices, by device; empty while they are not known."""
         prefix = f"{backend}/"
-        return {key.removeprefix(prefix): value for key, value in self._limits.items() if key.startswith(prefix)}
+        with self._lock:
+            if self.unavailable() is not None:
+                return {}
+            return {
+                key.removeprefix(prefix): record for key, record in self._records.items() if key.startswith(prefix)
+            }
 
-    def remember(self, backend: str, limits: Mapping[str, float]) -> None:
-        """Save limits before the first write to their devices.
+    def resolve(self, backend: str, devices: Iterable[FoundLimit], same: SameLimit) -> dict[str, LimitRecord]:
+        """Records of a backend's devices, after those that are lost, void or unusable were checked against the devices.
+
+        Args:
+            backend: backend of the devices.
+            devices: devices as they are now.
+            same: compares limits.
+        """
+        with self._lock:
+            if self.unavailable() is not None:
+                return {}
+            for device in devices:
+                if device.limit is not None:
+                    self._resolve(backend, device, same)
+            return self.for_backend(backend)
+
+    def update(self, backend: str, records: Mapping[str, LimitRecord], forget: Collection[str] = ()) -> None:
+        """Save records, and delete those of restored devices, in one write; none if nothing has changed.
 
         Raises:
-            OSError: the limits could not be saved; they must not be changed then.
+            OSError: nothing was saved; limits without a saved record must not be changed.
         """
-        added = {f"{backend}/{device}": value for device, value in limits.items()}
-        with self._changing:
-            if added:
-                self._replace(added | self._limits)
+        with self._lock:
+            forgotten = {f"{backend}/{device}" for device in forget}
+            changed = self._records | {f"{backend}/{device}": record for device, record in records.items()}
+            changed = {key: record for key, record in changed.items() if key not in forgotten}
+            if changed != self._stored:
+                self._store.save(changed)
+            self._known |= changed.keys() | forgotten
+            self._records, self._stored = changed, dict(changed)
 
-    def forget(self, backend: str, device: str) -> None:
-        """Delete the saved limit of a device, after it was restored.
+    def _load(self) -> None:
+        saved = self._store.load()
+        self._records, self._stored = dict(saved.records), dict(saved.records)
+        self._earlier, self._lost, self._found = dict(saved.earlier), saved.lost, saved.found
+        self._known = {key for key, record in self._records.items() if record.original is not None}
 
-        Raises:
-            OSError: the file could not be written; the limit remains saved.
-        """
-        with self._changing:
-            self._replace({key: value for key, value in self._limits.items() if key != f"{backend}/{device}"})
+    def _resolve(self, backend: str, device: FoundLimit, same: SameLimit) -> None:
+        key = f"{backend}/{device.id}"
+        record = self._records.get(key)
+        if record is not None and record.original is not None:
+            return
+        if record is not None:
+            self._resolve_unknown(key, record, device, same)
+        elif key not in self._known and self._may_be_lost(key, backend):
+            earlier = self._earlier.pop(key, None)
+            reported = earlier is None and backend in self._reported
+            if found := recovered_record(device, earlier, same, reported=reported):
+                self._recover(key, found)
 
-    def _replace(self, limits: dict[str, float]) -> None:
-        self._store.save(limits)
-        self._limits = limits
+    def _resolve_unknown(self, key: str, record: LimitRecord, device: FoundLimit, same: SameLimit) -> None:
+        set_by_others = device.limit is not None and not record.has_written(device.limit, same)
+        found = None if set_by_others else recovered_record(device, record, same, reported=True)
+        if found is None:
+            del self._records[key]
+        elif found != record:
+            self._recover(key, found)
+
+    def _recover(self, key: str, record: LimitRecord) -> None:
+        self._records[key] = record
+        _log.warning(
+            "a limit of an earlier run is in force, its record was lost",
+            extra={"device": key, "limit": record.written, "original": record.original, "reason": self._lost or ""},
+        )
+
+    def _may_be_lost(self, key: str, backend: str) -> bool:
+        """Whether a device without a record may have a limit of Joulie's."""
+        return key in self._earlier or self._lost is not None or (not self._found and backend in self._reported)
