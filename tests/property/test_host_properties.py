@@ -1,6 +1,7 @@
 """Whatever the host looks like: each package once, one file a write, and no input that crashes a reading."""
 
 import asyncio
+import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from joulie.adapters.control_http import HttpControl, HttpControlError
 from joulie.adapters.cpu.cpufreq import Cpufreq
 from joulie.adapters.cpu.rapl import READ_BACK_TOLERANCE_W, Rapl, RaplMeter
 from joulie.adapters.saved_limits import SavedLimits
+from joulie.domain.limit_records import LimitRecord, SavedRecords
 from support import sysfs_trees as trees
 from support.sysfs_trees import Zone
 
@@ -99,19 +101,45 @@ def test_a_frequency_limit_is_undone_by_the_original(share: float, cpu: int) -> 
         assert cpufreq.policies()[cpu] == policy
 
 
+keys = st.builds("{}/{}".format, st.sampled_from(["rapl", "nvml", "dvfs"]), st.text(max_size=20))
+saved_watts = st.floats(1e-3, 1e10)
+records = st.builds(LimitRecord, st.none() | saved_watts, st.lists(saved_watts, max_size=3).map(tuple))
+
+
 @quick
-@given(
-    limits=st.dictionaries(st.text(max_size=20), st.floats(0, 1e10), max_size=5), cut=st.floats(0, 1, exclude_max=True)
-)
-def test_saved_limits_come_back_whole_or_not_at_all(limits: dict[str, float], cut: float) -> None:
+@given(limits=st.dictionaries(keys, records, max_size=5), cut=st.floats(0, 1, exclude_max=True))
+def test_saved_limits_come_back_whole_or_not_at_all(limits: dict[str, LimitRecord], cut: float) -> None:
     with folder() as host:
         trees.write_files(host / "sys/kernel/random", {"boot_id": "b"})
         saved = SavedLimits(host / "limits.json", host)
         saved.save(limits)
-        assert saved.load() == limits
+        assert saved.load() == SavedRecords(limits, found=True)
         content = (host / "limits.json").read_bytes()
         (host / "limits.json").write_bytes(content[: int(len(content) * cut)])
-        assert saved.load() == {}
+        loaded = saved.load()
+        assert (loaded.records, loaded.earlier) == ({}, {})
+        assert loaded.lost
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@quick
+@given(limits=JSON, boot_id=st.sampled_from(["b", "other"]) | JSON, more=st.dictionaries(st.text(max_size=5), JSON))
+def test_h6_no_content_of_the_saved_file_raises(limits: object, boot_id: object, more: dict[str, object]) -> None:
+    with folder() as host:
+        trees.write_files(host / "sys/kernel/random", {"boot_id": "b"})
+        (host / "limits.json").write_text(json.dumps({**more, "bootId": boot_id, "limits": limits}))
+        saved = SavedLimits(host / "limits.json", host)
+        loaded = saved.load()
+        for record in (*loaded.records.values(), *loaded.earlier.values()):
+            assert record.original is None or 0.0 < record.original < float("inf")
+        saved.save(loaded.records)
+        assert saved.load().records == loaded.records
 
 
 @quick

@@ -1,6 +1,8 @@
 """From asked caps to limits of devices."""
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -8,11 +10,14 @@ from joulie.domain.actuation import (
     LimitedDevice,
     WantedCap,
     cpu_range,
+    die_shares,
     gpu_range,
-    plan_limits,
     same_limit,
+    socket_range,
+    wanted_limits,
 )
 from joulie.domain.hardware import BUILTIN_CATALOGUE, CapRange
+from joulie.domain.limit_records import LimitPlan, LimitRecord, plan_cap, plan_restore
 from joulie.domain.quantities import InvalidQuantityError
 
 PACKAGE = CapRange(41.0, 205.0, 205.0)
@@ -89,45 +94,105 @@ def test_gpu_range_falls_back_to_the_catalogue() -> None:
     assert gpu_range(None, None, 300.0, None) == CapRange(0.0, 300.0, 300.0)
 
 
+def plan(cap: WantedCap, *devices: LimitedDevice, records: Mapping[str, LimitRecord] | None = None) -> LimitPlan:
+    wanted = wanted_limits(cap, devices)
+    if cap.lifted:
+        return plan_restore(wanted.found, records or {}, same_limit)
+    planned = plan_cap(wanted.found, wanted.limits_w, records or {}, same_limit)
+    return replace(planned, refused={**planned.refused, **wanted.refused})
+
+
 def test_plan_writes_only_what_differs() -> None:
-    devices = [LimitedDevice("a", 205.0, PACKAGE), LimitedDevice("b", 123.2, PACKAGE)]
-    plan = plan_limits(WantedCap(percent=60.0), devices, {})
-    assert plan.targets_w == {"a": pytest.approx(123.0), "b": pytest.approx(123.0)}
-    assert list(plan.writes_w) == ["a"]
-    assert plan.originals_w == {"a": 205.0}
+    planned = plan(WantedCap(percent=60.0), LimitedDevice("a", 205.0, PACKAGE), LimitedDevice("b", 123.2, PACKAGE))
+    assert planned.targets == {"a": pytest.approx(123.0), "b": pytest.approx(123.0, abs=0.5)}
+    assert list(planned.writes) == ["a"]
+    assert planned.records == {"a": LimitRecord(205.0, (pytest.approx(123.0),))}
 
 
-def test_plan_keeps_the_first_originals() -> None:
-    plan = plan_limits(WantedCap(cap_w=90.0), [LimitedDevice("a", 123.0, PACKAGE)], {"a": 205.0})
-    assert plan.writes_w == {"a": 90.0}
-    assert plan.originals_w == {}
+def test_plan_keeps_the_first_original() -> None:
+    records = {"a": LimitRecord(205.0, (123.0,))}
+    planned = plan(WantedCap(cap_w=90.0), LimitedDevice("a", 123.0, PACKAGE), records=records)
+    assert planned.writes == {"a": 90.0}
+    # Killed between saving and writing, it may be either.
+    assert planned.records == {"a": LimitRecord(205.0, (123.0, 90.0))}
 
 
 def test_lifted_plan_goes_back_to_the_originals_and_touches_nothing_else() -> None:
     devices = [LimitedDevice("a", 123.0, PACKAGE), LimitedDevice("b", 190.0, PACKAGE)]
-    plan = plan_limits(WantedCap(percent=100.0), devices, {"a": 180.0})
-    assert plan.writes_w == {"a": 180.0}
-    assert plan.targets_w == {"a": 180.0}
+    planned = plan(WantedCap(percent=100.0), *devices, records={"a": LimitRecord(180.0)})
+    assert planned.writes == {"a": 180.0}
+    assert planned.targets == {"a": 180.0}
 
 
-def test_device_that_could_not_be_restored_is_left_alone() -> None:
-    plan = plan_limits(WantedCap(cap_w=90.0), [LimitedDevice("a", None, None)], {})
-    assert plan.writes_w == {}
-    assert "restored" in plan.refused["a"]
+@pytest.mark.parametrize("limits", [None, PACKAGE])
+@pytest.mark.parametrize("unreadable", [None, 0.0, math.nan])
+def test_h4_unreadable_limit_is_neither_written_nor_saved(unreadable: float | None, limits: CapRange | None) -> None:
+    planned = plan(WantedCap(cap_w=90.0), LimitedDevice("a", unreadable, limits))
+    assert (planned.writes, planned.records) == ({}, {})
+    assert "cannot be read" in planned.refused["a"]
 
 
-def test_unreadable_limit_is_restored_to_the_base() -> None:
-    plan = plan_limits(WantedCap(cap_w=90.0), [LimitedDevice("a", None, PACKAGE)], {})
-    assert plan.originals_w == {"a": 205.0}
+@pytest.mark.parametrize(
+    ("original_w", "cap"),
+    [(80.0, WantedCap(percent=60.0)), (150.0, WantedCap(cap_w=162.0)), (123.0, WantedCap(percent=60.0))],
+)
+def test_h2_lower_limit_of_an_administrator_is_not_raised(original_w: float, cap: WantedCap) -> None:
+    planned = plan(cap, LimitedDevice("a", original_w, PACKAGE))
+    assert planned.targets == {"a": original_w}
+    assert (planned.writes, planned.records) == ({}, {})
+
+
+def test_h2_gpu_limit_of_an_administrator_is_not_raised() -> None:
+    limits = gpu_range(200.0, 800.0, 700.0, None)
+    assert plan(WantedCap(percent=60.0), LimitedDevice("a", 250.0, limits)).writes == {}
+
+
+def test_h2_lower_limit_set_while_capped_is_not_raised() -> None:
+    records = {"a": LimitRecord(205.0, (123.0,))}
+    device = LimitedDevice("a", 70.0, PACKAGE)
+    assert plan(WantedCap(percent=60.0), device, records=records).writes == {}
+    # One of Joulie's own is raised by a looser cap, and so is one of which an old file does not tell.
+    own = LimitedDevice("a", 123.0, PACKAGE)
+    assert plan(WantedCap(percent=80.0), own, records=records).writes == {"a": 164.0}
+    assert plan(WantedCap(percent=80.0), device, records={"a": LimitRecord(205.0)}).writes == {"a": 164.0}
+
+
+def test_drift_above_the_cap_is_healed_up_to_the_original() -> None:
+    records = {"a": LimitRecord(150.0, (123.0,))}
+    assert plan(WantedCap(percent=60.0), LimitedDevice("a", 205.0, PACKAGE), records=records).writes == {"a": 123.0}
+    assert plan(WantedCap(percent=90.0), LimitedDevice("a", 205.0, PACKAGE), records=records).writes == {"a": 150.0}
 
 
 def test_percentage_without_a_base_is_refused_with_words() -> None:
-    plan = plan_limits(WantedCap(percent=60.0), [LimitedDevice("a", 100.0, None)], {})
-    assert plan.writes_w == {}
-    assert "maximum" in plan.refused["a"]
+    planned = plan(WantedCap(percent=60.0), LimitedDevice("a", 100.0, None))
+    assert planned.writes == {}
+    assert "maximum" in planned.refused["a"]
+
+
+def test_h8_dies_share_the_watts_of_their_socket() -> None:
+    dies = [f"package-{socket}-die-{die}" for socket in range(2) for die in range(2)]
+    shares = die_shares(dict.fromkeys(dies, 205.0))
+    devices = [LimitedDevice(die, 205.0, PACKAGE, shares[die]) for die in dies]
+    # Never below what a die takes.
+    assert plan(WantedCap(cap_w=300.0), *devices).writes == dict.fromkeys(dies, 150.0)
+    assert plan(WantedCap(percent=60.0), *devices).writes == dict.fromkeys(dies, pytest.approx(123.0))
+    assert socket_range([PACKAGE, PACKAGE]) == CapRange(82.0, 410.0, 410.0)
+    assert socket_range([PACKAGE, None]) is None
+
+
+def test_h8_shares_follow_the_maxima_or_are_equal() -> None:
+    assert die_shares({"package-0-die-0": 100.0, "package-0-die-1": 300.0}) == {
+        "package-0-die-0": 0.25,
+        "package-0-die-1": 0.75,
+    }
+    assert die_shares({"package-0-die-0": None, "package-0-die-1": 300.0, "package-1": None, "GPU-1": 700.0}) == {
+        "package-0-die-0": 0.5,
+        "package-0-die-1": 0.5,
+        "package-1": 1.0,
+        "GPU-1": 1.0,
+    }
 
 
 def test_same_limit_allows_for_rounding() -> None:
     assert same_limit(123.125, 123.0)
     assert not same_limit(124.0, 123.0)
-    assert not same_limit(None, 123.0)

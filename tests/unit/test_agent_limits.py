@@ -10,9 +10,11 @@ from joulie.apps.agent.limits import LimitWriter
 from joulie.apps.agent.metering import PowerMeter
 from joulie.apps.agent.originals import OriginalLimits
 from joulie.apps.agent.throttle import PowerReading, Throttle
-from joulie.domain.actuation import WantedCap
+from joulie.domain.actuation import LimitedDevice, WantedCap
 from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.hardware import CapRange
+from joulie.domain.limit_records import LimitRecord, SavedRecords
+from joulie.domain.quantities import InvalidQuantityError
 from joulie.ports import (
     ControlFailedError,
     ControlRefusedError,
@@ -28,17 +30,32 @@ DVFS = DvfsSettings(ema_alpha=1.0, trip_count=1, cooldown_s=0.0)
 
 
 class Store:
+    """The file of original limits; `saved` replaces what the next process finds."""
+
     def __init__(self) -> None:
-        self.content: dict[str, float] = {}
-        self.full = False
+        self.content: dict[str, LimitRecord] = {}
+        self.saved: SavedRecords | None = None
+        self.full = self.broken = False
+        self.saves = 0
+        self.booted_at_s: float | None = None
 
-    def load(self) -> dict[str, float]:
-        return dict(self.content)
+    def load(self) -> SavedRecords:
+        if self.broken:
+            raise OSError("input/output error")
+        return self.saved or SavedRecords(dict(self.content), found=self.saves > 0)
 
-    def save(self, limits: Mapping[str, float]) -> None:
+    def save(self, records: Mapping[str, LimitRecord], earlier: Mapping[str, LimitRecord]) -> None:
         if self.full:
             raise OSError("no space left on device")
-        self.content = dict(limits)
+        self.saves += 1
+        self.content, self.saved = dict(records), None
+
+    def booted_at_epoch_s(self) -> float | None:
+        return self.booted_at_s
+
+    @property
+    def originals(self) -> dict[str, float | None]:
+        return {key: record.original for key, record in self.content.items()}
 
 
 class Limiter:
@@ -48,13 +65,16 @@ class Limiter:
         self.reason: str | None = None
         self.errors: dict[str, Exception] = {}
         self.log: list[tuple[str, float]] = []
+        self.unreadable: set[str] = set()
+        self.listings = 0
 
     def unavailable(self) -> str | None:
         return self.reason
 
     def devices(self) -> Sequence[PowerDevice]:
+        self.listings += 1
         return [
-            PowerDevice(name, DeviceKind.CPU_PACKAGE, limit_w=limit_w, max_w=200.0)
+            PowerDevice(name, DeviceKind.CPU_PACKAGE, limit_w=None if name in self.unreadable else limit_w, max_w=200.0)
             for name, limit_w in self.limits_w.items()
         ]
 
@@ -73,18 +93,21 @@ class Frequencies:
 
     def __init__(self) -> None:
         self.limits_hz = {"policy0": 3.5e9, "policy1": 3.5e9}
+        self.step_hz = 1e8
         self.reason: str | None = None
         self.writes = 0
+        self.listings = 0
 
     def unavailable(self) -> str | None:
         return self.reason
 
     def policies(self) -> Sequence[FrequencyPolicy]:
+        self.listings += 1
         return [FrequencyPolicy(name, 0.8e9, 3.5e9, limit_hz) for name, limit_hz in self.limits_hz.items()]
 
     def set_limit(self, policy_id: str, limit_hz: float) -> float:
         self.writes += 1
-        self.limits_hz[policy_id] = limit_hz // 1e8 * 1e8
+        self.limits_hz[policy_id] = limit_hz // self.step_hz * self.step_hz
         return self.limits_hz[policy_id]
 
 
@@ -94,7 +117,11 @@ def store() -> Store:
 
 
 def writer(store: Store, *limiters: Limiter) -> LimitWriter:
-    return LimitWriter(limiters, OriginalLimits(store), lambda _: PACKAGE)
+    return LimitWriter(limiters, OriginalLimits(store), described)
+
+
+def described(devices: Sequence[PowerDevice]) -> list[LimitedDevice]:
+    return [LimitedDevice(device.id, device.limit_w, PACKAGE) for device in devices]
 
 
 def test_originals_are_saved_before_anything_is_written(store: Store) -> None:
@@ -109,7 +136,7 @@ def test_restored_limits_are_forgotten(store: Store) -> None:
     rapl = Limiter("rapl", a=180.0)
     limits = writer(store, rapl)
     limits.cap(ECO)
-    assert store.content == {"rapl/a": 180.0}
+    assert store.content == {"rapl/a": LimitRecord(180.0, (120.0,))}
     assert limits.lift().message.startswith("restored")
     assert (store.content, rapl.limits_w) == ({}, {"a": 180.0})
     # From now on the limit is its owner's.
@@ -126,7 +153,7 @@ def test_second_backend_takes_over_and_the_first_gives_up_its_caps(store: Store)
     rapl.reason = None
     assert limits.cap(ECO)[0].backend == "rapl"
     assert (rapl.limits_w, hsmp.limits_w) == ({"a": 120.0}, {"a": 190.0})
-    assert store.content == {"rapl/a": 200.0}
+    assert store.originals == {"rapl/a": 200.0}
 
 
 def test_failing_device_is_an_error_and_the_others_are_limited(store: Store) -> None:
@@ -151,14 +178,177 @@ def test_vanished_device_is_not_called_restored(store: Store) -> None:
     limits.cap(ECO)
     del rapl.limits_w["b"]
     outcome = limits.lift()
-    assert (outcome.result, store.content) == ("error", {"rapl/b": 200.0})
+    assert (outcome.result, store.originals) == ("error", {"rapl/b": 200.0})
     assert "b: not listed by rapl" in outcome.message
+
+
+def test_h4_unreadable_device_is_left_out_and_holds_nothing_up(store: Store) -> None:
+    rapl = Limiter("rapl", a=200.0, b=80.0)
+    rapl.unreadable = {"b"}
+    limits = writer(store, rapl)
+    outcome, in_force = limits.cap(ECO)
+    assert (outcome.result, in_force) == ("blocked", {"a": 120.0})
+    assert "b: the limit in force cannot be read" in outcome.message
+    assert store.originals == {"rapl/a": 200.0}
+    assert limits.lift().message.startswith("restored")
+    assert (rapl.limits_w, store.content) == ({"a": 200.0, "b": 80.0}, {})
+
+
+def test_h4_original_of_a_package_that_refuses_writes_is_the_one_read(store: Store) -> None:
+    rapl = Limiter("rapl", a=200.0, b=150.0)
+    rapl.errors["b"] = ControlRefusedError("locked by the firmware")
+    limits = writer(store, rapl)
+    limits.cap(ECO)
+    assert store.originals == {"rapl/a": 200.0, "rapl/b": 150.0}
+    assert limits.lift().message.startswith("restored")
+    assert store.content == {}
+
+
+def test_h6_unusable_original_leaves_no_other_device_capped(store: Store) -> None:
+    rapl, frequencies = Limiter("rapl", a=120.0, b=120.0, c=120.0), Frequencies()
+    frequencies.limits_hz["policy0"] = 2.0e9
+    store.saved = SavedRecords(
+        {
+            "rapl/a": LimitRecord(None),
+            "rapl/b": LimitRecord(180.0),
+            "rapl/c": LimitRecord(200.0),
+            "dvfs/policy0": LimitRecord(3.5e9),
+        },
+        found=True,
+    )
+    rapl.errors["b"] = InvalidQuantityError("limit_w", "must be above zero, got 0")
+    outcome = control(store, frequencies, rapl).enforce(LIFTED, facts(None), 0.0)
+    assert outcome.result == "error"
+    assert "a: the limit in force may be a cap" in outcome.message
+    assert "b: limit_w: must be above zero" in outcome.message
+    assert rapl.limits_w == {"a": 120.0, "b": 120.0, "c": 200.0}
+    assert frequencies.limits_hz["policy0"] == 3.5e9
+
+
+def lost(*, earlier: Mapping[str, LimitRecord] | None = None, reason: str | None = "corrupt") -> SavedRecords:
+    return SavedRecords(earlier=earlier or {}, lost=reason, found=True)
+
+
+def test_h5_cap_in_force_is_not_taken_for_an_original_once_the_file_is_lost(store: Store) -> None:
+    rapl = Limiter("rapl", a=120.0, b=150.0, c=200.0)
+    store.saved = lost()
+    limits = writer(store, rapl)
+    assert limits.cap(ECO)[0].result == "applied"
+    # a has the limit that the cap asks for: it goes back to the device's default. b has another one, its owner's.
+    assert store.originals == {"rapl/a": 200.0, "rapl/b": 150.0, "rapl/c": 200.0}
+    assert limits.lift().message.startswith("restored")
+    assert rapl.limits_w == {"a": 200.0, "b": 150.0, "c": 200.0}
+
+
+def test_h5_limit_that_was_restored_is_its_owners_again(store: Store) -> None:
+    rapl = Limiter("rapl", a=150.0)
+    store.saved = lost()
+    limits = writer(store, rapl)
+    limits.cap(ECO)
+    limits.lift()
+    limits.cap(WantedCap(cap_w=150.0))
+    limits.lift()
+    assert rapl.limits_w == {"a": 150.0}
+
+
+def test_h5_caps_that_outlive_a_boot_are_lifted(store: Store) -> None:
+    """As after kexec, which resets no register; after a reboot the limits are others, and the records are void."""
+    rapl = Limiter("rapl", a=120.0, b=160.0)
+    record = LimitRecord(180.0, (120.0,))
+    store.saved = lost(earlier={"rapl/a": record, "rapl/b": record}, reason=None)
+    limits = writer(store, rapl)
+    assert limits.lift().message.startswith("restored")
+    assert rapl.limits_w == {"a": 180.0, "b": 160.0}
+    assert store.content == {}
+
+
+def test_h5_without_a_default_the_limit_is_unknown_left_and_reported(store: Store) -> None:
+    rapl = Limiter("rapl", a=120.0)
+    store.saved = lost()
+
+    def unlimited(devices: Sequence[PowerDevice]) -> list[LimitedDevice]:
+        return [LimitedDevice(device.id, device.limit_w, None) for device in devices]
+
+    limits = LimitWriter([rapl], OriginalLimits(store), unlimited)
+    outcome = limits.cap(WantedCap(cap_w=120.0))[0]
+    assert (outcome.result, rapl.log) == ("blocked", [])
+    # The next process knows it, too.
+    again = LimitWriter([rapl], OriginalLimits(store), unlimited)
+    assert "original is not known" in again.lift().message
+    assert again.cap(WantedCap(cap_w=90.0))[0].result == "blocked"
+    # Somebody sets a limit: it is known again.
+    rapl.limits_w["a"] = 170.0
+    assert again.lift().message.startswith("restored")
+    assert again.cap(WantedCap(cap_w=90.0))[0].result == "applied"
+    assert store.originals == {"rapl/a": 170.0}
+
+
+@pytest.mark.parametrize(("reported_at_s", "original_w"), [(100.0, 200.0), (50.0, None)])
+def test_h5_deleted_file_is_noticed_by_the_last_report_of_this_boot(
+    store: Store, reported_at_s: float, original_w: float | None
+) -> None:
+    rapl = Limiter("rapl", a=120.0)
+    store.booted_at_s = 70.0
+    originals = OriginalLimits(store)
+    originals.note_reported(["rapl"], reported_at_s)
+    limits = LimitWriter([rapl], originals, described)
+    limits.cap(ECO)
+    assert store.originals == ({} if original_w is None else {"rapl/a": original_w})
+    limits.lift()
+    assert rapl.limits_w == {"a": original_w or 120.0}
+
+
+def test_h5_first_start_takes_the_limits_that_it_finds(store: Store) -> None:
+    rapl = Limiter("rapl", a=120.0)
+    limits = writer(store, rapl)
+    assert limits.cap(ECO)[0].result == "applied"
+    limits.lift()
+    assert (rapl.limits_w, rapl.log) == ({"a": 120.0}, [])
+
+
+def test_saved_limits_that_cannot_be_read_stop_writes_until_they_can(store: Store) -> None:
+    rapl = Limiter("rapl", a=120.0)
+    store.content, store.saves = {"rapl/a": LimitRecord(180.0)}, 1
+    store.broken = True
+    limits = writer(store, rapl)
+    assert limits.cap(WantedCap(cap_w=90.0))[0].result == "error"
+    assert "input/output error" in limits.lift().message
+    assert rapl.log == []
+    store.broken = False
+    assert limits.lift().message.startswith("restored")
+    assert rapl.limits_w == {"a": 180.0}
+
+
+def test_h7_one_save_before_the_writes_and_one_after_the_restore(store: Store) -> None:
+    gpus = Limiter("nvml", **{f"gpu-{number}": 200.0 for number in range(16)})
+    limits = writer(store, gpus)
+    limits.cap(ECO)
+    assert (store.saves, len(gpus.log)) == (1, 16)
+    limits.cap(ECO)
+    assert (store.saves, len(gpus.log)) == (1, 16)
+    limits.lift()
+    assert (store.saves, len(gpus.log), store.content) == (2, 32, {})
+
+
+def test_h7_one_listing_a_cycle(store: Store) -> None:
+    rapl = Limiter("rapl", a=200.0)
+    limits = writer(store, rapl)
+    for cap in (ECO, ECO):
+        limits.devices()
+        limits.cap(cap)
+    limits.devices()
+    limits.lift()
+    assert rapl.listings == 3
+    # Without a listing since the last write, the devices are listed again.
+    limits.cap(ECO)
+    limits.lift()
+    assert rapl.limits_w == {"a": 200.0}
 
 
 def control(store: Store, frequencies: Frequencies, *limiters: Limiter) -> CpuControl:
     originals = OriginalLimits(store)
     frequency = FrequencyWriter(frequencies, originals, DVFS)
-    limits = LimitWriter(limiters, originals, lambda _: PACKAGE)
+    limits = LimitWriter(limiters, originals, described)
     return CpuControl(limits, frequency, Throttle(DVFS, throttle_pct=frequency.throttle_in_force_pct()))
 
 
@@ -254,6 +444,46 @@ def test_frequency_is_never_raised_above_its_original_limit(store: Store) -> Non
     frequencies.limits_hz["policy0"] = 2.0e9
     control(store, frequencies).enforce(ECO, facts(300.0), 0.0)
     assert frequencies.limits_hz == {"policy0": 2.0e9, "policy1": 3.2e9}
+
+
+def test_h7_hundreds_of_policies_are_listed_once_and_saved_once(store: Store) -> None:
+    frequencies = Frequencies()
+    frequencies.limits_hz = {f"policy{number}": 3.5e9 for number in range(512)}
+    cpu = control(store, frequencies)
+    frequencies.listings = 0
+    cpu.enforce(ECO, facts(300.0), 0.0)
+    assert (frequencies.listings, frequencies.writes, store.saves) == (1, 512, 1)
+    cpu.enforce(LIFTED, facts(100.0), 20.0)
+    assert (frequencies.listings, frequencies.writes, store.saves) == (2, 1024, 2)
+    assert store.content == {}
+
+
+def test_limits_rounded_by_the_driver_are_known_to_the_next_process(store: Store) -> None:
+    frequencies = Frequencies()
+    frequencies.step_hz = 5e8
+    cpu = control(store, frequencies)
+    cpu.enforce(ECO, facts(300.0), 0.0)
+    assert store.content["dvfs/policy0"] == LimitRecord(3.5e9, (3.23e9, 3.0e9))
+    assert (frequencies.writes, store.saves) == (2, 2)
+    cpu.enforce(ECO, facts(240.0), 20.0)
+    assert (frequencies.writes, store.saves) == (2, 2)
+    again = control(store, frequencies)
+    again.enforce(WantedCap(percent=90.0), facts(100.0), 0.0)
+    assert frequencies.limits_hz["policy0"] == 3.0e9
+    again.enforce(WantedCap(percent=90.0), facts(100.0), 20.0)
+    assert frequencies.limits_hz["policy0"] == 3.5e9
+
+
+def test_h5_throttle_in_force_is_not_taken_for_an_original(store: Store) -> None:
+    frequencies = Frequencies()
+    frequencies.limits_hz = {"policy0": 2.96e9, "policy1": 3.1e9, "policy2": 3.5e9}
+    store.saved = lost()
+    cpu = control(store, frequencies)
+    cpu.enforce(ECO, facts(300.0), 0.0)
+    assert store.originals["dvfs/policy0"] == 3.5e9
+    assert "dvfs/policy1" not in store.originals
+    cpu.enforce(LIFTED, facts(300.0), 20.0)
+    assert frequencies.limits_hz == {"policy0": 3.5e9, "policy1": 3.1e9, "policy2": 3.5e9}
 
 
 def test_nothing_works(store: Store) -> None:

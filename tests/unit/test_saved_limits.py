@@ -1,5 +1,6 @@
-"""The file of original limits: one boot, whole or not at all, never fatal."""
+"""The file of original limits: whole or not at all, never deleted unread, never fatal."""
 
+import json
 import logging
 import os
 import stat
@@ -8,9 +9,15 @@ from pathlib import Path
 import pytest
 
 from joulie.adapters.saved_limits import SavedLimits
+from joulie.domain.limit_records import LimitRecord, SavedRecords
 from support.sysfs_trees import write_files
 
-LIMITS = {"rapl/package-0": 205.0, "dvfs/policy0": 3.5e9}
+RECORDS = {
+    "rapl/package-0": LimitRecord(205.0, (123.0, 140.0)),
+    "dvfs/policy0": LimitRecord(3.5e9),
+    "nvml/GPU-1:2": LimitRecord(None, (420.0,)),
+    "hsmp/package-0": LimitRecord(None),
+}
 
 
 @pytest.fixture
@@ -29,30 +36,59 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_another_process_finds_what_was_saved(file: Path, proc: Path) -> None:
-    SavedLimits(file, proc).save(LIMITS)
-    assert SavedLimits(file, proc).load() == LIMITS
+    SavedLimits(file, proc).save(RECORDS)
+    assert SavedLimits(file, proc).load() == SavedRecords(RECORDS, found=True)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
 def test_saving_replaces(file: Path, proc: Path) -> None:
     saved = SavedLimits(file, proc)
-    saved.save(LIMITS)
+    saved.save(RECORDS)
     saved.save({})
-    assert saved.load() == {}
+    assert saved.load() == SavedRecords(found=True)
 
 
-def test_a_reboot_voids_it(file: Path, proc: Path, tmp_path: Path) -> None:
+def test_h5_records_of_another_boot_are_told_apart(file: Path, proc: Path, tmp_path: Path) -> None:
     saved = SavedLimits(file, proc)
-    saved.save(LIMITS)
+    saved.save(RECORDS)
     boot(tmp_path, "second")
-    assert saved.load() == {}
-    saved.save({"rapl/package-0": 100.0})
-    assert saved.load() == {"rapl/package-0": 100.0}
+    assert saved.load() == SavedRecords(earlier=RECORDS, found=True)
+    saved.save({"rapl/package-0": LimitRecord(100.0)}, {"nvml/GPU-1": LimitRecord(700.0, (420.0,))})
+    now, before = {"rapl/package-0": LimitRecord(100.0)}, {"nvml/GPU-1": LimitRecord(700.0, (420.0,))}
+    assert saved.load() == SavedRecords(now, before, found=True)
+    boot(tmp_path, "third")
+    assert saved.load() == SavedRecords(earlier={**before, **now}, found=True)
 
 
 def test_nothing_saved_yet(file: Path, proc: Path) -> None:
-    assert SavedLimits(file, proc).load() == {}
+    assert SavedLimits(file, proc).load() == SavedRecords()
+
+
+def test_file_of_the_first_release_is_read(file: Path, proc: Path) -> None:
+    write_files(file.parent, {file.name: '{"bootId": "first", "limits": {"rapl/package-0": 205.0}}'})
+    assert SavedLimits(file, proc).load().records == {"rapl/package-0": LimitRecord(205.0)}
+
+
+def test_the_first_release_can_read_the_file(file: Path, proc: Path) -> None:
+    """It refuses other fields, and takes numbers from zero on: a rollback must not lose the originals."""
+    SavedLimits(file, proc).save(RECORDS)
+    content = json.loads(file.read_text())
+    assert content.keys() == {"bootId", "limits"}
+    assert all(isinstance(limit, float) and limit >= 0.0 for limit in content["limits"].values())
+    assert {key: limit for key, limit in content["limits"].items() if ":" not in key} == {
+        "rapl/package-0": 205.0,
+        "dvfs/policy0": 3.5e9,
+    }
+
+
+@pytest.mark.parametrize("value", ["0", "-5", '"205"', "null", "true", "{}"])
+def test_h6_an_unusable_limit_spoils_no_other(file: Path, proc: Path, value: str) -> None:
+    content = f'{{"bootId": "first", "limits": {{"rapl/package-0": {value}, "rapl/package-1": 205.0}}}}'
+    write_files(file.parent, {file.name: content})
+    loaded = SavedLimits(file, proc).load()
+    assert loaded.records["rapl/package-1"] == LimitRecord(205.0)
+    assert loaded.records["rapl/package-0"] == LimitRecord(None)
 
 
 @pytest.mark.parametrize(
@@ -61,23 +97,55 @@ def test_nothing_saved_yet(file: Path, proc: Path) -> None:
         b"",
         b'{"bootId": "first", "limits": {"rapl/package-0"',
         b'{"bootId": "first", "limits": {"rapl/package-0": NaN}}',
-        b'{"bootId": "first", "limits": {"rapl/package-0": -5}}',
-        b'{"bootId": "first", "limits": {"rapl/package-0": "205"}}',
-        b'{"bootId": "first", "limits": {}, "version": 2}',
+        b"[]",
+        b"7",
         b"\xff\x00",
     ],
 )
-def test_a_corrupt_file_is_kept_aside_and_told(
+def test_h5_a_corrupt_file_is_kept_aside_and_told(
     file: Path, proc: Path, caplog: pytest.LogCaptureFixture, content: bytes
 ) -> None:
     file.parent.mkdir(parents=True)
     file.write_bytes(content)
     with caplog.at_level(logging.WARNING):
-        assert SavedLimits(file, proc).load() == {}
+        loaded = SavedLimits(file, proc).load()
+    assert (loaded.records, loaded.found) == ({}, True)
     assert [record.getMessage() for record in caplog.records] == ["saved limits are corrupt: file renamed"]
-    assert file.with_name("limits.json.corrupt").read_bytes() == content
-    SavedLimits(file, proc).save(LIMITS)
-    assert SavedLimits(file, proc).load() == LIMITS
+    aside = file.with_name("limits.json.corrupt")
+    assert aside.read_bytes() == content
+    # The next process knows it as well, until new limits are saved.
+    assert str(aside) in (SavedLimits(file, proc).load().lost or "")
+    SavedLimits(file, proc).save(RECORDS)
+    assert SavedLimits(file, proc).load() == SavedRecords(RECORDS, found=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "records", "earlier"),
+    [
+        ('{"bootId": "first", "limits": {"rapl/a": 205.0}, "version": 2}', {"rapl/a": LimitRecord(205.0)}, {}),
+        ('{"bootId": "other", "limits": {"rapl/a": 205.0}, "version": 2}', {}, {"rapl/a": LimitRecord(205.0)}),
+        ('{"version": 2, "limits": {"rapl/a": 205.0}}', {}, {"rapl/a": LimitRecord(205.0)}),
+        ('{"bootId": "first", "devices": []}', {}, {}),
+        ('{"bootId": "first", "limits": []}', {}, {}),
+    ],
+)
+def test_h5_readable_part_of_another_format_is_used_and_the_file_is_kept(
+    file: Path, proc: Path, content: str, records: dict[str, LimitRecord], earlier: dict[str, LimitRecord]
+) -> None:
+    write_files(file.parent, {file.name: content})
+    saved = SavedLimits(file, proc)
+    loaded = saved.load()
+    assert (loaded.records, loaded.earlier, loaded.found) == (records, earlier, True)
+    assert "another format" in (loaded.lost or "") or '"other"' in content
+    assert file.exists()
+    saved.save(RECORDS)
+    saved.save({})
+    assert file.with_name("limits.json.other-format").read_text().strip() == content
+    write_files(file.parent, {file.name: content})
+    again = SavedLimits(file, proc)
+    again.load()
+    again.save(RECORDS)
+    assert file.with_name("limits.json.other-format.1").read_text().strip() == content
 
 
 @pytest.mark.parametrize("step", ["write", "fsync", "replace"])
@@ -85,7 +153,7 @@ def test_a_failed_save_leaves_what_was_there(
     file: Path, proc: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     saved = SavedLimits(file, proc)
-    saved.save(LIMITS)
+    saved.save(RECORDS)
 
     def full(*_arguments: object) -> None:
         raise OSError(28, "No space left on device")
@@ -97,7 +165,7 @@ def test_a_failed_save_leaves_what_was_there(
             patched.setattr(*{"fsync": (os, "fsync", full), "replace": (Path, "replace", full)}[step])
         with pytest.raises(OSError, match="No space"):
             saved.save({})
-    assert saved.load() == LIMITS
+    assert saved.load().records == RECORDS
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
@@ -108,5 +176,15 @@ def test_the_content_is_durable_before_it_gets_its_name(
     fsync, replace = os.fsync, Path.replace
     monkeypatch.setattr(os, "fsync", lambda descriptor: (steps.append("fsync"), fsync(descriptor)))
     monkeypatch.setattr(Path, "replace", lambda self, target: (steps.append("rename"), replace(self, target))[1])
-    SavedLimits(file, proc).save(LIMITS)
+    SavedLimits(file, proc).save(RECORDS)
     assert steps == ["fsync", "rename", "fsync"]
+
+
+@pytest.mark.parametrize(
+    ("stat_text", "booted_at_s"),
+    [("cpu 1 2 3\nbtime 1700000000\nprocesses 5\n", 1.7e9), ("btime\n", None), ("btime x\n", None), ("", None)],
+)
+def test_time_of_the_last_boot(file: Path, proc: Path, stat_text: str, booted_at_s: float | None) -> None:
+    assert SavedLimits(file, proc).booted_at_epoch_s() is None
+    (proc / "stat").write_text(stat_text)
+    assert SavedLimits(file, proc).booted_at_epoch_s() == booted_at_s

@@ -3,8 +3,9 @@
 It is durable when `save` returns: the agent writes a cap only after the limit that it replaces can no longer be lost.
 
 Format: ``{"bootId": ..., "limits": {KEY: LIMIT}}``, as in the first release, which can read this file and be read. The
-further keys, which that release keeps and does not use, are ``written.N:KEY``, the limits that Joulie wrote, and
-``unknown:KEY``, a limit in force whose original is not known.
+further keys, which that release keeps and does not use, are ``written.N:KEY``, the limits that Joulie wrote,
+``unknown:KEY``, a limit in force whose original is not known, and ``earlier:KEY``, an original of an earlier boot whose
+device could not be read yet.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 
 _WRITTEN = "written."
 _UNKNOWN = "unknown:"
+_EARLIER = "earlier:"
 _FIELDS = frozenset({"bootId", "limits"})
 
 
@@ -63,13 +65,18 @@ class SavedLimits:
             return SavedRecords(lost=f"{aside} is not readable", found=True)
         return self._interpreted(content)
 
-    def save(self, records: Mapping[str, LimitRecord]) -> None:
+    def save(self, records: Mapping[str, LimitRecord], earlier: Mapping[str, LimitRecord] | None = None) -> None:
         """Replace the saved records atomically: after a crash the file holds either the old or the new ones.
+
+        Args:
+            records: records of this boot.
+            earlier: records of an earlier boot whose devices could not be read yet.
 
         Raises:
             OSError: the file could not be written; the old records are still saved.
         """
-        content = msgspec.json.encode({"bootId": self._boot_id(), "limits": _flat(records)})
+        void = {f"{_EARLIER}{key}": record for key, record in (earlier or {}).items()}
+        content = msgspec.json.encode({"bootId": self._boot_id(), "limits": _flat({**records, **void})})
         folder = self._path.parent
         folder.mkdir(parents=True, exist_ok=True)
         temporary = folder / f".{self._path.name}.new"
@@ -100,10 +107,12 @@ class SavedLimits:
             self._keep_aside = True
             lost = f"{self._path} has another format, perhaps of a newer release"
             log.warning("saved limits have another format", extra={"file": str(self._path), "fields": sorted(content)})
-        records = _records(limits if isinstance(limits, dict) else {})
+        found = _records(limits if isinstance(limits, dict) else {})
+        earlier = {key.removeprefix(_EARLIER): one for key, one in found.items() if key.startswith(_EARLIER)}
+        records = {key: one for key, one in found.items() if not key.startswith(_EARLIER)}
         if content.get("bootId") == self._boot_id():
-            return SavedRecords(records, lost=lost, found=True)
-        return SavedRecords(earlier=records, lost=None if "bootId" in content else lost, found=True)
+            return SavedRecords(records, earlier, lost=lost, found=True)
+        return SavedRecords(earlier={**earlier, **records}, lost=None if "bootId" in content else lost, found=True)
 
     def _boot_id(self) -> str:
         return (self._host_proc / "sys/kernel/random/boot_id").read_text().strip()

@@ -218,3 +218,9 @@ def throttle_of_limit_pct(limit_hz: float, min_hz: float, max_hz: float) -> floa
     if max_hz <= min_hz:
         return 0.0
     return min(max((max_hz - limit_hz) / (max_hz - min_hz), 0.0), 1.0) * _FULL_PERCENT
+
+
+def possible_throttles_pct(settings: DvfsSettings) -> tuple[float, ...]:
+    """Throttles above 0 that the controller reaches in steps, percent."""
+    steps = int(_FULL_PERCENT // settings.step_pct)
+    return (*(settings.step_pct * number for number in range(1, steps + 1)), _FULL_PERCENT)

@@ -1,4 +1,4 @@
-"""What is known about the limits that Joulie wrote: the original of each device, and how to find it once records are lost.
+"""What is known about the limits that Joulie wrote, and how originals are found again once records are lost.
 
 A device is in one of three states: no record (untouched: the limit in force is its owner's), a record with an original
 (capped, restorable), or a record without one (a limit of Joulie's may be in force, and what it replaced is not known).
@@ -111,8 +111,8 @@ class LimitPlan:
 
 UNREADABLE = "the limit in force cannot be read, so it could not be restored"
 ORIGINAL_UNKNOWN = (
-    "the limit in force may be a cap of Joulie's whose original is not known: the saved limits were lost, and the"
-    " device states no default; not changed, set the limit by hand or restart the machine"
+    "the limit in force may be a cap of Joulie's, and its original is not known: the saved record was lost or is not"
+    " usable; not changed, set the limit by hand or restart the machine"
 )
 
 

@@ -8,7 +8,7 @@ drivers with a frequency table round down to one of its entries.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from joulie.domain.quantities import positive_number
@@ -48,15 +48,15 @@ class Cpufreq:
 
     def unavailable(self) -> str | None:
         """See `FrequencyLimiter.unavailable`."""
-        policies = self.policies()
-        if not policies:
+        first = next(self._policies(), None)
+        if first is None:
             return f"no cpufreq policy in {self._folder}: no scaling driver, or a virtual machine"
-        file = self._folder / policies[0].id / "scaling_max_freq"
+        file = self._folder / first.id / "scaling_max_freq"
         return None if self._files.writable(file) else f"{file} is not writable: needs root and a writable mount"
 
     def policies(self) -> Sequence[FrequencyPolicy]:
         """See `FrequencyLimiter.policies`; policies whose CPUs are all offline are unreadable and omitted."""
-        return [policy for path in self._policy_folders() if (policy := _policy(self._files, path))]
+        return list(self._policies())
 
     def set_limit(self, policy_id: str, limit_hz: float) -> float:
         """See `FrequencyLimiter.set_limit`; the driver may round down to the next supported frequency."""
@@ -68,6 +68,9 @@ class Cpufreq:
         if not _min_expected_hz(self._files, path, limit_hz) <= in_force_hz <= limit_hz * (1 + READ_BACK_TOLERANCE):
             raise ControlFailedError(f"{action}: accepted, but {in_force_hz / 1e6:g} MHz is in force")
         return in_force_hz
+
+    def _policies(self) -> Iterator[FrequencyPolicy]:
+        return (policy for path in self._policy_folders() if (policy := _policy(self._files, path)))
 
     def _policy_folders(self) -> list[Path]:
         folders = [

@@ -87,4 +87,4 @@ class CpuControl:
     def _release_frequency(self) -> str:
         """Restore the original frequency limits, including those saved by an earlier process; returns the problems."""
         self.throttle.release()
-        return format_problems(self._frequency.release()) if self._frequency.has_saved_limits else ""
+        return format_problems(self._frequency.release()) if self._frequency.may_hold_limits else ""

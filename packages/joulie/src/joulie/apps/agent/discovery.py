@@ -72,7 +72,7 @@ def _status(cpu: api.CpuHardware, gpu: api.GpuHardware) -> api.NodeHardwareStatu
 def _host_cpu(seen: Observation, catalogue: Catalogue) -> api.CpuHardware:
     info = seen.cpu
     match = catalogue.cpu(info.model or "")
-    sockets = info.sockets or len(seen.packages) or None
+    sockets = info.sockets or seen.limited_sockets or None
     cores = info.cores or None
     reported = ReportedHardware(
         cpu_raw=info.model or None,
@@ -82,8 +82,8 @@ def _host_cpu(seen: Observation, catalogue: Catalogue) -> api.CpuHardware:
     )
     known = resolve(reported, {}, {}, catalogue).cpu
     warnings = () if info.model else ("the CPU's model string cannot be read",)
-    if info.sockets and seen.packages and info.sockets != len(seen.packages):
-        warnings = (*warnings, f"{info.sockets} sockets, but {len(seen.packages)} packages with a power limit")
+    if info.sockets and seen.packages and info.sockets != seen.limited_sockets:
+        warnings = (*warnings, f"{info.sockets} sockets, but {seen.limited_sockets} packages with a power limit")
     if seen.cpu_power.problems:
         warnings = (*warnings, f"no CPU power: {format_problems(seen.cpu_power.problems)}")
     if known.caveat:

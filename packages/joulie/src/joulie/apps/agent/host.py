@@ -6,18 +6,18 @@ since a GPU driver may hang. The two share nothing but the file of the original 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from joulie.adapters.cpu.cpuinfo import CpuInfo
 from joulie.apps.agent.cpu import CpuControl, CpuFacts
 from joulie.apps.agent.frequency import FrequencyWriter
-from joulie.apps.agent.limits import LIFTED, LimitWriter, device_range
+from joulie.apps.agent.limits import LIFTED, LimitWriter, limited_devices
 from joulie.apps.agent.metering import PowerMeter, PowerSample
 from joulie.apps.agent.originals import LimitStore, OriginalLimits
 from joulie.apps.agent.outcome import Outcome, format_problems
 from joulie.apps.agent.throttle import PowerReading, Throttle
-from joulie.domain.actuation import WantedCap, cpu_range
+from joulie.domain.actuation import LimitedDevice, WantedCap, cpu_range, socket_of, socket_range
 from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.energy_counter import PLAUSIBLE_POWER_W, power_bound_w
 from joulie.domain.hardware import CapRange, Catalogue
@@ -78,13 +78,13 @@ class Observation:
 
     Attributes:
         cpu: model, sockets and cores of the CPUs.
-        packages: CPU packages listed by the power limiter; empty without one.
+        packages: CPU packages, or their dies, listed by the power limiter; empty without one.
         gpus: GPUs that respond; those seen last while there is a problem.
         gpu_problem: why the GPUs are not known now, None if they are.
         gpus_lost: GPUs that do not respond, and why.
         policies: cpufreq policies.
         driver: cpufreq driver family; empty without one.
-        cpu_range: cap range of one package; None if unknown.
+        cpu_range: cap range of one socket; None if unknown.
         cpu_control: whether the CPUs can be capped, by power or by frequency.
         gpu_control: whether the GPUs can be capped.
         cpu_measured: whether CPU power can be measured.
@@ -108,6 +108,11 @@ class Observation:
     gpu_problem: str | None = None
     gpus_lost: tuple[str, ...] = ()
 
+    @property
+    def limited_sockets(self) -> int:
+        """Number of sockets that the power limiter lists."""
+        return len({socket_of(package.id) for package in self.packages})
+
 
 class Host:
     """Observes the host and enforces caps on its devices.
@@ -125,10 +130,10 @@ class Host:
     def __init__(self, backends: HostBackends, dvfs: DvfsSettings, *, simulate_only: bool = False) -> None:
         self._backends = backends
         self._model = ""
-        originals = OriginalLimits(backends.store)
-        frequency = FrequencyWriter(backends.frequency, originals, dvfs, simulate_only=simulate_only)
-        self._cpu_writer = LimitWriter(backends.cpu_limiters, originals, self._range_of, simulate_only)
-        self._gpu_writer = LimitWriter(backends.gpu_limiters, originals, self._range_of, simulate_only)
+        self._originals = originals = OriginalLimits(backends.store)
+        self._frequency = frequency = FrequencyWriter(backends.frequency, originals, dvfs, simulate_only=simulate_only)
+        self._cpu_writer = LimitWriter(backends.cpu_limiters, originals, self._describe, simulate_only=simulate_only)
+        self._gpu_writer = LimitWriter(backends.gpu_limiters, originals, self._describe, simulate_only=simulate_only)
         self.cpu = CpuControl(
             self._cpu_writer, frequency, Throttle(dvfs, throttle_pct=frequency.throttle_in_force_pct())
         )
@@ -166,9 +171,9 @@ class Host:
         self._cpu_seen = Observation(
             cpu=info,
             packages=packages,
-            policies=tuple(backends.frequency.policies()),
+            policies=tuple(self._frequency.policies()),
             driver=backends.frequency.driver,
-            cpu_range=self._package_range(packages),
+            cpu_range=self._socket_range(packages),
             cpu_control=limited or backends.frequency.unavailable() is None,
             cpu_measured=self.cpu_meter.source is not None,
             cpu_power=power.required_of((package.id for package in packages), info.sockets),
@@ -189,6 +194,10 @@ class Host:
             power=self._gpu_meter.read(now_s),
         )
 
+    def recall(self, backends: Collection[str], at_epoch_s: float) -> None:
+        """Note which backends an earlier process reported to hold caps, and when: see `OriginalLimits`."""
+        self._originals.note_reported(backends, at_epoch_s)
+
     def hold_gpus(self, reason: str | None) -> None:
         """Disconnect from the GPU drivers for as long as there is a reason to; None connects again on the next use."""
         for client in self._backends.gpu_clients:
@@ -197,7 +206,7 @@ class Host:
     def enforce_cpu(self, cap: WantedCap, now_s: float) -> Outcome:
         """Apply a cap to the CPUs; requires an earlier `observe_cpu`."""
         seen = self._observed()
-        sockets = seen.cpu.sockets or seen.cpu_power.sockets or len(seen.packages) or 1
+        sockets = seen.cpu.sockets or seen.cpu_power.sockets or seen.limited_sockets or 1
         power = seen.cpu_power
         reading = PowerReading(power.package_power_w, seen.cpu_measured, format_problems(power.problems))
         return self.cpu.enforce(cap, CpuFacts(seen.cpu_range, sockets, reading), now_s)
@@ -225,12 +234,15 @@ class Host:
         known_w = [limit_w for package in packages for limit_w in (package.max_w, package.limit_w)]
         return power_bound_w((*known_w, model.cap_range.max_w if model else None))
 
-    def _range_of(self, device: PowerDevice) -> CapRange | None:
-        return device_range(device, self._backends.catalogue, self._model)
+    def _describe(self, devices: Sequence[PowerDevice]) -> list[LimitedDevice]:
+        return limited_devices(devices, self._backends.catalogue, self._model)
 
-    def _package_range(self, packages: Sequence[PowerDevice]) -> CapRange | None:
-        ranges = [known for known in map(self._range_of, packages) if known is not None]
-        if ranges:
-            return ranges[0]
+    def _socket_range(self, packages: Sequence[PowerDevice]) -> CapRange | None:
+        sockets: dict[str, list[CapRange | None]] = {}
+        for device in self._describe(packages):
+            sockets.setdefault(socket_of(device.id), []).append(device.limits)
+        ranges = (known for dies in sockets.values() if (known := socket_range(dies)) is not None)
+        if found := next(ranges, None):
+            return found
         model = self._backends.catalogue.cpu(self._model).model if self._model else None
         return cpu_range(None, None, model.cap_range if model else None)

@@ -7,12 +7,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 
+from joulie.apps.agent.backend_limits import BackendLimits
 from joulie.apps.agent.originals import OriginalLimits
-from joulie.apps.agent.outcome import Enforcement, Outcome, blocked, failed, format_problems, restored
-from joulie.domain.actuation import LimitedDevice, WantedCap, cpu_range, gpu_range, plan_limits
+from joulie.apps.agent.outcome import SIMULATED, Enforcement, Outcome, blocked, failed, format_problems, restored
+from joulie.domain.actuation import (
+    LimitedDevice,
+    WantedCap,
+    cpu_range,
+    die_shares,
+    gpu_range,
+    same_limit,
+    scaled_range,
+    wanted_limits,
+)
 from joulie.domain.hardware import CapRange, Catalogue
+from joulie.domain.limit_records import FoundLimit
 from joulie.ports import (
     ControlFailedError,
     ControlRefusedError,
@@ -27,30 +38,62 @@ _log = logging.getLogger(__name__)
 LIFTED = WantedCap()
 
 
-def device_range(device: PowerDevice, catalogue: Catalogue, cpu_model: str) -> CapRange | None:
-    """Cap range of a device: as reported by the device, else from the catalogue; None if unknown."""
+def limited_devices(devices: Sequence[PowerDevice], catalogue: Catalogue, cpu_model: str) -> list[LimitedDevice]:
+    """Devices with their cap ranges and their shares of a cap in watts, which the dies of a socket divide."""
+    shares = die_shares({device.id: device.max_w for device in devices})
+    return [
+        LimitedDevice(
+            device.id, device.limit_w, device_range(device, catalogue, cpu_model, shares[device.id]), shares[device.id]
+        )
+        for device in devices
+    ]
+
+
+def device_range(device: PowerDevice, catalogue: Catalogue, cpu_model: str, share: float = 1.0) -> CapRange | None:
+    """Cap range of a device: as reported by the device, else from the catalogue; None if unknown.
+
+    Args:
+        device: the device.
+        catalogue: hardware catalogue, which describes whole sockets.
+        cpu_model: model of the host's CPUs.
+        share: part of its socket that a die is.
+    """
     if device.kind is DeviceKind.CPU_PACKAGE:
         cpu = catalogue.cpu(device.model or cpu_model).model
-        return cpu_range(device.min_w, device.max_w, cpu.cap_range if cpu else None)
+        return cpu_range(device.min_w, device.max_w, scaled_range(cpu.cap_range if cpu else None, share))
     gpu = catalogue.gpu(device.model).model if device.model else None
     return gpu_range(device.min_w, device.max_w, device.default_w, gpu.cap_range if gpu else None)
 
 
-@dataclass(frozen=True)
 class LimitWriter:
     """Writes the limits of one kind of device through the first available backend.
 
-    Attributes:
+    Args:
         limiters: backends in order of preference.
         originals: store of the original limits.
-        range_of: returns the cap range of a device; None if unknown.
+        describe: adds cap ranges and shares to the devices of a backend.
         simulate_only: plan limits, but write none.
     """
 
-    limiters: Sequence[PowerLimiter]
-    originals: OriginalLimits
-    range_of: Callable[[PowerDevice], CapRange | None]
-    simulate_only: bool = False
+    def __init__(
+        self,
+        limiters: Sequence[PowerLimiter],
+        originals: OriginalLimits,
+        describe: Callable[[Sequence[PowerDevice]], Sequence[LimitedDevice]],
+        *,
+        simulate_only: bool = False,
+    ) -> None:
+        self.limiters = limiters
+        self._describe = describe
+        self._simulate_only = simulate_only
+        self._limits = {
+            limiter.name: BackendLimits(
+                limiter.name, limiter.set_limit, originals, same_limit, simulate_only=simulate_only
+            )
+            for limiter in limiters
+        }
+        # Listed since the last write, by backend: one listing serves a cycle.
+        self._listed: dict[str, Sequence[PowerDevice]] = {}
 
     def cap(self, cap: WantedCap) -> tuple[Outcome, Mapping[str, float]]:
         """Enforce a cap by the first backend that limits at least one device; limits of the others are restored.
@@ -83,7 +126,7 @@ class LimitWriter:
             problems |= self._restore(limiter)
         backend = self.available_backend()
         if problems:
-            result = blocked if self.simulate_only else failed
+            result = blocked if self._simulate_only else failed
             return result(backend, f"original limits not restored: {format_problems(problems)}")
         return restored(backend, "no cap requested, original limits in force")
 
@@ -100,7 +143,8 @@ class LimitWriter:
         problems: dict[str, str] = {}
         for limiter in self.limiters:
             try:
-                if found := list(limiter.devices()):
+                if found := self._list(limiter):
+                    self._listed[limiter.name] = found
                     return found, None
             except NoBackendError as error:
                 _log.debug("no devices", extra={"backend": limiter.name, "error": str(error)})
@@ -110,58 +154,31 @@ class LimitWriter:
 
     def _outcome(self, limiter: PowerLimiter, done: Enforcement, cap: WantedCap) -> Outcome:
         outcome = done.outcome(limiter.name, cap)
-        if not self.simulate_only:
+        if not self._simulate_only:
             return outcome
-        return blocked(limiter.name, f"SIMULATE_ONLY: nothing is written; otherwise {outcome.message}")
+        return blocked(limiter.name, f"{SIMULATED}; otherwise {outcome.message}")
 
     def _enforce(self, limiter: PowerLimiter, cap: WantedCap) -> Enforcement:
-        done = Enforcement()
         try:
-            found = [LimitedDevice(device.id, device.limit_w, self.range_of(device)) for device in limiter.devices()]
-        except (ControlFailedError, ControlRefusedError) as error:
-            done.failed[limiter.name] = str(error)
-            return done
-        plan = plan_limits(cap, found, self.originals.for_backend(limiter.name))
-        done.refused |= plan.refused
-        done.in_force_w = {name: limit_w for name, limit_w in plan.targets_w.items() if name not in plan.writes_w}
-        if self.simulate_only:
-            done.in_force_w = dict(plan.targets_w)
-            return done
-        try:
-            self.originals.remember(limiter.name, plan.originals_w)
-        except OSError as error:
-            reason = f"limits not changed: the original limits could not be saved: {error}"
-            done.failed |= dict.fromkeys(plan.writes_w, reason)
-            return done
-        for name, limit_w in plan.writes_w.items():
-            self._write(limiter, name, limit_w, done)
+            wanted = wanted_limits(cap, self._describe(self._take_listed(limiter)))
+        except (ControlFailedError, ControlRefusedError, OSError) as error:
+            return Enforcement(failed={limiter.name: str(error)})
+        done = self._limits[limiter.name].enforce(wanted.found, wanted.limits_w)
+        done.refused |= wanted.refused
         return done
-
-    def _write(self, limiter: PowerLimiter, device_id: str, limit_w: float, done: Enforcement) -> None:
-        try:
-            done.in_force_w[device_id] = limiter.set_limit(device_id, limit_w)
-        except ControlRefusedError as error:
-            done.refused[device_id] = str(error)
-        except ControlFailedError as error:
-            done.failed[device_id] = str(error)
-        else:
-            _log.info("limit set", extra={"backend": limiter.name, "device": device_id, "limit_w": limit_w})
 
     def _restore(self, limiter: PowerLimiter) -> Mapping[str, str]:
         """Restore the limits that a backend changed and forget those restored; returns the problems by device."""
-        saved = self.originals.for_backend(limiter.name)
-        if saved and self.simulate_only:
-            return dict.fromkeys(saved, "SIMULATE_ONLY: nothing is written")
-        done = self._enforce(limiter, LIFTED) if saved else Enforcement()
-        problems = dict(done.problems)
-        for name in saved:
-            if name in done.in_force_w:
-                try:
-                    self.originals.forget(limiter.name, name)
-                except OSError as error:
-                    problems[name] = f"restored, but the saved limit could not be deleted: {error}"
-            elif not done.problems:
-                problems[name] = f"not listed by {limiter.name}; the original limit remains saved"
-        if saved and not problems:
-            _log.info("original limits restored", extra={"backend": limiter.name, "devices": sorted(saved)})
-        return problems
+        return self._limits[limiter.name].restore(partial(self._found_limits, limiter))
+
+    def _found_limits(self, limiter: PowerLimiter) -> Sequence[FoundLimit]:
+        return wanted_limits(LIFTED, self._describe(self._take_listed(limiter))).found
+
+    def _take_listed(self, limiter: PowerLimiter) -> Sequence[PowerDevice]:
+        """Devices of a backend, as last listed; once only, since the limits are about to change."""
+        listed = self._listed.pop(limiter.name, None)
+        return self._list(limiter) if listed is None else listed
+
+    @staticmethod
+    def _list(limiter: PowerLimiter) -> list[PowerDevice]:
+        return list(limiter.devices())

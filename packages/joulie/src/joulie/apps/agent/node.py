@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from joulie.adapters.kubernetes.api import v1alpha1 as api
+from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.agent.discovery import hardware_from_labels, hardware_of_host
 from joulie.apps.agent.gpu_thread import GpuThread
 from joulie.apps.agent.host import Host
 from joulie.apps.agent.limits import LIFTED
-from joulie.apps.agent.outcome import Outcome, blocked, failed, no_gpu, restored, unconfirmed
+from joulie.apps.agent.outcome import Outcome, blocked, capping_backend, failed, no_gpu, restored, unconfirmed
 from joulie.apps.agent.remote import BACKEND as HTTP
 from joulie.apps.agent.remote import RemoteNode
 from joulie.apps.agent.reporting import ControlReport, Reporter
@@ -25,6 +27,7 @@ from joulie.domain.dvfs import DvfsAction
 from joulie.domain.gpu_maintenance import gpu_hold_reason
 from joulie.domain.hardware import CapRange, Catalogue
 from joulie.domain.hardware.resolve import ResolvedHardware, resolve
+from joulie.domain.resource_quantity import QuantityError
 
 _log = logging.getLogger(__name__)
 
@@ -147,8 +150,10 @@ class NodeAgent:
         Raises:
             KubernetesError: a report could not be written; the caps are enforced nevertheless.
         """
-        self.inputs = inputs
         twin = inputs.twin or TwinView(self.name)
+        if self.inputs is None and self.host is not None and twin.reported is not None:
+            _recall(self.host, twin.reported)
+        self.inputs = inputs
         started = self._start_gpu(twin.gpu, inputs, now_s)
         if self.host is not None:
             await asyncio.to_thread(self.host.observe_cpu, now_s)
@@ -209,7 +214,7 @@ class NodeAgent:
         seen = self.host.observation if self.host else None
         if seen is None:
             return _Devices(cpu_limits, hardware.cpu.sockets, gpu_limits, hardware.gpu is not None)
-        packages = len(seen.packages) or seen.cpu.sockets or hardware.cpu.sockets
+        packages = seen.limited_sockets or seen.cpu.sockets or hardware.cpu.sockets
         return _Devices(seen.cpu_range or cpu_limits, packages, gpu_limits, bool(seen.gpus) or hardware.gpu is not None)
 
     def _hardware_of(self, node: NodeView | None) -> ResolvedHardware:
@@ -268,6 +273,18 @@ class NodeAgent:
         action = self.throttle.state.action
         if self.mode == "dvfs" and action is not None:
             self.actions[action] += 1
+
+
+def _recall(host: Host, reported: api.ControlStatus) -> None:
+    """Tell the host which caps the last report says are in force, which it needs if its saved limits were lost."""
+    for result in (reported.cpu, reported.gpu):
+        backend = capping_backend(result)
+        if backend is None or result is None:
+            continue
+        try:
+            host.recall([backend], parse_rfc3339(result.updated_at or ""))
+        except QuantityError:
+            continue
 
 
 def _gpu_turn(host: Host, cap: WantedCap, held: str | None, now_s: float) -> Outcome:

@@ -23,8 +23,12 @@ class LimitStore(Protocol):
         """
         ...
 
-    def save(self, records: Mapping[str, LimitRecord]) -> None:
+    def save(self, records: Mapping[str, LimitRecord], earlier: Mapping[str, LimitRecord]) -> None:
         """Replace what is saved, by key, atomically and durably.
+
+        Args:
+            records: records of this boot.
+            earlier: records of an earlier boot whose devices could not be read yet.
 
         Raises:
             OSError: it cannot be written.
@@ -82,9 +86,24 @@ class OriginalLimits:
         with self._lock:
             if self.unavailable() is not None:
                 return {}
-            return {
-                key.removeprefix(prefix): record for key, record in self._records.items() if key.startswith(prefix)
-            }
+            return {key.removeprefix(prefix): record for key, record in self._records.items() if key.startswith(prefix)}
+
+    def may_concern(self, backend: str) -> bool:
+        """Whether a backend has records, or may have had some that are lost."""
+        with self._lock:
+            return bool(self.for_backend(backend)) or self.may_lack_records(backend)
+
+    def may_lack_records(self, backend: str) -> bool:
+        """Whether devices of a backend may have limits of Joulie's whose records are lost, void or not readable now."""
+        prefix = f"{backend}/"
+        with self._lock:
+            return (
+                self.unavailable() is not None
+                or self._lost is not None
+                or any(record.original is None for record in self.for_backend(backend).values())
+                or any(key.startswith(prefix) for key in self._earlier)
+                or (not self._found and backend in self._reported)
+            )
 
     def resolve(self, backend: str, devices: Iterable[FoundLimit], same: SameLimit) -> dict[str, LimitRecord]:
         """Records of a backend's devices, after those that are lost, void or unusable were checked against the devices.
@@ -98,9 +117,15 @@ class OriginalLimits:
             if self.unavailable() is not None:
                 return {}
             for device in devices:
-                if device.limit is not None:
-                    self._resolve(backend, device, same)
+                self._resolve(backend, device, same)
             return self.for_backend(backend)
+
+    def may_lack_record(self, backend: str, device: str) -> bool:
+        """Whether one device may have a limit of Joulie's whose record is lost or void."""
+        key = f"{backend}/{device}"
+        with self._lock:
+            lost = backend in self._reported and (self._lost is not None or not self._found)
+            return key in self._earlier or (lost and key not in self._known)
 
     def update(self, backend: str, records: Mapping[str, LimitRecord], forget: Collection[str] = ()) -> None:
         """Save records, and delete those of restored devices, in one write; none if nothing has changed.
@@ -113,14 +138,16 @@ class OriginalLimits:
             changed = self._records | {f"{backend}/{device}": record for device, record in records.items()}
             changed = {key: record for key, record in changed.items() if key not in forgotten}
             if changed != self._stored:
-                self._store.save(changed)
+                self._store.save(changed, self._earlier)
             self._known |= changed.keys() | forgotten
             self._records, self._stored = changed, dict(changed)
 
     def _load(self) -> None:
         saved = self._store.load()
         self._records, self._stored = dict(saved.records), dict(saved.records)
-        self._earlier, self._lost, self._found = dict(saved.earlier), saved.lost, saved.found
+        # What was not known in an earlier boot tells nothing about this one.
+        self._earlier = {key: record for key, record in saved.earlier.items() if record.original is not None}
+        self._lost, self._found = saved.lost, saved.found
         self._known = {key for key, record in self._records.items() if record.original is not None}
 
     def _resolve(self, backend: str, device: FoundLimit, same: SameLimit) -> None:
@@ -128,7 +155,11 @@ class OriginalLimits:
         record = self._records.get(key)
         if record is not None and record.original is not None:
             return
-        if record is not None:
+        if device.limit is None:
+            # Saved, so that a later process looks at it once it can be read.
+            if record is None and key not in self._earlier and self.may_lack_record(backend, device.id):
+                self._records[key] = LimitRecord(None)
+        elif record is not None:
             self._resolve_unknown(key, record, device, same)
         elif key not in self._known and self._may_be_lost(key, backend):
             earlier = self._earlier.pop(key, None)
@@ -138,7 +169,8 @@ class OriginalLimits:
 
     def _resolve_unknown(self, key: str, record: LimitRecord, device: FoundLimit, same: SameLimit) -> None:
         set_by_others = device.limit is not None and not record.has_written(device.limit, same)
-        found = None if set_by_others else recovered_record(device, record, same, reported=True)
+        # The limits of such a record may be its owner's as well: only what is asked for now tells.
+        found = None if set_by_others else recovered_record(device, None, same, reported=True)
         if found is None:
             del self._records[key]
         elif found != record:

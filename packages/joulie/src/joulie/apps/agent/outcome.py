@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome
+from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, ControlResult
 from joulie.domain.actuation import WantedCap
 
 RESTORED = "restored"
 """Prefix of the message while no cap is in force; `joulie cleanup` waits for it."""
+
+SIMULATED = "SIMULATE_ONLY: nothing is written"
+"""Prefix of the message where limits are only planned."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,14 @@ class Outcome:
     backend: str
     result: ControlOutcome
     message: str
+
+
+def capping_backend(result: ControlResult | None) -> str | None:
+    """Backend that a stored result says holds a cap, as far as it could be enforced; None if it says that none does."""
+    if result is None or result.backend is None or result.result in {ControlOutcome.NONE, ControlOutcome.OBSERVED}:
+        return None
+    message = result.message or ""
+    return None if message.startswith((RESTORED, SIMULATED)) else result.backend
 
 
 def restored(backend: str, what: str) -> Outcome:

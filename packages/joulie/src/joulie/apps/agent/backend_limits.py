@@ -1,0 +1,158 @@
+"""Writes and restores the limits of one backend's devices, all at once.
+
+What is replaced is saved in one durable write before the first device is written, and forgotten in one after the last
+is restored. A device that fails does not affect the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from joulie.apps.agent.originals import OriginalLimits
+from joulie.apps.agent.outcome import SIMULATED, Enforcement
+from joulie.domain.limit_records import FoundLimit, LimitPlan, LimitRecord, SameLimit, plan_cap, plan_restore
+from joulie.domain.quantities import InvalidQuantityError
+from joulie.ports import ControlFailedError, ControlRefusedError
+
+_log = logging.getLogger(__name__)
+
+_UNREADABLE = "the limit in force cannot be read, and may be one of an earlier run whose record was lost"
+
+
+class BackendLimits:
+    """The limits of one backend's devices.
+
+    Args:
+        name: name of the backend.
+        set_limit: writes the limit of a device and returns what is in force; raises as `PowerLimiter.set_limit`.
+        originals: store of the original limits.
+        same: compares limits.
+        simulate_only: plan limits, but write none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        set_limit: Callable[[str, float], float],
+        originals: OriginalLimits,
+        same: SameLimit,
+        *,
+        simulate_only: bool = False,
+    ) -> None:
+        self.name = name
+        self._set_limit = set_limit
+        self._originals = originals
+        self._same = same
+        self._simulate_only = simulate_only
+        # By device: the limit written and the limit read back. Drivers round to their own steps.
+        self._rounded: dict[str, tuple[float, float]] = {}
+
+    @property
+    def may_hold_limits(self) -> bool:
+        """Whether limits of Joulie's may be in force, of this process or an earlier one."""
+        return self._originals.may_concern(self.name)
+
+    def enforce(self, found: Sequence[FoundLimit], wanted: Mapping[str, float]) -> Enforcement:
+        """Lower the limits of devices.
+
+        Args:
+            found: devices now.
+            wanted: limit by device; others are left alone.
+        """
+        done = Enforcement()
+        if problem := self._originals.unavailable():
+            done.failed = dict.fromkeys(wanted, problem)
+            return done
+        read = {device.id: device.limit for device in found}
+        found = [self._unrounded(device) for device in found]
+        plan = plan_cap(found, wanted, self._originals.resolve(self.name, found, self._same), self._same)
+        done.refused |= plan.refused
+        done.in_force_w = {name: read[name] or limit for name, limit in plan.targets.items() if name not in plan.writes}
+        if self._simulate_only:
+            done.in_force_w = dict(plan.targets)
+            return done
+        try:
+            self._originals.update(self.name, plan.records)
+        except OSError as error:
+            reason = f"limits not changed: the original limits could not be saved: {error}"
+            done.failed |= dict.fromkeys(plan.writes, reason)
+            return done
+        self._write(plan, done)
+        self._save_rounded(plan, done)
+        return done
+
+    def restore(self, list_devices: Callable[[], Sequence[FoundLimit]]) -> Mapping[str, str]:
+        """Restore the original limits of all devices that have a record; returns the problems by device.
+
+        Args:
+            list_devices: lists the devices; called only where there may be something to restore.
+        """
+        if problem := self._originals.unavailable():
+            return {self.name: problem}
+        if not self.may_hold_limits:
+            return {}
+        try:
+            found = list_devices()
+        except (ControlFailedError, ControlRefusedError, OSError) as error:
+            return dict.fromkeys(self._originals.for_backend(self.name), str(error))
+        records = self._originals.resolve(self.name, found, self._same)
+        if records and self._simulate_only:
+            return dict.fromkeys(records, SIMULATED)
+        plan = plan_restore([self._unrounded(device) for device in found], records, self._same)
+        unread = [device.id for device in found if device.limit is None]
+        doubtful = [device for device in unread if self._originals.may_lack_record(self.name, device)]
+        done = Enforcement(refused={**plan.refused, **dict.fromkeys(doubtful, _UNREADABLE)})
+        done.in_force_w = {name: limit for name, limit in plan.targets.items() if name not in plan.writes}
+        self._write(plan, done)
+        return self._forget(records, done)
+
+    def _write(self, plan: LimitPlan, done: Enforcement) -> None:
+        for device, limit in plan.writes.items():
+            try:
+                done.in_force_w[device] = self._set_limit(device, limit)
+            except ControlRefusedError as error:
+                done.refused[device] = str(error)
+            except (ControlFailedError, InvalidQuantityError, OSError) as error:
+                done.failed[device] = str(error)
+            else:
+                self._rounded[device] = (limit, done.in_force_w[device])
+        written = sorted(plan.writes.keys() & done.in_force_w.keys())
+        if written:
+            _log.info("limits set", extra={"backend": self.name, "devices": written, "problems": len(done.problems)})
+
+    def _save_rounded(self, plan: LimitPlan, done: Enforcement) -> None:
+        """Save limits that the driver rounded, so that a later process knows them for Joulie's."""
+        records = self._originals.for_backend(self.name)
+        rounded = {
+            device: records[device].writing(done.in_force_w[device], limit, self._same)
+            for device, limit in plan.writes.items()
+            if device in done.in_force_w and device in records
+        }
+        try:
+            self._originals.update(self.name, rounded)
+        except OSError as error:
+            _log.warning("rounded limits not saved", extra={"backend": self.name, "error": str(error)})
+
+    def _forget(self, records: Mapping[str, LimitRecord], done: Enforcement) -> Mapping[str, str]:
+        problems = dict(done.problems)
+        for device in records.keys() - problems.keys() - done.in_force_w.keys():
+            problems[device] = f"not listed by {self.name}; the original limit remains saved"
+        restored = [device for device in records if device not in problems]
+        try:
+            self._originals.update(self.name, {}, forget=restored)
+        except OSError as error:
+            reason = f"restored, but the saved limit could not be deleted: {error}"
+            return problems | dict.fromkeys(restored, reason)
+        for device in restored:
+            self._rounded.pop(device, None)
+        if restored:
+            _log.info("original limits restored", extra={"backend": self.name, "devices": sorted(restored)})
+        return problems
+
+    def _unrounded(self, device: FoundLimit) -> FoundLimit:
+        """The device with the limit that was written in place of that to which its driver rounded it."""
+        written, rounded = self._rounded.get(device.id, (None, None))
+        if written is None or rounded is None or device.limit is None or not self._same(device.limit, rounded):
+            return device
+        return FoundLimit(device.id, written, device.default, device.candidates)
