@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from joulie.adapters.kubernetes.api.v1alpha1 import ControlResult
 from joulie.apps.agent.limits import LimitWriter
 from joulie.apps.agent.originals import OriginalLimits
-from joulie.apps.agent.outcome import Outcome
+from joulie.apps.agent.outcome import Outcome, ReportedCap, reported_cap
 from joulie.domain.actuation import LimitedDevice, WantedCap, cpu_range, same_limit
 from joulie.domain.limit_records import LimitRecord, SavedRecords
 from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice
@@ -113,15 +114,17 @@ class Life:
         self.machine = machine
         self.allowed_w = dict(machine.owned_w)
         self.caps: list[WantedCap] = []
-        self.reports_cap = False
+        self.reported_cap: ReportedCap | None = None
         self.reported = True
         self.writer = self._process()
 
     def _process(self) -> LimitWriter:
         originals = OriginalLimits(self.machine)
-        if self.reports_cap:
-            originals.note_reported([self.machine.name], 0.0)
-        return LimitWriter([self.machine], originals, self.machine.described)
+        writer = LimitWriter([self.machine], originals, self.machine.described)
+        if self.reported_cap is not None:
+            originals.note_reported(self.machine.name, 0.0, cap_known=self.reported_cap.cap is not None)
+            writer.recall(self.reported_cap)
+        return writer
 
     def take(self, step: Step) -> None:
         self.machine.faults, self.machine.writes = step.faults, 0
@@ -137,7 +140,7 @@ class Life:
             self.writer = self._process()
         else:
             self.reported = True
-            self.reports_cap = not outcome.message.startswith("restored")
+            self.reported_cap = reported_cap(ControlResult(outcome.backend, outcome.result, outcome.message))
             self._check_outcome(step, outcome)
         self._check_limits()
 
@@ -147,7 +150,7 @@ class Life:
         if state == "reboot":
             machine.limits_w = dict(machine.owned_w)
             machine.saved = SavedRecords(earlier={**saved.earlier, **saved.records}, lost=saved.lost, found=saved.found)
-            self.reports_cap = False  # the report is older than the boot
+            self.reported_cap = None  # the report is older than the boot
         elif state == "kexec" and all(record.original is not None for record in saved.records.values()):
             machine.saved = SavedRecords(earlier={**saved.earlier, **saved.records}, lost=saved.lost, found=saved.found)
         elif state in {"corrupt", "deleted"} and self.reported:

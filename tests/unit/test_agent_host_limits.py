@@ -14,6 +14,7 @@ from joulie.adapters.cpu.rapl import Rapl
 from joulie.adapters.saved_limits import SavedLimits
 from joulie.apps.agent.discovery import hardware_of_host
 from joulie.apps.agent.host import Host, HostBackends
+from joulie.apps.agent.outcome import ReportedCap
 from joulie.domain.actuation import WantedCap
 from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
@@ -194,8 +195,9 @@ def test_h4_one_unreadable_package_does_not_hold_up_the_others(tmp_path: Path) -
     assert bench.limit_w() == 205.0
 
 
+@pytest.mark.parametrize("cap", [ECO, None])
 @pytest.mark.parametrize("damage", ["{", '{"bootId": "first", "limits": {}, "version": 2}', "deleted"])
-def test_h5_lost_state_with_caps_in_force(tmp_path: Path, damage: str) -> None:
+def test_h5_lost_state_with_caps_in_force(tmp_path: Path, damage: str, cap: WantedCap | None) -> None:
     bench = Bench(tmp_path, one_socket, gpus=1)
     bench.cycle(bench.host(), ECO)
     if damage == "deleted":
@@ -203,10 +205,13 @@ def test_h5_lost_state_with_caps_in_force(tmp_path: Path, damage: str) -> None:
     else:
         bench.file.write_text(damage)
     host = bench.host()
-    host.recall(["rapl", "nvml"], 100.0)
-    bench.cycle(host, ECO)
-    assert (bench.limit_w(), bench.gpus.limits_w) == (123.0, {"GPU-0": 420.0})
-    messages = bench.cycle(bench.host(), LIFTED)
+    for backend in ("rapl", "nvml"):
+        host.recall(ReportedCap(backend, ECO), 100.0)
+    if cap is not None:
+        bench.cycle(host, cap)
+        assert (bench.limit_w(), bench.gpus.limits_w) == (123.0, {"GPU-0": 420.0})
+        host = bench.host()
+    messages = bench.cycle(host, LIFTED)
     assert all(message.startswith("restored") for message in messages)
     assert (bench.limit_w(), bench.gpus.limits_w) == (205.0, {"GPU-0": 700.0})
 

@@ -290,7 +290,7 @@ def test_h5_deleted_file_is_noticed_by_the_last_report_of_this_boot(
     rapl = Limiter("rapl", a=120.0)
     store.booted_at_s = 70.0
     originals = OriginalLimits(store)
-    originals.note_reported(["rapl"], reported_at_s)
+    originals.note_reported("rapl", reported_at_s, cap_known=True)
     limits = LimitWriter([rapl], originals, described)
     limits.cap(ECO)
     assert store.originals == ({} if original_w is None else {"rapl/a": original_w})

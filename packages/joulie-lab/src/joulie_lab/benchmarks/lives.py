@@ -15,6 +15,7 @@ counters wrap. What is checked, against the machine's own state:
 from __future__ import annotations
 
 import errno
+import math
 import random
 import shutil
 import tempfile
@@ -29,10 +30,10 @@ from joulie.adapters.cpu.cpufreq import Cpufreq
 from joulie.adapters.cpu.hsmp import Hsmp
 from joulie.adapters.cpu.rapl import Rapl, RaplMeter
 from joulie.adapters.gpu.amdgpu import Amdgpu, AmdgpuMeter
-from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome
+from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, ControlResult
 from joulie.apps.agent.discovery import hardware_of_host
 from joulie.apps.agent.host import Host, HostBackends
-from joulie.apps.agent.outcome import RESTORED, Outcome
+from joulie.apps.agent.outcome import RESTORED, Outcome, reported_cap
 from joulie.domain.actuation import WantedCap
 from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
@@ -142,6 +143,10 @@ class Bed:
             catalogue=BUILTIN_CATALOGUE,
         )
         self.host = Host(backends, DvfsSettings())
+        for outcome in self.reported.values():
+            result = ControlResult(backend=outcome.backend, result=outcome.result, message=outcome.message)
+            if cap := reported_cap(result):
+                self.host.recall(cap, math.inf)
         return self.host
 
     def cycle(self, cap: WantedCap) -> tuple[Outcome, Outcome]:
@@ -274,6 +279,7 @@ class _Run:
         elif kind == "reboot":
             bed.machine.boot()
             bed.files.forget()
+            bed.reported.clear()  # older than the boot
             self._originals = bed.limits()
             self._powers_w.clear()
             return

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from joulie.adapters.saved_limits import SavedLimits
+from joulie.domain.limit_records import LimitRecord
 from joulie.ports import ControlFailedError, ControlRefusedError
 from joulie_lab.machines.files import MachineFiles
 
@@ -153,11 +154,11 @@ class FaultyStore(SavedLimits):
         self._faults = faults
         self._place = path
 
-    def save(self, limits: Mapping[str, Any]) -> None:
+    def save(self, records: Mapping[str, LimitRecord], earlier: Mapping[str, LimitRecord] | None = None) -> None:
         """See `SavedLimits.save`."""
         if fault := self._faults.at("save"):
             raise _error(fault, self._place)
-        super().save(limits)
+        super().save(records, earlier)
         self._faults.at("saved")
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from joulie.domain.limit_records import LimitRecord, SavedRecords, usable_limit
+from joulie.host_files import OS_FILES, HostFiles
 
 log = logging.getLogger(__name__)
 
@@ -35,10 +36,12 @@ class SavedLimits:
     Args:
         path: path of the file; missing directories are created.
         host_proc: mount point of /proc, which has the boot id.
+        files: files of the host, from which the boot id is read; the limits are in a real file.
     """
 
-    def __init__(self, path: Path, host_proc: Path = Path("/proc")) -> None:
+    def __init__(self, path: Path, host_proc: Path = Path("/proc"), files: HostFiles = OS_FILES) -> None:
         self._path = path
+        self._files = files
         self._host_proc = host_proc
         self._keep_aside = False
 
@@ -94,7 +97,7 @@ class SavedLimits:
     def booted_at_epoch_s(self) -> float | None:
         """Time of the last boot, s since the epoch; None if it cannot be read."""
         try:
-            lines = (self._host_proc / "stat").read_text().splitlines()
+            lines = self._files.read(self._host_proc / "stat").splitlines()
         except (OSError, ValueError):
             return None
         times = (line.split()[1:2] for line in lines if line.startswith("btime "))
@@ -115,7 +118,7 @@ class SavedLimits:
         return SavedRecords(earlier={**earlier, **records}, lost=None if "bootId" in content else lost, found=True)
 
     def _boot_id(self) -> str:
-        return (self._host_proc / "sys/kernel/random/boot_id").read_text().strip()
+        return self._files.read(self._host_proc / "sys/kernel/random/boot_id").strip()
 
     def _aside(self, ending: str) -> Path:
         return self._path.with_name(f"{self._path.name}.{ending}")

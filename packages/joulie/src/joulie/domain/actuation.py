@@ -181,12 +181,13 @@ class WantedLimits:
     refused: Mapping[str, str]
 
 
-def wanted_limits(cap: WantedCap, devices: Iterable[LimitedDevice]) -> WantedLimits:
+def wanted_limits(cap: WantedCap, devices: Iterable[LimitedDevice], earlier: WantedCap | None = None) -> WantedLimits:
     """The limit of each device under a cap: the same on each GPU and socket; none where the cap is lifted.
 
     Args:
         cap: what is asked for, by GPU or socket.
         devices: the devices now.
+        earlier: cap of an earlier process that may still be in force; None without one.
     """
     found: list[FoundLimit] = []
     wanted: dict[str, float] = {}
@@ -194,7 +195,8 @@ def wanted_limits(cap: WantedCap, devices: Iterable[LimitedDevice]) -> WantedLim
     for device in devices:
         target_w = None if cap.lifted else cap.in_watts(device.limits, device.share)
         default_w = None if device.limits is None else device.limits.base_w
-        candidates = () if target_w is None else (target_w,)
+        earlier_w = earlier.in_watts(device.limits, device.share) if earlier else None
+        candidates = tuple(limit_w for limit_w in (target_w, earlier_w) if limit_w is not None)
         found.append(FoundLimit(device.id, usable_limit(device.limit_w), default_w, candidates))
         if target_w is not None:
             wanted[device.id] = target_w

@@ -6,7 +6,7 @@ since a GPU driver may hang. The two share nothing but the file of the original 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from joulie.adapters.cpu.cpuinfo import CpuInfo
@@ -15,7 +15,7 @@ from joulie.apps.agent.frequency import FrequencyWriter
 from joulie.apps.agent.limits import LIFTED, LimitWriter, limited_devices
 from joulie.apps.agent.metering import PowerMeter, PowerSample
 from joulie.apps.agent.originals import LimitStore, OriginalLimits
-from joulie.apps.agent.outcome import Outcome, format_problems
+from joulie.apps.agent.outcome import Outcome, ReportedCap, format_problems
 from joulie.apps.agent.throttle import PowerReading, Throttle
 from joulie.domain.actuation import LimitedDevice, WantedCap, cpu_range, socket_of, socket_range
 from joulie.domain.dvfs import DvfsSettings
@@ -194,9 +194,11 @@ class Host:
             power=self._gpu_meter.read(now_s),
         )
 
-    def recall(self, backends: Collection[str], at_epoch_s: float) -> None:
-        """Note which backends an earlier process reported to hold caps, and when: see `OriginalLimits`."""
-        self._originals.note_reported(backends, at_epoch_s)
+    def recall(self, reported: ReportedCap, at_epoch_s: float) -> None:
+        """Note a cap that an earlier process reported, and when, in case its saved limits were lost."""
+        if self._originals.note_reported(reported.backend, at_epoch_s, cap_known=reported.cap is not None):
+            for writer in (self._cpu_writer, self._gpu_writer):
+                writer.recall(reported)
 
     def hold_gpus(self, reason: str | None) -> None:
         """Disconnect from the GPU drivers for as long as there is a reason to; None connects again on the next use."""

@@ -11,10 +11,20 @@ from functools import partial
 
 from joulie.apps.agent.backend_limits import BackendLimits
 from joulie.apps.agent.originals import OriginalLimits
-from joulie.apps.agent.outcome import SIMULATED, Enforcement, Outcome, blocked, failed, format_problems, restored
+from joulie.apps.agent.outcome import (
+    SIMULATED,
+    Enforcement,
+    Outcome,
+    ReportedCap,
+    blocked,
+    failed,
+    format_problems,
+    restored,
+)
 from joulie.domain.actuation import (
     LimitedDevice,
     WantedCap,
+    WantedLimits,
     cpu_range,
     die_shares,
     gpu_range,
@@ -94,6 +104,12 @@ class LimitWriter:
         }
         # Listed since the last write, by backend: one listing serves a cycle.
         self._listed: dict[str, Sequence[PowerDevice]] = {}
+        self._recalled: dict[str, WantedCap] = {}
+
+    def recall(self, reported: ReportedCap) -> None:
+        """Note a cap that an earlier process reported to be in force."""
+        if reported.cap is not None:
+            self._recalled[reported.backend] = reported.cap
 
     def cap(self, cap: WantedCap) -> tuple[Outcome, Mapping[str, float]]:
         """Enforce a cap by the first backend that limits at least one device; limits of the others are restored.
@@ -160,7 +176,7 @@ class LimitWriter:
 
     def _enforce(self, limiter: PowerLimiter, cap: WantedCap) -> Enforcement:
         try:
-            wanted = wanted_limits(cap, self._describe(self._take_listed(limiter)))
+            wanted = self._wanted_limits(cap, limiter)
         except (ControlFailedError, ControlRefusedError, OSError) as error:
             return Enforcement(failed={limiter.name: str(error)})
         done = self._limits[limiter.name].enforce(wanted.found, wanted.limits_w)
@@ -172,7 +188,11 @@ class LimitWriter:
         return self._limits[limiter.name].restore(partial(self._found_limits, limiter))
 
     def _found_limits(self, limiter: PowerLimiter) -> Sequence[FoundLimit]:
-        return wanted_limits(LIFTED, self._describe(self._take_listed(limiter))).found
+        return self._wanted_limits(LIFTED, limiter).found
+
+    def _wanted_limits(self, cap: WantedCap, limiter: PowerLimiter) -> WantedLimits:
+        devices = self._describe(self._take_listed(limiter))
+        return wanted_limits(cap, devices, self._recalled.get(limiter.name))
 
     def _take_listed(self, limiter: PowerLimiter) -> Sequence[PowerDevice]:
         """Devices of a backend, as last listed; once only, since the limits are about to change."""

@@ -59,7 +59,8 @@ class OriginalLimits:
         self._found: bool | None = None
         # Devices that this process has had a record of: what it forgets is not lost.
         self._known: set[str] = set()
-        self._reported: frozenset[str] = frozenset()
+        # Backends reported to hold caps, and whether the limits of these caps are known.
+        self._reported: dict[str, bool] = {}
 
     def unavailable(self) -> str | None:
         """Why the saved limits are not known, so that no limit may be changed; None if they are."""
@@ -71,14 +72,21 @@ class OriginalLimits:
                     return f"limits not changed: the saved original limits cannot be read: {error}"
         return None
 
-    def note_reported(self, backends: Iterable[str], at_epoch_s: float) -> None:
-        """Note which backends an earlier process reported to hold caps, and when.
+    def note_reported(self, backend: str, at_epoch_s: float, *, cap_known: bool) -> bool:
+        """Note that an earlier process reported a backend to hold a cap; false if it was before the last boot.
 
-        That is how the loss of the whole file is noticed. A report from before the last boot says nothing.
+        That is how the loss of the whole file is noticed.
+
+        Args:
+            backend: the backend.
+            at_epoch_s: time of the report, s since the epoch.
+            cap_known: whether the limits of that cap are among the candidates of the devices that are resolved.
         """
         booted_at_s = self._store.booted_at_epoch_s()
-        if booted_at_s is None or at_epoch_s >= booted_at_s:
-            self._reported |= frozenset(backends)
+        if booted_at_s is not None and at_epoch_s < booted_at_s:
+            return False
+        self._reported[backend] = cap_known
+        return True
 
     def for_backend(self, backend: str) -> dict[str, LimitRecord]:
         """Records of a backend's devices, by device; empty while they are not known."""
@@ -163,7 +171,7 @@ class OriginalLimits:
             self._resolve_unknown(key, record, device, same)
         elif key not in self._known and self._may_be_lost(key, backend):
             earlier = self._earlier.pop(key, None)
-            reported = earlier is None and backend in self._reported
+            reported = earlier is None and not self._reported.get(backend, True)
             if found := recovered_record(device, earlier, same, reported=reported):
                 self._recover(key, found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +14,9 @@ RESTORED = "restored"
 
 SIMULATED = "SIMULATE_ONLY: nothing is written"
 """Prefix of the message where limits are only planned."""
+
+_CAP = re.compile(r" for a cap of (?P<value>[0-9.e+]+) (?P<unit>[W%])$")
+"""End of the message of a cap in force, as `_format_cap` writes it."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +34,34 @@ class Outcome:
     message: str
 
 
-def capping_backend(result: ControlResult | None) -> str | None:
-    """Backend that a stored result says holds a cap, as far as it could be enforced; None if it says that none does."""
-    if result is None or result.backend is None or result.result in {ControlOutcome.NONE, ControlOutcome.OBSERVED}:
+@dataclass(frozen=True)
+class ReportedCap:
+    """What a stored result tells about a cap that may be in force.
+
+    Attributes:
+        backend: backend that holds it.
+        cap: the cap; None if it is not stated, or if other limits than its own may be in force too.
+    """
+
+    backend: str
+    cap: WantedCap | None
+
+
+def reported_cap(result: ControlResult) -> ReportedCap | None:
+    """The cap of a stored result, as far as it could be enforced; None if it says that none is in force."""
+    if not result.backend or result.result in {ControlOutcome.NONE, ControlOutcome.OBSERVED}:
         return None
     message = result.message or ""
-    return None if message.startswith((RESTORED, SIMULATED)) else result.backend
+    if message.startswith((RESTORED, SIMULATED)):
+        return None
+    stated = _CAP.search(message) if result.result == ControlOutcome.APPLIED else None
+    if stated is None:
+        return ReportedCap(result.backend, None)
+    try:
+        value = float(stated["value"])
+        return ReportedCap(result.backend, WantedCap(value) if stated["unit"] == "W" else WantedCap(percent=value))
+    except ValueError:
+        return ReportedCap(result.backend, None)
 
 
 def restored(backend: str, what: str) -> Outcome:
