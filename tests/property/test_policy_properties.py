@@ -1,6 +1,7 @@
 """What must hold for every cluster that a policy plans."""
 
 from fractions import Fraction
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from joulie.domain.actuation import cpu_range
 from joulie.domain.hardware import BUILTIN_CATALOGUE, CapRange
 from joulie.domain.hardware.resolve import ReportedHardware, ResolvedHardware, resolve
+from joulie.domain.hysteresis import Hysteresis, PreviousPlan
 from joulie.domain.policy import POLICIES, Cap, ClusterSnapshot, Plan, PolicyNode, PolicySettings, Profile
 
 quick = settings(max_examples=50, deadline=None)
@@ -163,3 +165,46 @@ def test_caps_stay_in_range_and_follow_the_percentage(
     assert device.min_w <= low <= high <= device.max_w
     if watts is None:
         assert high <= device.base_w * (1 + 1e-12)
+
+
+HYSTERESIS = st.builds(Hysteresis, hold_s=st.floats(0.0, 600.0), band=st.floats(0.0, 2.0))
+DEMANDS = st.lists(st.tuples(st.floats(0.0, 120.0), st.integers(0, 200)), min_size=1, max_size=40)
+
+
+def followed(looks: list[tuple[float, int]], hysteresis: Hysteresis) -> list[tuple[float, int, int]]:
+    """(time, number that demand asks for, number planned) of a cluster of 20 nodes."""
+    policy = POLICIES["queue_aware_v1"](PolicySettings(queue_hp_base_frac=0.0, hysteresis=hysteresis))
+    pool = tuple(PolicyNode(f"n{index:02}", "cpu", 50.0) for index in range(20))
+    found: list[tuple[float, int, int]] = []
+    now_s, since_s, before = 0.0, 0.0, None
+    for wait_s, demand in looks:
+        now_s += wait_s
+        previous = None if before is None else PreviousPlan(before, now_s - since_s)
+        planned = policy.plan(ClusterSnapshot(pool, demand, now_s, previous=previous)).performance_nodes
+        if planned != before:
+            before, since_s = planned, now_s
+        found.append((now_s, max(1, -(-demand // 10)), planned))
+    return found
+
+
+@given(DEMANDS, HYSTERESIS)
+def test_l10_demand_is_always_served_and_reductions_are_rare(
+    looks: list[tuple[float, int]], hysteresis: Hysteresis
+) -> None:
+    history = followed(looks, hysteresis)
+    assert all(planned >= needed for _, needed, planned in history)
+    assert history[0][1] == history[0][2]
+    changed_s = history[0][0]
+    for (_, _, before), (now_s, needed, planned) in pairwise(history):
+        if planned < before:
+            assert now_s - changed_s >= hysteresis.hold_s
+            assert planned == needed
+        if planned != before:
+            changed_s = now_s
+
+
+@given(DEMANDS, HYSTERESIS)
+def test_l10_steady_demand_is_planned_as_published(looks: list[tuple[float, int]], hysteresis: Hysteresis) -> None:
+    steady = [*looks, *[(hysteresis.hold_s, looks[-1][1])] * 7]
+    _, needed, planned = followed(steady, hysteresis)[-1]
+    assert planned == needed

@@ -272,6 +272,51 @@ def test_l11_without_racks_only_a_limit_of_the_cluster_is_one():
     assert step(nodes, power=power, settings=limited).twin.psu_stress.tolist() == [50.0, 50.0, 50.0]
 
 
+def test_l3_a_node_that_is_not_ready_gives_up_its_slot_after_a_grace():
+    policy = POLICIES["static_partition"](PolicySettings(static_hp_frac=0.5))
+
+    def decided(now_s, memory, **lost):
+        nodes = tuple(cpu_node(name, not_ready_since_s=lost.get(name)) for name in "abcd")
+        return decide(Snapshot(now_s, nodes), memory, ControlSettings(), policy)
+
+    first = decided(0.0, Memory())
+    assert [node.node.name for node in first.nodes if node.guarded.schedulable is SchedulableClass.PERFORMANCE] == [
+        "a", "b",
+    ]  # fmt: skip
+    within = decided(399.0, first.memory, a=100.0)
+    assert states(within)["a"] is ActivePerformance
+    assert within.next_due_s == 400.0
+    after = decided(400.0, within.memory, a=100.0)
+    found = states(after)
+    assert (found["a"], found["b"], found["c"]) == (DrainingPerformance, ActivePerformance, ActivePerformance)
+    assert after.nodes[0].policy == "not-ready"
+    back = decided(500.0, after.memory)
+    assert states(back)["a"] is ActivePerformance
+
+
+def test_l3_an_outage_of_all_nodes_moves_no_slot():
+    nodes = tuple(cpu_node(name, not_ready_since_s=0.0) for name in "ab")
+    policy = POLICIES["static_partition"](PolicySettings(static_hp_frac=0.5))
+    decision = decide(Snapshot(1e6, nodes), Memory(), ControlSettings(), policy)
+    assert states(decision) == {"a": ActivePerformance, "b": DrainingPerformance}
+
+
+def test_l10_the_operator_looks_again_when_the_number_may_fall():
+    policy = POLICIES["queue_aware_v1"](PolicySettings(queue_hp_base_frac=0.0))
+    nodes = tuple(cpu_node(name) for name in "abcd")
+    memory, settings = Memory(), ControlSettings(drain=DrainSettings(timeout_s=None))
+    for now_s, demand, performance, due_s in (
+        (0.0, 35, 4, None),
+        (10.0, 5, 4, 300.0),
+        (299.0, 5, 4, 300.0),
+        (300.0, 5, 1, 330.0),  # the three that drain settle
+        (301.0, 15, 2, 330.0),
+    ):
+        decision = decide(Snapshot(now_s, nodes, demand), memory, settings, policy)
+        memory = decision.memory
+        assert (memory.planned.performance_nodes, decision.next_due_s) == (performance, due_s)
+
+
 def test_zones_and_racks_of_the_building():
     nodes = [cpu_node("a", rack="r1", zone="hot"), cpu_node("b", rack="r2", zone="cold"), cpu_node("c")]
     facility = Facility(ambient_k=293.15, zone_ambient_k={"hot": 313.15}, rack_power_w={"r1": 40_000.0}, pue=1.3)

@@ -21,6 +21,7 @@ from joulie.adapters.kubernetes.resources import (
     PODS,
     TELEMETRY_PROFILES,
 )
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.operator.loop import ControlLoop
 from joulie.apps.operator.main import LEASE_NAME, serve
 from joulie.apps.operator.metrics import OperatorMetrics
@@ -354,6 +355,23 @@ def test_l9_a_cap_counts_once_its_agent_has_confirmed_it(tmp_path):
         assert await report("applied", generation) == (True, 88.89, ("True", "Confirmed", ""))
         assert (await stage.twin(N2)).status.power_measurement.node_capped_power_w == 640.0
         assert await report("blocked", generation) == (True, 100.0, ("False", "NotConfirmed", "cpu: blocked"))
+
+    play(body, tmp_path)
+
+
+def test_l3_the_slot_of_a_node_that_is_not_ready_goes_to_another(tmp_path):
+    async def body(stage):
+        await two_nodes(stage)
+        lost = {"type": "Ready", "status": "Unknown", "lastTransitionTime": rfc3339(stage.now_s)}
+        stage.wake.clear()
+        await stage.client.patch(NODES, N1, {"status": {"conditions": [lost]}}, subresource="status")
+        await until(stage.wake.is_set)
+        assert await stage.step(299.0, result="success") is not None
+        assert (await stage.twin(N2)).status.schedulable_class == "eco"
+        await stage.step(1.0)
+        assert (await stage.twin(N2)).status.schedulable_class == "performance"
+        twin = await stage.twin(N1)
+        assert (twin.status.schedulable_class, twin.spec.policy.name) == ("draining", "not-ready")
 
     play(body, tmp_path)
 

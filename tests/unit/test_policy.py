@@ -1,6 +1,7 @@
 import pytest
 
 from joulie.domain.hardware import CapRange
+from joulie.domain.hysteresis import PreviousPlan
 from joulie.domain.policy import (
     DEFAULT_CAPS,
     POLICIES,
@@ -47,6 +48,39 @@ def test_static_partition_rounds_halves_up(count: int, fraction: float, expected
 @pytest.mark.parametrize(("demand", "expected"), [(0, 6), (60, 6), (61, 7), (95, 10), (10_000, 10)])
 def test_queue_aware_follows_demand(demand: int, expected: int) -> None:
     assert len(performance("queue_aware_v1", snapshot(nodes(10), demand=demand))) == expected
+
+
+def held(demand: int, before: int, age_s: float, policy: str = "queue_aware_v1") -> tuple[int, float | None]:
+    """Performance nodes of 10 after a plan with `before` of them, and when the plan is due."""
+    snap = ClusterSnapshot(nodes(10), demand, 1000.0, previous=PreviousPlan(before, age_s))
+    plan = POLICIES[policy](PolicySettings()).plan(snap)
+    return plan.performance_nodes, plan.due_s
+
+
+@pytest.mark.parametrize(
+    ("demand", "before", "age_s", "expected"),
+    [
+        (71, 7, 0.0, (8, None)),  # up at once
+        (70, 7, 0.0, (7, None)),
+        (60, 7, 299.0, (7, 2501.0)),  # down after a while, the longer the closer to the threshold
+        (60, 7, 1799.0, (7, 1001.0)),
+        (60, 7, 1800.0, (6, None)),
+        (55, 7, 299.0, (7, 1001.0)),
+        (55, 7, 300.0, (6, None)),
+        (0, 10, 300.0, (6, None)),
+    ],
+)
+@pytest.mark.parametrize("policy", ["queue_aware_v1", "energy_per_work"])
+def test_l10_performance_nodes_follow_demand_up_at_once_and_down_after_a_while(
+    policy: str, demand: int, before: int, age_s: float, expected: tuple[int, float | None]
+) -> None:
+    assert held(demand, before, age_s, policy) == expected
+
+
+def test_l3_shares_count_nodes_that_cannot_run_pods() -> None:
+    for policy, expected in (("static_partition", 5), ("queue_aware_v1", 6)):
+        plan = POLICIES[policy](PolicySettings()).plan(ClusterSnapshot(nodes(8), 0, 0.0, unavailable=2))
+        assert plan.performance_nodes == expected
 
 
 def test_queue_aware_is_clamped() -> None:

@@ -29,6 +29,7 @@ from joulie.domain.drain import (
     restored,
 )
 from joulie.domain.hardware.resolve import ResolvedHardware
+from joulie.domain.hysteresis import PreviousPlan
 from joulie.domain.policy import DEFAULT_CAPS, Cap, ClusterSnapshot, Plan, Policy, PolicyNode, Profile, ProfileCaps
 from joulie.domain.twin import DEFAULT_RACK_CAPACITY_W, FleetReadings, FleetTwin, hardware_density, twin_fleet
 from joulie.domain.units import FloatArray, non_negative, positive
@@ -47,6 +48,7 @@ class ControlSettings:
         rack_capacity_w: power capacity by rack, W.
         default_capacity_w: capacity of every other rack, W.
         cluster_capacity_w: capacity of the cluster, which counts for the nodes without a rack, W; None for no limit.
+        not_ready_grace_s: how long a node that is not ready keeps its performance slot, s.
         time_scale: seconds of the nodes' time in a second of the clock: other than 1 only where they are simulated.
     """
 
@@ -58,12 +60,18 @@ class ControlSettings:
     rack_capacity_w: Mapping[str, float] = field(default_factory=dict)
     default_capacity_w: float = DEFAULT_RACK_CAPACITY_W
     cluster_capacity_w: float | None = None
+    not_ready_grace_s: float = 300.0
     time_scale: float = 1.0
 
     def __post_init__(self) -> None:
         non_negative("stale_after_s", self.stale_after_s)
+        non_negative("not_ready_grace_s", self.not_ready_grace_s)
         positive("trend_window_s", self.trend_window_s)
         positive("time_scale", self.time_scale)
+
+
+NOT_READY = "not-ready"
+"""In place of the policy where a node gave up its performance slot because it is not ready."""
 
 
 class IncompletePlanError(ValueError):
@@ -89,6 +97,8 @@ class ControlledNode(NamedTuple):
     zone: str | None
     enforced: bool = True
     """Whether its plan is applied; otherwise it is only reported."""
+    not_ready_since_s: float | None = None
+    """Since when it cannot run new pods, s since the epoch; None where it is ready."""
 
 
 def controlled_node(
@@ -99,6 +109,7 @@ def controlled_node(
     rack: str | None = None,
     zone: str | None = None,
     enforced: bool = True,
+    not_ready_since_s: float | None = None,
 ) -> ControlledNode:
     """A node with what follows from its hardware worked out."""
     gpus = 0 if hardware.gpu is None else hardware.gpu.count
@@ -113,6 +124,7 @@ def controlled_node(
         rack,
         zone,
         enforced,
+        not_ready_since_s,
     )
 
 
@@ -216,6 +228,18 @@ class Snapshot:
     reported: Mapping[str, ReportedCaps] | None = None
 
 
+class PlanRecord(NamedTuple):
+    """How many performance nodes the last plan had, and since when."""
+
+    performance_nodes: int
+    since_s: float
+    """When this number last changed, s since the epoch."""
+
+    def at(self, now_s: float) -> PreviousPlan:
+        """The record as a policy's input."""
+        return PreviousPlan(self.performance_nodes, max(0.0, now_s - self.since_s))
+
+
 @dataclass(frozen=True)
 class Memory:
     """State that one step hands to the next.
@@ -225,12 +249,14 @@ class Memory:
         timed_out: nodes whose drain has been reported as too long.
         history: recent power.
         would: what was reported of nodes in observe mode.
+        planned: what hysteresis needs of the last plan; None before the first.
     """
 
     states: Mapping[str, NodeState] = field(default_factory=dict)
     timed_out: frozenset[str] = frozenset()
     history: PowerHistory = field(default_factory=PowerHistory)
     would: Mapping[str, Would] = field(default_factory=dict)
+    planned: PlanRecord | None = None
 
     def published(self, before: Memory, failed: frozenset[str], now_s: float) -> Memory:
         """This memory once its decision was written, which may have taken a while.
@@ -259,7 +285,7 @@ class Memory:
             return self
         states = {name: state for name, state in self.states.items() if name not in nodes}
         would = {name: state for name, state in self.would.items() if name not in nodes}
-        return Memory(states, self.timed_out - nodes, self.history.without(nodes), would)
+        return Memory(states, self.timed_out - nodes, self.history.without(nodes), would, self.planned)
 
 
 class Planned(NamedTuple):
@@ -364,7 +390,9 @@ def decide(
     Raises:
         InvalidQuantityError: a quantity is NaN or out of range.
     """
-    nodes = _decide_nodes(snapshot, memory, settings, policy)
+    unavailable = _unavailable(snapshot, settings)
+    plan = _plan(snapshot, memory, unavailable, policy)
+    nodes = _decide_nodes(snapshot, memory, settings, plan, unavailable)
     names = tuple(decision.node.name for decision in nodes)
     power = choose_power(snapshot.power, len(nodes), snapshot.now_s, settings.stale_after_s)
     history = memory.history.extended(names, power)
@@ -385,19 +413,46 @@ def decide(
                 for decision in nodes
                 if (would := decision.planned)
             },
+            _record(plan, memory, snapshot.now_s),
         ),
-        _next_due_s(nodes, snapshot.now_s, settings.drain),
+        _next_due_s(nodes, plan, snapshot.now_s, settings),
     )
 
 
-def _decide_nodes(
-    snapshot: Snapshot, memory: Memory, settings: ControlSettings, policy: Policy
-) -> tuple[NodeDecision, ...]:
-    eligible = tuple(node.planned for node in snapshot.nodes if node.eligible)
-    plan = policy.plan(ClusterSnapshot(eligible, snapshot.performance_demand, snapshot.now_s))
-    forgotten = [node.name for node in eligible if node.name not in plan.profiles]
+def _unavailable(snapshot: Snapshot, settings: ControlSettings) -> frozenset[str]:
+    """Eligible nodes that have not been ready for longer than the grace; none if no other node could take over."""
+    eligible = [node for node in snapshot.nodes if node.eligible]
+    lost = frozenset(
+        node.name
+        for node in eligible
+        if node.not_ready_since_s is not None and snapshot.now_s - node.not_ready_since_s >= settings.not_ready_grace_s
+    )
+    return lost if len(lost) < len(eligible) else frozenset()
+
+
+def _plan(snapshot: Snapshot, memory: Memory, unavailable: frozenset[str], policy: Policy) -> Plan:
+    """The policy's plan for the nodes that can run pods.
+
+    Raises:
+        IncompletePlanError: it leaves nodes out.
+    """
+    nodes = tuple(node.planned for node in snapshot.nodes if node.eligible and node.name not in unavailable)
+    previous = None if memory.planned is None else memory.planned.at(snapshot.now_s)
+    plan = policy.plan(ClusterSnapshot(nodes, snapshot.performance_demand, snapshot.now_s, len(unavailable), previous))
+    forgotten = [node.name for node in nodes if node.name not in plan.profiles]
     if forgotten:
         raise IncompletePlanError(plan.policy, forgotten)
+    return plan
+
+
+def _record(plan: Plan, memory: Memory, now_s: float) -> PlanRecord:
+    before, count = memory.planned, plan.performance_nodes
+    return before if before is not None and before.performance_nodes == count else PlanRecord(count, now_s)
+
+
+def _decide_nodes(
+    snapshot: Snapshot, memory: Memory, settings: ControlSettings, plan: Plan, unavailable: frozenset[str]
+) -> tuple[NodeDecision, ...]:
     usual_caps = CapTable(settings.caps, absolute_gpu_caps=settings.absolute_gpu_caps)
     full_power = snapshot.blocking if snapshot.full_power is None else snapshot.full_power
     decisions: list[NodeDecision] = []
@@ -408,8 +463,12 @@ def _decide_nodes(
             decisions.append(NodeDecision(node, _RELEASED, UNCAPPED, "", blocking))
             continue
         override = snapshot.overrides.get(name)
-        planned = plan.profiles[name] if override is None else override.profile
-        source = plan.policy if override is None else override.name
+        if override is not None:
+            planned, source = override.profile, override.name
+        elif name in unavailable:
+            planned, source = Profile.ECO, NOT_READY
+        else:
+            planned, source = plan.profiles[name], plan.policy
         if not node.enforced:
             caps = _caps(node, planned, override, plan, usual_caps)
             would = Planned(planned, caps, planned is Profile.ECO and blocking > 0)
@@ -583,10 +642,13 @@ def _deferred(decision: NodeDecision, reason: str) -> Transition:
     )
 
 
-def _next_due_s(nodes: Sequence[NodeDecision], now_s: float, drain: DrainSettings) -> float | None:
-    due_s: list[float] = []
+def _next_due_s(nodes: Sequence[NodeDecision], plan: Plan, now_s: float, settings: ControlSettings) -> float | None:
+    drain = settings.drain
+    due_s: list[float] = [] if plan.due_s is None else [plan.due_s]
     for decision in nodes:
-        state = decision.state
+        state, not_ready_since_s = decision.state, decision.node.not_ready_since_s
+        if not_ready_since_s is not None:
+            due_s.append(not_ready_since_s + settings.not_ready_grace_s)
         if isinstance(state, DrainingPerformance):
             if state.quiet_since_s is not None:
                 due_s.append(state.quiet_since_s + drain.settling_s)

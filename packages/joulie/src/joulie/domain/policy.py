@@ -18,6 +18,7 @@ from typing import ClassVar, NamedTuple, Protocol
 from joulie.domain.energy_split import CapChoice, DeviceCaps, EnergyBounds, split_caps
 from joulie.domain.hardware import BUILTIN_CATALOGUE, CapRange, Catalogue, normalised
 from joulie.domain.hardware.resolve import ResolvedHardware
+from joulie.domain.hysteresis import Hysteresis, PreviousPlan
 from joulie.domain.units import finite, positive
 
 MIN_CONFIDENCE = 0.5
@@ -131,15 +132,21 @@ class ClusterSnapshot:
         nodes: eligible nodes, in any order.
         performance_demand: see `performance_demand`.
         now_s: time of the snapshot, s since the epoch.
+        unavailable: number of eligible nodes that cannot run pods and so are not among `nodes`: shares count them, or
+            an outage would cap the nodes that are left.
+        previous: the plan before; None for the first.
     """
 
     nodes: tuple[PolicyNode, ...]
     performance_demand: int
     now_s: float
+    unavailable: int = 0
+    previous: PreviousPlan | None = None
 
     def __post_init__(self) -> None:
         finite("now_s", self.now_s)
         finite("performance_demand", self.performance_demand, minimum=0.0)
+        finite("unavailable", self.unavailable, minimum=0.0)
         finite("density", [node.density for node in self.nodes], minimum=0.0, maximum=100.0)
         if len({node.name for node in self.nodes}) != len(self.nodes):
             names = [node.name for node in self.nodes]
@@ -160,18 +167,25 @@ class Plan:
         profiles: profile by node name, in density order.
         caps: caps by profile, by name of the nodes that have others than the administrator's. Both profiles are
             there, since a node keeps the caps of performance while it drains.
+        due_s: when the plan changes if all but the time stays the same, s since the epoch; None for never.
     """
 
     policy: str
     profiles: Mapping[str, Profile]
     caps: Mapping[str, Mapping[Profile, ProfileCaps]] = field(default_factory=dict)
+    due_s: float | None = None
+
+    @property
+    def performance_nodes(self) -> int:
+        """Number of performance nodes."""
+        return sum(profile is Profile.PERFORMANCE for profile in self.profiles.values())
 
 
 class Policy(Protocol):
     """Snapshot in, plan out: every node of the snapshot gets a profile, and nothing but the snapshot decides.
 
-    A policy whose plans do not depend on the time of the snapshot may say so by an attribute ``uses_time = False``: a
-    simulation then asks it again only when something else changed.
+    A policy whose plans do not depend on the time of the snapshot, except at the time that they are due, may say so by
+    an attribute ``uses_time = False``: a simulation then asks it again only when something else changed.
     """
 
     def plan(self, snapshot: ClusterSnapshot) -> Plan:
@@ -197,6 +211,7 @@ class PolicySettings:
         queue_hp_min: QUEUE_HP_MIN, nodes.
         queue_hp_max: QUEUE_HP_MAX, nodes.
         queue_perf_per_hp_node: QUEUE_PERF_PER_HP_NODE, weighted pods that one performance node serves.
+        hysteresis: QUEUE_HOLD and QUEUE_HYSTERESIS.
         rule_swap_interval_s: seconds between two swaps.
         energy: what `energy_per_work` must keep to.
         catalogue: known hardware.
@@ -207,6 +222,7 @@ class PolicySettings:
     queue_hp_min: int = 1
     queue_hp_max: int = 1_000_000
     queue_perf_per_hp_node: int = 10
+    hysteresis: Hysteresis = field(default_factory=Hysteresis)
     rule_swap_interval_s: float = 60.0
     energy: EnergyBounds = field(default_factory=EnergyBounds)
     catalogue: Catalogue = BUILTIN_CATALOGUE
@@ -237,14 +253,15 @@ class StaticPartition:
 
     def plan(self, snapshot: ClusterSnapshot) -> Plan:
         """See `Policy.plan`."""
-        return _filled("static_partition", snapshot, _share(len(snapshot.nodes), self.settings.static_hp_frac))
+        return _filled("static_partition", snapshot, _share(_n_shared(snapshot), self.settings.static_hp_frac))
 
 
 @dataclass(frozen=True)
 class QueueAware:
     """Performance nodes in proportion to the demand.
 
-    ``max(round(N * QUEUE_HP_BASE_FRAC), ceil(P / QUEUE_PERF_PER_HP_NODE))``, clamped to QUEUE_HP_MIN..QUEUE_HP_MAX.
+    ``max(round(N * QUEUE_HP_BASE_FRAC), ceil(P / QUEUE_PERF_PER_HP_NODE))``, clamped to QUEUE_HP_MIN..QUEUE_HP_MAX. It
+    rises with the demand at once and falls with hysteresis, see `joulie.domain.hysteresis`.
     """
 
     settings: PolicySettings
@@ -252,7 +269,8 @@ class QueueAware:
 
     def plan(self, snapshot: ClusterSnapshot) -> Plan:
         """See `Policy.plan`."""
-        return _filled("queue_aware_v1", snapshot, _demanded(snapshot, self.settings))
+        hp, due_s = _demanded(snapshot, self.settings)
+        return replace(_filled("queue_aware_v1", snapshot, hp), due_s=due_s)
 
 
 @dataclass(frozen=True)
@@ -300,7 +318,7 @@ class EnergyPerWork:
         # Sorting keeps the order by density among nodes that eco caps do the same for.
         ranked = sorted(nodes, key=lambda node: -chosen[node.name].eco_gain if node.name in chosen else -1.0)
         floor, rest = _one_of_each_family(ranked)
-        hp = _demanded(snapshot, self.settings)
+        hp, due_s = _demanded(snapshot, self.settings)
         kinds: dict[str, list[PolicyNode]] = {}
         for node in rest:
             kinds.setdefault(_kind(node), []).append(node)
@@ -309,7 +327,7 @@ class EnergyPerWork:
         for members, share in zip(kinds.values(), shares, strict=True):
             performance |= {node.name for node in members[:share]}
         caps = {name: found.caps for name, found in chosen.items()}
-        return replace(_plan("energy_per_work", nodes, performance), caps=MappingProxyType(caps))
+        return replace(_plan("energy_per_work", nodes, performance), caps=MappingProxyType(caps), due_s=due_s)
 
     def _choose(self, nodes: Sequence[PolicyNode]) -> dict[str, _FamilyCaps]:
         """The caps of each node whose hardware is known, by name."""
@@ -377,11 +395,23 @@ def _share(n_nodes: int, fraction: float) -> int:
     return int((n_nodes * Decimal(repr(float(fraction)))).quantize(Decimal(1), rounding=ROUND_HALF_UP))
 
 
-def _demanded(snapshot: ClusterSnapshot, settings: PolicySettings) -> int:
-    """Performance nodes that the demand asks for, by the settings of `queue_aware_v1`."""
-    base = _share(len(snapshot.nodes), settings.queue_hp_base_frac)
-    needed = -(-snapshot.performance_demand // settings.queue_perf_per_hp_node)
-    return min(max(base, needed, settings.queue_hp_min), settings.queue_hp_max)
+def _n_shared(snapshot: ClusterSnapshot) -> int:
+    """Number of nodes that shares are of."""
+    return len(snapshot.nodes) + snapshot.unavailable
+
+
+def _demanded(snapshot: ClusterSnapshot, settings: PolicySettings) -> tuple[int, float | None]:
+    """Performance nodes by the settings of `queue_aware_v1`, and when they change by time alone, s since the epoch."""
+    base = _share(_n_shared(snapshot), settings.queue_hp_base_frac)
+    band = math.ceil(settings.hysteresis.band * settings.queue_perf_per_hp_node)
+
+    def needed(demand: int) -> int:
+        by_demand = -(-demand // settings.queue_perf_per_hp_node)
+        return min(max(base, by_demand, settings.queue_hp_min), settings.queue_hp_max)
+
+    demand = snapshot.performance_demand
+    hp, held_s = settings.hysteresis.held(needed(demand), needed(demand + band), snapshot.previous)
+    return hp, None if held_s is None else snapshot.now_s + held_s
 
 
 def _filled(policy: str, snapshot: ClusterSnapshot, hp: int) -> Plan:

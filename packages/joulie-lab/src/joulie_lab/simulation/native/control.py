@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from joulie.domain.actuation import WantedCap
-from joulie.domain.control import ControlledNode, ControlSettings, controlled_node
+from joulie.domain.control import ControlledNode, ControlSettings, PlanRecord, controlled_node
 from joulie.domain.control_caps import UNCAPPED, CapTable, NodeCaps
 from joulie.domain.control_power import HISTORY_SAMPLES
 from joulie.domain.cooling_stress import REFERENCE_AMBIENT_K, CoolingStressModel, linear_cooling_stress
@@ -71,6 +71,7 @@ class _Planned(NamedTuple):
 
     plan: Plan
     performance: BoolArray
+    n_performance: int
 
 
 class NativeControl:
@@ -94,8 +95,9 @@ class NativeControl:
         self._nodes: tuple[ControlledNode, ...] = tuple(controlled_node(node.name, node.hardware) for node in nodes)
         self._eligible = tuple(node.planned for node in self._nodes)
         self._uses_time: bool = getattr(control.policy, "uses_time", True)
-        self._plans: dict[int, _Planned] = {}
+        self._plans: dict[tuple[int, int | None], _Planned] = {}
         self._plan: Plan | None = None
+        self._record: PlanRecord | None = None
         n_nodes = len(self._nodes)
         self._states: list[NodeState] = [ActivePerformance()] * n_nodes
         self._since_s = np.full(n_nodes, np.nan)
@@ -163,17 +165,28 @@ class NativeControl:
             self._samples.append((until_s - back * self._times.operator_s, last_w))
 
     def _planned(self, demand: int, now_s: float) -> _Planned:
-        known = self._plans.get(demand)
-        if known is not None and not self._uses_time:
-            return known
-        plan = self._control.policy.plan(ClusterSnapshot(self._eligible, demand, now_s))
+        before = self._record
+        known = self._plans.get((demand, None if before is None else before.performance_nodes))
+        planned = self._asked(demand, now_s) if known is None or self._uses_time else known
+        count = planned.n_performance
+        if before is None or before.performance_nodes != count:
+            self._record = PlanRecord(count, now_s)
+        return planned
+
+    def _asked(self, demand: int, now_s: float) -> _Planned:
+        """The policy's plan; it is cached unless hysteresis has a part in it."""
+        before = self._record
+        previous = None if before is None else before.at(now_s)
+        plan = self._control.policy.plan(ClusterSnapshot(self._eligible, demand, now_s, previous=previous))
         performance = np.array(
             [plan.profiles[node.name] is Profile.PERFORMANCE for node in self._nodes], dtype=np.bool_
         )
-        if len(self._plans) >= _MAX_CACHED_PLANS:
-            self._plans.clear()
-        self._plans[demand] = _Planned(plan, performance)
-        return self._plans[demand]
+        planned = _Planned(plan, performance, int(performance.sum()))
+        if plan.due_s is None and (before is None or planned.n_performance >= before.performance_nodes):
+            if len(self._plans) >= _MAX_CACHED_PLANS:
+                self._plans.clear()
+            self._plans[demand, None if before is None else before.performance_nodes] = planned
+        return planned
 
     def _guard(self, performance: BoolArray, blocking: IntArray, lifting: IntArray, now_s: float) -> list[int]:
         """Pass the nodes whose state can change through the drain guard. Returns those whose class changed."""
@@ -281,7 +294,8 @@ class NativeControl:
 
     def next_change_s(self, now_s: float) -> float:
         """Next time at which a decision can change if demand, blocking pods and power stay the same; inf if none."""
-        due_s = [now_s if self._uses_time else math.inf]
+        plan_due_s = None if self._plan is None else self._plan.due_s
+        due_s = [now_s if self._uses_time else math.inf if plan_due_s is None else plan_due_s]
         if self._open_drain:
             due_s += self._drains_due_s()
         cycle_s = _next_multiple_s(min(due_s), self._times.operator_s, now_s)

@@ -59,7 +59,8 @@ class NodeFacts(msgspec.Struct, frozen=True):
         offered: allocatable CPUs (cores) and GPUs, by resource name.
         capacity_cpus: logical CPUs, those reserved included; None if unknown.
         aliases: other names of the node: its host name and addresses.
-        ready: False only if the Ready condition is present and not True.
+        not_ready_since_s: since when its Ready condition is present and not True, s since the epoch; None if it is
+            ready, 0 if the condition has no valid time.
         taints: node taints.
         memory_gib: allocatable memory, GiB; 0 if unknown.
         max_pods: maximum number of pods; 0 if unknown.
@@ -75,11 +76,16 @@ class NodeFacts(msgspec.Struct, frozen=True):
     offered: dict[str, float]
     capacity_cpus: float | None = None
     aliases: tuple[str, ...] = ()
-    ready: bool = True
+    not_ready_since_s: float | None = None
     taints: tuple[Taint, ...] = ()
     memory_gib: float = 0.0
     max_pods: int = 0
     enforced: bool = True
+
+    @property
+    def ready(self) -> bool:
+        """Whether the node can run new pods, as far as it says."""
+        return self.not_ready_since_s is None
 
 
 class OverrideFacts(msgspec.Struct, frozen=True):
@@ -144,12 +150,22 @@ def keep_node(node: Node, settings: OperatorSettings) -> NodeFacts | None:
         offered=allocatable_devices(node),
         capacity_cpus=capacity_cpus(node),
         aliases=node_aliases(node),
-        ready=all(one.status == "True" for one in node.status.conditions if one.type == "Ready"),
+        not_ready_since_s=_not_ready_since_s(node),
         taints=node.spec.taints,
         memory_gib=amount(node.status.allocatable, "memory") / _BYTES_PER_GIB,
         max_pods=int(amount(node.status.allocatable, "pods")),
         enforced=mode_of(labels.get(names.MODE_LABEL), settings.mode) is Mode.ENFORCE,
     )
+
+
+def _not_ready_since_s(node: Node) -> float | None:
+    ready = next((one for one in node.status.conditions if one.type == "Ready"), None)
+    if ready is None or ready.status == "True":
+        return None
+    try:
+        return parse_rfc3339(ready.last_transition_time or "")
+    except QuantityError:
+        return 0.0
 
 
 def keep_hardware(hardware: NodeHardware) -> HardwareFacts:

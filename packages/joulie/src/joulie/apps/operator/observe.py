@@ -311,6 +311,7 @@ class ClusterView(Watching):
                 rack=facts.labels.get(names.RACK_LABEL) or None,
                 zone=facts.labels.get(names.COOLING_ZONE_LABEL) or None,
                 enforced=facts.enforced,
+                not_ready_since_s=facts.not_ready_since_s,
             )
         if self._controlled.get(name) != old:
             self._ordered = None
@@ -333,6 +334,6 @@ class ClusterView(Watching):
         return self._interned[alike]
 
 
-def _scope(facts: NodeFacts) -> tuple[bool, bool, bool]:
+def _scope(facts: NodeFacts) -> tuple[bool, bool, bool, bool]:
     """Facts of a node that every decision depends on."""
-    return facts.managed, facts.eligible, facts.enforced
+    return facts.managed, facts.eligible, facts.enforced, facts.ready

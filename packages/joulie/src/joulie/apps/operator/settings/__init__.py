@@ -15,6 +15,7 @@ from joulie.domain.control import ControlSettings
 from joulie.domain.drain import DrainSettings, Escalation
 from joulie.domain.energy_split import EnergyBounds
 from joulie.domain.hardware.resolve import GPU_PRODUCT_KEYS
+from joulie.domain.hysteresis import Hysteresis
 from joulie.domain.policy import Cap, PolicySettings, Profile, ProfileCaps
 from joulie.domain.scheduling.labels import LabelSelector
 from joulie.domain.twin import DEFAULT_RACK_CAPACITY_W
@@ -160,6 +161,23 @@ class OperatorSettings(ModeSettings, ReschedulerSettings, ClassifierSettings, Po
         queue_perf_per_hp_node=integer(
             "QUEUE_PERF_PER_HP_NODE", "10", "Performance pods that one node serves.", minimum=1
         ),
+        hysteresis=group(
+            Hysteresis,
+            hold_s=duration(
+                "QUEUE_HOLD",
+                "5m",
+                "Minimum time between a change of the number of performance nodes and a reduction; 0 disables it.",
+                minimum=0,
+            ),
+            band=number(
+                "QUEUE_HYSTERESIS",
+                "0.5",
+                "How far demand must fall for that, as a share of the pods that one node serves; else the number is "
+                "reduced after six times that time.",
+                minimum=0,
+                maximum=100,
+            ),
+        ),
         rule_swap_interval_s=_RECONCILE_INTERVAL,
         energy=group(
             _energy_bounds,
@@ -240,6 +258,12 @@ class OperatorSettings(ModeSettings, ReschedulerSettings, ClassifierSettings, Po
         ),
         absolute_gpu_caps=boolean(
             "GPU_WRITE_ABSOLUTE_CAPS", False, "Write GPU caps in watts where the range is known."
+        ),
+        not_ready_grace_s=duration(
+            "NOT_READY_GRACE",
+            "5m",
+            "How long a node that is not ready keeps its performance slot before another node gets it.",
+            minimum=0,
         ),
         stale_after_s=POWER_STALE_AFTER,
         trend_window_s=POWER_TREND_WINDOW,
