@@ -23,7 +23,24 @@ case "$*" in
     printf '"system": {"Driver version": "6.8"}}'
     ;;
 *--setpoweroverdrive*)
-    if [ -s refusal ]; then cat refusal; else echo "$4.0" > "card$2"; fi
+    if [ -s refusal ]; then
+        cat refusal
+        exit 0
+    fi
+    shift
+    numbers=
+    while [ "$1" != --setpoweroverdrive ]; do
+        numbers="$numbers $1"
+        shift
+    done
+    for number in $numbers; do
+        if [ -e "refuses$number" ]; then
+            echo "GPU[$number]: Permission denied"
+        else
+            echo "GPU[$number]: Successfully set power to: $2W"
+            echo "$2.0" > "card$number"
+        fi
+    done
     ;;
 esac
 exit 0
@@ -73,8 +90,31 @@ def test_a_limit_goes_to_one_card_without_questions(smi: RocmSmi, folder: Path) 
 )
 def test_refusals_that_exit_with_0(smi: RocmSmi, folder: Path, refusal: str, error: type[Exception]) -> None:
     (folder / "refusal").write_text(f"===== ROCm System Management Interface =====\n{refusal}\n=====\n")
-    with pytest.raises(error, match=r"set 200 W on GPU card0: 300.0 W in force: ROCm System .*GPU\[0\]"):
+    with pytest.raises(error, match=r"set 200 W on GPU card0: 300 W in force: ROCm System .*GPU\[0\]"):
         smi.set_limit("card0", 200.0)
+
+
+def test_h7_the_command_is_called_three_times_for_eight_gpus(folder: Path) -> None:
+    for number in range(8):
+        (folder / f"card{number}").write_text("300.0")
+    smi = RocmSmi(str(folder / "rocm-smi"), lambda: 0.0)
+    assert smi.unavailable() is None
+    ids = [device.id for device in smi.devices()]
+    assert smi.set_limits(dict.fromkeys(ids, 210.0)) == dict.fromkeys(ids, 210.0)
+    assert [device.limit_w for device in smi.devices()] == [210.0] * 8
+    assert smi.unavailable() is None
+    calls = (folder / "calls").read_text().splitlines()
+    assert len(calls) == 3
+    assert calls[1] == "-d 0 1 2 3 4 5 6 7 --setpoweroverdrive 210 --autorespond y"
+
+
+def test_cards_that_refuse_and_cards_that_are_gone_do_not_stop_the_others(smi: RocmSmi, folder: Path) -> None:
+    (folder / "refuses0").touch()
+    results = smi.set_limits({"card0": 200.0, "card1": 210.0, "card7": 220.0})
+    assert isinstance(results["card0"], ControlRefusedError)
+    assert str(results["card0"]) == "set 200 W on GPU card0: 300 W in force: GPU[0]: Permission denied"
+    assert results["card1"] == 210.0
+    assert isinstance(results["card7"], ControlFailedError)
 
 
 def test_warnings_before_the_json(smi: RocmSmi, folder: Path) -> None:

@@ -9,7 +9,7 @@ import errno
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:  # they need numpy, which the agent, on every node, must do without
     from joulie.domain.accounting.budget import Crossing
@@ -111,7 +111,7 @@ class PowerLimiter(Protocol):
     """
 
     name: str
-    """The backend as NodeTwin's controlStatus and `joulie_backend_mode` name it: rapl, hsmp, nvml, amdsmi, rocm-smi."""
+    """The backend as NodeTwin's controlStatus and `joulie_backend_mode` name it: rapl, hsmp, nvml, amdgpu, amdsmi..."""
 
     def unavailable(self) -> str | None:
         """Why this backend cannot limit power here, or None if it can."""
@@ -133,6 +133,17 @@ class PowerLimiter(Protocol):
             ControlRefusedError: the device cannot be limited.
             ControlFailedError: the write failed, or what was read back is not what was written.
         """
+        ...
+
+
+@runtime_checkable
+class JointPowerLimiter(PowerLimiter, Protocol):
+    """A backend that sets the limits of several devices together, since each write of its own would take long."""
+
+    def set_limits(
+        self, limits_w: Mapping[str, float]
+    ) -> Mapping[str, float | ControlRefusedError | ControlFailedError]:
+        """Write limits, read them back and return what is in force, W, or what failed, by device; raises nothing."""
         ...
 
 

@@ -8,10 +8,11 @@ Python program and takes some tenths of a second: one call lists all GPUs, and w
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from joulie.domain.quantities import positive_number
@@ -20,6 +21,7 @@ from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, No
 _TIMEOUT_S = 15.0
 _CAP = "Max Graphics Package Power (W)"
 _MODELS = ("Card Series", "Card series", "Card Model", "Card model")  # newer and older releases
+_CARD = re.compile(r"GPU\[(\d+)\]")
 _REFUSALS = ("permission", "not supported", "must be run as root")
 READ_BACK_TOLERANCE_W = 1.0
 
@@ -30,7 +32,7 @@ _Cards = list[tuple[str, dict[str, Any]]]
 
 
 class RocmSmi:
-    """Power limits of AMD GPUs; a `PowerLimiter`. A GPU's id is its unique id, else ``cardN``.
+    """Power limits of AMD GPUs; a `JointPowerLimiter`. A GPU's id is its unique id, else ``cardN``.
 
     Args:
         command: name or path of rocm-smi.
@@ -61,18 +63,41 @@ class RocmSmi:
 
     def set_limit(self, device_id: str, limit_w: float) -> float:
         """See `PowerLimiter.set_limit`; whole watts."""
-        limit_w = positive_number("limit_w", limit_w)
-        card = next((card for card, facts in self._cards() if _id(card, facts) == device_id), None)
-        if card is None:
-            raise ControlFailedError(f"{self._command} lists no GPU {device_id}")
-        number, watts = card.removeprefix("card"), str(round(limit_w))
-        self._listed_at_s = float("-inf")
-        output = self._run("-d", number, "--setpoweroverdrive", watts, "--autorespond", "y")
-        in_force_w = _number(dict(self._cards()).get(card, {}).get(_CAP))
-        if in_force_w is None or abs(in_force_w - limit_w) > READ_BACK_TOLERANCE_W:
-            kind = ControlRefusedError if any(word in output.lower() for word in _REFUSALS) else ControlFailedError
-            raise kind(f"set {watts} W on GPU {device_id}: {in_force_w or 'unknown'} W in force: {_one_line(output)}")
-        return in_force_w
+        result = self.set_limits({device_id: positive_number("limit_w", limit_w)})[device_id]
+        if isinstance(result, float):
+            return result
+        raise result
+
+    def set_limits(
+        self, limits_w: Mapping[str, float]
+    ) -> Mapping[str, float | ControlRefusedError | ControlFailedError]:
+        """See `JointPowerLimiter.set_limits`: one call for each limit, then one that reads all of them."""
+        try:
+            cards = {_id(card, facts): card for card, facts in self._cards()}
+            self._listed_at_s = float("-inf")
+            output = self._write({cards[gpu]: limit_w for gpu, limit_w in limits_w.items() if gpu in cards})
+            in_force_w = {_id(card, facts): _number(facts.get(_CAP)) for card, facts in self._cards()}
+        except ControlFailedError as error:
+            return dict.fromkeys(limits_w, error)
+        results: dict[str, float | ControlRefusedError | ControlFailedError] = {}
+        for gpu, limit_w in limits_w.items():
+            if gpu not in cards:
+                results[gpu] = ControlFailedError(f"{self._command} lists no GPU {gpu}")
+            else:
+                results[gpu] = _result(gpu, limit_w, in_force_w.get(gpu), output[cards[gpu]])
+        return results
+
+    def _write(self, limits_w: Mapping[str, float]) -> Mapping[str, str]:
+        """Write the limits of cards; what was printed about each card."""
+        cards_by_watts: dict[int, list[str]] = {}
+        for card, limit_w in limits_w.items():
+            cards_by_watts.setdefault(round(limit_w), []).append(card)
+        output: dict[str, str] = {}
+        for watts, cards in cards_by_watts.items():
+            numbers = [card.removeprefix("card") for card in cards]
+            text = self._run("-d", *numbers, "--setpoweroverdrive", str(watts), "--autorespond", "y")
+            output |= {card: _about(card, text) for card in cards}
+        return output
 
     def _cards(self) -> _Cards:
         """Fields of each card, by card number, as listed a moment ago or now."""
@@ -101,6 +126,24 @@ class RocmSmi:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ControlFailedError(f"{self._command}: {error}") from error
         return done.stdout + done.stderr
+
+
+def _result(
+    gpu: str, limit_w: float, in_force_w: float | None, output: str
+) -> float | ControlRefusedError | ControlFailedError:
+    """The limit in force, W, or what failed."""
+    if in_force_w is not None and abs(in_force_w - limit_w) <= READ_BACK_TOLERANCE_W:
+        return in_force_w
+    kind = ControlRefusedError if any(word in output.lower() for word in _REFUSALS) else ControlFailedError
+    in_force = f"{in_force_w:g}" if in_force_w is not None else "unknown"
+    return kind(f"set {round(limit_w)} W on GPU {gpu}: {in_force} W in force: {_one_line(output)}")
+
+
+def _about(card: str, output: str) -> str:
+    """The lines about a card, and those about none."""
+    number = card.removeprefix("card")
+    lines = output.splitlines()
+    return "\n".join(line for line in lines if (found := _CARD.search(line)) is None or found[1] == number)
 
 
 def _device(card: str, facts: dict[str, Any]) -> PowerDevice:

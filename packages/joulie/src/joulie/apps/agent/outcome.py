@@ -24,7 +24,7 @@ class Outcome:
     """Result of enforcing a cap in one cycle.
 
     Attributes:
-        backend: backend that enforced the cap: rapl, hsmp, dvfs, nvml, amdsmi, rocm-smi, http or none.
+        backend: backend that enforced the cap: rapl, hsmp, dvfs, nvml, amdgpu, amdsmi, rocm-smi, http or none.
         result: applied, blocked, error or none.
         message: human-readable details. It contains no fluctuating values: every change is a write to the API.
     """
