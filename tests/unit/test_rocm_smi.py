@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from joulie.adapters.cpu.cpufreq import Cpufreq
+from joulie.adapters.cpu.cpuinfo import CpuInfo
 from joulie.adapters.gpu.rocm_smi import RocmSmi
+from joulie.adapters.saved_limits import SavedLimits
+from joulie.apps.agent.host import Host, HostBackends
+from joulie.domain.actuation import WantedCap
+from joulie.domain.dvfs import DvfsSettings
+from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.quantities import InvalidQuantityError
 from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, NoBackendError, PowerDevice
 
@@ -156,3 +163,40 @@ def test_not_installed(tmp_path: Path) -> None:
 def test_a_limit_that_is_none(smi: RocmSmi) -> None:
     with pytest.raises(InvalidQuantityError, match="limit_w"):
         smi.set_limit("card0", -1.0)
+
+
+def test_h7_a_cycle_of_the_agent_calls_the_command_three_times_and_one_without_change_once(folder: Path) -> None:
+    for number in range(8):
+        (folder / f"card{number}").write_text("300.0")
+    now_s = [0.0]
+    smi = RocmSmi(str(folder / "rocm-smi"), lambda: now_s[0])
+    backends = HostBackends(
+        cpu_info=lambda: CpuInfo("cpu", "AuthenticAMD", 1, 8, 16),
+        cpu_limiters=(),
+        frequency=Cpufreq(folder / "sys"),
+        gpu_limiters=(smi,),
+        cpu_meters=(),
+        gpu_meters=(),
+        store=SavedLimits(folder / "state/limits.json", folder / "proc"),
+        catalogue=BUILTIN_CATALOGUE,
+    )
+    boot_id = folder / "proc/sys/kernel/random/boot_id"
+    boot_id.parent.mkdir(parents=True)
+    boot_id.write_text("boot-1\n")
+    host = Host(backends, DvfsSettings())
+
+    def calls_of(cap: WantedCap) -> int:
+        now_s[0] += 20.0
+        before = len(_calls(folder))
+        host.observe_gpu(now_s[0])
+        assert host.enforce_gpu(cap).result == "applied"
+        return len(_calls(folder)) - before
+
+    eco = WantedCap(cap_w=210.0)
+    assert [calls_of(eco), calls_of(eco), calls_of(WantedCap())] == [3, 1, 3]
+    assert {(folder / f"card{number}").read_text().strip() for number in range(8)} == {"300.0"}
+
+
+def _calls(folder: Path) -> list[str]:
+    calls = folder / "calls"
+    return calls.read_text().splitlines() if calls.exists() else []

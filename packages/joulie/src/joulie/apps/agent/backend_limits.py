@@ -20,12 +20,32 @@ _log = logging.getLogger(__name__)
 _UNREADABLE = "the limit in force cannot be read, and may be one of an earlier run whose record was lost"
 
 
+SetLimits = Callable[[Mapping[str, float]], Mapping[str, float | ControlRefusedError | ControlFailedError]]
+
+
+def one_by_one(set_limit: Callable[[str, float], float]) -> SetLimits:
+    """Limits set in turn; `set_limit` returns what is in force and raises as `PowerLimiter.set_limit`."""
+
+    def set_limits(limits: Mapping[str, float]) -> Mapping[str, float | ControlRefusedError | ControlFailedError]:
+        results: dict[str, float | ControlRefusedError | ControlFailedError] = {}
+        for device, limit in limits.items():
+            try:
+                results[device] = set_limit(device, limit)
+            except (ControlRefusedError, ControlFailedError) as error:
+                results[device] = error
+            except (InvalidQuantityError, OSError) as error:
+                results[device] = ControlFailedError(str(error))
+        return results
+
+    return set_limits
+
+
 class BackendLimits:
     """The limits of one backend's devices.
 
     Args:
         name: name of the backend.
-        set_limit: writes the limit of a device and returns what is in force; raises as `PowerLimiter.set_limit`.
+        set_limits: writes the limits of devices and returns what is in force, or what failed, by device.
         originals: store of the original limits.
         same: compares limits.
         simulate_only: plan limits, but write none.
@@ -34,14 +54,14 @@ class BackendLimits:
     def __init__(
         self,
         name: str,
-        set_limit: Callable[[str, float], float],
+        set_limits: SetLimits,
         originals: OriginalLimits,
         same: SameLimit,
         *,
         simulate_only: bool = False,
     ) -> None:
         self.name = name
-        self._set_limit = set_limit
+        self._set_limits = set_limits
         self._originals = originals
         self._same = same
         self._simulate_only = simulate_only
@@ -108,15 +128,14 @@ class BackendLimits:
         return self._forget(records, done)
 
     def _write(self, plan: LimitPlan, done: Enforcement) -> None:
-        for device, limit in plan.writes.items():
-            try:
-                done.in_force_w[device] = self._set_limit(device, limit)
-            except ControlRefusedError as error:
-                done.refused[device] = str(error)
-            except (ControlFailedError, InvalidQuantityError, OSError) as error:
-                done.failed[device] = str(error)
+        for device, result in (self._set_limits(plan.writes) if plan.writes else {}).items():
+            if isinstance(result, ControlRefusedError):
+                done.refused[device] = str(result)
+            elif isinstance(result, ControlFailedError):
+                done.failed[device] = str(result)
             else:
-                self._rounded[device] = (limit, done.in_force_w[device])
+                done.in_force_w[device] = result
+                self._rounded[device] = (plan.writes[device], result)
         written = sorted(plan.writes.keys() & done.in_force_w.keys())
         if written:
             _log.info("limits set", extra={"backend": self.name, "devices": written, "problems": len(done.problems)})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from joulie.apps.agent.backend_limits import BackendLimits
+from joulie.apps.agent.backend_limits import BackendLimits, one_by_one
 from joulie.apps.agent.originals import OriginalLimits
 from joulie.apps.agent.outcome import Enforcement
 from joulie.domain.dvfs import DvfsSettings, frequency_limit_hz, possible_throttles_pct, throttle_of_limit_pct
@@ -40,7 +40,9 @@ class FrequencyWriter:
         self.limiter = limiter
         self._originals = originals
         self._settings = settings
-        self._limits = BackendLimits(BACKEND, limiter.set_limit, originals, same_frequency, simulate_only=simulate_only)
+        self._limits = BackendLimits(
+            BACKEND, one_by_one(limiter.set_limit), originals, same_frequency, simulate_only=simulate_only
+        )
         # Listed since the last write: hundreds of policies are read once a cycle.
         self._listed: Sequence[FrequencyPolicy] | None = None
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from joulie.apps.agent.backend_limits import BackendLimits
+from joulie.apps.agent.backend_limits import BackendLimits, one_by_one
 from joulie.apps.agent.originals import OriginalLimits
 from joulie.apps.agent.outcome import (
     SIMULATED,
@@ -38,6 +38,7 @@ from joulie.ports import (
     ControlFailedError,
     ControlRefusedError,
     DeviceKind,
+    JointPowerLimiter,
     NoBackendError,
     PowerDevice,
     PowerLimiter,
@@ -98,7 +99,11 @@ class LimitWriter:
         self._simulate_only = simulate_only
         self._limits = {
             limiter.name: BackendLimits(
-                limiter.name, limiter.set_limit, originals, same_limit, simulate_only=simulate_only
+                limiter.name,
+                limiter.set_limits if isinstance(limiter, JointPowerLimiter) else one_by_one(limiter.set_limit),
+                originals,
+                same_limit,
+                simulate_only=simulate_only,
             )
             for limiter in limiters
         }
