@@ -14,7 +14,7 @@ NODE_HOSTS := --allow-hosts=127.0.0.1,::1,localhost,10.87.0.1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo control-plane test node coverage lint docs reference compiled unit property bench browser version release-check clean
+.PHONY: help setup demo control-plane test node coverage lint docs reference compiled unit property bench browser images version release-check clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -84,6 +84,9 @@ version: setup ## set the one version everywhere: make version VERSION=1.2.3
 	$(BIN)/python scripts/release/version.py $(VERSION)
 	$(UV) lock --quiet
 	$(BIN)/python scripts/render_manifest.py
+
+images: setup ## list the images that the chart uses, for a registry of your own
+	$(BIN)/python scripts/list_images.py
 
 release-check: setup ## build and verify all of a release that needs no publishing, into out/release
 	$(BIN)/python scripts/release/check.py

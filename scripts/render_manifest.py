@@ -26,6 +26,8 @@ HEADER = f"""\
 # A webhook works on every version, a MutatingAdmissionPolicy on newer ones only. Programs that set caps are excluded.
 VALUES = {
     "fullnameOverride": "joulie",
+    # Whoever applies it has asked for deferral.
+    "mode": "enforce",
     "operator": {"enabled": False},
     "agent": {"enabled": False},
     "steering": {"mode": "none"},

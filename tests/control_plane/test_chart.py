@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import json
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +30,7 @@ from joulie.apps.grid.webhook import WebhookSettings
 from joulie.apps.grid.webhook_trust import ASKS_CONDITION, PODS_WEBHOOK
 from joulie.apps.operator.main import LEASE_NAME
 from joulie.apps.operator.settings import OperatorSettings
+from joulie.domain.scheduling.labels import Requirement
 from joulie.program.settings import all_settings
 from joulie_lab.apps.simulator.settings import SimulatorSettings
 from joulie_lab.control_plane import Binaries, LocalControlPlane, kwok_node, wait_for
@@ -41,8 +43,19 @@ VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
 NAMESPACE = "joulie-system"
 GRID = ("grid", "grid-guard", "grid-webhook", "accounting")
 PROGRAMS = ("operator", "agent", "agent-pool", "extender", "simulator", "cleanup", *GRID)
+"""Components with an account of their own."""
+AGENTS = ("agent-nvidia", "agent-amd", "agent")
+"""DaemonSets of agents, in the order in which a node belongs to one."""
+PODS_OF = (*PROGRAMS, "agent-nvidia", "agent-amd")
 
 EVERYTHING: dict[str, Any] = {
+    "mode": "enforce",
+    "namespace": {"create": True},
+    "agent": {
+        "kinds": {"nvidia": {"driverRoot": "/run/nvidia/driver"}},
+        "hostPaths": {"proc": "/proc", "dev": "/dev"},
+        "seLinuxOptions": {"type": "spc_t"},
+    },
     "agentPool": {"enabled": True, "replicas": 2, "useSimulator": True},
     "simulator": {"enabled": True, "traceConfigMap": "jobs"},
     "scheduler": {"enabled": True, "clientCertificateSecretName": "client"},
@@ -69,21 +82,32 @@ class RefusedError(AssertionError):
 
 @pytest.fixture(scope="module")
 def rendered_text(control_plane_binaries: Binaries) -> Callable[..., str]:
-    def render(values: Mapping[str, Any] | None = None, *arguments: str) -> str:
+    """Renders the chart, once for equal values: helm takes a quarter of a second."""
+
+    @functools.cache
+    def run(values: str, *arguments: str) -> str:
         command = [control_plane_binaries["helm"], "template", "joulie", CHART, "-n", NAMESPACE, "-f", "-", *arguments]
-        ended = subprocess.run(command, input=json.dumps(values or {}), capture_output=True, text=True, check=False)
+        ended = subprocess.run(command, input=values, capture_output=True, text=True, check=False)
         if ended.returncode:
             raise RefusedError(ended.stderr)
         return ended.stdout
+
+    def render(values: Mapping[str, Any] | None = None, *arguments: str) -> str:
+        return run(json.dumps(values or {}), *arguments)
 
     return render
 
 
 @pytest.fixture(scope="module")
 def render(rendered_text: Callable[..., str]) -> Render:
-    def render(values: Mapping[str, Any] | None = None, *arguments: str) -> list[Document]:
-        text = rendered_text(values, *arguments)
+    """Documents of a rendered chart, which tests must not change."""
+
+    @functools.cache
+    def documents(text: str) -> list[Document]:
         return [document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if document]
+
+    def render(values: Mapping[str, Any] | None = None, *arguments: str) -> list[Document]:
+        return documents(rendered_text(values, *arguments))
 
     return render
 
@@ -126,8 +150,8 @@ def test_lint(control_plane_binaries: Binaries, tmp_path: Path) -> None:
 
 
 def test_what_is_installed_by_default(render: Render) -> None:
-    assert sorted(workloads(render())) == ["agent", "cleanup", "extender", "operator"]
-    assert sorted(workloads(render(EVERYTHING))) == sorted([*PROGRAMS, "scheduler"])
+    assert sorted(workloads(render())) == sorted([*AGENTS, "cleanup", "extender", "operator"])
+    assert sorted(workloads(render(EVERYTHING))) == sorted([*PODS_OF, "scheduler"])
 
 
 OTHER_VALUES: dict[tuple[str, ...], Any] = {
@@ -143,6 +167,15 @@ OTHER_VALUES: dict[tuple[str, ...], Any] = {
     ("extender", "tls", "enabled"): None,
     ("extender", "service", "type"): "NodePort",
     ("agent", "stateDir"): "/srv/joulie",
+    ("agent", "seLinuxOptions"): {"type": "other"},
+    ("agent", "hostPaths", "sys"): "/srv/sys",
+    ("agent", "hostPaths", "proc"): "/srv/proc",
+    ("agent", "hostPaths", "dev"): "/srv/dev",
+    ("agent", "kinds", "nvidia", "nodeExpressions"): [{"key": "gpu", "operator": "Exists"}],
+    ("agent", "kinds", "nvidia", "driverRoot"): "/",
+    ("agent", "kinds", "amd", "nodeExpressions"): [{"key": "gpu", "operator": "Exists"}],
+    ("mode",): "observe",
+    ("steering", "admission", "canary"): None,
     ("scheduler", "image", "pullPolicy"): "Always",
     ("scheduler", "extenderTimeout"): "2s",
     ("serviceMonitor", "interval"): "1m",
@@ -187,19 +220,52 @@ def another(path: tuple[str, ...], value: Any) -> Any:
         case list():
             return [*value, {"key": "k"}] if path[-1] == "tolerations" else [*value, "other"]
         case dict():
-            keys = {
-                "settings": "SOME_SETTING",
-                "signals": "SOME_SETTING",
-                "affinity": "nodeAffinity",
-                "requests": "cpu",
-                "limits": "cpu",
-            }
-            return {**value, keys.get(path[-1], "example.com/key"): {} if path[-1] == "affinity" else "7"}
+            keys = {"signals": "CARBON_SOURCES"}
+            return {**value, keys.get(path[-1], "example.com/key"): "7"}
         case _:
             return "other"
 
 
-@pytest.mark.parametrize("path", [path for path, _ in leaves(VALUES)], ids=".".join)
+def marked(path: tuple[str, ...], mark: str) -> Any:
+    """A value that contains a mark, which the chart must pass on as it is; None where it does not."""
+    match path[-1]:
+        case "settings":
+            return {"RECONCILE_INTERVAL" if path == ("agent", "settings") else "KUBE_CONTEXT": mark}
+        case "podAnnotations" | "annotations" | "labels" | "nodeSelector":
+            return {"example.com/key": mark}
+        case "tolerations":
+            return [{"key": mark}]
+        case "affinity":
+            return {"podAffinity": {"mark": mark}}
+        case "requests" | "limits":
+            return {"cpu": mark}
+        case "extraEnv" | "extraVolumes":
+            return [{"name": mark}]
+        case "extraVolumeMounts":
+            return [{"name": mark, "mountPath": "/mnt"}]
+        case "priorityClassName" | "tag" | "repository" | "storageClassName" | "traceConfigMap":
+            return mark
+        case _:
+            return None
+
+
+MARKS = {
+    path: mark
+    for number, (path, _) in enumerate(leaves(VALUES))
+    if marked(path, mark := f"mark-{number}-x") is not None and path != ("grid", "webhook", "annotations")
+}
+"""Values that one rendering can check together."""
+
+
+def test_values_are_passed_on(rendered_text: Callable[..., str]) -> None:
+    values: dict[str, Any] = EVERYTHING
+    for path, mark in MARKS.items():
+        values = merged(values, path, marked(path, mark))
+    text = rendered_text(values)
+    assert [".".join(path) for path, mark in MARKS.items() if mark not in text] == []
+
+
+@pytest.mark.parametrize("path", [path for path, _ in leaves(VALUES) if path not in MARKS], ids=".".join)
 def test_every_value_has_an_effect(rendered_text: Callable[..., str], everything: str, path: tuple[str, ...]) -> None:
     given: Any = EVERYTHING
     default: Any = VALUES
@@ -220,6 +286,12 @@ def everything(rendered_text: Callable[..., str]) -> str:
     ("values", "reason"),
     [
         ({"operater": {}}, "additional properties 'operater' not allowed"),
+        ({"mode": "watch"}, "value must be one of 'observe', 'enforce'"),
+        ({"mode": None}, "missing property 'mode'"),
+        ({"agent": {"kinds": {"tpu": {}}}}, "additional properties 'tpu' not allowed"),
+        ({"agent": {"kinds": {"amd": {"nodeExpressions": [{"key": "a", "operator": "Gt"}]}}}}, "value must be one of"),
+        ({"agent": {"hostPaths": {"sys": ""}}}, "does not match pattern"),
+        ({"operator": {"extraVolumes": [{"emptyDir": {}}]}}, "missing property 'name'"),
         ({"operator": {"replicas": 0}}, "minimum: got 0, want 1"),
         ({"operator": {"settings": {"policyType": "x"}}}, "does not match pattern"),
         ({"operator": {"settings": {"METRICS_ADDR": ":1"}}}, "invalid propertyName 'METRICS_ADDR'"),
@@ -293,6 +365,8 @@ def test_programs_know_every_variable_that_the_chart_sets(render: Render) -> Non
     settings = {
         "operator": OperatorSettings,
         "agent": AgentSettings,
+        "agent-nvidia": AgentSettings,
+        "agent-amd": AgentSettings,
         "agent-pool": AgentSettings,
         "extender": ExtenderSettings,
         "simulator": SimulatorSettings,
@@ -303,10 +377,9 @@ def test_programs_know_every_variable_that_the_chart_sets(render: Render) -> Non
         "accounting": AccountingSettings,
     }
     # Read by the container runtime and by Python, and by the agent for the number of its shard.
-    others = {
-        "agent": {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "PYTHONOPTIMIZE"},
-        "agent-pool": {"POD_NAME"},
-    }
+    runtime = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "LD_LIBRARY_PATH", "PYTHONOPTIMIZE"}
+    runtime |= {"MODE", "POD_NAMESPACE", "DAEMONSET_NAME", "DAEMONSET_NAMES", "HOST_DEV"}
+    others = {"agent-pool": {"POD_NAME", "MODE"}} | dict.fromkeys(AGENTS, runtime)
     values = merged(EVERYTHING, ("agent", "runtimeClassName"), "nvidia")
     for path in (("metrics", "certificateSecretName"), ("grid", "webhook", "certificateSecretName")):
         values = merged(values, path, "certificate")
@@ -351,6 +424,7 @@ def test_agents_end_restoring_before_they_are_killed(render: Render) -> None:
 
 def test_pods_have_the_least_that_they_need(render: Render) -> None:
     for component, spec in workloads(render(EVERYTHING)).items():
+        assert (component in AGENTS) is any("hostPath" in volume for volume in spec["volumes"]), component
         (container,) = spec["containers"]
         own, pod = container["securityContext"], spec["securityContext"]
         assert own["readOnlyRootFilesystem"] is True, component
@@ -358,12 +432,11 @@ def test_pods_have_the_least_that_they_need(render: Render) -> None:
         assert container["resources"]["requests"].keys() == {"cpu", "memory"}, component
         assert "memory" in container["resources"]["limits"], component
         assert not any(spec.get(name) for name in ("hostNetwork", "hostPID", "hostIPC")), component
-        if component == "agent":
+        if component in AGENTS:
             continue
         assert pod["runAsNonRoot"] is True, component
         assert own["capabilities"] == {"drop": ["ALL"]}, component
         assert own["allowPrivilegeEscalation"] is False, component
-        assert not any("hostPath" in volume for volume in spec["volumes"]), component
 
 
 def test_the_agent_reaches_every_node_and_writes_little(render: Render) -> None:
@@ -502,7 +575,12 @@ def test_rights_in_the_releases_own_namespace(render: Render) -> None:
     leases, gating_map = ["leases"], (["configmaps"], [gating.CONFIG_MAP])
     assert granted == {
         "operator": [(leases, None, ["create"]), (leases, [LEASE_NAME], ["get", "update"])],
-        "cleanup": [(leases, [LEASE_NAME, GRID_LEASE], ["patch"]), (*gating_map, ["patch"])],
+        "agent": [(["daemonsets"], [f"joulie-{name}" for name in AGENTS], ["get"])],
+        "cleanup": [
+            (leases, [LEASE_NAME, GRID_LEASE, "joulie-scheduler"], ["patch"]),
+            (["serviceaccounts"], ["joulie-cleanup"], ["get"]),
+            (*gating_map, ["patch"]),
+        ],
         "grid": [
             (leases, None, ["create"]),
             (leases, [GRID_LEASE], ["get", "update"]),
@@ -515,6 +593,206 @@ def test_rights_in_the_releases_own_namespace(render: Render) -> None:
         ],
     }
     assert all_settings(CleanupSettings)["LEASE_NAME"].default == LEASE_NAME
+
+
+# ---- kinds of nodes
+
+
+def wanted_by(spec: Document, labels: Mapping[str, str]) -> bool:
+    """Whether a DaemonSet wants a node with these labels, as kube-scheduler and the DaemonSet controller see it."""
+    affinity = spec["affinity"].get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution")
+    if any(labels.get(key) != value for key, value in spec.get("nodeSelector", {}).items()):
+        return False
+    if affinity is None:
+        return True
+    return any(
+        all(
+            Requirement(one["key"], one["operator"], tuple(one.get("values", ()))).holds(labels)
+            for one in term["matchExpressions"]
+        )
+        for term in affinity["nodeSelectorTerms"]
+    )
+
+
+LABELLED = [
+    {},
+    {"nvidia.com/gpu.present": "true"},
+    {"nvidia.com/gpu.present": "false"},
+    {"cloud.google.com/gke-accelerator": "nvidia-l4"},
+    {"feature.node.kubernetes.io/pci-0302_10de.present": "true", "nvidia.com/gpu.present": "true"},
+    {"karpenter.k8s.aws/instance-gpu-manufacturer": "nvidia"},
+    {"karpenter.k8s.aws/instance-gpu-manufacturer": "habana"},
+    {"feature.node.kubernetes.io/amd-gpu": "true"},
+    {"feature.node.kubernetes.io/pci-1200_1002.present": "true", "joulie.io/gpu-vendor": "amd"},
+    {"feature.node.kubernetes.io/pci-1200_1002.present": "true", "nvidia.com/gpu.present": "true"},
+    {"joulie.io/gpu-vendor": "nvidia"},
+    {"joulie.io/gpu-vendor": "intel"},
+]
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"nvidia": {"enabled": False}},
+    {"amd": {"enabled": False}},
+    {"nvidia": {"enabled": False}, "amd": {"enabled": False}},
+]
+
+
+@pytest.mark.parametrize("kinds", KINDS, ids=json.dumps)
+@pytest.mark.parametrize("affinity", [None, "zone"])
+def test_every_node_has_exactly_one_agent(render: Render, kinds: dict[str, Any], affinity: str | None) -> None:
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in ("a", "b")]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    own = {"nodeAffinity": required} if affinity else {}
+    specs = workloads(render({"agent": {"kinds": kinds, "affinity": own}}))
+    agents = [name for name in AGENTS if name in specs]
+    for labels in LABELLED:
+        managed = {"joulie.io/managed": "true", "zone": "b", **labels}
+        assert sum(wanted_by(specs[name], managed) for name in agents) == 1, labels
+        elsewhere = managed | {"zone": "c"}
+        assert sum(wanted_by(specs[name], elsewhere) for name in agents) == (0 if affinity else 1), labels
+        assert not any(wanted_by(specs[name], {**labels, "zone": "b"}) for name in agents), "not managed"
+
+
+def test_nodes_belong_to_the_kind_of_their_gpu(render: Render) -> None:
+    def kind(**labels: str) -> list[str]:
+        specs = workloads(render())
+        found = {"joulie.io/managed": "true", **{key.replace("__", "/"): value for key, value in labels.items()}}
+        return [name for name in AGENTS if wanted_by(specs[name], found)]
+
+    assert kind() == ["agent"]
+    assert kind(**{"nvidia.com__gpu.present": "true"}) == ["agent-nvidia"]
+    assert kind(**{"feature.node.kubernetes.io__amd-gpu": "true"}) == ["agent-amd"]
+    assert kind(**{"feature.node.kubernetes.io__amd-gpu": "true", "nvidia.com__gpu.present": "true"}) == [
+        "agent-nvidia"
+    ]
+
+
+def test_a_node_is_handed_over_from_agent_to_agent(render: Render) -> None:
+    """One starts when the other has left; that of CPU nodes goes on where the only DaemonSet of earlier charts was."""
+    documents = of_kind(render(), "DaemonSet")
+    selectors = [item["spec"]["selector"]["matchLabels"] for item in documents.values()]
+    assert documents["agent"]["spec"]["selector"]["matchLabels"] == {
+        "app.kubernetes.io/name": "joulie",
+        "app.kubernetes.io/instance": "joulie",
+        "app.kubernetes.io/component": "agent",
+    }
+    for name, item in documents.items():
+        template = item["spec"]["template"]
+        (rule,) = template["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        (components,) = rule["labelSelector"]["matchExpressions"]
+        assert rule["topologyKey"] == "kubernetes.io/hostname"
+        assert set(components["values"]) == set(AGENTS)
+        assert sum(selector.items() <= template["metadata"]["labels"].items() for selector in selectors) == 1
+        given = environment(template["spec"])
+        assert given["DAEMONSET_NAME"] == f"joulie-{name}"
+        assert set(given["DAEMONSET_NAMES"].split(",")) == {f"joulie-{other}" for other in AGENTS}
+
+
+def test_the_library_of_the_driver_and_the_folders_of_the_host(render: Render) -> None:
+    def agents(**agent: Any) -> dict[str, Document]:
+        specs = workloads(render({"agent": agent}))
+        return {name: specs[name] for name in AGENTS}
+
+    def paths(spec: Document) -> dict[str, str]:
+        return {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
+
+    operator = agents(kinds={"nvidia": {"runtimeClassName": "nvidia"}})
+    assert [spec.get("runtimeClassName") for spec in operator.values()] == ["nvidia", None, None]
+    assert ["NVIDIA_VISIBLE_DEVICES" in environment(spec) for spec in operator.values()] == [True, False, False]
+    driver = agents(kinds={"nvidia": {"driverRoot": "/run/nvidia/driver/"}})
+    library = "/run/nvidia/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
+    assert [paths(spec).get("nvml") for spec in driver.values()] == [library, None, None]
+    modelled = agents(hostPaths={"sys": "/srv/sys", "proc": "/srv/proc", "dev": "/srv/dev"})
+    assert paths(modelled["agent"]) == {
+        "state": "/var/lib/joulie",
+        "sys": "/srv/sys",
+        "sys-virtual": "/srv/sys/devices/virtual",
+        "sys-cpu": "/srv/sys/devices/system/cpu",
+        "proc": "/srv/proc",
+        "dev": "/srv/dev",
+    }
+    assert paths(modelled["agent-amd"])["sys-devices"] == "/srv/sys/devices"
+    given = environment(modelled["agent"])
+    assert [given[name] for name in ("HOST_SYS", "HOST_PROC", "HOST_DEV")] == ["/host/sys", "/host/proc", "/host/dev"]
+
+
+# ---- observe and enforce
+
+
+def test_the_default_is_to_observe(render: Render) -> None:
+    programs = ("operator", *AGENTS, "agent-pool", "extender", "grid", "grid-webhook", "accounting")
+    values = merged(EVERYTHING, ("mode",), "observe")
+    assert VALUES["mode"] == "observe"
+    for mode in ("observe", "enforce"):
+        specs = workloads(render(merged(values, ("mode",), mode)))
+        assert {name: environment(specs[name])["MODE"] for name in programs} == dict.fromkeys(programs, mode)
+
+
+def test_l15_the_second_scheduler_survives_a_node(render: Render) -> None:
+    documents = render({"scheduler": {"enabled": True}})
+    assert of_kind(documents, "Deployment")["scheduler"]["spec"]["replicas"] == 2
+    assert of_kind(documents, "PodDisruptionBudget")["scheduler"]["spec"]["maxUnavailable"] == 1
+    for replicas in (1, 2):
+        found = of_kind(render({"scheduler": {"enabled": True, "replicas": replicas}}), "ConfigMap")["scheduler"]
+        configuration = yaml.safe_load(found["data"]["configuration.yaml"])
+        assert configuration["leaderElection"]["leaderElect"] is True, "a rollout has two for a while"
+
+
+def test_l15_critical_priorities_have_a_quota(render: Render) -> None:
+    quota = of_kind(render(), "ResourceQuota")["critical-pods"]
+    (scope,) = quota["spec"]["scopeSelector"]["matchExpressions"]
+    used = {spec["priorityClassName"] for spec in workloads(render()).values() if "priorityClassName" in spec}
+    assert used == {"system-cluster-critical", "system-node-critical"} == set(scope["values"])
+    assert of_kind(render({"priority": {"resourceQuota": False}}), "ResourceQuota") == {}
+
+
+def test_l15_secrets_and_authorities_can_be_mounted_everywhere(render: Render) -> None:
+    sections = {
+        "operator": ("operator",),
+        "agent": ("agent",),
+        "agent-pool": ("agentPool",),
+        "extender": ("extender",),
+        "scheduler": ("scheduler",),
+        "grid": ("grid",),
+        "grid-guard": ("grid", "guard"),
+        "grid-webhook": ("grid", "webhook"),
+        "accounting": ("accounting",),
+        "simulator": ("simulator",),
+        "cleanup": ("cleanup",),
+    }
+    values: dict[str, Any] = EVERYTHING
+    volume = {"name": "prometheus", "secret": {"secretName": "prometheus"}}
+    mount = {"name": "prometheus", "mountPath": "/etc/prometheus", "readOnly": True}
+    for path in sections.values():
+        values = merged(values, (*path, "extraEnv"), [{"name": "HTTPS_PROXY", "value": "http://proxy"}])
+        values = merged(values, (*path, "extraVolumes"), [volume])
+        values = merged(values, (*path, "extraVolumeMounts"), [mount])
+    specs = workloads(render(values))
+    assert set(sections) | {"agent-nvidia", "agent-amd"} == set(specs)
+    for component, spec in specs.items():
+        assert volume in spec["volumes"], component
+        assert mount in spec["containers"][0]["volumeMounts"], component
+        assert environment(spec)["HTTPS_PROXY"] == "http://proxy", component
+
+
+def test_r2_pods_behind_services_end_after_their_endpoints(render: Render) -> None:
+    specs = workloads(render(EVERYTHING))
+    for component in ("extender", "grid-webhook"):
+        spec = specs[component]
+        assert spec["containers"][0]["lifecycle"] == {"preStop": {"sleep": {"seconds": 5}}}
+        # The pause, the program's own delay, and the end of its requests.
+        assert spec["terminationGracePeriodSeconds"] == 35
+    none = workloads(render({"extender": {"preStopSeconds": 0}}))["extender"]
+    assert "lifecycle" not in none["containers"][0]
+
+
+def test_r4_a_namespace_that_admits_the_agents(render: Render) -> None:
+    assert of_kind(render(), "Namespace") == {}
+    found = of_kind(render({"namespace": {"create": True}}), "Namespace")
+    (namespace,) = found.values()
+    assert namespace["metadata"] == {
+        "name": NAMESPACE,
+        "labels": {"pod-security.kubernetes.io/enforce": "privileged"},
+    }
 
 
 # ---- the grid
@@ -559,8 +837,13 @@ def test_admission_never_keeps_a_pod_out(render: Render) -> None:
     assert policy["grid"]["metadata"]["name"] == gating.POLICY
     assert policy["grid"]["spec"]["failurePolicy"] == "Ignore"
     for spec in (webhook, policy["grid"]["spec"]["matchConstraints"]):
-        (excluded,) = spec["namespaceSelector"]["matchExpressions"]
+        excluded, modes = spec["namespaceSelector"]["matchExpressions"]
         assert (excluded["operator"], excluded["values"]) == ("NotIn", ["kube-system", NAMESPACE])
+        assert modes == {"key": "joulie.io/mode", "operator": "In", "values": ["enforce"]}
+    enforced = render({"mode": "enforce", "grid": {"enabled": True, "admission": {"mode": "policy"}}})
+    spec = of_kind(enforced, "MutatingAdmissionPolicy")["grid"]["spec"]["matchConstraints"]
+    modes = spec["namespaceSelector"]["matchExpressions"][1]
+    assert modes == {"key": "joulie.io/mode", "operator": "NotIn", "values": ["observe"]}
 
 
 def test_gating_is_switched_by_the_programs_alone(render: Render) -> None:
@@ -694,13 +977,24 @@ def test_with_both_the_extender_only_scores_and_speaks_tls(render: Render) -> No
 def test_modes_of_steering(render: Render) -> None:
     policies = "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"
     assert of_kind(render(), *policies) == {}
-    admission = render({"steering": {"mode": "admission"}})
+    assert of_kind(render({"steering": {"mode": "admission"}}), *policies) == {}, "no pod is changed in observe mode"
+    canary = render({"steering": {"mode": "admission", "admission": {"canary": True}}})
+    assert set(of_kind(canary, *policies)) == {"performance"}
+    admission = render({"mode": "enforce", "steering": {"mode": "admission"}})
     assert set(of_kind(admission, *policies)) == {"performance", "standard"}
     assert "extender" not in workloads(admission)
     assert of_kind(admission, "PodDisruptionBudget") == {}
-    rule_alone = render({"steering": {"mode": "admission", "admission": {"preferEco": False}}})
+    labelled = render(
+        {
+            "mode": "enforce",
+            "steering": {"mode": "admission"},
+            "operator": {"settings": {"POWER_PROFILE_LABEL": "example.org/power"}},
+        }
+    )
+    assert json.dumps(of_kind(labelled, policies[0])).count('dyn(\\"example.org/power\\")') == 2, "L5"
+    rule_alone = render({"mode": "enforce", "steering": {"mode": "admission", "admission": {"preferEco": False}}})
     assert set(of_kind(rule_alone, *policies)) == {"performance"}
-    old = render({"steering": {"mode": "admission"}}, "--kube-version", "1.34.0")
+    old = render({"mode": "enforce", "steering": {"mode": "admission"}}, "--kube-version", "1.34.0")
     assert {item["apiVersion"] for item in of_kind(old, *policies).values()} == {"admissionregistration.k8s.io/v1beta1"}
 
 
@@ -708,14 +1002,14 @@ def test_metrics_and_network(render: Render) -> None:
     documents = render(EVERYTHING)
     monitor = "compute-gardener-scheduler-monitor"
     others = {"cleanup", "grid", "grid-guard", "accounting"}
-    assert set(of_kind(documents, "ServiceMonitor")) == {*PROGRAMS, monitor} - others
+    assert set(of_kind(documents, "ServiceMonitor")) == {*PODS_OF, monitor} - others
     policies = of_kind(documents, "NetworkPolicy")
-    assert set(policies) == set(PROGRAMS)
+    assert set(policies) == set(PODS_OF)
     assert "ingress" not in policies["cleanup"]["spec"]
     assert [rule["ports"][0]["port"] for rule in policies["extender"]["spec"]["ingress"]] == [9877, 9876]
     assert [rule["ports"][0]["port"] for rule in policies["grid-webhook"]["spec"]["ingress"]] == [8082, 9443]
     assert of_kind(render(), "ServiceMonitor") == {}
-    assert set(of_kind(render(), "NetworkPolicy")) == {"operator", "agent", "extender", "cleanup"}
+    assert set(of_kind(render(), "NetworkPolicy")) == {"operator", *AGENTS, "extender", "cleanup"}
     assert of_kind(render({"networkPolicy": {"enabled": False}}), "NetworkPolicy") == {}
 
 
@@ -763,6 +1057,8 @@ def plane(control_plane_binaries: Binaries) -> Iterator[LocalControlPlane]:
         # Their kind is the Prometheus operator's, which is not here.
         values = merged(EVERYTHING, ("serviceMonitor", "enabled"), False)
         values = merged(values, ("metrics", "serviceMonitor", "enabled"), False)
+        # Helm creates it.
+        values = merged(values, ("namespace", "create"), False)
         plane.helm(
             "install", "joulie", CHART, "-n", NAMESPACE, "--create-namespace", "-f", "-", input=json.dumps(values)
         )
@@ -771,7 +1067,7 @@ def plane(control_plane_binaries: Binaries) -> Iterator[LocalControlPlane]:
 
 def test_everything_is_accepted(plane: LocalControlPlane) -> None:
     installed = plane.kubectl("get", "deployments,daemonsets,statefulsets", "-n", NAMESPACE, "-o", "name").split()
-    assert len(installed) == 9
+    assert len(installed) == 11
     waiting = plane.kubectl("get", "crd", "-o", "jsonpath={.items[*].metadata.name}").split()
     assert len([name for name in waiting if name.endswith(".joulie.io")]) == 5
     for kind in ("deployments", "statefulsets"):
@@ -1028,10 +1324,11 @@ def test_who_waits_is_let_go_when_the_grid_is_turned_off(plane: LocalControlPlan
         }
 
     # Nothing runs pods here that could end a hook.
-    upgrade = ("upgrade", "joulie", CHART, "-n", NAMESPACE, "--no-hooks", "--set", "steering.mode=admission")
+    options = ("--no-hooks", "--set", "steering.mode=admission,mode=enforce")
+    upgrade = ("upgrade", "joulie", CHART, "-n", NAMESPACE, *options)
     assert set(hooks()) == {"pre-delete"}
     plane.helm(*upgrade)
-    assert hooks() == {"pre-delete": "", "post-upgrade": "true"}
+    assert hooks() == {"pre-delete": "", "pre-upgrade": "true"}
     plane.helm(*upgrade)
     assert set(hooks()) == {"pre-delete"}, "there is nothing of it any more"
 

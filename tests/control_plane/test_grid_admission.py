@@ -42,7 +42,7 @@ Json = dict[str, Any]
 
 
 def rendered(plane: LocalControlPlane, **grid: Any) -> list[Json]:
-    values = json.dumps({"grid": {"enabled": True, **grid}})
+    values = json.dumps({"mode": "enforce", "grid": {"enabled": True, **grid}})
     text = plane.helm("template", "joulie", CHART, "--namespace", NAMESPACE, "-f", "-", input=values)
     return [item for item in yaml.safe_load_all(text) if item]
 

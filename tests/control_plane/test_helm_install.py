@@ -39,7 +39,7 @@ from support.sysfs_trees import intel_two_sockets
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 
 CHART = Path(__file__).parents[2] / "deploy/helm/joulie"
-VALUES = {"simulator": {"enabled": True}, "agentPool": {"enabled": True, "useSimulator": True}}
+VALUES = {"mode": "enforce", "simulator": {"enabled": True}, "agentPool": {"enabled": True, "useSimulator": True}}
 SIMULATED = ("sim-0.example", "sim-1.example", "sim-2.example")
 METAL = "metal.example"
 POOL_LABEL = "example.com/simulated"
@@ -114,6 +114,7 @@ class Release(Loop):
             **self.plane.environment(self.plane.kubeconfig_for(hook.service_account, NAMESPACE)),
             **settings,
             "POD_NAMESPACE": NAMESPACE,
+            "SERVICE_ACCOUNT": hook.service_account,
             "CLEANUP_TIMEOUT": "20s",
             "LOG_LEVEL": "warning",
         }
@@ -229,6 +230,12 @@ def test_installed_seen_cleaned_up_and_uninstalled(release: Release) -> None:
     for kind in ("deployment", "daemonset", "statefulset", "serviceaccount", "job"):
         left = plane.kubectl("get", kind, "-n", NAMESPACE, "-o", "name").split()
         assert [name for name in left if "joulie" in name] == []
+    wait_for(lambda: not leases(plane), PATIENCE_S, "R7: the Leases go with the release")
+
+
+def leases(plane: LocalControlPlane) -> list[str]:
+    left = plane.kubectl("get", "lease", "-n", NAMESPACE, "-o", "name").split()
+    return [name for name in left if "joulie" in name]
 
 
 def _seen_through_kubectl(release: Release, eco: str, draining: str, performance: str) -> None:

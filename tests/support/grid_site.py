@@ -130,7 +130,11 @@ class Site:
         self.plane = plane
         self.maps = maps
         values = json.dumps(
-            {"grid": {"enabled": True, "admission": {"mode": "policy"}}, "scheduler": {"enabled": True}}
+            {
+                "mode": "enforce",
+                "grid": {"enabled": True, "admission": {"mode": "policy"}},
+                "scheduler": {"enabled": True},
+            }
         )
         text = plane.helm("template", "joulie", _CHART, "--namespace", NAMESPACE, "-f", "-", input=values)
         rendered = [item for item in yaml.safe_load_all(text) if item]

@@ -104,6 +104,7 @@ class Site:
         """Values of the chart for this cluster: its images, the machine's files, quick cycles."""
         repository, _, tag = images.JOULIE.rpartition(":")
         return {
+            "mode": "enforce",
             "image": {"repository": repository, "tag": tag},
             "scheduler": {"image": {"repository": "localhost/kube-scheduler"}},
             **given,

@@ -63,6 +63,39 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version | replace "+
   value: {{ .Values.log.format | quote }}
 {{- end }}
 
+{{/* Whether plans are applied; labels of nodes and namespaces take precedence. */}}
+{{- define "joulie.mode" -}}
+- name: MODE
+  value: {{ .Values.mode }}
+{{- end }}
+
+{{/* The node label of the power profile, which several programs read: the operator's setting. */}}
+{{- define "joulie.profileLabel" -}}
+{{- get .Values.operator.settings "POWER_PROFILE_LABEL" | default "joulie.io/power-profile" -}}
+{{- end }}
+
+{{/* What the user adds to a component, from its values. */}}
+{{- define "joulie.extraEnv" -}}
+{{- with .extraEnv }}{{ toYaml . }}{{ end }}
+{{- end }}
+
+{{- define "joulie.extraMounts" -}}
+{{- with .extraVolumeMounts }}{{ toYaml . }}{{ end }}
+{{- end }}
+
+{{- define "joulie.extraVolumes" -}}
+{{- with .extraVolumes }}{{ toYaml . }}{{ end }}
+{{- end }}
+
+{{/* Time that a pod serves after its endpoint is removed, for clients that have not noticed yet. */}}
+{{- define "joulie.preStop" -}}
+{{- if . }}
+lifecycle:
+  preStop:
+    sleep: {seconds: {{ . }}}
+{{- end }}
+{{- end }}
+
 {{- define "joulie.catalogue.env" -}}
 {{- if .Values.hardwareCatalogue }}
 - name: HARDWARE_CATALOG_PATH
@@ -194,6 +227,99 @@ http://{{ include "joulie.component" (list . "simulator") }}.{{ .Release.Namespa
 {{- if or (eq $wanted "true") (and (eq $wanted "auto") $served) }}true{{ end }}
 {{- end }}
 
+{{/* Kinds of nodes with an agent of their own, as JSON, in order of precedence; cpu is every other node. */}}
+{{- define "joulie.agent.kinds" -}}
+{{- $kinds := list -}}
+{{- $all := .Values.agent.kinds -}}
+{{- range list "nvidia" "amd" -}}
+{{- if (index $all .).enabled }}{{ $kinds = append $kinds . }}{{ end -}}
+{{- end -}}
+{{- if $all.cpu.enabled }}{{ $kinds = append $kinds "cpu" }}{{ end -}}
+{{ $kinds | toJson }}
+{{- end }}
+
+{{/* Component of the agents of a kind. That of cpu has the name of the only DaemonSet of earlier charts. */}}
+{{- define "joulie.agent.component" -}}
+{{- if eq . "cpu" }}agent{{ else }}agent-{{ . }}{{ end -}}
+{{- end }}
+
+{{/* Names of all DaemonSets of agents: a node that changes its kind is handed over from one to another. */}}
+{{- define "joulie.agent.daemonsets" -}}
+{{- $names := list -}}
+{{- range include "joulie.agent.kinds" . | fromJsonArray -}}
+{{- $names = append $names (include "joulie.component" (list $ (include "joulie.agent.component" .))) -}}
+{{- end -}}
+{{ $names | toJson }}
+{{- end }}
+
+{{/*
+Terms of the node affinity of a kind, as JSON: (list . "amd"). A node belongs to the first kind with an expression that
+it meets: the expressions of earlier kinds are negated in each term, so that no node has two agents and none has none.
+*/}}
+{{- define "joulie.agent.terms" -}}
+{{- $values := (index . 0).Values.agent -}}
+{{- $kind := index . 1 -}}
+{{- $opposite := dict "In" "NotIn" "NotIn" "In" "Exists" "DoesNotExist" "DoesNotExist" "Exists" -}}
+{{- $earlier := list -}}
+{{- $passed := false -}}
+{{- range list "nvidia" "amd" "cpu" -}}
+{{- if eq . $kind }}{{ $passed = true }}{{ end -}}
+{{- if and (not $passed) (index $values.kinds .).enabled -}}
+{{- range (index $values.kinds .).nodeExpressions -}}
+{{- $earlier = append $earlier (merge (dict "operator" (get $opposite .operator)) .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $own := list -}}
+{{- if eq $kind "cpu" -}}
+{{- if $earlier }}{{ $own = list (dict "matchExpressions" $earlier) }}{{ end -}}
+{{- else -}}
+{{- range (index $values.kinds $kind).nodeExpressions -}}
+{{- $own = append $own (dict "matchExpressions" (prepend $earlier .)) -}}
+{{- end -}}
+{{- end -}}
+{{- $required := dig "nodeAffinity" "requiredDuringSchedulingIgnoredDuringExecution" "nodeSelectorTerms" (list) $values.affinity -}}
+{{- $terms := $own -}}
+{{- if and $required $own -}}
+{{- /* Terms are OR-ed: each of the user's with each of the kind's. */}}
+{{- $terms = list -}}
+{{- range $theirs := $required -}}
+{{- range $ours := $own -}}
+{{- $all := concat (default (list) $theirs.matchExpressions) $ours.matchExpressions -}}
+{{- $terms = append $terms (merge (dict "matchExpressions" $all) $theirs) -}}
+{{- end -}}
+{{- end -}}
+{{- else if $required -}}
+{{- $terms = $required -}}
+{{- end -}}
+{{ $terms | toJson }}
+{{- end }}
+
+{{/* Affinity of the agents of a kind: (list . "amd"). */}}
+{{- define "joulie.agent.affinity" -}}
+{{- $top := index . 0 -}}
+{{- $affinity := deepCopy $top.Values.agent.affinity -}}
+{{- $terms := include "joulie.agent.terms" . | fromJsonArray -}}
+{{- if $terms -}}
+{{- $node := merge (dict "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms)) (get $affinity "nodeAffinity" | default dict) -}}
+{{- $_ := set $affinity "nodeAffinity" $node -}}
+{{- end -}}
+{{- /* Two agents would undo each other's work: one starts when the other has left. */}}
+{{- $others := dict "topologyKey" "kubernetes.io/hostname" "labelSelector" (dict "matchLabels" (dict "app.kubernetes.io/name" (include "joulie.name" $top) "app.kubernetes.io/instance" $top.Release.Name) "matchExpressions" (list (dict "key" "app.kubernetes.io/component" "operator" "In" "values" (list "agent" "agent-nvidia" "agent-amd")))) -}}
+{{- $anti := get $affinity "podAntiAffinity" | default dict -}}
+{{- $_ := set $anti "requiredDuringSchedulingIgnoredDuringExecution" (append (get $anti "requiredDuringSchedulingIgnoredDuringExecution" | default list) $others) -}}
+{{- $_ := set $affinity "podAntiAffinity" $anti -}}
+{{ toYaml $affinity }}
+{{- end }}
+
+{{/* Names of schedulers that the release runs, as JSON. */}}
+{{- define "joulie.scheduler.names" -}}
+{{- $names := list -}}
+{{- if include "joulie.scheduler.enabled" . }}{{ $names = append $names .Values.scheduler.name }}{{ end -}}
+{{- if .Values.grid.enabled }}{{ $names = append $names "compute-gardener-scheduler" }}{{ end -}}
+{{ $names | uniq | toJson }}
+{{- end }}
+
 {{/* Enabled components as JSON, for ServiceAccounts, NetworkPolicies and metrics. */}}
 {{- define "joulie.components" -}}
 {{- $on := list -}}
@@ -209,4 +335,13 @@ http://{{ include "joulie.component" (list . "simulator") }}.{{ .Release.Namespa
 {{- if include "joulie.accounting.enabled" . }}{{ $on = append $on "accounting" }}{{ end -}}
 {{- if .Values.cleanup.enabled }}{{ $on = append $on "cleanup" }}{{ end -}}
 {{ $on | toJson }}
+{{- end }}
+
+{{/* As joulie.components, with the agents of each kind of node. */}}
+{{- define "joulie.workloads" -}}
+{{- $all := without (include "joulie.components" . | fromJsonArray) "agent" -}}
+{{- if .Values.agent.enabled -}}
+{{- range include "joulie.agent.kinds" . | fromJsonArray }}{{ $all = append $all (include "joulie.agent.component" .) }}{{ end -}}
+{{- end -}}
+{{ $all | toJson }}
 {{- end }}

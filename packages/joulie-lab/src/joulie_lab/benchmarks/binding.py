@@ -245,7 +245,14 @@ def _all_bindings(plane: LocalControlPlane, pods: int) -> list[float]:
 def _steered(plane: LocalControlPlane, chart: Path, way: str) -> Iterator[None]:
     """The chart's admission policies in force."""
     told, changed = _POLICIES[way]
-    options = ("--set", "steering.mode=admission", "--show-only", "templates/steering.yaml", "--kube-version", "1.36.0")
+    options = (
+        "--set",
+        "mode=enforce,steering.mode=admission",
+        "--show-only",
+        "templates/steering.yaml",
+        "--kube-version",
+        "1.36.0",
+    )
     policies = plane.helm("template", "joulie", chart.resolve(), *options, *told)
     plane.kubectl("apply", "-f", "-", input=policies)
     try:

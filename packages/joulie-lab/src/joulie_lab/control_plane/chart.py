@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 NAMESPACE = "joulie-system"
 PROGRAMS = (
+    "mode=enforce",
     "simulator.enabled=true",
     "agentPool.enabled=true",
     "agentPool.useSimulator=true",
