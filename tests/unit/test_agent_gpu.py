@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from joulie.domain.actuation import WantedCap
 from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.gpu_maintenance import gpu_hold_reason
 from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie.domain.limit_records import LimitRecord, SavedRecords
 from joulie.ports import ControlFailedError, DeviceKind, FrequencyPolicy, NoBackendError, PowerDevice
 
 ROUTING: Routing = from_settings(AgentSettings(node_name="n1"))
@@ -83,13 +84,16 @@ class NoFrequency:
 
 class Store:
     def __init__(self) -> None:
-        self.content: dict[str, float] = {}
+        self.records: dict[str, LimitRecord] = {}
 
-    def load(self) -> dict[str, float]:
-        return dict(self.content)
+    def load(self) -> SavedRecords:
+        return SavedRecords(dict(self.records), found=True)
 
-    def save(self, limits: Any) -> None:
-        self.content = dict(limits)
+    def save(self, records: Mapping[str, LimitRecord], _earlier: Mapping[str, LimitRecord]) -> None:
+        self.records = dict(records)
+
+    def booted_at_epoch_s(self) -> float | None:
+        return None
 
 
 class Reports:
