@@ -8,6 +8,7 @@ from joulie.adapters.cpu import cpuinfo
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlStatus
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES, TELEMETRY_PROFILES
 from joulie.domain.dvfs import DvfsSettings
+from joulie.domain.mode import Mode
 from support.agent_machine import AMD, Bench, Machine, on_cluster, until
 from support.fake_gpus import NO_PERMISSION, FakeGpus, build, install
 from support.sysfs_trees import amd_energy_only, amd_pstate, intel_pstate, intel_two_sockets, zone_file
@@ -219,6 +220,77 @@ def test_simulate_only_writes_nothing_and_says_blocked(machine: Machine) -> None
 
 
 @pytest.mark.usefixtures("no_gpu")
+def test_observe_mode_writes_nothing_and_says_what_it_would(machine: Machine) -> None:
+    machine.settings["default_mode"] = Mode.OBSERVE
+    before = _contents(machine)
+
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(cpu=ECO)
+        async with bench.agent():
+            await until(lambda: _result(bench, "observed"))
+            control = await bench.control()
+            assert control.cpu is not None
+            assert (control.cpu.backend, control.cpu.message) == (
+                "rapl",
+                "observe mode, nothing is written; otherwise 2 x 123 W for a cap of 60 %",
+            )
+            assert control.observed_generation == (await bench.twin()).metadata.generation
+            await bench.ask(cpu={"packagePowerCapPctOfMax": 100})
+            await until(lambda: _restored(bench))
+            assert (await bench.cpu()).result == "observed"
+        assert (_contents(machine), machine.saved) == (before, "")
+
+    on_cluster(machine, scenario)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_label_of_the_node_wins_over_the_mode_and_observing_lifts_everything(machine: Machine) -> None:
+    machine.settings["default_mode"] = Mode.OBSERVE
+
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node(**{"joulie.io/mode": "enforce"})
+        await bench.ask(cpu=ECO)
+        async with bench.agent():
+            await until(lambda: [machine.limit_w(zone) for zone in BOTH] == [123.0, 123.0])
+            await until(lambda: _result(bench, "applied"))
+            await bench.client.patch(NODES, machine.node, {"metadata": {"labels": {"joulie.io/mode": None}}})
+            await until(lambda: [machine.limit_w(zone) for zone in BOTH] == [205.0, 205.0])
+            await until(lambda: _result(bench, "observed"))
+
+    on_cluster(machine, scenario)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_agent_that_starts_in_observe_mode_lifts_the_caps_of_one_before_it(machine: Machine) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(cpu=ECO)
+        async with bench.agent() as task:
+            await until(lambda: [machine.limit_w(zone) for zone in BOTH] == [123.0, 123.0])
+            await bench.kill(task)
+        machine.settings["default_mode"] = Mode.OBSERVE
+        async with bench.agent():
+            await until(lambda: [machine.limit_w(zone) for zone in BOTH] == [205.0, 205.0])
+            await until(lambda: _result(bench, "observed"))
+
+    on_cluster(machine, scenario)
+
+
+def test_observe_mode_reads_gpus_only(machine: Machine, driver: FakeGpus) -> None:
+    machine.settings["default_mode"] = Mode.OBSERVE
+
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(gpu={"scope": "perGpu", "capPctOfMax": 60})
+        async with bench.agent():
+            await until(lambda: _gpu_result(bench, "observed"))
+            assert "2 x 420 W" in ((await bench.gpu()).message or "")
+
+    on_cluster(machine, scenario)
+
+
+@pytest.mark.usefixtures("no_gpu")
 def test_one_package_that_refuses_does_not_stop_the_other(machine: Machine) -> None:
     zone_file(machine.sys, BOTH[1], "enabled").write_text("0\n")
 
@@ -400,6 +472,14 @@ async def _told_to_profile(bench: Bench, name: str) -> bool:
 def _said(control: ControlStatus | None) -> list[tuple[str | None, ...]]:
     results = () if control is None else (control.cpu, control.gpu)
     return [(one.backend, one.result, one.message) for one in results if one is not None]
+
+
+def _contents(machine: Machine) -> dict[str, str]:
+    return {str(file): file.read_text() for file in machine.sys.rglob("*") if file.is_file()}
+
+
+async def _gpu_result(bench: Bench, result: str) -> bool:
+    return (await bench.gpu()).result == result
 
 
 async def _applied(bench: Bench) -> bool:

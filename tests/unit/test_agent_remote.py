@@ -4,7 +4,10 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+import pytest
+
 from joulie.adapters.control_http import ControlAction, ControlResult, HostTelemetry, HttpControlError, HttpResult
+from joulie.adapters.kubernetes.api.v1alpha1 import ControlResult as ControlReport
 from joulie.apps.agent.outcome import Outcome
 from joulie.apps.agent.remote import REFRESH_S, RemoteNode
 from joulie.apps.agent.routing import CpuMode, Route, Routing, Via
@@ -63,6 +66,13 @@ class Node:
         self.now_s += 20.0
         routing = Routing(source, source, HTTP, HTTP, mode)
         return _run(self.node.enforce_cpu(cap, limits, 2, routing, self.now_s))
+
+    def observed(self, cap: WantedCap = ECO, *, kind: str = "cpu", reported: ControlReport | None = None) -> Outcome:
+        self.now_s += 20.0
+        if kind == "gpu":
+            return _run(self.node.observe_gpu(cap, GPU, HTTP, self.now_s, reported, present=True))
+        routing = Routing(HTTP, HTTP, HTTP, HTTP, CpuMode.RAPL)
+        return _run(self.node.observe_cpu(cap, PACKAGE, 2, routing, self.now_s, reported))
 
     def gpu(self, cap: WantedCap, limits: CapRange | None = GPU, *, present: bool = True) -> Outcome:
         self.now_s += 20.0
@@ -187,6 +197,45 @@ def test_node_without_gpus_has_nothing_to_do() -> None:
     assert node.gpu(ECO, None, present=False).result == "none"
     assert node.gpu(WantedCap(), None, present=False).message.startswith("restored")
     assert node.endpoint.take() == []
+
+
+def test_observing_sends_nothing() -> None:
+    node = Node()
+    assert (node.observed().result, node.observed(kind="gpu").result) == ("observed", "observed")
+    assert "216 W for each CPU package for a cap of 60 %" in node.observed().message
+    assert node.observed(WantedCap()).message.startswith("restored")
+    assert node.endpoint.take() == []
+
+
+def test_observing_lifts_an_earlier_cap_once() -> None:
+    node = Node()
+    node.cpu(ECO, CpuMode.RAPL)
+    node.gpu(ECO)
+    node.endpoint.take()
+    node.endpoint.down = True
+    assert node.observed().result == "error"
+    node.endpoint.down = False
+    assert [node.observed().result, node.observed(kind="gpu").result] == ["observed", "observed"]
+    assert node.endpoint.take() == [("rapl", {"capWatts": 360.0}), ("gpu", {"capWattsPerGpu": 700.0})]
+    assert [node.observed().result, node.observed(kind="gpu").result] == ["observed", "observed"]
+    assert node.endpoint.take() == []
+
+
+@pytest.mark.parametrize(
+    ("reported", "lifts"),
+    [
+        (ControlReport("http", "applied", "216 W for each CPU package"), True),
+        (ControlReport("http", "unconfirmed", "frequency limited"), True),
+        (ControlReport("http", "applied", "restored: no cap requested"), False),
+        (ControlReport("http", "observed", "observe mode"), False),
+        (ControlReport("rapl", "applied", "2 x 123 W in force"), False),
+        (None, False),
+    ],
+)
+def test_observing_lifts_what_an_earlier_agent_reported(reported: ControlReport | None, lifts: bool) -> None:
+    node = Node()
+    assert node.observed(reported=reported).result == "observed"
+    assert bool(node.endpoint.take()) is lifts
 
 
 def test_simulate_only_sends_nothing() -> None:

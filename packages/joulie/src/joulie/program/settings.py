@@ -30,17 +30,22 @@ class ProgramSettings:
     log_format: str = choice("LOG_FORMAT", "json", "Format of log lines: JSON objects or text.", ("json", "text"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModeSettings:
-    """The mode that a program runs in, where no label joulie.io/mode says otherwise."""
-
-    mode: Mode = choice(
+def mode_setting() -> Any:
+    """Declaration of the setting MODE."""
+    return choice(
         "MODE",
         "enforce",
         "Whether plans are applied: observe changes nothing and reports what would be done; the label joulie.io/mode "
         "of a node or namespace takes precedence.",
         Mode,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModeSettings:
+    """The mode that a program runs in, where no label joulie.io/mode says otherwise."""
+
+    mode: Mode = mode_setting()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,20 @@ from dataclasses import dataclass, field, replace
 
 from joulie.adapters.cpu.cpuinfo import CpuInfo
 from joulie.apps.agent.cpu import CpuControl, CpuFacts
+from joulie.apps.agent.frequency import BACKEND as DVFS
 from joulie.apps.agent.frequency import FrequencyWriter
 from joulie.apps.agent.limits import LIFTED, LimitWriter, limited_devices
 from joulie.apps.agent.metering import PowerMeter, PowerSample
 from joulie.apps.agent.originals import LimitStore, OriginalLimits
-from joulie.apps.agent.outcome import Outcome, ReportedCap, format_problems
+from joulie.apps.agent.outcome import (
+    Outcome,
+    ReportedCap,
+    format_cap,
+    format_limits,
+    format_problems,
+    observed,
+    observed_without_cap,
+)
 from joulie.apps.agent.throttle import PowerReading, Throttle
 from joulie.domain.actuation import LimitedDevice, WantedCap, cpu_range, socket_of, socket_range
 from joulie.domain.dvfs import DvfsSettings
@@ -134,6 +143,8 @@ class Host:
         self._frequency = frequency = FrequencyWriter(backends.frequency, originals, dvfs, simulate_only=simulate_only)
         self._cpu_writer = LimitWriter(backends.cpu_limiters, originals, self._describe, simulate_only=simulate_only)
         self._gpu_writer = LimitWriter(backends.gpu_limiters, originals, self._describe, simulate_only=simulate_only)
+        self._cpu_planner = LimitWriter(backends.cpu_limiters, originals, self._describe, simulate_only=True)
+        self._gpu_planner = LimitWriter(backends.gpu_limiters, originals, self._describe, simulate_only=True)
         self.cpu = CpuControl(
             self._cpu_writer, frequency, Throttle(dvfs, throttle_pct=frequency.throttle_in_force_pct())
         )
@@ -217,6 +228,19 @@ class Host:
         """Apply a cap to the GPUs."""
         return self._gpu_writer.lift() if cap.lifted else self._gpu_writer.cap(cap)[0]
 
+    def plan_cpu(self, cap: WantedCap) -> Outcome:
+        """What a cap on the CPUs would do, in observe mode; nothing is written."""
+        planned = _planned(self._cpu_planner, cap)
+        if planned.backend != "none" or self._backends.frequency.unavailable() is not None:
+            return planned
+        if cap.lifted:
+            return observed_without_cap(DVFS)
+        return observed(DVFS, f"the frequency limited{format_cap(cap)}; {planned.message}")
+
+    def plan_gpu(self, cap: WantedCap) -> Outcome:
+        """What a cap on the GPUs would do, in observe mode; nothing is written."""
+        return _planned(self._gpu_planner, cap)
+
     def lift_cpu(self, now_s: float) -> Outcome:
         """Lift all caps on the CPUs, including those left by an earlier process."""
         self.observe_cpu(now_s)
@@ -248,3 +272,11 @@ class Host:
             return found
         model = self._backends.catalogue.cpu(self._model).model if self._model else None
         return cpu_range(None, None, model.cap_range if model else None)
+
+
+def _planned(planner: LimitWriter, cap: WantedCap) -> Outcome:
+    """What a writer that writes nothing would have in force; its own outcome where it could limit no device."""
+    if cap.lifted:
+        return observed_without_cap(planner.available_backend())
+    outcome, limits_w = planner.cap(cap)
+    return observed(outcome.backend, f"{format_limits(limits_w)}{format_cap(cap)}") if limits_w else outcome

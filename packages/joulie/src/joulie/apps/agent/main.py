@@ -108,7 +108,8 @@ async def serve(
             remote = RemoteNode(
                 name, endpoints.control, endpoints.power_w, settings.dvfs, simulate_only=settings.simulate_only
             )
-            return NodeAgent(name, host, remote, Reporter(client, name, time.time), catalogue, time.time)
+            reporter = Reporter(client, name, time.time)
+            return NodeAgent(name, host, remote, reporter, catalogue, time.time, settings.default_mode)
 
         loop = Agent(
             client,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from joulie.adapters.kubernetes.api import v1alpha1 as api
+from joulie.adapters.kubernetes.names import MODE_LABEL
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.agent.discovery import hardware_from_labels, hardware_of_host
 from joulie.apps.agent.gpu_thread import GpuThread
@@ -27,6 +28,7 @@ from joulie.domain.dvfs import DvfsAction
 from joulie.domain.gpu_maintenance import gpu_hold_reason
 from joulie.domain.hardware import CapRange, Catalogue
 from joulie.domain.hardware.resolve import ResolvedHardware, resolve
+from joulie.domain.mode import Mode, mode_of
 from joulie.domain.resource_quantity import QuantityError
 
 _log = logging.getLogger(__name__)
@@ -97,6 +99,7 @@ class NodeAgent:
         reporter: Reporter,
         catalogue: Catalogue,
         now_epoch_s: Callable[[], float],
+        default_mode: Mode = Mode.ENFORCE,
     ) -> None:
         self.name = name
         self.host = host
@@ -112,11 +115,13 @@ class NodeAgent:
         self._now_epoch_s = now_epoch_s
         self._labelled_hardware: tuple[NodeView, ResolvedHardware] | None = None
         self._gpu_thread = GpuThread()
+        self._default_mode = default_mode
+        self._observes = default_mode is Mode.OBSERVE
 
     @property
     def mode(self) -> str:
         """Backend that caps the CPUs, as in the label of `joulie_backend_mode`."""
-        if self.cpu is None:
+        if self.cpu is None or self._observes:
             return "none"
         return self.remote.mode if self.cpu.backend == HTTP else self.cpu.backend
 
@@ -150,6 +155,9 @@ class NodeAgent:
         Raises:
             KubernetesError: a report could not be written; the caps are enforced nevertheless.
         """
+        if inputs.node is not None:  # a node that is gone keeps the mode that it had
+            label = inputs.node.labels.get(MODE_LABEL)
+            self._observes = mode_of(label, self._default_mode) is Mode.OBSERVE
         twin = inputs.twin or TwinView(self.name)
         if self.inputs is None and self.host is not None and twin.reported is not None:
             _recall(self.host, twin.reported)
@@ -230,10 +238,17 @@ class NodeAgent:
         elsewhere = routing.cpu_control.via is not Via.HOST
         if self.host is not None:
             # If control has moved to another backend, limits written here earlier must still be lifted.
-            local = await asyncio.to_thread(self.host.enforce_cpu, LIFTED if elsewhere else cap, now_s)
+            # In observe mode likewise; without earlier limits, lifting writes nothing.
+            local = await asyncio.to_thread(
+                self.host.enforce_cpu, LIFTED if elsewhere or self._observes else cap, now_s
+            )
             if not elsewhere:
-                return local
+                return await asyncio.to_thread(self.host.plan_cpu, cap) if self._only_observed(local) else local
         if routing.cpu_control.via is Via.HTTP:
+            if self._observes:
+                return await self.remote.observe_cpu(
+                    cap, devices.cpu_limits, devices.packages, routing, now_s, self._reported.cpu
+                )
             return await self.remote.enforce_cpu(cap, devices.cpu_limits, devices.packages, routing, now_s)
         return _no_backend(cap, routing.cpu_control)
 
@@ -244,7 +259,7 @@ class NodeAgent:
         # If control has moved to another backend, limits written here earlier must still be lifted.
         local = cap if inputs.routing.gpu_control.via is Via.HOST else LIFTED
         held = gpu_hold_reason(inputs.node.labels) if inputs.node else None
-        return self._gpu_thread.start(partial(_gpu_turn, self.host, local, held, now_s))
+        return self._gpu_thread.start(partial(self._gpu_turn, self.host, local, held, now_s))
 
     async def _enforce_gpu(self, cap: WantedCap, inputs: NodeInputs, now_s: float, patience_s: float) -> Outcome:
         control = inputs.routing.gpu_control
@@ -255,8 +270,29 @@ class NodeAgent:
                 return no_gpu(local) if absent else local
         if control.via is Via.HTTP:
             devices = self._devices(inputs)
+            if self._observes:
+                return await self.remote.observe_gpu(
+                    cap, devices.gpu_limits, control, now_s, self._reported.gpu, present=devices.has_gpu
+                )
             return await self.remote.enforce_gpu(cap, devices.gpu_limits, control, now_s, present=devices.has_gpu)
         return _no_backend(cap, control)
+
+    def _gpu_turn(self, host: Host, cap: WantedCap, held: str | None, now_s: float) -> Outcome:
+        """The host's GPU work of one cycle."""
+        host.hold_gpus(held)
+        host.observe_gpu(now_s)
+        outcome = host.enforce_gpu(LIFTED if self._observes else cap)
+        return host.plan_gpu(cap) if self._only_observed(outcome) else outcome
+
+    def _only_observed(self, lifted: Outcome) -> bool:
+        """Whether there is nothing but to observe: in that mode, once earlier limits are lifted."""
+        return self._observes and lifted.result is api.ControlOutcome.APPLIED
+
+    @property
+    def _reported(self) -> api.ControlStatus:
+        """What the agent, or one before it, reported last."""
+        twin = self.inputs.twin if self.inputs else None
+        return (twin.reported if twin else None) or api.ControlStatus()
 
     async def _gpu_outcome(self, patience_s: float) -> Outcome:
         backend = self.gpu.backend if self.gpu else "none"
@@ -282,13 +318,6 @@ def _recall(host: Host, reported: api.ControlStatus) -> None:
         if found is not None and result is not None:
             with suppress(QuantityError):
                 host.recall(found, parse_rfc3339(result.updated_at or ""))
-
-
-def _gpu_turn(host: Host, cap: WantedCap, held: str | None, now_s: float) -> Outcome:
-    """The host's GPU work of one cycle."""
-    host.hold_gpus(held)
-    host.observe_gpu(now_s)
-    return host.enforce_gpu(cap)
 
 
 def _measured(source: Route) -> bool:

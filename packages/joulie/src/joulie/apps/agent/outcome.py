@@ -16,7 +16,7 @@ SIMULATED = "SIMULATE_ONLY: nothing is written"
 """Prefix of the message where limits are only planned."""
 
 _CAP = re.compile(r" for a cap of (?P<value>[0-9.e+]+) (?P<unit>[W%])$")
-"""End of the message of a cap in force, as `_format_cap` writes it."""
+"""End of the message of a cap in force, as `format_cap` writes it."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,16 @@ def failed(backend: str, message: str) -> Outcome:
     return Outcome(backend, ControlOutcome.ERROR, message)
 
 
+def observed(backend: str, what: str) -> Outcome:
+    """Outcome in observe mode: nothing is written; `what` would be."""
+    return Outcome(backend, ControlOutcome.OBSERVED, f"observe mode, nothing is written; otherwise {what}")
+
+
+def observed_without_cap(backend: str) -> Outcome:
+    """Outcome in observe mode while no cap is requested."""
+    return Outcome(backend, ControlOutcome.OBSERVED, f"{RESTORED}: observe mode, no cap requested")
+
+
 def no_gpu(tried: Outcome | None = None) -> Outcome:
     """Outcome of a GPU cap on a node without GPUs; `tried` is the outcome of the backends, if any were tried."""
     return Outcome("none", ControlOutcome.NONE, f"no GPU: {tried.message}" if tried else "the node has no GPU")
@@ -110,8 +120,8 @@ class Enforcement:
 
     def outcome(self, backend: str, cap: WantedCap) -> Outcome:
         """Outcome of the backend; it is `applied` only if every device is limited."""
-        limits = _format_limits(self.in_force_w)
-        done = f"{limits} in force{_format_cap(cap)}" if limits else "no limit in force"
+        limits = format_limits(self.in_force_w)
+        done = f"{limits} in force{format_cap(cap)}" if limits else "no limit in force"
         if not self.problems:
             return Outcome(backend, ControlOutcome.APPLIED, done)
         result = ControlOutcome.ERROR if self.failed else ControlOutcome.BLOCKED
@@ -126,7 +136,7 @@ def format_problems(problems: Mapping[str, str]) -> str:
     return "; ".join(f"{', '.join(devices)}: {reason}" for reason, devices in reasons.items())
 
 
-def _format_limits(limits_w: Mapping[str, float]) -> str:
+def format_limits(limits_w: Mapping[str, float]) -> str:
     """Limits grouped by value: ``2 x 162 W`` or ``1 x 300 W, 7 x 240 W``."""
     counts: dict[str, int] = {}
     for limit_w in sorted(limits_w.values(), reverse=True):
@@ -135,7 +145,8 @@ def _format_limits(limits_w: Mapping[str, float]) -> str:
     return ", ".join(f"{count} x {text}" for text, count in counts.items())
 
 
-def _format_cap(cap: WantedCap) -> str:
+def format_cap(cap: WantedCap) -> str:
+    """Text about the cap that limits are in force for; empty without one."""
     if cap.cap_w is not None:
         return f" for a cap of {cap.cap_w:g} W"
     return "" if cap.percent is None else f" for a cap of {cap.percent:g} %"

@@ -10,9 +10,21 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from joulie.adapters.control_http import ControlAction, ControlResult, HttpControl, HttpControlError
-from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome
-from joulie.apps.agent.outcome import Outcome, blocked, failed, no_gpu, restored
+from joulie.adapters.control_http import ControlAction, HttpControl, HttpControlError
+from joulie.adapters.control_http import ControlResult as Answer
+from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, ControlResult
+from joulie.apps.agent.limits import LIFTED
+from joulie.apps.agent.outcome import (
+    RESTORED,
+    Outcome,
+    blocked,
+    failed,
+    format_cap,
+    no_gpu,
+    observed,
+    observed_without_cap,
+    restored,
+)
 from joulie.apps.agent.routing import CpuMode, Route, Routing, Via
 from joulie.apps.agent.throttle import PowerReading, Throttle
 from joulie.apps.agent.views import shard_of
@@ -23,6 +35,7 @@ from joulie.domain.hardware import CapRange
 _log = logging.getLogger(__name__)
 
 BACKEND = "http"
+_CPU, _GPU = "cpu", "gpu"
 REFRESH_S = 300.0
 """Mean time after which an unchanged value is sent again, s: an endpoint (a restarted simulator) may lose it."""
 
@@ -60,9 +73,59 @@ class RemoteNode:
         # Jitter by node name, so that the nodes of a pool do not all refresh in one cycle.
         self._refresh_s = REFRESH_S * (0.75 + shard_of(name, 1000) / 2000)
         self._applied: dict[ControlAction, _Applied] = {}
+        # Whether a cap may be in force, by kind of device; unknown before the first cycle.
+        self._capped: dict[str, bool] = {}
         self.throttle = Throttle(dvfs)
         self.mode = "none"
         self.power_w: float | None = None
+
+    async def observe_cpu(
+        self,
+        cap: WantedCap,
+        limits: CapRange | None,
+        packages: int,
+        routing: Routing,
+        now_s: float,
+        reported: ControlResult | None,
+    ) -> Outcome:
+        """Say what a cap would do, in observe mode; lift an earlier one, as known or `reported`. See `enforce_cpu`."""
+        if self._may_hold(_CPU, reported):
+            lifted = await self.enforce_cpu(LIFTED, limits, packages, routing, now_s)
+            if lifted.result is not ControlOutcome.APPLIED:
+                return lifted
+        self._capped[_CPU], self.mode = False, "none"
+        return _planned(cap, _watts(cap, limits), "each CPU package")
+
+    async def observe_gpu(
+        self,
+        cap: WantedCap,
+        limits: CapRange | None,
+        route: Route,
+        now_s: float,
+        reported: ControlResult | None,
+        *,
+        present: bool,
+    ) -> Outcome:
+        """Like `observe_cpu`, for the GPUs."""
+        if not present:
+            return observed_without_cap("none") if cap.lifted else no_gpu()
+        if self._may_hold(_GPU, reported):
+            lifted = await self.enforce_gpu(LIFTED, limits, route, now_s, present=present)
+            if lifted.result is not ControlOutcome.APPLIED:
+                return lifted
+        self._capped[_GPU] = False
+        return _planned(cap, _watts(cap, limits), "each GPU")
+
+    def _may_hold(self, kind: str, reported: ControlResult | None) -> bool:
+        """Whether a cap may be in force: of this process, else of one before it, as it reported."""
+        if kind in self._capped:
+            return self._capped[kind]
+        return (
+            reported is not None
+            and reported.backend == BACKEND
+            and reported.result not in {ControlOutcome.OBSERVED, ControlOutcome.NONE}
+            and not (reported.message or "").startswith(RESTORED)
+        )
 
     async def enforce_cpu(
         self, cap: WantedCap, limits: CapRange | None, packages: int, routing: Routing, now_s: float
@@ -76,6 +139,7 @@ class RemoteNode:
             routing: endpoints of the node.
             now_s: monotonic time, s.
         """
+        self._capped[_CPU] = True
         if self._simulate_only:
             return _simulated(cap)
         if routing.cpu_mode is CpuMode.DVFS:
@@ -97,6 +161,7 @@ class RemoteNode:
         """Apply a cap to the GPUs; `present`: whether the node has any."""
         if not present:
             return restored("none", "the node has no GPU") if cap.lifted else no_gpu()
+        self._capped[_GPU] = True
         if self._simulate_only:
             return _simulated(cap)
         cap_w = _watts(cap, limits)
@@ -166,11 +231,11 @@ class RemoteNode:
         except (HttpControlError, TimeoutError) as error:
             self._applied.pop(action, None)
             return failed(BACKEND, str(error) or f"no answer from {route.endpoint} within {route.timeout_s:g} s")
-        if answer.result is ControlResult.APPLIED:
+        if answer.result is Answer.APPLIED:
             self._applied[action] = _Applied(route.endpoint, value, now_s)
             return None
         self._applied.pop(action, None)
-        result = blocked if answer.result is ControlResult.BLOCKED else failed
+        result = blocked if answer.result is Answer.BLOCKED else failed
         return result(BACKEND, answer.message or f"the endpoint answered {answer.result.value} to {action.value}")
 
 
@@ -197,6 +262,13 @@ def _simulated(cap: WantedCap) -> Outcome:
     if cap.lifted:
         return restored(BACKEND, "SIMULATE_ONLY, no cap was sent")
     return blocked(BACKEND, "SIMULATE_ONLY: nothing is sent")
+
+
+def _planned(cap: WantedCap, cap_w: float | None, what: str) -> Outcome:
+    if cap.lifted:
+        return observed_without_cap(BACKEND)
+    amount = f"{cap_w:.4g} W" if cap_w is not None else "a limit"
+    return observed(BACKEND, f"{amount} for {what}{format_cap(cap)}")
 
 
 def _done(cap: WantedCap, cap_w: float | None, what: str) -> Outcome:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from joulie.domain.dvfs import DvfsSettings
-from joulie.program.settings import ProgramSettings
+from joulie.domain.mode import Mode
+from joulie.program.settings import ProgramSettings, mode_setting
 from joulie.settings import boolean, choice, duration, group, integer, number, path, percentage, text
 
 _HZ_PER_KHZ = 1e3
@@ -37,6 +38,7 @@ class AgentSettings(HostSettings, ProgramSettings):
         "One agent on each node, or one for a shard of nodes that are reached over HTTP.",
         ("daemonset", "pool"),
     )
+    default_mode: Mode = mode_setting()
     node_name: str | None = text("NODE_NAME", None, "Node of this agent; required in daemonset mode.")
     reconcile_interval_s: float = duration(
         "RECONCILE_INTERVAL", "20s", "Time from one cycle to the next.", minimum=0.05
