@@ -11,6 +11,7 @@ from joulie.domain.dvfs import (
     DvfsState,
     frequency_limit_hz,
     open_loop_throttle_pct,
+    possible_throttles_pct,
     step,
     throttle_of_limit_pct,
 )
@@ -102,6 +103,16 @@ def test_impossible_power_is_refused(bad: float) -> None:
 def test_impossible_settings_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(InvalidQuantityError):
         DvfsSettings(**bad)
+
+
+def test_h5_throttles_are_among_those_that_a_later_process_looks_for() -> None:
+    possible = possible_throttles_pct(AT_ONCE)
+    state, power_w = DvfsState(throttle_pct=11.1), 300.0
+    for number in range(40):
+        power_w = 300.0 - 1.3 * state.throttle_pct
+        state = step(state, power_w, 200.0, 20.0 * number, AT_ONCE)
+        assert state.throttle_pct in {0.0, 11.1, *possible}
+    assert 197.0 <= power_w <= 200.0
 
 
 def test_frequency_of_a_throttle() -> None:

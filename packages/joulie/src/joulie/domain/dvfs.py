@@ -24,8 +24,8 @@ _TRIM_SAMPLES = 4
 _MEAN_SAMPLES = 16
 _TRIM_SHARE = 0.25
 """Maximum trim as a share of the step."""
-_MIN_STEP_SHARE = 0.05
-"""Minimum change of the throttle as a share of the step."""
+_QUANTA_OF_A_STEP = 20
+"""The throttle is a multiple of the step divided by this, so that the limits of a lost process can be recognised."""
 _MIN_MEASURED_PCT = 1.0
 """Minimum change of the throttle whose effect is measured, percent: that of a smaller one is lost in noise."""
 _MIN_SLOPE_SHARE = 0.002
@@ -131,7 +131,7 @@ def step(state: DvfsState, power_w: float | None, cap_w: float, now_s: float, se
     if cooling:
         return seen
     change_pct = _change_pct(seen, cap_w, settings)
-    throttle_pct = min(max(seen.throttle_pct + change_pct, 0.0), _FULL_PERCENT)
+    throttle_pct = _quantised_pct(seen.throttle_pct + change_pct, settings) if change_pct else seen.throttle_pct
     if throttle_pct == seen.throttle_pct or seen.ema_w is None:
         return seen
     return DvfsState(
@@ -166,6 +166,8 @@ def _change_pct(state: DvfsState, cap_w: float, settings: DvfsSettings) -> float
     target_w, slope_w = cap_w * _TARGET_SHARE, _slope_w(state, cap_w)
     if max(state.above, state.below) >= settings.trip_count:
         error_w = (state.ema_w or 0.0) - target_w
+        if error_w > 0.0 and state.below:  # a lower margin of less than the target's distance from the cap
+            return 0.0
         wanted_pct = settings.step_pct if slope_w is None else abs(error_w) / slope_w
         most_pct = settings.step_pct
     elif state.samples >= max(_TRIM_SAMPLES, settings.trip_count):
@@ -176,8 +178,13 @@ def _change_pct(state: DvfsState, cap_w: float, settings: DvfsSettings) -> float
         most_pct = settings.step_pct * _TRIM_SHARE
     else:
         return 0.0
-    change_pct = min(max(wanted_pct, settings.step_pct * _MIN_STEP_SHARE), most_pct)
+    change_pct = min(max(wanted_pct, settings.step_pct / _QUANTA_OF_A_STEP), most_pct)
     return change_pct if error_w > 0.0 else -change_pct
+
+
+def _quantised_pct(throttle_pct: float, settings: DvfsSettings) -> float:
+    quantum_pct = settings.step_pct / _QUANTA_OF_A_STEP
+    return min(max(round(throttle_pct / quantum_pct) * quantum_pct, 0.0), _FULL_PERCENT)
 
 
 def _slope_w(state: DvfsState, cap_w: float) -> float | None:
@@ -221,6 +228,6 @@ def throttle_of_limit_pct(limit_hz: float, min_hz: float, max_hz: float) -> floa
 
 
 def possible_throttles_pct(settings: DvfsSettings) -> tuple[float, ...]:
-    """Throttles above 0 that the controller reaches in steps, percent."""
-    steps = int(_FULL_PERCENT // settings.step_pct)
-    return (*(settings.step_pct * number for number in range(1, steps + 1)), _FULL_PERCENT)
+    """Throttles above 0 that the controller sets, percent."""
+    quantum_pct = settings.step_pct / _QUANTA_OF_A_STEP
+    return (*(quantum_pct * number for number in range(1, int(_FULL_PERCENT // quantum_pct) + 1)), _FULL_PERCENT)

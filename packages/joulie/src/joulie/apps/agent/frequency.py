@@ -15,6 +15,7 @@ from joulie.domain.limit_records import FoundLimit, usable_limit
 from joulie.ports import FrequencyLimiter, FrequencyPolicy
 
 BACKEND = "dvfs"
+_HZ_PER_KHZ = 1e3
 _TOLERANCE = 0.01
 """Relative difference of two frequency limits that count as one: drivers without a table may round."""
 
@@ -45,6 +46,7 @@ class FrequencyWriter:
         )
         # Listed since the last write: hundreds of policies are read once a cycle.
         self._listed: Sequence[FrequencyPolicy] | None = None
+        self._possible: dict[tuple[float, float], tuple[float, ...]] = {}
 
     @property
     def may_hold_limits(self) -> bool:
@@ -74,10 +76,21 @@ class FrequencyWriter:
         return self._limits.restore(lambda: [self._found(policy) for policy in self._take_listed()])
 
     def _found(self, policy: FrequencyPolicy, *throttles_pct: float) -> FoundLimit:
-        if self._originals.may_lack_records(BACKEND):
-            throttles_pct += possible_throttles_pct(self._settings)
         candidates = tuple(self._target_hz(policy, throttle_pct) for throttle_pct in throttles_pct)
+        if self._originals.may_lack_records(BACKEND):
+            candidates += self._exactly_written_hz(policy)
         return FoundLimit(policy.id, usable_limit(policy.limit_hz), policy.max_hz, candidates)
+
+    def _exactly_written_hz(self, policy: FrequencyPolicy) -> tuple[float, ...]:
+        """The limit in force if a controller may have set it: to the kHz, since its throttles are close to each other.
+
+        Possible limits are computed once for policies of one range, of which there are many.
+        """
+        span = (policy.min_hz, policy.max_hz)
+        if span not in self._possible:
+            throttles_pct = possible_throttles_pct(self._settings)
+            self._possible[span] = tuple(self._target_hz(policy, throttle_pct) for throttle_pct in throttles_pct)
+        return tuple(hz for hz in self._possible[span] if abs(hz - policy.limit_hz) <= _HZ_PER_KHZ)
 
     def _target_hz(self, policy: FrequencyPolicy, throttle_pct: float) -> float:
         return frequency_limit_hz(throttle_pct, policy.min_hz, policy.max_hz, self._settings.min_frequency_hz)
