@@ -55,6 +55,34 @@ def readings(source: Packages, meter: PowerMeter, interval_s: float, cycles: int
     return found[1:]
 
 
+class Gpu:
+    """A GPU with an energy counter and a power that happens to be read at a peak; a `PowerSource`."""
+
+    name = "nvml"
+    energy_j: float | None = 1000.0
+
+    def unavailable(self) -> str | None:
+        return None
+
+    def energy(self) -> Sequence[EnergyReading]:
+        return [] if self.energy_j is None else [EnergyReading("GPU-1", self.energy_j, None)]
+
+    def power_w(self) -> dict[str, float]:
+        return {"GPU-1": 650.0}
+
+
+def test_the_energy_of_a_gpu_goes_before_the_power_of_a_moment() -> None:
+    gpu = Gpu()
+    meter = PowerMeter([gpu])
+    assert meter.read(0.0).power_w == {"GPU-1": 650.0}, "one reading of a counter says nothing"
+    gpu.energy_j = 5000.0
+    assert meter.read(10.0).power_w == {"GPU-1": 400.0}
+    gpu.energy_j = 100.0
+    assert meter.read(20.0).power_w == {"GPU-1": 650.0}, "the driver was loaded anew"
+    gpu.energy_j = None
+    assert meter.read(30.0).power_w == {"GPU-1": 650.0}, "older than Volta"
+
+
 @pytest.mark.parametrize("interval_s", [1.0, 20.0, 70.0, 600.0])
 @pytest.mark.parametrize("bound_w", [800.0, 4000.0])
 def test_h1_power_of_an_epyc_at_any_reconcile_interval(interval_s: float, bound_w: float) -> None:

@@ -7,6 +7,7 @@ import pytest
 from joulie.adapters.cpu import cpuinfo
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlStatus
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES, TELEMETRY_PROFILES
+from joulie.apps.agent import node as node_module
 from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.mode import Mode
 from support.agent_machine import AMD, Bench, Machine, on_cluster, until
@@ -444,6 +445,58 @@ def test_gpu_without_permission_is_blocked(machine: Machine, driver: FakeGpus) -
             await until(lambda: _applied(bench))
 
     on_cluster(machine, scenario)
+
+
+def test_h11_cpus_are_capped_while_the_gpu_driver_hangs(
+    machine: Machine, driver: FakeGpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_module, "_GPU_PATIENCE_S", 0.01)
+    driver.set(hang=1)
+
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(cpu=ECO, gpu={"capWattsPerGpu": 300})
+        async with bench.agent():
+            await until(lambda: _applied(bench))
+            await until(lambda: _gpu_result(bench, "unconfirmed"))
+            assert [machine.limit_w(zone) for zone in BOTH] == [123.0, 123.0]
+            machine.set_limit_w(180.0)
+            await until(lambda: machine.limit_w() == 123.0)
+            driver.set(hang=0)
+            await until(lambda: _gpu_limits(driver) == [300_000, 300_000])
+            await until(lambda: _gpu_result(bench, "applied"))
+
+    on_cluster(machine, scenario)
+
+
+def test_h11_nvml_is_let_go_for_a_driver_upgrade(machine: Machine, driver: FakeGpus) -> None:
+    async def label(bench: Bench, state: str) -> None:
+        labels = {"nvidia.com/gpu-driver-upgrade-state": state}
+        await bench.client.apply(NODES, machine.node, {"metadata": {"labels": labels}}, field_manager="gpu-operator")
+
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(gpu={"capWattsPerGpu": 300})
+        async with bench.agent():
+            await until(lambda: _gpu_result(bench, "applied"))
+            await label(bench, "pod-restart-required")
+            await until(lambda: _gpu_result(bench, "blocked"))
+            assert "the GPU driver is being upgraded" in ((await bench.gpu()).message or "")
+            assert driver.get("inits") == driver.get("shutdowns") > 0
+            calls = driver.get("calls")
+            driver.reload()
+            for gpu in range(2):
+                driver.write(gpu, set_mw=700_000)
+            hardware = await bench.hardware()
+            assert hardware is not None
+            assert hardware.status.gpu is not None
+            assert (hardware.status.gpu.count, hardware.status.gpu.control_available) == (2, False)
+            assert driver.get("calls") == calls, "nobody touches the driver"
+            await label(bench, "upgrade-done")
+            await until(lambda: _gpu_limits(driver) == [300_000, 300_000])
+
+    on_cluster(machine, scenario)
+    assert driver.get("inits") == driver.get("shutdowns")
 
 
 def test_node_created_again_gets_its_hardware_again(machine: Machine, no_gpu: None) -> None:

@@ -120,7 +120,7 @@ class PowerMeter:
             for reading in readings:
                 power_w = self._since_last_cycle_w(reading.device_id)
                 if power_w is not None:
-                    powers.setdefault(reading.device_id, power_w)
+                    powers[reading.device_id] = power_w  # the mean of the cycle, rather than a moment's power
             energies = {reading.device_id: reading.energy_j for reading in readings}
             problems = self._why_missing(energies)
             self._log_problems(problems)
