@@ -1,4 +1,4 @@
-"""Generates the reference pages from the code: commands, scenario, job trace, Kubernetes API, settings, metrics.
+"""Generates the reference pages: commands, scenario, job trace, Kubernetes API, settings, metrics, hardware.
 
 Run it after a change of one of these; a test compares the committed pages with the generated ones.
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 from reference_crds import crds_page
+from reference_hardware import hardware_page
 from reference_programs import metrics_page, settings_page
 from reference_workload import workload_page
 
@@ -34,6 +35,7 @@ def pages() -> dict[str, str]:
         "kubernetes-api.md": crds_page(),
         "settings.md": settings_page(),
         "metrics.md": metrics_page(),
+        "hardware.md": _joined([*hardware_page(_GENERATED)]),
         "job-trace.md": _joined([*workload_page(_GENERATED, _attributes)]),
     }
 

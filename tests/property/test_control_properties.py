@@ -85,7 +85,8 @@ def test_nothing_is_capped_under_pods_that_need_full_power(moments, policy_name)
                 assert node.guarded.profile is Profile.PERFORMANCE
                 # `energy_per_work` caps performance nodes too, by as little as performance pods may be slowed down.
                 full = planned.get(node.node.name, DEFAULT_CAPS)[Profile.PERFORMANCE].cpu
-                assert full is None or full.percent == 100.0 or policy_name == "energy_per_work"
+                full = full or DEFAULT_CAPS[Profile.PERFORMANCE].cpu
+                assert full.percent == 100.0 or policy_name == "energy_per_work"
                 assert node.caps.cpu is None or node.caps.cpu == full
             # A word that opens a node never goes with caps, nor caps with a word that opens.
             assert (node.guarded.schedulable is SchedulableClass.ECO) == (node.guarded.profile is Profile.ECO)

@@ -93,15 +93,13 @@ def test_recognises_gpus_as_nvml_rocm_and_labels_print_them(raw: str, key: str) 
 @pytest.mark.parametrize(
     "raw",
     [
-        "NVIDIA L40",
-        "NVIDIA H100 PCIe",
+        "NVIDIA L40SX",
         "NVIDIA H100",
-        "NVIDIA H200 NVL",
-        "NVIDIA A100-SXM4-80GB",
+        "NVIDIA A100",
         "Tesla V100-SXM2-16GB-LS",
-        "NVIDIA A10G",
+        "NVIDIA A10M",
         "NVIDIA A4000",
-        "Tesla P100-SXM2-16GB",
+        "Tesla P100-SXM2-12GB",
         "",
         "NVIDIA",
     ],
@@ -115,11 +113,6 @@ def test_trap_gpus_matched_by_substring(raw: str) -> None:
 @pytest.mark.parametrize("raw", ["AMD EPYC 965", "AMD EPYC 96540", "Intel Xeon Gold 6530Y", "AMD EPYC 9375"])
 def test_trap_cpus_matched_by_substring(raw: str) -> None:
     assert BUILTIN_CATALOGUE.cpu(raw).quality is Quality.UNAVAILABLE
-
-
-@pytest.mark.parametrize("raw", ["AMD EPYC 9654P 96-Core Processor", "AMD EPYC 9655P 96-Core Processor"])
-def test_single_socket_variant_is_heuristic(raw: str) -> None:
-    assert BUILTIN_CATALOGUE.cpu(raw).quality is Quality.HEURISTIC
 
 
 def test_hidden_model_of_the_trace_stands_in_for_the_a10() -> None:
@@ -142,10 +135,10 @@ def test_two_models_with_one_alias_are_refused() -> None:
 
 def test_extension_adds_and_replaces_and_leaves_the_original() -> None:
     mine = gpu("nvidia l40s", default_w=300.0)
-    extended = BUILTIN_CATALOGUE.extended(gpus=[mine, gpu("H100 PCIe")])
+    extended = BUILTIN_CATALOGUE.extended(gpus=[mine, gpu("Z9000")])
     assert extended.gpu("NVIDIA L40S").model is mine
-    assert extended.gpu("NVIDIA H100 PCIe").quality is Quality.EXACT
-    assert BUILTIN_CATALOGUE.gpu("NVIDIA H100 PCIe").model is None
+    assert extended.gpu("NVIDIA Z9000").quality is Quality.EXACT
+    assert BUILTIN_CATALOGUE.gpu("NVIDIA Z9000").model is None
     assert len(extended.gpus) == len(BUILTIN_CATALOGUE.gpus) + 1
 
 

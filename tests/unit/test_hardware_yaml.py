@@ -21,13 +21,13 @@ gpus:
 
 def test_example_extends_the_builtin_catalogue() -> None:
     catalogue = load_catalogue(EXAMPLE)
-    h100 = catalogue.gpu("NVIDIA H100 PCIe")
-    milan = catalogue.cpu("AMD EPYC 7763 64-Core Processor")
-    assert h100.quality is milan.quality is Quality.EXACT
-    assert milan.model is not None
-    assert milan.model.base_hz == 2.45e9
-    assert milan.model.evidence["curve_w"].provenance is Provenance.ASSUMED
-    assert milan.model.evidence["tdp_w"].provenance is Provenance.EXACT
+    card = catalogue.gpu("NVIDIA GeForce RTX 3060")
+    xeon = catalogue.cpu("Intel(R) Xeon(R) Gold 6312U CPU @ 2.40GHz")
+    assert card.quality is xeon.quality is Quality.EXACT
+    assert xeon.model is not None
+    assert xeon.model.base_hz == 2.4e9
+    assert xeon.model.evidence["curve_w"].provenance is Provenance.ASSUMED
+    assert xeon.model.evidence["tdp_w"].provenance is Provenance.EXACT
     assert catalogue.gpu("NVIDIA L40S") == BUILTIN_CATALOGUE.gpu("NVIDIA L40S")
 
 

@@ -98,7 +98,7 @@ def test_a_drain_says_what_it_waits_for_and_since_when():
             {**NODE, "joulie.io/hw.gpu-model": "Z9"},
             {"power": 1.0},
             "HardwareKnown",
-            ("True", "Estimated", "Z9 is not in the catalogue: limit of one estimated, 350 W (70 to 1400 W)"),
+            ("True", "Estimated", "Z9 is not in the catalogue: limit of one estimated, 350 W (62 to 1400 W)"),
         ),
         (
             {},

@@ -17,7 +17,13 @@ from joulie.domain.control_caps import CapTable
 from joulie.domain.control_power import SourceReadings
 from joulie.domain.drain import ActiveEco
 from joulie.domain.hardware import BUILTIN_CATALOGUE, CapRange, Quality
-from joulie.domain.hardware.estimates import COVERAGE, FEWEST_CORES, estimated_cpu_tdp
+from joulie.domain.hardware.estimates import (
+    COVERAGE,
+    FEWEST_CORES,
+    GPU_LIMITS_W,
+    SMALLEST_W_PER_CORE,
+    estimated_cpu_tdp,
+)
 from joulie.domain.hardware.resolve import ReportedHardware, resolve
 from joulie.domain.policy import (
     DEFAULT_CAPS,
@@ -59,10 +65,10 @@ def test_h13_an_unknown_cpu_leaves_the_gpus_known():
     node = resolved(UNKNOWN_CPUS | KNOWN_GPUS)
     cpu_w, gpu_w, cores, gpus = node.limits
     assert (gpu_w, cores, gpus) == (1600.0, 128, 4)
-    assert cpu_w == node.cpu.tdp_estimate.expected_w == pytest.approx(2 * 299.0, rel=0.01)
+    assert cpu_w == node.cpu.tdp_estimate.expected_w == pytest.approx(571.0, abs=1.0)
     assert (node.cpu.quality, node.cpu.cap_range) == (Quality.HEURISTIC, None)
     assert node.estimated == (
-        "Zilog-Z80000 is not in the catalogue: TDP estimated from 128 cores, 599 W (218 to 868 W)",
+        "Zilog-Z80000 is not in the catalogue: TDP estimated from 128 cores, 571 W (189 to 828 W)",
     )
 
 
@@ -70,7 +76,7 @@ def test_h13_an_unknown_gpu_leaves_the_cpus_known():
     node = resolved(KNOWN_CPUS | UNKNOWN_GPUS, cpus=384.0)
     assert node.limits == (720.0, 1400.0, 192, 4)
     assert node.gpu.cap_range is None
-    assert node.estimated == ("NVIDIA-Z9000 is not in the catalogue: limit of one estimated, 350 W (70 to 1400 W)",)
+    assert node.estimated == ("NVIDIA-Z9000 is not in the catalogue: limit of one estimated, 350 W (62 to 1400 W)",)
 
 
 def test_h13_a_node_with_one_unknown_part_has_its_twin():
@@ -106,7 +112,7 @@ def test_h13_the_agent_warns_of_what_it_estimates_and_of_limits_of_no_catalogue(
     assert status.cpu.cap_range is None
     assert status.gpu.cap_range_per_gpu.default_watts == 900.0
     assert status.quality.warnings == (
-        "Zilog Z80000 @ 4GHz is not in the catalogue: TDP estimated from 128 cores, 599 W (218 to 868 W)",
+        "Zilog Z80000 @ 4GHz is not in the catalogue: TDP estimated from 128 cores, 571 W (189 to 828 W)",
         "NVIDIA Z9000 is not in the catalogue: its limits are those that it reports",
     )
 
@@ -119,10 +125,16 @@ def test_h13_the_power_of_unknown_parts_is_estimated_with_an_interval(cpus, gpus
 
 
 def test_h13_the_interval_of_an_estimated_tdp_holds_for_the_catalogue():
-    models = [model for model in BUILTIN_CATALOGUE.cpus if model.cores_per_socket >= FEWEST_CORES]
+    own = [model for model in BUILTIN_CATALOGUE.cpus if not model.is_stand_in]
+    models = [model for model in own if model.cores_per_socket >= FEWEST_CORES]
     estimates = [estimated_cpu_tdp(model.cores_per_socket, 1) for model in models]
     within = [one.low_w <= model.tdp_w <= one.high_w for model, one in zip(models, estimates, strict=True)]
     assert np.mean(within) >= COVERAGE
+    ratios = [model.tdp_w / one.expected_w for model, one in zip(models, estimates, strict=True)]
+    assert np.median(ratios) == pytest.approx(1.0, abs=0.05)
+    assert min(model.tdp_w / model.cores_per_socket for model in models) >= SMALLEST_W_PER_CORE
+    gpu_limits_w = [model.default_w for model in BUILTIN_CATALOGUE.gpus]
+    assert (min(gpu_limits_w), max(gpu_limits_w)) == GPU_LIMITS_W
 
 
 @given(cores=st.floats(1.0, 1024.0), sockets=st.sampled_from([None, 1, 2, 4]))

@@ -57,7 +57,8 @@ class Match(Generic[ModelT]):
 
 
 _TRADEMARKS = re.compile(r"\((?:r|tm|c)\)|[®™]", re.IGNORECASE)
-_CLOCK = re.compile(r"@\s*[\d.]+\s*[gm]hz", re.IGNORECASE)
+# A label cannot hold the @ before the clock.
+_CLOCK = re.compile(r"[@\s_-]\s*\d+(?:\.\d+)?\s*[gm]hz", re.IGNORECASE)
 _CORES = re.compile(r"\b\d+-core\b", re.IGNORECASE)
 # Suffixes of the GPU operator's node labels: the device is the same, only shared or sliced.
 _SHARING = re.compile(r"[-_](?:shared|mig-[\w.]+)$", re.IGNORECASE)
@@ -80,9 +81,11 @@ def normalised(raw: str) -> str:
     return " ".join(word for word in _SEPARATORS.split(text.lower()) if word and word not in _NOISE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Catalogue:
-    """CPU and GPU models by name. A value: `extended` returns a new one.
+    """CPU and GPU models by name. It never changes: `extended` returns a new one.
+
+    Equal and hashed by identity, since its hundreds of models would make a slow key.
 
     A name is looked up among keys first, then aliases (both exact), then among the parts that a model stands in for.
 
@@ -90,10 +93,10 @@ class Catalogue:
         AmbiguousNameError: two models claim the same name in the same role.
     """
 
-    cpus: tuple[CpuModel, ...] = ()
-    gpus: tuple[GpuModel, ...] = ()
-    _cpu_names: Mapping[str, Match[CpuModel]] = field(init=False, repr=False, compare=False)
-    _gpu_names: Mapping[str, Match[GpuModel]] = field(init=False, repr=False, compare=False)
+    cpus: tuple[CpuModel, ...] = field(default=(), repr=False)
+    gpus: tuple[GpuModel, ...] = field(default=(), repr=False)
+    _cpu_names: Mapping[str, Match[CpuModel]] = field(init=False, repr=False)
+    _gpu_names: Mapping[str, Match[GpuModel]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_cpu_names", _index(self.cpus))
@@ -122,14 +125,14 @@ def _index(models: tuple[ModelT, ...]) -> Mapping[str, Match[ModelT]]:
     """All names of all models. Roles are filled in order of precedence, and an earlier role is never overwritten."""
     index: dict[str, Match[ModelT]] = {}
     for role in ("key", "aliases", "stand_in_for"):
-        quality = Quality.HEURISTIC if role == "stand_in_for" else Quality.EXACT
         claimed: dict[str, ModelT] = {}
         for model in models:
             names = (model.key,) if role == "key" else getattr(model, role)
             for name in names:
                 _claim(claimed, name, model)
         for normal, model in claimed.items():
-            index.setdefault(normal, Match(model.key, model, quality))
+            is_exact = role != "stand_in_for" and not model.is_stand_in
+            index.setdefault(normal, Match(model.key, model, Quality.EXACT if is_exact else Quality.HEURISTIC))
     return MappingProxyType(index)
 
 

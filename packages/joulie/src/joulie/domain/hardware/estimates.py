@@ -16,15 +16,15 @@ COVERAGE = 0.90
 THREADS_PER_CORE = 2
 """Logical CPUs of a core where nobody says: servers of the x86 architecture ship with two threads a core."""
 
-TDP_OF_ONE_CORE_W = 74.0
-TDP_EXPONENT = 0.336
+TDP_OF_ONE_CORE_W = 60.0
+TDP_EXPONENT = 0.375
 TDP_FACTORS = (0.65, 1.45)
-"""TDP of a package, ``74 W x cores ** 0.336``, and the factors that bound it: fitted to the built-in catalogue, which a
+"""TDP of a package, ``60 W x cores ** 0.375``, and the factors that bound it: fitted to the built-in catalogue, which a
 test holds them to."""
 FEWEST_CORES = 16.0
 """Below it, TDP is taken in proportion to the cores: so few are more often part of a machine than a machine."""
-SMALLEST_W_PER_CORE = 1.7
-"""Lower end for a node that may be a share of a large machine (144 cores at 250 W, the catalogue's minimum)."""
+SMALLEST_W_PER_CORE = 1.48
+"""Lower end for a node that may be a share of a large machine (64 cores at 95 W, the catalogue's minimum)."""
 
 TYPICAL_IDLE_SHARE = 0.214
 TYPICAL_FULL_SHARE = 1.066
@@ -34,8 +34,8 @@ SPECpower_ssj2008 results (see `joulie.domain.power_estimate`)."""
 FALLBACK_GPU_W = 350.0
 """Limit of one NVIDIA or unrecognised GPU (spec: marginal power)."""
 FALLBACK_AMD_GPU_W = 400.0
-GPU_LIMITS_W = (70.0, 1400.0)
-"""Limits of one device where nobody knows the model: the catalogue's, from T4 to MI355X."""
+GPU_LIMITS_W = (62.0, 1400.0)
+"""Limits of one device where nobody knows the model: the catalogue's, from A16 to MI355X."""
 GPU_IDLE_SHARE = 0.15
 """Idle power of a GPU of unknown model, as a share of its limit (assumed: 0.10 to 0.20 in the catalogue)."""
 

@@ -19,6 +19,8 @@ class Provenance(StrEnum):
 
     EXACT = "exact"
     """The vendor's own specification of this part."""
+    LISTED = "listed"
+    """A public table's figure for this part, not the vendor's own page."""
     MEASURED = "measured"
     """A published measurement of this part."""
     PROXY = "proxy"
@@ -153,6 +155,11 @@ class CpuModel:
         _check_evidence(self.key, self.evidence, _stated(self))
 
     @property
+    def is_stand_in(self) -> bool:
+        """Whether its TDP is that of a related part, since its own was never published."""
+        return self.evidence["tdp_w"].provenance is Provenance.PROXY
+
+    @property
     def cap_range(self) -> CapRange:
         """Limits of one socket's package; what a device reports about itself goes before it."""
         return CapRange(self.cap_min_w, self.cap_max_w, self.tdp_w)
@@ -196,6 +203,11 @@ class GpuModel:
             positive_number("compute_gamma", self.compute_gamma)
         _ = self.cap_range
         _check_evidence(self.key, self.evidence, _stated(self))
+
+    @property
+    def is_stand_in(self) -> bool:
+        """Whether its limit is that of a related part, since its own was never published."""
+        return self.evidence["default_w"].provenance is Provenance.PROXY
 
     @property
     def cap_range(self) -> CapRange:
