@@ -190,11 +190,36 @@ def test_only_post_for_verbs() -> None:
     assert Door().ask("/filter", method="GET") == (405, b"/filter takes POST, not GET\n")
 
 
-def test_endless_bodies_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_BODY_BYTES", 100)
-    status, body = Door().ask("/filter", [b"x" * 60, b"x" * 60, b"x" * 60])
+def test_l12_bodies_are_bounded_by_the_size_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_POD_BYTES", 1000)
+    monkeypatch.setitem(server._MAX_CANDIDATE_BYTES, "filter", 100)
+    door = Door()
+    assert server.max_body_bytes("filter", len(door.fleet)) == 1300
+    status, _ = door.ask("/filter", [b" " * 1300])
+    assert status == 400, "read, and no JSON"
+    status, body = door.ask("/filter", [b"x" * 700, b"x" * 601, b"never read"])
     assert status == 413
     assert b"nodeCacheCapable" in body
+    assert door.metric("joulie_extender_requests_total", verb="filter", code="413") == 1.0
+
+
+def test_l12_no_cluster_needs_more_than_the_maximum() -> None:
+    assert server.max_body_bytes("filter", 10) < 5 * 2**20
+    assert server.max_body_bytes("filter", 5_000) > 150e6
+    assert server.max_body_bytes("preempt", 10**6) == 256 * 2**20
+
+
+def test_l12_what_is_not_ready_reads_no_body() -> None:
+    async def receive() -> dict[str, Any]:
+        raise AssertionError("a body was read")
+
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(Door(ready=False).app({"type": "http", "method": "POST", "path": "/filter"}, receive, send))
+    assert sent[0]["status"] == 503
 
 
 def test_other_paths_go_on() -> None:

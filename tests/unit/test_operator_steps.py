@@ -376,6 +376,26 @@ def test_l3_the_slot_of_a_node_that_is_not_ready_goes_to_another(tmp_path):
     play(body, tmp_path)
 
 
+def test_l12_a_plug_in_that_fails_stops_no_step(tmp_path):
+    class Broken:
+        def plan(self, _snapshot):
+            raise RuntimeError("no plan")
+
+    async def body(stage):
+        await stage.add_node(N1)
+        stage.loop = ControlLoop(
+            stage.settings, BUILTIN_CATALOGUE, Clients(stage.client, stage.http), stage.view, stage.wake, stage.metrics,
+            policy=Broken(), cooling=lambda *_: 1 / 0, may_write=lambda: True, now_s=lambda: stage.now_s,
+        )  # fmt: skip
+        await stage.step()
+        assert (await stage.twin(N1)).spec.policy.name == "static_partition"
+        for plugin in ("policy", "cooling"):
+            value = stage.metrics.registry.get_sample_value("joulie_operator_plugin_failures_total", {"plugin": plugin})
+            assert value == 1.0
+
+    play(body, tmp_path)
+
+
 def test_a_reserved_node_is_given_back(tmp_path):
     async def body(stage):
         await two_nodes(stage)

@@ -34,7 +34,7 @@ from joulie.apps.extender.fleet import Fleet, LoadFacts, TwinFacts, TwinNumbers
 from joulie.apps.extender.judge import judge, scores
 from joulie.apps.extender.main import VIEW_S
 from joulie.apps.extender.metrics import ExtenderMetrics
-from joulie.apps.extender.server import Extender, read_body
+from joulie.apps.extender.server import Extender, max_body_bytes, read_body
 from joulie.domain.scoring.extender import NodeClass
 from joulie.program.http import AsgiApp, Probes, Receive, Scope, Send, Server, observability_app, respond
 from joulie_lab.benchmarks.results import Figures
@@ -222,7 +222,7 @@ def _constants(names: list[str]) -> tuple[AsgiApp, Callable[[], None]]:
     entries = {name: wire.host_score(wire.json_text(name), _NEUTRAL) for name in names}
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        _, given = wire.read_args(await read_body(receive))
+        _, given = wire.read_args(await read_body(receive, max_body_bytes("filter", max(FULL.sizes))))
         assert isinstance(given, list)
         if scope["path"] == "/filter":
             answer = wire.filter_result(names=wire.json_text(given))

@@ -20,14 +20,19 @@ from joulie.apps.extender.rankings import Rankings
 from joulie.program.http import AsgiApp, Receive, Scope, Send, respond
 from joulie.program.tracing import span
 
-MAX_BODY_BYTES = 256 * 2**20
-"""Ten thousand whole nodes take about 150 MB."""
+MAX_POD_BYTES = 4 * 2**20
+"""Maximum size of a pod: it has at most 1.5 MiB in etcd."""
+_MAX_CANDIDATE_BYTES = {"filter": 32 * 2**10, "prioritize": 32 * 2**10, "preempt": 512 * 2**10}
+"""Maximum average size of a candidate by verb: a whole node takes about 15 kB, a hundred whole victims 500 kB."""
+_MAX_BODY_BYTES = 256 * 2**20
+"""Maximum size of any request, however large the cluster is."""
 _JSON = b"application/json"
+_NOT_READY = b"not ready: see /readyz\n"
 _log = logging.getLogger(__name__)
 
 
 class TooLargeError(ValueError):
-    """A body above `MAX_BODY_BYTES`."""
+    """A body larger than a cluster of this size needs."""
 
 
 class Extender:
@@ -68,10 +73,11 @@ class Extender:
         self._wall_clock = wall_clock
         self._labels = labels
 
-    def refresh(self) -> None:
+    def refresh(self) -> FleetView:
         """Replace the view by a new snapshot of the fleet."""
         self.view = self._fleet.view(self._wall_clock())
         self._class_changes = self._fleet.class_changes
+        return self.view
 
     def app(self, others: AsgiApp) -> AsgiApp:
         """The application that kube-scheduler calls; other paths go to `others`."""
@@ -103,10 +109,15 @@ class Extender:
         """Answer a verb; an error becomes a response and leaves no state behind."""
         if not await _allowed(scope, send, "POST"):
             return
+        if self.view is None:
+            await respond(send, 503, _NOT_READY)
+            self._metrics.served(verb, 503, 0.0)
+            return
         try:
-            body = await read_body(receive)
+            body = await read_body(receive, max_body_bytes(verb, len(self._fleet)))
         except TooLargeError as error:
             await respond(send, 413, f"{error}\n".encode())
+            self._metrics.served(verb, 413, 0.0)
             return
         began_s = perf_counter()
         with span(f"extender {verb}"):
@@ -117,13 +128,8 @@ class Extender:
         self._metrics.served(verb, status, seconds)
 
     def _answer(self, verb: str, body: bytes) -> tuple[int, bytes]:
-        if self.view is None:
-            return 503, b"not ready: see /readyz\n"
-        if self._class_changes != self._fleet.class_changes:
-            # Scores may be a little old, but a label that opens a node sends pods here as soon as its twin has changed.
-            self.refresh()
         try:
-            return 200, _VERBS[verb](self, body, self.view)
+            return 200, _VERBS[verb](self, body, self._current_view())
         except wire.BadRequestError as error:
             return 400, f"/{verb}: {error}\n".encode()
         except Exception as error:
@@ -132,6 +138,15 @@ class Extender:
             if verb == "filter":
                 return 200, wire.filter_result(error=problem)
             return 500, f"{problem}\n".encode()
+
+    def _current_view(self) -> FleetView:
+        """The view, renewed if the class of a node has changed.
+
+        Scores may be a little old, but a label that opens a node sends pods here as soon as its twin has changed.
+        """
+        if self.view is None or self._class_changes != self._fleet.class_changes:
+            return self.refresh()
+        return self.view
 
     def _filter(self, body: bytes, view: FleetView) -> bytes:
         filtered = answers.filter_nodes(body, view, self._profiles, self._labels)
@@ -170,10 +185,10 @@ class Extender:
         if not await _allowed(scope, send, method):
             return
         if self.view is None:
-            await respond(send, 503, b"not ready: see /readyz\n")
+            await respond(send, 503, _NOT_READY)
             return
         try:
-            shown = answer(await read_body(receive), self.view)
+            shown = answer(await read_body(receive, MAX_POD_BYTES), self.view)
         except (wire.BadRequestError, TooLargeError) as error:
             await respond(send, 400, f"{scope['path']}: {error}\n".encode())
             return
@@ -202,11 +217,16 @@ async def _allowed(scope: Scope, send: Send, method: str) -> bool:
     return False
 
 
-async def read_body(receive: Receive) -> bytes:
+def max_body_bytes(verb: str, nodes: int) -> int:
+    """Maximum size of a request about a pod and candidates in a cluster of so many nodes, bytes."""
+    return min(MAX_POD_BYTES + nodes * _MAX_CANDIDATE_BYTES[verb], _MAX_BODY_BYTES)
+
+
+async def read_body(receive: Receive, max_bytes: int) -> bytes:
     """Read the whole body of a request.
 
     Raises:
-        TooLargeError: the body is larger than `MAX_BODY_BYTES`.
+        TooLargeError: the body is larger than `max_bytes`.
     """
     parts: list[bytes] = []
     size = 0
@@ -215,7 +235,9 @@ async def read_body(receive: Receive) -> bytes:
         part = message.get("body", b"")
         parts.append(part)
         size += len(part)
-        if size > MAX_BODY_BYTES:
-            raise TooLargeError(f"the body is larger than {MAX_BODY_BYTES} bytes; set nodeCacheCapable: true")
+        if size > max_bytes:
+            raise TooLargeError(
+                f"the body is larger than {max_bytes} bytes, the maximum for this cluster; set nodeCacheCapable: true"
+            )
         if not message.get("more_body"):
             return b"".join(parts)

@@ -16,6 +16,7 @@ from joulie.adapters.kubernetes.api.meta import ObjectReference
 from joulie.adapters.kubernetes.events import EventRecorder, Severity
 from joulie.apps.operator.apply import Problem, Publisher
 from joulie.apps.operator.classifier.controller import Classifier
+from joulie.apps.operator.fallback import CoolingWithFallback, PolicyWithFallback
 from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.overrides import OverrideConditions
@@ -78,8 +79,8 @@ class ControlLoop:
         self._view = view
         self._wake = wake
         self._metrics = metrics
-        self._policy = policy
-        self._cooling = cooling
+        self._policy = PolicyWithFallback(policy, settings.policy, metrics.plugin_failures.labels("policy").inc)
+        self._cooling = CoolingWithFallback(cooling, metrics.plugin_failures.labels("cooling").inc)
         self._now_s = now_s
         client = clients.client
         self._memory = Memory()

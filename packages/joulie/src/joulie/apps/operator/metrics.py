@@ -45,6 +45,7 @@ class OperatorMetrics:
         decide_seconds: duration from snapshot to decision, s.
         writes: number of writes to the API server by kind.
         write_errors: number of nodes whose writes failed in a cycle.
+        plugin_failures: number of steps in which the policy or cooling model failed and the default was used.
         classifier: metrics of the classifier.
         rescheduler: metrics of the rescheduler.
         power: metrics of measured power and of the power sources.
@@ -71,6 +72,12 @@ class OperatorMetrics:
         self.writes = Counter("joulie_operator_writes", "Writes to the API server.", ["kind"], registry=self.registry)
         self.write_errors = Counter(
             "joulie_operator_write_errors", "Nodes whose writes failed in a control cycle.", registry=self.registry
+        )
+        self.plugin_failures = Counter(
+            "joulie_operator_plugin_failures",
+            "Steps in which the policy or cooling model failed and the default was used.",
+            ["plugin"],
+            registry=self.registry,
         )
         self.classifier = ClassifierMetrics(self.registry)
         self.rescheduler = ReschedulerMetrics()
