@@ -74,6 +74,7 @@ DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True, core.Dep
 REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet", True, core.ReplicaSet)
 STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet", True, core.StatefulSet)
 DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True, core.DaemonSet)
+DAEMON_SETS_WITH_TEMPLATE = Resource("apps", "v1", "daemonsets", "DaemonSet", True, core.DaemonSetWithTemplate)
 JOBS = Resource("batch", "v1", "jobs", "Job", True, core.Job)
 CRON_JOBS = Resource("batch", "v1", "cronjobs", "CronJob", True, core.CronJob)
 CUSTOM_RESOURCE_DEFINITIONS = Resource(

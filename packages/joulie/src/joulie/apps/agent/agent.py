@@ -132,19 +132,19 @@ class Agent:
         limit_s = max(_MIN_LIVENESS_LIMIT_S, _MAX_CYCLES_LATE * self._interval_s)
         return None if age_s <= limit_s else f"no cycle completed for {age_s:.0f} s"
 
-    async def run(self, stop: asyncio.Event, *, restore: bool) -> None:
+    async def run(self, stop: asyncio.Event, *, restores: Callable[[], Awaitable[bool]]) -> None:
         """Run until `stop` is set.
 
         Args:
             stop: ends the loop when set.
-            restore: whether to restore the original limits at the end.
+            restores: asked at the end: whether to restore the original limits.
         """
         self._sync_nodes()  # a daemonset agent's node exists from the start, so that its caps can be lifted
         async with asyncio.TaskGroup() as tasks:
             watches = [tasks.create_task(cache.run()) for cache in self._caches.values()]
             try:
                 await self._until_stopped(stop)
-                if restore:
+                if await restores():
                     await self._restore(list(self.nodes.values()))
             finally:
                 for watch in watches:

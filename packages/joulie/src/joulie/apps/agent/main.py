@@ -27,6 +27,7 @@ from joulie.adapters.hardware_yaml import catalogue_of
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.saved_limits import SavedLimits
 from joulie.apps.agent.agent import CONCURRENCY, Agent, Scope
+from joulie.apps.agent.handover import successor
 from joulie.apps.agent.host import Host, HostBackends
 from joulie.apps.agent.metering import Sampler
 from joulie.apps.agent.metrics import registry
@@ -128,7 +129,19 @@ async def serve(
             on_port(server.port)
             _log.info("started", extra={"mode": settings.mode, "port": server.port, "node": settings.node_name})
             async with _using(host):
-                await loop.run(stop, restore=settings.restore_on_exit)
+                await loop.run(stop, restores=partial(_restores, settings, client))
+
+
+async def _restores(settings: AgentSettings, client: KubeClient) -> bool:
+    """Whether this agent, which is stopping, restores the original limits."""
+    if not settings.restore_on_exit:
+        return False
+    if settings.node_name is None or not settings.daemonset_names:
+        return True
+    heir = await successor(client, settings.namespace, settings.daemonset_names, settings.node_name)
+    if heir is not None:
+        _log.info("limits stay: the next agent takes over", extra={"node": settings.node_name, "daemonset": heir})
+    return heir is None
 
 
 @asynccontextmanager

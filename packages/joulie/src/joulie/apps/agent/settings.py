@@ -11,7 +11,7 @@ from pathlib import Path
 from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.mode import Mode
 from joulie.program.settings import ProgramSettings, mode_setting
-from joulie.settings import boolean, choice, duration, group, integer, number, path, percentage, text
+from joulie.settings import boolean, choice, duration, group, integer, listed, number, path, percentage, text
 
 _HZ_PER_KHZ = 1e3
 
@@ -45,7 +45,19 @@ class AgentSettings(HostSettings, ProgramSettings):
     )
     metrics_addr: str = text("METRICS_ADDR", ":8080", "Address of /metrics, /healthz and /readyz.")
     simulate_only: bool = boolean("SIMULATE_ONLY", False, "Discover and plan, but write no limit to any device.")
-    restore_on_exit: bool = boolean("RESTORE_ON_EXIT", True, "Put the original limits back when the agent is stopped.")
+    restore_on_exit: bool = boolean(
+        "RESTORE_ON_EXIT",
+        True,
+        "Put the original limits back when the agent is stopped, unless one of DAEMONSET_NAMES starts the next one.",
+    )
+    daemonset_names: tuple[str, ...] = text(
+        "DAEMONSET_NAMES",
+        "",
+        "DaemonSets of agents, separated by commas. While one of them exists, is not being deleted and matches the "
+        "node, an agent that is stopped leaves the caps to the next one. The chart sets it.",
+        to=listed,
+    )
+    namespace: str = text("POD_NAMESPACE", "joulie-system", "Namespace of these DaemonSets.")
     restore_timeout_s: float = duration(
         "RESTORE_TIMEOUT",
         "20s",

@@ -340,6 +340,18 @@ class PodTemplate(ApiStruct, frozen=True):
     spec: PodSpec = PodSpec()
 
 
+class DaemonSetSpec(ApiStruct, frozen=True):
+    """Spec of a DaemonSet."""
+
+    template: PodTemplate = PodTemplate()
+
+
+class DaemonSetWithTemplate(DaemonSet, frozen=True):
+    """A DaemonSet with the template of its pods, which says on which nodes they run."""
+
+    spec: DaemonSetSpec = DaemonSetSpec()
+
+
 class JobSpec(ApiStruct, frozen=True):
     """Spec of a Job. The active deadline counts from the status' start time, which is reset when the Job is resumed."""
 
