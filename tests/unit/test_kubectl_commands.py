@@ -179,11 +179,12 @@ def test_status(on_stage: OnStage) -> None:
         assert (ended.status, ended.err) == (0, "")
         lines = ended.out.splitlines()
         assert lines[0] == "4 nodes (2 performance, 1 eco, 1 draining), 1 pod"
-        assert " ".join(lines[3].split()) == (
+        assert lines[2] == "caps not in force on 1 node: frugal", "no agent has reported"
+        assert " ".join(lines[4].split()) == (
             "NODE CLASS HEADROOM COOLING CPU% MEM% GPU% PODS CPU-CAP GPU-CAP POWER SOURCE AGE"
         )
-        assert [line.split()[0] for line in lines[4:]] == ["busy", "frugal", "leaving", "calm"]
-        assert " ".join(lines[4].split()[:-1]) == "busy performance 20 25 12 6 - 1 100% - 288W http"
+        assert [line.split()[0] for line in lines[5:]] == ["busy", "frugal", "leaving", "calm"]
+        assert " ".join(lines[5].split()[:-1]) == "busy performance 20 25 12 6 - 1 100% - 288W http"
 
     on_stage(scenario)
 

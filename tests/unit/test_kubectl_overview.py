@@ -11,6 +11,7 @@ from joulie.adapters.kubernetes.pods import pod_facts
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.kubectl.columns import sorted_rows
 from joulie.apps.kubectl.overview import COLUMNS, NodeRow, document, node_rows, summary, summary_lines
+from joulie.apps.kubectl.status import agent_nodes, keep_pod
 from joulie.apps.kubectl.table import Cell, Heading, table
 
 NOW_S = 1_750_000_000.0
@@ -23,11 +24,13 @@ def node(name: str = "n1", **labels: str) -> Node:
 
 
 def twin(name: str = "n1", *, spec: Any = None, age_s: float = 12.0, **status: Any) -> NodeTwin:
-    content = {
-        "metadata": {"name": name},
+    content: dict[str, Any] = {
+        "metadata": {"name": name, "generation": 3},
         "spec": {"nodeName": name, "profile": "eco", **(spec or {})},
         "status": {"lastUpdated": rfc3339(NOW_S - age_s), **status},
     }
+    if "controlStatus" in status:
+        content["status"]["controlStatus"] = {"observedGeneration": 3, **status["controlStatus"]}
     return msgspec.convert(content, NodeTwin)
 
 
@@ -104,6 +107,50 @@ def test_notes_tell_why_data_is_missing_and_caps_are_not_in_force() -> None:
     assert found.notes == ("no source knows it", "CPU cap blocked: no RAPL")
 
 
+def test_r5_a_report_counts_for_the_cap_that_it_was_made_for() -> None:
+    cap = {"cpu": {"packagePowerCapPctOfMax": 70}}
+    for generation in (2, None):
+        control_status = {"cpu": control("applied"), "gpu": control("none"), "observedGeneration": generation}
+        found = row(of=twin(spec=cap, controlStatus=control_status))
+        assert (found.cpu_cap, found.cpu_control, found.gpu_control) == ("70%", "no report", None)
+        assert found.notes == ("CPU cap not confirmed: the agent has not reported about this cap",)
+        assert summary([found])["controlProblems"] == ["n1"]
+    assert row(of=twin(spec=cap)).cpu_control == "no report", "no agent has ever reported"
+    assert row(of=twin(spec=cap, controlStatus={"cpu": control("applied")})).cpu_control == "rapl:applied"
+    assert row(of=twin()).cpu_control is None, "nothing was asked for"
+
+
+def test_r5_a_missing_agent_is_visible() -> None:
+    def agent(on: str, component: str = "agent", phase: str = "Running") -> Pod:
+        labels = {"app.kubernetes.io/part-of": "joulie", "app.kubernetes.io/component": component}
+        return msgspec.structs.replace(
+            pod("joulie-agent", on, phase),
+            metadata=msgspec.structs.replace(pod("joulie-agent").metadata, labels=labels),
+        )
+
+    def agents(*pods: Pod) -> frozenset[str] | None:
+        return agent_nodes(map(keep_pod, pods))
+
+    assert agents(pod("other")) is None, "agents may run without pods"
+    assert agents(agent("n1"), agent("n2", "agent-pool")) is None, "a pool serves nodes of others"
+    assert agents(agent("n1", "agent-nvidia"), agent("n2", phase="Pending")) == {"n1"}
+    nodes = [node(name) for name in ("n1", "n2", "n3")]
+    rows = node_rows(nodes, [twin("n1"), twin("n2")], [], NOW_S, agents=frozenset({"n1"}))
+    assert [any("no agent runs" in note for note in one.notes) for one in rows] == [False, True, False]
+    assert summary(rows)["withoutAgent"] == ["n2"]
+    assert "no agent runs on 1 node: n2" in summary_lines(summary(rows))
+
+
+def test_what_would_be_done_in_observe_mode() -> None:
+    planned = {"profile": "eco", "cpu": {"packagePowerCapPctOfMax": 60}, "gpu": {"powerCap": {"capPctOfMax": 60}}}
+    assert row(of=twin(planned={**planned, "draining": True})).planned == "eco 60% (drain first)"
+    assert row(of=twin(planned={**planned, "gpu": {"powerCap": {"capWattsPerGpu": 300}}})).planned == "eco 60%/300W"
+    found = row(of=twin(planned={"profile": "performance"}))
+    assert (found.planned, row(of=twin()).planned) == ("performance", None)
+    assert summary([found])["observed"] == ["n1"]
+    assert "observe mode, nothing applied, on 1 node" in summary_lines(summary([found]))
+
+
 def test_twins_are_found_by_the_node_that_they_name() -> None:
     """An object's name may differ from its node's."""
     other = msgspec.structs.replace(
@@ -133,6 +180,7 @@ def test_every_column_sorts_what_is_known_and_what_is_not(column: str) -> None:
             predictedCoolingStressScore=1,
             predictedPsuStressScore=1,
             estimatedPUE=1.1,
+            planned={"profile": "eco"},
             powerMeasurement={
                 "source": "rapl",
                 "measuredNodePowerW": 3,

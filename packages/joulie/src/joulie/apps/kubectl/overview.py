@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.core import Node
-from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
-from joulie.adapters.kubernetes.api.v1alpha1.fields import ControlResult
+from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin, NodeTwinSpec, PlannedState
+from joulie.adapters.kubernetes.api.v1alpha1.fields import ControlOutcome, ControlResult
 from joulie.adapters.kubernetes.pods import PodFacts
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.kubectl.columns import (
@@ -28,6 +28,8 @@ _GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 _BYTES_PER_GIB = 1024.0**3
 _UNKNOWN = "unknown"
 _MAX_NAMES = 5
+NO_REPORT = "no report"
+NO_AGENT = "no agent runs on this node: nothing measures it, and caps stay as they are"
 STALE_S = 300.0
 """Default of the setting TWIN_STALENESS_THRESHOLD, s."""
 _CLASS_STYLES = {"performance": "green", "eco": "cyan", "draining": "yellow", _UNKNOWN: "dim"}
@@ -57,8 +59,10 @@ class NodeRow:
         estimated_pue: estimated PUE of the facility.
         rack: rack label of the node.
         cooling_zone: cooling zone label of the node.
-        cpu_control: backend and result of the CPU cap.
-        gpu_control: backend and result of the GPU cap.
+        cpu_control: backend and result of the CPU cap; `no report` where a cap is requested and the agent has not
+            reported about it.
+        gpu_control: the same for the GPU cap.
+        planned: what would be done on a node in observe mode; None where the plan is applied.
         age_s: age of the twin, s.
         notes: reasons for missing data and for caps that are not in force.
     """
@@ -84,6 +88,7 @@ class NodeRow:
     cooling_zone: str | None
     cpu_control: str | None
     gpu_control: str | None
+    planned: str | None
     age_s: float | None
     notes: tuple[str, ...]
 
@@ -108,6 +113,7 @@ COLUMNS: Mapping[str, Column[NodeRow]] = {
     "pods": number_column("PODS", lambda row: row.pods, rank=5),
     "cpu-cap": text_column("CPU-CAP", lambda row: row.cpu_cap),
     "gpu-cap": text_column("GPU-CAP", lambda row: row.gpu_cap),
+    "planned": text_column("PLANNED", lambda row: row.planned, rank=3),
     "power": number_column("POWER", lambda row: row.power_w, "{:.0f}W"),
     "limit": number_column("LIMIT", lambda row: row.capped_power_w, "{:.0f}W", wide=True),
     "trend": number_column("TREND", lambda row: row.trend_w_per_min, "{:+.0f}W/min", wide=True),
@@ -127,7 +133,12 @@ def is_stale(row: NodeRow) -> bool:
 
 
 def node_rows(
-    nodes: Iterable[Node], twins: Iterable[NodeTwin], pods: Iterable[PodFacts], now_s: float
+    nodes: Iterable[Node],
+    twins: Iterable[NodeTwin],
+    pods: Iterable[PodFacts],
+    now_s: float,
+    *,
+    agents: Collection[str] | None = None,
 ) -> list[NodeRow]:
     """Rows of the nodes, sorted by name.
 
@@ -136,13 +147,24 @@ def node_rows(
         twins: all NodeTwins.
         pods: all pods, including finished ones.
         now_s: current time, s since the epoch.
+        agents: names of the nodes on which an agent runs; None if that cannot be known.
     """
     by_node = {twin.spec.node_name: twin for twin in twins}
     pods_of: dict[str, list[PodFacts]] = {}
     for pod in pods:
         if pod.node_name and pod.phase is not PodPhase.FINISHED:
             pods_of.setdefault(pod.node_name, []).append(pod)
-    rows = [_row(node, by_node.get(node.metadata.name), pods_of.get(node.metadata.name, []), now_s) for node in nodes]
+    rows = [
+        _row(
+            node,
+            by_node.get(name),
+            pods_of.get(name, []),
+            now_s,
+            without_agent=agents is not None and name not in agents,
+        )
+        for node in nodes
+        for name in (node.metadata.name,)
+    ]
     return sorted(rows, key=lambda row: row.name)
 
 
@@ -165,6 +187,8 @@ def summary(rows: Sequence[NodeRow]) -> dict[str, Any]:
         "maxCoolingStressScore": max(cooling, default=None),
         "pods": sum(row.pods for row in rows),
         "controlProblems": not_in_force,
+        "observed": [row.name for row in rows if row.planned is not None],
+        "withoutAgent": [row.name for row in rows if NO_AGENT in row.notes],
         "stale": [row.name for row in rows if is_stale(row)],
     }
 
@@ -180,7 +204,13 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
             f" mean headroom {format_number(facts['meanHeadroomScore'])},"
             f" highest cooling stress {format_number(facts['maxCoolingStressScore'])}"
         )
-    for key, text in (("controlProblems", "caps not in force"), ("stale", "data older than 5 min")):
+    if facts["observed"]:
+        lines.append(f"observe mode, nothing applied, on {format_count(len(facts['observed']), 'node')}")
+    for key, text in (
+        ("controlProblems", "caps not in force"),
+        ("withoutAgent", "no agent runs"),
+        ("stale", "data older than 5 min"),
+    ):
         if facts[key]:
             lines.append(f"{text} on {format_count(len(facts[key]), 'node')}: {_first_names(facts[key])}")
     return lines
@@ -196,11 +226,10 @@ def document(rows: Sequence[NodeRow]) -> dict[str, Any]:
     return {"summary": summary(rows), "nodes": [asdict(row) for row in rows]}
 
 
-def _row(node: Node, twin: NodeTwin | None, pods: Sequence[PodFacts], now_s: float) -> NodeRow:
+def _row(node: Node, twin: NodeTwin | None, pods: Sequence[PodFacts], now_s: float, *, without_agent: bool) -> NodeRow:
     labels = node.metadata.labels
     status = twin.status if twin else None
     power = status.power_measurement if status else None
-    control = status.control_status if status else None
     return NodeRow(
         name=node.metadata.name,
         schedulable_class=(status.schedulable_class if status else None) or _UNKNOWN,
@@ -214,8 +243,8 @@ def _row(node: Node, twin: NodeTwin | None, pods: Sequence[PodFacts], now_s: flo
         ),
         gpu_requested_pct=_requested_pct(sum(pod.requests.gpus for pod in pods), _allocatable(node, *_GPU_RESOURCES)),
         pods=len(pods),
-        cpu_cap=_cpu_cap(twin),
-        gpu_cap=_gpu_cap(twin),
+        cpu_cap=_cpu_cap(twin.spec if twin else None),
+        gpu_cap=_gpu_cap(twin.spec if twin else None),
         power_w=power.measured_node_power_w if power else None,
         capped_power_w=power.node_capped_power_w if power else None,
         trend_w_per_min=power.power_trend_w_per_min if power else None,
@@ -223,10 +252,11 @@ def _row(node: Node, twin: NodeTwin | None, pods: Sequence[PodFacts], now_s: flo
         estimated_pue=status.estimated_pue if status else None,
         rack=labels.get(names.RACK_LABEL),
         cooling_zone=labels.get(names.COOLING_ZONE_LABEL),
-        cpu_control=_control(control.cpu if control else None),
-        gpu_control=_control(control.gpu if control else None),
+        cpu_control=_control(twin, "cpu"),
+        gpu_control=_control(twin, "gpu"),
+        planned=_planned(twin),
         age_s=_twin_age_s(twin, now_s),
-        notes=_notes(twin),
+        notes=_notes(twin, without_agent=without_agent),
     )
 
 
@@ -244,18 +274,28 @@ def _requested_pct(used: float, allocatable: float) -> float | None:
     return used / allocatable * 100.0 if allocatable > 0.0 else None
 
 
-def _cpu_cap(twin: NodeTwin | None) -> str | None:
-    cap = twin.spec.cpu if twin else None
+def _cpu_cap(of: NodeTwinSpec | PlannedState | None) -> str | None:
+    cap = of.cpu if of else None
     if cap is None:
         return None
     return _cap(cap.package_power_cap_watts, cap.package_power_cap_pct_of_max)
 
 
-def _gpu_cap(twin: NodeTwin | None) -> str | None:
-    cap = twin.spec.gpu.power_cap if twin and twin.spec.gpu else None
+def _gpu_cap(of: NodeTwinSpec | PlannedState | None) -> str | None:
+    cap = of.gpu.power_cap if of and of.gpu else None
     if cap is None:
         return None
     return _cap(cap.cap_watts_per_gpu, cap.cap_pct_of_max)
+
+
+def _planned(twin: NodeTwin | None) -> str | None:
+    """What would be done on a node in observe mode: ``eco 60% (drain first)``; None where the plan is applied."""
+    planned = twin.status.planned if twin else None
+    if planned is None or planned.profile is None:
+        return None
+    caps = [cap for cap in (_cpu_cap(planned), _gpu_cap(planned)) if cap is not None]
+    text = " ".join([planned.profile, "/".join(dict.fromkeys(caps))]).rstrip()
+    return f"{text} (drain first)" if planned.draining else text
 
 
 def _cap(watts: float | None, percent: float | None) -> str | None:
@@ -264,14 +304,32 @@ def _cap(watts: float | None, percent: float | None) -> str | None:
     return None if percent is None else f"{percent:g}%"
 
 
-def _control(result: ControlResult | None) -> str | None:
-    if result is None or result.result is None:
+def _control(twin: NodeTwin | None, device: str) -> str | None:
+    """Backend and result of the report about a device's cap; `NO_REPORT` where it is about another spec, or missing."""
+    if twin is None:
         return None
-    return f"{result.backend}:{result.result}" if result.backend else result.result
+    report = _report(twin, device)
+    if report is None or report.result is None:
+        return NO_REPORT if _requests_cap(twin, device) else None
+    return f"{report.backend}:{report.result}" if report.backend else report.result
+
+
+def _report(twin: NodeTwin, device: str) -> ControlResult | None:
+    """The agent's report about a device, if it was made for the caps that are requested now."""
+    control = twin.status.control_status
+    if control is None or control.observed_generation != twin.metadata.generation:
+        return None
+    report: ControlResult | None = getattr(control, device)
+    return report
+
+
+def _requests_cap(twin: NodeTwin, device: str) -> bool:
+    """Whether a cap is requested that lowers a limit."""
+    return {"cpu": _cpu_cap, "gpu": _gpu_cap}[device](twin.spec) not in {None, "100%"}
 
 
 def _failed(control: str | None) -> bool:
-    return control is not None and control.rpartition(":")[2] in {"blocked", "error"}
+    return control is not None and control.rpartition(":")[2] in {"blocked", "error", NO_REPORT}
 
 
 def _twin_age_s(twin: NodeTwin | None, now_s: float) -> float | None:
@@ -283,16 +341,20 @@ def _twin_age_s(twin: NodeTwin | None, now_s: float) -> float | None:
         return None
 
 
-def _notes(twin: NodeTwin | None) -> tuple[str, ...]:
+def _notes(twin: NodeTwin | None, *, without_agent: bool) -> tuple[str, ...]:
     """Notes for the administrator: why a node has no scores, why a cap is not in force."""
     if twin is None:
         return ("no NodeTwin: the operator does not manage this node or is not running",)
     notes = []
     if twin.status.predicted_power_headroom_score is None:
         notes += [item.message for item in twin.status.conditions if item.status == "False" and item.message]
-    control = twin.status.control_status
-    reports = {"CPU": control.cpu, "GPU": control.gpu} if control else {}
-    for device, report in reports.items():
-        if report is not None and _failed(_control(report)):
-            notes.append(f"{device} cap {report.result}: {report.message or 'no reason given'}")
+    for device in ("cpu", "gpu"):
+        control = _control(twin, device)
+        report = _report(twin, device)
+        if control == NO_REPORT:
+            notes.append(f"{device.upper()} cap not confirmed: the agent has not reported about this cap")
+        elif report is not None and (_failed(control) or report.result == ControlOutcome.UNCONFIRMED):
+            notes.append(f"{device.upper()} cap {report.result}: {report.message or 'no reason given'}")
+    if without_agent:
+        notes.append(NO_AGENT)
     return tuple(notes)

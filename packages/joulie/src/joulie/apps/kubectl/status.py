@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import yaml
@@ -24,9 +24,13 @@ from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES, PODS
 from joulie.apps.kubectl.columns import sorted_rows, table_lines
 from joulie.apps.kubectl.overview import COLUMNS, NodeRow, document, node_rows, summary, summary_lines
 from joulie.apps.kubectl.table import console
+from joulie.domain.policy import PodPhase
 
 _REFRESH_S = 1.0
 _BOUND_PODS = "spec.nodeName!="
+_AGENT_POOL = "agent-pool"
+_AGENTS = frozenset({"agent", "agent-nvidia", "agent-amd", _AGENT_POOL})
+"""Components of the chart that are agents."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ async def watch_status(client: KubeClient, view: View) -> None:
     await _rows(client, view)
     nodes: Cache[Node, Node] = Cache(client, NODES, lambda node: node, label_selector=view.selector)
     twins: Cache[NodeTwin, NodeTwin] = Cache(client, NODE_TWINS, lambda twin: twin)
-    pods: Cache[Pod, PodFacts] = Cache(client, PODS, pod_facts, field_selector=_BOUND_PODS)
+    pods: Cache[Pod, BoundPod] = Cache(client, PODS, keep_pod, field_selector=_BOUND_PODS)
     caches: dict[str, Cache[Any, Any]] = {"nodes": nodes, "nodetwins": twins, "pods": pods}
     out = console()
     async with asyncio.TaskGroup() as tasks:
@@ -74,7 +78,7 @@ async def watch_status(client: KubeClient, view: View) -> None:
             await cache.wait_synced()
         with Live(console=out, auto_refresh=False) as live:
             while True:
-                rows = node_rows(nodes.objects.values(), twins.objects.values(), pods.objects.values(), time.time())
+                rows = _rows_of(nodes.objects.values(), twins.objects.values(), list(pods.objects.values()))
                 problems = [f"outdated: {name}: {cache.problem}" for name, cache in caches.items() if cache.problem]
                 live.update(_page(_ordered(rows, view), view, out.width, problems), refresh=True)
                 await asyncio.sleep(_REFRESH_S)
@@ -84,7 +88,39 @@ async def _rows(client: KubeClient, view: View) -> list[NodeRow]:
     nodes = await client.list(NODES, label_selector=view.selector)
     twins = await client.list(NODE_TWINS)
     pods = await client.list(PODS, field_selector=_BOUND_PODS)
-    return _ordered(node_rows(nodes.items, twins.items, map(pod_facts, pods.items), time.time()), view)
+    return _ordered(_rows_of(nodes.items, twins.items, [keep_pod(pod) for pod in pods.items]), view)
+
+
+class BoundPod(NamedTuple):
+    """A pod that is bound to a node.
+
+    Attributes:
+        facts: its cached fields.
+        component: the component of Joulie that it belongs to, by its label; empty for others.
+    """
+
+    facts: PodFacts
+    component: str
+
+
+def keep_pod(pod: Pod) -> BoundPod:
+    """Reduce a pod to what the overview shows of it."""
+    labels = pod.metadata.labels
+    ours = labels.get("app.kubernetes.io/part-of") == "joulie"
+    return BoundPod(pod_facts(pod), labels.get("app.kubernetes.io/component", "") if ours else "")
+
+
+def agent_nodes(pods: Iterable[BoundPod]) -> frozenset[str] | None:
+    """Nodes on which an agent of a DaemonSet runs; None where agents are none of the chart's pods, or serve others."""
+    agents = [pod for pod in pods if pod.component in _AGENTS]
+    if not agents or any(pod.component == _AGENT_POOL for pod in agents):
+        return None
+    running = (pod.facts for pod in agents if pod.facts.phase is PodPhase.RUNNING and not pod.facts.terminating)
+    return frozenset(facts.node_name for facts in running)
+
+
+def _rows_of(nodes: Iterable[Node], twins: Iterable[NodeTwin], pods: Sequence[BoundPod]) -> list[NodeRow]:
+    return node_rows(nodes, twins, (pod.facts for pod in pods), time.time(), agents=agent_nodes(pods))
 
 
 def _ordered(rows: Sequence[NodeRow], view: View) -> list[NodeRow]:
@@ -97,4 +133,7 @@ def _page(rows: Sequence[NodeRow], view: View, width: int, problems: Sequence[st
         return Group(*lines)
     wide = view.output == "wide"
     notes = [Text(f"{row.name}: {note}", style="dim") for row in rows for note in row.notes] if wide else []
-    return Group(*lines, Text(), *table_lines(COLUMNS, rows, width, wide=wide), *([Text(), *notes] if notes else []))
+    # Only nodes in observe mode have a plan that is not applied.
+    observed = any(row.planned is not None for row in rows)
+    columns = {name: column for name, column in COLUMNS.items() if observed or name != "planned"}
+    return Group(*lines, Text(), *table_lines(columns, rows, width, wide=wide), *([Text(), *notes] if notes else []))
