@@ -687,6 +687,17 @@ def test_a_node_is_handed_over_from_agent_to_agent(render: Render) -> None:
         assert set(given["DAEMONSET_NAMES"].split(",")) == {f"joulie-{other}" for other in AGENTS}
 
 
+def test_h12_agents_of_amd_nodes_may_write_the_caps_of_their_gpus(render: Render) -> None:
+    rocm = {"name": "rocm", "hostPath": {"path": "/opt/rocm"}}
+    mount = {"name": "rocm", "mountPath": "/opt/rocm", "readOnly": True}
+    spec = workloads(render({"agent": {"extraVolumes": [rocm], "extraVolumeMounts": [mount]}}))["agent-amd"]
+    (container,) = spec["containers"]
+    writable = {given["mountPath"] for given in container["volumeMounts"] if not given.get("readOnly")}
+    assert writable == {"/tmp", "/var/lib/joulie", "/host/sys/devices"}
+    assert mount in container["volumeMounts"]
+    assert rocm in spec["volumes"]
+
+
 def test_the_library_of_the_driver_and_the_folders_of_the_host(render: Render) -> None:
     def agents(**agent: Any) -> dict[str, Document]:
         specs = workloads(render({"agent": agent}))

@@ -42,6 +42,7 @@ class Devices:
         self.error: ControlFailedError | None = None
         self.held: str | None = None
         self.lost: list[str] = []
+        self.restart_reason: str | None = None
         self.present = True
 
     def unavailable(self) -> str | None:
@@ -255,6 +256,13 @@ def test_h11_lost_gpus_are_reported_and_do_not_make_a_node_one_without_gpus(benc
         assert bench.gpu_hardware.warnings == ("the GPUs are not known now: GPU 3 does not respond: GPU is lost",)
 
     asyncio.run(scenario())
+
+
+def test_h11_a_replaced_driver_restarts_the_agent(bench: Bench) -> None:
+    assert bench.agent.host is not None
+    assert bench.agent.host.why_not_alive() is None
+    bench.gpu.restart_reason = "the GPU driver was replaced"
+    assert bench.agent.host.why_not_alive() == "the GPU driver was replaced"
 
 
 def test_h11_gpu_work_that_breaks_is_reported_and_the_cpus_are_capped(bench: Bench) -> None:

@@ -469,6 +469,23 @@ def test_h11_cpus_are_capped_while_the_gpu_driver_hangs(
     on_cluster(machine, scenario)
 
 
+def test_h11_a_driver_is_let_go_at_once(machine: Machine, driver: FakeGpus) -> None:
+    machine.settings["reconcile_interval_s"] = 3600.0
+
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(gpu={"capWattsPerGpu": 300})
+        async with bench.agent():
+            await until(lambda: _gpu_result(bench, "applied"))
+            assert driver.get("inits") > driver.get("shutdowns")
+            labels = {"nvidia.com/gpu.deploy.dcgm": "paused-for-driver-upgrade"}
+            body = {"metadata": {"labels": labels}}
+            await bench.client.apply(NODES, machine.node, body, field_manager="driver-manager")
+            await until(lambda: driver.get("inits") == driver.get("shutdowns"))
+
+    on_cluster(machine, scenario)
+
+
 def test_h11_nvml_is_let_go_for_a_driver_upgrade(machine: Machine, driver: FakeGpus) -> None:
     async def label(bench: Bench, state: str) -> None:
         labels = {"nvidia.com/gpu-driver-upgrade-state": state}

@@ -20,7 +20,7 @@ from joulie.adapters.gpu import process as process_module
 from joulie.adapters.gpu.amdsmi import AmdSmi, AmdSmiMeter
 from joulie.adapters.gpu.nvml import Nvml, NvmlMeter
 from joulie.adapters.gpu.process import DEADLINE_S, MAX_PAUSE_S, MIN_PAUSE_S, LibraryProcess, readable
-from joulie.adapters.gpu.session import FRESH_S, MIN_RECONNECT_S, GpuSession
+from joulie.adapters.gpu.session import FRESH_S, MIN_RECONNECT_S, OUTDATED_S, GpuSession
 from joulie.ports import ControlFailedError, NoBackendError
 from support import fake_gpus
 from support.fake_gpus import FakeGpus
@@ -224,6 +224,33 @@ def test_h11_a_library_of_another_driver_version_is_loaded_anew(bench: Bench) ->
     assert bench.nvml.unavailable() == "NVML: Driver/library version mismatch"
     maps = Path(f"/proc/{bench.process.pid}/maps").read_text()
     assert "libnvidia-ml" not in maps, "unloaded, so that the next attempt finds the new one"
+
+
+def test_h11_a_driver_that_was_replaced_asks_for_a_new_container(bench: Bench) -> None:
+    """A container keeps the library that it was created with."""
+    assert bench.ids
+    bench.session.hold("driver upgrade")
+    bench.driver.reload()
+    bench.driver.set(driver=fake_gpus.MISMATCH)
+    bench.session.hold(None)
+    for reason in (None, "the GPU driver was replaced, and only a new container has its library"):
+        assert "version mismatch" in (bench.nvml.unavailable() or "")
+        assert bench.session.restart_reason == reason
+        bench.clock.now_s += OUTDATED_S
+    bench.session.hold("another upgrade")
+    assert bench.session.restart_reason is None
+    bench.session.hold(None)
+    bench.driver.set(driver=0)
+    assert bench.ids == [FIRST, SECOND]
+    assert bench.session.restart_reason is None
+
+
+def test_h11_a_library_that_never_fitted_its_driver_is_no_reason_to_restart(bench: Bench) -> None:
+    bench.driver.set(driver=fake_gpus.MISMATCH)
+    for _ in range(3):
+        assert "version mismatch" in (bench.nvml.unavailable() or "")
+        bench.clock.now_s += OUTDATED_S
+    assert bench.session.restart_reason is None
 
 
 @pytest.mark.parametrize("code", [fake_gpus.GPU_IS_LOST, fake_gpus.RESET_REQUIRED, 999])

@@ -99,6 +99,11 @@ class DriverClient(Protocol):
         """GPUs that did not respond when last read, and why: ``GPU 3 does not respond: GPU is lost``."""
         ...
 
+    @property
+    def restart_reason(self) -> str | None:
+        """Why this program must be restarted before the driver can be used again; None if it need not."""
+        ...
+
     def hold(self, reason: str | None) -> None:
         """Disconnect, and refuse work with `reason` (`ControlFailedError`) until called with None."""
         ...

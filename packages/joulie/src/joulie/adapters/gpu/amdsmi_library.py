@@ -87,7 +87,7 @@ class AmdSmiLibrary:
         cap_uw = round(round(limit_w) / _MICRO)
         code = smi.amdsmi_set_power_cap(handle, ctypes.c_uint32(_SENSOR), ctypes.c_uint64(cap_uw))
         if code != _SUCCESS:
-            raise LibraryError(_message(smi, code), refused=code in _REFUSALS)
+            raise LibraryError(_message(smi, code), "refused" if code in _REFUSALS else "failed")
         caps = self._caps(handle)
         if caps is None or not caps.power_cap:
             raise LibraryError("accepted, but the cap in force cannot be read")

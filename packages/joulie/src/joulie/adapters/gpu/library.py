@@ -15,13 +15,13 @@ class LibraryError(Exception):
 
     Args:
         message: what failed.
-        refused: whether trying again is useless.
-        absent: whether this machine has no such library.
+        kind: ``failed``, ``refused`` (trying again is useless), ``absent`` (this machine has no such library) or
+            ``outdated`` (the loaded driver is of another version than the library).
     """
 
-    def __init__(self, message: str, *, refused: bool = False, absent: bool = False) -> None:
+    def __init__(self, message: str, kind: str = "failed") -> None:
         super().__init__(message)
-        self.kind = "refused" if refused else "absent" if absent else "failed"
+        self.kind = kind
 
 
 class GpuLibrary(Protocol):
@@ -58,7 +58,7 @@ def load_library(name: str, why_missing: str) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(name)
     except OSError:
-        raise LibraryError(f"{name} not found: {why_missing}", absent=True) from None
+        raise LibraryError(f"{name} not found: {why_missing}", "absent") from None
 
 
 def close_library(library: ctypes.CDLL) -> None:

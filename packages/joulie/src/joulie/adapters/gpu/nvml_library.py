@@ -17,6 +17,7 @@ LIBRARY = "libnvidia-ml.so.1"
 _MILLI = 1e-3
 _SUCCESS = 0
 _NOT_SUPPORTED, _NO_PERMISSION, _FUNCTION_NOT_FOUND = 3, 4, 13
+_VERSION_MISMATCH = 18
 _REFUSALS = frozenset({_NOT_SUPPORTED, _NO_PERMISSION, _FUNCTION_NOT_FOUND})
 _TEXT_LENGTH = 96
 _FEATURE_ENABLED = 1
@@ -42,7 +43,7 @@ class NvmlLibrary:
         if code != _SUCCESS:
             message = _message(nvml, code)
             close_library(nvml)
-            raise LibraryError(f"{self.title}: {message}")
+            raise LibraryError(f"{self.title}: {message}", "outdated" if code == _VERSION_MISMATCH else "failed")
         self._nvml = nvml
 
     def disconnect(self) -> None:
@@ -72,7 +73,7 @@ class NvmlLibrary:
         nvml = self._loaded()
         code = self._call("nvmlDeviceSetPowerManagementLimit", handle, ctypes.c_uint(round(limit_w / _MILLI)))
         if code != _SUCCESS:
-            raise LibraryError(_message(nvml, code), refused=code in _REFUSALS)
+            raise LibraryError(_message(nvml, code), "refused" if code in _REFUSALS else "failed")
         set_w = self._watts("nvmlDeviceGetPowerManagementLimit", handle)
         if set_w is None:
             raise LibraryError("accepted, but the limit in force cannot be read")

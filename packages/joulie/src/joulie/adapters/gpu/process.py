@@ -34,9 +34,15 @@ MIN_PAUSE_S, MAX_PAUSE_S = 10.0, 120.0
 ABSENT_PAUSE_S = 300.0
 """Pause before a missing library is looked for again, s: on most nodes there is none."""
 
+
+class OutdatedLibraryError(ControlFailedError):
+    """The loaded driver is of another version than the library."""
+
+
 _ERRORS: Mapping[str, type[ControlFailedError] | type[ControlRefusedError]] = {
     "absent": NoBackendError,
     "failed": ControlFailedError,
+    "outdated": OutdatedLibraryError,
     "refused": ControlRefusedError,
 }
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from joulie.adapters.gpu.process import LibraryProcess
+from joulie.adapters.gpu.process import LibraryProcess, OutdatedLibraryError
 from joulie.domain.quantities import positive_number
 from joulie.ports import (
     ControlFailedError,
@@ -30,6 +30,9 @@ FRESH_S = 1.0
 MIN_RECONNECT_S, MAX_RECONNECT_S = 20.0, 600.0
 """Pauses before connecting anew because of a GPU that is lost: a GPU that was reset needs a new connection, s."""
 
+OUTDATED_S = 60.0
+"""Time for which the library must be outdated before a restart is asked for, s."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -45,6 +48,8 @@ class GpuSession:
         self._process = process
         self._clock = clock
         self._held: str | None = None
+        self._renewable = False
+        self._outdated_since_s: float | None = None
         self._gpus: Sequence[dict[str, Any]] = ()
         self._read_at_s = float("-inf")
         self._lost: dict[int, str] = {}
@@ -56,6 +61,13 @@ class GpuSession:
         """See `DriverClient.lost`."""
         return [f"GPU {index} does not respond: {why}" for index, why in sorted(self._lost.items())]
 
+    @property
+    def restart_reason(self) -> str | None:
+        """See `DriverClient.restart_reason`."""
+        if self._outdated_since_s is None or self._clock() - self._outdated_since_s < OUTDATED_S:
+            return None
+        return "the GPU driver was replaced, and only a new container has its library"
+
     def gpus(self) -> Sequence[dict[str, Any]]:
         """GPUs that respond, in a stable order; one that stops responding is logged once.
 
@@ -66,7 +78,7 @@ class GpuSession:
         if self._held is not None:
             raise ControlFailedError(self._held)
         if self._clock() - self._read_at_s >= FRESH_S:
-            self._gpus = self._without_lost(self._process.ask(do="read")["gpus"])
+            self._gpus = self._without_lost(self._read())
             self._read_at_s = self._clock()
         return self._gpus
 
@@ -87,6 +99,7 @@ class GpuSession:
         self._held = reason
         self._read_at_s = float("-inf")
         if reason is not None:
+            self._renewable, self._outdated_since_s = True, None
             self.close()
 
     def close(self) -> None:
@@ -96,6 +109,17 @@ class GpuSession:
             self._process.end()
         except ControlFailedError as error:
             _log.warning("GPU driver could not be let go", extra={"error": str(error)})
+
+    def _read(self) -> Sequence[dict[str, Any]]:
+        try:
+            found: Sequence[dict[str, Any]] = self._process.ask(do="read")["gpus"]
+        except OutdatedLibraryError:
+            # Where the library never fitted the driver, a restart would not help either.
+            if self._renewable and self._outdated_since_s is None:
+                self._outdated_since_s = self._clock()
+            raise
+        self._renewable, self._outdated_since_s = True, None
+        return found
 
     def _without_lost(self, found: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
         lost = {index: gpu["lost"] for index, gpu in enumerate(found) if "lost" in gpu}

@@ -24,6 +24,7 @@ from joulie.adapters.kubernetes.writer import write_all
 from joulie.apps.agent.node import NodeAgent, NodeInputs
 from joulie.apps.agent.routing import Routing, choose
 from joulie.apps.agent.views import HardwareView, NodeView, TwinView, hardware_view, node_view, shard_of, twin_view
+from joulie.domain.gpu_maintenance import gpu_hold_reason
 from joulie.program.tracing import span
 
 CONCURRENCY = 32
@@ -107,6 +108,7 @@ class Agent:
             client, TELEMETRY_PROFILES, lambda profile: profile
         )
         self._twins.add_listener(self._twin_changed)
+        self._node_cache.add_listener(self._node_changed)
 
     @property
     def _caches(self) -> dict[str, Cache[Any, Any]]:
@@ -248,6 +250,12 @@ class Agent:
     def _twin_changed(self, _key: Key, old: TwinView | None, new: TwinView | None) -> None:
         """Start a cycle when a cap changes in daemonset mode; a pool, which has many nodes, waits for the next one."""
         before, after = ((view.cpu, view.gpu) if view else None for view in (old, new))
+        if self._scope.node_name is not None and before != after:
+            self._wake.set()
+
+    def _node_changed(self, _key: Key, old: NodeView | None, new: NodeView | None) -> None:
+        """Start a cycle in daemonset mode when GPU drivers must be let go, or may be used again."""
+        before, after = (gpu_hold_reason(view.labels) if view else None for view in (old, new))
         if self._scope.node_name is not None and before != after:
             self._wake.set()
 

@@ -211,6 +211,11 @@ class Host:
             for writer in (self._cpu_writer, self._gpu_writer):
                 writer.recall(reported)
 
+    def why_not_alive(self) -> str | None:
+        """Why the agent must be restarted: a GPU driver was replaced; None if it need not."""
+        reasons = (client.restart_reason for client in self._backends.gpu_clients)
+        return next((reason for reason in reasons if reason is not None), None)
+
     def hold_gpus(self, reason: str | None) -> None:
         """Disconnect from the GPU drivers for as long as there is a reason to; None connects again on the next use."""
         for client in self._backends.gpu_clients:

@@ -124,6 +124,8 @@ async def serve(
         ready, alive = Probes(), Probes()
         ready.add("agent", loop.why_not_ready)
         alive.add("agent", loop.why_not_alive)
+        if host is not None:
+            alive.add("gpu", host.why_not_alive)
         app = observability_app(ready, registry(loop.nodes.values), alive=alive)
         async with Server(app, address) as server:
             on_port(server.port)
