@@ -87,6 +87,9 @@ class DvfsState:
         acted_by_pct: last change of the throttle, percent.
         samples: samples since the last change.
         mean_w: mean power of these samples, the latest `_MEAN_SAMPLES` counting most, W.
+        balance_w: mean power above the target, over changes smaller than a step too; the latest `_MEAN_SAMPLES` samples
+            count most, W.
+        balanced: samples in `balance_w`.
         slope_w: power that one percent of throttle took off at an earlier change, W; None where unknown.
     """
 
@@ -100,6 +103,8 @@ class DvfsState:
     acted_by_pct: float = 0.0
     samples: int = 0
     mean_w: float = 0.0
+    balance_w: float = 0.0
+    balanced: int = 0
     slope_w: float | None = None
 
 
@@ -108,7 +113,8 @@ def step(state: DvfsState, power_w: float | None, cap_w: float, now_s: float, se
 
     Outside the margins the throttle changes by a step, or by less where the last change has shown what a percent of
     throttle is worth. Inside them it is trimmed, seldom and little, until the mean power is within 1 % of the target:
-    the margins alone would leave a package that is capped at 216 W anywhere between 201 and 226 W.
+    the margins alone would leave a package that is capped at 216 W anywhere between 201 and 226 W. Where none of the
+    hardware's frequencies meets the cap, it alternates between two so that the mean does.
 
     Args:
         state: the state before.
@@ -134,6 +140,7 @@ def step(state: DvfsState, power_w: float | None, cap_w: float, now_s: float, se
     throttle_pct = _quantised_pct(seen.throttle_pct + change_pct, settings) if change_pct else seen.throttle_pct
     if throttle_pct == seen.throttle_pct or seen.ema_w is None:
         return seen
+    trimmed = abs(change_pct) < settings.step_pct
     return DvfsState(
         throttle_pct,
         seen.ema_w,
@@ -141,7 +148,9 @@ def step(state: DvfsState, power_w: float | None, cap_w: float, now_s: float, se
         action=DvfsAction.UP if change_pct > 0.0 else DvfsAction.DOWN,
         acted_from_w=seen.ema_w,
         acted_by_pct=throttle_pct - seen.throttle_pct,
-        slope_w=_slope_w(seen, cap_w),
+        balance_w=seen.balance_w if trimmed else 0.0,
+        balanced=seen.balanced if trimmed else 0,
+        slope_w=_slope_w(seen, cap_w, settings),
     )
 
 
@@ -150,6 +159,7 @@ def _with_sample(state: DvfsState, power_w: float, cap_w: float, settings: DvfsS
     last_w = power_w if first or state.ema_w is None else state.ema_w
     ema_w = settings.ema_alpha * power_w + (1.0 - settings.ema_alpha) * last_w
     samples = 1 if first else state.samples + 1
+    balanced = min(state.balanced + 1, _MEAN_SAMPLES)
     return replace(
         state,
         ema_w=ema_w,
@@ -158,23 +168,30 @@ def _with_sample(state: DvfsState, power_w: float, cap_w: float, settings: DvfsS
         action=None,
         samples=samples,
         mean_w=power_w if samples == 1 else state.mean_w + (power_w - state.mean_w) / min(samples, _MEAN_SAMPLES),
+        balance_w=state.balance_w + (power_w - cap_w * _TARGET_SHARE - state.balance_w) / balanced,
+        balanced=balanced,
     )
 
 
 def _change_pct(state: DvfsState, cap_w: float, settings: DvfsSettings) -> float:
     """Change of the throttle that a state asks for, percent; a positive one takes power off."""
-    target_w, slope_w = cap_w * _TARGET_SHARE, _slope_w(state, cap_w)
+    target_w, slope_w = cap_w * _TARGET_SHARE, _slope_w(state, cap_w, settings)
     if max(state.above, state.below) >= settings.trip_count:
         error_w = (state.ema_w or 0.0) - target_w
-        if error_w > 0.0 and state.below:  # a lower margin of less than the target's distance from the cap
+        if state.below and max(error_w, state.balance_w) > 0.0:  # what was drawn too much comes first
             return 0.0
         wanted_pct = settings.step_pct if slope_w is None else abs(error_w) / slope_w
         most_pct = settings.step_pct
-    elif state.samples >= max(_TRIM_SAMPLES, settings.trip_count):
+    elif not (state.above or state.below) and state.samples >= max(_TRIM_SAMPLES, settings.trip_count):
         error_w = state.mean_w - target_w
-        if abs(error_w) <= _TRIMMED_SHARE * cap_w:
+        least_w = min(error_w, state.balance_w) if error_w > 0.0 else -max(error_w, state.balance_w)
+        if least_w <= _TRIMMED_SHARE * cap_w:
             return 0.0
         wanted_pct = 0.0 if slope_w is None else abs(error_w) / slope_w
+        moved_w = abs(state.mean_w - state.acted_from_w)
+        if error_w * state.acted_by_pct > 0.0 and moved_w < 0.25 * wanted_pct * (slope_w or 0.0):
+            # The last trim was too small for the hardware's frequencies.
+            wanted_pct = max(wanted_pct, 2.0 * abs(state.acted_by_pct))
         most_pct = settings.step_pct * _TRIM_SHARE
     else:
         return 0.0
@@ -187,15 +204,17 @@ def _quantised_pct(throttle_pct: float, settings: DvfsSettings) -> float:
     return min(max(round(throttle_pct / quantum_pct) * quantum_pct, 0.0), _FULL_PERCENT)
 
 
-def _slope_w(state: DvfsState, cap_w: float) -> float | None:
+def _slope_w(state: DvfsState, cap_w: float, settings: DvfsSettings) -> float | None:
     """Power that one percent of throttle takes off, W: as the last change showed, else as known before it.
 
-    None where the last change showed none: the load has changed too, or the frequency was not what limited it.
+    None where a whole step showed none: the load has changed too, or the frequency was not what limited it.
     """
     if abs(state.acted_by_pct) < _MIN_MEASURED_PCT or state.samples == 0 or state.ema_w is None:
         return state.slope_w
     measured_w = (state.acted_from_w - state.ema_w) / state.acted_by_pct
-    return measured_w if measured_w >= _MIN_SLOPE_SHARE * cap_w else None
+    if measured_w >= _MIN_SLOPE_SHARE * cap_w:
+        return measured_w
+    return None if abs(state.acted_by_pct) >= settings.step_pct else state.slope_w
 
 
 def open_loop_throttle_pct(cap_percent: float) -> float:
