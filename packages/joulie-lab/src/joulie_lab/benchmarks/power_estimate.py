@@ -48,7 +48,7 @@ MARGIN = 1.10
 servers of every single vendor, and of every single year."""
 LEAST_SHOWN = 10
 """Observations of a group that is named as the worst one."""
-EXAMPLE_THREADS = 112
+EXAMPLE_CORES = 56
 """Of two Xeon Platinum 8180."""
 TAIL = (1.0 - COVERAGE) / 2.0
 LOAD_NAMES = Ends._fields
@@ -152,7 +152,7 @@ def observations(servers: Servers, basis: Basis, load: str) -> Observations:
     """What is known of each server on a basis.
 
     A curve is that of another vendor's server with the same CPUs, in proportion to the sockets; each such pair is one
-    observation. Cores are counted twice, as physical and as logical ones, for nobody says which a node reports.
+    observation. Cores are physical ones, as nodes count them.
     """
     power_w, systems = servers.power_w[load], servers.systems
     sizes: list[tuple[float, int, int]]
@@ -166,7 +166,7 @@ def observations(servers: Servers, basis: Basis, load: str) -> Observations:
         tdps_w = [system.tdp_w for system in systems]
         sizes = [(tdp_w, one, one) for one, tdp_w in enumerate(tdps_w) if tdp_w is not None]
     else:
-        sizes = [(cores, one, one) for one, its in enumerate(systems) for cores in (its.cores, its.threads)]
+        sizes = [(its.cores, one, one) for one, its in enumerate(systems)]
     size, one, lender = (np.array(column) for column in zip(*sizes, strict=True))
     return Observations(size.astype(np.float64), power_w[one], one, lender)
 
@@ -354,7 +354,7 @@ def _node(system: System, basis: Basis) -> ResolvedHardware | None:
             return None
         of_socket_w = system.tdp_w / system.chips
         limits = CapRange(0.0, of_socket_w, of_socket_w)
-    cpu = CpuDevices(None, None, system.chips, float(system.threads), limits, Quality.UNAVAILABLE)
+    cpu = CpuDevices(None, None, system.chips, float(system.cores), limits, Quality.UNAVAILABLE)
     return ResolvedHardware(cpu, None, "allocatable")
 
 
@@ -400,7 +400,7 @@ def _example(calibrated: Mapping[Basis, Ends]) -> ExampleServer:
     ranges_w = {
         Basis.CURVE: calibrated[Basis.CURVE].around_w(np.array(lender.curve_w)),
         Basis.TDP: calibrated[Basis.TDP].of_size_w(server.chips * TDP_W[server.cpu]),
-        Basis.CORES: calibrated[Basis.CORES].of_size_w(EXAMPLE_THREADS),
+        Basis.CORES: calibrated[Basis.CORES].of_size_w(EXAMPLE_CORES),
     }
     return ExampleServer(
         name=f"{server.name}, two Xeon Platinum 8180",

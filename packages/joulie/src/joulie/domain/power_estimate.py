@@ -51,7 +51,7 @@ class Basis(StrEnum):
     TDP = "tdp"
     """The CPUs' TDP."""
     CORES = "cores"
-    """The number of cores."""
+    """The number of physical cores."""
 
 
 class End(NamedTuple):
@@ -113,7 +113,7 @@ CALIBRATION: Mapping[Basis, Ends] = MappingProxyType(
     {
         Basis.CURVE: Ends(End(1.0, 1.0, 0.427, 2.10), End(1.0, 1.0, 0.631, 1.66)),
         Basis.TDP: Ends(End(TYPICAL_IDLE_SHARE, 1.0, 0.398, 3.52), End(TYPICAL_FULL_SHARE, 1.0, 0.575, 1.79)),
-        Basis.CORES: Ends(End(6.51, 0.550, 0.413, 3.54), End(22.8, 0.624, 0.410, 3.10)),
+        Basis.CORES: Ends(End(5.91, 0.603, 0.509, 3.58), End(23.5, 0.675, 0.469, 2.60)),
     }
 )
 """Of 515 SPECpower_ssj2008 results published since 2015, as ``joulie bench power-estimate`` calibrates them anew: its
