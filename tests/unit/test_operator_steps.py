@@ -19,6 +19,7 @@ from joulie.adapters.kubernetes.resources import (
     NODE_TWINS,
     NODES,
     PODS,
+    RESOURCE_CLAIMS,
     TELEMETRY_PROFILES,
 )
 from joulie.adapters.kubernetes.times import rfc3339
@@ -392,6 +393,35 @@ def test_l12_a_plug_in_that_fails_stops_no_step(tmp_path):
         for plugin in ("policy", "cooling"):
             value = stage.metrics.registry.get_sample_value("joulie_operator_plugin_failures_total", {"plugin": plugin})
             assert value == 1.0
+
+    play(body, tmp_path)
+
+
+def test_l14_gpus_of_claims_count_as_soon_as_they_are_allocated(tmp_path):
+    async def body(stage):
+        meta = {"metadata": {"name": "train-gpu", "namespace": "default"}}
+        await stage.client.create(RESOURCE_CLAIMS, {**meta, "spec": {}}, "default")
+        spec = {
+            "nodeName": N1,
+            "containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}}}],
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": "train-gpu"}],
+        }
+        await stage.client.create(PODS, {"metadata": {"name": "train"}, "spec": spec}, "default")
+        running = {"status": {"phase": "Running"}}
+        await stage.client.patch(PODS, "train", running, namespace="default", subresource="status")
+        await until(lambda: stage.view.ledger.loads.get(N1))
+        assert stage.view.ledger.loads[N1] == (2000, 0)
+        devices = [{"request": "g", "driver": "gpu.nvidia.com", "pool": N1, "device": f"gpu-{i}"} for i in range(2)]
+        status = {
+            "allocation": {"devices": {"results": devices}},
+            "reservedFor": [{"resource": "pods", "name": "train"}],
+        }
+        await stage.client.patch(
+            RESOURCE_CLAIMS, "train-gpu", {"status": status}, namespace="default", subresource="status"
+        )
+        await until(lambda: stage.view.ledger.loads[N1] == (2000, 2000))
+        await stage.client.delete(RESOURCE_CLAIMS, "train-gpu", "default")
+        await until(lambda: stage.view.ledger.loads[N1] == (2000, 0))
 
     play(body, tmp_path)
 

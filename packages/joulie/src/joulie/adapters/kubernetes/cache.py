@@ -172,6 +172,11 @@ class Cache(Generic[T, V]):
         """
         self._listeners.append(listener)
 
+    def update(self, key: Key, value: V) -> None:
+        """Replace the stored value of an object, where it also depends on others, and notify the listeners."""
+        if key in self._objects:
+            self._put(key, value)
+
     async def run(self) -> None:
         """List and watch until cancelled. Failures are logged, counted and retried with backoff."""
         while True:

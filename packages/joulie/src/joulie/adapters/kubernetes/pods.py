@@ -126,6 +126,8 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
         placement: rules for the nodes that the pod may run on.
         simulated: utilisation to simulate, used by simulators only; None without annotations.
         mistakes: message per annotation or quantity that is invalid.
+        claims: names of the ResourceClaims that the pod uses.
+        claimed_gpus: GPUs among `requests` that these claims give to it; 0 until they were looked up.
     """
 
     namespace: str
@@ -151,6 +153,8 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     placement: NodeRules = ANYWHERE
     simulated: SimulatedUse | None = None
     mistakes: tuple[str, ...] = ()
+    claims: tuple[str, ...] = ()
+    claimed_gpus: float = 0.0
 
     @property
     def hints(self) -> Hints:
@@ -236,7 +240,17 @@ def pod_facts(pod: Pod, profile_key: str = names.POWER_PROFILE_LABEL) -> PodFact
         placement=rules,
         simulated=None if _SIMULATED.isdisjoint(meta.annotations) else simulated_use(pod),
         mistakes=tuple(mistakes),
+        claims=_claims(pod),
     )
+
+
+def _claims(pod: Pod) -> tuple[str, ...]:
+    """Names of the claims that a pod uses; one that is yet to be made from a template has none."""
+    if not pod.spec.resource_claims:
+        return ()
+    made = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses}
+    named = (one.resource_claim_name or made.get(one.name) for one in pod.spec.resource_claims)
+    return tuple(dict.fromkeys(name for name in named if name))
 
 
 def read_hints(annotations: dict[str, str], mistakes: list[str]) -> Hints:

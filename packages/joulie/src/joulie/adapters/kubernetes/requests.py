@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import msgspec
 
-from joulie.adapters.kubernetes.api.core import Container, Pod
+from joulie.adapters.kubernetes.api.core import Container, Pod, Quantities
 from joulie.domain.resource_quantity import QuantityError, parse_quantity
 from joulie.domain.scheduling.requests import Amounts, InitContainer, effective_requests, pod_amounts
 
@@ -44,16 +44,28 @@ class Requests(msgspec.Struct, frozen=True, gc=False):
 
 
 def pod_requests(pod: Pod) -> tuple[Requests, tuple[str, ...]]:
-    """The pod's requests, and a message per invalid quantity (which the API server should have rejected)."""
+    """The pod's requests, and a message per invalid quantity (which the API server should have rejected).
+
+    What the node has allocated to a container counts instead of its spec, from which it differs while an in-place
+    resize is pending.
+    """
     mistakes: list[str] = []
     spec = pod.spec
+    allocated = {
+        one.name: one.allocated_resources
+        for one in (*pod.status.container_statuses, *pod.status.init_container_statuses)
+        if one.allocated_resources
+    }
     pod_level: Amounts = {}
     if spec.resources is not None:
         found = _amounts(effective_requests(spec.resources.requests, spec.resources.limits), "pod", mistakes)
         pod_level = {key: found[key] for key in _POD_LEVEL if key in found}
     amounts = pod_amounts(
-        [_container(one, mistakes) for one in spec.containers],
-        [InitContainer(_container(one, mistakes), one.restart_policy == "Always") for one in spec.init_containers],
+        [_container(one, allocated, mistakes) for one in spec.containers],
+        [
+            InitContainer(_container(one, allocated, mistakes), one.restart_policy == "Always")
+            for one in spec.init_containers
+        ],
         pod_level,
         _amounts(spec.overhead, "overhead", mistakes),
     )
@@ -79,9 +91,12 @@ def memory_limit_gib(pod: Pod) -> float | None:
         return None
 
 
-def _container(container: Container, mistakes: list[str]) -> Amounts:
+def _container(container: Container, allocated: Mapping[str, Quantities], mistakes: list[str]) -> Amounts:
     resources = container.resources
-    return _amounts(effective_requests(resources.requests, resources.limits), container.name, mistakes)
+    wanted = effective_requests(resources.requests, resources.limits)
+    if container.name in allocated:
+        wanted = {**wanted, **allocated[container.name]}
+    return _amounts(wanted, container.name, mistakes)
 
 
 def _amounts(quantities: Mapping[str, str | int | float], where: str, mistakes: list[str]) -> Amounts:

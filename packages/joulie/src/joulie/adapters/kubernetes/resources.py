@@ -77,6 +77,7 @@ DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True, core.Daemo
 DAEMON_SETS_WITH_TEMPLATE = Resource("apps", "v1", "daemonsets", "DaemonSet", True, core.DaemonSetWithTemplate)
 JOBS = Resource("batch", "v1", "jobs", "Job", True, core.Job)
 CRON_JOBS = Resource("batch", "v1", "cronjobs", "CronJob", True, core.CronJob)
+RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", True, core.ResourceClaim)
 CUSTOM_RESOURCE_DEFINITIONS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False,
     core.CustomResourceDefinition,

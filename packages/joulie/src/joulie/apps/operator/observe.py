@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -22,6 +23,7 @@ from joulie.adapters.kubernetes.resources import (
     PODS,
     WORKLOAD_PROFILES,
 )
+from joulie.apps.operator.claims import Claims
 from joulie.apps.operator.facts import (
     HardwareFacts,
     NodeFacts,
@@ -110,9 +112,8 @@ class ClusterView(Watching):
         self._reported_caps: dict[str, ReportedCaps] = {}
         self._interned: dict[tuple[Any, ...], ResolvedHardware] = {}
         self._nodes: Cache[Node, NodeFacts] = Cache(client, NODES, partial(keep_node, settings=settings))
-        self._pods: Cache[Pod, PodFacts] = Cache(
-            client, PODS, partial(pod_facts, profile_key=settings.power_profile_label)
-        )
+        self._claims = Claims(client, self._claims_changed)
+        self._pods: Cache[Pod, PodFacts] = Cache(client, PODS, self._keep_pod)
         self._twins: Cache[NodeTwin, NodeTwin] = Cache(client, NODE_TWINS, lambda twin: twin)
         self._hardware: Cache[NodeHardware, HardwareFacts] = Cache(client, NODE_HARDWARES, keep_hardware)
         self._overrides: Cache[NodePowerProfile, OverrideFacts] = Cache(client, NODE_POWER_PROFILES, keep_override)
@@ -135,6 +136,12 @@ class ClusterView(Watching):
             NODE_POWER_PROFILES.plural: self._overrides,
             WORKLOAD_PROFILES.plural: self._profiles,
         }
+
+    async def run(self) -> None:
+        """Run all caches until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(super().run())
+            group.create_task(self._claims.run())
 
     # ---- reading
 
@@ -277,11 +284,20 @@ class ClusterView(Watching):
         self._wake()
 
     def _pod_changed(self, key: Key, old: PodFacts | None, new: PodFacts | None) -> None:
+        self._claims.pod_changed(key, old, new)
         if self.ledger.pod_changed(key, old, new):
             self._wake()
         if new is not None and (old is None or old.hints != new.hints):
             for watcher in self.workload_watchers:
                 watcher.pods_changed((new.namespace, new.owner))
+
+    def _keep_pod(self, pod: Pod) -> PodFacts:
+        return self._claims.counted(pod_facts(pod, profile_key=self._settings.power_profile_label))
+
+    def _claims_changed(self, key: Key) -> None:
+        pod = self._pods.objects.get(key)
+        if pod is not None:
+            self._pods.update(key, self._claims.counted(pod))
 
     def _profile_changed(self, key: Key, old: ProfileEntry | None, new: ProfileEntry | None) -> None:
         self.workload_profiles.changed(key, old, new)

@@ -156,6 +156,14 @@ class PodSchedulingGate(ApiStruct, frozen=True):
     name: str
 
 
+class PodResourceClaim(ApiStruct, frozen=True):
+    """A ResourceClaim that a pod uses: an existing one, or one made from a template for the pod."""
+
+    name: str
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
 class PodSpec(ApiStruct, frozen=True):
     """Spec of a pod."""
 
@@ -169,11 +177,26 @@ class PodSpec(ApiStruct, frozen=True):
     resources: ResourceRequirements | None = None
     overhead: Quantities = msgspec.field(default_factory=dict)
     scheduling_gates: tuple[PodSchedulingGate, ...] = ()
+    resource_claims: tuple[PodResourceClaim, ...] = ()
     priority: int | None = None
     priority_class_name: str = ""
     restart_policy: str = ""
     service_account_name: str = ""
     termination_grace_period_seconds: int | None = None
+
+
+class ContainerAllocation(ApiStruct, frozen=True):
+    """What the node has allocated to a container: differs from its spec while an in-place resize is pending."""
+
+    name: str = ""
+    allocated_resources: Quantities = msgspec.field(default_factory=dict)
+
+
+class PodResourceClaimStatus(ApiStruct, frozen=True):
+    """The ResourceClaim that was made from a template of a pod; none where the pod did not need one."""
+
+    name: str
+    resource_claim_name: str | None = None
 
 
 class PodStatus(ApiStruct, frozen=True):
@@ -187,6 +210,9 @@ class PodStatus(ApiStruct, frozen=True):
     host_ip: str = msgspec.field(default="", name="hostIP")
     start_time: str | None = None
     nominated_node_name: str = ""
+    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
+    container_statuses: tuple[ContainerAllocation, ...] = ()
+    init_container_statuses: tuple[ContainerAllocation, ...] = ()
 
 
 class Pod(KubernetesObject, frozen=True):
@@ -210,7 +236,7 @@ class ContainerState(ApiStruct, frozen=True):
     terminated: ContainerRun | None = None
 
 
-class ContainerStatus(ApiStruct, frozen=True):
+class ContainerStatus(ContainerAllocation, frozen=True, kw_only=True):
     """Status of a container."""
 
     state: ContainerState = ContainerState()
@@ -228,6 +254,51 @@ class PodWithContainers(Pod, frozen=True):
     """A pod with the run times of its containers, which other readers of pods need not decode."""
 
     status: PodStatusWithContainers = PodStatusWithContainers()
+
+
+# ---- devices
+
+
+class DeviceAllocation(ApiStruct, frozen=True):
+    """A device that was allocated to a claim; with admin access it is only looked at, not used."""
+
+    driver: str
+    pool: str
+    device: str
+    admin_access: bool = False
+
+
+class DeviceAllocations(ApiStruct, frozen=True):
+    """The devices of a claim."""
+
+    results: tuple[DeviceAllocation, ...] = ()
+
+
+class ClaimAllocation(ApiStruct, frozen=True):
+    """What was allocated to a claim."""
+
+    devices: DeviceAllocations = DeviceAllocations()
+
+
+class ClaimConsumer(ApiStruct, frozen=True):
+    """An object that may use a claim, usually a pod."""
+
+    resource: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class ResourceClaimStatus(ApiStruct, frozen=True):
+    """Status of a ResourceClaim."""
+
+    allocation: ClaimAllocation | None = None
+    reserved_for: tuple[ClaimConsumer, ...] = ()
+
+
+class ResourceClaim(KubernetesObject, frozen=True):
+    """A claim for devices (dynamic resource allocation)."""
+
+    status: ResourceClaimStatus = ResourceClaimStatus()
 
 
 # ---- leases and events
