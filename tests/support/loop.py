@@ -308,7 +308,7 @@ class Loop:
 
     def wire_scheduler(self) -> None:
         """Restart kube-scheduler with the chart's entry for the extender."""
-        (configured,) = (item for item in self._rendered if item["kind"] == "ConfigMap")
+        configured = next(item for item in self._rendered if "configuration.yaml" in item.get("data", {}))
         entry = yaml.safe_load(configured["data"]["configuration.yaml"])["extenders"][0]
         entry["urlPrefix"] = f"http://127.0.0.1:{self._ports['extender']}"
         # A busy test machine must not make kube-scheduler go on without its extender, as it should in a cluster.
