@@ -17,8 +17,13 @@ from joulie.apps.agent import inspection
 from joulie.apps.agent.inspection import inspected
 from joulie.apps.agent.main import agent, host_backends
 from joulie.apps.agent.settings import AgentSettings
+from joulie.domain.actuation import WantedCap
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.ports import ControlFailedError, DeviceKind, PowerDevice
+from joulie_lab.benchmarks.lives import Bed, small
+from joulie_lab.benchmarks.lives_faults import Faults
+from joulie_lab.machines.library import MACHINES
+from joulie_lab.machines.specs import Load
 from support import sysfs_trees as trees
 
 INTEL = "vendor_id\t: GenuineIntel\nmodel name\t: INTEL(R) XEON(R) GOLD 6530\n"
@@ -217,6 +222,23 @@ def test_gpu_driver_that_hangs_is_a_problem(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(inspection, "GPU_PATIENCE_S", 0.0)
     assert "have not responded" in " ".join(with_gpus(tmp_path, gpus)["problems"])
     ended.set()
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_modelled_machine_is_capped_as_its_inspection_says(tmp_path: Path, name: str) -> None:
+    bed = Bed(small(MACHINES[name]), Load.parse("0.5"), Faults(), tmp_path)
+    found = inspected(bed.backends())
+    cpu, planned = found["cpu"], cap(found)
+    spec = MACHINES[name]
+    assert cpu["sockets"] == spec.sockets
+    assert (cpu["power"]["source"] is None) is (spec.rapl is None)
+    outcome, _ = bed.cycle(WantedCap(percent=60.0))
+    if spec.hsmp and spec.hsmp.min_w > planned["cpu_w"]:
+        return  # HSMP states no minimum: only the attempt shows that it does not go so low
+    assert outcome.backend == (planned["backend"] or "none")
+    if planned["backend"] in {"rapl", "hsmp"}:
+        limits_w = inspected(bed.backends())["cpu"]["limits_w"]
+        assert limits_w == pytest.approx([planned["cpu_w"]] * spec.sockets, abs=1.0)
 
 
 @settings(max_examples=25)

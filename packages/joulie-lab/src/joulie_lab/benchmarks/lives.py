@@ -128,11 +128,11 @@ class Bed:
         self.host: Host | None = None
         self.reported: dict[str, Outcome] = {}
 
-    def start(self) -> Host:
-        """Start the agent, as its main module composes it."""
+    def backends(self) -> HostBackends:
+        """Backends of the machine, as the agent's main module composes them."""
         files = self.files
         gpus = ModelledGpus(self.machine, lambda: self.now_s, partial(guard_gpu, self.faults))
-        backends = HostBackends(
+        return HostBackends(
             cpu_info=partial(cpuinfo.read, _PROC, _SYS, files),
             cpu_limiters=(Rapl(_SYS, files), Hsmp(_ROOT / "dev/hsmp", files)),
             frequency=Cpufreq(_SYS, files),
@@ -142,7 +142,10 @@ class Bed:
             store=FaultyStore(self.state, _PROC, files, self.faults),
             catalogue=BUILTIN_CATALOGUE,
         )
-        self.host = Host(backends, DvfsSettings())
+
+    def start(self) -> Host:
+        """Start the agent."""
+        self.host = Host(self.backends(), DvfsSettings())
         for outcome in self.reported.values():
             result = ControlResult(backend=outcome.backend, result=outcome.result, message=outcome.message)
             if cap := reported_cap(result):
