@@ -137,6 +137,27 @@ def test_h13_the_interval_of_an_estimated_tdp_holds_for_the_catalogue():
     assert (min(gpu_limits_w), max(gpu_limits_w)) == GPU_LIMITS_W
 
 
+def test_h13_a_virtual_machine_has_its_part_of_the_package():
+    info = CpuInfo("AMD EPYC 7R13 Processor", "AuthenticAMD", 1, 4, 8)
+    package = CapRange(45.0, 225.0, 225.0)
+    cpu = hardware_of_host(Observation(info, cpu_range=package), BUILTIN_CATALOGUE).cpu
+    assert (cpu.model, cpu.cap_range) == ("AMD EPYC 7R13", None)
+    limiter = (PowerDevice("package-0", DeviceKind.CPU_PACKAGE, None, 225.0, None, 225.0),)
+    metal = hardware_of_host(Observation(info, limiter, cpu_range=package), BUILTIN_CATALOGUE).cpu
+    assert metal.cap_range.max_watts_per_socket == 225.0
+    reported = ReportedHardware(cpu_model=cpu.model, cpu_raw=cpu.raw_model, sockets=1, cores=4)
+    for node in (resolved({}, reported, 8.0), resolved({"joulie.io/hw.cpu-model": cpu.model}, None, 8.0)):
+        assert node.cpu_max_w == pytest.approx(225.0 * 4 / 48)
+        busy = estimate_cpu_power([node], 1.0, BUILTIN_CATALOGUE)
+        assert 0.5 * node.cpu_max_w < busy.power_w[0] <= node.cpu_max_w
+
+
+def test_h13_limits_that_a_node_reports_are_its_own_whatever_cores_it_has():
+    half = ReportedHardware(cpu_model="AMD EPYC 9654", sockets=1, cores=48, cpu_min_w=72.0, cpu_max_w=360.0)
+    assert resolved({}, half).cpu_max_w == 360.0
+    assert resolved(KNOWN_CPUS, None, 64.0).cpu_max_w == 720.0
+
+
 @given(cores=st.floats(1.0, 1024.0), sockets=st.sampled_from([None, 1, 2, 4]))
 def test_h13_more_cores_never_draw_less(cores, sockets):
     fewer, more = estimated_cpu_tdp(cores, sockets), estimated_cpu_tdp(cores * 1.5, sockets)

@@ -241,7 +241,7 @@ class _Server:
     @classmethod
     def of(cls, kind: ResolvedHardware, catalogue: Catalogue) -> _Server | None:
         """The server that a node runs on; None if neither its CPUs, nor their TDP, nor its cores are known."""
-        tdp_w, cores = kind.cpu_max_w, kind.cpu.cores
+        tdp_w, cores = kind.cpu.packages_max_w, kind.cpu.cores
         model = None if kind.cpu.model is None else catalogue.cpu(kind.cpu.model).model
         if model is not None and tdp_w is not None:
             power = CpuPower.of(model, kind.cpu.sockets)

@@ -74,11 +74,13 @@ def _host_cpu(seen: Observation, catalogue: Catalogue) -> api.CpuHardware:
     match = catalogue.cpu(info.model or "")
     sockets = info.sockets or seen.limited_sockets or None
     cores = info.cores or None
+    # A virtual machine has nothing to cap: a range would make its part of a package pass for all of it.
+    cap_range = seen.cpu_range if seen.packages or seen.policies else None
     reported = ReportedHardware(
         cpu_raw=info.model or None,
         sockets=sockets,
         cores=cores,
-        cpu_max_w=seen.cpu_range.base_w if seen.cpu_range else None,
+        cpu_max_w=cap_range.base_w if cap_range else None,
     )
     known = resolve(reported, {}, {}, catalogue).cpu
     warnings = () if info.model else ("the CPU's model string cannot be read",)
@@ -96,7 +98,7 @@ def _host_cpu(seen: Observation, catalogue: Catalogue) -> api.CpuHardware:
         total_cores=cores,
         cores_per_socket=cores // sockets if cores and sockets else None,
         driver_family=seen.driver or None,
-        cap_range=_cpu_cap_range(seen.cpu_range),
+        cap_range=_cpu_cap_range(cap_range),
         landmarks=_landmarks(seen, match.model),
         control_available=seen.cpu_control,
         telemetry_available=seen.cpu_measured and not seen.cpu_power.problems,

@@ -97,6 +97,7 @@ class CpuDevices:
         cap_range: limits of one package; None where neither it nor the catalogue says.
         quality: how well its power is known.
         tdp_estimate: TDP of all packages where `cap_range` is None and the cores are known.
+        share: part of its packages that the node has: below 1 on a virtual machine, which has fewer cores than they.
     """
 
     model: str | None
@@ -106,6 +107,12 @@ class CpuDevices:
     cap_range: CapRange | None
     quality: Quality
     tdp_estimate: Estimate | None = None
+    share: float = 1.0
+
+    @property
+    def packages_max_w(self) -> float | None:
+        """TDP of its packages, W, whatever part of them the node has; None where it is not known."""
+        return None if self.cap_range is None else self.sockets * self.cap_range.base_w
 
     @property
     def caveat(self) -> str | None:
@@ -163,9 +170,9 @@ class ResolvedHardware:
 
     @property
     def cpu_max_w(self) -> float | None:
-        """TDP of all CPU packages, W; None where it is not known."""
-        limits = self.cpu.cap_range
-        return None if limits is None else self.cpu.sockets * limits.base_w
+        """TDP of the node's part of its CPU packages, W; None where it is not known."""
+        packages_w = self.cpu.packages_max_w
+        return None if packages_w is None else packages_w * self.cpu.share
 
     @property
     def gpu_max_w(self) -> float | None:
@@ -263,7 +270,16 @@ def _cpu(
     if model is None and (limits is not None or estimate is not None):
         quality = Quality.HEURISTIC
     source = "nodehardware" if reported or _positive(found.cpu_max_w) else "labels" if raw else "allocatable"
-    return CpuDevices(_key(model), found.cpu_raw or raw, sockets, cores or 0.0, limits, quality, estimate), source
+    share = 1.0
+    if model is not None and cores is not None and not _is_whole_machine(found, labels):
+        share = min(1.0, cores / (sockets * model.cores_per_socket))
+    name, known = found.cpu_raw or raw, cores or 0.0
+    return CpuDevices(_key(model), name, sockets, known, limits, quality, estimate, share), source
+
+
+def _is_whole_machine(found: ReportedHardware, labels: Mapping[str, str]) -> bool:
+    """Whether the packages are the node's own: it reports their limits, or only its administrator counts them."""
+    return bool(_positive(found.cpu_max_w)) or (not _positive(found.sockets) and CPU_SOCKETS_KEY in labels)
 
 
 def _physical_cores(
