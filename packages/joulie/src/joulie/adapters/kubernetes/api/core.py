@@ -185,7 +185,7 @@ class PodSpec(ApiStruct, frozen=True):
     termination_grace_period_seconds: int | None = None
 
 
-class ContainerAllocation(ApiStruct, frozen=True):
+class ContainerAllocation(ApiStruct, frozen=True, kw_only=True):
     """What the node has allocated to a container: differs from its spec while an in-place resize is pending."""
 
     name: str = ""
@@ -236,7 +236,7 @@ class ContainerState(ApiStruct, frozen=True):
     terminated: ContainerRun | None = None
 
 
-class ContainerStatus(ContainerAllocation, frozen=True, kw_only=True):
+class ContainerStatus(ContainerAllocation, frozen=True):
     """Status of a container."""
 
     state: ContainerState = ContainerState()
