@@ -137,12 +137,17 @@ class Bench:
         )
 
     async def cycle(
-        self, percent: float = 50.0, *, labels: dict[str, str] | None = None, stored: GpuHardware | None = None
+        self,
+        percent: float = 50.0,
+        *,
+        labels: dict[str, str] | None = None,
+        stored: GpuHardware | None = None,
+        now_s: float = 0.0,
     ) -> ControlOutcome:
         cap = WantedCap(percent=percent)
         hardware = HardwareView(NodeHardwareSpec(node_name="n1"), NodeHardwareStatus(gpu=stored)) if stored else None
         node = NodeView("uid", labels or {}, {"cpu": 8.0})
-        await self.agent.cycle(NodeInputs(node, TwinView("n1", cap, cap), hardware, ROUTING), 0.0)
+        await self.agent.cycle(NodeInputs(node, TwinView("n1", cap, cap), hardware, ROUTING), now_s)
         assert self.agent.gpu is not None
         return self.agent.gpu.result
 
@@ -193,10 +198,32 @@ def test_h11_work_goes_on_when_the_driver_answers_again(bench: Bench, monkeypatc
             bench.gpu.gate.clear()
             await bench.cycle(50.0)
         bench.gpu.gate.set()
-        assert await bench.agent._gpu_thread.ended(PATIENCE_S) is not None
+        assert await bench.agent._gpu_thread.idle(PATIENCE_S)
         assert bench.gpu.device.limit_w == 100.0, "what was asked for when the work began"
         assert await bench.cycle(60.0) is ControlOutcome.APPLIED
         assert bench.gpu.device.limit_w == 120.0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("impatient")
+def test_h11_a_driver_that_is_always_late_is_heard_until_it_hangs(bench: Bench) -> None:
+    async def late_cycle(percent: float, now_s: float) -> ControlOutcome:
+        """A cycle whose GPU work ends after it."""
+        bench.gpu.gate.clear()
+        result = await bench.cycle(percent, now_s=now_s)
+        bench.gpu.gate.set()
+        assert await bench.agent._gpu_thread.idle(PATIENCE_S)
+        return result
+
+    async def scenario() -> None:
+        assert await late_cycle(50.0, 0.0) is ControlOutcome.UNCONFIRMED
+        assert await late_cycle(50.0, 20.0) is ControlOutcome.APPLIED
+        assert await late_cycle(60.0, 40.0) is ControlOutcome.UNCONFIRMED, "another cap"
+        assert await late_cycle(60.0, 60.0) is ControlOutcome.APPLIED
+        bench.gpu.gate.clear()
+        results = [await bench.cycle(60.0, now_s=now_s) for now_s in (80.0, 100.0, 120.0, 140.0)]
+        assert results == [ControlOutcome.APPLIED] * 3 + [ControlOutcome.UNCONFIRMED]
 
     asyncio.run(scenario())
 

@@ -469,6 +469,23 @@ def test_h11_cpus_are_capped_while_the_gpu_driver_hangs(
     on_cluster(machine, scenario)
 
 
+def test_h11_a_slow_driver_is_late_and_heard(
+    machine: Machine, driver: FakeGpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_module, "_GPU_PATIENCE_S", 1e-6)
+    driver.set(latency_us=1000)
+
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(gpu={"capWattsPerGpu": 300})
+        async with bench.agent():
+            await until(lambda: _gpu_result(bench, "unconfirmed"))
+            await until(lambda: _gpu_result(bench, "applied"))
+            assert _gpu_limits(driver) == [300_000, 300_000]
+
+    on_cluster(machine, scenario)
+
+
 def test_h11_a_driver_is_let_go_at_once(machine: Machine, driver: FakeGpus) -> None:
     machine.settings["reconcile_interval_s"] = 3600.0
 

@@ -39,6 +39,9 @@ _GPU_PATIENCE_S = 2.0
 _GPU_RESTORE_S = 5.0
 """Time that an agent that stops waits for earlier GPU work to end, and for its limits to be lifted, s each."""
 
+_GPU_LATE_S = 60.0
+"""Age up to which the outcome of GPU work that ended late counts, s."""
+
 
 @dataclass(frozen=True)
 class NodeInputs:
@@ -74,6 +77,21 @@ class _Devices:
     packages: int
     gpu_limits: CapRange | None
     has_gpu: bool
+
+
+@dataclass(frozen=True)
+class _AskedOfGpus:
+    """What a cycle asks of the host's GPUs.
+
+    Attributes:
+        cap: cap of each GPU.
+        observes: whether to write nothing but earlier limits.
+        held: why GPU drivers must not be used; None if they may be.
+    """
+
+    cap: WantedCap
+    observes: bool
+    held: str | None
 
 
 class NodeAgent:
@@ -162,11 +180,11 @@ class NodeAgent:
         if self.inputs is None and self.host is not None and twin.reported is not None:
             _recall(self.host, twin.reported)
         self.inputs = inputs
-        started = self._start_gpu(twin.gpu, inputs, now_s)
+        self._start_gpu(twin.gpu, inputs, now_s)
         if self.host is not None:
             await asyncio.to_thread(self.host.observe_cpu, now_s)
         self.cpu = await self._enforce_cpu(twin.cpu, self._devices(inputs), inputs.routing, now_s)
-        self.gpu = await self._enforce_gpu(twin.gpu, inputs, now_s, _GPU_PATIENCE_S if started else 0.0)
+        self.gpu = await self._enforce_gpu(twin.gpu, inputs, now_s, _GPU_PATIENCE_S)
         status = self._hardware(inputs)
         self._count()
         # Before the reports: an unreachable API server does not make the measurement stale.
@@ -182,15 +200,15 @@ class NodeAgent:
         if inputs is None:
             # No cycle ran yet, but an earlier process may have left caps on this machine.
             if self.host is not None:
-                self._gpu_thread.start(partial(self.host.enforce_gpu, LIFTED))
+                self._gpu_thread.start(partial(self.host.enforce_gpu, LIFTED), LIFTED, now_s)
                 await asyncio.to_thread(self.host.lift_cpu, now_s)
-                await self._gpu_thread.ended(_GPU_RESTORE_S)
+                await self._gpu_thread.outcome(LIFTED, _GPU_RESTORE_S, now_s)
             return
         started = self._start_gpu(LIFTED, inputs, now_s)
         self.cpu = await self._enforce_cpu(LIFTED, self._devices(inputs), inputs.routing, now_s)
         if not started and await self._gpu_thread.idle(_GPU_RESTORE_S):
-            started = self._start_gpu(LIFTED, inputs, now_s)
-        self.gpu = await self._enforce_gpu(LIFTED, inputs, now_s, _GPU_RESTORE_S if started else 0.0)
+            self._start_gpu(LIFTED, inputs, now_s)
+        self.gpu = await self._enforce_gpu(LIFTED, inputs, now_s, _GPU_RESTORE_S)
         await self._report(inputs, None)
 
     async def _report(self, inputs: NodeInputs, generation: int | None) -> None:
@@ -256,15 +274,18 @@ class NodeAgent:
         """Start the host's GPU work of this cycle; False if that of an earlier cycle is still running."""
         if self.host is None:
             return True
+        asked = self._asked_of_gpus(cap, inputs)
+        return self._gpu_thread.start(partial(_gpu_turn, self.host, asked, now_s), asked, now_s)
+
+    def _asked_of_gpus(self, cap: WantedCap, inputs: NodeInputs) -> _AskedOfGpus:
         # If control has moved to another backend, limits written here earlier must still be lifted.
         local = cap if inputs.routing.gpu_control.via is Via.HOST else LIFTED
-        held = gpu_hold_reason(inputs.node.labels) if inputs.node else None
-        return self._gpu_thread.start(partial(self._gpu_turn, self.host, local, held, now_s))
+        return _AskedOfGpus(local, self._observes, gpu_hold_reason(inputs.node.labels) if inputs.node else None)
 
     async def _enforce_gpu(self, cap: WantedCap, inputs: NodeInputs, now_s: float, patience_s: float) -> Outcome:
         control = inputs.routing.gpu_control
         if self.host is not None:
-            local = await self._gpu_outcome(patience_s)
+            local = await self._gpu_outcome(self._asked_of_gpus(cap, inputs), now_s, patience_s)
             if control.via is Via.HOST:
                 absent = local.result is api.ControlOutcome.BLOCKED and not self._devices(inputs).has_gpu
                 return no_gpu(local) if absent else local
@@ -277,13 +298,6 @@ class NodeAgent:
             return await self.remote.enforce_gpu(cap, devices.gpu_limits, control, now_s, present=devices.has_gpu)
         return _no_backend(cap, control)
 
-    def _gpu_turn(self, host: Host, cap: WantedCap, held: str | None, now_s: float) -> Outcome:
-        """The host's GPU work of one cycle."""
-        host.hold_gpus(held)
-        host.observe_gpu(now_s)
-        outcome = host.enforce_gpu(LIFTED if self._observes else cap)
-        return host.plan_gpu(cap) if self._only_observed(outcome) else outcome
-
     def _only_observed(self, lifted: Outcome) -> bool:
         """Whether there is nothing but to observe: in that mode, once earlier limits are lifted."""
         return self._observes and lifted.result is api.ControlOutcome.APPLIED
@@ -294,10 +308,10 @@ class NodeAgent:
         twin = self.inputs.twin if self.inputs else None
         return (twin.reported if twin else None) or api.ControlStatus()
 
-    async def _gpu_outcome(self, patience_s: float) -> Outcome:
+    async def _gpu_outcome(self, asked: _AskedOfGpus, now_s: float, patience_s: float) -> Outcome:
         backend = self.gpu.backend if self.gpu else "none"
         try:
-            outcome = await self._gpu_thread.ended(patience_s) if patience_s > 0.0 else None
+            outcome = await self._gpu_thread.outcome(asked, patience_s, now_s - _GPU_LATE_S)
         except Exception as error:
             _log.exception("GPU work failed", extra={"node": self.name})
             return failed(backend, f"GPU work failed: {error}")
@@ -318,6 +332,15 @@ def _recall(host: Host, reported: api.ControlStatus) -> None:
         if found is not None and result is not None:
             with suppress(QuantityError):
                 host.recall(found, parse_rfc3339(result.updated_at or ""))
+
+
+def _gpu_turn(host: Host, asked: _AskedOfGpus, now_s: float) -> Outcome:
+    """The host's GPU work of one cycle."""
+    host.hold_gpus(asked.held)
+    host.observe_gpu(now_s)
+    outcome = host.enforce_gpu(LIFTED if asked.observes else asked.cap)
+    only_observed = asked.observes and outcome.result is api.ControlOutcome.APPLIED
+    return host.plan_gpu(asked.cap) if only_observed else outcome
 
 
 def _measured(source: Route) -> bool:
