@@ -49,6 +49,7 @@ docs: setup ## build the documentation, warnings are errors
 
 reference: setup ## regenerate the reference pages from the code
 	$(BIN)/python scripts/generate_reference.py
+	$(BIN)/python scripts/chart_settings.py
 
 browser:
 	@sh tests/ui/ensure-browser.sh
