@@ -158,6 +158,42 @@ def test_h13_limits_that_a_node_reports_are_its_own_whatever_cores_it_has():
     assert resolved(KNOWN_CPUS, None, 64.0).cpu_max_w == 720.0
 
 
+NUMBERS = st.none() | st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, 1e-9, 1e12])
+COUNTS = st.none() | st.integers(-1, 10**6)
+
+
+@given(
+    reported=st.builds(
+        ReportedHardware,
+        cpu_model=st.sampled_from([None, "AMD EPYC 9654", "AMD EPYC 7R13", "Zilog Z80000"]),
+        sockets=COUNTS,
+        cores=NUMBERS,
+        cpu_min_w=NUMBERS,
+        cpu_max_w=NUMBERS,
+        gpu_raw=st.sampled_from([None, "NVIDIA A100-SXM4-80GB", "NVIDIA Z9000"]),
+        gpu_count=COUNTS,
+        gpu_min_w=NUMBERS,
+        gpu_max_w=NUMBERS,
+        gpu_default_w=NUMBERS,
+    ),
+    labels=st.dictionaries(
+        st.sampled_from(["joulie.io/hw.cpu-sockets", "joulie.io/hw.gpu-count", "kubernetes.io/arch"]),
+        st.sampled_from(["", "0", "-1", "2", "two", "arm64", "99999999999"]),
+    ),
+    cpus=st.floats(0.0, 1e6),
+)
+def test_h13_whatever_a_node_says_its_limits_are_numbers_or_unknown(reported, labels, cpus):
+    node = resolved(labels, reported, cpus)
+    assert node.cpu.sockets >= 1
+    assert 0.0 <= node.cpu.share <= 1.0
+    if node.limits is not None:
+        cpu_w, gpu_w, cores, gpus = node.limits
+        assert 0.0 < cpu_w < np.inf
+        assert 0.0 <= gpu_w < np.inf
+        assert cores >= 1
+        assert gpus >= 0
+
+
 @given(cores=st.floats(1.0, 1024.0), sockets=st.sampled_from([None, 1, 2, 4]))
 def test_h13_more_cores_never_draw_less(cores, sockets):
     fewer, more = estimated_cpu_tdp(cores, sockets), estimated_cpu_tdp(cores * 1.5, sockets)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 
 from joulie.domain.accounting.profiles import label_form
 from joulie.domain.actuation import cpu_range
@@ -27,12 +28,18 @@ MAX_PODS = 110
 _RESOURCE_OF_VENDOR = {vendor: resource for resource, vendor in GPU_RESOURCES.items()}
 
 
+_NAMES_SHOWN = 5
+
+
 class UnknownHardwareError(ValueError):
     """A node group names a CPU or GPU that is not in the hardware catalogue."""
 
     def __init__(self, group: str, device: str, name: str, known: Sequence[str]) -> None:
+        # Hundreds of names are known: the nearest ones help, or the first show what names look like.
+        near = get_close_matches(name, known, _NAMES_SHOWN, cutoff=0.5) or sorted(known)[:_NAMES_SHOWN]
         super().__init__(
-            f"group {group}: {device} {name!r} is not in the hardware catalogue; known: {', '.join(sorted(known))}"
+            f"group {group}: {device} {name!r} is not in the hardware catalogue; near: {', '.join(near)}"
+            "; all are on the reference page Built-in hardware"
         )
 
 
