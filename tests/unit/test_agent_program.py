@@ -1,15 +1,19 @@
 """The agent as a whole, on directories that stand for a host and on a fake cluster."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from joulie.adapters.cpu import cpuinfo
+from joulie.adapters.cpu.rapl import RaplMeter
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlStatus
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES, TELEMETRY_PROFILES
 from joulie.apps.agent import node as node_module
+from joulie.domain import energy_counter
 from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.mode import Mode
+from joulie.ports import EnergyReading
 from support.agent_machine import AMD, Bench, Machine, on_cluster, until
 from support.fake_gpus import NO_PERMISSION, FakeGpus, build, install
 from support.sysfs_trees import amd_energy_only, amd_pstate, intel_pstate, intel_two_sockets, zone_file
@@ -199,6 +203,43 @@ def test_amd_without_hsmp_is_capped_by_frequency(tmp_path: Path) -> None:
         async with bench.agent():
             await until(lambda: _backend(bench, "dvfs"))
         assert machine.max_khz() == 3_700_000
+
+    on_cluster(machine, scenario)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_h1_frequency_controller_whose_counters_stand_still_is_an_error(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, cpuinfo=AMD)
+    amd_pstate(amd_energy_only(machine.sys))
+
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        await bench.ask(cpu=ECO)
+        async with bench.agent():
+            await until(lambda: _result(bench, "error"))
+            assert machine.max_khz() == 2_380_000  # 40 % of the span, as without a meter
+            assert "power cannot be read" in ((await bench.cpu()).message or "")
+
+    on_cluster(machine, scenario)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_h1_agent_reads_counters_between_its_cycles(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.settings["reconcile_interval_s"] = 3600.0
+    monkeypatch.setattr(energy_counter, "MAX_SAMPLING_INTERVAL_S", 0.05)
+    reads: list[float] = []
+    energy = RaplMeter.energy
+
+    def counted(meter: RaplMeter) -> Sequence[EnergyReading]:
+        reads.append(0.0)
+        return energy(meter)
+
+    monkeypatch.setattr(RaplMeter, "energy", counted)
+
+    async def scenario(bench: Bench) -> None:
+        await bench.add_node()
+        async with bench.agent():
+            await until(lambda: len(reads) > 10)
 
     on_cluster(machine, scenario)
 

@@ -24,6 +24,9 @@ _log = logging.getLogger(__name__)
 # package would count power twice or count power that is not the CPU's.
 _PACKAGE = re.compile(r"package-(\d+)(-die-\d+)?")
 
+_UNKNOWN_INTERVAL_S = 1.0
+"""Time until a sampler looks again while no cycle has read the counters, s."""
+
 UNREADABLE = "its energy counter cannot be read"
 STOPPED = "its energy counter has stopped"
 
@@ -95,7 +98,7 @@ class PowerMeter:
         self._problems: Mapping[str, str] = {}
         self.source: PowerSource | None = None
         """The source that the latest cycle read; None if power cannot be measured."""
-        self.sampling_interval_s = sampling_interval_s(())
+        self.sampling_interval_s = _UNKNOWN_INTERVAL_S
         """Maximum time between two readings that misses no wrap of a counter, s."""
 
     def available(self) -> PowerSource | None:
@@ -115,6 +118,7 @@ class PowerMeter:
         """
         with self._lock:
             self.source = self.available()
+            self.sampling_interval_s = sampling_interval_s(())
             readings, direct_w = self._readings(now_s)
             powers = dict(direct_w)
             for reading in readings:
