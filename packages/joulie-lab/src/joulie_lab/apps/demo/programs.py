@@ -14,6 +14,7 @@ POLICY: Mapping[str, str] = {
     "POLICY_TYPE": "queue_aware_v1",
     "QUEUE_HP_BASE_FRAC": "0.25",
     "QUEUE_PERF_PER_HP_NODE": "2",
+    "QUEUE_HOLD": "0s",
     "GPU_ECO_CAP_PCT_OF_MAX": "70",
 }
 """Settings of the operator that decide classes and caps."""

@@ -26,6 +26,7 @@ MAX_NODE_CYCLES_PER_S = 200.0
 _SCALED: Mapping[str, float] = {
     "DRAIN_SETTLING": 0.0,
     "DRAIN_TIMEOUT": 0.0,
+    "QUEUE_HOLD": 0.0,
     "POWER_TREND_WINDOW": 3.0,
     "POWER_POLL_INTERVAL": 1.0,
     "POWER_STALE_AFTER": 10.0,
