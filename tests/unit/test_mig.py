@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.mig import mig_profile
-from joulie.domain.hardware.resolve import ResolvedHardware, resolve
+from joulie.domain.hardware.resolve import ReportedHardware, ResolvedHardware, resolve
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,19 @@ def test_h9_instances_of_the_single_strategy_are_counted_as_the_gpus_that_they_d
     assert (hardware.gpu.count, hardware.gpu.model) == (8, "NVIDIA H100 80GB HBM3")
     assert hardware.gpu_max_w == 8 * 700.0
     assert hardware.warnings == ()
+
+
+def test_h9_a_pod_that_requests_an_instance_draws_its_share_of_the_gpu() -> None:
+    """Also where an agent has counted the whole GPUs."""
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb"}
+    reported = ReportedHardware(gpu_count=8, gpu_raw="NVIDIA H100 80GB HBM3", gpu_default_w=700.0)
+    for found in (None, reported):
+        gpu = resolve(found, labels, {"nvidia.com/gpu": 56.0}, BUILTIN_CATALOGUE).gpu
+        assert gpu is not None
+        assert (gpu.count, gpu.requested_max_w) == (8, 100.0)
+    whole = resolve(reported, {}, {"nvidia.com/gpu": 8.0}, BUILTIN_CATALOGUE).gpu
+    assert whole is not None
+    assert whole.requested_max_w == 700.0
 
 
 def test_h9_instances_that_do_not_fill_their_gpus_are_told() -> None:

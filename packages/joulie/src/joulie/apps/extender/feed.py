@@ -284,6 +284,6 @@ def load_facts(node: NodeFacts, reported: ReportedHardware | None, catalogue: Ca
     return LoadFacts(
         cores=node.offered.get("cpu") or hardware.cpu.cores or None,
         cpu_max_w=hardware.cpu_max_w,
-        gpu_max_w=gpu.cap_range.base_w if gpu is not None and gpu.cap_range is not None else None,
+        gpu_max_w=None if gpu is None else gpu.requested_max_w,
         gpu_vendor=None if gpu is None else gpu.vendor,
     )

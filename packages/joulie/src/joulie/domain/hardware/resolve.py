@@ -134,6 +134,7 @@ class GpuDevices:
         count: physical devices, at least 1.
         cap_range: limits of one device; None where neither it nor the catalogue says.
         quality: how well its power is known.
+        instances: GPUs that pods can request of each device: MIG instances with the strategy ``single``, else 1.
     """
 
     model: str | None
@@ -142,6 +143,12 @@ class GpuDevices:
     count: int
     cap_range: CapRange | None
     quality: Quality
+    instances: int = 1
+
+    @property
+    def requested_max_w(self) -> float | None:
+        """Default limit behind one GPU that a pod requests, W; None where it is not known."""
+        return None if self.cap_range is None else self.cap_range.base_w / self.instances
 
     @property
     def caveat(self) -> str | None:
@@ -326,7 +333,7 @@ def _gpu(
         quality = Quality.HEURISTIC
     vendor = found.gpu_vendor or (model.vendor if model else None) or (GPU_RESOURCES[resource] if resource else None)
     source = "nodehardware" if reported else "labels" if named else "allocatable"
-    return GpuDevices(_key(model), raw, vendor, count, limits, quality), source
+    return GpuDevices(_key(model), raw, vendor, count, limits, quality, _instances(named)), source
 
 
 def _labelled_gpu_count(
@@ -351,15 +358,18 @@ def _labelled_gpu_count(
 
 def _whole_gpus(count: int, products: Sequence[str], warnings: list[str]) -> int:
     """Physical GPUs behind a count that is of MIG instances where the product names a MIG profile."""
-    profile = next((found for found in map(mig_profile, products) if found is not None), None)
-    if profile is None:
-        return count
-    if count % profile.per_gpu:
+    instances = _instances(products)
+    if count % instances:
         warnings.append(
-            f"{count} MIG instances, {profile.per_gpu} to a GPU: at least {math.ceil(count / profile.per_gpu)} GPUs; "
+            f"{count} MIG instances, {instances} to a GPU: at least {math.ceil(count / instances)} GPUs; "
             f"set the label {GPU_COUNT_KEY} if there are more"
         )
-    return math.ceil(count / profile.per_gpu)
+    return math.ceil(count / instances)
+
+
+def _instances(products: Sequence[str]) -> int:
+    """MIG instances of each GPU that the product names; 1 where it names whole GPUs."""
+    return next((profile.per_gpu for profile in map(mig_profile, products) if profile is not None), 1)
 
 
 def _recognised(look_up: Callable[[str], Match[ModelT]], *names: str | None) -> tuple[ModelT | None, Quality]:

@@ -270,7 +270,7 @@ class _Limits(NamedTuple):
     Attributes:
         cores: allocatable cores.
         cpu_max_w: maximum power of all CPUs, W.
-        gpu_max_w: maximum power of one GPU, W.
+        gpu_max_w: maximum power behind one GPU that a pod requests, W.
     """
 
     cores: float
@@ -281,11 +281,10 @@ class _Limits(NamedTuple):
 def _limits(node: ControlledNode, facts: NodeFacts) -> _Limits:
     cpu, gpu = node.hardware.cpu, node.hardware.gpu
     cores = facts.offered.get("cpu") or cpu.cores or 1.0
-    known_gpu_w = gpu.cap_range.base_w if gpu is not None and gpu.cap_range is not None else None
     return _Limits(
         cores,
         cpu_max_or_fallback_w(node.hardware.cpu_max_w, cores),
-        gpu_max_or_fallback_w(known_gpu_w, None if gpu is None else gpu.vendor),
+        gpu_max_or_fallback_w(gpu.requested_max_w if gpu else None, gpu.vendor if gpu else None),
     )
 
 
