@@ -808,6 +808,26 @@ def test_r4_a_namespace_that_admits_the_agents(render: Render) -> None:
     }
 
 
+EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("values", EXAMPLES, ids=lambda path: path.stem)
+def test_values_of_clouds_and_distributions(render: Render, values: Path) -> None:
+    documents = render(yaml.safe_load(values.read_text(encoding="utf-8")))
+    specs = workloads(documents)
+    assert set(AGENTS) <= set(specs)
+    page = (CHART.parents[2] / "docs/howto/clouds.md").read_text(encoding="utf-8")
+    assert f"examples/{values.name}" in page
+
+
+def test_accounts_on_openshift_use_the_least_constraints(render: Render) -> None:
+    assert not any(name.endswith("-scc") for name in of_kind(render(), "Role"))
+    values = merged(EVERYTHING, ("openshift",), {"securityContextConstraints": True})
+    roles = {name: role for name, role in of_kind(render(values), "Role").items() if name.endswith("-scc")}
+    used = {name.removesuffix("-scc"): role["rules"][0]["resourceNames"][0] for name, role in roles.items()}
+    assert used == {name: "privileged" if name == "agent" else "nonroot-v2" for name in (*PROGRAMS, "scheduler")}
+
+
 # ---- the grid
 
 
