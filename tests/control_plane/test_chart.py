@@ -481,6 +481,7 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "jobs.batch": LIST_WATCH,
         "nodes.metrics.k8s.io": ("list",),
         "pods.metrics.k8s.io": ("list",),
+        "resourceclaims.resource.k8s.io": LIST_WATCH,
     },
     "agent": {
         "nodes": LIST_WATCH,
