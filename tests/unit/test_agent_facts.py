@@ -24,6 +24,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
 from joulie.apps.agent.discovery import hardware_from_labels, hardware_of_host
 from joulie.apps.agent.host import Observation
 from joulie.apps.agent.main import agent
+from joulie.apps.agent.metering import UNREADABLE, PowerSample
 from joulie.apps.agent.routing import CpuMode, Routing, Via, choose, from_settings
 from joulie.apps.agent.settings import AgentSettings
 from joulie.apps.agent.views import node_view, twin_view
@@ -205,3 +206,11 @@ def test_impossible_cap_of_a_twin_is_refused() -> None:
 def test_node_view_leaves_out_what_cannot_be_read() -> None:
     status = NodeStatus(allocatable={"cpu": "7500m", "odd": "a lot"})
     assert node_view(Node(metadata=ObjectMeta(uid="u"), status=status)).allocatable == {"cpu": 7.5}
+
+
+def test_h3_package_without_a_reading_is_told_of_in_the_hardware() -> None:
+    sample = PowerSample({"package-0": 150.0}, {"package-0": 5.0}, {"package-1": UNREADABLE})
+    cpu = hardware_of_host(Observation(XEON, cpu_measured=True, cpu_power=sample), BUILTIN_CATALOGUE).cpu
+    assert cpu is not None
+    assert not cpu.telemetry_available
+    assert "no CPU power: package-1: its energy counter cannot be read" in cpu.warnings

@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from joulie.adapters.cpu import cpuinfo
+from joulie.adapters.cpu.cpufreq import Cpufreq
+from joulie.adapters.cpu.rapl import Rapl, RaplMeter
 from joulie.apps.agent import inspection
 from joulie.apps.agent.inspection import inspected
 from joulie.apps.agent.main import agent, host_backends
@@ -22,6 +26,7 @@ from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.ports import ControlFailedError, DeviceKind, PowerDevice
 from joulie_lab.benchmarks.lives import Bed, small
 from joulie_lab.benchmarks.lives_faults import Faults
+from joulie_lab.machines.files import MachineFiles
 from joulie_lab.machines.library import MACHINES
 from joulie_lab.machines.specs import Load
 from support import sysfs_trees as trees
@@ -239,6 +244,26 @@ def test_every_modelled_machine_is_capped_as_its_inspection_says(tmp_path: Path,
     if planned["backend"] in {"rapl", "hsmp"}:
         limits_w = inspected(bed.backends())["cpu"]["limits_w"]
         assert limits_w == pytest.approx([planned["cpu_w"]] * spec.sockets, abs=1.0)
+
+
+def test_user_without_privileges_gets_reasons(tmp_path: Path) -> None:
+    bed = Bed(small(MACHINES["xeon-8380"]), Load.parse("0.5"), Faults(), tmp_path)
+    files = MachineFiles(bed.machine, lambda: 0.0, privileged=False)
+    sys, proc = Path("/machine/sys"), Path("/machine/proc")
+    found = inspected(
+        replace(
+            bed.backends(),
+            cpu_info=partial(cpuinfo.read, proc, sys, files),
+            cpu_limiters=(Rapl(sys, files),),
+            frequency=Cpufreq(sys, files),
+            cpu_meters=(RaplMeter(sys, files),),
+        )
+    )
+    cpu = found["cpu"]
+    assert (usable(found), cpu["limits_w"]) == ([], [270.0, 270.0])
+    assert list(cpu["power"]["unusable"]) == ["package-0", "package-1"]
+    assert all("needs root" in why for why in cpu["power"]["unusable"].values())
+    assert all("needs root" in backend["why"] for backend in cpu["backends"])
 
 
 @settings(max_examples=25)
