@@ -33,7 +33,7 @@ from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.scheduling.labels import Requirement
 from joulie.program.settings import all_settings
 from joulie_lab.apps.simulator.settings import SimulatorSettings
-from joulie_lab.control_plane import Binaries, LocalControlPlane, kwok_node, wait_for
+from joulie_lab.control_plane import ApiError, Binaries, LocalControlPlane, kwok_node, wait_for
 from support.loop import bind_token
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
@@ -380,8 +380,7 @@ def test_programs_know_every_variable_that_the_chart_sets(render: Render) -> Non
     }
     # Read by the container runtime and by Python, and by the agent for the number of its shard.
     runtime = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "LD_LIBRARY_PATH", "PYTHONOPTIMIZE"}
-    runtime |= {"MODE", "POD_NAMESPACE", "DAEMONSET_NAME", "DAEMONSET_NAMES", "HOST_DEV"}
-    others = {"agent-pool": {"POD_NAME", "MODE"}} | dict.fromkeys(AGENTS, runtime)
+    others = {"agent-pool": {"POD_NAME"}} | dict.fromkeys(AGENTS, runtime)
     values = merged(EVERYTHING, ("agent", "runtimeClassName"), "nvidia")
     for path in (("metrics", "certificateSecretName"), ("grid", "webhook", "certificateSecretName")):
         values = merged(values, path, "certificate")
@@ -678,7 +677,7 @@ def test_a_node_is_handed_over_from_agent_to_agent(render: Render) -> None:
         "app.kubernetes.io/instance": "joulie",
         "app.kubernetes.io/component": "agent",
     }
-    for name, item in documents.items():
+    for item in documents.values():
         template = item["spec"]["template"]
         (rule,) = template["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         (components,) = rule["labelSelector"]["matchExpressions"]
@@ -686,7 +685,6 @@ def test_a_node_is_handed_over_from_agent_to_agent(render: Render) -> None:
         assert set(components["values"]) == set(AGENTS)
         assert sum(selector.items() <= template["metadata"]["labels"].items() for selector in selectors) == 1
         given = environment(template["spec"])
-        assert given["DAEMONSET_NAME"] == f"joulie-{name}"
         assert set(given["DAEMONSET_NAMES"].split(",")) == {f"joulie-{other}" for other in AGENTS}
 
 
@@ -1348,7 +1346,45 @@ def test_agents_of_the_pool_write_for_many_nodes(kept: LocalControlPlane) -> Non
         assert written_by(kept, "joulie-agent-pool", NODE_TWINS, name, REPORT) == ""
 
 
-def test_who_waits_is_let_go_when_the_grid_is_turned_off(plane: LocalControlPlane) -> None:
+@pytest.mark.parametrize("level", ["baseline", "restricted"])
+def test_r4_only_the_agents_need_a_privileged_namespace(plane: LocalControlPlane, render: Render, level: str) -> None:
+    namespace = f"level-{level}"
+    enforced = {"pod-security.kubernetes.io/enforce": level}
+    plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace, "labels": enforced}})
+    # Accounts and priorities of a release are not here; they change nothing about the level.
+    absent = ("serviceAccountName", "priorityClassName", "runtimeClassName")
+
+    def refused(spec: Document) -> str:
+        body = {"metadata": {"name": "p"}, "spec": {key: value for key, value in spec.items() if key not in absent}}
+        body["spec"]["automountServiceAccountToken"] = False
+        try:
+            plane.request("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", body)
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    wait_for(lambda: plane.request("GET", accounts)["items"], 90, "pods can be created")
+    # A claim of a StatefulSet is a volume of its pods.
+    values = merged(EVERYTHING, ("accounting", "persistence"), {"enabled": False})
+    answers = {name: refused(spec) for name, spec in workloads(render(values)).items()}
+    for name, answer in answers.items():
+        assert ("violates PodSecurity" in answer) is (name in AGENTS), f"{name}: {answer}"
+        assert name in AGENTS or not answer, f"{name}: {answer}"
+
+
+def test_an_upgrade_that_lifts_caps_says_so_first(plane: LocalControlPlane) -> None:
+    def notes() -> str:
+        upgrade = ("upgrade", "joulie", CHART, "-n", NAMESPACE, "--reset-then-reuse-values", "--set", "mode=observe")
+        return plane.helm(*upgrade, "--dry-run=server").partition("NOTES:\n")[2].lstrip()
+
+    assert notes().startswith("Joulie ")
+    # As a chart without the value mode had it.
+    plane.kubectl("set", "env", "deployment/joulie-operator", "MODE-", "-n", NAMESPACE)
+    assert notes().startswith("CAPS ARE LIFTED NOW")
+
+
+def test_r3_who_waits_is_let_go_when_the_grid_is_turned_off(plane: LocalControlPlane) -> None:
     def hooks() -> dict[str, str]:
         documents = filter(None, yaml.safe_load_all(plane.helm("get", "hooks", "joulie", "-n", NAMESPACE)))
         jobs = {job["metadata"]["annotations"]["helm.sh/hook"]: job for job in documents}
