@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -158,6 +160,13 @@ def test_mig_instances_share_by_slices_and_by_what_they_do():
 def test_without_dcgm_a_lone_pod_has_the_gpus_that_it_asks_for():
     assert gpu_shares([pod("a", "g", gpus=2.0)]) == {"a": 200.0}
     assert gpu_shares([pod("a", "g", gpus=1.0)]) == {"a": 170.0}  # half the idle power is nobody's
+
+
+def test_h9_without_dcgm_a_lone_pod_has_the_mig_instances_that_it_asks_for(monkeypatch):
+    divided = replace(GPU, gpu=replace(GPU.gpu, instances=7))
+    monkeypatch.setattr(sys.modules[__name__], "NODES", (NODES[0], controlled_node("g", divided)))
+    assert gpu_shares([pod("a", "g", gpus=7.0)]) == {"a": 170.0}
+    assert gpu_shares([pod("a", "g", gpus=14.0)]) == {"a": 200.0}
 
 
 def test_without_dcgm_nobody_can_tell_two_pods_apart():

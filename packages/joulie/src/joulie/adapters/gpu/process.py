@@ -176,7 +176,7 @@ class LibraryProcess:
             )
             optimise = ["-" + "O" * sys.flags.optimize] if sys.flags.optimize else []
             # Isolated and without site-packages: it needs none, and starts in a third of the time.
-            command = [sys.executable, *optimise, "-I", "-S", "-c", code]
+            command = [sys.executable, *optimise, "-B", "-I", "-S", "-c", code]
             try:
                 self._process = subprocess.Popen(  # noqa: S603
                     command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True

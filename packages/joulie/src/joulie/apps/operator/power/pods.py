@@ -247,7 +247,8 @@ def _held(power: NodesPower, running: RunningPods, devices: Sequence[GpuDevice])
             # All GPUs of the node as one device: at most one pod holds any of them.
             device_index = held.add(index, gpu_w, idle_w)
             for pod in asking[index]:
-                held.hold(pod, device_index, min(1.0, running.pods[pod].requests.gpus / count))
+                requestable = count * node.hardware.gpu.instances
+                held.hold(pod, device_index, min(1.0, running.pods[pod].requests.gpus / requestable))
     return held
 
 
