@@ -8,6 +8,7 @@ from joulie.domain.control import (
     IncompletePlanError,
     Memory,
     Override,
+    PlanRecord,
     Snapshot,
     StoredState,
     TransitionResult,
@@ -315,6 +316,15 @@ def test_l10_the_operator_looks_again_when_the_number_may_fall():
         decision = decide(Snapshot(now_s, nodes, demand), memory, settings, policy)
         memory = decision.memory
         assert (memory.planned.performance_nodes, decision.next_due_s) == (performance, due_s)
+
+
+def test_l10_a_restart_of_the_operator_caps_no_node():
+    policy = POLICIES["queue_aware_v1"](PolicySettings(queue_hp_base_frac=0.0))
+    stored = {name: StoredState(Profile.PERFORMANCE, name == "d", 0.0) for name in "abcd"}
+    snapshot = Snapshot(1000.0, tuple(cpu_node(name) for name in "abcd"), 5, stored=stored)
+    decision = decide(snapshot, Memory(), ControlSettings(), policy)
+    assert decision.memory.planned == PlanRecord(3, 1000.0)
+    assert [state is ActivePerformance for state in states(decision).values()] == [True, True, True, False]
 
 
 def test_zones_and_racks_of_the_building():

@@ -288,12 +288,22 @@ def _plan(snapshot: Snapshot, memory: Memory, unavailable: frozenset[str], polic
         IncompletePlanError: it leaves nodes out.
     """
     nodes = tuple(node.planned for node in snapshot.nodes if node.eligible and node.name not in unavailable)
-    previous = None if memory.planned is None else memory.planned.at(snapshot.now_s)
+    record = memory.planned or _stored_plan(snapshot)
+    previous = None if record is None else record.at(snapshot.now_s)
     plan = policy.plan(ClusterSnapshot(nodes, snapshot.performance_demand, snapshot.now_s, len(unavailable), previous))
     forgotten = [node.name for node in nodes if node.name not in plan.profiles]
     if forgotten:
         raise IncompletePlanError(plan.policy, forgotten)
     return plan
+
+
+def _stored_plan(snapshot: Snapshot) -> PlanRecord | None:
+    """The plan before a restart of the operator, as far as NodeTwins tell: a restart alone must not cap nodes."""
+    stored = [snapshot.stored[node.name] for node in snapshot.nodes if node.eligible and node.name in snapshot.stored]
+    if not stored:
+        return None
+    count = sum(one.profile is Profile.PERFORMANCE and not one.draining for one in stored)
+    return PlanRecord(count, snapshot.now_s)
 
 
 def _record(plan: Plan, memory: Memory, now_s: float) -> PlanRecord:
