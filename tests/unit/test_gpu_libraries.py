@@ -25,6 +25,8 @@ from joulie.ports import ControlFailedError, NoBackendError
 from support import fake_gpus
 from support.fake_gpus import FakeGpus
 
+pytestmark = pytest.mark.slow
+
 FIRST, SECOND = (f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(2))
 
 
