@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import importlib.util
 import json
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
@@ -725,6 +726,17 @@ def test_the_library_of_the_driver_and_the_folders_of_the_host(render: Render) -
     assert paths(modelled["agent-amd"])["sys-devices"] == "/srv/sys/devices"
     given = environment(modelled["agent"])
     assert [given[name] for name in ("HOST_SYS", "HOST_PROC", "HOST_DEV")] == ["/host/sys", "/host/proc", "/host/dev"]
+
+
+def test_the_list_of_images_is_complete(control_plane_binaries: Binaries, render: Render) -> None:
+    script = CHART.parents[2] / "scripts/list_images.py"
+    spec = importlib.util.spec_from_file_location("list_images", script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    used = {container["image"] for spec in workloads(render(EVERYTHING)).values() for container in spec["containers"]}
+    assert module.images(control_plane_binaries["helm"]) == sorted(used)
 
 
 # ---- observe and enforce
