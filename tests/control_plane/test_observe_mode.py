@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 NODE_NAMES = [f"watched-{number}.example" for number in range(4)]
 OUR_ACCOUNTS = f"system:serviceaccount:{NAMESPACE}:"
 ZONE = "DE"
+H100_LIMIT_W = 400.0
 JOULIES_OWN = {
     ("", "events"),
     ("events.k8s.io", "events"),
@@ -183,6 +184,9 @@ def test_observe_mode_writes_nothing_that_is_not_joulies(loop: Loop) -> None:
             None,
         )
         assert not {names.POWER_PROFILE_LABEL, names.DRAINING_LABEL} & loop.labels(name).keys()
+        report = twin["status"]["controlStatus"]
+        assert {report[device]["result"] for device in ("cpu", "gpu")} == {"observed"}
+        assert loop.programs["simulator"].get(f"/telemetry/{name}")["gpu"]["capWattsPerGpu"] == H100_LIMIT_W
     assert foreign_writes(loop) == []
 
     canary = next(name for name, profile in planned(loop).items() if profile == "performance")
