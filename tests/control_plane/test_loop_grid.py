@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from joulie_lab.control_plane import LocalControlPlane, wait_for
 from support.grid_site import (
     KEY,
     MAX_CACHE_AGE_S,
+    NAMESPACE,
     ElectricityMaps,
     Json,
     Namespace,
@@ -287,6 +289,36 @@ def test_trap_a_peak_over_midnight_ends_when_clocks_are_set(site: Site, tmp_path
     (off_peak, _below) = here.await_bound("off-peak", "below", timeout_s=60.0)
     assert _epoch_s(said(off_peak, names.BIND_TIMESTAMP)) >= put_forward_s - 1.0
     assert said(off_peak, names.BIND_ELECTRICITY_RATE) == "0.100000"
+
+
+def test_r3_held_pods_are_bound_before_the_grid_and_its_scheduler_go(site: Site) -> None:
+    """What the hook of an upgrade with grid.enabled=false does, before helm deletes anything."""
+    zone = "SE"
+    site.maps.values[zone] = DIRTY
+    site.start_controller("grid-leaving")
+    here = site.namespace("leaving")
+    here.create(pod("first", in_zone(zone)), pod("second", in_zone(zone)))
+    here.await_held("first", "second")
+    site.plane.stop("kube-scheduler")
+    cleanup = site.plane.spawn(
+        "cleanup",
+        [sys.executable, "-m", "joulie", "cleanup"],
+        environment={
+            "KUBECONFIG": str(site.plane.kubeconfig_for("joulie-cleanup", NAMESPACE)),
+            "POD_NAMESPACE": NAMESPACE,
+            "CLEANUP_ONLY_GRID": "true",
+            "SCHEDULER_NAMES": names.SCHEDULER_NAME,
+        },
+    )
+    wait_for(
+        lambda: "waiting for pods to be scheduled" in cleanup.log_tail(), 60.0, "the cleanup waits for a scheduler"
+    )
+    assert [gates(one) for one in here.pods()] == [[], []]
+    assert cleanup.running
+    site.plane.start("kube-scheduler")
+    here.await_bound("first", "second")
+    wait_for(lambda: not cleanup.running, 60.0, "the cleanup ends")
+    assert "not scheduled" not in cleanup.log_tail()
 
 
 def test_nothing_was_refused_and_no_key_was_told(site: Site) -> None:
