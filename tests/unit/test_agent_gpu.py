@@ -115,6 +115,7 @@ class Bench:
     def __init__(self) -> None:
         self.cpu = Devices("rapl", DeviceKind.CPU_PACKAGE)
         self.gpu = Devices("nvml", DeviceKind.GPU, "NVIDIA L40S")
+        self.on_bus: dict[str, int] = {}
         backends = HostBackends(
             cpu_info=lambda: CpuInfo("cpu", "GenuineIntel", 1, 8, 16),
             cpu_limiters=(self.cpu,),
@@ -125,6 +126,7 @@ class Bench:
             store=Store(),
             catalogue=BUILTIN_CATALOGUE,
             gpu_clients=(self.gpu,),
+            gpus_on_bus=lambda: self.on_bus,
         )
         self.reports = Reports()
         self.agent = NodeAgent(
@@ -281,6 +283,31 @@ def test_h11_lost_gpus_are_reported_and_do_not_make_a_node_one_without_gpus(benc
         await bench.cycle()
         assert (bench.gpu_hardware.present, bench.gpu_hardware.count) == (True, 1)
         assert bench.gpu_hardware.warnings == ("the GPUs are not known now: GPU 3 does not respond: GPU is lost",)
+
+    asyncio.run(scenario())
+
+
+def test_gpus_without_a_driver_in_the_container_are_blocked_and_told(bench: Bench) -> None:
+    """Without them the node would be one without GPUs, whose GPU caps are nothing to do."""
+    bench.gpu.error = NoBackendError("libnvidia-ml.so.1 not found")
+    bench.on_bus = {"NVIDIA": 8}
+
+    async def scenario() -> None:
+        assert await bench.cycle() is ControlOutcome.BLOCKED
+        assert bench.message == "nvml: libnvidia-ml.so.1 not found"
+        assert bench.gpu_hardware.warnings == (
+            "the GPUs are not known now: no driver responds for GPUs on the PCI bus: 8 NVIDIA",
+        )
+
+    asyncio.run(scenario())
+
+
+def test_a_node_without_gpus_has_nothing_to_do(bench: Bench) -> None:
+    bench.gpu.error = NoBackendError("libnvidia-ml.so.1 not found")
+
+    async def scenario() -> None:
+        assert await bench.cycle() is ControlOutcome.NONE
+        assert bench.gpu_hardware.warnings == ()
 
     asyncio.run(scenario())
 

@@ -23,7 +23,7 @@ from joulie.apps.agent.main import agent, host_backends
 from joulie.apps.agent.settings import AgentSettings
 from joulie.domain.actuation import WantedCap
 from joulie.domain.hardware import BUILTIN_CATALOGUE
-from joulie.ports import ControlFailedError, DeviceKind, PowerDevice
+from joulie.ports import ControlFailedError, DeviceKind, NoBackendError, PowerDevice
 from joulie_lab.benchmarks.lives import Bed, small
 from joulie_lab.benchmarks.lives_faults import Faults
 from joulie_lab.machines.files import MachineFiles
@@ -218,6 +218,16 @@ def test_gpu_driver_that_does_not_answer_is_a_problem(tmp_path: Path) -> None:
     found = with_gpus(tmp_path, Gpus(ControlFailedError("Driver/library version mismatch")))
     assert found["gpus"] == []
     assert "GPUs: nvml: Driver/library version mismatch" in found["problems"]
+
+
+def test_gpus_without_a_driver_in_the_container_are_a_problem(tmp_path: Path) -> None:
+    device = tmp_path / "bus/pci/devices/0000:19:00.0"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text("0x10de\n")
+    (device / "class").write_text("0x030200\n")
+    found = with_gpus(tmp_path, Gpus(NoBackendError("libnvidia-ml.so.1 not found")))
+    problem = "GPUs: 1 NVIDIA on the PCI bus, but no driver responds: nvml: libnvidia-ml.so.1 not found"
+    assert problem in found["problems"]
 
 
 def test_gpu_driver_that_hangs_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

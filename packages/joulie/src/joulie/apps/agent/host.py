@@ -6,7 +6,7 @@ since a GPU driver may hang. The two share nothing but the file of the original 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from joulie.adapters.cpu.cpuinfo import CpuInfo
@@ -45,6 +45,7 @@ class HostBackends:
         cpu_meters: sources of CPU power.
         gpu_meters: sources of GPU power.
         gpu_clients: connections to GPU drivers, which are given up for driver upgrades.
+        gpus_on_bus: number of GPUs on the PCI bus by vendor, whether or not a driver responds.
         store: file of the original limits.
         catalogue: hardware catalogue.
     """
@@ -58,6 +59,7 @@ class HostBackends:
     store: LimitStore
     catalogue: Catalogue
     gpu_clients: Sequence[DriverClient] = ()
+    gpus_on_bus: Callable[[], Mapping[str, int]] = dict
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class GpuObservation:
         gpus: GPUs that respond; those seen last while there is a problem.
         problem: why the GPUs are not known now, None if they are.
         lost: GPUs that do not respond, and why.
+        exist: whether there are GPUs, known or not.
         control: whether the GPUs can be capped.
         measured: whether GPU power can be measured.
         power: GPU power and energy.
@@ -76,6 +79,7 @@ class GpuObservation:
     gpus: tuple[PowerDevice, ...] = ()
     problem: str | None = None
     lost: tuple[str, ...] = ()
+    exist: bool = False
     control: bool = False
     measured: bool = False
     power: PowerSample = field(default_factory=PowerSample)
@@ -91,6 +95,7 @@ class Observation:
         gpus: GPUs that respond; those seen last while there is a problem.
         gpu_problem: why the GPUs are not known now, None if they are.
         gpus_lost: GPUs that do not respond, and why.
+        gpus_exist: whether there are GPUs, known or not.
         policies: cpufreq policies.
         driver: cpufreq driver family; empty without one.
         cpu_range: cap range of one socket; None if unknown.
@@ -116,6 +121,7 @@ class Observation:
     gpu_power: PowerSample = field(default_factory=PowerSample)
     gpu_problem: str | None = None
     gpus_lost: tuple[str, ...] = ()
+    gpus_exist: bool = False
 
     @property
     def limited_sockets(self) -> int:
@@ -153,6 +159,7 @@ class Host:
         self._gpu_meter = PowerMeter(backends.gpu_meters)
         self._cpu_seen: Observation | None = None
         self._gpu_seen = GpuObservation(problem="not read yet")
+        self._on_bus: Mapping[str, int] | None = None
 
     @property
     def observation(self) -> Observation | None:
@@ -165,6 +172,7 @@ class Host:
             gpus=gpu.gpus,
             gpu_problem=gpu.problem,
             gpus_lost=gpu.lost,
+            gpus_exist=gpu.exist,
             gpu_control=gpu.control,
             gpu_measured=gpu.measured,
             gpu_power=gpu.power,
@@ -194,12 +202,14 @@ class Host:
         """Read GPUs, their limits and their power; `now_s` is monotonic time, s."""
         found, problem = self._gpu_writer.found()
         lost = tuple(lost for client in self._backends.gpu_clients for lost in client.lost)
-        if lost and not found and problem is None:
-            problem = "; ".join(lost)
+        if not found and problem is None:
+            problem = "; ".join(lost) or self._without_driver()
+        known = self._gpu_seen.gpus if problem else tuple(found)
         self._gpu_seen = GpuObservation(
-            gpus=self._gpu_seen.gpus if problem else tuple(found),
+            gpus=known,
             problem=problem,
             lost=lost,
+            exist=bool(known or lost or self._gpus_on_bus()),
             control=self._gpu_writer.available_backend() != "none",
             measured=self._gpu_meter.available() is not None,
             power=self._gpu_meter.read(now_s),
@@ -210,6 +220,18 @@ class Host:
         if self._originals.note_reported(reported.backend, at_epoch_s, cap_known=reported.cap is not None):
             for writer in (self._cpu_writer, self._gpu_writer):
                 writer.recall(reported)
+
+    def _without_driver(self) -> str | None:
+        """Why GPUs on the PCI bus are not known: no driver responds; None without any."""
+        counts = (f"{count} {vendor}" for vendor, count in sorted(self._gpus_on_bus().items()))
+        listed = ", ".join(counts)
+        return f"no driver responds for GPUs on the PCI bus: {listed}" if listed else None
+
+    def _gpus_on_bus(self) -> Mapping[str, int]:
+        """Number of GPUs on the PCI bus by vendor; read once."""
+        if self._on_bus is None:
+            self._on_bus = self._backends.gpus_on_bus()
+        return self._on_bus
 
     def why_not_alive(self) -> str | None:
         """Why the agent must be restarted: a GPU driver was replaced; None if it need not."""

@@ -190,6 +190,8 @@ class _Gpus:
         listed = [_backend(one.name, one.unavailable) for one in backends.gpu_limiters]
         devices, why = _first_listed(backends.gpu_limiters)
         found.problems.extend(f"GPUs: {reason}" for reason in why)
+        if not devices:
+            found.problems.extend(_without_driver(backends.gpus_on_bus(), listed))
         for device in devices:
             limits = device_range(device, backends.catalogue, "")
             known = backends.catalogue.gpu(device.model).model if device.model else None
@@ -225,6 +227,12 @@ def _packages(limiters: Sequence[PowerLimiter]) -> Sequence[PowerDevice]:
     listings = [_listed(limiter)[0] for limiter in (*usable, *limiters)]
     readable = [one for one in listings if any(device.limit_w is not None for device in one)]
     return next((one for one in (*readable, *listings) if one), ())
+
+
+def _without_driver(on_bus: Mapping[str, int], listed: Sequence[Document]) -> Iterable[str]:
+    """GPUs on the PCI bus that no backend lists."""
+    why = "; ".join(f"{one['name']}: {one['why']}" for one in listed)
+    return (f"GPUs: {count} {vendor} on the PCI bus, but no driver responds: {why}" for vendor, count in on_bus.items())
 
 
 def _first_listed(limiters: Sequence[PowerLimiter]) -> tuple[Sequence[PowerDevice], list[str]]:

@@ -22,6 +22,7 @@ from joulie.adapters.cpu.rapl import Rapl, RaplMeter
 from joulie.adapters.gpu.amdgpu import Amdgpu, AmdgpuMeter
 from joulie.adapters.gpu.amdsmi import AmdSmi, AmdSmiMeter, amdsmi_session
 from joulie.adapters.gpu.nvml import Nvml, NvmlMeter, nvml_session
+from joulie.adapters.gpu.pci import gpus_on_bus
 from joulie.adapters.gpu.rocm_smi import RocmSmi
 from joulie.adapters.hardware_yaml import catalogue_of
 from joulie.adapters.kubernetes.client import KubeClient
@@ -179,6 +180,7 @@ def host_backends(settings: AgentSettings, catalogue: Catalogue) -> HostBackends
         store=SavedLimits(settings.state_dir / "limits.json", host_proc),
         catalogue=catalogue,
         gpu_clients=(nvidia, amd),
+        gpus_on_bus=partial(gpus_on_bus, host_sys),
     )
 
 

@@ -241,7 +241,8 @@ class NodeAgent:
         if seen is None:
             return _Devices(cpu_limits, hardware.cpu.sockets, gpu_limits, hardware.gpu is not None)
         packages = seen.limited_sockets or seen.cpu.sockets or hardware.cpu.sockets
-        return _Devices(seen.cpu_range or cpu_limits, packages, gpu_limits, bool(seen.gpus) or hardware.gpu is not None)
+        has_gpu = seen.gpus_exist or hardware.gpu is not None
+        return _Devices(seen.cpu_range or cpu_limits, packages, gpu_limits, has_gpu)
 
     def _hardware_of(self, node: NodeView | None) -> ResolvedHardware:
         """Hardware resolved from the node's labels; cached until the Node changes."""
