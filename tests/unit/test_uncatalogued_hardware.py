@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from joulie.adapters.cpu.cpuinfo import CpuInfo
@@ -162,6 +162,8 @@ NUMBERS = st.none() | st.floats(allow_nan=True, allow_infinity=True) | st.sample
 COUNTS = st.none() | st.integers(-1, 10**6)
 
 
+@example(reported=ReportedHardware(sockets=2, cpu_max_w=1.7e308), labels={}, cpus=8.0)
+@example(reported=ReportedHardware(gpu_count=2, gpu_max_w=1.7e308), labels={}, cpus=8.0)
 @given(
     reported=st.builds(
         ReportedHardware,

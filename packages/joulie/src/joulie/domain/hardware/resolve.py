@@ -46,6 +46,8 @@ GPU_RESOURCES: Mapping[str, str] = {"nvidia.com/gpu": "NVIDIA", "amd.com/gpu": "
 UNKNOWN_FAMILY = "unknown"
 _ARCHITECTURES_OF_ONE_THREAD = frozenset({"arm64"})
 _OWN_LIMITS = "its limits are those that it reports"
+_MOST_OF_ONE_DEVICE_W = 100_000.0
+"""Above it, a limit was misread."""
 _RESERVED_SHARE = 0.1
 """Maximum share of a machine's CPUs that are reserved, and missing from what it offers to pods."""
 
@@ -265,7 +267,10 @@ def _cpu(
     raw = reported or _first_text(labels.get(CPU_MODEL_KEY))
     model, quality = _recognised(catalogue.cpu, found.cpu_model, found.cpu_raw, labels.get(CPU_MODEL_KEY))
     counted = found.sockets if _positive(found.sockets) else _whole_number(labels, CPU_SOCKETS_KEY, warnings)
-    cores = _positive(found.cores) or _physical_cores(threads, labels, model, counted)
+    reported_cores = _positive(found.cores)
+    cores = (
+        reported_cores if reported_cores and reported_cores >= 1.0 else _physical_cores(threads, labels, model, counted)
+    )
     sockets = counted or _likely_sockets(model, cores)
     if cores is None and model is not None:
         cores = float(sockets * model.cores_per_socket)
@@ -276,7 +281,7 @@ def _cpu(
         quality = _at_most_heuristic(quality)
     if model is None and (limits is not None or estimate is not None):
         quality = Quality.HEURISTIC
-    source = "nodehardware" if reported or _positive(found.cpu_max_w) else "labels" if raw else "allocatable"
+    source = "nodehardware" if reported or _watts(found.cpu_max_w) else "labels" if raw else "allocatable"
     share = 1.0
     if model is not None and cores is not None and not _is_whole_machine(found, labels):
         share = min(1.0, cores / (sockets * model.cores_per_socket))
@@ -286,7 +291,7 @@ def _cpu(
 
 def _is_whole_machine(found: ReportedHardware, labels: Mapping[str, str]) -> bool:
     """Whether the packages are the node's own: it reports their limits, or only its administrator counts them."""
-    return bool(_positive(found.cpu_max_w)) or (not _positive(found.sockets) and CPU_SOCKETS_KEY in labels)
+    return bool(_watts(found.cpu_max_w)) or (not _positive(found.sockets) and CPU_SOCKETS_KEY in labels)
 
 
 def _physical_cores(
@@ -308,7 +313,7 @@ def _physical_cores(
         for logical in (machine * per_core, machine):
             if logical * (1.0 - _RESERVED_SHARE) <= threads <= logical:
                 return float(machine)
-    return float(math.ceil(threads / per_core))
+    return float(max(1, math.ceil(threads / per_core)))
 
 
 def _gpu(
@@ -394,6 +399,12 @@ def _positive(number: float | None) -> float | None:
     return number if number is not None and math.isfinite(number) and number > 0 else None
 
 
+def _watts(power_w: float | None) -> float | None:
+    """A limit of one device, or None for what no device has."""
+    known_w = _positive(power_w)
+    return known_w if known_w is not None and known_w <= _MOST_OF_ONE_DEVICE_W else None
+
+
 def _at_most_heuristic(quality: Quality) -> Quality:
     return Quality.HEURISTIC if quality is Quality.EXACT else quality
 
@@ -425,10 +436,10 @@ def _cap_range(
     min_w: float | None, max_w: float | None, base_w: float | None, catalogued: CapRange | None
 ) -> CapRange | None:
     """Limits of one device: what it said of itself, gaps filled from the catalogue, moved into what it said."""
-    largest_w = _positive(max_w) or _positive(base_w)
+    largest_w = _watts(max_w) or _watts(base_w)
     if largest_w is None:
         return catalogued
-    smallest_w = _positive(min_w) or (0.0 if catalogued is None else catalogued.min_w)
+    smallest_w = _watts(min_w) or (0.0 if catalogued is None else catalogued.min_w)
     smallest_w = min(smallest_w, largest_w)
-    hundred_w = _positive(base_w) or (largest_w if catalogued is None else catalogued.base_w)
+    hundred_w = _watts(base_w) or (largest_w if catalogued is None else catalogued.base_w)
     return CapRange(smallest_w, largest_w, min(max(hundred_w, smallest_w), largest_w))
