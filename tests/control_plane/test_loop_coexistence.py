@@ -254,7 +254,9 @@ def settled_facts(loop: Loop) -> dict[str, Any]:
         "class": status.get("schedulableClass"),
         "caps": status.get("effectiveCapState"),
         "control": {
-            part: (told.get("result"), told.get("message")) for part, told in status.get("controlStatus", {}).items()
+            part: (told.get("result"), told.get("message"))
+            for part, told in status.get("controlStatus", {}).items()
+            if part in {"cpu", "gpu"}
         },
         "conditions": {one["type"]: one["status"] for one in status.get("conditions", [])},
         "labels": {key: value for key, value in loop.labels(ECO_A).items() if key.startswith("joulie.io/")},

@@ -115,6 +115,7 @@ def test_labels_hardware_and_twins_appear_for_three_families(split: Loop) -> Non
             "Draining": "False",
             "HardwareKnown": "True",
             "PowerMeasured": "True",
+            "CapsInForce": "True" if twin["spec"]["profile"] == "eco" else "False",
         }
         uid = split.plane.request("GET", f"{NODES}/{name}")["metadata"]["uid"]
         for item in (twin, hardware[name]):
