@@ -77,8 +77,10 @@ def complete(twin: dict[str, Any]) -> bool:
     """Whether both writers have said all that they have to say."""
     status = twin.get("status", {})
     control = status.get("controlStatus", {})
+    confirmed = all(one["reason"] != "NotConfirmed" for one in status.get("conditions", []))
     return (
-        status.keys() >= OPERATORS_STATUS
+        confirmed
+        and status.keys() >= OPERATORS_STATUS
         and twin["spec"].keys() >= {"nodeName", "profile", "cpu", "gpu", "policy", "scheduling"}
         and all(
             {"backend", "result", "message", "updatedAt"} <= control.get(part, {}).keys() for part in ("cpu", "gpu")
