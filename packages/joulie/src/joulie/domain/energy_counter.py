@@ -32,6 +32,9 @@ STALE_READINGS = 3
 STALE_AFTER_S = 2.0
 """Minimum time without progress after which a counter is stale, s: readings may follow each other closely."""
 
+_ROUNDING = 1e-6
+"""Relative rounding of the energy between two readings."""
+
 MIN_SAMPLING_INTERVAL_S = 0.1
 MAX_SAMPLING_INTERVAL_S = 60.0
 
@@ -128,7 +131,7 @@ def _increase_j(change_j: float, elapsed_s: float, wraps_at_j: float | None, max
     A reset looks like a wrap with an absurd power. After a long pause another whole turn is possible too, unless the
     device cannot have drawn that much.
     """
-    most_j = elapsed_s * max_power_w
+    most_j = elapsed_s * max_power_w * (1.0 + _ROUNDING)
     if wraps_at_j is None:
         return change_j if 0.0 <= change_j <= max(most_j, elapsed_s * PLAUSIBLE_POWER_W) else None
     wrapped = change_j < 0.0
