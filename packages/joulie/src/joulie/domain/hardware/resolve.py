@@ -47,7 +47,8 @@ UNKNOWN_FAMILY = "unknown"
 _ARCHITECTURES_OF_ONE_THREAD = frozenset({"arm64"})
 _OWN_LIMITS = "its limits are those that it reports"
 _MOST_OF_ONE_DEVICE_W = 100_000.0
-"""Above it, a limit was misread."""
+_LEAST_CPU, _MOST_CPUS = 0.001, 1_000_000.0
+"""Outside these, a limit or a count was misread; Kubernetes counts no less than a thousandth of a CPU."""
 _RESERVED_SHARE = 0.1
 """Maximum share of a machine's CPUs that are reserved, and missing from what it offers to pods."""
 
@@ -248,7 +249,7 @@ def resolve(
     """
     found = reported or ReportedHardware()
     warnings: list[str] = []
-    threads = _positive(capacity_cpus) or _positive(allocatable.get("cpu"))
+    threads = _cpus(capacity_cpus) or _cpus(allocatable.get("cpu"))
     cpu, cpu_source = _cpu(found, labels, threads, catalogue, warnings)
     gpu, gpu_source = _gpu(found, labels, allocatable, catalogue, gpu_product_keys, warnings)
     sources = {cpu_source, gpu_source}
@@ -267,10 +268,7 @@ def _cpu(
     raw = reported or _first_text(labels.get(CPU_MODEL_KEY))
     model, quality = _recognised(catalogue.cpu, found.cpu_model, found.cpu_raw, labels.get(CPU_MODEL_KEY))
     counted = found.sockets if _positive(found.sockets) else _whole_number(labels, CPU_SOCKETS_KEY, warnings)
-    reported_cores = _positive(found.cores)
-    cores = (
-        reported_cores if reported_cores and reported_cores >= 1.0 else _physical_cores(threads, labels, model, counted)
-    )
+    cores = _cpus(found.cores) or _physical_cores(threads, labels, model, counted)
     sockets = counted or _likely_sockets(model, cores)
     if cores is None and model is not None:
         cores = float(sockets * model.cores_per_socket)
@@ -397,6 +395,12 @@ def _key(model: CpuModel | GpuModel | None) -> str | None:
 def _positive(number: float | None) -> float | None:
     """The number, or None for what stands for "not known": nothing, zero (as sysfs says it), NaN."""
     return number if number is not None and math.isfinite(number) and number > 0 else None
+
+
+def _cpus(number: float | None) -> float | None:
+    """CPUs or cores of a node, or None for what no node has."""
+    known = _positive(number)
+    return known if known is not None and _LEAST_CPU <= known <= _MOST_CPUS else None
 
 
 def _watts(power_w: float | None) -> float | None:
