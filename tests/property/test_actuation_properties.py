@@ -47,7 +47,7 @@ def after(plan: LimitPlan, devices: list[LimitedDevice]) -> list[LimitedDevice]:
 def test_cap_then_lift_gives_the_limits_back(cap: WantedCap, devices: list[LimitedDevice]) -> None:
     plan = capped(cap, devices, {})
     now = after(plan, devices)
-    back = after(plan_restore(wanted_limits(WantedCap(), now).found, plan.records, same_limit), now)
+    back = after(plan_restore(wanted_limits(WantedCap(), now).found, plan.records), now)
     for before, restored in zip(devices, back, strict=True):
         assert (before.limit_w is None) == (restored.limit_w is None)
         if before.limit_w is not None and restored.limit_w is not None:

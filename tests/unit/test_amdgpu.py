@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from joulie.adapters.gpu.amdgpu import Amdgpu, AmdgpuMeter
 from joulie.ports import ControlFailedError, NoBackendError, PowerDevice
+from joulie_lab.machines.files import MachineFiles
+from joulie_lab.machines.library import MACHINES
+from joulie_lab.machines.machine import Machine
 from support.amdgpu_files import UNIQUE_IDS, AmdgpuFiles, add_amdgpu, add_other_sensors
 from support.sysfs_trees import link, write_files
 
@@ -141,3 +144,20 @@ def test_no_content_of_a_file_crashes_a_reading(content: str, tmp_path_factory: 
         assert all(device.limit_w for device in limiter.devices())
     if meter.unavailable() is None:
         assert all(power_w >= 0.0 for power_w in meter.power_w().values())
+
+
+def test_a_gpu_keeps_its_id_when_that_cannot_be_read() -> None:
+    """A limit saved under another id would never be restored."""
+    machine = Machine(MACHINES["mi300x"])
+    files, sys = MachineFiles(machine, lambda: 0.0), Path("/machine/sys")
+    garbage: dict[str, str] = {}
+    read = files.read
+    files.read = lambda file: garbage.get(file.name) or read(file)
+    first = Amdgpu(sys, files)
+    garbage["unique_id"] = "1 2\n"
+    assert all(device.limit_w is None for device in first.devices()), "not known by its id yet"
+    garbage.clear()
+    ids = [device.id for device in first.devices()]
+    assert ids[0] == "GPU-0000000000001000"
+    garbage |= {"unique_id": "1 2\n", "name": "NaN\n"}
+    assert [device.id for device in first.devices()] == ids

@@ -37,3 +37,40 @@ def test_h1_epyc_without_hsmp_is_measured_and_held_at_its_cap(tmp_path: Path, lo
     held_w = (energy_j(bed) - began_j) / 600.0
     assert held_w == pytest.approx(target_w, rel=0.03)
     assert bed.machine.demand_w(1.0, 3.7e9) * 2 > 1.5 * target_w, "the load wants more"
+
+
+def test_a_limit_that_the_firmware_clipped_is_known_for_joulie_s(tmp_path: Path) -> None:
+    """40 % of an EPYC 7763 is below what HSMP takes: 225 W is in force then, and no administrator's."""
+    bed = Bed(small(MACHINES["epyc-7763"]), Load(), Faults(), tmp_path)
+    before = bed.limits()
+    bed.cycle(WantedCap(percent=40.0))
+    assert bed.limits()["package 0 hsmp"] == 225.0
+    bed.machine.boots += 1  # by kexec: the saved limits are void, the registers are not
+    bed.host = None
+    bed.wait(CYCLE_S)
+    bed.cycle(WantedCap(percent=40.0))
+    bed.cycle(WantedCap())
+    assert bed.limits() == before
+
+
+def test_a_frequency_limit_close_to_the_original_is_restored(tmp_path: Path) -> None:
+    bed = Bed(small(MACHINES["ampere-altra"]), Load(), Faults(), tmp_path)
+    before = bed.limits()
+    bed.cycle(WantedCap(percent=60.0))
+    bed.cycle(WantedCap(percent=99.5))
+    assert 0.99 * 3.0e9 < bed.limits()["package 0 policy 0"] < 3.0e9
+    bed.cycle(WantedCap())
+    assert bed.limits() == before
+
+
+def test_an_administrator_s_limit_that_equals_a_cap_is_kept_over_restarts(tmp_path: Path) -> None:
+    """Nothing was written, so that there is no record; that is no loss."""
+    bed = Bed(small(MACHINES["xeon-8380"]), Load(), Faults(), tmp_path)
+    for package in bed.machine.packages:
+        package.limits["intel-rapl"].power_w[0] = 162.0
+    for _ in range(3):
+        bed.cycle(WantedCap(percent=60.0))
+        bed.wait(CYCLE_S)
+        bed.host = None
+    bed.cycle(WantedCap())
+    assert bed.limits()["package 0 intel-rapl 0"] == 162.0

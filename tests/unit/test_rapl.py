@@ -9,6 +9,7 @@ import pytest
 
 from joulie.adapters.cpu.rapl import Rapl, RaplMeter
 from joulie.domain.quantities import InvalidQuantityError
+from joulie.host_files import OsFiles
 from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice
 from support import sysfs_trees as trees
 
@@ -229,6 +230,8 @@ def test_a_zone_whose_name_cannot_be_read_is_listed_without_a_limit(tmp_path: Pa
     name.unlink()
     rapl = Rapl(sys)
     assert [(device.id, device.limit_w) for device in rapl.devices()] == [("package-0", 205.0), ("intel-rapl:2", None)]
+    name.write_text("1 2\n")
+    assert rapl.devices()[1].id == "intel-rapl:2", "not a name"
     name.write_text("package-1\n")
     assert [device.id for device in rapl.devices()] == ["package-0", "package-1"]
     name.unlink()
@@ -239,3 +242,28 @@ def test_a_zone_of_an_unreadable_package_has_no_name(tmp_path: Path) -> None:
     sys = trees.intel_two_sockets(tmp_path)
     trees.zone_file(sys, "intel-rapl:0", "name").unlink()
     assert [reading.device_id for reading in RaplMeter(sys).energy()] == ["psys", "dram-1", "package-1"]
+
+
+def test_a_limit_that_no_register_holds_is_none(tmp_path: Path) -> None:
+    sys = trees.intel_two_sockets(tmp_path)
+    trees.zone_file(sys, "intel-rapl:0", "constraint_0_max_power_uw").write_text(f"{2**64}\n")
+    trees.zone_file(sys, "intel-rapl:0", LIMIT).write_text(f"{2**63}\n")
+    assert [(device.limit_w, device.max_w) for device in Rapl(sys).devices()] == [(None, None), (205.0, 205.0)]
+
+
+def test_a_class_that_cannot_be_listed_is_not_taken_for_the_second_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The MMIO zones of the same packages have limits of their own, at which a cap looks restored."""
+    rapl = Rapl(trees.intel_two_sockets(tmp_path))
+    assert rapl.set_limit("package-0", 100.0) == 100.0
+    names = OsFiles.names
+    failing = iter([OSError(errno.EIO, "")])
+
+    def once(files: OsFiles, folder: Path) -> object:
+        if error := next(failing, None):
+            raise error
+        return names(files, folder)
+
+    monkeypatch.setattr(OsFiles, "names", once)
+    assert [device.limit_w for device in rapl.devices()] == [100.0, 205.0]

@@ -33,7 +33,15 @@ class ControlRefusedError(RuntimeError):
 
 
 class ControlFailedError(RuntimeError):
-    """A write or read that failed although the device can be controlled; the next cycle tries again."""
+    """A write or read that failed although the device can be controlled; the next cycle tries again.
+
+    Attributes:
+        in_force: limit in force after a write that had another effect than asked for, W or Hz; None where unknown.
+    """
+
+    def __init__(self, message: str, *, in_force: float | None = None) -> None:
+        super().__init__(message)
+        self.in_force = in_force
 
 
 class NoBackendError(ControlFailedError):
@@ -162,6 +170,7 @@ class FrequencyPolicy:
         max_hz: highest frequency of the hardware, Hz.
         limit_hz: upper limit in force (scaling_max_freq), Hz.
         current_hz: frequency now, Hz; None where it cannot be read.
+        steps_hz: limits that the driver can set, Hz; empty where it sets any.
     """
 
     id: str
@@ -169,6 +178,7 @@ class FrequencyPolicy:
     max_hz: float
     limit_hz: float
     current_hz: float | None = None
+    steps_hz: tuple[float, ...] = ()
 
 
 class FrequencyLimiter(Protocol):

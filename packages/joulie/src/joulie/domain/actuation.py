@@ -20,7 +20,7 @@ The catalogue's lower end is that of the configurable TDP, a firmware setting; l
 EPYC 9654 is 216 W, its configurable TDP starts at 320 W), so most caps would have no effect.
 """
 
-SAME_LIMIT_W = 0.5
+SAME_LIMIT_W = 1.0
 """Limits closer than this are one limit, W: devices round what is written (RAPL to 1/8 W, some firmware to 1 W)."""
 
 _FULL_PERCENT = 100.0

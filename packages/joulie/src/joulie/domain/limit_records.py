@@ -11,6 +11,9 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+_SAME_ORIGINAL = 1e-6
+"""Relative difference up to which a limit is its original again."""
+
 SameLimit = Callable[[float, float], bool]
 """Whether two limits are equal up to the rounding of the devices."""
 
@@ -85,7 +88,7 @@ def recovered_record(
     ours = any(same(limit, candidate) for candidate in (*written, *(() if written else found.candidates)))
     if ours and original is not None:
         return None if same(limit, original) else LimitRecord(original, (limit,))
-    if found.default is not None and (limit > found.default or same(limit, found.default)):
+    if found.default is not None and limit >= found.default * (1.0 - _SAME_ORIGINAL):
         return None
     if ours:
         return LimitRecord(found.default, (limit,))
@@ -160,15 +163,15 @@ def plan_cap(
     return LimitPlan(targets, writes, saves, refused)
 
 
-def plan_restore(found: Iterable[FoundLimit], records: Mapping[str, LimitRecord], same: SameLimit) -> LimitPlan:
+def plan_restore(found: Iterable[FoundLimit], records: Mapping[str, LimitRecord]) -> LimitPlan:
     """Decide the limits of devices without a cap: the originals of those with a record; the others stay as they are.
 
-    A limit that cannot be read now is written nevertheless: its original was read before the first write.
+    A limit that cannot be read now is written nevertheless: its original was read before the first write. Originals
+    were read from the devices, which need not round them again: what differs at all is a cap that is close to it.
 
     Args:
         found: devices now.
         records: what is known of the devices that Joulie has written to.
-        same: compares limits.
     """
     targets: dict[str, float] = {}
     writes: dict[str, float] = {}
@@ -181,7 +184,7 @@ def plan_restore(found: Iterable[FoundLimit], records: Mapping[str, LimitRecord]
             refused[device.id] = ORIGINAL_UNKNOWN
             continue
         targets[device.id] = record.original
-        if device.limit is None or not same(device.limit, record.original):
+        if device.limit is None or not math.isclose(device.limit, record.original, rel_tol=_SAME_ORIGINAL):
             writes[device.id] = record.original
     return LimitPlan(targets, writes, {}, refused)
 

@@ -13,6 +13,7 @@ SUMMARIES = {
     "deferral": "carbon savings of deferring jobs, against the optimum with a known future",
     "openb": "GPU allocation and power of placement policies for pods that share GPUs",
     "capping": "power limits chosen from few measurements, and power capping under an oversubscribed breaker",
+    "lives": "the agent on modelled machines, and its lives with faults",
     "native": "CPU time of native runs, and its growth with jobs and nodes",
     "traces": "energy savings of caps and policies at equal work, split by cause",
 }

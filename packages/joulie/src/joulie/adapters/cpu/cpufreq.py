@@ -66,7 +66,9 @@ class Cpufreq:
         action = f"write {limit_hz / 1e6:g} MHz to {file}"
         in_force_hz = write_number(self._files, file, round(limit_hz / _HZ_PER_KHZ), action) * _HZ_PER_KHZ
         if not _min_expected_hz(self._files, path, limit_hz) <= in_force_hz <= limit_hz * (1 + READ_BACK_TOLERANCE):
-            raise ControlFailedError(f"{action}: accepted, but {in_force_hz / 1e6:g} MHz is in force")
+            raise ControlFailedError(
+                f"{action}: accepted, but {in_force_hz / 1e6:g} MHz is in force", in_force=in_force_hz
+            )
         return in_force_hz
 
     def _policies(self) -> Iterator[FrequencyPolicy]:
@@ -87,6 +89,7 @@ def _policy(files: HostFiles, path: Path) -> FrequencyPolicy | None:
             max_hz=_hertz(files, path / "cpuinfo_max_freq"),
             limit_hz=_hertz(files, path / "scaling_max_freq"),
             current_hz=_hertz_or_none(files, path / "scaling_cur_freq"),
+            steps_hz=_steps_hz(files, path),
         )
     except (OSError, ValueError):
         return None
@@ -94,9 +97,14 @@ def _policy(files: HostFiles, path: Path) -> FrequencyPolicy | None:
 
 def _min_expected_hz(files: HostFiles, path: Path, limit_hz: float) -> float:
     """Minimum frequency that may be read back after `limit_hz` was written, Hz."""
-    tables = [read_text(files, path / f"scaling_{table}_frequencies") or "" for table in ("available", "boost")]
-    steps_hz = [int(step) * _HZ_PER_KHZ for step in " ".join(tables).split() if step.isdecimal()]
+    steps_hz = _steps_hz(files, path)
     return max((step for step in steps_hz if step <= limit_hz), default=limit_hz) * (1 - READ_BACK_TOLERANCE)
+
+
+def _steps_hz(files: HostFiles, path: Path) -> tuple[float, ...]:
+    """Frequencies that the driver can set, Hz; empty without a table."""
+    tables = [read_text(files, path / f"scaling_{table}_frequencies") or "" for table in ("available", "boost")]
+    return tuple(int(step) * _HZ_PER_KHZ for step in " ".join(tables).split() if step.isdecimal())
 
 
 def _hertz(files: HostFiles, file: Path) -> float:

@@ -80,7 +80,7 @@ class Hsmp:
         except OSError as error:
             raise _error(action, error) from error
         if abs(in_force_w - limit_w) > READ_BACK_TOLERANCE_W:
-            raise ControlFailedError(f"{action}: accepted, but {in_force_w:g} W is in force")
+            raise ControlFailedError(f"{action}: accepted, but {in_force_w:g} W is in force", in_force=in_force_w)
         return in_force_w
 
     def _send(self, socket: int, message: int, argument: int | None = None) -> int:

@@ -26,7 +26,10 @@ _CONTROL_TYPES = ("intel-rapl", "intel-rapl-mmio")
 """Control types with zones, in order of preference: the second lists the same packages again."""
 
 _PACKAGE = re.compile(r"package-(\d+(?:-die-\d+)?)")
+_NAME = re.compile(r"[a-z]+(-[a-z0-9-]+)?")
 _MICRO = 1e-6
+_MAX_REGISTER_W = 2.0**15
+"""Limits have 15 bits and units of 1/8 W on most packages, of 1 W at most."""
 READ_BACK_TOLERANCE_W = 0.5
 """Maximum difference of the limit read back, W: drivers round to the hardware's power unit, 1/8 W on most packages."""
 
@@ -90,11 +93,12 @@ class _Zone:
     def device(self) -> PowerDevice:
         """The package with its current limit."""
         try:
-            limit_w = _from_micro(self._files, self.limit_file())
+            limit_w = _plausible_w(_from_micro(self._files, self.limit_file()))
         except (ControlRefusedError, ControlFailedError, OSError, ValueError):
             limit_w = None
         prefix = self.long_term() if self.named else None
         max_w = _positive_from_micro(self._files, self.path / f"{prefix}_max_power_uw") if prefix else None
+        max_w = max_w and _plausible_w(max_w)
         return PowerDevice(self.id, DeviceKind.CPU_PACKAGE, limit_w=limit_w, max_w=max_w, default_w=max_w)
 
     def write_problem(self) -> str | None:
@@ -141,9 +145,16 @@ class _Zones:
         return [*named, *unnamed] if named else []
 
     def entries(self) -> list[Path]:
-        """Links to zones in the powercap class, those of the preferred control type that has any."""
-        types = (matching(self._files, self.folder, f"{control_type}:*") for control_type in _CONTROL_TYPES)
-        return next((entries for entries in types if entries), [])
+        """Links to zones in the powercap class, those of the preferred control type that has any.
+
+        While the class cannot be listed, they are those listed last: not the second list of the same packages.
+        """
+        try:
+            names = sorted(self._files.names(self.folder))
+        except OSError:
+            return list(self._known)
+        types = ([name for name in names if name.startswith(f"{control_type}:")] for control_type in _CONTROL_TYPES)
+        return [self.folder / name for name in next((found for found in types if found), [])]
 
     def missing(self) -> str:
         """Why there are no packages."""
@@ -201,7 +212,7 @@ class Rapl:
         action = f"write {limit_w:g} W to {file}"
         in_force_w = write_number(self._files, file, round(limit_w / _MICRO), action) * _MICRO
         if abs(in_force_w - limit_w) > READ_BACK_TOLERANCE_W:
-            raise ControlFailedError(f"{action}: accepted, but {in_force_w:g} W is in force")
+            raise ControlFailedError(f"{action}: accepted, but {in_force_w:g} W is in force", in_force=in_force_w)
         return in_force_w
 
 
@@ -252,14 +263,20 @@ def _order(zone: _Zone) -> tuple[list[int], str]:
 
 def _zone_id(files: HostFiles, path: Path) -> str | None:
     """Name of a zone, with its package number where the name alone is not unique (``dram-0-die-1``)."""
-    name = read_text(files, path / "name")
-    if not name or ":" not in path.parent.name:
-        return name or None
-    above = read_text(files, path.parent / "name")
+    name = _name(files, path)
+    if name is None or ":" not in path.parent.name:
+        return name
+    above = _name(files, path.parent)
     if above is None:
         return None
     package = _PACKAGE.fullmatch(above)
     return f"{name}-{package[1]}" if package else name
+
+
+def _name(files: HostFiles, path: Path) -> str | None:
+    """Content of a zone's file `name`; None if it cannot be read or is not a name."""
+    name = read_text(files, path / "name")
+    return name if name and _NAME.fullmatch(name) else None
 
 
 def _from_micro(files: HostFiles, file: Path) -> float:
@@ -270,6 +287,11 @@ def _from_micro(files: HostFiles, file: Path) -> float:
         ValueError: the content is not a non-negative number.
     """
     return read_number(files, file) * _MICRO
+
+
+def _plausible_w(limit_w: float) -> float | None:
+    """A limit that a register of 15 bits can hold; None for any other."""
+    return limit_w if limit_w <= _MAX_REGISTER_W else None
 
 
 def _positive_from_micro(files: HostFiles, file: Path) -> float | None:

@@ -12,6 +12,7 @@ Source: Linux, Documentation/gpu/amdgpu/thermal.rst, drivers/gpu/drm/amd/pm/amdg
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, En
 _MICRO = 1e-6
 _DRIVER = "amdgpu"
 _READ_BACK_TOLERANCE_W = 1.0
+_UNIQUE_ID = re.compile(r"(0x)?[0-9a-f]{1,16}")
+_UNREADABLE = "?"
 _POWER_FILES = ("power1_average", "power1_input")  # MI300 and later have the second one only
 
 # Boards that may state no product_name, by PCI device id.
@@ -43,11 +46,12 @@ _MODELS = {
 
 @dataclass(frozen=True)
 class _Gpu:
-    """A GPU: its id, its model if known, and its hwmon folder."""
+    """A GPU: its id, its model if known, its hwmon folder, and whether its id could be read."""
 
     id: str
     model: str | None
     hwmon: Path
+    identified: bool
 
 
 class _Driver:
@@ -61,21 +65,30 @@ class _Driver:
     def __init__(self, sys: Path, files: HostFiles) -> None:
         self._class = sys / "class/hwmon"
         self.files = files
+        # By device: GPUs seen before. What they are called does not change, whether it can be read now or not.
+        self._seen: dict[Path, _Gpu] = {}
 
     def gpus(self) -> Sequence[_Gpu]:
         """All physical GPUs, by PCI address; raises `NoBackendError` without any."""
         found = {}
         for hwmon in matching(self.files, self._class, "hwmon*"):
-            if read_text(self.files, hwmon / "name") == _DRIVER:
-                device = self.files.resolve(hwmon / "device")
-                found[device] = self._gpu(device, self.files.resolve(hwmon))
-        gpus = [gpu for _, gpu in sorted(found.items()) if gpu is not None]
+            device, folder = self.files.resolve(hwmon / "device"), self.files.resolve(hwmon)
+            seen = self._seen.get(device)
+            if seen is not None and seen.hwmon == folder:
+                found[device] = seen
+            elif read_text(self.files, hwmon / "name") == _DRIVER and (gpu := self._gpu(device, folder)):
+                found[device] = gpu
+                if gpu.identified:
+                    self._seen[device] = gpu
+        gpus = [gpu for _, gpu in sorted(found.items())]
         if not gpus:
             raise NoBackendError(f"no AMD GPU with the driver amdgpu in {self._class}")
         return gpus
 
     def watts(self, gpu: _Gpu, file: str) -> float | None:
-        """A power, W; None if it cannot be read."""
+        """A power, W; None if it cannot be read, or the GPU is not known by its id."""
+        if not gpu.identified:
+            return None
         try:
             return read_number(self.files, gpu.hwmon / file) * _MICRO
         except (OSError, ValueError):
@@ -89,8 +102,15 @@ class _Driver:
         )
         if capped == "0" or (capped is None and model is None):
             return None
-        unique = read_text(self.files, device / "unique_id")
-        return _Gpu(f"GPU-{unique}" if unique and unique.strip("0") else device.name, model, hwmon)
+        try:
+            unique = self.files.read(device / "unique_id").strip().lower()
+        except FileNotFoundError:
+            unique = ""
+        except (OSError, ValueError):
+            unique = _UNREADABLE
+        if unique and not _UNIQUE_ID.fullmatch(unique):
+            return _Gpu(device.name, model, hwmon, identified=False)
+        return _Gpu(f"GPU-{unique}" if unique.strip("0") else device.name, model, hwmon, identified=True)
 
 
 class Amdgpu:
@@ -150,7 +170,7 @@ class Amdgpu:
                 raise ControlFailedError(f"{error}: the GPU is being reset or is asleep") from error
             raise
         if abs(in_force_w - limit_w) > _READ_BACK_TOLERANCE_W:
-            raise ControlFailedError(f"{action}: accepted, but {in_force_w:g} W is in force")
+            raise ControlFailedError(f"{action}: accepted, but {in_force_w:g} W is in force", in_force=in_force_w)
         return in_force_w
 
 

@@ -67,6 +67,8 @@ class BackendLimits:
         self._simulate_only = simulate_only
         # By device: the limit written and the limit read back. Drivers round to their own steps.
         self._rounded: dict[str, tuple[float, float]] = {}
+        # By device: the limit read back after a write that failed, such as one that the firmware clipped.
+        self._strayed: dict[str, float] = {}
 
     @property
     def may_hold_limits(self) -> bool:
@@ -119,7 +121,7 @@ class BackendLimits:
         records = self._originals.resolve(self.name, found, self._same)
         if records and self._simulate_only:
             return dict.fromkeys(records, SIMULATED)
-        plan = plan_restore([self._unrounded(device) for device in found], records, self._same)
+        plan = plan_restore(found, records)
         unread = [device.id for device in found if device.limit is None]
         doubtful = [device for device in unread if self._originals.may_lack_record(self.name, device)]
         done = Enforcement(refused={**plan.refused, **dict.fromkeys(doubtful, _UNREADABLE)})
@@ -133,6 +135,8 @@ class BackendLimits:
                 done.refused[device] = str(result)
             elif isinstance(result, ControlFailedError):
                 done.failed[device] = str(result)
+                if result.in_force is not None:
+                    self._strayed[device] = result.in_force
             else:
                 done.in_force_w[device] = result
                 self._rounded[device] = (plan.writes[device], result)
@@ -141,12 +145,13 @@ class BackendLimits:
             _log.info("limits set", extra={"backend": self.name, "devices": written, "problems": len(done.problems)})
 
     def _save_rounded(self, plan: LimitPlan, done: Enforcement) -> None:
-        """Save limits that the driver rounded, so that a later process knows them for Joulie's."""
+        """Save limits that the driver rounded or clipped, so that a later process knows them for Joulie's."""
         records = self._originals.for_backend(self.name)
+        in_force, self._strayed = {**self._strayed, **done.in_force_w}, {}
         rounded = {
-            device: records[device].writing(done.in_force_w[device], limit, self._same)
+            device: records[device].writing(in_force[device], limit, self._same)
             for device, limit in plan.writes.items()
-            if device in done.in_force_w and device in records
+            if device in in_force and device in records
         }
         try:
             self._originals.update(self.name, rounded)

@@ -84,8 +84,12 @@ class FrequencyWriter:
     def _exactly_written_hz(self, policy: FrequencyPolicy) -> tuple[float, ...]:
         """The limit in force if a controller may have set it: to the kHz, since its throttles are close to each other.
 
+        A driver with a table rounds them down to one of few limits.
+
         Possible limits are computed once for policies of one range, of which there are many.
         """
+        if policy.limit_hz in policy.steps_hz:
+            return (policy.limit_hz,)
         span = (policy.min_hz, policy.max_hz)
         if span not in self._possible:
             throttles_pct = possible_throttles_pct(self._settings)

@@ -220,6 +220,10 @@ class Host:
         if self._originals.note_reported(reported.backend, at_epoch_s, cap_known=reported.cap is not None):
             for writer in (self._cpu_writer, self._gpu_writer):
                 writer.recall(reported)
+        if reported.backend == DVFS:
+            # Frequency is limited where power limits failed: these may have been clipped, or be of an earlier cap.
+            for limiter in self._backends.cpu_limiters:
+                self._originals.note_reported(limiter.name, at_epoch_s, cap_known=False)
 
     def _without_driver(self) -> str | None:
         """Why GPUs on the PCI bus are not known: no driver responds; None without any."""

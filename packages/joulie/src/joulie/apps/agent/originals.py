@@ -57,6 +57,7 @@ class OriginalLimits:
         self._earlier: dict[str, LimitRecord] = {}
         self._lost: str | None = None
         self._found: bool | None = None
+        self._exists = False
         # Devices that this process has had a record of: what it forgets is not lost.
         self._known: set[str] = set()
         # Backends reported to hold caps, and whether the limits of these caps are known.
@@ -145,8 +146,10 @@ class OriginalLimits:
             forgotten = {f"{backend}/{device}" for device in forget}
             changed = self._records | {f"{backend}/{device}": record for device, record in records.items()}
             changed = {key: record for key, record in changed.items() if key not in forgotten}
-            if changed != self._stored:
+            # A file without records says that there were none: without a file, a cap that was reported looks lost.
+            if changed != self._stored or not self._exists:
                 self._store.save(changed, self._earlier)
+                self._exists = True
             self._known |= changed.keys() | forgotten
             self._records, self._stored = changed, dict(changed)
 
@@ -156,6 +159,7 @@ class OriginalLimits:
         # What was not known in an earlier boot tells nothing about this one.
         self._earlier = {key: record for key, record in saved.earlier.items() if record.original is not None}
         self._lost, self._found = saved.lost, saved.found
+        self._exists = saved.found
         self._known = {key for key, record in self._records.items() if record.original is not None}
 
     def _resolve(self, backend: str, device: FoundLimit, same: SameLimit) -> None:
@@ -174,6 +178,8 @@ class OriginalLimits:
             reported = earlier is None and not self._reported.get(backend, True)
             if found := recovered_record(device, earlier, same, reported=reported):
                 self._recover(key, found)
+            else:
+                self._known.add(key)  # untouched until this process writes to it
 
     def _resolve_unknown(self, key: str, record: LimitRecord, device: FoundLimit, same: SameLimit) -> None:
         set_by_others = device.limit is not None and not record.has_written(device.limit, same)
