@@ -655,6 +655,18 @@ def test_every_node_has_exactly_one_agent(render: Render, kinds: dict[str, Any],
         assert not any(wanted_by(specs[name], {**labels, "zone": "b"}) for name in agents), "not managed"
 
 
+@pytest.mark.parametrize("kinds", KINDS, ids=json.dumps)
+def test_h17_node_with_a_pending_restore_keeps_its_agent(render: Render, kinds: dict[str, Any]) -> None:
+    selector = {"joulie.io/managed": "true", "pool": "a"}
+    specs = workloads(render({"agent": {"kinds": kinds, "nodeSelector": selector}}))
+    for labels in LABELLED:
+        own = [name for name in AGENTS if name in specs and wanted_by(specs[name], {**selector, **labels})]
+        pending = {"joulie.io/restore-pending": "true", **labels}
+        assert [name for name in AGENTS if name in specs and wanted_by(specs[name], {**pending, "pool": "a"})] == own
+        assert len(own) == 1
+        assert not any(wanted_by(specs[name], pending) for name in AGENTS if name in specs), "another pool"
+
+
 def test_nodes_belong_to_the_kind_of_their_gpu(render: Render) -> None:
     def kind(**labels: str) -> list[str]:
         specs = workloads(render())

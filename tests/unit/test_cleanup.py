@@ -305,6 +305,26 @@ def test_nodes_whose_agent_does_not_answer_are_named(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
+def test_h17_label_of_a_pending_restore_stays_where_nobody_confirmed_it(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        label = {names.RESTORE_PENDING_LABEL: "true"}
+        for name in ("alive", "dead", "no-twin"):
+            await stage.add_node(name, labels=label)
+        for name in ("alive", "dead"):
+            await stage.report(name, IN_FORCE)
+        await stage.client.delete(NODE_TWINS, "no-twin")
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(stage.answer("alive"))
+            await stage.clean(timeout_s=15.0)
+        assert [names.RESTORE_PENDING_LABEL in await stage.labels(name) for name in ("alive", "dead", "no-twin")] == [
+            False,
+            True,
+            False,
+        ]
+
+    play(tmp_path, scenario)
+
+
 def test_blocked_is_no_restore(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         await stage.add_node("a")
