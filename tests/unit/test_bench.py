@@ -171,6 +171,7 @@ def test_the_benchmarks_are_listed(capsys):
         "deferral",
         "openb",
         "capping",
+        "lives",
         "native",
         "traces",
     ]
@@ -186,6 +187,7 @@ def test_the_benchmarks_are_listed(capsys):
         "deferral",
         "openb",
         "capping",
+        "lives",
         "native",
         "traces",
     ]
