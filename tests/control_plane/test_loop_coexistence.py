@@ -70,17 +70,25 @@ def at_rest(loop: Loop) -> Iterator[Loop]:
 def await_rest(loop: Loop) -> None:
     for name, state in REST.items():
         loop.await_state(name, state)
-    wait_for(lambda: all(complete(loop.twin(name)) for name in REST), PATIENCE_S, "all twins are complete")
+
+    def rests() -> bool:
+        twins = [loop.twin(name) for name in REST]
+        return all(complete(twin) and confirmed(twin) for twin in twins)
+
+    wait_for(rests, PATIENCE_S, "all twins are complete, and their caps in force")
+
+
+def confirmed(twin: dict[str, Any]) -> bool:
+    """Whether the agent has confirmed all limits that are planned."""
+    return all(one["reason"] != "NotConfirmed" for one in twin.get("status", {}).get("conditions", []))
 
 
 def complete(twin: dict[str, Any]) -> bool:
     """Whether both writers have said all that they have to say."""
     status = twin.get("status", {})
     control = status.get("controlStatus", {})
-    confirmed = all(one["reason"] != "NotConfirmed" for one in status.get("conditions", []))
     return (
-        confirmed
-        and status.keys() >= OPERATORS_STATUS
+        status.keys() >= OPERATORS_STATUS
         and twin["spec"].keys() >= {"nodeName", "profile", "cpu", "gpu", "policy", "scheduling"}
         and all(
             {"backend", "result", "message", "updatedAt"} <= control.get(part, {}).keys() for part in ("cpu", "gpu")
