@@ -1,9 +1,15 @@
 """What the agent does on every modelled machine, cell by cell; the documentation's table is made of the same rows."""
 
+from pathlib import Path
+
 import pytest
 
+from joulie_lab.benchmarks.lives_runs import LivesResult
 from joulie_lab.benchmarks.machine_table import MachineRow, machine_row
+from joulie_lab.benchmarks.results import read_result
 from joulie_lab.machines.library import MACHINES
+
+COMMITTED = Path(__file__).parents[2] / "benchmarks/results/lives.json"
 
 FOUND = {
     "xeon-e-2388g": "1 x 8 cores",
@@ -46,3 +52,10 @@ def test_every_cell(rows: dict[str, MachineRow], name: str) -> None:
         assert row.gpu.power_share == pytest.approx(0.6, abs=0.01)
     assert row.lifted
     assert row.restored
+
+
+def test_the_documentation_shows_these_rows(rows: dict[str, MachineRow]) -> None:
+    committed = read_result(COMMITTED, LivesResult)
+    assert {name: (row.found, row.cpu.backend, row.cpu.result) for name, row in committed.table.items()} == {
+        name: (row.found, row.cpu.backend, row.cpu.result) for name, row in rows.items()
+    }

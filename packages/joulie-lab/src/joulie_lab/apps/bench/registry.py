@@ -18,7 +18,7 @@ SUMMARIES = {
     "traces": "energy savings of caps and policies at equal work, split by cause",
 }
 """What each benchmark measures, by name."""
-PAGES = ("capping", "deferral", "fidelity", "native", "openb", "power-estimate", "traces")
+PAGES = ("capping", "deferral", "fidelity", "lives", "native", "openb", "power-estimate", "traces")
 """Benchmarks with a documentation page that is generated from their committed result."""
 
 
