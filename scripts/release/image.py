@@ -20,6 +20,9 @@ from commands import ROOT, UV, CommandError, run
 DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
 _OF_IMAGE = re.compile(r"(?<![\w.}/-])/(?=(?:opt|source)\b)")
 """The start of a path inside the image, as opposed to one of this machine."""
+_PYTHON = "python"
+"""The stage that prepares the base image's Python, which is not used."""
+
 _OF_BUILD_MACHINE = ("UV_NO_CACHE",)
 """Variables that matter only in a container."""
 
@@ -60,7 +63,7 @@ def build(target: str, root: Path) -> Path:
 
 def _run_stage(stages: dict[str, Stage], name: str, root: Path, variables: dict[str, str]) -> None:
     stage = stages[name]
-    if stage.base in stages:
+    if stage.base in stages and stage.base != _PYTHON:
         _run_stage(stages, stage.base, root, variables)
     for word, rest in stage.steps:
         inside = _OF_IMAGE.sub(f"{root}/", rest)

@@ -21,7 +21,7 @@ MAXIMUM_W, ORIGINAL_W, ECO_W = 270.0, 200.0, 162.0
 CHART = Path(__file__).parents[2] / "deploy/helm/joulie"
 PATIENCE_S = 180.0
 _COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-_DAEMON_SETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
+AGENT = "agent"
 
 Json = dict[str, Any]
 
@@ -101,12 +101,21 @@ class Site:
     # -- the release
 
     def values(self, **given: Any) -> Json:
-        """Values of the chart for this cluster: its images, the machine's files, quick cycles."""
+        """Values of the chart for this cluster, in force: its images, the machine's files, quick cycles."""
         repository, _, tag = images.JOULIE.rpartition(":")
+        files = self.machine.folder
+        agent = {
+            "hostPaths": {part: str(files / part) for part in ("sys", "proc", "dev")},
+            "stateDir": str(self.state_folder),
+            "settings": {"RECONCILE_INTERVAL": "2s"},
+        }
         return {
             "mode": "enforce",
             "image": {"repository": repository, "tag": tag},
             "scheduler": {"image": {"repository": "localhost/kube-scheduler"}},
+            "agent": {**agent, **given.pop("agent", {})},
+            # One node: it is in eco.
+            "operator": {"settings": {"STATIC_HP_FRAC": "0.0", "RECONCILE_INTERVAL": "2s"}},
             **given,
         }
 
@@ -143,6 +152,11 @@ class Site:
                 ready = status.get("numberReady", status.get("readyReplicas", 0))
                 assert updated == ready == wanted, item["metadata"]["name"]
         return bool(pods)
+
+    @property
+    def state_folder(self) -> Path:
+        """Where agents keep the original limits on the node."""
+        return host.FOLDER / "state"
 
     # -- looking
 

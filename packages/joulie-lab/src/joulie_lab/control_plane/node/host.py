@@ -108,7 +108,7 @@ def end_containers() -> None:
     cgroups.end(GROUP)
     for line in reversed(Path("/proc/self/mountinfo").read_text().splitlines()):
         target = line.split()[4].encode().decode("unicode_escape")
-        if target.startswith((f"{FOLDER}/", "/run/netns/", "/run/containerd/")):
+        if target.startswith((f"{FOLDER}/kubelet/", f"{FOLDER}/run/", "/run/netns/", "/run/containerd/")):
             _try(["umount", "--lazy", target])
     for namespace in Path("/run/netns").glob("*"):
         namespace.unlink()

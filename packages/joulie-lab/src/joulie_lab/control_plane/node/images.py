@@ -108,6 +108,7 @@ def build(source: Path, store: Store, archive: Path, uv: Path, report: Report) -
             "--tag", JOULIE, "--file", file, source,
         )  # fmt: skip
         report(f"{JOULIE}: built in {time.monotonic() - started_s:.0f} s")
+    store.run("rm", "--all")  # what the stages leave
     archive.unlink(missing_ok=True)
     store.run("push", "--quiet", JOULIE, f"docker-archive:{archive}:{JOULIE}")
 

@@ -98,7 +98,9 @@ class RealNode:
         """Power the node off and start it again: no container is left, what was in memory is gone, disks are kept."""
         self.power_off()
         cgroups.create(host.GROUP)
+        before = self._heartbeat()
         self.start()
+        wait_for(lambda: self._heartbeat() != before, _READY_S, f"node {self.name} reports again")
 
     def kill(self, pod: Mapping[str, Any]) -> None:
         """Kill every process of a pod's containers (SIGKILL); its sandbox, and so its address, stays."""
@@ -121,6 +123,13 @@ class RealNode:
         conditions = {item["type"]: item["status"] for item in node["status"].get("conditions", ())}
         taints = [taint["key"] for taint in node["spec"].get("taints", ())]
         return conditions.get("Ready") == "True" and "node.kubernetes.io/not-ready" not in taints
+
+    def _heartbeat(self) -> str:
+        """Renewal of the node's Lease, which its kubelet alone writes; empty while the API server does not answer."""
+        path = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{self.name}"
+        with contextlib.suppress(ApiError):
+            return str(self._plane.request("GET", path)["spec"]["renewTime"])
+        return ""
 
     # -- measuring
 
