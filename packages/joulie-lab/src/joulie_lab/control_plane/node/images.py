@@ -162,7 +162,7 @@ def compressed_mb(archive: Path) -> float:
     with tarfile.open(archive) as image:
         for member in image:
             content = image.extractfile(member)
-            if content is not None and member.name.endswith(".tar"):
+            if content is not None and member.isfile() and member.name.endswith(".tar"):
                 size += _compressed_size(content)
     return size / 1e6
 
