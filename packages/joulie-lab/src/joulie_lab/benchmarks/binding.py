@@ -39,15 +39,15 @@ from joulie_lab.control_plane import LocalControlPlane, kwok_node, wait_for
 from joulie_lab.control_plane.ports import free_port
 
 WAYS = ("none", "admission", "rule", "constants", "joulie")
-"""No extender; none, and the chart's admission policies; those without the preference for eco nodes; an extender of
-constants; `joulie extender`."""
+"""Configurations: no extender; no extender and the chart's admission policies; the same without the preference for eco
+nodes; an extender that returns constants; `joulie extender`."""
 
 RATIOS = {
     "joulie_to_constants": ("joulie", "constants"),
     "admission_to_none": ("admission", "none"),
     "rule_to_none": ("rule", "none"),
 }
-"""What `rows` ends with."""
+"""Ratios of rates, by name."""
 
 _PODS = "/api/v1/namespaces/default/pods"
 _PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -59,13 +59,13 @@ _POLICIES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "admission": ((), "standard"),
     "rule": (("--set", "steering.admission.preferEco=false"), "performance"),
 }
-"""Of the ways with admission policies: what the chart is told besides, and a class whose pods are changed."""
+"""Extra chart values of each configuration with admission policies, and the workload class that they change."""
 _ROOM = {"cpu": "96"}
-"""Of a node: no pod may find one full."""
+"""Allocatable cores of a node, enough that no node ever fills."""
 _STALENESS = "24h"
-"""Nobody refreshes the twins here."""
+"""Twins never become stale here, because nothing refreshes them."""
 _IDLE = ("kwok", "kube-controller-manager")
-"""Would only compete for the cores: bound pods need not run, and on a cluster kubelets have cores of their own."""
+"""Programs that are not started: bound pods need not run, and in a cluster kubelets have cores of their own."""
 
 Note = Callable[[str], None]
 
@@ -157,7 +157,7 @@ class Turn:
 
 
 def _turns(plan: Plan) -> list[Turn]:
-    """The turns, in a different order in each round: the backlog of a turn falls into the next one."""
+    """The turns, in a different order in each round, because the backlog of a turn slows the next one."""
     rng = random.Random(1)  # noqa: S311 - no secret
     ways = [way for _ in range(plan.rounds) for way in rng.sample(WAYS, len(WAYS))]
     return [Turn(place, way, _pod_names(place, plan.pods, way)) for place, way in enumerate(ways)]
@@ -169,7 +169,7 @@ def _pod_names(turn: int, pods: int, way: str) -> list[str]:
 
 
 def _rates(turns: Sequence[Turn], bound_s: Sequence[float]) -> dict[str, list[float]]:
-    """Pods bound a second in each turn but those of the first round, by way.
+    """Pods bound per second by configuration, in every turn after the first round.
 
     Bindings run beside the scheduling and overtake each other, so a turn lasts from when as many pods are bound as the
     turns before have, until as many more are as it has itself.
@@ -188,7 +188,7 @@ def _rates(turns: Sequence[Turn], bound_s: Sequence[float]) -> dict[str, list[fl
 
 
 def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Of the rates over all turns."""
+    """Ratio of the mean rates over all turns."""
     return harmonic_mean(ours) / harmonic_mean(theirs)
 
 
@@ -210,7 +210,7 @@ def _mean_ratio(ours_s: FloatArray, theirs_s: FloatArray, axis: int) -> FloatArr
 
 
 def _create_pods(plane: LocalControlPlane, chart: Path, turns: Sequence[Turn]) -> None:
-    """Pods for all turns, those that go by admission under its policies."""
+    """Create the pods of all turns; those of configurations with admission pass through its policies."""
     plane.create_all(_PRIORITIES, [_priority(turn, len(turns) - turn.place) for turn in turns])
     for way in WAYS:
         created = [_pod(pod, way, priority=_class_name(turn)) for turn in turns if turn.way == way for pod in turn.pods]
@@ -219,7 +219,7 @@ def _create_pods(plane: LocalControlPlane, chart: Path, turns: Sequence[Turn]) -
 
 
 def _bound_s(plane: LocalControlPlane, ports: Mapping[str, int], turns: Sequence[Turn], note: Note) -> list[float]:
-    """When pods were bound, s, rising."""
+    """Times at which pods were bound, s, in ascending order."""
     plane.configure_scheduler({"extenders": [_entry(way, port) for way, port in ports.items()]})
     rounds = turns[len(WAYS) - 1 :: len(WAYS)]
     for done, turn in enumerate(rounds, start=1):
@@ -236,14 +236,14 @@ def _is_bound(plane: LocalControlPlane, name: str) -> bool:
 
 
 def _all_bindings(plane: LocalControlPlane, pods: int) -> list[float]:
-    """When pods were bound, s, rising; nothing while it is not known of all."""
+    """Times at which pods were bound, s, in ascending order; empty until all pods are bound."""
     bound_s = sorted(_received_s(event) for event in plane.audit_events() if _is_binding(event))
     return bound_s if len(bound_s) >= pods else []
 
 
 @contextmanager
 def _steered(plane: LocalControlPlane, chart: Path, way: str) -> Iterator[None]:
-    """The chart's admission policies in force."""
+    """Install the chart's admission policies and wait until they are in force."""
     told, changed = _POLICIES[way]
     options = (
         "--set",
@@ -293,7 +293,7 @@ def _pod(name: str, way: str, *, workload_class: str = "standard", priority: str
 
 
 def _priority(turn: Turn, value: int) -> dict[str, Any]:
-    """Puts the pods of a turn before those of the next."""
+    """PriorityClass that schedules the pods of a turn before those of the next."""
     return {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
@@ -308,12 +308,12 @@ def _class_name(turn: Turn) -> str:
 
 
 def _managed(way: str) -> str:
-    """The resource of the pods that an extender is asked about."""
+    """Name of the extended resource that makes kube-scheduler call this extender for a pod."""
     return f"bench.joulie.io/{way}"
 
 
 def _entry(way: str, port: int) -> dict[str, Any]:
-    """The documented entry, but for some pods only; and an extender that fails must show here."""
+    """The documented entry, for some pods only, and not ignorable: an extender that fails must be noticed."""
     return {
         "urlPrefix": f"http://127.0.0.1:{port}",
         "filterVerb": "filter",
