@@ -33,10 +33,12 @@ UV = ROOT / ".tools/bin/uv"
 
 PRODUCT = {
     *("accounting", "agent", "caps", "cleanup", "completion", "extender", "grid", "nodes", "operator"),
-    *("caps recommend", "grid controller", "grid guard", "grid webhook", "nodes annotate"),
+    *("agent inspect", "caps recommend", "grid controller", "grid guard", "grid webhook", "nodes annotate"),
 }
 """Every command of `joulie`, groups too."""
-LABORATORY = {"bench", "demo", "experiment", "fmu", "scenario", "simulate", "simulator", "sweep", "workload"}
+LABORATORY = {
+    *("bench", "demo", "experiment", "fmu", "machine", "scenario", "simulate", "simulator", "sweep", "workload"),
+}
 OF_THE_LABORATORY_ALONE = {
     *("fmpy", "jinja2", "matplotlib", "numba", "llvmlite", "plotly", "polars", "scipy", "pandas"),
     *("distributed", "sklearn"),
@@ -224,9 +226,9 @@ def test_commands_on_a_cluster(alone: Environment, tmp_path: Path, words: str, e
     [
         "operator",
         "agent --node-name node-1 --simulate-only --state-dir {folder}",
-        "extender --port 0",
+        "extender --port 0 --shutdown-delay 0s",
         "grid controller --no-metrics-tls",
-        "grid webhook --webhook-addr 127.0.0.1:0",
+        "grid webhook --webhook-addr 127.0.0.1:0 --shutdown-delay 0s",
         "accounting --no-metrics-tls --ledger-url sqlite:///{folder}/ledger.db",
     ],
 )

@@ -10,10 +10,10 @@ import pytest
 
 from joulie.adapters.cpu.cpuinfo import CpuInfo
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, GpuHardware, NodeHardwareSpec, NodeHardwareStatus
+from joulie.adapters.kubernetes.control_reports import RESTORED
 from joulie.apps.agent import node as node_module
 from joulie.apps.agent.host import Host, HostBackends
 from joulie.apps.agent.node import NodeAgent, NodeInputs
-from joulie.apps.agent.outcome import RESTORED
 from joulie.apps.agent.routing import Routing, from_settings
 from joulie.apps.agent.settings import AgentSettings
 from joulie.apps.agent.views import HardwareView, NodeView, TwinView

@@ -279,6 +279,23 @@ def test_node_that_leaves_takes_its_caps_and_series_along(tmp_path: Path) -> Non
     on_pool(tmp_path, scenario)
 
 
+def test_h17_node_that_leaves_is_restored_until_that_is_confirmed(tmp_path: Path) -> None:
+    async def scenario(pool: Pool) -> None:
+        name = NAMES[0]
+        await pool.add(name)
+        async with pool.agent():
+            await until(lambda: _is(pool, name, "applied"))
+            pool.simulator.broken.add(name)
+            await pool.client.patch(NODES, name, {"metadata": {"labels": {"joulie.io/managed": None}}})
+            await until(lambda: _is(pool, name, "error"))
+            assert pool.simulator.caps[name] == {"capWatts": 216.0, "capWattsPerGpu": 240.0}
+            pool.simulator.broken.clear()
+            await until(lambda: pool.simulator.caps[name] == {"capWatts": 360.0, "capWattsPerGpu": 400.0})
+            await until(lambda: _is(pool, name, "applied"))
+
+    on_pool(tmp_path, scenario)
+
+
 def test_profile_with_a_selector_routes_its_nodes(tmp_path: Path) -> None:
     async def scenario(pool: Pool) -> None:
         await pool.add(NAMES[0], zone="a")

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.control_reports import not_restored_reason
 from joulie.adapters.kubernetes.lease import LeaderElector
 from joulie.adapters.kubernetes.resources import (
     CONFIG_MAPS,
@@ -23,7 +24,6 @@ from joulie.adapters.kubernetes.resources import (
     PODS,
     SERVICE_ACCOUNTS,
 )
-from joulie.apps.agent.outcome import RESTORED as AGENTS_WORD
 from joulie.apps.agent.outcome import Outcome as AgentOutcome
 from joulie.apps.agent.outcome import blocked, failed, restored
 from joulie.apps.cleanup import main as program
@@ -32,11 +32,9 @@ from joulie.apps.cleanup.steps import (
     GRID_LEASE,
     GRID_SUSPENDED_SINCE,
     GRID_WORK_DONE,
-    RESTORED,
     Cleanup,
     Outcome,
     is_lifted,
-    not_restored_reason,
 )
 from joulie.apps.grid import facts as grid_facts
 from joulie.apps.grid import guard as grid_guard
@@ -158,10 +156,6 @@ def play(tmp_path: Path, scenario: Scenario) -> None:
                 await scenario(Stage(cluster, client, kubeconfig))
 
     asyncio.run(main())
-
-
-def test_the_agents_word_is_ours() -> None:
-    assert RESTORED == AGENTS_WORD
 
 
 def test_the_operators_lease_is_ours() -> None:

@@ -149,7 +149,9 @@ def on_stage(
             async with FakeCluster(custom_resource_definitions()) as cluster:
                 kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
                 metrics = f"127.0.0.1:{free_port()}"
-                settings = ExtenderSettings(kubeconfig=kubeconfig, port=free_port(), metrics_addr=metrics)
+                settings = ExtenderSettings(
+                    kubeconfig=kubeconfig, port=free_port(), metrics_addr=metrics, shutdown_delay_s=0.0
+                )
                 async with KubeClient.connect(kubeconfig=kubeconfig) as client, asyncio.timeout(60.0):
                     stage = Stage(cluster, client, kubeconfig, f"http://{metrics}", capsys)
                     for name, schedulable_class in CLASSES.items():

@@ -440,6 +440,62 @@ def test_a_reserved_node_is_given_back(tmp_path):
     play(body, tmp_path)
 
 
+def confirm(generation, message="restored: no cap requested, original limits in force"):
+    result = {"backend": "rapl", "result": "applied", "message": message, "updatedAt": rfc3339(EPOCH_S)}
+    return {"status": {"controlStatus": {"cpu": result, "gpu": result, "observedGeneration": generation}}}
+
+
+def test_h17_label_keeps_the_agent_until_the_restore_is_confirmed(tmp_path):
+    async def body(stage):
+        label = names.RESTORE_PENDING_LABEL
+
+        async def pending(name):
+            await stage.caught_up()
+            return label in (await stage.client.get(NODES, name)).metadata.labels
+
+        async def report(*arguments):
+            body = confirm(*arguments)
+            await stage.client.apply(
+                NODE_TWINS, names.object_name(N2), body, field_manager="joulie-agent", subresource="status"
+            )
+            await stage.caught_up()
+
+        await two_nodes(stage)
+        # Set before the cap, and only where there is one.
+        assert (await pending(N1), await pending(N2)) == (False, True)
+        await stage.client.patch(NODES, N2, {"metadata": {"labels": {"joulie.io/managed": None}}})
+        await until(lambda: not stage.view.node(N2).managed)
+        await stage.step()
+        twin = await stage.twin(N2)
+        assert twin.spec.cpu is None
+        # A report about the spec with the cap, or one that says otherwise, confirms nothing.
+        await report(twin.metadata.generation - 1)
+        await stage.step()
+        assert await pending(N2)
+        await report(twin.metadata.generation, "original limits not restored: package-0: write refused")
+        await stage.step()
+        assert await pending(N2)
+        await report(twin.metadata.generation)
+        await stage.step()
+        assert not await pending(N2)
+        assert not await stage.step()
+
+    play(body, tmp_path)
+
+
+def test_h17_twin_deleted_by_hand_is_written_again_while_a_restore_is_pending(tmp_path):
+    async def body(stage):
+        await two_nodes(stage)
+        await stage.client.patch(NODES, N2, {"metadata": {"labels": {"joulie.io/managed": None}}})
+        await until(lambda: not stage.view.node(N2).managed)
+        await stage.client.delete(NODE_TWINS, names.object_name(N2))
+        await until(lambda: stage.view.twin_of(N2) is None)
+        await stage.step()
+        assert (await stage.twin(N2)).spec.cpu is None
+
+    play(body, tmp_path)
+
+
 def test_observe_mode_reports_the_plan_and_applies_nothing(tmp_path):
     async def body(stage):
         await stage.add_node(N1)

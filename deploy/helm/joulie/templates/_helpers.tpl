@@ -300,6 +300,19 @@ it meets: the expressions of earlier kinds are negated in each term, so that no 
 {{- $top := index . 0 -}}
 {{- $affinity := deepCopy $top.Values.agent.affinity -}}
 {{- $terms := include "joulie.agent.terms" . | fromJsonArray -}}
+{{- $selector := default dict $top.Values.agent.nodeSelector -}}
+{{- if hasKey $selector "joulie.io/managed" -}}
+{{- /* A node that is no longer managed keeps its agent until that has restored the original limits. */}}
+{{- $managed := dict "key" "joulie.io/managed" "operator" "In" "values" (list (get $selector "joulie.io/managed")) -}}
+{{- $pending := dict "key" "joulie.io/restore-pending" "operator" "Exists" -}}
+{{- $all := list -}}
+{{- range $term := default (list dict) $terms -}}
+{{- range list $managed $pending -}}
+{{- $all = append $all (merge (dict "matchExpressions" (append (default list $term.matchExpressions) .)) $term) -}}
+{{- end -}}
+{{- end -}}
+{{- $terms = $all -}}
+{{- end -}}
 {{- if $terms -}}
 {{- $node := merge (dict "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms)) (get $affinity "nodeAffinity" | default dict) -}}
 {{- $_ := set $affinity "nodeAffinity" $node -}}

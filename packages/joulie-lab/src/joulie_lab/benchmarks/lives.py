@@ -32,9 +32,10 @@ from joulie.adapters.cpu.hsmp import Hsmp
 from joulie.adapters.cpu.rapl import Rapl, RaplMeter
 from joulie.adapters.gpu.amdgpu import Amdgpu, AmdgpuMeter
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, ControlResult
+from joulie.adapters.kubernetes.control_reports import RESTORED
 from joulie.apps.agent.discovery import hardware_of_host
 from joulie.apps.agent.host import Host, HostBackends
-from joulie.apps.agent.outcome import RESTORED, Outcome, ReportedCap, reported_cap
+from joulie.apps.agent.outcome import Outcome, ReportedCap, reported_cap
 from joulie.domain.actuation import WantedCap
 from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.hardware import BUILTIN_CATALOGUE

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from joulie.adapters.cpu import cpuinfo
-from joulie.apps.agent.outcome import RESTORED, Outcome
+from joulie.adapters.kubernetes.control_reports import RESTORED
+from joulie.apps.agent.outcome import Outcome
 from joulie.domain.actuation import WantedCap
 from joulie_lab.benchmarks.lives import CYCLE_S, Bed, small, state_folder
 from joulie_lab.benchmarks.lives_faults import Faults

@@ -30,6 +30,9 @@ from joulie.program.tracing import span
 CONCURRENCY = 32
 """Maximum number of nodes of a pool reconciled concurrently."""
 
+RESTORE_ATTEMPTS = 10
+"""Maximum number of attempts to restore a node that left, the last after more than 500 cycles; each is reported."""
+
 _MIN_PAUSE_S = 1.0
 _MAX_CYCLES_LATE = 5
 _MIN_LIVENESS_LIMIT_S = 60.0
@@ -58,6 +61,21 @@ class Scope:
         if self.node_name is not None:
             return node_name == self.node_name
         return shard_of(node_name, self.shards) == self.shard
+
+
+@dataclass
+class _Leaving:
+    """A node that is no longer this agent's, and whose limits are not yet restored.
+
+    Attributes:
+        agent: its agent.
+        due_s: monotonic time of the next attempt, s.
+        attempts: number of attempts so far.
+    """
+
+    agent: NodeAgent
+    due_s: float
+    attempts: int = 0
 
 
 class Agent:
@@ -95,6 +113,7 @@ class Agent:
         self._wake = asyncio.Event()
         self._last_cycle_s: float | None = None
         self.nodes: dict[str, NodeAgent] = {}
+        self._leaving: dict[str, _Leaving] = {}
         by_node = f"metadata.name={scope.node_name}" if scope.node_name else ""
         by_object = f"metadata.name={object_name(scope.node_name)}" if scope.node_name else ""
         self._node_cache: Cache[Node, NodeView] = Cache(
@@ -147,7 +166,8 @@ class Agent:
             try:
                 await self._until_stopped(stop)
                 if await restores():
-                    await self._restore(list(self.nodes.values()))
+                    leaving = [one.agent for one in self._leaving.values()]
+                    await self._restore([*self.nodes.values(), *leaving])
             finally:
                 for watch in watches:
                     watch.cancel()
@@ -159,8 +179,8 @@ class Agent:
             stop: when set, remaining nodes are skipped, to leave the shutdown period to restoring limits.
         """
         with span("agent.cycle", nodes=len(self.nodes)):
-            removed = self._sync_nodes()
-            await self._restore(removed)
+            self._sync_nodes()
+            await self._restore_leaving()
             nodes = list(self.nodes.values())
             jobs = (partial(self._cycle_of, node) for node in nodes if not stop.is_set())
             failures = await write_all(jobs, concurrency=CONCURRENCY)
@@ -212,14 +232,32 @@ class Agent:
             profiles.get(Key("", routing.report_to)) if routing.report_to else None,
         )
 
-    def _sync_nodes(self) -> list[NodeAgent]:
-        """Create agents for new nodes and drop those of removed nodes; returns the dropped ones."""
+    def _sync_nodes(self) -> None:
+        """Create agents for new nodes; those of removed nodes stay apart until their limits are restored."""
         name = self._scope.node_name
         names = {name} if name is not None else {key.name for key in self._node_cache.objects}
-        removed = [self.nodes.pop(node) for node in sorted(self.nodes.keys() - names)]
+        for node in sorted(self.nodes.keys() - names):
+            self._leaving[node] = _Leaving(self.nodes.pop(node), due_s=self._clock())
         for node in sorted(names - self.nodes.keys()):
-            self.nodes[node] = self._make_node(node)
-        return removed
+            returned = self._leaving.pop(node, None)
+            self.nodes[node] = returned.agent if returned else self._make_node(node)
+
+    async def _restore_leaving(self) -> None:
+        """Restore nodes that left, again and again, each time after a longer pause, until an attempt is confirmed."""
+        due = [leaving for leaving in self._leaving.values() if self._clock() >= leaving.due_s]
+        if not due:
+            return
+        await self._restore([leaving.agent for leaving in due])
+        for leaving in due:
+            name = leaving.agent.name
+            leaving.attempts += 1
+            leaving.due_s = self._clock() + self._interval_s * 2.0**leaving.attempts
+            if leaving.agent.is_restored:
+                del self._leaving[name]
+            elif leaving.attempts >= RESTORE_ATTEMPTS:
+                del self._leaving[name]
+                outcomes = [f"{one.result}: {one.message}" for one in (leaving.agent.cpu, leaving.agent.gpu) if one]
+                _log.error("limits of a node that left are not restored", extra={"node": name, "outcomes": outcomes})
 
     async def _restore(self, nodes: list[NodeAgent]) -> None:
         jobs: list[Callable[[], Awaitable[None]]] = [partial(node.restore, self._clock()) for node in nodes]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from joulie.adapters.kubernetes.api import v1alpha1 as api
+from joulie.adapters.kubernetes.control_reports import RESTORED
 from joulie.adapters.kubernetes.names import MODE_LABEL
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.agent.discovery import hardware_from_labels, hardware_of_host
@@ -193,6 +194,16 @@ class NodeAgent:
             await self._report(inputs, inputs.twin.generation if inputs.twin else None)
         finally:
             await self._reporter.hardware(inputs.hardware, inputs.node, status)
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether the last outcomes say that no cap is in force; also before the first cycle."""
+        return all(
+            outcome is None
+            or outcome.result in {api.ControlOutcome.NONE, api.ControlOutcome.OBSERVED}
+            or outcome.message.startswith(RESTORED)
+            for outcome in (self.cpu, self.gpu)
+        )
 
     async def restore(self, now_s: float) -> None:
         """Lift all caps: the agent is stopping, or the node left its scope."""

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, ControlResult
+from joulie.adapters.kubernetes.control_reports import RESTORED
 from joulie.domain.actuation import WantedCap
-
-RESTORED = "restored"
-"""Prefix of the message while no cap is in force; `joulie cleanup` waits for it."""
 
 SIMULATED = "SIMULATE_ONLY: nothing is written"
 """Prefix of the message where limits are only planned."""

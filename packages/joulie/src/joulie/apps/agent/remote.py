@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from joulie.adapters.control_http import ControlAction, HttpControl, HttpControlError
 from joulie.adapters.control_http import ControlResult as Answer
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, ControlResult
+from joulie.adapters.kubernetes.control_reports import RESTORED
 from joulie.apps.agent.limits import LIFTED
 from joulie.apps.agent.outcome import (
-    RESTORED,
     Outcome,
     blocked,
     failed,

@@ -17,6 +17,7 @@ from joulie.adapters.kubernetes.api.core import Job as BatchJob
 from joulie.adapters.kubernetes.api.core import Node, Pod
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.client import KubeClient, PatchKind
+from joulie.adapters.kubernetes.control_reports import not_restored_reason
 from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.gating import set_gating
 from joulie.adapters.kubernetes.kueue import open_checks
@@ -24,10 +25,6 @@ from joulie.adapters.kubernetes.resources import JOBS, LEASES, NODE_TWINS, NODES
 from joulie.adapters.kubernetes.times import rfc3339_micro
 from joulie.adapters.kubernetes.writer import Job, write_all
 
-RESTORED = "restored"
-"""Prefix of an agent's message while no cap is in force."""
-OBSERVED = "observed"
-"""Result of an agent in observe mode: it has set no limit."""
 GATE_PREFIX = "joulie.io/"
 GRID_LEASE = "joulie-grid"
 GRID_SUSPENDED_SINCE = "joulie.io/grid-suspended-since"
@@ -73,19 +70,6 @@ def is_lifted(twin: NodeTwin) -> bool:
     spec = twin.spec
     draining = spec.scheduling is not None and bool(spec.scheduling.draining)
     return spec.profile == "performance" and spec.cpu is None and spec.gpu is None and not draining
-
-
-def not_restored_reason(twin: NodeTwin) -> str:
-    """Why a node is not restored, from its agent's report; empty if it is restored."""
-    control = twin.status.control_status
-    if control is None or control.cpu is None or control.gpu is None:
-        return "no agent has reported"
-    reports = {"CPU": control.cpu, "GPU": control.gpu}
-    return "; ".join(
-        f"{device} {report.result}: {report.message or 'no message'}"
-        for device, report in reports.items()
-        if report.result != OBSERVED and not (report.message or "").startswith(RESTORED)
-    )
 
 
 def _is_suspended_by_grid(job: BatchJob) -> bool:
@@ -149,8 +133,9 @@ class Cleanup:
                 leaders_stopped_s, max(began_s + timeout_s, leaders_stopped_s + 2.0 * self._poll_s)
             )
             nodes = (await self._client.list(NODES)).items
-            labelled = [node for node in nodes if any(label in node.metadata.labels for label in self._labels)]
-            await self._write_all([self._unlabeller(node) for node in labelled])
+            await self._write_all(
+                [self._unlabeller(node, *found) for node in nodes if (found := self._labels_of(node))]
+            )
             await self._release_grid()
             await self._await_schedulers(timeout_s)
         return self._outcome
@@ -292,9 +277,15 @@ class Cleanup:
 
         return lift
 
-    def _unlabeller(self, node: Node) -> Job:
+    def _labels_of(self, node: Node) -> list[str]:
+        """Joulie's labels of a node; that of a pending restore stays where the restore is not confirmed."""
+        done = node.metadata.name not in self._outcome.not_restored
+        removed = (*self._labels, names.RESTORE_PENDING_LABEL) if done else self._labels
+        return [label for label in removed if label in node.metadata.labels]
+
+    def _unlabeller(self, node: Node, *keys: str) -> Job:
         async def unlabel() -> None:
-            labels = dict.fromkeys(self._labels)
+            labels = dict.fromkeys(keys)
             await self._client.patch(
                 NODES, node.metadata.name, {"metadata": {"labels": labels}}, field_manager=names.CLEANUP_FIELD_MANAGER
             )

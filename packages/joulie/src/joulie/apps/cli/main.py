@@ -26,7 +26,7 @@ _COMMANDS = (
     ),
 )
 _LABORATORY = (
-    ("demo", "simulate", "scenario", "workload", "sweep", "experiment", "bench", "fmu", "simulator"),
+    ("demo", "simulate", "scenario", "workload", "sweep", "experiment", "bench", "fmu", "simulator", "machine"),
     "pip install joulie-lab",
 )
 """Commands of the distribution joulie-lab; using one that is not installed prints how to install it."""

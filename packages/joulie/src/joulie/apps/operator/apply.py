@@ -26,6 +26,7 @@ from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin, NodeTwinStatus
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient, PatchKind
+from joulie.adapters.kubernetes.control_reports import not_restored_reason, requests_cap
 from joulie.adapters.kubernetes.errors import ConflictError, NotFoundError
 from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES
 from joulie.adapters.kubernetes.times import parse_rfc3339
@@ -33,7 +34,7 @@ from joulie.adapters.kubernetes.writer import write_all
 from joulie.apps.operator.desired import (
     DesiredNode,
     desired_node,
-    label_patch,
+    node_labels,
     released,
     spec_matches,
     status_matches,
@@ -72,11 +73,12 @@ class WriteKind(StrEnum):
 
 
 class _Need(NamedTuple):
-    """Which parts of a node have to be written."""
+    """Which parts of a node have to be written; `pending` is the label of a pending restore."""
 
     labels: bool
     spec: bool
     status: bool
+    pending: bool = False
 
 
 @dataclass(frozen=True)
@@ -206,14 +208,21 @@ class Publisher:
             return _Need(False, False, False)
         labels = not _labels_match(wanted, facts)
         twin = self._twin(wanted.node)
+        pending = names.RESTORE_PENDING_LABEL in facts.labels
         if twin is None:
-            return _Need(labels, True, True)
+            return _Need(labels, True, True, requests_cap(wanted.spec) and not pending)
         spec = not spec_matches(wanted, twin) or not _owned_by(twin, facts.uid)
         overdue = facts.managed and self._age_s(twin) >= _OVERDUE * self._settings.twin_staleness_s
-        return _Need(labels, spec, overdue or not status_matches(wanted.status, twin.status))
+        changed = not pending if requests_cap(wanted.spec) else pending and not spec and _is_restored(twin)
+        return _Need(labels, spec, overdue or not status_matches(wanted.status, twin.status), changed)
 
     def _orphans(self) -> Iterator[_NodeJob]:
-        """Deletions of twins whose node is gone, and writes to twins whose node is no longer selected."""
+        """Deletions of twins whose node is gone, and writes to nodes that are no longer selected."""
+        for node, known in self._view.node_facts:
+            pending = names.RESTORE_PENDING_LABEL in known.labels
+            if pending and not known.managed and self._twin(node) is None:
+                # Its agent, which stays until the restore is confirmed, reports in the twin.
+                yield node, partial(self._release, node)
         for key, twin in self._view.twins.items():
             node = twin.spec.node_name
             facts = self._view.node(node)
@@ -313,6 +322,8 @@ class Publisher:
             order = (WriteKind.SPEC, WriteKind.STATUS, WriteKind.LABELS)
         else:
             order = (WriteKind.LABELS, WriteKind.STATUS, WriteKind.SPEC)
+        if need.pending and not (need.labels and order[0] is WriteKind.LABELS):
+            await self._patch_labels(wanted.node, _pending_label(wanted))
         for kind in order:
             match kind:
                 case WriteKind.SPEC if need.spec:
@@ -320,14 +331,19 @@ class Publisher:
                 case WriteKind.STATUS if need.status:
                     await self._apply_status(wanted, WriteKind.STATUS)
                 case WriteKind.LABELS if need.labels:
-                    await self._label(wanted)
+                    await self._label(wanted, pending=need.pending and order[0] is WriteKind.LABELS)
 
-    async def _label(self, wanted: DesiredNode) -> None:
+    async def _label(self, wanted: DesiredNode, *, pending: bool = False) -> None:
+        """Write a node's labels, with that of a pending restore if it has to be changed."""
+        labels = node_labels(wanted, self._settings.power_profile_label, names.DRAINING_LABEL)
+        await self._patch_labels(wanted.node, {**labels, **(_pending_label(wanted) if pending else {})})
+
+    async def _patch_labels(self, node: str, labels: Mapping[str, str | None]) -> None:
         self._check_lease()
         # A merge patch removes a label whoever set it, and never recreates a deleted node (server-side apply would).
-        patch = label_patch(wanted, self._settings.power_profile_label, names.DRAINING_LABEL)
+        patch = {"metadata": {"labels": labels}}
         try:
-            await self._client.patch(NODES, wanted.node, patch, field_manager=names.OPERATOR_FIELD_MANAGER)
+            await self._client.patch(NODES, node, patch, field_manager=names.OPERATOR_FIELD_MANAGER)
         except NotFoundError:
             return
         self._wrote(WriteKind.LABELS)
@@ -394,6 +410,18 @@ def _replaced(status: NodeTwinStatus) -> dict[str, Any]:
 
 def _labels_match(wanted: DesiredNode, facts: NodeFacts) -> bool:
     return (facts.profile_label, facts.draining_label) == (wanted.profile_label, wanted.draining_label)
+
+
+def _pending_label(wanted: DesiredNode) -> Mapping[str, str | None]:
+    """The label that keeps a node's agent from before the first cap until the restore is confirmed."""
+    return {names.RESTORE_PENDING_LABEL: "true" if requests_cap(wanted.spec) else None}
+
+
+def _is_restored(twin: NodeTwin) -> bool:
+    """Whether the node's agent has confirmed, for this very spec, that no cap is in force."""
+    control = twin.status.control_status
+    confirms = control is not None and control.observed_generation == twin.metadata.generation
+    return confirms and not not_restored_reason(twin)
 
 
 def _owned_by(twin: NodeTwin, node_uid: str) -> bool:

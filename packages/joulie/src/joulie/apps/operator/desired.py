@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -355,10 +354,9 @@ def _close(wanted: float | None, stored: float | None, band: float) -> bool:
     return math.isclose(wanted, stored, rel_tol=0.0, abs_tol=band)
 
 
-def label_patch(wanted: DesiredNode, profile_key: str, draining_key: str) -> dict[str, Any]:
-    """The merge patch that sets a node's wanted labels and removes the others."""
-    labels = {profile_key: wanted.profile_label, draining_key: wanted.draining_label}
-    return {"metadata": {"labels": labels}}
+def node_labels(wanted: DesiredNode, profile_key: str, draining_key: str) -> dict[str, str | None]:
+    """A node's wanted labels; None for those to remove."""
+    return {profile_key: wanted.profile_label, draining_key: wanted.draining_label}
 
 
 def spec_matches(wanted: DesiredNode, twin: NodeTwin) -> bool:
