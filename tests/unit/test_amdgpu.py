@@ -161,3 +161,36 @@ def test_a_gpu_keeps_its_id_when_that_cannot_be_read() -> None:
     assert ids[0] == "GPU-0000000000001000"
     garbage |= {"unique_id": "1 2\n", "name": "NaN\n"}
     assert [device.id for device in first.devices()] == ids
+
+
+def test_a_gpu_whose_driver_cannot_be_read_is_listed_without_a_limit() -> None:
+    """Left out, a cap on the other GPUs would pass for a cap on all."""
+    machine = Machine(MACHINES["mi300x"])
+    files, sys = MachineFiles(machine, lambda: 0.0), Path("/machine/sys")
+    read = files.read
+    names = [files.resolve(sys / "class/hwmon" / entry) / "name" for entry in files.names(sys / "class/hwmon")]
+    gpu = next(file for file in names if read(file) == "amdgpu\n")
+    files.read = lambda file: "NaN\n" if files.resolve(file) == gpu else read(file)
+    found = Amdgpu(sys, files).devices()
+    assert len(found) == machine.spec.gpus
+    assert [device.limit_w for device in found].count(None) == 1
+
+
+def test_graphics_whose_cap_cannot_be_read_are_listed_without_a_limit(tmp_path: Path) -> None:
+    add_amdgpu(tmp_path, 0)
+    hwmon = add_amdgpu(tmp_path, 1, product_name=None, device=None)
+
+    class Failing(AmdgpuFiles):
+        def read(self, file: Path) -> str:
+            if self.resolve(file) == hwmon / "power1_cap":
+                raise OSError(errno.EIO, "Input/output error")
+            return super().read(file)
+
+    assert [device.limit_w for device in Amdgpu(tmp_path, Failing()).devices()] == [700.0, None]
+
+
+def test_a_limit_above_the_largest_is_none(tmp_path: Path, files: AmdgpuFiles) -> None:
+    """Taken for the original, it would let a cap raise the limit that is really in force."""
+    add_amdgpu(tmp_path, 0, power1_cap=2**64 - 1)
+    (device,) = Amdgpu(tmp_path, files).devices()
+    assert device.limit_w is None

@@ -1,5 +1,6 @@
 """Caps on modelled machines in virtual time: what power the machine really draws."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,22 @@ def test_a_limit_that_the_firmware_clipped_is_known_for_joulie_s(tmp_path: Path)
     bed.cycle(WantedCap(percent=40.0))
     bed.cycle(WantedCap())
     assert bed.limits() == before
+
+
+def test_a_socket_that_cannot_be_limited_is_no_applied_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HSMP ends its sockets with ENODEV; one that is lost answers the same."""
+    bed = Bed(small(MACHINES["epyc-9965"]), Load(), Faults(), tmp_path)
+    ioctl = bed.files.ioctl
+
+    def one_socket(device: Path, request: int, buffer: bytearray, *, write: bool) -> None:
+        if int.from_bytes(buffer[-4:-2], "little") == 1:
+            raise OSError(errno.ENODEV, "No such device")
+        ioctl(device, request, buffer, write=write)
+
+    monkeypatch.setattr(bed.files, "ioctl", one_socket)
+    cpu, _ = bed.cycle(WantedCap(percent=60.0))
+    assert cpu.result is ControlOutcome.ERROR
+    assert cpu.message.endswith("; 1 of 2 sockets are limited")
 
 
 def test_a_frequency_limit_close_to_the_original_is_restored(tmp_path: Path) -> None:

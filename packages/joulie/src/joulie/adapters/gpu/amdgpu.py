@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from joulie.domain.energy_counter import PLAUSIBLE_POWER_W
 from joulie.domain.quantities import positive_number
 from joulie.host_files import OS_FILES, HostFiles, matching, read_number, read_text, write_number
 from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, EnergyReading, NoBackendError, PowerDevice
@@ -76,7 +77,7 @@ class _Driver:
             seen = self._seen.get(device)
             if seen is not None and seen.hwmon == folder:
                 found[device] = seen
-            elif read_text(self.files, hwmon / "name") == _DRIVER and (gpu := self._gpu(device, folder)):
+            elif gpu := self._gpu(device, folder):
                 found[device] = gpu
                 if gpu.identified:
                     self._seen[device] = gpu
@@ -94,13 +95,23 @@ class _Driver:
         except (OSError, ValueError):
             return None
 
+    def limit_w(self, gpu: _Gpu) -> float | None:
+        """The limit in force, W; None if it cannot be read, or is more than the GPU takes."""
+        limit_w = self.watts(gpu, "power1_cap")
+        largest_w = self.watts(gpu, "power1_cap_max") or PLAUSIBLE_POWER_W
+        return None if limit_w is None or limit_w > largest_w + _READ_BACK_TOLERANCE_W else limit_w
+
     def _gpu(self, device: Path, hwmon: Path) -> _Gpu | None:
-        """A GPU; None for the second die of a board, and for graphics inside a CPU."""
+        """A GPU; None for the second die of a board, for graphics inside a CPU, and for sensors of other devices."""
+        if read_text(self.files, hwmon / "name") != _DRIVER:
+            # Only this driver gives a device a unique id. Left out, a cap on the other GPUs would pass for one on all.
+            lost = self.files.exists(device / "unique_id")
+            return _Gpu(device.name, None, hwmon, identified=False) if lost else None
         capped = read_text(self.files, hwmon / "power1_cap")
         model = read_text(self.files, device / "product_name") or _MODELS.get(
             (read_text(self.files, device / "device") or "").lower()
         )
-        if capped == "0" or (capped is None and model is None):
+        if capped == "0" or (model is None and not self.files.exists(hwmon / "power1_cap")):
             return None
         try:
             unique = self.files.read(device / "unique_id").strip().lower()
@@ -132,7 +143,7 @@ class Amdgpu:
             gpus = self._driver.gpus()
         except NoBackendError as error:
             return str(error)
-        caps = [gpu.hwmon / "power1_cap" for gpu in gpus if self._driver.watts(gpu, "power1_cap")]
+        caps = [gpu.hwmon / "power1_cap" for gpu in gpus if self._driver.limit_w(gpu)]
         if not caps:
             return f"no power cap can be read of {', '.join(gpu.model or gpu.id for gpu in gpus)}"
         if not any(self._driver.files.writable(cap) for cap in caps):
@@ -147,7 +158,7 @@ class Amdgpu:
                 gpu.id,
                 DeviceKind.GPU,
                 gpu.model,
-                limit_w=watts(gpu, "power1_cap"),
+                limit_w=self._driver.limit_w(gpu),
                 min_w=watts(gpu, "power1_cap_min") or None,
                 max_w=watts(gpu, "power1_cap_max") or None,
                 default_w=watts(gpu, "power1_cap_default") or None,

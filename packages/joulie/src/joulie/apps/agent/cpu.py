@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome
 from joulie.apps.agent.frequency import BACKEND as DVFS
 from joulie.apps.agent.frequency import FrequencyWriter
 from joulie.apps.agent.limits import LimitWriter
 from joulie.apps.agent.outcome import Outcome, blocked, failed, format_problems
 from joulie.apps.agent.throttle import PowerReading, Throttle
-from joulie.domain.actuation import WantedCap
+from joulie.domain.actuation import WantedCap, socket_of
 from joulie.domain.hardware import CapRange
 
 
@@ -19,8 +20,8 @@ class CpuFacts:
     """Properties and measurements of the CPUs in one cycle.
 
     Attributes:
-        limits: cap range of one package; None if neither the device nor the catalogue states one.
-        packages: number of packages.
+        limits: cap range of one socket; None if neither the device nor the catalogue states one.
+        packages: number of sockets.
         power: total power of all packages in this cycle.
     """
 
@@ -64,12 +65,12 @@ class CpuControl:
     def _cap(self, cap: WantedCap, facts: CpuFacts, now_s: float) -> Outcome:
         outcome, self.limits_w = self._writer.cap(cap)
         if outcome.backend != "none":
-            problems = self._release_frequency()
-            return (
-                failed(outcome.backend, f"{outcome.message}; frequency limits not restored: {problems}")
-                if problems
-                else outcome
-            )
+            if problems := self._release_frequency():
+                return failed(outcome.backend, f"{outcome.message}; frequency limits not restored: {problems}")
+            limited = len({socket_of(package) for package in self.limits_w})
+            if outcome.result is ControlOutcome.APPLIED and limited < facts.packages:
+                return failed(outcome.backend, f"{outcome.message}; {limited} of {facts.packages} sockets are limited")
+            return outcome
         reason = self._frequency.limiter.unavailable()
         if reason is not None:
             return Outcome("none", outcome.result, f"{outcome.message}; dvfs: {reason}")
