@@ -134,6 +134,14 @@ def test_any_limit_in_the_range_is_in_force_within_half_a_watt(
     assert Amdgpu(folder, AmdgpuFiles()).set_limit(FIRST, limit_w) == pytest.approx(limit_w, abs=0.5)
 
 
+@pytest.mark.parametrize("garbage", [2**63, 2**64 - 1, 2**70])
+def test_errors_printed_as_unsigned_are_no_powers(tmp_path: Path, files: AmdgpuFiles, garbage: int) -> None:
+    add_amdgpu(tmp_path, 0, power1_cap=garbage, power1_cap_max=garbage, power1_input=garbage)
+    (device,) = Amdgpu(tmp_path, files).devices()
+    assert (device.limit_w, device.max_w) == (None, None)
+    assert AmdgpuMeter(tmp_path, files).power_w() == {}
+
+
 @given(content=st.text(st.characters(codec="utf-8"), max_size=12))
 def test_no_content_of_a_file_crashes_a_reading(content: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("sys")

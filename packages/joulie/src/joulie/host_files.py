@@ -95,6 +95,10 @@ class OsFiles:
 OS_FILES = OsFiles()
 
 
+_LARGEST = 2**63 - 1
+"""Above this an attribute holds an error printed as unsigned, or garbage; as a limit it would look like an original."""
+
+
 def matching(files: HostFiles, folder: Path, pattern: str) -> list[Path]:
     """Entries of a folder whose names match a pattern of `fnmatch`, by name; empty if it cannot be listed."""
     try:
@@ -113,16 +117,17 @@ def read_text(files: HostFiles, file: Path) -> str | None:
 
 
 def read_number(files: HostFiles, file: Path) -> int:
-    """Content of an attribute as a non-negative integer.
+    """Content of an attribute as a non-negative integer below 2**63.
 
     Raises:
         OSError: the file cannot be read.
         ValueError: the content is not a non-negative integer, or its end is missing.
     """
     text = _line(files, file)
-    if not (text.isascii() and text.isdecimal()):
+    number = int(text) if text.isascii() and text.isdecimal() else None
+    if number is None or number > _LARGEST:
         raise ValueError(f"{file} holds {text[:40]!r}, not a number")
-    return int(text)
+    return number
 
 
 def _line(files: HostFiles, file: Path) -> str:
