@@ -21,9 +21,11 @@ COMPUTE_BOUND = {names.SIM_CPU_UTIL_PCT_ANNOTATION: "95", names.SIM_MEMORY_PRESS
 
 @pytest.fixture(scope="module")
 def cluster(plane: LocalControlPlane) -> Loop:
-    """A control plane with an operator, and a CronJob that is due within a minute, while other tests run."""
+    """A control plane with operator and agent, and a CronJob that is due within a minute, while other tests run."""
     found = Loop(plane)
     plane.create_nodes([node("n-0", L40S), node("n-1", L40S)])
+    found.start_simulator()
+    found.start_agent()
     found.start_operator(CLASSIFY_SIMULATED="true", CLASSIFY_METRICS_WINDOW="1s", CLASSIFY_INTERVAL="1s")
     found.await_leader("operator")
     plane.kubectl("create", "namespace", "nightly")
