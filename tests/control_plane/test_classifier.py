@@ -128,8 +128,8 @@ def test_an_unannotated_job_is_classified_and_from_then_on_steered(loop: Loop) -
     found = await_measured(loop, "deployment-solver")
     assert found["status"]["gpu"]["capSensitivity"] == "high"
     (first,) = loop.get(PODS)["items"]
-    # GPUs capped to 60 %: 20 points times 0.4.
-    wanted = {"n-0": 0.0, "n-1": pytest.approx(8.0)}
+    # CPUs and GPUs capped to 60 %: 20 points times 0.4 each.
+    wanted = {"n-0": 0.0, "n-1": pytest.approx(16.0)}
     wait_for(lambda: equal(capped_points(loop, first), wanted), PATIENCE_S, "the extender knows the profile")
     stranger = {"metadata": {"name": "stranger", "namespace": "default"}, "spec": first["spec"]}
     assert capped_points(loop, stranger) == {"n-0": 0.0, "n-1": 0.0}
