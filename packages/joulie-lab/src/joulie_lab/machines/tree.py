@@ -3,7 +3,7 @@
 Sources, of Linux: drivers/powercap/{powercap_sys,intel_rapl_common}.c, drivers/cpufreq/cpufreq.c,
 drivers/platform/x86/amd/hsmp/hsmp.c, drivers/gpu/drm/amd/pm/{amdgpu_pm.c,swsmu/amdgpu_smu.c}. Consequences:
 
-- powercap: a limit that is no number is refused with EINVAL, one that the driver refuses (locked) with ENODATA; limits
+- powercap: text is refused with EINVAL, a limit that the driver refuses (locked) with ENODATA; limits
   are rounded to power units and not compared with the maximum; counters are readable by root only.
 - cpufreq: limits are clamped to the hardware's range, then rounded down where the driver has a table; files of policies
   without an online CPU answer EBUSY.

@@ -59,6 +59,7 @@ __all__ = [
     "Transition",
     "TransitionResult",
     "Would",
+    "complete",
     "controlled_node",
     "decide",
 ]
@@ -73,6 +74,18 @@ class IncompletePlanError(ValueError):
     def __init__(self, policy: str, nodes: Sequence[str]) -> None:
         shown = ", ".join(nodes[:5])
         super().__init__(f"policy {policy!r} has no profile for {len(nodes)} nodes, {shown} among them")
+
+
+def complete(plan: Plan, cluster: ClusterSnapshot) -> Plan:
+    """The plan, if it has a profile for every node.
+
+    Raises:
+        IncompletePlanError: it leaves nodes out.
+    """
+    forgotten = [node.name for node in cluster.nodes if node.name not in plan.profiles]
+    if forgotten:
+        raise IncompletePlanError(plan.policy, forgotten)
+    return plan
 
 
 _RELEASED = GuardDecision(ActivePerformance(), Profile.PERFORMANCE, SchedulableClass.PERFORMANCE)
@@ -290,11 +303,8 @@ def _plan(snapshot: Snapshot, memory: Memory, unavailable: frozenset[str], polic
     nodes = tuple(node.planned for node in snapshot.nodes if node.eligible and node.name not in unavailable)
     record = memory.planned or _stored_plan(snapshot)
     previous = None if record is None else record.at(snapshot.now_s)
-    plan = policy.plan(ClusterSnapshot(nodes, snapshot.performance_demand, snapshot.now_s, len(unavailable), previous))
-    forgotten = [node.name for node in nodes if node.name not in plan.profiles]
-    if forgotten:
-        raise IncompletePlanError(plan.policy, forgotten)
-    return plan
+    cluster = ClusterSnapshot(nodes, snapshot.performance_demand, snapshot.now_s, len(unavailable), previous)
+    return complete(policy.plan(cluster), cluster)
 
 
 def _stored_plan(snapshot: Snapshot) -> PlanRecord | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from joulie.domain.control import IncompletePlanError
+from joulie.domain.control import complete
 from joulie.domain.cooling_stress import CoolingStressModel, linear_cooling_stress
 from joulie.domain.policy import POLICIES, ClusterSnapshot, Plan, Policy, PolicySettings, Profile
 from joulie.domain.units import FloatArray, finite
@@ -85,9 +85,7 @@ def _checked(plan: Plan, snapshot: ClusterSnapshot) -> Plan:
         IncompletePlanError: it leaves nodes out.
         ValueError: the caps of a node lack a profile.
     """
-    forgotten = [node.name for node in snapshot.nodes if node.name not in plan.profiles]
-    if forgotten:
-        raise IncompletePlanError(plan.policy, forgotten)
+    complete(plan, snapshot)
     partial = [name for name, caps in plan.caps.items() if not set(Profile) <= caps.keys()]
     if partial:
         raise ValueError(f"policy {plan.policy!r} has no caps for both profiles of node {partial[0]}")
