@@ -13,6 +13,7 @@ from joulie.adapters.ledger import LedgerSettings, SqlLedger, schema
 from joulie.adapters.thinning import thinner
 from joulie.domain.accounting.budget import Budget, BudgetAction, crossing
 from joulie.domain.accounting.records import (
+    BudgetScope,
     Completion,
     Cycle,
     Energy,
@@ -440,3 +441,58 @@ class LedgerContract:
                 assert statement > 40
                 return
         raise AssertionError("there are more statements than were tried")
+
+    # ---- budgets
+
+    def test_a_budget_counts_its_pods_by_quarters_of_an_hour(self, open: OPEN) -> None:
+        ledger = open()
+        mine, other = pod(), pod("other")
+        quarter_s = 900.0
+        scope = BudgetScope("team-a/daily", "team-a", T0, frozenset({mine.uid}), by_labels=True)
+        for count in range(9):
+            samples = [sample(mine, 100.0), sample(other, 1000.0)]
+            ledger.append(Cycle(T0 + count * 300.0, samples, signals=steady(), budgets=[scope]))
+        found = ledger.budget_counts({scope.key: (T0 + quarter_s, T0 + 2 * quarter_s), "unknown": (T0, T0)})
+        (count,) = found.values()
+        assert count.counted_since_s == T0
+        assert count.used.energy_j == pytest.approx(100.0 * 1500.0, rel=1e-12)
+        assert count.used.emissions_g == pytest.approx(100.0 * 1500.0 / 3.6e6 * 500.0, rel=1e-12)
+        assert count.recent.energy_j == pytest.approx(100.0 * 600.0, rel=1e-12)
+
+    def test_a_long_gap_is_counted_in_the_periods_that_it_was_in(self, open: OPEN) -> None:
+        ledger = open()
+        scope = BudgetScope("team-a/daily", "team-a", T0, frozenset({pod().uid}))
+        for time_s in (T0, T0 + 10 * HOUR_S):
+            ledger.append(Cycle(time_s, [sample(pod(), 100.0)], signals=steady(), budgets=[scope]))
+        count = ledger.budget_counts({scope.key: (T0 + 4.25 * HOUR_S, T0 + 9 * HOUR_S)})[scope.key]
+        assert count.used.energy_j == pytest.approx(100.0 * 5.75 * HOUR_S, rel=1e-12)
+        assert count.recent.energy_j == pytest.approx(100.0 * HOUR_S, rel=1e-12)
+
+    def test_a_new_budget_begins_with_what_the_accounts_have_of_its_period(self, open: OPEN) -> None:
+        ledger = open(LedgerSettings(hours_kept_s=2 * HOUR_S))
+        other = pod("other", owner_name="other")
+        for time_s in (T0, T0 + 4 * HOUR_S, T0 + 8 * HOUR_S):
+            ledger.append(Cycle(time_s, [sample(pod(), 100.0), sample(other, 1000.0)], signals=steady()))
+        ledger.prune(T0 + 8 * HOUR_S)  # six hours are folded
+        until_s = T0 + 9 * HOUR_S
+        pods = frozenset({pod().uid})
+        of_job = BudgetScope("job", "team-a", T0, pods, "Job", "train")
+        labelled = BudgetScope("label", "team-a", T0, pods, by_labels=True)
+        for _ in range(2):  # the second one is late, and says nothing new
+            ledger.append(Cycle(until_s, [sample(pod(), 100.0)], signals=steady(), budgets=[of_job, labelled]))
+        found = ledger.budget_counts({"job": (T0, T0), "label": (T0, T0)})
+        assert found["job"].used.energy_j == pytest.approx(100.0 * 9 * HOUR_S, rel=1e-12)
+        assert found["job"].counted_since_s == T0
+        assert found["label"].used.energy_j == pytest.approx(100.0 * HOUR_S, rel=1e-12)
+        assert found["label"].counted_since_s == until_s
+
+    def test_counts_of_budgets_outlive_the_program_and_are_dropped_after_a_month(self, open: OPEN) -> None:
+        scope = BudgetScope("team-a/daily", "team-a", T0, frozenset({pod().uid}))
+        ledger = open()
+        for time_s in (T0, T0 + HOUR_S):
+            ledger.append(Cycle(time_s, [sample(pod(), 100.0)], signals=steady(), budgets=[scope]))
+        ledger.close()
+        ledger = open()
+        assert ledger.budget_counts({scope.key: (T0, T0)})[scope.key].used.energy_j == pytest.approx(360000.0)
+        ledger.prune(T0 + 34 * 86400.0)
+        assert ledger.budget_counts({scope.key: (T0, T0)}) == {}

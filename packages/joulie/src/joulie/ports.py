@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 if TYPE_CHECKING:  # they need numpy, which the agent, on every node, must do without
     from joulie.domain.accounting.budget import Crossing
     from joulie.domain.accounting.records import (
+        BudgetCount,
         Cycle,
         CycleResult,
         Energy,
@@ -367,6 +368,13 @@ class Ledger(Protocol):
 
     def acted(self, crossing: Crossing) -> None:
         """Remember that a crossing has been acted on."""
+        ...
+
+    def budget_counts(self, asked: Mapping[str, tuple[float, float]]) -> Mapping[str, BudgetCount]:
+        """What the pods of budgets have used, by key: since a time, and since a later one (s since the epoch).
+
+        Keys that no cycle has named yet are left out.
+        """
         ...
 
     def counts(self) -> Mapping[str, int]:

@@ -9,14 +9,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 from sqlalchemy import Connection, select
 
-from joulie.adapters.ledger import schema
+from joulie.adapters.ledger import budgets, schema
 from joulie.adapters.ledger.accounts import Account, Power, add_accounts, find_accounts, write_accounts
 from joulie.adapters.ledger.profiles import NewSample, keep_profiles
 from joulie.adapters.ledger.savings import with_savings, write_savings
 from joulie.adapters.ledger.signals import remember
 from joulie.adapters.ledger.statements import add_energy, bulk, upsert
 from joulie.domain.accounting.integrate import Buckets, Stretches, integrate, qualities
-from joulie.domain.accounting.records import ENERGY_FIELDS, Cycle, CycleResult, Energy, Sample, ZoneSignals
+from joulie.domain.accounting.records import (
+    BUDGET_SLOT_S,
+    ENERGY_FIELDS,
+    Cycle,
+    CycleResult,
+    Energy,
+    Sample,
+    ZoneSignals,
+)
 from joulie.domain.accounting.thinning import Thinner
 from joulie.domain.quantities import SECONDS_PER_HOUR
 from joulie.domain.units import FloatArray
@@ -73,6 +81,7 @@ class Booking:
         add_accounts(self._connection, self._started)
         moved = (stretch.account for stretch in self._stretches)
         changed = list({id(account): account for account in (*self._started, *moved, *self._ended)}.values())
+        budgets.begin(self._connection, self._cycle)
         added = self._integrate(changed, signals)
         keep_profiles(self._connection, self._new_samples, changed, self._max_samples, self._thinner)
         write_accounts(self._connection, changed)
@@ -173,6 +182,7 @@ class Booking:
                 spaces = np.array([number[one.account.pod.namespace] for one in own])[buckets.stretch]
                 np.add.at(by_namespace, spaces, buckets.energy)
                 self._write_hours(own, buckets)
+            self._count_for_budgets(all_of_zone, known)
         for account, energy in zip(changed, by_account.tolist(), strict=True):
             account.energy = energy
         self._add_totals(namespaces, by_namespace)
@@ -205,6 +215,14 @@ class Booking:
             )
         ]
         bulk(self._connection, statement, ("pod_id", "hour", "from_s", "until_s", *ENERGY_FIELDS), rows)
+
+    def _count_for_budgets(self, stretches: Sequence[_Stretch], known: ZoneSignals) -> None:
+        """Count the intervals of one zone for the budgets of their pods."""
+        for scope in self._cycle.budgets:
+            own = [one for one in stretches if one.account.pod.uid in scope.pods]
+            if own:
+                buckets = integrate(_arrays(own), known.intensity, known.price, BUDGET_SLOT_S)
+                budgets.add(self._connection, scope.key, buckets)
 
     def _write_state(self, began_s: float, state: Mapping[str, str], signals: Mapping[str, ZoneSignals]) -> None:
         bases = [one.basis.value for one in signals.values() if one.intensity is not None]

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from joulie.adapters.ledger import schema
+from joulie.adapters.ledger import budgets, schema
 from joulie.adapters.ledger.error_hints import error_hint, redacted
 from joulie.adapters.ledger.store import READS_ONLY, LedgerSettings, SqlLedger
 from joulie.ports import LedgerError
@@ -42,6 +42,7 @@ def open_ledger(url: str, settings: LedgerSettings | None = None) -> SqlLedger:
         try:
             with engine.begin() as connection:
                 _check(connection)
+                budgets.create_tables(connection)
         except BaseException:
             engine.dispose()
             raise

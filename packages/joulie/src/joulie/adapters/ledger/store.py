@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, func, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from joulie.adapters.ledger import reports, schema
+from joulie.adapters.ledger import budgets, reports, schema
 from joulie.adapters.ledger.cycles import Booking
 from joulie.adapters.ledger.error_hints import error_hint
 from joulie.adapters.ledger.statements import add_energy, energy_of, energy_sums, pod_in, upsert
 from joulie.domain.accounting.budget import Crossing
 from joulie.domain.accounting.records import (
     ENERGY_FIELDS,
+    BudgetCount,
     Cycle,
     CycleResult,
     Energy,
@@ -166,6 +167,11 @@ class SqlLedger:
         with self._transaction() as connection:
             connection.execute(update(schema.crossings).where(_is_crossing(crossing)).values(acted=True))
 
+    def budget_counts(self, asked: Mapping[str, tuple[float, float]]) -> Mapping[str, BudgetCount]:
+        """See `joulie.ports.Ledger`."""
+        with self._transaction(reads_only=True) as connection:
+            return budgets.counts(connection, asked)
+
     def counts(self) -> Mapping[str, int]:
         """See `joulie.ports.Ledger`."""
         pods = schema.pods.c
@@ -191,6 +197,7 @@ class SqlLedger:
             self._fold_hours(connection, now_s - self._settings.hours_kept_s)
             self._fold_savings(connection, now_s - self._settings.hours_kept_s)
             self._drop_old(connection, now_s)
+            budgets.drop_old(connection, now_s)
         if self._engine.dialect.name == "sqlite":
             self._give_room_back()
 

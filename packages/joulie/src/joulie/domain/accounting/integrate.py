@@ -58,11 +58,11 @@ class Stretches:
 
 @dataclass(frozen=True, eq=False)
 class Buckets:
-    """Energy by stretch and hour; arrays of shape ``(n,)``, in order of stretches, then hours.
+    """Energy by stretch and hour, or other span; arrays of shape ``(n,)``, in order of stretches, then spans.
 
     Attributes:
         stretch: index of the stretch.
-        hour: whole hours since the epoch.
+        hour: whole hours, or other spans, since the epoch.
         energy: shape ``(n, 10)``, columns in the order of `ENERGY_FIELDS`.
     """
 
@@ -77,17 +77,20 @@ def qualities(first: PowerQuality, second: PowerQuality, gap: bool) -> tuple[boo
     return ends == {PowerQuality.MEASURED} and not gap, PowerQuality.ASSUMED in ends or gap
 
 
-def integrate(stretches: Stretches, intensity: Series | None, price: Series | None) -> Buckets:
+def integrate(
+    stretches: Stretches, intensity: Series | None, price: Series | None, span_s: float = SECONDS_PER_HOUR
+) -> Buckets:
     """Energy of stretches of one zone, by hour.
 
     Args:
         stretches: to integrate.
         intensity: gCO2eq/kWh; what lies outside of it is energy without intensity.
         price: currency/kWh; likewise.
+        span_s: length of a bucket, s.
     """
     if not len(stretches):
         return Buckets(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, len(ENERGY_FIELDS))))
-    stretch, low_s, high_s = _pieces(stretches, _edges(stretches, intensity, price))
+    stretch, low_s, high_s = _pieces(stretches, _edges(stretches, span_s, intensity, price))
     it_j = _trapezoid(stretches, stretch, low_s, high_s)
     energy_j = (it_j * stretches.pue[stretch]).sum(axis=1)
     g_per_kwh, per_kwh = _known(intensity, low_s), _known(price, low_s)
@@ -104,15 +107,15 @@ def integrate(stretches: Stretches, intensity: Series | None, price: Series | No
             np.where(np.isnan(per_kwh), energy_j, 0.0),
         )
     )
-    hour = (low_s // SECONDS_PER_HOUR).astype(np.int64)
+    hour = (low_s // span_s).astype(np.int64)
     first = np.flatnonzero(np.append(True, (np.diff(stretch) != 0) | (np.diff(hour) != 0)))
     return Buckets(stretch[first], hour[first], np.add.reduceat(energy, first, axis=0))
 
 
-def _edges(stretches: Stretches, *series: Series | None) -> FloatArray:
-    """Times at which a piece begins: whole hours, and steps of the series."""
+def _edges(stretches: Stretches, span_s: float, *series: Series | None) -> FloatArray:
+    """Times at which a piece begins: whole spans, and steps of the series."""
     low_s, high_s = stretches.from_s.min(), stretches.until_s.max()
-    hours = np.arange(low_s // SECONDS_PER_HOUR, high_s // SECONDS_PER_HOUR + 1.0) * SECONDS_PER_HOUR
+    hours = np.arange(low_s // span_s, high_s // span_s + 1.0) * span_s
     steps = [np.append(one.starts_s, one.end_s) for one in series if one is not None]
     edges = np.concatenate((hours, *steps))
     # A series may be a long history.

@@ -142,6 +142,50 @@ class ZoneSignals:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetScope:
+    """What a budget counts, and its pods in one cycle.
+
+    Attributes:
+        key: of the budget and what it selects; another selection is another count.
+        namespace: of its pods.
+        since_s: start of its period, s since the epoch. A new budget without labels counts what the ledger has had
+            since then, rounded outwards to hours or days.
+        pods: uids of its pods.
+        owner_kind: kind of the workload that it is for; empty for all.
+        owner_name: name of that workload; empty for all.
+        by_labels: its pods are selected by labels, which the ledger does not have: a new one counts from its first
+            cycle on.
+    """
+
+    key: str
+    namespace: str
+    since_s: float
+    pods: frozenset[str] = frozenset()
+    owner_kind: str = ""
+    owner_name: str = ""
+    by_labels: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetCount:
+    """What the pods of a budget have used.
+
+    Attributes:
+        used: since the start that was asked for, rounded down to `BUDGET_SLOT_S`.
+        recent: the last part of it.
+        counted_since_s: since when the budget is counted, s since the epoch.
+    """
+
+    used: Energy
+    recent: Energy
+    counted_since_s: float
+
+
+BUDGET_SLOT_S = 900.0
+"""Resolution of the count of budgets, s: every zone's offset from UTC is a multiple of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Cycle:
     """All that one round of sampling found.
 
@@ -150,12 +194,14 @@ class Cycle:
         samples: of all pods that run, each pod once.
         completions: pods that have ended; saying it twice does no harm.
         signals: of the grid, by zone.
+        budgets: what budgets count.
     """
 
     time_s: float
     samples: Sequence[Sample] = ()
     completions: Sequence[Completion] = ()
     signals: Mapping[str, ZoneSignals] = field(default_factory=dict)
+    budgets: Sequence[BudgetScope] = ()
 
 
 @dataclass(frozen=True, slots=True)
