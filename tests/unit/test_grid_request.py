@@ -159,6 +159,26 @@ def test_what_cannot_be_read_counts_as_absent_and_is_reported(key: str, text: st
     assert asked == GridRequest(asked_by=Asked.POD, mistakes=asked.mistakes)
 
 
+@pytest.mark.parametrize("text", ["1", "t", "T", "TRUE", "true", "True"])
+def test_g9_booleans_are_true_as_in_go(text: str) -> None:
+    asked = request({names.DEFER: text, names.INTERRUPTIBLE: text, names.CARBON_ENABLED: text}, scheduler="other")
+    assert (asked.asked_by, asked.interruptible, asked.carbon_enabled, asked.mistakes) == (Asked.POD, True, True, ())
+    assert request({names.SKIP: text}).skip
+
+
+@pytest.mark.parametrize("text", ["0", "f", "F", "FALSE", "false", "False"])
+def test_g9_booleans_are_false_as_in_go(text: str) -> None:
+    asked = request({names.CARBON_ENABLED: text, names.SKIP: text, names.INTERRUPTIBLE: text})
+    assert (asked.carbon_enabled, asked.skip, asked.interruptible, asked.mistakes) == (False, False, False, ())
+    assert request({names.DEFER: text}).asked_by is Asked.NOBODY
+
+
+@pytest.mark.parametrize("text", ["yes", "no", "tRUE", "2", "", " true"])
+def test_g9_what_go_does_not_read_counts_as_absent(text: str) -> None:
+    assert len(request({names.CARBON_ENABLED: text}).mistakes) == 1
+    assert request({names.CARBON_ENABLED: text}).carbon_enabled
+
+
 def test_a_malformed_annotation_leaves_the_namespaces_policy_in_force() -> None:
     namespace = {names.POLICY_PREFIX + "carbon-intensity-threshold": "120"}
     asked = request({names.CARBON_THRESHOLD: "low"}, namespace=namespace, namespace_labels=LABELLED)

@@ -25,7 +25,7 @@ from joulie.adapters.kubernetes.cache import Cache, Key, Watching
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.gating import CONFIG_MAP as GATING_CONFIG_MAP
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS, DAEMON_SETS, NAMESPACES, NODES
-from joulie.apps.grid.facts import NamespaceFacts, asking_of, keep_namespace, owner_of
+from joulie.apps.grid.facts import Asking, NamespaceFacts, asking_of, keep_namespace, owner_of
 from joulie.apps.grid.requests import NO_POLICY, requested
 from joulie.apps.grid.webhook_trust import CHECK_S, RETRY_S, Keeper, OwnCertificate, Registration
 from joulie.domain.grid import names
@@ -247,12 +247,13 @@ class GatingView(Watching):
     @property
     def deferring(self) -> tuple[str, ...]:
         """Names of the namespaces that request deferral for all their pods, sorted; without those in observe mode."""
-        asking = {
-            key.name: policy
-            for key, policy in self._namespaces.objects.items()
-            if policy.annotations.get(names.DEFER) == "true"
-        }
-        return tuple(sorted(name for name, policy in asking.items() if not policy.observed(self._mode)))
+        return tuple(
+            sorted(
+                key.name
+                for key, policy in self._namespaces.objects.items()
+                if requested(Asking(), None, policy, _DEFAULTS).defer and not policy.observed(self._mode)
+            )
+        )
 
     def gates(self, namespace: str, pod: Pod) -> bool:
         """Whether a pod of a namespace gets the gate."""

@@ -22,6 +22,8 @@ _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _MAX_LIMIT = 1e6
 _MAX_DURATION_S = 366 * 86400.0
 _SHOWN_CHARACTERS = 40
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
 
 class Mode(StrEnum):
@@ -244,19 +246,19 @@ def request_of(
         value = read(readers)
         return default if value is None else value
 
-    asking, defer, malformed = first_readable(cascade, {names.DEFER: _boolean})
+    asking, defer, malformed = first_readable(cascade, {names.DEFER: boolean})
     mistakes.extend(malformed)
     runtime_s = read({names.RUNTIME: _runtime_s, names.RUNTIME_HOURS: _runtime_of_hours_s})
     return GridRequest(
         asked_by=_asked_by(scheduler_name, asking, defer),
-        skip=otherwise({names.SKIP: _boolean}, default=False),
-        carbon_enabled=otherwise({names.CARBON_ENABLED: _boolean}, defaults.carbon_enabled),
+        skip=otherwise({names.SKIP: boolean}, default=False),
+        carbon_enabled=otherwise({names.CARBON_ENABLED: boolean}, defaults.carbon_enabled),
         carbon_threshold_g_per_kwh=otherwise({names.CARBON_THRESHOLD: _limit}, defaults.carbon_threshold_g_per_kwh),
         price_enabled=defaults.price_enabled,
         price_threshold_per_kwh=otherwise({names.PRICE_THRESHOLD: _limit}, defaults.price_threshold_per_kwh),
         max_delay_s=otherwise({names.MAX_DELAY: _delay_s}, defaults.max_delay_s),
         mode=otherwise({names.MODE: _mode}, defaults.mode),
-        interruptible=otherwise({names.INTERRUPTIBLE: _boolean}, default=False),
+        interruptible=otherwise({names.INTERRUPTIBLE: boolean}, default=False),
         runtime_s=defaults.runtime_s if runtime_s is None else runtime_s,
         runtime_stated=runtime_s is not None,
         carbon_weight=defaults.carbon_weight,
@@ -282,10 +284,17 @@ def _mistake(candidate: Candidate, expected: str) -> str:
     return f"annotation {candidate.annotation}{where} is ignored: {shown!r} is not {expected}"
 
 
-def _boolean(text: str) -> bool:
-    if text not in {"true", "false"}:
+def boolean(text: str) -> bool:
+    """A boolean as Go's ``strconv.ParseBool`` reads it, which the Compute Gardener Scheduler uses.
+
+    The chart's admission policy has the same words in CEL.
+
+    Raises:
+        ValueError: any other text.
+    """
+    if text not in _TRUE | _FALSE:
         raise ValueError("true or false")
-    return text == "true"
+    return text in _TRUE
 
 
 def _limit(text: str) -> float:
