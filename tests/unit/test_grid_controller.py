@@ -457,6 +457,46 @@ def test_in_the_mode_optimal_a_pod_waits_for_the_best_window(tmp_path):
     play(body, tmp_path)
 
 
+def ahead_of(stage, *values):
+    """A forecast of values by hour, and the last one from then on."""
+    starts = [stage.now_s + HOUR_S * hour for hour in range(48)]
+    return Series(starts, [*values, *[values[-1]] * (48 - len(values))], stage.now_s + 48 * HOUR_S)
+
+
+def test_g3_a_wait_for_a_cheap_window_is_booked_as_price(tmp_path):
+    async def body(stage):
+        stage.carbon.ahead = ahead_of(stage, 300.0)
+        stage.price.ahead = ahead_of(stage, 0.3, 0.3, 0.1, 0.1, 0.3)
+        stage.price.values[ZONE] = 0.3
+        dear = {names.MODE: "optimal", names.RUNTIME: "2h", names.CARBON_ENABLED: "false"}
+        await stage.pod("priced", annotations=dear)
+        await stage.look()
+        noted = await stage.annotations("priced")
+        assert "price-delay-timestamp" in noted
+        assert "carbon-delay-timestamp" not in noted
+        assert stage.counted("scheduler_compute_gardener_price_delay_total", period="") == 1
+        assert stage.counted("scheduler_compute_gardener_carbon_delay_total", region=ZONE) == 0
+
+    play(body, tmp_path, defaults=GridDefaults(price_enabled=True))
+
+
+def test_g3_a_window_of_both_is_booked_as_both_from_when_each_held(tmp_path):
+    async def body(stage):
+        stage.carbon.ahead = ahead_of(stage, 300.0, 300.0, 300.0, 100.0, 100.0, 300.0)
+        stage.price.values[ZONE] = None  # not known yet
+        await stage.pod("train", annotations={names.MODE: "optimal", names.RUNTIME: "2h"})
+        await stage.look()
+        assert "price-delay-timestamp" not in await stage.annotations("train")
+        stage.price.values[ZONE] = 0.3
+        stage.price.ahead = ahead_of(stage, 0.3, 0.3, 0.3, 0.1, 0.1, 0.3)
+        await stage.look(HOUR_S)
+        noted = await stage.annotations("train")
+        assert noted["carbon-delay-timestamp"] == "2027-01-15T08:00:00Z"
+        assert noted["price-delay-timestamp"] == "2027-01-15T09:00:00Z"
+
+    play(body, tmp_path, defaults=GridDefaults(price_enabled=True))
+
+
 def test_a_replica_that_stands_by_piles_up_no_news(tmp_path):
     async def body(stage):
         stage.view.stand_by()
@@ -582,6 +622,69 @@ def test_an_interruptible_job_is_suspended_and_resumed(tmp_path):
         assert job.metadata.annotations["joulie.io/grid-work-done"] == "7200"
 
     play(body, tmp_path)
+
+
+def test_g2_pods_of_a_resumed_job_say_since_when_they_were_held(tmp_path):
+    """Each part of its run is accounted from when it would have run had nothing been suspended before."""
+
+    async def body(stage):
+        owner = await stage.job("train", template=INTERRUPTIBLE)
+        await stage.pod("train-0", owner=owner, annotations=INTERRUPTIBLE)
+        await stage.look(60.0)  # suspended before it has run at all
+        assert await suspended(stage)
+        await stage.client.delete(PODS, "train-0", NS, grace_s=0)
+        stage.carbon.values[ZONE] = 100.0
+        await stage.look(2 * HOUR_S)
+        assert not await suspended(stage)
+        stage.start()  # another leader
+        await run_on(stage)
+        await stage.pod("train-1", owner=owner, annotations=INTERRUPTIBLE)
+        await stage.look()
+        assert await stage.gated() == []
+        noted = await stage.annotations("train-1")
+        assert noted["carbon-delay-timestamp"] == "2027-01-15T08:01:00Z"
+        assert noted["initial-carbon-intensity"] == "300.00"
+        assert noted["bind-time-carbon-intensity"] == "100.00"
+        assert "price-delay-timestamp" not in noted
+
+        stage.carbon.values[ZONE] = 350.0  # an hour of work is done
+        await stage.look(HOUR_S)
+        assert await suspended(stage)
+        await stage.client.delete(PODS, "train-1", NS, grace_s=0)
+        stage.carbon.values[ZONE] = 90.0
+        await stage.look(5 * HOUR_S)
+        await run_on(stage)
+        await stage.pod("train-2", owner=owner, annotations=INTERRUPTIBLE)
+        await stage.look(600.0)  # it comes ten minutes after the Job goes on
+        noted = await stage.annotations("train-2")
+        assert noted["carbon-delay-timestamp"] == "2027-01-15T09:11:00Z"
+        assert noted["bind-time-carbon-intensity"] == "90.00"
+
+    play(body, tmp_path)
+
+
+def test_g2_a_job_paused_for_carbon_then_for_the_price_is_accounted_by_both(tmp_path):
+    async def body(stage):
+        owner = await stage.job("train", template=INTERRUPTIBLE | {names.PRICE_THRESHOLD: "0.2"})
+        await stage.look(HOUR_S)
+        assert await suspended(stage)
+        stage.carbon.values[ZONE] = 100.0
+        await stage.look(2 * HOUR_S)
+        await run_on(stage)
+        stage.price.values[ZONE] = 0.3
+        await stage.look(HOUR_S)
+        assert await suspended(stage)
+        stage.price.values[ZONE] = 0.1
+        await stage.look(HOUR_S)
+        await run_on(stage)
+        await stage.pod("train-1", owner=owner, annotations=INTERRUPTIBLE)
+        await stage.look()
+        noted = await stage.annotations("train-1")
+        assert noted["carbon-delay-timestamp"] == "2027-01-15T10:00:00Z"  # two hours earlier, but for carbon
+        assert noted["price-delay-timestamp"] == "2027-01-15T12:00:00Z"
+        assert noted["initial-electricity-rate"] == "0.100000"
+
+    play(body, tmp_path, defaults=GridDefaults(price_enabled=True))
 
 
 def test_an_interruptible_job_is_resumed_to_be_done_in_time(tmp_path):

@@ -252,11 +252,54 @@ def test_negative_prices_are_worth_waiting_for() -> None:
     assert released(paid, price(-0.1, forecast=hours(-0.1, -0.1, 0.0, 0.0))).reason is ReleaseReason.WINDOW
 
 
-def test_an_interruptible_workload_begins_in_the_first_of_its_best_slots() -> None:
-    request = dataclasses.replace(OPTIMAL, mode=Mode.INTERRUPTIBLE, interruptible=True, max_delay_s=3 * HOUR_S)
-    split = hours(200.0, 50.0, 300.0, 60.0, 300.0, 300.0)
-    assert held(request, carbon(200.0, split)).wake_s == NOW_S + HOUR_S
-    whole = dataclasses.replace(request, interruptible=False)  # which it does not say: then in one piece
-    assert released(whole, carbon(200.0, split)).reason is ReleaseReason.WINDOW
-    clean_now = hours(50.0, 300.0, 60.0, 300.0, 300.0)
-    assert released(request, carbon(50.0, clean_now)).reason is ReleaseReason.WINDOW
+def test_g1_what_nobody_suspends_runs_in_one_piece() -> None:
+    request = dataclasses.replace(OPTIMAL, mode=Mode.INTERRUPTIBLE, interruptible=True)
+    cheap_once_then_dear = hours(90.0, 1662.0, 900.0, 100.0, 100.0, 900.0)
+    # Its best slots begin now, but a pod that begins now runs through the dear hour: 876 g/kWh instead of 100.
+    assert held(request, carbon(90.0, cheap_once_then_dear)).wake_s == NOW_S + 3 * HOUR_S
+
+
+@pytest.mark.parametrize(
+    ("request_", "signals", "measures"),
+    [
+        (REQUEST, (carbon(300.0),), {Measure.CARBON}),
+        (PRICED, (carbon(100.0), price(0.3, Period.PEAK)), {Measure.PRICE}),
+        (PRICED, (carbon(300.0), price(0.3, Period.PEAK)), {Measure.CARBON, Measure.PRICE}),
+        # Windows: carbon does not hold a pod that disregards it, nor one for which its weight is zero.
+        (
+            dataclasses.replace(OPTIMAL, carbon_enabled=False, price_enabled=True),
+            (carbon(300.0, hours(300.0, 300.0, 300.0, 300.0)), price(0.3, forecast=hours(0.3, 0.3, 0.1, 0.1))),
+            {Measure.PRICE},
+        ),
+        (
+            dataclasses.replace(OPTIMAL, price_enabled=True, carbon_weight=0.0),
+            (carbon(300.0, hours(300.0, 300.0, 100.0, 100.0)), price(0.3, forecast=hours(0.3, 0.3, 0.1, 0.1))),
+            {Measure.PRICE},
+        ),
+        (
+            dataclasses.replace(OPTIMAL, price_enabled=True),
+            (carbon(300.0, hours(300.0, 300.0, 100.0, 100.0)), price(0.3, forecast=hours(0.3, 0.3, 0.1, 0.1))),
+            {Measure.CARBON, Measure.PRICE},
+        ),
+        (
+            dataclasses.replace(OPTIMAL, price_enabled=True),
+            (carbon(300.0, hours(300.0, 300.0, 100.0, 100.0)), price(None, Period.OFF_PEAK)),
+            {Measure.CARBON},
+        ),
+        # A peak without a forecast and a better window both hold it.
+        (
+            dataclasses.replace(OPTIMAL, price_enabled=True),
+            (carbon(300.0, hours(300.0, 300.0, 100.0, 100.0)), price(None, Period.PEAK)),
+            {Measure.CARBON, Measure.PRICE},
+        ),
+        (
+            dataclasses.replace(OPTIMAL, price_enabled=True),
+            (carbon(100.0, hours(100.0, 100.0, 300.0, 300.0)), price(None, Period.PEAK)),
+            {Measure.PRICE},
+        ),
+    ],
+)
+def test_g3_a_hold_says_which_signals_hold(
+    request_: GridRequest, signals: tuple[GridSignal, ...], measures: set[Measure]
+) -> None:
+    assert set(held(request_, *signals).held_by) == measures

@@ -27,7 +27,7 @@ def expecting(*values: float) -> Conditions:
 def test_it_is_paused_for_better_hours_and_runs_on_in_them() -> None:
     conditions = expecting(300.0, 250.0, 100.0, 200.0, 300.0)
     pause = decide(RUNNING, conditions, NOW_S)
-    assert pause == Pause("better hours from 2 h on, 67% lower for what is left", NOW_S + 2 * HOUR_S)
+    assert pause == Pause("better hours from 2 h on, 67% lower for what is left", NOW_S + 2 * HOUR_S, (Measure.CARBON,))
     assert isinstance(decide(PAUSED, conditions, NOW_S), Pause)
     run = decide(PAUSED, conditions, NOW_S + 2 * HOUR_S)
     assert isinstance(run, Run)

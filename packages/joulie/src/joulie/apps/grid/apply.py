@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import IntEnum
 from itertools import count
 from typing import Any
@@ -12,11 +12,13 @@ from typing import Any
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import PODS
-from joulie.adapters.kubernetes.times import rfc3339
+from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339
 from joulie.adapters.kubernetes.wire import PatchKind
+from joulie.apps.grid.facts import JobFacts
 from joulie.domain.grid import names
-from joulie.domain.grid.deferral import Conditions, HoldReason
-from joulie.domain.grid.signals import GridSignal
+from joulie.domain.grid.deferral import Conditions
+from joulie.domain.grid.signals import GridSignal, Measure
+from joulie.domain.resource_quantity import QuantityError
 from joulie.program.leadership import NotLeadingError
 
 FIELD_MANAGER = "joulie-grid"
@@ -128,27 +130,72 @@ class PodWriter:
 # ---- annotations
 
 
+DELAY_TIMESTAMPS = {Measure.CARBON: names.CARBON_DELAY_TIMESTAMP, Measure.PRICE: names.PRICE_DELAY_TIMESTAMP}
+"""Annotations that mark a workload as held, now or before, by the signal that holds it."""
+
+
+def was_held(annotations: Mapping[str, str]) -> bool:
+    """Whether annotations mark a workload as held, now or before."""
+    return any(key in annotations for key in DELAY_TIMESTAMPS.values())
+
+
 def noted_at_hold(
-    reason: HoldReason, conditions: Conditions, present: Mapping[str, str], now_s: float
+    held_by: Iterable[Measure], conditions: Conditions, present: Mapping[str, str], now_s: float
 ) -> dict[str, str]:
-    """Annotations to add to a held pod.
+    """Annotations to add to a held workload.
 
     Args:
-        reason: reason of the hold.
+        held_by: the signals that hold it.
         conditions: conditions in its zone.
         present: its current annotations.
         now_s: s since the epoch.
     """
-    wanted = _initial(conditions)
-    by_price = reason is HoldReason.PRICE or (reason is HoldReason.WINDOW and conditions.carbon is None)
-    if not by_price:
-        wanted[names.CARBON_DELAY_TIMESTAMP] = rfc3339(now_s)
-    if by_price or reason is HoldReason.BOTH:
-        wanted[names.PRICE_DELAY_TIMESTAMP] = rfc3339(now_s)
-    if any(key in present for key in (names.CARBON_DELAY_TIMESTAMP, names.PRICE_DELAY_TIMESTAMP)):
-        # The initial values are those at the start of the hold, known or not.
-        wanted = {key: value for key, value in wanted.items() if key.endswith("-delay-timestamp")}
+    wanted = {DELAY_TIMESTAMPS[measure]: rfc3339(now_s) for measure in held_by}
+    # The initial values are those at the start of the hold, known or not.
+    if not was_held(present):
+        wanted |= _initial(conditions)
     return {key: value for key, value in wanted.items() if key not in present}
+
+
+def noted_at_pause(
+    held_by: Iterable[Measure], conditions: Conditions, present: Mapping[str, str], ran_s: float, now_s: float
+) -> dict[str, str]:
+    """Annotations to write on a Job that is suspended, which its pods inherit when it goes on.
+
+    Earlier holds move on by the time that the Job has run since: what is left would have run then, had it not been
+    suspended.
+
+    Args:
+        held_by: the signals that suspend it.
+        conditions: conditions in its zone.
+        present: its annotations of an earlier suspension.
+        ran_s: time that it has run since then, s.
+        now_s: s since the epoch.
+    """
+    return noted_at_hold(held_by, conditions, present, now_s) | _later(present, ran_s)
+
+
+def inherited_at_release(job: JobFacts, now_s: float) -> dict[str, str]:
+    """Annotations that a pod inherits from its Job, which has been suspended: since when it is held, at what values.
+
+    Args:
+        job: its Job, which runs again.
+        now_s: s since the epoch; a pod that comes later would have come later without the suspension, too.
+    """
+    return job.held | _later(job.held, max(0.0, now_s - (_time_s(job.resumed_since) or now_s)))
+
+
+def _later(annotations: Mapping[str, str], seconds: float) -> dict[str, str]:
+    """The timestamps of holds, moved; malformed ones are left out."""
+    times = {key: _time_s(annotations.get(key)) for key in DELAY_TIMESTAMPS.values()}
+    return {key: rfc3339(time_s + seconds) for key, time_s in times.items() if time_s is not None}
+
+
+def _time_s(text: str | None) -> float | None:
+    try:
+        return parse_rfc3339(text or "")
+    except QuantityError:
+        return None
 
 
 def noted_at_release(conditions: Conditions, present: Mapping[str, str], now_s: float) -> dict[str, str]:
@@ -161,8 +208,7 @@ def noted_at_release(conditions: Conditions, present: Mapping[str, str], now_s: 
     """
     bound = {names.BIND_TIMESTAMP: rfc3339(now_s)}
     bound |= _values(conditions, names.BIND_CARBON_INTENSITY, names.BIND_ELECTRICITY_RATE)
-    held = any(key in present for key in (names.CARBON_DELAY_TIMESTAMP, names.PRICE_DELAY_TIMESTAMP))
-    return bound if held else _initial(conditions) | bound
+    return bound if was_held(present) else _initial(conditions) | bound
 
 
 def _initial(conditions: Conditions) -> dict[str, str]:

@@ -15,14 +15,14 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.gating import set_gating
-from joulie.apps.grid.apply import PodWriter, Rank, WriteQueue, noted_at_release
+from joulie.apps.grid.apply import PodWriter, Rank, WriteQueue, inherited_at_release, noted_at_release, was_held
 from joulie.apps.grid.deferrals import deferral_of
 from joulie.apps.grid.dryrun import DryRun
 from joulie.apps.grid.facts import GatedPod
 from joulie.apps.grid.jobs import HOLDS_NOTHING, Change, InterruptibleJobs, JobWriter
 from joulie.apps.grid.kueue import KueueChecks
 from joulie.apps.grid.metrics import ControllerMetrics
-from joulie.apps.grid.notices import HELD_KEYS, Notices, signals
+from joulie.apps.grid.notices import Notices, signals
 from joulie.apps.grid.observe import GridView
 from joulie.apps.grid.pending import Deferral, PendingPod, PendingQueue, PodRelease
 from joulie.apps.grid.settings import ControllerSettings
@@ -267,7 +267,7 @@ class Controller:
             self._forget(key)
             return
         self._notices.report_invalid(key, pod, deferral)
-        held = any(name in pod.asking.annotations for name in HELD_KEYS)
+        held = was_held(pod.asking.annotations)
         self.pending.put(PendingPod(key, pod.uid, pod.priority, pod.created_s), deferral, held=held)
 
     def _deferral(self, key: Key, pod: GatedPod) -> Deferral | None:
@@ -339,10 +339,13 @@ class Controller:
             return
         present = self._notices.present(waiter.uid, pod)
         # Read before the write: while it runs, the watch may show the pod without its gate, which drops its state.
-        was_held = self._notices.says_held(waiter.uid, present)
+        held_before = self._notices.says_held(waiter.uid, present)
         conditions = _conditions(self._feed, going.deferral.zone)
-        await self._pods.lift(waiter.key, waiter.uid, noted_at_release(conditions, present, now_s))
-        self._notices.released(going, now_s, was_held=was_held)
+        job = self._view.job_of(waiter.key, pod)
+        inherited = {} if job is None or was_held(present) else inherited_at_release(job, now_s)
+        noted = inherited | noted_at_release(conditions, present | inherited, now_s)
+        await self._pods.lift(waiter.key, waiter.uid, noted)
+        self._notices.released(going, now_s, was_held=held_before)
 
     def _lift_failed(self, waiter: PendingPod, error: Exception) -> None:
         self._failed("release", waiter.key, error)

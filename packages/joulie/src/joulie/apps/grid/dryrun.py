@@ -32,7 +32,7 @@ from joulie.apps.grid.observe import GridView
 from joulie.apps.grid.pending import Decision, Deferral, PendingPod, PendingQueue
 from joulie.apps.grid.settings import ControllerSettings, DryRunFilter, DryRunMode
 from joulie.domain.grid import names
-from joulie.domain.grid.deferral import Conditions, Hold, HoldReason
+from joulie.domain.grid.deferral import Conditions, Hold
 from joulie.domain.grid.release import Limits
 from joulie.domain.grid.signals import GridSignal, Measure
 from joulie.domain.quantities import joules_to_kwh
@@ -41,7 +41,6 @@ MAX_FOLLOWED_PODS = 20_000
 """Maximum number of pods followed at a time; pods beyond it are not evaluated."""
 _ENDED = frozenset({"Succeeded", "Failed"})
 _AT_ONCE = Limits(1.0, MAX_FOLLOWED_PODS)
-_DELAY_TYPES = {HoldReason.PRICE: "price", HoldReason.BOTH: "both"}
 _EVALUATED = names.DRY_RUN_PREFIX + "evaluated"
 
 _log = logging.getLogger(__name__)
@@ -262,7 +261,7 @@ class DryRun:
                     ),
                 )
             )
-            self._metrics.would_delay(namespace, _DELAY_TYPES.get(decision.reason, "carbon"), saved_g, saved_cost)
+            self._metrics.would_delay(namespace, _delay_type(decision), saved_g, saved_cost)
             annotations |= _estimates(saved_g, saved_cost)
         annotates = self._settings.dry_run_enabled and self._settings.dry_run_mode == DryRunMode.ANNOTATE
         if annotates and not self._view.observes(namespace):
@@ -356,7 +355,7 @@ def _annotations(deferral: Deferral, decision: Decision, conditions: Conditions,
         "evaluated": "true",
         "timestamp": rfc3339(now_s),
         "would-delay": "true" if held else "false",
-        "delay-type": _DELAY_TYPES.get(decision.reason, "carbon") if isinstance(decision, Hold) else None,
+        "delay-type": _delay_type(decision) if isinstance(decision, Hold) else None,
         "reason": decision.text,
         "carbon-intensity": _number(_value(conditions.carbon), 2),
         "carbon-threshold": _number(request.carbon_threshold_g_per_kwh, 2),
@@ -364,6 +363,10 @@ def _annotations(deferral: Deferral, decision: Decision, conditions: Conditions,
         "price-threshold": _number(request.price_threshold_per_kwh, 6) if request.price_enabled else None,
     }
     return {names.DRY_RUN_PREFIX + key: value for key, value in said.items() if value is not None}
+
+
+def _delay_type(hold: Hold) -> str:
+    return hold.held_by[0].value if len(hold.held_by) == 1 else "both"
 
 
 def _estimates(saved_g: float | None, saved_cost: float | None) -> dict[str, str]:

@@ -28,6 +28,8 @@ SUSPENDED_SINCE = "joulie.io/grid-suspended-since"
 
 Empty if somebody else has resumed the Job since; the controller then neither suspends nor resumes it any more.
 """
+RESUMED_SINCE = "joulie.io/grid-resumed-since"
+"""Annotation on a Job: time when the controller resumed it; absent while it is suspended."""
 WORK_DONE = "joulie.io/grid-work-done"
 """Annotation on a Job: time that it ran before it was last suspended, s."""
 
@@ -97,6 +99,8 @@ class JobFacts(msgspec.Struct, frozen=True):
         asking: fields of the Job and its template that determine when it may start.
         suspended_since: value of the annotation `SUSPENDED_SINCE`; None without it, empty for a Job left to others.
         work_done_s: time that it ran before it was last suspended, s.
+        resumed_since: value of the annotation `RESUMED_SINCE`; None without it.
+        held: annotations of its last suspension that its pods inherit, see `joulie.domain.grid.names.HELD_KEYS`.
     """
 
     uid: str
@@ -108,6 +112,8 @@ class JobFacts(msgspec.Struct, frozen=True):
     asking: Asking
     suspended_since: str | None = None
     work_done_s: float = 0.0
+    resumed_since: str | None = None
+    held: dict[str, str] = {}
 
     @property
     def finish_by_s(self) -> float | None:
@@ -197,6 +203,8 @@ def keep_job(job: Job) -> JobFacts | None:
         asking=asking,
         suspended_since=own.get(SUSPENDED_SINCE),
         work_done_s=_seconds(own.get(WORK_DONE)),
+        resumed_since=own.get(RESUMED_SINCE),
+        held={key: value for key, value in own.items() if key in names.HELD_KEYS},
     )
 
 

@@ -16,8 +16,8 @@ from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import JOBS
 from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339
-from joulie.apps.grid.apply import FIELD_MANAGER
-from joulie.apps.grid.facts import SUSPENDED_SINCE, WORK_DONE, JobFacts, Owner, keep_job
+from joulie.apps.grid.apply import FIELD_MANAGER, noted_at_pause
+from joulie.apps.grid.facts import RESUMED_SINCE, SUSPENDED_SINCE, WORK_DONE, JobFacts, Owner, keep_job
 from joulie.apps.grid.observe import GridView
 from joulie.domain.grid.deferral import Conditions
 from joulie.domain.grid.interrupt import Pause, Progress, Run, decide
@@ -63,6 +63,7 @@ class Change(msgspec.Struct, frozen=True):
         text: reason, for people.
         since: expected value of the annotation that marks a Job as suspended by the controller.
         done_s: total time that it has run, s.
+        notes: annotations for its pods, if it is suspended.
     """
 
     key: Key
@@ -71,6 +72,7 @@ class Change(msgspec.Struct, frozen=True):
     text: str
     since: str | None
     done_s: float
+    notes: dict[str, str] = {}
 
 
 class InterruptibleJobs:
@@ -136,14 +138,17 @@ class InterruptibleJobs:
             if conditions is None and now_s < progress.latest_resume_s:
                 job.wake_s = now_s + 1.0
                 continue
-            job.decision = decision = _decided(progress, conditions or Conditions(), now_s)
+            conditions = conditions or Conditions()
+            job.decision = decision = _decided(progress, conditions, now_s)
             decided.append(job.facts.uid)
             job.wake_s = math.inf if decision.wake_s is None else decision.wake_s
-            if isinstance(decision, Pause) != progress.paused:
-                facts = job.facts
-                changes.append(
-                    Change(key, facts.uid, not progress.paused, decision.text, facts.suspended_since, progress.done_s)
-                )
+            facts, done_s = job.facts, progress.done_s
+            if isinstance(decision, Pause) and not progress.paused:
+                ran_s = done_s - facts.work_done_s
+                notes = noted_at_pause(decision.held_by, conditions, facts.held, ran_s, now_s)
+                changes.append(Change(key, facts.uid, True, decision.text, facts.suspended_since, done_s, notes))
+            elif isinstance(decision, Run) and progress.paused:
+                changes.append(Change(key, facts.uid, False, decision.text, facts.suspended_since, done_s))
         return changes, decided
 
     def still_wants(self, change: Change) -> bool:
@@ -231,9 +236,8 @@ class JobWriter:
         found = await self._client.get(JOBS, change.key.name, change.key.namespace)
         if not _as_expected(found, change):
             return False
-        marks = {SUSPENDED_SINCE: None, WORK_DONE: f"{change.done_s:.0f}"}
-        if change.suspend:
-            marks[SUSPENDED_SINCE] = rfc3339(now_s)
+        begun, ended = (SUSPENDED_SINCE, RESUMED_SINCE) if change.suspend else (RESUMED_SINCE, SUSPENDED_SINCE)
+        marks = {**change.notes, begun: rfc3339(now_s), ended: None, WORK_DONE: f"{change.done_s:.0f}"}
         body: dict[str, Any] = {
             "metadata": {"resourceVersion": found.metadata.resource_version, "annotations": marks},
             "spec": {"suspend": change.suspend},

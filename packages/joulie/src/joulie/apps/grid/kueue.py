@@ -331,7 +331,7 @@ class KueueChecks:
         if isinstance(decision, Hold) and not (self._dry_run or observed):
             await writer.write_states(key, workload, retry(ours, decision, now_s, self._max_requeue_s))
             self._decided(decision.reason)
-            notes = noted_at_hold(decision.reason, conditions, workload.notes, now_s)
+            notes = noted_at_hold(decision.held_by, conditions, workload.notes, now_s)
             if notes:
                 await writer.note(key, workload.uid, notes)
                 self._events.emit(regarding, "Normal", "GridHold", _hold_text(decision))

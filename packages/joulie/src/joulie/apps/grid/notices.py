@@ -10,25 +10,22 @@ from joulie.adapters.kubernetes.api.meta import ObjectReference
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.times import rfc3339
-from joulie.apps.grid.apply import PodWriter, Rank, WriteQueue, noted_at_hold
+from joulie.apps.grid.apply import PodWriter, Rank, WriteQueue, noted_at_hold, was_held
 from joulie.apps.grid.facts import GatedPod
 from joulie.apps.grid.metrics import ControllerMetrics
 from joulie.apps.grid.observe import GridView
 from joulie.apps.grid.pending import Deferral, Group, PendingPod, PendingQueue, PodRelease
 from joulie.domain.grid import names
-from joulie.domain.grid.deferral import Conditions, Hold, HoldReason, Release, ReleaseReason
+from joulie.domain.grid.deferral import Conditions, Hold, Release, ReleaseReason
 from joulie.domain.grid.signals import GridSignal, Measure
 from joulie.domain.signal import Quality
-
-HELD_KEYS = (names.CARBON_DELAY_TIMESTAMP, names.PRICE_DELAY_TIMESTAMP)
-"""Annotations that mark pods as held, now or before."""
 
 
 @dataclass(slots=True)
 class _Reported:
-    """What has been reported on a held pod: hold reasons, and annotations that the watch may not show yet."""
+    """What has been reported on a held pod: what holds it, and annotations that the watch may not show yet."""
 
-    reasons: set[HoldReason] = field(default_factory=set)
+    held_by: set[Measure] = field(default_factory=set)
     written: dict[str, str] = field(default_factory=dict)
 
 
@@ -73,7 +70,7 @@ class Notices:
 
     def says_held(self, uid: str, present: Mapping[str, str]) -> bool:
         """Whether a pod is annotated as held, or is about to be."""
-        return bool(self._reported.get(uid, _Reported()).reasons) or any(name in present for name in HELD_KEYS)
+        return bool(self._reported.get(uid, _Reported()).held_by) or was_held(present)
 
     def forget(self, uid: str) -> None:
         """Drop the state of a pod that left the queue."""
@@ -121,21 +118,21 @@ class Notices:
     def _note(
         self, key: Key, waiter: PendingPod, deferral: Deferral, hold: Hold, conditions: Conditions, now_s: float
     ) -> None:
-        """Annotate a held pod, once for each reason."""
+        """Annotate a held pod, once for each signal that holds it."""
         pod = self._view.pods.get(key)
         told = self._reported.setdefault(waiter.uid, _Reported())
-        if hold.reason in told.reasons or pod is None or pod.uid != waiter.uid:
+        if told.held_by.issuperset(hold.held_by) or pod is None or pod.uid != waiter.uid:
             return
-        told.reasons.add(hold.reason)
+        told.held_by.update(hold.held_by)
         present = self.present(waiter.uid, pod)
-        annotations = noted_at_hold(hold.reason, conditions, present, now_s)
+        annotations = noted_at_hold(hold.held_by, conditions, present, now_s)
         if not annotations:
             return
-        first = all(name not in present for name in HELD_KEYS)
+        first = not was_held(present)
         self._writes.put(
             Rank.NOTE,
             partial(self._write_note, waiter, deferral, hold, annotations, conditions, first=first),
-            partial(self._note_failed, waiter, hold.reason),
+            partial(self._note_failed, waiter, hold.held_by),
         )
 
     async def _write_note(
@@ -165,8 +162,8 @@ class Notices:
             text = f"waits: {hold.text}; it starts by {rfc3339(hold.latest_start_s)} at the latest"
             self._events.emit(_reference(waiter.key, waiter.uid), "Normal", "GridHold", text)
 
-    def _note_failed(self, waiter: PendingPod, reason: HoldReason, error: Exception) -> None:
-        self._reported.get(waiter.uid, _Reported()).reasons.discard(reason)
+    def _note_failed(self, waiter: PendingPod, held_by: tuple[Measure, ...], error: Exception) -> None:
+        self._reported.get(waiter.uid, _Reported()).held_by.difference_update(held_by)
         self._failed("note", waiter.key, error)
 
     def _tell_missing(self, group: Group, conditions: Conditions) -> None:

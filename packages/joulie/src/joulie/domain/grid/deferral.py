@@ -6,8 +6,8 @@ latest start, and nothing is held for a signal that is missing. Source: spec, gr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -21,8 +21,6 @@ from joulie.domain.quantities import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 MIN_WAKE_S = 1.0
 """Minimum time between two decisions, s."""
-SLOT_S = 30 * SECONDS_PER_MINUTE
-"""Minimum run between two pauses of an interruptible workload, s."""
 
 
 class HoldReason(StrEnum):
@@ -92,12 +90,14 @@ class Hold:
         text: the same in words, with numbers.
         wake_s: when to decide again at the latest, s since the epoch; a new value of a signal is a reason, too.
         latest_start_s: until when it may be held, s since the epoch.
+        held_by: the signals that hold it; its savings are accounted by them.
     """
 
     reason: HoldReason
     text: str
     wake_s: float
     latest_start_s: float
+    held_by: tuple[Measure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +166,33 @@ def _never_held(waiting: Waiting, now_s: float) -> Release | None:
     return None
 
 
-def expected_objective(request: GridRequest, conditions: Conditions, now_s: float) -> Series | None:
+@dataclass(frozen=True, slots=True, eq=False)
+class Goal:
+    """What the time of a workload is chosen by.
+
+    Attributes:
+        series: the objective to minimise, from now on as far as it is forecast.
+        forecast: signals that have a forecast.
+        measures: those of them that count in the objective.
+    """
+
+    series: Series
+    forecast: tuple[Measure, ...]
+    measures: tuple[Measure, ...]
+
+
+def expected_goal(request: GridRequest, conditions: Conditions, now_s: float) -> Goal | None:
     """The objective of a workload from now on, as far as it is forecast; None without a forecast."""
-    known = [one for one in _watched(request, conditions) if one.signal.known]
-    forecasts = [(one.weight, _expected(one.signal, now_s)) for one in known]
-    return objective([(weight, series) for weight, series in forecasts if series is not None])
+    return _goal([one for one in _watched(request, conditions) if one.signal.known], now_s)
+
+
+def _goal(known: Sequence[_Watched], now_s: float) -> Goal | None:
+    forecasts = [(one, series) for one in known if (series := _expected(one.signal, now_s)) is not None]
+    series = objective([(one.weight, series) for one, series in forecasts])
+    if series is None:
+        return None
+    counted = [one for one, _series in forecasts if one.weight > 0.0 or len(forecasts) == 1]
+    return Goal(series, _measures(one for one, _series in forecasts), _measures(counted))
 
 
 def _watched(request: GridRequest, conditions: Conditions) -> list[_Watched]:
@@ -186,30 +208,45 @@ def _by_thresholds(known: list[_Watched], waiting: Waiting, now_s: float, note: 
     above = [one for one in known if one.exceeded]
     if not above:
         return Release(ReleaseReason.CLEAN, note + " and ".join(_text(one, now_s) for one in known))
-    reason = HoldReason.BOTH if len(above) == 2 else HoldReason(above[0].signal.measure)
+    return _hold_above(above, waiting, now_s, note)
+
+
+def _hold_above(above: list[_Watched], waiting: Waiting, now_s: float, note: str = "") -> Hold:
+    measures = _measures(above)
+    reason = HoldReason.BOTH if len(measures) == 2 else HoldReason(measures[0])
     # All of them must fall: the last one to do so is the one to wait for.
     wake_s = max(_change_s(one, waiting.latest_start_s, now_s) for one in above)
-    return _hold(reason, note + " and ".join(_text(one, now_s) for one in above), wake_s, waiting, now_s)
+    return _hold(reason, measures, note + " and ".join(_text(one, now_s) for one in above), wake_s, waiting, now_s)
 
 
 def _by_window(known: list[_Watched], waiting: Waiting, now_s: float) -> Hold | Release:
     """The best time by what is forecast; what is not forecast is compared with its limit."""
-    forecasts = [(one, _expected(one.signal, now_s)) for one in known]
-    goal = objective([(one.weight, series) for one, series in forecasts if series is not None])
+    goal = _goal(known, now_s)
     if goal is None:
         return _by_thresholds(known, waiting, now_s, "no forecast, so by thresholds: ")
-    if any(one.exceeded for one, series in forecasts if series is None):
-        return _by_thresholds([one for one, series in forecasts if series is None], waiting, now_s, "")
-    plan = _plan(goal, waiting, now_s)
+    above = [one for one in known if one.signal.measure not in goal.forecast and one.exceeded]
+    plan = _plan(goal.series, waiting, now_s)
     if plan is None:
-        return _by_thresholds(known, waiting, now_s, "forecast shorter than the run, so by thresholds: ")
-    what = " and ".join(_NAMES[one.signal.measure] for one, series in forecasts if series is not None)
+        return (
+            _hold_above(above, waiting, now_s)
+            if above
+            else _by_thresholds(known, waiting, now_s, "forecast shorter than the run, so by thresholds: ")
+        )
+    later = plan.start_s > now_s
+    if above:
+        hold = _hold_above(above, waiting, now_s)
+        return replace(hold, held_by=(*hold.held_by, *goal.measures)) if later else hold
+    what = " and ".join(_NAMES[measure] for measure in goal.forecast)
     run = f"a run of {duration_text(waiting.request.runtime_s)}{'' if waiting.request.runtime_stated else ' (assumed)'}"
     # No margin for small gains: in the benchmark it costs more than it saves.
-    if plan.start_s <= now_s:
+    if not later:
         return Release(ReleaseReason.WINDOW, f"the best time by {what} for {run} begins now")
     text = f"{what} of {run} is expected {plan.gain:.0%} lower from {duration_text(plan.start_s - now_s)} on"
-    return _hold(HoldReason.WINDOW, text, plan.start_s, waiting, now_s)
+    return _hold(HoldReason.WINDOW, goal.measures, text, plan.start_s, waiting, now_s)
+
+
+def _measures(watched: Iterable[_Watched]) -> tuple[Measure, ...]:
+    return tuple(one.signal.measure for one in watched)
 
 
 class _Plan(NamedTuple):
@@ -219,24 +256,16 @@ class _Plan(NamedTuple):
 
 
 def _plan(goal: Series, waiting: Waiting, now_s: float) -> _Plan | None:
-    """When the run best begins; None where the goal does not cover a run."""
-    request = waiting.request
-    at_once = goal.mean(now_s, now_s + request.runtime_s)
-    if at_once is None:
+    """When the run best begins, in one piece; None where the goal does not cover it.
+
+    Only Jobs that the controller suspends and resumes run in several pieces, see `joulie.domain.grid.interrupt`.
+    """
+    runtime_s = waiting.request.runtime_s
+    at_once = goal.mean(now_s, now_s + runtime_s)
+    window = windows.best_start(goal, now_s, waiting.latest_start_s, runtime_s)
+    if at_once is None or window is None:
         return None
-    if request.mode is Mode.INTERRUPTIBLE and request.interruptible:
-        finish_by_s = min(waiting.latest_start_s + request.runtime_s, goal.end_s)
-        runs = windows.best_slots(goal, now_s, finish_by_s, request.runtime_s, SLOT_S)
-        if not runs:
-            return None
-        start_s = runs[0][0]
-        best = sum(float(goal.integral(*run)) for run in runs) / request.runtime_s
-    else:
-        window = windows.best_start(goal, now_s, waiting.latest_start_s, request.runtime_s)
-        if window is None:
-            return None
-        start_s, best = window
-    return _Plan(start_s, saved_share(at_once, best))
+    return _Plan(window.start_s, saved_share(at_once, window.mean_value))
 
 
 def saved_share(before: float, after: float) -> float:
@@ -289,9 +318,11 @@ def _change_s(one: _Watched, until_s: float, now_s: float) -> float:
     return float(within[0]) if within.size else until_s
 
 
-def _hold(reason: HoldReason, text: str, wake_s: float, waiting: Waiting, now_s: float) -> Hold:
+def _hold(
+    reason: HoldReason, held_by: tuple[Measure, ...], text: str, wake_s: float, waiting: Waiting, now_s: float
+) -> Hold:
     latest_s = waiting.latest_start_s
-    return Hold(reason, text, min(max(wake_s, now_s + MIN_WAKE_S), latest_s), latest_s)
+    return Hold(reason, text, min(max(wake_s, now_s + MIN_WAKE_S), latest_s), latest_s, held_by)
 
 
 def _deadline_text(waiting: Waiting) -> str:

@@ -10,12 +10,12 @@ import dataclasses
 from dataclasses import dataclass
 
 from joulie.domain.grid import deferral, windows
-from joulie.domain.grid.deferral import Conditions, Hold, Waiting, duration_text
+from joulie.domain.grid.deferral import Conditions, Goal, Hold, Waiting, duration_text
 from joulie.domain.grid.request import GridRequest, Mode
-from joulie.domain.grid.series import Series
+from joulie.domain.grid.signals import Measure
 from joulie.domain.quantities import SECONDS_PER_MINUTE
 
-MIN_RUN_S = deferral.SLOT_S
+MIN_RUN_S = 30 * SECONDS_PER_MINUTE
 """Minimum time that a Job runs before it is paused, s."""
 MIN_PAUSE_S = 15 * SECONDS_PER_MINUTE
 """Minimum time that a Job stays paused, s, unless it must run to finish in time."""
@@ -82,10 +82,12 @@ class Pause:
     Attributes:
         text: why, in words.
         wake_s: when to decide again at the latest, s since the epoch.
+        held_by: the signals that pause it; its savings are accounted by them.
     """
 
     text: str
     wake_s: float
+    held_by: tuple[Measure, ...] = ()
 
 
 def decide(job: Progress, conditions: Conditions, now_s: float) -> Run | Pause:
@@ -106,7 +108,7 @@ def decide(job: Progress, conditions: Conditions, now_s: float) -> Run | Pause:
         return Run("runs on to be done in time")
     if job.begun and not job.paused and now_s < job.changed_s + MIN_RUN_S:
         return Run("has just begun to run", job.changed_s + MIN_RUN_S)
-    goal = deferral.expected_objective(request, conditions, now_s)
+    goal = deferral.expected_goal(request, conditions, now_s)
     wanted = _by_threshold(job, conditions, now_s) if goal is None else _by_slots(job, goal, now_s)
     if job.begun and job.paused and isinstance(wanted, Run) and now_s < job.changed_s + MIN_PAUSE_S:
         return Pause("has just been paused", min(job.changed_s + MIN_PAUSE_S, job.latest_resume_s))
@@ -119,20 +121,21 @@ def _by_threshold(job: Progress, conditions: Conditions, now_s: float) -> Run | 
     waiting = Waiting(request, job.latest_resume_s - request.max_delay_s)
     decision = deferral.decide(waiting, conditions, now_s)
     if isinstance(decision, Hold):
-        return Pause(decision.text, decision.wake_s)
+        return Pause(decision.text, decision.wake_s, decision.held_by)
     return Run(decision.text)
 
 
-def _by_slots(job: Progress, goal: Series, now_s: float) -> Run | Pause:
-    runs = windows.best_slots(goal, now_s, min(job.finish_by_s, goal.end_s), job.left_s, deferral.SLOT_S)
-    at_once = goal.mean(now_s, now_s + job.left_s)
+def _by_slots(job: Progress, goal: Goal, now_s: float) -> Run | Pause:
+    series = goal.series
+    runs = windows.best_slots(series, now_s, min(job.finish_by_s, series.end_s), job.left_s, MIN_RUN_S)
+    at_once = series.mean(now_s, now_s + job.left_s)
     if not runs or at_once is None:
         return Run("no forecast reaches to its end")
     begin_s, end_s = runs[0]
     if begin_s <= now_s:
         return Run(f"one of its best hours, for {duration_text(end_s - now_s)}", end_s)
-    gain = deferral.saved_share(at_once, sum(float(goal.integral(*run)) for run in runs) / job.left_s)
+    gain = deferral.saved_share(at_once, sum(float(series.integral(*run)) for run in runs) / job.left_s)
     if gain < MIN_GAIN and job.begun and not job.paused:
         return Run(f"a pause would save {max(gain, 0.0):.1%}", begin_s)
     text = f"better hours from {duration_text(begin_s - now_s)} on, {gain:.0%} lower for what is left"
-    return Pause(text, min(begin_s, job.latest_resume_s))
+    return Pause(text, min(begin_s, job.latest_resume_s), goal.measures)

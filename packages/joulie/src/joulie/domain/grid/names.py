@@ -39,6 +39,7 @@ INITIAL_CARBON_INTENSITY = PREFIX + "initial-carbon-intensity"
 INITIAL_ELECTRICITY_RATE = PREFIX + "initial-electricity-rate"
 CARBON_DELAY_TIMESTAMP = PREFIX + "carbon-delay-timestamp"
 PRICE_DELAY_TIMESTAMP = PREFIX + "price-delay-timestamp"
+HELD_KEYS = (INITIAL_CARBON_INTENSITY, INITIAL_ELECTRICITY_RATE, CARBON_DELAY_TIMESTAMP, PRICE_DELAY_TIMESTAMP)
 BIND_TIMESTAMP = PREFIX + "bind-timestamp"
 BIND_CARBON_INTENSITY = PREFIX + "bind-time-carbon-intensity"
 BIND_ELECTRICITY_RATE = PREFIX + "bind-time-electricity-rate"
