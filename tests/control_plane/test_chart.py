@@ -839,8 +839,8 @@ def test_values_of_clouds_and_distributions(render: Render, values: Path) -> Non
     documents = render(yaml.safe_load(values.read_text(encoding="utf-8")))
     specs = workloads(documents)
     assert set(AGENTS) <= set(specs)
-    page = (CHART.parents[2] / "docs/howto/clouds.md").read_text(encoding="utf-8")
-    assert f"examples/{values.name}" in page
+    page = (CHART.parents[2] / "docs/howto/clouds" / values.name).with_suffix(".md").read_text(encoding="utf-8")
+    assert f"-f joulie/examples/{values.name}" in page
 
 
 def test_accounts_on_openshift_use_the_least_constraints(render: Render) -> None:
