@@ -22,10 +22,13 @@ def machine() -> None:
 def list_machines(output: str) -> None:
     """List the machines."""
     from joulie.program.documents import print_document
-    from joulie_lab.machines.library import MACHINES
+    from joulie_lab.machines.library import MACHINES, public_sources
 
     if output != "table":
-        rows = [{"name": spec.name, "title": spec.title, "sources": list(spec.sources)} for spec in MACHINES.values()]
+        rows = [
+            {"name": spec.name, "title": spec.title, "sources": list(public_sources(spec))}
+            for spec in MACHINES.values()
+        ]
         print_document(rows, output)
         return
     width = max(map(len, MACHINES))

@@ -1,14 +1,17 @@
 """The machines that agents are tested on.
 
-`sources` name the public pages that figures were taken from. What they do not state is an assumption: idle powers,
-powers at full load without a limit, and which zones the firmware shows. Layouts follow the kernel's documentation
-(Documentation/power/powercap/powercap.rst, Documentation/admin-guide/pm).
+Cores, TDPs and limits are those of the built-in catalogue where it knows the model, else of the pages that `sources`
+name. What neither states is an assumption: idle powers, powers at full load without a limit, and which zones the
+firmware shows. Layouts follow the kernel's documentation (Documentation/power/powercap/powercap.rst,
+Documentation/admin-guide/pm).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from joulie.domain.hardware.builtin import BUILTIN_CATALOGUE
+from joulie.domain.hardware.builtin_sources import ALTRA_LIST
 from joulie_lab.machines.specs import AMD_ENERGY_UNIT_J, Cpu, Cpufreq, Gpu, Hsmp, Rapl, Spec
 
 _GHZ = 1e9
@@ -55,9 +58,9 @@ _7742 = _cpu(_AMD, "AMD EPYC 7742 64-Core Processor", 64, 225.0, (1.5, 2.25))
 _7763 = _cpu(_AMD, "AMD EPYC 7763 64-Core Processor", 64, 280.0, (1.5, 3.5))
 _9654 = _cpu(_AMD, "AMD EPYC 9654 96-Core Processor", 96, 360.0, (0.4, 3.7))
 _9965 = _cpu(_AMD, "AMD EPYC 9965 192-Core Processor", 192, 500.0, (0.6, 3.7))
-_ALTRA = _cpu("", "", 80, 250.0, (1.0, 3.0), threads_per_core=1)
+_ALTRA = _cpu("", "", 80, 210.0, (1.0, 3.0), threads_per_core=1)
 _GRAVITON3 = _cpu("", "", 64, 100.0, (1.0, 2.6), threads_per_core=1)
-_GRACE = _cpu("", "", 72, 300.0, (0.081, 3.447), threads_per_core=1)
+_GRACE = _cpu("", "", 72, 250.0, (0.081, 3.447), threads_per_core=1)
 
 _A100 = Gpu("NVIDIA A100-SXM4-80GB", "nvidia", 60.0, 100.0, 400.0, 400.0)
 _H100 = Gpu("NVIDIA H100 80GB HBM3", "nvidia", 75.0, 200.0, 700.0, 700.0)
@@ -71,6 +74,10 @@ _8380_PAGE = (
     "56010-zwei-intel-xeon-platinum-8380-gegen-die-vorgaenger-im-test.html?start=10"
 )
 _9004_PAGE = "https://www.hpctech.co.jp/product/amd-epyc-9004-series/"
+_GRACE_PAGE = (
+    "two CPUs with their memory, 500 W: https://hardwaretimes.com/"
+    "nvidia-announces-grace-cpu-up-2x-faster-than-amd-epyc-and-intel-xeon-parts-with-better-power-efficiency/"
+)
 _BASEPOD = (
     "https://docs.nvidia.com/dgx-basepod/reference-architecture-infrastructure-foundation-enterprise-ai/latest/"
     "core-components.html"
@@ -178,8 +185,21 @@ MACHINES = {
         _without_hsmp(_TWO_9654),
         _TWO_9965,
         _without_hsmp(_TWO_9965),
-        Spec("ampere-altra", "1 x Ampere Altra Q80-30, no RAPL", _ALTRA, sockets=1, cpufreq=_CPPC),
-        Spec("graviton3", "1 x AWS Graviton3, no RAPL, no frequency scaling", _GRAVITON3, sockets=1),
+        Spec(
+            "ampere-altra",
+            "1 x Ampere Altra Q80-30, no RAPL",
+            _ALTRA,
+            sockets=1,
+            cpufreq=_CPPC,
+            sources=(ALTRA_LIST.source,),
+        ),
+        Spec(
+            "graviton3",
+            "1 x AWS Graviton3, no RAPL, no frequency scaling",
+            _GRAVITON3,
+            sockets=1,
+            sources=("cores and clock, but no TDP: https://en.wikichip.org/wiki/AWS_Graviton3",),
+        ),
         Spec("vm-intel", "Virtual machine on an Intel host", replace(_8490H, cores=8), sockets=1),
         Spec("vm-amd", "Virtual machine on an AMD host", replace(_7763, cores=8), sockets=1),
         Spec(
@@ -213,7 +233,26 @@ MACHINES = {
         ),
         replace(_TWO_9654, name="mi300x", title="2 x AMD EPYC 9654, 8 x AMD Instinct MI300X", gpu=_MI300X, gpus=8),
         replace(_TWO_8380, name="l40s", title="2 x Intel Xeon Platinum 8380, 4 x NVIDIA L40S", gpu=_L40S, gpus=4),
-        Spec("gh200", "NVIDIA GH200: 1 x Grace, 1 x GPU", _GRACE, sockets=1, cpufreq=_CPPC, gpu=_GH200, gpus=1),
+        Spec(
+            "gh200",
+            "NVIDIA GH200: 1 x Grace, 1 x GPU",
+            _GRACE,
+            sockets=1,
+            cpufreq=_CPPC,
+            gpu=_GH200,
+            gpus=1,
+            sources=(_GRACE_PAGE,),
+        ),
     )
 }
 """By name."""
+
+
+def public_sources(spec: Spec) -> tuple[str, ...]:
+    """Public sources of a machine's figures: its own pages, then those of the catalogue's models; may be empty."""
+    cpu = BUILTIN_CATALOGUE.cpu(spec.cpu.model).model
+    gpu = BUILTIN_CATALOGUE.gpu(spec.gpu.model).model if spec.gpu else None
+    catalogued = [cpu.evidence["tdp_w"].source] if cpu else []
+    if gpu and spec.gpu and gpu.default_w == spec.gpu.default_w:
+        catalogued.append(gpu.evidence["default_w"].source)
+    return (*spec.sources, *catalogued)

@@ -13,7 +13,7 @@ from joulie_lab.apps.bench.report import Page, Report, Table
 from joulie_lab.apps.bench.run import benchmark, tell
 from joulie_lab.benchmarks.lives_runs import FULL_RUNS, SEED, SMALL_RUNS, LivesResult, measure
 from joulie_lab.benchmarks.machine_table import Cap
-from joulie_lab.machines.library import MACHINES
+from joulie_lab.machines.library import MACHINES, public_sources
 from joulie_lab.simulation.report.bars import Bars
 from joulie_lab.simulation.report.png import draw
 
@@ -69,6 +69,14 @@ def _faults(result: LivesResult) -> Table:
     )
 
 
+def _machines_by_source() -> dict[str, list[str]]:
+    machines: dict[str, list[str]] = {}
+    for spec in MACHINES.values():
+        for source in public_sources(spec):
+            machines.setdefault(source, []).append(spec.name)
+    return machines
+
+
 def _cap(cap: Cap) -> str:
     if cap.backend == "none":
         return cap.result
@@ -91,7 +99,7 @@ def _page(result: LivesResult) -> dict[str, Any]:
         "machines": _machines(result),
         "counts": _counts(result),
         "faults": _faults(result),
-        "sources": [(spec.title, spec.sources) for spec in MACHINES.values() if spec.sources],
+        "sources": _machines_by_source(),
     }
 
 
