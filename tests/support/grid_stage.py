@@ -14,8 +14,8 @@ from joulie.apps.grid.metrics import ControllerMetrics
 from joulie.apps.grid.observe import GridView
 from joulie.apps.grid.settings import ControllerSettings
 from joulie.domain.grid import names
+from joulie.domain.grid.cloud_regions import CLOUD_REGIONS
 from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
-from joulie.domain.grid.zones import CLOUD_REGIONS
 from joulie.ports import GridSourceError
 from joulie_lab.fakes.kubernetes import FakeCluster
 

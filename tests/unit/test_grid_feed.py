@@ -246,6 +246,25 @@ def test_whatever_a_source_does_the_feed_goes_on(caplog):
     assert "grid source is broken" in caplog.text
 
 
+def test_g6_a_cloud_region_without_a_known_zone_is_missing_and_says_so(caplog):
+    registry = CollectorRegistry()
+
+    async def talk(feed):
+        GridMetrics(registry, lambda: (signal for signal in feed.signals() if feed.confirmed(signal.zone)))
+        assert feed.want("aws:moon-1")
+        await asyncio.sleep(1)
+        signal = feed.carbon("aws:moon-1")
+        assert signal.quality is Quality.MISSING
+        assert "name its zone in GRID_ZONES" in signal.problem
+        assert feed.carbon("DE").problem == ""
+        labels = {"measure": "carbon", "zone": "aws:moon-1"}
+        assert registry.get_sample_value("joulie_grid_signal_missing", labels) == 1.0
+
+    feeding(Source(), talk=talk)
+    (warning,) = [record for record in caplog.records if getattr(record, "zone", "") == "aws:moon-1"]
+    assert "GRID_ZONES" in warning.problem
+
+
 def test_problems_are_logged_once(caplog):
     caplog.set_level(logging.INFO, "joulie.adapters.grid.feed")
     source = Source()

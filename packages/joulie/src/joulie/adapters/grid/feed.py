@@ -23,6 +23,7 @@ from joulie.adapters.grid.zone import HISTORY_S, ZoneWatch
 from joulie.domain.grid.forecast import forecast
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import GridSignal, Measure
+from joulie.domain.grid.zones import is_unmapped_region
 from joulie.ports import GridSource, GridSourceError
 
 MAX_ZONES = 64
@@ -135,9 +136,11 @@ class GridFeed:
         return (watch.signal(now_s, self._limits.max_age_s) for watch in list(self._watches.values()))
 
     def confirmed(self, zone: str) -> bool:
-        """Whether the zone is the default zone or a source has returned a value for it, so that it exists."""
-        return zone == self._zone or any(
-            watch.observation is not None for (_, name), watch in self._watches.items() if name == zone
+        """Whether the zone exists: the default zone, a cloud's region, or one for which a source returned a value."""
+        return (
+            zone == self._zone
+            or is_unmapped_region(zone)
+            or any(watch.observation is not None for (_, name), watch in self._watches.items() if name == zone)
         )
 
     def asked(self, zone: str) -> bool:
@@ -328,6 +331,8 @@ class GridFeed:
                 watch.past_source = source
             self._incomplete[watch.measure].set()
             return _Outcome("; ".join(problems))
+        if is_unmapped_region(watch.zone):
+            problems.append("a cloud region without a known grid zone: name its zone in GRID_ZONES")
         # The shortest pause that a source asked for: those with longer ones refuse early polls themselves.
         return _Outcome("; ".join(problems), failed=True, retry_after_s=min(pauses_s, default=0.0))
 

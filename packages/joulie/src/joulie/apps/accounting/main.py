@@ -32,7 +32,7 @@ from joulie.apps.accounting.usage import UsageReader
 from joulie.apps.accounting.view import ClusterView
 from joulie.domain.accounting.identity import PowerRange, PowerSettings
 from joulie.domain.accounting.profiles import HardwareProfiles
-from joulie.domain.grid.zones import CLOUD_REGIONS
+from joulie.domain.grid.cloud_regions import CLOUD_REGIONS
 from joulie.ports import Ledger, LedgerError
 from joulie.program import logs, tracing
 from joulie.program.certificates import https_files

@@ -22,7 +22,8 @@ from joulie.domain.accounting.budget import Budget
 from joulie.domain.accounting.identity import NodeFacts, PowerSettings, node_power
 from joulie.domain.accounting.profiles import HardwareProfiles
 from joulie.domain.accounting.records import PodMeta, Sample, idle_account
-from joulie.domain.grid.zones import CLOUD_REGIONS, zone_of_node
+from joulie.domain.grid.cloud_regions import CLOUD_REGIONS
+from joulie.domain.grid.zones import zone_of_node
 from joulie.domain.hardware.resolve import ReportedHardware
 from joulie.domain.units import FloatArray
 

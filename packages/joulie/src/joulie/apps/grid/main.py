@@ -23,8 +23,8 @@ from joulie.apps.grid.metrics import ControllerMetrics
 from joulie.apps.grid.observe import GridView
 from joulie.apps.grid.settings import ControllerSettings
 from joulie.apps.grid.status_endpoint import GridStatus
+from joulie.domain.grid.cloud_regions import CLOUD_REGIONS
 from joulie.domain.grid.signals import Measure
-from joulie.domain.grid.zones import CLOUD_REGIONS
 from joulie.program import logs, tracing
 from joulie.program.certificates import https_files
 from joulie.program.commands import Command, CommandGroup

@@ -1,104 +1,28 @@
 """Grid zones of nodes and pods.
 
-Zones have the names of Electricity Maps. The table of cloud regions holds those whose place and grid are evident from
-what the clouds publish; a setting adds others. Source: spec, grid.
+Zones have the names of Electricity Maps; `joulie.domain.grid.cloud_regions` holds those of cloud regions, and a setting
+adds others. A region that neither names becomes a zone of its own (`aws:moon-1`), of which only a source that knows the
+region has a signal: never that of another grid. Source: spec, grid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from joulie.domain.grid import names
+from joulie.domain.grid.cloud_regions import CLOUD_REGIONS
 from joulie.domain.scheduling.labels import Requirement
 from joulie.domain.scheduling.node_rules import selector_requirements
 
 REGION_LABEL = "topology.kubernetes.io/region"
 _OLD_REGION_LABEL = "failure-domain.beta.kubernetes.io/region"
 _PROVIDERS = {"aws": "aws", "gce": "gcp", "azure": "azure"}
-
-CLOUD_REGIONS: Mapping[str, str] = {
-    "aws:af-south-1": "ZA",
-    "aws:ap-east-1": "HK",
-    "aws:ap-northeast-1": "JP-TK",
-    "aws:ap-northeast-2": "KR",
-    "aws:ap-northeast-3": "JP-KN",
-    "aws:ap-south-1": "IN-WE",
-    "aws:ap-southeast-1": "SG",
-    "aws:ap-southeast-2": "AU-NSW",
-    "aws:ap-southeast-4": "AU-VIC",
-    "aws:ca-central-1": "CA-QC",
-    "aws:eu-central-1": "DE",
-    "aws:eu-central-2": "CH",
-    "aws:eu-north-1": "SE-SE3",
-    "aws:eu-south-1": "IT-NO",
-    "aws:eu-south-2": "ES",
-    "aws:eu-west-1": "IE",
-    "aws:eu-west-2": "GB",
-    "aws:eu-west-3": "FR",
-    "aws:sa-east-1": "BR-CS",
-    "aws:us-east-1": "US-MIDA-PJM",
-    "aws:us-east-2": "US-MIDA-PJM",
-    "aws:us-west-1": "US-CAL-CISO",
-    "aws:us-west-2": "US-NW-PACW",
-    "azure:australiaeast": "AU-NSW",
-    "azure:australiasoutheast": "AU-VIC",
-    "azure:brazilsouth": "BR-CS",
-    "azure:canadacentral": "CA-ON",
-    "azure:canadaeast": "CA-QC",
-    "azure:centralus": "US-MIDW-MISO",
-    "azure:eastasia": "HK",
-    "azure:eastus": "US-MIDA-PJM",
-    "azure:eastus2": "US-MIDA-PJM",
-    "azure:francecentral": "FR",
-    "azure:germanywestcentral": "DE",
-    "azure:japaneast": "JP-TK",
-    "azure:japanwest": "JP-KN",
-    "azure:koreacentral": "KR",
-    "azure:northeurope": "IE",
-    "azure:norwayeast": "NO-NO1",
-    "azure:southafricanorth": "ZA",
-    "azure:southcentralus": "US-TEX-ERCO",
-    "azure:southeastasia": "SG",
-    "azure:swedencentral": "SE-SE3",
-    "azure:switzerlandnorth": "CH",
-    "azure:uksouth": "GB",
-    "azure:ukwest": "GB",
-    "azure:westeurope": "NL",
-    "azure:westus": "US-CAL-CISO",
-    "gcp:asia-east1": "TW",
-    "gcp:asia-east2": "HK",
-    "gcp:asia-northeast1": "JP-TK",
-    "gcp:asia-northeast2": "JP-KN",
-    "gcp:asia-northeast3": "KR",
-    "gcp:asia-south1": "IN-WE",
-    "gcp:asia-southeast1": "SG",
-    "gcp:australia-southeast1": "AU-NSW",
-    "gcp:australia-southeast2": "AU-VIC",
-    "gcp:europe-central2": "PL",
-    "gcp:europe-north1": "FI",
-    "gcp:europe-southwest1": "ES",
-    "gcp:europe-west1": "BE",
-    "gcp:europe-west2": "GB",
-    "gcp:europe-west3": "DE",
-    "gcp:europe-west4": "NL",
-    "gcp:europe-west6": "CH",
-    "gcp:europe-west8": "IT-NO",
-    "gcp:europe-west9": "FR",
-    "gcp:europe-west10": "DE",
-    "gcp:europe-west12": "IT-NO",
-    "gcp:northamerica-northeast1": "CA-QC",
-    "gcp:northamerica-northeast2": "CA-ON",
-    "gcp:southamerica-east1": "BR-CS",
-    "gcp:us-central1": "US-MIDW-MISO",
-    "gcp:us-east4": "US-MIDA-PJM",
-    "gcp:us-east5": "US-MIDA-PJM",
-    "gcp:us-south1": "US-TEX-ERCO",
-}
-"""Zone of a region, by ``provider:region``."""
+_REGION = "region"
+"""Stands for the cloud of a region of which only the name is known."""
 
 
 def region_zone(region: str, provider_id: str, table: Mapping[str, str]) -> str | None:
-    """Zone of a cloud's region.
+    """Zone of a cloud's region; None where neither the table nor all clouds with that region agree on one.
 
     Args:
         region: as the cloud names it.
@@ -122,6 +46,8 @@ def zone_of_node(
 ) -> str:
     """Zone of a node: what its label or annotation ``joulie.io/grid-zone`` says, else its cloud region's, else default.
 
+    A cloud's region without a known zone is a zone of its own: it is not in the default zone.
+
     Args:
         labels: of the node.
         annotations: of the node.
@@ -133,7 +59,10 @@ def zone_of_node(
     if stated:
         return stated
     region = labels.get(REGION_LABEL) or labels.get(_OLD_REGION_LABEL)
-    return (region and region_zone(region, provider_id, table)) or default
+    if not region:
+        return default
+    provider = _PROVIDERS.get(provider_id.partition(":")[0])
+    return region_zone(region, provider_id, table) or (f"{provider}:{region}" if provider else default)
 
 
 def zone_of_pod(
@@ -145,6 +74,8 @@ def zone_of_pod(
 ) -> str:
     """Zone in which a pod will run, as far as it states one: by annotation, by its node selector, by its node affinity.
 
+    A region without a known zone is a zone of its own, unless another condition tells the zone.
+
     Args:
         requested: `GridRequest.zone`.
         node_selector: ``spec.nodeSelector``.
@@ -154,17 +85,34 @@ def zone_of_pod(
     """
     if requested:
         return requested
-    selected = _zones_of(selector_requirements(node_selector), table)
-    by_term = [_zones_of(term, table) for term in affinity]
-    allowed = set().union(*by_term) if all(by_term) else set()
-    zones = selected & allowed if selected and allowed else selected or allowed
+    conditions = selector_requirements(node_selector), affinity
+    zones = _zones(*conditions, lambda region: region_zone(region, "", table)) or _zones(
+        *conditions, lambda region: region_zone(region, "", table) or f"{_REGION}:{region}"
+    )
     return zones.pop() if len(zones) == 1 else default
 
 
-def _zones_of(terms: Iterable[Requirement], table: Mapping[str, str]) -> set[str]:
+def is_unmapped_region(zone: str) -> bool:
+    """Whether a zone is that of a cloud region without a known zone, or a region that a source is asked for by name."""
+    return zone.partition(":")[0] in {*_PROVIDERS.values(), _REGION}
+
+
+def _zones(
+    selector: Iterable[Requirement],
+    affinity: Sequence[Iterable[Requirement]],
+    zone_of: Callable[[str], str | None],
+) -> set[str]:
+    """The zones that a node selector and a node affinity allow; empty where they say nothing that is known of zones."""
+    selected = _zones_of(selector, zone_of)
+    by_term = [_zones_of(term, zone_of) for term in affinity]
+    allowed = set().union(*by_term) if all(by_term) else set()
+    return selected & allowed if selected and allowed else selected or allowed
+
+
+def _zones_of(terms: Iterable[Requirement], zone_of: Callable[[str], str | None]) -> set[str]:
     """The zones that a conjunction of conditions allows; empty where it says nothing that is known of zones.
 
-    A region that is not in the table could be anywhere, so it leaves its condition without a say.
+    A region whose zone `zone_of` does not know could be anywhere, so it leaves its condition without a say.
     """
     allowed: set[str] = set()
     for term in terms:
@@ -173,7 +121,7 @@ def _zones_of(terms: Iterable[Requirement], table: Mapping[str, str]) -> set[str
         if term.key == names.ZONE:
             zones: set[str | None] = set(term.values)
         elif term.key in {REGION_LABEL, _OLD_REGION_LABEL}:
-            zones = {region_zone(value, "", table) for value in term.values}
+            zones = {zone_of(value) for value in term.values}
         else:
             continue
         known = {zone for zone in zones if zone is not None}
