@@ -4,8 +4,10 @@ import asyncio
 import gc
 import json
 import ssl
+from datetime import UTC, datetime
 
 import httpx2
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -18,6 +20,7 @@ from joulie.apps.grid import main
 from joulie.apps.grid.settings import ControllerSettings
 from joulie.apps.kubectl import main as plugin
 from joulie.domain.grid import names
+from joulie.program.settings import settings_from
 from joulie_lab.fakes.kubernetes import FakeCluster
 from support.grid_stage import GATES, NS
 
@@ -113,6 +116,41 @@ def test_the_program_holds_and_tells(tmp_path, monkeypatch):
         assert lease.spec.holder_identity.startswith("grid-0_")
 
     play(body, tmp_path, monkeypatch)
+
+
+def test_g12_the_status_tells_a_forecast_whose_minimum_lies_ahead(tmp_path, monkeypatch, capsys):
+    now_s = datetime.now(UTC).timestamp()  # noqa: TID251 - the program's own clock
+    hours = np.arange(now_s // 3600 * 3600 - 28 * 86400, now_s, 3600)
+    values = 300.0 + 200.0 * np.cos(2.0 * np.pi * (hours - now_s) / 86400.0)
+    rows = (f"{datetime.fromtimestamp(at, UTC).isoformat()},{value}" for at, value in zip(hours, values, strict=True))
+    history = tmp_path / "history.csv"
+    history.write_text("\n".join(["time,intensity", *rows]))
+
+    async def body(running):
+        await running.until("/readyz", lambda answer: answer.status_code == 200)
+        for name, mode in (("web", "optimal"), ("batch", "interruptible")):
+            pod = {
+                "metadata": {"name": name, "annotations": {names.MODE: mode}},
+                "spec": {
+                    "schedulerName": names.SCHEDULER_NAME,
+                    "schedulingGates": GATES,
+                    "containers": [{"name": "c"}],
+                },
+            }
+            await running.client.create(PODS, pod, NS)
+        answer = await running.until(
+            "/debug/grid", lambda answer: answer.status_code == 200 and len(answer.json().get("cases", [])) == 2
+        )
+        (signal,) = answer.json()["signals"]
+        assert signal["forecastSource"] == "joulie"
+        assert signal["lowestInS"] > 6 * 3600.0
+        assert signal["lowest"] < signal["value"]
+        where = ["--kubeconfig", str(tmp_path / "kubeconfig"), "--grid-url", running.url, "--insecure-skip-tls-verify"]
+        assert await asyncio.to_thread(_status_of, ["grid", *where]) == 0
+        assert "2 pods waiting" in capsys.readouterr().out
+
+    settings = settings_from(ControllerSettings, {"CARBON_FILE_PATH": str(history)})
+    play(body, tmp_path, monkeypatch, carbon_sources=("file",), source_settings=settings.source_settings)
 
 
 def test_kubectl_says_why_a_pod_waits_and_until_when(tmp_path, monkeypatch, capsys):

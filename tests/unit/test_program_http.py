@@ -8,10 +8,11 @@ import sys
 from collections.abc import Awaitable, Callable
 
 import httpx2
+import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from joulie.program.http import AddressError, Probes, Server, lame_duck, observability_app, parse_address
+from joulie.program.http import AddressError, Probes, Server, json_body, lame_duck, observability_app, parse_address
 from joulie.program.run import every
 from support.virtual_time import run_virtually
 
@@ -215,3 +216,10 @@ def test_a_failure_is_logged_and_ends_with_1() -> None:
     assert done.returncode == 1
     assert b"no such policy" in done.stderr
     assert done.stderr.count(b"\n") == 1
+
+
+def test_g12_numbers_of_computations_are_plain_numbers_in_json() -> None:
+    answer = {"value": np.float64(1.5), "count": np.int64(3), "unknown": np.float64("nan"), "items": [np.float32(0.5)]}
+    assert json.loads(json_body(answer)) == {"value": 1.5, "count": 3, "unknown": None, "items": [0.5]}
+    with pytest.raises(TypeError, match="has no JSON form"):
+        json_body({"what": object()})

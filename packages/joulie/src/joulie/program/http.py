@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -102,6 +103,19 @@ async def respond(send: Send, status: int, body: bytes, content_type: bytes = b"
     await send({"type": "http.response.body", "body": body})
 
 
+def json_body(value: Any) -> bytes:
+    """JSON of an answer: NaN is null, and numbers that computations leave as NumPy scalars are plain numbers."""
+    return msgspec.json.encode(value, enc_hook=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
 def answering(path: str, answer: Callable[[Mapping[str, list[str]]], tuple[int, Any]], app: AsgiApp) -> AsgiApp:
     """ASGI application that serves one path in JSON, and passes all other paths to `app`.
 
@@ -116,7 +130,7 @@ def answering(path: str, answer: Callable[[Mapping[str, list[str]]], tuple[int, 
             await app(scope, receive, send)
             return
         status, body = answer(parse_qs(scope.get("query_string", b"").decode(errors="replace")))
-        await respond(send, status, msgspec.json.encode(body), b"application/json")
+        await respond(send, status, json_body(body), b"application/json")
 
     return endpoint
 

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 
-from joulie.program.http import Probes, observability_app
+from joulie.program.http import Probes, json_body, observability_app
 from joulie_lab.apps.simulator.metrics import SimulatorMetrics
 from joulie_lab.apps.simulator.queries import QueryError, instant_query
 from joulie_lab.apps.simulator.run import Run
@@ -161,4 +161,4 @@ async def _bounded_body(request: Request) -> bytes | None:
 
 
 def _json(content: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(content), status, media_type="application/json")
+    return Response(json_body(content), status, media_type="application/json")

@@ -28,7 +28,7 @@ from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.domain.accounting.records import ENERGY_FIELDS, ExportRow, Grouping, SavingRow, UsageRow
 from joulie.domain.quantities import JOULES_PER_KWH
 from joulie.ports import Ledger, LedgerError
-from joulie.program.http import AsgiApp, Receive, Scope, Send, respond
+from joulie.program.http import AsgiApp, Receive, Scope, Send, json_body, respond
 
 _JSON = b"application/json"
 _LINES = b"application/x-ndjson"
@@ -96,7 +96,7 @@ class EnergyApi:
             await self._export(period, send)
             return
         answer = await (self._energy(query.get("by", ""), period) if path == ENERGY_PATH else self._savings(period))
-        await respond(send, 200, msgspec.json.encode(answer), _JSON)
+        await respond(send, 200, json_body(answer), _JSON)
 
     async def _energy(self, by_text: str, period: _RequestedPeriod) -> EnergyAnswer:
         try:
@@ -229,4 +229,4 @@ def _since_s(query: Mapping[str, str], now_s: float) -> float | None:
 
 
 async def _respond_error(send: Send, status: int, problem: str) -> None:
-    await respond(send, status, msgspec.json.encode({"error": problem}), _JSON)
+    await respond(send, status, json_body({"error": problem}), _JSON)

@@ -17,7 +17,7 @@ from joulie.apps.extender.fleet import Fleet, FleetView
 from joulie.apps.extender.judge import Profiles, judge
 from joulie.apps.extender.metrics import ExtenderMetrics
 from joulie.apps.extender.rankings import Rankings
-from joulie.program.http import AsgiApp, Receive, Scope, Send, respond
+from joulie.program.http import AsgiApp, Receive, Scope, Send, json_body, respond
 from joulie.program.tracing import span
 
 MAX_POD_BYTES = 4 * 2**20
@@ -192,7 +192,7 @@ class Extender:
         except (wire.BadRequestError, TooLargeError) as error:
             await respond(send, 400, f"{scope['path']}: {error}\n".encode())
             return
-        await respond(send, 200, msgspec.json.encode(shown), _JSON)
+        await respond(send, 200, json_body(shown), _JSON)
 
     def _scoring(self, _body: bytes, view: FleetView) -> msgspec.Struct:
         return scoring(self._fleet, view, self._watches(), self._wall_clock())
