@@ -302,6 +302,7 @@ def kepler_new(machine: Machine, *, aggregated: bool = True) -> str:
         _kepler("node", "cpu", "watts", of_node(lambda zone: zone.power_w)),
         _kepler("node", "gpu_active", "watts", of_gpus(lambda gpu: gpu.work.rate)),
         _kepler("node", "gpu_idle", "watts", of_gpus(lambda gpu: gpu.idle.rate)),
+        _kepler("node", "gpu", "joules_total", of_gpus(lambda gpu: gpu.idle.read() + gpu.work.read())),
         _kepler("node", "gpu", "watts", of_gpus(lambda gpu: gpu.power_w)),
         _kepler("pod", "cpu", "joules_total", _kepler_pods(machine, Counter.read)),
         _kepler("pod", "cpu", "watts", _kepler_pods(machine, lambda counter: counter.rate)),

@@ -1,3 +1,4 @@
+import math
 from pathlib import Path
 
 import pytest
@@ -31,9 +32,36 @@ def test_example_extends_the_builtin_catalogue() -> None:
     assert catalogue.gpu("NVIDIA L40S") == BUILTIN_CATALOGUE.gpu("NVIDIA L40S")
 
 
+CPU = """\
+cpus:
+  - key: My CPU
+    vendor: Intel
+    provenance: measured
+    source: power models of PEAKS, trained on this rack
+    cores_per_socket: 24
+    tdp_w: 185
+    cap_min_w: 185
+    cap_max_w: 185
+    power_model: {k0: 371.74, k1: -91.5, k2: -0.03186}
+"""
+
+
+def test_g16_a_power_model_of_peaks_is_a_curve() -> None:
+    model = parse_catalogue(CPU, "f.yaml").cpu("My CPU").model
+    assert model is not None
+    assert len(model.curve_w) == 11
+    assert model.curve_w[0] == pytest.approx(371.74 - 91.5)
+    assert model.curve_w[5] == pytest.approx(371.74 - 91.5 * math.exp(-0.03186 * 50.0))
+    assert model.curve_w[-1] == pytest.approx(371.74 - 91.5 * math.exp(-3.186))
+    assert model.evidence["curve_w"].provenance is Provenance.MEASURED
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (CPU + "    curve_w: [40, 200]\n", r"^f\.yaml:2: cpus\.0: .*either curve_w or power_model"),
+        (CPU.replace("k1: -91.5", "k1: 91.5"), r"^f\.yaml:2: My CPU: .*curve_w must not fall"),
+        (CPU.replace("k2: -0.03186", "k2: 30"), r"^f\.yaml:10: cpus\.0\.power_model\.k2"),
         ("", r"^f\.yaml:1: is empty"),
         ("[1", r"^f\.yaml:1: expected"),
         ("gpus: 3", r"^f\.yaml:1: gpus: Input should be a valid list"),

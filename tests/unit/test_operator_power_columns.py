@@ -77,13 +77,17 @@ def test_an_estimate_never_goes_before_a_measurement():
     assert judged([late], [DCGM], {"cadvisor": static}, static)[1] == ("cadvisor+dcgm", 45.0)
 
 
-def test_power_of_whole_nodes_is_not_completed():
+def test_power_of_whole_nodes_is_not_completed_but_divided():
     query = source("prometheus", whole=column(**BOTH))
-    found = candidates([query], [DCGM], {}, NOTHING, HAS_GPUS)
-    assert judged([query], [DCGM]) == [("prometheus", 100.0), ("prometheus", 200.0)]
+    assert judged([query]) == [("prometheus", 100.0), ("prometheus", 200.0)]
+    assert judged([query], [DCGM]) == [("prometheus", 100.0), ("prometheus+dcgm", 200.0)]
+    parts, whole, *_ = candidates([query], [DCGM], {}, NOTHING, HAS_GPUS)
+    assert (parts.cpu.power_w[1], parts.gpu.power_w[1]) == (160.0, 40.0)
     # Without GPUs, the whole is the CPU part.
-    assert found[0].cpu.power_w.tolist()[0] == 100.0
-    assert np.isnan(found[0].cpu.power_w[1])
+    assert whole.cpu.power_w.tolist()[0] == 100.0
+    assert np.isnan(whole.cpu.power_w[1])
+    hungry = source("dcgm", gpu=column(gpu=(990.0, 201.0)))
+    assert judged([query], [hungry])[1] == ("prometheus", 200.0)
 
 
 def test_an_interval_is_that_of_the_estimated_part():

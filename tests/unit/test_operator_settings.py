@@ -68,7 +68,7 @@ def test_a_drain_without_a_timeout():
     ("environment", "words"),
     [
         ({"NODE_SELECTOR": "a b"}, "NODE_SELECTOR"),
-        ({"POWER_SOURCES": "agents,scaphandre"}, "POWER_SOURCES: unknown source 'scaphandre'; known: agents"),
+        ({"POWER_SOURCES": "agents,scaphandre"}, "POWER_SOURCES: unknown source 'scaphandre'; known: platform, agents"),
         ({"GPU_MODEL_CAPS_JSON": '{"L40S": 300}'}, "GPU_MODEL_CAPS_JSON: L40S: expected"),
         ({"GPU_MODEL_CAPS_JSON": '{"L40S": {"maxCapWatts": "300"}}'}, "L40S.maxCapWatts: a number of watts"),
         ({"GPU_MODEL_CAPS_JSON": '{"L40S": {"maxCapWatts": 300, "minCapWatts": 301}}'}, "is above maxCapWatts"),

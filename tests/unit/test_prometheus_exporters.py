@@ -1,6 +1,7 @@
 """Exporters' series, as Kepler, node_exporter, dcgm-exporter and cAdvisor label them, good and hostile."""
 
 import math
+import re
 
 import pytest
 
@@ -9,6 +10,7 @@ from joulie.adapters.prometheus.dcgm import Dcgm
 from joulie.adapters.prometheus.kepler import Kepler
 from joulie.adapters.prometheus.node_exporter import NodeExporter
 from joulie.adapters.prometheus.nodes import NodeIndex
+from joulie.adapters.prometheus.platform import Platform
 from joulie.adapters.prometheus.readings import GpuDevice, GpuUse, PodPower, Rejection
 from joulie.domain.profiles.profile import EnergyUse
 from joulie.domain.signal import Reading
@@ -230,7 +232,7 @@ def test_new_kepler_has_zones_that_overlap_and_are_not_summed():
 
 def test_the_query_leaves_overlapping_zones_to_the_server():
     _, (query,) = asked_of({}, lambda prometheus: Kepler(prometheus, WINDOW_S).nodes(INDEX))
-    assert 'zone=~"|package.*|dram.*"' in query
+    assert 'zone!~"(core|uncore|psys|ecore).*"' in query
 
 
 def test_new_keplers_packages_over_mmio_count_once():
@@ -256,6 +258,96 @@ def test_gpus_of_new_kepler_are_gauges():
     power = kepler_power(*((labels, [(15, 200.0), (0, 300.0)]) for labels in (*gpus, stranger)))
     assert (power.gpu, power.gpu_count) == ({"n1": Reading(NOW_S, 600.0)}, {"n1": 2})
     assert power.rejected == {Rejection.UNKNOWN_NODE: 1}
+
+
+def new_gpu(metric, gpu, node="n1"):
+    return {"__name__": f"kepler_node_gpu_{metric}", "gpu": str(gpu), "gpu_uuid": f"GPU-{gpu}", "node_name": node}
+
+
+def test_g21_the_gpu_counters_of_kepler_0_11_4_are_counters_of_single_gpus():
+    counters = [counter(new_gpu("joules_total", gpu), rate) for gpu, rate in enumerate((120.0, 340.0))]
+    gauges = [(new_gpu("watts", gpu), [(15, value), (0, value)]) for gpu, value in enumerate((100.0, 220.0))]
+    power = kepler_power(*counters, *gauges)
+    assert (watts(power.gpu), power.gpu_count, power.rejected) == ({"n1": 320.0}, {"n1": 2}, {})
+    # The gauge of one GPU cannot be read: the counters say what both draw.
+    power = kepler_power(*counters, gauges[0], (new_gpu("watts", 1), [(15, math.nan), (0, math.nan)]))
+    assert (watts(power.gpu), power.gpu_count) == ({"n1": 460.0}, {"n1": 2})
+    assert power.rejected == {Rejection.NOT_FINITE: 1}
+    # Neither metric knows both GPUs.
+    power = kepler_power(counters[0], gauges[0], (new_gpu("watts", 1), [(0, math.nan)]), (counters[1][0], []))
+    assert power.gpu == {}
+
+
+def test_g22_the_packages_of_keplers_hwmon_backend_are_packages():
+    power = kepler_power(
+        counter(new_node("esocket0", "/sys/class/hwmon/hwmon3/energy65_input"), 100.0),
+        counter(new_node("esocket1", "/sys/class/hwmon/hwmon3/energy66_input"), 80.0),
+        counter(new_node("esocket0", "/sys/class/hwmon/hwmon3/energy65_input", active=True), 60.0),
+        counter(new_node("esocket1", "/sys/class/hwmon/hwmon3/energy66_input", active=True), 50.0),
+    )
+    assert (watts(power.cpu), power.cpu_count, watts(power.cpu_dynamic)) == ({"n1": 180.0}, {"n1": 2}, {"n1": 110.0})
+    assert power.rejected == {}
+    _, (query,) = asked_of({}, lambda prometheus: Kepler(prometheus, WINDOW_S).nodes(INDEX))
+    (left_out,) = re.findall(r'zone!~"(.*?)"', query)
+    assert not any(re.fullmatch(left_out, zone) for zone in ("", "package", "package-0", "dram", "esocket0", "socket1"))
+    assert all(re.fullmatch(left_out, zone) for zone in ("core", "uncore", "psys", "ecore012"))
+
+
+def test_g22_other_zones_are_no_package_and_are_counted():
+    power = kepler_power(
+        counter(new_node("cpu_power", "/sys/class/hwmon/hwmon1/power1_input"), 70.0),
+        counter(new_node("ppt", "/sys/class/hwmon/hwmon2/power1_average"), 30.0),
+    )
+    assert (power.cpu, power.dram, power.rejected) == ({}, {}, {Rejection.OTHER_ZONE: 2})
+    _, queries = asked_of(KEPLER_PODS, lambda prometheus: Kepler(prometheus, WINDOW_S).pods())
+    assert 'zone=~"package.*|e?socket[0-9]*"' in queries[0]
+
+
+def platform_entry(name="Server Power Control", node="n1", bmc="bmc-1", chassis="System.Embedded.1"):
+    return {
+        "__name__": "kepler_platform_watts",
+        "source": "redfish",
+        "node_name": node,
+        "bmc_id": bmc,
+        "chassis_id": chassis,
+        "power_control_id": "PC1",
+        "power_control_name": name,
+    }
+
+
+def platform_power(*series):
+    answers = {"kepler_platform": matrix(*series)}
+    return asked_of(answers, lambda prometheus: Platform(prometheus, WINDOW_S).nodes(INDEX))[0]
+
+
+def test_g16_the_power_of_a_server_is_its_largest_entry_and_no_sum():
+    power = platform_power(
+        (platform_entry(), [(30, 440.0), (0, 450.5)]),
+        (platform_entry("CPU Sub-system Power"), [(30, 85.0), (0, 85.2)]),
+        (platform_entry("Enclosure Power Control", chassis="Enclosure.Internal.0-1"), [(0, 125.3)]),
+    )
+    assert power.whole == {"n1": Reading(NOW_S, 450.5)}
+    assert (power.cpu, power.gpu, power.rejected) == ({}, {}, {})
+    # Where the server's own entry cannot be read, a part of it does not stand for the whole.
+    power = platform_power((platform_entry(), [(0, math.nan)]), (platform_entry("CPU Sub-system Power"), [(0, 85.0)]))
+    assert (power.whole, power.rejected) == ({}, {Rejection.NOT_FINITE: 1})
+
+
+def test_g16_a_meter_that_nodes_share_is_none_of_a_node():
+    power = platform_power(
+        (platform_entry(node="n1", bmc="bmc-2"), [(0, 900.0)]), (platform_entry(node="n10", bmc="bmc-2"), [(0, 900.0)])
+    )
+    assert (power.whole, power.rejected) == ({}, {Rejection.SHARED: 2})
+
+
+def test_g16_opentelemetrys_hosts_are_servers_by_energy_then_power():
+    host = {"hw_id": "server", "host_name": "n1", "job": "hardware"}
+    joules, watt = ({"__name__": f"hw_host_{name}", **host} for name in ("energy_joules_total", "power_watts"))
+    assert platform_power((watt, [(0, 500.0)])).whole == {"n1": Reading(NOW_S, 500.0)}
+    assert watts(platform_power((watt, [(0, 500.0)]), counter(joules, 480.0)).whole) == {"n1": 480.0}
+    stranger, absurd = {**watt, "host_name": "n2"}, {**watt, "host_name": "n10"}
+    power = platform_power((stranger, [(0, 500.0)]), (absurd, [(0, 1e6)]))
+    assert power.rejected == {Rejection.UNKNOWN_NODE: 1, Rejection.ABSURD: 1}
 
 
 def test_while_kepler_is_upgraded_the_newer_family_counts():

@@ -5,11 +5,12 @@ The format is shown by ``examples/hardware.yaml``. Clocks are in GHz there, as d
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from joulie.domain.hardware import (
     BUILTIN_CATALOGUE,
@@ -21,6 +22,7 @@ from joulie.domain.hardware import (
     HardwareModelError,
     Provenance,
 )
+from joulie.domain.hardware.models import CURVE_POINTS
 from joulie.domain.units import InvalidQuantityError
 
 _HZ_PER_GHZ = 1e9
@@ -62,6 +64,21 @@ class _Entry(BaseModel):
         return common | {name: Evidence(fact.provenance, fact.source) for name, fact in self.facts.items()}
 
 
+class _PowerModel(BaseModel):
+    """Power model of PEAKS (kubernetes-sigs/scheduler-plugins): ``k0 + k1 * exp(k2 * x)`` W at x % utilisation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    k0: float
+    k1: float
+    k2: Annotated[float, Field(ge=-100.0, le=1.0)]
+
+    def curve_w(self) -> tuple[float, ...]:
+        """Power at even steps of utilisation, W, shape ``(CURVE_POINTS,)``."""
+        steps_pct = (100.0 * step / (CURVE_POINTS - 1) for step in range(CURVE_POINTS))
+        return tuple(self.k0 + self.k1 * math.exp(self.k2 * pct) for pct in steps_pct)
+
+
 class _Cpu(_Entry):
     cores_per_socket: Annotated[int, Field(gt=0)]
     tdp_w: Positive
@@ -69,9 +86,16 @@ class _Cpu(_Entry):
     cap_max_w: Positive
     base_ghz: Positive | None = None
     boost_ghz: Positive | None = None
-    curve_w: list[Positive]
+    curve_w: list[Positive] | None = None
+    power_model: _PowerModel | None = None
     curve_sockets: Annotated[int, Field(gt=0)] = 2
     threads_per_core: Annotated[int, Field(gt=0)] = 2
+
+    @model_validator(mode="after")
+    def _has_one_curve(self) -> Self:
+        if (self.curve_w is None) == (self.power_model is None):
+            raise ValueError("state either curve_w or power_model")
+        return self
 
     def _stated(self) -> list[str]:
         clocks = {"base_hz": self.base_ghz, "boost_hz": self.boost_ghz}
@@ -87,7 +111,7 @@ class _Cpu(_Entry):
             cap_max_w=self.cap_max_w,
             base_hz=None if self.base_ghz is None else self.base_ghz * _HZ_PER_GHZ,
             boost_hz=None if self.boost_ghz is None else self.boost_ghz * _HZ_PER_GHZ,
-            curve_w=tuple(self.curve_w),
+            curve_w=tuple(self.curve_w or ()) if self.power_model is None else self.power_model.curve_w(),
             curve_sockets=self.curve_sockets,
             threads_per_core=self.threads_per_core,
             aliases=tuple(self.aliases),

@@ -3,19 +3,21 @@
 Up to 0.9, nodes have `kepler_node_package_joules_total` and the like of `dram` and `gpu`, by package and mode, and
 containers `kepler_container_package_joules_total` and its like, by mode. The modes are dynamic and idle, and add up.
 
-From 0.10 on, nodes have `kepler_node_cpu_joules_total` by zone and path, and `kepler_node_gpu_watts`; pods have
-`kepler_pod_cpu_joules_total` by zone and state, and `kepler_pod_gpu_watts`. Zones overlap (psys holds the package, the
-package its cores) and are never added up.
+From 0.10 on, nodes have `kepler_node_cpu_joules_total` by zone and path, and `kepler_node_gpu_watts` by GPU, since
+0.11.4 beside `kepler_node_gpu_joules_total` by GPU and without mode; pods have `kepler_pod_cpu_joules_total` by zone
+and state, and `kepler_pod_gpu_watts`. Zones overlap (psys holds the package, the package its cores) and are never added
+up. A package is the zone ``package`` of RAPL, or ``esocket0``, ``socket1`` and the like of Kepler's hwmon backend.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from joulie.adapters.prometheus.answers import History, Series
 from joulie.adapters.prometheus.client import Prometheus
-from joulie.adapters.prometheus.node_sums import NodeSums, latest_of, sum_of_both
+from joulie.adapters.prometheus.node_sums import NodeSums, latest_of, rate_of, sum_of_both
 from joulie.adapters.prometheus.nodes import NodeIndex
 from joulie.adapters.prometheus.pods import pod_values
 from joulie.adapters.prometheus.readings import NodePower, PodKey, PodPower, Rejection
@@ -25,13 +27,12 @@ from joulie.domain.signal import Reading
 
 _NODE_SELECTOR = (
     '{__name__=~"kepler_node_(package|dram|gpu)_joules_total|kepler_node_cpu(_active)?_joules_total'
-    '|kepler_node_gpu_watts", zone=~"|package.*|dram.*"}'
+    '|kepler_node_gpu_watts", zone!~"(core|uncore|psys|ecore).*"}'
 )
-_OLD_PARTS = {
-    "kepler_node_package_joules_total": "cpu",
-    "kepler_node_dram_joules_total": "dram",
-    "kepler_node_gpu_joules_total": "gpu",
-}
+_PACKAGE = "package.*|e?socket[0-9]*"
+_DRAM = "dram.*"
+_GPU_JOULES = "kepler_node_gpu_joules_total"
+_OLD_PARTS = {"kepler_node_package_joules_total": "cpu", "kepler_node_dram_joules_total": "dram", _GPU_JOULES: "gpu"}
 _GPU_WATTS = "kepler_node_gpu_watts"
 _AGGREGATED = "aggregated-"
 """Prefix of the path of a zone that sums up the zones of all sockets."""
@@ -88,8 +89,8 @@ class Kepler:
     async def _pods(self, window_s: float) -> dict[PodKey, PodPower]:
         window = f"{window_s:.0f}s"
         queries = (
-            f"{_container_rate('package', window)} or {_pod_rate('package.*', window)}",
-            f"{_container_rate('dram', window)} or {_pod_rate('dram.*', window)}",
+            f"{_container_rate('package', window)} or {_pod_rate(_PACKAGE, window)}",
+            f"{_container_rate('dram', window)} or {_pod_rate(_DRAM, window)}",
             f"{_container_rate('gpu', window)} or {_pod_gpu(window)}",
         )
         answers = await asyncio.gather(*(self._prometheus.query(query) for query in queries))
@@ -107,15 +108,16 @@ def _pod_powers(answers: Sequence[Sequence[Series]]) -> dict[PodKey, PodPower]:
 
 def _node_power(histories: Sequence[History], index: NodeIndex) -> NodePower:
     sums = NodeSums()
-    add_zones(sums, index, _zones(histories))
-    _add_gpus(sums, index, histories)
+    gpus = [history for history in histories if _is_of_gpu(history)]
+    add_zones(sums, index, _zones(sums, [history for history in histories if not _is_of_gpu(history)]))
+    _add_gpus(sums, index, gpus)
     return NodePower(
         cpu=_newest(_modes(sums, "cpu"), sums.sums("cpu new")),
         cpu_count=sums.counts("cpu dynamic") | _package_counts(sums, histories, index),
         cpu_dynamic=_newest(sums.sums("cpu dynamic"), sums.sums("cpu active")),
         dram=_newest(_modes(sums, "dram"), sums.sums("dram new")),
-        gpu=_newest(_modes(sums, "gpu"), sums.sums("gpu new")),
-        gpu_count=sums.counts("gpu dynamic") | sums.counts("gpu new"),
+        gpu=_newest(_modes(sums, "gpu"), sums.sums("gpu counter") | sums.sums("gpu gauge")),
+        gpu_count=sums.counts("gpu dynamic") | sums.counts("gpu counter") | sums.counts("gpu gauge"),
         rejected=sums.rejected,
     )
 
@@ -139,28 +141,38 @@ def _pod_gpu(window: str) -> str:
     return f"sum by (pod_namespace, pod_name) (max by (pod_namespace, pod_name, pod_id) ({mean}))"
 
 
-def _zones(histories: Sequence[History]) -> Iterator[Zone]:
+def _is_of_gpu(history: History) -> bool:
+    """Whether a series is of one GPU, as in the newer family; the older one has a mode."""
+    return history.name == _GPU_WATTS or (history.name == _GPU_JOULES and "mode" not in history.labels)
+
+
+def _zones(sums: NodeSums, histories: Sequence[History]) -> Iterator[Zone]:
     for history in histories:
         labels = history.labels
+        zone, path = labels.get("zone", ""), labels.get("path", "")
+        state = "active" if "_active_" in history.name else "new"
         if history.name in _OLD_PARTS:
             mode = labels.get("mode", "total")
             yield Zone(f"{_OLD_PARTS[history.name]} {mode}", labels.get("package", ""), "", history)
-        elif history.name != _GPU_WATTS:
-            zone, path = labels.get("zone", ""), labels.get("path", "")
-            part = "dram" if zone.startswith("dram") else "cpu"
-            state = "active" if "_active_" in history.name else "new"
-            yield Zone(f"{part} {state}", f"{zone}/{path.rpartition('/')[2]}", path, history)
+        elif re.fullmatch(_DRAM, zone):
+            yield Zone(f"dram {state}", f"{zone}/{path.rpartition('/')[2]}", path, history)
+        elif re.fullmatch(_PACKAGE, zone):
+            yield Zone(f"cpu {state}", f"{zone}/{path.rpartition('/')[2]}", path, history)
+        else:
+            sums.reject(Rejection.OTHER_ZONE)
 
 
 def _add_gpus(sums: NodeSums, index: NodeIndex, histories: Sequence[History]) -> None:
     for history in histories:
+        node = index.node_of(history.labels)
+        if node is None:
+            sums.reject(Rejection.UNKNOWN_NODE)
+            continue
+        device = history.labels.get("gpu_uuid") or history.labels.get("gpu") or history.labels.get("package", "")
         if history.name == _GPU_WATTS:
-            node = index.node_of(history.labels)
-            if node is None:
-                sums.reject(Rejection.UNKNOWN_NODE)
-            else:
-                device = history.labels.get("gpu_uuid") or history.labels.get("gpu", "")
-                sums.add("gpu new", node, device, latest_of(history.samples, MAX_DEVICE_W))
+            sums.add("gpu gauge", node, device, latest_of(history.samples, MAX_DEVICE_W))
+        else:
+            sums.add("gpu counter", node, device, rate_of(history.samples, MAX_DEVICE_W))
 
 
 def _modes(sums: NodeSums, part: str) -> dict[str, Reading]:

@@ -11,9 +11,11 @@ NODE_LABELS = (
     "node_name",
     "exported_node",
     "kubernetes_node",
+    "k8s_node_name",
     "nodename",
     "Hostname",
     "hostname",
+    "host_name",
     "exported_instance",
     "instance",
 )

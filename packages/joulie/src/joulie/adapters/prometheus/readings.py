@@ -28,6 +28,10 @@ class Rejection(StrEnum):
     """Another series of the same device: a second path to it, a second scrape, or the previous run of its exporter."""
     TOO_FEW = "too-few-samples"
     """A counter with fewer than two usable samples."""
+    OTHER_ZONE = "other-zone"
+    """A zone of Kepler's hwmon backend that is neither a package nor memory, as far as its name says."""
+    SHARED = "shared"
+    """A meter of several nodes, whose shares are unknown."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class NodePower:
         dram: memory power, W; never part of `cpu`.
         gpu: power of all GPUs, W; nodes with an unreadable GPU are left out.
         gpu_count: number of GPUs in `gpu`.
+        whole: power of the whole server, W, of exporters that cannot separate its parts.
         rejected: number of series left out, by reason.
     """
 
@@ -50,6 +55,7 @@ class NodePower:
     dram: Mapping[str, Reading] = field(default_factory=dict)
     gpu: Mapping[str, Reading] = field(default_factory=dict)
     gpu_count: Mapping[str, int] = field(default_factory=dict)
+    whole: Mapping[str, Reading] = field(default_factory=dict)
     rejected: Mapping[Rejection, int] = field(default_factory=dict)
 
 

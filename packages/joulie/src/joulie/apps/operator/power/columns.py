@@ -126,6 +126,13 @@ class Candidate:
         nothing = whole.where(np.zeros_like(has_gpus))
         return cls(name, whole.where(~has_gpus), nothing.or_nothing(~has_gpus), whole)
 
+    @classmethod
+    def of_parts(cls, whole: SourceColumns, gpu: SourceColumns, has_gpus: BoolArray) -> Self:
+        """Power of whole nodes, of which another source measured the GPUs; the CPU part is all the rest."""
+        part = gpu.gpu.where(has_gpus & (gpu.gpu.power_w <= whole.whole.power_w))
+        rest = whole.whole.plus(Column(part.time_s, *(-values for values in part[1:])))
+        return cls(f"{whole.name}{_AND}{gpu.name}", rest, part, rest.plus(part))
+
     @property
     def readings(self) -> SourceReadings:
         """The readings in the form that decisions use."""
@@ -169,6 +176,8 @@ def candidates(
 
 def _measured(source: SourceColumns, gpus: Sequence[SourceColumns], has_gpus: BoolArray) -> Iterator[Candidate]:
     if source.whole.known.any():
+        for gpu in gpus:
+            yield Candidate.of_parts(source, gpu, has_gpus)
         yield Candidate.of_whole(source.name, source.whole, has_gpus)
     yield _joined(source.name, source.cpu, source.gpu.or_nothing(~has_gpus))
     for gpu in gpus:

@@ -18,6 +18,7 @@ from joulie.adapters.prometheus.dcgm import Dcgm
 from joulie.adapters.prometheus.kepler import Kepler
 from joulie.adapters.prometheus.node_exporter import NodeExporter
 from joulie.adapters.prometheus.nodes import NodeIndex
+from joulie.adapters.prometheus.platform import Platform
 from joulie.apps.operator.sources.node_power import DcgmSource, ExporterSource, HttpSource, NodePowerSource, QuerySource
 from joulie.apps.operator.sources.usage import UsageSource
 from joulie.domain.signal import Reading
@@ -129,7 +130,7 @@ def _dcgm(context: SourceContext) -> DcgmSource | None:
 
 
 def _exporter(
-    name: str, make: Callable[[Prometheus, float], Kepler | NodeExporter]
+    name: str, make: Callable[[Prometheus, float], Kepler | NodeExporter | Platform]
 ) -> Callable[[SourceContext], NodePowerSource | None]:
     """Factory of a source that reads an exporter from Prometheus; `make` gets the averaging window of rates, s."""
 
@@ -185,6 +186,7 @@ def _metrics_server(context: SourceContext) -> UsageSource:
 SOURCES = {
     row.name: row
     for row in (
+        SourceRow("platform", PowerSource.PROMETHEUS, _exporter("platform", Platform), scraped=True),
         SourceRow("agents", PowerSource.RAPL, _agents, gpus=True, host=True),
         SourceRow("prometheus", PowerSource.PROMETHEUS, _query),
         SourceRow("dcgm", PowerSource.NVML, _dcgm, gpus=True, listed=False),

@@ -124,6 +124,7 @@ class ExporterSource:
                 if node in sockets and power.cpu_count.get(node, sockets[node]) >= sockets[node]
             },
             gpu={node: reading for node, reading in power.gpu.items() if power.gpu_count.get(node) == gpus.get(node)},
+            whole={node: reading for node, reading in power.whole.items() if node in sockets},
         )
 
 
