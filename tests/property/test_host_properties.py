@@ -110,7 +110,7 @@ records = st.builds(LimitRecord, st.none() | saved_watts, st.lists(saved_watts, 
 @given(limits=st.dictionaries(keys, records, max_size=5), cut=st.floats(0, 1, exclude_max=True))
 def test_saved_limits_come_back_whole_or_not_at_all(limits: dict[str, LimitRecord], cut: float) -> None:
     with folder() as host:
-        trees.write_files(host / "sys/kernel/random", {"boot_id": "b"})
+        trees.write_files(host / "sys/kernel/random", {"boot_id": BOOT_ID})
         saved = SavedLimits(host / "limits.json", host)
         saved.save(limits)
         assert saved.load() == SavedRecords(limits, found=True)
@@ -121,6 +121,7 @@ def test_saved_limits_come_back_whole_or_not_at_all(limits: dict[str, LimitRecor
         assert loaded.lost
 
 
+BOOT_ID = "00000001-8b1c-4ec5-9d3a-70f4cc4f9f8a"
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
@@ -129,10 +130,10 @@ JSON = st.recursive(
 
 
 @quick
-@given(limits=JSON, boot_id=st.sampled_from(["b", "other"]) | JSON, more=st.dictionaries(st.text(max_size=5), JSON))
+@given(limits=JSON, boot_id=st.sampled_from([BOOT_ID, "other"]) | JSON, more=st.dictionaries(st.text(max_size=5), JSON))
 def test_h6_no_content_of_the_saved_file_raises(limits: object, boot_id: object, more: dict[str, object]) -> None:
     with folder() as host:
-        trees.write_files(host / "sys/kernel/random", {"boot_id": "b"})
+        trees.write_files(host / "sys/kernel/random", {"boot_id": BOOT_ID})
         (host / "limits.json").write_text(json.dumps({**more, "bootId": boot_id, "limits": limits}))
         saved = SavedLimits(host / "limits.json", host)
         loaded = saved.load()

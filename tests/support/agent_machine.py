@@ -39,7 +39,7 @@ class Machine:
         self.sys.mkdir()
         self.proc = self.root / "proc"
         (self.proc / "sys/kernel/random").mkdir(parents=True)
-        (self.proc / "sys/kernel/random/boot_id").write_text("boot-1\n")
+        (self.proc / "sys/kernel/random/boot_id").write_text("00000001-8b1c-4ec5-9d3a-70f4cc4f9f8a\n")
         (self.proc / "cpuinfo").write_text(self.cpuinfo)
         add_topology(self.sys, cpus=8, sockets=2)
 

@@ -72,7 +72,7 @@ class Bench:
         self.sys.mkdir()
         tree(self.sys)
         trees.write_files(self.proc, {"cpuinfo": XEON})
-        self.boot("first")
+        self.boot("00000001-8b1c-4ec5-9d3a-70f4cc4f9f8a")
         self.gpus = Gpus({f"GPU-{number}": 700.0 for number in range(gpus)})
         self.files = CountedFiles()
 
@@ -196,7 +196,9 @@ def test_h4_one_unreadable_package_does_not_hold_up_the_others(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("cap", [ECO, None])
-@pytest.mark.parametrize("damage", ["{", '{"bootId": "first", "limits": {}, "version": 2}', "deleted"])
+@pytest.mark.parametrize(
+    "damage", ["{", '{"bootId": "00000001-8b1c-4ec5-9d3a-70f4cc4f9f8a", "limits": {}, "version": 2}', "deleted"]
+)
 def test_h5_lost_state_with_caps_in_force(tmp_path: Path, damage: str, cap: WantedCap | None) -> None:
     bench = Bench(tmp_path, one_socket, gpus=1)
     bench.cycle(bench.host(), ECO)
@@ -220,7 +222,7 @@ def test_h5_cap_that_outlives_a_change_of_the_boot_id(tmp_path: Path) -> None:
     bench = Bench(tmp_path, one_socket)
     bench.set_limit_w(180.0)
     bench.cycle(bench.host(), ECO)
-    bench.boot("second")
+    bench.boot("00000002-8b1c-4ec5-9d3a-70f4cc4f9f8a")
     bench.cycle(bench.host(), WantedCap(cap_w=100.0))
     bench.cycle(bench.host(), LIFTED)
     assert bench.limit_w() == 180.0
@@ -230,7 +232,7 @@ def test_h6_saved_limit_of_0_w(tmp_path: Path) -> None:
     bench = Bench(tmp_path, one_socket, gpus=1)
     bench.cycle(bench.host(), ECO)
     saved = {**bench.saved, "rapl/package-0": 0}
-    bench.file.write_text(json.dumps({"bootId": "first", "limits": saved}))
+    bench.file.write_text(json.dumps({"bootId": "00000001-8b1c-4ec5-9d3a-70f4cc4f9f8a", "limits": saved}))
     messages = bench.cycle(bench.host(), LIFTED)
     assert "package-0: the limit in force may be a cap" in messages[0]
     assert bench.limit_w() == 123.0

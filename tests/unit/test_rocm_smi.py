@@ -182,7 +182,7 @@ def test_h7_a_cycle_of_the_agent_calls_the_command_three_times_and_one_without_c
     )
     boot_id = folder / "proc/sys/kernel/random/boot_id"
     boot_id.parent.mkdir(parents=True)
-    boot_id.write_text("boot-1\n")
+    boot_id.write_text("00000001-8b1c-4ec5-9d3a-70f4cc4f9f8a\n")
     host = Host(backends, DvfsSettings())
 
     def calls_of(cap: WantedCap) -> int:

@@ -12,6 +12,10 @@ from joulie.adapters.saved_limits import SavedLimits
 from joulie.domain.limit_records import LimitRecord, SavedRecords
 from support.sysfs_trees import write_files
 
+FIRST, SECOND, THIRD = (f"0000000{number}-8b1c-4ec5-9d3a-70f4cc4f9f8a" for number in (1, 2, 3))
+
+BOOT = f'"bootId": "{FIRST}"'
+
 RECORDS = {
     "rapl/package-0": LimitRecord(205.0, (123.0, 140.0)),
     "dvfs/policy0": LimitRecord(3.5e9),
@@ -22,7 +26,7 @@ RECORDS = {
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    return boot(tmp_path, "first")
+    return boot(tmp_path, FIRST)
 
 
 def boot(tmp_path: Path, boot_id: str) -> Path:
@@ -52,13 +56,28 @@ def test_saving_replaces(file: Path, proc: Path) -> None:
 def test_h5_records_of_another_boot_are_told_apart(file: Path, proc: Path, tmp_path: Path) -> None:
     saved = SavedLimits(file, proc)
     saved.save(RECORDS)
-    boot(tmp_path, "second")
+    boot(tmp_path, SECOND)
     assert saved.load() == SavedRecords(earlier=RECORDS, found=True)
     saved.save({"rapl/package-0": LimitRecord(100.0)}, {"nvml/GPU-1": LimitRecord(700.0, (420.0,))})
     now, before = {"rapl/package-0": LimitRecord(100.0)}, {"nvml/GPU-1": LimitRecord(700.0, (420.0,))}
     assert saved.load() == SavedRecords(now, before, found=True)
-    boot(tmp_path, "third")
+    boot(tmp_path, THIRD)
     assert saved.load() == SavedRecords(earlier={**before, **now}, found=True)
+
+
+@pytest.mark.parametrize("boot_id", ["", "\n", "\x00\n", "NaN\n", "00000000-0000-4000-8000-0"])
+def test_h5_garbled_boot_id_neither_voids_records_nor_is_saved(
+    file: Path, proc: Path, tmp_path: Path, boot_id: str
+) -> None:
+    saved = SavedLimits(file, proc)
+    saved.save(RECORDS)
+    boot(tmp_path, boot_id)
+    with pytest.raises(OSError, match="boot_id"):
+        saved.load()
+    with pytest.raises(OSError, match="boot_id"):
+        saved.save({})
+    boot(tmp_path, FIRST)
+    assert saved.load().records == RECORDS
 
 
 def test_nothing_saved_yet(file: Path, proc: Path) -> None:
@@ -66,7 +85,10 @@ def test_nothing_saved_yet(file: Path, proc: Path) -> None:
 
 
 def test_file_of_the_first_release_is_read(file: Path, proc: Path) -> None:
-    write_files(file.parent, {file.name: '{"bootId": "first", "limits": {"rapl/package-0": 205.0}}'})
+    write_files(
+        file.parent,
+        {file.name: f'{{{BOOT}, "limits": {{"rapl/package-0": 205.0}}}}'},
+    )
     assert SavedLimits(file, proc).load().records == {"rapl/package-0": LimitRecord(205.0)}
 
 
@@ -84,7 +106,7 @@ def test_the_first_release_can_read_the_file(file: Path, proc: Path) -> None:
 
 @pytest.mark.parametrize("value", ["0", "-5", '"205"', "null", "true", "{}"])
 def test_h6_an_unusable_limit_spoils_no_other(file: Path, proc: Path, value: str) -> None:
-    content = f'{{"bootId": "first", "limits": {{"rapl/package-0": {value}, "rapl/package-1": 205.0}}}}'
+    content = f'{{{BOOT}, "limits": {{"rapl/package-0": {value}, "rapl/package-1": 205.0}}}}'
     write_files(file.parent, {file.name: content})
     loaded = SavedLimits(file, proc).load()
     assert loaded.records["rapl/package-1"] == LimitRecord(205.0)
@@ -95,8 +117,8 @@ def test_h6_an_unusable_limit_spoils_no_other(file: Path, proc: Path, value: str
     "content",
     [
         b"",
-        b'{"bootId": "first", "limits": {"rapl/package-0"',
-        b'{"bootId": "first", "limits": {"rapl/package-0": NaN}}',
+        f'{{{BOOT}, "limits": {{"rapl/package-0"'.encode(),
+        f'{{{BOOT}, "limits": {{"rapl/package-0": NaN}}}}'.encode(),
         b"[]",
         b"7",
         b"\xff\x00",
@@ -122,11 +144,15 @@ def test_h5_a_corrupt_file_is_kept_aside_and_told(
 @pytest.mark.parametrize(
     ("content", "records", "earlier"),
     [
-        ('{"bootId": "first", "limits": {"rapl/a": 205.0}, "version": 2}', {"rapl/a": LimitRecord(205.0)}, {}),
+        (
+            f'{{{BOOT}, "limits": {{"rapl/a": 205.0}}, "version": 2}}',
+            {"rapl/a": LimitRecord(205.0)},
+            {},
+        ),
         ('{"bootId": "other", "limits": {"rapl/a": 205.0}, "version": 2}', {}, {"rapl/a": LimitRecord(205.0)}),
         ('{"version": 2, "limits": {"rapl/a": 205.0}}', {}, {"rapl/a": LimitRecord(205.0)}),
-        ('{"bootId": "first", "devices": []}', {}, {}),
-        ('{"bootId": "first", "limits": []}', {}, {}),
+        (f'{{{BOOT}, "devices": []}}', {}, {}),
+        (f'{{{BOOT}, "limits": []}}', {}, {}),
     ],
 )
 def test_h5_readable_part_of_another_format_is_used_and_the_file_is_kept(

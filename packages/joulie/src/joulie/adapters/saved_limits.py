@@ -10,8 +10,10 @@ device could not be read yet.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import re
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
@@ -20,13 +22,14 @@ from typing import Any
 import msgspec
 
 from joulie.domain.limit_records import LimitRecord, SavedRecords, usable_limit
-from joulie.host_files import OS_FILES, HostFiles
+from joulie.host_files import OS_FILES, HostFiles, read_text
 
 log = logging.getLogger(__name__)
 
 _WRITTEN = "written."
 _UNKNOWN = "unknown:"
 _EARLIER = "earlier:"
+_BOOT_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _FIELDS = frozenset({"bootId", "limits"})
 
 
@@ -118,7 +121,11 @@ class SavedLimits:
         return SavedRecords(earlier={**earlier, **records}, lost=None if "bootId" in content else lost, found=True)
 
     def _boot_id(self) -> str:
-        return self._files.read(self._host_proc / "sys/kernel/random/boot_id").strip()
+        file = self._host_proc / "sys/kernel/random/boot_id"
+        boot_id = read_text(self._files, file)
+        if boot_id is None or not _BOOT_ID.fullmatch(boot_id):  # with another one, all records of this boot are void
+            raise OSError(errno.EIO, "no boot id can be read", str(file))
+        return boot_id
 
     def _aside(self, ending: str) -> Path:
         return self._path.with_name(f"{self._path.name}.{ending}")
