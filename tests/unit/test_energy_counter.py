@@ -110,6 +110,16 @@ def test_h10_stuck_counter_is_stale_and_what_it_missed_is_not_power() -> None:
     assert mean_power_w(stuck[0], again) is None
 
 
+def test_h10_an_old_reading_after_a_pause_starts_no_run() -> None:
+    """What was read before the pause, once more: it would pass for the moment's counter, and the next for a jump."""
+    found = tracked(
+        (0.0, 1_000.0), (780.0, 1_000.0), (800.0, 15_400.0), (820.0, 22_600.0), wraps_at_j=AMD_J, bound_w=EPYC_W
+    )
+    assert mean_power_w(found[0], found[1]) is None
+    assert mean_power_w(found[1], found[2]) is None, "the counter may have wrapped in 800 s"
+    assert mean_power_w(found[2], found[3]) == pytest.approx(360.0)
+
+
 def test_h10_readings_close_together_are_not_stale() -> None:
     assert not tracked(*((0.01 * number, 100.0) for number in range(20)))[-1].stale
 

@@ -88,12 +88,11 @@ def track(
     finite_number("counter_j", counter_j, minimum=0.0)
     if before is None:
         return EnergyTrack(counter_j, now_s, now_s, 0.0, now_s)
-    elapsed_s = now_s - before.read_at_s
-    if elapsed_s <= 0.0:
+    if now_s <= before.read_at_s:
         return before
-    energy_j = _increase_j(counter_j - before.counter_j, elapsed_s, wraps_at_j, max_power_w)
-    if energy_j == 0.0:
+    if counter_j == before.counter_j:  # no number of turns ends at the very same count: this is an old one
         return replace(before, read_at_s=now_s, still=before.still + 1)
+    energy_j = _increase_j(counter_j - before.counter_j, now_s - before.progress_at_s, wraps_at_j, max_power_w)
     if energy_j is None or before.stale:  # what a stuck counter missed is not known
         return EnergyTrack(counter_j, now_s, now_s, 0.0, now_s)
     return EnergyTrack(counter_j, now_s, before.since_s, before.total_j + energy_j, now_s)
