@@ -94,6 +94,7 @@ class Frequencies:
     def __init__(self) -> None:
         self.limits_hz = {"policy0": 3.5e9, "policy1": 3.5e9}
         self.step_hz = 1e8
+        self.steps_hz: tuple[float, ...] = ()
         self.reason: str | None = None
         self.writes = 0
         self.listings = 0
@@ -103,7 +104,10 @@ class Frequencies:
 
     def policies(self) -> Sequence[FrequencyPolicy]:
         self.listings += 1
-        return [FrequencyPolicy(name, 0.8e9, 3.5e9, limit_hz) for name, limit_hz in self.limits_hz.items()]
+        return [
+            FrequencyPolicy(name, 0.8e9, 3.5e9, limit_hz, steps_hz=self.steps_hz)
+            for name, limit_hz in self.limits_hz.items()
+        ]
 
     def set_limit(self, policy_id: str, limit_hz: float) -> float:
         self.writes += 1
@@ -472,6 +476,15 @@ def test_limits_rounded_by_the_driver_are_known_to_the_next_process(store: Store
     assert frequencies.limits_hz["policy0"] == 3.0e9
     again.enforce(WantedCap(percent=90.0), facts(100.0), 20.0)
     assert frequencies.limits_hz["policy0"] == 3.5e9
+
+
+def test_h5_limit_of_a_table_is_known_before_it_is_written(store: Store) -> None:
+    """One that only the driver's answer tells is lost with that answer: a later process takes it for its owner's."""
+    frequencies = Frequencies()
+    frequencies.steps_hz = (1.5e9, 3.0e9, 3.5e9)
+    control(store, frequencies).enforce(ECO, facts(300.0), 0.0)
+    assert store.content["dvfs/policy0"] == LimitRecord(3.5e9, (3.0e9,))
+    assert frequencies.limits_hz["policy0"] == 3.0e9
 
 
 def test_h5_throttle_in_force_is_not_taken_for_an_original(store: Store) -> None:

@@ -8,6 +8,7 @@ Source: spec, control loop, agent; the settings are those of the public configur
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -226,17 +227,23 @@ def open_loop_throttle_pct(cap_percent: float) -> float:
     return _FULL_PERCENT - finite_number("cap_percent", cap_percent, minimum=0.0, maximum=_FULL_PERCENT)
 
 
-def frequency_limit_hz(throttle_pct: float, min_hz: float, max_hz: float, floor_hz: float) -> float:
+def frequency_limit_hz(
+    throttle_pct: float, min_hz: float, max_hz: float, floor_hz: float, steps_hz: Iterable[float] = ()
+) -> float:
     """Upper frequency limit of a throttle: a share of the hardware's span, never below the floor, Hz.
+
+    Where the driver has a table, it is the next step down, as the driver would make of it: known before it is written.
 
     Args:
         throttle_pct: 0 (the hardware's maximum) to 100 (its minimum, or the floor).
         min_hz: lowest frequency of the hardware, Hz.
         max_hz: highest frequency of the hardware, Hz.
         floor_hz: minimum limit that is ever set, Hz; a floor above the hardware's maximum means the maximum.
+        steps_hz: limits that the driver can set, Hz; empty where it sets any.
     """
     share = finite_number("throttle_pct", throttle_pct, minimum=0.0, maximum=_FULL_PERCENT) / _FULL_PERCENT
-    return max(max_hz - (max_hz - min_hz) * share, min(floor_hz, max_hz))
+    limit_hz = max(max_hz - (max_hz - min_hz) * share, min(floor_hz, max_hz))
+    return max((step_hz for step_hz in steps_hz if min_hz <= step_hz <= limit_hz), default=limit_hz)
 
 
 def throttle_of_limit_pct(limit_hz: float, min_hz: float, max_hz: float) -> float:

@@ -97,7 +97,8 @@ class FrequencyWriter:
         return tuple(hz for hz in self._possible[span] if abs(hz - policy.limit_hz) <= _HZ_PER_KHZ)
 
     def _target_hz(self, policy: FrequencyPolicy, throttle_pct: float) -> float:
-        return frequency_limit_hz(throttle_pct, policy.min_hz, policy.max_hz, self._settings.min_frequency_hz)
+        floor_hz = self._settings.min_frequency_hz
+        return frequency_limit_hz(throttle_pct, policy.min_hz, policy.max_hz, floor_hz, policy.steps_hz)
 
     def _take_listed(self) -> Sequence[FrequencyPolicy]:
         listed, self._listed = self._listed, None
