@@ -1,6 +1,7 @@
 """The files of the amdgpu driver: what only this driver does. See tests/contract/test_gpu_backends.py for the rest."""
 
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,22 @@ def test_a_gpu_whose_driver_cannot_be_read_is_listed_without_a_limit() -> None:
     found = Amdgpu(sys, files).devices()
     assert len(found) == machine.spec.gpus
     assert [device.limit_w for device in found].count(None) == 1
+
+
+def test_h4_a_class_that_cannot_be_listed_is_not_a_machine_without_gpus(tmp_path: Path) -> None:
+    """Else the node has no GPUs for a cycle, and the report of their caps is replaced by that."""
+    add_amdgpu(tmp_path, 0)
+
+    class Failing(AmdgpuFiles):
+        def names(self, folder: Path) -> Sequence[str]:
+            raise OSError(errno.EBUSY, "Device or resource busy")
+
+    for read in (Amdgpu(tmp_path, Failing()).devices, AmdgpuMeter(tmp_path, Failing()).power_w):
+        with pytest.raises(ControlFailedError, match="busy") as failed:
+            read()
+        assert not isinstance(failed.value, NoBackendError)
+    assert "busy" in (Amdgpu(tmp_path, Failing()).unavailable() or "")
+    assert "busy" in (AmdgpuMeter(tmp_path, Failing()).unavailable() or "")
 
 
 def test_graphics_whose_cap_cannot_be_read_are_listed_without_a_limit(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from joulie.domain.energy_counter import PLAUSIBLE_POWER_W
 from joulie.domain.quantities import positive_number
-from joulie.host_files import OS_FILES, HostFiles, matching, read_number, read_text, write_number
+from joulie.host_files import OS_FILES, HostFiles, read_number, read_text, write_number
 from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, EnergyReading, NoBackendError, PowerDevice
 
 _MICRO = 1e-6
@@ -70,9 +70,15 @@ class _Driver:
         self._seen: dict[Path, _Gpu] = {}
 
     def gpus(self) -> Sequence[_Gpu]:
-        """All physical GPUs, by PCI address; raises `NoBackendError` without any."""
+        """All physical GPUs, by PCI address.
+
+        Raises:
+            NoBackendError: there is none.
+            ControlFailedError: the class cannot be listed.
+        """
         found = {}
-        for hwmon in matching(self.files, self._class, "hwmon*"):
+        for entry in self._entries():
+            hwmon = self._class / entry
             device, folder = self.files.resolve(hwmon / "device"), self.files.resolve(hwmon)
             seen = self._seen.get(device)
             if seen is not None and seen.hwmon == folder:
@@ -85,6 +91,14 @@ class _Driver:
         if not gpus:
             raise NoBackendError(f"no AMD GPU with the driver amdgpu in {self._class}")
         return gpus
+
+    def _entries(self) -> Sequence[str]:
+        try:
+            return sorted(self.files.names(self._class))
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise ControlFailedError(f"cannot list {self._class}: {error.strerror}") from error
 
     def watts(self, gpu: _Gpu, file: str) -> float | None:
         """A power, W; None if it cannot be read, or the GPU is not known by its id."""
@@ -141,7 +155,7 @@ class Amdgpu:
         """None if at least one GPU can be limited."""
         try:
             gpus = self._driver.gpus()
-        except NoBackendError as error:
+        except ControlFailedError as error:
             return str(error)
         caps = [gpu.hwmon / "power1_cap" for gpu in gpus if self._driver.limit_w(gpu)]
         if not caps:
@@ -202,7 +216,7 @@ class AmdgpuMeter:
         """None if at least one GPU reports its power."""
         try:
             return None if self.power_w() else "no AMD GPU reports its power"
-        except NoBackendError as error:
+        except ControlFailedError as error:
             return str(error)
 
     def energy(self) -> Sequence[EnergyReading]:
