@@ -9,7 +9,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from joulie.domain.grid import interrupt, names
-from joulie.domain.grid.deferral import Conditions, Hold, HoldReason, Release, ReleaseReason, Waiting, decide
+from joulie.domain.grid.deferral import Conditions, FinishBy, Hold, HoldReason, Release, ReleaseReason, Waiting, decide
 from joulie.domain.grid.release import Bucket, Due, Limits, due_now, in_order
 from joulie.domain.grid.request import Asked, GridDefaults, GridRequest, Mode, request_of
 from joulie.domain.grid.series import Series
@@ -63,7 +63,7 @@ waitings = st.builds(
     Waiting,
     requests,
     spans_s.map(lambda span_s: NOW_S - span_s),
-    st.none() | spans_s.map(lambda span_s: NOW_S + span_s),
+    st.none() | spans_s.map(lambda span_s: FinishBy(NOW_S + span_s, "the deadline of its Job")),
 )
 
 

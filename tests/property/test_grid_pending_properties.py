@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from joulie.adapters.kubernetes.cache import Key
 from joulie.apps.grid.pending import Deferral, PendingPod, PendingQueue
-from joulie.domain.grid.deferral import Conditions, Waiting
+from joulie.domain.grid.deferral import Conditions, FinishBy, Waiting
 from joulie.domain.grid.release import Limits
 from joulie.domain.grid.request import Asked, GridRequest, Mode
 from joulie.domain.grid.series import Series
@@ -30,7 +30,7 @@ pods = st.builds(
                     mode=mode,
                 ),
                 created_h * HOUR_S,
-                None if finish_h is None else (created_h + finish_h) * HOUR_S,
+                None if finish_h is None else FinishBy((created_h + finish_h) * HOUR_S, "the deadline of its Job"),
             ),
         ),
         priority,

@@ -7,7 +7,16 @@ from datetime import UTC, datetime
 from joulie.adapters.grid.feed import FeedLimits, GridFeed
 from joulie.adapters.kubernetes.client import KubeClient, NotFoundError, RetryPolicy
 from joulie.adapters.kubernetes.connection import connect
-from joulie.adapters.kubernetes.resources import CONFIG_MAPS, EVENTS, JOBS, NAMESPACES, PODS, REPLICA_SETS
+from joulie.adapters.kubernetes.resources import (
+    CONFIG_MAPS,
+    CRON_JOBS,
+    DEPLOYMENTS,
+    EVENTS,
+    JOBS,
+    NAMESPACES,
+    PODS,
+    REPLICA_SETS,
+)
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.grid.controller import Controller
 from joulie.apps.grid.metrics import ControllerMetrics
@@ -23,7 +32,10 @@ EPOCH_S = 1_800_000_000.0
 ZONE = "DE"
 NS = "default"
 GATES = [{"name": names.GATE}]
-OWNERS = {"Job": "batch/v1", "ReplicaSet": "apps/v1", "StatefulSet": "apps/v1", "DaemonSet": "apps/v1"}
+OWNERS = {
+    "CronJob": "batch/v1", "Job": "batch/v1", "Deployment": "apps/v1", "ReplicaSet": "apps/v1",
+    "StatefulSet": "apps/v1", "DaemonSet": "apps/v1",
+}  # fmt: skip
 
 
 class ScriptedGrid:
@@ -74,9 +86,14 @@ class Stage:
         )
         self.feed = GridFeed(sources, FeedLimits(), lambda: self.now_s, zone=ZONE)
         self.feed.add_listener(lambda _measure, zone: self.term.zone_changed(zone))
-        self.view = GridView(client, settings.defaults, ZONE, CLOUD_REGIONS, mode=settings.mode)
         self.tasks = []
+        self.watch()
         self.start()
+
+    def watch(self):
+        """Watch caches, empty at first."""
+        self.view = GridView(self.client, self.settings.defaults, ZONE, CLOUD_REGIONS, mode=self.settings.mode)
+        self.watching = asyncio.create_task(self.view.run())
 
     def start(self):
         """A new term: nothing is remembered."""
@@ -172,9 +189,19 @@ class Stage:
             await self.seen()
         return created
 
-    async def job(self, name, *, age_s=0.0, labels=None, annotations=None, template=None, **spec):
+    async def cron_job(self, name, **spec):
+        body = {"metadata": {"name": name}, "spec": {"jobTemplate": {}, **spec}}
+        created = await self._created(CRON_JOBS, body, NS, 0.0)
+        counters = self.view.caches[CRON_JOBS.plural].counters
+        await self.until(lambda: counters.events)
+        return owner_of("CronJob", created)
+
+    async def job(self, name, *, age_s=0.0, owner=None, labels=None, annotations=None, template=None, **spec):
+        owners = [] if owner is None else [owner]
         body = {
-            "metadata": {"name": name, "annotations": annotations or {}, "labels": labels or {}},
+            "metadata": {
+                "name": name, "annotations": annotations or {}, "labels": labels or {}, "ownerReferences": owners,
+            },
             "spec": {"suspend": False, "template": {"metadata": {"annotations": template or {}},
                      "spec": {"schedulerName": names.SCHEDULER_NAME, "containers": [{"name": "c"}]}}} | spec,
         }  # fmt: skip
@@ -185,8 +212,32 @@ class Stage:
         await self.until(lambda: (seen := self.view.jobs.get((NS, name))) and seen.started_s is not None)
         return owner_of("Job", created)
 
-    async def replica_set(self, name, *, age_s=0.0, ready=0):
-        created = await self._created(REPLICA_SETS, {"metadata": {"name": name}, "spec": {}}, NS, age_s)
+    async def deployment(self, name, *, age_s=0.0):
+        created = await self._created(DEPLOYMENTS, {"metadata": {"name": name}, "spec": {}}, NS, age_s)
+        await self.until(lambda: self.view.caches[DEPLOYMENTS.plural].objects.get((NS, name)))
+        return owner_of("Deployment", created)
+
+    async def available(self, name, *, since_s, now=True):
+        """What the Deployment controller says of a Deployment, and since when."""
+        condition = {"type": "Available", "status": str(now), "lastTransitionTime": rfc3339(since_s)}
+        status = {"status": {"replicas": 1, "availableReplicas": int(now), "conditions": [condition]}}
+        counters = self.view.caches[DEPLOYMENTS.plural].counters
+        seen = counters.events
+        await self.client.patch(DEPLOYMENTS, name, status, namespace=NS, subresource="status")
+        await self.until(lambda: counters.events > seen)
+
+    async def restart_view(self):
+        """The controller's process is another one: its caches are filled anew."""
+        watching, self.watching = self.watching, None
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        self.watch()
+        await self.view.wait_synced()
+        self.start()
+
+    async def replica_set(self, name, *, age_s=0.0, ready=0, owner=None):
+        metadata = {"name": name, "ownerReferences": [] if owner is None else [owner]}
+        created = await self._created(REPLICA_SETS, {"metadata": metadata, "spec": {}}, NS, age_s)
         await self.ready(name, ready)
         return owner_of("ReplicaSet", created)
 
@@ -194,7 +245,7 @@ class Stage:
         status = {"status": {"replicas": 1, "readyReplicas": ready}}
         await self.client.patch(REPLICA_SETS, name, status, namespace=NS, subresource="status")
         cache = self.view.caches[REPLICA_SETS.plural]
-        await self.until(lambda: (seen := cache.objects.get((NS, name))) and seen.working == (ready > 0))
+        await self.until(lambda: (seen := cache.objects.get((NS, name))) and seen.has_run == (ready > 0))
 
     async def _created(self, resource, body, namespace, age_s):
         self.clock.now_s = self.now_s - age_s
@@ -242,12 +293,11 @@ async def staged(tmp_path, **settings):
         retry = RetryPolicy(attempts=2, initial_wait_s=0.001)
         async with KubeClient(connect(kubeconfig=kubeconfig), retry=retry) as client:
             stage = Stage(cluster, clock, client, ControllerSettings(**settings))
-            watching = asyncio.create_task(stage.view.run())
             try:
                 await stage.view.wait_synced()
                 yield stage
             finally:
-                for task in (watching, *stage.tasks):
+                for task in (stage.watching, *stage.tasks):
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
 

@@ -551,6 +551,71 @@ def test_deleting_a_held_pod_does_not_restart_its_delay(tmp_path):
     play(body, tmp_path)
 
 
+async def asks_for_all(stage):
+    """The namespace asks that all its pods wait."""
+    await stage.client.patch(NAMESPACES, NS, {"metadata": {"annotations": {names.DEFER: "true"}}})
+    await stage.until(lambda: stage.view.namespace(NS).annotations)
+
+
+PLAIN = {"scheduler": "default-scheduler"}
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["same controller", "controller restarted meanwhile"])
+def test_g7_a_rollout_of_a_deployment_that_has_run_is_not_deferred(tmp_path, restarted):
+    async def body(stage):
+        await asks_for_all(stage)
+        deployment = await stage.deployment("web", age_s=2 * HOUR_S)
+        await stage.replica_set("web-1", age_s=2 * HOUR_S, ready=1, owner=deployment)
+        await stage.available("web", since_s=stage.now_s - HOUR_S)
+        await stage.ready("web-1", 0)  # as with the strategy Recreate
+        await stage.available("web", since_s=stage.now_s, now=False)
+        if restarted:
+            await stage.restart_view()
+        new = await stage.replica_set("web-2", owner=deployment)
+        await stage.pod("web-2-x", owner=new, **PLAIN)
+        await stage.look()
+        assert await stage.gated() == []
+        assert stage.counted("joulie_grid_releases_total", reason="replacement") == 1
+
+    play(body, tmp_path)
+
+
+def test_g7_the_first_start_of_a_deployment_waits_once_whatever_its_template(tmp_path):
+    async def body(stage):
+        await asks_for_all(stage)
+        deployment = await stage.deployment("web")
+        await stage.available("web", since_s=stage.now_s, now=False)
+        first = await stage.replica_set("web-1", owner=deployment)
+        await stage.pod("web-1-x", owner=first, **PLAIN)
+        await stage.look(20 * HOUR_S)
+        await stage.client.delete(PODS, "web-1-x", NS, grace_s=0)
+        corrected = await stage.replica_set("web-2", owner=deployment)
+        await stage.pod("web-2-x", owner=corrected, **PLAIN)
+        await stage.look(4 * HOUR_S - 1.0)
+        assert await stage.gated() == ["web-2-x"]
+        await stage.look(1.0)
+        assert await stage.gated() == []
+
+    play(body, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "ReplicaSet"])
+def test_g7_what_is_older_than_its_delay_starts_for_the_first_time_no_more(tmp_path, kind):
+    """Nobody knows whether a StatefulSet or ReplicaSet of yesterday has run before the controller came."""
+
+    async def body(stage):
+        await asks_for_all(stage)
+        deployment = await stage.deployment("web", age_s=30 * HOUR_S) if kind == "Deployment" else None
+        replicas = await stage.replica_set("web-1", age_s=0.0 if deployment else 30 * HOUR_S, owner=deployment)
+        await stage.pod("web-1-x", owner=replicas, **PLAIN)
+        await stage.look()
+        assert await stage.gated() == []
+        assert stage.counted("joulie_grid_releases_total", reason="replacement") == 1
+        assert stage.counted("joulie_grid_late_seconds_sum") == 0.0
+
+    play(body, tmp_path)
+
+
 def test_a_new_pod_of_the_same_name_is_another_pod(tmp_path):
     async def body(stage):
         await stage.pod("db-0")
@@ -572,6 +637,74 @@ def test_the_deadline_of_a_job_counts(tmp_path):
         assert await stage.gated() == ["batch-1"]
         await stage.look(1.0)
         assert await stage.gated() == []
+
+    play(body, tmp_path)
+
+
+@pytest.mark.parametrize("policy", ["Allow", "Forbid", "Replace"])
+def test_g8_a_cron_jobs_run_is_over_before_its_next_one(tmp_path, policy):
+    async def body(stage):
+        cron = await stage.cron_job("hourly", schedule="30 * * * *", concurrencyPolicy=policy)
+        owner = await stage.job("hourly-29999430", owner=cron, age_s=5.0)
+        await stage.pod("hourly-1", owner=owner, annotations={names.RUNTIME: "10m"})
+        await stage.look(1199.0)  # the next run begins at 08:30
+        assert await stage.gated() == ["hourly-1"]
+        await stage.look(1.0)
+        assert await stage.gated() == []
+        (event,) = await stage.events("GridReleased")
+        assert "needs 10 min before the next run of CronJob hourly" in event.message
+        assert stage.counted("joulie_grid_late_seconds_sum") == 0.0
+
+    play(body, tmp_path)
+
+
+def test_g8_the_time_zone_of_a_cron_job_counts(tmp_path):
+    async def body(stage):
+        cron = await stage.cron_job("night", schedule="0 3 * * *", timeZone="Asia/Kolkata")  # 21:30 UTC
+        owner = await stage.job("night-1", owner=cron)
+        await stage.pod("night-1", owner=owner, annotations={names.RUNTIME: "30m"})
+        await stage.look(13 * HOUR_S - 1.0)
+        assert await stage.gated() == ["night-1"]
+        await stage.look(1.0)
+        assert await stage.gated() == []
+
+    play(body, tmp_path)
+
+
+@pytest.mark.parametrize("schedule", ["*/15 * * * *", "not a schedule"])
+def test_g8_a_cron_job_without_time_to_wait_does_not_wait(tmp_path, schedule):
+    """A run of an hour each quarter of an hour, and a schedule that nobody can read: fail open."""
+
+    async def body(stage):
+        owner = await stage.job("often-1", owner=await stage.cron_job("often", schedule=schedule))
+        await stage.pod("often-1", owner=owner)
+        await stage.look()
+        assert await stage.gated() == []
+        assert stage.counted("joulie_grid_late_seconds_sum") == 0.0
+
+    play(body, tmp_path)
+
+
+def test_g8_a_cron_job_that_is_suspended_has_no_next_run(tmp_path):
+    async def body(stage):
+        cron = await stage.cron_job("hourly", schedule="30 * * * *", suspend=True)
+        await stage.pod("hourly-1", owner=await stage.job("hourly-1", owner=cron))
+        await stage.look(2 * HOUR_S)
+        assert await stage.gated() == ["hourly-1"]
+
+    play(body, tmp_path)
+
+
+def test_g8_an_interruptible_job_is_done_before_the_next_run_of_its_cron_job(tmp_path):
+    async def body(stage):
+        cron = await stage.cron_job("daily", schedule="0 8 * * *")
+        await stage.job("daily-1", owner=cron, template=INTERRUPTIBLE)
+        await stage.look(HOUR_S)
+        assert await suspended(stage, "daily-1")
+        await stage.look(21 * HOUR_S - 1.0)  # two of its three hours are left, it began at 08:00
+        assert await suspended(stage, "daily-1")
+        await stage.look(1.0)
+        assert not await suspended(stage, "daily-1")
 
     play(body, tmp_path)
 

@@ -4,7 +4,17 @@ import dataclasses
 
 import pytest
 
-from joulie.domain.grid.deferral import Conditions, Hold, HoldReason, Release, ReleaseReason, Waiting, decide, objective
+from joulie.domain.grid.deferral import (
+    Conditions,
+    FinishBy,
+    Hold,
+    HoldReason,
+    Release,
+    ReleaseReason,
+    Waiting,
+    decide,
+    objective,
+)
 from joulie.domain.grid.request import Asked, GridRequest, Mode
 from joulie.domain.grid.series import Series, constant
 from joulie.domain.grid.signals import Basis, GridSignal, Measure, Period, Provenance
@@ -99,9 +109,9 @@ def test_no_delay_is_no_delay() -> None:
 
 
 def test_the_deadline_of_a_job_leaves_time_to_run() -> None:
-    waiting = Waiting(OPTIMAL, NOW_S, finish_by_s=NOW_S + 5 * HOUR_S)
+    waiting = Waiting(OPTIMAL, NOW_S, FinishBy(NOW_S + 5 * HOUR_S, "the deadline of its Job"))
     assert waiting.latest_start_s == NOW_S + 3 * HOUR_S
-    late = Waiting(OPTIMAL, NOW_S, finish_by_s=NOW_S + HOUR_S)
+    late = Waiting(OPTIMAL, NOW_S, FinishBy(NOW_S + HOUR_S, "the deadline of its Job"))
     release = decide(late, Conditions(carbon(900.0)), NOW_S)
     assert release == Release(ReleaseReason.DEADLINE, "needs 2 h before the deadline of its Job")
 

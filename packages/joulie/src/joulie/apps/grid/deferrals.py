@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.resources import DAEMON_SETS
-from joulie.apps.grid.facts import GatedPod
+from joulie.apps.grid.deadlines import finish_by_of
+from joulie.apps.grid.facts import GatedPod, ReplicasFacts
 from joulie.apps.grid.observe import GridView
 from joulie.apps.grid.pending import Deferral
 from joulie.domain.grid.deferral import Release, ReleaseReason, Waiting
-from joulie.domain.grid.request import Asked
+from joulie.domain.grid.request import Asked, GridRequest
 
 
 def deferral_of(key: Key, pod: GatedPod, view: GridView) -> Deferral:
@@ -24,18 +25,31 @@ def deferral_of(key: Key, pod: GatedPod, view: GridView) -> Deferral:
         view: watch caches with its owner and namespace.
     """
     request = view.request(key.namespace, pod.asking, pod.owner)
-    since_s, finish_by_s = pod.created_s, None
+    since_s, finish_by = pod.created_s, None
     job, replicas = view.job_of(key, pod), view.replicas_of(key, pod)
     settled = None
     if pod.owner is not None and pod.owner.kind == DAEMON_SETS.kind:
         settled = Release(ReleaseReason.REPLACEMENT, "pods of a DaemonSet are never held")
     elif replicas is not None and pod.owner is not None:
-        if not (replicas.working or view.has_run(replicas.uid)):
+        settled = _not_first(replicas, pod, request)
+        if settled is None and not replicas.has_run:
             since_s = min(since_s, replicas.created_s)
-        elif request.asked_by is not Asked.POD:
-            text = f"replaces a pod of {pod.owner.kind} {pod.owner.name} that has run"
-            settled = Release(ReleaseReason.REPLACEMENT, text)
     elif job is not None:
         since_s = min(since_s, since_s if job.started_s is None else job.started_s)
-        finish_by_s = job.finish_by_s
-    return Deferral(view.zone(request, pod.asking), Waiting(request, since_s, finish_by_s), settled)
+        finish_by = finish_by_of(job, view.cron_job_of(key.namespace, job))
+    return Deferral(view.zone(request, pod.asking), Waiting(request, since_s, finish_by), settled)
+
+
+def _not_first(replicas: ReplicasFacts, pod: GatedPod, request: GridRequest) -> Release | None:
+    """Why the pod of a ReplicaSet, StatefulSet or Deployment is not held; None if it may be.
+
+    Nobody knows what ran before this program did. So a workload that is older than its maximum delay counts as one that
+    has run: its first start would be overdue.
+    """
+    assert pod.owner is not None
+    name = f"{pod.owner.kind} {pod.owner.name}"
+    if replicas.has_run and request.asked_by is not Asked.POD:
+        return Release(ReleaseReason.REPLACEMENT, f"replaces a pod of {name} or of its Deployment that has run")
+    if not replicas.has_run and pod.created_s >= replicas.created_s + request.max_delay_s:
+        return Release(ReleaseReason.REPLACEMENT, f"the workload of {name} is older than its maximum delay")
+    return None

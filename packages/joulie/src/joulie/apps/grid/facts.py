@@ -10,7 +10,18 @@ from functools import lru_cache
 
 import msgspec
 
-from joulie.adapters.kubernetes.api.core import Job, Namespace, NodeSelectorTerm, Pod, PodSpec
+from joulie.adapters.kubernetes.api.core import (
+    CronJob,
+    Deployment,
+    Job,
+    Namespace,
+    NodeSelectorTerm,
+    Pod,
+    PodSpec,
+    ReplicaSet,
+    ReplicasStatus,
+    StatefulSet,
+)
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
 from joulie.adapters.kubernetes.names import MODE_LABEL
 from joulie.adapters.kubernetes.placement import required_terms, requirements
@@ -32,6 +43,9 @@ RESUMED_SINCE = "joulie.io/grid-resumed-since"
 """Annotation on a Job: time when the controller resumed it; absent while it is suspended."""
 WORK_DONE = "joulie.io/grid-work-done"
 """Annotation on a Job: time that it ran before it was last suspended, s."""
+
+_FIRST_RECONCILED_S = 60.0
+"""Time after its creation within which a Deployment has its first conditions, s."""
 
 Affinity = tuple[tuple[Requirement, ...], ...]
 
@@ -97,6 +111,7 @@ class JobFacts(msgspec.Struct, frozen=True):
         suspended: ``spec.suspend``.
         queued: whether a queue controller manages it, so that only that one suspends and resumes it.
         asking: fields of the Job and its template that determine when it may start.
+        owner: its controller, such as a CronJob; None without one.
         suspended_since: value of the annotation `SUSPENDED_SINCE`; None without it, empty for a Job left to others.
         work_done_s: time that it ran before it was last suspended, s.
         resumed_since: value of the annotation `RESUMED_SINCE`; None without it.
@@ -110,6 +125,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     suspended: bool
     queued: bool
     asking: Asking
+    owner: Owner | None = None
     suspended_since: str | None = None
     work_done_s: float = 0.0
     resumed_since: str | None = None
@@ -133,18 +149,34 @@ class JobFacts(msgspec.Struct, frozen=True):
         return not self.suspended and bool(self.suspended_since)
 
 
-class ReplicasFacts(msgspec.Struct, frozen=True, gc=False):
-    """Cached facts of a ReplicaSet or StatefulSet.
+class CronJobFacts(msgspec.Struct, frozen=True, gc=False):
+    """Cached facts of a CronJob that is not suspended.
 
     Attributes:
-        uid: UID of the object.
-        created_s: creation, s since the epoch.
-        working: whether at least one of its pods is ready.
+        uid: UID of the CronJob.
+        schedule: ``spec.schedule``.
+        time_zone: ``spec.timeZone``; None without one.
     """
 
     uid: str
+    schedule: str
+    time_zone: str | None
+
+
+class ReplicasFacts(msgspec.Struct, frozen=True):
+    """Cached facts of a ReplicaSet, StatefulSet or Deployment.
+
+    Attributes:
+        uid: UID of the object.
+        owner: its controller, such as the Deployment of a ReplicaSet; None without one.
+        created_s: creation, s since the epoch.
+        has_run: whether a pod of it is ready, or is known to have been.
+    """
+
+    uid: str
+    owner: Owner | None
     created_s: float
-    working: bool
+    has_run: bool
 
 
 class NamespaceFacts(msgspec.Struct, frozen=True):
@@ -201,11 +233,46 @@ def keep_job(job: Job) -> JobFacts | None:
         suspended=job.spec.suspend,
         queued=_KUEUE_QUEUE_LABEL in meta.labels,
         asking=asking,
+        owner=owner_of(meta),
         suspended_since=own.get(SUSPENDED_SINCE),
         work_done_s=_seconds(own.get(WORK_DONE)),
         resumed_since=own.get(RESUMED_SINCE),
         held={key: value for key, value in own.items() if key in names.HELD_KEYS},
     )
+
+
+def keep_cron_job(cron_job: CronJob) -> CronJobFacts | None:
+    """Cached facts of a CronJob; None while it is suspended."""
+    spec = cron_job.spec
+    return None if spec.suspend else CronJobFacts(cron_job.metadata.uid, spec.schedule, spec.time_zone)
+
+
+def keep_replicas(found: ReplicaSet | StatefulSet) -> ReplicasFacts:
+    """Cached facts of a ReplicaSet or StatefulSet.
+
+    Raises:
+        QuantityError: the creation time is invalid.
+    """
+    return ReplicasFacts(found.metadata.uid, owner_of(found.metadata), created_s(found.metadata), _works(found.status))
+
+
+def keep_deployment(found: Deployment) -> ReplicasFacts:
+    """Cached facts of a Deployment.
+
+    Its condition Available is False from its first reconciliation until its pods are available, so a later transition
+    says that they have been.
+
+    Raises:
+        QuantityError: a timestamp is invalid.
+    """
+    meta, since_s = found.metadata, created_s(found.metadata) + _FIRST_RECONCILED_S
+    changes = (one.last_transition_time for one in found.status.conditions if one.type == "Available")
+    changed = any(parse_rfc3339(text) > since_s for text in changes if text)
+    return ReplicasFacts(meta.uid, owner_of(meta), created_s(meta), changed or _works(found.status))
+
+
+def _works(status: ReplicasStatus) -> bool:
+    return max(status.ready_replicas, status.available_replicas) > 0
 
 
 def keep_namespace(namespace: Namespace) -> NamespaceFacts:

@@ -22,11 +22,22 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ConflictError, KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.gating import set_gating
 from joulie.adapters.kubernetes.kueue import open_checks
-from joulie.adapters.kubernetes.resources import JOBS, LEASES, NAMESPACES, PODS
+from joulie.adapters.kubernetes.resources import CRON_JOBS, JOBS, LEASES, NAMESPACES, PODS
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.adapters.kubernetes.writer import Job, write_all
 from joulie.apps.grid.apply import PodWriter
-from joulie.apps.grid.facts import GatedPod, JobFacts, NamespaceFacts, Owner, keep_gated, keep_job, keep_namespace
+from joulie.apps.grid.deadlines import finish_by_of, next_run_of
+from joulie.apps.grid.facts import (
+    CronJobFacts,
+    GatedPod,
+    JobFacts,
+    NamespaceFacts,
+    Owner,
+    keep_cron_job,
+    keep_gated,
+    keep_job,
+    keep_namespace,
+)
 from joulie.apps.grid.jobs import Change, JobWriter
 from joulie.apps.grid.requests import NO_POLICY, requested
 from joulie.domain.grid.deferral import Waiting
@@ -94,6 +105,7 @@ class Cluster(NamedTuple):
     pods: Mapping[Key, GatedPod]
     jobs: Mapping[Key, JobFacts]
     namespaces: Mapping[str, NamespaceFacts]
+    cron_jobs: Mapping[Key, CronJobFacts] = {}
 
     def policy(self, namespace: str) -> NamespaceFacts:
         """The policy of a namespace; an empty one if the namespace was deleted."""
@@ -103,6 +115,11 @@ class Cluster(NamedTuple):
         """The Job of a pod; None where it belongs to none."""
         job = None if pod.owner is None else self.jobs.get(Key(key.namespace, pod.owner.name))
         return job if job is not None and pod.owner is not None and job.uid == pod.owner.uid else None
+
+    def cron_job_of(self, key: Key, job: JobFacts) -> CronJobFacts | None:
+        """The CronJob of a Job; None without one, or while that is suspended."""
+        cron_job = None if job.owner is None else self.cron_jobs.get(Key(key.namespace, job.owner.name))
+        return cron_job if cron_job is not None and job.owner is not None and cron_job.uid == job.owner.uid else None
 
 
 @click.command("guard")
@@ -209,7 +226,8 @@ def overdue(cluster: Cluster, defaults: GridDefaults, now_s: float) -> Iterator[
         request = requested(pod.asking, pod.owner, cluster.policy(key.namespace), defaults)
         job = cluster.job_of(key, pod)
         started_s = job.started_s if job is not None and job.started_s is not None else pod.created_s
-        waiting = Waiting(request, min(pod.created_s, started_s), job.finish_by_s if job is not None else None)
+        finish_by = None if job is None else finish_by_of(job, cluster.cron_job_of(key, job))
+        waiting = Waiting(request, min(pod.created_s, started_s), finish_by)
         if not request.defer or now_s >= waiting.latest_start_s:
             yield key
 
@@ -227,7 +245,9 @@ def overdue_jobs(cluster: Cluster, defaults: GridDefaults, now_s: float) -> Iter
             continue
         owner = Owner(JOBS.kind, key.name, job.uid)
         request = requested(job.asking, owner, cluster.policy(key.namespace), defaults)
-        progress = Progress(request, job.created_s, job.work_done_s, paused=True, changed_s=job.created_s)
+        next_run = next_run_of(job, cluster.cron_job_of(key, job))
+        done_by_s = None if next_run is None else next_run.time_s
+        progress = Progress(request, job.created_s, job.work_done_s, True, job.created_s, done_by_s)
         if not (request.defer and request.interruptible) or now_s >= progress.latest_resume_s:
             yield key
 
@@ -258,11 +278,14 @@ async def _survey(client: KubeClient) -> Cluster:
     gated = ((Key(pod.metadata.namespace, pod.metadata.name), keep_gated(pod)) for pod in unbound)
     all_jobs = (await client.list(JOBS)).items
     jobs = ((Key(job.metadata.namespace, job.metadata.name), keep_job(job)) for job in all_jobs)
+    all_cron_jobs = (await client.list(CRON_JOBS)).items
+    cron_jobs = ((Key(one.metadata.namespace, one.metadata.name), keep_cron_job(one)) for one in all_cron_jobs)
     namespaces = (await client.list(NAMESPACES)).items
     return Cluster(
         {key: pod for key, pod in gated if pod is not None},
         {key: job for key, job in jobs if job is not None},
         {one.metadata.name: keep_namespace(one) for one in namespaces},
+        {key: cron_job for key, cron_job in cron_jobs if cron_job is not None},
     )
 
 

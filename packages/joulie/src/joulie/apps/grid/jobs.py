@@ -17,6 +17,7 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import JOBS
 from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339
 from joulie.apps.grid.apply import FIELD_MANAGER, noted_at_pause
+from joulie.apps.grid.deadlines import next_run_of
 from joulie.apps.grid.facts import RESUMED_SINCE, SUSPENDED_SINCE, WORK_DONE, JobFacts, Owner, keep_job
 from joulie.apps.grid.observe import GridView
 from joulie.domain.grid.deferral import Conditions
@@ -42,6 +43,7 @@ class Managed:
         facts: its cached facts.
         request: its deferral request.
         zone: grid zone.
+        done_by_s: when the next run of its CronJob begins, s since the epoch; None without one.
         decision: the last one; None before the first.
         wake_s: when to decide again, s since the epoch.
     """
@@ -49,6 +51,7 @@ class Managed:
     facts: JobFacts
     request: GridRequest
     zone: str
+    done_by_s: float | None = None
     decision: Run | Pause | None = None
     wake_s: float = -math.inf
 
@@ -185,17 +188,20 @@ class InterruptibleJobs:
         asks = request.defer and request.interruptible and request.mode is Mode.INTERRUPTIBLE
         if not asks and not facts.suspended:  # a suspended one that no longer asks must still be resumed
             return None
-        return Managed(facts, request, self._view.zone(request, facts.asking))
+        next_run = next_run_of(facts, self._view.cron_job_of(key.namespace, facts))
+        done_by_s = None if next_run is None else next_run.time_s
+        return Managed(facts, request, self._view.zone(request, facts.asking), done_by_s)
 
     def _progress(self, job: Managed, now_s: float) -> Progress:
-        facts = job.facts
+        facts, done_s = job.facts, job.facts.work_done_s
         if facts.suspended:
-            return Progress(job.request, facts.created_s, facts.work_done_s, True, _since_s(facts))
-        if facts.started_s is None or self._view.pods_of(facts.uid):
-            # Its pods have not started yet, so there is nothing to interrupt.
-            return Progress(job.request, facts.created_s, facts.work_done_s, False, -math.inf)
-        running_s = max(0.0, now_s - facts.started_s)
-        return Progress(job.request, facts.created_s, facts.work_done_s + running_s, False, facts.started_s)
+            changed_s = _since_s(facts)
+        elif facts.started_s is None or self._view.pods_of(facts.uid):
+            changed_s = -math.inf  # its pods have not started yet, so there is nothing to interrupt
+        else:
+            changed_s = facts.started_s
+            done_s += max(0.0, now_s - facts.started_s)
+        return Progress(job.request, facts.created_s, done_s, facts.suspended, changed_s, job.done_by_s)
 
 
 def _decided(job: Progress, conditions: Conditions, now_s: float) -> Run | Pause:

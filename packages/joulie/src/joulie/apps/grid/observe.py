@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
 
-from joulie.adapters.kubernetes.api.core import Job, Namespace, Pod, ReplicaSet, StatefulSet
+import msgspec
+
+from joulie.adapters.kubernetes.api.core import CronJob, Deployment, Job, Namespace, Pod, ReplicaSet, StatefulSet
 from joulie.adapters.kubernetes.cache import Cache, Key, Watching
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.resources import JOBS, NAMESPACES, PODS, REPLICA_SETS, STATEFUL_SETS
+from joulie.adapters.kubernetes.resources import (
+    CRON_JOBS,
+    DEPLOYMENTS,
+    JOBS,
+    NAMESPACES,
+    PODS,
+    REPLICA_SETS,
+    STATEFUL_SETS,
+    Resource,
+)
 from joulie.apps.grid.facts import (
     Asking,
+    CronJobFacts,
     GatedPod,
     JobFacts,
     NamespaceFacts,
     Owner,
     ReplicasFacts,
-    created_s,
+    keep_cron_job,
+    keep_deployment,
     keep_gated,
     keep_job,
     keep_namespace,
+    keep_replicas,
 )
 from joulie.apps.grid.requests import NO_POLICY, requested
 from joulie.domain.grid.request import GridDefaults, GridRequest
 from joulie.domain.grid.zones import zone_of_pod
 from joulie.domain.mode import Mode, mode_of
 
+_F = TypeVar("_F", bound="_Identified")
+_T = TypeVar("_T")
 _UNBOUND = "spec.nodeName="
 """Field selector that keeps bound pods out of the watch."""
 
@@ -66,14 +82,18 @@ class GridView(Watching):
         self._by_owner: dict[str, set[Key]] = {}
         self._by_namespace: dict[str, set[Key]] = {}
         self._have_run: set[str] = set()
+        self._by_controller: dict[str, set[str]] = {}
         self._pods: Cache[Pod, GatedPod] = Cache(client, PODS, keep_gated, field_selector=_UNBOUND)
         self._jobs: Cache[Job, JobFacts] = Cache(client, JOBS, keep_job)
         self._namespaces: Cache[Namespace, NamespaceFacts] = Cache(client, NAMESPACES, keep_namespace)
-        self._replica_sets: Cache[ReplicaSet, ReplicasFacts] = Cache(client, REPLICA_SETS, _keep_replicas)
-        self._stateful_sets: Cache[StatefulSet, ReplicasFacts] = Cache(client, STATEFUL_SETS, _keep_replicas)
+        self._cron_jobs: Cache[CronJob, CronJobFacts] = Cache(client, CRON_JOBS, keep_cron_job)
+        self._deployments: Cache[Deployment, ReplicasFacts] = Cache(client, DEPLOYMENTS, keep_deployment)
+        self._replica_sets: Cache[ReplicaSet, ReplicasFacts] = Cache(client, REPLICA_SETS, keep_replicas)
+        self._stateful_sets: Cache[StatefulSet, ReplicasFacts] = Cache(client, STATEFUL_SETS, keep_replicas)
         self._pods.add_listener(self._pod_changed)
         self._jobs.add_listener(self._job_changed)
         self._namespaces.add_listener(self._namespace_changed)
+        self._deployments.add_listener(self._deployment_changed)
         self._replica_sets.add_listener(self._replicas_changed)
         self._stateful_sets.add_listener(self._replicas_changed)
 
@@ -84,6 +104,8 @@ class GridView(Watching):
             PODS.plural: self._pods,
             JOBS.plural: self._jobs,
             NAMESPACES.plural: self._namespaces,
+            CRON_JOBS.plural: self._cron_jobs,
+            DEPLOYMENTS.plural: self._deployments,
             REPLICA_SETS.plural: self._replica_sets,
             STATEFUL_SETS.plural: self._stateful_sets,
         }
@@ -114,22 +136,27 @@ class GridView(Watching):
 
     def job_of(self, key: Key, pod: GatedPod) -> JobFacts | None:
         """The Job that a pod belongs to; None where it belongs to none, or to one that is not known."""
-        if pod.owner is None or pod.owner.kind != JOBS.kind:
-            return None
-        job = self._jobs.objects.get(Key(key.namespace, pod.owner.name))
-        return job if job is not None and job.uid == pod.owner.uid else None
+        return _owned(self._jobs.objects, JOBS, key.namespace, pod.owner)
+
+    def cron_job_of(self, namespace: str, job: JobFacts) -> CronJobFacts | None:
+        """The CronJob that made a Job; None where none did, or it is suspended."""
+        return _owned(self._cron_jobs.objects, CRON_JOBS, namespace, job.owner)
 
     def replicas_of(self, key: Key, pod: GatedPod) -> ReplicasFacts | None:
-        """The ReplicaSet or StatefulSet that a pod belongs to; None where it belongs to none that is known."""
-        if pod.owner is None:
-            return None
-        kinds = {REPLICA_SETS.kind: self._replica_sets.objects, STATEFUL_SETS.kind: self._stateful_sets.objects}
-        found = kinds.get(pod.owner.kind, {}).get(Key(key.namespace, pod.owner.name))
-        return found if found is not None and found.uid == pod.owner.uid else None
+        """The workload that a pod belongs to; None where that is not known.
 
-    def has_run(self, owner_uid: str) -> bool:
-        """Whether a pod of this ReplicaSet or StatefulSet has been ready since the controller watches."""
-        return owner_uid in self._have_run
+        It is a StatefulSet, a Deployment or a ReplicaSet without one. It has run if any of its ReplicaSets has, since
+        the controller watches or by its status.
+        """
+        found = _owned(self._stateful_sets.objects, STATEFUL_SETS, key.namespace, pod.owner) or _owned(
+            self._replica_sets.objects, REPLICA_SETS, key.namespace, pod.owner
+        )
+        if found is None:
+            return None
+        above = _owned(self._deployments.objects, DEPLOYMENTS, key.namespace, found.owner) or found
+        uids = {found.uid} if found.owner is None else {found.uid, found.owner.uid}
+        has_run = found.has_run or above.has_run or not self._have_run.isdisjoint(uids)
+        return msgspec.structs.replace(above, has_run=has_run)
 
     def pods_of(self, owner_uid: str) -> set[Key]:
         """The gated pods of an owner."""
@@ -183,13 +210,29 @@ class GridView(Watching):
         self._note(pods, {key})
 
     def _replicas_changed(self, _key: Key, old: ReplicasFacts | None, new: ReplicasFacts | None) -> None:
+        """Remember what has run: a ReplicaSet or StatefulSet, and with a ReplicaSet the controller above it."""
+        for facts, add in ((old, False), (new, True)):
+            if facts is not None and facts.owner is not None:
+                _index(self._by_controller, facts.owner.uid, facts.uid, add=add)
         if old is not None and (new is None or new.uid != old.uid):
             self._have_run.discard(old.uid)
+            if old.owner is not None and old.owner.uid not in self._by_controller:
+                self._have_run.discard(old.owner.uid)
         if new is None:
             return
-        if new.working:
+        if new.has_run:
             self._have_run.add(new.uid)
-        self._note(self.pods_of(new.uid), set())
+            if new.owner is not None:
+                self._have_run.add(new.owner.uid)
+        self._note_replicas({new.uid} if new.owner is None else self._by_controller[new.owner.uid])
+
+    def _deployment_changed(self, _key: Key, _old: ReplicasFacts | None, new: ReplicasFacts | None) -> None:
+        if new is not None:
+            self._note_replicas(self._by_controller.get(new.uid, set()))
+
+    def _note_replicas(self, uids: Iterable[str]) -> None:
+        """Mark the gated pods of ReplicaSets or StatefulSets for a new decision."""
+        self._note(set().union(*(self.pods_of(uid) for uid in uids)), set())
 
     def _namespace_changed(self, key: Key, _old: NamespaceFacts | None, _new: NamespaceFacts | None) -> None:
         jobs = {job for job in self._jobs.objects if job.namespace == key.name}
@@ -203,13 +246,20 @@ class GridView(Watching):
             self._wake()
 
 
-def _keep_replicas(found: ReplicaSet | StatefulSet) -> ReplicasFacts:
-    status = found.status
-    working = max(status.ready_replicas, status.available_replicas) > 0
-    return ReplicasFacts(found.metadata.uid, created_s(found.metadata), working)
+class _Identified(Protocol):
+    @property
+    def uid(self) -> str: ...
 
 
-def _index(index: dict[str, set[Key]], under: str, key: Key, *, add: bool) -> None:
+def _owned(objects: Mapping[Key, _F], resource: Resource[Any], namespace: str, owner: Owner | None) -> _F | None:
+    """The cached facts of an owner of a kind; None if the owner is of another kind, or not known."""
+    if owner is None or owner.kind != resource.kind:
+        return None
+    found = objects.get(Key(namespace, owner.name))
+    return found if found is not None and found.uid == owner.uid else None
+
+
+def _index(index: dict[str, set[_T]], under: str, key: _T, *, add: bool) -> None:
     if add:
         index.setdefault(under, set()).add(key)
         return

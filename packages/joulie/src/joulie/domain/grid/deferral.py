@@ -52,6 +52,15 @@ class ReleaseReason(StrEnum):
     """It replaces a pod that has run; the caller knows its owner."""
 
 
+class FinishBy(NamedTuple):
+    """A time by which a workload has to be done."""
+
+    time_s: float
+    """s since the epoch."""
+    what: str
+    """What comes then, in words: ``the deadline of its Job``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """A workload that may be held.
@@ -59,18 +68,20 @@ class Waiting:
     Attributes:
         request: what it asks.
         held_since_s: since when its delay counts, s since the epoch.
-        finish_by_s: when its Job is ended, done or not (``activeDeadlineSeconds``), s since the epoch; None without.
+        finish_by: when it has to be done; None if it may take as long as it likes.
     """
 
     request: GridRequest
     held_since_s: float
-    finish_by_s: float | None = None
+    finish_by: FinishBy | None = None
 
     @property
     def latest_start_s(self) -> float:
         """Until when it may be held, s since the epoch."""
         latest_s = self.held_since_s + self.request.max_delay_s
-        return latest_s if self.finish_by_s is None else min(latest_s, self.finish_by_s - self.request.runtime_s)
+        if self.finish_by is not None:
+            latest_s = min(latest_s, self.finish_by.time_s - self.request.runtime_s)
+        return max(latest_s, self.held_since_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,8 +338,8 @@ def _hold(
 
 def _deadline_text(waiting: Waiting) -> str:
     by_delay_s = waiting.held_since_s + waiting.request.max_delay_s
-    if waiting.latest_start_s < by_delay_s:
-        return f"needs {duration_text(waiting.request.runtime_s)} before the deadline of its Job"
+    if waiting.finish_by is not None and waiting.latest_start_s < by_delay_s:
+        return f"needs {duration_text(waiting.request.runtime_s)} before {waiting.finish_by.what}"
     return f"has waited for its longest delay, {duration_text(waiting.request.max_delay_s)}"
 
 

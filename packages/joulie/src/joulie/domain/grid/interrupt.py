@@ -33,6 +33,7 @@ class Progress:
         done_s: how long it has run in all, s.
         paused: whether it is suspended now.
         changed_s: when it was last suspended or let run, s since the epoch.
+        done_by_s: when it has to be done, s since the epoch; None if it may take as long as it likes.
     """
 
     request: GridRequest
@@ -40,6 +41,7 @@ class Progress:
     done_s: float
     paused: bool
     changed_s: float
+    done_by_s: float | None = None
 
     @property
     def begun(self) -> bool:
@@ -53,8 +55,9 @@ class Progress:
 
     @property
     def finish_by_s(self) -> float:
-        """When it would be done after its longest delay, s since the epoch."""
-        return self.held_since_s + self.request.max_delay_s + self.request.runtime_s
+        """When it has to be done, at the latest after its longest delay, s since the epoch."""
+        latest_s = self.held_since_s + self.request.max_delay_s + self.request.runtime_s
+        return latest_s if self.done_by_s is None else min(latest_s, self.done_by_s)
 
     @property
     def latest_resume_s(self) -> float:

@@ -376,16 +376,24 @@ class MutatingWebhookConfiguration(KubernetesObject, frozen=True):
     webhooks: tuple[dict[str, Any], ...] = ()
 
 
-class Deployment(KubernetesObject, frozen=True):
-    """A Deployment."""
-
-
 class ReplicasStatus(ApiStruct, frozen=True):
     """Numbers of a workload's pods: all, ready and available."""
 
     replicas: int = 0
     ready_replicas: int = 0
     available_replicas: int = 0
+
+
+class DeploymentStatus(ReplicasStatus, frozen=True):
+    """Status of a Deployment."""
+
+    conditions: tuple[CoreCondition, ...] = ()
+
+
+class Deployment(KubernetesObject, frozen=True):
+    """A Deployment."""
+
+    status: DeploymentStatus = DeploymentStatus()
 
 
 class ReplicaSet(KubernetesObject, frozen=True):
@@ -447,8 +455,18 @@ class Job(KubernetesObject, frozen=True):
     status: JobStatus = JobStatus()
 
 
+class CronJobSpec(ApiStruct, frozen=True):
+    """Spec of a CronJob; without a time zone, that of kube-controller-manager counts, usually UTC."""
+
+    schedule: str = ""
+    time_zone: str | None = None
+    suspend: bool = False
+
+
 class CronJob(KubernetesObject, frozen=True):
     """A CronJob."""
+
+    spec: CronJobSpec = CronJobSpec()
 
 
 class CustomResourceDefinition(KubernetesObject, frozen=True):
