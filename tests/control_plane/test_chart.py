@@ -459,6 +459,18 @@ ANSWERS = {
     "workloads.kueue.x-k8s.io": ("list",),
     "workloads/status.kueue.x-k8s.io": ("patch",),
 }
+QUEUED = dict.fromkeys(
+    (
+        "jobsets.jobset.x-k8s.io",
+        "leaderworkersets.leaderworkerset.x-k8s.io",
+        "rayclusters.ray.io",
+        "rayjobs.ray.io",
+        "trainjobs.trainer.kubeflow.org",
+        *(f"{framework}jobs.kubeflow.org" for framework in ("jax", "mpi", "paddle", "pytorch", "tf", "xgboost")),
+    ),
+    ("get", "patch"),
+)
+"""What Kueue queues, besides what Joulie reads anyway."""
 BINDINGS = "mutatingadmissionpolicybindings.admissionregistration.k8s.io"
 RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
     "operator": {
@@ -501,32 +513,37 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
     "simulator": {"nodes": LIST_WATCH, "pods": (*LIST_WATCH, "create", "patch", "delete"), "pods/status": ("patch",)},
     "cleanup": {
         "nodes": ("list", "patch"),
-        "pods": ("list", "patch"),
+        "pods": ("get", "list", "patch"),
         "nodetwins.joulie.io": ("list", "patch"),
-        "jobs.batch": ("list", "patch"),
+        "jobs.batch": ("get", "list", "patch"),
+        "statefulsets.apps": ("get", "patch"),
         BINDINGS: ("delete",),
         **ANSWERS,
+        **QUEUED,
     },
     "grid": {
-        "pods": (*LIST_WATCH, "patch"),
+        "pods": ("get", *LIST_WATCH, "patch"),
         "namespaces": LIST_WATCH,
         "events": ("create", "patch"),
         "jobs.batch": ("get", *LIST_WATCH, "patch"),
         "replicasets.apps": LIST_WATCH,
-        "statefulsets.apps": LIST_WATCH,
+        "statefulsets.apps": ("get", *LIST_WATCH, "patch"),
         "mutatingadmissionpolicies.admissionregistration.k8s.io": ("get",),
         BINDINGS: ("create", "patch", "delete"),
         "admissionchecks.kueue.x-k8s.io": LIST_WATCH,
         "admissionchecks/status.kueue.x-k8s.io": ("patch",),
         "workloads.kueue.x-k8s.io": (*LIST_WATCH, "patch"),
         "workloads/status.kueue.x-k8s.io": ("patch",),
+        **QUEUED,
     },
     "grid-guard": {
-        "pods": ("list", "patch"),
+        "pods": ("get", "list", "patch"),
         "namespaces": ("list",),
         "jobs.batch": ("get", "list", "patch"),
+        "statefulsets.apps": ("get", "patch"),
         BINDINGS: ("delete",),
         **ANSWERS,
+        **QUEUED,
     },
     "grid-webhook": {
         "namespaces": LIST_WATCH,

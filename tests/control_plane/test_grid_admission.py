@@ -24,7 +24,7 @@ from joulie.adapters.kubernetes.times import rfc3339_micro
 from joulie_lab.control_plane import ApiError, LocalControlPlane, wait_for
 from joulie_lab.control_plane.ports import free_port
 from joulie_lab.control_plane.process import ManagedProcess
-from support.grid_admission_cases import ARRIVALS, DEFER, GATE, SEED, Arrival
+from support.grid_admission_cases import ARRIVALS, DEFER, GATE, PREFIX, SEED, Arrival
 from support.loop import MERGE
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
@@ -157,9 +157,75 @@ def test_pods_of_kueue_are_left_to_its_admission_check(installed: LocalControlPl
     plane = installed
     body = seed_pod("asks-not")
     body["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
-    with policy_of(plane, kueue="true"):
+    with policy_of(plane, kueue="true", kueueResources=[]):
         made = plane.request("POST", "/api/v1/namespaces/asks-not/pods?dryRun=All", body)
         assert "schedulingGates" not in made["spec"]
+
+
+def job(namespace: str, own: dict[str, str], template: dict[str, str], scheduler: str = "") -> Json:
+    spec = {"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Never"}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": "train",
+            "namespace": namespace,
+            "labels": {"kueue.x-k8s.io/queue-name": "team"},
+            **({"annotations": own} if own else {}),
+        },
+        "spec": {
+            "suspend": True,
+            "template": {
+                "metadata": {"annotations": template},
+                "spec": {**spec, **({"schedulerName": scheduler} if scheduler else {})},
+            },
+        },
+    }
+
+
+ADMISSION_GATE = "kueue.x-k8s.io/admission-gated-by"
+
+
+def admission_gate(plane: LocalControlPlane, body: Json) -> str | None:
+    """Kueue's admission gates of a Job or pod as the API server makes it, without storing it."""
+    group, plural = ("apis/batch/v1", "jobs") if body["kind"] == "Job" else ("api/v1", "pods")
+    path = f"/{group}/namespaces/{body['metadata']['namespace']}/{plural}?dryRun=All"
+    return plane.request("POST", path, body)["metadata"].get("annotations", {}).get(ADMISSION_GATE)
+
+
+def test_g17_what_waits_in_kueue_is_gated_before_it_has_quota(installed: LocalControlPlane) -> None:
+    plane, asks, asks_not = installed, namespace_of("true"), "asks-not"
+    apply(plane, rendered(plane, admission={"mode": "policy"}, kueue="true"), POLICY)
+    try:
+        set_gating(plane, enabled=True)
+        own = {DEFER: "true"}
+        wait_for(lambda: admission_gate(plane, job(asks_not, own, {})) == GATE, PATIENCE_S, "the policy is in force")
+        assert admission_gate(plane, job(asks_not, {}, own)) == GATE
+        assert admission_gate(plane, job(asks_not, {}, {}, "compute-gardener-scheduler")) == GATE
+        assert admission_gate(plane, job(asks, {}, {})) == GATE
+        others = {**own, ADMISSION_GATE: "example.com/other"}
+        assert admission_gate(plane, job(asks_not, others, {})) == f"example.com/other,{GATE}"
+        assert admission_gate(plane, job(asks_not, {**own, ADMISSION_GATE: GATE}, {})) == GATE
+
+        assert admission_gate(plane, job(asks_not, {}, {})) is None
+        assert admission_gate(plane, job(asks, {DEFER: "0"}, {})) is None
+        assert admission_gate(plane, job(asks, {}, {DEFER: "false"})) is None
+        assert admission_gate(plane, job(asks, {f"{PREFIX}skip": "true"}, {})) is None
+        unqueued = job(asks, own, {})
+        del unqueued["metadata"]["labels"]
+        assert admission_gate(plane, unqueued) is None
+
+        def pod(owner: str) -> Json:
+            body = Arrival(True, own, owner=owner).pod(asks_not)
+            body["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
+            return body
+
+        assert admission_gate(plane, pod("")) == admission_gate(plane, pod("ReplicaSet")) == GATE
+        assert admission_gate(plane, pod("StatefulSet")) is None
+    finally:
+        plane.kubectl("delete", f"{POLICY}/joulie-grid", f"{POLICY}/joulie-grid-kueue")
+        set_gating(plane, enabled=False)
+        wait_for(lambda: not bindings(plane), PATIENCE_S, "the bindings are gone")
 
 
 # ---- the guard

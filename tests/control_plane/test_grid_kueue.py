@@ -15,7 +15,13 @@ from joulie.adapters.kubernetes.api.kueue import AdmissionCheckState, CheckState
 from joulie.adapters.kubernetes.client import ConflictError, Key, KubeClient
 from joulie.adapters.kubernetes.connection import connect
 from joulie.adapters.kubernetes.events import EventRecorder
-from joulie.adapters.kubernetes.kueue import CONTROLLER_NAME, KueueResources, find_kueue, open_checks, write_status
+from joulie.adapters.kubernetes.kueue import (
+    CONTROLLER_NAME,
+    KueueResources,
+    find_kueue,
+    release_workloads,
+    write_status,
+)
 from joulie.adapters.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, NAMESPACES
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.grid.kueue import KueueChecks
@@ -264,11 +270,11 @@ def test_without_a_controller_everything_goes(plane: LocalControlPlane) -> None:
             await here.kueue.submit("waits", {})
             await here.kueue.reserve("waits", CHECK, "other")
             await here.kueue.submit("queued", {})
-            assert await open_checks(here.client, now_s(), "nobody answers") == ["kueue-dead/waits"]
+            assert await release_workloads(here.client, now_s(), "nobody answers") == ["kueue-dead/waits"]
             assert (await here.kueue.state("waits", CHECK))["message"] == "nobody answers"
             await here.stays("waits", "Ready")
             await here.stays("waits", "Pending", "other")
-            assert await open_checks(here.client, now_s(), "nobody answers") == []
+            assert await release_workloads(here.client, now_s(), "nobody answers") == []
 
     asyncio.run(run())
 
@@ -302,7 +308,7 @@ def test_the_older_version_of_the_api(plane: LocalControlPlane, definitions: lis
     async def run() -> None:
         async with KubeClient(connect(kubeconfig=plane.kubeconfig)) as client:
             await eventually(lambda: none_left(client), "Kueue's API is gone")
-            assert await open_checks(client, now_s(), "nobody answers") == []
+            assert await release_workloads(client, now_s(), "nobody answers") == []
         await asyncio.to_thread(install, plane, [only(definition, "v1beta1") for definition in definitions])
         async with world(plane, "kueue-older") as here:
             await here.kueue.check(CHECK, CONTROLLER_NAME)

@@ -256,7 +256,7 @@ def test_without_a_controller_kueue_is_answered_whatever_becomes_of_gating(
     async def opened(*_: object) -> list[str]:
         return ["default/w"]
 
-    monkeypatch.setattr(program, "open_checks", opened)
+    monkeypatch.setattr(program, "release_workloads", opened)
 
     async def scenario(stage: Stage) -> None:
         await stage.client.delete(CONFIG_MAPS, "joulie-grid-gating", NAMESPACE)
@@ -264,6 +264,11 @@ def test_without_a_controller_kueue_is_answered_whatever_becomes_of_gating(
         assert (found.gating_suspended, found.opened) == (False, ["default/w"])
 
     play(tmp_path, scenario)
+
+
+def test_g20_the_guard_says_that_it_released_workloads() -> None:
+    done = program.Round(False, HOUR_S, True, [], [], 0, ["default/w"], [])
+    assert "Kueue workloads released: 1" in program._as_text(done, "text")
 
 
 def test_a_controller_that_never_was_is_dead(tmp_path: Path) -> None:

@@ -9,18 +9,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulie.adapters.kubernetes.api.kueue import AdmissionCheck, Workload
+from joulie.adapters.kubernetes.api.meta import ObjectMeta, OwnerReference
 from joulie.adapters.kubernetes.client import KubeClient, RetryPolicy
 from joulie.adapters.kubernetes.connection import connect
 from joulie.adapters.kubernetes.errors import KubernetesError
 from joulie.adapters.kubernetes.events import EventRecorder
-from joulie.adapters.kubernetes.kueue import CONTROLLER_NAME, GROUP, VERSIONS, KueueResources, find_kueue, open_checks
+from joulie.adapters.kubernetes.kueue import (
+    CONTROLLER_NAME,
+    GATED_BY,
+    GROUP,
+    VERSIONS,
+    KueueResources,
+    QueuedObject,
+    find_kueue,
+    release_workloads,
+)
+from joulie.adapters.kubernetes.resources import JOBS, PODS
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.grid import kueue
-from joulie.apps.grid.kueue import KueueChecks, keep_check, keep_workload, pod_set_updates, ready, retry
+from joulie.apps.grid.facts import Owner
+from joulie.apps.grid.kueue import KueueChecks
+from joulie.apps.grid.kueue_answers import as_pod, keep_check, keep_workload, pod_set_updates, ready, retry
 from joulie.apps.grid.kueue_settings import KueueMode
 from joulie.apps.grid.observe import GridView
 from joulie.domain.grid import names
-from joulie.domain.grid.deferral import Conditions, Hold, HoldReason
+from joulie.domain.grid.deferral import Conditions, Hold, HoldReason, ReleaseReason
 from joulie.domain.grid.request import GridDefaults
 from joulie.domain.grid.signals import Basis, GridSignal, Measure, Provenance
 from joulie.domain.signal import Quality
@@ -81,7 +94,7 @@ def carbon(intensity):
 def test_a_workload_with_quota_that_waits_for_a_check_is_kept():
     kept = keep_workload(workload(QuotaReserved="True", Evicted="False", checks=("Ready", "Pending")))
     assert (kept.uid, kept.version, kept.created_s) == ("u-1", "7", CREATED_S)
-    assert kept.owner.kind == "Job"
+    assert kept.owners[0].kind == "Job"
     assert kept.pending == ("check-1",)
 
 
@@ -175,7 +188,7 @@ def test_a_workload_is_never_out_of_its_queue_past_its_latest_start(wake_s, late
 def test_pods_say_what_gated_ones_say_and_are_not_gated_again():
     notes = {names.CARBON_DELAY_TIMESTAMP: CREATED, names.INITIAL_CARBON_INTENSITY: "300.00", names.ZONE: "DE"}
     kept = keep_workload(workload(QuotaReserved="True", annotations=notes))
-    (update,) = pod_set_updates(kept, carbon(120.0), NOW_S)
+    (update,) = pod_set_updates(kept, [], carbon(120.0), NOW_S)
     assert update.name == "main"
     assert update.annotations == {
         names.SKIP: "true",
@@ -190,7 +203,7 @@ def test_trap_what_pods_say_already_is_never_changed():
     # Kueue refuses to admit a workload of which a check changes an annotation.
     pods = [("driver", {names.SKIP: "false", names.BIND_TIMESTAMP: "x"}, ""), ("workers", {}, "")]
     kept = keep_workload(workload(QuotaReserved="True", pods=pods))
-    driver, workers = pod_set_updates(kept, carbon(120.0), NOW_S)
+    driver, workers = pod_set_updates(kept, [], carbon(120.0), NOW_S)
     assert driver.annotations.keys().isdisjoint(pods[0][1])
     assert workers.annotations[names.SKIP] == "true"
 
@@ -198,14 +211,14 @@ def test_trap_what_pods_say_already_is_never_changed():
 def test_each_set_of_pods_has_an_update():
     said = dict.fromkeys((names.SKIP, names.BIND_TIMESTAMP), "x")
     kept = keep_workload(workload(QuotaReserved="True", pods=[("driver", said, ""), ("workers", {}, "")]))
-    driver, workers = pod_set_updates(kept, Conditions(), NOW_S)
+    driver, workers = pod_set_updates(kept, [], Conditions(), NOW_S)
     assert (driver.name, driver.annotations) == ("driver", {})
     assert (workers.name, workers.annotations[names.SKIP]) == ("workers", "true")
 
 
 def test_two_checks_do_not_both_change_the_pods():
     kept = keep_workload(workload(QuotaReserved="True"))
-    first, second = ready(["a", "b"], "clean", NOW_S, pod_set_updates(kept, Conditions(), NOW_S))
+    first, second = ready(["a", "b"], "clean", NOW_S, pod_set_updates(kept, [], Conditions(), NOW_S))
     assert first.pod_set_updates
     assert not second.pod_set_updates
     assert (first.state, second.state) == ("Ready", "Ready")
@@ -251,10 +264,19 @@ class Stage:
     async def state(self, name="train"):
         return (await self.kueue.state(name, "grid"))["state"]
 
-    async def becomes(self, state):
+    async def becomes(self, state, name="train"):
         async with asyncio.timeout(10.0):
-            while await self.state() != state:
+            while await self.state(name) != state:
                 await asyncio.sleep(0.01)
+
+    async def noted(self, name, annotation):
+        """Wait until a workload has an annotation."""
+        async with asyncio.timeout(10.0):
+            while annotation not in (await self.client.get(RESOURCES.workloads, name, "default")).metadata.annotations:
+                await asyncio.sleep(0.01)
+
+    async def gate_is(self, resource, name, gate):
+        return (await self.client.get(resource, name, "default")).metadata.annotations.get(GATED_BY) == gate
 
 
 @asynccontextmanager
@@ -281,6 +303,7 @@ async def staged(tmp_path, mode=KueueMode.AUTO, *, dry_run=False):
         )
         watching = asyncio.create_task(view.run())
         await view.wait_synced()
+        stage.checks = checks
         stage.answering = asyncio.create_task(checks.run())
         try:
             yield stage
@@ -294,6 +317,170 @@ async def submitted(stage):
     await stage.kueue.check("grid", CONTROLLER_NAME)
     await stage.kueue.submit("train", {})
     await stage.kueue.reserve("train", "grid")
+
+
+# ---- findings
+
+
+async def eventually(found):
+    """What an asynchronous function returns once that is true."""
+    async with asyncio.timeout(10.0):
+        while not (value := await found()):
+            await asyncio.sleep(0.01)
+        return value
+
+
+GATE = {GATED_BY: "example.com/other,joulie.io/grid"}
+
+
+def test_g17_a_workload_that_waits_for_clean_power_preempts_nobody(tmp_path):
+    async def check():
+        async with staged(tmp_path) as stage:
+            await stage.kueue.check("grid", CONTROLLER_NAME)
+            await stage.kueue.submit_job("running", {names.SKIP: "true"})
+            await stage.kueue.cycle("grid")
+            await stage.becomes("Ready", "running")
+            await stage.kueue.admit("running")
+            await stage.kueue.submit_job("urgent", {}, own={GATED_BY: "joulie.io/grid"}, priority=10)
+            await stage.noted("urgent", names.CARBON_DELAY_TIMESTAMP)
+            for _ in range(4):  # Kueue looks again and again
+                await stage.kueue.cycle("grid")
+            assert stage.kueue.preempted == []
+
+            # As soon as the signal changes, not at the next look of Kueue's.
+            stage.intensity = 150.0
+            stage.checks.signals_changed()
+            await eventually(lambda: stage.gate_is(JOBS, "urgent", None))
+            await stage.kueue.cycle("grid")
+            assert stage.kueue.preempted == ["running"]
+            # Dirty again meanwhile: what has preempted others is not held any more.
+            stage.intensity = 300.0
+            await stage.becomes("Ready", "urgent")
+            (annotations,) = (await stage.kueue.state("urgent", "grid"))["annotations"]
+            assert annotations[names.INITIAL_CARBON_INTENSITY] == "300.00"
+            assert names.BIND_TIMESTAMP in annotations
+
+    asyncio.run(check())
+
+
+def test_g17_gates_of_others_stay(tmp_path):
+    async def check():
+        async with staged(tmp_path) as stage:
+            stage.intensity = 100.0
+            await stage.kueue.submit_job("train", {}, own=GATE)
+            await eventually(lambda: stage.gate_is(JOBS, "train", "example.com/other"))
+            await stage.kueue.submit_pods("pods", GATE, group=True)
+            for pod in ("pods-0", "pods-1"):
+                await eventually(lambda pod=pod: stage.gate_is(PODS, pod, "example.com/other"))
+            await stage.kueue.reconcile()
+
+    asyncio.run(check())
+
+
+def test_g17_a_kueue_that_ignores_the_gate_finds_none_after_the_answer(tmp_path):
+    # After an upgrade Kueue would copy the gate to a workload that runs, and refuse that itself for ever.
+    async def check():
+        async with staged(tmp_path) as stage:
+            stage.intensity = 100.0
+            await stage.kueue.check("grid", CONTROLLER_NAME)
+            await stage.kueue.submit_job("train", {}, own={GATED_BY: "joulie.io/grid"})
+            body = {"metadata": {"annotations": {GATED_BY: None}}}
+            await stage.client.patch(RESOURCES.workloads, "train", body, namespace="default")
+            await stage.kueue.reserve("train", "grid")
+            await stage.becomes("Ready")
+            await eventually(lambda: stage.gate_is(JOBS, "train", None))
+
+    asyncio.run(check())
+
+
+def test_g17_without_a_controller_gates_are_lifted(tmp_path):
+    async def check():
+        async with staged(tmp_path, KueueMode.FALSE) as stage:
+            await stage.kueue.submit_job("train", {}, own=GATE)
+            stage.cluster.fail_next(1, 403, method="PATCH", path="/jobs/train")
+            with pytest.raises(KubernetesError):
+                await release_workloads(stage.client, NOW_S, "nobody answers")
+            assert await release_workloads(stage.client, NOW_S, "nobody answers") == ["default/train"]
+            assert await stage.gate_is(JOBS, "train", "example.com/other")
+
+    asyncio.run(check())
+
+
+def test_a_gate_that_could_not_be_lifted_is_lifted_later_and_nothing_is_gated_in_a_dry_run(monkeypatch, tmp_path):
+    monkeypatch.setattr(kueue, "RETRY_S", 0.01)
+
+    async def check():
+        async with staged(tmp_path, dry_run=True) as stage:
+            stage.cluster.fail_next(2, 500, method="PATCH", path="/jobs/train")
+            await stage.kueue.submit_job("train", {}, own={GATED_BY: "joulie.io/grid"})
+            await eventually(lambda: stage.gate_is(JOBS, "train", None))
+            assert stage.decided == [ReleaseReason.NOT_ASKED]
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("group", [False, True])
+def test_g18_what_pods_say_is_read_from_the_pods(group, tmp_path):
+    async def check():
+        async with staged(tmp_path) as stage:
+            await stage.kueue.check("grid", CONTROLLER_NAME)
+            asks = {names.DEFER: "true", names.CARBON_THRESHOLD: "250", names.WORKLOAD_TYPE_LABEL: "batch"}
+            await stage.kueue.submit_pods("asks", asks, group=group, schedulerName="default-scheduler")
+            await stage.kueue.reserve("asks", "grid")
+            await stage.becomes("Retry", "asks")
+            assert "above 250" in (await stage.kueue.state("asks", "grid"))["message"]
+
+            await stage.kueue.submit_pods("skips", {names.SKIP: "true", names.INITIAL_CARBON_INTENSITY: "7"})
+            await stage.kueue.reserve("skips", "grid")
+            await stage.becomes("Ready", "skips")
+
+            stage.intensity = 240.0
+            await stage.kueue.end_eviction("asks", "grid")
+            await stage.kueue.reserve("asks", "grid")
+            await stage.becomes("Ready", "asks")
+            (annotations,) = (await stage.kueue.state("asks", "grid"))["annotations"]
+            assert annotations[names.BIND_CARBON_INTENSITY] == "240.00"
+            assert names.CARBON_THRESHOLD not in annotations  # Kueue refuses to change what a pod has
+
+    asyncio.run(check())
+
+
+def test_g18_what_a_job_says_beside_its_template_is_read():
+    kept = keep_workload(workload(QuotaReserved="True", pods=[("main", {names.MAX_DELAY: "2h"}, "")]))
+    metadata = ObjectMeta("train", annotations={names.MAX_DELAY: "9h", names.DEFER: "true"}, uid="j-1")
+    pod = as_pod(kept, [QueuedObject(JOBS, metadata)])
+    assert pod.owner == Owner("Job", "train", "j-1")
+    assert pod.asking.annotations == {names.MAX_DELAY: "2h", names.DEFER: "true"}
+
+
+def test_g18_the_pods_of_a_deployment_have_its_replica_set_as_their_owner():
+    kept = keep_workload(workload(QuotaReserved="True"))
+    replica_set = OwnerReference("apps/v1", "ReplicaSet", "web-1", "r-1", controller=True)
+    metadata = ObjectMeta("web-1-x", labels={names.WORKLOAD_TYPE_LABEL: "service"}, owner_references=(replica_set,))
+    pod = as_pod(kept, [QueuedObject(PODS, metadata)])
+    assert (pod.owner.kind, pod.asking.workload_label) == ("ReplicaSet", "service")
+
+
+def test_g19_updates_of_an_earlier_admission_are_cleared(tmp_path):
+    async def check():
+        async with staged(tmp_path) as stage:
+            stage.intensity = 100.0
+            await submitted(stage)
+            await stage.becomes("Ready")
+            assert (await stage.kueue.state("train", "grid"))["annotations"] != []
+            # Kueue applies the status as a whole, then preempts the workload and forgets what the check said.
+            await stage.kueue.admit("train")
+            await stage.kueue.end_eviction("train", "grid")
+            stage.intensity = 300.0
+            await stage.kueue.reserve("train", "grid")
+            await stage.becomes("Retry")
+            assert (await stage.kueue.state("train", "grid"))["annotations"] == []
+
+            await stage.kueue.delay("train")
+            await stage.becomes("Pending")
+            assert (await stage.kueue.state("train", "grid"))["annotations"] == []
+
+    asyncio.run(check())
 
 
 def test_an_answer_that_could_not_be_written_is_given_again(monkeypatch, tmp_path):
@@ -416,7 +603,7 @@ def test_the_newest_version_that_both_know_is_used(versions, found, tmp_path):
             resources = await find_kueue(client)
             assert (resources and resources.workloads.version) == found
             if found is None:
-                assert await open_checks(client, NOW_S, "nobody answers") == []
+                assert await release_workloads(client, NOW_S, "nobody answers") == []
 
     asyncio.run(check())
 
@@ -427,8 +614,8 @@ def test_letting_go_says_what_it_could_not_do(tmp_path):
             await submitted(stage)
             stage.cluster.fail_next(1, 403, method="PATCH", path="/workloads/train/status")
             with pytest.raises(KubernetesError):
-                await open_checks(stage.client, NOW_S, "nobody answers")
-            assert await open_checks(stage.client, NOW_S, "nobody answers") == ["default/train"]
+                await release_workloads(stage.client, NOW_S, "nobody answers")
+            assert await release_workloads(stage.client, NOW_S, "nobody answers") == ["default/train"]
             assert await stage.state() == "Ready"
 
     asyncio.run(check())

@@ -1,6 +1,6 @@
-"""Switches the scheduling gate that admission adds to new deferrable pods on and off.
+"""Switches the gates that admission adds to new deferrable pods, and to queued objects of Kueue, on and off.
 
-The MutatingAdmissionPolicy adds the gate while it is bound; the webhook, while the ConfigMap enables it. A ConfigMap as
+A MutatingAdmissionPolicy adds a gate while it is bound; the webhook, while the ConfigMap enables it. A ConfigMap as
 a parameter of the policy would be simpler, but once the last binding that names a parameter is deleted, an API server
 never reads that parameter again: kubernetes/kubernetes#130887.
 """
@@ -14,8 +14,8 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import NotFoundError
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS, Resource
 
-POLICY = "joulie-grid"
-"""Name of the MutatingAdmissionPolicy, and of its binding."""
+POLICIES = ("joulie-grid", "joulie-grid-kueue")
+"""Names of the MutatingAdmissionPolicies for pods and for what Kueue queues, and of their bindings."""
 CONFIG_MAP = "joulie-grid-gating"
 FIELD_MANAGER = "joulie-grid"
 _GROUP = "admissionregistration.k8s.io"
@@ -34,7 +34,8 @@ async def set_gating(client: KubeClient, namespace: str, *, enabled: bool) -> No
         KubernetesError: a write failed; the change may be incomplete.
     """
     if not enabled:
-        await _unbind(client)
+        for name in POLICIES:
+            await _unbind(client, name)
     await client.patch(
         CONFIG_MAPS,
         CONFIG_MAP,
@@ -43,28 +44,29 @@ async def set_gating(client: KubeClient, namespace: str, *, enabled: bool) -> No
         field_manager=FIELD_MANAGER,
     )
     if enabled:
-        await _bind(client)
+        for name in POLICIES:
+            await _bind(client, name)
 
 
-async def _bind(client: KubeClient) -> None:
+async def _bind(client: KubeClient, name: str) -> None:
     for version in _VERSIONS:
         policies = _resource(version, "MutatingAdmissionPolicy", "mutatingadmissionpolicies")
         with suppress(NotFoundError):
-            policy = await client.get(policies, POLICY)
+            policy = await client.get(policies, name)
             # Owned by its policy and deleted with it: a policy installed later stays unbound until gating is enabled.
-            owner = {"apiVersion": policies.api_version, "kind": policies.kind, "name": POLICY}
+            owner = {"apiVersion": policies.api_version, "kind": policies.kind, "name": name}
             body = {
                 "metadata": {"ownerReferences": [{**owner, "uid": policy.metadata.uid}]},
-                "spec": {"policyName": POLICY},
+                "spec": {"policyName": name},
             }
-            await client.apply(_bindings(version), POLICY, body, field_manager=FIELD_MANAGER)
+            await client.apply(_bindings(version), name, body, field_manager=FIELD_MANAGER)
             return
 
 
-async def _unbind(client: KubeClient) -> None:
+async def _unbind(client: KubeClient, name: str) -> None:
     for version in _VERSIONS:
         with suppress(NotFoundError):
-            await client.delete(_bindings(version), POLICY)
+            await client.delete(_bindings(version), name)
             return
 
 

@@ -20,7 +20,7 @@ from joulie.adapters.kubernetes.client import KubeClient, PatchKind
 from joulie.adapters.kubernetes.control_reports import not_restored_reason
 from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.gating import set_gating
-from joulie.adapters.kubernetes.kueue import open_checks
+from joulie.adapters.kubernetes.kueue import release_workloads
 from joulie.adapters.kubernetes.resources import JOBS, LEASES, NODE_TWINS, NODES, PODS, SERVICE_ACCOUNTS
 from joulie.adapters.kubernetes.times import rfc3339_micro
 from joulie.adapters.kubernetes.writer import Job, write_all
@@ -162,7 +162,9 @@ class Cleanup:
         jobs = (await self._client.list(JOBS)).items
         await self._write_all([self._resumer(job) for job in jobs if _is_suspended_by_grid(job)])
         try:
-            self._outcome.workloads_released = len(await open_checks(self._client, time.time(), "Joulie was removed"))
+            self._outcome.workloads_released = len(
+                await release_workloads(self._client, time.time(), "Joulie was removed")
+            )
         except KubernetesError as error:
             self._outcome.problems.append(str(error))
         pods = (await self._client.list(PODS, field_selector="spec.nodeName=")).items

@@ -298,6 +298,7 @@ class Controller:
         """Decide again for all pods and Jobs of a zone, after one of its signals changed."""
         self.pending.zone_changed(zone)
         self.jobs.zone_changed(zone)
+        self._kueue.signals_changed()
         if self.dry is not None:
             self.dry.pending.zone_changed(zone)
         self._wake.set()

@@ -21,7 +21,7 @@ from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ConflictError, KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.gating import set_gating
-from joulie.adapters.kubernetes.kueue import open_checks
+from joulie.adapters.kubernetes.kueue import release_workloads
 from joulie.adapters.kubernetes.resources import CRON_JOBS, JOBS, LEASES, NAMESPACES, PODS
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.adapters.kubernetes.writer import Job, write_all
@@ -85,7 +85,7 @@ class Round(msgspec.Struct, frozen=True):
         lifted: pods whose gate was lifted.
         resumed: Jobs that were resumed.
         waiting: number of pods that may still wait.
-        opened: Kueue workloads whose check was answered, since no controller would.
+        opened: Kueue workloads whose gate was lifted or whose check was answered, since no controller would.
         problems: errors, a sentence each.
     """
 
@@ -188,7 +188,7 @@ async def look_after(client: KubeClient, settings: GuardSettings, now_s: float) 
     opened: list[str] = []
     if dead:
         with problems:
-            opened = await open_checks(client, now_s, "the grid controller does not answer")
+            opened = await release_workloads(client, now_s, "the grid controller does not answer")
     return Round(_alive(age_s, settings), age_s, suspended, lifted, resumed, waiting, opened, problems.messages)
 
 
@@ -341,4 +341,5 @@ def _as_text(done: Round, output: str) -> str:
 def _summary(done: Round) -> str:
     controller = "alive" if done.controller_alive else "dead, no new pod is gated" if done.gating_suspended else "dead"
     counts = f"pods released: {len(done.lifted)}, still waiting: {done.waiting}, Jobs resumed: {len(done.resumed)}"
-    return f"controller {controller}; {counts}"
+    queued = f", Kueue workloads released: {len(done.opened)}" if done.opened else ""
+    return f"controller {controller}; {counts}{queued}"

@@ -1,10 +1,11 @@
-"""Kueue AdmissionChecks: queued workloads wait for the grid as gated pods do, without holding quota.
+"""Queued workloads of Kueue wait for the grid as gated pods do, without holding quota.
 
-Kueue requests a check once it has reserved quota for a workload. The answer is the decision that gated pods get:
-Ready, or Retry with the delay after which Kueue queues the workload again. A Pending check would keep the quota, so
-each is answered immediately. Kueue also keeps the quota during the delay of a Retry, so the workload is evicted at
-once, as Kueue would do later. No state is kept: Kueue requests the check again after the delay, from whichever replica
-leads then.
+A workload with Joulie's admission gate waits before Kueue looks for quota, so it preempts nobody; the gate is lifted by
+the decision that gated pods get. Without the gate, which Kueue honours since v0.19, it waits by an AdmissionCheck:
+Kueue requests the check once it has reserved quota, for which it may have preempted others. The answer is Ready, or
+Retry with the delay after which Kueue queues the workload again. A Pending check would keep the quota, so each is
+answered immediately. Earlier versions of Kueue also keep the quota during the delay of a Retry, so the workload is
+evicted at once, as Kueue would do later. No state is kept: gates and checks tell it to whichever replica leads.
 
 An answer at the wrong moment breaks a workload permanently (`joulie.adapters.kubernetes.kueue.unanswered`), so each
 answer carries the resource version it was decided on.
@@ -14,20 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
-import msgspec
-
-from joulie.adapters.kubernetes.api.kueue import (
-    AdmissionCheck,
-    AdmissionCheckState,
-    CheckState,
-    PodSet,
-    PodSetUpdate,
-    Workload,
-)
+from joulie.adapters.kubernetes.api.kueue import AdmissionCheck, AdmissionCheckState, CheckState, Workload
 from joulie.adapters.kubernetes.api.meta import ObjectReference
 from joulie.adapters.kubernetes.cache import Cache, Key
 from joulie.adapters.kubernetes.client import KubeClient
@@ -37,86 +29,41 @@ from joulie.adapters.kubernetes.kueue import (
     CONCURRENCY,
     FIELD_MANAGER,
     KueueResources,
-    delayed,
+    QueuedObject,
+    check_states,
     find_kueue,
-    is_ours,
-    unanswered,
+    lift_gate,
+    read_owners,
     write_status,
 )
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.kubernetes.writer import Job, write_all
 from joulie.apps.grid.apply import noted_at_hold, noted_at_release
-from joulie.apps.grid.facts import Asking, Owner, asking_of, created_s, grid_annotations, owner_of
+from joulie.apps.grid.deferrals import deferral_of
 from joulie.apps.grid.jobs import HOLDS_NOTHING
+from joulie.apps.grid.kueue_answers import (
+    ACTIVE,
+    CheckFacts,
+    WorkloadFacts,
+    as_pod,
+    hold_text,
+    keep_check,
+    keep_workload,
+    pod_set_updates,
+    ready,
+    retry,
+)
 from joulie.apps.grid.kueue_settings import KueueMode
 from joulie.apps.grid.observe import GridView
-from joulie.domain.grid import names
-from joulie.domain.grid.deferral import Conditions, Hold, HoldReason, ReleaseReason, Waiting, decide
+from joulie.domain.grid.deferral import Conditions, Hold, HoldReason, Release, ReleaseReason, decide
+from joulie.domain.grid.request import GridRequest
 from joulie.program.leadership import NotLeadingError
 
 LOOK_AGAIN_S = 300.0
 """Interval at which a cluster without Kueue is checked for it, s."""
 UNKNOWN_ZONE_RETRY_S = 1.0
 RETRY_S = 5.0
-_ACTIVE = "Active"
-_CARRIED = frozenset(
-    {
-        names.INITIAL_CARBON_INTENSITY,
-        names.INITIAL_ELECTRICITY_RATE,
-        names.CARBON_DELAY_TIMESTAMP,
-        names.PRICE_DELAY_TIMESTAMP,
-    }
-)
-
 _log = logging.getLogger(__name__)
-
-
-class PodSetFacts(msgspec.Struct, frozen=True):
-    """Cached facts of a pod set: its name and its grid annotations."""
-
-    name: str
-    annotations: dict[str, str]
-
-
-class WorkloadFacts(msgspec.Struct, frozen=True):
-    """Cached facts of a workload that has quota and waits for a check.
-
-    Attributes:
-        uid: UID.
-        version: ``metadata.resourceVersion``.
-        created_s: creation, s since the epoch.
-        owner: the object that the workload represents; None without one.
-        asking: annotations and labels of its pods.
-        notes: its own grid annotations: start of the delay, initial intensity and price.
-        pod_sets: its pod sets.
-        pending: names of the unanswered checks.
-        delayed: all its checks while it waits to be requeued and still holds quota; see
-            `joulie.adapters.kubernetes.kueue.delayed`.
-    """
-
-    uid: str
-    version: str
-    created_s: float
-    owner: Owner | None
-    asking: Asking
-    notes: dict[str, str]
-    pod_sets: tuple[PodSetFacts, ...]
-    pending: tuple[str, ...]
-    delayed: tuple[AdmissionCheckState, ...]
-
-
-class CheckFacts(msgspec.Struct, frozen=True):
-    """Cached facts of one of Joulie's AdmissionChecks.
-
-    Attributes:
-        version: ``metadata.resourceVersion``.
-        generation: ``metadata.generation``.
-        active: whether its condition Active is True.
-    """
-
-    version: str
-    generation: int
-    active: bool
 
 
 class CheckWriter:
@@ -140,7 +87,7 @@ class CheckWriter:
             KubernetesError: the write failed; `ConflictError` if the workload has changed.
         """
         self._check_leading()
-        status = {"admissionChecks": list(states)}
+        status = {"admissionChecks": check_states(states)}
         await write_status(self._client, self._resources.workloads, key, workload.version, status)
 
     async def evict(self, key: Key, workload: WorkloadFacts, now_s: float) -> None:
@@ -160,7 +107,7 @@ class CheckWriter:
         states = [
             AdmissionCheckState(one.name, CheckState.PENDING, rfc3339(now_s), one.message) for one in workload.delayed
         ]
-        status = {"conditions": [condition], "admissionChecks": states}
+        status = {"conditions": [condition], "admissionChecks": check_states(states)}
         await write_status(self._client, self._resources.workloads, key, workload.version, status)
 
     async def mark_active(self, key: Key, check: CheckFacts, now_s: float) -> None:
@@ -171,9 +118,9 @@ class CheckWriter:
         """
         self._check_leading()
         condition = {
-            "type": _ACTIVE,
+            "type": ACTIVE,
             "status": "True",
-            "reason": _ACTIVE,
+            "reason": ACTIVE,
             "message": "Joulie decides by carbon intensity and price",
             "lastTransitionTime": rfc3339(now_s),
             "observedGeneration": check.generation,
@@ -191,6 +138,23 @@ class CheckWriter:
         await self._client.patch(
             self._resources.workloads, key.name, body, namespace=key.namespace, field_manager=FIELD_MANAGER
         )
+
+    async def read_owners(self, key: Key, workload: WorkloadFacts) -> list[QueuedObject]:
+        """The objects that a workload represents.
+
+        Raises:
+            KubernetesError: they could not be read.
+        """
+        return await read_owners(self._client, key.namespace, workload.owners)
+
+    async def lift(self, owners: Iterable[QueuedObject]) -> None:
+        """Lift the admission gate of a workload's owners; does nothing where there is none.
+
+        Raises:
+            KubernetesError: the write failed.
+        """
+        self._check_leading()
+        await lift_gate(self._client, owners)
 
     def reference(self, key: Key, workload: WorkloadFacts) -> ObjectReference:
         """Reference to a workload for its events."""
@@ -249,6 +213,8 @@ class KueueChecks:
         self._decided = decided
         self._changed: set[Key] = set()
         self._wake = asyncio.Event()
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._owners: dict[str, list[QueuedObject]] = {}
 
     async def run(self) -> None:
         """Answer until cancelled; without Kueue, wait until there is one."""
@@ -259,7 +225,7 @@ class KueueChecks:
         checks: Cache[AdmissionCheck, CheckFacts] = Cache(self._client, resources.checks, keep_check)
         workloads: Cache[Workload, WorkloadFacts] = Cache(self._client, resources.workloads, keep_workload)
         checks.add_listener(lambda _key, _old, _new: self._look_at(workloads.objects))
-        workloads.add_listener(lambda key, _old, _new: self._look_at([key]))
+        workloads.add_listener(self._workload_changed)
         writer = CheckWriter(self._client, resources, self._may_write)
         async with asyncio.TaskGroup() as group:
             group.create_task(checks.run())
@@ -282,9 +248,25 @@ class KueueChecks:
                 level = logging.DEBUG
             await asyncio.sleep(LOOK_AGAIN_S)
 
+    def signals_changed(self) -> None:
+        """Decide again about the gated workloads, after a signal of the grid has changed."""
+        self._look_at(self._timers)
+
+    def _workload_changed(self, key: Key, old: WorkloadFacts | None, _new: WorkloadFacts | None) -> None:
+        if old is not None:
+            self._owners.pop(old.uid, None)
+        if timer := self._timers.pop(key, None):
+            timer.cancel()
+        self._look_at([key])
+
     def _look_at(self, keys: Iterable[Key]) -> None:
         self._changed.update(keys)
         self._wake.set()
+
+    def _look_later(self, key: Key, after_s: float) -> None:
+        if timer := self._timers.pop(key, None):
+            timer.cancel()
+        self._timers[key] = asyncio.get_running_loop().call_later(after_s, self._look_at, [key])
 
     async def _answer_loop(
         self, writer: CheckWriter, checks: Mapping[Key, CheckFacts], workloads: Mapping[Key, WorkloadFacts]
@@ -294,6 +276,8 @@ class KueueChecks:
             await self._wake.wait()
             self._wake.clear()
             changed, self._changed = self._changed, set()
+            if len(self._owners) > len(workloads):  # some were read while their workload was deleted
+                self._owners.clear()
             now_s = self._now_s()
             jobs: list[Job] = [
                 partial(writer.mark_active, key, check, now_s) for key, check in checks.items() if not check.active
@@ -302,7 +286,9 @@ class KueueChecks:
                 workload = workloads.get(key)
                 if workload is None:
                     continue
-                if ours := [name for name in workload.pending if Key("", name) in checks]:
+                if workload.gated:
+                    jobs.append(partial(self._gate, writer, key, workload))
+                elif ours := [name for name in workload.pending if Key("", name) in checks]:
                     jobs.append(partial(self._answer, writer, key, workload, ours))
                 elif any(one.state == CheckState.RETRY and Key("", one.name) in checks for one in workload.delayed):
                     jobs.append(partial(writer.evict, key, workload, now_s))
@@ -311,150 +297,86 @@ class KueueChecks:
             problems = [str(error) for error in failed if not isinstance(error, NotFoundError | ConflictError)]
             if problems:
                 _log.warning(
-                    "admission checks not answered, retrying", extra={"checks": len(problems), "problem": problems[0]}
+                    "queued workloads not decided, retrying",
+                    extra={"workloads": len(problems), "problem": problems[0]},
                 )
                 asyncio.get_running_loop().call_later(RETRY_S, self._look_at, workloads)
 
     async def _answer(self, writer: CheckWriter, key: Key, workload: WorkloadFacts, ours: Sequence[str]) -> None:
-        request = self._view.request(key.namespace, workload.asking, workload.owner)
-        waiting, now_s = Waiting(request, workload.created_s), self._now_s()
-        conditions = self._look(self._view.zone(request, workload.asking))
-        if conditions is None and now_s < waiting.latest_start_s:
-            asyncio.get_running_loop().call_later(UNKNOWN_ZONE_RETRY_S, self._look_at, [key])
+        decided = await self._decide(writer, key, workload)
+        if decided is None:
             return
-        conditions = conditions or Conditions()
-        regarding = writer.reference(key, workload)
-        for mistake in request.mistakes:
-            self._events.emit(regarding, "Warning", "InvalidAnnotation", mistake)
-        decision = decide(waiting, conditions, now_s)
-        observed = self._view.observes(key.namespace)
-        if isinstance(decision, Hold) and not (self._dry_run or observed):
+        now_s, decision = self._now_s(), decided.decision
+        if isinstance(decision, Hold):
             await writer.write_states(key, workload, retry(ours, decision, now_s, self._max_requeue_s))
-            self._decided(decision.reason)
-            notes = noted_at_hold(decision.held_by, conditions, workload.notes, now_s)
-            if notes:
-                await writer.note(key, workload.uid, notes)
-                self._events.emit(regarding, "Normal", "GridHold", _hold_text(decision))
+            await self._held(writer, key, workload, decision, decided.conditions)
             return
-        text = f"{HOLDS_NOTHING}; {_hold_text(decision)}" if isinstance(decision, Hold) else decision.text
-        updates = pod_set_updates(workload, conditions, now_s) if request.defer and not observed else ()
-        await writer.write_states(key, workload, ready(ours, text, now_s, updates))
+        observed = self._view.observes(key.namespace)
+        updates = (
+            pod_set_updates(workload, decided.owners, decided.conditions, now_s)
+            if decided.request.defer and not observed
+            else ()
+        )
+        await writer.write_states(key, workload, ready(ours, decision.text, now_s, updates))
+        # A Kueue that ignores the gate refuses to work with it once it is upgraded.
+        await writer.lift(decided.owners)
         self._decided(decision.reason)
-        if request.defer:
-            self._events.emit(regarding, "Normal", "GridReleased", f"starts: {text}")
+        if decided.request.defer:
+            self._events.emit(writer.reference(key, workload), "Normal", "GridReleased", f"starts: {decision.text}")
+
+    async def _gate(self, writer: CheckWriter, key: Key, workload: WorkloadFacts) -> None:
+        """Lift the admission gate of a workload, or decide again later."""
+        decided = await self._decide(writer, key, workload)
+        if decided is None:
+            return
+        decision = decided.decision
+        if isinstance(decision, Hold):
+            await self._held(writer, key, workload, decision, decided.conditions)
+            self._look_later(key, min(decision.wake_s - self._now_s(), self._max_requeue_s))
+            return
+        if workload.released_at is None:
+            # Written first: without it, the check might hold the workload again when Kueue has preempted others for it.
+            notes = noted_at_release(decided.conditions, workload.notes, self._now_s())
+            await writer.note(key, workload.uid, notes)
+            self._decided(decision.reason)
+            text = f"queued by Kueue: {decision.text}"
+            self._events.emit(writer.reference(key, workload), "Normal", "GridReleased", text)
+        await writer.lift(decided.owners)
+
+    async def _decide(self, writer: CheckWriter, key: Key, workload: WorkloadFacts) -> _Decided | None:
+        """The decision about a workload; None while the sources of its zone have not been queried yet."""
+        owners = self._owners.get(workload.uid)
+        if owners is None:
+            owners = self._owners[workload.uid] = await writer.read_owners(key, workload)
+        deferral = deferral_of(key, as_pod(workload, owners), self._view)
+        waiting, now_s = deferral.waiting, self._now_s()
+        conditions = self._look(deferral.zone)
+        if conditions is None and now_s < waiting.latest_start_s:
+            self._look_later(key, UNKNOWN_ZONE_RETRY_S)
+            return None
+        conditions = conditions or Conditions()
+        for mistake in waiting.request.mistakes:
+            self._events.emit(writer.reference(key, workload), "Warning", "InvalidAnnotation", mistake)
+        if workload.released_at is not None:
+            text = f"its admission gate was lifted at {workload.released_at}"
+            return _Decided(waiting.request, owners, conditions, Release(ReleaseReason.CLEAN, text))
+        decision = deferral.settled or decide(waiting, conditions, now_s)
+        if isinstance(decision, Hold) and (self._dry_run or self._view.observes(key.namespace)):
+            decision = Release(ReleaseReason.NOT_ASKED, f"{HOLDS_NOTHING}; {hold_text(decision)}")
+        return _Decided(waiting.request, owners, conditions, decision)
+
+    async def _held(
+        self, writer: CheckWriter, key: Key, workload: WorkloadFacts, hold: Hold, conditions: Conditions
+    ) -> None:
+        self._decided(hold.reason)
+        notes = noted_at_hold(hold.held_by, conditions, workload.notes, self._now_s())
+        if notes:
+            await writer.note(key, workload.uid, notes)
+            self._events.emit(writer.reference(key, workload), "Normal", "GridHold", hold_text(hold))
 
 
-# ---- cached facts
-
-
-def keep_check(check: AdmissionCheck) -> CheckFacts | None:
-    """The cached facts of an AdmissionCheck; None for checks of other controllers."""
-    if not is_ours(check):
-        return None
-    active = any(one.type == _ACTIVE and one.status == "True" for one in check.status.conditions)
-    return CheckFacts(check.metadata.resource_version, check.metadata.generation, active)
-
-
-def keep_workload(workload: Workload) -> WorkloadFacts | None:
-    """The cached facts of a workload; None unless it has quota and waits for checks.
-
-    Raises:
-        QuantityError: a timestamp is invalid.
-    """
-    pending, waits = unanswered(workload), delayed(workload)
-    if not pending and not waits:
-        return None
-    meta = workload.metadata
-    return WorkloadFacts(
-        uid=meta.uid,
-        version=meta.resource_version,
-        created_s=created_s(meta),
-        owner=owner_of(meta),
-        asking=_asking(workload.spec.pod_sets),
-        notes=grid_annotations(meta.annotations),
-        pod_sets=tuple(
-            PodSetFacts(one.name, grid_annotations(one.template.metadata.annotations)) for one in workload.spec.pod_sets
-        ),
-        pending=pending,
-        delayed=waits,
-    )
-
-
-def _asking(pod_sets: Sequence[PodSet]) -> Asking:
-    """The merged annotations of a workload's pod sets, which start together: the first pod set that sets a key wins."""
-    askings = [asking_of(one.template.metadata, one.template.spec) for one in pod_sets]
-    if not askings:
-        return Asking()
-    annotations: dict[str, str] = {}
-    for one in reversed(askings):
-        annotations |= one.annotations
-    gardened = [one for one in askings if one.scheduler_name == names.SCHEDULER_NAME]
-    return msgspec.structs.replace((gardened or askings)[0], annotations=annotations)
-
-
-# ---- check states
-
-
-def retry(checks: Iterable[str], hold: Hold, now_s: float, max_requeue_s: float) -> tuple[AdmissionCheckState, ...]:
-    """Check states of a workload that waits.
-
-    Args:
-        checks: names of the checks.
-        hold: the decision.
-        now_s: s since the epoch.
-        max_requeue_s: maximum delay before the workload is requeued, s. No decision wakes after the latest start, so it
-            is always back by then.
-    """
-    after_s = math.floor(min(hold.wake_s - now_s, max_requeue_s))
-    return tuple(
-        AdmissionCheckState(
-            name,
-            CheckState.RETRY,
-            rfc3339(now_s),
-            _hold_text(hold),
-            requeue_after_seconds=max(after_s, 1),
-        )
-        for name in checks
-    )
-
-
-def ready(
-    checks: Sequence[str], text: str, now_s: float, updates: tuple[PodSetUpdate, ...]
-) -> tuple[AdmissionCheckState, ...]:
-    """Check states of a workload that starts; only the first carries the pod set updates, which must not repeat.
-
-    Args:
-        checks: names of the checks.
-        text: reason, for people.
-        now_s: s since the epoch.
-        updates: annotations for the pods.
-    """
-    return tuple(
-        AdmissionCheckState(
-            name, CheckState.READY, rfc3339(now_s), text, pod_set_updates=updates if name == checks[0] else ()
-        )
-        for name in checks
-    )
-
-
-def pod_set_updates(workload: WorkloadFacts, conditions: Conditions, now_s: float) -> tuple[PodSetUpdate, ...]:
-    """Annotations for the pods of a workload that starts: those of released pods, and one that skips the gate.
-
-    Annotations that the pods have stay unchanged, since Kueue refuses to admit a workload whose check changes them.
-    Earlier versions of Kueue require an update of every pod set or of none.
-
-    Args:
-        workload: cached facts of the workload.
-        conditions: conditions in its zone.
-        now_s: s since the epoch.
-    """
-    notes = {key: value for key, value in workload.notes.items() if key in _CARRIED}
-    wanted = {names.SKIP: "true", **notes, **noted_at_release(conditions, workload.notes, now_s)}
-    return tuple(
-        PodSetUpdate(one.name, {key: value for key, value in wanted.items() if key not in one.annotations})
-        for one in workload.pod_sets
-    )
-
-
-def _hold_text(hold: Hold) -> str:
-    return f"waits: {hold.text}; it starts by {rfc3339(hold.latest_start_s)} at the latest, if there is quota"
+class _Decided(NamedTuple):
+    request: GridRequest
+    owners: list[QueuedObject]
+    conditions: Conditions
+    decision: Hold | Release

@@ -1,4 +1,4 @@
-"""Settings of the AdmissionCheck controller."""
+"""Settings of the integration with Kueue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from joulie.settings import choice, duration
 
 
 class KueueMode(StrEnum):
-    """Whether Joulie answers AdmissionChecks."""
+    """Whether Joulie decides about Kueue's workloads."""
 
     AUTO = "auto"
     """If the cluster serves Kueue's API."""
@@ -25,7 +25,8 @@ class KueueSettings:
     kueue_enabled: KueueMode = choice(
         "KUEUE_ENABLED",
         KueueMode.AUTO,
-        "Whether to answer Kueue's AdmissionChecks with controllerName joulie.io/grid; auto: if the cluster has Kueue.",
+        "Whether to lift Kueue's admission gates named joulie.io/grid and to answer its AdmissionChecks with that "
+        "controllerName; auto: if the cluster has Kueue.",
         KueueMode,
     )
     kueue_max_requeue_s: float = duration(
