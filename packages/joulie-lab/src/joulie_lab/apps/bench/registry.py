@@ -11,6 +11,7 @@ SUMMARIES = {
     "power-estimate": "coverage of the intervals of power estimates on held-out servers without sensors",
     "profiles": "accuracy of learned trees against the classifier's rules",
     "deferral": "carbon savings of deferring jobs, against the optimum with a known future",
+    "place": "carbon savings of waiting, moving and both, for jobs that may run in two zones",
     "openb": "GPU allocation and power of placement policies for pods that share GPUs",
     "capping": "power limits chosen from few measurements, and power capping under an oversubscribed breaker",
     "lives": "the agent on modelled machines, and its lives with faults",
@@ -18,7 +19,7 @@ SUMMARIES = {
     "traces": "energy savings of caps and policies at equal work, split by cause",
 }
 """What each benchmark measures, by name."""
-PAGES = ("capping", "deferral", "fidelity", "lives", "native", "openb", "power-estimate", "traces")
+PAGES = ("capping", "deferral", "fidelity", "lives", "native", "openb", "place", "power-estimate", "traces")
 """Benchmarks with a documentation page that is generated from their committed result."""
 
 
