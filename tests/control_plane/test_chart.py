@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from joulie.adapters.kubernetes import gating
+from joulie.adapters.kubernetes import intensities as intensities_map
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ForbiddenError
 from joulie.adapters.kubernetes.names import AGENT_FIELD_MANAGER
@@ -522,6 +523,7 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         **QUEUED,
     },
     "grid": {
+        "nodes": LIST_WATCH,
         "pods": ("get", *LIST_WATCH, "patch"),
         "namespaces": LIST_WATCH,
         "events": ("create", "patch"),
@@ -593,9 +595,11 @@ def test_rights_in_the_releases_own_namespace(render: Render) -> None:
         if component != "scheduler"
     }
     leases, gating_map = ["leases"], (["configmaps"], [gating.CONFIG_MAP])
+    intensities = (["configmaps"], [intensities_map.CONFIG_MAP])
     assert granted == {
         "operator": [(leases, None, ["create"]), (leases, [LEASE_NAME], ["get", "update"])],
         "agent": [(["daemonsets"], [f"joulie-{name}" for name in AGENTS], ["get"])],
+        "extender": [(*intensities, ["get", "list", "watch"])],
         "cleanup": [
             (leases, [LEASE_NAME, GRID_LEASE, "joulie-scheduler"], ["patch"]),
             (["serviceaccounts"], ["joulie-cleanup"], ["get"]),
@@ -605,6 +609,7 @@ def test_rights_in_the_releases_own_namespace(render: Render) -> None:
             (leases, None, ["create"]),
             (leases, [GRID_LEASE], ["get", "update"]),
             (*gating_map, ["patch"]),
+            (*intensities, ["patch"]),
         ],
         "grid-guard": [(leases, [GRID_LEASE], ["get"]), (*gating_map, ["patch"])],
         "grid-webhook": [

@@ -9,10 +9,10 @@ import numpy as np
 
 from joulie.apps.extender.feed import WatchState
 from joulie.apps.extender.fleet import REFUSALS, Fleet, FleetView
-from joulie.apps.extender.judge import JudgedPod
+from joulie.apps.extender.judge import JudgedPod, node_points
 from joulie.domain.scoring.extender import NodeClass, explain, may_run, wire_score
 from joulie.domain.scoring.formulas import adaptive_trend_scale
-from joulie.domain.scoring.marginal_energy import ScoringAim, node_scores
+from joulie.domain.scoring.marginal_energy import ScoringAim
 from joulie.domain.units import FloatArray
 
 _TERMS = (
@@ -126,9 +126,9 @@ class ExplainedPod(_Json, frozen=True):
 class NodeScore(_Json, frozen=True):
     """The terms of a node's score.
 
-    ``base = clamp(headroomPoints + coolingPoints - trendPoints)``, ``score = clamp(base + congestionPoints -
-    cappedPoints)``, each within 0..100, and ``wireScore = round(score / 10)``. A node without a fresh twin has the
-    neutral score and no terms; with SCORING energy no node has terms.
+    ``base = clamp(headroomPoints + coolingPoints - trendPoints)``, ``score = clamp(clamp(base + congestionPoints -
+    cappedPoints) + zonePoints)``, each within 0..100, and ``wireScore = round(score / 10)``. A node without a fresh
+    twin has the neutral score and no terms but zonePoints; with SCORING energy no node has other terms.
     """
 
     node: str
@@ -144,6 +144,7 @@ class NodeScore(_Json, frozen=True):
     base: float | None
     congestion_points: float | None
     capped_points: float | None
+    zone_points: float
     score: float
     wire_score: int
 
@@ -206,7 +207,7 @@ def explanation(pod: JudgedPod, fleet: Fleet, view: FleetView, now_s: float) -> 
     """The filter result and score of every node for a pod, with reasons."""
     marginal_w = view.load.marginal_w(pod.requests, performance=pod.view.performance)
     terms = explain(pod.view, view.twins, marginal_w)
-    score = node_scores(view.scoring, pod.view, pod.requests, view.twins, view.load)
+    score = node_points(pod, view)
     allowed = may_run(pod.view, view.twins.node_class)
     wire = wire_score(score)
     # The terms are those of the headroom score.
@@ -220,6 +221,7 @@ def explanation(pod: JudgedPod, fleet: Fleet, view: FleetView, now_s: float) -> 
             refusal="" if allowed[slot] else REFUSALS[NodeClass(int(view.twins.node_class[slot]))],
             why_neutral=fleet.why_stale(name, view.now_s),
             marginal_w=float(marginal_w[slot]),
+            zone_points=float(view.zone_points[slot]),
             score=float(score[slot]),
             wire_score=int(wire[slot]),
             **{column: _known(values, slot) for column, values in columns.items()},

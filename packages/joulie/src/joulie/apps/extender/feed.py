@@ -10,17 +10,21 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from joulie.adapters.kubernetes import names
-from joulie.adapters.kubernetes.api.core import Node
+from joulie.adapters.kubernetes.api.core import ConfigMap, Node
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware, NodeTwin, WorkloadProfile
 from joulie.adapters.kubernetes.api.v1alpha1.power import EffectiveCapState, PowerMeasurement
 from joulie.adapters.kubernetes.cache import Cache, Key, Watching
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.hardware import allocatable_devices, reported_hardware
+from joulie.adapters.kubernetes.intensities import CONFIG_MAP as INTENSITIES_CONFIG_MAP
+from joulie.adapters.kubernetes.intensities import Intensities, read_intensities
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
 from joulie.adapters.kubernetes.profiles import ProfileEntry, ProfileIndex, profile_entry
-from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES, WORKLOAD_PROFILES
+from joulie.adapters.kubernetes.resources import CONFIG_MAPS, NODE_HARDWARES, NODE_TWINS, NODES, WORKLOAD_PROFILES
 from joulie.adapters.kubernetes.times import parse_rfc3339
-from joulie.apps.extender.fleet import Fleet, LoadFacts, TwinFacts, TwinNumbers
+from joulie.apps.extender.fleet import Fleet, LoadFacts, TwinFacts, TwinNumbers, ZoneHints
+from joulie.domain.grid import names as grid_names
+from joulie.domain.grid.zones import ZONE_LABELS
 from joulie.domain.hardware import Catalogue
 from joulie.domain.hardware.resolve import ARCHITECTURE_KEY, ReportedHardware, resolve
 from joulie.domain.mode import Mode, mode_of
@@ -49,10 +53,12 @@ class NodeFacts:
     Attributes:
         labels: those that may say something about power or hardware.
         offered: CPUs (cores) and GPUs that pods can request.
+        zone: what it says about its grid zone; None if that is not known.
     """
 
     labels: dict[str, str]
     offered: dict[str, float]
+    zone: ZoneHints | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,7 @@ class Feed(Watching):
         min_confidence: float,
         silence_s: float,
         labels: NodeLabels = DEFAULT_LABELS,
+        intensity_namespace: str = "",
     ) -> None:
         """Prepare the watches; `run` starts them.
 
@@ -124,6 +131,7 @@ class Feed(Watching):
             min_confidence: minimum confidence of a profile's sensitivities, 0..1.
             silence_s: silence after which a watch is reopened, s.
             labels: how to read the labels of nodes.
+            intensity_namespace: namespace of the grid controller's intensities; empty without any.
         """
         self._labels = labels
         self._fleet = fleet
@@ -139,6 +147,15 @@ class Feed(Watching):
         self._hardware: Cache[NodeHardware, OfNode[ReportedHardware]] = watch(NODE_HARDWARES, keep_hardware)
         self._node_cache: Cache[Node, NodeFacts] = watch(NODES, partial(keep_node, profile_key=labels.profile_key))
         self._profile_cache: Cache[WorkloadProfile, ProfileEntry] = watch(WORKLOAD_PROFILES, profile_entry)
+        self._intensities: Cache[ConfigMap, Intensities] | None = None
+        if intensity_namespace:
+            self._intensities = watch(
+                CONFIG_MAPS,
+                read_intensities,
+                namespace=intensity_namespace,
+                field_selector=f"metadata.name={INTENSITIES_CONFIG_MAP}",
+            )
+            self._intensities.add_listener(self._intensities_changed)
         self._twins.add_listener(self._twin_changed)
         self._hardware.add_listener(self._hardware_changed)
         self._node_cache.add_listener(self._node_changed)
@@ -147,12 +164,15 @@ class Feed(Watching):
     @property
     def caches(self) -> Mapping[str, Cache[Any, Any]]:
         """The caches by what they hold."""
-        return {
+        caches: dict[str, Cache[Any, Any]] = {
             NODE_TWINS.plural: self._twins,
             NODE_HARDWARES.plural: self._hardware,
             NODES.plural: self._node_cache,
             WORKLOAD_PROFILES.plural: self._profile_cache,
         }
+        if self._intensities is not None:
+            caches[CONFIG_MAPS.plural] = self._intensities
+        return caches
 
     def states(self) -> Iterator[WatchState]:
         """How each watch is doing."""
@@ -197,10 +217,16 @@ class Feed(Watching):
             self._nodes[key.name] = new
         if new is None:
             self._fleet.set_label_class(key.name, None)
+            self._fleet.set_zone(key.name, None)
         else:
             labelled, enforced = self._labels.state(new.labels)
             self._fleet.set_label_class(key.name, labelled, enforced=enforced)
+            self._fleet.set_zone(key.name, new.zone)
         self._load_changed(key.name)
+
+    def _intensities_changed(self, _key: Key, _old: Intensities | None, new: Intensities | None) -> None:
+        self.changes += 1
+        self._fleet.set_intensities(new)
 
     def _load_changed(self, node: str) -> None:
         self.changes += 1
@@ -271,7 +297,13 @@ def keep_node(node: Node, profile_key: str = names.POWER_PROFILE_LABEL) -> NodeF
     """What placement needs of a Node."""
     counted = (*_COUNTED_LABELS, profile_key)
     labels = {key: value for key, value in node.metadata.labels.items() if key.startswith(counted)}
-    return NodeFacts(labels, allocatable_devices(node))
+    meta = node.metadata
+    zone = ZoneHints(
+        {key: meta.labels[key] for key in ZONE_LABELS if key in meta.labels},
+        {key: meta.annotations[key] for key in (grid_names.ZONE,) if key in meta.annotations},
+        node.spec.provider_id,
+    )
+    return NodeFacts(labels, allocatable_devices(node), zone)
 
 
 def load_facts(node: NodeFacts, reported: ReportedHardware | None, catalogue: Catalogue) -> LoadFacts:

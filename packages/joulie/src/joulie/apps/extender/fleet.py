@@ -12,8 +12,13 @@ from itertools import repeat
 from operator import attrgetter
 
 import numpy as np
+from msgspec.structs import replace
 
+from joulie.adapters.kubernetes.intensities import Intensities
 from joulie.apps.extender.wire import host_score, json_text, refusal
+from joulie.domain.grid.cloud_regions import CLOUD_REGIONS
+from joulie.domain.grid.place import zone_points
+from joulie.domain.grid.zones import zone_of_node
 from joulie.domain.marginal import FullLoad, cpu_max_or_fallback_w, gpu_max_or_fallback_w
 from joulie.domain.mode import Mode
 from joulie.domain.quantities import finite_number, positive_number
@@ -104,13 +109,30 @@ class LoadFacts:
     gpu_vendor: str | None = None
 
 
+@dataclass(frozen=True)
+class ZoneHints:
+    """What a Node says about its grid zone.
+
+    Attributes:
+        labels: its labels of a zone or region.
+        annotations: its annotation of a zone.
+        provider_id: ``spec.providerID``.
+    """
+
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    provider_id: str
+
+
 # Rows of the table, one column per node: first the numbers of the twin, then these.
 _TWIN_FIELDS = tuple(field.name for field in fields(TwinNumbers))
 _N_TWIN = len(_TWIN_FIELDS)
 _numbers = attrgetter(*_TWIN_FIELDS)
 _CAPPED_W = _TWIN_FIELDS.index("capped_w")
-_UPDATED_S, _NODE_CLASS, _CPU_MAX_W, _CORES, _GPU_MAX_W = range(_N_TWIN, _N_TWIN + 5)
+_UPDATED_S, _NODE_CLASS, _INTENSITY, _CPU_MAX_W, _CORES, _GPU_MAX_W = range(_N_TWIN, _N_TWIN + 6)
 _N_ROWS = _GPU_MAX_W + 1
+INTENSITIES_STALE_S = 900.0
+"""Age from which published intensities no longer count, s: the grid controller repeats them every minute."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +164,7 @@ class FleetView:
         now_s: time of the snapshot, s since the epoch.
         scoring: scoring aim.
         refusals: nodes closed to performance pods, by class.
+        zone_points: what the carbon intensity of its zone adds to the score of each node.
     """
 
     roster: Roster
@@ -151,6 +174,7 @@ class FleetView:
     now_s: float
     scoring: ScoringAim
     refusals: Refusals
+    zone_points: FloatArray
 
 
 @dataclass
@@ -160,10 +184,11 @@ class _Node:
     twin: TwinFacts | None = None
     labelled: NodeClass | None = None
     load: LoadFacts | None = None
+    zone: ZoneHints | None = None
 
     @property
     def known(self) -> bool:
-        return self.twin is not None or self.labelled is not None or self.load is not None
+        return any(one is not None for one in (self.twin, self.labelled, self.load, self.zone))
 
     @property
     def node_class(self) -> NodeClass:
@@ -179,7 +204,12 @@ class Fleet:
     """The mutable table of nodes behind the views. Used from one event loop only."""
 
     def __init__(
-        self, staleness_s: float, scoring: ScoringAim = ScoringAim.HEADROOM, mode: Mode = Mode.ENFORCE
+        self,
+        staleness_s: float,
+        scoring: ScoringAim = ScoringAim.HEADROOM,
+        mode: Mode = Mode.ENFORCE,
+        *,
+        intensity_weight: float = 0.0,
     ) -> None:
         """Create an empty fleet.
 
@@ -187,8 +217,12 @@ class Fleet:
             staleness_s: age from which a twin is treated as stale, s.
             scoring: scoring aim.
             mode: mode of nodes without a label of their own.
+            intensity_weight: points that a node gains or loses by the carbon intensity of its zone, 0..100.
         """
         self._enforced = mode is Mode.ENFORCE
+        self._intensity_weight = intensity_weight
+        self._intensities: Intensities | None = None
+        self._zone_table = CLOUD_REGIONS
         self._staleness_s = staleness_s
         self._scoring = scoring
         self._nodes: dict[str, _Node] = {}
@@ -221,7 +255,24 @@ class Fleet:
         node = self._node(name)
         node.labelled, node.enforced = labelled, self._enforced if enforced is None else enforced
         self._enter_twin(node)
+        self._enter_intensity(node)
         self._settle(name, node)
+
+    def set_zone(self, name: str, hints: ZoneHints | None) -> None:
+        """Set what a node says about its grid zone; None if the node was deleted."""
+        node = self._node(name)
+        node.zone = hints
+        self._enter_intensity(node)
+        self._settle(name, node)
+
+    def set_intensities(self, intensities: Intensities | None) -> None:
+        """Set the carbon intensities of all zones; None if they are missing."""
+        former, self._intensities = self._intensities, intensities
+        if former is not None and intensities is not None and former == replace(intensities, time_s=former.time_s):
+            return  # published again
+        self._zone_table = CLOUD_REGIONS if intensities is None else {**CLOUD_REGIONS, **intensities.regions}
+        for node in self._nodes.values():
+            self._enter_intensity(node)
 
     def set_load(self, name: str, load: LoadFacts | None) -> None:
         """Set the power of a node at full load; None if unknown."""
@@ -252,7 +303,16 @@ class Fleet:
             **numbers,
         )
         load = FullLoad(table[_CPU_MAX_W], table[_CORES], table[_GPU_MAX_W])
-        return FleetView(self._shared, twins, load, table[_UPDATED_S], now_s, self._scoring, self._shared_refusals)
+        points = self._zone_points(table[_INTENSITY], now_s)
+        return FleetView(
+            self._shared, twins, load, table[_UPDATED_S], now_s, self._scoring, self._shared_refusals, points
+        )
+
+    def _zone_points(self, g_per_kwh: FloatArray, now_s: float) -> FloatArray:
+        found = self._intensities
+        if found is None or abs(now_s - found.time_s) > INTENSITIES_STALE_S:
+            return np.zeros(g_per_kwh.shape)
+        return zone_points(g_per_kwh, self._intensity_weight)
 
     def why_stale(self, name: str, now_s: float) -> str:
         """Why a node gets the neutral score; empty if it does not."""
@@ -292,6 +352,15 @@ class Fleet:
         self._table[:_N_TWIN, node.slot] = np.nan if numbers is None else _numbers(numbers)
         updated_s = None if twin is None else twin.updated_s
         self._table[_UPDATED_S, node.slot] = np.nan if updated_s is None else updated_s
+
+    def _enter_intensity(self, node: _Node) -> None:
+        """Enter the intensity of the node's zone; none in observe mode, so that the node has no points."""
+        found, value = self._intensities, np.nan
+        if found is not None and node.zone is not None and node.enforced:
+            said = node.zone
+            zone = zone_of_node(said.labels, said.annotations, said.provider_id, found.default_zone, self._zone_table)
+            value = found.g_per_kwh.get(zone, np.nan)
+        self._table[_INTENSITY, node.slot] = value
 
     def _node(self, name: str) -> _Node:
         """The node of a name; a new one gets a slot."""

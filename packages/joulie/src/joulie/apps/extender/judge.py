@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from joulie.adapters.kubernetes.api.core import Pod
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts, pod_facts
 from joulie.apps.extender.fleet import FleetView
+from joulie.domain.grid.place import with_zone_points
 from joulie.domain.marginal import PodRequests
 from joulie.domain.scoring.extender import PodView, wire_score
 from joulie.domain.scoring.marginal_energy import node_scores
-from joulie.domain.units import IntArray
+from joulie.domain.units import FloatArray, IntArray
 
 Profiles = Callable[[PodFacts], ProfileFacts]
 """Finds the WorkloadProfile that applies to a pod."""
@@ -45,6 +46,12 @@ def judge(pod: Pod, profiles: Profiles) -> JudgedPod:
     return JudgedPod(facts, facts.view(profiles(facts)), requests)
 
 
+def node_points(pod: JudgedPod, fleet: FleetView) -> FloatArray:
+    """Scores 0..100 of all nodes for a pod, by power and by the carbon intensity of zones, shape ``(n_slots,)``."""
+    by_power = node_scores(fleet.scoring, pod.view, pod.requests, fleet.twins, fleet.load)
+    return with_zone_points(by_power, fleet.zone_points)
+
+
 def scores(pod: JudgedPod, fleet: FleetView) -> IntArray:
     """Scores 0..10 of all nodes for a pod, shape ``(n_slots,)``."""
-    return wire_score(node_scores(fleet.scoring, pod.view, pod.requests, fleet.twins, fleet.load))
+    return wire_score(node_points(pod, fleet))

@@ -57,7 +57,9 @@ async def serve(settings: ExtenderSettings, catalogue: Catalogue, stop: asyncio.
         stop: set to stop.
     """
     registry = CollectorRegistry()
-    fleet = Fleet(settings.twin_staleness_s, settings.scoring, settings.mode)
+    fleet = Fleet(
+        settings.twin_staleness_s, settings.scoring, settings.mode, intensity_weight=settings.intensity_weight
+    )
     labels = NodeLabels(settings.power_profile_label, settings.mode)
     connection = KubeClient.connect(
         kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-extender"
@@ -70,6 +72,7 @@ async def serve(settings: ExtenderSettings, catalogue: Catalogue, stop: asyncio.
             min_confidence=settings.min_confidence,
             silence_s=settings.cache_ttl_s,
             labels=labels,
+            intensity_namespace=settings.intensity_namespace,
         )
         door = Extender(fleet, feed.profile, feed.states, ExtenderMetrics(registry), time.time, labels=labels)
         StateCollector(lambda: door.view, feed.states, registry)

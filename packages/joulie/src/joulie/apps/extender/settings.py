@@ -45,6 +45,19 @@ class ExtenderSettings(ModeSettings, ServerSettings):
         "What makes a node good: headroom under its limit, or energy, the least power that the pod adds.",
         ScoringAim,
     )
+    intensity_weight: float = number(
+        "INTENSITY_WEIGHT",
+        "40",
+        "Points of 100 that a node gains or loses by the carbon intensity of its zone, relative to the mean of all "
+        "zones; 0 disregards it.",
+        minimum=0.0,
+        maximum=100.0,
+    )
+    intensity_namespace: str = text(
+        "INTENSITY_NAMESPACE",
+        "",
+        "Namespace of the ConfigMap in which the grid controller publishes intensities; empty without a controller.",
+    )
     min_confidence: float = number(
         "CLASSIFY_MIN_CONFIDENCE",
         "0.5",

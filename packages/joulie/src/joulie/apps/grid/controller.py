@@ -25,6 +25,7 @@ from joulie.apps.grid.metrics import ControllerMetrics
 from joulie.apps.grid.notices import Notices, signals
 from joulie.apps.grid.observe import GridView
 from joulie.apps.grid.pending import Deferral, PendingPod, PendingQueue, PodRelease
+from joulie.apps.grid.publisher import IntensityPublisher
 from joulie.apps.grid.settings import ControllerSettings
 from joulie.domain.grid.deferral import Conditions, Release, ReleaseReason
 from joulie.domain.grid.interrupt import Run
@@ -112,6 +113,16 @@ class Controller:
             decided=metrics.decided,
         )
 
+        self._publisher = IntensityPublisher(
+            client,
+            settings.namespace,
+            feed,
+            settings.electricity_map_api_region,
+            settings.grid_zones,
+            may_write=may_write,
+            now_s=now_s,
+        )
+
     async def run(self) -> None:
         """Lead until cancelled."""
         self._view.begin()
@@ -121,6 +132,7 @@ class Controller:
                 group.create_task(self.events.run())
                 group.create_task(self._keep_gating())
                 group.create_task(self._kueue.run())
+                group.create_task(self._publisher.run())
                 group.create_task(self._run_dry_run())
                 group.create_task(self._run_steps())
         finally:

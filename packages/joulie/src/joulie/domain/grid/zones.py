@@ -16,6 +16,8 @@ from joulie.domain.scheduling.node_rules import selector_requirements
 
 REGION_LABEL = "topology.kubernetes.io/region"
 _OLD_REGION_LABEL = "failure-domain.beta.kubernetes.io/region"
+ZONE_LABELS = (names.ZONE, REGION_LABEL, _OLD_REGION_LABEL)
+"""Labels of a node that tell its zone."""
 _PROVIDERS = {"aws": "aws", "gce": "gcp", "azure": "azure"}
 _REGION = "region"
 """Stands for the cloud of a region of which only the name is known."""
