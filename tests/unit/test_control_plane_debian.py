@@ -106,6 +106,8 @@ def test_without_a_network_the_error_has_the_cause_and_says_what_to_do(commands:
         BinariesError, match=r"Unable to locate package(.|\n)*Temporary failure resolving(.|\n)*Do this\."
     ):
         fetch_packages("tool", target, quiet, what_to_do=ADVICE)
+    with pytest.raises(BinariesError, match="Unable to locate package"):
+        fetch_packages("tool", target, quiet, what_to_do=ADVICE)  # as of another name, in the same folder
 
 
 def test_a_choice_of_nothing_is_an_error_that_has_what_apt_said(commands: Path, target: Path) -> None:

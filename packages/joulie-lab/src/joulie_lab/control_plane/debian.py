@@ -161,7 +161,7 @@ def _download(package: str, choose: Callable[[str], bool] | None, folder: Path, 
     except CommandError:
         report(f"{package}: not by this machine's lists of packages: fetching lists of our own, about 15 MB")
         for name in ("lists/partial", "cache"):
-            (folder / name).mkdir(parents=True)
+            (folder / name).mkdir(parents=True, exist_ok=True)  # of another package's attempt
         apt += ["-o", f"Dir::State::lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"]
         updated = run_command([*apt, "update"], folder)
         try:
