@@ -1,13 +1,15 @@
 """Parts of the real node that need neither root nor its programs."""
 
 import json
+import os
 import struct
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from joulie_lab.control_plane.node import configuration, host, images, names
+from joulie_lab.control_plane.node import configuration, debian_programs, host, images, names, preflight
+from joulie_lab.control_plane.node.__main__ import main
 from joulie_lab.control_plane.node.prepared import FOLDER_VARIABLE, folder_of
 from joulie_lab.control_plane.tools import BinariesError
 
@@ -75,3 +77,20 @@ def test_a_node_is_started_in_namespaces_of_its_own_only() -> None:
     with pytest.raises(BinariesError, match="is not set"):
         folder_of({})
     assert folder_of({FOLDER_VARIABLE: "/cache"}) == Path("/cache")
+
+
+def test_a_machine_that_cannot_run_a_node_is_told_what_it_lacks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert main(["--if-possible", "false"]) == 0
+    assert main(["true"]) == 1
+    told = "left out: the tests of a real node, for this machine lacks root\n"
+    assert capsys.readouterr().err == 2 * told
+
+
+def test_nothing_is_installed_where_the_kernel_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(preflight, "_FUSE", Path("/dev/no-such-device"))
+    monkeypatch.setattr(debian_programs, "install", lambda report: pytest.fail("installs packages"))
+    assert main(["--if-possible", "false"]) == 0

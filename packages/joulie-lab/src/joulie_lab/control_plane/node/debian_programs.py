@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -24,22 +23,25 @@ PACKAGES = {
 """Debian packages by a program or file of each."""
 
 
+def missing() -> list[str]:
+    """Those of `PACKAGES` that are not installed."""
+    return [package for program, package in PACKAGES.items() if not _present(program)]
+
+
 def install(report: Report) -> None:
-    """Install those of `PACKAGES` that are missing.
+    """Install those of `PACKAGES` that are missing; needs root.
 
     Raises:
-        BinariesError: not root, not Debian, or a package is not available.
+        BinariesError: a package is not available.
     """
-    if os.geteuid() != 0:
-        raise BinariesError("a node needs root: it runs containers, mounts and a bridge")
-    missing = [package for program, package in PACKAGES.items() if not _present(program)]
-    if not missing:
+    wanted = missing()
+    if not wanted:
         return
-    report(f"installing Debian's {', '.join(missing)}")
+    report(f"installing Debian's {', '.join(wanted)}")
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
     try:
         run_command(["apt-get", "--quiet", "update"], Path("/"), quiet)
-        run_command(["apt-get", "--quiet", "--yes", "--no-install-recommends", "install", *missing], Path("/"), quiet)
+        run_command(["apt-get", "--quiet", "--yes", "--no-install-recommends", "install", *wanted], Path("/"), quiet)
     except CommandError as error:
         raise BinariesError(f"packages of a node cannot be installed: {error}") from error
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from joulie_lab.control_plane.binaries import Binaries, cache_root, obtain
+from joulie_lab.control_plane.fuse import obtain_libfuse
 from joulie_lab.control_plane.node import images
 from joulie_lab.control_plane.tools import NODE_TOOLS, TOOLS, BinariesError, Report
 
@@ -40,7 +41,7 @@ def prepare(source: Path, report: Report) -> Path:
         times[name] = round(time.monotonic() - started_s, 1)
         report(f"{name}: {times[name]:.0f} s")
 
-    step("programs", lambda: programs(report))
+    step("programs", lambda: (programs(report), obtain_libfuse(report)))
     step("images", lambda: _images(source, folder, report))
     (folder / TIMES).write_text(json.dumps(times))
     return folder
