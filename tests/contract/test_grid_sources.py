@@ -7,6 +7,7 @@ import httpx2
 import pytest
 
 from joulie.adapters.grid.constant import Constant
+from joulie.adapters.grid.day_ahead import EnergyCharts, Entsoe
 from joulie.adapters.grid.electricity_maps import ElectricityMaps
 from joulie.adapters.grid.files import FileOptions, TableFile
 from joulie.adapters.grid.http_json import HttpJson
@@ -37,6 +38,15 @@ def now_s():
     return NOW_S
 
 
+CHARTS = {"unix_seconds": [NOW_S - 7200, NOW_S - 3600, NOW_S], "price": [80.0, 75.5, 60.0], "unit": "EUR / MWh"}
+ENTSOE = b"""<Publication_MarketDocument xmlns="urn:iec62325.351:tc57wg16:451-3:publicationdocument:7:3"><TimeSeries>
+<in_Domain.mRID codingScheme="A01">10Y1001A1001A82H</in_Domain.mRID><currency_Unit.name>EUR</currency_Unit.name>
+<price_Measure_Unit.name>MWH</price_Measure_Unit.name><curveType>A03</curveType><Period><timeInterval>
+<start>2023-11-13T23:00Z</start><end>2023-11-14T23:00Z</end></timeInterval><resolution>PT60M</resolution>
+<Point><position>1</position><price.amount>73.24</price.amount></Point></Period></TimeSeries>
+</Publication_MarketDocument>"""
+
+
 class World(Server):
     """All providers, and a Prometheus."""
 
@@ -53,6 +63,8 @@ class World(Server):
                 "/fw48h": GB,
                 "T22:20Z": GB,
                 "/json": PRICES,
+                "/price": CHARTS,
+                "/entsoe": ENTSOE,
                 "/query": vector(({}, 250.0)),
                 "/query_range": matrix(({}, [(1800, 240.0), (0, 250.0)])),
             }
@@ -70,6 +82,8 @@ def sources(provider, client, url, folder):
         "electricity-maps": (ElectricityMaps(provider, Secret("KEY", "k"), url, now_s), "DE"),
         "watttime": (WattTime(provider, "ada", Secret("PASSWORD", "p"), url, now_s), "CAISO_NORTH"),
         "uk": (CarbonIntensityUk(provider, url, now_s), "GB"),
+        "energy-charts": (EnergyCharts(provider, url, now_s), "DE"),
+        "entsoe": (Entsoe(provider, f"{url}/entsoe", now_s, token=Secret("TOKEN", "t")), "DE"),
         "file": (TableFile(table, options, Measure.CARBON, Basis.AVERAGE, "DE", now_s), "DE"),
         "json": (HttpJson(provider, f"{url}/{{zone}}/json", POINTERS, Measure.PRICE, None, now_s), "DE"),
         "prometheus": (PrometheusQuery(prometheus, "grid", Measure.CARBON, Basis.MARGINAL), "DE"),
@@ -88,8 +102,8 @@ def with_source(name, folder, talk):
     return asyncio.run(main())
 
 
-KNOW_ZONES = ["electricity-maps", "watttime", "uk", "file", "json"]
-NAMES = [*KNOW_ZONES, "prometheus", "static", "tou"]
+KNOW_ZONES = ["electricity-maps", "watttime", "uk", "entsoe", "file", "json"]
+NAMES = [*KNOW_ZONES, "energy-charts", "prometheus", "static", "tou"]
 
 
 @pytest.mark.parametrize("name", NAMES)

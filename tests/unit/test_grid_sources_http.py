@@ -11,9 +11,11 @@ from joulie.adapters.grid.electricity_maps import ElectricityMaps, base_url
 from joulie.adapters.grid.http_json import HttpJson, JsonOptions
 from joulie.adapters.grid.provider import Provider, RefusedError, RequestPolicy, Secret
 from joulie.adapters.grid.uk import CarbonIntensityUk
-from joulie.adapters.grid.watttime import G_PER_KWH, WattTime
+from joulie.adapters.grid.watttime import G_PER_KWH, SignalType, WattTime
 from joulie.domain.grid.signals import Basis, Measure
 from joulie.ports import GridSourceError
+from joulie.program.settings import settings_from
+from support.grid_feeds import WatcherSettings
 from support.grid_providers import FORECAST, GB, GB_REGION, HISTORY, LATEST, MOER, NOW_S, POINTERS, PRICES, Server
 from support.scripted_server import serving
 from support.virtual_time import run_virtually
@@ -187,6 +189,21 @@ def test_marginal_intensity_in_grams():
     assert login.headers["authorization"].startswith("Basic ")
     assert forecast.headers["authorization"] == "Bearer t0k3n"
     assert forecast.query == {"region": "CAISO_NORTH", "signal_type": "co2_moer", "horizon_hours": "1"}
+
+
+def test_g14_the_signal_is_a_setting_and_so_is_its_basis():
+    answer = {**MOER, "meta": MOER["meta"] | {"signal_type": "co2_aoer"}}
+    server = Server(login={"token": "t"}, forecast=answer)
+
+    def average(provider, url):
+        password = Secret("WATTTIME_PASSWORD", PASSWORD)
+        return WattTime(provider, "ada", password, url, lambda: NOW_S, SignalType.AOER)
+
+    seen = asking(server, average, latest("CAISO_NORTH"))
+    assert seen.provenance.basis is Basis.AVERAGE
+    assert server.requests[-1].query["signal_type"] == "co2_aoer"
+    settings = settings_from(WatcherSettings, {"WATTTIME_SIGNAL_TYPE": "co2_aoer"})
+    assert settings.source_settings[Measure.CARBON]["watttime"].signal_type is SignalType.AOER
 
 
 def test_a_token_that_has_ended_is_renewed_once():

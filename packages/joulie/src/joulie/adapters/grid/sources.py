@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple
 
-from joulie.adapters.grid import constant, electricity_maps, files, http_json, promql, tariff, uk, watttime
+from joulie.adapters.grid import constant, day_ahead, electricity_maps, files, http_json, promql, tariff, uk, watttime
 from joulie.adapters.grid.source_context import SourceContext
 from joulie.adapters.grid.zone_names import RenamedZones
 from joulie.domain.grid.series import Series
@@ -57,6 +57,8 @@ SOURCES: Mapping[Measure, Mapping[str, SourceRow]] = {
     },
     Measure.PRICE: {
         "tou": SourceRow(tariff.PATH_SETTING, tariff.time_of_use),
+        "energy-charts": SourceRow(day_ahead.ENERGY_CHARTS_URL_SETTING, day_ahead.energy_charts),
+        "entsoe": SourceRow(group(day_ahead.EntsoeSettings), day_ahead.entsoe),
         **_common_sources(Measure.PRICE),
     },
 }

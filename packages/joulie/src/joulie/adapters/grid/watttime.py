@@ -1,4 +1,4 @@
-"""The source watttime: marginal carbon intensity. Source: WattTime's API reference, version 3.
+"""The source watttime: marginal or average carbon intensity. Source: WattTime's API reference, version 3.
 
 A login with user and password returns a token that is valid for half an hour. The current value is the first one of
 the forecast.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 import msgspec
@@ -21,9 +22,8 @@ from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Basis, Measure, Observation, Provenance
 from joulie.domain.quantities import SECONDS_PER_HOUR
 from joulie.ports import GridSourceError
-from joulie.settings import path, text
+from joulie.settings import choice, path, text
 
-_SIGNAL = "co2_moer"
 _UNITS = "lbs_co2_per_mwh"
 G_PER_KWH = 0.45359237
 """Conversion of 1 lb/MWh to g/kWh."""
@@ -38,6 +38,20 @@ _UNAUTHORIZED = 401
 _NOT_IN_PLAN = {403, 404}
 
 
+class SignalType(StrEnum):
+    """Signal of WattTime in units of carbon intensity."""
+
+    MOER = "co2_moer"
+    """Marginal operating emissions rate."""
+    AOER = "co2_aoer"
+    """Average operating emissions rate."""
+
+    @property
+    def basis(self) -> Basis:
+        """Whether it is marginal or average."""
+        return Basis.MARGINAL if self is SignalType.MOER else Basis.AVERAGE
+
+
 @dataclass(frozen=True, kw_only=True)
 class WattTimeSettings:
     """Account and URL of the WattTime API."""
@@ -46,12 +60,19 @@ class WattTimeSettings:
     password: str | None = text("WATTTIME_PASSWORD", None, "Password of that user.", secret=True)
     password_file: Path | None = path("WATTTIME_PASSWORD_FILE", None, "File with that password; read at each login.")
     url: str = text("WATTTIME_API_URL", "https://api.watttime.org", "Base URL of the WattTime API.")
+    signal_type: SignalType = choice(
+        "WATTTIME_SIGNAL_TYPE",
+        SignalType.MOER,
+        "Signal to read: co2_moer is marginal carbon intensity, co2_aoer is average.",
+        SignalType,
+    )
 
 
 def watttime(settings: WattTimeSettings, context: SourceContext) -> WattTime:
     """Create the source watttime."""
     password = Secret("WATTTIME_PASSWORD or WATTTIME_PASSWORD_FILE", settings.password, settings.password_file)
-    return WattTime(context.provider(), settings.username, password, settings.url.rstrip("/"), context.now_s)
+    url, signal = settings.url.rstrip("/"), settings.signal_type
+    return WattTime(context.provider(), settings.username, password, url, context.now_s, signal)
 
 
 class _Token(msgspec.Struct):
@@ -85,6 +106,7 @@ class WattTime:
         password: password of that user.
         url: base URL of the API.
         now_s: current time, s since the epoch.
+        signal: signal to read.
     """
 
     provider: Provider
@@ -92,14 +114,18 @@ class WattTime:
     password: Secret
     url: str
     now_s: Callable[[], float]
+    signal: SignalType = SignalType.MOER
     name: str = "watttime"
     measure: Measure = Measure.CARBON
-    basis: Basis | None = Basis.MARGINAL
+    basis: Basis | None = field(init=False)
     _token: str = field(default="", repr=False)
     _token_until_s: float = 0.0
 
+    def __post_init__(self) -> None:
+        self.basis = self.signal.basis
+
     async def latest(self, zone: str) -> Observation:
-        """Marginal intensity of the current five minutes, or of the last ones that are known."""
+        """Intensity of the current five minutes, or of the last ones that are known."""
         series = self._series(await self._query("forecast", zone, {"horizon_hours": "1"}))
         if series is None:
             raise GridSourceError(f"no value for region {zone}")
@@ -131,7 +157,7 @@ class WattTime:
         return series_of(points.items(), self.name)
 
     async def _query(self, part: str, region: str, params: dict[str, str]) -> _Answer:
-        query = {"region": region, "signal_type": _SIGNAL, **params}
+        query = {"region": region, "signal_type": self.signal.value, **params}
         token = await self._login()
         try:
             body = await self._get(part, query, token)
@@ -167,8 +193,8 @@ class WattTime:
         """
         if meta.region and meta.region.casefold() != region.casefold():
             raise GridSourceError(f"response for region {meta.region[:40]} instead of {region}")
-        if meta.signal_type and meta.signal_type != _SIGNAL:
-            raise GridSourceError(f"response with signal {meta.signal_type[:40]} instead of {_SIGNAL}")
+        if meta.signal_type and meta.signal_type != self.signal:
+            raise GridSourceError(f"response with signal {meta.signal_type[:40]} instead of {self.signal}")
         if meta.units != _UNITS:
             raise GridSourceError(f"response in {meta.units[:40] or 'no unit'} instead of {_UNITS}")
 
