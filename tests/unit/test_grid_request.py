@@ -229,3 +229,10 @@ def test_policies_of_the_accounting_use_the_same_cascade() -> None:
     _candidate, value, mistakes = first_readable(cascade, {names.ENERGY_BUDGET_KWH: kwh})
     assert value == 5.0
     assert mistakes == (f"annotation {names.ENERGY_BUDGET_KWH} is ignored: 'much' is not a number of kWh",)
+
+
+def test_g14_a_price_threshold_may_be_negative():
+    found = request({names.PRICE_THRESHOLD: "-0.05"})
+    assert (found.price_threshold_per_kwh, found.mistakes) == (-0.05, ())
+    assert request({names.PRICE_THRESHOLD: "--1"}).mistakes
+    assert request({names.CARBON_THRESHOLD: "-1"}).mistakes

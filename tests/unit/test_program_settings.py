@@ -1,3 +1,4 @@
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -9,7 +10,10 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joulie.adapters.prometheus.settings import PrometheusSettings
+from joulie.apps.grid.settings import ControllerSettings
 from joulie.domain.durations import duration_s
+from joulie.program import tracing
 from joulie.program.settings import ProgramSettings, all_settings, settings_from, settings_options
 from joulie.settings import boolean, choice, duration, group, json_object, listed, number, text
 
@@ -183,3 +187,37 @@ def test_durations_add_up(hours: int, minutes: int, seconds: int) -> None:
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         duration_s(text)
+
+
+def test_g14_prometheus_url_is_read_where_the_address_is_not_set() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Querying(PrometheusSettings, ProgramSettings):
+        pass
+
+    url, address = {"PROMETHEUS_URL": "http://gardener:9090"}, {"PROMETHEUS_ADDRESS": "http://own:9090"}
+    assert settings_from(Querying, {}).prometheus_address == "http://prometheus-operated.monitoring:9090"
+    assert settings_from(Querying, url).prometheus_address == "http://gardener:9090"
+    assert settings_from(Querying, {**address, **url}).prometheus_address == "http://own:9090"
+    seen: list[str] = []
+
+    @click.command()
+    @settings_options(Querying)
+    def command(settings: Querying) -> None:
+        seen.append(settings.prometheus_address)
+
+    for environment in (url, {**url, **address}):
+        assert CliRunner().invoke(command, [], env=environment).exit_code == 0
+    assert seen == ["http://gardener:9090", "http://own:9090"]
+
+
+def test_g14_tracing_is_enabled_by_its_setting(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    tracing.configure("joulie-grid", enabled=settings_from(ControllerSettings, {}).enable_tracing)
+    assert not caplog.records
+    tracing.configure(
+        "joulie-grid", enabled=settings_from(ControllerSettings, {"ENABLE_TRACING": "true"}).enable_tracing
+    )
+    assert "pip install joulie[tracing]" in caplog.text

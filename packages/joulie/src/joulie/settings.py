@@ -52,6 +52,7 @@ class Setting:
         minimum: smallest allowed value, durations in s; None for no bound.
         maximum: largest allowed value, durations in s; None for no bound.
         choices: allowed values of a choice.
+        aliases: other environment variables that are read where `name` is not set.
         secret: whether the value is left out of the repr of the settings.
         to: converts the parsed value to the field's value, and raises ValueError for an invalid one; None for no
             conversion.
@@ -65,8 +66,14 @@ class Setting:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
     secret: bool = False
     to: Callable[[Any], Any] | None = None
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables, best first."""
+        return (self.name, *self.aliases)
 
     @property
     def flag(self) -> str:

@@ -75,9 +75,10 @@ def settings_from(settings: type[_SettingsT], environment: Mapping[str, str]) ->
     return _validated(
         settings,
         {
-            name: _parameter_type(spec).convert(environment[name], None, None)
+            name: _parameter_type(spec).convert(environment[variable], None, None)
             for name, spec in all_settings(settings).items()
-            if name in environment
+            for variable in spec.variables[::-1]
+            if variable in environment
         },
     )
 
@@ -126,7 +127,7 @@ def _option(spec: Setting) -> Callable[[Callable[..., None]], Callable[..., None
         spec.name.lower(),
         type=_parameter_type(spec),
         default=spec.default == "true" if spec.kind is Kind.BOOLEAN else spec.default,
-        envvar=spec.name,
+        envvar=spec.variables,
         show_envvar=True,
         show_default=spec.default is not None,
         metavar=None if spec.kind in {Kind.CHOICE, Kind.BOOLEAN} else spec.kind.upper(),

@@ -1,4 +1,4 @@
-"""Optional OpenTelemetry traces: need the extra ``tracing`` and OTEL_EXPORTER_OTLP_ENDPOINT."""
+"""Optional OpenTelemetry traces: need the extra ``tracing``, and OTEL_EXPORTER_OTLP_ENDPOINT or ENABLE_TRACING."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _tracer: Any = None
 _NO_SPAN = nullcontext()
 
 
-def configure(service: str) -> None:
-    """Export the spans of this process by OTLP over HTTP if OTEL_EXPORTER_OTLP_ENDPOINT is set."""
+def configure(service: str, *, enabled: bool = False) -> None:
+    """Export the spans of this process by OTLP over HTTP, if enabled or if OTEL_EXPORTER_OTLP_ENDPOINT is set."""
     global _tracer  # noqa: PLW0603 - one tracer a process, as OpenTelemetry has one provider
-    if not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+    if not enabled and not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
         return
     try:
         from opentelemetry import trace
@@ -24,9 +24,7 @@ def configure(service: str) -> None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        _log.warning(
-            "OTEL_EXPORTER_OTLP_ENDPOINT is set but OpenTelemetry is not installed: pip install joulie[tracing]"
-        )
+        _log.warning("traces are enabled but OpenTelemetry is not installed: pip install joulie[tracing]")
         return
     provider = TracerProvider(resource=Resource.create({"service.name": service}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))

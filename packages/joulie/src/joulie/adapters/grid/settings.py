@@ -63,6 +63,12 @@ class GridSettings:
         "Maximum age of the last good value while sources fail; then the signal is missing.",
         minimum=1.0,
     )
+    enable_tracing: bool = boolean(
+        "ENABLE_TRACING",
+        False,
+        "Export traces to OTEL_EXPORTER_OTLP_ENDPOINT, by default http://localhost:4318; that variable alone enables "
+        "them too.",
+    )
     enable_pod_priorities: bool = boolean("ENABLE_POD_PRIORITIES", False, "Release held pods by priority before age.")
     defaults: GridDefaults = group(
         GridDefaults,

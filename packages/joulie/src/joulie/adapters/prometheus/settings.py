@@ -22,8 +22,10 @@ class PrometheusSettings:
     prometheus_address: str = text(
         "PROMETHEUS_ADDRESS",
         "http://prometheus-operated.monitoring:9090",
-        "URL of the Prometheus that scrapes agents, Kepler, node_exporter, DCGM and cAdvisor; none to use none.",
+        "URL of the Prometheus that scrapes agents, Kepler, node_exporter, DCGM and cAdvisor; none to use none. "
+        "PROMETHEUS_URL, its name in the Compute Gardener Scheduler, is read where it is not set.",
         to=_address,
+        aliases=("PROMETHEUS_URL",),
     )
     prometheus_timeout_s: float = duration("PROMETHEUS_TIMEOUT", "10s", "Timeout of a query.", minimum=0.1)
     prometheus_window_s: float = duration(

@@ -55,7 +55,7 @@ def accounting(settings: AccountingSettings) -> None:
     Power is sampled, integrated and kept in a ledger that outlives this program. One replica runs.
     """
     logs.configure(settings.log_level, settings.log_format)
-    tracing.configure(_COMPONENT)
+    tracing.configure(_COMPONENT, enabled=settings.enable_tracing)
     try:
         parse_address(settings.metrics_addr)
         settings.prometheus_auth.tls_context()

@@ -59,7 +59,7 @@ def controller(settings: ControllerSettings) -> None:
     Several replicas may run: one leads by holding a Lease, the others stand by with warm caches.
     """
     logs.configure(settings.log_level, settings.log_format)
-    tracing.configure("joulie-grid")
+    tracing.configure("joulie-grid", enabled=settings.enable_tracing)
     try:
         parse_address(settings.metrics_addr)
     except ValueError as error:

@@ -255,7 +255,7 @@ def request_of(
         carbon_enabled=otherwise({names.CARBON_ENABLED: boolean}, defaults.carbon_enabled),
         carbon_threshold_g_per_kwh=otherwise({names.CARBON_THRESHOLD: _limit}, defaults.carbon_threshold_g_per_kwh),
         price_enabled=defaults.price_enabled,
-        price_threshold_per_kwh=otherwise({names.PRICE_THRESHOLD: _limit}, defaults.price_threshold_per_kwh),
+        price_threshold_per_kwh=otherwise({names.PRICE_THRESHOLD: _price}, defaults.price_threshold_per_kwh),
         max_delay_s=otherwise({names.MAX_DELAY: _delay_s}, defaults.max_delay_s),
         mode=otherwise({names.MODE: _mode}, defaults.mode),
         interruptible=otherwise({names.INTERRUPTIBLE: boolean}, default=False),
@@ -302,6 +302,12 @@ def _limit(text: str) -> float:
     if value > _MAX_LIMIT:
         raise ValueError(f"a number between 0 and {_MAX_LIMIT:.0f}")
     return value
+
+
+def _price(text: str) -> float:
+    """A price, which is negative where the market pays for use."""
+    stripped = text.strip()
+    return -_limit(stripped[1:]) if stripped.startswith("-") else _limit(stripped)
 
 
 def _number(text: str) -> float:
