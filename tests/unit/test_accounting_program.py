@@ -22,6 +22,7 @@ from joulie.apps.accounting.api import EnergyApi
 from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.apps.accounting.budgets import Budgets
 from joulie.apps.accounting.controller import Accountant, Components
+from joulie.apps.accounting.gardener_metrics import PREFIX as GARDENER
 from joulie.apps.accounting.metrics import PREFIX, AccountingMetrics
 from joulie.apps.accounting.policies import NAMESPACE_BUDGET_ACTION, NAMESPACE_BUDGET_KWH
 from joulie.apps.accounting.sampler import Sampler, SamplerSettings
@@ -506,6 +507,57 @@ def test_a_pod_that_waited_has_savings_by_the_series_of_then(play):
         assert stage.metric(f"{PREFIX}estimated_savings", **labels) == pytest.approx(saved.amount)
         _, body = await stage.ask("/api/v1/savings", namespace="default")
         assert msgspec.json.decode(body)["items"][0]["name"] == "waited"
+
+    play(story)
+
+
+def test_g13_g14_pods_have_series_of_their_own_under_the_gardeners_prefix(play):
+    async def story(stage):
+        stage.feed.carbon_steps = {T0: 500.0, T0 + 3600.0: 100.0}
+        await stage.add_node()
+        await stage.step()
+        for _ in range(12):
+            await stage.step(300.0)
+        held = {
+            names.CARBON_DELAY_TIMESTAMP: rfc3339(T0),
+            names.INITIAL_CARBON_INTENSITY: "500",
+            names.BIND_CARBON_INTENSITY: "100",
+        }
+        await stage.add_pod("waited", annotations=held)
+        stage.usage.cores(waited=1.0)
+        await stage.step(30.0)
+        stage.usage.cores(waited=3.0)
+        await stage.step(30.0)
+
+        def metric(name, **labels):
+            return stage.metric(GARDENER + name, **labels)
+
+        def phases(name):
+            pod = {"node": "n1", "pod": "waited", "namespace": "default"}
+            return [metric(name, **pod, phase=phase) for phase in ("baseline", "current", "final")]
+
+        assert phases("node_cpu_usage_cores") == [1.0, 3.0, None]
+        low_w, high_w, _ = phases("node_power_estimate_watts")
+        assert 0.0 < low_w < high_w
+        assert metric("node_pue", node="n1") == PUE
+        assert metric("node_efficiency", node="n1") == pytest.approx(CORES / (MAX_W * PUE))
+        await stage.end_pod("waited", stage.clock.now_s + 10.0)
+        await stage.step(30.0)
+        assert phases("node_cpu_usage_cores") == [None, None, 3.0]
+        pod = {"pod": "waited", "namespace": "default"}
+        energy, (saved,) = stage.energy_j()["waited"], stage.ledger.savings()
+        assert metric("job_energy_usage_kwh", **pod) == pytest.approx(energy.energy_j / KWH)
+        assert metric("job_gpu_energy_usage_kwh", **pod) == 0.0
+        emitted_g = metric("job_carbon_emissions_grams", **pod)
+        assert emitted_g == pytest.approx(energy.energy_j / KWH * 100.0)
+        counterfactual_g = metric("job_counterfactual_carbon_emissions_grams", **pod)
+        assert counterfactual_g == pytest.approx(emitted_g + saved.amount) == pytest.approx(5.0 * emitted_g)
+        labels = {"type": "carbon", "unit": "grams_co2", "method": "timeseries"}
+        assert metric("estimated_savings", **labels, **pod) == pytest.approx(saved.amount)
+        assert metric("scheduling_efficiency", metric="carbon_intensity_delta", **pod) == 400.0
+        assert metric("job_energy_usage_kwh_sum", namespace="default") == pytest.approx(energy.energy_j / KWH)
+        await stage.step(7200.0)
+        assert phases("node_cpu_usage_cores") == [None, None, None]
 
     play(story)
 

@@ -1,5 +1,8 @@
 """Prometheus metrics of accounting: the energy metrics of the Compute Gardener Scheduler, and Joulie's own.
 
+Its current releases have the prefix `compute_gardener_scheduler_`, with series of single pods; under the earlier prefix
+`scheduler_compute_gardener_` nodes and namespaces are summed up.
+
 Series of pods, nodes and namespaces are collected from the last cycle at each scrape, so those of deleted objects
 disappear. The number of series of single pods is bounded by METRIC_PODS; sums by namespace include all pods.
 """
@@ -16,10 +19,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from joulie.adapters.program_api.energy import IDLE
+from joulie.apps.accounting import gardener_metrics
 from joulie.apps.accounting.sampler import NodeUse, Sampling
 from joulie.domain.accounting.records import CompletedPod, CycleResult, Energy, OpenPod, SavingRow
 from joulie.domain.grid.signals import Measure
 from joulie.domain.quantities import joules_to_kwh
+from joulie.program.renamed import renamed
 
 PREFIX = "scheduler_compute_gardener_"
 _OWNER_KINDS = frozenset(
@@ -51,6 +56,7 @@ class _Exported:
         used: namespace, name and used share of the budget of pods with a budget.
         exceeded: number of exceeded budgets by namespace, kind of owner and action.
         nodes: resource use by node.
+        pods: resource use of the pods that draw most, and of recently completed ones, by UID.
         counts: sizes of the ledger.
         samples: number of samples of the last cycle, by source and quality.
         up: whether each source answered.
@@ -64,6 +70,7 @@ class _Exported:
     exceeded: Tally[tuple[str, str, str]] = field(default_factory=Tally)
     nodes: dict[str, _Phases] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
+    pods: dict[str, gardener_metrics.PodPhases] = field(default_factory=dict)
     samples: Mapping[tuple[str, str], int] = field(default_factory=dict)
     up: Mapping[str, bool] = field(default_factory=dict)
 
@@ -140,6 +147,7 @@ class AccountingMetrics:
                     self._add_saving(measure, saved.method.value, one.pod.namespace, saved.amount)
         recent = [one for one in exported.completed.values() if one.until_s >= now_s - self._retention_s]
         exported.completed = {one.pod.uid: one for one in recent[-self._max_pods :]} if self._max_pods else {}
+        exported.pods = gardener_metrics.pod_phases(exported.pods, sampling, exported.completed, self._max_pods)
         exported.nodes = _phases(exported.nodes, sampling, accounts, result)
 
     def show_status(self, counts: Mapping[str, int], up: Mapping[str, bool]) -> None:
@@ -189,10 +197,18 @@ class _Accounts(Collector):
     def collect(self) -> Iterator[Metric]:
         exported = self._exported()
         yield from _namespaces(exported, self._currency)
-        yield from _completed(exported)
         yield from _savings(exported)
         yield from _nodes(exported)
-        yield from _ledger_sizes(exported)
+        for family in (*_completed(exported), *_ledger_sizes(exported)):
+            yield family
+            if family.name.startswith(PREFIX):
+                yield renamed(family, PREFIX, gardener_metrics.PREFIX)
+        yield from gardener_metrics.families(
+            exported.pods,
+            exported.completed,
+            {node: phases.current for node, phases in exported.nodes.items()},
+            {namespace: exported.totals[namespace] for namespace in exported.namespaces & exported.totals.keys()},
+        )
 
 
 def _namespaces(exported: _Exported, currency: str) -> Iterator[Metric]:

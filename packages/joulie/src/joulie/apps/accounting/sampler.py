@@ -7,8 +7,10 @@ idle power of the resources they reserve, and each sample states how its power i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from joulie.apps.accounting.powers import NodeSite, Powers, gpu_pct, idle_qualit
 from joulie.apps.accounting.usage import Readings
 from joulie.apps.accounting.view import ClusterSnapshot
 from joulie.domain.accounting.budget import Budget
-from joulie.domain.accounting.identity import NodeFacts, PowerSettings, node_power
+from joulie.domain.accounting.identity import NodeFacts, NodePower, PowerSettings, node_power
 from joulie.domain.accounting.profiles import HardwareProfiles
 from joulie.domain.accounting.records import PodMeta, Sample, idle_account
 from joulie.domain.grid.cloud_regions import CLOUD_REGIONS
@@ -37,11 +39,31 @@ class NodeUse:
         memory_bytes: working set of its pods, B.
         gpu_pct: mean utilisation of its GPUs, 0..100.
         power_w: power of its pods and of its unreserved rest, without PUE, W.
+        pue: power usage effectiveness of its data centre.
+        cores_per_w: logical CPUs per watt at full utilisation, PUE included.
     """
 
     cpu_cores: float
     memory_bytes: float
     gpu_pct: float
+    power_w: float
+    pue: float = math.nan
+    cores_per_w: float = math.nan
+
+
+class PodUse(NamedTuple):
+    """Resource use of a pod; NaN if unknown.
+
+    Attributes:
+        cpu_cores: busy cores.
+        memory_bytes: working set, B.
+        gpu_w: power of its GPUs, without PUE, W.
+        power_w: its power, without PUE, W.
+    """
+
+    cpu_cores: float
+    memory_bytes: float
+    gpu_w: float
     power_w: float
 
 
@@ -56,6 +78,7 @@ class Sampling:
         mistakes: messages about invalid annotations, by object.
         nodes: resource use by node.
         new: UIDs of pods that were not in the previous sampling.
+        pods: resource use of running pods by UID.
     """
 
     samples: Sequence[Sample] = ()
@@ -64,6 +87,7 @@ class Sampling:
     mistakes: Mapping[ObjectReference, Sequence[str]] = field(default_factory=dict)
     nodes: Mapping[str, NodeUse] = field(default_factory=dict)
     new: frozenset[str] = frozenset()
+    pods: Mapping[str, PodUse] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -131,8 +155,9 @@ class Sampler:
             frozenset(site.zone for site in sites),
             {uid: policy.budget for uid, policy in policies.items() if policy.budget is not None},
             {_reference(pod): policies[pod.uid].mistakes for pod in everyone if policies[pod.uid].mistakes},
-            _use(sites, found, gpu_pct(readings.gpus)),
+            _use(sites, found, gpu_pct(readings.gpus), self._settings.profiles),
             new,
+            _pod_use(running, found),
         )
 
     # ---- cached values
@@ -222,7 +247,24 @@ class Sampler:
         ]
 
 
-def _use(sites: Sequence[NodeSite], found: Powers, busy_pct: Mapping[str, float]) -> dict[str, NodeUse]:
+def _pod_use(pods: Sequence[AccountedPod], found: Powers) -> dict[str, PodUse]:
+    """Resource use of pods by UID."""
+    power_w = found.cpu_w + found.mem_w + found.gpu_w
+    columns = (found.cpu_cores, found.memory_gb * BYTES_PER_GB, found.gpu_w, power_w)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return {pod.uid: PodUse(*row) for pod, row in zip(pods, rows, strict=True)}
+
+
+def _cores_per_w(power: NodePower, profiles: HardwareProfiles) -> float:
+    """Logical CPUs of a node per watt at full utilisation, PUE included; NaN if one of them is unknown."""
+    gpu_w = 0.0 if power.gpu is None else power.gpus * power.gpu.max_w
+    full_w = power.cpu_max_w * profiles.pue + gpu_w * profiles.gpu_pue
+    return power.cores / full_w if power.cores > 0.0 and full_w > 0.0 else math.nan
+
+
+def _use(
+    sites: Sequence[NodeSite], found: Powers, busy_pct: Mapping[str, float], profiles: HardwareProfiles
+) -> dict[str, NodeUse]:
     """Resource use by node."""
 
     def by_node(values: FloatArray) -> FloatArray:
@@ -240,6 +282,8 @@ def _use(sites: Sequence[NodeSite], found: Powers, busy_pct: Mapping[str, float]
             float(memory_gb[row]) * BYTES_PER_GB,
             busy_pct.get(site.name, np.nan),
             float(power_w[row]),
+            profiles.pue,
+            _cores_per_w(site.power, profiles),
         )
         for row, site in enumerate(sites)
         if site.uid

@@ -22,8 +22,11 @@ from joulie.apps.grid.dryrun_metrics import DryRunMetrics
 from joulie.apps.grid.pending import PendingQueue
 from joulie.domain.grid.deferral import Hold, HoldReason, ReleaseReason
 from joulie.domain.grid.signals import GridSignal, Measure
+from joulie.program.renamed import Renamed
 
 _SEED = "scheduler_compute_gardener_"
+_GARDENER = "compute_gardener_scheduler_"
+"""Prefix of its current releases."""
 _SECONDS = (0.0001, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
 _DELAY_SECONDS = (1.0, 60.0, 600.0, 3600.0, 3 * 3600.0, 6 * 3600.0, 12 * 3600.0, 24 * 3600.0, 48 * 3600.0)
 _RESULTS = {
@@ -103,6 +106,8 @@ class ControllerMetrics:
         self.registry.register(self._waiting)
         self._signals = _Signals()
         self.registry.register(self._signals)
+        decisions = (self.attempts, self.decide_seconds, self.carbon_delays, self.price_delays)
+        self.registry.register(Renamed((*decisions, self._signals), _SEED, _GARDENER))
 
     def _counter(self, name: str, text: str, label: str) -> Counter:
         return Counter(name, text, [label], registry=self.registry)
@@ -184,7 +189,8 @@ class _Signals(Collector):
             if signal.value is None:
                 continue
             if signal.measure is Measure.CARBON:
-                carbon.add_metric([signal.zone, signal.quality.value], signal.value)
+                estimated = signal.provenance is not None and signal.provenance.estimated
+                carbon.add_metric([signal.zone, "estimated" if estimated else "real"], signal.value)
             else:
                 price.add_metric([signal.zone, "" if signal.period is None else signal.period.value], signal.value)
         yield carbon
