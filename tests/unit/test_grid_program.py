@@ -110,7 +110,7 @@ def test_the_program_holds_and_tells(tmp_path, monkeypatch):
         assert DELAY_S - 60.0 < deferral["latestStartInS"] <= DELAY_S
         assert (await running.get(f"/debug/grid?pod={NS}/other")).json().get("cases", []) == []
         metrics = (await running.get("/metrics")).text
-        assert 'scheduler_compute_gardener_carbon_intensity{data_status="real",region="DE"} 300.0' in metrics
+        assert 'scheduler_compute_gardener_carbon_intensity{data_status="estimated",region="DE"} 300.0' in metrics
         assert 'joulie_grid_waiting_pods{reason="carbon"} 1.0' in metrics
         lease = await running.client.get(LEASES, "joulie-grid", NS)
         assert lease.spec.holder_identity.startswith("grid-0_")
