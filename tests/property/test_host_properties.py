@@ -15,7 +15,8 @@ from joulie.adapters.control_http import HttpControl, HttpControlError
 from joulie.adapters.cpu.cpufreq import Cpufreq
 from joulie.adapters.cpu.rapl import READ_BACK_TOLERANCE_W, Rapl, RaplMeter
 from joulie.adapters.saved_limits import SavedLimits
-from joulie.domain.limit_records import LimitRecord, SavedRecords
+from joulie.domain.limit_records import LimitRecord
+from joulie.domain.saved_records import SavedRecords
 from support import sysfs_trees as trees
 from support.sysfs_trees import Zone
 
@@ -112,7 +113,7 @@ def test_saved_limits_come_back_whole_or_not_at_all(limits: dict[str, LimitRecor
     with folder() as host:
         trees.write_files(host / "sys/kernel/random", {"boot_id": BOOT_ID})
         saved = SavedLimits(host / "limits.json", host)
-        saved.save(limits)
+        saved.save(SavedRecords(limits))
         assert saved.load() == SavedRecords(limits, found=True)
         content = (host / "limits.json").read_bytes()
         (host / "limits.json").write_bytes(content[: int(len(content) * cut)])
@@ -139,7 +140,7 @@ def test_h6_no_content_of_the_saved_file_raises(limits: object, boot_id: object,
         loaded = saved.load()
         for record in (*loaded.records.values(), *loaded.earlier.values()):
             assert record.original is None or 0.0 < record.original < float("inf")
-        saved.save(loaded.records)
+        saved.save(SavedRecords(loaded.records))
         assert saved.load().records == loaded.records
 
 

@@ -7,7 +7,7 @@ Joulie's: the device's default is then the owner's limit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hypothesis import given, settings
@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlResult
 from joulie.apps.agent.limits import LimitWriter
 from joulie.apps.agent.originals import OriginalLimits
-from joulie.apps.agent.outcome import Outcome, ReportedCap, reported_cap
+from joulie.apps.agent.outcome import Outcome, reported_limits
 from joulie.domain.actuation import LimitedDevice, WantedCap, cpu_range, same_limit
-from joulie.domain.limit_records import LimitRecord, SavedRecords
+from joulie.domain.saved_records import LostRecords, ReportedLimits, SavedRecords
 from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice
 
 DEVICES = ("a", "b", "c")
@@ -95,16 +95,19 @@ class Machine:
     def load(self) -> SavedRecords:
         return self.saved
 
-    def save(self, records: Mapping[str, LimitRecord], earlier: Mapping[str, LimitRecord]) -> None:
+    def save(self, saved: SavedRecords) -> None:
         if self.faults.disk_full:
             raise OSError("no space left on device")
-        self.saved = SavedRecords(dict(records), dict(earlier), found=True)
+        self.saved = saved
 
     def booted_at_epoch_s(self) -> float | None:
         return None
 
     def described(self, devices: Sequence[PowerDevice]) -> list[LimitedDevice]:
         return [LimitedDevice(one.id, one.limit_w, cpu_range(None, one.max_w, None)) for one in devices]
+
+
+CORRUPT = LostRecords("corrupt", everywhere=True)
 
 
 class Life:
@@ -114,16 +117,15 @@ class Life:
         self.machine = machine
         self.allowed_w = dict(machine.owned_w)
         self.caps: list[WantedCap] = []
-        self.reported_cap: ReportedCap | None = None
+        self.reported_limits: ReportedLimits | None = None
         self.reported = True
         self.writer = self._process()
 
     def _process(self) -> LimitWriter:
         originals = OriginalLimits(self.machine)
         writer = LimitWriter([self.machine], originals, self.machine.described)
-        if self.reported_cap is not None:
-            originals.note_reported(self.machine.name, 0.0, cap_known=self.reported_cap.cap is not None)
-            writer.recall(self.reported_cap)
+        if self.reported_limits is not None:
+            originals.note_reported(self.reported_limits, 0.0)
         return writer
 
     def take(self, step: Step) -> None:
@@ -140,7 +142,7 @@ class Life:
             self.writer = self._process()
         else:
             self.reported = True
-            self.reported_cap = reported_cap(ControlResult(outcome.backend, outcome.result, outcome.message))
+            self.reported_limits = reported_limits(ControlResult(outcome.backend, outcome.result, outcome.message))
             self._check_outcome(step, outcome)
         self._check_limits()
 
@@ -149,12 +151,12 @@ class Life:
         saved = machine.saved
         if state == "reboot":
             machine.limits_w = dict(machine.owned_w)
-            machine.saved = SavedRecords(earlier={**saved.earlier, **saved.records}, lost=saved.lost, found=saved.found)
-            self.reported_cap = None  # the report is older than the boot
-        elif state == "kexec" and all(record.original is not None for record in saved.records.values()):
-            machine.saved = SavedRecords(earlier={**saved.earlier, **saved.records}, lost=saved.lost, found=saved.found)
+            machine.saved = SavedRecords(earlier={**saved.earlier, **saved.records}, found=saved.found)
+            self.reported_limits = None  # the report is older than the boot
+        elif state == "kexec" and not saved.lost and all(record.original for record in saved.records.values()):
+            machine.saved = SavedRecords(earlier={**saved.earlier, **saved.records}, found=saved.found)
         elif state in {"corrupt", "deleted"} and self.reported:
-            machine.saved = SavedRecords(lost="corrupt", found=True) if state == "corrupt" else SavedRecords()
+            machine.saved = SavedRecords(lost=CORRUPT, found=True) if state == "corrupt" else SavedRecords()
             for name, limit_w in machine.limits_w.items():
                 if not same_limit(limit_w, machine.owned_w[name]):
                     self.allowed_w[name] = max(DEFAULT_W, self.allowed_w[name])

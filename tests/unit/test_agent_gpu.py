@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ from joulie.domain.actuation import WantedCap
 from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.gpu_maintenance import gpu_hold_reason
 from joulie.domain.hardware import BUILTIN_CATALOGUE
-from joulie.domain.limit_records import LimitRecord, SavedRecords
+from joulie.domain.saved_records import SavedRecords
 from joulie.ports import ControlFailedError, DeviceKind, FrequencyPolicy, NoBackendError, PowerDevice
 
 ROUTING: Routing = from_settings(AgentSettings(node_name="n1"))
@@ -85,13 +85,13 @@ class NoFrequency:
 
 class Store:
     def __init__(self) -> None:
-        self.records: dict[str, LimitRecord] = {}
+        self.saved = SavedRecords(found=True)
 
     def load(self) -> SavedRecords:
-        return SavedRecords(dict(self.records), found=True)
+        return self.saved
 
-    def save(self, records: Mapping[str, LimitRecord], _earlier: Mapping[str, LimitRecord]) -> None:
-        self.records = dict(records)
+    def save(self, saved: SavedRecords) -> None:
+        self.saved = saved
 
     def booted_at_epoch_s(self) -> float | None:
         return None

@@ -14,10 +14,10 @@ from joulie.adapters.cpu.rapl import Rapl
 from joulie.adapters.saved_limits import SavedLimits
 from joulie.apps.agent.discovery import hardware_of_host
 from joulie.apps.agent.host import Host, HostBackends
-from joulie.apps.agent.outcome import ReportedCap
 from joulie.domain.actuation import WantedCap
 from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie.domain.saved_records import ReportedLimits
 from joulie.host_files import OsFiles
 from joulie.ports import DeviceKind, PowerDevice
 from support import sysfs_trees as trees
@@ -208,7 +208,7 @@ def test_h5_lost_state_with_caps_in_force(tmp_path: Path, damage: str, cap: Want
         bench.file.write_text(damage)
     host = bench.host()
     for backend in ("rapl", "nvml"):
-        host.recall(ReportedCap(backend, ECO), 100.0)
+        host.recall(ReportedLimits(backend, ECO, complete=True), 100.0)
     if cap is not None:
         bench.cycle(host, cap)
         assert (bench.limit_w(), bench.gpus.limits_w) == (123.0, {"GPU-0": 420.0})
@@ -216,6 +216,37 @@ def test_h5_lost_state_with_caps_in_force(tmp_path: Path, damage: str, cap: Want
     messages = bench.cycle(host, LIFTED)
     assert all(message.startswith("restored") for message in messages)
     assert (bench.limit_w(), bench.gpus.limits_w) == (205.0, {"GPU-0": 700.0})
+
+
+@pytest.mark.parametrize("damage", ["{", "deleted"])
+def test_h5_what_is_known_of_a_loss_outlives_the_process_that_noticed_it(tmp_path: Path, damage: str) -> None:
+    bench = Bench(tmp_path, one_socket, gpus=1)
+    bench.cycle(bench.host(), ECO)
+    if damage == "deleted":
+        bench.file.unlink()
+    else:
+        bench.file.write_text(damage)
+    first = bench.host()
+    for backend in ("rapl", "nvml"):
+        first.recall(ReportedLimits(backend, ECO, complete=True), 100.0)
+    first.observe_cpu(0.0)
+    first.enforce_cpu(LIFTED, 0.0)  # it saves what it knows of the CPUs, and is killed before it looks at the GPUs
+    messages = bench.cycle(bench.host(), LIFTED)  # meanwhile another report says nothing of the lost caps
+    assert all(message.startswith("restored") for message in messages)
+    assert (bench.limit_w(), bench.gpus.limits_w) == (205.0, {"GPU-0": 700.0})
+    # Whoever sets a limit from now on owns it.
+    bench.gpus.limits_w["GPU-0"] = 420.0
+    bench.cycle(bench.host(), LIFTED)
+    assert bench.gpus.limits_w == {"GPU-0": 420.0}
+
+
+def test_h5_loss_is_no_problem_of_packages_without_a_limit(tmp_path: Path) -> None:
+    """As on AMD: nothing of Joulie's can be in force there, however little is known."""
+    bench = Bench(tmp_path, trees.amd_energy_only)
+    host = bench.host()
+    host.recall(ReportedLimits("dvfs"), 100.0)
+    message, _ = bench.cycle(host, LIFTED)
+    assert message.startswith("restored")
 
 
 def test_h5_cap_that_outlives_a_change_of_the_boot_id(tmp_path: Path) -> None:

@@ -4,17 +4,20 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from joulie.adapters.kubernetes.api.v1alpha1 import ControlResult
 from joulie.apps.agent.cpu import CpuControl, CpuFacts
 from joulie.apps.agent.frequency import FrequencyWriter
 from joulie.apps.agent.limits import LimitWriter
 from joulie.apps.agent.metering import PowerMeter
 from joulie.apps.agent.originals import OriginalLimits
+from joulie.apps.agent.outcome import Outcome, reported_limits
 from joulie.apps.agent.throttle import PowerReading, Throttle
 from joulie.domain.actuation import LimitedDevice, WantedCap
 from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.hardware import CapRange
-from joulie.domain.limit_records import LimitRecord, SavedRecords
+from joulie.domain.limit_records import LimitRecord
 from joulie.domain.quantities import InvalidQuantityError
+from joulie.domain.saved_records import LostRecords, ReportedLimits, SavedRecords
 from joulie.ports import (
     ControlFailedError,
     ControlRefusedError,
@@ -42,13 +45,13 @@ class Store:
     def load(self) -> SavedRecords:
         if self.broken:
             raise OSError("input/output error")
-        return self.saved or SavedRecords(dict(self.content), found=self.saves > 0)
+        return self.saved or SavedRecords(found=self.saves > 0)
 
-    def save(self, records: Mapping[str, LimitRecord], earlier: Mapping[str, LimitRecord]) -> None:
+    def save(self, saved: SavedRecords) -> None:
         if self.full:
             raise OSError("no space left on device")
         self.saves += 1
-        self.content, self.saved = dict(records), None
+        self.content, self.saved = dict(saved.records), saved
 
     def booted_at_epoch_s(self) -> float | None:
         return self.booted_at_s
@@ -165,7 +168,10 @@ def test_failing_device_is_an_error_and_the_others_are_limited(store: Store) -> 
     rapl.errors["a"] = ControlFailedError("accepted, but 200 W is in force")
     outcome, in_force = writer(store, rapl).cap(ECO)
     assert (outcome.result, in_force) == ("error", {"b": 120.0})
-    assert outcome.message == "1 x 120 W in force for a cap of 60 %; a: accepted, but 200 W is in force"
+    assert (
+        outcome.message
+        == "1 x 120 W in force for a cap of 60 %; a: accepted, but 200 W is in force; 120 W may be in force"
+    )
 
 
 def test_refusing_backend_is_blocked_and_says_why(store: Store) -> None:
@@ -230,7 +236,8 @@ def test_h6_unusable_original_leaves_no_other_device_capped(store: Store) -> Non
 
 
 def lost(*, earlier: Mapping[str, LimitRecord] | None = None, reason: str | None = "corrupt") -> SavedRecords:
-    return SavedRecords(earlier=earlier or {}, lost=reason, found=True)
+    loss = LostRecords(reason, everywhere=True) if reason else None
+    return SavedRecords(earlier=earlier or {}, lost=loss, found=True)
 
 
 def test_h5_cap_in_force_is_not_taken_for_an_original_once_the_file_is_lost(store: Store) -> None:
@@ -294,12 +301,56 @@ def test_h5_deleted_file_is_noticed_by_the_last_report_of_this_boot(
     rapl = Limiter("rapl", a=120.0)
     store.booted_at_s = 70.0
     originals = OriginalLimits(store)
-    originals.note_reported("rapl", reported_at_s, cap_known=True)
+    originals.note_reported(ReportedLimits("rapl", complete=True), reported_at_s)
     limits = LimitWriter([rapl], originals, described)
     limits.cap(ECO)
     assert store.originals == ({} if original_w is None else {"rapl/a": original_w})
     limits.lift()
     assert rapl.limits_w == {"a": original_w or 120.0}
+
+
+def report(outcome: Outcome) -> ReportedLimits | None:
+    return reported_limits(ControlResult(outcome.backend, outcome.result, outcome.message))
+
+
+def test_h5_report_names_every_limit_that_may_be_in_force(store: Store) -> None:
+    """It is all that is known once the file is lost: a cap that fails leaves those before it in force."""
+    rapl = Limiter("rapl", a=200.0, b=200.0)
+    limits = writer(store, rapl)
+    limits.cap(ECO)
+    rapl.errors["a"] = ControlFailedError("busy")
+    found = report(limits.cap(WantedCap(percent=90.0))[0])
+    assert found == ReportedLimits("rapl", WantedCap(percent=90.0), (120.0, 180.0))
+    rapl.errors["b"] = ControlFailedError("busy")
+    for outcome in (limits.cap(WantedCap(cap_w=50.0))[0], limits.lift()):
+        found = report(outcome)
+        assert found is not None
+        assert found.backend == "rapl"
+        assert {120.0, 180.0, 50.0} >= set(found.limits_w) >= {120.0, 180.0}
+    rapl.reason = "driver not loaded"
+    assert report(limits.cap(ECO)[0]) == found
+    # The file is lost, and the driver is back.
+    store.saved, rapl.reason = SavedRecords(), None
+    rapl.errors.clear()
+    originals = OriginalLimits(store)
+    originals.note_reported(found, 0.0)
+    assert LimitWriter([rapl], originals, described).lift().message.startswith("restored")
+    assert rapl.limits_w == {"a": 200.0, "b": 200.0}
+
+
+def test_h5_limit_that_a_device_may_have_clipped_is_not_its_owners(store: Store) -> None:
+    """HSMP clips to a range that it does not tell; killed before the answer, nobody knows what became of a cap."""
+    hsmp = Limiter("hsmp", a=225.0, b=110.0, c=280.0)
+    clipped = {f"hsmp/{name}": LimitRecord(280.0, (168.0,)) for name in hsmp.limits_w}
+    store.saved = SavedRecords(earlier=clipped, found=True)
+
+    def clipping(devices: Sequence[PowerDevice]) -> list[LimitedDevice]:
+        return [LimitedDevice(one.id, one.limit_w, CapRange(56.0, 280.0, 280.0), clips=True) for one in devices]
+
+    message = LimitWriter([hsmp], OriginalLimits(store), clipping).lift().message
+    assert message.startswith("original limits not restored: a: ")
+    assert "not known" in message
+    assert hsmp.log == []
 
 
 def test_h5_first_start_takes_the_limits_that_it_finds(store: Store) -> None:
@@ -312,7 +363,7 @@ def test_h5_first_start_takes_the_limits_that_it_finds(store: Store) -> None:
 
 def test_saved_limits_that_cannot_be_read_stop_writes_until_they_can(store: Store) -> None:
     rapl = Limiter("rapl", a=120.0)
-    store.content, store.saves = {"rapl/a": LimitRecord(180.0)}, 1
+    store.saved = SavedRecords({"rapl/a": LimitRecord(180.0)}, found=True)
     store.broken = True
     limits = writer(store, rapl)
     assert limits.cap(WantedCap(cap_w=90.0))[0].result == "error"

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -267,3 +267,26 @@ def test_a_class_that_cannot_be_listed_is_not_taken_for_the_second_list(
 
     monkeypatch.setattr(OsFiles, "names", once)
     assert [device.limit_w for device in rapl.devices()] == [100.0, 205.0]
+
+
+@pytest.mark.parametrize("fault", ["list", "name"])
+def test_h4_a_limit_that_cannot_be_found_now_is_not_a_package_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """A cap of Joulie's may be in force there, unlike on a package that has no limit at all."""
+    sys = trees.intel_two_sockets(tmp_path)
+
+    class Failing(OsFiles):
+        def names(self, folder: Path) -> Sequence[str]:
+            if fault == "list" and folder.name == "intel-rapl:0":
+                raise OSError(errno.EBUSY, "Device or resource busy")
+            return super().names(folder)
+
+        def read(self, file: Path) -> str:
+            return "" if fault == "name" and file.match("intel-rapl:0/constraint_0_name") else super().read(file)
+
+    rapl = Rapl(sys, Failing())
+    assert [(device.limit_w is None, device.limitable) for device in rapl.devices()] == [(True, True), (False, True)]
+    with pytest.raises(ControlFailedError):
+        rapl.set_limit("package-0", 100.0)
+    assert not any(device.limitable for device in Rapl(trees.amd_energy_only(tmp_path / "amd")).devices())

@@ -4,12 +4,15 @@ import json
 import logging
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from joulie.adapters.saved_limits import SavedLimits
-from joulie.domain.limit_records import LimitRecord, SavedRecords
+from joulie.domain.actuation import WantedCap
+from joulie.domain.limit_records import LimitRecord
+from joulie.domain.saved_records import LostRecords, ReportedLimits, SavedRecords
 from support.sysfs_trees import write_files
 
 FIRST, SECOND, THIRD = (f"0000000{number}-8b1c-4ec5-9d3a-70f4cc4f9f8a" for number in (1, 2, 3))
@@ -40,7 +43,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_another_process_finds_what_was_saved(file: Path, proc: Path) -> None:
-    SavedLimits(file, proc).save(RECORDS)
+    SavedLimits(file, proc).save(SavedRecords(RECORDS))
     assert SavedLimits(file, proc).load() == SavedRecords(RECORDS, found=True)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [path.name for path in file.parent.iterdir()] == [file.name]
@@ -48,18 +51,18 @@ def test_another_process_finds_what_was_saved(file: Path, proc: Path) -> None:
 
 def test_saving_replaces(file: Path, proc: Path) -> None:
     saved = SavedLimits(file, proc)
-    saved.save(RECORDS)
-    saved.save({})
+    saved.save(SavedRecords(RECORDS))
+    saved.save(SavedRecords())
     assert saved.load() == SavedRecords(found=True)
 
 
 def test_h5_records_of_another_boot_are_told_apart(file: Path, proc: Path, tmp_path: Path) -> None:
     saved = SavedLimits(file, proc)
-    saved.save(RECORDS)
+    saved.save(SavedRecords(RECORDS))
     boot(tmp_path, SECOND)
     assert saved.load() == SavedRecords(earlier=RECORDS, found=True)
-    saved.save({"rapl/package-0": LimitRecord(100.0)}, {"nvml/GPU-1": LimitRecord(700.0, (420.0,))})
     now, before = {"rapl/package-0": LimitRecord(100.0)}, {"nvml/GPU-1": LimitRecord(700.0, (420.0,))}
+    saved.save(SavedRecords(now, before))
     assert saved.load() == SavedRecords(now, before, found=True)
     boot(tmp_path, THIRD)
     assert saved.load() == SavedRecords(earlier={**before, **now}, found=True)
@@ -70,14 +73,42 @@ def test_h5_garbled_boot_id_neither_voids_records_nor_is_saved(
     file: Path, proc: Path, tmp_path: Path, boot_id: str
 ) -> None:
     saved = SavedLimits(file, proc)
-    saved.save(RECORDS)
+    saved.save(SavedRecords(RECORDS))
     boot(tmp_path, boot_id)
     with pytest.raises(OSError, match="boot_id"):
         saved.load()
     with pytest.raises(OSError, match="boot_id"):
-        saved.save({})
+        saved.save(SavedRecords())
     boot(tmp_path, FIRST)
     assert saved.load().records == RECORDS
+
+
+LOST = LostRecords(
+    "records of this boot were lost",
+    everywhere=True,
+    reported={
+        "rapl": ReportedLimits("rapl", WantedCap(123.0), complete=True),
+        "nvml": ReportedLimits("nvml", WantedCap(percent=60.0), (210.0, 280.5)),
+        "dvfs": ReportedLimits("dvfs"),
+    },
+    checked=frozenset({"rapl/package-0", "nvml/GPU-1:2"}),
+)
+
+
+@pytest.mark.parametrize("lost", [LOST, replace(LOST, everywhere=False), LostRecords(LOST.reason, everywhere=True)])
+def test_h5_loss_is_saved_with_what_is_known_instead(file: Path, proc: Path, tmp_path: Path, lost: LostRecords) -> None:
+    saved = SavedLimits(file, proc)
+    saved.save(SavedRecords(RECORDS, lost=lost))
+    assert saved.load() == SavedRecords(RECORDS, lost=lost, found=True)
+    boot(tmp_path, SECOND)
+    assert saved.load() == SavedRecords(earlier=RECORDS, found=True)
+
+
+def test_h5_garbled_entries_about_a_loss_spoil_nothing(file: Path, proc: Path) -> None:
+    entries = {"lost:rapl": 1, "lost.W:rapl": -5, "lost.%:rapl": 600, "lost.0:rapl": "x", "lost.": 1, "rapl/a": 205.0}
+    write_files(file.parent, {file.name: json.dumps({"bootId": FIRST, "limits": entries})})
+    lost = LostRecords(LOST.reason, reported={"rapl": ReportedLimits("rapl")})
+    assert SavedLimits(file, proc).load() == SavedRecords({"rapl/a": LimitRecord(205.0)}, lost=lost, found=True)
 
 
 def test_nothing_saved_yet(file: Path, proc: Path) -> None:
@@ -94,7 +125,7 @@ def test_file_of_the_first_release_is_read(file: Path, proc: Path) -> None:
 
 def test_the_first_release_can_read_the_file(file: Path, proc: Path) -> None:
     """It refuses other fields, and takes numbers from zero on: a rollback must not lose the originals."""
-    SavedLimits(file, proc).save(RECORDS)
+    SavedLimits(file, proc).save(SavedRecords(RECORDS))
     content = json.loads(file.read_text())
     assert content.keys() == {"bootId", "limits"}
     assert all(isinstance(limit, float) and limit >= 0.0 for limit in content["limits"].values())
@@ -136,8 +167,8 @@ def test_h5_a_corrupt_file_is_kept_aside_and_told(
     aside = file.with_name("limits.json.corrupt")
     assert aside.read_bytes() == content
     # The next process knows it as well, until new limits are saved.
-    assert str(aside) in (SavedLimits(file, proc).load().lost or "")
-    SavedLimits(file, proc).save(RECORDS)
+    assert str(aside) in SavedLimits(file, proc).load().lost.reason
+    SavedLimits(file, proc).save(SavedRecords(RECORDS))
     assert SavedLimits(file, proc).load() == SavedRecords(RECORDS, found=True)
 
 
@@ -162,15 +193,15 @@ def test_h5_readable_part_of_another_format_is_used_and_the_file_is_kept(
     saved = SavedLimits(file, proc)
     loaded = saved.load()
     assert (loaded.records, loaded.earlier, loaded.found) == (records, earlier, True)
-    assert "another format" in (loaded.lost or "") or '"other"' in content
+    assert (loaded.lost is not None and "another format" in loaded.lost.reason) or '"other"' in content
     assert file.exists()
-    saved.save(RECORDS)
-    saved.save({})
+    saved.save(SavedRecords(RECORDS))
+    saved.save(SavedRecords())
     assert file.with_name("limits.json.other-format").read_text().strip() == content
     write_files(file.parent, {file.name: content})
     again = SavedLimits(file, proc)
     again.load()
-    again.save(RECORDS)
+    again.save(SavedRecords(RECORDS))
     assert file.with_name("limits.json.other-format.1").read_text().strip() == content
 
 
@@ -179,7 +210,7 @@ def test_a_failed_save_leaves_what_was_there(
     file: Path, proc: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     saved = SavedLimits(file, proc)
-    saved.save(RECORDS)
+    saved.save(SavedRecords(RECORDS))
 
     def full(*_arguments: object) -> None:
         raise OSError(28, "No space left on device")
@@ -190,7 +221,7 @@ def test_a_failed_save_leaves_what_was_there(
         else:
             patched.setattr(*{"fsync": (os, "fsync", full), "replace": (Path, "replace", full)}[step])
         with pytest.raises(OSError, match="No space"):
-            saved.save({})
+            saved.save(SavedRecords())
     assert saved.load().records == RECORDS
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
@@ -202,7 +233,7 @@ def test_the_content_is_durable_before_it_gets_its_name(
     fsync, replace = os.fsync, Path.replace
     monkeypatch.setattr(os, "fsync", lambda descriptor: (steps.append("fsync"), fsync(descriptor)))
     monkeypatch.setattr(Path, "replace", lambda self, target: (steps.append("rename"), replace(self, target))[1])
-    SavedLimits(file, proc).save(RECORDS)
+    SavedLimits(file, proc).save(SavedRecords(RECORDS))
     assert steps == ["fsync", "rename", "fsync"]
 
 

@@ -88,6 +88,7 @@ class PowerDevice:
         default_w: limit at 100 %, W: a GPU's default limit, a CPU's maximum; None where it reports none.
         mig: whether a GPU is divided into MIG instances; its power and limit are those of the whole GPU. None where
             that does not apply.
+        limitable: whether it has a limit that can be written; False where it has none, or the firmware locks it.
     """
 
     id: str
@@ -98,6 +99,7 @@ class PowerDevice:
     max_w: float | None = None
     default_w: float | None = None
     mig: bool | None = None
+    limitable: bool = True
 
 
 class DriverClient(Protocol):

@@ -35,10 +35,11 @@ from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, ControlResul
 from joulie.adapters.kubernetes.control_reports import RESTORED
 from joulie.apps.agent.discovery import hardware_of_host
 from joulie.apps.agent.host import Host, HostBackends
-from joulie.apps.agent.outcome import Outcome, ReportedCap, reported_cap
+from joulie.apps.agent.outcome import Outcome, reported_limits
 from joulie.domain.actuation import WantedCap
 from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie.domain.saved_records import ReportedLimits
 from joulie_lab.benchmarks.lives_faults import Fault, Faults, FaultyFiles, FaultyStore, Killed, guard_gpu
 from joulie_lab.machines.files import MachineFiles, light_path
 from joulie_lab.machines.gpus import ModelledGpus
@@ -154,8 +155,8 @@ class Bed:
         """Start the agent."""
         self.host = Host(self.backends(), DvfsSettings())
         for outcome in self.reported.values():
-            if cap := _reported(outcome):
-                self.host.recall(cap, math.inf)
+            if limits := _reported(outcome):
+                self.host.recall(limits, math.inf)
         return self.host
 
     def cycle(self, cap: WantedCap) -> tuple[Outcome, Outcome]:
@@ -390,9 +391,9 @@ class _Run:
                 self._fail(f"a cap is left: {name} is {value:g}, was {original:g}")
 
 
-def _reported(outcome: Outcome) -> ReportedCap | None:
-    """The cap that a successor finds reported."""
-    return reported_cap(ControlResult(backend=outcome.backend, result=outcome.result, message=outcome.message))
+def _reported(outcome: Outcome) -> ReportedLimits | None:
+    """The limits that a successor finds reported."""
+    return reported_limits(ControlResult(backend=outcome.backend, result=outcome.result, message=outcome.message))
 
 
 def _written(name: str) -> bool:

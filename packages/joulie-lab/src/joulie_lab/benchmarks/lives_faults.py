@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from joulie.adapters.saved_limits import SavedLimits
-from joulie.domain.limit_records import LimitRecord
+from joulie.domain.saved_records import SavedRecords
 from joulie.ports import ControlFailedError, ControlRefusedError
 from joulie_lab.machines.files import MachineFiles
 
@@ -154,11 +154,11 @@ class FaultyStore(SavedLimits):
         self._faults = faults
         self._place = path
 
-    def save(self, records: Mapping[str, LimitRecord], earlier: Mapping[str, LimitRecord] | None = None) -> None:
+    def save(self, saved: SavedRecords) -> None:
         """See `SavedLimits.save`."""
         if fault := self._faults.at("save"):
             raise _error(fault, self._place)
-        super().save(records, earlier)
+        super().save(saved)
         self._faults.at("saved")
 
 

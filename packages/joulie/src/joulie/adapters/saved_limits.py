@@ -5,7 +5,9 @@ It is durable when `save` returns: the agent writes a cap only after the limit t
 Format: ``{"bootId": ..., "limits": {KEY: LIMIT}}``, as in the first release, which can read this file and be read. The
 further keys, which that release keeps and does not use, are ``written.N:KEY``, the limits that Joulie wrote,
 ``unknown:KEY``, a limit in force whose original is not known, and ``earlier:KEY``, an original of an earlier boot whose
-device could not be read yet.
+device could not be read yet. Once records are lost: ``lost:`` if of any backend, ``lost:BACKEND`` for those reported to
+hold limits (1 if the others are known: the cap ``lost.W:BACKEND`` or ``lost.%:BACKEND``, the limits
+``lost.N:BACKEND``), and ``checked:KEY`` for devices that were looked at since.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ from typing import Any
 
 import msgspec
 
-from joulie.domain.limit_records import LimitRecord, SavedRecords, usable_limit
+from joulie.domain.actuation import WantedCap
+from joulie.domain.limit_records import LimitRecord, usable_limit
+from joulie.domain.quantities import InvalidQuantityError
+from joulie.domain.saved_records import LostRecords, ReportedLimits, SavedRecords
 from joulie.host_files import OS_FILES, HostFiles, read_text
 
 log = logging.getLogger(__name__)
@@ -29,6 +34,9 @@ log = logging.getLogger(__name__)
 _WRITTEN = "written."
 _UNKNOWN = "unknown:"
 _EARLIER = "earlier:"
+_LOST = "lost:"
+_LOST_DETAILS = "lost."
+_CHECKED = "checked:"
 _BOOT_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _FIELDS = frozenset({"bootId", "limits"})
 
@@ -61,28 +69,25 @@ class SavedLimits:
             text = self._path.read_bytes()
         except FileNotFoundError:
             aside = self._aside("corrupt")
-            return SavedRecords(lost=f"{aside} is not readable", found=True) if aside.exists() else SavedRecords()
+            return _unreadable(aside) if aside.exists() else SavedRecords()
         try:
             content = msgspec.json.decode(text, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             aside = self._aside("corrupt")
             self._path.replace(aside)
             log.warning("saved limits are corrupt: file renamed", extra={"file": str(aside), "error": str(error)})
-            return SavedRecords(lost=f"{aside} is not readable", found=True)
+            return _unreadable(aside)
         return self._interpreted(content)
 
-    def save(self, records: Mapping[str, LimitRecord], earlier: Mapping[str, LimitRecord] | None = None) -> None:
+    def save(self, saved: SavedRecords) -> None:
         """Replace the saved records atomically: after a crash the file holds either the old or the new ones.
-
-        Args:
-            records: records of this boot.
-            earlier: records of an earlier boot whose devices could not be read yet.
 
         Raises:
             OSError: the file could not be written; the old records are still saved.
         """
-        void = {f"{_EARLIER}{key}": record for key, record in (earlier or {}).items()}
-        content = msgspec.json.encode({"bootId": self._boot_id(), "limits": _flat({**records, **void})})
+        void = {f"{_EARLIER}{key}": record for key, record in saved.earlier.items()}
+        limits = _flat({**saved.records, **void}) | _flat_loss(saved.lost)
+        content = msgspec.json.encode({"bootId": self._boot_id(), "limits": limits})
         folder = self._path.parent
         folder.mkdir(parents=True, exist_ok=True)
         temporary = folder / f".{self._path.name}.new"
@@ -108,12 +113,13 @@ class SavedLimits:
 
     def _interpreted(self, content: Mapping[str, Any]) -> SavedRecords:
         limits = content.get("limits")
-        lost = None
+        entries = limits if isinstance(limits, dict) else {}
+        lost = _loss(entries)
         if set(content) != _FIELDS or not isinstance(limits, dict):
             self._keep_aside = True
-            lost = f"{self._path} has another format, perhaps of a newer release"
+            lost = LostRecords(f"{self._path} has another format, perhaps of a newer release", everywhere=True)
             log.warning("saved limits have another format", extra={"file": str(self._path), "fields": sorted(content)})
-        found = _records(limits if isinstance(limits, dict) else {})
+        found = _records(entries)
         earlier = {key.removeprefix(_EARLIER): one for key, one in found.items() if key.startswith(_EARLIER)}
         records = {key: one for key, one in found.items() if not key.startswith(_EARLIER)}
         if content.get("bootId") == self._boot_id():
@@ -141,6 +147,10 @@ class SavedLimits:
             return
 
 
+def _unreadable(aside: Path) -> SavedRecords:
+    return SavedRecords(lost=LostRecords(f"{aside} is not readable", everywhere=True), found=True)
+
+
 def _flat(records: Mapping[str, LimitRecord]) -> dict[str, float]:
     """The content of ``limits``."""
     flat: dict[str, float] = {}
@@ -156,6 +166,7 @@ def _flat(records: Mapping[str, LimitRecord]) -> dict[str, float]:
 def _records(limits: Mapping[str, Any]) -> dict[str, LimitRecord]:
     """Records of the content of ``limits``; an entry that is not usable gives a record without an original."""
     written: dict[str, tuple[float, ...]] = {}
+    limits = {name: value for name, value in limits.items() if not name.startswith((_LOST, _LOST_DETAILS, _CHECKED))}
     unknown = dict.fromkeys(key.removeprefix(_UNKNOWN) for key in limits if key.startswith(_UNKNOWN))
     for name, value in limits.items():
         number, colon, key = name.removeprefix(_WRITTEN).partition(":")
@@ -167,6 +178,47 @@ def _records(limits: Mapping[str, Any]) -> dict[str, LimitRecord]:
         if not name.startswith((_WRITTEN, _UNKNOWN)):
             records[name] = LimitRecord(usable_limit(value), written.get(name, ()))
     return records
+
+
+def _flat_loss(lost: LostRecords | None) -> dict[str, float]:
+    """The part of ``limits`` that is about lost records."""
+    if lost is None:
+        return {}
+    flat = {_LOST: 0.0} if lost.everywhere else {}
+    for backend, reported in lost.reported.items():
+        flat[f"{_LOST}{backend}"] = float(reported.complete)
+        cap = reported.cap or WantedCap()
+        details = {"W": cap.cap_w, "%": cap.percent, **{str(number): w for number, w in enumerate(reported.limits_w)}}
+        flat |= {f"{_LOST_DETAILS}{name}:{backend}": value for name, value in details.items() if value is not None}
+    return flat | dict.fromkeys((f"{_CHECKED}{key}" for key in sorted(lost.checked)), 0.0)
+
+
+def _loss(limits: Mapping[str, Any]) -> LostRecords | None:
+    """What the content of ``limits`` says about lost records; None if there are none."""
+    backends = {name.removeprefix(_LOST) for name in limits if name.startswith(_LOST)}
+    if not backends:
+        return None
+    return LostRecords(
+        "records of this boot were lost",
+        everywhere="" in backends,
+        reported={backend: _reported(backend, limits) for backend in sorted(backends - {""})},
+        checked=frozenset(key.removeprefix(_CHECKED) for key in limits if key.startswith(_CHECKED)),
+    )
+
+
+def _reported(backend: str, limits: Mapping[str, Any]) -> ReportedLimits:
+    details: dict[str, float] = {}
+    for name, value in limits.items():
+        detail, _, of = name.removeprefix(_LOST_DETAILS).partition(":")
+        limit = usable_limit(value)
+        if name.startswith(_LOST_DETAILS) and of == backend and limit is not None:
+            details[detail] = limit
+    try:
+        cap = WantedCap(details.pop("W", None), details.pop("%", None))
+    except InvalidQuantityError:
+        return ReportedLimits(backend)
+    stated = cap if cap != WantedCap() else None
+    return ReportedLimits(backend, stated, tuple(details.values()), complete=limits[f"{_LOST}{backend}"] == 1.0)
 
 
 def _write_through(file: Path, content: bytes) -> None:

@@ -117,12 +117,14 @@ class LimitedDevice:
         limit_w: limit in force, W; None where it cannot be read.
         limits: range of the limit; None where unknown.
         share: part of a cap in watts that is for this device: dies share the cap of their socket.
+        clips: whether it may put another limit in force than the one written: it states no smallest one.
     """
 
     id: str
     limit_w: float | None
     limits: CapRange | None
     share: float = 1.0
+    clips: bool = False
 
 
 def socket_of(device_id: str) -> str:
@@ -181,13 +183,19 @@ class WantedLimits:
     refused: Mapping[str, str]
 
 
-def wanted_limits(cap: WantedCap, devices: Iterable[LimitedDevice], earlier: WantedCap | None = None) -> WantedLimits:
+def wanted_limits(
+    cap: WantedCap,
+    devices: Iterable[LimitedDevice],
+    earlier: WantedCap | None = None,
+    earlier_limits_w: Iterable[float] = (),
+) -> WantedLimits:
     """The limit of each device under a cap: the same on each GPU and socket; none where the cap is lifted.
 
     Args:
         cap: what is asked for, by GPU or socket.
         devices: the devices now.
         earlier: cap of an earlier process that may still be in force; None without one.
+        earlier_limits_w: further limits of an earlier process that may still be in force, W.
     """
     found: list[FoundLimit] = []
     wanted: dict[str, float] = {}
@@ -196,8 +204,8 @@ def wanted_limits(cap: WantedCap, devices: Iterable[LimitedDevice], earlier: Wan
         target_w = None if cap.lifted else cap.in_watts(device.limits, device.share)
         default_w = None if device.limits is None else device.limits.base_w
         earlier_w = earlier.in_watts(device.limits, device.share) if earlier else None
-        candidates = tuple(limit_w for limit_w in (target_w, earlier_w) if limit_w is not None)
-        found.append(FoundLimit(device.id, usable_limit(device.limit_w), default_w, candidates))
+        candidates = tuple(limit_w for limit_w in (target_w, earlier_w, *earlier_limits_w) if limit_w is not None)
+        found.append(FoundLimit(device.id, usable_limit(device.limit_w), default_w, candidates, device.clips))
         if target_w is not None:
             wanted[device.id] = target_w
         elif not cap.lifted:

@@ -57,12 +57,14 @@ class FoundLimit:
         limit: limit in force; None where it cannot be read.
         default: limit of the device without any cap; None where nobody states one.
         candidates: limits that Joulie may have written to it, by the caps that are asked for now.
+        clips: whether it may put another limit in force than the one written: it states no smallest one.
     """
 
     id: str
     limit: float | None
     default: float | None = None
     candidates: Collection[float] = field(default=())
+    clips: bool = False
 
 
 def recovered_record(
@@ -72,13 +74,13 @@ def recovered_record(
 
     A limit that equals one of Joulie's is never taken for an original: that would make the cap permanent. Its original
     is the one of the earlier record, else the device's default, else not known. Without a limit of Joulie's the
-    device has its own limits again, as after a reboot.
+    device has its own limits again, as after a reboot; unless it may have clipped one, which nobody can tell.
 
     Args:
         found: the device; its limit must have been read.
         earlier: record of an earlier boot, or one whose original cannot be used; None without one.
         same: compares limits.
-        reported: whether this device, or one of its backend, was last reported to be capped.
+        reported: whether the device may have other limits of Joulie's than the candidates, by the last report.
     """
     limit = found.limit
     if limit is None:
@@ -92,7 +94,8 @@ def recovered_record(
         return None
     if ours:
         return LimitRecord(found.default, (limit,))
-    return LimitRecord(None, (limit,)) if reported else None
+    clipped = found.clips and original is not None and any(one < limit < original for one in written)
+    return LimitRecord(None, (limit,)) if reported or clipped else None
 
 
 @dataclass(frozen=True)
@@ -187,20 +190,3 @@ def plan_restore(found: Iterable[FoundLimit], records: Mapping[str, LimitRecord]
         if device.limit is None or not math.isclose(device.limit, record.original, rel_tol=_SAME_ORIGINAL):
             writes[device.id] = record.original
     return LimitPlan(targets, writes, {}, refused)
-
-
-@dataclass(frozen=True)
-class SavedRecords:
-    """The records that an earlier process left, by key (``backend/device``).
-
-    Attributes:
-        records: valid ones, of this boot; without an original where the saved one is not usable.
-        earlier: those of an earlier boot, which are void unless one of their limits is still in force.
-        lost: why records of this boot may be missing; None if there are none missing.
-        found: whether anything was saved at all.
-    """
-
-    records: Mapping[str, LimitRecord] = field(default_factory=dict)
-    earlier: Mapping[str, LimitRecord] = field(default_factory=dict)
-    lost: str | None = None
-    found: bool = False

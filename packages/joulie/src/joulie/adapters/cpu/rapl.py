@@ -14,18 +14,21 @@ Consequences:
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from joulie.domain.quantities import positive_number
-from joulie.host_files import OS_FILES, HostFiles, matching, read_number, read_text, write_number
+from joulie.host_files import OS_FILES, HostFiles, read_number, read_text, write_number
 from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, EnergyReading, PowerDevice
 
 _CONTROL_TYPES = ("intel-rapl", "intel-rapl-mmio")
 """Control types with zones, in order of preference: the second lists the same packages again."""
 
 _PACKAGE = re.compile(r"package-(\d+(?:-die-\d+)?)")
+_LIMIT_NAME = re.compile(r"constraint_\d+_name")
+_LIMIT_KIND = re.compile(r"[a-z]+_[a-z]+")
 _NAME = re.compile(r"[a-z]+(-[a-z0-9-]+)?")
 _MICRO = 1e-6
 _MAX_REGISTER_W = 2.0**15
@@ -57,11 +60,17 @@ class _Zone:
         return _PACKAGE.fullmatch(self.id) is not None
 
     def long_term(self) -> str | None:
-        """Prefix of the long-term limit's files, ``constraint_N``; None without such a limit."""
+        """Prefix of the long-term limit's files, ``constraint_N``; None without such a limit.
+
+        Raises:
+            OSError: it is not known which limits the zone has.
+        """
         if self._long_term is None:
-            for name_file in matching(self._files, self.path, "constraint_*_name"):
-                if read_text(self._files, name_file) == "long_term":
-                    self._long_term = name_file.name.removesuffix("_name")
+            names = [name for name in self._files.names(self.path) if _LIMIT_NAME.fullmatch(name)]
+            limits = {name: read_text(self._files, self.path / name) for name in names}
+            self._long_term = next((name.removesuffix("_name") for name in names if limits[name] == "long_term"), None)
+            if self._long_term is None and not all(name and _LIMIT_KIND.fullmatch(name) for name in limits.values()):
+                raise OSError(errno.EIO, "the name of a limit cannot be read", str(self.path))
         return self._long_term
 
     def energy(self) -> EnergyReading:
@@ -77,6 +86,7 @@ class _Zone:
         Raises:
             ControlRefusedError: the zone cannot be limited.
             ControlFailedError: it is not known what zone this is.
+            OSError: it is not known which limits it has.
         """
         if not self.named:
             raise ControlFailedError(f"{self.id}: its name cannot be read")
@@ -92,14 +102,20 @@ class _Zone:
 
     def device(self) -> PowerDevice:
         """The package with its current limit."""
+        limit_w, limitable = None, True
         try:
             limit_w = _plausible_w(_from_micro(self._files, self.limit_file()))
-        except (ControlRefusedError, ControlFailedError, OSError, ValueError):
-            limit_w = None
-        prefix = self.long_term() if self.named else None
-        max_w = _positive_from_micro(self._files, self.path / f"{prefix}_max_power_uw") if prefix else None
-        max_w = max_w and _plausible_w(max_w)
-        return PowerDevice(self.id, DeviceKind.CPU_PACKAGE, limit_w=limit_w, max_w=max_w, default_w=max_w)
+        except ControlRefusedError:
+            limitable = False
+        except (ControlFailedError, OSError, ValueError):
+            pass
+        max_w = None
+        if self._long_term is not None:
+            max_w = _positive_from_micro(self._files, self.path / f"{self._long_term}_max_power_uw")
+            max_w = max_w and _plausible_w(max_w)
+        return PowerDevice(
+            self.id, DeviceKind.CPU_PACKAGE, limit_w=limit_w, max_w=max_w, default_w=max_w, limitable=limitable
+        )
 
     def write_problem(self) -> str | None:
         """Why it cannot be limited; None if it can."""
@@ -208,7 +224,10 @@ class Rapl:
         package = next((one for one in self._zones.packages(afresh=True) if one.id == device_id), None)
         if package is None:
             raise ControlFailedError(f"no RAPL zone {device_id} in {self._zones.folder}")
-        file = package.limit_file()
+        try:
+            file = package.limit_file()
+        except OSError as error:
+            raise ControlFailedError(f"write {limit_w:g} W to {device_id}: {error}") from error
         action = f"write {limit_w:g} W to {file}"
         in_force_w = write_number(self._files, file, round(limit_w / _MICRO), action) * _MICRO
         if abs(in_force_w - limit_w) > READ_BACK_TOLERANCE_W:

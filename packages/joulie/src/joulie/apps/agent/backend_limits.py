@@ -7,7 +7,7 @@ is restored. A device that fails does not affect the others.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from joulie.apps.agent.originals import OriginalLimits
 from joulie.apps.agent.outcome import SIMULATED, Enforcement
@@ -75,6 +75,13 @@ class BackendLimits:
         """Whether limits of Joulie's may be in force, of this process or an earlier one."""
         return self._originals.may_concern(self.name)
 
+    def left(self, settled: Collection[str] = ()) -> Sequence[float]:
+        """Limits of Joulie's that may be in force on devices other than those settled."""
+        records = self._originals.for_backend(self.name)
+        # One whose original is not known may be its owner's.
+        known = [record for device, record in records.items() if device not in settled and record.original is not None]
+        return [limit for record in known for limit in record.written]
+
     def enforce(self, found: Sequence[FoundLimit], wanted: Mapping[str, float]) -> Enforcement:
         """Lower the limits of devices.
 
@@ -99,9 +106,11 @@ class BackendLimits:
         except OSError as error:
             reason = f"limits not changed: the original limits could not be saved: {error}"
             done.failed |= dict.fromkeys(plan.writes, reason)
+            done.left_w = self.left(done.in_force_w)
             return done
         self._write(plan, done)
         self._save_rounded(plan, done)
+        done.left_w = self.left({*done.in_force_w, *(name for name in done.refused if self._is_original(name, read))})
         return done
 
     def restore(self, list_devices: Callable[[], Sequence[FoundLimit]]) -> Mapping[str, str]:
@@ -173,6 +182,11 @@ class BackendLimits:
         if restored:
             _log.info("original limits restored", extra={"backend": self.name, "devices": sorted(restored)})
         return problems
+
+    def _is_original(self, device: str, read: Mapping[str, float | None]) -> bool:
+        """Whether a limit as read is the original of its device."""
+        record, limit = self._originals.for_backend(self.name).get(device), read.get(device)
+        return bool(record and record.original and limit and self._same(limit, record.original))
 
     def _unrounded(self, device: FoundLimit) -> FoundLimit:
         """The device with the limit that was written in place of that to which its driver rounded it."""

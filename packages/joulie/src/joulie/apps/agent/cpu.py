@@ -64,7 +64,7 @@ class CpuControl:
 
     def _cap(self, cap: WantedCap, facts: CpuFacts, now_s: float) -> Outcome:
         outcome, self.limits_w = self._writer.cap(cap)
-        if outcome.backend != "none":
+        if self.limits_w:
             if problems := self._release_frequency():
                 return failed(outcome.backend, f"{outcome.message}; frequency limits not restored: {problems}")
             limited = len({socket_of(package) for package in self.limits_w})
@@ -73,7 +73,7 @@ class CpuControl:
             return outcome
         reason = self._frequency.limiter.unavailable()
         if reason is not None:
-            return Outcome("none", outcome.result, f"{outcome.message}; dvfs: {reason}")
+            return Outcome(outcome.backend, outcome.result, f"{outcome.message}; dvfs: {reason}")
         return self._throttle(cap, facts, now_s, outcome.message)
 
     def _throttle(self, cap: WantedCap, facts: CpuFacts, now_s: float, why: str) -> Outcome:

@@ -18,7 +18,6 @@ from joulie.apps.agent.metering import PowerMeter, PowerSample
 from joulie.apps.agent.originals import LimitStore, OriginalLimits
 from joulie.apps.agent.outcome import (
     Outcome,
-    ReportedCap,
     format_cap,
     format_limits,
     format_problems,
@@ -30,6 +29,7 @@ from joulie.domain.actuation import LimitedDevice, WantedCap, cpu_range, socket_
 from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.energy_counter import PLAUSIBLE_POWER_W, power_bound_w
 from joulie.domain.hardware import CapRange, Catalogue
+from joulie.domain.saved_records import ReportedLimits
 from joulie.ports import DriverClient, FrequencyLimiter, FrequencyPolicy, PowerDevice, PowerLimiter, PowerSource
 
 
@@ -215,15 +215,16 @@ class Host:
             power=self._gpu_meter.read(now_s),
         )
 
-    def recall(self, reported: ReportedCap, at_epoch_s: float) -> None:
-        """Note a cap that an earlier process reported, and when, in case its saved limits were lost."""
-        if self._originals.note_reported(reported.backend, at_epoch_s, cap_known=reported.cap is not None):
-            for writer in (self._cpu_writer, self._gpu_writer):
-                writer.recall(reported)
+    def recall(self, reported: ReportedLimits, at_epoch_s: float) -> None:
+        """Note limits that an earlier process reported, and when, in case its saved limits were lost."""
+        self._originals.note_reported(reported, at_epoch_s)
         if reported.backend == DVFS:
             # Frequency is limited where power limits failed: these may have been clipped, or be of an earlier cap.
             for limiter in self._backends.cpu_limiters:
-                self._originals.note_reported(limiter.name, at_epoch_s, cap_known=False)
+                self._originals.note_reported(replace(reported, backend=limiter.name), at_epoch_s)
+        elif not reported.complete and any(limiter.name == reported.backend for limiter in self._backends.cpu_limiters):
+            # Where power limits work again, those of the frequency may not be restored yet; theirs are recognised.
+            self._originals.note_reported(ReportedLimits(DVFS, complete=True), at_epoch_s)
 
     def _without_driver(self) -> str | None:
         """Why GPUs on the PCI bus are not known: no driver responds; None without any."""

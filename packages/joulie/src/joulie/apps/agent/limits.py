@@ -15,9 +15,9 @@ from joulie.apps.agent.outcome import (
     SIMULATED,
     Enforcement,
     Outcome,
-    ReportedCap,
     blocked,
     failed,
+    format_left,
     format_problems,
     restored,
 )
@@ -54,7 +54,11 @@ def limited_devices(devices: Sequence[PowerDevice], catalogue: Catalogue, cpu_mo
     shares = die_shares({device.id: device.max_w for device in devices})
     return [
         LimitedDevice(
-            device.id, device.limit_w, device_range(device, catalogue, cpu_model, shares[device.id]), shares[device.id]
+            device.id,
+            device.limit_w,
+            device_range(device, catalogue, cpu_model, shares[device.id]),
+            shares[device.id],
+            clips=device.min_w is None,
         )
         for device in devices
     ]
@@ -95,6 +99,7 @@ class LimitWriter:
         simulate_only: bool = False,
     ) -> None:
         self.limiters = limiters
+        self._originals = originals
         self._describe = describe
         self._simulate_only = simulate_only
         self._limits = {
@@ -109,47 +114,42 @@ class LimitWriter:
         }
         # Listed since the last write, by backend: one listing serves a cycle.
         self._listed: dict[str, Sequence[PowerDevice]] = {}
-        self._recalled: dict[str, WantedCap] = {}
-
-    def recall(self, reported: ReportedCap) -> None:
-        """Note a cap that an earlier process reported to be in force."""
-        if reported.cap is not None:
-            self._recalled[reported.backend] = reported.cap
 
     def cap(self, cap: WantedCap) -> tuple[Outcome, Mapping[str, float]]:
         """Enforce a cap by the first backend that limits at least one device; limits of the others are restored.
 
         Returns:
-            The outcome, and the limits in force by device, W. Backend ``none``: no backend could limit a device.
+            The outcome, and the limits in force by device, W; without any, the backend is the one that may still have
+            limits of an earlier cycle, else ``none``.
         """
         reasons: dict[str, str] = {}
+        holding: list[str] = []
         refusals_only = True
         for limiter in self.limiters:
             reason = limiter.unavailable()
-            if reason is not None:
-                reasons[limiter.name] = reason
-                continue
-            done = self._enforce(limiter, cap)
+            done = Enforcement(left_w=self._limits[limiter.name].left()) if reason else self._enforce(limiter, cap)
             if done.in_force_w:
                 for other in self.limiters:
                     if other is not limiter:
                         self._restore(other)
                 return self._outcome(limiter, done, cap), done.in_force_w
-            reasons[limiter.name] = format_problems(done.problems) or "no devices"
+            problem = reason or format_problems(done.problems) or "no devices"
+            reasons[limiter.name] = f"{problem}{format_left(done.left_w)}"
+            holding += [limiter.name] if done.left_w else []
             refusals_only = refusals_only and not done.failed
         result = blocked if refusals_only else failed
-        return result("none", format_problems(reasons) or "no backend is configured"), {}
+        return result(holding[0] if holding else "none", format_problems(reasons) or "no backend is configured"), {}
 
     def lift(self) -> Outcome:
         """Restore the original limits of every device that was capped."""
-        problems: dict[str, str] = {}
-        for limiter in self.limiters:
-            problems |= self._restore(limiter)
-        backend = self.available_backend()
-        if problems:
-            result = blocked if self._simulate_only else failed
-            return result(backend, f"original limits not restored: {format_problems(problems)}")
-        return restored(backend, "no cap requested, original limits in force")
+        found = {limiter.name: self._restore(limiter) for limiter in self.limiters}
+        holding = [name for name, problems in found.items() if problems]
+        if not holding:
+            return restored(self.available_backend(), "no cap requested, original limits in force")
+        result = blocked if self._simulate_only else failed
+        problems = format_problems({device: reason for name in holding for device, reason in found[name].items()})
+        left = format_left(limit_w for name in holding for limit_w in self._limits[name].left())
+        return result(holding[0], f"original limits not restored: {problems}{left}")
 
     def available_backend(self) -> str:
         """Name of the first available backend; ``none`` without one."""
@@ -181,9 +181,9 @@ class LimitWriter:
 
     def _enforce(self, limiter: PowerLimiter, cap: WantedCap) -> Enforcement:
         try:
-            wanted = self._wanted_limits(cap, limiter)
+            wanted = self._wanted_limits(cap, limiter, self._take_listed(limiter))
         except (ControlFailedError, ControlRefusedError, OSError) as error:
-            return Enforcement(failed={limiter.name: str(error)})
+            return Enforcement(failed={limiter.name: str(error)}, left_w=self._limits[limiter.name].left())
         done = self._limits[limiter.name].enforce(wanted.found, wanted.limits_w)
         done.refused |= wanted.refused
         return done
@@ -193,11 +193,14 @@ class LimitWriter:
         return self._limits[limiter.name].restore(partial(self._found_limits, limiter))
 
     def _found_limits(self, limiter: PowerLimiter) -> Sequence[FoundLimit]:
-        return self._wanted_limits(LIFTED, limiter).found
+        listed = self._take_listed(limiter)
+        unlimited = {device.id for device in listed if not device.limitable}
+        untouched = unlimited - self._originals.for_backend(limiter.name).keys()
+        return [found for found in self._wanted_limits(LIFTED, limiter, listed).found if found.id not in untouched]
 
-    def _wanted_limits(self, cap: WantedCap, limiter: PowerLimiter) -> WantedLimits:
-        devices = self._describe(self._take_listed(limiter))
-        return wanted_limits(cap, devices, self._recalled.get(limiter.name))
+    def _wanted_limits(self, cap: WantedCap, limiter: PowerLimiter, listed: Sequence[PowerDevice]) -> WantedLimits:
+        reported = self._originals.reported(limiter.name)
+        return wanted_limits(cap, self._describe(listed), *((reported.cap, reported.limits_w) if reported else ()))
 
     def _take_listed(self, limiter: PowerLimiter) -> Sequence[PowerDevice]:
         """Devices of a backend, as last listed; once only, since the limits are about to change."""

@@ -17,7 +17,7 @@ from joulie.apps.agent.discovery import hardware_from_labels, hardware_of_host
 from joulie.apps.agent.gpu_thread import GpuThread
 from joulie.apps.agent.host import Host
 from joulie.apps.agent.limits import LIFTED
-from joulie.apps.agent.outcome import Outcome, blocked, failed, no_gpu, reported_cap, restored, unconfirmed
+from joulie.apps.agent.outcome import Outcome, blocked, failed, no_gpu, reported_limits, restored, unconfirmed
 from joulie.apps.agent.remote import BACKEND as HTTP
 from joulie.apps.agent.remote import RemoteNode
 from joulie.apps.agent.reporting import ControlReport, Reporter
@@ -340,7 +340,7 @@ class NodeAgent:
 def _recall(host: Host, reported: api.ControlStatus) -> None:
     """Tell the host which caps the last report says are in force, which it needs if its saved limits were lost."""
     for result in (reported.cpu, reported.gpu):
-        found = reported_cap(result) if result else None
+        found = reported_limits(result) if result else None
         if found is not None and result is not None:
             with suppress(QuantityError):
                 host.recall(found, parse_rfc3339(result.updated_at or ""))

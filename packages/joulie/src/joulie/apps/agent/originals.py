@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
-from joulie.domain.limit_records import FoundLimit, LimitRecord, SameLimit, SavedRecords, recovered_record
+from joulie.domain.limit_records import FoundLimit, LimitRecord, SameLimit, recovered_record
+from joulie.domain.saved_records import LostRecords, ReportedLimits, SavedRecords
 
 _log = logging.getLogger(__name__)
 
@@ -23,12 +25,8 @@ class LimitStore(Protocol):
         """
         ...
 
-    def save(self, records: Mapping[str, LimitRecord], earlier: Mapping[str, LimitRecord]) -> None:
-        """Replace what is saved, by key, atomically and durably.
-
-        Args:
-            records: records of this boot.
-            earlier: records of an earlier boot whose devices could not be read yet.
+    def save(self, saved: SavedRecords) -> None:
+        """Replace what is saved, atomically and durably.
 
         Raises:
             OSError: it cannot be written.
@@ -45,6 +43,9 @@ class OriginalLimits:
 
     A restored limit is forgotten: from then on the limit belongs to the machine's administrator again.
 
+    Once records are lost, the last report is all that is known of the limits in force. The next report replaces it, so
+    what it says is saved first, and each device is compared with it, in this process or a later one.
+
     Args:
         store: persistent storage of the records.
     """
@@ -52,42 +53,44 @@ class OriginalLimits:
     def __init__(self, store: LimitStore) -> None:
         self._store = store
         self._lock = threading.RLock()
+        self._saved: SavedRecords | None = None  # what the store holds; None until it is read
         self._records: dict[str, LimitRecord] = {}
-        self._stored: dict[str, LimitRecord] = {}
         self._earlier: dict[str, LimitRecord] = {}
-        self._lost: str | None = None
-        self._found: bool | None = None
-        self._exists = False
-        # Devices that this process has had a record of: what it forgets is not lost.
+        self._lost: LostRecords | None = None
+        # Devices that have had a record, or were compared with the last report: what is forgotten is not lost.
         self._known: set[str] = set()
-        # Backends reported to hold caps, and whether the limits of these caps are known.
-        self._reported: dict[str, bool] = {}
+        self._reported: dict[str, ReportedLimits] = {}
 
     def unavailable(self) -> str | None:
         """Why the saved limits are not known, so that no limit may be changed; None if they are."""
         with self._lock:
-            if self._found is None:
+            if self._saved is None:
                 try:
                     self._load()
                 except OSError as error:
                     return f"limits not changed: the saved original limits cannot be read: {error}"
         return None
 
-    def note_reported(self, backend: str, at_epoch_s: float, *, cap_known: bool) -> bool:
-        """Note that an earlier process reported a backend to hold a cap; false if it was before the last boot.
+    def note_reported(self, reported: ReportedLimits, at_epoch_s: float) -> None:
+        """Note what an earlier process reported, and when; a report from before the last boot says nothing.
 
         That is how the loss of the whole file is noticed.
 
         Args:
-            backend: the backend.
+            reported: limits that may be in force.
             at_epoch_s: time of the report, s since the epoch.
-            cap_known: whether the limits of that cap are among the candidates of the devices that are resolved.
         """
         booted_at_s = self._store.booted_at_epoch_s()
         if booted_at_s is not None and at_epoch_s < booted_at_s:
-            return False
-        self._reported[backend] = cap_known
-        return True
+            return
+        with self._lock:
+            self._reported.setdefault(reported.backend, reported)
+            if self.unavailable() is None:
+                self._note_loss()
+
+    def reported(self, backend: str) -> ReportedLimits | None:
+        """What an earlier process reported about a backend; None if it reported no limits of it."""
+        return self._reported.get(backend)
 
     def for_backend(self, backend: str) -> dict[str, LimitRecord]:
         """Records of a backend's devices, by device; empty while they are not known."""
@@ -108,10 +111,9 @@ class OriginalLimits:
         with self._lock:
             return (
                 self.unavailable() is not None
-                or self._lost is not None
+                or (self._lost is not None and self._lost.concerns(backend))
                 or any(record.original is None for record in self.for_backend(backend).values())
                 or any(key.startswith(prefix) for key in self._earlier)
-                or (not self._found and backend in self._reported)
             )
 
     def resolve(self, backend: str, devices: Iterable[FoundLimit], same: SameLimit) -> dict[str, LimitRecord]:
@@ -126,14 +128,15 @@ class OriginalLimits:
             if self.unavailable() is not None:
                 return {}
             for device in devices:
-                self._resolve(backend, device, same)
+                if device.limit is not None:
+                    self._resolve(backend, device, same)
             return self.for_backend(backend)
 
     def may_lack_record(self, backend: str, device: str) -> bool:
         """Whether one device may have a limit of Joulie's whose record is lost or void."""
         key = f"{backend}/{device}"
         with self._lock:
-            lost = backend in self._reported and (self._lost is not None or not self._found)
+            lost = self._lost is not None and backend in self._reported
             return key in self._earlier or (lost and key not in self._known)
 
     def update(self, backend: str, records: Mapping[str, LimitRecord], forget: Collection[str] = ()) -> None:
@@ -146,37 +149,51 @@ class OriginalLimits:
             forgotten = {f"{backend}/{device}" for device in forget}
             changed = self._records | {f"{backend}/{device}": record for device, record in records.items()}
             changed = {key: record for key, record in changed.items() if key not in forgotten}
-            # A file without records says that there were none: without a file, a cap that was reported looks lost.
-            if changed != self._stored or not self._exists:
-                self._store.save(changed, self._earlier)
-                self._exists = True
-            self._known |= changed.keys() | forgotten
-            self._records, self._stored = changed, dict(changed)
+            self._save(changed, self._known | changed.keys() | forgotten)
 
     def _load(self) -> None:
         saved = self._store.load()
-        self._records, self._stored = dict(saved.records), dict(saved.records)
+        self._saved = saved
+        self._records = dict(saved.records)
         # What was not known in an earlier boot tells nothing about this one.
         self._earlier = {key: record for key, record in saved.earlier.items() if record.original is not None}
-        self._lost, self._found = saved.lost, saved.found
-        self._exists = saved.found
         self._known = {key for key, record in self._records.items() if record.original is not None}
+        self._lost = saved.lost
+        if saved.lost is not None:
+            self._known |= set(saved.lost.checked)
+            self._reported |= saved.lost.reported  # from before the loss, unlike what was reported since
+        self._note_loss()
+
+    def _note_loss(self) -> None:
+        """Save what was reported if records are lost, before a report of this process replaces it."""
+        if self._lost is None and self._reported and self._saved is not None and not self._saved.found:
+            self._lost = LostRecords("the file of the saved limits is gone")
+        if self._lost is None or not self._reported:
+            return
+        self._lost = replace(self._lost, reported=dict(self._reported))
+        try:
+            self._save(self._records, self._known)
+        except OSError as error:
+            _log.warning("the loss of saved limits is not saved", extra={"error": str(error)})
+
+    def _save(self, records: dict[str, LimitRecord], known: set[str]) -> None:
+        lost = self._lost and replace(self._lost, checked=frozenset(known - records.keys()))
+        saved = SavedRecords(dict(records), dict(self._earlier), lost, found=True)
+        # A file without records says that there were none: without a file, a cap that was reported looks lost.
+        if saved != self._saved:
+            self._store.save(saved)
+        self._records, self._known, self._lost, self._saved = records, known, lost, saved
 
     def _resolve(self, backend: str, device: FoundLimit, same: SameLimit) -> None:
         key = f"{backend}/{device.id}"
         record = self._records.get(key)
-        if record is not None and record.original is not None:
-            return
-        if device.limit is None:
-            # Saved, so that a later process looks at it once it can be read.
-            if record is None and key not in self._earlier and self.may_lack_record(backend, device.id):
-                self._records[key] = LimitRecord(None)
-        elif record is not None:
-            self._resolve_unknown(key, record, device, same)
+        if record is not None:
+            if record.original is None:
+                self._resolve_unknown(key, record, device, same)
         elif key not in self._known and self._may_be_lost(key, backend):
-            earlier = self._earlier.pop(key, None)
-            reported = earlier is None and not self._reported.get(backend, True)
-            if found := recovered_record(device, earlier, same, reported=reported):
+            earlier, reported = self._earlier.pop(key, None), self._reported.get(backend)
+            doubtful = earlier is None and reported is not None and not reported.complete
+            if found := recovered_record(device, earlier, same, reported=doubtful):
                 self._recover(key, found)
             else:
                 self._known.add(key)  # untouched until this process writes to it
@@ -187,6 +204,7 @@ class OriginalLimits:
         found = None if set_by_others else recovered_record(device, None, same, reported=True)
         if found is None:
             del self._records[key]
+            self._known.add(key)
         elif found != record:
             self._recover(key, found)
 
@@ -194,9 +212,14 @@ class OriginalLimits:
         self._records[key] = record
         _log.warning(
             "a limit of an earlier run is in force, its record was lost",
-            extra={"device": key, "limit": record.written, "original": record.original, "reason": self._lost or ""},
+            extra={
+                "device": key,
+                "limit": record.written,
+                "original": record.original,
+                "reason": self._lost.reason if self._lost else "",
+            },
         )
 
     def _may_be_lost(self, key: str, backend: str) -> bool:
         """Whether a device without a record may have a limit of Joulie's."""
-        return key in self._earlier or self._lost is not None or (not self._found and backend in self._reported)
+        return key in self._earlier or (self._lost is not None and self._lost.concerns(backend))

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, ControlResult
 from joulie.adapters.kubernetes.control_reports import RESTORED
 from joulie.domain.actuation import WantedCap
+from joulie.domain.saved_records import ReportedLimits
 
 SIMULATED = "SIMULATE_ONLY: nothing is written"
 """Prefix of the message where limits are only planned."""
 
-_CAP = re.compile(r" for a cap of (?P<value>[0-9.e+]+) (?P<unit>[W%])$")
-"""End of the message of a cap in force, as `format_cap` writes it."""
+_CAP = re.compile(r" for a cap of (?P<value>[0-9.e+]+) (?P<unit>[W%])(;|$)")
+"""A cap in force in a message, as `format_cap` writes it."""
+_LEFT = re.compile(r"((?:[0-9.e+]+ W, )*[0-9.e+]+ W) may be in force")
+"""Further limits in a message, as `format_left` writes them."""
 
 
 @dataclass(frozen=True)
@@ -32,34 +35,23 @@ class Outcome:
     message: str
 
 
-@dataclass(frozen=True)
-class ReportedCap:
-    """What a stored result tells about a cap that may be in force.
-
-    Attributes:
-        backend: backend that holds it.
-        cap: the cap; None if it is not stated, or if other limits than its own may be in force too.
-    """
-
-    backend: str
-    cap: WantedCap | None
-
-
-def reported_cap(result: ControlResult) -> ReportedCap | None:
-    """The cap of a stored result, as far as it could be enforced; None if it says that none is in force."""
+def reported_limits(result: ControlResult) -> ReportedLimits | None:
+    """Limits that may be in force by a stored result; None if it says that none is."""
     if not result.backend or result.result in {ControlOutcome.NONE, ControlOutcome.OBSERVED}:
         return None
     message = result.message or ""
     if message.startswith((RESTORED, SIMULATED)):
         return None
-    stated = _CAP.search(message) if result.result == ControlOutcome.APPLIED else None
-    if stated is None:
-        return ReportedCap(result.backend, None)
     try:
-        value = float(stated["value"])
-        return ReportedCap(result.backend, WantedCap(value) if stated["unit"] == "W" else WantedCap(percent=value))
+        stated = _CAP.search(message)
+        value = float(stated["value"]) if stated else 0.0
+        cap = stated and (WantedCap(value) if stated["unit"] == "W" else WantedCap(percent=value))
+        left = ", ".join(_LEFT.findall(message))
+        limits_w = {float(limit.removesuffix(" W")) for limit in left.split(", ") if limit}
     except ValueError:
-        return ReportedCap(result.backend, None)
+        return ReportedLimits(result.backend)
+    complete = cap is not None and result.result == ControlOutcome.APPLIED
+    return ReportedLimits(result.backend, cap, tuple(sorted(limits_w)), complete=complete)
 
 
 def restored(backend: str, what: str) -> Outcome:
@@ -105,11 +97,13 @@ class Enforcement:
         in_force_w: limits read back by device, W (Hz for frequency limits).
         refused: reason by device for devices that cannot be limited.
         failed: error by device for devices whose limit could not be set.
+        left_w: limits written to devices with a problem, which may be in force there, W.
     """
 
     in_force_w: dict[str, float] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    left_w: Sequence[float] = ()
 
     @property
     def problems(self) -> Mapping[str, str]:
@@ -123,7 +117,7 @@ class Enforcement:
         if not self.problems:
             return Outcome(backend, ControlOutcome.APPLIED, done)
         result = ControlOutcome.ERROR if self.failed else ControlOutcome.BLOCKED
-        return Outcome(backend, result, f"{done}; {format_problems(self.problems)}")
+        return Outcome(backend, result, f"{done}; {format_problems(self.problems)}{format_left(self.left_w)}")
 
 
 def format_problems(problems: Mapping[str, str]) -> str:
@@ -141,6 +135,15 @@ def format_limits(limits_w: Mapping[str, float]) -> str:
         text = f"{limit_w:.4g} W"
         counts[text] = counts.get(text, 0) + 1
     return ", ".join(f"{count} x {text}" for text, count in counts.items())
+
+
+def format_left(limits_w: Iterable[float]) -> str:
+    """Text about limits that devices with a problem may have; empty without any.
+
+    A later process needs it if its saved limits are lost.
+    """
+    limits = ", ".join(f"{limit_w:.4g} W" for limit_w in sorted(set(limits_w), reverse=True))
+    return f"; {limits} may be in force" if limits else ""
 
 
 def format_cap(cap: WantedCap) -> str:
