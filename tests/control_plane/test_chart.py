@@ -188,6 +188,7 @@ OTHER_VALUES: dict[tuple[str, ...], Any] = {
     ("grid", "admission", "mode"): "policy",
     ("grid", "admission", "apiVersion"): None,
     ("grid", "kueue"): False,
+    ("grid", "kueueResources"): [{"apiGroups": ["example.com"], "resources": ["trains"]}],
     ("grid", "guard", "schedule"): "*/2 * * * *",
     ("priceAware", "schedules"): [{"name": "another"}],
     ("scheduler", "maxSchedulingDelay"): "12h",
@@ -528,6 +529,8 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "namespaces": LIST_WATCH,
         "events": ("create", "patch"),
         "jobs.batch": ("get", *LIST_WATCH, "patch"),
+        "cronjobs.batch": LIST_WATCH,
+        "deployments.apps": LIST_WATCH,
         "replicasets.apps": LIST_WATCH,
         "statefulsets.apps": ("get", *LIST_WATCH, "patch"),
         "mutatingadmissionpolicies.admissionregistration.k8s.io": ("get",),
@@ -542,6 +545,7 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "pods": ("get", "list", "patch"),
         "namespaces": ("list",),
         "jobs.batch": ("get", "list", "patch"),
+        "cronjobs.batch": ("list",),
         "statefulsets.apps": ("get", "patch"),
         BINDINGS: ("delete",),
         **ANSWERS,
@@ -912,7 +916,7 @@ def test_admission_never_keeps_a_pod_out(render: Render) -> None:
     assert webhook["matchConditions"][-1]["name"] == ASKS_CONDITION
     assert "caBundle" not in webhook["clientConfig"], "the webhook writes it, and an upgrade must leave it"
     policy = of_kind(render({"grid": {"enabled": True, "admission": {"mode": "policy"}}}), "MutatingAdmissionPolicy")
-    assert policy["grid"]["metadata"]["name"] == gating.POLICY
+    assert policy["grid"]["metadata"]["name"] == gating.POLICIES[0]
     assert policy["grid"]["spec"]["failurePolicy"] == "Ignore"
     for spec in (webhook, policy["grid"]["spec"]["matchConstraints"]):
         excluded, modes = spec["namespaceSelector"]["matchExpressions"]

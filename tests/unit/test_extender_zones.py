@@ -73,6 +73,17 @@ def test_nothing_counts_in_observe_mode_or_without_a_weight() -> None:
     assert points(observing)["region"] == 0.0
 
 
+def test_a_pod_prefers_the_zone_that_was_chosen_for_it() -> None:
+    fleet = fleet_of()
+    fleet.set_intensities(FOUND)
+    view = fleet.view(NOW_S)
+    chosen = {name: float(view.points_for("DE")[slot]) for name, slot in view.roster.slots.items()}
+    # By intensity it would be the dirtiest; the decision has counted what moving costs.
+    assert chosen == {"default": 30.0, "stated": 0.0, "region": 0.0, "unknown": 0.0}
+    for unknown in (None, "", "YY"):
+        assert view.points_for(unknown) is view.zone_points
+
+
 def test_a_removed_node_leaves_no_intensity() -> None:
     fleet = fleet_of()
     fleet.set_intensities(FOUND)

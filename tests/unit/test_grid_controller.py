@@ -340,6 +340,31 @@ def test_zones_are_decided_each_by_itself(tmp_path):
     play(body, tmp_path)
 
 
+def regions(*names_of_regions):
+    """The affinity of a pod that may run in several cloud regions."""
+    expression = {"key": "topology.kubernetes.io/region", "operator": "In", "values": list(names_of_regions)}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+
+
+def test_a_pod_of_several_zones_moves_where_it_need_not_wait(tmp_path):
+    async def body(stage):
+        stage.carbon.values |= {ZONE: 300.0, "FR": 50.0}
+        data = {names.DATA_GB: "100", names.ENERGY_KWH: "1", names.DATA_ZONE: ZONE}
+        await stage.pod("here", **regions("europe-west3"))
+        await stage.pod("either", **regions("europe-west3", "europe-west9"))
+        await stage.pod("heavy", annotations=data, **regions("europe-west3", "europe-west9"))
+        for _ in range(3):  # the first ones ask for the zones
+            await stage.look()
+        # Moving 100 GB emits (300 + 50) / 2 g for the run of 1 kWh: 225 g there are above the threshold, too.
+        assert await stage.gated() == ["heavy", "here"]
+        annotations = (await stage.client.get(PODS, "either", NS)).metadata.annotations
+        assert annotations[names.CHOSEN_ZONE] == "FR"
+        assert annotations[names.BIND_CARBON_INTENSITY] == "50.00"
+
+    play(body, tmp_path)
+
+
 def test_trap_zones_that_users_make_up_are_bounded_labels(tmp_path, monkeypatch):
     monkeypatch.setattr(metrics, "MAX_ZONE_LABELS", 1)
 
@@ -1021,12 +1046,12 @@ def test_what_is_odd_about_one_pod_holds_no_other(tmp_path, monkeypatch):
     play(body, tmp_path)
 
 
-@pytest.mark.parametrize("decider", [pending, jobs], ids=["pods", "Jobs"])
-def test_what_cannot_be_decided_holds_nobody(tmp_path, monkeypatch, decider):
+@pytest.mark.parametrize(("decider", "name"), [(pending, "choose"), (jobs, "decide")], ids=["pods", "Jobs"])
+def test_what_cannot_be_decided_holds_nobody(tmp_path, monkeypatch, decider, name):
     def broken(*_arguments):
         raise ValueError("a forecast that no one can read")
 
-    monkeypatch.setattr(decider, "decide", broken)
+    monkeypatch.setattr(decider, name, broken)
 
     async def body(stage):
         template = INTERRUPTIBLE if decider is jobs else {}

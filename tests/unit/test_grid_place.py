@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulie.domain.grid.deferral import Conditions, Hold, HoldReason, ReleaseReason, Waiting
-from joulie.domain.grid.place import Move, Place, choose, with_zone_points, zone_points
+from joulie.domain.grid.move import Move
+from joulie.domain.grid.place import Place, choose, with_zone_points, zone_points
 from joulie.domain.grid.request import Asked, GridRequest, Mode
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import GridSignal, Measure

@@ -14,7 +14,8 @@ import numpy as np
 
 from joulie.domain.grid.deferral import Conditions, Release, Waiting
 from joulie.domain.grid.forecast import MIN_HISTORY_DAYS, rolling
-from joulie.domain.grid.place import Move, Place, choose
+from joulie.domain.grid.move import Move
+from joulie.domain.grid.place import Place, choose
 from joulie.domain.grid.request import Asked, GridRequest, Mode
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import GridSignal, Measure

@@ -72,6 +72,14 @@ class GridSettings:
     enable_pod_priorities: bool = boolean("ENABLE_POD_PRIORITIES", False, "Release held pods by priority before age.")
     defaults: GridDefaults = group(
         GridDefaults,
+        move_wh_per_gb=number(
+            "GRID_MOVE_WH_PER_GB",
+            "10",
+            "Energy of the network for moving a workload's data to another zone, per GB.",
+            minimum=0,
+            maximum=1000,
+            unit="Wh",
+        ),
         carbon_enabled=boolean("CARBON_ENABLED", True, "Whether carbon intensity holds pods."),
         carbon_threshold_g_per_kwh=number(
             "CARBON_INTENSITY_THRESHOLD",

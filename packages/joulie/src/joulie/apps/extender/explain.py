@@ -207,7 +207,7 @@ def explanation(pod: JudgedPod, fleet: Fleet, view: FleetView, now_s: float) -> 
     """The filter result and score of every node for a pod, with reasons."""
     marginal_w = view.load.marginal_w(pod.requests, performance=pod.view.performance)
     terms = explain(pod.view, view.twins, marginal_w)
-    score = node_points(pod, view)
+    score, zone_points = node_points(pod, view), view.points_for(pod.chosen_zone)
     allowed = may_run(pod.view, view.twins.node_class)
     wire = wire_score(score)
     # The terms are those of the headroom score.
@@ -221,7 +221,7 @@ def explanation(pod: JudgedPod, fleet: Fleet, view: FleetView, now_s: float) -> 
             refusal="" if allowed[slot] else REFUSALS[NodeClass(int(view.twins.node_class[slot]))],
             why_neutral=fleet.why_stale(name, view.now_s),
             marginal_w=float(marginal_w[slot]),
-            zone_points=float(view.zone_points[slot]),
+            zone_points=float(zone_points[slot]),
             score=float(score[slot]),
             wire_score=int(wire[slot]),
             **{column: _known(values, slot) for column, values in columns.items()},

@@ -129,7 +129,7 @@ _TWIN_FIELDS = tuple(field.name for field in fields(TwinNumbers))
 _N_TWIN = len(_TWIN_FIELDS)
 _numbers = attrgetter(*_TWIN_FIELDS)
 _CAPPED_W = _TWIN_FIELDS.index("capped_w")
-_UPDATED_S, _NODE_CLASS, _INTENSITY, _CPU_MAX_W, _CORES, _GPU_MAX_W = range(_N_TWIN, _N_TWIN + 6)
+_UPDATED_S, _NODE_CLASS, _INTENSITY, _ZONE, _CPU_MAX_W, _CORES, _GPU_MAX_W = range(_N_TWIN, _N_TWIN + 7)
 _N_ROWS = _GPU_MAX_W + 1
 INTENSITIES_STALE_S = 900.0
 """Age from which published intensities no longer count, s: the grid controller repeats them every minute."""
@@ -165,6 +165,9 @@ class FleetView:
         scoring: scoring aim.
         refusals: nodes closed to performance pods, by class.
         zone_points: what the carbon intensity of its zone adds to the score of each node.
+        zones: index of each node's zone; -1 without one and in observe mode.
+        zone_index: index of each zone by name.
+        zone_weight: points that a chosen zone adds.
     """
 
     roster: Roster
@@ -175,6 +178,14 @@ class FleetView:
     scoring: ScoringAim
     refusals: Refusals
     zone_points: FloatArray
+    zones: IntArray
+    zone_index: Mapping[str, int]
+    zone_weight: float
+
+    def points_for(self, chosen_zone: str | None) -> FloatArray:
+        """What zones add to the scores of a pod: by its chosen zone, if it has one here, else by their intensity."""
+        index = self.zone_index.get(chosen_zone or "")
+        return self.zone_points if index is None else np.where(self.zones == index, self.zone_weight, 0.0)
 
 
 @dataclass
@@ -223,6 +234,7 @@ class Fleet:
         self._intensity_weight = intensity_weight
         self._intensities: Intensities | None = None
         self._zone_table = CLOUD_REGIONS
+        self._zone_index: dict[str, int] = {}
         self._staleness_s = staleness_s
         self._scoring = scoring
         self._nodes: dict[str, _Node] = {}
@@ -271,6 +283,7 @@ class Fleet:
         if former is not None and intensities is not None and former == replace(intensities, time_s=former.time_s):
             return  # published again
         self._zone_table = CLOUD_REGIONS if intensities is None else {**CLOUD_REGIONS, **intensities.regions}
+        self._zone_index = {}
         for node in self._nodes.values():
             self._enter_intensity(node)
 
@@ -305,7 +318,17 @@ class Fleet:
         load = FullLoad(table[_CPU_MAX_W], table[_CORES], table[_GPU_MAX_W])
         points = self._zone_points(table[_INTENSITY], now_s)
         return FleetView(
-            self._shared, twins, load, table[_UPDATED_S], now_s, self._scoring, self._shared_refusals, points
+            self._shared,
+            twins,
+            load,
+            table[_UPDATED_S],
+            now_s,
+            self._scoring,
+            self._shared_refusals,
+            points,
+            np.nan_to_num(table[_ZONE], nan=-1.0).astype(np.int64),
+            self._zone_index.copy(),
+            self._intensity_weight,
         )
 
     def _zone_points(self, g_per_kwh: FloatArray, now_s: float) -> FloatArray:
@@ -355,12 +378,13 @@ class Fleet:
 
     def _enter_intensity(self, node: _Node) -> None:
         """Enter the intensity of the node's zone; none in observe mode, so that the node has no points."""
-        found, value = self._intensities, np.nan
+        found, value, index = self._intensities, np.nan, np.nan
         if found is not None and node.zone is not None and node.enforced:
             said = node.zone
             zone = zone_of_node(said.labels, said.annotations, said.provider_id, found.default_zone, self._zone_table)
             value = found.g_per_kwh.get(zone, np.nan)
-        self._table[_INTENSITY, node.slot] = value
+            index = self._zone_index.setdefault(zone, len(self._zone_index))
+        self._table[_INTENSITY, node.slot], self._table[_ZONE, node.slot] = value, index
 
     def _node(self, name: str) -> _Node:
         """The node of a name; a new one gets a slot."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from joulie.adapters.kubernetes.api.core import Pod
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts, pod_facts
 from joulie.apps.extender.fleet import FleetView
+from joulie.domain.grid import names
 from joulie.domain.grid.place import with_zone_points
 from joulie.domain.marginal import PodRequests
 from joulie.domain.scoring.extender import PodView, wire_score
@@ -26,16 +27,18 @@ class JudgedPod:
         facts: facts of the Pod object.
         view: its workload class and sensitivities, with its profile applied.
         requests: resource requests as kube-scheduler counts them.
+        chosen_zone: zone that the grid controller has chosen for it; None if it has not.
     """
 
     facts: PodFacts
     view: PodView
     requests: PodRequests
+    chosen_zone: str | None = None
 
     @property
-    def kind(self) -> tuple[PodView, PodRequests]:
+    def kind(self) -> tuple[PodView, PodRequests, str | None]:
         """Everything that scores depend on; equal for the pods of one Job."""
-        return self.view, self.requests
+        return self.view, self.requests, self.chosen_zone
 
 
 def judge(pod: Pod, profiles: Profiles) -> JudgedPod:
@@ -43,13 +46,14 @@ def judge(pod: Pod, profiles: Profiles) -> JudgedPod:
     facts = pod_facts(pod)
     asked = facts.requests
     requests = PodRequests(asked.cpu_cores, asked.memory_gib, asked.gpus)
-    return JudgedPod(facts, facts.view(profiles(facts)), requests)
+    chosen_zone = pod.metadata.annotations.get(names.CHOSEN_ZONE)
+    return JudgedPod(facts, facts.view(profiles(facts)), requests, chosen_zone)
 
 
 def node_points(pod: JudgedPod, fleet: FleetView) -> FloatArray:
     """Scores 0..100 of all nodes for a pod, by power and by the carbon intensity of zones, shape ``(n_slots,)``."""
     by_power = node_scores(fleet.scoring, pod.view, pod.requests, fleet.twins, fleet.load)
-    return with_zone_points(by_power, fleet.zone_points)
+    return with_zone_points(by_power, fleet.points_for(pod.chosen_zone))
 
 
 def scores(pod: JudgedPod, fleet: FleetView) -> IntArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from enum import IntEnum
 from itertools import count
 from typing import Any
@@ -128,6 +128,11 @@ class PodWriter:
 
 
 # ---- annotations
+
+
+def noted_of_place(deferral_zones: Collection[str], chosen: str) -> dict[str, str]:
+    """The annotation of the zone that was chosen for a workload that may run in several, which the extender prefers."""
+    return {names.CHOSEN_ZONE: chosen} if len(deferral_zones) > 1 else {}
 
 
 DELAY_TIMESTAMPS = {Measure.CARBON: names.CARBON_DELAY_TIMESTAMP, Measure.PRICE: names.PRICE_DELAY_TIMESTAMP}

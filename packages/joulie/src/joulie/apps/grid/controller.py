@@ -15,7 +15,15 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.gating import set_gating
-from joulie.apps.grid.apply import PodWriter, Rank, WriteQueue, inherited_at_release, noted_at_release, was_held
+from joulie.apps.grid.apply import (
+    PodWriter,
+    Rank,
+    WriteQueue,
+    inherited_at_release,
+    noted_at_release,
+    noted_of_place,
+    was_held,
+)
 from joulie.apps.grid.deferrals import deferral_of
 from joulie.apps.grid.dryrun import DryRun
 from joulie.apps.grid.facts import GatedPod
@@ -203,7 +211,7 @@ class Controller:
             self._metrics.decide_seconds.labels("total").observe(clock() - began_s)
         for group in decided:
             await asyncio.sleep(0)
-            self._notices.decided(group, _conditions(self._feed, group.deferral.zone), now_s)
+            self._notices.decided(group, _conditions(self._feed, group.zone), now_s)
         for going in self.pending.take_due(now_s):
             self._release(going)
         if self._view.has_namespace_in(Mode.OBSERVE):
@@ -353,10 +361,11 @@ class Controller:
         present = self._notices.present(waiter.uid, pod)
         # Read before the write: while it runs, the watch may show the pod without its gate, which drops its state.
         held_before = self._notices.says_held(waiter.uid, present)
-        conditions = _conditions(self._feed, going.deferral.zone)
+        conditions = _conditions(self._feed, going.zone)
         job = self._view.job_of(waiter.key, pod)
         inherited = {} if job is None or was_held(present) else inherited_at_release(job, now_s)
         noted = inherited | noted_at_release(conditions, present | inherited, now_s)
+        noted |= noted_of_place(going.deferral.zones, going.zone)
         await self._pods.lift(waiter.key, waiter.uid, noted)
         self._notices.released(going, now_s, was_held=held_before)
 

@@ -37,7 +37,8 @@ def deferral_of(key: Key, pod: GatedPod, view: GridView) -> Deferral:
     elif job is not None:
         since_s = min(since_s, since_s if job.started_s is None else job.started_s)
         finish_by = finish_by_of(job, view.cron_job_of(key.namespace, job))
-    return Deferral(view.zone(request, pod.asking), Waiting(request, since_s, finish_by), settled)
+    zone, *others = view.zones(request, pod.asking)
+    return Deferral(zone, Waiting(request, since_s, finish_by), settled, tuple(others))
 
 
 def _not_first(replicas: ReplicasFacts, pod: GatedPod, request: GridRequest) -> Release | None:

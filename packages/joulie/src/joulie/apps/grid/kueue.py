@@ -38,7 +38,7 @@ from joulie.adapters.kubernetes.kueue import (
 )
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.kubernetes.writer import Job, write_all
-from joulie.apps.grid.apply import noted_at_hold, noted_at_release
+from joulie.apps.grid.apply import noted_at_hold, noted_at_release, noted_of_place
 from joulie.apps.grid.deferrals import deferral_of
 from joulie.apps.grid.jobs import HOLDS_NOTHING
 from joulie.apps.grid.kueue_answers import (
@@ -55,7 +55,7 @@ from joulie.apps.grid.kueue_answers import (
 )
 from joulie.apps.grid.kueue_settings import KueueMode
 from joulie.apps.grid.observe import GridView
-from joulie.domain.grid.deferral import Conditions, Hold, HoldReason, Release, ReleaseReason, decide
+from joulie.domain.grid.deferral import Conditions, Hold, HoldReason, Release, ReleaseReason
 from joulie.domain.grid.request import GridRequest
 from joulie.program.leadership import NotLeadingError
 
@@ -313,7 +313,7 @@ class KueueChecks:
             return
         observed = self._view.observes(key.namespace)
         updates = (
-            pod_set_updates(workload, decided.owners, decided.conditions, now_s)
+            pod_set_updates(workload, decided.owners, decided.conditions, now_s, decided.place)
             if decided.request.defer and not observed
             else ()
         )
@@ -349,21 +349,22 @@ class KueueChecks:
         if owners is None:
             owners = self._owners[workload.uid] = await writer.read_owners(key, workload)
         deferral = deferral_of(key, as_pod(workload, owners), self._view)
-        waiting, now_s = deferral.waiting, self._now_s()
-        conditions = self._look(deferral.zone)
-        if conditions is None and now_s < waiting.latest_start_s:
+        waiting = deferral.waiting
+        placement = deferral.place(self._look, self._now_s())
+        if placement is None:
             self._look_later(key, UNKNOWN_ZONE_RETRY_S)
             return None
-        conditions = conditions or Conditions()
+        conditions = self._look(placement.zone) or Conditions()
+        place = noted_of_place(deferral.zones, placement.zone)
         for mistake in waiting.request.mistakes:
             self._events.emit(writer.reference(key, workload), "Warning", "InvalidAnnotation", mistake)
         if workload.released_at is not None:
             text = f"its admission gate was lifted at {workload.released_at}"
-            return _Decided(waiting.request, owners, conditions, Release(ReleaseReason.CLEAN, text))
-        decision = deferral.settled or decide(waiting, conditions, now_s)
+            return _Decided(waiting.request, owners, conditions, Release(ReleaseReason.CLEAN, text), place)
+        decision = placement.decision
         if isinstance(decision, Hold) and (self._dry_run or self._view.observes(key.namespace)):
             decision = Release(ReleaseReason.NOT_ASKED, f"{HOLDS_NOTHING}; {hold_text(decision)}")
-        return _Decided(waiting.request, owners, conditions, decision)
+        return _Decided(waiting.request, owners, conditions, decision, place)
 
     async def _held(
         self, writer: CheckWriter, key: Key, workload: WorkloadFacts, hold: Hold, conditions: Conditions
@@ -380,3 +381,4 @@ class _Decided(NamedTuple):
     owners: list[QueuedObject]
     conditions: Conditions
     decision: Hold | Release
+    place: dict[str, str]

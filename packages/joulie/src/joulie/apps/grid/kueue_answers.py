@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -216,7 +217,11 @@ def ready(
 
 
 def pod_set_updates(
-    workload: WorkloadFacts, owners: Iterable[QueuedObject], conditions: Conditions, now_s: float
+    workload: WorkloadFacts,
+    owners: Iterable[QueuedObject],
+    conditions: Conditions,
+    now_s: float,
+    place: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[PodSetUpdate, ...]:
     """Annotations for the pods of a workload that starts: those of released pods, and one that skips the gate.
 
@@ -228,10 +233,11 @@ def pod_set_updates(
         owners: its owners; pods may be among them.
         conditions: conditions in its zone.
         now_s: s since the epoch.
+        place: annotation of the chosen zone, if there were several.
     """
     taken = {key for one in owners if one.is_pod for key in one.metadata.annotations}
     notes = {key: value for key, value in workload.notes.items() if key in _CARRIED}
-    wanted = {names.SKIP: "true", **notes, **noted_at_release(conditions, workload.notes, now_s)}
+    wanted = {names.SKIP: "true", **notes, **noted_at_release(conditions, workload.notes, now_s), **place}
     return tuple(
         PodSetUpdate(
             one.name, {key: value for key, value in wanted.items() if key not in taken | one.annotations.keys()}

@@ -37,7 +37,7 @@ from joulie.apps.grid.facts import (
 )
 from joulie.apps.grid.requests import NO_POLICY, requested
 from joulie.domain.grid.request import GridDefaults, GridRequest
-from joulie.domain.grid.zones import zone_of_pod
+from joulie.domain.grid.zones import zone_of_pod, zones_of_pod
 from joulie.domain.mode import Mode, mode_of
 
 _F = TypeVar("_F", bound="_Identified")
@@ -187,6 +187,13 @@ class GridView(Watching):
     def zone(self, request: GridRequest, asking: Asking) -> str:
         """The grid zone in which a pod will run, as far as its constraints tell."""
         return zone_of_pod(request.zone, asking.node_selector, asking.affinity, self._zone, self._regions)
+
+    def zones(self, request: GridRequest, asking: Asking) -> tuple[str, ...]:
+        """The grid zones in which a pod may run, first the one where its data is: at least one."""
+        allowed = zones_of_pod(request.zone, asking.node_selector, asking.affinity, self._regions)
+        homes = (request.data_zone, self._zone, *sorted(allowed))
+        home = next((zone for zone in homes if zone in allowed), self._zone)
+        return (home, *sorted(allowed - {home}))
 
     # ---- changes
 

@@ -12,11 +12,13 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import count
 from typing import NamedTuple
 
 from joulie.adapters.kubernetes.cache import Key
-from joulie.domain.grid.deferral import Conditions, Hold, Release, ReleaseReason, Waiting, decide
+from joulie.domain.grid.deferral import Conditions, Hold, Release, ReleaseReason, Waiting
+from joulie.domain.grid.place import Place, Placement, choose
 from joulie.domain.grid.release import Bucket, Due, Limits, due_now, in_order
 
 DEFERRALS_PER_STEP = 500
@@ -43,14 +45,41 @@ class Deferral:
     """What pods that are decided together have in common.
 
     Attributes:
-        zone: grid zone.
+        zone: grid zone; of several, the one where their data is.
         waiting: their request and the start of their delay.
         settled: the decision, where it does not depend on the grid.
+        others: other zones in which they may run.
     """
 
     zone: str
     waiting: Waiting
     settled: Release | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        """All zones in which they may run."""
+        return (self.zone, *self.others)
+
+    def place(self, look: Callable[[str], Conditions | None], now_s: float) -> Placement | None:
+        """Where and whether they run now; None while the sources of their zone have not been queried yet.
+
+        Args:
+            look: conditions in a zone; None while its sources have not been queried yet.
+            now_s: s since the epoch.
+        """
+        if self.settled is not None:
+            return Placement(self.zone, self.settled)
+        here = look(self.zone)
+        if here is None and now_s < self.waiting.latest_start_s:
+            return None
+        others = [Place(zone, found) for zone in self.others if (found := look(zone)) is not None]
+        try:
+            home = Place(self.zone, here or Conditions())
+            return choose(self.waiting, home, others, self.waiting.request.move, now_s)
+        except Exception as error:  # an error in the decision or in a plug-in's forecast releases the pods
+            _log.exception("decision failed, releasing")
+            return Placement(self.zone, Release(ReleaseReason.MISSING, f"decision failed: {error}"))
 
 
 class PendingPod(NamedTuple):
@@ -71,12 +100,24 @@ class PendingPod(NamedTuple):
 
 @dataclass(slots=True)
 class Group:
-    """The pods that share a deferral, and their last decision; None before the first."""
+    """The pods that share a deferral, and their last decision; None before the first.
+
+    Attributes:
+        deferral: what they have in common.
+        pods: the pods.
+        decision: whether they run.
+        zone: where; before the first decision, where their data is.
+        wake_s: when to decide again, s since the epoch.
+    """
 
     deferral: Deferral
     pods: dict[Key, PendingPod] = field(default_factory=dict)
     decision: Decision | None = None
+    zone: str = ""
     wake_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        self.zone = self.deferral.zone
 
 
 class PodRelease(NamedTuple):
@@ -85,12 +126,14 @@ class PodRelease(NamedTuple):
     Attributes:
         pod: the pod.
         deferral: its deferral.
+        zone: zone that was chosen.
         release: the decision.
         urgent: it is released before all others.
     """
 
     pod: PendingPod
     deferral: Deferral
+    zone: str
     release: Release
     urgent: bool
 
@@ -147,7 +190,7 @@ class PendingQueue:
 
     def zones(self) -> set[str]:
         """The zones with deferred pods."""
-        return {deferral.zone for deferral in self._groups}
+        return {zone for deferral in self._groups for zone in deferral.zones}
 
     # ---- membership
 
@@ -200,7 +243,7 @@ class PendingQueue:
 
     def zone_changed(self, zone: str) -> None:
         """Mark all deferrals of a zone for a new decision."""
-        self._dirty.update(deferral for deferral in self._groups if deferral.zone == zone)
+        self._dirty.update(deferral for deferral in self._groups if zone in deferral.zones)
 
     def decide(self, look: Callable[[str], Conditions | None], now_s: float) -> list[Group]:
         """Decide every deferral that is due, and up to `DEFERRALS_PER_STEP` of those that changed.
@@ -220,24 +263,16 @@ class PendingQueue:
         self._dirty -= deferrals
         while self._dirty and len(deferrals) < DEFERRALS_PER_STEP:
             deferrals.add(self._dirty.pop())
-        known: dict[str, Conditions | None] = {}
-        decided = []
-        for deferral in deferrals:
-            if deferral.zone not in known:
-                known[deferral.zone] = look(deferral.zone)
-            group = self._groups[deferral]
-            if self._decide(group, known[deferral.zone], now_s):
-                decided.append(group)
-        return decided
+        looked = cache(look)
+        return [group for group in map(self._groups.__getitem__, deferrals) if self._decide(group, looked, now_s)]
 
-    def _decide(self, group: Group, conditions: Conditions | None, now_s: float) -> bool:
+    def _decide(self, group: Group, look: Callable[[str], Conditions | None], now_s: float) -> bool:
         waiting = group.deferral.waiting
-        decision: Decision | None = group.deferral.settled
-        if decision is None and conditions is None and now_s < waiting.latest_start_s:
+        placement = group.deferral.place(look, now_s)
+        if placement is None:
             self._look_again(group, min(now_s + UNKNOWN_ZONE_RETRY_S, waiting.latest_start_s))
             return False
-        if decision is None:
-            decision = _decided(waiting, conditions or Conditions(), now_s)
+        group.zone, decision = placement.zone, placement.decision
         group.decision = decision
         if isinstance(decision, Hold):
             self._held.update(group.pods)
@@ -274,7 +309,7 @@ class PendingQueue:
             group = self._groups[self._deferral_by_pod[key]]
             assert isinstance(group.decision, Release)
             self._released.add(key)
-            releases_now.append(PodRelease(group.pods[key], group.deferral, group.decision, due.urgent))
+            releases_now.append(PodRelease(group.pods[key], group.deferral, group.zone, group.decision, due.urgent))
         return releases_now
 
     def _due(self) -> Iterator[Due]:
@@ -286,12 +321,3 @@ class PendingQueue:
                 if key not in self._released:
                     # Only pods that were held could start as a burst; the others arrive at their own rate.
                     yield Due(str(key), pod.priority, pod.created_s, at_once or key not in self._held)
-
-
-def _decided(waiting: Waiting, conditions: Conditions, now_s: float) -> Decision:
-    """Decide; an error in the decision or in a plug-in's forecast releases the pods."""
-    try:
-        return decide(waiting, conditions, now_s)
-    except Exception as error:
-        _log.exception("decision failed, releasing")
-        return Release(ReleaseReason.MISSING, f"decision failed: {error}")

@@ -33,6 +33,9 @@ MODE = "joulie.io/grid-mode"
 RUNTIME = "joulie.io/estimated-runtime"
 INTERRUPTIBLE = "joulie.io/interruptible"
 ZONE = "joulie.io/grid-zone"
+DATA_ZONE = "joulie.io/data-zone"
+DATA_GB = "joulie.io/data-gb"
+ENERGY_KWH = "joulie.io/estimated-energy-kwh"
 
 # What is written on a pod that was held, and when it runs.
 INITIAL_CARBON_INTENSITY = PREFIX + "initial-carbon-intensity"
@@ -43,6 +46,9 @@ HELD_KEYS = (INITIAL_CARBON_INTENSITY, INITIAL_ELECTRICITY_RATE, CARBON_DELAY_TI
 BIND_TIMESTAMP = PREFIX + "bind-timestamp"
 BIND_CARBON_INTENSITY = PREFIX + "bind-time-carbon-intensity"
 BIND_ELECTRICITY_RATE = PREFIX + "bind-time-electricity-rate"
+
+CHOSEN_ZONE = "joulie.io/grid-chosen-zone"
+"""Zone that was chosen for a pod that may run in several; the extender prefers its nodes."""
 
 # What a dry run writes.
 DRY_RUN_PREFIX = PREFIX + "dry-run-"

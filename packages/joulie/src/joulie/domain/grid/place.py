@@ -14,49 +14,14 @@ import numpy as np
 
 from joulie.domain.grid import windows
 from joulie.domain.grid.deferral import Conditions, Hold, Release, ReleaseReason, Waiting, decide
+from joulie.domain.grid.move import Move
 from joulie.domain.grid.request import Mode
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import GridSignal
-from joulie.domain.quantities import finite_number, positive_number
+from joulie.domain.quantities import finite_number
 from joulie.domain.units import FloatArray, finite
 
-WH_PER_KWH = 1000.0
 _ROUNDING = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """What moving a workload costs.
-
-    Attributes:
-        data_gb: data that it needs where it runs, GB.
-        wh_per_gb: energy of the network for its transfer, Wh/GB.
-        run_kwh: energy of the run, kWh; None if unknown. What has data is not moved then.
-
-    Raises:
-        InvalidQuantityError: a value is NaN or negative, or `run_kwh` is 0.
-    """
-
-    data_gb: float = 0.0
-    wh_per_gb: float = 0.0
-    run_kwh: float | None = None
-
-    def __post_init__(self) -> None:
-        finite_number("data_gb", self.data_gb, minimum=0.0)
-        finite_number("wh_per_gb", self.wh_per_gb, minimum=0.0)
-        if self.run_kwh is not None:
-            positive_number("run_kwh", self.run_kwh)
-
-    def g_per_kwh(self, from_g_per_kwh: float, to_g_per_kwh: float) -> float | None:
-        """Emissions of the transfer for each kWh of the run, gCO2eq/kWh; None if unknown.
-
-        The network's energy is taken from both grids in equal parts.
-        """
-        if self.data_gb * self.wh_per_gb == 0.0:
-            return 0.0
-        if self.run_kwh is None:
-            return None
-        return self.data_gb * self.wh_per_gb / WH_PER_KWH * (from_g_per_kwh + to_g_per_kwh) / 2.0 / self.run_kwh
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +68,7 @@ def choose(waiting: Waiting, home: Place, others: Sequence[Place], move: Move, n
         move: what moving from home costs.
         now_s: s since the epoch.
     """
-    here = _candidate(waiting, home, 0.0, now_s)
+    here = _candidate(waiting, home, 0.0, now_s) if others else None
     if here is None:
         return Placement(home.zone, decide(waiting, home.conditions, now_s))
     candidates = [here]

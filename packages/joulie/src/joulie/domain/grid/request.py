@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from joulie.domain.durations import duration_s
 from joulie.domain.grid import names
+from joulie.domain.grid.move import NO_MOVE, Move
 from joulie.domain.quantities import SECONDS_PER_HOUR
 
 _T = TypeVar("_T")
@@ -79,6 +80,7 @@ class GridDefaults:
         runtime_s: how long a workload runs that does not say, s.
         carbon_weight: of carbon in the weighted objective, 0..1.
         price_weight: of the price in it, 0..1.
+        move_wh_per_gb: energy of the network for moving data to another zone, Wh/GB.
     """
 
     carbon_enabled: bool = True
@@ -90,6 +92,7 @@ class GridDefaults:
     runtime_s: float = SECONDS_PER_HOUR
     carbon_weight: float = 0.5
     price_weight: float = 0.5
+    move_wh_per_gb: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,8 @@ class GridRequest:
         carbon_weight: of carbon in the weighted objective, 0..1.
         price_weight: of the price in it, 0..1.
         zone: of the grid, where it names one.
+        data_zone: zone where its data is, where it names one.
+        move: what running in another zone costs.
         mistakes: what could not be read, one sentence each, fit for an event.
     """
 
@@ -128,6 +133,8 @@ class GridRequest:
     carbon_weight: float = 0.5
     price_weight: float = 0.5
     zone: str | None = None
+    data_zone: str | None = None
+    move: Move = NO_MOVE
     mistakes: tuple[str, ...] = ()
 
     @property
@@ -248,6 +255,7 @@ def request_of(
 
     asking, defer, malformed = first_readable(cascade, {names.DEFER: boolean})
     mistakes.extend(malformed)
+    data_gb = read({names.DATA_GB: _limit})
     runtime_s = read({names.RUNTIME: _runtime_s, names.RUNTIME_HOURS: _runtime_of_hours_s})
     return GridRequest(
         asked_by=_asked_by(scheduler_name, asking, defer),
@@ -264,6 +272,8 @@ def request_of(
         carbon_weight=defaults.carbon_weight,
         price_weight=defaults.price_weight,
         zone=read({names.ZONE: _zone}),
+        data_zone=read({names.DATA_ZONE: _zone}),
+        move=Move(data_gb, defaults.move_wh_per_gb, read({names.ENERGY_KWH: _some_energy_kwh})) if data_gb else NO_MOVE,
         mistakes=tuple(mistakes),
     )
 
@@ -338,6 +348,13 @@ def _some_time_s(seconds: float) -> float:
     if not 0.0 < seconds <= _MAX_DURATION_S:
         raise ValueError("a time of more than 0 and at most 366 days")
     return seconds
+
+
+def _some_energy_kwh(text: str) -> float:
+    value = _limit(text)
+    if value == 0.0:
+        raise ValueError("an energy of more than 0 kWh")
+    return value
 
 
 def _mode(text: str) -> Mode:

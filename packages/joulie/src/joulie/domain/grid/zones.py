@@ -85,13 +85,23 @@ def zone_of_pod(
         default: where it does not say, or names several zones.
         table: see `region_zone`.
     """
+    zones = zones_of_pod(requested, node_selector, affinity, table)
+    return zones.pop() if len(zones) == 1 else default
+
+
+def zones_of_pod(
+    requested: str | None,
+    node_selector: Mapping[str, str],
+    affinity: Sequence[Iterable[Requirement]],
+    table: Mapping[str, str] = CLOUD_REGIONS,
+) -> set[str]:
+    """All zones in which a pod says that it may run; empty where it does not say. Arguments as of `zone_of_pod`."""
     if requested:
-        return requested
+        return {requested}
     conditions = selector_requirements(node_selector), affinity
-    zones = _zones(*conditions, lambda region: region_zone(region, "", table)) or _zones(
+    return _zones(*conditions, lambda region: region_zone(region, "", table)) or _zones(
         *conditions, lambda region: region_zone(region, "", table) or f"{_REGION}:{region}"
     )
-    return zones.pop() if len(zones) == 1 else default
 
 
 def is_unmapped_region(zone: str) -> bool:
