@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,11 @@ import pytest
 from sqlalchemy import event, select
 
 from joulie.adapters.ledger import LedgerSettings, SqlLedger, schema
+from joulie.adapters.signing import Ed25519Signer, verify_signature
 from joulie.adapters.thinning import thinner
 from joulie.domain.accounting.budget import Budget, BudgetAction, crossing
+from joulie.domain.accounting.factors import FactorKind
+from joulie.domain.accounting.journal import Reason
 from joulie.domain.accounting.records import (
     BudgetScope,
     Completion,
@@ -29,6 +33,7 @@ from joulie.domain.accounting.records import (
 from joulie.domain.accounting.thinning import Strategy
 from joulie.domain.grid.series import Series, constant
 from joulie.domain.grid.signals import Basis, Measure
+from support.ledger_site import END_S, JUNE_S, MAY, Site, month_of, new_key
 
 HOUR_S = 3600.0
 T0 = 1_750_000_000.0 // 86400.0 * 86400.0
@@ -58,7 +63,8 @@ def sample(meta: PodMeta, cpu_w: float, mem_w: float = 0.0, gpu_w: float = 0.0, 
 
 def steady(intensity: float = 500.0, price: float = 0.3, basis: Basis = Basis.AVERAGE) -> dict[str, ZoneSignals]:
     span = (T0 - 10 * 86400.0, T0 + 10 * 86400.0)
-    return {"DE": ZoneSignals(constant(intensity, *span), basis, constant(price, *span))}
+    carbon = "intensity" if basis is Basis.AVERAGE else "marginal"
+    return {"DE": ZoneSignals(**{carbon: constant(intensity, *span), "price": constant(price, *span)})}
 
 
 def only(ledger: SqlLedger, by: Grouping = Grouping.NAMESPACE, **options: Any) -> Energy:
@@ -67,14 +73,20 @@ def only(ledger: SqlLedger, by: Grouping = Grouping.NAMESPACE, **options: Any) -
 
 
 def contents(ledger: SqlLedger) -> dict[str, list[tuple[Any, ...]]]:
-    """All rows of all tables, pods by uid: their numbers may differ."""
+    """All rows of all tables; pods by uid and factors by what they say, since their numbers may differ."""
     with ledger._engine.begin() as connection:
         uids = {row.id: row.uid for row in connection.execute(select(schema.pods))}
+        factors = {row.id: tuple(row)[1:] for row in connection.execute(select(schema.factors))}
         tables = {
             table.name: connection.execute(select(table)).mappings().all() for table in schema.metadata.sorted_tables
         }
+    names = {("pods", "id"): uids, ("hours", "pod_id"): uids, ("samples", "pod_id"): uids, ("factors", "id"): factors}
+    names |= {("postings", name): factors for name in schema.FACTOR_COLUMNS}
     rows = {
-        name: [tuple(uids[value] if key in {"id", "pod_id"} else value for key, value in row.items()) for row in rows]
+        name: [
+            tuple(names[name, key][value] if (name, key) in names else value for key, value in row.items())
+            for row in rows
+        ]
         for name, rows in tables.items()
     }
     return {name: sorted(found, key=lambda row: [str(value) for value in row]) for name, found in rows.items()}
@@ -212,14 +224,15 @@ class LedgerContract:
     def test_trap_average_and_marginal_intensity_mixed(self, open: OPEN) -> None:
         ledger = open()
         ledger.append(Cycle(T0, [sample(pod(), 1000)], signals=steady()))
-        result = ledger.append(Cycle(T0 + 30, [sample(pod(), 1000)], signals=steady(900.0, basis=Basis.MARGINAL)))
-        assert result.conflicts == ["DE"]
+        ledger.append(Cycle(T0 + 30, [sample(pod(), 1000)], signals=steady(900.0, basis=Basis.MARGINAL)))
         energy = only(ledger)
         assert energy.emissions_g == 0.0
         assert energy.energy_without_intensity_j == energy.energy_j
+        assert energy.marginal_g == pytest.approx(30000 / 3.6e6 * 900)
         assert energy.cost > 0.0
         ledger.append(Cycle(T0 + 60, [sample(pod(), 1000)], signals=steady(100.0)))
         assert only(ledger).emissions_g == pytest.approx(30000 / 3.6e6 * 100)
+        assert only(ledger).marginal_g == energy.marginal_g
 
     def test_a_pod_s_facts_follow_the_latest_sample(self, open: OPEN) -> None:
         ledger = open()
@@ -232,7 +245,7 @@ class LedgerContract:
     def test_savings_are_those_of_the_same_profile_when_it_was_first_held(self, open: OPEN) -> None:
         ledger = open(LedgerSettings(max_samples_per_pod=8))
         series = Series([T0 - 2 * HOUR_S, T0], [600.0, 100.0], T0 + 2 * HOUR_S)
-        signals = {"DE": ZoneSignals(series, Basis.AVERAGE, constant(0.2, T0, T0 + 2 * HOUR_S))}
+        signals = {"DE": ZoneSignals(series, price=constant(0.2, T0, T0 + 2 * HOUR_S))}
         held = Held(carbon_since_s=T0 - 2 * HOUR_S, price_since_s=T0 - HOUR_S, initial_per_kwh=0.5, bind_per_kwh=0.2)
         meta = pod(held=held, started_s=T0)
         ledger.append(Cycle(T0))
@@ -322,10 +335,11 @@ class LedgerContract:
             ledger.append(Cycle(time_s, [sample(meta, 100), sample(stays, 50)], gone, steady()))
             ledger.prune(time_s)
             most = max(most, ledger.counts()["samples"])
+        ledger.prune(T0 + 86400 + 2 * HOUR_S)
         counts = ledger.counts()
         assert counts["pods"] < 40
         assert most <= 20 + 30
-        assert counts["days"] <= 80
+        assert counts["entries"] <= 80
         total = sum(row.energy.energy_j for row in ledger.usage(Grouping.NAMESPACE))
         assert total == pytest.approx(sum(row.energy.energy_j for row in ledger.export()), rel=1e-12)
         web = [row for row in ledger.usage(Grouping.JOB) if row.owner_name == "web"]
@@ -339,7 +353,7 @@ class LedgerContract:
                 Cycle(T0 + hour * HOUR_S, [sample(meta, 10.0 * hour + 1) for meta in metas], signals=steady())
             )
         before = {by: ledger.usage(by) for by in (Grouping.NAMESPACE, Grouping.JOB, Grouping.DAY)}
-        ledger.prune(T0 + 29 * HOUR_S + 2 * 86400)
+        ledger.prune(T0 + 4 * 86400)
         assert ledger.counts()["hours"] == 0
         for by, rows in before.items():
             after = {(row.namespace, row.owner_name, row.from_s // 86400): row.energy for row in ledger.usage(by)}
@@ -496,3 +510,21 @@ class LedgerContract:
         assert ledger.budget_counts({scope.key: (T0, T0)})[scope.key].used.energy_j == pytest.approx(360000.0)
         ledger.prune(T0 + 34 * 86400.0)
         assert ledger.budget_counts({scope.key: (T0, T0)}) == {}
+
+    def test_corrections_of_a_closed_month_are_booked_in_the_open_one(self, open: OPEN, tmp_path: Path) -> None:
+        ledger, site = open(), Site()
+        for index in range(0, len(site.times_s), 6):
+            ledger.append(site.cycle(index))
+        assert ledger.rebook(site.published(), END_S)
+        entry = ledger.close_month(MAY, Ed25519Signer(new_key(tmp_path / "key.pem")), END_S)
+        assert ledger.closed_s() == MAY.ends_s
+        before = month_of(ledger, MAY)
+        site.set(FactorKind.PUE, JUNE_S - 5 * HOUR_S, JUNE_S + HOUR_S, 1.5)
+        span_s = (JUNE_S - 5 * HOUR_S, JUNE_S + HOUR_S)
+        done = ledger.correct("DE", FactorKind.PUE, span_s, 1.5, Reason("me", "metered"), END_S)
+        assert {one.entry.from_s for one in done} == {JUNE_S, END_S}
+        assert month_of(ledger, MAY) == before
+        ledger.prune(END_S + 10 * 86400.0)
+        found = ledger.verify(verify_signature, published={entry.number: entry.hash})
+        assert (found.broken, found.months) == (None, ("2025-05",))
+        assert {row["record"] for row in ledger.evidence()} == {"ledger", "factors", "postings", "entries"}

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from joulie.adapters.thinning import thinner
 from joulie.domain.accounting.budget import Budget, BudgetAction, BudgetPeriod, crossing, parse_choice, period_start_s
-from joulie.domain.accounting.integrate import Buckets, Stretches, integrate, qualities
+from joulie.domain.accounting.factors import OUTAGE_SLOT_S, steps_between
+from joulie.domain.accounting.integrate import Buckets, Stretches, by_span, integrate, qualities
 from joulie.domain.accounting.records import ENERGY_FIELDS, Energy, Method, PowerQuality
 from joulie.domain.accounting.savings import Profile, saving
 from joulie.domain.accounting.thinning import Strategy, time_based
@@ -34,12 +35,19 @@ def stretch(from_s, until_s, from_w, until_w, pue=(1.0, 1.0, 1.0), measured=Fals
     )
 
 
+def booked(stretches, intensity, price, marginal=None):
+    span = float(stretches.from_s.min()), float(stretches.until_s.max())
+    return by_span(
+        integrate(stretches, [steps_between(one, *span, OUTAGE_SLOT_S) for one in (intensity, marginal, price)])
+    )
+
+
 def total(buckets: Buckets) -> Energy:
     return Energy(*buckets.energy.sum(axis=0).tolist())
 
 
 def test_energy_is_the_trapezoid_and_pue_is_applied_to_each_part():
-    energy = total(integrate(stretch(T0, T0 + 30, (100, 10, 0), (200, 10, 400), (1.1, 1.1, 1.15)), None, None))
+    energy = total(booked(stretch(T0, T0 + 30, (100, 10, 0), (200, 10, 400), (1.1, 1.1, 1.15)), None, None))
     assert (energy.cpu_j, energy.mem_j, energy.gpu_j) == pytest.approx((4500, 300, 6000), rel=1e-15)
     assert energy.energy_j == pytest.approx(4800 * 1.1 + 6000 * 1.15, rel=1e-15)
 
@@ -47,20 +55,20 @@ def test_energy_is_the_trapezoid_and_pue_is_applied_to_each_part():
 def test_emissions_are_exact_where_a_step_falls_between_two_samples():
     # 0 W to 100 W in 100 s; the intensity doubles after 25 s, when 1/16 of the energy has been drawn.
     series = Series([T0 - 60, T0 + 25], [300.0, 600.0], T0 + 600)
-    energy = total(integrate(stretch(T0, T0 + 100, (0, 0, 0), (100, 0, 0)), series, None))
+    energy = total(booked(stretch(T0, T0 + 100, (0, 0, 0), (100, 0, 0)), series, None))
     assert energy.energy_j == pytest.approx(5000, rel=1e-15)
     assert energy.emissions_g == pytest.approx(5000 / 3.6e6 * (300 / 16 + 600 * 15 / 16), rel=1e-14)
 
 
 def test_a_stretch_is_booked_to_the_hours_that_it_lies_in():
-    buckets = integrate(stretch(T0 + 3000, T0 + 2.5 * HOUR_S, (60, 0, 0), (60, 0, 0)), None, None)
+    buckets = booked(stretch(T0 + 3000, T0 + 2.5 * HOUR_S, (60, 0, 0), (60, 0, 0)), None, None)
     assert (buckets.hour - T0 / HOUR_S).tolist() == [0, 1, 2]
     assert buckets.energy[:, 3].tolist() == pytest.approx([600 * 60, 3600 * 60, 1800 * 60])
 
 
 def test_missing_intensity_is_energy_without_intensity_and_never_zero_emissions():
     known = Series([T0], [500.0], T0 + 60)
-    energy = total(integrate(stretch(T0 - 60, T0 + 120, (100, 0, 0), (100, 0, 0)), known, None))
+    energy = total(booked(stretch(T0 - 60, T0 + 120, (100, 0, 0), (100, 0, 0)), known, None))
     assert energy.emissions_g == pytest.approx(6000 / 3.6e6 * 500)
     assert energy.energy_without_intensity_j == pytest.approx(12000)
     assert energy.energy_without_price_j == pytest.approx(18000)
@@ -68,7 +76,7 @@ def test_missing_intensity_is_energy_without_intensity_and_never_zero_emissions(
 
 
 def test_negative_prices_are_earned():
-    energy = total(integrate(stretch(T0, T0 + 3600, (1000, 0, 0), (1000, 0, 0)), None, constant(-0.05, T0, T0 + 7200)))
+    energy = total(booked(stretch(T0, T0 + 3600, (1000, 0, 0), (1000, 0, 0)), None, constant(-0.05, T0, T0 + 7200)))
     assert energy.cost == pytest.approx(-0.05)
     assert energy.energy_without_price_j == 0.0
 
@@ -92,7 +100,7 @@ def test_integrals_equal_those_of_exact_fractions(power, times, steps, values):
     heights = values[: len(edges) - 1]
     series = Series([T0 + edge for edge in edges[:-1]], heights, T0 + edges[-1])
     for (from_w, until_w), from_s, until_s in zip(power, starts, starts[1:], strict=False):
-        energy = total(integrate(stretch(T0 + from_s, T0 + until_s, (from_w, 0, 0), (until_w, 0, 0)), series, None))
+        energy = total(booked(stretch(T0 + from_s, T0 + until_s, (from_w, 0, 0), (until_w, 0, 0)), series, None))
         length = Fraction(until_s - from_s)
         expected = Fraction(0)
         for low, high, height in zip(edges, edges[1:], heights, strict=False):

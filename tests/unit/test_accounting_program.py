@@ -14,13 +14,15 @@ import pytest
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ApiError
 from joulie.adapters.kubernetes.events import EventRecorder
-from joulie.adapters.kubernetes.resources import EVENTS, JOBS, NAMESPACES, NODES, PODS
+from joulie.adapters.kubernetes.resources import CONFIG_MAPS, EVENTS, JOBS, NAMESPACES, NODES, PODS
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.ledger import LedgerSettings, open_ledger
 from joulie.adapters.prometheus.readings import GpuDevice, PodPower
+from joulie.adapters.signing import Ed25519Signer
 from joulie.apps.accounting.api import EnergyApi
 from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.apps.accounting.budgets import Budgets
+from joulie.apps.accounting.closing import Closing, HeadsAddress
 from joulie.apps.accounting.controller import Accountant, Components
 from joulie.apps.accounting.gardener_metrics import PREFIX as GARDENER
 from joulie.apps.accounting.metrics import PREFIX, AccountingMetrics
@@ -29,6 +31,7 @@ from joulie.apps.accounting.sampler import Sampler, SamplerSettings
 from joulie.apps.accounting.usage import CADVISOR, Readings
 from joulie.apps.accounting.view import ClusterView
 from joulie.domain.accounting.identity import PowerRange, PowerSettings
+from joulie.domain.accounting.journal import corrections
 from joulie.domain.accounting.profiles import HardwareProfiles
 from joulie.domain.accounting.records import Energy, ExportRow, Grouping, PodMeta, UsageRow
 from joulie.domain.grid import names
@@ -40,8 +43,10 @@ from joulie.domain.usage import PodUsage
 from joulie.ports import LedgerError
 from joulie.program.sources import SourceStates
 from joulie_lab.fakes.kubernetes import FakeCluster
+from support.ledger_site import new_key
 
 T0 = 1_800_000_000.0
+HEADS = HeadsAddress("default", "joulie-ledger-heads")
 """A whole hour: 2027-01-15 08:00 UTC."""
 IDLE_W, MAX_W, CORES = 100.0, 400.0, 10.0
 PUE, GPU_PUE = 1.1, 1.15
@@ -76,6 +81,8 @@ class Feed:
         self.carbon_steps = {T0 - 7200.0: 300.0}
         self.price_steps = {T0 - 7200.0: 0.2}
         self.missing = False
+        self.unpublished = []
+        self.basis = Basis.AVERAGE
 
     def want(self, zone):
         return True
@@ -84,10 +91,13 @@ class Feed:
         return True
 
     def carbon(self, zone):
-        return self._signal(Measure.CARBON, zone, self.carbon_steps, Basis.AVERAGE)
+        return self._signal(Measure.CARBON, zone, self.carbon_steps, self.basis)
 
     def price(self, zone):
         return self._signal(Measure.PRICE, zone, self.price_steps, None)
+
+    def gaps(self, measure, zone):
+        return self.unpublished
 
     def _signal(self, measure, zone, steps, basis):
         if self.missing:
@@ -119,6 +129,7 @@ class Stage:
         self.clock = Clock()
         self.usage, self.feed = Usage(), Feed(self.clock)
         self.view = ClusterView(client, self.clock)
+        self.signer = None
         self.start()
 
     def start(self):
@@ -132,7 +143,15 @@ class Stage:
         sampler = Sampler(SamplerSettings(HardwareProfiles(), power, "DE"))
         self.view.departed.clear()
         components = Components(
-            self.view, self.usage, sampler, self.feed, self.async_ledger, self.budgets, self.events, self.metrics
+            self.view,
+            self.usage,
+            sampler,
+            self.feed,
+            self.async_ledger,
+            self.budgets,
+            self.events,
+            self.metrics,
+            Closing(self.client, self.async_ledger, self.events, HEADS, self.signer),
         )
         self.accountant = Accountant(components, 30.0, Basis.AVERAGE, self.clock)
         self.api = EnergyApi(self.async_ledger, "EUR", self.clock)
@@ -347,6 +366,86 @@ def test_a_grid_that_is_not_known_is_energy_without_intensity_and_never_zero(pla
 
 
 # ---- pods that come and go
+
+
+def test_g5_energy_of_an_outage_is_rebooked_when_its_signal_is_known(play):
+    async def story(stage):
+        await stage.add_node()
+        await stage.add_pod("a", cores=2)
+        stage.usage.cores(a=2.0)
+        outage = range(2, 12)  # of half hours
+        for half_hour in range(14):
+            stage.feed.missing = half_hour in outage
+            stage.feed.unpublished = [(T0 + 1800.0, T0 + 20700.0)]  # the source is back, its history is not
+            await stage.step(0.0 if half_hour == 0 else 1800.0)
+        before = stage.energy_j(Grouping.NAMESPACE)["default"]
+        assert 0.7 < before.energy_without_intensity_j / before.energy_j < 0.8
+        stage.feed.unpublished = []
+        stage.feed.carbon_steps |= {T0 + 3600.0 * hour: 100.0 * hour for hour in range(1, 6)}
+        await stage.step(1800.0)
+        after = stage.energy_j(Grouping.NAMESPACE)["default"]
+        w = cpu_w(2.0, 2.0, 2)
+        hours_g = 300.0 * 1.0 + sum(100.0 * hour for hour in range(1, 5)) + 500.0 * 2.0
+        assert after.energy_without_intensity_j == pytest.approx(0.0, abs=1e-6)
+        assert after.emissions_g == pytest.approx(w * PUE * 3600.0 / KWH * hours_g, rel=1e-9)
+        assert after.cost == pytest.approx(after.energy_j / KWH * 0.2, rel=1e-9)
+        corrected = [one for one in corrections(stage.ledger.journal()) if one.entry.namespace == "default"]
+        assert sum(one.entry.energy.energy_without_intensity_j for one in corrected) == pytest.approx(
+            -before.energy_without_intensity_j
+        )
+        assert {change.was for one in corrected for change in one.changes} == {None, 300.0}
+        assert stage.metric("joulie_ledger_corrections_total") > 0.0
+
+    play(story)
+
+
+def test_g11_after_a_switch_to_a_marginal_source_both_bases_are_side_by_side(play):
+    async def story(stage):
+        await stage.add_node()
+        await stage.add_pod("a", cores=2)
+        stage.usage.cores(a=2.0)
+        await stage.step()
+        await stage.step(1800.0)
+        average = stage.energy_j()["a"]
+        stage.feed.basis = Basis.MARGINAL
+        stage.feed.carbon_steps = {T0 + 1800.0: 700.0}
+        await stage.step(1800.0)
+        both = stage.energy_j()["a"]
+        assert both.emissions_g == average.emissions_g > 0.0, "marginal intensity enters no inventory"
+        marginal_j = both.energy_j - both.energy_without_marginal_j
+        assert both.energy_without_intensity_j == pytest.approx(both.energy_j / 2.0)
+        assert marginal_j == pytest.approx(both.energy_j / 2.0)
+        assert both.marginal_g == pytest.approx(marginal_j / KWH * 700.0)
+        stage.feed.basis = Basis.AVERAGE
+        stage.feed.carbon_steps = {T0: 300.0}
+        await stage.step(1800.0)
+        whole = stage.energy_j(Grouping.NAMESPACE)["default"]
+        assert whole.energy_without_intensity_j == pytest.approx(0.0, abs=1e-6), "the average is known again"
+        assert whole.emissions_g == pytest.approx(whole.energy_j / KWH * 300.0)
+
+    play(story)
+
+
+def test_a_month_is_closed_and_its_head_published_once_the_api_server_takes_it(play, tmp_path):
+    async def story(stage):
+        stage.signer = Ed25519Signer(new_key(tmp_path / "key.pem"))
+        stage.clock.now_s = 1_801_440_000.0 - 3600.0  # the last hour of January 2027
+        stage.start()
+        await stage.add_node()
+        await stage.add_pod("a", cores=2)
+        await stage.step()
+        for _ in range(3):
+            await stage.step(1800.0)
+        assert stage.ledger.closed_s() == 1_801_440_000.0
+        closing = list(stage.ledger.journal())[-1]
+        await stage.client.create(CONFIG_MAPS, {"metadata": {"name": HEADS.name}}, HEADS.namespace)
+        await stage.step(1800.0)
+        heads = (await stage.client.get(CONFIG_MAPS, HEADS.name, namespace=HEADS.namespace)).data
+        assert heads == {"2027-01": f"{closing.number}:{closing.hash}"}
+        (event,) = await stage.reported("LedgerMonthClosed")
+        assert closing.hash in event.message
+
+    play(story)
 
 
 def test_a_pod_that_ends_is_accounted_to_its_end(play):

@@ -380,16 +380,16 @@ def known(history, *signal, now_s=120.0):
 def test_what_is_known_of_the_grid_reaches_until_now():
     past = Series([0.0, 60.0], [100.0, 200.0], 90.0)
     found = known(past, 200.0, 60.0)
-    assert found.intensity == Series([0.0, 60.0, 90.0], [100.0, 200.0, 200.0], 120.0)
-    assert (found.basis, found.price) == (Basis.MARGINAL, None)
-    assert known(past, 200.0, 60.0, now_s=70.0).intensity == Series([0.0, 60.0], [100.0, 200.0], 70.0)
+    assert found.marginal == Series([0.0, 60.0, 90.0], [100.0, 200.0, 200.0], 120.0)
+    assert (found.intensity, found.price) == (None, None)
+    assert known(past, 200.0, 60.0, now_s=70.0).marginal == Series([0.0, 60.0], [100.0, 200.0], 70.0)
 
 
 def test_trap_a_signal_that_is_missing_is_not_made_up():
     past = Series([0.0], [100.0], 90.0)
     assert known(past).intensity == past
     assert known(None).intensity is None
-    assert known(past, 300.0, 110.0).intensity == Series([110.0], [300.0], 120.0), "nobody knows of 90 to 110"
+    assert known(past, 300.0, 110.0).marginal == Series([110.0], [300.0], 120.0), "nobody knows of 90 to 110"
 
 
 # ---- settings and the server

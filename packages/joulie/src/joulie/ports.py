@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:  # they need numpy, which the agent, on every node, must do without
     from joulie.domain.accounting.budget import Crossing
+    from joulie.domain.accounting.factors import FactorKind
+    from joulie.domain.accounting.journal import Correction, Entry, Month, Signer
     from joulie.domain.accounting.records import (
         BudgetCount,
         Cycle,
@@ -353,7 +355,27 @@ class Ledger(Protocol):
         ...
 
     def export(self, *, since_s: float | None = None, until_s: float | None = None) -> Iterator[ExportRow]:
-        """All rows that sums are made of, in order of time."""
+        """All rows that sums are made of, in order of time; corrections are rows of differences."""
+        ...
+
+    def rebook(self, history: Mapping[tuple[str, FactorKind], Sequence[Series]], now_s: float) -> Sequence[Correction]:
+        """Correct the past by signals that became known late or were revised; returns what was corrected.
+
+        Args:
+            history: what is known of the grid by zone and kind: published values only, in parts without gaps.
+            now_s: current time, s since the epoch.
+        """
+        ...
+
+    def close_month(self, month: Month, signer: Signer, now_s: float) -> Entry:
+        """Close a month for good: nothing is booked in it any more. Signs the journal, and returns its last entry.
+
+        Also raises where the month is not over, is closed already, or a pod is not accounted until its end.
+        """
+        ...
+
+    def closed_s(self) -> float:
+        """End of the last closed month, s since the epoch; without one, start of the first month, infinite if empty."""
         ...
 
     def profile(self, uid: str) -> Sequence[tuple[float, float, float, float]]:
@@ -380,7 +402,7 @@ class Ledger(Protocol):
         ...
 
     def counts(self) -> Mapping[str, int]:
-        """How much is kept: ``pods``, ``open_pods``, ``samples``, ``hours``, ``days``, and ``bytes`` where known."""
+        """Numbers of ``pods``, ``open_pods``, ``samples``, ``hours``, ``postings``, ``entries``; ``bytes`` if known."""
         ...
 
     def prune(self, now_s: float) -> None:

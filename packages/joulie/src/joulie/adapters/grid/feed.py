@@ -130,6 +130,11 @@ class GridFeed:
         watch = self._watches.get((measure, zone))
         return None if watch is None else watch.history
 
+    def gaps(self, measure: Measure, zone: str) -> Sequence[tuple[float, float]]:
+        """Starts and ends of the parts of a history that no source has given, s since the epoch."""
+        watch = self._watches.get((measure, zone))
+        return () if watch is None else watch.gaps_s
+
     def signals(self) -> Iterator[GridSignal]:
         """Signals of all watched zones."""
         now_s = self._now_s()

@@ -31,6 +31,7 @@ class _Watch(msgspec.Struct):
     fetched_s: float
     observation: Observation
     history: _History | None = None
+    gaps_s: tuple[tuple[float, float], ...] = ()
 
 
 def read_state(file: Path) -> list[ZoneWatch]:
@@ -62,6 +63,7 @@ def write_state(file: Path, watches: Sequence[ZoneWatch]) -> None:
             watch.fetched_s,
             watch.observation,
             None if watch.history is None else _history(watch.history),
+            watch.gaps_s,
         )
         for watch in watches
         if watch.observation is not None
@@ -83,7 +85,8 @@ def _restored(watch: _Watch) -> ZoneWatch:
         fetched_s=watch.fetched_s,
         failing=True,
         history=None if past is None else Series(past.starts_s, past.values, past.end_s),
-        missing_from_s=-math.inf if past is None else past.end_s,
+        gaps_s=watch.gaps_s,
+        missing_from_s=min((past.end_s, *(gap[0] for gap in watch.gaps_s))) if past is not None else -math.inf,
     )
 
 

@@ -43,6 +43,7 @@ class ZoneWatch:
         failing: whether no source returned a valid value at the last poll.
         problem: error of the last poll; empty if there was none.
         history: past values, at most `HISTORY_S` long, and shorter if steps are short; None before the first value.
+        gaps_s: starts and ends of the parts of the history that no source has given, only the value before them.
         missing_from_s: start of the missing part of the history; None if nothing is missing.
         backfill_due_s: time of the next attempt to fetch it.
         forecast: expected values; None without a forecast.
@@ -64,6 +65,7 @@ class ZoneWatch:
     failing: bool = False
     problem: str = "not polled yet"
     history: Series | None = None
+    gaps_s: tuple[tuple[float, float], ...] = ()
     missing_from_s: float | None = _NEVER_S
     backfill_due_s: float = _NEVER_S
     forecast: Series | None = None
@@ -142,6 +144,7 @@ class ZoneWatch:
         """Merge a source's history, None if it has none; values that were observed take precedence."""
         self.missing_from_s = None
         if earlier is not None:
+            self.gaps_s = tuple(gap for gap in self.gaps_s if not earlier.covers(*gap))
             self.history = earlier if self.history is None else _merged(earlier, self.history)
             self._trim(now_s)
 
@@ -149,11 +152,13 @@ class ZoneWatch:
         known = self.history
         gap_s = math.inf if known is None else step.start_s - known.end_s
         if known is None or gap_s > MAX_GAP_S:
-            self.history, self.missing_from_s = step, _NEVER_S
+            self.history, self.gaps_s, self.missing_from_s = step, (), _NEVER_S
         else:
             self.history = _merged(known, step)
-            if gap_s > ASSUMED_STEP_S:
-                self.missing_from_s = known.end_s
+            if gap_s > 0.0:
+                self.gaps_s = (*self.gaps_s, (known.end_s, step.start_s))
+            if gap_s >= ASSUMED_STEP_S:
+                self.missing_from_s = min(known.end_s, self.missing_from_s or known.end_s)
         self._trim(now_s)
 
     @property
@@ -172,6 +177,7 @@ class ZoneWatch:
             first_s = max(first_s, float(known.starts_s[-_MAX_STEPS]))
         if known.start_s < first_s:
             self.history = known.between(first_s, known.end_s)
+            self.gaps_s = tuple(gap for gap in self.gaps_s if gap[1] > first_s)
 
     def _forecast_from(self, now_s: float, value: float | None) -> Series | None:
         """The forecast from `now_s` on, starting with the current value."""

@@ -9,11 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sqlalchemy import Column, ColumnElement, Connection, Double, Integer, MetaData, String, Table, and_, delete, select
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Double,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    and_,
+    cast,
+    delete,
+    select,
+)
 
 from joulie.adapters.ledger import schema
 from joulie.adapters.ledger.statements import add_energy, bulk, energy_sums, upsert
 from joulie.domain.accounting.integrate import Buckets
+from joulie.domain.accounting.journal import EntryKind
 from joulie.domain.accounting.records import BUDGET_SLOT_S, ENERGY_FIELDS, BudgetCount, BudgetScope, Cycle, Energy
 from joulie.domain.quantities import SECONDS_PER_HOUR
 
@@ -62,7 +77,7 @@ def begin(connection: Connection, cycle: Cycle) -> None:
 
 def _take_over(connection: Connection, scope: BudgetScope) -> None:
     """Count what the accounts have of a new budget since the start of its period."""
-    hours, days = schema.hours, schema.days
+    hours, days = schema.hours, schema.entries
     first_hour, first_day = int(scope.since_s // SECONDS_PER_HOUR), int(scope.since_s // _SECONDS_PER_DAY)
     by_hour = (
         select(hours.c.hour, *energy_sums(hours))
@@ -70,12 +85,15 @@ def _take_over(connection: Connection, scope: BudgetScope) -> None:
         .where(_is_of(schema.pods, scope), hours.c.hour >= first_hour)
         .group_by(hours.c.hour)
     )
-    by_day = select(days.c.day, *energy_sums(days)).where(_is_of(days, scope), days.c.day >= first_day)
+    day = cast(days.c.from_s, BigInteger) // int(_SECONDS_PER_DAY)
+    by_day = select(day, *energy_sums(days)).where(
+        _is_of(days, scope), days.c.kind == EntryKind.BOOKED, days.c.from_s >= first_day * _SECONDS_PER_DAY
+    )
     # What began earlier than the period counts from its start on.
     first_slot = int(-(-scope.since_s // BUDGET_SLOT_S))
     rows = [
         (scope.key, max(first_slot, int(row[0] * span_s // BUDGET_SLOT_S)), *row[1:])
-        for query, span_s in ((by_hour, SECONDS_PER_HOUR), (by_day.group_by(days.c.day), _SECONDS_PER_DAY))
+        for query, span_s in ((by_hour, SECONDS_PER_HOUR), (by_day.group_by(day), _SECONDS_PER_DAY))
         for row in connection.execute(query)
     ]
     _add_rows(connection, rows)

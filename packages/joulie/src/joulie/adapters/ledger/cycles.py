@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from joulie.adapters.ledger import budgets, schema
 from joulie.adapters.ledger.accounts import Account, Power, add_accounts, find_accounts, write_accounts
+from joulie.adapters.ledger.postings import Postings, slot_s
 from joulie.adapters.ledger.profiles import NewSample, keep_profiles
 from joulie.adapters.ledger.savings import with_savings, write_savings
 from joulie.adapters.ledger.signals import remember
-from joulie.adapters.ledger.statements import add_energy, bulk, upsert
-from joulie.domain.accounting.integrate import Buckets, Stretches, integrate, qualities
+from joulie.adapters.ledger.statements import add_energy, bulk, set_state, state_of, upsert
+from joulie.domain.accounting.factors import SIGNAL_KINDS, Steps, steps_between
+from joulie.domain.accounting.integrate import Buckets, Stretches, by_span, integrate, qualities
 from joulie.domain.accounting.records import (
     BUDGET_SLOT_S,
     ENERGY_FIELDS,
     Cycle,
     CycleResult,
     Energy,
+    PowerQuality,
     Sample,
     ZoneSignals,
 )
@@ -46,6 +49,13 @@ class _Stretch:
     measured: bool
     assumed: bool
 
+    @property
+    def quality(self) -> PowerQuality:
+        """How its power is known, between both samples."""
+        if self.assumed:
+            return PowerQuality.ASSUMED
+        return PowerQuality.MEASURED if self.measured else PowerQuality.MODELLED
+
 
 class Booking:
     """One cycle within one transaction.
@@ -67,6 +77,7 @@ class Booking:
         self._max_samples = max_samples
         self._thinner = thinner
         self._late = 0
+        self._first_hour = 0
         self._started: list[Account] = []
         self._ended: list[Account] = []
         self._stretches: list[_Stretch] = []
@@ -74,9 +85,10 @@ class Booking:
 
     def book(self) -> CycleResult:
         """Write the cycle and return what it added."""
-        state = {row.key: row.value for row in self._connection.execute(select(schema.state))}
+        state = state_of(self._connection)
         began_s = float(state.get("began_s", self._cycle.time_s))
-        signals, conflicts = self._signals(state)
+        self._first_hour = int(float(state.get("closed_s", "0")) // SECONDS_PER_HOUR)
+        signals = self._cycle.signals
         refused = self._follow(began_s)
         add_accounts(self._connection, self._started)
         moved = (stretch.account for stretch in self._stretches)
@@ -89,18 +101,9 @@ class Booking:
             remember(self._connection, zone, known, self._cycle.time_s)
         completed = [with_savings(self._connection, account) for account in self._ended]
         write_savings(self._connection, completed)
-        self._write_state(began_s, state, signals)
-        return CycleResult(added, completed, self._late, refused, conflicts)
-
-    def _signals(self, state: Mapping[str, str]) -> tuple[dict[str, ZoneSignals], list[str]]:
-        """The signals, without intensities whose basis differs from the ledger's, and the zones of these."""
-        known = dict(self._cycle.signals)
-        bases = {one.basis.value for one in known.values() if one.intensity is not None}
-        basis = state.get("basis") or min(bases, default="")
-        wrong = {zone for zone, one in known.items() if one.intensity is not None and one.basis.value != basis}
-        for zone in wrong:
-            known[zone] = replace(known[zone], intensity=None)
-        return known, sorted(wrong)
+        if "began_s" not in state:
+            set_state(self._connection, {"began_s": repr(began_s)})
+        return CycleResult(added, completed, self._late, refused)
 
     def _follow(self, began_s: float) -> int:
         """Extend all accounts to the cycle; returns the number of invalid samples."""
@@ -174,19 +177,33 @@ class Booking:
             by_zone.setdefault(stretch.account.pod.zone, []).append(stretch)
         for zone, all_of_zone in by_zone.items():
             known = signals.get(zone, _NO_SIGNALS)
+            postings = Postings(self._connection, zone, self._first_hour)
             for first in range(0, len(all_of_zone), _AT_ONCE):
                 own = all_of_zone[first : first + _AT_ONCE]
-                buckets = integrate(_arrays(own), known.intensity, known.price)
+                stretches = _arrays(own)
+                steps = self._steps(zone, known, stretches)
+                pieces = integrate(stretches, steps)
+                postings.add(pieces, steps, [one.account.pod for one in own], [one.quality for one in own])
+                buckets = by_span(pieces)
                 accounts = np.array([place[id(one.account)] for one in own])[buckets.stretch]
                 np.add.at(by_account, accounts, buckets.energy)
                 spaces = np.array([number[one.account.pod.namespace] for one in own])[buckets.stretch]
                 np.add.at(by_namespace, spaces, buckets.energy)
                 self._write_hours(own, buckets)
-            self._count_for_budgets(all_of_zone, known)
+            postings.write()
+            self._count_for_budgets(zone, all_of_zone, known)
         for account, energy in zip(changed, by_account.tolist(), strict=True):
             account.energy = energy
         self._add_totals(namespaces, by_namespace)
         return {namespace: Energy(*by_namespace[index].tolist()) for namespace, index in number.items()}
+
+    def _steps(self, zone: str, known: ZoneSignals, stretches: Stretches) -> list[Steps]:
+        """The signals of a zone over all of the stretches, in the order of `SIGNAL_KINDS`."""
+        span = float(stretches.from_s.min()), float(stretches.until_s.max())
+        return [
+            steps_between(series, *span, slot_s(self._connection, zone, kind))
+            for kind, series in zip(SIGNAL_KINDS, (known.intensity, known.marginal, known.price), strict=True)
+        ]
 
     def _add_totals(self, namespaces: Sequence[str], added: FloatArray) -> None:
         statement = upsert(self._connection, schema.totals)
@@ -205,7 +222,7 @@ class Booking:
         rows = [
             (
                 stretches[place].account.id,
-                hour,
+                max(hour, self._first_hour),
                 max(stretches[place].from_s, hour * SECONDS_PER_HOUR),
                 min(stretches[place].until_s, (hour + 1) * SECONDS_PER_HOUR),
                 *energy,
@@ -216,24 +233,14 @@ class Booking:
         ]
         bulk(self._connection, statement, ("pod_id", "hour", "from_s", "until_s", *ENERGY_FIELDS), rows)
 
-    def _count_for_budgets(self, stretches: Sequence[_Stretch], known: ZoneSignals) -> None:
+    def _count_for_budgets(self, zone: str, stretches: Sequence[_Stretch], known: ZoneSignals) -> None:
         """Count the intervals of one zone for the budgets of their pods."""
         for scope in self._cycle.budgets:
             own = [one for one in stretches if one.account.pod.uid in scope.pods]
             if own:
-                buckets = integrate(_arrays(own), known.intensity, known.price, BUDGET_SLOT_S)
-                budgets.add(self._connection, scope.key, buckets)
-
-    def _write_state(self, began_s: float, state: Mapping[str, str], signals: Mapping[str, ZoneSignals]) -> None:
-        bases = [one.basis.value for one in signals.values() if one.intensity is not None]
-        wanted = {"began_s": repr(began_s), "basis": bases[0] if bases else state.get("basis", "")}
-        news = [{"key": key, "value": value} for key, value in wanted.items() if state.get(key, "") != value]
-        if news:
-            statement = upsert(self._connection, schema.state)
-            statement = statement.on_conflict_do_update(
-                index_elements=["key"], set_={"value": statement.excluded.value}
-            )
-            self._connection.execute(statement, news)
+                arrays = _arrays(own)
+                pieces = integrate(arrays, self._steps(zone, known, arrays), BUDGET_SLOT_S)
+                budgets.add(self._connection, scope.key, by_span(pieces, BUDGET_SLOT_S))
 
 
 def _is_sound(sample: Sample) -> bool:

@@ -14,6 +14,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from joulie.adapters.ledger import budgets, schema
 from joulie.adapters.ledger.error_hints import error_hint, redacted
+from joulie.adapters.ledger.migration import migrate_from_1
 from joulie.adapters.ledger.store import READS_ONLY, LedgerSettings, SqlLedger
 from joulie.ports import LedgerError
 
@@ -95,26 +96,29 @@ def _begin(connection: Connection) -> None:
 
 
 def _check(connection: Connection) -> None:
-    """Check that the database is a complete ledger of this version, or empty; then create the tables."""
+    """Check that the database is a complete ledger, migrate an older one, and create the tables of an empty one."""
     is_file = connection.dialect.name == "sqlite"
     if is_file:
         _check_file(connection)
     tables = set(inspect(connection).get_table_names())
-    if not tables & set(schema.metadata.tables):
+    if not tables & {*schema.metadata.tables, "days"}:
         schema.metadata.create_all(connection)
         connection.execute(insert(schema.state).values(key="version", value=str(schema.VERSION)))
         if is_file:
             connection.execute(text(f"PRAGMA application_id = {schema.APPLICATION_ID}"))
         return
-    missing = set(schema.metadata.tables) - tables
-    if missing:
-        raise _UnfitError(f"the ledger has no table {', '.join(sorted(missing))}: restore it from a backup")
     version = connection.scalar(select(schema.state.c.value).where(schema.state.c.key == "version"))
+    if version == "1":
+        migrate_from_1(connection)
+        return
     if version != str(schema.VERSION):
         raise _UnfitError(
             f"the ledger has version {version}, this Joulie reads version {schema.VERSION}: "
             "run the Joulie that made it, or begin a new ledger at another place"
         )
+    missing = set(schema.metadata.tables) - tables
+    if missing:
+        raise _UnfitError(f"the ledger has no table {', '.join(sorted(missing))}: restore it from a backup")
 
 
 def _check_file(connection: Connection) -> None:

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, func, literal, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Select, cast, func, literal, select
 
 from joulie.adapters.ledger import schema
+from joulie.adapters.ledger.journal import COUNTED
 from joulie.adapters.ledger.statements import energy_of, energy_sums, pod_in
+from joulie.domain.accounting.journal import EntryKind
 from joulie.domain.accounting.records import ExportRow, Grouping, Method, PodMeta, SavingRow, UsageRow
 from joulie.domain.grid.signals import Measure
 from joulie.domain.quantities import SECONDS_PER_HOUR
@@ -48,7 +50,7 @@ class Span:
 def usage(connection: Connection, by: Grouping, span: Span, namespace: str | None) -> list[UsageRow]:
     """See `joulie.ports.Ledger`."""
     rows: dict[tuple[Any, ...], UsageRow] = {}
-    for query in (_of_hours(by, span, namespace), _of_days(by, span, namespace)):
+    for query in (_of_hours(by, span, namespace), _of_entries(by, span, namespace)):
         for row in connection.execute(query):
             if row.first_s is None:  # a sum of nothing
                 continue
@@ -63,15 +65,16 @@ def usage(connection: Connection, by: Grouping, span: Span, namespace: str | Non
 
 def export(connection: Connection, span: Span) -> list[ExportRow]:
     """See `joulie.ports.Ledger`."""
-    days, hours, pods = schema.days.c, schema.hours.c, schema.pods.c
-    folded = select(schema.days).where(*span.within(days.day, _SECONDS_PER_DAY)).order_by(days.day)
+    entries, hours, pods = schema.entries.c, schema.hours.c, schema.pods.c
+    folded = select(schema.entries).where(*_counted(span)).order_by(entries.from_s, entries.number)
     rows = [
         ExportRow(
-            row.day * _SECONDS_PER_DAY,
-            (row.day + 1) * _SECONDS_PER_DAY,
+            row.from_s,
+            row.until_s,
             PodMeta("", row.namespace, "", row.owner_kind, row.owner_name, zone=row.zone),
             "",
             energy_of(row),
+            correction=row.kind == EntryKind.CORRECTION,
         )
         for row in connection.execute(folded)
     ]
@@ -131,20 +134,31 @@ def _of_hours(by: Grouping, span: Span, namespace: str | None) -> Select[Any]:
     return query if namespace is None else query.where(pods.namespace == namespace)
 
 
-def _of_days(by: Grouping, span: Span, namespace: str | None) -> Select[Any]:
-    days = schema.days.c
+def _of_entries(by: Grouping, span: Span, namespace: str | None) -> Select[Any]:
+    entries = schema.entries.c
     query = _grouped(
         by,
-        {name: days[name] for name in _NAMES if name in days and by is not Grouping.POD},
-        days.day,
+        {name: entries[name] for name in _NAMES if name in entries and by is not Grouping.POD},
+        cast(entries.from_s, BigInteger) // int(_SECONDS_PER_DAY),
         [
-            (func.min(days.day) * _SECONDS_PER_DAY).label("first_s"),
-            ((func.max(days.day) + 1) * _SECONDS_PER_DAY).label("last_s"),
-            *energy_sums(schema.days),
+            func.min(entries.from_s).label("first_s"),
+            func.max(entries.until_s).label("last_s"),
+            *energy_sums(schema.entries),
         ],
     )
-    query = query.where(*span.within(days.day, _SECONDS_PER_DAY))
-    return query if namespace is None else query.where(days.namespace == namespace)
+    query = query.where(*_counted(span))
+    return query if namespace is None else query.where(entries.namespace == namespace)
+
+
+def _counted(span: Span) -> list[ColumnElement[bool]]:
+    """Conditions on entries with energy that touch a period."""
+    entries = schema.entries.c
+    found: list[ColumnElement[bool]] = [entries.kind.in_(COUNTED)]
+    if span.since_s is not None:
+        found.append(entries.until_s > span.since_s)
+    if span.until_s is not None:
+        found.append(entries.from_s < span.until_s)
+    return found
 
 
 def _grouped(

@@ -11,6 +11,7 @@ from joulie.adapters.ledger import schema
 from joulie.adapters.ledger.accounts import Account
 from joulie.adapters.ledger.profiles import profile_of
 from joulie.adapters.ledger.signals import history
+from joulie.domain.accounting.factors import FactorKind
 from joulie.domain.accounting.records import CompletedPod, Energy, Saving
 from joulie.domain.accounting.savings import Profile, saving
 from joulie.domain.grid.signals import Measure
@@ -23,21 +24,24 @@ def with_savings(connection: Connection, account: Account) -> CompletedPod:
     if held is None:
         return done
     profile = profile_of(connection, account.id, account.pod)
+    basis, emitted_g, unknown_j = FactorKind.INTENSITY, energy.emissions_g, energy.energy_without_intensity_j
+    if unknown_j > 0.0 and energy.energy_without_marginal_j <= 0.0:
+        basis, emitted_g, unknown_j = FactorKind.MARGINAL, energy.marginal_g, 0.0
     return replace(
         done,
         carbon=_saving(
             connection,
             done,
             profile,
-            (Measure.CARBON, held.carbon_since_s),
-            None if energy.energy_without_intensity_j > 0.0 else energy.emissions_g,
+            (basis, held.carbon_since_s),
+            None if unknown_j > 0.0 else emitted_g,
             (held.initial_g_per_kwh, held.bind_g_per_kwh),
         ),
         cost=_saving(
             connection,
             done,
             profile,
-            (Measure.PRICE, held.price_since_s),
+            (FactorKind.PRICE, held.price_since_s),
             None if energy.energy_without_price_j > 0.0 else energy.cost,
             (held.initial_per_kwh, held.bind_per_kwh),
         ),
@@ -72,7 +76,7 @@ def _saving(
     connection: Connection,
     done: CompletedPod,
     profile: Profile | None,
-    held: tuple[Measure, float | None],
+    held: tuple[FactorKind, float | None],
     actual: float | None,
     moments: tuple[float | None, float | None],
 ) -> Saving | None:

@@ -6,10 +6,13 @@ from sqlalchemy import Boolean, Column, Double, Index, Integer, MetaData, String
 
 from joulie.domain.accounting.records import ENERGY_FIELDS
 
-VERSION = 1
-"""Of the tables; a ledger of another version is refused."""
+VERSION = 2
+"""Of the tables; a ledger of version 1 is migrated, one of a later version refused."""
 APPLICATION_ID = 0x4A4F554C
 """By which SQLite files are told from those of other programs: JOUL."""
+
+FACTOR_COLUMNS = ("intensity", "marginal", "price", "pue", "gpu_pue")
+"""Of `postings`: ids of factors, in the order of `FACTOR_KINDS`."""
 
 metadata = MetaData()
 
@@ -27,7 +30,9 @@ def _energy() -> list[Column[float]]:
 
 
 state = Table("state", metadata, _text("key", key=True), _text("value"))
-"""``version`` of the tables, time of the first cycle (``began_s``), ``basis`` of carbon intensity."""
+"""``version`` of the tables, time of the first cycle (``began_s``), end of the last closed month (``closed_s``), number
+and hash of the last entry that is kept no more (``pruned_number``, ``pruned_hash``), and since when `postings` has all
+energy (``postings_s``)."""
 
 pods = Table(
     "pods",
@@ -68,20 +73,59 @@ hours = Table(
     Index("hours_by_hour", "hour"),
     sqlite_with_rowid=False,
 )
-"""Energy of a pod in an hour. All that was ever counted is in `hours` or in `days`, and in one of them only."""
+"""Energy of a pod in an hour. All that was ever counted is in `hours` or `entries`, and in one of them only."""
 
-days = Table(
-    "days",
+entries = Table(
+    "entries",
     metadata,
-    Column("day", Integer, primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    _text("kind"),
+    _number("recorded_s"),
+    _number("from_s"),
+    _number("until_s"),
+    _number("concerns_s"),
+    _text("namespace"),
+    _text("owner_kind"),
+    _text("owner_name"),
+    _text("zone"),
+    _text("note"),
+    *_energy(),
+    _text("hash"),
+    Index("entries_by_time", "from_s"),
+)
+"""The journal, see `joulie.domain.accounting.journal`: only added to, and dropped from its beginning."""
+
+factors = Table(
+    "factors",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    _text("zone"),
+    _text("kind"),
+    _number("from_s"),
+    _number("until_s"),
+    Column("booked", Double),
+    Column("current", Double),
+    _text("changed_by"),
+    Index("factors_by_time", "zone", "kind", "from_s"),
+)
+"""What energy was multiplied by (``booked``), and what it is multiplied by now; NULL: unknown."""
+
+postings = Table(
+    "postings",
+    metadata,
+    Column("hour", Integer, primary_key=True, autoincrement=False),
     _text("namespace", key=True),
     _text("owner_kind", key=True),
     _text("owner_name", key=True),
     _text("zone", key=True),
-    *_energy(),
+    _text("quality", key=True),
+    *(Column(name, Integer, primary_key=True, autoincrement=False) for name in FACTOR_COLUMNS),
+    _number("cpu_j"),
+    _number("mem_j"),
+    _number("gpu_j"),
     sqlite_with_rowid=False,
 )
-"""Energy of the pods of a workload in a day, folded from `hours`."""
+"""IT energy of a workload in an hour on certain factors: what all figures can be computed from, and corrected by."""
 
 totals = Table("totals", metadata, _text("namespace", key=True), *_energy())
 """Energy of namespaces since ever, added up cycle by cycle: sums that are made anew differ in their last bits, and what
@@ -109,7 +153,7 @@ signals = Table(
     _number("value"),
     sqlite_with_rowid=False,
 )
-"""Steps of carbon intensity (of the ledger's basis) and price."""
+"""Steps of carbon intensity of both bases, and of price."""
 
 savings = Table(
     "savings",

@@ -9,19 +9,19 @@ from sqlalchemy import Connection, func, select
 
 from joulie.adapters.ledger import schema
 from joulie.adapters.ledger.statements import upsert
+from joulie.domain.accounting.factors import SIGNAL_KINDS, FactorKind
 from joulie.domain.accounting.records import ZoneSignals
 from joulie.domain.grid.series import Series
-from joulie.domain.grid.signals import Measure
 
 
 def remember(connection: Connection, zone: str, known: ZoneSignals, now_s: float) -> None:
     """Store the new part of a zone's signals up to now; forecasts are not stored."""
-    for measure, series in ((Measure.CARBON, known.intensity), (Measure.PRICE, known.price)):
+    for kind, series in zip(SIGNAL_KINDS, (known.intensity, known.marginal, known.price), strict=True):
         if series is not None:
-            _remember(connection, zone, measure, series, now_s)
+            _remember(connection, zone, kind, series, now_s)
 
 
-def _remember(connection: Connection, zone: str, measure: Measure, series: Series, now_s: float) -> None:
+def _remember(connection: Connection, zone: str, measure: FactorKind, series: Series, now_s: float) -> None:
     columns = schema.signals.c
     last_s = connection.scalar(
         select(func.max(columns.until_s)).where(columns.zone == zone, columns.measure == measure.value)
@@ -43,7 +43,7 @@ def _remember(connection: Connection, zone: str, measure: Measure, series: Serie
         connection.execute(statement, rows)
 
 
-def history(connection: Connection, zone: str, measure: Measure, from_s: float, until_s: float) -> Series | None:
+def history(connection: Connection, zone: str, measure: FactorKind, from_s: float, until_s: float) -> Series | None:
     """The signal over a time; None unless all of that time is known."""
     columns = schema.signals.c
     rows = connection.execute(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Double, Row, Table, func
+from sqlalchemy import ColumnElement, Connection, Double, Row, Table, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from joulie.adapters.ledger import schema
 from joulie.domain.accounting.records import ENERGY_FIELDS, Energy, Held, PodMeta
 
 
@@ -38,6 +39,18 @@ def bulk(connection: Connection, statement: Any, names: Sequence[str], rows: Seq
         return
     ordered = itemgetter(*(names.index(name) for name in compiled.positiontup))
     connection.exec_driver_sql(compiled.string, [ordered(row) for row in rows])
+
+
+def state_of(connection: Connection) -> dict[str, str]:
+    """All of `schema.state`."""
+    return {row.key: row.value for row in connection.execute(select(schema.state))}
+
+
+def set_state(connection: Connection, values: Mapping[str, str]) -> None:
+    """Write keys of `schema.state`."""
+    statement = upsert(connection, schema.state)
+    statement = statement.on_conflict_do_update(index_elements=["key"], set_={"value": statement.excluded.value})
+    connection.execute(statement, [{"key": key, "value": value} for key, value in values.items()])
 
 
 def add_energy(table: Table, new: Any) -> dict[str, ColumnElement[float]]:

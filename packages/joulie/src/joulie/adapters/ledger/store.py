@@ -7,21 +7,40 @@ crashes at any point therefore resumes from the database alone.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, func, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from joulie.adapters.ledger import budgets, reports, schema
+from joulie.adapters.ledger.corrections import by_hand, by_signals
 from joulie.adapters.ledger.cycles import Booking
 from joulie.adapters.ledger.error_hints import error_hint
-from joulie.adapters.ledger.statements import add_energy, energy_of, energy_sums, pod_in, upsert
+from joulie.adapters.ledger.evidence import evidence
+from joulie.adapters.ledger.journal import add_entries, drop_entries, head_of, new_entry, pruned, read_entries
+from joulie.adapters.ledger.statements import energy_of, energy_sums, pod_in, set_state, state_of, upsert
 from joulie.domain.accounting.budget import Crossing
+from joulie.domain.accounting.factors import FactorKind
+from joulie.domain.accounting.journal import (
+    Correction,
+    Entry,
+    EntryKind,
+    Month,
+    Reason,
+    Signer,
+    Verified,
+    Verify,
+    closing_note,
+    corrections,
+    verify_journal,
+)
 from joulie.domain.accounting.records import (
-    ENERGY_FIELDS,
     BudgetCount,
     Cycle,
     CycleResult,
@@ -33,11 +52,13 @@ from joulie.domain.accounting.records import (
     UsageRow,
 )
 from joulie.domain.accounting.thinning import Thinner, time_based
+from joulie.domain.grid.series import Series
 from joulie.domain.quantities import SECONDS_PER_HOUR
 from joulie.ports import LedgerError
 
 _SECONDS_PER_DAY = 86400.0
 _HOURS_PER_DAY = 24
+_ENTRIES_AT_ONCE = 10_000
 READS_ONLY = "reads_only"
 """Option of connections whose transaction writes nothing."""
 _WRITERS_LOCK = 0x4A4F554C
@@ -52,9 +73,10 @@ class LedgerSettings:
         max_samples_per_pod: of the power profile, at least 4 (MAX_SAMPLES_PER_POD).
         thinner: what chooses the samples that are kept (DOWNSAMPLING_STRATEGY).
         retention_s: how long the profile of a pod is kept after its end, s (COMPLETED_POD_RETENTION).
-        hours_kept_s: how long energy is kept by pod and hour, s; then it is folded into days.
+        hours_kept_s: how long energy is kept by pod and hour, s; then whole UTC days are folded into the journal.
         days_kept_s: how long energy is kept by workload and day, and savings, s.
         signals_kept_s: how long the history of the grid is kept, s: what pods are held and run at most.
+        corrections_s: how far back corrections reach, s: how long postings are kept.
         max_gap_s: time between two samples beyond which the power between them counts as assumed, s.
     """
 
@@ -64,6 +86,7 @@ class LedgerSettings:
     hours_kept_s: float = 2 * _SECONDS_PER_DAY
     days_kept_s: float = 400 * _SECONDS_PER_DAY
     signals_kept_s: float = 14 * _SECONDS_PER_DAY
+    corrections_s: float = 45 * _SECONDS_PER_DAY
     max_gap_s: float = 600.0
 
 
@@ -184,17 +207,111 @@ class SqlLedger:
                 )
             ).one()
             counts = {name: int(value) for name, value in counted._mapping.items()}
-            for table in (schema.hours, schema.days):
+            for table in (schema.hours, schema.entries, schema.postings):
                 counts[table.name] = connection.scalar(select(func.count()).select_from(table)) or 0
             if connection.dialect.name == "sqlite":
                 counts["bytes"] = _pragma(connection, "page_count") * _pragma(connection, "page_size")
         return counts
 
+    def rebook(self, history: Mapping[tuple[str, FactorKind], Sequence[Series]], now_s: float) -> Sequence[Correction]:
+        """See `joulie.ports.Ledger`."""
+        with self._transaction() as connection:
+            return list(corrections(by_signals(connection, history, now_s)))
+
+    def correct(
+        self, zone: str, kind: FactorKind, time_s: tuple[float, float], value: float, reason: Reason, now_s: float
+    ) -> Sequence[Correction]:
+        """Set a factor of the past by hand.
+
+        Args:
+            zone: zone of the grid.
+            kind: which factor.
+            time_s: start and end, s since the epoch; factors that reach beyond are left as they are.
+            value: the right value.
+            reason: who corrects it, and why.
+            now_s: current time, s since the epoch.
+
+        Raises:
+            LedgerError: see `joulie.ports.Ledger`; also where postings of that time are kept no more.
+        """
+        with self._transaction() as connection:
+            kept_s = float(state_of(connection).get("postings_s", "0"))
+            if time_s[0] < kept_s:
+                raise LedgerError(
+                    f"corrections reach back to {datetime.fromtimestamp(kept_s, UTC):%Y-%m-%d}: what was booked before "
+                    "is kept by day only (LEDGER_CORRECTION_WINDOW)"
+                )
+            return list(corrections(by_hand(connection, zone, kind, time_s, value, reason, now_s)))
+
+    def close_month(self, month: Month, signer: Signer, now_s: float) -> Entry:
+        """Close a month for good: nothing is booked in it any more. Signs the journal.
+
+        Raises:
+            LedgerError: see `joulie.ports.Ledger`; also where the month is not over, already closed, or a pod is not
+                accounted until its end.
+        """
+        pods = schema.pods.c
+        with self._transaction() as connection:
+            if month.ends_s > now_s:
+                raise LedgerError(f"{month} is not over")
+            if month.ends_s <= float(state_of(connection).get("closed_s", "-inf")):
+                raise LedgerError(f"{month} is closed already")
+            behind = connection.scalar(
+                select(func.count()).where(pods.completed_s.is_(None), pods.sampled_s < month.ends_s)
+            )
+            if behind:
+                raise LedgerError(f"{behind} pods are not accounted to the end of {month}: let the accounting catch up")
+            self._fold_hours(connection, month.ends_s, now_s)
+            number, head = head_of(connection)
+            time_s = (month.starts_s, month.ends_s, month.starts_s)
+            note = closing_note(month, number + 1, head, signer)
+            (entry,) = add_entries(connection, [new_entry(EntryKind.CLOSING, now_s, time_s, note=note)])
+            set_state(connection, {"closed_s": repr(month.ends_s)})
+            return entry
+
+    def closed_s(self) -> float:
+        """See `joulie.ports.Ledger`."""
+        with self._transaction(reads_only=True) as connection:
+            state = state_of(connection)
+        closed_s = state.get("closed_s")
+        if closed_s is not None:
+            return float(closed_s)
+        return Month.of(float(state["began_s"])).starts_s if "began_s" in state else math.inf
+
+    def journal(self) -> Iterator[Entry]:
+        """All entries, in order, read in batches."""
+        with self._transaction(reads_only=True) as connection:
+            after, _hash = pruned(connection)
+        while True:
+            with self._transaction(reads_only=True) as connection:
+                batch = list(read_entries(connection, after=after, limit=_ENTRIES_AT_ONCE))
+            yield from batch
+            if len(batch) < _ENTRIES_AT_ONCE:
+                return
+            after = batch[-1].number
+
+    def evidence(self) -> Iterator[dict[str, Any]]:
+        """All that the figures follow from: factors, postings, the journal, and what is not in the journal yet.
+
+        The first record has the version, the hash before the first entry, and since when postings are complete. Energy
+        of hours is summed by workload and UTC day.
+        """
+        with self._transaction(reads_only=True) as connection:
+            yield from evidence(connection)
+
+    def verify(
+        self, verify: Verify, *, public_key: str | None = None, published: Mapping[int, str] | None = None
+    ) -> Verified:
+        """Check the journal, see `joulie.domain.accounting.journal.verify_journal`."""
+        with self._transaction(reads_only=True) as connection:
+            before = pruned(connection)
+        return verify_journal(self.journal(), verify, pruned=before, public_key=public_key, published=published)
+
     def prune(self, now_s: float) -> None:
         """See `joulie.ports.Ledger`."""
         with self._transaction() as connection:
             self._drop_profiles(connection, now_s - self._settings.retention_s)
-            self._fold_hours(connection, now_s - self._settings.hours_kept_s)
+            self._fold_hours(connection, now_s - self._settings.hours_kept_s, now_s)
             self._fold_savings(connection, now_s - self._settings.hours_kept_s)
             self._drop_old(connection, now_s)
             budgets.drop_old(connection, now_s)
@@ -235,25 +352,29 @@ class SqlLedger:
         connection.execute(delete(schema.samples).where(samples.pod_id.in_(select(pods.id).where(ended))))
         connection.execute(update(schema.pods).where(ended).values(samples=0))
 
-    def _fold_hours(self, connection: Connection, before_s: float) -> None:
-        """Whole hours into days; then pods that have ended and have no hours are of no more use."""
-        pods, hours, days = schema.pods.c, schema.hours.c, schema.days
-        before = int(before_s // SECONDS_PER_HOUR)
+    def _fold_hours(self, connection: Connection, before_s: float, now_s: float) -> None:
+        """Whole days of hours into the journal; then pods that have ended and have no hours are of no more use."""
+        pods, hours = schema.pods.c, schema.hours.c
+        before_day = int(before_s // _SECONDS_PER_DAY)
+        before = before_day * _HOURS_PER_DAY
         keys = (hours.hour // _HOURS_PER_DAY, pods.namespace, pods.owner_kind, pods.owner_name, pods.zone)
         folded = (
-            select(*keys, *energy_sums(schema.hours))
+            select(keys[0].label("day"), *keys[1:], *energy_sums(schema.hours))
             .join_from(schema.hours, schema.pods, hours.pod_id == pods.id)
             .where(hours.hour < before)
             .group_by(*keys)
+            .order_by(*keys)
         )
-        names = [column.name for column in days.primary_key] + list(ENERGY_FIELDS)
-        statement = upsert(connection, days).from_select(names, folded)
-        connection.execute(
-            statement.on_conflict_do_update(
-                index_elements=list(days.primary_key), set_=add_energy(days, statement.excluded)
-            )
-        )
-        connection.execute(delete(schema.hours).where(hours.hour < before))
+        entries = []
+        for row in connection.execute(folded):
+            from_s = row.day * _SECONDS_PER_DAY
+            workload = (row.namespace, row.owner_kind, row.owner_name, row.zone)
+            time_s = (from_s, from_s + _SECONDS_PER_DAY, from_s)
+            entries.append(new_entry(EntryKind.BOOKED, now_s, time_s, workload, energy_of(row)))
+        if entries:
+            add_entries(connection, entries)
+            set_state(connection, {"folded_s": repr(before_day * _SECONDS_PER_DAY)})
+            connection.execute(delete(schema.hours).where(hours.hour < before))
         connection.execute(
             delete(schema.pods).where(
                 pods.completed_s < before * SECONDS_PER_HOUR,
@@ -296,15 +417,25 @@ class SqlLedger:
         connection.execute(statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=added), rows)
         connection.execute(delete(table).where(old))
 
+    def _drop_postings(self, connection: Connection, before_s: float) -> None:
+        """Postings of whole days; factors stay twice as long: energy that was accounted late rests on older ones."""
+        before_s = before_s // _SECONDS_PER_DAY * _SECONDS_PER_DAY
+        postings, factors = schema.postings, schema.factors
+        dropped = connection.execute(delete(postings).where(postings.c.hour < before_s // SECONDS_PER_HOUR))
+        if dropped.rowcount:
+            connection.execute(delete(factors).where(factors.c.until_s <= before_s - self._settings.corrections_s))
+            set_state(connection, {"postings_s": repr(before_s)})
+
     def _drop_old(self, connection: Connection, now_s: float) -> None:
         last_s = now_s - self._settings.days_kept_s
-        connection.execute(delete(schema.days).where(schema.days.c.day < last_s // _SECONDS_PER_DAY))
+        drop_entries(connection, last_s // _SECONDS_PER_DAY * _SECONDS_PER_DAY)
         names = schema.totals.c.namespace
         connection.execute(
             delete(schema.totals).where(
-                names.not_in(select(schema.pods.c.namespace)), names.not_in(select(schema.days.c.namespace))
+                names.not_in(select(schema.pods.c.namespace)), names.not_in(select(schema.entries.c.namespace))
             )
         )
+        self._drop_postings(connection, now_s - self._settings.corrections_s)
         connection.execute(delete(schema.savings).where(schema.savings.c.completed_s < last_s))
         connection.execute(delete(schema.crossings).where(schema.crossings.c.time_s < last_s))
         connection.execute(

@@ -35,6 +35,8 @@ class EnergyItem(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
         cost: cost of the energy with known price, in the answer's currency.
         energy_without_intensity_j: part of `energy_j` with unknown carbon intensity, J.
         energy_without_price_j: part of `energy_j` with unknown price, J.
+        marginal_g: marginal emissions of the energy with known marginal intensity, gCO2eq; not part of `emissions_g`.
+        energy_without_marginal_j: part of `energy_j` with unknown marginal intensity, J.
     """
 
     name: str
@@ -51,6 +53,8 @@ class EnergyItem(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     cost: float = 0.0
     energy_without_intensity_j: float = msgspec.field(default=0.0, name="energyWithoutIntensityJ")
     energy_without_price_j: float = msgspec.field(default=0.0, name="energyWithoutPriceJ")
+    marginal_g: float = 0.0
+    energy_without_marginal_j: float = msgspec.field(default=0.0, name="energyWithoutMarginalJ")
 
 
 class EnergyAnswer(msgspec.Struct, frozen=True, rename="camel"):
@@ -145,6 +149,9 @@ class ExportItem(msgspec.Struct, frozen=True):
         energy_without_price_j: part of `energy_j` with unknown price, J.
         price_per_kwh: mean price weighted by energy, currency/kWh; None if unknown.
         currency: currency of costs.
+        marginal_g: marginal emissions of the energy with known marginal intensity, gCO2eq; not part of `emissions_g`.
+        energy_without_marginal_j: part of `energy_j` with unknown marginal intensity, J.
+        correction: whether the line is a difference, to be added as it stands: it has no factors.
     """
 
     uid: str
@@ -172,3 +179,6 @@ class ExportItem(msgspec.Struct, frozen=True):
     energy_without_price_j: float
     price_per_kwh: float | None
     currency: str
+    marginal_g: float = 0.0
+    energy_without_marginal_j: float = 0.0
+    correction: bool = False

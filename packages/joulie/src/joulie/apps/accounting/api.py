@@ -166,9 +166,10 @@ def export_item(row: ExportRow, currency: str) -> ExportItem:
         source=row.source,
         pue=pod.pue if pod.uid else None,
         gpu_pue=pod.gpu_pue if pod.uid else None,
-        intensity_g_per_kwh=_per_kwh(energy.emissions_g, with_intensity_j),
-        price_per_kwh=_per_kwh(energy.cost, with_price_j),
+        intensity_g_per_kwh=None if row.correction else _per_kwh(energy.emissions_g, with_intensity_j),
+        price_per_kwh=None if row.correction else _per_kwh(energy.cost, with_price_j),
         currency=currency,
+        correction=row.correction,
         **{name: getattr(energy, name) for name in ENERGY_FIELDS},
     )
 

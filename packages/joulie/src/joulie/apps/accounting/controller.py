@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from joulie.adapters.kubernetes.api.meta import ObjectReference
 from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.apps.accounting.budgets import Budgets
+from joulie.apps.accounting.closing import Closing
 from joulie.apps.accounting.facts import AccountedNamespace, AccountedPod
 from joulie.apps.accounting.metrics import AccountingMetrics
 from joulie.apps.accounting.policies import pod_policy
 from joulie.apps.accounting.sampler import Sampler
-from joulie.apps.accounting.signals import Feed, zone_signals
+from joulie.apps.accounting.signals import Feed, published, zone_signals
 from joulie.apps.accounting.usage import UsageReader
 from joulie.apps.accounting.view import ClusterView
 from joulie.domain.accounting.budget import Budget
+from joulie.domain.accounting.journal import Correction
 from joulie.domain.accounting.records import Completion, Cycle, OpenPod
 from joulie.domain.grid.signals import Basis
 from joulie.ports import LedgerError
@@ -54,6 +56,7 @@ class Components:
         budgets: acts on exceeded energy budgets.
         events: event recorder.
         metrics: accounting metrics.
+        closing: closes months.
     """
 
     view: ClusterView
@@ -64,6 +67,7 @@ class Components:
     budgets: Budgets
     events: EventRecorder
     metrics: AccountingMetrics
+    closing: Closing
 
 
 class Accountant:
@@ -163,12 +167,7 @@ class Accountant:
         mistakes = await components.budgets.evaluate(everyone, limits, cluster.namespaces, now_open, result, now_s)
         components.metrics.budgets(components.budgets.used, now_open)
         self._report_mistakes({**sampling.mistakes, **mistakes})
-        for zone in result.conflicts:
-            _log.error(
-                "carbon intensity ignored: the ledger has intensities on another basis for this zone",
-                extra={"zone": zone},
-            )
-        await self._prune(now_s)
+        await self._maintain(sampling.zones, now_s)
         components.metrics.show_status(
             await components.ledger.call(lambda ledger: ledger.counts()), components.usage.states.up
         )
@@ -205,10 +204,18 @@ class Accountant:
             if uid not in known and pod.started_s is not None and _ended_s(uid, pods, departed, 0.0) > self._last_s
         }
 
-    async def _prune(self, now_s: float) -> None:
-        if now_s - self._pruned_s >= PRUNE_EVERY_S:
-            await self._components.ledger.call(lambda ledger: ledger.prune(now_s))
-            self._pruned_s = now_s
+    async def _maintain(self, zones: Iterable[str], now_s: float) -> None:
+        """Correct the past by what has become known of the grid, drop and fold what is old, and close months."""
+        if now_s - self._pruned_s < PRUNE_EVERY_S:
+            return
+        components = self._components
+        history = published(components.feed, zones, self._basis, now_s)
+        corrected = await components.ledger.call(lambda ledger: ledger.rebook(history, now_s))
+        _log_corrections(corrected)
+        components.metrics.corrections.inc(len(corrected))
+        await components.ledger.call(lambda ledger: ledger.prune(now_s))
+        await components.closing.close_due(now_s)
+        self._pruned_s = now_s
 
     def _report_mistakes(self, mistakes: Mapping[ObjectReference, Iterable[str]]) -> None:
         """Emit an event for each invalid annotation, once."""
@@ -220,6 +227,23 @@ class Accountant:
                     self._components.events.emit(regarding, "Warning", "InvalidAnnotation", sentence)
         while len(self._reported) > _REMEMBERED_MISTAKES:
             del self._reported[next(iter(self._reported))]
+
+
+def _log_corrections(corrected: Sequence[Correction]) -> None:
+    """One line for all corrections of a look: they are listed by `joulie ledger corrections`."""
+    if not corrected:
+        return
+    changes = corrected[0].changes
+    _log.info(
+        "the past was corrected by signals of the grid",
+        extra={
+            "entries": len(corrected),
+            "factors": len(changes),
+            "from_s": min(one.from_s for one in changes),
+            "until_s": max(one.until_s for one in changes),
+            "emissions_g": sum(one.entry.energy.emissions_g for one in corrected),
+        },
+    )
 
 
 def _limits(

@@ -20,10 +20,12 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.ledger import LedgerSettings, open_ledger
 from joulie.adapters.prometheus import PrometheusError
+from joulie.adapters.signing import Ed25519Signer
 from joulie.adapters.thinning import thinner
 from joulie.apps.accounting.api import EnergyApi
 from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.apps.accounting.budgets import Budgets
+from joulie.apps.accounting.closing import Closing, HeadsAddress
 from joulie.apps.accounting.controller import Accountant, Components
 from joulie.apps.accounting.metrics import AccountingMetrics
 from joulie.apps.accounting.sampler import Sampler, SamplerSettings
@@ -31,6 +33,7 @@ from joulie.apps.accounting.settings import AccountingSettings, node_power_range
 from joulie.apps.accounting.usage import UsageReader
 from joulie.apps.accounting.view import ClusterView
 from joulie.domain.accounting.identity import PowerRange, PowerSettings
+from joulie.domain.accounting.journal import Signer
 from joulie.domain.accounting.profiles import HardwareProfiles
 from joulie.domain.grid.cloud_regions import CLOUD_REGIONS
 from joulie.ports import Ledger, LedgerError
@@ -61,6 +64,8 @@ def accounting(settings: AccountingSettings) -> None:
         settings.prometheus_auth.tls_context()
         sampler = sampler_of(settings, os.environ)
         keep = ledger_settings(settings)
+        key_file = settings.ledger_signing_key_file
+        signer = None if key_file is None else Ed25519Signer(key_file)
     except (ValueError, OSError, ImportError, PrometheusError) as error:
         raise click.UsageError(str(error)) from error
     try:
@@ -68,12 +73,14 @@ def accounting(settings: AccountingSettings) -> None:
     except (LedgerError, OSError) as error:
         raise click.ClickException(str(error)) from error
     try:
-        run(lambda stop: serve(settings, sampler, ledger, stop))
+        run(lambda stop: serve(settings, sampler, ledger, stop, signer))
     finally:
         ledger.close()
 
 
-async def serve(settings: AccountingSettings, sampler: Sampler, ledger: Ledger, stop: asyncio.Event) -> None:
+async def serve(
+    settings: AccountingSettings, sampler: Sampler, ledger: Ledger, stop: asyncio.Event, signer: Signer | None = None
+) -> None:
     """Run the accounting program until `stop` is set.
 
     Args:
@@ -81,6 +88,7 @@ async def serve(settings: AccountingSettings, sampler: Sampler, ledger: Ledger, 
         sampler: makes the samples.
         ledger: open ledger; the caller closes it.
         stop: set to request a graceful shutdown.
+        signer: key that closes months; None to close none.
     """
     metrics = AccountingMetrics(settings.currency, settings.metric_pods, settings.completed_pod_retention_s)
     async_ledger = AsyncLedger(ledger)
@@ -100,7 +108,9 @@ async def serve(settings: AccountingSettings, sampler: Sampler, ledger: Ledger, 
             now_s=time.time,
         )
         budgets = Budgets(client, async_ledger, events, metrics, mode=settings.mode)
-        components = Components(view, usage, sampler, feed, async_ledger, budgets, events, metrics)
+        heads = HeadsAddress(settings.namespace, settings.ledger_heads_config_map)
+        closing = Closing(client, async_ledger, events, heads, signer, settings.ledger_close_after_s)
+        components = Components(view, usage, sampler, feed, async_ledger, budgets, events, metrics, closing)
         accountant = Accountant(components, settings.sampling_interval_s, settings.carbon_basis, time.time)
         probes = Probes()
         probes.add("caches", view.why_not_ready)
@@ -157,6 +167,7 @@ def ledger_settings(settings: AccountingSettings) -> LedgerSettings:
         retention_s=settings.completed_pod_retention_s,
         hours_kept_s=settings.ledger_hours_s,
         days_kept_s=settings.ledger_days_s,
+        corrections_s=settings.ledger_corrections_s,
         max_gap_s=max(600.0, 3.0 * settings.sampling_interval_s),
     )
 

@@ -87,6 +87,7 @@ class AccountingMetrics:
         registry: registry served at /metrics.
         cycles: number of cycles by result, ok or error.
         cycle_seconds: duration of a cycle, s.
+        corrections: number of corrections of the past.
     """
 
     def __init__(self, currency: str = "USD", max_pods: int = 1000, retention_s: float = 3600.0) -> None:
@@ -98,6 +99,11 @@ class AccountingMetrics:
             "joulie_accounting_cycle_duration_seconds",
             "Duration of an accounting cycle, the ledger's transaction included, seconds.",
             buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.corrections = Counter(
+            "joulie_ledger_corrections",
+            "Corrections of accounts of the past, for signals that became known late or were revised.",
             registry=self.registry,
         )
         self._max_pods = max_pods
@@ -225,6 +231,11 @@ def _namespaces(exported: _Exported, currency: str) -> Iterator[Metric]:
             "energy_without_intensity_joules",
             "Energy of a namespace with unknown carbon intensity, J.",
             "energy_without_intensity_j",
+        ),
+        (
+            "marginal_emissions_grams",
+            "Marginal emissions of a namespace's energy, gCO2eq; for decisions, not for an inventory.",
+            "marginal_g",
         ),
         ("cost", f"Cost of a namespace's energy with known price, {currency}.", "cost"),
         ("energy_without_price_joules", "Energy of a namespace with unknown price, J.", "energy_without_price_j"),

@@ -82,6 +82,27 @@ class AccountingSettings(ModeSettings, GridSettings, PrometheusSettings, Program
         "How long energy is kept by workload and day, and savings; a month at least, for budgets of months.",
         minimum=31 * 86400.0,
     )
+    ledger_corrections_s: float = duration(
+        "LEDGER_CORRECTION_WINDOW",
+        "45d",
+        "How far back corrections reach: how long energy is kept by hour and by what it was multiplied by.",
+        minimum=2 * 86400.0,
+    )
+    ledger_close_after_s: float = duration(
+        "LEDGER_CLOSE_AFTER",
+        "10d",
+        "How long after its end a month is closed for good, if there is a signing key.",
+        minimum=0.0,
+    )
+    ledger_signing_key_file: Path | None = path(
+        "LEDGER_SIGNING_KEY_FILE",
+        None,
+        "PEM file with the Ed25519 key that signs closed months; without it no month is closed by itself.",
+    )
+    ledger_heads_config_map: str = text(
+        "LEDGER_HEADS_CONFIG_MAP", "", "ConfigMap that the journal's head is published in, one key a closed month."
+    )
+    namespace: str = text("POD_NAMESPACE", "joulie-system", "Namespace of that ConfigMap.")
     currency: str = text("CURRENCY", "USD", "Currency of the prices.")
     metric_pods: int = integer(
         "METRIC_PODS",

@@ -19,6 +19,7 @@ _COMMANDS = (
     Command("extender", "joulie.apps.extender.main", "Filter and score nodes for kube-scheduler."),
     Command("grid", "joulie.apps.grid.main", "Defer pods until power is cleaner or cheaper."),
     Command("accounting", "joulie.apps.accounting.main", "Account for energy, emissions and cost of every pod."),
+    Command("ledger", "joulie.apps.cli.ledger", "Verify, correct, close and export the accounts of energy."),
     Command("caps", "joulie.apps.cli.caps", "Find power limits that save energy without slowing jobs down."),
     Command("nodes", "joulie.apps.cli.nodes", "Annotate nodes with their hardware."),
     Command(

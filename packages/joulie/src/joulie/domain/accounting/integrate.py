@@ -9,12 +9,13 @@ Source: spec, grid: "energy by the trapezoid rule; emissions = energy * intensit
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from joulie.domain.accounting.records import ENERGY_FIELDS, PowerQuality
-from joulie.domain.grid.series import Series
+from joulie.domain.accounting.factors import Steps
+from joulie.domain.accounting.records import PowerQuality
 from joulie.domain.units import JOULES_PER_KWH, SECONDS_PER_HOUR, BoolArray, FloatArray, IntArray
 
 
@@ -57,13 +58,32 @@ class Stretches:
 
 
 @dataclass(frozen=True, eq=False)
+class Pieces:
+    """Energy between two cuts; arrays of shape ``(n,)``, in order of stretches, then time.
+
+    Attributes:
+        stretch: index of the stretch.
+        low_s: start, s since the epoch.
+        high_s: end, s since the epoch.
+        step: index of the step of each signal, shape ``(n, 3)``.
+        energy: shape ``(n, 12)``, columns in the order of `ENERGY_FIELDS`.
+    """
+
+    stretch: IntArray
+    low_s: FloatArray
+    high_s: FloatArray
+    step: IntArray
+    energy: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
 class Buckets:
     """Energy by stretch and hour, or other span; arrays of shape ``(n,)``, in order of stretches, then spans.
 
     Attributes:
         stretch: index of the stretch.
         hour: whole hours, or other spans, since the epoch.
-        energy: shape ``(n, 10)``, columns in the order of `ENERGY_FIELDS`.
+        energy: shape ``(n, 12)``, columns in the order of `ENERGY_FIELDS`.
     """
 
     stretch: IntArray
@@ -77,24 +97,21 @@ def qualities(first: PowerQuality, second: PowerQuality, gap: bool) -> tuple[boo
     return ends == {PowerQuality.MEASURED} and not gap, PowerQuality.ASSUMED in ends or gap
 
 
-def integrate(
-    stretches: Stretches, intensity: Series | None, price: Series | None, span_s: float = SECONDS_PER_HOUR
-) -> Buckets:
-    """Energy of stretches of one zone, by hour.
+def integrate(stretches: Stretches, signals: Sequence[Steps], span_s: float = SECONDS_PER_HOUR) -> Pieces:
+    """Energy of stretches of one zone, cut at hours, or other spans, and at the steps of its signals.
 
     Args:
-        stretches: to integrate.
-        intensity: gCO2eq/kWh; what lies outside of it is energy without intensity.
-        price: currency/kWh; likewise.
-        span_s: length of a bucket, s.
+        stretches: to integrate; at least one.
+        signals: average and marginal carbon intensity, gCO2eq/kWh, and price, currency/kWh, over all of their time;
+            NaN where unknown.
+        span_s: length of a span, s.
     """
-    if not len(stretches):
-        return Buckets(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, len(ENERGY_FIELDS))))
-    stretch, low_s, high_s = _pieces(stretches, _edges(stretches, span_s, intensity, price))
+    stretch, low_s, high_s = _pieces(stretches, _edges(stretches, span_s, signals))
     it_j = _trapezoid(stretches, stretch, low_s, high_s)
     energy_j = (it_j * stretches.pue[stretch]).sum(axis=1)
-    g_per_kwh, per_kwh = _known(intensity, low_s), _known(price, low_s)
     kwh = energy_j / JOULES_PER_KWH
+    step = np.column_stack([np.searchsorted(one.starts_s, low_s, side="right") - 1 for one in signals])
+    g_per_kwh, marginal_g_per_kwh, per_kwh = (one.values[step[:, place]] for place, one in enumerate(signals))
     energy = np.column_stack(
         (
             it_j,
@@ -105,21 +122,27 @@ def integrate(
             np.where(np.isnan(g_per_kwh), energy_j, 0.0),
             np.nan_to_num(kwh * per_kwh),
             np.where(np.isnan(per_kwh), energy_j, 0.0),
+            np.nan_to_num(kwh * marginal_g_per_kwh),
+            np.where(np.isnan(marginal_g_per_kwh), energy_j, 0.0),
         )
     )
-    hour = (low_s // span_s).astype(np.int64)
-    first = np.flatnonzero(np.append(True, (np.diff(stretch) != 0) | (np.diff(hour) != 0)))
-    return Buckets(stretch[first], hour[first], np.add.reduceat(energy, first, axis=0))
+    return Pieces(stretch, low_s, high_s, step, energy)
 
 
-def _edges(stretches: Stretches, span_s: float, *series: Series | None) -> FloatArray:
-    """Times at which a piece begins: whole spans, and steps of the series."""
+def by_span(pieces: Pieces, span_s: float = SECONDS_PER_HOUR) -> Buckets:
+    """The sums of pieces by stretch and hour, or other span that they were cut at."""
+    hour = (pieces.low_s // span_s).astype(np.int64)
+    first = np.flatnonzero(np.append(True, (np.diff(pieces.stretch) != 0) | (np.diff(hour) != 0)))
+    return Buckets(pieces.stretch[first], hour[first], np.add.reduceat(pieces.energy, first, axis=0))
+
+
+def _edges(stretches: Stretches, span_s: float, signals: Sequence[Steps]) -> FloatArray:
+    """Times at which a piece begins: whole spans, and steps of the signals."""
     low_s, high_s = stretches.from_s.min(), stretches.until_s.max()
-    hours = np.arange(low_s // span_s, high_s // span_s + 1.0) * span_s
-    steps = [np.append(one.starts_s, one.end_s) for one in series if one is not None]
-    edges = np.concatenate((hours, *steps))
-    # A series may be a long history.
-    return np.unique(edges[(edges >= hours[0]) & (edges <= high_s)])
+    spans = np.arange(low_s // span_s, high_s // span_s + 1.0) * span_s
+    edges = np.unique(np.concatenate((spans, *(one.starts_s for one in signals))))
+    within: FloatArray = edges[(edges >= spans[0]) & (edges <= high_s)]
+    return within
 
 
 def _pieces(stretches: Stretches, edges_s: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
@@ -146,11 +169,3 @@ def _trapezoid(stretches: Stretches, stretch: IntArray, low_s: FloatArray, high_
     mean_w = from_w + (until_w - from_w) * middle[:, None]
     result: FloatArray = mean_w * (high_s - low_s)[:, None]
     return result
-
-
-def _known(series: Series | None, time_s: FloatArray) -> FloatArray:
-    """Values at times; NaN outside of the series."""
-    if series is None:
-        return np.full(len(time_s), np.nan)
-    index = np.searchsorted(series.starts_s, time_s, side="right") - 1
-    return np.where((index >= 0) & (time_s < series.end_s), series.values[index], np.nan)

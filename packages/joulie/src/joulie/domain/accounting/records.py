@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 from joulie.domain.grid.series import Series
-from joulie.domain.grid.signals import Basis, Measure
+from joulie.domain.grid.signals import Measure
 
 
 class PowerQuality(StrEnum):
@@ -131,13 +131,15 @@ class ZoneSignals:
     """What is known of the grid in one zone, for the time since the last cycle and, after a gap, before it.
 
     Attributes:
-        intensity: gCO2eq/kWh; None: missing. Energy outside of the series counts as energy without intensity.
-        basis: of the intensity; a ledger keeps one basis, for the two are never mixed in a sum.
+        intensity: average carbon intensity, gCO2eq/kWh; None: missing. Energy outside of the series counts as energy
+            without intensity.
+        marginal: marginal carbon intensity, gCO2eq/kWh; None: missing. It is booked beside the average one, and never
+            added to it.
         price: currency/kWh; None: missing.
     """
 
     intensity: Series | None = None
-    basis: Basis = Basis.AVERAGE
+    marginal: Series | None = None
     price: Series | None = None
 
 
@@ -219,6 +221,9 @@ class Energy:
         energy_without_intensity_j: the part of `energy_j` whose emissions nobody knows, J.
         cost: of the part with a known price, in the currency of the price.
         energy_without_price_j: the part of `energy_j` whose cost nobody knows, J.
+        marginal_g: marginal emissions of the part with known marginal carbon intensity, gCO2eq; for decisions, never
+            part of an inventory, and never added to `emissions_g`.
+        energy_without_marginal_j: the part of `energy_j` whose marginal emissions nobody knows, J.
     """
 
     cpu_j: float = 0.0
@@ -231,6 +236,8 @@ class Energy:
     energy_without_intensity_j: float = 0.0
     cost: float = 0.0
     energy_without_price_j: float = 0.0
+    marginal_g: float = 0.0
+    energy_without_marginal_j: float = 0.0
 
     def __add__(self, other: Energy) -> Energy:
         return Energy(*(getattr(self, name) + getattr(other, name) for name in ENERGY_FIELDS))
@@ -296,14 +303,12 @@ class CycleResult:
         completed: pods that ended with this cycle, each pod once in its life.
         late: samples and completions that said nothing new: of a time that is accounted already, or of an ended pod.
         refused: samples with a power that is negative or no number, which were left out.
-        conflicts: zones whose intensity was left out, for the ledger has it on the other basis.
     """
 
     added: Mapping[str, Energy] = field(default_factory=dict)
     completed: Sequence[CompletedPod] = ()
     late: int = 0
     refused: int = 0
-    conflicts: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +371,7 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class ExportRow:
-    """Energy of one pod in one hour, or of one job in one day once its hours have been folded.
+    """Energy of one pod in one hour, or of one job in one day once its hours have been folded; or its correction.
 
     Attributes:
         from_s: start, s since the epoch.
@@ -374,6 +379,7 @@ class ExportRow:
         pod: whose; of folded rows only namespace, owner and zone are known.
         source: of the pod's latest power; empty of folded rows.
         energy: within that time.
+        correction: it is a difference, to be added to what was exported for that time or before.
     """
 
     from_s: float
@@ -381,6 +387,7 @@ class ExportRow:
     pod: PodMeta
     source: str
     energy: Energy
+    correction: bool = False
 
 
 @dataclass(frozen=True, slots=True)

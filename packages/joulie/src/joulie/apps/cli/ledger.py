@@ -1,0 +1,228 @@
+"""`joulie ledger`: verify, list, correct, close and export the accounts."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from joulie.adapters.ledger import SqlLedger, open_ledger
+from joulie.adapters.signing import Ed25519Signer, KeyFileError, read_public_key, verify_signature
+from joulie.domain.accounting.factors import FACTOR_KINDS, FactorKind
+from joulie.domain.accounting.journal import Correction, Month, Reason, corrections
+from joulie.ports import LedgerError
+from joulie.program.commands import CommandGroup
+from joulie.program.errors import UserError
+
+BROKEN = 1
+"""Exit code of ``verify`` where an entry is broken; a ledger that cannot be read is a user error, 2."""
+_TIME_FORMATS = ["%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%MZ", "%Y-%m-%d"]
+
+
+@click.group(cls=CommandGroup, path="ledger", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--ledger",
+    "url",
+    envvar="LEDGER_URL",
+    default="sqlite:////var/lib/joulie/ledger.db",
+    show_default=True,
+    help="Where the accounts are: a SQLite file, or postgresql+psycopg://user@host/database.",
+)
+@click.option(
+    "--ledger-file",
+    "url_file",
+    envvar="LEDGER_URL_FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File with that address, for one that holds a password.",
+)
+@click.pass_context
+def ledger(context: click.Context, url: str, url_file: Path | None) -> None:
+    """Verify, correct, close and export the accounts of `joulie accounting`.
+
+    All of it works while the accounting runs: kubectl exec joulie-accounting-0 -- joulie ledger verify.
+    """
+    context.obj = url if url_file is None else _text_of(url_file)
+
+
+@ledger.command("verify")
+@click.option(
+    "--public-key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="PEM file with the only key that may have signed; without it, the keys in the ledger are printed.",
+)
+@click.option(
+    "--published",
+    multiple=True,
+    metavar="NUMBER:HASH",
+    help="An entry as it was published outside of the ledger; can be given again.",
+)
+@click.pass_obj
+def verify(url: str, public_key: Path | None, published: tuple[str, ...]) -> int:
+    """Check the journal: its hash chain, and the signatures of closed months.
+
+    Exit codes: 0 all entries are sound; 1 an entry is broken, and the first one is named; 2 the ledger cannot be read.
+    """
+    key = None if public_key is None else _readable(public_key)
+    with _opened(url) as opened:
+        found = opened.verify(verify_signature, public_key=key, published=dict(map(_published, published)))
+    if found.broken is not None:
+        click.echo(f"BROKEN at entry {found.broken.number}: {found.broken.problem}")
+        click.echo(f"{found.entries} entries before it are sound")
+        return BROKEN
+    click.echo(f"{found.entries} entries are sound; the last hash is {found.head}")
+    click.echo(f"closed months: {', '.join(found.months) or 'none'}")
+    for name in sorted(found.keys):
+        click.echo(f"signed by {name}" + ("" if key else " (give --public-key to check that it is yours)"))
+    return 0
+
+
+@ledger.command("corrections")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
+@click.pass_obj
+def list_corrections(url: str, output: str) -> None:
+    """List all corrections of the past: who, when, why, from what to what, and what it changed."""
+    with _opened(url) as opened:
+        for correction in corrections(opened.journal()):
+            click.echo(_line(correction) if output == "table" else json.dumps(_document(correction)))
+
+
+@ledger.command("correct")
+@click.option("--zone", required=True, help="Zone of the grid.")
+@click.option("--factor", "kind", required=True, type=click.Choice([one.value for one in FACTOR_KINDS]), help="Which.")
+@click.option("--from", "since", required=True, type=click.DateTime(_TIME_FORMATS), help="Start, UTC.")
+@click.option("--until", required=True, type=click.DateTime(_TIME_FORMATS), help="End, UTC.")
+@click.option("--value", required=True, type=float, help="The right value: g/kWh, currency/kWh, or a PUE.")
+@click.option("--why", required=True, help="Reason, for the auditor.")
+@click.option("--who", default=getpass.getuser, show_default="the user", help="Who corrects it.")
+@click.pass_obj
+def correct(url: str, zone: str, kind: str, since: datetime, until: datetime, value: float, why: str, who: str) -> None:
+    """Correct a factor of the past: carbon intensity, price or PUE of a zone.
+
+    Nothing is overwritten: the journal gets the change, and the differences that follow from it, by workload. Those of
+    a closed month are booked in the open one. Signals correct no factor that was corrected by hand.
+    """
+    factor = FactorKind(kind)
+    _check_value(factor, value)
+    span_s = (_utc_s(since), _utc_s(until))
+    if span_s[1] <= span_s[0]:
+        raise UserError("--until must be after --from")
+    with _opened(url) as opened:
+        done = opened.correct(zone, factor, span_s, value, Reason(who, why), time.time())
+    for correction in done:
+        click.echo(_line(correction))
+    if not done:
+        raise UserError(f"nothing was booked on {kind} of zone {zone} in that time, or it has that value already")
+
+
+@ledger.command("close")
+@click.argument("month")
+@click.option(
+    "--key",
+    required=True,
+    envvar="LEDGER_SIGNING_KEY_FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="PEM file with the Ed25519 private key.",
+)
+@click.pass_obj
+def close(url: str, month: str, key: Path) -> None:
+    """Close a MONTH (2026-10, UTC) for good, and sign the journal."""
+    try:
+        closed, signer = Month.parse(month), Ed25519Signer(key)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    with _opened(url) as opened:
+        entry = opened.close_month(closed, signer, time.time())
+    click.echo(f"{closed} is closed; publish this outside of the ledger: {entry.number}:{entry.hash}")
+
+
+@ledger.command("export")
+@click.pass_obj
+def export(url: str) -> None:
+    """Print all that the figures follow from, one JSON object a line: factors, postings, journal, and open hours.
+
+    examples/recompute.py computes the figures again from it, and shares no code with Joulie.
+    """
+    with _opened(url) as opened:
+        for record in opened.evidence():
+            click.echo(json.dumps(record, separators=(",", ":"), ensure_ascii=False))
+
+
+@contextmanager
+def _opened(url: str) -> Iterator[SqlLedger]:
+    try:
+        opened = open_ledger(url)
+        try:
+            yield opened
+        finally:
+            opened.close()
+    except LedgerError as error:
+        raise UserError(str(error)) from error
+
+
+def _line(correction: Correction) -> str:
+    entry, changes = correction.entry, correction.changes
+    first = changes[0]
+    was = "unknown" if first.was is None else f"{first.was:g}"
+    more = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
+    workload = "/".join(part for part in (entry.namespace, entry.owner_kind, entry.owner_name) if part)
+    booked = "" if entry.from_s == entry.concerns_s else f", booked {_utc(entry.from_s)}"
+    return (
+        f"{entry.number} {_utc(entry.recorded_s)} {workload} {_utc(entry.concerns_s)}{booked}: "
+        f"{entry.energy.energy_j / 3.6e6:+.6f} kWh {entry.energy.emissions_g:+.6f} g {entry.energy.cost:+.6f} cost; "
+        f"{first.kind} {first.zone} {_utc(first.from_s)} {was} -> {first.becomes:g}{more}; {first.who}: {first.why}"
+    )
+
+
+def _document(correction: Correction) -> dict[str, object]:
+    entry = correction.entry
+    names = ("number", "recorded_s", "from_s", "until_s", "concerns_s", "namespace", "owner_kind", "owner_name", "zone")
+    return {name: getattr(entry, name) for name in names} | {
+        "energy": _slots(entry.energy),
+        "changes": [_slots(one) for one in correction.changes],
+    }
+
+
+def _slots(one: object) -> dict[str, object]:
+    return {name: getattr(one, name) for name in type(one).__slots__}  # type: ignore[attr-defined]
+
+
+def _check_value(kind: FactorKind, value: float) -> None:
+    minimum = 1.0 if kind in {FactorKind.PUE, FactorKind.GPU_PUE} else 0.0
+    if not math.isfinite(value) or (kind is not FactorKind.PRICE and value < minimum):
+        raise UserError(f"invalid {kind.value} {value:g}: it must be a number of at least {minimum:g}")
+
+
+def _published(text: str) -> tuple[int, str]:
+    number, _, digest = text.partition(":")
+    if not number.isdigit() or len(digest) != 64:
+        raise UserError(f"invalid --published {text!r}: write NUMBER:HASH, as `joulie ledger close` prints it")
+    return int(number), digest
+
+
+def _readable(file: Path) -> str:
+    try:
+        return read_public_key(file)
+    except KeyFileError as error:
+        raise UserError(str(error)) from error
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise UserError(str(error)) from error
+
+
+def _utc(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%MZ")
+
+
+def _utc_s(time_: datetime) -> float:
+    return time_.replace(tzinfo=UTC).timestamp()
