@@ -240,6 +240,30 @@ def test_h5_what_is_known_of_a_loss_outlives_the_process_that_noticed_it(tmp_pat
     assert bench.gpus.limits_w == {"GPU-0": 420.0}
 
 
+@pytest.mark.parametrize("garbled", ["", XEON[:-4]])
+def test_h5_no_limit_is_judged_without_the_model_whose_range_it_is(tmp_path: Path, garbled: str) -> None:
+    """A package that states no maximum has the catalogue's: a short read of the model makes 60 % another cap."""
+
+    def unstated(sys: Path) -> None:
+        one_socket(sys)
+        for zone in ("intel-rapl:0", "intel-rapl:1"):
+            zone_file(sys, zone, "constraint_0_max_power_uw").write_text("0\n")
+
+    bench = Bench(tmp_path, unstated)
+    bench.cycle(bench.host(), ECO)
+    capped_w = bench.limit_w()
+    bench.file.unlink()
+    (bench.proc / "cpuinfo").write_text(garbled)
+    host = bench.host()
+    host.recall(ReportedLimits("rapl", ECO, complete=True), 100.0)
+    message, _ = bench.cycle(host, LIFTED)
+    assert (message.startswith("restored"), bench.limit_w()) == (False, capped_w)
+    (bench.proc / "cpuinfo").write_text(XEON)
+    message, _ = bench.cycle(host, LIFTED)
+    assert message.startswith("restored")
+    assert bench.limit_w() > capped_w
+
+
 def test_h5_loss_is_no_problem_of_packages_without_a_limit(tmp_path: Path) -> None:
     """As on AMD: nothing of Joulie's can be in force there, however little is known."""
     bench = Bench(tmp_path, trees.amd_energy_only)

@@ -214,6 +214,17 @@ def test_graphics_whose_cap_cannot_be_read_are_listed_without_a_limit(tmp_path: 
     assert [device.limit_w for device in Amdgpu(tmp_path, Failing()).devices()] == [700.0, None]
 
 
+@pytest.mark.parametrize("file", ["power1_cap_min", "power1_cap_max", "power1_cap_default"])
+def test_h5_limit_is_unreadable_while_its_range_is(tmp_path: Path, file: str) -> None:
+    """A cap below the smallest limit is clamped: without that, the limit in force looks like somebody else's."""
+    garbled = add_amdgpu(tmp_path, 0) / file
+    add_amdgpu(tmp_path, 1)
+    garbled.write_text("")
+    assert [device.limit_w for device in Amdgpu(tmp_path, AmdgpuFiles()).devices()] == [None, 700.0]
+    garbled.unlink()
+    assert [device.limit_w for device in Amdgpu(tmp_path, AmdgpuFiles()).devices()] == [700.0, 700.0]
+
+
 def test_a_limit_above_the_largest_is_none(tmp_path: Path, files: AmdgpuFiles) -> None:
     """Taken for the original, it would let a cap raise the limit that is really in force."""
     add_amdgpu(tmp_path, 0, power1_cap=2**64 - 1)

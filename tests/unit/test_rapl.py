@@ -290,3 +290,13 @@ def test_h4_a_limit_that_cannot_be_found_now_is_not_a_package_without_one(
     with pytest.raises(ControlFailedError):
         rapl.set_limit("package-0", 100.0)
     assert not any(device.limitable for device in Rapl(trees.amd_energy_only(tmp_path / "amd")).devices())
+
+
+def test_h5_limit_is_unreadable_while_its_maximum_is(tmp_path: Path) -> None:
+    """With another maximum, a cap in percent is another one: the limit in force looks like somebody else's."""
+    sys = trees.intel_two_sockets(tmp_path)
+    maximum = sys / "class/powercap/intel-rapl:0/constraint_0_max_power_uw"
+    maximum.write_text("")
+    assert [device.limit_w is None for device in Rapl(sys).devices()] == [True, False]
+    maximum.unlink()
+    assert [device.limit_w is None for device in Rapl(sys).devices()] == [False, False]

@@ -56,7 +56,8 @@ def _first_processor(files: HostFiles, cpuinfo: Path) -> dict[str, str]:
         text = files.read(cpuinfo)
     except (OSError, ValueError):
         return {}
-    lines = (line.partition(":") for line in text.strip().split("\n\n")[0].splitlines())
+    whole = text[: text.rfind("\n") + 1]  # without the line that a short read cuts
+    lines = (line.partition(":") for line in whole.strip().split("\n\n")[0].splitlines())
     return {key.strip(): value.strip() for key, _, value in lines if value.strip()}
 
 

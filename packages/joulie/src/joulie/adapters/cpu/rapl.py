@@ -101,7 +101,7 @@ class _Zone:
         return self.path / f"{prefix}_power_limit_uw"
 
     def device(self) -> PowerDevice:
-        """The package with its current limit."""
+        """The package with its current limit, which counts as unreadable if its maximum is."""
         limit_w, limitable = None, True
         try:
             limit_w = _plausible_w(_from_micro(self._files, self.limit_file()))
@@ -110,9 +110,13 @@ class _Zone:
         except (ControlFailedError, OSError, ValueError):
             pass
         max_w = None
-        if self._long_term is not None:
-            max_w = _positive_from_micro(self._files, self.path / f"{self._long_term}_max_power_uw")
-            max_w = max_w and _plausible_w(max_w)
+        try:
+            if self._long_term is not None:
+                max_w = _plausible_w(_from_micro(self._files, self.path / f"{self._long_term}_max_power_uw")) or None
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError):
+            limit_w = None
         return PowerDevice(
             self.id, DeviceKind.CPU_PACKAGE, limit_w=limit_w, max_w=max_w, default_w=max_w, limitable=limitable
         )

@@ -109,11 +109,23 @@ class _Driver:
         except (OSError, ValueError):
             return None
 
-    def limit_w(self, gpu: _Gpu) -> float | None:
-        """The limit in force, W; None if it cannot be read, or is more than the GPU takes."""
+    def device(self, gpu: _Gpu) -> PowerDevice:
+        """The GPU with its limit in force, which counts as unreadable if its range is, or if it is above that."""
         limit_w = self.watts(gpu, "power1_cap")
-        largest_w = self.watts(gpu, "power1_cap_max") or PLAUSIBLE_POWER_W
-        return None if limit_w is None or limit_w > largest_w + _READ_BACK_TOLERANCE_W else limit_w
+        try:
+            min_w, max_w, default_w = (self._stated_w(gpu, f"power1_cap_{end}") for end in ("min", "max", "default"))
+        except (OSError, ValueError):
+            limit_w = min_w = max_w = default_w = None
+        if limit_w is not None and limit_w > (max_w or PLAUSIBLE_POWER_W) + _READ_BACK_TOLERANCE_W:
+            limit_w = None
+        return PowerDevice(gpu.id, DeviceKind.GPU, gpu.model, limit_w, min_w, max_w, default_w)
+
+    def _stated_w(self, gpu: _Gpu, file: str) -> float | None:
+        """An end of the range, W; None where the driver states none."""
+        try:
+            return read_number(self.files, gpu.hwmon / file) * _MICRO or None
+        except FileNotFoundError:
+            return None
 
     def _gpu(self, device: Path, hwmon: Path) -> _Gpu | None:
         """A GPU; None for the second die of a board, for graphics inside a CPU, and for sensors of other devices."""
@@ -157,7 +169,7 @@ class Amdgpu:
             gpus = self._driver.gpus()
         except ControlFailedError as error:
             return str(error)
-        caps = [gpu.hwmon / "power1_cap" for gpu in gpus if self._driver.limit_w(gpu)]
+        caps = [gpu.hwmon / "power1_cap" for gpu in gpus if self._driver.device(gpu).limit_w]
         if not caps:
             return f"no power cap can be read of {', '.join(gpu.model or gpu.id for gpu in gpus)}"
         if not any(self._driver.files.writable(cap) for cap in caps):
@@ -166,19 +178,7 @@ class Amdgpu:
 
     def devices(self) -> Sequence[PowerDevice]:
         """See `PowerLimiter.devices`."""
-        watts = self._driver.watts
-        return [
-            PowerDevice(
-                gpu.id,
-                DeviceKind.GPU,
-                gpu.model,
-                limit_w=self._driver.limit_w(gpu),
-                min_w=watts(gpu, "power1_cap_min") or None,
-                max_w=watts(gpu, "power1_cap_max") or None,
-                default_w=watts(gpu, "power1_cap_default") or None,
-            )
-            for gpu in self._driver.gpus()
-        ]
+        return [self._driver.device(gpu) for gpu in self._driver.gpus()]
 
     def set_limit(self, device_id: str, limit_w: float) -> float:
         """See `PowerLimiter.set_limit`; whole watts."""

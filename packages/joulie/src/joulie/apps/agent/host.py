@@ -30,7 +30,15 @@ from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.energy_counter import PLAUSIBLE_POWER_W, power_bound_w
 from joulie.domain.hardware import CapRange, Catalogue
 from joulie.domain.saved_records import ReportedLimits
-from joulie.ports import DriverClient, FrequencyLimiter, FrequencyPolicy, PowerDevice, PowerLimiter, PowerSource
+from joulie.ports import (
+    DeviceKind,
+    DriverClient,
+    FrequencyLimiter,
+    FrequencyPolicy,
+    PowerDevice,
+    PowerLimiter,
+    PowerSource,
+)
 
 
 @dataclass(frozen=True)
@@ -183,7 +191,7 @@ class Host:
         backends = self._backends
         power = self.cpu_meter.read(now_s)  # first, since this is the time that it is now
         info = backends.cpu_info()
-        self._model = info.model or ""
+        self._model = info.model or self._model
         packages = tuple(self._cpu_writer.devices())
         self._cpu_power_bound_w = self._package_power_bound_w(packages)
         limited = self._cpu_writer.available_backend() != "none"
@@ -293,6 +301,10 @@ class Host:
         return power_bound_w((*known_w, model.cap_range.max_w if model else None))
 
     def _describe(self, devices: Sequence[PowerDevice]) -> list[LimitedDevice]:
+        if not self._model:  # not read yet: a cap would be another one than with the model's range
+            devices = [
+                replace(device, limit_w=None) if device.kind is DeviceKind.CPU_PACKAGE else device for device in devices
+            ]
         return limited_devices(devices, self._backends.catalogue, self._model)
 
     def _socket_range(self, packages: Sequence[PowerDevice]) -> CapRange | None:
