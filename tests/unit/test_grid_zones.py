@@ -4,7 +4,14 @@ import pytest
 
 from joulie.domain.grid import names
 from joulie.domain.grid.cloud_regions import CLOUD_REGIONS
-from joulie.domain.grid.zones import REGION_LABEL, is_unmapped_region, region_zone, zone_of_node, zone_of_pod
+from joulie.domain.grid.zones import (
+    REGION_LABEL,
+    is_unmapped_region,
+    region_zone,
+    zone_of_node,
+    zone_of_pod,
+    zones_of_pod,
+)
 from joulie.domain.scheduling.labels import Requirement
 
 AWS = "aws:///eu-central-1a/i-0123"
@@ -108,6 +115,14 @@ def test_where_a_pod_will_run() -> None:
     assert zone_of_pod(None, {}, [[Requirement(REGION_LABEL, "NotIn", ("eu-west-2",))]], "FR") == "FR"
     assert zone_of_pod(None, {}, [[Requirement(REGION_LABEL, "In", ("eu-west-2", "on-mars-1"))]], "FR") == "FR"
     assert zone_of_pod(None, {}, [], "FR") == "FR"
+
+
+def test_all_zones_that_a_pod_allows() -> None:
+    either = Requirement(REGION_LABEL, "In", ("eu-west-2", "eu-west-3"))
+    assert zones_of_pod(None, {}, [[either]]) == {"GB", "FR"}
+    assert zones_of_pod("AT", {}, [[either]]) == {"AT"}
+    assert zones_of_pod(None, {names.ZONE: "GB"}, [[either]]) == {"GB"}
+    assert zones_of_pod(None, {}, [[Requirement("disk", "In", ("ssd",))]]) == set()
 
 
 def test_the_table_names_clouds_and_zones() -> None:
