@@ -21,6 +21,7 @@ from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.grid.controller import Controller
 from joulie.apps.grid.metrics import ControllerMetrics
 from joulie.apps.grid.observe import GridView
+from joulie.apps.grid.runtimes import LearnedRuntimes
 from joulie.apps.grid.settings import ControllerSettings
 from joulie.domain.grid import names
 from joulie.domain.grid.cloud_regions import CLOUD_REGIONS
@@ -90,9 +91,22 @@ class Stage:
         self.watch()
         self.start()
 
+    def runtimes_asked(self, answered, known):
+        """The metrics are those of the term in office."""
+        self.metrics.runtimes_asked(answered, known)
+
     def watch(self):
         """Watch caches, empty at first."""
-        self.view = GridView(self.client, self.settings.defaults, ZONE, CLOUD_REGIONS, mode=self.settings.mode)
+        self.runtimes = LearnedRuntimes(
+            self.settings.accounting_url,
+            None,
+            self.settings.runtime_quantile,
+            lambda: self.now_s,
+            self.runtimes_asked,
+        )
+        self.view = GridView(
+            self.client, self.settings.defaults, ZONE, CLOUD_REGIONS, runtimes=self.runtimes, mode=self.settings.mode
+        )
         self.watching = asyncio.create_task(self.view.run())
 
     def start(self):

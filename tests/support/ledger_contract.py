@@ -33,6 +33,7 @@ from joulie.domain.accounting.records import (
 from joulie.domain.accounting.thinning import Strategy
 from joulie.domain.grid.series import Series, constant
 from joulie.domain.grid.signals import Basis, Measure
+from joulie.domain.runtimes import Run, Workload
 from support.ledger_site import END_S, JUNE_S, MAY, Site, month_of, new_key
 
 HOUR_S = 3600.0
@@ -147,6 +148,29 @@ class LedgerContract:
         assert [result.late for result in results] == [1, 1, 1]
         assert not any(result.added.get("team-a", Energy()).energy_j for result in results)
         assert contents(ledger) == once
+
+    def test_runs_are_joined_by_job_and_only_finished_ones_count(self, open: OPEN) -> None:
+        ledger, etl = open(), Workload("team-a", "CronJob", "etl")
+        first = Run("job-1", etl, T0, T0 + 60.0, 60.0, finished=False)
+        ledger.record_runs([first, Run("job-2", etl, T0, T0 + 90.0, 90.0, finished=True)])
+        assert ledger.run_durations() == {etl: [90.0]}
+        second = Run("job-1", etl, T0 + 60.0, T0 + 100.0, 40.0, finished=True)
+        for _ in range(2):
+            ledger.record_runs([first, second])
+        assert open().run_durations() == {etl: [100.0, 90.0]}
+
+    def test_the_latest_runs_of_a_workload_are_kept(self, open: OPEN) -> None:
+        ledger = open()
+        often, seldom = Workload("a", "CronJob", "often"), Workload("a", "CronJob", "seldom")
+        runs = [Run(f"o{one}", often, T0 + one, T0 + 2 * one + 1, one + 1.0, finished=True) for one in range(60)]
+        ledger.record_runs([*runs, Run("s", seldom, T0, T0 + 5.0, 5.0, finished=True)])
+        latest = [float(one) for one in range(60, 10, -1)]
+        assert ledger.run_durations() == {often: latest, seldom: [5.0]}
+        ledger.prune(T0 + 86400.0)
+        assert ledger.run_durations() == {often: latest, seldom: [5.0]}
+        assert len(contents(ledger)["runs"]) == 51
+        ledger.prune(T0 + 91 * 86400.0)
+        assert ledger.run_durations() == {}
 
     def test_trap_history_is_lost_on_restart(self, open: OPEN) -> None:
         ledger = open()

@@ -466,6 +466,36 @@ def test_a_pod_that_ends_is_accounted_to_its_end(play):
     play(story)
 
 
+def test_runtimes_are_learned_from_the_runs_of_a_job_template(play):
+    """Two pods of a Job, one after the other, are one run; services and failures say nothing."""
+
+    async def body(stage):
+        await stage.add_node()
+        await stage.step()
+        for number in range(3):
+            owner = {"apiVersion": "batch/v1", "kind": "Job", "name": f"etl-x7k2{'bcd'[number]}", "uid": f"u{number}",
+                     "controller": True}  # fmt: skip
+            for pod, length_s in ((f"a{number}", 60.0), (f"b{number}", 120.0 + number)):
+                await stage.add_pod(pod, owner=owner)
+                await stage.step(length_s)
+                await stage.end_pod(pod, stage.clock.now_s)
+                await stage.step(30.0)
+        await stage.add_pod("web", owner=owner | {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web"})
+        await stage.step(60.0)
+        await stage.end_pod("web", stage.clock.now_s)
+        await stage.step(30.0)
+        status, answer = await stage.ask("/api/v1/runtimes", quantile="0.5")
+        assert status == 200
+        assert msgspec.json.decode(answer) == {
+            "quantile": 0.5,
+            "items": [{"namespace": "default", "kind": "Job", "name": "etl", "runtimeS": 181.0, "runs": 3}],
+        }
+        assert (await stage.ask("/api/v1/runtimes", quantile="2"))[0] == 400
+        assert msgspec.json.decode((await stage.ask("/api/v1/runtimes", namespace="other"))[1])["items"] == []
+
+    play(body)
+
+
 def test_a_pod_that_vanishes_is_accounted_until_it_was_seen_to_go(play):
     async def story(stage):
         await stage.add_node()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # they need numpy, which the agent, on every node, must do wi
     )
     from joulie.domain.grid.series import Series
     from joulie.domain.grid.signals import Basis, Measure, Observation
+    from joulie.domain.runtimes import Run, Workload
     from joulie.domain.signal import Reading
 
 
@@ -399,6 +400,14 @@ class Ledger(Protocol):
 
         Keys that no cycle has named yet are left out.
         """
+        ...
+
+    def record_runs(self, runs: Sequence[Run]) -> None:
+        """Remember runs of workloads, joined with the parts of them that are known already."""
+        ...
+
+    def run_durations(self) -> Mapping[Workload, Sequence[float]]:
+        """Durations of the latest finished runs of each workload, at most `MAX_RUNS` of one, latest first, s."""
         ...
 
     def counts(self) -> Mapping[str, int]:

@@ -172,6 +172,21 @@ savings = Table(
 )
 """What a pod has saved by waiting; of folded ones, all pods of a namespace that ended in a day, without a uid."""
 
+runs = Table(
+    "runs",
+    metadata,
+    _text("uid", key=True),
+    _text("namespace"),
+    _text("kind"),
+    _text("name"),
+    _number("started_s"),
+    _number("ended_s"),
+    _number("ran_s"),
+    Column("finished", Boolean, nullable=False),
+    Index("runs_by_workload", "namespace", "kind", "name", "ended_s"),
+)
+"""Runs of workloads by the UID of their Job or pod, from which runtimes are learned; the latest of each workload."""
+
 crossings = Table(
     "crossings",
     metadata,

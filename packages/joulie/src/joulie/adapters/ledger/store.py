@@ -24,6 +24,7 @@ from joulie.adapters.ledger.cycles import Booking
 from joulie.adapters.ledger.error_hints import error_hint
 from joulie.adapters.ledger.evidence import evidence
 from joulie.adapters.ledger.journal import add_entries, drop_entries, head_of, new_entry, pruned, read_entries
+from joulie.adapters.ledger.runs import prune_runs, record_runs, run_durations
 from joulie.adapters.ledger.statements import energy_of, energy_sums, pod_in, set_state, state_of, upsert
 from joulie.domain.accounting.budget import Crossing
 from joulie.domain.accounting.factors import FactorKind
@@ -54,6 +55,7 @@ from joulie.domain.accounting.records import (
 from joulie.domain.accounting.thinning import Thinner, time_based
 from joulie.domain.grid.series import Series
 from joulie.domain.quantities import SECONDS_PER_HOUR
+from joulie.domain.runtimes import Run, Workload
 from joulie.ports import LedgerError
 
 _SECONDS_PER_DAY = 86400.0
@@ -195,6 +197,16 @@ class SqlLedger:
         with self._transaction(reads_only=True) as connection:
             return budgets.counts(connection, asked)
 
+    def record_runs(self, runs: Sequence[Run]) -> None:
+        """See `joulie.ports.Ledger`."""
+        with self._transaction() as connection:
+            record_runs(connection, runs)
+
+    def run_durations(self) -> Mapping[Workload, Sequence[float]]:
+        """See `joulie.ports.Ledger`."""
+        with self._transaction(reads_only=True) as connection:
+            return run_durations(connection)
+
     def counts(self) -> Mapping[str, int]:
         """See `joulie.ports.Ledger`."""
         pods = schema.pods.c
@@ -314,6 +326,7 @@ class SqlLedger:
             self._fold_hours(connection, now_s - self._settings.hours_kept_s, now_s)
             self._fold_savings(connection, now_s - self._settings.hours_kept_s)
             self._drop_old(connection, now_s)
+            prune_runs(connection, now_s)
             budgets.drop_old(connection, now_s)
         if self._engine.dialect.name == "sqlite":
             self._give_room_back()

@@ -58,6 +58,10 @@ class DeferralItem(msgspec.Struct, frozen=True, omit_defaults=True, rename="came
         mode: threshold, optimal or interruptible.
         asked_by: pod or namespace.
         waiting_s: time since the start of the delay, s.
+        runtime_s: expected runtime, s.
+        runtime_basis: where it comes from, in words.
+        runtime_quantile: share of the earlier runs that took no longer; None unless it is learned.
+        runtime_runs: number of these runs; None unless it is learned.
         latest_start_in_s: time until the latest start, s.
         looked_at_in_s: time until the next decision, s.
     """
@@ -71,6 +75,10 @@ class DeferralItem(msgspec.Struct, frozen=True, omit_defaults=True, rename="came
     mode: str | None = None
     asked_by: str | None = None
     waiting_s: float | None = None
+    runtime_s: float | None = None
+    runtime_basis: str | None = None
+    runtime_quantile: float | None = None
+    runtime_runs: int | None = None
     latest_start_in_s: float | None = None
     looked_at_in_s: float | None = None
 

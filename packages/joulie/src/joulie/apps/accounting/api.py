@@ -24,9 +24,11 @@ from joulie.adapters.program_api.energy import (
     SavingsAnswer,
     SavingsItem,
 )
+from joulie.adapters.program_api.runtimes import RUNTIMES_PATH, RuntimeItem, RuntimesAnswer
 from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.domain.accounting.records import ENERGY_FIELDS, ExportRow, Grouping, SavingRow, UsageRow
 from joulie.domain.quantities import JOULES_PER_KWH
+from joulie.domain.runtimes import learned_runtime
 from joulie.ports import Ledger, LedgerError
 from joulie.program.http import AsgiApp, Receive, Scope, Send, json_body, respond
 
@@ -55,7 +57,7 @@ class _RequestedPeriod(msgspec.Struct, frozen=True):
 
 
 class EnergyApi:
-    """Serves the paths of `joulie.adapters.program_api.energy`.
+    """Serves the paths of `joulie.adapters.program_api`: energy, savings, the export and learned runtimes.
 
     Args:
         ledger: energy ledger.
@@ -73,7 +75,7 @@ class EnergyApi:
 
         async def api(scope: Scope, receive: Receive, send: Send) -> None:
             path = scope["path"]
-            if path not in {ENERGY_PATH, SAVINGS_PATH, EXPORT_PATH}:
+            if path not in {ENERGY_PATH, SAVINGS_PATH, EXPORT_PATH, RUNTIMES_PATH}:
                 await app(scope, receive, send)
                 return
             if scope["method"] not in {"GET", "HEAD"}:
@@ -95,8 +97,22 @@ class EnergyApi:
         if path == EXPORT_PATH:
             await self._export(period, send)
             return
+        if path == RUNTIMES_PATH:
+            await respond(send, 200, msgspec.json.encode(await self._runtimes(query, period.namespace)), _JSON)
+            return
         answer = await (self._energy(query.get("by", ""), period) if path == ENERGY_PATH else self._savings(period))
         await respond(send, 200, json_body(answer), _JSON)
+
+    async def _runtimes(self, query: Mapping[str, str], namespace: str | None) -> RuntimesAnswer:
+        quantile = _quantile(query)
+        durations = await self._ledger.call(lambda ledger: ledger.run_durations())
+        learned = ((workload, learned_runtime(times_s, quantile)) for workload, times_s in durations.items())
+        items = [
+            RuntimeItem(*workload, runtime_s=runtime.runtime_s, runs=runtime.runs)
+            for workload, runtime in learned
+            if runtime is not None and namespace in {None, workload.namespace}
+        ]
+        return RuntimesAnswer(quantile, items)
 
     async def _energy(self, by_text: str, period: _RequestedPeriod) -> EnergyAnswer:
         try:
@@ -227,6 +243,16 @@ def _since_s(query: Mapping[str, str], now_s: float) -> float | None:
     if not 0.0 < span_s < math.inf:
         raise InvalidParameterError("invalid since: it must be a number of seconds before now, above 0")
     return now_s - span_s
+
+
+def _quantile(query: Mapping[str, str]) -> float:
+    try:
+        quantile = float(query.get("quantile", "0.9"))
+    except ValueError:
+        quantile = math.nan
+    if not 0.0 < quantile <= 1.0:
+        raise InvalidParameterError("invalid quantile: it must be a number above 0 and at most 1")
+    return quantile
 
 
 async def _respond_error(send: Send, status: int, problem: str) -> None:

@@ -20,6 +20,7 @@ from joulie.apps.accounting.closing import Closing
 from joulie.apps.accounting.facts import AccountedNamespace, AccountedPod
 from joulie.apps.accounting.metrics import AccountingMetrics
 from joulie.apps.accounting.policies import pod_policy
+from joulie.apps.accounting.runs import runs_of
 from joulie.apps.accounting.sampler import Sampler
 from joulie.apps.accounting.signals import Feed, published, zone_signals
 from joulie.apps.accounting.usage import UsageReader
@@ -163,6 +164,8 @@ class Accountant:
 
         components.metrics.cycled(sampling, now_open, result, now_s, cluster.namespaces)
         everyone = pods | {uid: pod for uid, (pod, _seen_s) in departed.items()}
+        if runs := list(runs_of(result.completed, everyone)):
+            await components.ledger.call(lambda ledger: ledger.record_runs(runs))
         limits = {**_limits(ends, everyone, cluster.namespaces), **sampling.budgets}
         mistakes = await components.budgets.evaluate(everyone, limits, cluster.namespaces, now_open, result, now_s)
         components.metrics.budgets(components.budgets.used, now_open)

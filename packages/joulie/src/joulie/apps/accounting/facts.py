@@ -52,6 +52,7 @@ class AccountedPod(msgspec.Struct, frozen=True, gc=False):
         memory_gb: requested memory, GB.
         gpus: requested GPUs; a partition of a GPU counts for its share.
         running: whether it runs.
+        succeeded: whether all its containers have ended without an error.
         started_s: start of its first container, s since the epoch; None if unknown.
         ended_s: end of its last container, s since the epoch; None while it runs, or if unknown.
         annotations: annotations that accounting reads.
@@ -68,6 +69,7 @@ class AccountedPod(msgspec.Struct, frozen=True, gc=False):
     memory_gb: float = 0.0
     gpus: float = 0.0
     running: bool = True
+    succeeded: bool = False
     started_s: float | None = None
     ended_s: float | None = None
     annotations: dict[str, str] = {}
@@ -117,6 +119,7 @@ def keep_pod(pod: PodWithContainers) -> AccountedPod | None:
         memory_gb=facts.requests.memory_gib * _GB_PER_GIB,
         gpus=facts.requests.gpus,
         running=running,
+        succeeded=pod.status.phase == "Succeeded",
         started_s=_started_s(pod),
         ended_s=None if running else _ended_s(pod),
         annotations=_chosen(pod.metadata.annotations, _OUR_PREFIXES),

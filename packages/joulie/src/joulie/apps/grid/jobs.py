@@ -20,9 +20,10 @@ from joulie.apps.grid.apply import FIELD_MANAGER, noted_at_pause
 from joulie.apps.grid.deadlines import next_run_of
 from joulie.apps.grid.facts import RESUMED_SINCE, SUSPENDED_SINCE, WORK_DONE, JobFacts, Owner, keep_job
 from joulie.apps.grid.observe import GridView
+from joulie.domain.grid import names
 from joulie.domain.grid.deferral import Conditions
 from joulie.domain.grid.interrupt import Pause, Progress, Run, decide
-from joulie.domain.grid.request import GridRequest, Mode
+from joulie.domain.grid.request import GridRequest, Mode, noted_runtime
 from joulie.domain.resource_quantity import QuantityError
 
 JOBS_PER_STEP = 500
@@ -149,6 +150,8 @@ class InterruptibleJobs:
             if isinstance(decision, Pause) and not progress.paused:
                 ran_s = done_s - facts.work_done_s
                 notes = noted_at_pause(decision.held_by, conditions, facts.held, ran_s, now_s)
+                if job.request.learned is not None:
+                    notes[names.LEARNED_RUNTIME] = noted_runtime(job.request.learned)
                 changes.append(Change(key, facts.uid, True, decision.text, facts.suspended_since, done_s, notes))
             elif isinstance(decision, Run) and progress.paused:
                 changes.append(Change(key, facts.uid, False, decision.text, facts.suspended_since, done_s))

@@ -21,6 +21,7 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.apps.grid.controller import Controller
 from joulie.apps.grid.metrics import ControllerMetrics
 from joulie.apps.grid.observe import GridView
+from joulie.apps.grid.runtimes import LearnedRuntimes
 from joulie.apps.grid.settings import ControllerSettings
 from joulie.apps.grid.status_endpoint import GridStatus
 from joulie.domain.grid.cloud_regions import CLOUD_REGIONS
@@ -106,11 +107,19 @@ class _Program:
         self._wake = asyncio.Event()
         self._controller: Controller | None = None
         regions = {**CLOUD_REGIONS, **settings.grid_zones}
+        self._runtimes = LearnedRuntimes(
+            settings.accounting_url,
+            settings.accounting_ca_file,
+            settings.runtime_quantile,
+            time.time,
+            metrics.runtimes_asked,
+        )
         self._view = GridView(
             client,
             settings.defaults,
             settings.electricity_map_api_region,
             regions,
+            runtimes=self._runtimes,
             mode=settings.mode,
             wake=self._wake.set,
         )
@@ -129,6 +138,7 @@ class _Program:
         tasks = [
             asyncio.create_task(self._feed.run(), name="feed"),
             asyncio.create_task(self._view.run(), name="caches"),
+            asyncio.create_task(self._learn_runtimes(), name="runtimes"),
             asyncio.create_task(
                 lead(self._settings, self._client, LEASE_NAME, self._view, self._control), name="controller"
             ),
@@ -143,6 +153,10 @@ class _Program:
                 await asyncio.wait([task])
         for task in done:
             task.result()
+
+    async def _learn_runtimes(self) -> None:
+        await self._runtimes.run()
+        await asyncio.Event().wait()  # without accounting there is nothing to do, which is no reason to end
 
     def _signal_changed(self, _measure: Measure, zone: str) -> None:
         if self._controller is not None:

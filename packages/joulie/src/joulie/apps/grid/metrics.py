@@ -60,6 +60,8 @@ class ControllerMetrics:
         writes: writes to the API server, by kind.
         write_errors: those that failed, by kind.
         mistakes: pods with malformed annotations.
+        learned_runtimes: workloads with a learned runtime.
+        learned_runtimes_up: whether the accounting program answers.
         dry_run: what a dry run counts.
     """
 
@@ -100,6 +102,16 @@ class ControllerMetrics:
             "Pods with malformed annotations.",
             registry=self.registry,
         )
+        self.learned_runtimes = Gauge(
+            "joulie_grid_learned_runtimes",
+            "Workloads with a runtime learned from earlier runs; others are expected to take GRID_DEFAULT_RUNTIME.",
+            registry=self.registry,
+        )
+        self.learned_runtimes_up = Gauge(
+            "joulie_grid_learned_runtimes_up",
+            "1 if the accounting program answered the last request for learned runtimes.",
+            registry=self.registry,
+        )
         self.dry_run = DryRunMetrics(self.registry)
         self._zones = BoundedLabel(MAX_ZONE_LABELS)
         self._waiting = _Waiting()
@@ -125,6 +137,11 @@ class ControllerMetrics:
         """Stop exporting the queue: another replica leads."""
         self.leading.set(0)
         self._waiting.pending = None
+
+    def runtimes_asked(self, answered: bool, known: int) -> None:
+        """Export the result of a request for learned runtimes, and the number of workloads that have one."""
+        self.learned_runtimes_up.set(answered)
+        self.learned_runtimes.set(known)
 
     def decided(self, reason: HoldReason | ReleaseReason) -> None:
         """Count a decision for a pod."""

@@ -16,7 +16,8 @@ from joulie.apps.grid.metrics import ControllerMetrics
 from joulie.apps.grid.observe import GridView
 from joulie.apps.grid.pending import Deferral, Group, PendingPod, PendingQueue, PodRelease
 from joulie.domain.grid import names
-from joulie.domain.grid.deferral import Conditions, Hold, Release, ReleaseReason
+from joulie.domain.grid.deferral import Conditions, Hold, Release, ReleaseReason, runtime_text
+from joulie.domain.grid.request import noted_runtime
 from joulie.domain.grid.signals import GridSignal, Measure
 from joulie.domain.signal import Quality
 
@@ -126,6 +127,9 @@ class Notices:
         told.held_by.update(hold.held_by)
         present = self.present(waiter.uid, pod)
         annotations = noted_at_hold(hold.held_by, conditions, present, now_s)
+        learned = deferral.waiting.request.learned
+        if learned is not None:
+            annotations[names.LEARNED_RUNTIME] = noted_runtime(learned)
         if not annotations:
             return
         first = not was_held(present)
@@ -160,6 +164,7 @@ class Notices:
             self._metrics.held_for_price("" if period is None else period.value)
         if first:
             text = f"waits: {hold.text}; it starts by {rfc3339(hold.latest_start_s)} at the latest"
+            text += f", to run for {runtime_text(deferral.waiting.request)}"
             self._events.emit(_reference(waiter.key, waiter.uid), "Normal", "GridHold", text)
 
     def _note_failed(self, waiter: PendingPod, held_by: tuple[Measure, ...], error: Exception) -> None:

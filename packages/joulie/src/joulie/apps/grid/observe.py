@@ -36,9 +36,11 @@ from joulie.apps.grid.facts import (
     keep_replicas,
 )
 from joulie.apps.grid.requests import NO_POLICY, requested
+from joulie.apps.grid.runtimes import LearnedRuntimes
 from joulie.domain.grid.request import GridDefaults, GridRequest
 from joulie.domain.grid.zones import zone_of_pod, zones_of_pod
 from joulie.domain.mode import Mode, mode_of
+from joulie.domain.runtimes import Workload, workload_of
 
 _F = TypeVar("_F", bound="_Identified")
 _T = TypeVar("_T")
@@ -54,6 +56,7 @@ class GridView(Watching):
         defaults: used where neither pod nor namespace sets a value.
         zone: grid zone of pods that do not name one.
         regions: grid zones by cloud region.
+        runtimes: runtimes learned from earlier runs; None to use the default for all.
         mode: mode of namespaces without a label of their own.
 
     Attributes:
@@ -68,6 +71,7 @@ class GridView(Watching):
         zone: str,
         regions: Mapping[str, str],
         *,
+        runtimes: LearnedRuntimes | None = None,
         mode: Mode = Mode.ENFORCE,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
@@ -78,6 +82,9 @@ class GridView(Watching):
         self._defaults = defaults
         self._zone = zone
         self._regions = regions
+        self._runtimes = runtimes
+        if runtimes is not None:
+            runtimes.changed = self._runtimes_changed
         self._wake = wake
         self._by_owner: dict[str, set[Key]] = {}
         self._by_namespace: dict[str, set[Key]] = {}
@@ -181,8 +188,15 @@ class GridView(Watching):
         return Key("", name) in self._namespaces.objects
 
     def request(self, namespace: str, asking: Asking, owner: Owner | None) -> GridRequest:
-        """The deferral request of a pod or Job, with namespace policy and defaults applied."""
-        return requested(asking, owner, self.namespace(namespace), self._defaults)
+        """The deferral request of a pod or Job, with namespace policy, learned runtimes and defaults applied."""
+        request = requested(asking, owner, self.namespace(namespace), self._defaults)
+        return request if self._runtimes is None else self._runtimes.apply(request, self._workload(namespace, owner))
+
+    def _workload(self, namespace: str, owner: Owner | None) -> Workload | None:
+        """Whose earlier runs a pod's or Job's is like; a Job made by a CronJob is the CronJob's."""
+        job = _owned(self._jobs.objects, JOBS, namespace, owner)
+        top = owner if job is None or job.owner is None else job.owner
+        return None if top is None else workload_of(namespace, top.kind, top.name)
 
     def zone(self, request: GridRequest, asking: Asking) -> str:
         """The grid zone in which a pod will run, as far as its constraints tell."""
@@ -244,6 +258,15 @@ class GridView(Watching):
     def _namespace_changed(self, key: Key, _old: NamespaceFacts | None, _new: NamespaceFacts | None) -> None:
         jobs = {job for job in self._jobs.objects if job.namespace == key.name}
         self._note(self._by_namespace.get(key.name, set()), jobs)
+
+    def _runtimes_changed(self, workloads: set[Workload]) -> None:
+        pods = {key for key, pod in self._pods.objects.items() if self._workload(key.namespace, pod.owner) in workloads}
+        jobs = {
+            key
+            for key, job in self._jobs.objects.items()
+            if self._workload(key.namespace, Owner(JOBS.kind, key.name, job.uid)) in workloads
+        }
+        self._note(pods, jobs)
 
     def _note(self, pods: set[Key], jobs: set[Key]) -> None:
         """Mark objects for a new decision."""

@@ -48,6 +48,25 @@ class ControllerSettings(ModeSettings, KueueSettings, GridSettings, PrometheusSe
         "METRICS_TLS_CERT_FILE", None, "Certificate chain of the metrics server, PEM."
     )
     metrics_tls_key_file: Path | None = path("METRICS_TLS_KEY_FILE", None, "Private key of that certificate, PEM.")
+    accounting_url: str = text(
+        "ACCOUNTING_URL",
+        "",
+        "Base URL of the accounting program, whose ledger knows how long earlier runs took. Empty: workloads that "
+        "state no runtime get GRID_DEFAULT_RUNTIME.",
+    )
+    accounting_ca_file: Path | None = path(
+        "ACCOUNTING_CA_FILE",
+        None,
+        "Authorities that the accounting program's certificate is verified by, PEM; without, any is accepted, such as "
+        "its self-signed one.",
+    )
+    runtime_quantile: float = number(
+        "GRID_RUNTIME_QUANTILE",
+        "0.9",
+        "Share of a workload's earlier runs that took no longer than the runtime it is expected to have.",
+        minimum=0.01,
+        maximum=1,
+    )
     release_limits: Limits = group(
         Limits,
         rate_per_s=number(

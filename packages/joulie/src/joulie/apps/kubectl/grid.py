@@ -150,6 +150,8 @@ def _deferral_sentences(deferral: DeferralItem) -> list[str]:
     if deferral.waiting_s is not None:
         origin = "nobody" if deferral.asked_by in {None, "none"} else f"its {deferral.asked_by}"
         lines.append(f"delayed for {_span(deferral.waiting_s)}, requested by {origin}, mode {deferral.mode}")
+    if deferral.runtime_s is not None:
+        lines.append(f"expected to run for {_span(deferral.runtime_s)} ({deferral.runtime_basis})")
     if deferral.latest_start_in_s is not None:
         lines.append(f"starts in {_span(deferral.latest_start_in_s)} at the latest")
     if deferral.decision == "hold" and deferral.looked_at_in_s is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
@@ -17,12 +17,14 @@ from joulie.domain.durations import duration_s
 from joulie.domain.grid import names
 from joulie.domain.grid.move import NO_MOVE, Move
 from joulie.domain.quantities import SECONDS_PER_HOUR
+from joulie.domain.runtimes import LearnedRuntime
 
 _T = TypeVar("_T")
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _MAX_LIMIT = 1e6
 _MAX_DURATION_S = 366 * 86400.0
 _SHOWN_CHARACTERS = 40
+_NOTED_RUNTIME = re.compile(r"(\d{1,8})s, ([01](?:\.\d+)?) of (\d{1,6}) runs", re.ASCII)
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
@@ -110,7 +112,9 @@ class GridRequest:
         mode: how the moment to run is chosen.
         interruptible: it may be paused once it runs.
         runtime_s: how long it will run, s.
-        runtime_stated: the workload or its namespace says so; else it is the default.
+        runtime_stated: the workload or its namespace says so; else it is learned, or the default.
+        learned: the runtime of its earlier runs, where that is used.
+        runtime_problem: why nothing is learned, where that is a problem.
         carbon_weight: of carbon in the weighted objective, 0..1.
         price_weight: of the price in it, 0..1.
         zone: of the grid, where it names one.
@@ -130,6 +134,8 @@ class GridRequest:
     interruptible: bool = False
     runtime_s: float = SECONDS_PER_HOUR
     runtime_stated: bool = False
+    learned: LearnedRuntime | None = None
+    runtime_problem: str = ""
     carbon_weight: float = 0.5
     price_weight: float = 0.5
     zone: str | None = None
@@ -141,6 +147,28 @@ class GridRequest:
     def defer(self) -> bool:
         """Whether it may be held at all."""
         return self.asked_by is not Asked.NOBODY and not self.skip
+
+    @property
+    def runtime_basis(self) -> str:
+        """Where the runtime comes from, in words."""
+        if self.runtime_stated:
+            return "as stated"
+        if self.learned is not None:
+            return f"{self.learned.quantile:.0%} of its last {self.learned.runs} runs took no longer"
+        return f"assumed, since {self.runtime_problem}" if self.runtime_problem else "assumed"
+
+    def with_runtime(self, learned: LearnedRuntime | None, problem: str = "") -> GridRequest:
+        """The request with a learned runtime, unless it states its own.
+
+        Args:
+            learned: from earlier runs; None leaves what was known before.
+            problem: why nothing is learned, where that is a problem.
+        """
+        if self.runtime_stated:
+            return self
+        if learned is None:
+            return self if self.learned is not None else replace(self, runtime_problem=problem)
+        return replace(self, runtime_s=learned.runtime_s, learned=learned)
 
 
 class Candidate(NamedTuple):
@@ -257,7 +285,7 @@ def request_of(
     mistakes.extend(malformed)
     data_gb = read({names.DATA_GB: _limit})
     runtime_s = read({names.RUNTIME: _runtime_s, names.RUNTIME_HOURS: _runtime_of_hours_s})
-    return GridRequest(
+    request = GridRequest(
         asked_by=_asked_by(scheduler_name, asking, defer),
         skip=otherwise({names.SKIP: boolean}, default=False),
         carbon_enabled=otherwise({names.CARBON_ENABLED: boolean}, defaults.carbon_enabled),
@@ -276,6 +304,18 @@ def request_of(
         move=Move(data_gb, defaults.move_wh_per_gb, read({names.ENERGY_KWH: _some_energy_kwh})) if data_gb else NO_MOVE,
         mistakes=tuple(mistakes),
     )
+    return request.with_runtime(_noted_runtime(annotations.get(names.LEARNED_RUNTIME, "")))
+
+
+def noted_runtime(learned: LearnedRuntime) -> str:
+    """The text of the annotation `names.LEARNED_RUNTIME`."""
+    return f"{learned.runtime_s:.0f}s, {learned.quantile:g} of {learned.runs} runs"
+
+
+def _noted_runtime(text: str) -> LearnedRuntime | None:
+    """What the annotation says; None if somebody has made it invalid."""
+    found = _NOTED_RUNTIME.fullmatch(text)
+    return None if found is None else LearnedRuntime(float(found[1]), float(found[2]), int(found[3]))
 
 
 def _asked_by(scheduler_name: str, asking: Candidate | None, defer: bool | None) -> Asked:
