@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +17,7 @@ from support.grid_site import (
     KEY,
     MAX_CACHE_AGE_S,
     NAMESPACE,
+    PATIENCE_S,
     ElectricityMaps,
     Json,
     Namespace,
@@ -34,6 +37,7 @@ LABELLED = {names.POLICIES_LABEL: names.POLICIES_ENABLED}
 DEFAULT: Json = {"schedulerName": "default-scheduler"}
 INTERRUPTIBLE = {names.MODE: "interruptible", names.INTERRUPTIBLE: "true"}
 CLEAN, DIRTY = 100.0, 400.0
+CACHE_TTL_S = 1.0
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +51,13 @@ def site(plane: LocalControlPlane) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def nightly(site: Site) -> Namespace:
-    """A CronJob that is due within a minute, while other tests run."""
+    """A CronJob that is due within two minutes and then a day later, while other tests run."""
     site.maps.values["PL"] = DIRTY
     here = site.namespace("nightly")
     made = template(in_zone("PL", carbon_intensity_threshold="150.0"), restartPolicy="Never")
     spec = {
-        "schedule": "* * * * *",
+        "schedule": time.strftime("%M %H * * *", time.gmtime(now_s() + 90.0)),
+        "timeZone": "Etc/UTC",
         "concurrencyPolicy": "Forbid",
         "jobTemplate": {"spec": {"template": made}},
     }
@@ -219,11 +224,54 @@ def test_other_pods_bind_at_full_speed_while_the_api_hangs(site: Site) -> None:
 
 
 def test_a_threshold_crossing_releases_the_pods_of_a_cronjob(site: Site, nightly: Namespace) -> None:
-    nightly.await_held("batch-", timeout_s=75.0)
+    nightly.await_held("batch-", timeout_s=PATIENCE_S)
     site.maps.values["PL"] = CLEAN
     (done,) = nightly.await_bound("batch-")
     assert said(done, names.BIND_CARBON_INTENSITY) == "100.00"
     site.plane.kubectl("delete", "cronjob", "batch", "-n", nightly.name)
+
+
+def test_g8_a_cron_job_that_is_replaced_each_minute_runs_on_a_dirty_grid(site: Site) -> None:
+    zone = "CZ"
+    site.maps.values[zone] = DIRTY
+    here = site.namespace("minutely")
+    made = template(in_zone(zone), restartPolicy="Never")
+    spec = {"schedule": "* * * * *", "concurrencyPolicy": "Replace", "jobTemplate": {"spec": {"template": made}}}
+    here.create({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "often"}, "spec": spec})
+    here.await_bound("often-")
+    here.await_event("GridReleased", lambda note: "before the next run of CronJob often" in note)
+    site.plane.kubectl("delete", "cronjob", "often", "-n", here.name)
+
+
+def test_g7_a_service_is_not_deferred_while_it_is_recreated(site: Site) -> None:
+    zone = "AT"
+    site.maps.values[zone] = CLEAN
+    here = site.namespace("recreated", annotations={names.DEFER: "true", names.ZONE: zone})
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "service"},
+        "spec": {
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": {"app": "it"}},
+            "template": template({}, **DEFAULT),
+        },
+    }
+    here.create(deployment)
+    path = f"/apis/apps/v1/namespaces/{here.name}/deployments/service"
+    wait_for(lambda: site.plane.request("GET", path)["status"].get("readyReplicas"), PATIENCE_S, "the service is ready")
+    (first,) = here.await_bound("service-")
+
+    site.maps.values[zone] = DIRTY
+    time.sleep(2 * CACHE_TTL_S)  # until the controller has asked again
+    change = {"spec": {"template": {"metadata": {"annotations": {"example.com/version": "2"}}}}}
+    site.plane.kubectl("patch", "deployment", "service", "-n", here.name, "-p", json.dumps(change))
+
+    def recreated() -> bool:
+        return any(one["spec"].get("nodeName") and one["metadata"]["uid"] != first["metadata"]["uid"]
+                   for one in here.pods())  # fmt: skip
+
+    wait_for(recreated, PATIENCE_S, "the new pod is bound")
 
 
 def test_a_dead_controller_holds_nobody_past_the_longest_delay(site: Site) -> None:
