@@ -15,23 +15,15 @@ from joulie.adapters.kubernetes import names
 from joulie.domain.grid import names as grid_names
 from joulie_lab.control_plane import LocalControlPlane, wait_for
 from joulie_lab.control_plane.ports import free_port
+from support.audit import foreign_writes
 from support.grid_site import ElectricityMaps
 from support.loop import ECO, H100, MERGE, NAMESPACE, NODES, PATIENCE_S, Loop, Program, node, pod
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.slow]
 
 NODE_NAMES = [f"watched-{number}.example" for number in range(4)]
-OUR_ACCOUNTS = f"system:serviceaccount:{NAMESPACE}:"
 ZONE = "DE"
 H100_LIMIT_W = 400.0
-JOULIES_OWN = {
-    ("", "events"),
-    ("events.k8s.io", "events"),
-    ("coordination.k8s.io", "leases"),
-    # The switch of gating, and the binding of Joulie's own policy.
-    ("", "configmaps"),
-    ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings"),
-}
 ASKED = {
     "critical": {"workload_class": "performance"},
     "standard": {},
@@ -104,22 +96,6 @@ def start_grid(loop: Loop, intensity: ElectricityMaps) -> Program:
     return loop.programs["grid"]
 
 
-def foreign_writes(loop: Loop) -> list[tuple[str, str, str]]:
-    """Verb, resource and name of what Joulie's accounts wrote on objects that are not Joulie's."""
-    found = []
-    for event in loop.plane.audit_events():
-        account = event["user"]["username"]
-        target = event.get("objectRef", {})
-        kind = target.get("apiGroup", ""), target.get("resource", "")
-        # The simulator is no part of Joulie: it plays the hardware and the jobs.
-        ours = account.startswith(OUR_ACCOUNTS) and not account.endswith("simulator")
-        if ours and event["responseStatus"]["code"] < 300 and kind[0] != "joulie.io" and kind not in JOULIES_OWN:
-            found.append(
-                (event["verb"], f"{kind[1]}/{target.get('subresource', '')}".rstrip("/"), target.get("name", ""))
-            )
-    return found
-
-
 def call(loop: Loop, verb: str, body: Any) -> Any:
     """What the extender answers kube-scheduler."""
     request = urllib.request.Request(
@@ -187,7 +163,7 @@ def test_observe_mode_writes_nothing_that_is_not_joulies(loop: Loop) -> None:
         report = twin["status"]["controlStatus"]
         assert {report[device]["result"] for device in ("cpu", "gpu")} == {"observed"}
         assert loop.programs["simulator"].get(f"/telemetry/{name}")["gpu"]["capWattsPerGpu"] == H100_LIMIT_W
-    assert foreign_writes(loop) == []
+    assert foreign_writes(loop.plane.audit_events()) == []
 
     canary = next(name for name, profile in planned(loop).items() if profile == "performance")
     loop.delete_pods(f"critical-on-{canary}")
@@ -200,7 +176,7 @@ def test_observe_mode_writes_nothing_that_is_not_joulies(loop: Loop) -> None:
     others = [name for name in NODE_NAMES if name != canary]
     assert (passed, preempted) == (others, others)
     assert {scores[name] for name in others} == {5}
-    assert set(foreign_writes(loop)) == {("patch", "nodes", canary)}
+    assert set(foreign_writes(loop.plane.audit_events())) == {("patch", "nodes", canary)}
 
     loop.patch(f"{NODES}/{canary}", {"metadata": {"labels": {names.MODE_LABEL: None}}}, MERGE)
 
@@ -209,7 +185,7 @@ def test_observe_mode_writes_nothing_that_is_not_joulies(loop: Loop) -> None:
         return not ours and "cpu" not in loop.twin(canary)["spec"]
 
     wait_for(lifted, PATIENCE_S, "caps and labels of the canary are lifted")
-    assert set(foreign_writes(loop)) == {("patch", "nodes", canary)}
+    assert set(foreign_writes(loop.plane.audit_events())) == {("patch", "nodes", canary)}
     assert loop.refused() == []
     loop.raise_if_any_ended()
 

@@ -2,16 +2,22 @@
 
 import json
 import sys
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from ipaddress import ip_network
 from pathlib import Path
+from threading import Event
 from typing import Any, Self
 
+import yaml
+
+from joulie.adapters.kubernetes import names
 from joulie_lab.control_plane import LocalControlPlane, ManagedProcess, wait_for
 from joulie_lab.control_plane.components import Network
 from joulie_lab.control_plane.node import RealNode, host, images
 from joulie_lab.control_plane.node.prepared import ARCHIVES, folder_of, programs
-from support.loop import NAMESPACE, NODES, PODS, TWINS, kubectl_joulie
+from support.loop import NAMESPACE, NODES, OVERRIDES, PODS, TWINS, kubectl_joulie
 
 NODE = "metal.example"
 MACHINE = "xeon-8380-lowered"
@@ -20,10 +26,12 @@ MAXIMUM_W, ORIGINAL_W, ECO_W = 270.0, 200.0, 162.0
 
 CHART = Path(__file__).parents[2] / "deploy/helm/joulie"
 PATIENCE_S = 180.0
+SCHEDULER = "joulie-scheduler"
 _COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 AGENT = "agent"
 
 Json = dict[str, Any]
+Note = Callable[[str], None]
 
 
 class ModelledMachine:
@@ -48,6 +56,24 @@ class ModelledMachine:
         zones = sorted((self.folder / "sys/class/powercap").glob("intel-rapl:?"))
         return [int((zone / "constraint_0_power_limit_uw").read_text()) / 1e6 for zone in zones]
 
+    @contextmanager
+    def watched(self) -> Iterator[set[float]]:
+        """Every limit that is in force while the block runs, looked at ten times a second."""
+        seen: set[float] = set()
+        ended = Event()
+
+        def watch() -> None:
+            while not ended.wait(0.1):
+                seen.update(self.limits_w())
+
+        with ThreadPoolExecutor(1) as pool:
+            watching = pool.submit(watch)
+            try:
+                yield seen
+            finally:
+                ended.set()
+                watching.result()
+
     def power_w(self) -> float:
         """Power of its packages now, by the model itself."""
         return sum(
@@ -66,18 +92,19 @@ class ModelledMachine:
 class Site:
     """Control plane, node and machine; use it as a context manager."""
 
-    def __init__(self, logs: Path, *, extended_certificates: bool = False, machine: str = MACHINE) -> None:
-        """Configure it; by default its certificates lack what EKS's lack."""
+    def __init__(self, logs: Path, note: Note, *, extended_certificates: bool = False, machine: str = MACHINE) -> None:
+        """Configure it; `note` is told what happens. By default its certificates lack what EKS's lack."""
+        self._note = note
         prepared = folder_of()
-        addresses = host.addresses()
+        self.addresses = host.addresses()
         self._stack = ExitStack()
-        host.set_up(addresses)
+        host.set_up(self.addresses)
         binaries = programs(_tell)
         self.machine = ModelledMachine(machine, logs / "machine.log")
         self.plane = LocalControlPlane(
             binaries=binaries,
             components=_COMPONENTS,
-            network=Network(addresses.bridge[0], addresses.services, real_nodes=True),
+            network=Network(self.addresses.bridge[0], self.addresses.services, real_nodes=True),
             extended_certificates=extended_certificates,
             audit=True,
             log_folder=logs,
@@ -85,7 +112,7 @@ class Site:
         self.node = RealNode(
             self.plane,
             binaries,
-            addresses,
+            self.addresses,
             images=[prepared / archive for archive in ARCHIVES.values()],
             name=NODE,
         )
@@ -101,7 +128,7 @@ class Site:
     # -- the release
 
     def values(self, **given: Any) -> Json:
-        """Values of the chart for this cluster, in force: its images, the machine's files, quick cycles."""
+        """Values of the chart for this cluster, in force: its images, the machine's files, every program."""
         repository, _, tag = images.JOULIE.rpartition(":")
         files = self.machine.folder
         agent = {
@@ -112,10 +139,21 @@ class Site:
         return {
             "mode": "enforce",
             "image": {"repository": repository, "tag": tag},
-            "scheduler": {"image": {"repository": "localhost/kube-scheduler"}},
+            # A busy test machine must not make kube-scheduler go on without its extender, as it should in a cluster.
+            "scheduler": {
+                "enabled": True,
+                "name": SCHEDULER,
+                "image": {"repository": "localhost/kube-scheduler"},
+                "extenderTimeout": "20s",
+            },
+            "extender": {"service": {"clusterIP": self.extender_address}},
             "agent": {**agent, **given.pop("agent", {})},
             # One node: it is in eco.
-            "operator": {"settings": {"STATIC_HP_FRAC": "0.0", "RECONCILE_INTERVAL": "2s"}},
+            "operator": {"replicas": 2, "settings": {"STATIC_HP_FRAC": "0.0", "RECONCILE_INTERVAL": "2s"}},
+            # Above the threshold for good: who asks to be deferred waits.
+            "grid": {"enabled": True, "signals": {"CARBON_SOURCES": "static", "CARBON_STATIC_INTENSITY": "900"}},
+            # There is no storage class.
+            "accounting": {"persistence": {"enabled": False}},
             **given,
         }
 
@@ -126,23 +164,31 @@ class Site:
             "upgrade", "--install", "joulie", chart, *where, "-f", "-", input=json.dumps(values), timeout_s=PATIENCE_S
         )
         self.await_rollout()
+        self._note(f"installed, mode {values.get('mode')}: {len(self.pods())} pods are Ready")
 
     def uninstall(self) -> None:
         """Delete the release, with its hook."""
         self.plane.helm("uninstall", "joulie", "--namespace", NAMESPACE, timeout_s=PATIENCE_S)
+        self._note("uninstalled")
 
-    def await_rollout(self) -> None:
-        """Wait until Deployments, DaemonSets and StatefulSets of the release are rolled out.
+    def await_rollout(self, agents: int = 0) -> None:
+        """Wait until Deployments, DaemonSets and StatefulSets of the release are rolled out, with some agents at least.
 
         Raises:
             NotReachedError: they are not in time; the message has the pods.
         """
-        wait_for(self._is_rolled_out, PATIENCE_S, "all pods of the release are Ready")
+        wait_for(lambda: self.is_rolled_out(agents), PATIENCE_S, "all pods of the release are Ready")
 
-    def _is_rolled_out(self) -> bool:
+    def is_rolled_out(self, agents: int = 0) -> bool:
+        """Whether they are.
+
+        Raises:
+            AssertionError: with what is missing.
+        """
+        assert len(self.pods(AGENT)) >= agents
         pods = self.pods()
         waiting = [pod["metadata"]["name"] for pod in pods if not is_ready(pod)]
-        assert not waiting, f"{waiting}: {self.troubles()}"
+        assert not waiting, f"{waiting}: {self.troubles()[-8:]}"
         for kind in ("deployments", "daemonsets", "statefulsets"):
             for item in self.plane.request("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/{kind}")["items"]:
                 status = item.get("status", {})
@@ -154,9 +200,19 @@ class Site:
         return bool(pods)
 
     @property
+    def extender_address(self) -> str:
+        """Address of the extender's Service, as a scheduler outside the cluster's DNS needs it."""
+        return str(ip_network(self.addresses.services[0])[9])
+
+    @property
     def state_folder(self) -> Path:
         """Where agents keep the original limits on the node."""
         return host.FOLDER / "state"
+
+    def await_limits(self, expected_w: float) -> None:
+        """Wait until every package has this limit."""
+        wait_for(lambda: self.machine.limits_w() == [expected_w] * 2, PATIENCE_S, f"limits of {expected_w} W")
+        self._note(f"the limits are 2 x {expected_w:g} W, the power is {self.machine.power_w():.0f} W")
 
     # -- looking
 
@@ -164,7 +220,7 @@ class Site:
         """Pods of the release that are not being deleted, or those of one component."""
         query = f"?labelSelector=app.kubernetes.io/component%3D{component}" if component else ""
         items = self.plane.request("GET", f"/api/v1/namespaces/{namespace}/pods{query}")["items"]
-        return [pod for pod in items if "deletionTimestamp" not in pod["metadata"] and _runs(pod)]
+        return [pod for pod in items if "deletionTimestamp" not in pod["metadata"] and _stays(pod)]
 
     def pod(self, component: str) -> Json:
         """The one pod of a component."""
@@ -172,18 +228,41 @@ class Site:
         return pod
 
     def troubles(self) -> list[str]:
-        """Warnings among the cluster's events."""
+        """Warnings among the cluster's events, the latest last."""
         events = self.plane.request("GET", "/api/v1/events?fieldSelector=type%3DWarning")["items"]
-        return [f"{event['involvedObject']['name']}: {event['reason']}: {event['message']}" for event in events][-8:]
+        events.sort(key=lambda event: event["metadata"]["creationTimestamp"])
+        return [f"{event['involvedObject']['name']}: {event['reason']}: {event['message']}" for event in events]
 
     def twin(self) -> Json:
         """The node's NodeTwin."""
         twin: Json = self.plane.request("GET", f"{TWINS}/{NODE}")
         return twin
 
+    def lease_holder(self, name: str) -> str:
+        """Who holds a Lease of the release; empty while there is none."""
+        lease = self.plane.request("GET", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{name}")
+        return str(lease["spec"].get("holderIdentity", ""))
+
+    def joulie_labels(self) -> set[str]:
+        """Names of the node's labels that Joulie knows."""
+        labels = self.plane.request("GET", f"{NODES}/{NODE}")["metadata"]["labels"]
+        return {name for name in labels if name.startswith("joulie.io/")}
+
+    def extender_configuration(self) -> Json:
+        """The extender's entry in the chart's scheduler, for one that does not know the cluster's names."""
+        path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{SCHEDULER}"
+        configuration = yaml.safe_load(self.plane.request("GET", path)["data"]["configuration.yaml"])
+        (entry,) = configuration["extenders"]
+        return {**entry, "urlPrefix": f"http://{self.extender_address}:9876"}
+
     def joulie(self, *arguments: str) -> str:
         """What `kubectl joulie` prints."""
         return kubectl_joulie(self.plane, *arguments)
+
+    def execute(self, component: str, *command: str) -> str:
+        """Run a command in the first pod of a component."""
+        pod = self.pods(component)[0]["metadata"]["name"]
+        return self.plane.kubectl("exec", "--namespace", NAMESPACE, pod, "--", *command)
 
     def logs(self, pod: Mapping[str, Any], *, previous: bool = False) -> str:
         """The log of a pod's first container."""
@@ -198,6 +277,46 @@ class Site:
         self.plane.request(
             "PATCH", f"{NODES}/{NODE}", {"metadata": {"labels": named}}, content_type="application/merge-patch+json"
         )
+
+    def override(self, profile: str) -> None:
+        """Pin the node's profile, as an administrator may."""
+        body = {
+            "apiVersion": "joulie.io/v1alpha1",
+            "kind": "NodePowerProfile",
+            "metadata": {"name": "pinned", "labels": {names.OVERRIDE_LABEL: "true"}},
+            "spec": {"nodeName": NODE, "profile": profile},
+        }
+        self.plane.request("POST", OVERRIDES, body)
+
+    def lift_override(self) -> None:
+        """Unpin it."""
+        self.plane.request("DELETE", f"{OVERRIDES}/pinned")
+
+    def kill(self, pod: Mapping[str, Any]) -> None:
+        """Kill a pod's processes and wait until the kubelet has started it again and it is Ready."""
+        self.node.kill(pod)
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}"
+        before = pod["status"]["containerStatuses"][0]["restartCount"]
+
+        def is_back() -> bool:
+            (status,) = self.plane.request("GET", path)["status"]["containerStatuses"]
+            return status["restartCount"] > before and status["ready"]
+
+        wait_for(is_back, PATIENCE_S, f"{pod['metadata']['name']} runs again")
+
+    @contextmanager
+    def performance_pod(self, name: str = "urgent", **spec: Any) -> Iterator[None]:
+        """A pod of the class performance while the block runs."""
+        self.run_pod(name, annotations={names.WORKLOAD_CLASS_ANNOTATION: "performance"}, **spec)
+        try:
+            yield
+        finally:
+            self.delete_pods(name)
+
+    def enforce_pod_security(self, level: str, *options: str) -> None:
+        """Label the namespace of the release with a level of the Pod Security Standards."""
+        label = f"pod-security.kubernetes.io/enforce={level}"
+        self.plane.kubectl("label", "--overwrite", *options, "namespace", NAMESPACE, label)
 
     def run_pod(self, name: str, **spec: Any) -> None:
         """Create a pod that sleeps, in the namespace default."""
@@ -219,6 +338,29 @@ class Site:
             },
         )
 
+    def find_pod(self, name: str) -> Json:
+        """A pod of the namespace default."""
+        pod: Json = self.plane.request("GET", f"{PODS}/{name}")
+        return pod
+
+    def await_running(self, name: str) -> Json:
+        """Wait until a pod of the namespace default runs, and return it.
+
+        Raises:
+            NotReachedError: it does not in time; the message has its status.
+        """
+
+        def running() -> Json:
+            pod = self.find_pod(name)
+            assert pod["status"].get("phase") == "Running", pod["status"]
+            return pod
+
+        return wait_for(running, PATIENCE_S, f"pod {name} runs")
+
+    def delete_pods(self, *names: str) -> None:
+        """Delete pods of the namespace default and wait until they are gone."""
+        self.plane.kubectl("delete", "pod", *names, "--now", "--wait")
+
 
 def is_ready(pod: Mapping[str, Any]) -> bool:
     """Whether a pod's condition Ready is true."""
@@ -226,8 +368,9 @@ def is_ready(pod: Mapping[str, Any]) -> bool:
     return conditions.get("Ready") == "True"
 
 
-def _runs(pod: Mapping[str, Any]) -> bool:
-    return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+def _stays(pod: Mapping[str, Any]) -> bool:
+    """Whether it is no Job's: those of the grid's guard come and go."""
+    return all(owner["kind"] != "Job" for owner in pod["metadata"].get("ownerReferences", ()))
 
 
 def _tell(line: str) -> None:

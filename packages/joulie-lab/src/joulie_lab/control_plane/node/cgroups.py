@@ -9,21 +9,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _MOUNT = Path("/sys/fs/cgroup")
-_UNIFIED = "cgroup.controllers"
 _COPIED = ("cpuset.cpus", "cpuset.mems")
 _KILL_S = 10.0
 
 
+def is_unified() -> bool:
+    """Whether the machine has the one hierarchy of version 2."""
+    return (_MOUNT / "cgroup.controllers").exists()
+
+
 def hierarchies() -> list[Path]:
     """Roots of the hierarchies: one of version 2, else one of each controller."""
-    if (_MOUNT / _UNIFIED).exists():
+    if is_unified():
         return [_MOUNT]
     return sorted(path for path in _MOUNT.iterdir() if path.is_dir() and (path / "cgroup.procs").exists())
 
 
 def controller(name: str) -> Path:
     """Root of the hierarchy with the controller `name`."""
-    return _MOUNT if (_MOUNT / _UNIFIED).exists() else _MOUNT / name
+    return _MOUNT if is_unified() else _MOUNT / name
 
 
 def create(name: str) -> None:

@@ -101,6 +101,9 @@ def set_up(wanted: Addresses) -> None:
         nodad = ["nodad"] if network.version == 6 else []
         _run(["ip", "address", "add", f"{address}/{network.prefixlen}", "dev", BRIDGE, *nodad])
     _run(["ip", "link", "set", BRIDGE, "up"])
+    for services in wanted.services:
+        # Without a route, programs of the host do not get as far as kube-proxy's translation.
+        _run(["ip", "route", "add", services, "dev", BRIDGE])
 
 
 def end_containers() -> None:

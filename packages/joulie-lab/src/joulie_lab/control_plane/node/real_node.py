@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,6 +25,19 @@ _SYSTEM = f"{host.GROUP}/system"
 _PODS = f"{host.GROUP}/kubepods"
 _READY_S = 120.0
 _IMPORT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory of a pod, MiB.
+
+    Attributes:
+        resident_mib: without file pages.
+        working_set_mib: what the kubelet reports and evicts by: with the file pages in use, which pods may share.
+    """
+
+    resident_mib: float
+    working_set_mib: float
 
 
 class RealNode:
@@ -133,17 +147,25 @@ class RealNode:
 
     # -- measuring
 
-    def memory_mib(self, pod: Mapping[str, Any]) -> float:
-        """Resident memory of a pod's containers without file pages, MiB."""
-        total = 0
+    def memory(self, pod: Mapping[str, Any]) -> Memory:
+        """Memory of a pod's containers."""
+        resident = working_set = 0
         for group in self._container_groups(pod, "memory"):
-            file = group / "memory.stat"
-            values = dict(line.split() for line in file.read_text().splitlines())
-            total += int(values.get("total_rss") or values["anon"])
-        return total / 2**20
+            values = {name: int(value) for name, value in _pairs(group / "memory.stat")}
+            if cgroups.is_unified():
+                used, inactive = "memory.current", values["inactive_file"]
+                resident += values["anon"]
+            else:
+                used, inactive = "memory.usage_in_bytes", values["total_inactive_file"]
+                resident += values["total_rss"]
+            working_set += int((group / used).read_text()) - inactive
+        return Memory(resident / 2**20, working_set / 2**20)
 
     def cpu_s(self, pod: Mapping[str, Any]) -> float:
         """CPU time of a pod's containers since their start, s."""
+        if cgroups.is_unified():
+            groups = self._container_groups(pod)
+            return sum(int(dict(_pairs(group / "cpu.stat"))["usage_usec"]) for group in groups) / 1e6
         return sum(int((group / "cpuacct.usage").read_text()) for group in self._container_groups(pod, "cpuacct")) / 1e9
 
     # -- inside
@@ -242,3 +264,8 @@ class RealNode:
         except ApiError:
             return None
         return [address for address in spec.get("clusterIPs", ()) if address != "None"]
+
+
+def _pairs(file: Path) -> list[tuple[str, str]]:
+    """Names and values of a control group's file."""
+    return [(name, value) for name, value in (line.split() for line in file.read_text().splitlines())]
