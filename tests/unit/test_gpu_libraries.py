@@ -313,8 +313,9 @@ def test_something_else_may_hold_the_limit_lower(bench: Bench) -> None:
     assert bench.nvml.set_limit(FIRST, 400.0) == 350.0
     assert bench.nvml.devices()[0].limit_w == 400.0, "what was set is what a restore must know"
     bench.driver.write(0, hold_mw=650_000)
-    with pytest.raises(ControlFailedError, match="accepted, but 650 W is in force"):
+    with pytest.raises(ControlFailedError, match="accepted, but 650 W is in force") as failed:
         bench.nvml.set_limit(FIRST, 400.0)
+    assert failed.value.in_force == 400.0
 
 
 def test_without_a_driver_its_library_is_looked_for_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

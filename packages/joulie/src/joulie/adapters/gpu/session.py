@@ -187,7 +187,8 @@ class GpuLimiter:
         except (ControlFailedError, ControlRefusedError) as error:
             raise type(error)(f"{action}: {error}") from error
         if abs(set_w - limit_w) > READ_BACK_TOLERANCE_W or enforced_w > limit_w + READ_BACK_TOLERANCE_W:
-            raise ControlFailedError(f"{action}: accepted, but {max(set_w, enforced_w):g} W is in force")
+            told_w = max(set_w, enforced_w)
+            raise ControlFailedError(f"{action}: accepted, but {told_w:g} W is in force", in_force=set_w)
         return enforced_w
 
 
