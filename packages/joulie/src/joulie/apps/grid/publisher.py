@@ -69,6 +69,8 @@ class IntensityPublisher:
                     await self._publish()
                 except KubernetesError as error:
                     _log.warning("intensities not published", extra={"problem": str(error)})
+                except Exception:  # the controller does not depend on it
+                    _log.exception("intensities not published")
                 await asyncio.sleep(PUBLISH_EVERY_S)
 
     async def _publish(self) -> None:
