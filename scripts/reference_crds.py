@@ -57,7 +57,7 @@ def _type(schema: dict[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     match schema["type"]:
         case "array":
-            of = {"object": "objects", "string": "texts"}[schema["items"]["type"]]
+            of = {"object": "objects", "string": "texts", "number": "numbers"}[schema["items"]["type"]]
             return f"up to {schema['maxItems']} {of}"
         case "object" if "additionalProperties" in schema:
             return "texts by name"

@@ -506,6 +506,16 @@ class LedgerContract:
         assert count.used.energy_j == pytest.approx(100.0 * 5.75 * HOUR_S, rel=1e-12)
         assert count.recent.energy_j == pytest.approx(100.0 * HOUR_S, rel=1e-12)
 
+    def test_a_count_is_cut_where_its_period_begins(self, open: OPEN) -> None:
+        ledger = open()
+        turn_s = T0 + 123.5
+        scope = BudgetScope("team-a/daily", "team-a", turn_s, frozenset({pod().uid}), by_labels=True)
+        for time_s in (T0, T0 + 200.0):
+            ledger.append(Cycle(time_s, [sample(pod(), 100.0)], signals=steady(), budgets=[scope]))
+        count = ledger.budget_counts({scope.key: (turn_s, T0)})[scope.key]
+        assert count.used.energy_j == pytest.approx(100.0 * 76.5, rel=1e-12)
+        assert count.recent.energy_j == pytest.approx(100.0 * 200.0, rel=1e-12)
+
     def test_a_new_budget_begins_with_what_the_accounts_have_of_its_period(self, open: OPEN) -> None:
         ledger = open(LedgerSettings(hours_kept_s=2 * HOUR_S))
         other = pod("other", owner_name="other")

@@ -349,7 +349,7 @@ class Loop:
         kubeconfig.write_text(issued.read_text())
         process = self.plane.spawn(
             name,
-            [sys.executable, "-m", "joulie", command],
+            [sys.executable, "-m", "joulie", *command.split()],
             environment={"KUBECONFIG": str(kubeconfig), **environment},
         )
         self.programs[name] = Program(process, address, _credential(kubeconfig))

@@ -14,7 +14,7 @@ import pytest
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ApiError
 from joulie.adapters.kubernetes.events import EventRecorder
-from joulie.adapters.kubernetes.resources import CONFIG_MAPS, EVENTS, JOBS, NAMESPACES, NODES, PODS
+from joulie.adapters.kubernetes.resources import CONFIG_MAPS, ENERGY_BUDGETS, EVENTS, JOBS, NAMESPACES, NODES, PODS
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.ledger import LedgerSettings, open_ledger
 from joulie.adapters.prometheus.readings import GpuDevice, PodPower
@@ -24,9 +24,10 @@ from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.apps.accounting.budgets import Budgets
 from joulie.apps.accounting.closing import Closing, HeadsAddress
 from joulie.apps.accounting.controller import Accountant, Components
+from joulie.apps.accounting.energy_budgets import DECLARED_NAME, EnergyBudgets
 from joulie.apps.accounting.gardener_metrics import PREFIX as GARDENER
 from joulie.apps.accounting.metrics import PREFIX, AccountingMetrics
-from joulie.apps.accounting.policies import NAMESPACE_BUDGET_ACTION, NAMESPACE_BUDGET_KWH
+from joulie.apps.accounting.policies import NAMESPACE_BUDGET_ACTION, NAMESPACE_BUDGET_KWH, NAMESPACE_BUDGET_PERIOD
 from joulie.apps.accounting.sampler import Sampler, SamplerSettings
 from joulie.apps.accounting.usage import CADVISOR, Readings
 from joulie.apps.accounting.view import ClusterView
@@ -139,6 +140,7 @@ class Stage:
         self.metrics = AccountingMetrics()
         self.events = EventRecorder(self.client, "joulie-accounting", clock=self.clock)
         self.budgets = Budgets(self.client, self.async_ledger, self.events, self.metrics)
+        self.energy_budgets = EnergyBudgets(self.client, self.async_ledger, self.events, "EUR")
         power = PowerSettings(PowerRange(IDLE_W, MAX_W))
         sampler = Sampler(SamplerSettings(HardwareProfiles(), power, "DE"))
         self.view.departed.clear()
@@ -149,6 +151,7 @@ class Stage:
             self.feed,
             self.async_ledger,
             self.budgets,
+            self.energy_budgets,
             self.events,
             self.metrics,
             Closing(self.client, self.async_ledger, self.events, HEADS, self.signer),
@@ -232,13 +235,15 @@ def play(tmp_path):
                 stage = Stage(client, tmp_path / "ledger.db")
                 if not any(one.metadata.name == "default" for one in (await client.list(NAMESPACES)).items):
                     await client.create(NAMESPACES, {"metadata": {"name": "default"}})
-                watching = asyncio.create_task(stage.view.run())
+                watching = [asyncio.create_task(stage.view.run())]
+                stage.follow = lambda: watching.append(asyncio.create_task(stage.energy_budgets.run()))
                 try:
                     await stage.view.wait_synced()
                     yield stage
                 finally:
-                    watching.cancel()
-                    await asyncio.wait([watching])
+                    for task in watching:
+                        task.cancel()
+                    await asyncio.wait(watching)
                     stage.ledger.close()
 
     def run(story):
@@ -800,6 +805,229 @@ def test_a_namespace_has_a_budget_of_its_own_and_gives_its_pods_theirs(play):
     play(story)
 
 
+async def annotate_namespace(stage, name="default", **said):
+    keys = {"kwh": NAMESPACE_BUDGET_KWH, "action": NAMESPACE_BUDGET_ACTION, "period": NAMESPACE_BUDGET_PERIOD}
+    annotations = {keys[key]: value for key, value in said.items()}
+    await stage.client.patch(NAMESPACES, name, {"metadata": {"annotations": annotations}})
+    read = {key: value for key, value in annotations.items() if value is not None}
+    await stage.until(lambda: read.items() <= stage.view.namespaces[name].annotations.items())
+
+
+@pytest.mark.parametrize("kind", ["annotate", "label"])
+def test_g4_marks_of_a_namespace_go_when_its_period_turns(play, kind):
+    async def story(stage):
+        await annotate_namespace(stage, kwh="0.005", action=kind, period="day")
+        await stage.add_node()
+        await stage.add_pod("a")
+        await stage.step()
+        await stage.step(600.0)
+
+        async def marks():
+            meta = (await stage.client.get(NAMESPACES, "default")).metadata
+            return {key for key in (*meta.annotations, *meta.labels) if key.startswith(names.PREFIX)}
+
+        assert names.BUDGET_EXCEEDED in await marks()
+        await stage.until(lambda: names.BUDGET_EXCEEDED in str(stage.view.namespaces["default"]))
+        await stage.step(600.0)
+        assert names.BUDGET_EXCEEDED in await marks(), "it holds while the day lasts"
+        await stage.delete_pod("a")
+        await stage.step(16 * 3600.0)  # midnight is after 16 hours
+        await stage.step(600.0)
+        assert await marks() == set()
+
+    play(story)
+
+
+def test_g4_a_mark_of_a_pod_goes_when_its_budget_is_raised(play):
+    async def story(stage):
+        await stage.add_node()
+        await stage.add_pod("a", annotations=budget("0.001", "label"))
+        await stage.step()
+        await stage.step(600.0)
+        assert (await stage.client.get(PODS, "a", "default")).metadata.labels[names.BUDGET_EXCEEDED] == "true"
+        raised = {"metadata": {"annotations": {names.ENERGY_BUDGET_KWH: "1000"}}}
+        await stage.client.patch(PODS, "a", raised, namespace="default")
+        await stage.until(lambda: stage.view.pods[0].annotations[names.ENERGY_BUDGET_KWH] == "1000")
+        await stage.step(30.0)
+        assert names.BUDGET_EXCEEDED not in (await stage.client.get(PODS, "a", "default")).metadata.labels
+
+    play(story)
+
+
+def test_g4_the_template_of_a_job_is_read(play):
+    async def story(stage):
+        await stage.add_node()
+        template = {"metadata": {"annotations": {names.INTERRUPTIBLE: "true"}}}
+        body = {"metadata": {"name": "may"}, "spec": {"template": template}}
+        job = await stage.client.create(JOBS, body, "default")
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "may", "uid": job.metadata.uid, "controller": True}
+        await stage.add_pod("may-x", annotations=budget("0.001", "suspend"), owner=owner)
+        await stage.step()
+        await stage.step(600.0)
+        assert (await stage.client.get(JOBS, "may", "default")).spec.suspend is True
+
+    play(story)
+
+
+def test_g4_a_namespace_that_suspends_has_an_energy_budget(play):
+    async def story(stage):
+        stage.follow()
+        await stage.add_node()
+        await stage.add_pod("a")
+        await annotate_namespace(stage, kwh="0.005", action="suspend", period="day")
+        await stage.step()
+
+        def found():
+            return stage.energy_budgets.budgets.get(("default", DECLARED_NAME))
+
+        await stage.until(found)
+        assert (found().spec.limits.energy_kwh, found().spec.period, found().spec.action) == (0.005, "day", "suspend")
+        await stage.step(600.0)
+        await stage.until(lambda: found().status.used_pct)
+        used_kwh = stage.energy_j()["a"].energy_j / KWH
+        assert found().status.used.energy_kwh == pytest.approx(used_kwh, rel=1e-6)
+        assert found().status.period_end == "2027-01-16T00:00:00Z"
+        assert condition(found(), "Exhausted") == ("True", "Exhausted")
+        assert len(await stage.reported("EnergyBudgetExhausted")) == 1
+        await annotate_namespace(stage, kwh=None)
+        await stage.until(lambda: NAMESPACE_BUDGET_KWH not in stage.view.namespaces["default"].annotations)
+        await stage.step(30.0)
+        await stage.until(lambda: not found())
+
+    play(story)
+
+
+# ---- EnergyBudgets
+
+
+def condition(found, kind):
+    (one,) = (each for each in found.status.conditions if each.type == kind)
+    return one.status, one.reason
+
+
+async def energy_budget(stage, name="team", **spec):
+    """Makes an EnergyBudget; the function that gives it as it is seen."""
+    body = {"metadata": {"name": name}, "spec": {"limits": {"energyKWh": 1.0}, "period": "day", **spec}}
+    await stage.client.create(ENERGY_BUDGETS, body, "default")
+
+    def found():
+        return stage.energy_budgets.budgets.get(("default", name))
+
+    await stage.until(found)
+    return found
+
+
+def test_an_energy_budget_says_what_is_used_and_expected_and_warns_before(play):
+    async def story(stage):
+        stage.follow()
+        await stage.add_node()
+        await stage.add_pod("a")
+        limits = {"energyKWh": 0.04, "emissionsG": 1000.0, "cost": 100.0}
+        found = await energy_budget(stage, limits=limits, warnAt=[0.5, 0.25])
+        await stage.step()
+        for passed_s in (600.0, 600.0, 600.0):
+            await stage.step(passed_s)
+        await stage.until(lambda: found().status.used_pct)
+        energy, status = stage.energy_j()["a"], found().status
+        share = energy.energy_j / KWH / 0.04
+        assert status.used_pct == pytest.approx(share * 100.0, abs=0.01)
+        assert status.used.emissions_g == pytest.approx(energy.emissions_g, rel=1e-6)
+        assert status.used.cost == pytest.approx(energy.cost, rel=1e-6)
+        power_w = cpu_w(2.0, 2.0, 2) * PUE
+        left_s = 15.5 * 3600.0
+        expected_kwh = (energy.energy_j + power_w * left_s) / KWH
+        assert status.forecast.energy_kwh == pytest.approx(expected_kwh, rel=1e-6)
+        assert status.currency == "EUR"
+        notes = [event.message for event in await stage.reported("EnergyBudgetWarning")]
+        assert len(notes) == 2
+        assert "of 0.04 kWh" in notes[0]
+        ratio = stage.metric("joulie_energy_budget_used_ratio", namespace="default", budget="team")
+        assert ratio == pytest.approx(share, rel=1e-6)
+        stage.ledger.close()
+        stage.start()
+        stage.follow()
+        await stage.until(found)
+        await stage.step(30.0)
+        assert len(await stage.reported("EnergyBudgetWarning")) == 2, "a restart warns of nothing again"
+
+    play(story)
+
+
+def test_an_energy_budget_is_for_an_owner_or_for_labels(play):
+    async def story(stage):
+        stage.follow()
+        await stage.add_node()
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "1", "controller": True}
+        await stage.add_pod("mine", owner=owner)
+        await stage.add_pod("other", cores=4)
+        labelled = {"metadata": {"labels": {"team": "blue"}}}
+        await stage.client.patch(PODS, "other", labelled, namespace="default")
+        await stage.step()
+        of_job = await energy_budget(stage, "job", target={"owner": {"kind": "Job", "name": "train"}})
+        of_team = await energy_budget(stage, "label", target={"matchLabels": {"team": "blue"}})
+        await stage.step(300.0)
+        await stage.step(300.0)
+        await stage.until(lambda: of_job().status.used_pct and of_team().status.used_pct)
+        energy_j = {name: one.energy_j / KWH for name, one in stage.energy_j().items()}
+        assert of_job().status.used.energy_kwh == pytest.approx(energy_j["mine"], rel=1e-6)
+        # Labels are not in the ledger: it counts from its first cycle on, with that cycle's own energy.
+        assert of_team().status.used.energy_kwh == pytest.approx(energy_j["other"], rel=1e-6)
+
+    play(story)
+
+
+def test_a_period_of_another_zone_turns_at_its_own_midnight(play):
+    async def story(stage):
+        stage.follow()
+        await stage.add_node()
+        await stage.add_pod("a")
+        found = await energy_budget(stage, timeZone="Asia/Kathmandu")
+        await stage.step()
+        await stage.step(10 * 3600.0 + 1800.0)  # 18:30 UTC, midnight is at 18:15
+        await stage.until(lambda: found().status.used_pct)
+        assert found().status.period_start == "2027-01-15T18:15:00Z"
+        power_w = cpu_w(2.0, 2.0, 2) * PUE
+        assert found().status.used.energy_kwh == pytest.approx(power_w * 900.0 / KWH, rel=1e-6)
+
+    play(story)
+
+
+def test_a_ledger_that_is_away_and_missing_signals_and_unknown_zones_are_told(play, monkeypatch):
+    async def story(stage):
+        stage.follow()
+        await stage.add_node()
+        await stage.add_pod("a")
+        team = await energy_budget(stage)
+        green = await energy_budget(stage, "green", limits={"emissionsG": 10.0})
+        wrong = await energy_budget(stage, "wrong", timeZone="Mars/Olympus")
+        stage.feed.missing = True
+        await stage.step()
+        await stage.step(600.0)
+        await stage.until(lambda: condition(team(), "UsageKnown")[0] == "True")
+        assert condition(green(), "UsageKnown") == ("False", "SignalsMissing")
+        assert condition(green(), "Exhausted") == ("Unknown", "SignalsMissing")
+        assert green().status.used_pct is None
+        assert condition(wrong(), "UsageKnown") == ("False", "InvalidTimeZone")
+        measured = team().status.last_updated
+
+        def away(_cycle):
+            raise LedgerError("the disk is full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(stage.ledger, "append", away)
+            await stage.step(300.0, result="error")
+        await stage.until(lambda: condition(team(), "UsageKnown")[0] == "False")
+        assert condition(team(), "UsageKnown") == ("False", "LedgerUnavailable")
+        assert (team().status.last_updated, condition(team(), "Exhausted")[0]) == (measured, "False")
+        unknown = {"namespace": "default", "budget": "team"}
+        assert stage.metric("joulie_energy_budget_usage_unknown", **unknown) == 1.0
+        await stage.step(30.0)
+        await stage.until(lambda: condition(team(), "UsageKnown")[0] == "True")
+        assert stage.metric("joulie_energy_budget_usage_unknown", **unknown) == 0.0
+
+    play(story)
+
+
 def test_what_cannot_be_read_is_reported_once_and_ignored(play):
     async def story(stage):
         await stage.add_node()
@@ -1010,15 +1238,12 @@ def test_an_action_that_fails_is_tried_again_though_its_pod_has_ended(play, monk
 
 def test_a_job_that_is_gone_keeps_no_other_from_being_suspended(play):
     async def story(stage):
-        said = {NAMESPACE_BUDGET_KWH: "0.001", NAMESPACE_BUDGET_ACTION: "suspend"}
-        await stage.client.patch(NAMESPACES, "default", {"metadata": {"annotations": said}})
-        await stage.until(lambda: stage.view.namespaces["default"].annotations)
         meta = {"name": "there", "annotations": {names.INTERRUPTIBLE: "true"}}
         job = await stage.client.create(JOBS, {"metadata": meta, "spec": {}}, "default")
         await stage.add_node()
         for name, uid in (("gone", "1"), ("there", job.metadata.uid)):
             owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid, "controller": True}
-            await stage.add_pod(f"{name}-x", owner=owner)
+            await stage.add_pod(f"{name}-x", annotations=budget("0.001", "suspend"), owner=owner)
         await stage.step()
         await stage.step(600.0)
         assert (await stage.client.get(JOBS, "there", "default")).spec.suspend is True

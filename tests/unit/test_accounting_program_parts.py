@@ -340,11 +340,12 @@ def test_a_budget_that_is_none_is_a_mistake_and_no_budget(text):
 
 def test_a_namespaces_budget_begins_anew():
     said = AccountedNamespace(annotations={NAMESPACE_BUDGET_KWH: "10", NAMESPACE_BUDGET_PERIOD: "day"})
-    budget, mistakes = namespace_budget("team", said, 1_800_000_000.0)
+    declared, mistakes = namespace_budget(said)
+    budget = declared.now("team", 1_800_000_000.0)
     assert (budget.scope, budget.since_s, mistakes) == ("team", 1_799_971_200.0, ())
     said = AccountedNamespace(annotations={NAMESPACE_BUDGET_KWH: "10", NAMESPACE_BUDGET_PERIOD: "year"})
-    budget, (mistake,) = namespace_budget("team", said, 1_800_000_000.0)
-    assert "'year' is not one of day, month" in mistake
+    _declared, (mistake,) = namespace_budget(said)
+    assert "'year' is not one of hour, day, week, month" in mistake
 
 
 # ---- the grid

@@ -68,8 +68,10 @@ def test_names_and_scopes() -> None:
         "NodePowerProfile": ("nodepowerprofiles", ["npp"]),
         "TelemetryProfile": ("telemetryprofiles", ["tp"]),
         "WorkloadProfile": ("workloadprofiles", ["wp"]),
+        "EnergyBudget": ("energybudgets", ["eb"]),
     }
-    assert [kind for kind, item in CRDS.items() if item["spec"]["scope"] == "Namespaced"] == ["WorkloadProfile"]
+    namespaced = [kind for kind, item in CRDS.items() if item["spec"]["scope"] == "Namespaced"]
+    assert namespaced == ["WorkloadProfile", "EnergyBudget"]
 
 
 def test_bounds_and_enumerations() -> None:

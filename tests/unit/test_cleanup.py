@@ -29,6 +29,7 @@ from joulie.apps.agent.outcome import blocked, failed, restored
 from joulie.apps.cleanup import main as program
 from joulie.apps.cleanup import steps as steps_module
 from joulie.apps.cleanup.steps import (
+    BUDGET_WAITING_SINCE,
     GRID_LEASE,
     GRID_SUSPENDED_SINCE,
     GRID_WORK_DONE,
@@ -164,6 +165,7 @@ def test_the_operators_lease_is_ours() -> None:
 
 def test_the_grid_controllers_words_are_ours() -> None:
     assert (grid_facts.SUSPENDED_SINCE, grid_facts.WORK_DONE) == (GRID_SUSPENDED_SINCE, GRID_WORK_DONE)
+    assert grid_facts.BUDGET_WAITING_SINCE == BUDGET_WAITING_SINCE
     assert grid_guard.LEASE_NAME == GRID_LEASE
 
 
@@ -180,11 +182,13 @@ def test_pods_and_jobs_that_wait_for_the_grid_go_on(tmp_path: Path) -> None:
         await stage.add_job("theirs", {}, suspended=True)
         await stage.add_job("left", {GRID_SUSPENDED_SINCE: ""}, suspended=True)
         await stage.add_job("running", notes, suspended=False)
+        await stage.add_job("of-budget", {BUDGET_WAITING_SINCE: "2026-01-01T00:00:00Z"}, suspended=True)
         await stage.add_pod("gated", "joulie.io/grid")
+        await stage.add_pod("budgeted", "joulie.io/budget")
 
         outcome = await stage.clean()
-        assert outcome == Outcome(gates_removed=1, jobs_resumed=1)
-        assert await stage.gates("gated") == []
+        assert outcome == Outcome(gates_removed=2, jobs_resumed=2)
+        assert await stage.gates("gated") == await stage.gates("budgeted") == []
         assert (await client.get(CONFIG_MAPS, "joulie-grid-gating", NAMESPACE)).data == {"enabled": "false"}
         # Its controller leads no more, and so gates nothing anew.
         assert (await client.get(LEASES, GRID_LEASE, NAMESPACE)).spec.holder_identity == "joulie-cleanup"
@@ -194,8 +198,9 @@ def test_pods_and_jobs_that_wait_for_the_grid_go_on(tmp_path: Path) -> None:
             "theirs": True,
             "left": True,
             "running": False,
+            "of-budget": False,
         }
-        assert jobs["ours"].metadata.annotations == {}
+        assert jobs["ours"].metadata.annotations == jobs["of-budget"].metadata.annotations == {}
 
     play(tmp_path, scenario)
 

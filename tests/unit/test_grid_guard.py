@@ -17,7 +17,16 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import CONFIG_MAPS, JOBS, LEASES, NAMESPACES, PODS
 from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339_micro
 from joulie.apps.grid import guard as program
-from joulie.apps.grid.facts import SUSPENDED_SINCE, WORK_DONE, Asking, GatedPod, JobFacts, NamespaceFacts, Owner
+from joulie.apps.grid.facts import (
+    BUDGET_WAITING_SINCE,
+    SUSPENDED_SINCE,
+    WORK_DONE,
+    Asking,
+    GatedPod,
+    JobFacts,
+    NamespaceFacts,
+    Owner,
+)
 from joulie.apps.grid.guard import GRACE_S, LEASE_NAME, Cluster, GuardSettings, age_s, look_after, overdue, overdue_jobs
 from joulie.domain.grid import names
 from joulie.domain.grid.request import GridDefaults
@@ -192,6 +201,29 @@ def play(tmp_path: Path, scenario: Callable[[Stage], Awaitable[None]]) -> None:
                 await scenario(stage)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_g4_what_waits_for_a_budget_is_let_go_when_its_controller_is_dead(tmp_path: Path, alive: bool) -> None:
+    async def scenario(stage: Stage) -> None:
+        gates = [{"name": names.BUDGET_GATE}, {"name": "example.com/quota"}]
+        spec = {"containers": [{"name": "c", "image": "i"}], "schedulingGates": gates}
+        await stage.client.create(PODS, {"metadata": {"name": "budgeted"}, "spec": spec}, "default")
+        for name, notes in (("ours", {BUDGET_WAITING_SINCE: SINCE}), ("theirs", {})):
+            body = {"metadata": {"name": name, "annotations": notes}, "spec": {"suspend": True}}
+            await stage.client.create(JOBS, body, "default")
+        await stage.renew_lease(stage.created_s - (0.0 if alive else HOUR_S))
+        found = await stage.round_at(10.0)
+        assert found.problems == []
+        assert found.lifted == ([] if alive else ["default/budgeted"])
+        assert found.resumed == ([] if alive else ["default/ours"])
+        pod = await stage.client.get(PODS, "budgeted", "default")
+        left = ["joulie.io/budget", "example.com/quota"] if alive else ["example.com/quota"]
+        assert [gate.name for gate in pod.spec.scheduling_gates] == left
+        assert (await stage.client.get(JOBS, "ours", "default")).spec.suspend is alive
+        assert (await stage.client.get(JOBS, "theirs", "default")).spec.suspend is True
+
+    play(tmp_path, scenario)
 
 
 def test_a_living_controller_is_left_to_its_work(tmp_path: Path) -> None:

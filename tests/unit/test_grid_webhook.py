@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 
 from joulie.adapters.kubernetes.api.core import Pod
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.resources import CONFIG_MAPS, NAMESPACES
+from joulie.adapters.kubernetes.resources import CONFIG_MAPS, ENERGY_BUDGETS, NAMESPACES
 from joulie.apps.grid import webhook as program
 from joulie.apps.grid.facts import NamespaceFacts
 from joulie.apps.grid.webhook import GatingView, WebhookMetrics, WebhookSettings, review, webhook_app
 from joulie.apps.grid.webhook_trust import (
+    BUDGETS_WEBHOOK,
     NAMESPACES_WEBHOOK,
     PODS_WEBHOOK,
     RENEW_BEFORE_S,
@@ -31,6 +32,7 @@ from joulie.apps.grid.webhook_trust import (
     renewed,
     trust_of,
 )
+from joulie.domain.grid.names import BUDGET_GATE
 from joulie.domain.grid.request import GridDefaults, request_of
 from joulie.domain.mode import Mode
 from joulie.program.certificates import KeyPair, expires_s, https_files, self_signed, write_files
@@ -59,8 +61,8 @@ def review_of(pod: Any, uid: Any = "705ab4f5-6393-11e8-b7cc-42010a800002") -> by
     return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
 
 
-def always(_namespace: str, _pod: Pod) -> bool:
-    return True
+def always(_namespace: str, _pod: Pod) -> tuple[str, ...]:
+    return (GATE,)
 
 
 # ---- who gets the gate
@@ -120,7 +122,7 @@ def test_gates_of_others_stay() -> None:
 
 
 def test_what_needs_no_gate_is_left_as_it_came() -> None:
-    status, body, result = review(review_of(ARRIVALS["plain"].pod("default")), lambda _namespace, _pod: False)
+    status, body, result = review(review_of(ARRIVALS["plain"].pod("default")), lambda _namespace, _pod: ())
     assert (status, result) == (200, "left")
     assert json.loads(body)["response"] == {"uid": "705ab4f5-6393-11e8-b7cc-42010a800002", "allowed": True}
 
@@ -154,7 +156,7 @@ def test_over_the_wire(tmp_path: Path) -> None:
     async def main() -> None:
         files = write_files(tmp_path, self_signed(HOSTS, wall_clock_s()))
         trusting = ssl.create_default_context(cafile=str(files.certificate))
-        app = webhook_app(lambda _namespace, pod: pod.spec.scheduler_name != "", metrics)
+        app = webhook_app(lambda _namespace, pod: (GATE,) if pod.spec.scheduler_name else (), metrics)
         async with (
             Server(app, ("127.0.0.1", 0), tls=files) as server,
             httpx.AsyncClient(verify=trusting, base_url=f"https://localhost:{server.port}") as client,
@@ -207,6 +209,37 @@ def test_it_gates_while_the_configmap_says_so(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
+def test_it_gates_all_pods_while_the_budget_of_their_namespace_holds(tmp_path: Path) -> None:
+    async def scenario(client: KubeClient) -> None:
+        await client.create(NAMESPACES, {"metadata": {"name": "joulie-system"}})
+        gating = {"metadata": {"name": "joulie-grid-gating"}, "data": {"enabled": "true"}}
+        await client.create(CONFIG_MAPS, gating, "joulie-system")
+        budget = {"metadata": {"name": "daily"}, "spec": {"limits": {"energyKWh": 1.0}, "period": "day"}}
+        await client.create(ENERGY_BUDGETS, budget, "default")
+        view = GatingView(client, "joulie-system")
+        watching = asyncio.create_task(view.run())
+        await view.wait_synced()
+        plain, asks = decoded(ARRIVALS["plain"]), decoded(ARRIVALS["asks"])
+        while not view.gates("default", asks):
+            await asyncio.sleep(0)
+        assert (view.gates("default", plain), view.budgeted) == ((), ())
+        since = {"lastTransitionTime": "2026-01-01T00:00:00Z"}
+        holding = {"type": "Holding", "status": "True", "reason": "Exhausted", **since}
+        status = {"status": {"conditions": [holding]}}
+        await client.patch(ENERGY_BUDGETS, "daily", status, namespace="default", subresource="status")
+        while not view.budgeted:
+            await asyncio.sleep(0)
+        assert view.gates("default", plain) == (BUDGET_GATE,)
+        assert view.gates("default", asks) == (GATE, BUDGET_GATE)
+        assert view.gates("joulie-system", plain) == ()
+        daemon = decoded(Arrival(False, spec={}, owner="DaemonSet"))
+        critical = decoded(Arrival(False, spec={"priorityClassName": "system-node-critical"}))
+        assert view.gates("default", daemon) == view.gates("default", critical) == ()
+        watching.cancel()
+
+    play(tmp_path, scenario)
+
+
 def test_it_gates_nothing_in_namespaces_in_observe_mode(tmp_path: Path) -> None:
     async def scenario(client: KubeClient) -> None:
         await client.create(NAMESPACES, {"metadata": {"name": "joulie-system"}})
@@ -220,8 +253,8 @@ def test_it_gates_nothing_in_namespaces_in_observe_mode(tmp_path: Path) -> None:
             view = GatingView(client, "joulie-system", mode)
             watching = asyncio.create_task(view.run())
             await view.wait_synced()
-            assert [view.gates(one, plain) for one in ("watched", "canary")] == [False, True]
-            assert view.gates("default", asks) is default
+            assert [bool(view.gates(one, plain)) for one in ("watched", "canary")] == [False, True]
+            assert bool(view.gates("default", asks)) is default
             assert view.deferring == ("canary",)
             watching.cancel()
 
@@ -315,6 +348,14 @@ def test_namespaces_that_ask_get_a_webhook_of_their_own() -> None:
 
 def test_cert_managers_bundle_is_left_alone() -> None:
     assert registered_webhooks(CHART, None, []) == CHART
+
+
+def test_a_third_webhook_is_for_namespaces_whose_budget_holds() -> None:
+    budgets = registered_webhooks(CHART, b"PEM", [], ["c"])
+    (held,) = (one for one in budgets if one["name"] == BUDGETS_WEBHOOK)
+    assert held["namespaceSelector"]["matchExpressions"][-1]["values"] == ["c"]
+    assert {one["name"] for one in held["matchConditions"]} <= {"not-bound", "not-of-a-daemonset-nor-static"}
+    assert registered_webhooks(budgets, b"PEM", [], ["c"]) == budgets
     assert "KeyPair" in repr(KeyPair(b"", b""))
 
 

@@ -9,7 +9,7 @@ import yaml
 
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.resources import NODE_TWINS, WORKLOAD_PROFILES
+from joulie.adapters.kubernetes.resources import ENERGY_BUDGETS, NODE_TWINS, WORKLOAD_PROFILES
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.kubectl import main as plugin
 from joulie.apps.kubectl import profiles, top
@@ -227,6 +227,55 @@ def on_cluster(tmp_path, capsys):
 async def write(client, resource, name, spec, status, namespace=None, labels=None):
     await client.create(resource, {"metadata": {"name": name, "labels": labels or {}}, "spec": spec}, namespace)
     await client.apply(resource, name, {"status": status}, namespace=namespace, field_manager="m", subresource="status")
+
+
+async def two_budgets(client):
+    conditions = [
+        {"type": kind, "status": status, "reason": "R", "message": text, "lastTransitionTime": rfc3339(NOW_S)}
+        for kind, status, text in (("Holding", "True", "it is exhausted"), ("UsageKnown", "True", "measured"))
+    ]
+    spec = {
+        "limits": {"energyKWh": 1.5, "cost": 20},
+        "period": "day",
+        "action": "gate",
+        "target": {"owner": {"kind": "Job", "name": "train"}, "matchLabels": {"team": "a"}},
+    }
+    used = {
+        "used": {"energyKWh": 1.6, "cost": 2.0},
+        "forecast": {"energyKWh": 1.8, "cost": 3.0},
+        "usedPct": 106.7,
+        "forecastPct": 120.0,
+        "periodEnd": "2026-11-24T00:00:00Z",
+        "held": {"pods": 3, "jobs": 2},
+        "conditions": conditions,
+    }
+    await write(client, ENERGY_BUDGETS, "daily", spec, used, "default")
+    unknown = [{**conditions[1], "status": "False", "message": "the ledger is away"}]
+    rolling = {"limits": {"emissionsG": 1000}, "period": "week", "window": "rolling"}
+    await write(client, ENERGY_BUDGETS, "green", rolling, {"conditions": unknown}, "kube-public")
+
+
+def test_budgets_of_all_namespaces(on_cluster):
+    status, out, err = on_cluster(two_budgets, "budget", "-A")
+    assert (status, err) == (0, "")
+    assert words(out) == [
+        "2 budgets: 1 holding, 1 of unknown usage",
+        "",
+        "NAMESPACE BUDGET LIMIT PERIOD USED FORECAST ACTION HOLDING PODS JOBS ENDS",
+        "default daily 1.5 kWh, 20 cost day 107% 120% gate yes 3 2 2026-11-24T00:00:00Z",
+        "kube-public green 1000 gCO2eq rolling week - - report - - - -",
+    ]
+    wide = words(on_cluster(two_budgets, "budget", "-A", "-o", "wide")[1])
+    assert wide[3].endswith("Job/train,team=a it is exhausted")
+    assert wide[4].endswith("all pods the ledger is away")
+
+
+@pytest.mark.parametrize(("output", "load"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_budgets_for_programs(on_cluster, output, load):
+    (row,) = load(on_cluster(two_budgets, "budget", "-n", "default", "-o", output)[1])["budgets"]
+    assert (row["used"], row["forecast_pct"], row["holding"]) == ({"energyKWh": 1.6, "cost": 2.0}, 120.0, True)
+    nothing = on_cluster(two_budgets, "budget", "-n", "kube-system")[1]
+    assert "No EnergyBudgets found in namespace kube-system" in nothing
 
 
 async def two_profiles(client):

@@ -398,7 +398,8 @@ class Ledger(Protocol):
     def budget_counts(self, asked: Mapping[str, tuple[float, float]]) -> Mapping[str, BudgetCount]:
         """What the pods of budgets have used, by key: since a time, and since a later one (s since the epoch).
 
-        Keys that no cycle has named yet are left out.
+        Each is the start of a period that a cycle has named, or a multiple of `BUDGET_SLOT_S`. Keys that no cycle has
+        named yet are left out.
         """
         ...
 

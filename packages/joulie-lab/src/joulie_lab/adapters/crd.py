@@ -147,6 +147,24 @@ CUSTOM_KINDS = (
             _AGE,
         ),
     ),
+    CustomKind(
+        resources.ENERGY_BUDGETS,
+        "eb",
+        (
+            Column("Period", "string", ".spec.period"),
+            Column("Action", "string", ".spec.action"),
+            Column("Used-Pct", "number", ".status.usedPct"),
+            Column("Forecast-Pct", "number", ".status.forecastPct"),
+            Column("Held-Pods", "integer", ".status.held.pods"),
+            Column("Held-Jobs", "integer", ".status.held.jobs"),
+            Column("Ends", "string", ".status.periodEnd"),
+            Column("Limit-kWh", "number", ".spec.limits.energyKWh", 1),
+            Column("Limit-gCO2eq", "number", ".spec.limits.emissionsG", 1),
+            Column("Limit-Cost", "number", ".spec.limits.cost", 1),
+            Column("Updated", "date", ".status.lastUpdated", 1),
+            _AGE,
+        ),
+    ),
 )
 
 

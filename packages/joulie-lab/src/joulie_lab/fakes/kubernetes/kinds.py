@@ -176,6 +176,7 @@ JOULIE: tuple[Kind, ...] = (
     _joulie("nodetwins", "NodeTwin"),
     _joulie("nodehardwares", "NodeHardware"),
     _joulie("workloadprofiles", "WorkloadProfile", namespaced=True),
+    _joulie("energybudgets", "EnergyBudget", namespaced=True),
     _joulie("telemetryprofiles", "TelemetryProfile"),
     _joulie("nodepowerprofiles", "NodePowerProfile"),
 )

@@ -223,7 +223,7 @@ def pod_facts(pod: Pod, profile_key: str = names.POWER_PROFILE_LABEL) -> PodFact
         phase=phase,
         node_name=sys.intern(pod.spec.node_name),
         requests=requests,
-        owner=_owner(meta, controller),
+        owner=workload_of(meta, controller),
         workload_class=workload_class,
         constraint=constraint,
         reschedulable=reschedulable,
@@ -343,8 +343,8 @@ def _known(values: type[_EnumT], text: str | None) -> _EnumT | None:
     return next((value for value in values if value == text), None) if text else None
 
 
-def _owner(meta: ObjectMeta, controller: OwnerReference | None) -> Owner:
-    """The pod's workload, derived from the pod alone, since the scheduler extender must not wait for the API server.
+def workload_of(meta: ObjectMeta, controller: OwnerReference | None) -> Owner:
+    """A pod's workload, derived from the pod alone, since the scheduler extender must not wait for the API server.
 
     A ReplicaSet's Deployment is recognised by the pod template hash in its name, a Job's CronJob by the scheduled
     minute in its name.

@@ -1,4 +1,4 @@
-"""What budgets count: energy by quarter of an hour, so that periods of every time zone can be summed exactly.
+"""What budgets count: energy by quarter of an hour, cut where a period begins, so that each period is summed exactly.
 
 Hours and days are too coarse for that: a day in Kathmandu begins at a quarter past an hour of UTC, and days are what
 hours are folded into. The tables are not part of the accounts, so they have no version: they are created where they are
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 from sqlalchemy import (
     BigInteger,
     Column,
     ColumnElement,
     Connection,
     Double,
-    Integer,
     MetaData,
     String,
     Table,
@@ -27,7 +27,7 @@ from sqlalchemy import (
 
 from joulie.adapters.ledger import schema
 from joulie.adapters.ledger.statements import add_energy, bulk, energy_sums, upsert
-from joulie.domain.accounting.integrate import Buckets
+from joulie.domain.accounting.integrate import Pieces
 from joulie.domain.accounting.journal import EntryKind
 from joulie.domain.accounting.records import BUDGET_SLOT_S, ENERGY_FIELDS, BudgetCount, BudgetScope, Cycle, Energy
 from joulie.domain.quantities import SECONDS_PER_HOUR
@@ -49,7 +49,7 @@ _slots = Table(
     "budget_slots",
     _metadata,
     Column("key", String, primary_key=True),
-    Column("slot", Integer, primary_key=True, autoincrement=False),
+    Column("start_s", Double, primary_key=True),
     *(Column(name, Double, nullable=False) for name in ENERGY_FIELDS),
     sqlite_with_rowid=False,
 )
@@ -60,14 +60,20 @@ def create_tables(connection: Connection) -> None:
     _metadata.create_all(connection)
 
 
-def begin(connection: Connection, cycle: Cycle) -> None:
-    """Note the budgets of a cycle, before its energy is booked; new ones begin with what the accounts have."""
+def begin(connection: Connection, cycle: Cycle, began_s: float) -> None:
+    """Note the budgets of a cycle, before its energy is booked; new ones begin with what the accounts have.
+
+    Args:
+        connection: connection with the cycle's transaction.
+        cycle: the cycle.
+        began_s: time of the ledger's first cycle, s since the epoch.
+    """
     if not cycle.budgets:
         return
     known = set(connection.scalars(select(_scopes.c.key)))
     for scope in cycle.budgets:
         if scope.key not in known:
-            since_s = cycle.time_s if scope.by_labels else min(scope.since_s, cycle.time_s)
+            since_s = cycle.time_s if scope.by_labels else max(scope.since_s, began_s)
             connection.execute(_scopes.insert().values(key=scope.key, since_s=since_s, seen_s=cycle.time_s))
             if not scope.by_labels:
                 _take_over(connection, scope)
@@ -89,10 +95,8 @@ def _take_over(connection: Connection, scope: BudgetScope) -> None:
     by_day = select(day, *energy_sums(days)).where(
         _is_of(days, scope), days.c.kind == EntryKind.BOOKED, days.c.from_s >= first_day * _SECONDS_PER_DAY
     )
-    # What began earlier than the period counts from its start on.
-    first_slot = int(-(-scope.since_s // BUDGET_SLOT_S))
     rows = [
-        (scope.key, max(first_slot, int(row[0] * span_s // BUDGET_SLOT_S)), *row[1:])
+        (scope.key, max(scope.since_s, row[0] * span_s), *row[1:])
         for query, span_s in ((by_hour, SECONDS_PER_HOUR), (by_day.group_by(day), _SECONDS_PER_DAY))
         for row in connection.execute(query)
     ]
@@ -105,18 +109,23 @@ def _is_of(table: Table, scope: BudgetScope) -> ColumnElement[bool]:
     return and_(columns.namespace == scope.namespace, *(of_owner if scope.owner_kind else ()))
 
 
-def add(connection: Connection, key: str, buckets: Buckets) -> None:
-    """Add energy by slot to the count of a budget."""
-    rows = zip(buckets.hour.tolist(), buckets.energy.tolist(), strict=True)
-    _add_rows(connection, [(key, slot, *energy) for slot, energy in rows])
+def add(connection: Connection, scope: BudgetScope, pieces: Pieces) -> None:
+    """Count energy of pods of a budget, cut at slots and at the start of its period."""
+    starts_s = pieces.low_s // BUDGET_SLOT_S * BUDGET_SLOT_S
+    starts_s = np.where(pieces.low_s >= scope.since_s, np.maximum(starts_s, scope.since_s), starts_s)
+    slots_s, slot = np.unique(starts_s, return_inverse=True)
+    energy = np.zeros((len(slots_s), len(ENERGY_FIELDS)))
+    np.add.at(energy, slot, pieces.energy)
+    rows = zip(slots_s.tolist(), energy.tolist(), strict=True)
+    _add_rows(connection, [(scope.key, start_s, *one) for start_s, one in rows])
 
 
 def _add_rows(connection: Connection, rows: list[tuple[object, ...]]) -> None:
     statement = upsert(connection, _slots)
     statement = statement.on_conflict_do_update(
-        index_elements=["key", "slot"], set_=add_energy(_slots, statement.excluded)
+        index_elements=["key", "start_s"], set_=add_energy(_slots, statement.excluded)
     )
-    bulk(connection, statement, ("key", "slot", *ENERGY_FIELDS), rows)
+    bulk(connection, statement, ("key", "start_s", *ENERGY_FIELDS), rows)
 
 
 def counts(connection: Connection, asked: Mapping[str, tuple[float, float]]) -> dict[str, BudgetCount]:
@@ -131,11 +140,11 @@ def counts(connection: Connection, asked: Mapping[str, tuple[float, float]]) -> 
 
 def _sum(connection: Connection, key: str, since_s: float) -> Energy:
     slots = _slots.c
-    query = select(*energy_sums(_slots)).where(slots.key == key, slots.slot >= int(since_s // BUDGET_SLOT_S))
+    query = select(*energy_sums(_slots)).where(slots.key == key, slots.start_s >= since_s)
     return Energy(*tuple(connection.execute(query).one()))
 
 
 def drop_old(connection: Connection, now_s: float) -> None:
     """Drop slots that no period reaches, and budgets that are gone."""
-    connection.execute(delete(_slots).where(_slots.c.slot < int((now_s - _KEPT_S) // BUDGET_SLOT_S)))
+    connection.execute(delete(_slots).where(_slots.c.start_s < now_s - _KEPT_S))
     connection.execute(delete(_scopes).where(_scopes.c.seen_s < now_s - _KEPT_S))

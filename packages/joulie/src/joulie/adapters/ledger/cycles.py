@@ -93,7 +93,7 @@ class Booking:
         add_accounts(self._connection, self._started)
         moved = (stretch.account for stretch in self._stretches)
         changed = list({id(account): account for account in (*self._started, *moved, *self._ended)}.values())
-        budgets.begin(self._connection, self._cycle)
+        budgets.begin(self._connection, self._cycle, began_s)
         added = self._integrate(changed, signals)
         keep_profiles(self._connection, self._new_samples, changed, self._max_samples, self._thinner)
         write_accounts(self._connection, changed)
@@ -239,8 +239,8 @@ class Booking:
             own = [one for one in stretches if one.account.pod.uid in scope.pods]
             if own:
                 arrays = _arrays(own)
-                pieces = integrate(arrays, self._steps(zone, known, arrays), BUDGET_SLOT_S)
-                budgets.add(self._connection, scope.key, by_span(pieces, BUDGET_SLOT_S))
+                pieces = integrate(arrays, self._steps(zone, known, arrays), BUDGET_SLOT_S, [scope.since_s])
+                budgets.add(self._connection, scope, pieces)
 
 
 def _is_sound(sample: Sample) -> bool:

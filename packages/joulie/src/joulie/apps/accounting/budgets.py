@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from joulie.adapters.kubernetes.names import MODE_LABEL
 from joulie.adapters.kubernetes.resources import JOBS, NAMESPACES, PODS
 from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.apps.accounting.facts import AccountedNamespace, AccountedPod
-from joulie.apps.accounting.policies import namespace_budget
+from joulie.apps.accounting.policies import NamespaceBudget, namespace_budget
 from joulie.domain.accounting.budget import Budget, BudgetAction, Crossing, crossing
 from joulie.domain.accounting.records import CycleResult, Grouping, OpenPod
 from joulie.domain.grid import names
@@ -30,7 +30,7 @@ EXCEEDED = "EnergyBudgetExceeded"
 NAMESPACE_KIND = "Namespace"
 _WRITING = frozenset({BudgetAction.ANNOTATE, BudgetAction.LABEL, BudgetAction.SUSPEND})
 """Actions that change objects of users."""
-
+_NO_ANNOTATIONS = dict.fromkeys((names.BUDGET_EXCEEDED, names.ENERGY_USAGE_KWH, names.BUDGET_EXCEEDED_BY))
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +69,7 @@ class Budgets:
     ) -> None:
         self._mode = mode
         self._namespaces: Mapping[str, AccountedNamespace] = {}
+        self._declared: Mapping[str, NamespaceBudget] = {}
         self.used: dict[str, float] = {}
         self._client = client
         self._ledger = ledger
@@ -110,11 +111,19 @@ class Budgets:
         used_j |= {one.pod.uid: one.energy.energy_j for one in result.completed if one.pod.uid in limits}
         self.used = {uid: energy_j / limits[uid].limit_j for uid, energy_j in used_j.items()}
         crossed = [crossing(limits[uid], energy_j, now_s) for uid, energy_j in used_j.items()]
-        budgets, mistakes = _namespace_budgets(namespaces, now_s)
+        self._declared, mistakes = _namespace_budgets(namespaces)
+        budgets = [budget.now(name, now_s) for name, budget in self._declared.items()]
         by_namespace_j = await self._used_by(budgets, result)
         crossed += [crossing(one, by_namespace_j[one.scope], now_s) for one in budgets]
-        await self._act_on_crossings([one for one in crossed if one is not None], pods)
+        exceeded = [one for one in crossed if one is not None]
+        await self._act_on_crossings(exceeded, pods)
+        await self._clear_marks({one.budget.scope for one in exceeded}, [pods[uid] for uid in used_j if uid in pods])
         return mistakes
+
+    @property
+    def declared(self) -> Mapping[str, NamespaceBudget]:
+        """Budgets of namespaces that their annotations declare, by namespace."""
+        return self._declared
 
     def forget(self) -> None:
         """Forget the cached energy of namespaces, so that it is read from the ledger again (after a failed cycle)."""
@@ -147,12 +156,12 @@ class Budgets:
         due = await self._ledger.call(lambda ledger: ledger.cross(asked))
         self._pending = {one.budget: self._pending[one.budget] for one in due}
         for one in due:
-            if await self._act(one, self._pending[one.budget][1], pods):
+            if await self._act(one, self._pending[one.budget][1]):
                 await self._ledger.call(partial(_acted, one))
                 del self._pending[one.budget]
         self._done |= new.keys() - self._pending.keys()
 
-    async def _act(self, crossed: Crossing, pod: AccountedPod | None, pods: Mapping[str, AccountedPod]) -> bool:
+    async def _act(self, crossed: Crossing, pod: AccountedPod | None) -> bool:
         """Run the budget's action and report it; a permanent error of the API server is reported, too.
 
         Returns:
@@ -164,7 +173,7 @@ class Budgets:
         else:
             regarding = ObjectReference("Pod", pod.name, api_version="v1", namespace=pod.namespace, uid=pod.uid)
         try:
-            problem = await self._run_action(crossed, regarding, pod, pods)
+            problem = await self._run_action(crossed, regarding, pod)
         except ApiError as error:
             if _is_transient(error):
                 _log.warning("cannot act on an energy budget, will retry", extra={"problem": str(error)})
@@ -189,7 +198,6 @@ class Budgets:
         crossed: Crossing,
         regarding: ObjectReference,
         pod: AccountedPod | None,
-        pods: Mapping[str, AccountedPod],
     ) -> str:
         """Run the budget's action. Returns why it failed; empty on success."""
         action = crossed.budget.action
@@ -200,9 +208,8 @@ class Budgets:
                 await self._write(regarding, {"annotations": _annotations(crossed)})
             case BudgetAction.LABEL:
                 await self._write(regarding, {"labels": {names.BUDGET_EXCEEDED: "true"}})
-            case BudgetAction.SUSPEND:
-                of_namespace = [one for one in pods.values() if one.namespace == regarding.name and one.running]
-                return await self._suspend(of_namespace if pod is None else [pod])
+            case BudgetAction.SUSPEND if pod is not None:
+                return await self._suspend(pod)
         return ""
 
     def _observes(self, namespace: str) -> bool:
@@ -219,27 +226,43 @@ class Budgets:
                 PODS, regarding.name, body, namespace=regarding.namespace, field_manager=FIELD_MANAGER
             )
 
-    async def _suspend(self, pods: Iterable[AccountedPod]) -> str:
-        """Suspend the Jobs of pods that are marked as interruptible. Returns why none was suspended, or empty."""
-        jobs = {(pod.namespace, job.name): job for pod in pods if (job := pod.controller) and job.kind == "Job"}
-        suspended, problem = 0, f'no Job has the annotation {names.INTERRUPTIBLE}: "true"'
-        for (namespace, name), job in jobs.items():
-            try:
-                suspended += await self._suspend_job(name, namespace, job.uid)
-            except ApiError as error:  # a Job that is gone or cannot be patched must not keep the others running
-                if _is_transient(error):
-                    raise
-                problem = str(error)
-        return "" if suspended else problem
+    async def _suspend(self, pod: AccountedPod) -> str:
+        """Suspend the Job of a pod if it may be interrupted. Returns why it was not, or empty."""
+        job = pod.controller
+        if job is None or job.kind != JOBS.kind:
+            return "it belongs to no Job"
+        found = await self._client.get(JOBS, job.name, pod.namespace)
+        annotations = {**found.metadata.annotations, **found.spec.template.metadata.annotations}
+        if annotations.get(names.INTERRUPTIBLE) != "true":
+            return f'its Job does not have the annotation {names.INTERRUPTIBLE}: "true"'
+        body = {"metadata": {"uid": job.uid}, "spec": {"suspend": True}}
+        await self._client.patch(JOBS, job.name, body, namespace=pod.namespace, field_manager=FIELD_MANAGER)
+        return ""
 
-    async def _suspend_job(self, name: str, namespace: str, uid: str) -> bool:
-        """Suspend a Job if it is marked as interruptible. Returns whether it was."""
-        found = await self._client.get(JOBS, name, namespace)
-        if found.metadata.annotations.get(names.INTERRUPTIBLE) != "true":
-            return False
-        body = {"metadata": {"uid": uid}, "spec": {"suspend": True}}
-        await self._client.patch(JOBS, name, body, namespace=namespace, field_manager=FIELD_MANAGER)
-        return True
+    async def _clear_marks(self, exceeded: Collection[str], pods: Iterable[AccountedPod]) -> None:
+        """Remove annotations and labels of budgets that are not exceeded any more: the period turned, or it was raised.
+
+        Args:
+            exceeded: UIDs of pods and names of namespaces whose budget is exceeded.
+            pods: pods with a budget.
+        """
+        marked = [
+            ObjectReference(NAMESPACE_KIND, name, api_version="v1")
+            for name, found in self._namespaces.items()
+            if name not in exceeded and _is_marked(found)
+        ]
+        marked += [
+            ObjectReference("Pod", pod.name, api_version="v1", namespace=pod.namespace, uid=pod.uid)
+            for pod in pods
+            if pod.uid not in exceeded and _is_marked(pod)
+        ]
+        for one in marked:
+            if self._observes(one.namespace or one.name):
+                continue
+            try:
+                await self._write(one, {"annotations": _NO_ANNOTATIONS, "labels": {names.BUDGET_EXCEEDED: None}})
+            except KubernetesError as error:
+                _log.warning("cannot remove the mark of an energy budget, will retry", extra={"problem": str(error)})
 
 
 def _is_transient(error: ApiError) -> bool:
@@ -258,15 +281,20 @@ def _used_j(budget: Budget, ledger: Ledger) -> float:
 
 
 def _namespace_budgets(
-    namespaces: Mapping[str, AccountedNamespace], now_s: float
-) -> tuple[list[Budget], dict[ObjectReference, tuple[str, ...]]]:
-    budgets, mistakes = [], {}
+    namespaces: Mapping[str, AccountedNamespace],
+) -> tuple[dict[str, NamespaceBudget], dict[ObjectReference, tuple[str, ...]]]:
+    budgets, mistakes = {}, {}
     for name, namespace in namespaces.items():
-        budget, malformed = namespace_budget(name, namespace, now_s)
-        budgets += [] if budget is None else [budget]
+        budget, malformed = namespace_budget(namespace)
+        if budget is not None:
+            budgets[name] = budget
         if malformed:
             mistakes[ObjectReference(NAMESPACE_KIND, name, api_version="v1")] = malformed
     return budgets, mistakes
+
+
+def _is_marked(found: AccountedNamespace | AccountedPod) -> bool:
+    return names.BUDGET_EXCEEDED in found.annotations or names.BUDGET_EXCEEDED in found.labels
 
 
 def _annotations(crossed: Crossing) -> dict[str, str]:

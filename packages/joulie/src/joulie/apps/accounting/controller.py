@@ -17,6 +17,7 @@ from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.apps.accounting.budgets import Budgets
 from joulie.apps.accounting.closing import Closing
+from joulie.apps.accounting.energy_budgets import EnergyBudgets
 from joulie.apps.accounting.facts import AccountedNamespace, AccountedPod
 from joulie.apps.accounting.metrics import AccountingMetrics
 from joulie.apps.accounting.policies import pod_policy
@@ -54,7 +55,8 @@ class Components:
         sampler: makes samples from the readings.
         feed: carbon intensity and prices of the grid.
         ledger: energy ledger.
-        budgets: acts on exceeded energy budgets.
+        budgets: acts on exceeded energy budgets in annotations.
+        energy_budgets: measures the EnergyBudgets.
         events: event recorder.
         metrics: accounting metrics.
         closing: closes months.
@@ -66,6 +68,7 @@ class Components:
     feed: Feed
     ledger: AsyncLedger
     budgets: Budgets
+    energy_budgets: EnergyBudgets
     events: EventRecorder
     metrics: AccountingMetrics
     closing: Closing
@@ -115,6 +118,8 @@ class Accountant:
             metrics.cycles.labels("error").inc()
             self._open = None
             _log.error("the ledger failed, the next cycle covers the time of this one", extra={"problem": str(error)})
+            await self._components.energy_budgets.report_failure(str(error), self._now_s())
+            metrics.budgets({}, {}, self._components.energy_budgets.use)
         except Exception:
             metrics.cycles.labels("error").inc()
             self._open = None
@@ -136,6 +141,7 @@ class Accountant:
         known = await self._open_pods()
         if self._last_s is not None and now_s <= self._last_s:
             raise ClockError("the clock went backwards: accounting is paused until it has caught up")
+        await components.view.keep_labels_of(components.energy_budgets.labelled_namespaces)
         pods = {pod.uid: pod for pod in components.view.pods}
         departed = dict(components.view.departed)
         running = [pod for pod in pods.values() if pod.running]
@@ -150,11 +156,13 @@ class Accountant:
         sampled = {one.pod.uid for one in sampling.samples}
         ends = {uid: _ended_s(uid, pods, departed, known[uid].sampled_s) for uid in known.keys() - sampled}
         ends |= {uid: _ended_s(uid, pods, departed, now_s) for uid in short_lived}
+        everyone = pods | {uid: pod for uid, (pod, _seen_s) in departed.items()}
         cycle = Cycle(
             now_s,
             sampling.samples,
             [Completion(uid, time_s) for uid, time_s in ends.items()],
             zone_signals(components.feed, sampling.zones, self._basis, now_s),
+            components.energy_budgets.scopes(everyone.values(), known, now_s),
         )
         result = await components.ledger.call(lambda ledger: ledger.append(cycle))
         self._open = now_open = await components.ledger.call(lambda ledger: ledger.open_pods())
@@ -163,12 +171,13 @@ class Accountant:
             components.view.departed.pop(uid, None)
 
         components.metrics.cycled(sampling, now_open, result, now_s, cluster.namespaces)
-        everyone = pods | {uid: pod for uid, (pod, _seen_s) in departed.items()}
         if runs := list(runs_of(result.completed, everyone)):
             await components.ledger.call(lambda ledger: ledger.record_runs(runs))
         limits = {**_limits(ends, everyone, cluster.namespaces), **sampling.budgets}
         mistakes = await components.budgets.evaluate(everyone, limits, cluster.namespaces, now_open, result, now_s)
-        components.metrics.budgets(components.budgets.used, now_open)
+        await components.energy_budgets.declare(components.budgets.declared)
+        await components.energy_budgets.report(now_s)
+        components.metrics.budgets(components.budgets.used, now_open, components.energy_budgets.use)
         self._report_mistakes({**sampling.mistakes, **mistakes})
         await self._maintain(sampling.zones, now_s)
         components.metrics.show_status(

@@ -102,8 +102,13 @@ class AccountedNamespace(msgspec.Struct, frozen=True):
     annotations: dict[str, str] = {}
 
 
-def keep_pod(pod: PodWithContainers) -> AccountedPod | None:
-    """Reduce a pod to the fields that accounting caches; None if it never ran on a node."""
+def keep_pod(pod: PodWithContainers, *, all_labels: bool = False) -> AccountedPod | None:
+    """Reduce a pod to the fields that accounting caches; None if it never ran on a node.
+
+    Args:
+        pod: the pod.
+        all_labels: keep all of its labels, since a budget selects by them.
+    """
     facts = pod_facts(pod)
     if not facts.node_name or facts.phase is PodPhase.PENDING:
         return None
@@ -123,7 +128,7 @@ def keep_pod(pod: PodWithContainers) -> AccountedPod | None:
         started_s=_started_s(pod),
         ended_s=None if running else _ended_s(pod),
         annotations=_chosen(pod.metadata.annotations, _OUR_PREFIXES),
-        labels=_chosen(pod.metadata.labels, _OUR_PREFIXES),
+        labels=pod.metadata.labels if all_labels else _chosen(pod.metadata.labels, _OUR_PREFIXES),
     )
 
 

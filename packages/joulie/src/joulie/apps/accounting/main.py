@@ -27,6 +27,7 @@ from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.apps.accounting.budgets import Budgets
 from joulie.apps.accounting.closing import Closing, HeadsAddress
 from joulie.apps.accounting.controller import Accountant, Components
+from joulie.apps.accounting.energy_budgets import EnergyBudgets
 from joulie.apps.accounting.metrics import AccountingMetrics
 from joulie.apps.accounting.sampler import Sampler, SamplerSettings
 from joulie.apps.accounting.settings import AccountingSettings, node_power_ranges
@@ -110,7 +111,10 @@ async def serve(
         budgets = Budgets(client, async_ledger, events, metrics, mode=settings.mode)
         heads = HeadsAddress(settings.namespace, settings.ledger_heads_config_map)
         closing = Closing(client, async_ledger, events, heads, signer, settings.ledger_close_after_s)
-        components = Components(view, usage, sampler, feed, async_ledger, budgets, events, metrics, closing)
+        energy_budgets = EnergyBudgets(client, async_ledger, events, settings.currency)
+        components = Components(
+            view, usage, sampler, feed, async_ledger, budgets, energy_budgets, events, metrics, closing
+        )
         accountant = Accountant(components, settings.sampling_interval_s, settings.carbon_basis, time.time)
         probes = Probes()
         probes.add("caches", view.why_not_ready)
@@ -119,6 +123,7 @@ async def serve(
         _log.info("accounting started", extra={"metrics_port": server.port})
         tasks = [
             asyncio.create_task(view.run(), name="caches"),
+            asyncio.create_task(energy_budgets.run(), name="energy budgets"),
             asyncio.create_task(feed.run(), name="grid"),
             asyncio.create_task(events.run(), name="events"),
             asyncio.create_task(accountant.run(), name="accountant"),

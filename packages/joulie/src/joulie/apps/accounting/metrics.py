@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from joulie.adapters.program_api.energy import IDLE
 from joulie.apps.accounting import gardener_metrics
+from joulie.apps.accounting.energy_budgets import BudgetUse
 from joulie.apps.accounting.sampler import NodeUse, Sampling
 from joulie.domain.accounting.records import CompletedPod, CycleResult, Energy, OpenPod, SavingRow
 from joulie.domain.grid.signals import Measure
@@ -54,6 +55,7 @@ class _Exported:
         savings: savings since the start of the ledger, by measure, method and namespace.
         completed: recently completed pods by UID, oldest first.
         used: namespace, name and used share of the budget of pods with a budget.
+        energy_budgets: use of EnergyBudgets.
         exceeded: number of exceeded budgets by namespace, kind of owner and action.
         nodes: resource use by node.
         pods: resource use of the pods that draw most, and of recently completed ones, by UID.
@@ -67,6 +69,7 @@ class _Exported:
     savings: dict[tuple[Measure, str, str], float] = field(default_factory=dict)
     completed: dict[str, CompletedPod] = field(default_factory=dict)
     used: list[tuple[str, str, float]] = field(default_factory=list)
+    energy_budgets: list[BudgetUse] = field(default_factory=list)
     exceeded: Tally[tuple[str, str, str]] = field(default_factory=Tally)
     nodes: dict[str, _Phases] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -160,8 +163,19 @@ class AccountingMetrics:
         """Export the sizes of the ledger, and which sources answered."""
         self._exported.counts, self._exported.up = counts, dict(up)
 
-    def budgets(self, used: Mapping[str, float], accounts: Mapping[str, OpenPod]) -> None:
-        """Export the used share of running pods' budgets: the largest shares, up to the maximum number of pods."""
+    def budgets(
+        self, used: Mapping[str, float], accounts: Mapping[str, OpenPod], energy_budgets: Iterable[BudgetUse]
+    ) -> None:
+        """Export the used share of budgets: the largest ones, up to the maximum number of pods.
+
+        Args:
+            used: used share of pods' budgets, by UID.
+            accounts: running pods by UID.
+            energy_budgets: use of the EnergyBudgets; unknown ones come first.
+        """
+        self._exported.energy_budgets = sorted(
+            energy_budgets, key=lambda one: -(math.inf if one.used is None else one.used)
+        )[: self._max_pods]
         known = [
             (accounts[uid].pod.namespace, accounts[uid].pod.name, share)
             for uid, share in used.items()
@@ -271,6 +285,7 @@ def _completed(exported: _Exported) -> Iterator[Metric]:
     for namespace, pod, share in exported.used:
         used.add_metric([pod, namespace], share * 100.0)
     yield used
+    yield from _energy_budgets(exported.energy_budgets)
     exceeded = CounterMetricFamily(
         f"{PREFIX}energy_budget_exceeded",
         "Workloads that exceeded their energy budget.",
@@ -361,3 +376,23 @@ def _ledger_sizes(exported: _Exported) -> Iterator[Metric]:
     for source, answered in exported.up.items():
         up.add_metric([source], float(answered))
     yield up
+
+
+def _energy_budgets(budgets: Iterable[BudgetUse]) -> Iterator[Metric]:
+    labels = ["namespace", "budget"]
+    used = GaugeMetricFamily("joulie_energy_budget_used_ratio", "Largest used share of an EnergyBudget.", labels=labels)
+    forecast = GaugeMetricFamily(
+        "joulie_energy_budget_forecast_ratio",
+        "Largest share of an EnergyBudget that is expected at the end of its period, at the present pace.",
+        labels=labels,
+    )
+    unknown = GaugeMetricFamily(
+        "joulie_energy_budget_usage_unknown", "1 while the usage of an EnergyBudget is unknown.", labels=labels
+    )
+    for one in budgets:
+        names = [one.namespace, one.name]
+        unknown.add_metric(names, float(one.used is None))
+        for family, share in ((used, one.used), (forecast, one.forecast)):
+            if share is not None:
+                family.add_metric(names, share)
+    yield from (used, forecast, unknown)

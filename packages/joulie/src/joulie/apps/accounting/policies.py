@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC
 from typing import TypeVar
 
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.accounting.facts import AccountedNamespace, AccountedPod
-from joulie.domain.accounting.budget import Budget, BudgetAction, BudgetPeriod, parse_choice, period_start_s
+from joulie.domain.accounting.budget import Budget, BudgetAction, parse_choice
+from joulie.domain.accounting.period import Period, calendar_window
 from joulie.domain.accounting.records import Held
 from joulie.domain.grid import names
 from joulie.domain.grid.request import Cascade, first_readable, workload_type
@@ -77,8 +79,27 @@ def pod_policy(pod: AccountedPod, namespace: AccountedNamespace | None) -> PodPo
     )
 
 
-def namespace_budget(name: str, namespace: AccountedNamespace, now_s: float) -> tuple[Budget | None, tuple[str, ...]]:
-    """The energy budget of a namespace for the day or month of `now_s`, and messages about invalid annotations."""
+@dataclass(frozen=True)
+class NamespaceBudget:
+    """The energy budget in the annotations of a namespace.
+
+    Attributes:
+        limit_j: energy in a period, J.
+        action: what happens once it is exceeded.
+        period: period of UTC.
+    """
+
+    limit_j: float
+    action: BudgetAction
+    period: Period
+
+    def now(self, namespace: str, now_s: float) -> Budget:
+        """The budget of the present period."""
+        return Budget(namespace, self.limit_j, self.action, calendar_window(self.period, UTC, now_s).start_s)
+
+
+def namespace_budget(namespace: AccountedNamespace) -> tuple[NamespaceBudget | None, tuple[str, ...]]:
+    """The energy budget of a namespace, and messages about invalid annotations."""
     mistakes: list[str] = []
 
     def read(key: str, reader: Callable[[str], T]) -> T | None:
@@ -93,9 +114,8 @@ def namespace_budget(name: str, namespace: AccountedNamespace, now_s: float) -> 
 
     limit_j = read(NAMESPACE_BUDGET_KWH, _limit_j)
     action = read(NAMESPACE_BUDGET_ACTION, _action) or BudgetAction.LOG
-    period = read(NAMESPACE_BUDGET_PERIOD, _period) or BudgetPeriod.MONTH
-    budget = None if limit_j is None else Budget(name, limit_j, action, period_start_s(period, now_s))
-    return budget, tuple(mistakes)
+    period = read(NAMESPACE_BUDGET_PERIOD, _period) or Period.MONTH
+    return None if limit_j is None else NamespaceBudget(limit_j, action, period), tuple(mistakes)
 
 
 def held(pod: AccountedPod) -> Held | None:
@@ -129,11 +149,11 @@ def _action(text: str) -> BudgetAction:
         raise ValueError("one of " + ", ".join(BudgetAction)) from None
 
 
-def _period(text: str) -> BudgetPeriod:
+def _period(text: str) -> Period:
     try:
-        return parse_choice(BudgetPeriod, text)
+        return parse_choice(Period, text)
     except ValueError:
-        raise ValueError("one of " + ", ".join(BudgetPeriod)) from None
+        raise ValueError("one of " + ", ".join(Period)) from None
 
 
 def _pue(text: str) -> float:

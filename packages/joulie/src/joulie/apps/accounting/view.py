@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from joulie.adapters.kubernetes.api.core import Namespace, Node, PodWithContainers
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware
 from joulie.adapters.kubernetes.cache import Cache, Key, Watching
 from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.errors import KubernetesError
 from joulie.adapters.kubernetes.resources import NAMESPACES, NODE_HARDWARES, NODES, PODS_WITH_CONTAINERS
 from joulie.adapters.prometheus.nodes import NodeIndex
 from joulie.apps.accounting.facts import (
@@ -23,6 +27,8 @@ from joulie.apps.accounting.facts import (
     keep_pod,
 )
 from joulie.domain.hardware.resolve import ReportedHardware
+
+_log = logging.getLogger(__name__)
 
 _SILENCE_S = 300.0
 """Time without any event after which a watch counts as broken, s: API servers send a bookmark every minute."""
@@ -58,7 +64,9 @@ class ClusterView(Watching):
     def __init__(self, client: KubeClient, now_s: Callable[[], float]) -> None:
         self.departed: dict[str, tuple[AccountedPod, float]] = {}
         self._now_s = now_s
-        self._pods: Cache[PodWithContainers, AccountedPod] = Cache(client, PODS_WITH_CONTAINERS, keep_pod)
+        self._pods: Cache[PodWithContainers, AccountedPod] = Cache(client, PODS_WITH_CONTAINERS, self._keep_pod)
+        self._labelled: frozenset[str] = frozenset()
+        self._client = client
         self._nodes: Cache[Node, AccountedNode] = Cache(client, NODES, keep_node)
         self._namespaces: Cache[Namespace, AccountedNamespace] = Cache(client, NAMESPACES, keep_namespace)
         self._hardware: Cache[NodeHardware, tuple[str, ReportedHardware]] = Cache(client, NODE_HARDWARES, keep_hardware)
@@ -104,6 +112,26 @@ class ClusterView(Watching):
     def node_index(self) -> NodeIndex:
         """Nodes by the names that exporters may use."""
         return NodeIndex.from_aliases({node.facts.name: node.aliases for node in self._nodes.objects.values()})
+
+    async def keep_labels_of(self, namespaces: frozenset[str]) -> None:
+        """Keep all labels of the pods of these namespaces; those of pods that are cached already are read again."""
+        self._labelled &= namespaces
+        for namespace in namespaces - self._labelled:
+            self._labelled |= {namespace}
+            try:
+                found = await self._client.list(PODS_WITH_CONTAINERS, namespace=namespace)
+            except KubernetesError as error:
+                self._labelled -= {namespace}
+                _log.warning("cannot read the labels of pods, will retry", extra={"problem": str(error)})
+                continue
+            for pod in found.items:
+                key = Key(namespace, pod.metadata.name)
+                cached = self._pods.objects.get(key)
+                if cached is not None and cached.uid == pod.metadata.uid:
+                    self._pods.update(key, msgspec.structs.replace(cached, labels=pod.metadata.labels))
+
+    def _keep_pod(self, pod: PodWithContainers) -> AccountedPod | None:
+        return keep_pod(pod, all_labels=pod.metadata.namespace in self._labelled)
 
     def _pod_changed(self, _key: Key, old: AccountedPod | None, new: AccountedPod | None) -> None:
         if old is not None and (new is None or new.uid != old.uid):

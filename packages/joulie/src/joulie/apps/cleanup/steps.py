@@ -30,6 +30,8 @@ GRID_LEASE = "joulie-grid"
 GRID_SUSPENDED_SINCE = "joulie.io/grid-suspended-since"
 GRID_WORK_DONE = "joulie.io/grid-work-done"
 """Annotations of a Job suspended by the grid controller."""
+BUDGET_WAITING_SINCE = "joulie.io/budget-waiting-since"
+"""Annotation of a Job suspended by the grid controller for an EnergyBudget."""
 HANDOVER_S = 11.0
 """Time until a leader that lost its Lease has stopped, s: it leads for 10 s after a renewal, plus its last write."""
 LEASE_RENEW_INTERVAL_S = 20.0
@@ -74,7 +76,8 @@ def is_lifted(twin: NodeTwin) -> bool:
 
 def _is_suspended_by_grid(job: BatchJob) -> bool:
     """Whether the grid controller suspended a Job; Jobs suspended by others stay suspended."""
-    return job.spec.suspend and bool(job.metadata.annotations.get(GRID_SUSPENDED_SINCE))
+    marks = (GRID_SUSPENDED_SINCE, BUDGET_WAITING_SINCE)
+    return job.spec.suspend and any(job.metadata.annotations.get(mark) for mark in marks)
 
 
 class Cleanup:
@@ -296,7 +299,7 @@ class Cleanup:
         return unlabel
 
     def _resumer(self, job: BatchJob) -> Job:
-        notes = dict.fromkeys((GRID_SUSPENDED_SINCE, GRID_WORK_DONE))
+        notes = dict.fromkeys((GRID_SUSPENDED_SINCE, GRID_WORK_DONE, BUDGET_WAITING_SINCE))
         body = {"metadata": {"uid": job.metadata.uid, "annotations": notes}, "spec": {"suspend": False}}
 
         async def resume() -> None:

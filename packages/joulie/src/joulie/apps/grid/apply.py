@@ -107,15 +107,15 @@ class PodWriter:
         body = {"metadata": {"uid": uid, "annotations": dict(annotations)}}
         await self._client.patch(PODS, key.name, body, namespace=key.namespace, field_manager=FIELD_MANAGER)
 
-    async def lift(self, key: Key, uid: str, annotations: Mapping[str, str]) -> None:
-        """Remove Joulie's scheduling gate and annotate the pod; gates of other controllers stay.
+    async def lift(self, key: Key, uid: str, annotations: Mapping[str, str], gate: str = names.GATE) -> None:
+        """Remove a scheduling gate of Joulie's and annotate the pod; other gates stay.
 
         Raises:
             KubernetesError: as `annotate`.
         """
         body: dict[str, Any] = {
             "metadata": {"uid": uid, "annotations": dict(annotations)},
-            "spec": {"schedulingGates": [{"$patch": "delete", "name": names.GATE}]},
+            "spec": {"schedulingGates": [{"$patch": "delete", "name": gate}]},
         }
         await self._client.patch(
             PODS,

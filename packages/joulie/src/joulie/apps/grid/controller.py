@@ -24,6 +24,7 @@ from joulie.apps.grid.apply import (
     noted_of_place,
     was_held,
 )
+from joulie.apps.grid.budgets import BudgetHolds, BudgetSettings
 from joulie.apps.grid.deferrals import deferral_of
 from joulie.apps.grid.dryrun import DryRun
 from joulie.apps.grid.facts import GatedPod
@@ -68,6 +69,7 @@ class Controller:
     Attributes:
         pending: queue of deferred pods.
         jobs: interruptible Jobs.
+        budgets: holds and releases for EnergyBudgets.
         dry: the dry run; None if pods are really held in every namespace.
         writes: queue of writes to the API server.
         events: event recorder.
@@ -130,6 +132,16 @@ class Controller:
             may_write=may_write,
             now_s=now_s,
         )
+        self.budgets = BudgetHolds(
+            client,
+            view,
+            self.events,
+            metrics,
+            BudgetSettings(settings.budget_when_unknown, settings.budget_stale_after_s, settings.release_limits),
+            dry_run=settings.dry_run_enabled,
+            may_write=may_write,
+            now_s=now_s,
+        )
 
     async def run(self) -> None:
         """Lead until cancelled."""
@@ -141,6 +153,7 @@ class Controller:
                 group.create_task(self._keep_gating())
                 group.create_task(self._kueue.run())
                 group.create_task(self._publisher.run())
+                group.create_task(self.budgets.run())
                 group.create_task(self._run_dry_run())
                 group.create_task(self._run_steps())
         finally:

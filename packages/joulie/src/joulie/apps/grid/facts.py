@@ -44,6 +44,11 @@ RESUMED_SINCE = "joulie.io/grid-resumed-since"
 WORK_DONE = "joulie.io/grid-work-done"
 """Annotation on a Job: time that it ran before it was last suspended, s."""
 
+BUDGET_WAITING_SINCE = "joulie.io/budget-waiting-since"
+"""Annotation on a Job that the controller suspended for an EnergyBudget: since when it waits.
+
+Where somebody else has resumed it, the annotation stays until the budget lets go, and the Job is left alone.
+"""
 _FIRST_RECONCILED_S = 60.0
 """Time after its creation within which a Deployment has its first conditions, s."""
 
@@ -116,6 +121,10 @@ class JobFacts(msgspec.Struct, frozen=True):
         work_done_s: time that it ran before it was last suspended, s.
         resumed_since: value of the annotation `RESUMED_SINCE`; None without it.
         held: annotations of its last suspension that its pods inherit, see `joulie.domain.grid.names.HELD_KEYS`.
+        workload: kind and name of its CronJob, or its own; its controller's where that is another one.
+        labels: labels of its pods.
+        active: number of its pods that have not ended.
+        budget_since: value of the annotation `BUDGET_WAITING_SINCE`; None without it.
     """
 
     uid: str
@@ -130,6 +139,10 @@ class JobFacts(msgspec.Struct, frozen=True):
     work_done_s: float = 0.0
     resumed_since: str | None = None
     held: dict[str, str] = {}
+    workload: tuple[str, str] = ("", "")
+    labels: dict[str, str] = {}
+    active: int = 0
+    budget_since: str | None = None
 
     @property
     def finish_by_s(self) -> float | None:
@@ -238,6 +251,10 @@ def keep_job(job: Job) -> JobFacts | None:
         work_done_s=_seconds(own.get(WORK_DONE)),
         resumed_since=own.get(RESUMED_SINCE),
         held={key: value for key, value in own.items() if key in names.HELD_KEYS},
+        workload=("Job", meta.name) if meta.controller is None else (meta.controller.kind, meta.controller.name),
+        labels=job.spec.template.metadata.labels,
+        active=status.active,
+        budget_since=own.get(BUDGET_WAITING_SINCE),
     )
 
 

@@ -1,6 +1,6 @@
 """`joulie grid guard`: releases overdue pods and Jobs, whether or not the controller is running.
 
-While no controller renews the Lease, it also stops the gating of new pods.
+While no controller renews the Lease, it also stops the gating of new pods, and releases what waits for EnergyBudgets.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from joulie.adapters.kubernetes.resources import CRON_JOBS, JOBS, LEASES, NAMESP
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.adapters.kubernetes.writer import Job, write_all
 from joulie.apps.grid.apply import PodWriter
+from joulie.apps.grid.budgets import write_job
 from joulie.apps.grid.deadlines import finish_by_of, next_run_of
 from joulie.apps.grid.facts import (
     CronJobFacts,
@@ -40,6 +41,7 @@ from joulie.apps.grid.facts import (
 )
 from joulie.apps.grid.jobs import Change, JobWriter
 from joulie.apps.grid.requests import NO_POLICY, requested
+from joulie.domain.grid import names
 from joulie.domain.grid.deferral import Waiting
 from joulie.domain.grid.interrupt import Progress
 from joulie.domain.grid.request import GridDefaults
@@ -188,6 +190,10 @@ async def look_after(client: KubeClient, settings: GuardSettings, now_s: float) 
     opened: list[str] = []
     if dead:
         with problems:
+            freed, failures = await _release_budgets(client)
+            lifted, resumed = lifted + freed[PODS.kind], resumed + freed[JOBS.kind]
+            problems.messages += failures
+        with problems:
             opened = await release_workloads(client, now_s, "the grid controller does not answer")
     return Round(_alive(age_s, settings), age_s, suspended, lifted, resumed, waiting, opened, problems.messages)
 
@@ -324,6 +330,43 @@ async def _resume(client: KubeClient, jobs: Mapping[Key, JobFacts], now_s: float
 
     failures = await _write([resumer(key, job) for key, job in jobs.items()])
     return sorted(resumed), failures
+
+
+async def _release_budgets(client: KubeClient) -> tuple[dict[str, list[str]], list[str]]:
+    """Let go what waits for EnergyBudgets, since nobody would when their period turns.
+
+    Returns:
+        The released pods and Jobs by kind, and the errors.
+    """
+    done: dict[str, list[str]] = {PODS.kind: [], JOBS.kind: []}
+    writer = PodWriter(client)
+
+    def lifter(key: Key, uid: str) -> Job:
+        async def lift() -> None:
+            await writer.lift(key, uid, {}, names.BUDGET_GATE)
+            done[PODS.kind].append(str(key))
+            _log.info("released a pod that waited for an EnergyBudget", extra={"pod": str(key)})
+
+        return lift
+
+    def resumer(key: Key, job: JobFacts) -> Job:
+        async def resume() -> None:
+            if await write_job(client, key, job, None):
+                done[JOBS.kind].append(str(key))
+                _log.info("resumed a Job that waited for an EnergyBudget", extra={"job": str(key)})
+
+        return resume
+
+    jobs: list[Job] = [
+        lifter(Key(pod.metadata.namespace, pod.metadata.name), pod.metadata.uid)
+        for pod in (await client.list(PODS, field_selector="spec.nodeName=")).items
+        if any(gate.name == names.BUDGET_GATE for gate in pod.spec.scheduling_gates)
+    ]
+    for found in (await client.list(JOBS)).items:
+        facts = keep_job(found)
+        if facts is not None and facts.budget_since is not None:
+            jobs.append(resumer(Key(found.metadata.namespace, found.metadata.name), facts))
+    return done, await _write(jobs)
 
 
 async def _write(jobs: Iterable[Job]) -> list[str]:

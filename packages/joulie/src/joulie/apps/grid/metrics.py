@@ -62,6 +62,8 @@ class ControllerMetrics:
         mistakes: pods with malformed annotations.
         learned_runtimes: workloads with a learned runtime.
         learned_runtimes_up: whether the accounting program answers.
+        budgets: number of EnergyBudgets, by what is decided.
+        budget_held: number of pods and Jobs that wait for an EnergyBudget.
         dry_run: what a dry run counts.
     """
 
@@ -111,6 +113,12 @@ class ControllerMetrics:
             "joulie_grid_learned_runtimes_up",
             "1 if the accounting program answered the last request for learned runtimes.",
             registry=self.registry,
+        )
+        self.budgets = Gauge(
+            "joulie_grid_energy_budgets", "EnergyBudgets, by what is decided.", ["decision"], registry=self.registry
+        )
+        self.budget_held = Gauge(
+            "joulie_grid_budget_held", "What waits for an EnergyBudget: pods, jobs.", ["kind"], registry=self.registry
         )
         self.dry_run = DryRunMetrics(self.registry)
         self._zones = BoundedLabel(MAX_ZONE_LABELS)

@@ -9,10 +9,11 @@ from pathlib import Path
 from joulie.adapters.grid.settings import GridSettings
 from joulie.adapters.prometheus.settings import PrometheusSettings
 from joulie.apps.grid.kueue_settings import KueueSettings
+from joulie.domain.accounting.budget import WhenUnknown
 from joulie.domain.grid.release import Limits
 from joulie.program.leadership import LeaderSettings
 from joulie.program.settings import ModeSettings
-from joulie.settings import boolean, choice, group, integer, listed, number, path, text
+from joulie.settings import boolean, choice, duration, group, integer, listed, number, path, text
 
 
 class DryRunMode(StrEnum):
@@ -76,6 +77,19 @@ class ControllerSettings(ModeSettings, KueueSettings, GridSettings, PrometheusSe
             minimum=0.01,
         ),
         burst=integer("RELEASE_BURST", "50", "Maximum number of pods released at once after a pause.", minimum=1),
+    )
+    budget_when_unknown: WhenUnknown = choice(
+        "BUDGET_WHEN_UNKNOWN",
+        WhenUnknown.OPEN,
+        "While the usage of an EnergyBudget is unknown, new pods start (open) or wait (closed); the budget's own "
+        "whenUnknown takes precedence.",
+        WhenUnknown,
+    )
+    budget_stale_after_s: float = duration(
+        "BUDGET_STALE_AFTER",
+        "5m",
+        "Age at which the measured usage of an EnergyBudget counts as unknown.",
+        minimum=1.0,
     )
     dry_run_enabled: bool = boolean("DRY_RUN_ENABLED", False, "Hold nothing; only report what would have been held.")
     dry_run_mode: DryRunMode = choice(

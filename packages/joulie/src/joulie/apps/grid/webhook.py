@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,10 +21,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from starlette.requests import ClientDisconnect, Request
 
 from joulie.adapters.kubernetes.api.core import ConfigMap, Namespace, Pod
+from joulie.adapters.kubernetes.api.v1alpha1 import EnergyBudget
 from joulie.adapters.kubernetes.cache import Cache, Key, Watching
 from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.energy_budgets import HOLDING, condition_of
 from joulie.adapters.kubernetes.gating import CONFIG_MAP as GATING_CONFIG_MAP
-from joulie.adapters.kubernetes.resources import CONFIG_MAPS, DAEMON_SETS, NAMESPACES, NODES
+from joulie.adapters.kubernetes.resources import CONFIG_MAPS, DAEMON_SETS, ENERGY_BUDGETS, NAMESPACES, NODES
 from joulie.apps.grid.facts import Asking, NamespaceFacts, asking_of, keep_namespace, owner_of
 from joulie.apps.grid.requests import NO_POLICY, requested
 from joulie.apps.grid.webhook_trust import CHECK_S, RETRY_S, Keeper, OwnCertificate, Registration
@@ -55,6 +57,8 @@ _DEFAULTS = GridDefaults()
 _API_VERSION = "admission.k8s.io/v1"
 _NEVER_HELD = frozenset({DAEMON_SETS.kind, NODES.kind})
 """Kinds of owners whose pods are never gated; a Node owns the mirror pod of a static pod."""
+_CRITICAL = frozenset({"system-cluster-critical", "system-node-critical"})
+"""Priority classes whose pods no budget holds."""
 _log = logging.getLogger(__name__)
 
 
@@ -146,7 +150,7 @@ class Verdict(NamedTuple):
     result: str
 
 
-def review(body: bytes, gates: Callable[[str, Pod], bool]) -> Verdict:
+def review(body: bytes, gates: Callable[[str, Pod], Sequence[str]]) -> Verdict:
     """Respond to an admission review.
 
     A review with a UID is always allowed, even if its pod is invalid. Without a UID the response is an error, and the
@@ -154,7 +158,7 @@ def review(body: bytes, gates: Callable[[str, Pod], bool]) -> Verdict:
 
     Args:
         body: AdmissionReview, JSON.
-        gates: whether a pod of a namespace gets the gate.
+        gates: the gates that a pod of a namespace gets.
     """
     try:
         uid = msgspec.json.decode(body, type=_UidReview).request.uid
@@ -168,18 +172,19 @@ def review(body: bytes, gates: Callable[[str, Pod], bool]) -> Verdict:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         _log.warning("invalid pod admitted unchanged", extra={"problem": str(error)})
         return Verdict(200, _encoded(_Response(uid, allowed=True)), "malformed")
-    if not gates(request.namespace or pod.metadata.namespace, pod):
+    wanted = gates(request.namespace or pod.metadata.namespace, pod)
+    if not wanted:
         return Verdict(200, _encoded(_Response(uid, allowed=True)), "left")
-    patch = base64.b64encode(msgspec.json.encode(patch_of(pod))).decode()
+    patch = base64.b64encode(msgspec.json.encode(patch_of(pod, wanted))).decode()
     return Verdict(200, _encoded(_Response(uid, allowed=True, patch_type="JSONPatch", patch=patch)), "gated")
 
 
-def patch_of(pod: Pod) -> list[dict[str, object]]:
-    """JSON patch (RFC 6902) that adds the gate to a pod's scheduling gates."""
-    gate = {"name": names.GATE}
+def patch_of(pod: Pod, gates: Sequence[str]) -> list[dict[str, object]]:
+    """JSON patch (RFC 6902) that adds gates to a pod's scheduling gates."""
+    values = [{"name": gate} for gate in gates]
     if pod.spec.scheduling_gates:
-        return [{"op": "add", "path": "/spec/schedulingGates/-", "value": gate}]
-    return [{"op": "add", "path": "/spec/schedulingGates", "value": [gate]}]
+        return [{"op": "add", "path": "/spec/schedulingGates/-", "value": value} for value in values]
+    return [{"op": "add", "path": "/spec/schedulingGates", "value": values}]
 
 
 def wants_gate(pod: Pod, policy: NamespaceFacts) -> bool:
@@ -190,11 +195,16 @@ def wants_gate(pod: Pod, policy: NamespaceFacts) -> bool:
         policy: facts of its namespace.
     """
     meta, spec = pod.metadata, pod.spec
-    if spec.node_name or any(gate.name == names.GATE for gate in spec.scheduling_gates):
-        return False
-    if any(owner.kind in _NEVER_HELD for owner in meta.owner_references):
+    if not _may_be_gated(pod, names.GATE):
         return False
     return requested(asking_of(meta, spec), owner_of(meta), policy, _DEFAULTS).defer
+
+
+def _may_be_gated(pod: Pod, gate: str) -> bool:
+    """Whether a gate can be added to a pod that is being created."""
+    if pod.spec.node_name or any(one.name == gate for one in pod.spec.scheduling_gates):
+        return False
+    return all(owner.kind not in _NEVER_HELD for owner in pod.metadata.owner_references)
 
 
 def _encoded(response: _Response) -> bytes:
@@ -243,6 +253,13 @@ class GatingView(Watching):
             field_selector=f"metadata.name={GATING_CONFIG_MAP}",
         )
         self._gating_key = Key(namespace, GATING_CONFIG_MAP)
+        self._budgets: Cache[EnergyBudget, bool] = Cache(client, ENERGY_BUDGETS, _is_holding)
+
+    async def run(self) -> None:
+        """Follow the cluster until cancelled. EnergyBudgets are not needed for readiness: their CRD may be missing."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(super().run())
+            group.create_task(self._budgets.run())
 
     @property
     def deferring(self) -> tuple[str, ...]:
@@ -255,16 +272,28 @@ class GatingView(Watching):
             )
         )
 
-    def gates(self, namespace: str, pod: Pod) -> bool:
-        """Whether a pod of a namespace gets the gate."""
-        if not self._gating.objects.get(self._gating_key):
-            return False
+    @property
+    def budgeted(self) -> tuple[str, ...]:
+        """Names of the namespaces with an EnergyBudget that holds new pods, sorted."""
+        return tuple(sorted({key.namespace for key, holding in self._budgets.objects.items() if holding}))
+
+    def gates(self, namespace: str, pod: Pod) -> tuple[str, ...]:
+        """The gates that a pod of a namespace gets."""
         policy = self._namespaces.objects.get(Key("", namespace), NO_POLICY)
-        return not policy.observed(self._mode) and wants_gate(pod, policy)
+        if not self._gating.objects.get(self._gating_key) or policy.observed(self._mode):
+            return ()
+        wanted = {
+            names.GATE: wants_gate(pod, policy),
+            names.BUDGET_GATE: namespace in self.budgeted
+            and _may_be_gated(pod, names.BUDGET_GATE)
+            and pod.spec.priority_class_name not in _CRITICAL,
+        }
+        return tuple(gate for gate, needed in wanted.items() if needed)
 
     def add_listener(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when namespaces change."""
+        """Call `callback` when namespaces or what their budgets hold change."""
         self._namespaces.add_listener(lambda _key, _old, _new: callback())
+        self._budgets.add_listener(lambda _key, _old, _new: callback())
 
     @property
     def caches(self) -> Mapping[str, Cache[Any, Any]]:
@@ -272,7 +301,12 @@ class GatingView(Watching):
         return {NAMESPACES.plural: self._namespaces, CONFIG_MAPS.plural: self._gating}
 
 
-def webhook_app(gates: Callable[[str, Pod], bool], metrics: WebhookMetrics) -> AsgiApp:
+def _is_holding(budget: EnergyBudget) -> bool:
+    condition = condition_of(budget, HOLDING)
+    return condition is not None and condition.status == "True"
+
+
+def webhook_app(gates: Callable[[str, Pod], Sequence[str]], metrics: WebhookMetrics) -> AsgiApp:
     """ASGI application that the API server calls: POST /mutate."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -359,7 +393,7 @@ async def _maintain(keeper: Keeper, view: GatingView, metrics: WebhookMetrics) -
     await view.wait_synced()
     while True:
         changed.clear()
-        await keeper.keep(view.deferring)
+        await keeper.keep(view.deferring, view.budgeted)
         metrics.certificate_expires.set(keeper.expires_s)
         with suppress(TimeoutError):
             await asyncio.wait_for(changed.wait(), CHECK_S if keeper.problem is None else RETRY_S)

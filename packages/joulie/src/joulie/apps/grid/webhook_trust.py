@@ -34,8 +34,11 @@ RETRY_S = 5.0
 
 PODS_WEBHOOK = "pods.grid.joulie.io"
 NAMESPACES_WEBHOOK = "namespaces.grid.joulie.io"
+BUDGETS_WEBHOOK = "budgets.grid.joulie.io"
 ASKS_CONDITION = "asks"
 """Match condition by which the first webhook is called only for pods that request deferral themselves."""
+_BUDGET_CONDITIONS = frozenset({"not-bound", "not-of-a-daemonset-nor-static"})
+"""Match conditions that count for budgets, too."""
 
 _CERTIFICATE, _KEY, _PREVIOUS = "tls.crt", "tls.key", "previous.crt"
 
@@ -157,18 +160,19 @@ class Registration:
         self._client = client
         self._name = name
 
-    async def write(self, bundle: bytes | None, namespaces: Sequence[str]) -> None:
+    async def write(self, bundle: bytes | None, namespaces: Sequence[str], budgeted: Sequence[str] = ()) -> None:
         """Write CA bundle and namespaces if they differ from the registered ones.
 
         Args:
             bundle: CA bundle, PEM; None if it is registered elsewhere.
             namespaces: namespaces that request deferral for all their pods.
+            budgeted: namespaces with an EnergyBudget that holds new pods.
 
         Raises:
             KubernetesError: the configuration cannot be read or written.
         """
         found = await self._client.get(MUTATING_WEBHOOK_CONFIGURATIONS, self._name)
-        wanted = registered_webhooks(found.webhooks, bundle, namespaces)
+        wanted = registered_webhooks(found.webhooks, bundle, namespaces, budgeted)
         if wanted == list(found.webhooks):
             return
         body: list[dict[str, Any]] = [
@@ -180,22 +184,23 @@ class Registration:
 
 
 def registered_webhooks(
-    found: Sequence[dict[str, Any]], bundle: bytes | None, namespaces: Sequence[str]
+    found: Sequence[dict[str, Any]], bundle: bytes | None, namespaces: Sequence[str], budgeted: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """Desired webhooks of the configuration.
 
     The chart registers a webhook for pods that request deferral themselves. A second one, without that condition, is
-    called for all pods of namespaces that request deferral; it is present only while there are such namespaces. Both
-    keep the chart's exclusions.
+    called for all pods of namespaces that request deferral, and a third one for all pods of namespaces whose budget
+    holds; they are present only while there are such namespaces. All keep the chart's exclusions.
 
     Args:
         found: registered webhooks.
         bundle: CA bundle, PEM; None to keep the registered one.
         namespaces: namespaces that request deferral for all their pods.
+        budgeted: namespaces with an EnergyBudget that holds new pods.
     """
     wanted: list[dict[str, Any]] = []
     for one in found:
-        if one["name"] == NAMESPACES_WEBHOOK:
+        if one["name"] in (NAMESPACES_WEBHOOK, BUDGETS_WEBHOOK):
             continue
         if one["name"] != PODS_WEBHOOK:
             wanted.append(one)
@@ -204,18 +209,24 @@ def registered_webhooks(
         pods = {**one, "clientConfig": {**one["clientConfig"], **trusted}}
         wanted.append(pods)
         if namespaces:
-            named = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": list(namespaces)}
-            excluded = one.get("namespaceSelector", {}).get("matchExpressions", ())
-            conditions = [each for each in one.get("matchConditions", ()) if each["name"] != ASKS_CONDITION]
-            wanted.append(
-                {
-                    **pods,
-                    "name": NAMESPACES_WEBHOOK,
-                    "namespaceSelector": {"matchExpressions": [*excluded, named]},
-                    "matchConditions": conditions,
-                }
-            )
+            wanted.append(_for_namespaces(pods, NAMESPACES_WEBHOOK, namespaces, lambda name: name != ASKS_CONDITION))
+        if budgeted:
+            wanted.append(_for_namespaces(pods, BUDGETS_WEBHOOK, budgeted, lambda name: name in _BUDGET_CONDITIONS))
     return wanted
+
+
+def _for_namespaces(
+    pods: dict[str, Any], name: str, namespaces: Sequence[str], keeps: Callable[[str], bool]
+) -> dict[str, Any]:
+    """The chart's webhook for all pods of some namespaces, with the match conditions that `keeps` names."""
+    named = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": list(namespaces)}
+    excluded = pods.get("namespaceSelector", {}).get("matchExpressions", ())
+    return {
+        **pods,
+        "name": name,
+        "namespaceSelector": {"matchExpressions": [*excluded, named]},
+        "matchConditions": [each for each in pods.get("matchConditions", ()) if keeps(each["name"])],
+    }
 
 
 class Keeper:
@@ -251,15 +262,16 @@ class Keeper:
                 await asyncio.wait_for(stop.wait(), RETRY_S)
         return None
 
-    async def keep(self, namespaces: Sequence[str]) -> None:
+    async def keep(self, namespaces: Sequence[str], budgeted: Sequence[str] = ()) -> None:
         """Check certificate and registration once; a failure is logged and retried at the next check.
 
         Args:
             namespaces: namespaces that request deferral for all their pods.
+            budgeted: namespaces with an EnergyBudget that holds new pods.
         """
         try:
             bundle = await self._bundle()
-            await self._registration.write(bundle, namespaces)
+            await self._registration.write(bundle, namespaces, budgeted)
         except (KubernetesError, OSError, ValueError) as error:
             self._failed(error)
         else:

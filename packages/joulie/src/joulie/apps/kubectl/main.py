@@ -10,6 +10,7 @@ import click
 
 from joulie import __version__
 from joulie.adapters.program_api.energy import GROUPS
+from joulie.apps.kubectl import budget as budget_table
 from joulie.apps.kubectl import energy as energy_table
 from joulie.apps.kubectl import profiles as profiles_table
 from joulie.apps.kubectl import savings as savings_table
@@ -247,6 +248,29 @@ def profiles(
     """
     view = profiles_table.View(None if all_namespaces else namespace, selector, output, sort_by, reverse)
     run_with_client(lambda client: profiles_table.show_profiles(client, view), kubeconfig=kubeconfig, context=context)
+
+
+@kubectl_joulie.command("budget")
+@cluster_options
+@namespace_options("budgets")
+@table_options(budget_table.COLUMNS, "name")
+def budget(
+    kubeconfig: Path | None,
+    context: str | None,
+    namespace: str,
+    all_namespaces: bool,
+    output: str,
+    sort_by: str,
+    reverse: bool,
+) -> None:
+    """Show energy, emissions and cost budgets.
+
+    One row per EnergyBudget. USED is the largest used share of a limit, and FORECAST the share expected at the end of
+    the period at the present pace; - is unknown. HOLDING says whether new pods wait, PODS and JOBS how many do, and
+    ENDS when the period turns. -o wide adds the reasons, -o json and -o yaml the amounts.
+    """
+    view = budget_table.View(None if all_namespaces else namespace, output, sort_by, reverse)
+    run_with_client(lambda client: budget_table.show_budgets(client, view), kubeconfig=kubeconfig, context=context)
 
 
 @kubectl_joulie.command("recommend")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
+from joulie.domain.accounting.period import Period
 from joulie.domain.quantities import positive_number
-
-_SECONDS_PER_DAY = 86400.0
 
 
 class BudgetAction(StrEnum):
@@ -21,17 +19,34 @@ class BudgetAction(StrEnum):
     ANNOTATE = "annotate"
     LABEL = "label"
     SUSPEND = "suspend"
-    """The Job, where it allows to be interrupted."""
+    """The Job, where it allows to be interrupted; of a namespace, until its period turns."""
 
 
-class BudgetPeriod(StrEnum):
-    """How often a namespace's budget begins anew, in UTC."""
+class WindowKind(StrEnum):
+    """Which time a budget is for."""
 
-    DAY = "day"
-    MONTH = "month"
+    CALENDAR = "calendar"
+    ROLLING = "rolling"
 
 
-_Choice = TypeVar("_Choice", BudgetAction, BudgetPeriod)
+class BudgetResponse(StrEnum):
+    """What happens once a budget is exhausted."""
+
+    REPORT = "report"
+    GATE = "gate"
+    """New pods wait."""
+    SUSPEND = "suspend"
+    """New pods wait, and running Jobs that are interruptible are suspended."""
+
+
+class WhenUnknown(StrEnum):
+    """What happens to new pods while nobody knows how much of a budget is used."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+_Choice = TypeVar("_Choice", BudgetAction, Period)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +103,6 @@ def crossing(budget: Budget, used_j: float, now_s: float) -> Crossing | None:
         now_s: time, s since the epoch.
     """
     return Crossing(budget, used_j, now_s) if used_j > budget.limit_j else None
-
-
-def period_start_s(period: BudgetPeriod, now_s: float) -> float:
-    """Start of the day or month of UTC that `now_s` lies in, s since the epoch."""
-    if period is BudgetPeriod.DAY:
-        return now_s // _SECONDS_PER_DAY * _SECONDS_PER_DAY
-    day = datetime.datetime.fromtimestamp(now_s, datetime.UTC)
-    return day.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
 
 
 def parse_choice(kind: type[_Choice], text: str) -> _Choice:

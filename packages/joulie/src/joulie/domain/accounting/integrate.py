@@ -97,7 +97,9 @@ def qualities(first: PowerQuality, second: PowerQuality, gap: bool) -> tuple[boo
     return ends == {PowerQuality.MEASURED} and not gap, PowerQuality.ASSUMED in ends or gap
 
 
-def integrate(stretches: Stretches, signals: Sequence[Steps], span_s: float = SECONDS_PER_HOUR) -> Pieces:
+def integrate(
+    stretches: Stretches, signals: Sequence[Steps], span_s: float = SECONDS_PER_HOUR, cuts_s: Sequence[float] = ()
+) -> Pieces:
     """Energy of stretches of one zone, cut at hours, or other spans, and at the steps of its signals.
 
     Args:
@@ -105,8 +107,9 @@ def integrate(stretches: Stretches, signals: Sequence[Steps], span_s: float = SE
         signals: average and marginal carbon intensity, gCO2eq/kWh, and price, currency/kWh, over all of their time;
             NaN where unknown.
         span_s: length of a span, s.
+        cuts_s: further times to cut at, s since the epoch.
     """
-    stretch, low_s, high_s = _pieces(stretches, _edges(stretches, span_s, signals))
+    stretch, low_s, high_s = _pieces(stretches, _edges(stretches, span_s, signals, cuts_s))
     it_j = _trapezoid(stretches, stretch, low_s, high_s)
     energy_j = (it_j * stretches.pue[stretch]).sum(axis=1)
     kwh = energy_j / JOULES_PER_KWH
@@ -136,11 +139,11 @@ def by_span(pieces: Pieces, span_s: float = SECONDS_PER_HOUR) -> Buckets:
     return Buckets(pieces.stretch[first], hour[first], np.add.reduceat(pieces.energy, first, axis=0))
 
 
-def _edges(stretches: Stretches, span_s: float, signals: Sequence[Steps]) -> FloatArray:
-    """Times at which a piece begins: whole spans, and steps of the signals."""
+def _edges(stretches: Stretches, span_s: float, signals: Sequence[Steps], cuts_s: Sequence[float]) -> FloatArray:
+    """Times at which a piece begins: whole spans, steps of the signals, and further cuts."""
     low_s, high_s = stretches.from_s.min(), stretches.until_s.max()
     spans = np.arange(low_s // span_s, high_s // span_s + 1.0) * span_s
-    edges = np.unique(np.concatenate((spans, *(one.starts_s for one in signals))))
+    edges = np.unique(np.concatenate((spans, cuts_s, *(one.starts_s for one in signals))))
     within: FloatArray = edges[(edges >= spans[0]) & (edges <= high_s)]
     return within
 

@@ -7,6 +7,7 @@ gap or overlap. Offsets are those of the IANA database.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from enum import StrEnum
 from typing import NamedTuple
@@ -15,6 +16,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from joulie.domain.quantities import SECONDS_PER_HOUR
 
 _SECONDS_PER_DAY = 86400.0
+_LONGEST_CHANGE_S = 26 * SECONDS_PER_HOUR
+"""By how much clocks are ever set forward at most, s: Samoa left out a day."""
 
 
 class Period(StrEnum):
@@ -75,7 +78,7 @@ def calendar_window(period: Period, zone: tzinfo, now_s: float) -> Window:
     """
     if period is Period.HOUR:
         return _hour(zone, now_s)
-    today = datetime.fromtimestamp(now_s, zone).date()
+    today = _date(zone, now_s)
     if period is Period.DAY:
         first, after = today, today + timedelta(days=1)
     elif period is Period.WEEK:
@@ -106,10 +109,9 @@ def _start_s(day: date, zone: tzinfo) -> float:
     """
     midnight = datetime(day.year, day.month, day.day, tzinfo=zone)
     start_s = midnight.timestamp()
-    local = datetime.fromtimestamp(start_s, zone)
-    if local.replace(tzinfo=None) == midnight.replace(tzinfo=None):
+    if datetime.fromtimestamp(start_s, zone).replace(tzinfo=None) == midnight.replace(tzinfo=None):
         return start_s
-    return _change_s(zone, start_s - SECONDS_PER_HOUR * 26, start_s)
+    return _first_s(start_s - _LONGEST_CHANGE_S, start_s + _LONGEST_CHANGE_S, lambda time_s: _date(zone, time_s) >= day)
 
 
 def _offset_s(zone: tzinfo, time_s: float) -> float:
@@ -117,11 +119,20 @@ def _offset_s(zone: tzinfo, time_s: float) -> float:
     return 0.0 if offset is None else offset.total_seconds()
 
 
+def _date(zone: tzinfo, time_s: float) -> date:
+    return datetime.fromtimestamp(time_s, zone).date()
+
+
 def _change_s(zone: tzinfo, before_s: float, after_s: float) -> float:
-    """The whole second at which the offset of `after_s` begins, s since the epoch; it changes once in between."""
+    """When the offset changes between two moments, s since the epoch."""
     offset_s = _offset_s(zone, after_s)
+    return _first_s(before_s, after_s, lambda time_s: _offset_s(zone, time_s) == offset_s)
+
+
+def _first_s(before_s: float, after_s: float, holds: Callable[[float], bool]) -> float:
+    """The first whole second at which a condition holds that does not before, and does after."""
     low, high = int(before_s // 1), int(-(-after_s // 1))
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _offset_s(zone, middle) == offset_s else (middle, high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
     return float(high)

@@ -150,8 +150,8 @@ class BudgetScope:
     Attributes:
         key: of the budget and what it selects; another selection is another count.
         namespace: of its pods.
-        since_s: start of its period, s since the epoch. A new budget without labels counts what the ledger has had
-            since then, rounded outwards to hours or days.
+        since_s: start of its period, s since the epoch; counts are cut there. A new budget without labels counts what
+            the ledger has had since then, rounded outwards to hours or days.
         pods: uids of its pods.
         owner_kind: kind of the workload that it is for; empty for all.
         owner_name: name of that workload; empty for all.
@@ -173,7 +173,7 @@ class BudgetCount:
     """What the pods of a budget have used.
 
     Attributes:
-        used: since the start that was asked for, rounded down to `BUDGET_SLOT_S`.
+        used: since the start that was asked for.
         recent: the last part of it.
         counted_since_s: since when the budget is counted, s since the epoch.
     """
@@ -184,7 +184,7 @@ class BudgetCount:
 
 
 BUDGET_SLOT_S = 900.0
-"""Resolution of the count of budgets, s: every zone's offset from UTC is a multiple of it."""
+"""Resolution of the count of budgets within a period, s."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,9 @@ SCHEDULER_NAME = "compute-gardener-scheduler"
 GATE = "joulie.io/grid"
 """Scheduling gate of a pod that waits for the grid."""
 
+BUDGET_GATE = "joulie.io/budget"
+"""Scheduling gate of a pod that waits for an EnergyBudget."""
+
 PREFIX = "compute-gardener-scheduler.kubernetes.io/"
 POLICY_PREFIX = PREFIX + "policy-"
 WORKLOAD_PREFIX = PREFIX + "workload-"

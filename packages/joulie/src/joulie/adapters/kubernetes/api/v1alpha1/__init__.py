@@ -1,5 +1,15 @@
 """The kinds of joulie.io/v1alpha1: single source of the CRDs, of encoding and decoding, and of the reference page."""
 
+from joulie.adapters.kubernetes.api.v1alpha1.budget import (
+    BudgetAmounts,
+    BudgetHeld,
+    BudgetLimits,
+    BudgetOwner,
+    BudgetTarget,
+    EnergyBudget,
+    EnergyBudgetSpec,
+    EnergyBudgetStatus,
+)
 from joulie.adapters.kubernetes.api.v1alpha1.fields import (
     Condition,
     ConditionStatus,
@@ -78,6 +88,11 @@ from joulie.adapters.kubernetes.api.v1alpha1.workload import (
 from joulie.domain.workload import CpuBound, GpuBound, GpuLevel, Level
 
 __all__ = [
+    "BudgetAmounts",
+    "BudgetHeld",
+    "BudgetLimits",
+    "BudgetOwner",
+    "BudgetTarget",
     "CapRangeType",
     "Condition",
     "ConditionStatus",
@@ -96,6 +111,9 @@ __all__ = [
     "CpuUse",
     "Criticality",
     "EffectiveCapState",
+    "EnergyBudget",
+    "EnergyBudgetSpec",
+    "EnergyBudgetStatus",
     "GpuBound",
     "GpuCap",
     "GpuCapRange",
