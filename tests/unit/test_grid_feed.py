@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from joulie.adapters.grid import feed as grid_feed
 from joulie.adapters.grid.feed import MAX_ZONES, FeedLimits, GridFeed
 from joulie.adapters.grid.metrics import GridMetrics
-from joulie.adapters.grid.zone import HISTORY_S, ZoneWatch
+from joulie.adapters.grid.zone import HISTORY_S, ZoneWatch, forecast_step_s
 from joulie.domain.grid.series import Series, constant
 from joulie.domain.grid.signals import Basis, Measure, Observation, Period, Provenance
 from joulie.domain.signal import Quality
@@ -539,6 +539,26 @@ def test_history_is_bounded(step_s, most_s):
     watch = ZoneWatch(Measure.CARBON, "DE", wanted_s=START_S, due_s=START_S)
     watch.add_history(days(130, step_s=step_s), START_S)
     assert most_s - 2 * HOUR_S <= watch.history.end_s - watch.history.start_s <= most_s + 2 * HOUR_S
+
+
+def test_a_value_whose_period_is_over_is_not_expected_to_last():
+    """A source that publishes late: the last hour's value was taken for the present hour's."""
+    hour_s = START_S // HOUR_S * HOUR_S
+    watch = ZoneWatch(Measure.CARBON, "DE", wanted_s=START_S, due_s=START_S)
+    watch.record(Observation(400.0, hour_s - HOUR_S, Provenance("source", "DE"), until_s=hour_s), START_S)
+    watch.forecast = Series(hour_s + HOUR_S * np.arange(-1, 3), [400.0, 300.0, 200.0, 100.0], hour_s + 3 * HOUR_S)
+    signal = watch.signal(hour_s + 60.0, HOUR_S)
+    assert (signal.value, signal.quality) == (400.0, Quality.STALE)
+    assert signal.forecast.values.tolist() == [300.0, 200.0, 100.0]
+    assert watch.signal(hour_s - 60.0, HOUR_S).forecast.values.tolist() == [400.0, 300.0, 200.0, 100.0]
+
+
+@pytest.mark.parametrize(
+    ("offset_s", "length_s", "step_s"), [(0, HOUR_S, HOUR_S), (0, 900, 1800), (1800, HOUR_S, 1800)]
+)
+def test_the_step_of_forecasts_fits_the_history(offset_s, length_s, step_s):
+    starts_s = offset_s + length_s * np.arange(50)
+    assert forecast_step_s(Series(starts_s, np.ones(50), starts_s[-1] + length_s)) == step_s
 
 
 def test_the_providers_forecast_is_used_and_begins_with_what_is_true_now():

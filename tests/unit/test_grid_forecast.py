@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from joulie.domain.grid.forecast import MAX_HISTORY_DAYS, MIN_HISTORY_DAYS, forecast, rolling
+from joulie.domain.grid.forecast import HISTORY_DAYS, MIN_HISTORY_DAYS, forecast, rolling
 from joulie.domain.grid.series import Series, constant
 from joulie.domain.grid.windows import best_slots, best_start
 from joulie.domain.quantities import InvalidQuantityError
@@ -140,6 +140,14 @@ def test_what_comes_later_does_not_matter(change):
     assert forecast(hourly(later), now_s, DAY_S, HOUR_S) == known
 
 
+def test_rolling_is_what_single_forecasts_say_at_every_hour():
+    values = weather(HISTORY_DAYS + 3)
+    rows = rolling(values, MONDAY_S, HOUR_S, 30, np.arange(MIN_HISTORY_DAYS, HISTORY_DAYS + 4))
+    for hour in (60, 24 * 9 - 1, 24 * 30 + 5, 24 * (HISTORY_DAYS + 2) + 17):
+        made = forecast(hourly(values[: hour + 1]), MONDAY_S + HOUR_S * hour, 30 * HOUR_S, HOUR_S)
+        assert rows[hour - (MIN_HISTORY_DAYS * 24 - 1)] == pytest.approx(made.values, rel=1e-9)
+
+
 def test_rolling_is_causal_too_and_agrees_with_single_forecasts():
     values = weather(24)
     rows = rolling(values, MONDAY_S, HOUR_S, 30, np.arange(MIN_HISTORY_DAYS, 25))
@@ -194,10 +202,10 @@ def test_finer_and_crooked_histories_are_averaged():
 
 
 def test_only_so_much_of_the_past_counts():
-    values = weather(MAX_HISTORY_DAYS + 40)
+    values = weather(HISTORY_DAYS + 40)
     changed = values.copy()
     changed[: 25 * 24] += 1e4
-    now_s = MONDAY_S + (MAX_HISTORY_DAYS + 40) * DAY_S - 1.0
+    now_s = MONDAY_S + (HISTORY_DAYS + 40) * DAY_S - 1.0
     expected = forecast(hourly(values), now_s, DAY_S, HOUR_S)
     assert forecast(hourly(changed), now_s, DAY_S, HOUR_S).values == pytest.approx(expected.values)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from joulie.adapters.grid.files import FileOptions, TableFile
+from joulie.adapters.grid.files import FileOptions, TableFile, read_table
 from joulie.domain.grid.signals import Basis, Measure
 from joulie.ports import GridSourceError
 
@@ -115,6 +115,28 @@ def test_trap_a_line_that_cannot_be_read_is_reported_by_number_and_never_zero(fi
     (record,) = caplog.records
     assert record.first.startswith("line 3: ")
     assert record.lines == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "factor"),
+    [
+        ("carbon_intensity (gCO2eq/kWh)", 1.0),
+        ("Carbon intensity [kg CO2eq/MWh]", 1.0),
+        ("carbon_intensity lbs/MWh", 0.45359237),
+        ("Carbon intensity, lbs CO2 per MWh", 0.45359237),
+        ("Carbon Intensity tCO2/MWh", 1000.0),
+        ("carbon_intensity_avg", 1.0),
+    ],
+)
+def test_the_unit_of_the_header_counts(file, column, factor):
+    table = read_table(file(f"time;{column}\n2020-01-01 00:00:00;200\n"), FileOptions(), Measure.CARBON)
+    assert table.zones[""].series.values[0] == pytest.approx(200.0 * factor)
+    assert table.column == column
+
+
+def test_times_in_seconds_since_the_epoch(file):
+    table = read_table(file("timestamp,intensity\n1577836800,3\n1577840400,4\n"), FileOptions(), Measure.CARBON)
+    assert table.zones[""].series.starts_s.tolist() == [at("2020-01-01 00:00"), at("2020-01-01 01:00")]
 
 
 def test_a_hole_does_not_stretch_a_value(file):

@@ -12,8 +12,9 @@ import asyncio
 import csv
 import logging
 import math
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +35,8 @@ _MAX_BYTES = 64 << 20
 _SHOWN_LINES = 5
 _FORMATS = ("%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%d/%m/%Y %H:%M", "%d/%m/%Y %H:%M:%S")
 """Time formats of ENTSO-E, accepted beside ISO 8601."""
+_EPOCH = re.compile(r"\d{9,10}(\.\d+)?", re.ASCII)
+"""Seconds since the epoch. Eight digits are a date."""
 _TIME_NAMES = ("datetime", "timestamp", "time", "mtu", "start", "date")
 _VALUE_NAMES = {
     Measure.CARBON: ("carbon intensity", "carbon_intensity", "carbonintensity", "intensity"),
@@ -42,6 +45,7 @@ _VALUE_NAMES = {
 _LIFE_CYCLE = ("lca", "life cycle", "lifecycle")
 _ZONE_NAMES = ("zone id", "zone_id", "zone")
 _ESTIMATED_NAMES = ("data estimated",)
+_GRAMS = {"lb": 453.59237, "lbs": 453.59237, "kg": 1e3, "t": 1e6, "tonne": 1e6, "tonnes": 1e6, "ton": 1e6, "tons": 1e6}
 _CENTRAL_EUROPE = "Europe/Brussels"
 
 _log = logging.getLogger(__name__)
@@ -55,7 +59,7 @@ class FileOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         value: column of the values.
         zone: column of the zones; without such a column all values are of the default zone.
         time_zone: IANA time zone of times without an offset; UTC by default, Brussels if the header says CET.
-        factor: factor that values are multiplied by; None for 0.001 with prices per MWh, else 1.
+        factor: factor that values are multiplied by; None for that of the unit in the header, 1 without one.
         forecast: whether values in the future are used as a forecast.
     """
 
@@ -100,13 +104,72 @@ def table_file(settings: FileSettings, context: SourceContext) -> TableFile:
 
 
 @dataclass(frozen=True)
-class _Content:
-    """Values of one zone in a file."""
+class ZoneTable:
+    """Values of one zone in a file.
+
+    Attributes:
+        series: gCO2eq/kWh or currency/kWh; where steps are missing the value before them holds.
+        step_s: usual length of a step, s.
+        estimated_s: starts of the steps whose value is estimated, s since the epoch.
+    """
 
     series: Series
     step_s: float
     estimated_s: frozenset[float]
-    """Starts of the steps whose value is estimated, s since the epoch."""
+
+
+@dataclass(frozen=True)
+class FileTable:
+    """What a file says.
+
+    Attributes:
+        zones: by name in lower case; an empty name for a file without a zone column that was read without a default.
+        column: header of the values.
+        invalid_lines: what is wrong with the lines that were left out.
+        repeated: number of lines that repeat the time of an earlier one, which they replace.
+    """
+
+    zones: Mapping[str, ZoneTable]
+    column: str
+    invalid_lines: Sequence[str]
+    repeated: int
+
+
+def read_table(path: Path, options: FileOptions, measure: Measure, default_zone: str = "") -> FileTable:
+    """Read a file, whole.
+
+    Args:
+        path: the file, Parquet if it ends with ``.parquet``, else CSV.
+        options: format of the file.
+        measure: carbon or price.
+        default_zone: zone of a file without a zone column.
+
+    Raises:
+        GridSourceError: the file cannot be read, lacks a column, or has no valid line.
+    """
+    try:
+        header, rows = _parquet(path) if path.suffix == ".parquet" else _csv(path)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise GridSourceError(f"{path}: {error}") from None
+    columns = _Columns.from_header(header, options, measure, default_zone, path.name)
+    points: dict[str, dict[float, float]] = defaultdict(dict)
+    estimated: dict[str, set[float]] = defaultdict(set)
+    invalid_lines = []
+    repeated = 0
+    for line, row in rows:
+        try:
+            zone, time_s, value, is_estimated = columns.read(row, points)
+        except (ValueError, IndexError, KeyError) as error:
+            invalid_lines.append(f"line {line}: {error}")
+            continue
+        repeated += time_s in points[zone]
+        points[zone][time_s] = value
+        if is_estimated:
+            estimated[zone].add(time_s)
+    if not points:
+        raise GridSourceError(f"{path}: no valid line" + (f"; {invalid_lines[0]}" if invalid_lines else ""))
+    zones = {zone: _zone_table(found, frozenset(estimated[zone])) for zone, found in points.items()}
+    return FileTable(zones, header[columns.value].strip(), invalid_lines, repeated)
 
 
 @dataclass
@@ -130,7 +193,7 @@ class TableFile:
     now_s: Callable[[], float]
     name: str = "file"
     _version: tuple[int, int] = (0, 0)
-    _zones: dict[str, _Content] = field(default_factory=dict)
+    _zones: Mapping[str, ZoneTable] = field(default_factory=dict)
 
     async def latest(self, zone: str) -> Observation:
         """Value of the last step that has begun."""
@@ -155,7 +218,7 @@ class TableFile:
         """Past values of the file."""
         return (await self._content(zone)).series.between(from_s, min(until_s, self.now_s()))
 
-    async def _content(self, zone: str) -> _Content:
+    async def _content(self, zone: str) -> ZoneTable:
         try:
             status = self.path.stat()
         except OSError as error:
@@ -171,28 +234,10 @@ class TableFile:
             raise GridSourceError(f"{self.path.name} has no values of zone {zone}")
         return found
 
-    def _read(self) -> dict[str, _Content]:
-        try:
-            header, rows = _parquet(self.path) if self.path.suffix == ".parquet" else _csv(self.path)
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise GridSourceError(f"{self.path}: {error}") from None
-        columns = _Columns.from_header(header, self.options, self.measure, self.default_zone, self.path.name)
-        points: dict[str, dict[float, float]] = defaultdict(dict)
-        estimated: dict[str, set[float]] = defaultdict(set)
-        invalid_lines = []
-        for line, row in rows:
-            try:
-                zone, time_s, value, is_estimated = columns.read(row, points)
-            except (ValueError, IndexError, KeyError) as error:
-                invalid_lines.append(f"line {line}: {error}")
-                continue
-            points[zone][time_s] = value
-            if is_estimated:
-                estimated[zone].add(time_s)
-        self._log_invalid(invalid_lines)
-        if not points:
-            raise GridSourceError(f"{self.path}: no valid line" + (f"; {invalid_lines[0]}" if invalid_lines else ""))
-        return {zone: _content_of(found, frozenset(estimated[zone])) for zone, found in points.items()}
+    def _read(self) -> Mapping[str, ZoneTable]:
+        table = read_table(self.path, self.options, self.measure, self.default_zone)
+        self._log_invalid(table.invalid_lines)
+        return table.zones
 
     def _log_invalid(self, lines: Sequence[str]) -> None:
         if lines:
@@ -230,9 +275,7 @@ class _Columns:
         if time is None or value is None:
             what = "time" if time is None else measure.value
             raise GridSourceError(f"{file}: no {what} column among {', '.join(header)[:200]}; name it in the options")
-        factor = options.factor
-        if factor is None:
-            factor = 0.001 if measure is Measure.PRICE and "/mwh" in names[value] else 1.0
+        factor = _unit_factor(names[value], measure) if options.factor is None else options.factor
         return cls(
             time,
             value,
@@ -272,6 +315,15 @@ def _place(names: Sequence[str], wanted: str, known: Sequence[str]) -> int | Non
     return next(iter(life_cycle or found), None)
 
 
+def _unit_factor(name: str, measure: Measure) -> float:
+    """Factor of the unit that a column's name states, to gCO2eq/kWh or currency/kWh; 1 where it states none."""
+    energy = 0.001 if re.search(r"(/|per) *mwh", name) else 1.0
+    if measure is Measure.PRICE:
+        return energy
+    mass = re.search(r"\b(lbs?|kg|t|tonnes?|tons?) *(co2(-?eq?)?)? *(/|per) *[km]wh", name)
+    return energy * (_GRAMS[mass[1]] if mass else 1.0)
+
+
 def _csv(path: Path) -> tuple[list[str], Iterable[tuple[int, Sequence[Any]]]]:
     text = path.read_text(encoding="utf-8-sig")
     first = text.partition("\n")[0]
@@ -292,13 +344,15 @@ def _parquet(path: Path) -> tuple[list[str], Iterator[tuple[int, Sequence[Any]]]
     return table.columns, enumerate(table.iter_rows(), start=1)
 
 
-def _content_of(points: dict[float, float], estimated_s: frozenset[float]) -> _Content:
+def _zone_table(points: dict[float, float], estimated_s: frozenset[float]) -> ZoneTable:
     steps_s = np.diff(sorted(points))
     step_s = float(np.median(steps_s)) if steps_s.size else SECONDS_PER_HOUR
-    return _Content(of_points(list(points.items()), step_s), step_s, estimated_s)
+    return ZoneTable(of_points(list(points.items()), step_s), step_s, estimated_s)
 
 
 def _number(found: Any) -> float:
+    if found is None or found == "":
+        raise ValueError("no value")
     value = float(found if isinstance(found, int | float) else str(found).strip())
     if not math.isfinite(value):
         raise ValueError(f"invalid value {found}: expected a finite number")
@@ -314,6 +368,8 @@ def _instant_s(found: Any, zone: ZoneInfo, fold: int = 0) -> float:
 
 
 def _moment(text: str) -> datetime:
+    if _EPOCH.fullmatch(text):
+        return datetime.fromtimestamp(float(text), UTC)
     try:
         return datetime.fromisoformat(text)
     except ValueError:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joulie.domain.grid.forecast import DAY_S, MAX_HISTORY_DAYS
+from joulie.domain.grid.forecast import DAY_S, HISTORY_DAYS
 from joulie.domain.grid.series import Series, constant
 from joulie.domain.grid.signals import GridSignal, Measure, Observation
 from joulie.domain.signal import Quality
@@ -19,7 +19,7 @@ from joulie.ports import GridSource
 
 ASSUMED_STEP_S = 3600.0
 """Duration of a value whose source does not state it: most grids publish hourly values."""
-HISTORY_S = (MAX_HISTORY_DAYS + 14) * DAY_S
+HISTORY_S = (HISTORY_DAYS + 1) * DAY_S
 """Maximum length of a history, which is as much as the forecaster can use."""
 MAX_GAP_S = 6 * 3600.0
 """Maximum gap in a history that is filled with the value before it; after a longer one the history starts again."""
@@ -101,7 +101,7 @@ class ZoneWatch:
             seen.time_s,
             seen.provenance,
             seen.period,
-            self._forecast_from(now_s, seen.value),
+            self._forecast_from(now_s, seen.value, ended_s),
             self.forecast_source,
             problem,
         )
@@ -163,10 +163,8 @@ class ZoneWatch:
 
     @property
     def step_s(self) -> float:
-        """Step of Joulie's own forecast, s: half an hour if the history has such steps, else an hour."""
-        known = self.history
-        usual_s = ASSUMED_STEP_S if known is None or len(known) < 2 else float(np.median(np.diff(known.starts_s)))
-        return _HALF_HOUR_S if usual_s <= _HALF_HOUR_S else ASSUMED_STEP_S
+        """Step of Joulie's own forecast, s."""
+        return ASSUMED_STEP_S if self.history is None else forecast_step_s(self.history)
 
     def _trim(self, now_s: float) -> None:
         known = self.history
@@ -179,14 +177,23 @@ class ZoneWatch:
             self.history = known.between(first_s, known.end_s)
             self.gaps_s = tuple(gap for gap in self.gaps_s if gap[1] > first_s)
 
-    def _forecast_from(self, now_s: float, value: float | None) -> Series | None:
-        """The forecast from `now_s` on, starting with the current value."""
+    def _forecast_from(self, now_s: float, value: float | None, ended_s: float) -> Series | None:
+        """The forecast from `now_s` on, starting with the current value; with what is expected once that is over."""
         ahead = self.forecast
         if ahead is None or value is None or ahead.end_s <= now_s:
             return None
+        if ended_s <= now_s and ahead.start_s <= now_s:
+            return ahead.between(now_s, ahead.end_s)
         later = int(np.searchsorted(ahead.starts_s, now_s, side="right"))
         starts_s = np.concatenate(([now_s], ahead.starts_s[later:]))
         return Series(starts_s, np.concatenate(([value], ahead.values[later:])), ahead.end_s)
+
+
+def forecast_step_s(history: Series) -> float:
+    """Step of a forecast, s: half an hour if the history has such steps or begins them at half past, else an hour."""
+    usual_s = float(np.median(np.diff(history.starts_s))) if len(history) > 1 else ASSUMED_STEP_S
+    on_the_hour = float(np.median(history.starts_s % ASSUMED_STEP_S)) == 0.0
+    return ASSUMED_STEP_S if usual_s > _HALF_HOUR_S and on_the_hour else _HALF_HOUR_S
 
 
 def end_of(seen: Observation) -> float:

@@ -47,7 +47,16 @@ _OTHERS = (
 _log = logging.getLogger(__name__)
 
 
-@click.group(cls=CommandGroup, path="grid", lazy=_OTHERS, context_settings={"help_option_names": ["-h", "--help"]})
+_LABORATORY = (("backtest",), "pip install joulie-lab")
+
+
+@click.group(
+    cls=CommandGroup,
+    path="grid",
+    lazy=_OTHERS,
+    elsewhere=_LABORATORY,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 def grid() -> None:
     """Hold pods until power is clean or cheap."""
 

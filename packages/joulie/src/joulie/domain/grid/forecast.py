@@ -21,6 +21,8 @@ MIN_HISTORY_DAYS = 2
 """Minimum number of whole days of history."""
 MAX_HISTORY_DAYS = 90
 """Maximum number of days that are learned from."""
+HISTORY_DAYS = MAX_HISTORY_DAYS + 28
+"""Days of history that a forecast uses: those that are learned from, and what the first of these look back on."""
 
 _FADING_H = 6.0
 """How long the last distance from the usual day is expected to last, before there is data."""
@@ -64,15 +66,15 @@ def forecast(history: Series, now_s: float, horizon_s: float, step_s: float) -> 
     known = history.between(history.start_s, history.next_change_s(now_s) or history.end_s)
     if known is None or now_s - known.end_s > DAY_S:
         return None
-    edges_s = _whole_days(known, now_s, step_s, a_day)
+    edges_s = _edges(known, now_s, step_s, a_day)
     days = (len(edges_s) - 1) // a_day
-    last_start_s = float(edges_s[-2]) if days else now_s
-    steps = int(np.ceil((now_s + horizon_s - last_start_s) / step_s))
-    if days < MIN_HISTORY_DAYS or steps < 1:
+    if days < MIN_HISTORY_DAYS:
         return None
+    last_start_s = float(edges_s[-2])
+    steps = int(np.ceil((now_s + horizon_s - last_start_s) / step_s))
     # Of the step in force, what is known of it.
     values = known.integral(edges_s[:-1], edges_s[1:]) / np.diff(np.minimum(edges_s, known.end_s))
-    expected = rolling(values, float(edges_s[0]), step_s, steps, [days])[0]
+    expected = rolling(values, float(edges_s[0]), step_s, steps, [days])[-1]
     return Series(last_start_s + step_s * np.arange(steps), expected, last_start_s + step_s * steps)
 
 
@@ -214,14 +216,9 @@ def _learn(past: _State, lead: int, days: IntArray) -> FloatArray:
     # The usual day, and how far it is from it now, fading.
     prior[:2] = 1.0, np.exp(-lead * known.step_s / 3600.0 / _FADING_H)
     missed = (known.values[targets] - features @ prior) * usable
-    by_day = features.reshape(int(days[-1]), known.a_day, -1)
-    squares = by_day.transpose(0, 2, 1) @ by_day
-    products = (by_day.transpose(0, 2, 1) @ missed.reshape(*by_day.shape[:2], 1))[:, :, 0]
-    age_days = days[:, None] - 1 - np.arange(int(days[-1]))
-    heeded = (age_days >= 0) & (age_days < MAX_HISTORY_DAYS)
-    weights = np.where(heeded, 0.5 ** (np.maximum(age_days, 0) / past.memory.half_life_days), 0.0)
-    squares = np.tensordot(weights, squares, axes=1)
-    products = weights @ products
+    by_day = np.column_stack((features, missed)).reshape(int(days[-1]), known.a_day, -1)
+    sums = _remembered(by_day.transpose(0, 2, 1) @ by_day, days, past.memory.half_life_days)
+    squares, products = sums[:, :-1, :-1], sums[:, :-1, -1]
     # einsum gives a view: this changes the squares in place. A ridge in proportion needs no features of one size.
     diagonals = np.einsum("ijj->ij", squares)
     diagonals *= 1.0 + (_PRIOR_DAYS / days[:, None]) ** 2
@@ -229,6 +226,18 @@ def _learn(past: _State, lead: int, days: IntArray) -> FloatArray:
     diagonals += _ROUNDING * np.maximum(diagonals.max(axis=1, keepdims=True), 1.0)
     learned: FloatArray = prior + np.linalg.solve(squares, products[:, :, None])[:, :, 0]
     return learned
+
+
+def _remembered(by_day: FloatArray, days: IntArray, half_life_days: float) -> FloatArray:
+    """(m, ...) sums over the days that count after each of the learned days, where older ones weigh less.
+
+    Weights that grow by the day allow one cumulative sum for all: what is subtracted is smaller than what stays.
+    """
+    growth = 2.0 ** (np.arange(len(by_day)) / half_life_days)
+    grown = np.cumsum(by_day * growth[:, None, None], axis=0)
+    sums = np.concatenate((np.zeros((1, *by_day.shape[1:])), grown))
+    heeded: FloatArray = (sums[days] - sums[np.maximum(days - MAX_HISTORY_DAYS, 0)]) / growth[days - 1, None, None]
+    return heeded
 
 
 def _smooth(coefficients: FloatArray, known: _Known) -> FloatArray:
@@ -243,11 +252,14 @@ def _smooth(coefficients: FloatArray, known: _Known) -> FloatArray:
     return smooth
 
 
-def _whole_days(known: Series, now_s: float, step_s: float, a_day: int) -> FloatArray:
-    """Edges of the steps of the last whole days, which end with the step in force or the last known one."""
+def _edges(known: Series, now_s: float, step_s: float, a_day: int) -> FloatArray:
+    """Edges of the known steps from a midnight in UTC to the step in force or the last known one.
+
+    Days begin at midnight, so the models learn anew once a day, from the same days at every hour of it.
+    """
     last = int(min(now_s, np.nextafter(known.end_s, -np.inf)) // step_s)
-    days = min((last + 1 - int(np.ceil(known.start_s / step_s))) // a_day, MAX_HISTORY_DAYS)
-    return step_s * np.arange(last + 1 - max(days, 0) * a_day, last + 2, dtype=np.float64)
+    first_day = max(int(np.ceil(known.start_s / DAY_S)), last // a_day - HISTORY_DAYS)
+    return step_s * np.arange(first_day * a_day, last + 2, dtype=np.float64)
 
 
 def _steps_a_day(step_s: float) -> int:
