@@ -68,11 +68,11 @@ def test_forecasts_are_those_that_the_controller_makes(delay):
     values = weather(40)
     played = history(values, delay)
     for step in (20 * 24 + delay, 27 * 24 - 1, 31 * 24 + 7, 38 * 24 + 23):
-        watch = played.signals(JOULIE, step).watch
-        known = hourly(values[: step - delay + 1])
-        made = forecast(known, MONDAY_S + HOUR_S * step, 30 * HOUR_S, HOUR_S)
-        assert watch.forecast.starts_s.tolist() == made.starts_s.tolist()
-        assert watch.forecast.values == pytest.approx(made.values, rel=1e-9)
+        now_s = MONDAY_S + HOUR_S * step
+        made = forecast(hourly(values[: step - delay + 1]), now_s, 30 * HOUR_S, HOUR_S).between(now_s, np.inf)
+        expected = played.signal(JOULIE, step).forecast
+        assert expected.starts_s.tolist() == made.starts_s.tolist()
+        assert expected.values == pytest.approx(made.values, rel=1e-9)
 
 
 @given(st.integers(15 * 24, 18 * 24), st.integers(0, 3), st.sampled_from(FORECASTERS), st.floats(-200.0, 1e4))
@@ -82,7 +82,7 @@ def test_what_is_not_known_yet_plays_no_part(step, delay, forecaster, change):
     changed = values.copy()
     changed[step - delay + 1 :] += change
     now_s = MONDAY_S + HOUR_S * step
-    one, other = (history(each, delay, [forecaster]).signals(forecaster, step).at(now_s) for each in (values, changed))
+    one, other = (history(each, delay, [forecaster]).signal(forecaster, step) for each in (values, changed))
     assert one == other
     assert one.forecast.start_s == now_s
 
@@ -91,7 +91,7 @@ def test_a_delayed_signal_starts_with_what_is_expected_not_with_the_last_value()
     values = weather(20)
     played = history(values, delay=2, forecasters=[YESTERDAY])
     step = 16 * 24
-    signal = played.signals(YESTERDAY, step).at(MONDAY_S + HOUR_S * step)
+    signal = played.signal(YESTERDAY, step)
     assert signal.value == pytest.approx(values[step - 2])
     assert signal.forecast.values[0] == pytest.approx(values[step - 24])
 
@@ -99,21 +99,26 @@ def test_a_delayed_signal_starts_with_what_is_expected_not_with_the_last_value()
 # Jobs
 
 
-def test_every_start_is_the_controllers_own_decision_asked_hour_by_hour():
-    values = weather(25)
-    played = history(values, delay=1)
-    arrival_s = MONDAY_S + HOUR_S * np.array([15 * 24, 15 * 24, 16 * 24 + 5, 20 * 24 + 13])
-    runtime_s = HOUR_S * np.array([4.0, 1.0, 2.5, 4.0])
-    jobs = judge.Jobs(arrival_s, runtime_s, np.ones(4))
-    rule = judge.Rule("", Mode.OPTIMAL, {Measure.CARBON: JOULIE}, [Measure.CARBON])
-    starts_s = judge.starts_s(rule, jobs, DAY_S, {Measure.CARBON: played}, lambda _count: None)
+@pytest.mark.parametrize("delay", [0, 1])
+@pytest.mark.parametrize(("mode", "forecaster"), [(Mode.OPTIMAL, JOULIE), (Mode.OPTIMAL, None), (Mode.THRESHOLD, None)])
+@pytest.mark.parametrize("slack_h", [24.0, 7.5, 0.0])
+def test_every_start_is_the_controllers_own_decision_asked_hour_by_hour(delay, mode, forecaster, slack_h):
+    values = weather(25) - 60.0
+    played = history(values, delay)
+    arrival_s = MONDAY_S + HOUR_S * np.sort(np.random.default_rng(1).integers(15 * 24, 22 * 24, 25))
+    runtime_s = HOUR_S * np.resize([4.0, 1.0, 2.5, 40.0], 25)
+    jobs = judge.Jobs(arrival_s, runtime_s, np.ones(25))
+    rule = judge.Rule("", mode, {Measure.CARBON: forecaster}, [Measure.CARBON])
+    starts_s = judge.starts_s(rule, jobs, slack_h * HOUR_S, {Measure.CARBON: played}, lambda _count: None)
     assert (starts_s >= arrival_s).all()
-    assert (starts_s <= arrival_s + DAY_S).all()
-    for job in range(4):
-        waiting = Waiting(judge._request(rule, DAY_S, float(runtime_s[job])), float(arrival_s[job]))
-        for now_s in np.arange(arrival_s[job], starts_s[job] + 1.0, HOUR_S):
-            step = round((now_s - MONDAY_S) / HOUR_S)
-            conditions = Conditions(carbon=played.signals(JOULIE, step).at(now_s))
+    assert (starts_s <= arrival_s + slack_h * HOUR_S).all()
+    for job in range(25):
+        waiting = Waiting(judge._request(rule, slack_h * HOUR_S, float(runtime_s[job])), float(arrival_s[job]))
+        for now_s in (*np.arange(arrival_s[job], starts_s[job], HOUR_S), starts_s[job]):
+            step = int((now_s - MONDAY_S) // HOUR_S)
+            conditions = Conditions(carbon=played.signal(forecaster, step))
+            if now_s % HOUR_S:  # it began as planned, between two values
+                continue
             assert isinstance(decide(waiting, conditions, now_s), Release) == (now_s == starts_s[job])
 
 
@@ -138,7 +143,7 @@ def test_what_is_said(tmp_path, capsys):
     found = document(capsys, "--intensity", write(tmp_path / "x.csv", weather(45)), "--arrivals", 150)
     assert found["column"] == "Carbon Intensity gCO₂eq/kWh (LCA)"
     assert found["mean_g_per_kwh"] == pytest.approx(weather(45).mean(), abs=0.01)
-    assert found["arrivals"] == "150 jobs of 4 h at random steps"
+    assert found["arrivals"] == "150 jobs of 4 h, at random steps"
     assert found["late"] == 0
     assert set(found["rules"]) == {"joulie", "yesterday", "usual day", "threshold 200"}
     ours = found["rules"]["joulie"]
@@ -227,9 +232,9 @@ def test_jobs_of_a_trace(tmp_path, capsys):
 
 def test_a_table_and_a_picture(tmp_path, capsys):
     intensity = write(tmp_path / "x.csv", weather(40))
-    code, out, err = backtest(capsys, "--intensity", intensity, "--arrivals", 60, "--plots", tmp_path / "plots")
+    code, out, err = backtest(capsys, "--intensity", intensity, "--plots", tmp_path / "plots")
     assert code == 0, err
-    assert "60 jobs of 4 h at random steps, slack 24 h, values known 0 h late" in out
+    assert "600 jobs of 4 h, one at each step, slack 24 h, values known 0 h late" in out
     assert "Intervals are those of the share" in out
     assert (tmp_path / "plots" / "backtest.png").read_bytes().startswith(b"\x89PNG")
 

@@ -123,7 +123,7 @@ def test_trap_a_line_that_cannot_be_read_is_reported_by_number_and_never_zero(fi
         ("carbon_intensity (gCO2eq/kWh)", 1.0),
         ("Carbon intensity [kg CO2eq/MWh]", 1.0),
         ("carbon_intensity lbs/MWh", 0.45359237),
-        ("Carbon intensity, lbs CO2 per MWh", 0.45359237),
+        ("Carbon intensity (lbs CO2 per MWh)", 0.45359237),
         ("Carbon Intensity tCO2/MWh", 1000.0),
         ("carbon_intensity_avg", 1.0),
     ],

@@ -93,8 +93,8 @@ class History:
         else:
             self._expected[forecaster] = as_before(values, a_day, self._columns, 1 if forecaster == YESTERDAY else 7)
 
-    def signals(self, forecaster: str | None, step: int) -> Signals:
-        """What the grid controller knows from a step on, until the next value is known."""
+    def signal(self, forecaster: str | None, step: int) -> GridSignal:
+        """The grid controller's signal when a step begins; without a forecaster it has no forecast."""
         origin = step - self._delay
         now_s = float(self._edges_s[step])
         watch = ZoneWatch(self.measure, "history", wanted_s=now_s, due_s=now_s)
@@ -108,19 +108,7 @@ class History:
             if expected is not None and not np.isnan(expected[-1]):
                 edges_s = self._edges_s[origin : origin + len(expected) + 1]
                 watch.forecast = Series(edges_s[:-1], expected, edges_s[-1])
-        return Signals(watch, self._max_age_s)
-
-
-@dataclass(frozen=True)
-class Signals:
-    """Signals of one measure between two values."""
-
-    watch: ZoneWatch
-    max_age_s: float
-
-    def at(self, now_s: float) -> GridSignal:
-        """The signal at a time, s since the epoch."""
-        return self.watch.signal(now_s, self.max_age_s)
+        return watch.signal(now_s, self._max_age_s)
 
 
 def as_before(values: FloatArray, a_day: int, columns: int, days: int) -> FloatArray:

@@ -1,7 +1,7 @@
 """What rules of deferral save in a history, against an oracle.
 
-Every rule decides by the grid controller's own function, at a job's arrival, at every new value, and when the decision
-before says so. A job starts late if it starts after its latest start.
+Every rule decides as the grid controller does, for all waiting jobs at once: at a job's arrival and at every new value.
+A job starts late if it starts after its latest start.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from joulie.domain.grid.deferral import Conditions, Release, Waiting, decide
+from joulie.domain.grid.deferral import Conditions, Release, Waiting, decide, expected_goal
 from joulie.domain.grid.request import Asked, GridRequest, Mode
 from joulie.domain.grid.signals import Measure
-from joulie.domain.grid.windows import best_start
+from joulie.domain.grid.windows import best_start, best_starts
 from joulie.domain.units import FloatArray, IntArray
 from joulie_lab.apps.backtest.history import FORECASTERS, JOULIE, YESTERDAY, History
 
@@ -88,61 +88,41 @@ def starts_s(
         histories: of the measures of the rule, with the same steps.
         told: called with the number of jobs that have started.
     """
-    started_s = np.full(len(jobs), np.nan)
     clock = next(iter(histories.values()))
-    waiting = [
-        Waiting(_request(rule, slack_s, float(runtime_s)), float(arrival_s))
-        for arrival_s, runtime_s in zip(jobs.arrival_s, jobs.runtime_s, strict=True)
-    ]
+    latest_s = jobs.arrival_s + slack_s
+    requests = {runtime_s: _request(rule, slack_s, float(runtime_s)) for runtime_s in np.unique(jobs.runtime_s)}
     arrival_step = np.round((jobs.arrival_s - clock.start_s) / clock.step_s).astype(np.int64)
-    pending: list[int] = []
-    arrived = 0
-    step = int(arrival_step.min(initial=0))
-    while arrived < len(jobs) or pending:
-        due = int(np.searchsorted(arrival_step, step, side="right"))
-        pending += range(arrived, due)
-        arrived = due
-        from_s = clock.start_s + clock.step_s * step
-        conditions = _conditions(rule, histories, step) if pending else None
-        held = []
-        for job in pending:
-            start_s = _start_s(waiting[job], conditions, from_s, from_s + clock.step_s)
-            if start_s is None:
-                held.append(job)
-            else:
-                started_s[job] = start_s
-        told(len(pending) - len(held))
-        pending = held
+    started_s = np.full(len(jobs), np.nan)
+    pending = np.empty(0, dtype=np.int64)
+    step = int(arrival_step[0])
+    while step <= arrival_step[-1] or pending.size:
+        now_s = clock.start_s + clock.step_s * step
+        arrived = np.arange(*np.searchsorted(arrival_step, (step, step + 1)))
+        pending = np.concatenate((pending, arrived))
+        conditions = Conditions(
+            **{measure.value: histories[measure].signal(name, step) for measure, name in rule.forecasters.items()}
+        )
+        for runtime_s in np.unique(jobs.runtime_s[pending]):
+            alike = pending[jobs.runtime_s[pending] == runtime_s]
+            started_s[alike] = _starts_s(requests[runtime_s], latest_s[alike], conditions, now_s)
+        # What is planned after the next value is planned anew with it.
+        runs = started_s[pending] < now_s + clock.step_s
+        told(int(runs.sum()))
+        pending = pending[~runs]
         step += 1
     return started_s
 
 
-Known = Callable[[float], Conditions]
-"""The conditions at a time between two values, s since the epoch."""
-
-
-def _conditions(rule: Rule, histories: Mapping[Measure, History], step: int) -> Known:
-    signals = {measure: histories[measure].signals(name, step) for measure, name in rule.forecasters.items()}
-    made: dict[float, Conditions] = {}
-
-    def at(now_s: float) -> Conditions:
-        if now_s not in made:
-            made[now_s] = Conditions(**{measure.value: known.at(now_s) for measure, known in signals.items()})
-        return made[now_s]
-
-    return at
-
-
-def _start_s(waiting: Waiting, known: Known | None, from_s: float, until_s: float) -> float | None:
-    """When a job starts before the next value is known; None if it does not."""
-    assert known is not None
-    now_s = from_s
-    while now_s < until_s:
-        decision = decide(waiting, known(now_s), now_s)
-        if isinstance(decision, Release):
-            return now_s
-        now_s = decision.wake_s
-    return None
+def _starts_s(request: GridRequest, latest_s: FloatArray, conditions: Conditions, now_s: float) -> FloatArray:
+    """When jobs start by what is known now, s since the epoch: `decide` for jobs that differ in their latest start."""
+    goal = expected_goal(request, conditions, now_s) if request.mode is Mode.OPTIMAL else None
+    planned_s = latest_s if goal is None else best_starts(goal.series, now_s, latest_s, request.runtime_s)[0]
+    if goal is None or np.isnan(planned_s).any():
+        # By thresholds, which hold all of them or none.
+        decision = decide(Waiting(request, float(latest_s.max()) - request.max_delay_s), conditions, now_s)
+        by_threshold_s = np.full(len(latest_s), now_s) if isinstance(decision, Release) else latest_s
+        planned_s = by_threshold_s if goal is None else np.where(np.isnan(planned_s), by_threshold_s, planned_s)
+    return np.minimum(np.maximum(planned_s, now_s), np.maximum(latest_s, now_s))
 
 
 def _request(rule: Rule, slack_s: float, runtime_s: float) -> GridRequest:

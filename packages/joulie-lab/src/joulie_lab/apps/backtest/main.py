@@ -40,7 +40,7 @@ class _Duration(click.ParamType[float]):
 @click.option("--runtime", type=_Duration(), default="4h", show_default=True, help="Runtime of jobs without a trace.")
 @click.option("--slack", type=_Duration(), default="24h", show_default=True, help="How long a job may wait.")
 @click.option(
-    "--arrivals", type=click.IntRange(min=1), default=2000, show_default=True, help="Number of jobs, drawn at random."
+    "--arrivals", type=click.IntRange(min=1), help="Draw so many jobs.  [default: one at each step; all of a trace]"
 )
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of arrivals, intervals.")
 @click.option("--zone", default="", help="Zone, if a file has several.")
@@ -56,7 +56,7 @@ def backtest(
     jobs_file: Path | None,
     runtime: float,
     slack: float,
-    arrivals: int,
+    arrivals: int | None,
     seed: int,
     zone: str,
     column: str,
@@ -71,18 +71,19 @@ def backtest(
     """
     from joulie.adapters.grid.files import FileOptions
     from joulie.domain.grid.signals import Measure
-    from joulie_lab.apps.backtest.run import Question, run
+    from joulie_lab.apps.backtest.run import Question, read, run
     from joulie_lab.program.outputs import Outputs
 
     if runtime <= 0.0:
         raise click.UsageError("--runtime must be more than 0")
-    files = {Measure.CARBON: (intensity, FileOptions(value=column, time_zone=time_zone))}
+    options = FileOptions(value=column, time_zone=time_zone)
+    sources = {Measure.CARBON: read(intensity, Measure.CARBON, options, zone)}
     if price is not None:
-        files[Measure.PRICE] = price, FileOptions(time_zone=time_zone)
+        sources[Measure.PRICE] = read(price, Measure.PRICE, FileOptions(time_zone=time_zone), zone)
     question = Question(runtime_s=runtime, slack_s=slack, delay_s=delay, arrivals=arrivals, seed=seed)
     with Outputs() as outputs:
         plots = outputs.folder("--plots", plots_folder)
-        result = run(files, zone, jobs_file, question)
+        result = run(sources, jobs_file, question)
         if plots:
             from joulie_lab.apps.backtest.chart import draw
             from joulie_lab.simulation.report.png import png
@@ -111,10 +112,12 @@ def _print(result: Result) -> None:
         f"{document['file']} ({document['column']}), {document['from']} to {document['until']},"
         f" {document['step_min']:g} min steps: mean {document['mean_g_per_kwh']:.0f} gCO2eq/kWh",
         highlight=False,
+        soft_wrap=True,
     )
     console.print(
         f"{document['arrivals']}, slack {document['slack_h']:g} h, values known {document['delay_h']:g} h late",
         highlight=False,
+        soft_wrap=True,
     )
     for title, unit, found in _measures(document):
         table = Table("rule", title=title, title_justify="left", show_edge=False)

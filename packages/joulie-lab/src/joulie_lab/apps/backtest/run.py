@@ -45,14 +45,14 @@ class Question:
         runtime_s: of jobs without a trace, s.
         slack_s: how long a job may wait, s.
         delay_s: how long after the start of its step a value is known, s.
-        arrivals: number of jobs.
+        arrivals: number of jobs, drawn at random; None for one at each step, or all of a trace.
         seed: of arrivals and intervals.
     """
 
     runtime_s: float
     slack_s: float
     delay_s: float
-    arrivals: int
+    arrivals: int | None
     seed: int
 
 
@@ -138,21 +138,43 @@ class Result:
         return found
 
 
-def run(
-    files: Mapping[Measure, tuple[Path, FileOptions]], zone: str, jobs_file: Path | None, question: Question
-) -> Result:
+def read(path: Path, measure: Measure, options: FileOptions, zone: str) -> Source:
+    """Read the history of one measure.
+
+    Args:
+        path: the file.
+        measure: carbon or price.
+        options: format of the file.
+        zone: of a file with several.
+
+    Raises:
+        UserError: the file cannot be read, or has several zones and not this one.
+    """
+    try:
+        table = read_table(path, options, measure)
+    except GridSourceError as error:
+        raise UserError(str(error)) from error
+    zones = list(table.zones)
+    if len(zones) > 1 and zone.casefold() not in zones:
+        raise UserError(f"{path}: has several zones: choose one with --zone: {', '.join(zones[:_SHOWN_ZONES])}")
+    name = zone.casefold() if zone.casefold() in zones else zones[0]
+    found = table.zones[name]
+    step_s = forecast_step_s(found.series)
+    whole, gaps = parts(found.series, max(step_s, found.step_s))
+    return Source(path.name, name or zone, table.column, whole, gaps, step_s, table.invalid_lines, table.repeated)
+
+
+def run(sources: Mapping[Measure, Source], jobs_file: Path | None, question: Question) -> Result:
     """Run a backtest, with progress on stderr.
 
     Args:
-        files: with the history of each measure, and their format.
-        zone: of files with several.
+        sources: history of each measure.
         jobs_file: job trace; None for jobs of one length.
         question: what is asked.
 
     Raises:
-        UserError: a file cannot be read, or is too short.
+        UserError: the history is too short, or the trace cannot be read.
     """
-    sources = {measure: _read(path, measure, options, zone) for measure, (path, options) in files.items()}
     step_s = min(source.step_s for source in sources.values())
     covered = _common([source.parts for source in sources.values()])
     drawn, arrivals = _draw(covered, step_s, question, jobs_file)
@@ -207,21 +229,6 @@ def _play(
     }
 
 
-def _read(path: Path, measure: Measure, options: FileOptions, zone: str) -> Source:
-    try:
-        table = read_table(path, options, measure)
-    except GridSourceError as error:
-        raise UserError(str(error)) from error
-    zones = list(table.zones)
-    if len(zones) > 1 and zone.casefold() not in zones:
-        raise UserError(f"{path}: has several zones: choose one with --zone: {', '.join(zones[:_SHOWN_ZONES])}")
-    name = zone.casefold() if zone.casefold() in zones else zones[0]
-    found = table.zones[name]
-    step_s = forecast_step_s(found.series)
-    whole, gaps = parts(found.series, max(step_s, found.step_s))
-    return Source(path.name, name or zone, table.column, whole, gaps, step_s, table.invalid_lines, table.repeated)
-
-
 def _common(histories: Sequence[Sequence[Series]]) -> list[tuple[Series, ...]]:
     """The parts that all histories cover, each from a midnight in UTC."""
     common: list[tuple[Series, ...]] = [()]
@@ -254,10 +261,11 @@ def _draw(
         )
         if not steps.size:
             raise UserError(_too_short(question))
-        arrival_s = np.sort(rng.choice(steps, question.arrivals))
+        arrival_s = steps if question.arrivals is None else np.sort(rng.choice(steps, question.arrivals))
         runtime_s = np.full(len(arrival_s), question.runtime_s)
         weight = np.ones(len(arrival_s))
-        described = f"{len(arrival_s)} jobs of {question.runtime_s / _HOUR_S:g} h at random steps"
+        when = "one at each step" if question.arrivals is None else "at random steps"
+        described = f"{len(arrival_s)} jobs of {question.runtime_s / _HOUR_S:g} h, {when}"
     else:
         traced = _traced(jobs_file)
         arrival_s = min(first_s, default=0.0) + _HOUR_S * traced.arrival_h
@@ -272,7 +280,8 @@ def _draw(
         chosen = np.flatnonzero(fits)
         if not chosen.size:
             raise UserError(_too_short(question))
-        chosen = np.sort(rng.choice(chosen, min(question.arrivals, chosen.size), replace=False))
+        if question.arrivals is not None and question.arrivals < chosen.size:
+            chosen = np.sort(rng.choice(chosen, question.arrivals, replace=False))
         arrival_s, runtime_s, weight = arrival_s[chosen], runtime_s[chosen], weight[chosen]
         described = f"{chosen.size} of the {int(np.sum(fits))} jobs of {jobs_file.name} that the history covers"
     jobs = Jobs(arrival_s, runtime_s, weight)

@@ -35,6 +35,20 @@ def published_systems(file: Path | None) -> Systems:
     return _read(file, lambda lines: enough(read_systems(lines)))
 
 
+def published_folder(folder: Path | None) -> Path:
+    """The folder with copies of the published carbon intensities.
+
+    Raises:
+        UserError: no folder is given.
+    """
+    from joulie_lab.adapters.published.intensity import PUBLISHED
+
+    if folder is None:
+        files = "; ".join(f"{zone.file} of {zone.home}" for zone in PUBLISHED.values())
+        raise UserError(f"needs published intensities, which are not part of Joulie: --data FOLDER with {files}")
+    return folder
+
+
 def published_zones(folder: Path | None) -> Mapping[str, Zone]:
     """Load the carbon intensity by zone from a folder with copies of the files.
 
@@ -43,9 +57,7 @@ def published_zones(folder: Path | None) -> Mapping[str, Zone]:
     """
     from joulie_lab.adapters.published.intensity import PUBLISHED, Zone, read_intensity
 
-    if folder is None:
-        files = "; ".join(f"{zone.file} of {zone.home}" for zone in PUBLISHED.values())
-        raise UserError(f"needs published intensities, which are not part of Joulie: --data FOLDER with {files}")
+    folder = published_folder(folder)
     return {
         name: Zone(_read(folder / zone.file, read_intensity, zone.home), zone.step_s)
         for name, zone in PUBLISHED.items()

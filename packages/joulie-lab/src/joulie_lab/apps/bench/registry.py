@@ -12,6 +12,7 @@ SUMMARIES = {
     "profiles": "accuracy of learned trees against the classifier's rules",
     "deferral": "carbon savings of deferring jobs, against the optimum with a known future",
     "place": "carbon savings of waiting, moving and both, for jobs that may run in two zones",
+    "backtest": "the grid controller's deferral on published zones, by delay of the signal",
     "openb": "GPU allocation and power of placement policies for pods that share GPUs",
     "capping": "power limits chosen from few measurements, and power capping under an oversubscribed breaker",
     "lives": "the agent on modelled machines, and its lives with faults",

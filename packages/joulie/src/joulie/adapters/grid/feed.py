@@ -123,7 +123,7 @@ class GridFeed:
         return self._signal(Measure.PRICE, zone) if Measure.PRICE in self._sources else None
 
     def history(self, measure: Measure, zone: str) -> Series | None:
-        """History of a zone, at most about three months; None if there is none.
+        """History of a zone, at most about seven months; None if there is none.
 
         Gaps of up to six hours are filled with the value before them; after a longer gap the history starts again.
         """

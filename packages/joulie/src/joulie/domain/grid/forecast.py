@@ -3,7 +3,8 @@
 For each lead time a ridge regression says how a value follows from what is known when the forecast is made: the usual
 day (the mean of the last days at the same time), how far the last hours were from it, yesterday, a week ago, and the
 weekend. Its starting point, from which data must move it, is the usual day plus a distance from it that fades. Two such
-models, one with a memory of weeks and one of months, are averaged. docs/design/0016-grid-forecast.md says why.
+models, one with a memory of weeks and one of months, are averaged; what followed similar hours of the past is mixed in.
+docs/design/0016-grid-forecast.md says why.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from joulie.domain.quantities import InvalidQuantityError
 DAY_S = 86400.0
 MIN_HISTORY_DAYS = 2
 """Minimum number of whole days of history."""
-MAX_HISTORY_DAYS = 90
+MAX_HISTORY_DAYS = 180
 """Maximum number of days that are learned from."""
 HISTORY_DAYS = MAX_HISTORY_DAYS + 28
 """Days of history that a forecast uses: those that are learned from, and what the first of these look back on."""
@@ -43,7 +44,14 @@ class _Memory(NamedTuple):
     """Age at which an example weighs half."""
 
 
-_MEMORIES = (_Memory(7, 20.0), _Memory(14, 60.0))
+_MEMORIES = (_Memory(7, 20.0), _Memory(14, 120.0))
+
+_ANALOGUES_WEIGHT = 0.15
+"""Weight of what followed similar hours; the models have the rest."""
+_ANALOGUES_MEMORY = _Memory(14, 90.0)
+_MIN_ANALOGUES = 20
+_SHAPE = ((0, 2.0), (1, 1.0), (3, 1.0), (6, 0.7), (12, 0.5), (24, 0.5))
+"""Hours before a moment by which it is similar to another one, and how much each of them counts."""
 
 
 def forecast(history: Series, now_s: float, horizon_s: float, step_s: float) -> Series | None:
@@ -102,7 +110,8 @@ def rolling(
     learned = np.searchsorted(ends, origins, side="right")
     expected = np.empty((len(origins), steps))
     expected[:, 0] = known.values[origins]
-    expected[:, 1:] = np.mean([_expected(known, memory, origins, learned, days) for memory in _MEMORIES], axis=0)
+    by_models = np.mean([_expected(known, memory, origins, learned, days) for memory in _MEMORIES], axis=0)
+    expected[:, 1:] = by_models + _ANALOGUES_WEIGHT * (_followed(known, origins) - by_models)
     return expected
 
 
@@ -117,6 +126,7 @@ class _Known:
         self.an_hour = max(1, a_day // 24)
         before_days = max(memory.usual_days for memory in _MEMORIES) + 2 * (steps // a_day + 8)
         self.before = before_days * a_day
+        self.fading = np.exp(-np.arange(1, steps) * step_s / 3600.0 / _FADING_H)
         self._padded = np.concatenate((np.tile(values[:a_day], before_days), values))
         self._sums = np.concatenate(([0.0], np.cumsum(self._padded)))
         by_day = np.resize(self._padded, (-(-len(self._padded) // a_day), a_day))
@@ -157,6 +167,42 @@ def _expected(known: _Known, memory: _Memory, origins: IntArray, learned: IntArr
     )
 
 
+def _followed(known: _Known, origins: IntArray) -> FloatArray:
+    """(k, steps - 1): the usual day after each origin, and the distance from it that followed similar hours.
+
+    Hours are similar if they are at the same time of the day, or an hour off, and values were as far from their usual
+    day until then: past days have Gaussian weights.
+    """
+    hour, day = known.an_hour, known.a_day
+    distance = _distance(known, _ANALOGUES_MEMORY)
+    every = np.arange(len(distance))
+    padded = np.concatenate((np.zeros(day), distance))
+    shapes = np.stack([weight * padded[every + day - back * hour] for back, weight in _SHAPE], axis=1)
+    beyond = np.lib.stride_tricks.sliding_window_view(np.concatenate((distance, np.zeros(known.steps))), known.steps)
+    leads = np.arange(1, known.steps)
+    same_time = origins[:, None] + leads - -(-leads // day) * day
+    expected: FloatArray = known.usual(same_time, _ANALOGUES_MEMORY.usual_days) + distance[origins, None] * known.fading
+    days_back = day * np.arange(1, MAX_HISTORY_DAYS + 1)[:, None] + hour * np.arange(-1, 2)
+    for row, origin in enumerate(origins):
+        past = (origin - days_back).ravel()
+        # A day behind them is not made up, and all that followed is known.
+        past = past[(past >= day) & (past < origin - known.steps + 2)]
+        if len(past) < _MIN_ANALOGUES:
+            continue
+        scale = np.mean(distance[past] ** 2) or 1.0
+        unlike = np.sum((shapes[past] - shapes[origin]) ** 2, axis=1) / (2.0 * scale)
+        weights = np.exp(unlike.min() - unlike) * 0.5 ** ((origin - past) / day / _ANALOGUES_MEMORY.half_life_days)
+        weights /= weights.sum()
+        expected[row] += weights @ beyond[past, 1:] - (weights @ distance[past]) * known.fading
+    return expected
+
+
+def _distance(known: _Known, memory: _Memory) -> FloatArray:
+    """(n,) how far values were from the usual day of the days before them."""
+    distance: FloatArray = known.values - known.usual(np.arange(len(known.values)) - known.a_day, memory.usual_days)
+    return distance
+
+
 class _State:
     """What a model looks at."""
 
@@ -165,8 +211,8 @@ class _State:
         self.memory = memory
         hour, day = known.an_hour, known.a_day
         every = np.arange(len(known.values))
-        # How far values were from the usual day, with a day before them that was as usual.
-        distance = known.values - known.usual(every - day, memory.usual_days)
+        distance = _distance(known, memory)
+        # With a day before them that was as usual.
         padded = np.concatenate((np.zeros(day + 1), distance))
         sums = np.cumsum(padded)
         ends = every + day + 1
@@ -214,14 +260,14 @@ def _learn(past: _State, lead: int, days: IntArray) -> FloatArray:
     features = past.features(np.maximum(origins, 0), lead) * usable[:, None]
     prior = np.zeros(features.shape[1])
     # The usual day, and how far it is from it now, fading.
-    prior[:2] = 1.0, np.exp(-lead * known.step_s / 3600.0 / _FADING_H)
+    prior[:2] = 1.0, known.fading[lead - 1]
     missed = (known.values[targets] - features @ prior) * usable
     by_day = np.column_stack((features, missed)).reshape(int(days[-1]), known.a_day, -1)
     sums = _remembered(by_day.transpose(0, 2, 1) @ by_day, days, past.memory.half_life_days)
     squares, products = sums[:, :-1, :-1], sums[:, :-1, -1]
     # einsum gives a view: this changes the squares in place. A ridge in proportion needs no features of one size.
     diagonals = np.einsum("ijj->ij", squares)
-    diagonals *= 1.0 + (_PRIOR_DAYS / days[:, None]) ** 2
+    diagonals *= 1.0 + (_PRIOR_DAYS / np.minimum(days, HISTORY_DAYS)[:, None]) ** 2
     # What has hardly differed from nothing yet teaches nothing but rounding.
     diagonals += _ROUNDING * np.maximum(diagonals.max(axis=1, keepdims=True), 1.0)
     learned: FloatArray = prior + np.linalg.solve(squares, products[:, :, None])[:, :, 0]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from joulie.domain.grid.series import Series
+from joulie.domain.grid.series import FloatArray, Series
 
 _ROUNDING_S = 1e-3
 """Work left that is rounding of times since the epoch, s: no run of its own."""
@@ -24,9 +25,6 @@ class Window(NamedTuple):
 def best_start(series: Series, earliest_s: float, latest_start_s: float, runtime_s: float) -> Window | None:
     """The start whose run has the lowest mean; of equal ones the earliest.
 
-    The integral over a run is piecewise linear in its start, so the best start is one at which the run begins or ends
-    at a step, or the first or last allowed one: trying those is exact.
-
     Args:
         series: intensity or price.
         earliest_s: first allowed start, s since the epoch.
@@ -36,17 +34,39 @@ def best_start(series: Series, earliest_s: float, latest_start_s: float, runtime
     Returns:
         The best run among those that the series covers whole; None where it covers none.
     """
-    last_s = min(latest_start_s, series.end_s - runtime_s)
-    if not series.start_s <= earliest_s <= last_s:
-        return None
+    starts_s, means = best_starts(series, earliest_s, [latest_start_s], runtime_s)
+    return None if np.isnan(starts_s[0]) else Window(float(starts_s[0]), float(means[0]))
+
+
+def best_starts(
+    series: Series, earliest_s: float, latest_starts_s: npt.ArrayLike, runtime_s: float
+) -> tuple[FloatArray, FloatArray]:
+    """`best_start` for several last allowed starts.
+
+    The integral over a run is piecewise linear in its start, so the best start is one at which the run begins or ends
+    at a step, or the first or last allowed one: trying those is exact.
+
+    Args:
+        series: intensity or price.
+        earliest_s: first allowed start, s since the epoch.
+        latest_starts_s: (m,) last allowed starts, s since the epoch.
+        runtime_s: length of the run, more than 0.
+
+    Returns:
+        (m,) starts in s since the epoch, and (m,) means over the runs; NaN where the series covers no run.
+    """
+    last_s = np.minimum(np.asarray(latest_starts_s, dtype=np.float64), series.end_s - runtime_s)
+    covered = (series.start_s <= earliest_s) & (earliest_s <= last_s)
     edges = np.concatenate((series.starts_s, series.starts_s - runtime_s))
-    inside = edges[(edges > earliest_s) & (edges < last_s)]
-    starts = np.concatenate(([earliest_s, last_s], inside))
-    means = series.integral(starts, starts + runtime_s) / runtime_s
+    shared = np.append(edges[(edges > earliest_s) & (edges < last_s.max(initial=earliest_s))], earliest_s)
+    starts = np.concatenate((shared, last_s))
+    allowed = np.hstack((shared <= last_s[:, None], np.eye(len(last_s), dtype=np.bool_)))
+    means = np.where(allowed, series.integral(starts, starts + runtime_s) / runtime_s, np.inf)
     # Sums of floats differ in their last digits: a start is later only if it is better by more than that.
-    equal = np.flatnonzero(means <= means.min() + 1e-9 * np.abs(means).max())
-    best = equal[np.argmin(starts[equal])]
-    return Window(float(starts[best]), float(means[best]))
+    rounding = 1e-9 * np.abs(means, where=allowed, out=np.zeros_like(means)).max(axis=1)
+    equal = means <= (means.min(axis=1) + rounding)[:, None]
+    best = np.where(equal, starts, np.inf).argmin(axis=1)
+    return np.where(covered, starts[best], np.nan), np.where(covered, means[np.arange(len(best)), best], np.nan)
 
 
 def best_slots(
