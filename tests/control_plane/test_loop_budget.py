@@ -78,6 +78,8 @@ class Seen:
     """By the Job's name; a Job that was interrupted would have two."""
     uids: dict[str, set[str]] = field(default_factory=dict)
     holds: list[tuple[float, bool]] = field(default_factory=list)
+    exhausted_s: list[float] = field(default_factory=list)
+    """When each day's budget was measured to be exhausted."""
     resumed: list[set[str]] = field(default_factory=list)
     """Jobs that were seen to have been resumed, in order."""
     waiting: dict[str, str] = field(default_factory=dict)
@@ -180,6 +182,10 @@ class Stage:
             start_s = parse_rfc3339(status["periodStart"])
             self.seen.used_kwh[status["periodStart"]] = status["used"].get("energyKWh", 0.0)
             assert start_s <= now_s()
+        for one in status.get("conditions", []):
+            since_s = parse_rfc3339(one["lastTransitionTime"])
+            if (one["type"], one["status"]) == ("Exhausted", "True") and since_s not in seen.exhausted_s:
+                seen.exhausted_s.append(since_s)
         holding = [one["status"] == "True" for one in status.get("conditions", []) if one["type"] == "Holding"]
         if holding and (not seen.holds or seen.holds[-1][1] != holding[0]):
             seen.holds.append((now_s(), holding[0]))
