@@ -290,7 +290,9 @@ def _report(stage: Stage, held_s: list[float], turns_s: list[int]) -> list[str]:
         end_s = turns_s[day] if day < len(turns_s) else float("inf")
         of_day = {name: run for name, run in runs.items() if begin_s <= run.start_s < end_s}
         running = [
-            name for name, run in of_day.items() if run.start_s <= held + NOTICED_S and held - NOTICED_S <= run.end_s
+            name
+            for name, run in of_day.items()
+            if run.start_s <= held + NOTICED_S and stage.seen.exhausted_s[day] - NOTICED_S <= run.end_s
         ]
         late = [name for name, run in of_day.items() if run.start_s > held + NOTICED_S]
         used_kwh = list(stage.seen.used_kwh.values())[day]
