@@ -253,6 +253,26 @@ class GridSourceError(RuntimeError):
         self.retry_after_s = retry_after_s
 
 
+class RequestRate(Protocol):
+    """Rate limit of requests to the hosts of grid sources."""
+
+    async def reserve(self, host: str, per_minute: float, max_wait_s: float) -> float:
+        """Reserve the next request to a host.
+
+        Args:
+            host: host of the source.
+            per_minute: maximum number of requests in any minute.
+            max_wait_s: time beyond which nothing is reserved, s.
+
+        Returns:
+            Time until the request may be sent, s; above `max_wait_s` if it is not reserved.
+
+        Raises:
+            GridSourceError: the limit is not known; the request must not be sent.
+        """
+        ...
+
+
 class GridSource(Protocol):
     """Carbon intensity or prices of zones of the grid.
 

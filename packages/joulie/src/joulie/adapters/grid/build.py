@@ -11,12 +11,13 @@ from prometheus_client import CollectorRegistry
 
 from joulie.adapters.grid.feed import FeedLimits, GridFeed
 from joulie.adapters.grid.metrics import GridMetrics
+from joulie.adapters.grid.provider import OwnRequestRate
 from joulie.adapters.grid.settings import MAX_HORIZON_S, GridSettings
 from joulie.adapters.grid.source_context import SourceContext
 from joulie.adapters.grid.sources import make_source
 from joulie.domain.grid.signals import Measure
 from joulie.http_client import tls_context
-from joulie.ports import MetricsDatabase, SourceError
+from joulie.ports import MetricsDatabase, RequestRate, SourceError
 
 Connect = Callable[[], AbstractAsyncContextManager[MetricsDatabase | None]]
 
@@ -28,6 +29,7 @@ async def open_feed(
     *,
     registry: CollectorRegistry | None = None,
     now_s: Callable[[], float] = time.time,
+    rate: RequestRate | None = None,
 ) -> AsyncIterator[GridFeed]:
     """Open the feed of the configured sources; the caller also runs it (`GridFeed.run`).
 
@@ -36,6 +38,7 @@ async def open_feed(
         prometheus: connects to the server of PROMETHEUS_ADDRESS; called only if a source needs it.
         registry: registry for the feed's metrics; None for no metrics.
         now_s: current time, s since the epoch.
+        rate: rate limit that the program shares with others; None for its own.
 
     Raises:
         ValueError: a source is unknown or its options are invalid, or average and marginal intensity are mixed.
@@ -48,9 +51,9 @@ async def open_feed(
         server = None
         if any("prometheus" in names for names in names_by_measure.values()):
             server = await _connected(prometheus, stack)
-        chains = {}
+        chains, own_rate = {}, OwnRequestRate()
         for measure, names in names_by_measure.items():
-            context = SourceContext(settings, measure, client, server, now_s)
+            context = SourceContext(settings, measure, client, server, now_s, rate or own_rate)
             chains[measure] = [make_source(name, context) for name in names]
         metrics = GridMetrics(registry or CollectorRegistry(), now_s=now_s)
         feed = GridFeed(

@@ -1,9 +1,9 @@
 """HTTP client of the providers of grid data: bounded in time, rate and size, and without leaking secrets.
 
-A request has a deadline, waits for a token of the provider's rate limit, and is retried with backoff and jitter;
-`Retry-After` is honoured. After three failures in a row a circuit breaker stops sending for a while. Redirects are not
-followed, since they would send the key to another host. Keys are read at each use, so that replacing a Secret takes
-effect without a restart, and no error or log line contains one.
+A request has a deadline, waits for its turn under the rate limit, which all programs of an installation share, and is
+retried with backoff and jitter; `Retry-After` is honoured. After three failures in a row a circuit breaker stops
+sending for a while. Redirects are not followed, since they would send the key to another host. Keys are read at each
+use, so that replacing a Secret takes effect without a restart, and no error or log line contains one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ import httpx2
 import stamina
 
 from joulie.domain.breaker import Breaker
+from joulie.domain.request_rate import next_request
 from joulie.http_client import RequestError, ResponseTooLargeError, fetch, is_overloaded, shown_url
-from joulie.ports import GridSourceError
+from joulie.ports import GridSourceError, RequestRate
 
 _MAX_BYTES = 1 << 20
 _SHOWN_CHARS = 120
 _MAX_PAUSE_S = 10.0
 """Maximum time between two attempts; a longer Retry-After fails the request instead of being waited for."""
-_MAX_TOKEN_WAIT_S = 60.0
+_MAX_TURN_WAIT_S = 60.0
 _MAX_RETRY_AFTER_S = 3600.0
 _ZONE_STATUSES = {400, 403, 404, 422}
 """Statuses by which providers refuse an unknown zone."""
@@ -58,7 +59,7 @@ class RequestPolicy:
         timeout_s: timeout of one request, from connecting to the last byte, s.
         retries: maximum number of retries after the first attempt.
         first_pause_s: pause before the first retry, s; it doubles from there, with jitter.
-        calls_per_minute: rate limit; a burst of one minute's requests is allowed.
+        calls_per_minute: rate limit: maximum number of requests to a host in any minute.
     """
 
     timeout_s: float = 10.0
@@ -111,10 +112,15 @@ class Provider:
         client: HTTP client shared by the providers; its owner closes it.
         policy: timeout, retries and rate limit.
         now_s: monotonic clock, s.
+        rate: rate limit; None for one of this provider alone.
     """
 
     def __init__(
-        self, client: httpx2.AsyncClient, policy: RequestPolicy, now_s: Callable[[], float] = time.monotonic
+        self,
+        client: httpx2.AsyncClient,
+        policy: RequestPolicy,
+        now_s: Callable[[], float] = time.monotonic,
+        rate: RequestRate | None = None,
     ) -> None:
         self._client = client
         self._policy = policy
@@ -127,7 +133,7 @@ class Provider:
             wait_jitter=policy.first_pause_s,
             wait_max=max(_MAX_PAUSE_S, policy.first_pause_s),
         )
-        self._bucket = _TokenBucket(policy.calls_per_minute, now_s)
+        self._rate = OwnRequestRate(now_s) if rate is None else rate
         self._quiet_until_s = 0.0
 
     async def get(
@@ -170,7 +176,7 @@ class Provider:
         return error.retry_after_s if error.retry_after_s <= _MAX_PAUSE_S else False
 
     async def _send(self, url: str, headers: dict[str, str], hide: Sequence[str]) -> bytes:
-        await self._bucket.take()
+        await self._wait_turn(httpx2.URL(url).host)
         where = shown_url(url)
         secrets = [*hide, *(value.rpartition(" ")[2] for value in headers.values())]
         try:
@@ -195,6 +201,20 @@ class Provider:
             return body
         raise self._status_error(response, f"{where}: {response.status_code}: {_shown(body, secrets)}".rstrip(": "))
 
+    async def _wait_turn(self, host: str) -> None:
+        """Wait until the rate limit allows a request.
+
+        Raises:
+            UnavailableError: the wait would exceed 60 s.
+        """
+        wait_s = await self._rate.reserve(host, self._policy.calls_per_minute, _MAX_TURN_WAIT_S)
+        if wait_s > _MAX_TURN_WAIT_S:
+            raise UnavailableError(
+                f"request not sent: over the rate limit; next try in {wait_s:.0f} s", retry_after_s=wait_s
+            )
+        if wait_s > 0.0:
+            await asyncio.sleep(wait_s)
+
     def _status_error(self, response: httpx2.Response, problem: str) -> GridSourceError:
         """The error for a response whose status is not a success."""
         if is_overloaded(response):
@@ -205,33 +225,24 @@ class Provider:
         return RefusedError(problem, response.status_code)
 
 
-class _TokenBucket:
-    """Token bucket of one minute's calls: a burst, then one call at a time at the rate."""
+class OwnRequestRate:
+    """Rate limit of this program alone.
 
-    def __init__(self, per_minute: float, now_s: Callable[[], float]) -> None:
-        self._rate_per_s = per_minute / 60.0
-        self._capacity = max(1.0, per_minute)
-        self._tokens = self._capacity
+    Args:
+        now_s: monotonic clock, s.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
-        self._at_s = now_s()
+        self._sent_s: dict[str, list[float]] = {}
 
-    async def take(self) -> None:
-        """Wait for a token and take it.
-
-        Raises:
-            UnavailableError: the wait would exceed 60 s.
-        """
+    async def reserve(self, host: str, per_minute: float, max_wait_s: float) -> float:
+        """Reserve a request; see `RequestRate`."""
         now_s = self._now_s()
-        self._tokens = min(self._capacity, self._tokens + (now_s - self._at_s) * self._rate_per_s)
-        self._at_s = now_s
-        wait_s = max(0.0, (1.0 - self._tokens) / self._rate_per_s)
-        if wait_s > _MAX_TOKEN_WAIT_S:
-            raise UnavailableError(
-                f"request not sent: over the rate limit; next try in {wait_s:.0f} s", retry_after_s=wait_s
-            )
-        self._tokens -= 1.0
-        if wait_s > 0.0:
-            await asyncio.sleep(wait_s)
+        at_s, remembered = next_request(self._sent_s.get(host, ()), now_s, per_minute)
+        if at_s - now_s <= max_wait_s:
+            self._sent_s[host] = remembered
+        return at_s - now_s
 
 
 def _retry_after_s(response: httpx2.Response) -> float | None:

@@ -50,7 +50,8 @@ class GridSettings:
         calls_per_minute=number(
             "API_RATE_LIMIT",
             "10",
-            "Maximum number of requests per minute to one source; further requests wait.",
+            "Maximum number of requests to one source in any minute, of all programs of the installation together; "
+            "further requests wait.",
             minimum=0.1,
         ),
     )

@@ -11,7 +11,7 @@ import msgspec
 
 from joulie.adapters.grid.provider import Provider, RequestPolicy
 from joulie.domain.grid.signals import Basis, Measure
-from joulie.ports import MetricsDatabase
+from joulie.ports import MetricsDatabase, RequestRate
 
 _OptionsT = TypeVar("_OptionsT")
 
@@ -50,6 +50,7 @@ class SourceContext:
         client: HTTP client shared by all sources; it follows no redirects.
         prometheus: client of PROMETHEUS_ADDRESS; None if not configured.
         now_s: current time, s since the epoch.
+        rate: rate limit of all requests; None for one of each provider alone.
     """
 
     settings: SourceSettings
@@ -57,6 +58,7 @@ class SourceContext:
     client: httpx2.AsyncClient
     prometheus: MetricsDatabase | None
     now_s: Callable[[], float]
+    rate: RequestRate | None = None
 
     @property
     def basis(self) -> Basis | None:
@@ -69,8 +71,8 @@ class SourceContext:
         return self.settings.electricity_map_api_region
 
     def provider(self) -> Provider:
-        """Create a client of one HTTP API; each has a rate limit and circuit breaker of its own."""
-        return Provider(self.client, self.settings.request_policy)
+        """Create a client of one HTTP API; each has a circuit breaker of its own."""
+        return Provider(self.client, self.settings.request_policy, rate=self.rate)
 
 
 def options(kind: type[_OptionsT]) -> Callable[[Mapping[str, Any]], _OptionsT]:

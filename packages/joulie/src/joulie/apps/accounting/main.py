@@ -15,9 +15,11 @@ from pathlib import Path
 import click
 
 from joulie.adapters.grid.build import open_feed
+from joulie.adapters.grid.provider import OwnRequestRate
 from joulie.adapters.hardware_profiles import load_hardware_profiles
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.events import EventRecorder
+from joulie.adapters.kubernetes.request_rate import SharedRequestRate
 from joulie.adapters.ledger import LedgerSettings, open_ledger
 from joulie.adapters.prometheus import PrometheusError
 from joulie.adapters.signing import Ed25519Signer
@@ -98,7 +100,10 @@ async def serve(
             KubeClient.connect(kubeconfig=settings.kubeconfig, context=settings.context, user_agent=_COMPONENT)
         )
         prometheus = await stack.enter_async_context(settings.prometheus())
-        feed = await stack.enter_async_context(open_feed(settings, settings.prometheus, registry=metrics.registry))
+        rate = SharedRequestRate(client, settings.namespace, time.time, OwnRequestRate())
+        feed = await stack.enter_async_context(
+            open_feed(settings, settings.prometheus, registry=metrics.registry, rate=rate)
+        )
         view = ClusterView(client, time.time)
         events = EventRecorder(client, _COMPONENT, instance=platform.node())
         usage = UsageReader(

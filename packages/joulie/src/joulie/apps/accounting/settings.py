@@ -102,7 +102,7 @@ class AccountingSettings(ModeSettings, GridSettings, PrometheusSettings, Program
     ledger_heads_config_map: str = text(
         "LEDGER_HEADS_CONFIG_MAP", "", "ConfigMap that the journal's head is published in, one key a closed month."
     )
-    namespace: str = text("POD_NAMESPACE", "joulie-system", "Namespace of that ConfigMap.")
+    namespace: str = text("POD_NAMESPACE", "joulie-system", "Namespace that Joulie runs in.")
     currency: str = text("CURRENCY", "USD", "Currency of the prices.")
     metric_pods: int = integer(
         "METRIC_PODS",

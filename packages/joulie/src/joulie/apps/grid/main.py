@@ -17,7 +17,9 @@ import click
 
 from joulie.adapters.grid.build import open_feed
 from joulie.adapters.grid.feed import GridFeed
+from joulie.adapters.grid.provider import OwnRequestRate
 from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.request_rate import SharedRequestRate
 from joulie.apps.grid.controller import Controller
 from joulie.apps.grid.metrics import ControllerMetrics
 from joulie.apps.grid.observe import GridView
@@ -86,7 +88,8 @@ async def serve(settings: ControllerSettings, stop: asyncio.Event) -> None:
     """
     client = KubeClient.connect(kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-grid")
     metrics = ControllerMetrics()
-    async with client, open_feed(settings, settings.prometheus, registry=metrics.registry) as feed:
+    rate = SharedRequestRate(client, settings.namespace, time.time, OwnRequestRate())
+    async with client, open_feed(settings, settings.prometheus, registry=metrics.registry, rate=rate) as feed:
         with tempfile.TemporaryDirectory(prefix="joulie-grid-") as folder:
             program = _Program(settings, client, feed, metrics)
             tls = _tls(settings, Path(folder))
