@@ -1,6 +1,7 @@
 """The dashboard of the Compute Gardener Scheduler, unchanged, over a real Prometheus that scrapes Joulie's metrics."""
 
 import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
 from joulie.apps.accounting.metrics import AccountingMetrics
 from joulie.apps.accounting.sampler import NodeUse, PodUse, Sampling
+from joulie.apps.extender.metrics import ExtenderMetrics
 from joulie.apps.grid.metrics import ControllerMetrics
 from joulie.domain.accounting.records import (
     CompletedPod,
@@ -25,6 +27,7 @@ from joulie.domain.accounting.records import (
 from joulie.domain.grid.deferral import HoldReason, ReleaseReason
 from joulie.domain.grid.signals import Basis, GridSignal, Measure, Period, Provenance
 from joulie.domain.signal import Quality
+from joulie_lab.control_plane import wait_for
 from support.gardener_dashboard import QUERIES
 from support.prometheus_server import PrometheusServer
 
@@ -113,23 +116,25 @@ def chart_relabelings() -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("monitor", ["gardener", "chart"])
 def test_g13_every_panel_of_the_gardeners_dashboard_fills(prometheus: PrometheusServer, monitor: str) -> None:
-    grid, books = controller(), accounting()
-    started = [start_http_server(0, "127.0.0.1", one) for one in (grid.registry, books.registry, kube_state())]
+    grid, books, extender = controller(), accounting(), CollectorRegistry()
+    ExtenderMetrics(extender).refused_by_power(Counter({"max_power": 2}))
+    registries = grid.registry, books.registry, extender, kube_state()
+    started = [start_http_server(0, "127.0.0.1", one) for one in registries]
     try:
         targets = [f"127.0.0.1:{server.server_port}" for server, _ in started]
         ours = {"honor_labels": True, "metric_relabel_configs": chart_relabelings()} if monitor == "chart" else {}
         prometheus.start(
             [
-                {"job_name": "joulie", "static_configs": [{"targets": targets[:2], "labels": TARGET}], **ours},
-                {"job_name": "kube-state", "static_configs": [{"targets": targets[2:], "labels": TARGET}]},
+                {"job_name": "joulie", "static_configs": [{"targets": targets[:3], "labels": TARGET}], **ours},
+                {"job_name": "kube-state", "static_configs": [{"targets": targets[3:], "labels": TARGET}]},
             ]
         )
         for _ in range(4):
             grid.decide_seconds.labels("total").observe(0.01)
             prometheus.wait_for_samples("compute_gardener_scheduler_metrics_cache_size", 2)
         prometheus.wait_for_samples("compute_gardener_scheduler_pod_scheduling_duration_seconds_count", 3)
-        empty = [query for query in QUERIES if not prometheus.query(query)]
-        assert not empty
+        for query in QUERIES:
+            wait_for(lambda query=query: bool(prometheus.query(query)), 60.0, query)
         saved = prometheus.query(QUERIES[3])
         assert {(one["metric"]["exported_namespace"], one["metric"]["exported_pod"]) for one in saved} == {
             ("ml", "by-series")

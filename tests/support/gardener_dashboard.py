@@ -50,6 +50,7 @@ QUERIES = (
     _SUM % "job_energy_usage_kwh",
     _SUM % "job_carbon_emissions_grams",
     "compute_gardener_scheduler_scheduling_attempt_total",
+    "compute_gardener_scheduler_power_filtered_nodes_total",
     "compute_gardener_scheduler_scheduling_efficiency",
     "compute_gardener_scheduler_energy_budget_exceeded_total",
 )

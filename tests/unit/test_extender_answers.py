@@ -293,3 +293,49 @@ def test_scoring_by_energy_ranks_and_explains_alike() -> None:
     explained = {one.node: one for one in explanation(judged, fleet, view, 1000.0).nodes}
     assert {name: one.wire_score for name, one in explained.items()} == ranked
     assert explained["working"].base is None
+
+
+GARDENER = "compute-gardener-scheduler.kubernetes.io/"
+
+
+def powered() -> FleetView:
+    """Nodes of 96 CPUs: 440 W at full load with PUE, 4.0 kW with GPUs, and one of which nobody knows anything."""
+    fleet = Fleet(300.0)
+    fleet.set_load("small", LoadFacts(cores=96.0, cpu_max_w=400.0))
+    fleet.set_load("gpus", LoadFacts(cores=96.0, cpu_max_w=400.0, gpu_max_w=400.0, gpus=8.0))
+    fleet.set_load("bare", LoadFacts(cores=96.0))
+    return fleet.view(1000.0)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "passed", "reasons"),
+    [
+        ({"max-power-watts": "500"}, ["small", "bare", "new"], {"max_power": 1}),
+        ({"max-power-watts": "439"}, ["bare", "new"], {"max_power": 2}),
+        ({"max-power-watts": "5000"}, ["small", "gpus", "bare", "new"], {}),
+        ({"min-efficiency": "0.1"}, ["small", "bare", "new"], {"efficiency": 1}),
+        ({"max-power-watts": "500", "min-efficiency": "0.3"}, ["bare", "new"], {"max_power": 1, "efficiency": 1}),
+        ({"max-power-watts": "few", "min-efficiency": "-1"}, ["small", "gpus", "bare", "new"], {}),
+    ],
+)
+def test_g14_a_pods_limits_of_power_and_efficiency_filter_nodes(
+    annotations: dict[str, str], passed: list[str], reasons: dict[str, int]
+) -> None:
+    asked = pod({GARDENER + key: value for key, value in annotations.items()})
+    names = ["small", "gpus", "bare", "new"]
+    by_name = answers.filter_nodes(call(asked, names), powered(), no_profile)
+    result = json.loads(by_name.answer)
+    assert result["NodeNames"] == passed
+    assert set(result["FailedAndUnresolvableNodes"]) == set(names) - set(passed)
+    assert by_name.by_power == reasons
+    nodes = [{"metadata": {"name": name}} for name in names]
+    whole = answers.filter_nodes(call(asked, nodes=nodes), powered(), no_profile)
+    assert [node["metadata"]["name"] for node in json.loads(whole.answer)["Nodes"]["items"]] == passed
+    assert whole.by_power == reasons
+
+
+def test_g14_a_node_that_several_rules_refuse_is_told_once(view: FleetView) -> None:
+    asked = pod({**PERFORMANCE, GARDENER + "max-power-watts": "500"})
+    result = filtered(view, call(asked, EVERY))
+    assert result["NodeNames"] == ["unknown"]
+    assert set(result["FailedAndUnresolvableNodes"]) == set(EVERY) - {"unknown"}

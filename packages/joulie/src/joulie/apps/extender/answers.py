@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import compress, filterfalse
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from joulie.apps.extender.feed import DEFAULT_LABELS, NodeLabels
 from joulie.apps.extender.fleet import REFUSALS, UNKNOWN_SLOT, FleetView, slots_of
 from joulie.apps.extender.judge import JudgedPod, Profiles, judge
 from joulie.apps.extender.rankings import Rankings
+from joulie.domain.grid.power_limits import PowerLimits, power_limits
 from joulie.domain.scoring.extender import NodeClass, PodView, may_run
 from joulie.domain.units import IntArray
 
@@ -33,6 +35,13 @@ class NextCall:
     names: list[str]
 
 
+MAX_POWER, EFFICIENCY = "max_power", "efficiency"
+_BY_POWER = {
+    MAX_POWER: "the node's power at full load exceeds the pod's max-power-watts",
+    EFFICIENCY: "the node has fewer CPUs per watt than the pod's min-efficiency",
+}
+
+
 class Filtered(NamedTuple):
     """The result of a /filter call.
 
@@ -40,11 +49,13 @@ class Filtered(NamedTuple):
         answer: an ExtenderFilterResult.
         refused: number of refused nodes by class.
         following: the expected next call; None if the request carried whole nodes.
+        by_power: number of nodes refused by the pod's own limits, by the Gardener's reason.
     """
 
     answer: bytes
     refused: Counter[NodeClass]
     following: NextCall | None
+    by_power: Counter[str]
 
 
 def prioritize(body: bytes, fleet: FleetView, profiles: Profiles, rankings: Rankings) -> bytes:
@@ -66,9 +77,21 @@ def filter_nodes(body: bytes, fleet: FleetView, profiles: Profiles, labels: Node
     """
     pod, given = wire.read_args(body)
     judged = judge(pod, profiles)
+    limits = power_limits(pod.metadata.annotations)
     if isinstance(given, wire.NodeList):
-        return _filter_whole(given, judged.view, fleet, labels)
-    return _filter_names(body, given, judged, fleet)
+        by_power = _over_limits([meta.name for meta in wire.read_nodes(given)], limits, fleet)
+        return _filter_whole(given, judged.view, fleet, labels, by_power)
+    return _filter_names(body, given, judged, fleet, _over_limits(given, limits, fleet))
+
+
+def _over_limits(names: list[str], limits: PowerLimits | None, fleet: FleetView) -> dict[str, str]:
+    """The nodes that a pod's own limits refuse, with the Gardener's reason; none for pods without limits."""
+    if limits is None:
+        return {}
+    slots = slots_of(fleet.roster, names)
+    full_w, cores = fleet.full_w[slots], fleet.load.cores[slots]
+    inefficient = {names[place]: EFFICIENCY for place in np.flatnonzero(limits.inefficient(full_w, cores))}
+    return inefficient | {names[place]: MAX_POWER for place in np.flatnonzero(limits.too_powerful(full_w))}
 
 
 def preempt(body: bytes, fleet: FleetView, profiles: Profiles) -> tuple[bytes, Counter[NodeClass]]:
@@ -90,12 +113,17 @@ def preempt(body: bytes, fleet: FleetView, profiles: Profiles) -> tuple[bytes, C
     return wire.preemption_result(dict(compress(victims.items(), allowed))), _counted(classes[~allowed])
 
 
-def _filter_names(body: bytes, candidates: list[str], pod: JudgedPod, fleet: FleetView) -> Filtered:
-    if pod.view.daemon or not pod.view.performance:
+def _filter_names(
+    body: bytes, candidates: list[str], pod: JudgedPod, fleet: FleetView, by_power: Mapping[str, str]
+) -> Filtered:
+    if not by_power and (pod.view.daemon or not pod.view.performance):
         passed = wire.json_text(candidates)
-        return Filtered(wire.filter_result(names=passed), Counter(), NextCall(body, pod, candidates))
-    left, refused, counted = candidates, list[bytes](), Counter[NodeClass]()
-    for node_class, refusals in fleet.refusals.items():
+        return Filtered(wire.filter_result(names=passed), Counter(), NextCall(body, pod, candidates), Counter())
+    refused = [wire.refusal(name, _BY_POWER[reason]) for name, reason in by_power.items()]
+    candidates = [name for name in candidates if name not in by_power] if by_power else candidates
+    left, counted = candidates, Counter[NodeClass]()
+    closed = {} if pod.view.daemon or not pod.view.performance else fleet.refusals
+    for node_class, refusals in closed.items():
         found = list(filter(None, map(refusals.get, candidates)))
         if found:
             left = list(filterfalse(refusals.__contains__, left))
@@ -103,22 +131,27 @@ def _filter_names(body: bytes, candidates: list[str], pod: JudgedPod, fleet: Fle
             counted[node_class] = len(found)
     passed = wire.json_text(left)
     answer = wire.filter_result(names=passed, unresolvable=refused)
-    return Filtered(answer, counted, NextCall(wire.with_names(body, passed), pod, left))
+    return Filtered(answer, counted, NextCall(wire.with_names(body, passed), pod, left), Counter(by_power.values()))
 
 
-def _filter_whole(nodes: wire.NodeList, view: PodView, fleet: FleetView, labels: NodeLabels) -> Filtered:
+def _filter_whole(
+    nodes: wire.NodeList, view: PodView, fleet: FleetView, labels: NodeLabels, by_power: Mapping[str, str]
+) -> Filtered:
     metas = wire.read_nodes(nodes)
     slots = slots_of(fleet.roster, [meta.name for meta in metas])
     classes = fleet.twins.node_class[slots]
     for index in np.flatnonzero(slots == UNKNOWN_SLOT):
         classes[index] = labels.node_class(metas[index].labels)
     allowed = may_run(view, classes)
-    passed = wire.node_list(nodes.metadata, compress(nodes.items, allowed))
+    within = np.array([meta.name not in by_power for meta in metas], dtype=np.bool_)
+    passed = wire.node_list(nodes.metadata, compress(nodes.items, allowed & within))
     refused = [
-        wire.refusal(metas[place].name, REFUSALS[NodeClass(int(classes[place]))]) for place in np.flatnonzero(~allowed)
+        wire.refusal(metas[place].name, REFUSALS[NodeClass(int(classes[place]))])
+        for place in np.flatnonzero(~allowed & within)
     ]
+    refused += [wire.refusal(name, _BY_POWER[reason]) for name, reason in by_power.items()]
     answer = wire.filter_result(nodes=passed, unresolvable=refused)
-    return Filtered(answer, _counted(classes[~allowed]), None)
+    return Filtered(answer, _counted(classes[~allowed]), None, Counter(by_power.values()))
 
 
 def _counted(classes: IntArray) -> Counter[NodeClass]:

@@ -318,4 +318,5 @@ def load_facts(node: NodeFacts, reported: ReportedHardware | None, catalogue: Ca
         cpu_max_w=hardware.cpu_max_w,
         gpu_max_w=None if gpu is None else gpu.requested_max_w,
         gpu_vendor=None if gpu is None else gpu.vendor,
+        gpus=0.0 if gpu is None else float(gpu.count),
     )

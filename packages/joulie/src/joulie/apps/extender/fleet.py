@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from joulie.adapters.kubernetes.intensities import Intensities
 from joulie.apps.extender.wire import host_score, json_text, refusal
+from joulie.domain.accounting.profiles import HardwareProfiles
 from joulie.domain.grid.cloud_regions import CLOUD_REGIONS
 from joulie.domain.grid.place import zone_points
 from joulie.domain.grid.zones import zone_of_node
@@ -101,12 +102,21 @@ class LoadFacts:
         cpu_max_w: maximum power of all CPUs, W.
         gpu_max_w: maximum power of one GPU, W.
         gpu_vendor: GPU vendor.
+        gpus: number of GPUs.
     """
 
     cores: float | None = None
     cpu_max_w: float | None = None
     gpu_max_w: float | None = None
     gpu_vendor: str | None = None
+    gpus: float = 0.0
+
+    @property
+    def full_w(self) -> float:
+        """Power of the node at full load with the default PUE, W; NaN if unknown."""
+        if self.cpu_max_w is None or (self.gpus > 0.0 and self.gpu_max_w is None):
+            return math.nan
+        return self.cpu_max_w * _PROFILES.pue + self.gpus * (self.gpu_max_w or 0.0) * _PROFILES.gpu_pue
 
 
 @dataclass(frozen=True)
@@ -129,8 +139,9 @@ _TWIN_FIELDS = tuple(field.name for field in fields(TwinNumbers))
 _N_TWIN = len(_TWIN_FIELDS)
 _numbers = attrgetter(*_TWIN_FIELDS)
 _CAPPED_W = _TWIN_FIELDS.index("capped_w")
-_UPDATED_S, _NODE_CLASS, _INTENSITY, _ZONE, _CPU_MAX_W, _CORES, _GPU_MAX_W = range(_N_TWIN, _N_TWIN + 7)
+_UPDATED_S, _NODE_CLASS, _INTENSITY, _ZONE, _FULL_W, _CPU_MAX_W, _CORES, _GPU_MAX_W = range(_N_TWIN, _N_TWIN + 8)
 _N_ROWS = _GPU_MAX_W + 1
+_PROFILES = HardwareProfiles()
 INTENSITIES_STALE_S = 900.0
 """Age from which published intensities no longer count, s: the grid controller repeats them every minute."""
 
@@ -168,6 +179,7 @@ class FleetView:
         zones: index of each node's zone; -1 without one and in observe mode.
         zone_index: index of each zone by name.
         zone_weight: points that a chosen zone adds.
+        full_w: power of each node at full load with PUE, W; NaN if unknown.
     """
 
     roster: Roster
@@ -181,6 +193,7 @@ class FleetView:
     zones: IntArray
     zone_index: Mapping[str, int]
     zone_weight: float
+    full_w: FloatArray
 
     def points_for(self, chosen_zone: str | None) -> FloatArray:
         """What zones add to the scores of a pod: by its chosen zone, if it has one here, else by their intensity."""
@@ -292,6 +305,7 @@ class Fleet:
         node = self._node(name)
         node.load = load
         self._table[_CPU_MAX_W:, node.slot] = _full_load(load or LoadFacts())
+        self._table[_FULL_W, node.slot] = (load or LoadFacts()).full_w
         self._settle(name, node)
 
     def view(self, now_s: float) -> FleetView:
@@ -329,6 +343,7 @@ class Fleet:
             np.nan_to_num(table[_ZONE], nan=-1.0).astype(np.int64),
             self._zone_index.copy(),
             self._intensity_weight,
+            table[_FULL_W],
         )
 
     def _zone_points(self, g_per_kwh: FloatArray, now_s: float) -> FloatArray:

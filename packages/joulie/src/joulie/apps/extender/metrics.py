@@ -38,6 +38,18 @@ class ExtenderMetrics:
             ["verb", "node_class"],
             registry=registry,
         )
+        self._by_power = [
+            Counter(
+                f"{prefix}_power_filtered_nodes",
+                "Candidates that a pod's own limits refused.",
+                ["reason"],
+                registry=registry,
+            )
+            for prefix in ("compute_gardener_scheduler", "scheduler_compute_gardener")
+        ]
+        for counter in self._by_power:
+            for reason in ("max_power", "efficiency"):
+                counter.labels(reason)
         # Label lookups are on the scheduler's critical path: the common ones are done once.
         self._answered = {verb: self._requests.labels(verb, "200") for verb in VERBS}
         self._seconds = {verb: seconds.labels(verb) for verb in VERBS}
@@ -56,6 +68,12 @@ class ExtenderMetrics:
         """Count refused candidates."""
         for node_class, count in by_class.items():
             self._refused[verb, node_class].inc(count)
+
+    def refused_by_power(self, by_reason: Tally[str]) -> None:
+        """Count candidates refused by limits of pods."""
+        for counter in self._by_power:
+            for reason, count in by_reason.items():
+                counter.labels(reason).inc(count)
 
 
 class StateCollector(Collector):

@@ -151,6 +151,7 @@ class Extender:
     def _filter(self, body: bytes, view: FleetView) -> bytes:
         filtered = answers.filter_nodes(body, view, self._profiles, self._labels)
         self._metrics.refused("filter", filtered.refused)
+        self._metrics.refused_by_power(filtered.by_power)
         if filtered.following is not None:
             # Runs after the response has been sent.
             asyncio.get_running_loop().call_soon(self._precompute, filtered.following, view)
