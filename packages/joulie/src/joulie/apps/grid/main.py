@@ -38,6 +38,8 @@ from joulie.program.settings import settings_options
 
 LEASE_NAME = "joulie-grid"
 _OTHERS = (
+    Command("grid best", "joulie.apps.grid.pipelines", "Print the best time for a run by carbon intensity and price."),
+    Command("grid wait", "joulie.apps.grid.pipelines", "Wait for the best time, then run a command."),
     Command("grid guard", "joulie.apps.grid.guard", "Lift the gates of pods past their latest start, resume Jobs."),
     Command(
         "grid webhook",
