@@ -164,7 +164,7 @@ class Site:
             "upgrade", "--install", "joulie", chart, *where, "-f", "-", input=json.dumps(values), timeout_s=PATIENCE_S
         )
         self.await_rollout()
-        self._note(f"installed, mode {values.get('mode')}: {len(self.pods())} pods are Ready")
+        self._note(f"installed, mode {values.get('mode', 'enforce by default')}: {len(self.pods())} pods are Ready")
 
     def uninstall(self) -> None:
         """Delete the release, with its hook."""
