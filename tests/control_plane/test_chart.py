@@ -563,6 +563,8 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "nodehardwares.joulie.io": LIST_WATCH,
         "jobs.batch": ("get", "patch"),
         "pods.metrics.k8s.io": ("list",),
+        "tokenreviews.authentication.k8s.io": ("create",),
+        "subjectaccessreviews.authorization.k8s.io": ("create",),
     },
 }
 RIGHTS["agent-pool"] = RIGHTS["agent"]
@@ -616,12 +618,26 @@ def test_rights_in_the_releases_own_namespace(render: Render) -> None:
             (*intensities, ["patch"]),
         ],
         "grid-guard": [(leases, [GRID_LEASE], ["get"]), (*gating_map, ["patch"])],
+        "energy-api": [(["services/proxy"], ["https:joulie-accounting:10259"], ["get"])],
         "grid-webhook": [
             (*gating_map, ["get", "list", "watch"]),
             (["secrets"], ["joulie-grid-webhook"], ["get", "patch"]),
         ],
     }
     assert all_settings(CleanupSettings)["LEASE_NAME"].default == LEASE_NAME
+    signed = render(merged(EVERYTHING, ("accounting", "signing", "secretName"), "key"))
+    (heads,) = of_kind(signed, "Role")["accounting"]["rules"]
+    assert (heads["resources"], heads["resourceNames"], heads["verbs"]) == (
+        ["configmaps"],
+        ["joulie-ledger-heads"],
+        ["patch"],
+    )
+
+
+def test_g15_who_views_a_namespace_may_read_its_energy(render: Render) -> None:
+    role = of_kind(render(EVERYTHING), "ClusterRole")["energy-view"]
+    assert role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    assert role["rules"] == [{"apiGroups": ["joulie.io"], "resources": ["energy"], "verbs": ["get"]}]
 
 
 # ---- kinds of nodes

@@ -4,7 +4,12 @@ What must come out is what the exporters' scripts say, over a kill and a restart
 """
 
 import json
+import os
+import subprocess
+import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -93,6 +98,7 @@ def site(
             environment = {
                 "METRICS_ADDR": address,
                 "METRICS_TLS": "false",
+                "API_AUTHORIZATION": "false",
                 "METRICS_SAMPLING_INTERVAL": "1s",
                 "LEDGER_URL": f"sqlite:///{folder / 'ledger.db'}",
                 "PROMETHEUS_ADDRESS": server.address,
@@ -190,6 +196,42 @@ def test_people_see_it(site: Site) -> None:
     header, *rows = table.splitlines()
     assert header.startswith("uid,namespace,pod,")
     assert any(",solver," in row for row in rows)
+
+
+def test_g15_a_tenant_sees_its_namespaces_and_finance_sees_all(site: Site, tmp_path: Path) -> None:
+    plane, port = site.loop.plane, port_of_its_own()
+    environment = site.environment | {
+        "API_AUTHORIZATION": "true",
+        "METRICS_ADDR": f"127.0.0.1:{port}",
+        "LEDGER_URL": f"sqlite:///{tmp_path / 'ledger.db'}",
+    }
+    address = f"http://127.0.0.1:{port}"
+    site.loop._start("accounting-authorized", "accounting", "joulie-accounting", address, environment)
+    for name in ("tenant", "finance", "stranger"):
+        plane.kubectl("create", "serviceaccount", name, "-n", "default")
+    role = ("--clusterrole", "joulie-energy-view")
+    plane.kubectl("create", "rolebinding", "tenant", *role, "--serviceaccount", "default:tenant", "-n", "default")
+    plane.kubectl("create", "clusterrolebinding", "finance", *role, "--serviceaccount", "default:finance")
+
+    def sees(name: str, *arguments: str) -> str:
+        kubeconfig = plane.environment(plane.kubeconfig_for(name, "default"))
+        command = [str(Path(sys.executable).parent / "kubectl-joulie"), "energy", "--accounting-url", address]
+        done = subprocess.run(
+            [*command, *arguments], env=os.environ | kubeconfig, capture_output=True, text=True, check=False
+        )
+        return done.stdout if done.returncode == 0 else done.stderr
+
+    def booked() -> str:
+        told = sees("finance", "-A", "--by", "namespace")
+        return told if "__idle__" in told else ""
+
+    wait_for(booked, PATIENCE_S, "finance sees all namespaces")
+    assert "workload" in sees("tenant", "-n", "default")
+    assert "may not get energy.joulie.io in namespace kube-system" in sees("tenant", "-n", "kube-system")
+    assert "may not get energy.joulie.io in all namespaces" in sees("tenant", "-A")
+    assert "may not get energy.joulie.io in namespace default" in sees("stranger", "-n", "default")
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(f"{address}/api/v1/energy")
 
 
 def test_a_pod_that_is_gone_is_completed(site: Site) -> None:

@@ -10,10 +10,10 @@ import yaml
 
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODES
+from joulie.adapters.program_api.energy import TOKEN_HEADER
 from joulie.apps.cli import main as joulie
 from joulie.apps.kubectl import main as plugin
 from joulie.apps.kubectl import savings
-from joulie.apps.kubectl.accounting import SELECTOR
 from joulie.apps.kubectl.energy import format_energy, format_mass
 from joulie.domain.accounting.identity import CPU_MODEL_LABEL, GPU_MODEL_LABEL
 from joulie_lab.fakes.kubernetes import FakeCluster
@@ -50,20 +50,18 @@ def a_clock_that_stands(monkeypatch):
 
 
 class Accounting:
-    """The API server, with the accounting program behind its pod proxy."""
+    """The API server, with the accounting program behind its Service proxy."""
 
     def __init__(self):
         self.asked = []
-        self.pods = [{"metadata": {"name": "joulie-accounting-0"}, "status": {"phase": "Running"}}]
+        self.headers = []
         self.items = [TRAIN, DARK]
         self.rows = [ROW, ROW | {"from_s": NOW_S + 3600.0, "until_s": NOW_S + 7200.0}]
         self.status = 200
 
     async def __call__(self, request, answer):
         self.asked.append((request.path, request.query))
-        if request.path.endswith("/pods"):
-            await answer.whole(200, json.dumps({"metadata": {}, "items": self.pods}).encode())
-            return
+        self.headers.append(request.headers)
         common = {"since": NOW_S - 86400.0, "until": NOW_S, "currency": "EUR"}
         if self.status != 200:
             await answer.whole(self.status, b'{"error": "the ledger is locked"}')
@@ -117,9 +115,8 @@ def test_energy_is_told_in_units_that_suit_and_says_what_is_not_known(asked):
         "team Job/train 3.00kWh 900.0g 0.7500 50% 0% 0%",
         "team Deployment/web 1.0Wh - - 0% 100% 100%",
     ]
-    (listed, found) = accounting.asked
-    assert listed == ("/api/v1/namespaces/joulie-system/pods", {"labelSelector": SELECTOR, "limit": "500"})
-    path = "/api/v1/namespaces/joulie-system/pods/https:joulie-accounting-0:10259/proxy/api/v1/energy"
+    (found,) = accounting.asked
+    path = "/api/v1/namespaces/joulie-system/services/https:joulie-accounting:10259/proxy/api/v1/energy"
     assert found == (path, {"since": "86400", "namespace": "team", "by": "job"})
 
 
@@ -183,9 +180,8 @@ def test_export_as_csv_parquet_and_opencost(asked, tmp_path):
 @pytest.mark.parametrize(
     ("change", "direct", "said"),
     [
-        ({"pods": []}, False, "no accounting program in namespace joulie-system"),
         ({"status": 503}, True, '503: {"error": "the ledger is locked"}'),
-        ({"status": 404}, False, "does not respond (see --accounting-port and --accounting-url)"),
+        ({"status": 404}, False, "behind Service joulie-system/joulie-accounting does not answer this"),
         ({"items": [{"name": 7}]}, False, "unexpected response from the accounting program"),
     ],
 )
@@ -257,3 +253,15 @@ def test_a_second_run_changes_nothing_and_a_dry_one_writes_nothing(on_cluster):
     _, rows, _, nodes = on_cluster("--dry-run")
     assert {row["result"] for row in rows} == {"would write", "nothing known"}
     assert all(CPU_MODEL_LABEL not in node.annotations for node in nodes.values())
+
+
+def test_g15_the_token_of_the_user_is_sent_where_the_proxy_keeps_it(asked, tmp_path):
+    accounting = Accounting()
+    file = tmp_path / "token"
+    file.write_text("tenant-token\n")
+    for direct, header, value in (
+        (False, TOKEN_HEADER, "tenant-token"),
+        (True, "authorization", "Bearer tenant-token"),
+    ):
+        assert asked(accounting, "energy", "--token-file", str(file), direct=direct)[0] == 0
+        assert accounting.headers[-1].get(header) == value

@@ -134,6 +134,22 @@ class Connection:
             response = await self._send_once(method, path, credential, stream, sent)
         return response
 
+    async def bearer_token(self) -> str | None:
+        """The user's bearer token, for programs that ask the API server who it is; None for other credentials.
+
+        Raises:
+            ConfigurationError: no credential could be obtained.
+        """
+        if self._cluster.plugin is not None:
+            return (await self._cluster.plugin.credential()).token
+        user = self._cluster.config.user or User()
+        if user.token or not user.token_file:
+            return user.token
+        try:
+            return Path(user.token_file).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ConfigurationError(f"{self.source}: {error}") from None
+
     async def _send_once(
         self, method: str, path: str, credential: Credential | None, stream: bool, sent: Mapping[str, Any]
     ) -> httpx.Response:

@@ -7,6 +7,8 @@ import msgspec
 ENERGY_PATH = "/api/v1/energy"
 SAVINGS_PATH = "/api/v1/savings"
 EXPORT_PATH = "/api/v1/export"
+TOKEN_HEADER = "x-joulie-token"  # noqa: S105 - the name of a header
+"""Header with the bearer token of the user: the API server's proxy removes the header Authorization."""
 GROUPS = ("pod", "job", "namespace", "node", "day")
 """Groupings of energy; a job is any workload: a Job, a Deployment, or a pod without a controller."""
 

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from joulie.adapters.kubernetes.errors import KubernetesError
 from joulie.adapters.program_api.energy import (
     ENERGY_PATH,
     EXPORT_PATH,
@@ -25,6 +26,7 @@ from joulie.adapters.program_api.energy import (
     SavingsItem,
 )
 from joulie.adapters.program_api.runtimes import RUNTIMES_PATH, RuntimeItem, RuntimesAnswer
+from joulie.apps.accounting.access import Access, AccessDeniedError
 from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.domain.accounting.records import ENERGY_FIELDS, ExportRow, Grouping, SavingRow, UsageRow
 from joulie.domain.quantities import JOULES_PER_KWH
@@ -63,9 +65,13 @@ class EnergyApi:
         ledger: energy ledger.
         currency: currency of costs.
         now_s: current time, s since the epoch.
+        access: checks who may read what; None to answer everybody.
     """
 
-    def __init__(self, ledger: AsyncLedger, currency: str, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self, ledger: AsyncLedger, currency: str, now_s: Callable[[], float], access: Access | None = None
+    ) -> None:
+        self._access = access
         self._ledger = ledger
         self._currency = currency
         self._now_s = now_s
@@ -81,9 +87,17 @@ class EnergyApi:
             if scope["method"] not in {"GET", "HEAD"}:
                 await _respond_error(send, 405, "method not allowed: use GET")
                 return
-            query = parse_qs(scope.get("query_string", b"").decode(errors="replace"))
+            values = parse_qs(scope.get("query_string", b"").decode(errors="replace"))
+            query = {key: texts[-1] for key, texts in values.items()}
             try:
-                await self._answer(path, {key: values[-1] for key, values in query.items()}, send)
+                # Runtimes hold no energy, and the grid controller reads them.
+                if self._access is not None and path != RUNTIMES_PATH:
+                    await self._access.check(scope.get("headers", ()), query.get("namespace"))
+                await self._answer(path, query, send)
+            except AccessDeniedError as error:
+                await _respond_error(send, error.status, str(error))
+            except KubernetesError as error:
+                await _respond_error(send, 503, f"the API server cannot be asked who may read this: {error}")
             except InvalidParameterError as error:
                 await _respond_error(send, 400, str(error))
             except LedgerError as error:

@@ -24,6 +24,7 @@ from joulie.adapters.ledger import LedgerSettings, open_ledger
 from joulie.adapters.prometheus import PrometheusError
 from joulie.adapters.signing import Ed25519Signer
 from joulie.adapters.thinning import thinner
+from joulie.apps.accounting.access import Access
 from joulie.apps.accounting.api import EnergyApi
 from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.apps.accounting.budgets import Budgets
@@ -123,7 +124,9 @@ async def serve(
         accountant = Accountant(components, settings.sampling_interval_s, settings.carbon_basis, time.time)
         probes = Probes()
         probes.add("caches", view.why_not_ready)
-        app = EnergyApi(async_ledger, settings.currency, time.time).before(observability_app(probes, metrics.registry))
+        access = Access(client, time.time) if settings.api_authorization else None
+        api = EnergyApi(async_ledger, settings.currency, time.time, access)
+        app = api.before(observability_app(probes, metrics.registry))
         server = await stack.enter_async_context(_server(settings, app))
         _log.info("accounting started", extra={"metrics_port": server.port})
         tasks = [

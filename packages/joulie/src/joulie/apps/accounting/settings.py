@@ -111,6 +111,9 @@ class AccountingSettings(ModeSettings, GridSettings, PrometheusSettings, Program
         minimum=0,
     )
     metrics_addr: str = text("METRICS_ADDR", ":10259", "Address of /metrics, of probes and of the API.")
+    api_authorization: bool = boolean(
+        "API_AUTHORIZATION", True, "Answer the API only to users of the cluster that may get energy.joulie.io."
+    )
     metrics_tls: bool = boolean("METRICS_TLS", True, "Serve over HTTPS; without files by a self-made certificate.")
     metrics_cert_file: Path | None = path(
         "METRICS_TLS_CERT_FILE", None, "Certificate to serve with; a new one is taken up."

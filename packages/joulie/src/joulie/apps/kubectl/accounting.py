@@ -1,12 +1,14 @@
 """Client of the accounting program's HTTP API: energy, emissions, cost and savings.
 
-Requests go to its pod through the API server's proxy, or directly to a URL.
+Requests go to its Service through the API server's proxy, or directly to a URL, with the user's bearer token: the
+program asks the API server what the user may read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -15,10 +17,9 @@ import msgspec
 
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ApiError, KubernetesError
-from joulie.adapters.kubernetes.resources import PODS
+from joulie.adapters.program_api.energy import TOKEN_HEADER
 from joulie.http_client import tls_context
 
-SELECTOR = "app.kubernetes.io/name=joulie,app.kubernetes.io/component=accounting"
 _TIMEOUT_S = 30.0
 
 A = TypeVar("A")
@@ -30,15 +31,19 @@ class AccountingEndpoint:
 
     Attributes:
         namespace: namespace of its pod.
-        port: HTTPS port of its API.
-        url: base URL; None to connect to the pod through the API server.
+        port: HTTPS port of its Service.
+        url: base URL; None to connect to the Service through the API server.
         verify: whether to verify the certificate at `url`.
+        service: name of its Service.
+        token_file: file with a token to send; None for that of the kubeconfig.
     """
 
     namespace: str
     port: int
     url: str | None
     verify: bool
+    service: str = "joulie-accounting"
+    token_file: Path | None = None
 
 
 async def query_accounting(
@@ -64,36 +69,43 @@ async def fetch_accounting(
     Raises:
         KubernetesError: the program does not run, is unreachable, or rejects the request.
     """
+    token = await _token(client, endpoint)
     if endpoint.url:
-        return await _direct(endpoint, path, query)
-    return await _through_api_server(client, endpoint, path, query)
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        return await _direct(endpoint, path, query, headers)
+    return await _through_api_server(client, endpoint, path, query, {TOKEN_HEADER: token} if token else {})
+
+
+async def _token(client: KubeClient, endpoint: AccountingEndpoint) -> str | None:
+    if endpoint.token_file is None:
+        return await client.connection.bearer_token()
+    try:
+        return endpoint.token_file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise KubernetesError(f"--token-file: {error}") from error
 
 
 async def _through_api_server(
-    client: KubeClient, endpoint: AccountingEndpoint, path: str, query: Mapping[str, str]
+    client: KubeClient, endpoint: AccountingEndpoint, path: str, query: Mapping[str, str], headers: Mapping[str, str]
 ) -> bytes:
-    pods = await client.list(PODS, namespace=endpoint.namespace, label_selector=SELECTOR)
-    running = [pod.metadata.name for pod in pods.items if pod.status.phase == "Running"]
-    if not running:
-        raise KubernetesError(
-            f"no accounting program in namespace {endpoint.namespace}: no running pod has the labels {SELECTOR} "
-            "(see --accounting-namespace; the chart starts it with accounting.enabled=true)"
-        )
-    target = PODS.path(endpoint.namespace, quote(f"https:{running[0]}:{endpoint.port}", safe=":"), "proxy")
+    target = quote(f"https:{endpoint.service}:{endpoint.port}", safe=":")
+    root = f"/api/v1/namespaces/{endpoint.namespace}/services/{target}/proxy"
     try:
-        return await client.raw("GET", target + path, params=query)
+        return await client.raw("GET", root + path, params=query, headers=headers)
     except ApiError as error:
         raise KubernetesError(
-            f"the accounting program {endpoint.namespace}/{running[0]} does not respond "
-            f"(see --accounting-port and --accounting-url): {error}"
+            f"the accounting program behind Service {endpoint.namespace}/{endpoint.service} does not answer this "
+            f"(see --accounting-namespace, --accounting-service, --accounting-url and --token-file): {error}"
         ) from error
 
 
-async def _direct(endpoint: AccountingEndpoint, path: str, query: Mapping[str, str]) -> bytes:
+async def _direct(
+    endpoint: AccountingEndpoint, path: str, query: Mapping[str, str], headers: Mapping[str, str]
+) -> bytes:
     address = (endpoint.url or "").rstrip("/") + path
     try:
         async with httpx2.AsyncClient(timeout=_TIMEOUT_S, verify=tls_context(verify=endpoint.verify)) as http:
-            answer = await http.get(address, params=query)
+            answer = await http.get(address, params=query, headers=headers)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise KubernetesError(f"{address}: {error}") from error
     if answer.status_code != httpx2.codes.OK:

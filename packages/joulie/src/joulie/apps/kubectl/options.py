@@ -141,7 +141,19 @@ grid_options: Decorator = _combine(
     _program_options("grid", "grid controller", 10259, "https"), _insecure_option("--grid-url")
 )
 accounting_options: Decorator = _combine(
-    _program_options("accounting", "accounting program", 10259, "https"), _insecure_option("--accounting-url")
+    _program_options("accounting", "accounting program", 10259, "https"),
+    _insecure_option("--accounting-url"),
+    click.option(
+        "--accounting-service",
+        default="joulie-accounting",
+        show_default=True,
+        help="Service of the accounting program.",
+    ),
+    click.option(
+        "--token-file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="File with a token of the cluster (kubectl create token), for users without one: it says who asks.",
+    ),
 )
 
 
@@ -159,7 +171,8 @@ def grid_endpoint(options: dict[str, Any]) -> LeaderEndpoint:
 def accounting_endpoint(options: dict[str, Any]) -> AccountingEndpoint:
     """Address of the accounting program; removes its options from `options`."""
     verify = not options.pop("insecure_skip_tls_verify")
-    return AccountingEndpoint(*_address_options("accounting", options), verify=verify)
+    service, token_file = options.pop("accounting_service"), options.pop("token_file")
+    return AccountingEndpoint(*_address_options("accounting", options), verify, service, token_file)
 
 
 def _address_options(program: str, options: dict[str, Any]) -> tuple[str, int, str | None]:

@@ -1,0 +1,97 @@
+"""Who may read the energy API; the API server's own answers are tested on a real one."""
+
+import asyncio
+import json
+
+import msgspec
+import pytest
+
+from joulie.adapters.kubernetes.errors import ConnectionLostError
+from joulie.adapters.program_api.energy import TOKEN_HEADER
+from joulie.apps.accounting.access import Access
+from joulie.apps.accounting.api import EnergyApi
+from joulie.apps.accounting.async_ledger import AsyncLedger
+
+
+class ApiServer:
+    """Answers reviews: tokens are names of users, who may read the namespaces that `rights` says."""
+
+    def __init__(self):
+        self.rights = {"tenant": {"team-a"}, "finance": {"", "team-a", "team-b"}}
+        self.reviews = []
+        self.away = False
+
+    async def raw(self, method, path, *, body):
+        if self.away:
+            raise ConnectionLostError("no answer", sent=False)
+        spec = json.loads(body)["spec"]
+        self.reviews.append(path.rpartition("/")[2])
+        if path.endswith("tokenreviews"):
+            known = spec["token"] in self.rights
+            user = {"username": spec["token"] if known else "", "groups": ["system:authenticated"]}
+            return json.dumps({"status": {"authenticated": known, "user": user}}).encode()
+        asked = spec["resourceAttributes"]
+        assert (asked["verb"], asked["group"], asked["resource"]) == ("get", "joulie.io", "energy")
+        return json.dumps({"status": {"allowed": asked["namespace"] in self.rights[spec["user"]]}}).encode()
+
+
+class Ledger:
+    """Holds nothing."""
+
+    def usage(self, by, **_options):
+        return []
+
+
+@pytest.fixture
+def stage():
+    server = ApiServer()
+    now = [0.0]
+
+    def ask(query=b"", **headers):
+        async def main():
+            api = EnergyApi(AsyncLedger(Ledger()), "EUR", lambda: now[0], access).before(None)
+            sent = []
+
+            async def send(message):
+                sent.append(message)
+
+            pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+            scope = {"path": "/api/v1/energy", "method": "GET", "query_string": query, "headers": pairs}
+            await api(scope, None, send)
+            return sent[0]["status"], msgspec.json.decode(sent[1]["body"]).get("error", "")
+
+        return asyncio.run(main())
+
+    access = Access(server, lambda: now[0])
+    return server, now, ask
+
+
+def test_g15_the_energy_api_answers_no_pod_without_a_right(stage):
+    _, _, ask = stage
+    assert ask()[0] == 401
+    assert ask(authorization="Bearer nobody")[0] == 401
+    assert ask(b"namespace=team-a", authorization="Bearer tenant") == (200, "")
+    assert ask(b"namespace=team-a", **{TOKEN_HEADER: "tenant"}) == (200, "")
+    assert ask(b"namespace=team-b", authorization="Bearer tenant")[0] == 403
+    refused = "tenant may not get energy.joulie.io in all namespaces; ask for one namespace (-n)"
+    assert ask(authorization="Bearer tenant") == (403, refused)
+    assert ask(authorization="Bearer finance") == (200, "")
+
+
+def test_answers_of_the_api_server_are_used_for_a_minute_and_refusals_never(stage):
+    server, now, ask = stage
+    for _ in range(3):
+        ask(b"namespace=team-a", authorization="Bearer tenant")
+    assert server.reviews == ["tokenreviews", "subjectaccessreviews"]
+    assert ask(b"namespace=team-b", authorization="Bearer tenant")[0] == 403
+    server.rights["tenant"].add("team-b")
+    assert ask(b"namespace=team-b", authorization="Bearer tenant")[0] == 200
+    now[0] += 61.0
+    server.rights = {}
+    assert ask(b"namespace=team-a", authorization="Bearer tenant")[0] == 401
+
+
+def test_nobody_is_answered_while_the_api_server_cannot_be_asked(stage):
+    server, _, ask = stage
+    server.away = True
+    assert ask(authorization="Bearer finance")[0] == 503
