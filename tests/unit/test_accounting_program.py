@@ -854,10 +854,11 @@ def test_g4_a_mark_of_a_pod_goes_when_its_budget_is_raised(play):
     play(story)
 
 
-def test_g4_the_template_of_a_job_is_read(play):
+@pytest.mark.parametrize("spelling", ["true", "True", "1"])
+def test_g4_the_template_of_a_job_is_read(play, spelling):
     async def story(stage):
         await stage.add_node()
-        template = {"metadata": {"annotations": {names.INTERRUPTIBLE: "true"}}}
+        template = {"metadata": {"annotations": {names.INTERRUPTIBLE: spelling}}}
         body = {"metadata": {"name": "may"}, "spec": {"template": template}}
         job = await stage.client.create(JOBS, body, "default")
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "may", "uid": job.metadata.uid, "controller": True}

@@ -21,6 +21,7 @@ from joulie.apps.accounting.policies import NamespaceBudget, namespace_budget
 from joulie.domain.accounting.budget import Budget, BudgetAction, Crossing, crossing
 from joulie.domain.accounting.records import CycleResult, Grouping, OpenPod
 from joulie.domain.grid import names
+from joulie.domain.grid.request import is_interruptible
 from joulie.domain.mode import Mode, mode_of
 from joulie.domain.quantities import joules_to_kwh
 from joulie.ports import Ledger
@@ -233,7 +234,7 @@ class Budgets:
             return "it belongs to no Job"
         found = await self._client.get(JOBS, job.name, pod.namespace)
         annotations = {**found.metadata.annotations, **found.spec.template.metadata.annotations}
-        if annotations.get(names.INTERRUPTIBLE) != "true":
+        if not is_interruptible(annotations):
             return f'its Job does not have the annotation {names.INTERRUPTIBLE}: "true"'
         body = {"metadata": {"uid": job.uid}, "spec": {"suspend": True}}
         await self._client.patch(JOBS, job.name, body, namespace=pod.namespace, field_manager=FIELD_MANAGER)

@@ -49,6 +49,7 @@ from joulie.domain.accounting.budget import BudgetResponse, WhenUnknown
 from joulie.domain.accounting.energy_budget import BudgetTarget, HoldReason, Measured, decide, holds
 from joulie.domain.grid import names
 from joulie.domain.grid.release import Bucket, Due, Limits, due_now, in_order
+from joulie.domain.grid.request import is_interruptible
 from joulie.domain.resource_quantity import QuantityError
 from joulie.program.leadership import NotLeadingError
 
@@ -304,7 +305,7 @@ class BudgetHolds:
             if by is None or job.suspended or job.queued or job.budget_since is not None:
                 continue
             waits = 0 < job.active == unbound.get(job.uid, 0) and job.workload[0] in (JOBS.kind, CRON_JOBS.kind)
-            if by.suspends and job.asking.annotations.get(names.INTERRUPTIBLE) == "true":
+            if by.suspends and is_interruptible(job.asking.annotations):
                 since_s = job.created_s if waits else now_s
                 writes.append(partial(self._suspend_job, key, job, by.text, since_s, runs=True))
             elif waits:

@@ -347,6 +347,11 @@ def boolean(text: str) -> bool:
     return text in _TRUE
 
 
+def is_interruptible(annotations: Mapping[str, str]) -> bool:
+    """Whether annotations let a running Job be suspended; a malformed value does not."""
+    return annotations.get(names.INTERRUPTIBLE) in _TRUE
+
+
 def _limit(text: str) -> float:
     value = _number(text)
     if value > _MAX_LIMIT:
