@@ -48,7 +48,7 @@ def answered(body: bytes, fleet: FleetView) -> bytes:
 
 
 def test_filter_by_names(fleet: FleetView) -> None:
-    answer, refused, _ = answers.filter_nodes(recorded("filter-names"), fleet, no_profile)
+    answer, refused, *_ = answers.filter_nodes(recorded("filter-names"), fleet, no_profile)
     assert answer == (
         b'{"Nodes":null,"NodeNames":["node-0.example"],"FailedNodes":{},'
         b'"FailedAndUnresolvableNodes":{"node-1.example":"'

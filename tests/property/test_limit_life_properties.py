@@ -18,6 +18,7 @@ from joulie.apps.agent.limits import LimitWriter
 from joulie.apps.agent.originals import OriginalLimits
 from joulie.apps.agent.outcome import Outcome, reported_limits
 from joulie.domain.actuation import LimitedDevice, WantedCap, cpu_range, same_limit
+from joulie.domain.limit_records import LimitRecord
 from joulie.domain.saved_records import LostRecords, ReportedLimits, SavedRecords
 from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice
 
@@ -158,7 +159,12 @@ class Life:
         elif state in {"corrupt", "deleted"} and self.reported:
             machine.saved = SavedRecords(lost=CORRUPT, found=True) if state == "corrupt" else SavedRecords()
             for name, limit_w in machine.limits_w.items():
-                if not same_limit(limit_w, machine.owned_w[name]):
+                device = f"{machine.name}/{name}"
+                record = saved.records.get(device, LimitRecord(None))
+                if saved.lost is not None and (device not in saved.lost.checked or record.original is None):
+                    # Lost before and not restored yet: nothing tells the limit from one that its owner set since.
+                    machine.owned_w[name] = min(machine.owned_w[name], limit_w)
+                elif not same_limit(limit_w, machine.owned_w[name]):
                     self.allowed_w[name] = max(DEFAULT_W, self.allowed_w[name])
                     machine.owned_w[name] = DEFAULT_W
         self.writer = self._process()

@@ -1,6 +1,5 @@
 """Energy, emissions and cost of stretches of time, savings, budgets and thinned profiles."""
 
-import datetime
 import math
 from fractions import Fraction
 
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulie.adapters.thinning import thinner
-from joulie.domain.accounting.budget import Budget, BudgetAction, BudgetPeriod, crossing, parse_choice, period_start_s
+from joulie.domain.accounting.budget import Budget, BudgetAction, crossing, parse_choice
 from joulie.domain.accounting.factors import OUTAGE_SLOT_S, steps_between
 from joulie.domain.accounting.integrate import Buckets, Stretches, by_span, integrate, qualities
 from joulie.domain.accounting.records import ENERGY_FIELDS, Energy, Method, PowerQuality
@@ -170,14 +169,6 @@ def test_a_budget_is_crossed_by_more_than_it_allows():
         Budget("uid", 0.0)
     with pytest.raises(InvalidQuantityError):
         Budget("uid", math.nan)
-
-
-def test_periods_begin_in_utc():
-    now = datetime.datetime(2026, 2, 28, 23, 59, 59, tzinfo=datetime.UTC).timestamp()
-    month = datetime.datetime(2026, 2, 1, tzinfo=datetime.UTC).timestamp()
-    assert period_start_s(BudgetPeriod.MONTH, now) == month
-    assert period_start_s(BudgetPeriod.DAY, now) == now - 86399
-    assert period_start_s(BudgetPeriod.MONTH, now + 1) > now
 
 
 def test_choices_are_read_as_written_in_annotations():

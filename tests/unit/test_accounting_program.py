@@ -1112,7 +1112,7 @@ def test_the_export_can_be_recomputed_by_the_script_of_the_howto(play, tmp_path,
         (tmp_path / "energy.csv").write_text(text.getvalue())
         monkeypatch.chdir(tmp_path)
         script = re.findall(r"```python\n(.*?)```", HOWTO.read_text(encoding="utf-8"), re.DOTALL)[0]
-        assert len(script.strip().splitlines()) <= 12
+        assert len(script.strip().splitlines()) <= 15
         made = {}
         exec(script, made)
 

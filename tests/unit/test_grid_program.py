@@ -182,10 +182,11 @@ def test_kubectl_says_why_a_pod_waits_and_until_when(tmp_path, monkeypatch, caps
         told = (await joulie(running, "explain", "pod", "web")).splitlines()
         assert told[0] == "default/web waits for its scheduling gates: joulie.io/grid"
         assert told[1].startswith("  waits: carbon intensity 300 gCO2eq/kWh (DE, static")
-        assert told[3] == "  starts in 5h00m at the latest"
-        assert told[4].endswith("or when a signal of DE changes")
+        assert told[3] == "  expected to run for 1h00m (assumed)"
+        assert told[4] == "  starts in 5h00m at the latest"
+        assert told[5].endswith("or when a signal of DE changes")
         told = json.loads(await joulie(running, "explain", "pod", "web", "-o", "json"))
-        assert len(told["state"]["grid"]) == 4
+        assert len(told["state"]["grid"]) == 5
 
     play(body, tmp_path, monkeypatch)
 

@@ -129,7 +129,7 @@ def wired(*, prometheus=True, **settings):
 
 
 def test_sources_are_those_that_are_listed_and_have_an_address():
-    assert wired() == (["kepler", "node-exporter"], ["kepler", "cadvisor", "metrics-server"], True)
+    assert wired() == (["platform", "kepler", "node-exporter"], ["kepler", "cadvisor", "metrics-server"], True)
     assert wired(prometheus=False) == ([], ["metrics-server"], False)
     assert wired(sources=("requests",)) == ([], [], False)
     assert wired(sources=("cadvisor", "kepler")) == (["kepler"], ["cadvisor", "kepler"], True)

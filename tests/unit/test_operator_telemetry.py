@@ -232,7 +232,7 @@ def test_a_dead_prometheus_is_said_once(tmp_path, caplog):
         for _ in range(4):
             await stage.round()
         said = [record for record in caplog.records if record.message == "source failed"]
-        assert sorted(record.source for record in said) == ["cadvisor", "dcgm", "kepler", "node-exporter"]
+        assert sorted(record.source for record in said) == ["cadvisor", "dcgm", "kepler", "node-exporter", "platform"]
 
     play(body, tmp_path)
 

@@ -78,9 +78,14 @@ class BackendLimits:
     def left(self, settled: Collection[str] = ()) -> Sequence[float]:
         """Limits of Joulie's that may be in force on devices other than those settled."""
         records = self._originals.for_backend(self.name)
-        # One whose original is not known may be its owner's.
-        known = [record for device, record in records.items() if device not in settled and record.original is not None]
-        return [limit for record in known for limit in record.written]
+        # One whose original is not known, or that equals it, may be its owner's.
+        return [
+            limit
+            for device, record in records.items()
+            if device not in settled and record.original is not None
+            for limit in record.written
+            if not self._same(limit, record.original)
+        ]
 
     def enforce(self, found: Sequence[FoundLimit], wanted: Mapping[str, float]) -> Enforcement:
         """Lower the limits of devices.
