@@ -66,6 +66,8 @@ def body_of(kind: CustomKind, variant: int) -> dict[str, Any]:
         ways = ("nodeName", "nodeSelector")
         for name in ways if target["scope"] == "cluster" else [ways[variant // 2 % 2]]:
             del target[name]
+    if kind.resource is resources.ENERGY_BUDGETS and parts["spec"]["window"] == "rolling":
+        del parts["spec"]["timeZone"]
     metadata = {"name": f"round-trip-{variant}"}
     return {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind, "metadata": metadata, **parts}
 

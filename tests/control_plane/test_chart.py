@@ -343,7 +343,7 @@ def test_the_simulator_has_an_image_of_its_own(render: Render) -> None:
 
 def test_crds_stay_unless_told_otherwise(render: Render) -> None:
     kinds = of_kind(render(), "CustomResourceDefinition")
-    assert len(kinds) == 5
+    assert len(kinds) == 6
     assert all(item["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"} for item in kinds.values())
     dropped = of_kind(render({"crds": {"keep": False}}), "CustomResourceDefinition")
     assert not any("annotations" in item["metadata"] for item in dropped.values())
@@ -539,6 +539,8 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "admissionchecks/status.kueue.x-k8s.io": ("patch",),
         "workloads.kueue.x-k8s.io": (*LIST_WATCH, "patch"),
         "workloads/status.kueue.x-k8s.io": ("patch",),
+        "energybudgets.joulie.io": LIST_WATCH,
+        "energybudgets/status.joulie.io": ("patch",),
         **QUEUED,
     },
     "grid-guard": {
@@ -554,6 +556,7 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
     "grid-webhook": {
         "namespaces": LIST_WATCH,
         "mutatingwebhookconfigurations.admissionregistration.k8s.io": ("get", "patch"),
+        "energybudgets.joulie.io": LIST_WATCH,
     },
     "accounting": {
         "pods": (*LIST_WATCH, "patch"),
@@ -561,6 +564,8 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "namespaces": (*LIST_WATCH, "patch"),
         "events": ("create", "patch"),
         "nodehardwares.joulie.io": LIST_WATCH,
+        "energybudgets.joulie.io": (*LIST_WATCH, "create", "patch", "delete"),
+        "energybudgets/status.joulie.io": ("patch",),
         "jobs.batch": ("get", "patch"),
         "pods.metrics.k8s.io": ("list",),
         "tokenreviews.authentication.k8s.io": ("create",),
@@ -602,6 +607,7 @@ def test_rights_in_the_releases_own_namespace(render: Render) -> None:
     }
     leases, gating_map = ["leases"], (["configmaps"], [gating.CONFIG_MAP])
     intensities = (["configmaps"], [intensities_map.CONFIG_MAP])
+    request_rates = (["configmaps"], ["joulie-grid-requests"])
     assert granted == {
         "operator": [(leases, None, ["create"]), (leases, [LEASE_NAME], ["get", "update"])],
         "agent": [(["daemonsets"], [f"joulie-{name}" for name in AGENTS], ["get"])],
@@ -616,7 +622,9 @@ def test_rights_in_the_releases_own_namespace(render: Render) -> None:
             (leases, [GRID_LEASE], ["get", "update"]),
             (*gating_map, ["patch"]),
             (*intensities, ["patch"]),
+            (*request_rates, ["get", "patch"]),
         ],
+        "accounting": [(*request_rates, ["get", "patch"])],
         "grid-guard": [(leases, [GRID_LEASE], ["get"]), (*gating_map, ["patch"])],
         "energy-api": [(["services/proxy"], ["https:joulie-accounting:10259"], ["get"])],
         "grid-webhook": [
@@ -626,7 +634,7 @@ def test_rights_in_the_releases_own_namespace(render: Render) -> None:
     }
     assert all_settings(CleanupSettings)["LEASE_NAME"].default == LEASE_NAME
     signed = render(merged(EVERYTHING, ("accounting", "signing", "secretName"), "key"))
-    (heads,) = of_kind(signed, "Role")["accounting"]["rules"]
+    *_, heads = of_kind(signed, "Role")["accounting"]["rules"]
     assert (heads["resources"], heads["resourceNames"], heads["verbs"]) == (
         ["configmaps"],
         ["joulie-ledger-heads"],
@@ -1167,7 +1175,7 @@ def test_everything_is_accepted(plane: LocalControlPlane) -> None:
     installed = plane.kubectl("get", "deployments,daemonsets,statefulsets", "-n", NAMESPACE, "-o", "name").split()
     assert len(installed) == 11
     waiting = plane.kubectl("get", "crd", "-o", "jsonpath={.items[*].metadata.name}").split()
-    assert len([name for name in waiting if name.endswith(".joulie.io")]) == 5
+    assert len([name for name in waiting if name.endswith(".joulie.io")]) == 6
     for kind in ("deployments", "statefulsets"):
         wait_for(lambda kind=kind: "joulie" in plane.kubectl("get", kind, "-n", NAMESPACE), 90, f"{kind} listed")
 

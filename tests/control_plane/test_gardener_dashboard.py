@@ -63,7 +63,7 @@ def accounting() -> AccountingMetrics:
     result = CycleResult({"ml": energy}, completed)
     metrics.cycled(sampling([running]), {running.uid: open_pods[running.uid]}, result, NOW_S + 30.0, ["ml"])
     metrics.show_status({"samples": 42, "pods": 3, "bytes": 4096}, {"kepler": True})
-    metrics.budgets({running.uid: 0.8}, {running.uid: open_pods[running.uid]})
+    metrics.budgets({running.uid: 0.8}, {running.uid: open_pods[running.uid]}, ())
     metrics.exceeded("ml", "Job", "notify")
     return metrics
 
