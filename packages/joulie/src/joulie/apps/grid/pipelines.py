@@ -166,7 +166,7 @@ def wait(
         os.execvp(command[0], command)  # noqa: S606 - running the user's command is the purpose
     except OSError as error:
         click.echo(f"cannot run {command[0]}: {error.strerror}", err=True)
-        # As shells have it: 127 where there is no such command, 126 where it cannot be executed.
+        # Exit statuses of POSIX shells: 127, command not found; 126, not executable.
         raise SystemExit(127 if isinstance(error, FileNotFoundError) else 126) from error
 
 

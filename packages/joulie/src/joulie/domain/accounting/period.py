@@ -105,7 +105,7 @@ def _hour(zone: tzinfo, now_s: float) -> Window:
 def _start_s(day: date, zone: tzinfo) -> float:
     """The first moment of a date, s since the epoch.
 
-    Where there is no such midnight, since clocks were set forward over it, it is the moment at which they were.
+    Where clocks were set forward over midnight, the time at which they were set.
     """
     midnight = datetime(day.year, day.month, day.day, tzinfo=zone)
     start_s = midnight.timestamp()
