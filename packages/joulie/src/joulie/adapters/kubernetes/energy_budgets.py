@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 import msgspec
 
 from joulie.adapters.kubernetes.api.meta import ObjectReference
-from joulie.adapters.kubernetes.api.v1alpha1 import BudgetAmounts, BudgetLimits, Condition, EnergyBudget
+from joulie.adapters.kubernetes.api.v1alpha1 import (
+    BudgetAmounts,
+    BudgetLimits,
+    Condition,
+    EnergyBudget,
+    EnergyBudgetStatus,
+)
+from joulie.adapters.kubernetes.cache import Key
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.errors import NotFoundError
 from joulie.adapters.kubernetes.resources import ENERGY_BUDGETS
 from joulie.domain.accounting.energy_budget import Amounts, BudgetTarget
 
@@ -57,3 +67,20 @@ def reference_of(budget: EnergyBudget) -> ObjectReference:
     return ObjectReference(
         ENERGY_BUDGETS.kind, meta.name, ENERGY_BUDGETS.api_version, namespace=meta.namespace, uid=meta.uid
     )
+
+
+async def write_status(client: KubeClient, key: Key, status: EnergyBudgetStatus, *, field_manager: str) -> None:
+    """Apply the part of a budget's status that one program owns; nothing to do if the budget is gone.
+
+    Raises:
+        KubernetesError: the write failed.
+    """
+    with suppress(NotFoundError):
+        await client.apply(
+            ENERGY_BUDGETS,
+            key.name,
+            {"status": status},
+            namespace=key.namespace,
+            field_manager=field_manager,
+            subresource="status",
+        )

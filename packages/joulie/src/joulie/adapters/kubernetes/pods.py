@@ -20,7 +20,7 @@ from joulie.adapters.kubernetes.api.meta import ObjectMeta, OwnerReference
 from joulie.adapters.kubernetes.api.v1alpha1 import CpuUse, Criticality, GpuUse, Level, Migratability, WorkloadProfile
 from joulie.adapters.kubernetes.placement import placement
 from joulie.adapters.kubernetes.requests import Requests, memory_limit_gib, pod_requests
-from joulie.adapters.kubernetes.times import parse_rfc3339
+from joulie.adapters.kubernetes.times import time_or_none
 from joulie.domain.drain import GuardedPod
 from joulie.domain.policy import MIN_CONFIDENCE, Intensity, PodDemand, PodPhase, PowerConstraint, WorkloadClass
 from joulie.domain.profiles.profile import Hints
@@ -362,20 +362,13 @@ def workload_of(meta: ObjectMeta, controller: OwnerReference | None) -> Owner:
 
 def _ran_at(minute: int, meta: ObjectMeta) -> bool:
     """Whether a pod was created soon after a scheduled minute; eight digits that are a date, say, are far from it."""
-    created_s = _time_s(meta.creation_timestamp)
+    created_s = time_or_none(meta.creation_timestamp)
     return created_s is not None and 0.0 <= created_s - minute * 60.0 <= _CRON_DELAY_S
 
 
 def _running_since_s(pod: Pod) -> float | None:
-    started_s = _time_s(pod.status.start_time)
-    return _time_s(pod.metadata.creation_timestamp) if started_s is None else started_s
-
-
-def _time_s(text: str | None) -> float | None:
-    try:
-        return parse_rfc3339(text or "")
-    except QuantityError:
-        return None
+    started_s = time_or_none(pod.status.start_time)
+    return time_or_none(pod.metadata.creation_timestamp) if started_s is None else started_s
 
 
 @lru_cache(maxsize=65536)

@@ -40,3 +40,11 @@ def parse_rfc3339(text: str) -> float:
     except ValueError as error:
         raise QuantityError(f"invalid time {text!r}: not RFC 3339: {error}") from None
     return seconds + float(fraction or 0.0)
+
+
+def time_or_none(text: str | None) -> float | None:
+    """Parse an RFC 3339 time to s since the epoch; None if it is missing or invalid."""
+    try:
+        return parse_rfc3339(text or "")
+    except QuantityError:
+        return None

@@ -10,6 +10,7 @@ import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -32,12 +33,13 @@ from joulie.adapters.kubernetes.energy_budgets import (
     reference_of,
     target_of,
     with_times,
+    write_status,
 )
 from joulie.adapters.kubernetes.errors import NotFoundError
 from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.names import MANAGED_BY_LABEL
 from joulie.adapters.kubernetes.resources import ENERGY_BUDGETS
-from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339
+from joulie.adapters.kubernetes.times import rfc3339, time_or_none
 from joulie.adapters.kubernetes.writer import Job, write_all
 from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.apps.accounting.facts import AccountedPod
@@ -54,7 +56,6 @@ from joulie.domain.accounting.energy_budget import (
 from joulie.domain.accounting.period import Period, Window, calendar_window, parse_zone, rolling_window
 from joulie.domain.accounting.records import BUDGET_SLOT_S, BudgetCount, BudgetScope, OpenPod
 from joulie.domain.quantities import joules_to_kwh
-from joulie.domain.resource_quantity import QuantityError
 
 FIELD_MANAGER = "joulie-accounting"
 DECLARED_NAME = "namespace-energy-budget"
@@ -263,25 +264,9 @@ class EnergyBudgets:
                     status, conditions=with_times(budget, status.conditions, rfc3339(now_s))
                 )
                 if _is_news(budget.status, timed, now_s):
-                    jobs.append(self._writer(key, timed))
+                    jobs.append(partial(write_status, self._client, key, timed, field_manager=FIELD_MANAGER))
         for failure in await write_all(jobs):
             _log.warning("cannot write the status of an EnergyBudget", extra={"problem": str(failure.error)})
-
-    def _writer(self, key: Key, status: EnergyBudgetStatus) -> Job:
-        async def write() -> None:
-            try:
-                await self._client.apply(
-                    ENERGY_BUDGETS,
-                    key.name,
-                    {"status": status},
-                    namespace=key.namespace,
-                    field_manager=FIELD_MANAGER,
-                    subresource="status",
-                )
-            except NotFoundError:
-                return
-
-        return write
 
 
 def _window(budget: EnergyBudget, now_s: float) -> Window | None:
@@ -355,14 +340,9 @@ def _is_news(old: EnergyBudgetStatus, new: EnergyBudgetStatus, now_s: float) -> 
     same = msgspec.structs.replace(
         old, held=None, conditions=own, last_updated=new.last_updated, period_start=new.period_start
     )
-    return same != new or (new.last_updated != old.last_updated and now_s - _time_s(old.last_updated) >= REWRITE_S)
-
-
-def _time_s(text: str | None) -> float:
-    try:
-        return parse_rfc3339(text or "")
-    except QuantityError:
-        return 0.0
+    return same != new or (
+        new.last_updated != old.last_updated and now_s - (time_or_none(old.last_updated) or 0.0) >= REWRITE_S
+    )
 
 
 def _written(amounts: Amounts) -> BudgetAmounts:

@@ -14,12 +14,11 @@ from joulie.adapters.kubernetes.api.meta import OwnerReference
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware
 from joulie.adapters.kubernetes.hardware import amount, node_aliases, reported_hardware
 from joulie.adapters.kubernetes.pods import Owner, pod_facts
-from joulie.adapters.kubernetes.times import parse_rfc3339
+from joulie.adapters.kubernetes.times import time_or_none
 from joulie.domain.accounting.identity import NodeFacts
 from joulie.domain.grid import names
 from joulie.domain.hardware.resolve import GPU_RESOURCES, ReportedHardware
 from joulie.domain.policy import PodPhase
-from joulie.domain.resource_quantity import QuantityError
 
 BYTES_PER_GB = 1e9
 _GB_PER_GIB = 1.024**3
@@ -174,8 +173,8 @@ def _started_s(pod: PodWithContainers) -> float | None:
     """
     status = pod.status
     containers = (*status.init_container_statuses, *status.container_statuses)
-    times = [] if any(one.restart_count for one in containers) else [_time_s(_run(one)[0]) for one in containers]
-    return min((time_s for time_s in times if time_s is not None), default=_time_s(status.start_time))
+    times = [] if any(one.restart_count for one in containers) else [time_or_none(_run(one)[0]) for one in containers]
+    return min((time_s for time_s in times if time_s is not None), default=time_or_none(status.start_time))
 
 
 def _run(container: ContainerStatus) -> tuple[str | None, str | None]:
@@ -187,21 +186,14 @@ def _run(container: ContainerStatus) -> tuple[str | None, str | None]:
 def _ended_s(pod: PodWithContainers) -> float | None:
     """When the last container ended, s since the epoch; if not known of all, since when the pod has not been ready."""
     status = pod.status
-    ends = [_time_s(_run(one)[1]) for one in status.container_statuses]
+    ends = [time_or_none(_run(one)[1]) for one in status.container_statuses]
     if ends and None not in ends:
-        all_ends = (*ends, *(_time_s(_run(one)[1]) for one in status.init_container_statuses))
+        all_ends = (*ends, *(time_or_none(_run(one)[1]) for one in status.init_container_statuses))
         return max(end_s for end_s in all_ends if end_s is not None)
     times = (
-        _time_s(one.last_transition_time)
+        time_or_none(one.last_transition_time)
         for one in pod.status.conditions
         if one.type in _READY_CONDITIONS and one.status == "False"
     )
     known = [time_s for time_s in times if time_s is not None]
-    return max(known, default=_time_s(pod.metadata.deletion_timestamp))
-
-
-def _time_s(text: str | None) -> float | None:
-    try:
-        return parse_rfc3339(text or "")
-    except QuantityError:
-        return None
+    return max(known, default=time_or_none(pod.metadata.deletion_timestamp))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC
 from typing import TypeVar
 
-from joulie.adapters.kubernetes.times import parse_rfc3339
+from joulie.adapters.kubernetes.times import time_or_none
 from joulie.apps.accounting.facts import AccountedNamespace, AccountedPod
 from joulie.domain.accounting.budget import Budget, BudgetAction, parse_choice
 from joulie.domain.accounting.period import Period, calendar_window
@@ -19,7 +19,6 @@ from joulie.domain.accounting.records import Held
 from joulie.domain.grid import names
 from joulie.domain.grid.request import Cascade, first_readable, workload_type
 from joulie.domain.quantities import JOULES_PER_KWH
-from joulie.domain.resource_quantity import QuantityError
 
 NAMESPACE_BUDGET_KWH = "joulie.io/namespace-energy-budget-kwh"
 NAMESPACE_BUDGET_ACTION = "joulie.io/namespace-energy-budget-action"
@@ -121,8 +120,8 @@ def namespace_budget(namespace: AccountedNamespace) -> tuple[NamespaceBudget | N
 def held(pod: AccountedPod) -> Held | None:
     """How a pod was held back, from the grid controller's annotations; None if it was not."""
     annotations = pod.annotations
-    carbon_since_s = _time_s(annotations.get(names.CARBON_DELAY_TIMESTAMP))
-    price_since_s = _time_s(annotations.get(names.PRICE_DELAY_TIMESTAMP))
+    carbon_since_s = time_or_none(annotations.get(names.CARBON_DELAY_TIMESTAMP))
+    price_since_s = time_or_none(annotations.get(names.PRICE_DELAY_TIMESTAMP))
     if carbon_since_s is None and price_since_s is None:
         return None
     return Held(
@@ -175,10 +174,3 @@ def _number(text: str | None) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
-
-
-def _time_s(text: str | None) -> float | None:
-    try:
-        return parse_rfc3339(text or "")
-    except QuantityError:
-        return None

@@ -12,13 +12,12 @@ from typing import Any
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import PODS
-from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339
+from joulie.adapters.kubernetes.times import rfc3339, time_or_none
 from joulie.adapters.kubernetes.wire import PatchKind
 from joulie.apps.grid.facts import JobFacts
 from joulie.domain.grid import names
 from joulie.domain.grid.deferral import Conditions
 from joulie.domain.grid.signals import GridSignal, Measure
-from joulie.domain.resource_quantity import QuantityError
 from joulie.program.leadership import NotLeadingError
 
 FIELD_MANAGER = "joulie-grid"
@@ -187,20 +186,13 @@ def inherited_at_release(job: JobFacts, now_s: float) -> dict[str, str]:
         job: its Job, which runs again.
         now_s: s since the epoch; a pod that comes later would have come later without the suspension, too.
     """
-    return job.held | _later(job.held, max(0.0, now_s - (_time_s(job.resumed_since) or now_s)))
+    return job.held | _later(job.held, max(0.0, now_s - (time_or_none(job.resumed_since) or now_s)))
 
 
 def _later(annotations: Mapping[str, str], seconds: float) -> dict[str, str]:
     """The timestamps of holds, moved; malformed ones are left out."""
-    times = {key: _time_s(annotations.get(key)) for key in DELAY_TIMESTAMPS.values()}
+    times = {key: time_or_none(annotations.get(key)) for key in DELAY_TIMESTAMPS.values()}
     return {key: rfc3339(time_s + seconds) for key, time_s in times.items() if time_s is not None}
-
-
-def _time_s(text: str | None) -> float | None:
-    try:
-        return parse_rfc3339(text or "")
-    except QuantityError:
-        return None
 
 
 def noted_at_release(conditions: Conditions, present: Mapping[str, str], now_s: float) -> dict[str, str]:

@@ -23,7 +23,7 @@ from joulie.adapters.kubernetes.errors import ConflictError, KubernetesError, No
 from joulie.adapters.kubernetes.gating import set_gating
 from joulie.adapters.kubernetes.kueue import release_workloads
 from joulie.adapters.kubernetes.resources import CRON_JOBS, JOBS, LEASES, NAMESPACES, PODS
-from joulie.adapters.kubernetes.times import parse_rfc3339
+from joulie.adapters.kubernetes.times import time_or_none
 from joulie.adapters.kubernetes.writer import Job, write_all
 from joulie.apps.grid.apply import PodWriter
 from joulie.apps.grid.budgets import write_job
@@ -45,7 +45,6 @@ from joulie.domain.grid import names
 from joulie.domain.grid.deferral import Waiting
 from joulie.domain.grid.interrupt import Progress
 from joulie.domain.grid.request import GridDefaults
-from joulie.domain.resource_quantity import QuantityError
 from joulie.program import logs
 from joulie.program.run import every, run
 from joulie.program.settings import ProgramSettings, settings_options
@@ -271,12 +270,8 @@ def age_s(lease: Lease, now_s: float) -> float | None:
 
     A leader that stops renews the Lease as it releases it, so a successor gets as long as after a crash.
     """
-    if lease.spec.renew_time is None:
-        return None
-    try:
-        return now_s - parse_rfc3339(lease.spec.renew_time)
-    except QuantityError:
-        return None
+    renewed_s = time_or_none(lease.spec.renew_time)
+    return None if renewed_s is None else now_s - renewed_s
 
 
 async def _survey(client: KubeClient) -> Cluster:

@@ -15,7 +15,7 @@ from joulie.adapters.kubernetes.api.core import Job
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import JOBS
-from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339
+from joulie.adapters.kubernetes.times import rfc3339, time_or_none
 from joulie.apps.grid.apply import FIELD_MANAGER, noted_at_pause
 from joulie.apps.grid.deadlines import next_run_of
 from joulie.apps.grid.facts import RESUMED_SINCE, SUSPENDED_SINCE, WORK_DONE, JobFacts, Owner, keep_job
@@ -24,7 +24,6 @@ from joulie.domain.grid import names
 from joulie.domain.grid.deferral import Conditions
 from joulie.domain.grid.interrupt import Pause, Progress, Run, decide
 from joulie.domain.grid.request import GridRequest, Mode, noted_runtime
-from joulie.domain.resource_quantity import QuantityError
 
 JOBS_PER_STEP = 500
 """Jobs decided in one step before the event loop runs other tasks."""
@@ -217,10 +216,8 @@ def _decided(job: Progress, conditions: Conditions, now_s: float) -> Run | Pause
 
 
 def _since_s(facts: JobFacts) -> float:
-    try:
-        return parse_rfc3339(facts.suspended_since or "")
-    except QuantityError:
-        return facts.created_s
+    since_s = time_or_none(facts.suspended_since)
+    return facts.created_s if since_s is None else since_s
 
 
 class JobWriter:

@@ -11,7 +11,7 @@ from joulie.adapters.kubernetes.api.core import Node
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin, NodeTwinSpec, PlannedState
 from joulie.adapters.kubernetes.api.v1alpha1.fields import ControlOutcome, ControlResult
 from joulie.adapters.kubernetes.pods import PodFacts
-from joulie.adapters.kubernetes.times import parse_rfc3339
+from joulie.adapters.kubernetes.times import time_or_none
 from joulie.apps.kubectl.columns import (
     Column,
     age_column,
@@ -333,12 +333,8 @@ def _failed(control: str | None) -> bool:
 
 
 def _twin_age_s(twin: NodeTwin | None, now_s: float) -> float | None:
-    if twin is None or twin.status.last_updated is None:
-        return None
-    try:
-        return now_s - parse_rfc3339(twin.status.last_updated)
-    except ValueError:
-        return None
+    updated_s = None if twin is None else time_or_none(twin.status.last_updated)
+    return None if updated_s is None else now_s - updated_s
 
 
 def _notes(twin: NodeTwin | None, *, without_agent: bool) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.v1alpha1 import CpuUse, Criticality, GpuUse, Migratability, WorkloadProfile
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import WORKLOAD_PROFILES
-from joulie.adapters.kubernetes.times import parse_rfc3339
+from joulie.adapters.kubernetes.times import time_or_none
 from joulie.apps.kubectl.columns import (
     Column,
     age_column,
@@ -24,7 +24,6 @@ from joulie.apps.kubectl.columns import (
     text_column,
 )
 from joulie.apps.kubectl.table import console
-from joulie.domain.resource_quantity import QuantityError
 from joulie.program.documents import print_document
 
 _MIN_CONFIDENCE = 0.5
@@ -187,7 +186,5 @@ def _summary(rows: Sequence[ProfileRow], namespace: str | None) -> str:
 
 
 def _age_s(time_text: str | None, now_s: float) -> float | None:
-    try:
-        return None if time_text is None else now_s - parse_rfc3339(time_text)
-    except QuantityError:
-        return None
+    time_s = time_or_none(time_text)
+    return None if time_s is None else now_s - time_s

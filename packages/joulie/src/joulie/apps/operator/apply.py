@@ -29,7 +29,7 @@ from joulie.adapters.kubernetes.client import KubeClient, PatchKind
 from joulie.adapters.kubernetes.control_reports import not_restored_reason, requests_cap
 from joulie.adapters.kubernetes.errors import ConflictError, NotFoundError
 from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES
-from joulie.adapters.kubernetes.times import parse_rfc3339
+from joulie.adapters.kubernetes.times import time_or_none
 from joulie.adapters.kubernetes.writer import write_all
 from joulie.apps.operator.desired import (
     DesiredNode,
@@ -45,7 +45,6 @@ from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.rescheduler.advice import NO_ADVICE, Advice
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.control import Decision
-from joulie.domain.resource_quantity import QuantityError
 from joulie.program.leadership import NotLeadingError
 
 _NODES_PER_YIELD = 200
@@ -251,10 +250,8 @@ class Publisher:
 
     def _age_s(self, twin: NodeTwin) -> float:
         """Age of a twin's status, s; infinite if it has no readable timestamp."""
-        try:
-            return self._now_s() - parse_rfc3339(twin.status.last_updated or "")
-        except QuantityError:
-            return float("inf")
+        updated_s = time_or_none(twin.status.last_updated)
+        return float("inf") if updated_s is None else self._now_s() - updated_s
 
     # ---- writing
 

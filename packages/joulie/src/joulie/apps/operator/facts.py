@@ -28,14 +28,13 @@ from joulie.adapters.kubernetes.hardware import (
     reported_hardware,
 )
 from joulie.adapters.kubernetes.pods import profile_facts, profile_owner
-from joulie.adapters.kubernetes.times import parse_rfc3339
+from joulie.adapters.kubernetes.times import time_or_none
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.control import Override, StoredState, Would
 from joulie.domain.control_caps import NO_REPORT, UNREPORTED, ReportedCap, ReportedCaps
 from joulie.domain.hardware.resolve import ReportedHardware
 from joulie.domain.mode import Mode, mode_of
 from joulie.domain.policy import Cap, Profile
-from joulie.domain.resource_quantity import QuantityError
 
 _BYTES_PER_GIB = 1024.0**3
 DRAINING_CONDITION = "Draining"
@@ -162,10 +161,7 @@ def _not_ready_since_s(node: Node) -> float | None:
     ready = next((one for one in node.status.conditions if one.type == "Ready"), None)
     if ready is None or ready.status == "True":
         return None
-    try:
-        return parse_rfc3339(ready.last_transition_time or "")
-    except QuantityError:
-        return 0.0
+    return time_or_none(ready.last_transition_time) or 0.0
 
 
 def keep_hardware(hardware: NodeHardware) -> HardwareFacts:
@@ -262,7 +258,4 @@ def _stored_would(twin: NodeTwin) -> Would | None:
 def _draining_since_s(condition: Condition | None) -> float | None:
     if condition is None or condition.status != ConditionStatus.TRUE:
         return None
-    try:
-        return parse_rfc3339(condition.last_transition_time)
-    except QuantityError:
-        return None
+    return time_or_none(condition.last_transition_time)

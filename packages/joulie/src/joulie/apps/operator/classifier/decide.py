@@ -19,7 +19,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
     Migratability,
     WorkloadProfileStatus,
 )
-from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339
+from joulie.adapters.kubernetes.times import rfc3339, time_or_none
 from joulie.apps.operator.classifier.responses import Responses
 from joulie.apps.operator.classifier.usage import Basis, ClusterUsage, measured_series, use_of
 from joulie.apps.operator.classifier.workloads import Workload
@@ -28,7 +28,6 @@ from joulie.domain.profiles.cap_response import with_response
 from joulie.domain.profiles.learned import refined
 from joulie.domain.profiles.profile import Classification, CpuProfile, GpuProfile, Hints, Use
 from joulie.domain.profiles.rules import CONFIDENCE_HINTS, METRICS_MISSING, classify, decayed
-from joulie.domain.resource_quantity import QuantityError
 from joulie.domain.workload import CpuBound, GpuBound, GpuLevel, Level
 
 MEASURED_CONDITION = "Measured"
@@ -341,10 +340,7 @@ def _is_losing(status: WorkloadProfileStatus) -> bool:
 
 def _updated_s(status: WorkloadProfileStatus | None) -> float:
     """When a status was written, s since the epoch; 0 if it has no readable timestamp."""
-    try:
-        return parse_rfc3339((status.last_updated if status is not None else None) or "")
-    except QuantityError:
-        return 0.0
+    return 0.0 if status is None else time_or_none(status.last_updated) or 0.0
 
 
 def _close(new: float | None, old: float | None) -> bool:
