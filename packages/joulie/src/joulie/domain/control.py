@@ -7,14 +7,20 @@ decisions and keeps the memory for the next step. Source: spec, control loop, op
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
 from joulie.domain.control_caps import UNCAPPED, UNREPORTED, CapTable, NodeCaps, in_force
+from joulie.domain.control_decision import (
+    Decision,
+    Memory,
+    NodeDecision,
+    Planned,
+    PlanRecord,
+    Transition,
+    TransitionResult,
+)
 from joulie.domain.control_inputs import (
     ControlledNode,
     ControlSettings,
@@ -26,6 +32,7 @@ from joulie.domain.control_inputs import (
     controlled_node,
 )
 from joulie.domain.control_power import PowerChoice, PowerHistory, choose_power
+from joulie.domain.control_transitions import state_before, transitions_of
 from joulie.domain.cooling_stress import REFERENCE_AMBIENT_K, CoolingStressModel, linear_cooling_stress
 from joulie.domain.drain import (
     ActiveEco,
@@ -35,9 +42,7 @@ from joulie.domain.drain import (
     NodeState,
     SchedulableClass,
     guard,
-    restored,
 )
-from joulie.domain.hysteresis import PreviousPlan
 from joulie.domain.policy import ClusterSnapshot, Plan, Policy, Profile
 from joulie.domain.twin import FleetReadings, FleetTwin, twin_fleet
 from joulie.domain.units import FloatArray
@@ -92,149 +97,6 @@ _RELEASED = GuardDecision(ActivePerformance(), Profile.PERFORMANCE, SchedulableC
 """Of a node on which nothing is applied: full power, open to all pods."""
 
 
-class PlanRecord(NamedTuple):
-    """How many performance nodes the last plan had, and since when."""
-
-    performance_nodes: int
-    since_s: float
-    """When this number last changed, s since the epoch."""
-
-    def at(self, now_s: float) -> PreviousPlan:
-        """The record as a policy's input."""
-        return PreviousPlan(self.performance_nodes, max(0.0, now_s - self.since_s))
-
-
-@dataclass(frozen=True)
-class Memory:
-    """State that one step hands to the next.
-
-    Attributes:
-        states: where each node is.
-        timed_out: nodes whose drain has been reported as too long.
-        history: recent power.
-        would: what was reported of nodes in observe mode.
-        planned: what hysteresis needs of the last plan; None before the first.
-    """
-
-    states: Mapping[str, NodeState] = field(default_factory=dict)
-    timed_out: frozenset[str] = frozenset()
-    history: PowerHistory = field(default_factory=PowerHistory)
-    would: Mapping[str, Would] = field(default_factory=dict)
-    planned: PlanRecord | None = None
-
-    def published(self, before: Memory, failed: frozenset[str], now_s: float) -> Memory:
-        """This memory once its decision was written, which may have taken a while.
-
-        A node that could not be written keeps its previous state. One that was just closed counts as quiet from now on
-        at the earliest: until its label was written, a performance pod could still be placed on it.
-
-        Args:
-            before: memory of the step before.
-            failed: nodes that could not be written.
-            now_s: when all was written, s since the epoch.
-        """
-        states = dict(self.states)
-        for name in failed & states.keys():
-            states.pop(name)
-            if name in before.states:
-                states[name] = before.states[name]
-        for name, state in states.items():
-            if isinstance(state, DrainingPerformance) and not isinstance(before.states.get(name), DrainingPerformance):
-                states[name] = state.closed(now_s)
-        return replace(self, states=states)
-
-    def without(self, nodes: frozenset[str]) -> Memory:
-        """This memory without some nodes: other machines may have taken their names."""
-        if not nodes & self.states.keys():
-            return self
-        states = {name: state for name, state in self.states.items() if name not in nodes}
-        would = {name: state for name, state in self.would.items() if name not in nodes}
-        return Memory(states, self.timed_out - nodes, self.history.without(nodes), would, self.planned)
-
-
-class Planned(NamedTuple):
-    """What would be published for a node in observe mode."""
-
-    profile: Profile
-    caps: NodeCaps
-    """Caps of that profile, once it is drained."""
-    draining: bool
-    """Whether pods on it need full power, so that it would have to drain first."""
-
-
-class NodeDecision(NamedTuple):
-    """What is to be published for one node. Its scores and power are in the decision's arrays, at its own index."""
-
-    node: ControlledNode
-    guarded: GuardDecision
-    caps: NodeCaps
-    policy: str
-    """The policy or override that this comes from; empty where the node is not planned."""
-    blocking: int
-    planned: Planned | None = None
-    """What would be done; None where it is done, and for a node that is not planned."""
-    not_in_force: tuple[str, ...] = ()
-    """Planned limits that no report confirms, by subsystem; they count as uncapped."""
-
-    @property
-    def state(self) -> NodeState:
-        """Where the node is."""
-        return self.guarded.state
-
-    @property
-    def draining(self) -> bool:
-        """Whether the drain guard holds."""
-        return self.guarded.schedulable is SchedulableClass.DRAINING
-
-    @property
-    def label(self) -> Profile | None:
-        """Value of the node's power-profile label; None where it must have none."""
-        return self.guarded.profile if self.node.eligible and self.node.enforced else None
-
-
-class TransitionResult(StrEnum):
-    """Outcome of a transition, as the metric names it."""
-
-    APPLIED = "applied"
-    DEFERRED = "deferred"
-    """Held back by the drain guard."""
-    OBSERVED = "observed"
-    """Not applied: the node is in observe mode."""
-
-
-class Transition(NamedTuple):
-    """A change of a node's state, or one that was held back."""
-
-    node: str
-    from_state: str
-    to_state: str
-    result: TransitionResult
-    reason: str
-
-
-@dataclass(frozen=True, eq=False)
-class Decision:
-    """One step's decisions. Arrays are in the order of `nodes`.
-
-    Attributes:
-        now_s: time of the snapshot, s since the epoch.
-        nodes: what to publish.
-        twin: scores; NaN where a node has none.
-        power: the measurement behind them.
-        transitions: what changed, or was held back.
-        memory: for the next step.
-        next_due_s: when a state changes by the passing of time alone, s since the epoch; None if never.
-    """
-
-    now_s: float
-    nodes: tuple[NodeDecision, ...]
-    twin: FleetTwin
-    power: PowerChoice
-    transitions: tuple[Transition, ...]
-    memory: Memory
-    next_due_s: float | None
-
-
 def decide(
     snapshot: Snapshot,
     memory: Memory,
@@ -267,7 +129,7 @@ def decide(
         nodes,
         twin,
         power,
-        tuple(_transitions(nodes, snapshot, memory)),
+        tuple(transitions_of(nodes, snapshot, memory)),
         Memory(
             {decision.node.name: decision.state for decision in nodes},
             timed_out,
@@ -345,7 +207,7 @@ def _decide_nodes(
             would = Planned(planned, caps, planned is Profile.ECO and blocking > 0)
             decisions.append(NodeDecision(node, _RELEASED, UNCAPPED, source, blocking, would))
             continue
-        state = _state_before(name, snapshot, memory)
+        state = state_before(name, snapshot, memory)
         lifting = full_power.get(name, 0)
         guarded = guard(state, planned, blocking, snapshot.now_s, settings.drain, full_power_pods=lifting)
         caps = _caps(node, guarded.profile, override, plan, usual_caps)
@@ -374,24 +236,6 @@ def _caps(
     if override is not None and profile is override.profile:
         return usual_caps.overridden(node.hardware, profile, override.cpu, override.gpu, planned)
     return usual_caps.of(node.hardware, profile, planned)
-
-
-def _state_before(name: str, snapshot: Snapshot, memory: Memory) -> NodeState:
-    """Where the node was: from memory, else from its NodeTwin; a new node is at full power."""
-    known = memory.states.get(name)
-    if known is not None:
-        return known
-    stored = snapshot.stored.get(name)
-    if stored is None:
-        return ActivePerformance()
-    return restored(
-        stored.profile,
-        stored.draining,
-        stored.draining_since_s,
-        snapshot.now_s,
-        lifted=stored.lifted,
-        forced=stored.forced,
-    )
 
 
 def _twins(
@@ -442,74 +286,6 @@ def _ambient_k(nodes: Sequence[ControlledNode], facility: Facility) -> FloatArra
     by_node_k = facility.node_ambient_k
     return np.array(
         [by_node_k.get(node.name, zone_k) for node, zone_k in zip(nodes, by_zone_k, strict=True)], dtype=np.float64
-    )
-
-
-def _transitions(nodes: Sequence[NodeDecision], snapshot: Snapshot, memory: Memory) -> list[Transition]:
-    found: list[Transition] = []
-    for decision in nodes:
-        name, after = decision.node.name, decision.state
-        known = memory.states.get(name)
-        before = _state_before(name, snapshot, memory) if known is None else known
-        if type(before) is not type(after):
-            found.append(_applied(decision, before))
-            # The first look at what holds up a drain that was planned.
-            if isinstance(after, DrainingPerformance) and decision.blocking > 0 and not after.lifted:
-                found.append(_deferred(decision, _need_full_power(decision.blocking)))
-        elif decision.guarded.timed_out and name not in memory.timed_out:
-            found.append(_deferred(decision, f"drain timed out: {decision.blocking} pods still need full power"))
-        observed = _observed(decision, snapshot, memory)
-        if observed is not None:
-            found.append(observed)
-    return found
-
-
-def _observed(decision: NodeDecision, snapshot: Snapshot, memory: Memory) -> Transition | None:
-    """A change of what would be done on a node in observe mode; None without one."""
-    would, name = decision.planned, decision.node.name
-    if would is None:
-        return None
-    stored = snapshot.stored.get(name)
-    before = memory.would.get(name) or (stored.would if stored is not None else None)
-    if before == (would.profile, would.draining) or (before is None and would.profile is Profile.PERFORMANCE):
-        return None
-    after: type[NodeState] = ActivePerformance
-    reason = f"{would.profile} planned by {decision.policy}"
-    if would.draining:
-        after, reason = DrainingPerformance, f"{reason}, {decision.blocking} pods need full power"
-    elif would.profile is Profile.ECO:
-        after = ActiveEco
-    return Transition(name, ActivePerformance.__name__, after.__name__, TransitionResult.OBSERVED, reason)
-
-
-def _applied(decision: NodeDecision, before: NodeState) -> Transition:
-    match decision.state:
-        case ActiveEco():
-            reason = "forced by the drain timeout" if decision.guarded.forced else "nothing on it needs full power"
-        case DrainingPerformance(lifted=True):
-            reason = f"{_need_full_power(decision.blocking)}: the caps are lifted until they have ended"
-        case DrainingPerformance():
-            reason = f"eco planned by {decision.policy}"
-        case ActivePerformance():
-            reason = _why_performance(decision)
-    return Transition(
-        decision.node.name, type(before).__name__, type(decision.state).__name__, TransitionResult.APPLIED, reason
-    )
-
-
-def _why_performance(decision: NodeDecision) -> str:
-    if not decision.node.eligible:
-        return "no longer planned"
-    return f"performance planned by {decision.policy}" if decision.node.enforced else "no longer enforced: observe mode"
-
-
-def _need_full_power(pods: int) -> str:
-    return f"{pods} pods need full power"
-
-
-def _deferred(decision: NodeDecision, reason: str) -> Transition:
-    return Transition(
-        decision.node.name, DrainingPerformance.__name__, ActiveEco.__name__, TransitionResult.DEFERRED, reason
     )
 
 
