@@ -4,6 +4,10 @@
 measured limits and limits whose outcome is almost certain. Both know the job by its measurements, and other jobs by a
 `Response`. The limit to measure next has the largest expected improvement, weighted with the chance that the bound
 holds there (constrained Bayesian optimisation; Gardner et al., ICML 2014). Zeus (NSDI'23) measures every limit instead.
+
+`next_step` does both from noisy windows of a running job: it says which limit to set for the next window, or to hold
+one. A control loop sets that limit, measures a window, adds it to the job's `Trials`, and asks again; a replay does the
+same with recorded measurements.
 """
 
 from __future__ import annotations
@@ -18,9 +22,12 @@ import numpy as np
 
 from joulie.domain.capping.measurements import Sweep
 from joulie.domain.capping.response import Estimate, Response
+from joulie.domain.capping.trials import Findings, Level, Trials, Window, findings
 from joulie.domain.units import BoolArray, FloatArray, finite, non_negative, positive
 
 _NORMAL = NormalDist()
+FIRST_WINDOWS = 4
+"""Windows at the baseline before the first trial; they give the first estimate of the noise."""
 
 
 class Reason(StrEnum):
@@ -48,18 +55,30 @@ class Goal:
         certainty: standard deviations by which an expected slowdown must stay within it.
         measurement_error: standard deviation of a measured time, as a share of it; 0 takes measurements as they are.
         min_gain: expected saving, as a share of the energy, below which one more measurement is not worth it.
+        trials: limits that are tried beside the baseline.
+        max_windows: windows at a limit after which it is rejected if it is still not known to keep the bound.
+        tolerance: share by which noise may hide that the bound is exceeded.
+        confidence: probability, 0.5..1, with which a limit that is held exceeds the bound by no more than `tolerance`.
     """
 
     max_slowdown: float = 1.05
     certainty: float = 2.0
     measurement_error: float = 0.0
     min_gain: float = 0.002
+    trials: int = 3
+    max_windows: int = 24
+    tolerance: float = 0.01
+    confidence: float = 0.95
 
     def __post_init__(self) -> None:
         finite("max_slowdown", self.max_slowdown, minimum=1.0)
         non_negative("certainty", self.certainty)
         non_negative("measurement_error", self.measurement_error)
         non_negative("min_gain", self.min_gain)
+        finite("trials", self.trials, minimum=0)
+        finite("max_windows", self.max_windows, minimum=FIRST_WINDOWS)
+        non_negative("tolerance", self.tolerance)
+        finite("confidence", self.confidence, minimum=0.5, maximum=0.9999)
 
     def kept_by(self, slowdown: FloatArray) -> BoolArray:
         """Which measured slowdowns are within the bound, as surely as their error allows."""
@@ -85,6 +104,91 @@ class LimitChoice:
     reason: Reason
 
 
+@dataclass(frozen=True)
+class Trial:
+    """Set this limit, measure one window under it, add it to `Trials`, and ask again.
+
+    Attributes:
+        limit_w: W for each GPU.
+        why: for people.
+    """
+
+    limit_w: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Leave the job at this limit. Further windows may be added: the answer changes where they say so.
+
+    Attributes:
+        limit_w: W for each GPU; the baseline where nothing smaller is known to be better.
+        reason: why this one.
+        slowdown: time for the same work, over that at the baseline; measured, or expected (`Reason.PREDICTED`). None
+            where nothing is known of it.
+        saving: share of the energy for the same work that is saved, likewise.
+        confidence: probability, 0..1, that the bound is exceeded by no more than the goal's tolerance.
+    """
+
+    limit_w: float
+    reason: Reason
+    slowdown: float | None
+    saving: float | None
+    confidence: float
+
+
+def next_step(trials: Trials, response: Response, limits_w: Sequence[float], goal: Goal) -> Trial | Hold:
+    """What to do next with a running job. Pure: the same windows give the same answer.
+
+    Begins with the baseline (the largest of `limits_w`), tries up to `Goal.trials` smaller limits, each for as many
+    windows as the noise between windows needs, and holds the one with the minimum energy for the same work among those
+    within the bound. A window that departs from the others at its limit (a checkpoint, an evaluation) is not counted,
+    and one at the baseline is asked for: where that has changed too, the job has changed, and is measured anew.
+    A job whose windows have no progress is held at a limit that the response alone makes certain, if there is one.
+
+    Args:
+        trials: of this job; empty at first.
+        response: of other jobs.
+        limits_w: limits that the GPU may be given, W, in any order. The largest is the baseline: the limit in force
+            before Joulie's first write, or a smaller upper bound. Windows at other limits are ignored.
+        goal: what must be kept.
+
+    Raises:
+        InvalidQuantityError: no limits, or one that is not above zero.
+    """
+    offered_w = _offered(limits_w)
+    baseline_w = float(offered_w[0])
+    windows = [window for window in trials.windows if window.limit_w in offered_w]
+    found = findings(windows, baseline_w)
+    baseline = found.levels.get(baseline_w)
+    if baseline is None or baseline.windows < FIRST_WINDOWS:
+        return _without_baseline(windows, response, offered_w, goal)
+    if found.disturbed:
+        return Trial(baseline_w, "the last window departs from the others at its limit")
+    tried = [_Tried.of(level, baseline, found, goal) for limit_w, level in found.levels.items() if limit_w < baseline_w]
+    for one in tried:
+        if one.open:
+            return _repeat(one.level, baseline, goal)
+    last = windows[-1]
+    if any(one.kept and one.level.limit_w == last.limit_w for one in tried) and _beyond(last, baseline, found, goal):
+        return Trial(baseline_w, "progress fell below the bound")
+    kept = np.array([True, *(one.kept for one in sorted(tried, key=lambda one: -one.level.limit_w))])
+    sweep = _sweep_of([baseline, *(one.level for one in tried)])
+    if len(tried) < goal.trials:
+        limit_w = _first_trial_w(trials, offered_w) if not tried else None
+        settled = trials.start_w is not None and any(one.kept and one.level.limit_w == trials.start_w for one in tried)
+        if limit_w is None and not settled:
+            limit_w = _worth_measuring_w(sweep, kept, offered_w, response, goal)
+        if limit_w is not None:
+            return Trial(limit_w, "may save energy within the bound")
+    choice = _choose(sweep, kept, offered_w, response, goal)
+    slowdown, energy = choice.slowdown, choice.energy_ratio
+    confidence = next((one.confidence for one in tried if one.level.limit_w == choice.limit_w), 1.0)
+    if choice.reason is Reason.PREDICTED:
+        confidence = _NORMAL.cdf(goal.certainty)
+    return Hold(choice.limit_w, choice.reason, slowdown, None if energy is None else 1.0 - energy, confidence)
+
+
 def choose_limit(
     measured: Sweep | None, limits_w: Sequence[float], response: Response | None, goal: Goal
 ) -> LimitChoice:
@@ -105,6 +209,12 @@ def choose_limit(
         return LimitChoice(float(offered_w[0]), None, None, Reason.NO_BASELINE)
     kept = _kept(measured, goal)
     kept[1:] &= np.isin(measured.limits_w[1:], offered_w)
+    return _choose(measured, kept, offered_w, response, goal)
+
+
+def _choose(
+    measured: Sweep, kept: BoolArray, offered_w: FloatArray, response: Response | None, goal: Goal
+) -> LimitChoice:
     best = int(np.argmin(np.where(kept, measured.energy_ratio, np.inf)))
     reason = Reason.NOTHING_BETTER if best == 0 else Reason.MEASURED
     choice = LimitChoice(
@@ -139,10 +249,16 @@ def next_limit_w(measured: Sweep | None, limits_w: Sequence[float], response: Re
     offered_w = _offered(limits_w)
     if measured is None or measured.limits_w[0] < offered_w[0]:
         return float(offered_w[0])
+    return _worth_measuring_w(measured, _kept(measured, goal), offered_w, response, goal)
+
+
+def _worth_measuring_w(
+    measured: Sweep, kept: BoolArray, offered_w: FloatArray, response: Response, goal: Goal
+) -> float | None:
     open_w = _unmeasured(offered_w, measured)
     if not open_w.size:
         return None
-    best = math.log(float(measured.energy_ratio[_kept(measured, goal)].min()))
+    best = math.log(float(measured.energy_ratio[kept].min()))
     slowdown, energy = _expected(response, measured, open_w)
     gains = [
         _NORMAL.cdf((math.log(goal.max_slowdown) - t) / t_sd) * _improvement(best, e, e_sd)
@@ -182,3 +298,71 @@ def _improvement(best: float, mean: float, deviation: float) -> float:
     """Expected improvement on the best value so far, of a normally distributed one (Jones et al., 1998)."""
     z = (best - mean) / deviation
     return deviation * (z * _NORMAL.cdf(z) + _NORMAL.pdf(z))
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """Verdict on a limit that was tried: it keeps the bound, breaks it, or more windows are needed."""
+
+    level: Level
+    kept: bool
+    open: bool
+    confidence: float
+
+    @classmethod
+    def of(cls, level: Level, baseline: Level, found: Findings, goal: Goal) -> _Tried:
+        log_slowdown = baseline.log_progress - level.log_progress
+        bound = math.log(goal.max_slowdown) + 1e-12
+        error = found.noise * math.sqrt(1.0 / baseline.windows + 1.0 / level.windows)
+        margin = error * _quantile(goal.confidence, found.freedom)
+        kept = log_slowdown <= bound and log_slowdown + margin <= bound + goal.tolerance
+        exhausted = level.windows >= goal.max_windows
+        slack = bound + goal.tolerance - log_slowdown
+        confidence = _NORMAL.cdf(slack / error) if error > 0.0 else float(slack >= 0.0)
+        return cls(level, kept, not kept and log_slowdown - margin <= bound and not exhausted, confidence)
+
+
+def _quantile(confidence: float, freedom: int) -> float:
+    """Of Student's t; expansion in 1 / freedom (Abramowitz and Stegun, 26.7.5), within 2 % from 3 on."""
+    z, n = _NORMAL.inv_cdf(confidence), max(freedom, 1)
+    return z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+
+
+def _repeat(level: Level, baseline: Level, goal: Goal) -> Trial:
+    """Another window at the limit, or at the baseline where that is known less well for what depends on it."""
+    if baseline.windows < min(level.windows, goal.max_windows):
+        return Trial(baseline.limit_w, "measure the baseline again: windows differ")
+    return Trial(level.limit_w, "measure again: windows differ")
+
+
+def _beyond(window: Window, baseline: Level, found: Findings, goal: Goal) -> bool:
+    """Whether one window alone shows that the bound is exceeded."""
+    assert window.progress_per_s is not None
+    log_slowdown = baseline.log_progress - math.log(window.progress_per_s)
+    return log_slowdown > math.log(goal.max_slowdown) + goal.tolerance + 3.0 * found.noise
+
+
+def _first_trial_w(trials: Trials, offered_w: FloatArray) -> float | None:
+    """Where an earlier run of the workload was held, if it may be tried."""
+    return trials.start_w if trials.start_w in offered_w[1:] else None
+
+
+def _sweep_of(levels: Sequence[Level]) -> Sweep:
+    ordered = sorted(levels, key=lambda level: -level.limit_w)
+    return Sweep(
+        np.array([level.limit_w for level in ordered]),
+        np.exp([-level.log_progress for level in ordered]),
+        np.exp([level.log_power for level in ordered]),
+    )
+
+
+def _without_baseline(windows: Sequence[Window], response: Response, offered_w: FloatArray, goal: Goal) -> Trial | Hold:
+    """Measure the baseline first; without progress, hold the limit that other jobs make certain."""
+    power_w = [window.power_w for window in windows if window.progress_per_s is None]
+    if len(power_w) < FIRST_WINDOWS or len(power_w) < len(windows):
+        return Trial(float(offered_w[0]), "measure the baseline")
+    alone = Sweep(offered_w[:1], np.ones(1), np.array([np.mean(power_w)]))
+    choice = _choose(alone, np.ones(1, dtype=np.bool_), offered_w, response, goal)
+    if choice.reason is not Reason.PREDICTED or choice.energy_ratio is None:
+        return Hold(float(offered_w[0]), choice.reason, None, None, 1.0)
+    return Hold(choice.limit_w, choice.reason, choice.slowdown, 1.0 - choice.energy_ratio, _NORMAL.cdf(goal.certainty))

@@ -1,0 +1,191 @@
+"""What one job has shown under power limits: windows of measurement, their noise, and changes of phase.
+
+A window is a span of time under one limit, with the average power and progress. Everything here is a function of the
+windows in the order in which they were measured, so they are all that has to be kept between steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import NamedTuple
+
+from joulie.domain.units import finite, positive
+
+MAX_WINDOWS = 32
+"""Windows kept at each limit; the oldest go first, so that a slow drift is followed."""
+PHASE_CHANGE = 0.10
+"""Difference of a window from the others at its limit, in logarithms, from which it is of another phase; more where
+the noise is larger (`PHASE_CHANGE_SIGMAS`)."""
+PHASE_CHANGE_SIGMAS = 5.0
+PHASE_WINDOWS = 3
+"""Windows in a row that agree with each other, but not with those before them, and so replace them."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Measurement of a job over a span of time under one limit.
+
+    Attributes:
+        limit_w: power limit in force all the time, W for each GPU.
+        power_w: average power of a GPU, W.
+        progress_per_s: average progress in any unit of work (steps, tokens, samples, a counter that follows work),
+            1/s. None where nothing measures it.
+
+    Raises:
+        InvalidQuantityError: a quantity is not finite or not above zero. A caller that cannot measure a window does
+            not make one.
+    """
+
+    limit_w: float
+    power_w: float
+    progress_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        positive("limit_w", self.limit_w)
+        positive("power_w", self.power_w)
+        if self.progress_per_s is not None:
+            positive("progress_per_s", self.progress_per_s)
+
+
+@dataclass(frozen=True)
+class Trials:
+    """State of the search for a job's limit; all that has to be kept between steps.
+
+    Made of floats, tuples and None only, so ``msgspec.to_builtins`` and ``msgspec.convert`` (or any other mapper of
+    dataclasses) carry it through JSON.
+
+    Attributes:
+        windows: in the order in which they were measured, at most `MAX_WINDOWS` at each limit.
+        start_w: limit that an earlier run of the same workload was held at, W. It is tried first, and held without
+            further trials if it still saves energy within the bound. None without one.
+    """
+
+    windows: tuple[Window, ...] = ()
+    start_w: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.start_w is not None:
+            positive("start_w", self.start_w)
+
+    def measured(self, window: Window) -> Trials:
+        """The state after one more window."""
+        windows = [*self.windows, window]
+        same = [place for place, one in enumerate(windows) if one.limit_w == window.limit_w]
+        if len(same) > MAX_WINDOWS:
+            del windows[same[0]]
+        return replace(self, windows=tuple(windows))
+
+
+class Level(NamedTuple):
+    """What is known at one limit, from the windows of the job's present phase.
+
+    Attributes:
+        limit_w: W.
+        windows: number of windows.
+        log_progress: mean logarithm of the progress, 1/s.
+        log_power: mean logarithm of the power, W.
+    """
+
+    limit_w: float
+    windows: int
+    log_progress: float
+    log_power: float
+
+    @property
+    def log_energy(self) -> float:
+        """Mean logarithm of the energy for a unit of work, J."""
+        return self.log_power - self.log_progress
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the windows say, without those of other phases.
+
+    Attributes:
+        levels: by limit, W.
+        noise: standard deviation of the logarithm of a window's progress, by how windows at one limit differ.
+        freedom: degrees of freedom of that estimate; 0 where no limit has two windows, and the noise is unknown.
+        disturbed: whether the newest window departs from the others at its limit.
+    """
+
+    levels: dict[float, Level]
+    noise: float
+    freedom: int
+    disturbed: bool
+
+
+def findings(windows: Sequence[Window], baseline_w: float) -> Findings:
+    """Evaluate windows with progress.
+
+    Windows of another phase than the others at their limit are left out. Where `PHASE_WINDOWS` in a row agree on
+    something new, it replaces what was known there; at the baseline, it replaces all that was measured before.
+
+    Args:
+        windows: in the order in which they were measured.
+        baseline_w: limit that slowdowns are relative to, W.
+    """
+    known = [window for window in windows if window.progress_per_s is not None]
+    tolerance = max(PHASE_CHANGE, PHASE_CHANGE_SIGMAS * _scatter(known))
+    settled: dict[float, list[Window]] = {}
+    odd: dict[float, list[Window]] = {}
+    for window in known:
+        limit_w = window.limit_w
+        if not settled.get(limit_w) or _alike(window, settled[limit_w], tolerance):
+            settled.setdefault(limit_w, []).append(window)
+            odd[limit_w] = []
+            continue
+        others = odd[limit_w]
+        odd[limit_w] = [*others, window] if not others or _alike(window, others, tolerance) else [window]
+        if len(odd[limit_w]) == PHASE_WINDOWS:
+            if limit_w == baseline_w:
+                settled, odd = {}, {limit_w: odd[limit_w]}
+            settled[limit_w], odd[limit_w] = odd[limit_w], []
+    levels = {limit_w: _level(limit_w, found) for limit_w, found in settled.items()}
+    freedom = sum(level.windows - 1 for level in levels.values())
+    squares = sum(
+        (_log_progress(window) - levels[limit_w].log_progress) ** 2
+        for limit_w, found in settled.items()
+        for window in found
+    )
+    noise = math.sqrt(squares / freedom) if freedom else 0.0
+    return Findings(levels, noise, freedom, bool(known) and bool(odd.get(known[-1].limit_w)))
+
+
+def _scatter(windows: Sequence[Window]) -> float:
+    """Robust noise of progress and power: from differences of neighbours at a limit, of which few change phase."""
+    last: dict[float, Window] = {}
+    differences = []
+    for window in windows:
+        before = last.get(window.limit_w)
+        if before is not None:
+            differences.append(_distance(window, before))
+        last[window.limit_w] = window
+    # The larger of two normal distances has this median, in standard deviations of a window.
+    return median(differences) / 1.49 if differences else 0.0
+
+
+def _distance(one: Window, other: Window) -> float:
+    return max(abs(_log_progress(one) - _log_progress(other)), abs(math.log(one.power_w / other.power_w)))
+
+
+def _alike(window: Window, others: Sequence[Window], tolerance: float) -> bool:
+    progress = median(map(_log_progress, others))
+    power = median(math.log(other.power_w) for other in others)
+    return max(abs(_log_progress(window) - progress), abs(math.log(window.power_w) - power)) <= tolerance
+
+
+def _log_progress(window: Window) -> float:
+    return math.log(finite("progress_per_s", window.progress_per_s or 0.0, minimum=1e-300))
+
+
+def _level(limit_w: float, windows: Sequence[Window]) -> Level:
+    count = len(windows)
+    return Level(
+        limit_w,
+        count,
+        sum(map(_log_progress, windows)) / count,
+        sum(math.log(window.power_w) for window in windows) / count,
+    )
