@@ -5,10 +5,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from joulie.domain.grid.forecast import HISTORY_DAYS, MIN_HISTORY_DAYS, forecast, rolling
+from joulie.domain.grid.forecast import HISTORY_DAYS, MIN_HISTORY_DAYS, _learned_once, forecast, rolling
 from joulie.domain.grid.series import Series, constant
 from joulie.domain.grid.windows import best_slots, best_start
 from joulie.domain.quantities import InvalidQuantityError
+from support.plain_forecast import PlainForecast
 
 HOUR_S = 3600.0
 DAY_S = 86400.0
@@ -228,3 +229,32 @@ def test_a_constant_stays_one(value):
 def test_any_history_gives_finite_numbers(values):
     expected = forecast(hourly(values), MONDAY_S + HOUR_S * len(values) - 1.0, 30 * HOUR_S, HOUR_S)
     assert np.isfinite(expected.values).all()
+
+
+@settings(max_examples=3, deadline=None)
+@given(st.integers(0, 1000), st.integers(48, 200))
+@example(3, 9 * 24 + 5)
+def test_it_is_its_definition_however_fast(seed, hours):
+    values = weather(15, seed)[:hours]
+    made = forecast(hourly(values), MONDAY_S + HOUR_S * hours - 1.0, 26 * HOUR_S, HOUR_S)
+    assert made.values == pytest.approx(PlainForecast(values, len(made)).expected(), rel=1e-6)
+
+
+def test_whole_days_are_learned_from_once_and_anew_when_they_are_corrected():
+    values = weather(20)
+    end = 19 * 24 + 6
+
+    def expected(known, hour):
+        return forecast(hourly(known[:hour]), MONDAY_S + HOUR_S * hour - 1.0, DAY_S, HOUR_S)
+
+    _learned_once.cache_clear()
+    hours = range(19 * 24, end)
+    of_hours = [expected(values, hour) for hour in hours]
+    assert (_learned_once.cache_info().misses, _learned_once.cache_info().hits) == (1, 5)
+    for hour, before in zip(hours, of_hours, strict=True):
+        _learned_once.cache_clear()
+        assert expected(values, hour) == before
+    corrected = values.copy()
+    corrected[15 * 24] += 10.0
+    assert expected(corrected, end - 1) != of_hours[-1]
+    assert _learned_once.cache_info().misses == 2

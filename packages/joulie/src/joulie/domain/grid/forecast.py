@@ -9,6 +9,7 @@ docs/design/0016-grid-forecast.md says why.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +35,12 @@ _SMOOTH_H = 6.0
 _ROUNDING = 1e-9
 _WEEKEND_SHARE = 2.0 / 7.0
 
+_ZONES_LEARNED = 64
+"""Number of zones and measures whose coefficients are kept, with the values they come from: up to 100 kB each."""
+
 IntArray = npt.NDArray[np.int64]
+Coefficients = tuple[FloatArray, ...]
+"""Of each model: (steps - 1, n_features, m), learned at m times."""
 
 
 class _Memory(NamedTuple):
@@ -78,11 +84,13 @@ def forecast(history: Series, now_s: float, horizon_s: float, step_s: float) -> 
     days = (len(edges_s) - 1) // a_day
     if days < MIN_HISTORY_DAYS:
         return None
-    last_start_s = float(edges_s[-2])
+    start_s, last_start_s = float(edges_s[0]), float(edges_s[-2])
     steps = int(np.ceil((now_s + horizon_s - last_start_s) / step_s))
     # Of the step in force, what is known of it.
     values = known.integral(edges_s[:-1], edges_s[1:]) / np.diff(np.minimum(edges_s, known.end_s))
-    expected = rolling(values, float(edges_s[0]), step_s, steps, [days])[-1]
+    learned = _learned_once(values[: days * a_day].tobytes(), start_s, step_s, steps)
+    now = range(len(values) - 1, len(values))
+    (expected,) = _expected(_Known(values, start_s, step_s, steps), now, learned, np.zeros(1, dtype=np.int64))
     return Series(last_start_s + step_s * np.arange(steps), expected, last_start_s + step_s * steps)
 
 
@@ -106,11 +114,46 @@ def rolling(
     known = _Known(np.asarray(values, dtype=np.float64), start_s, step_s, steps)
     days = np.asarray(learn_after_days, dtype=np.int64)
     ends = np.append(days[1:], days[-1] + 1) * a_day - 1
-    origins = np.arange(days[0] * a_day - 1, min(int(ends[-1]), len(known.values)))
+    origins = range(int(days[0]) * a_day - 1, min(int(ends[-1]), len(known.values)))
     learned = np.searchsorted(ends, origins, side="right")
-    expected = np.empty((len(origins), steps))
-    expected[:, 0] = known.values[origins]
-    by_models = np.mean([_expected(known, memory, origins, learned, days) for memory in _MEMORIES], axis=0)
+    return _expected(known, origins, _learned(known, days), learned)
+
+
+@lru_cache(maxsize=_ZONES_LEARNED)
+def _learned_once(days: bytes, start_s: float, step_s: float, steps: int) -> Coefficients:
+    """What is learned from whole days, which is the same for all values of the next one.
+
+    Args:
+        days: values of the whole days, float64.
+        start_s: start of the first step, s since the epoch.
+        step_s: length of a step, s.
+        steps: to forecast, the one in force counted.
+    """
+    known = _Known(np.frombuffer(days), start_s, step_s, steps)
+    return _learned(known, np.array([len(known.values) // known.a_day]))
+
+
+def _learned(known: _Known, days: IntArray) -> Coefficients:
+    return tuple(_smooth(_learn(_State(known, memory), days), known) for memory in _MEMORIES)
+
+
+def _expected(known: _Known, origins: range, coefficients: Coefficients, learned: IntArray) -> FloatArray:
+    """(k, steps): the value in force at each of neighbouring origins, then what is expected.
+
+    Args:
+        known: the values.
+        origins: (k,) their indices.
+        coefficients: as learned at m times.
+        learned: (k,) index of the time at which those in force at each origin were learned.
+    """
+    expected = np.empty((len(origins), known.steps))
+    expected[:, 0] = known.values[origins.start : origins.stop]
+    by_models = np.zeros((len(origins), known.steps - 1))
+    for memory, by_lead in zip(_MEMORIES, coefficients, strict=True):
+        past = _State(known, memory)
+        for lead in range(1, known.steps):
+            made = np.einsum("ij,ij->j", past.features(origins, lead), by_lead[lead - 1][:, learned])
+            by_models[:, lead - 1] += made / len(_MEMORIES)
     expected[:, 1:] = by_models + _ANALOGUES_WEIGHT * (_followed(known, origins) - by_models)
     return expected
 
@@ -134,9 +177,7 @@ class _Known:
         days = (start_s + step_s * np.arange(len(values) + steps)) / DAY_S
         # Days since the epoch, which was a Thursday, in UTC: Sunday is 0 here, Saturday 6.
         self.weekend = np.isin((np.floor(days) + 4) % 7, (0, 6)).astype(np.float64)
-        self.daytime = np.stack(
-            [wave(2.0 * np.pi * times * days) for times in (1, 2) for wave in (np.sin, np.cos)], axis=1
-        )
+        self.daytime = np.stack([wave(2.0 * np.pi * times * days) for times in (1, 2) for wave in (np.sin, np.cos)])
 
     def at(self, index: IntArray) -> FloatArray:
         """Values; an index below 0 lies before the first one."""
@@ -153,21 +194,7 @@ class _Known:
         return (self._day_sums[end] - self._day_sums[end - days * self.a_day]) / days
 
 
-def _expected(known: _Known, memory: _Memory, origins: IntArray, learned: IntArray, days: IntArray) -> FloatArray:
-    """(k, steps - 1): what one model expects after each origin, with the coefficients that it had learned then."""
-    past = _State(known, memory)
-    coefficients = np.stack([_learn(past, lead, days) for lead in range(1, known.steps)])
-    coefficients = _smooth(coefficients, known)
-    return np.stack(
-        [
-            np.einsum("ij,ij->i", past.features(origins, lead), coefficients[lead - 1][learned])
-            for lead in range(1, known.steps)
-        ],
-        axis=1,
-    )
-
-
-def _followed(known: _Known, origins: IntArray) -> FloatArray:
+def _followed(known: _Known, origins: range) -> FloatArray:
     """(k, steps - 1): the usual day after each origin, and the distance from it that followed similar hours.
 
     Hours are similar if they are at the same time of the day, or an hour off, and values were as far from their usual
@@ -180,8 +207,9 @@ def _followed(known: _Known, origins: IntArray) -> FloatArray:
     shapes = np.stack([weight * padded[every + day - back * hour] for back, weight in _SHAPE], axis=1)
     beyond = np.lib.stride_tricks.sliding_window_view(np.concatenate((distance, np.zeros(known.steps))), known.steps)
     leads = np.arange(1, known.steps)
-    same_time = origins[:, None] + leads - -(-leads // day) * day
-    expected: FloatArray = known.usual(same_time, _ANALOGUES_MEMORY.usual_days) + distance[origins, None] * known.fading
+    index = np.arange(origins.start, origins.stop)[:, None]
+    same_time = index + leads - -(-leads // day) * day
+    expected: FloatArray = known.usual(same_time, _ANALOGUES_MEMORY.usual_days) + distance[index] * known.fading
     days_back = day * np.arange(1, MAX_HISTORY_DAYS + 1)[:, None] + hour * np.arange(-1, 2)
     for row, origin in enumerate(origins):
         past = (origin - days_back).ravel()
@@ -204,7 +232,10 @@ def _distance(known: _Known, memory: _Memory) -> FloatArray:
 
 
 class _State:
-    """What a model looks at."""
+    """What a model looks at: features of a moment, the origin of a forecast, and of a later one, its target.
+
+    They are kept for all moments, a row for each feature, so that those of a lead time are slices of them.
+    """
 
     def __init__(self, known: _Known, memory: _Memory) -> None:
         self.known = known
@@ -222,68 +253,85 @@ class _State:
                 (sums[ends] - sums[ends - 6 * hour]) / (6 * hour),
                 (sums[ends] - sums[ends - day]) / day,
                 known.mean(every, day) - known.mean(every, 7 * day),
-            ],
-            axis=1,
+            ]
         )
+        self._usual_now = known.usual(every - day, memory.usual_days)
+        self._of_target = [self._looking_back(days) for days in range(1, -(-(known.steps - 1) // day) + 1)]
 
-    def features(self, origins: IntArray, lead: int) -> FloatArray:
-        """(k, n_features): what is known at each origin about the value `lead` steps later."""
-        known, days = self.known, self.memory.usual_days
-        target = origins + lead
-        back = -(-lead // known.a_day)
-        same_time = target - back * known.a_day
-        usual = known.usual(same_time, days)
-        week_ago = known.at(target - 7 * -(-back // 7) * known.a_day)
-        return np.column_stack(
-            (
+    def _looking_back(self, days: int) -> FloatArray:
+        """(n_target_features, n): what is known of each moment so many days before it, its usual day first."""
+        known = self.known
+        target = np.arange(min(len(known.values) + days * known.a_day, len(known.weekend)))
+        same_time = target - days * known.a_day
+        usual = known.usual(same_time, self.memory.usual_days)
+        week_ago = known.at(target - 7 * -(-days // 7) * known.a_day)
+        return np.stack(
+            [
                 usual,
-                self._of_origin[origins],
-                usual - known.usual(origins - known.a_day, days),
                 known.at(same_time) - usual,
                 known.usual(same_time, 3) - usual,
                 week_ago - usual,
                 known.weekend[target] - _WEEKEND_SHARE,
-                known.weekend[target] - known.weekend[origins],
-                known.daytime[target],
-                np.ones(len(origins)),
-            )
+                *known.daytime[:, target],
+                np.ones(len(target)),
+            ]
         )
 
+    def features(self, origins: range, lead: int) -> FloatArray:
+        """(n_features, k): what is known at each of neighbouring origins about the value `lead` steps later."""
+        known = self.known
+        now, then = slice(origins.start, origins.stop), slice(origins.start + lead, origins.stop + lead)
+        of_origin, of_target = self._of_origin[:, now], self._of_target[-(-lead // known.a_day) - 1][:, then]
+        usual, rest = of_target[0], of_target[1:]
+        weekend = known.weekend[then] - known.weekend[now]
+        return np.vstack((usual, of_origin, usual - self._usual_now[now], weekend, rest))
 
-def _learn(past: _State, lead: int, days: IntArray) -> FloatArray:
-    """(m, n_features): coefficients for one lead time after each of the learned days."""
-    known = past.known
-    targets = np.arange(int(days[-1]) * known.a_day)
-    origins = targets - lead
-    # An example needs a day behind it that is not made up.
-    usable = origins >= known.a_day
-    features = past.features(np.maximum(origins, 0), lead) * usable[:, None]
-    prior = np.zeros(features.shape[1])
+
+def _learn(past: _State, days: IntArray) -> FloatArray:
+    """(steps - 1, n_features, m): coefficients for each lead time after each of the learned days."""
+    known, last = past.known, int(days[-1])
+    remembered = _remembered(days, past.memory.half_life_days)
+    # A ridge in proportion needs no features of one size.
+    ridge = 1.0 + (_PRIOR_DAYS / np.minimum(days, HISTORY_DAYS)[:, None]) ** 2
+    learned = []
+    for lead in range(1, known.steps):
+        prior, examples = _examples(past, lead, last)
+        by_day = examples.reshape(len(examples), last, known.a_day).transpose(1, 0, 2)
+        products = by_day @ by_day.transpose(0, 2, 1)
+        sums = (remembered @ products.reshape(last, -1)).reshape(len(days), *products.shape[1:])
+        squares = sums[:, :-1, :-1]
+        # einsum gives a view: this changes the squares in place.
+        diagonals = np.einsum("ijj->ij", squares)
+        diagonals *= ridge
+        # What has hardly differed from nothing yet teaches nothing but rounding.
+        diagonals += _ROUNDING * np.maximum(diagonals.max(axis=1, keepdims=True), 1.0)
+        learned.append(prior + np.linalg.solve(squares, sums[:, :-1, -1:])[:, :, 0])
+    return np.stack(learned).transpose(0, 2, 1)
+
+
+def _examples(past: _State, lead: int, days: int) -> tuple[FloatArray, FloatArray]:
+    """The prior's coefficients, and (n_features + 1, n): features and what the prior misses, by target.
+
+    Targets are all steps of so many days. The first ones have no day behind them that is not made up: zeros.
+    """
+    known, end = past.known, days * past.known.a_day
+    origins = range(known.a_day, max(known.a_day, end - lead))
+    features = past.features(origins, lead)
+    prior = np.zeros(len(features))
     # The usual day, and how far it is from it now, fading.
     prior[:2] = 1.0, known.fading[lead - 1]
-    missed = (known.values[targets] - features @ prior) * usable
-    by_day = np.column_stack((features, missed)).reshape(int(days[-1]), known.a_day, -1)
-    sums = _remembered(by_day.transpose(0, 2, 1) @ by_day, days, past.memory.half_life_days)
-    squares, products = sums[:, :-1, :-1], sums[:, :-1, -1]
-    # einsum gives a view: this changes the squares in place. A ridge in proportion needs no features of one size.
-    diagonals = np.einsum("ijj->ij", squares)
-    diagonals *= 1.0 + (_PRIOR_DAYS / np.minimum(days, HISTORY_DAYS)[:, None]) ** 2
-    # What has hardly differed from nothing yet teaches nothing but rounding.
-    diagonals += _ROUNDING * np.maximum(diagonals.max(axis=1, keepdims=True), 1.0)
-    learned: FloatArray = prior + np.linalg.solve(squares, products[:, :, None])[:, :, 0]
-    return learned
+    examples = np.zeros((len(features) + 1, end))
+    first = end - len(origins)
+    examples[:-1, first:] = features
+    examples[-1, first:] = known.values[first:end] - prior @ features
+    return prior, examples
 
 
-def _remembered(by_day: FloatArray, days: IntArray, half_life_days: float) -> FloatArray:
-    """(m, ...) sums over the days that count after each of the learned days, where older ones weigh less.
-
-    Weights that grow by the day allow one cumulative sum for all: what is subtracted is smaller than what stays.
-    """
-    growth = 2.0 ** (np.arange(len(by_day)) / half_life_days)
-    grown = np.cumsum(by_day * growth[:, None, None], axis=0)
-    sums = np.concatenate((np.zeros((1, *by_day.shape[1:])), grown))
-    heeded: FloatArray = (sums[days] - sums[np.maximum(days - MAX_HISTORY_DAYS, 0)]) / growth[days - 1, None, None]
-    return heeded
+def _remembered(days: IntArray, half_life_days: float) -> FloatArray:
+    """(m, n_days): how much the examples of each day count after each of the learned days; older ones weigh less."""
+    age = days[:, None] - 1 - np.arange(days[-1])
+    weights: FloatArray = np.where((age >= 0) & (age < MAX_HISTORY_DAYS), 0.5 ** (age / half_life_days), 0.0)
+    return weights
 
 
 def _smooth(coefficients: FloatArray, known: _Known) -> FloatArray:
