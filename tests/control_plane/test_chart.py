@@ -65,7 +65,7 @@ EVERYTHING: dict[str, Any] = {
     "extender": {"tls": {"enabled": True, "secretName": "certificate", "clientCertificates": True}},
     "serviceMonitor": {"enabled": True},
     "hardwareCatalogue": "cpus: []",
-    "grid": {"enabled": True, "kueue": True, "admission": {"mode": "webhook"}},
+    "grid": {"enabled": True, "kueue": True, "replicaCeilings": True, "admission": {"mode": "webhook"}},
     "carbonAware": {"electricityMap": {"apiKey": "secret-key"}},
     "priceAware": {"enabled": True, "schedules": [{"name": "tariff", "dayOfWeek": "1-5"}]},
     "metrics": {"serviceMonitor": {"enabled": True}, "prometheus": {"url": "http://prometheus:9090"}},
@@ -188,6 +188,7 @@ OTHER_VALUES: dict[tuple[str, ...], Any] = {
     ("grid", "admission", "mode"): "policy",
     ("grid", "admission", "apiVersion"): None,
     ("grid", "kueue"): False,
+    ("grid", "replicaCeilings"): False,
     ("grid", "kueueResources"): [{"apiGroups": ["example.com"], "resources": ["trains"]}],
     ("grid", "guard", "schedule"): "*/2 * * * *",
     ("priceAware", "schedules"): [{"name": "another"}],
@@ -474,6 +475,7 @@ QUEUED = dict.fromkeys(
 )
 """What Kueue queues, besides what Joulie reads anyway."""
 BINDINGS = "mutatingadmissionpolicybindings.admissionregistration.k8s.io"
+AUTOSCALERS = ("horizontalpodautoscalers.autoscaling", "scaledobjects.keda.sh")
 RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
     "operator": {
         "nodes": (*LIST_WATCH, "patch"),
@@ -518,6 +520,7 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "pods": ("get", "list", "patch"),
         "nodetwins.joulie.io": ("list", "patch"),
         "jobs.batch": ("get", "list", "patch"),
+        **dict.fromkeys(AUTOSCALERS, ("get", "list", "patch")),
         "statefulsets.apps": ("get", "patch"),
         BINDINGS: ("delete",),
         **ANSWERS,
@@ -541,6 +544,7 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "workloads/status.kueue.x-k8s.io": ("patch",),
         "energybudgets.joulie.io": LIST_WATCH,
         "energybudgets/status.joulie.io": ("patch",),
+        **dict.fromkeys(AUTOSCALERS, ("get", *LIST_WATCH, "patch")),
         **QUEUED,
     },
     "grid-guard": {
@@ -548,6 +552,7 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "namespaces": ("list",),
         "jobs.batch": ("get", "list", "patch"),
         "cronjobs.batch": ("list",),
+        **dict.fromkeys(AUTOSCALERS, ("get", "list", "patch")),
         "statefulsets.apps": ("get", "patch"),
         BINDINGS: ("delete",),
         **ANSWERS,
@@ -1141,6 +1146,12 @@ def test_cleanup_is_a_hook(render: Render) -> None:
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
     assert job["spec"]["template"]["spec"]["containers"][0]["args"] == ["cleanup"]
     assert of_kind(render({"cleanup": {"enabled": False}}), "Job") == {}
+
+
+@pytest.mark.parametrize("component", ["grid", "grid-guard"])
+def test_only_ceilings_may_change_autoscalers(render: Render, component: str) -> None:
+    role = of_kind(render({"grid": {"enabled": True}}), "ClusterRole")[component]
+    assert not {group for rule in role["rules"] for group in rule["apiGroups"]} & {"autoscaling", "keda.sh"}
 
 
 def test_only_an_operator_that_reschedules_may_evict(render: Render) -> None:

@@ -19,6 +19,7 @@ from joulie.adapters.kubernetes.client import (
 from joulie.adapters.kubernetes.resources import (
     CONFIG_MAPS,
     EVENTS,
+    HORIZONTAL_POD_AUTOSCALERS,
     LEASES,
     NODE_TWINS,
     NODES,
@@ -650,6 +651,32 @@ async def check_collections_are_deleted_by_selector(subject: Subject) -> None:
     await subject.request("DELETE", CONFIG_MAPS.path(subject.namespace), labelSelector="go=1")
     names = {item.metadata.name for item in (await subject.client.list(CONFIG_MAPS, namespace=subject.namespace)).items}
     assert names - {"kube-root-ca.crt"} == {"b"}
+
+
+async def check_an_autoscalers_maximum_changes_at_its_version_only(subject: Subject) -> None:
+    """As `joulie.adapters.kubernetes.autoscalers` writes it: the maximum and its record in one patch, or nothing."""
+    namespace = subject.namespace
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
+    spec = {"minReplicas": 2, "maxReplicas": 20, "scaleTargetRef": target}
+    made = await subject.client.create(
+        HORIZONTAL_POD_AUTOSCALERS, {"metadata": {"name": "web"}, "spec": spec}, namespace
+    )
+
+    async def lower(maximum: int, version: str) -> None:
+        body = {
+            "metadata": {"resourceVersion": version, "annotations": {"joulie.io/replica-ceiling": f"{maximum}"}},
+            "spec": {"maxReplicas": maximum},
+        }
+        await subject.client.patch(HORIZONTAL_POD_AUTOSCALERS, "web", body, namespace=namespace)
+
+    await lower(5, made.metadata.resource_version)
+    with pytest.raises(ConflictError):
+        await lower(4, made.metadata.resource_version)
+    status = {"status": {"currentReplicas": 3, "desiredReplicas": 3}}
+    await subject.client.patch(HORIZONTAL_POD_AUTOSCALERS, "web", status, namespace=namespace, subresource="status")
+    found = await subject.client.get(HORIZONTAL_POD_AUTOSCALERS, "web", namespace)
+    assert (found.spec.max_replicas, found.spec.min_replicas, found.status.current_replicas) == (5, 2, 3)
+    assert found.metadata.annotations == {"joulie.io/replica-ceiling": "5"}
 
 
 CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]

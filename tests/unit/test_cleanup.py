@@ -16,6 +16,7 @@ from joulie.adapters.kubernetes.control_reports import not_restored_reason
 from joulie.adapters.kubernetes.lease import LeaderElector
 from joulie.adapters.kubernetes.resources import (
     CONFIG_MAPS,
+    HORIZONTAL_POD_AUTOSCALERS,
     JOBS,
     LEASES,
     NAMESPACES,
@@ -201,6 +202,22 @@ def test_pods_and_jobs_that_wait_for_the_grid_go_on(tmp_path: Path) -> None:
             "of-budget": False,
         }
         assert jobs["ours"].metadata.annotations == jobs["of-budget"].metadata.annotations == {}
+
+    play(tmp_path, scenario)
+
+
+def test_lowered_maxima_of_autoscalers_are_restored(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        record = '{"original":20,"ceiling":5,"since":"2026-01-01T00:00:00Z","changed":"2026-01-01T00:00:00Z"}'
+        asks = {"joulie.io/carbon-max-replicas": "5"}
+        for name, maximum in (("ours", 5), ("changed-by-others", 7)):
+            annotations = {**asks, "joulie.io/replica-ceiling": record}
+            body = {"metadata": {"name": name, "annotations": annotations}, "spec": {"maxReplicas": maximum}}
+            await stage.client.create(HORIZONTAL_POD_AUTOSCALERS, body, "default")
+        assert (await stage.clean()).maxima_restored == 1
+        found = {one.metadata.name: one for one in (await stage.client.list(HORIZONTAL_POD_AUTOSCALERS)).items}
+        assert {name: one.spec.max_replicas for name, one in found.items()} == {"ours": 20, "changed-by-others": 7}
+        assert all(one.metadata.annotations == asks for one in found.values())
 
     play(tmp_path, scenario)
 

@@ -299,7 +299,7 @@ def test_without_a_controller_kueue_is_answered_whatever_becomes_of_gating(
 
 
 def test_g20_the_guard_says_that_it_released_workloads() -> None:
-    done = program.Round(False, HOUR_S, True, [], [], 0, ["default/w"], [])
+    done = program.Round(False, HOUR_S, True, [], [], 0, ["default/w"], [], [])
     assert "Kueue workloads released: 1" in program._as_text(done, "text")
 
 

@@ -154,6 +154,10 @@ BUILT_IN: tuple[Kind, ...] = (
     Kind("apps", "v1", "daemonsets", "DaemonSet", status=True, generation=True),
     Kind("batch", "v1", "jobs", "Job", status=True, generation=True),
     Kind("batch", "v1", "cronjobs", "CronJob", status=True, generation=True),
+    Kind(
+        "autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler", status=True, generation=True,
+        replace_without_version=False,
+    ),
     Kind("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", status=True),
 )  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from joulie.adapters.kubernetes.api import core, v1alpha1
+from joulie.adapters.kubernetes.api import autoscaling, core, v1alpha1
 from joulie.adapters.kubernetes.api.meta import KubernetesObject
 from joulie.adapters.kubernetes.names import GROUP, VERSION
 
@@ -77,6 +77,11 @@ DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True, core.Daemo
 DAEMON_SETS_WITH_TEMPLATE = Resource("apps", "v1", "daemonsets", "DaemonSet", True, core.DaemonSetWithTemplate)
 JOBS = Resource("batch", "v1", "jobs", "Job", True, core.Job)
 CRON_JOBS = Resource("batch", "v1", "cronjobs", "CronJob", True, core.CronJob)
+HORIZONTAL_POD_AUTOSCALERS = Resource(
+    "autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler", True,
+    autoscaling.HorizontalPodAutoscaler,
+)  # fmt: skip
+SCALED_OBJECTS = Resource("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject", True, autoscaling.ScaledObject)
 RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", True, core.ResourceClaim)
 CUSTOM_RESOURCE_DEFINITIONS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False,

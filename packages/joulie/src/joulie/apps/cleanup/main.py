@@ -53,10 +53,10 @@ class CleanupSettings(ProgramSettings):
 def cleanup(settings: CleanupSettings) -> None:
     """Lift all caps, wait until the agents have restored the nodes, remove Joulie's labels and scheduling gates.
 
-    New pods are no longer gated, and Jobs that wait for the grid are resumed. Operator and grid controller are stopped
-    from acting by taking their Leases, which takes at least eleven seconds. Nodes whose agent does not report in time
-    are listed: their limits return when an agent starts there again, or at their next boot. Another run completes what
-    is left. Exit status 1: something was left behind.
+    New pods are no longer gated, Jobs that wait for the grid are resumed, and lowered maxima of autoscalers restored.
+    Operator and grid controller are stopped from acting by taking their Leases, which takes at least eleven seconds.
+    Nodes whose agent does not report in time are listed: their limits return when an agent starts there again, or at
+    their next boot. Another run completes what is left. Exit status 1: something was left behind.
     """
     logs.configure(settings.log_level, settings.log_format)
     try:
@@ -91,6 +91,8 @@ def _report(outcome: Outcome) -> None:
     )
     if outcome.jobs_resumed:
         click.echo(f"{_count(outcome.jobs_resumed, 'Job')} resumed")
+    if outcome.maxima_restored:
+        click.echo(f"maxima of {_count(outcome.maxima_restored, 'autoscaler')} restored")
     if outcome.workloads_released:
         click.echo(f"{_count(outcome.workloads_released, 'workload')} of Kueue released")
     if outcome.unscheduled:

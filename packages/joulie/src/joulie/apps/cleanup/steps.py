@@ -16,6 +16,7 @@ from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.core import Job as BatchJob
 from joulie.adapters.kubernetes.api.core import Node, Pod
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
+from joulie.adapters.kubernetes.autoscalers import restore_all
 from joulie.adapters.kubernetes.client import KubeClient, PatchKind
 from joulie.adapters.kubernetes.control_reports import not_restored_reason
 from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
@@ -52,6 +53,7 @@ class Outcome:
         labels_removed: number of nodes whose labels were removed.
         gates_removed: number of pods whose gates were removed.
         jobs_resumed: number of resumed Jobs that the grid controller had suspended.
+        maxima_restored: number of autoscalers whose maximum the grid controller had lowered.
         workloads_released: number of Kueue workloads that waited for the grid.
         unscheduled: released pods that no scheduler has bound yet, as namespace/name.
         problems: error messages.
@@ -62,6 +64,7 @@ class Outcome:
     labels_removed: int = 0
     gates_removed: int = 0
     jobs_resumed: int = 0
+    maxima_restored: int = 0
     workloads_released: int = 0
     unscheduled: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -164,6 +167,9 @@ class Cleanup:
             await asyncio.sleep(self._poll_s)
         jobs = (await self._client.list(JOBS)).items
         await self._write_all([self._resumer(job) for job in jobs if _is_suspended_by_grid(job)])
+        restored, problems = await restore_all(self._client)
+        self._outcome.maxima_restored = len(restored)
+        self._outcome.problems += problems
         try:
             self._outcome.workloads_released = len(
                 await release_workloads(self._client, time.time(), "Joulie was removed")

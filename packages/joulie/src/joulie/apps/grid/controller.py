@@ -25,6 +25,7 @@ from joulie.apps.grid.apply import (
     was_held,
 )
 from joulie.apps.grid.budgets import BudgetHolds, BudgetSettings
+from joulie.apps.grid.ceilings import ReplicaCeilings
 from joulie.apps.grid.deferrals import deferral_of
 from joulie.apps.grid.dryrun import DryRun
 from joulie.apps.grid.facts import GatedPod
@@ -71,6 +72,7 @@ class Controller:
         jobs: interruptible Jobs.
         budgets: holds and releases for EnergyBudgets.
         dry: the dry run; None if pods are really held in every namespace.
+        ceilings: ceilings on the replicas of autoscalers; None if they are disabled.
         writes: queue of writes to the API server.
         events: event recorder.
     """
@@ -143,6 +145,18 @@ class Controller:
             now_s=now_s,
         )
 
+        ceilings = ReplicaCeilings(
+            client,
+            view,
+            self._conditions,
+            self.events,
+            metrics,
+            dry_run=settings.dry_run_enabled,
+            may_write=may_write,
+            now_s=now_s,
+        )
+        self.ceilings: ReplicaCeilings | None = ceilings if settings.replica_ceilings_enabled else None
+
     async def run(self) -> None:
         """Lead until cancelled."""
         self._view.begin()
@@ -154,6 +168,8 @@ class Controller:
                 group.create_task(self._kueue.run())
                 group.create_task(self._publisher.run())
                 group.create_task(self.budgets.run())
+                if self.ceilings is not None:
+                    group.create_task(self.ceilings.run())
                 group.create_task(self._run_dry_run())
                 group.create_task(self._run_steps())
         finally:

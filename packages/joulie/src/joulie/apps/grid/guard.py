@@ -17,6 +17,7 @@ import click
 import msgspec
 
 from joulie.adapters.kubernetes.api.core import Lease
+from joulie.adapters.kubernetes.autoscalers import restore_all
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ConflictError, KubernetesError, NotFoundError
@@ -48,7 +49,7 @@ from joulie.domain.grid.request import GridDefaults
 from joulie.program import logs
 from joulie.program.run import every, run
 from joulie.program.settings import ProgramSettings, settings_options
-from joulie.settings import duration, group, text
+from joulie.settings import boolean, duration, group, text
 
 LEASE_NAME = "joulie-grid"
 GRACE_S = 30.0
@@ -69,6 +70,7 @@ class GuardSettings(ProgramSettings):
         minimum=1.0,
     )
     interval_s: float = duration("GUARD_INTERVAL", "1m", "Pause between two rounds, without --once.", minimum=0.1)
+    replica_ceilings_enabled: bool = boolean("REPLICA_CEILINGS_ENABLED", False, "As the controller's.")
     defaults: GridDefaults = group(
         GridDefaults,
         max_delay_s=duration("MAX_SCHEDULING_DELAY", "24h", "As the controller's.", minimum=0),
@@ -86,6 +88,7 @@ class Round(msgspec.Struct, frozen=True):
         lifted: pods whose gate was lifted.
         resumed: Jobs that were resumed.
         waiting: number of pods that may still wait.
+        restored: autoscalers whose original maximum was restored, since no controller would.
         opened: Kueue workloads whose gate was lifted or whose check was answered, since no controller would.
         problems: errors, a sentence each.
     """
@@ -97,6 +100,7 @@ class Round(msgspec.Struct, frozen=True):
     resumed: list[str]
     waiting: int
     opened: list[str]
+    restored: list[str]
     problems: list[str]
 
 
@@ -187,6 +191,7 @@ async def look_after(client: KubeClient, settings: GuardSettings, now_s: float) 
         resumed, failures = await _resume(client, {key: cluster.jobs[key] for key in due_jobs}, now_s)
         problems.messages += failures
     opened: list[str] = []
+    restored: list[str] = []
     if dead:
         with problems:
             freed, failures = await _release_budgets(client)
@@ -194,7 +199,11 @@ async def look_after(client: KubeClient, settings: GuardSettings, now_s: float) 
             problems.messages += failures
         with problems:
             opened = await release_workloads(client, now_s, "the grid controller does not answer")
-    return Round(_alive(age_s, settings), age_s, suspended, lifted, resumed, waiting, opened, problems.messages)
+        if settings.replica_ceilings_enabled:
+            restored, failures = await restore_all(client)
+            problems.messages += failures
+    alive = _alive(age_s, settings)
+    return Round(alive, age_s, suspended, lifted, resumed, waiting, opened, restored, problems.messages)
 
 
 class _Problems:
@@ -380,4 +389,5 @@ def _summary(done: Round) -> str:
     controller = "alive" if done.controller_alive else "dead, no new pod is gated" if done.gating_suspended else "dead"
     counts = f"pods released: {len(done.lifted)}, still waiting: {done.waiting}, Jobs resumed: {len(done.resumed)}"
     queued = f", Kueue workloads released: {len(done.opened)}" if done.opened else ""
-    return f"controller {controller}; {counts}{queued}"
+    maxima = f", maxima of autoscalers restored: {len(done.restored)}" if done.restored else ""
+    return f"controller {controller}; {counts}{queued}{maxima}"

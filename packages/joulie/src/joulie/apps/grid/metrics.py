@@ -64,6 +64,7 @@ class ControllerMetrics:
         learned_runtimes_up: whether the accounting program answers.
         budgets: number of EnergyBudgets, by what is decided.
         budget_held: number of pods and Jobs that wait for an EnergyBudget.
+        replica_ceilings: number of autoscalers that ask for a ceiling, by what is decided.
         dry_run: what a dry run counts.
     """
 
@@ -119,6 +120,12 @@ class ControllerMetrics:
         )
         self.budget_held = Gauge(
             "joulie_grid_budget_held", "What waits for an EnergyBudget: pods, jobs.", ["kind"], registry=self.registry
+        )
+        self.replica_ceilings = Gauge(
+            "joulie_grid_replica_ceilings",
+            "Autoscalers that ask for a ceiling on their replicas, by what is decided.",
+            ["decision"],
+            registry=self.registry,
         )
         self.dry_run = DryRunMetrics(self.registry)
         self._zones = BoundedLabel(MAX_ZONE_LABELS)

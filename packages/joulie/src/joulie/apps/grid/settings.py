@@ -91,6 +91,12 @@ class ControllerSettings(ModeSettings, KueueSettings, GridSettings, PrometheusSe
         "Age at which the measured usage of an EnergyBudget counts as unknown.",
         minimum=1.0,
     )
+    replica_ceilings_enabled: bool = boolean(
+        "REPLICA_CEILINGS_ENABLED",
+        False,
+        "Lower the maximum of HorizontalPodAutoscalers and KEDA's ScaledObjects that ask for it while power is dirty "
+        "or dear.",
+    )
     dry_run_enabled: bool = boolean("DRY_RUN_ENABLED", False, "Hold nothing; only report what would have been held.")
     dry_run_mode: DryRunMode = choice(
         "DRY_RUN_MODE",

@@ -125,12 +125,18 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class _Watched:
-    """One measure that a workload considers."""
+class Watched:
+    """One measure that a workload considers.
+
+    Attributes:
+        signal: its value and forecast.
+        limit: above which it holds, gCO2eq/kWh or currency/kWh; None: in a peak period.
+        weight: its weight in the objective, 0..1.
+    """
 
     signal: GridSignal
     limit: float | None
-    weight: float
+    weight: float = 0.0
 
     @property
     def comparable(self) -> bool:
@@ -161,7 +167,7 @@ def decide(waiting: Waiting, conditions: Conditions, now_s: float) -> Hold | Rel
         return Release(ReleaseReason.NOT_WATCHED, "neither carbon intensity nor price is to be watched")
     known = [one for one in watched if one.signal.known]
     if not known:
-        return Release(ReleaseReason.MISSING, "; ".join(_unknown_text(one) for one in watched))
+        return Release(ReleaseReason.MISSING, "; ".join(unknown_text(one) for one in watched))
     if waiting.request.mode is Mode.THRESHOLD:
         return _by_thresholds(known, waiting, now_s, "")
     return _by_window(known, waiting, now_s)
@@ -197,7 +203,7 @@ def expected_goal(request: GridRequest, conditions: Conditions, now_s: float) ->
     return _goal([one for one in _watched(request, conditions) if one.signal.known], now_s)
 
 
-def _goal(known: Sequence[_Watched], now_s: float) -> Goal | None:
+def _goal(known: Sequence[Watched], now_s: float) -> Goal | None:
     forecasts = [(one, series) for one in known if (series := _expected(one.signal, now_s)) is not None]
     series = objective([(one.weight, series) for one, series in forecasts])
     if series is None:
@@ -206,31 +212,33 @@ def _goal(known: Sequence[_Watched], now_s: float) -> Goal | None:
     return Goal(series, _measures(one for one, _series in forecasts), _measures(counted))
 
 
-def _watched(request: GridRequest, conditions: Conditions) -> list[_Watched]:
+def _watched(request: GridRequest, conditions: Conditions) -> list[Watched]:
     watched = []
     if request.carbon_enabled and conditions.carbon is not None:
-        watched.append(_Watched(conditions.carbon, request.carbon_threshold_g_per_kwh, request.carbon_weight))
+        watched.append(Watched(conditions.carbon, request.carbon_threshold_g_per_kwh, request.carbon_weight))
     if request.price_enabled and conditions.price is not None:
-        watched.append(_Watched(conditions.price, request.price_threshold_per_kwh, request.price_weight))
+        watched.append(Watched(conditions.price, request.price_threshold_per_kwh, request.price_weight))
     return watched
 
 
-def _by_thresholds(known: list[_Watched], waiting: Waiting, now_s: float, note: str) -> Hold | Release:
+def _by_thresholds(known: list[Watched], waiting: Waiting, now_s: float, note: str) -> Hold | Release:
     above = [one for one in known if one.exceeded]
     if not above:
-        return Release(ReleaseReason.CLEAN, note + " and ".join(_text(one, now_s) for one in known))
+        return Release(ReleaseReason.CLEAN, note + " and ".join(watched_text(one, now_s) for one in known))
     return _hold_above(above, waiting, now_s, note)
 
 
-def _hold_above(above: list[_Watched], waiting: Waiting, now_s: float, note: str = "") -> Hold:
+def _hold_above(above: list[Watched], waiting: Waiting, now_s: float, note: str = "") -> Hold:
     measures = _measures(above)
     reason = HoldReason.BOTH if len(measures) == 2 else HoldReason(measures[0])
     # All of them must fall: the last one to do so is the one to wait for.
     wake_s = max(_change_s(one, waiting.latest_start_s, now_s) for one in above)
-    return _hold(reason, measures, note + " and ".join(_text(one, now_s) for one in above), wake_s, waiting, now_s)
+    return _hold(
+        reason, measures, note + " and ".join(watched_text(one, now_s) for one in above), wake_s, waiting, now_s
+    )
 
 
-def _by_window(known: list[_Watched], waiting: Waiting, now_s: float) -> Hold | Release:
+def _by_window(known: list[Watched], waiting: Waiting, now_s: float) -> Hold | Release:
     """The best time by what is forecast; what is not forecast is compared with its limit."""
     goal = _goal(known, now_s)
     if goal is None:
@@ -256,7 +264,7 @@ def _by_window(known: list[_Watched], waiting: Waiting, now_s: float) -> Hold | 
     return _hold(HoldReason.WINDOW, goal.measures, text, plan.start_s, waiting, now_s)
 
 
-def _measures(watched: Iterable[_Watched]) -> tuple[Measure, ...]:
+def _measures(watched: Iterable[Watched]) -> tuple[Measure, ...]:
     return tuple(one.signal.measure for one in watched)
 
 
@@ -317,7 +325,7 @@ def objective(expected: Sequence[tuple[float, Series]]) -> Series | None:
     return Series(starts, total, end_s)
 
 
-def _change_s(one: _Watched, until_s: float, now_s: float) -> float:
+def _change_s(one: Watched, until_s: float, now_s: float) -> float:
     """When the measure is expected to come within its limit; the latest start where it is not expected to."""
     forecast = one.signal.forecast
     if forecast is None:
@@ -347,7 +355,7 @@ _NAMES = {Measure.CARBON: "carbon intensity", Measure.PRICE: "price"}
 _UNITS = {Measure.CARBON: " gCO2eq/kWh", Measure.PRICE: "/kWh"}
 
 
-def _text(one: _Watched, now_s: float) -> str:
+def watched_text(one: Watched, now_s: float) -> str:
     """Such as ``carbon intensity 412 gCO2eq/kWh (US-CAL-CISO, electricity-maps, 3 min old) above 200``."""
     name, origin = _NAMES[one.signal.measure], _origin(one.signal, now_s)
     value = "" if one.signal.value is None else f" {one.signal.value:g}{_UNITS[one.signal.measure]}"
@@ -368,7 +376,8 @@ def _origin(signal: GridSignal, now_s: float) -> str:
     return ", ".join(parts)
 
 
-def _unknown_text(one: _Watched) -> str:
+def unknown_text(one: Watched) -> str:
+    """Such as ``price of DE is not known: no answer``."""
     problem = f": {one.signal.problem}" if one.signal.problem else ""
     return f"{_NAMES[one.signal.measure]} of {one.signal.zone} is not known{problem}"
 

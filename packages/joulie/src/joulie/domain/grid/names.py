@@ -57,6 +57,14 @@ BIND_ELECTRICITY_RATE = PREFIX + "bind-time-electricity-rate"
 CHOSEN_ZONE = "joulie.io/grid-chosen-zone"
 """Zone that was chosen for a pod that may run in several; the extender prefers its nodes."""
 
+# What an autoscaler asks for, and what is written on it.
+CARBON_MAX_REPLICAS = "joulie.io/carbon-max-replicas"
+PRICE_MAX_REPLICAS = "joulie.io/price-max-replicas"
+MAX_REPLICAS_FLOOR = "joulie.io/max-replicas-floor"
+MAX_REPLICAS_EXEMPT = "joulie.io/max-replicas-exempt"
+REPLICA_CEILING = "joulie.io/replica-ceiling"
+"""Record of a lowered maximum, with the original one."""
+
 # What a dry run writes.
 DRY_RUN_PREFIX = PREFIX + "dry-run-"
 

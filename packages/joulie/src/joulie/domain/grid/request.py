@@ -283,15 +283,17 @@ def request_of(
 
     asking, defer, malformed = first_readable(cascade, {names.DEFER: boolean})
     mistakes.extend(malformed)
-    data_gb = read({names.DATA_GB: _limit})
+    data_gb = read({names.DATA_GB: carbon_limit})
     runtime_s = read({names.RUNTIME: _runtime_s, names.RUNTIME_HOURS: _runtime_of_hours_s})
     request = GridRequest(
         asked_by=_asked_by(scheduler_name, asking, defer),
         skip=otherwise({names.SKIP: boolean}, default=False),
         carbon_enabled=otherwise({names.CARBON_ENABLED: boolean}, defaults.carbon_enabled),
-        carbon_threshold_g_per_kwh=otherwise({names.CARBON_THRESHOLD: _limit}, defaults.carbon_threshold_g_per_kwh),
+        carbon_threshold_g_per_kwh=otherwise(
+            {names.CARBON_THRESHOLD: carbon_limit}, defaults.carbon_threshold_g_per_kwh
+        ),
         price_enabled=defaults.price_enabled,
-        price_threshold_per_kwh=otherwise({names.PRICE_THRESHOLD: _price}, defaults.price_threshold_per_kwh),
+        price_threshold_per_kwh=otherwise({names.PRICE_THRESHOLD: price_limit}, defaults.price_threshold_per_kwh),
         max_delay_s=otherwise({names.MAX_DELAY: _delay_s}, defaults.max_delay_s),
         mode=otherwise({names.MODE: _mode}, defaults.mode),
         interruptible=otherwise({names.INTERRUPTIBLE: boolean}, default=False),
@@ -352,17 +354,26 @@ def is_interruptible(annotations: Mapping[str, str]) -> bool:
     return annotations.get(names.INTERRUPTIBLE) in _TRUE
 
 
-def _limit(text: str) -> float:
+def carbon_limit(text: str) -> float:
+    """A carbon intensity, or another amount that is not negative.
+
+    Raises:
+        ValueError: with what the text should have been.
+    """
     value = _number(text)
     if value > _MAX_LIMIT:
         raise ValueError(f"a number between 0 and {_MAX_LIMIT:.0f}")
     return value
 
 
-def _price(text: str) -> float:
-    """A price, which is negative where the market pays for use."""
+def price_limit(text: str) -> float:
+    """A price, which is negative where the market pays for use.
+
+    Raises:
+        ValueError: with what the text should have been.
+    """
     stripped = text.strip()
-    return -_limit(stripped[1:]) if stripped.startswith("-") else _limit(stripped)
+    return -carbon_limit(stripped[1:]) if stripped.startswith("-") else carbon_limit(stripped)
 
 
 def _number(text: str) -> float:
@@ -396,7 +407,7 @@ def _some_time_s(seconds: float) -> float:
 
 
 def _some_energy_kwh(text: str) -> float:
-    value = _limit(text)
+    value = carbon_limit(text)
     if value == 0.0:
         raise ValueError("an energy of more than 0 kWh")
     return value

@@ -1,0 +1,392 @@
+"""Ceilings on the replicas of autoscalers in the grid controller: what is lowered, when, and how it comes back."""
+
+import asyncio
+from contextlib import suppress
+
+import msgspec
+import pytest
+
+from joulie.adapters.kubernetes.autoscalers import autoscaler_of, restore_all
+from joulie.adapters.kubernetes.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    EVENTS,
+    HORIZONTAL_POD_AUTOSCALERS,
+    SCALED_OBJECTS,
+)
+from joulie.apps.grid.ceilings import BACK_OFF_S
+from joulie.domain.grid import names
+from joulie.domain.grid.ceilings import CHANGE_INTERVAL_S
+from joulie.domain.mode import Mode
+from support.grid_stage import NS, ZONE, staged
+
+CAP = {names.CARBON_MAX_REPLICAS: "200: 10, 400: 25%"}
+
+
+class Autoscalers:
+    """Autoscalers of a stage, and steps of the controller."""
+
+    def __init__(self, stage):
+        self.stage, self.tasks, self.keda = stage, [], False
+        self.follow()
+
+    def follow(self):
+        caches = self.stage.term.ceilings.caches
+        for kind in (HORIZONTAL_POD_AUTOSCALERS.kind, *([SCALED_OBJECTS.kind] if self.keda else [])):
+            self.tasks.append(asyncio.create_task(caches[kind].run()))
+
+    def restart(self):
+        """Another replica leads."""
+        self.stage.start()
+        self.follow()
+
+    async def hpa(self, name="web", *, maximum=20, minimum=2, annotations=CAP, running=4, owner=None):
+        body = {
+            "metadata": {"name": name, "annotations": annotations, "ownerReferences": [owner] if owner else []},
+            "spec": {
+                "maxReplicas": maximum,
+                "minReplicas": minimum,
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
+            },
+        }
+        await self.stage.client.create(HORIZONTAL_POD_AUTOSCALERS, body, NS)
+        await self.runs(name, running)
+
+    async def runs(self, name="web", running=4):
+        body = {"status": {"currentReplicas": running, "desiredReplicas": running}}
+        await self.stage.client.patch(HORIZONTAL_POD_AUTOSCALERS, name, body, namespace=NS, subresource="status")
+
+    async def edit(self, name="web", *, annotations=None, **spec):
+        body = {"spec": spec, "metadata": {"annotations": annotations or {}}}
+        await self.stage.client.patch(HORIZONTAL_POD_AUTOSCALERS, name, body, namespace=NS)
+
+    async def step(self, carbon=None, *, passed_s=CHANGE_INTERVAL_S):
+        """Time passes, the grid and the watches are heard, and one step is taken."""
+        stage = self.stage
+        stage.now_s += passed_s
+        if carbon is not None:
+            stage.carbon.values[ZONE] = carbon
+        await stage.feed.refresh()
+        await self.seen()
+        await stage.term.ceilings.step()
+        await stage.term.events.flush()
+
+    async def install_keda(self):
+        """KEDA's resource, as far as Joulie uses it."""
+        names_ = {"plural": "scaledobjects", "kind": "ScaledObject", "singular": "scaledobject"}
+        schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+        version = {
+            "name": "v1alpha1",
+            "served": True,
+            "storage": True,
+            "schema": schema,
+            "subresources": {"status": {}},
+        }
+        spec = {"group": "keda.sh", "names": names_, "scope": "Namespaced", "versions": [version]}
+        body = {"metadata": {"name": "scaledobjects.keda.sh"}, "spec": spec}
+        await self.stage.client.create(CUSTOM_RESOURCE_DEFINITIONS, body)
+        self.keda = True
+        self.restart()
+
+    async def scaled_object(self, name="queue", *, running=12, annotations=CAP, **spec):
+        """A ScaledObject, and the autoscaler that KEDA makes for it with a copy of its annotations."""
+        body = {"metadata": {"name": name, "annotations": annotations}, "spec": spec}
+        made = await self.stage.client.create(SCALED_OBJECTS, body, NS)
+        owner = {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "name": name, "uid": made.metadata.uid,
+                 "controller": True}  # fmt: skip
+        await self.hpa(f"keda-hpa-{name}", annotations=annotations, running=running, owner=owner)
+
+    async def seen(self):
+        caches = self.stage.term.ceilings.caches
+        for resource in (HORIZONTAL_POD_AUTOSCALERS, *([SCALED_OBJECTS] if self.keda else [])):
+            cache = caches[resource.kind]
+            await cache.wait_synced()
+            listed = {one.metadata.name: autoscaler_of(one) for one in (await self.stage.client.list(resource)).items}
+            wanted = {name: one for name, one in listed.items() if one.annotations or one.scaled_object}
+            await self.stage.until(
+                lambda cache=cache, wanted=wanted: {key.name: one for key, one in cache.objects.items()} == wanted
+            )
+
+    async def get(self, name="web"):
+        return await self.stage.client.get(HORIZONTAL_POD_AUTOSCALERS, name, NS)
+
+    async def maximum(self, name="web"):
+        return (await self.get(name)).spec.max_replicas
+
+    async def record(self, name="web"):
+        text = (await self.get(name)).metadata.annotations.get(names.REPLICA_CEILING)
+        return None if text is None else msgspec.json.decode(text)
+
+    async def notes(self, reason):
+        return [one.message for one in (await self.stage.client.list(EVENTS)).items if one.reason == reason]
+
+    def count(self, decision):
+        return self.stage.counted("joulie_grid_replica_ceilings", decision=decision)
+
+
+@pytest.fixture
+def play(tmp_path):
+    def run(story, **settings):
+        async def main():
+            async with staged(tmp_path, replica_ceilings_enabled=True, **settings) as stage:
+                here = Autoscalers(stage)
+                try:
+                    await story(here)
+                finally:
+                    for task in here.tasks:
+                        task.cancel()
+                        with suppress(asyncio.CancelledError):
+                            await task
+
+        asyncio.run(main())
+
+    return run
+
+
+def test_a_maximum_is_lowered_while_intensity_is_high_and_restored_when_it_falls(play):
+    async def story(here):
+        await here.hpa()
+        await here.step(150.0)
+        assert (await here.maximum(), await here.record()) == (20, None)
+        await here.step(300.0)
+        assert await here.maximum() == 10
+        assert (await here.record())["original"] == 20
+        assert here.count("carbon") == 1
+        await here.step(450.0)
+        assert await here.maximum() == 5, "25 % of the original 20"
+        await here.step(250.0)
+        assert await here.maximum() == 10
+        await here.step(150.0)
+        assert (await here.maximum(), await here.record()) == (20, None)
+        (lowered, again) = await here.notes("CeilingLowered")
+        assert lowered.startswith("maximum 20 -> 10, of 20 originally: carbon intensity 300 gCO2eq/kWh (DE")
+        assert again.startswith("maximum 10 -> 5")
+        (lifted,) = await here.notes("CeilingLifted")
+        assert lifted.startswith("maximum 10 -> 20")
+
+    play(story)
+
+
+def test_neither_floor_nor_minimum_is_undercut(play):
+    async def story(here):
+        await here.hpa("floored", annotations={names.CARBON_MAX_REPLICAS: "1", names.MAX_REPLICAS_FLOOR: "7"})
+        await here.hpa("minimum", annotations={names.CARBON_MAX_REPLICAS: "0%"}, minimum=6, running=6)
+        await here.hpa("small", annotations={names.CARBON_MAX_REPLICAS: "50"})
+        await here.step(300.0)
+        assert [await here.maximum(name) for name in ("floored", "minimum", "small")] == [7, 6, 20]
+
+    play(story)
+
+
+def test_no_step_stops_more_than_half_of_what_runs(play):
+    async def story(here):
+        await here.hpa(running=18)
+        seen = []
+        for running in (18, 9, 5, 5):
+            await here.runs(running=running)
+            await here.step(450.0)
+            seen.append(await here.maximum())
+        assert seen == [9, 5, 5, 5]
+
+    play(story)
+
+
+def test_a_maximum_changes_at_most_every_ten_minutes_and_not_within_the_band(play):
+    async def story(here):
+        await here.hpa()
+        await here.step(300.0)
+        await here.step(100.0, passed_s=60.0)
+        assert await here.maximum() == 10, "too soon"
+        await here.step(195.0)
+        assert await here.maximum() == 10, "within 5 % below the threshold"
+        await here.step(189.0)
+        assert await here.maximum() == 20
+        await here.step(300.0, passed_s=60.0)
+        assert await here.maximum() == 20, "too soon"
+
+    play(story)
+
+
+def test_a_missing_signal_restores_the_maximum_at_once_and_says_so(play):
+    async def story(here):
+        await here.hpa()
+        await here.step(300.0)
+        here.stage.carbon.values[ZONE] = None
+        await here.step(passed_s=3700.0)
+        assert (await here.maximum(), await here.record()) == (20, None)
+        assert here.count("missing") == 1
+        (note,) = await here.notes("GridSignalMissing")
+        assert note.startswith("no ceiling holds: carbon intensity of DE is not known")
+
+    play(story)
+
+
+def test_a_removed_annotation_restores_the_maximum_at_once(play):
+    async def story(here):
+        await here.hpa()
+        await here.step(300.0)
+        await here.edit(annotations={names.CARBON_MAX_REPLICAS: None})
+        await here.step(passed_s=1.0)
+        assert (await here.maximum(), await here.record()) == (20, None)
+
+    play(story)
+
+
+def test_somebody_elses_maximum_wins_and_is_the_original_one_from_then_on(play):
+    async def story(here):
+        await here.hpa()
+        await here.step(300.0)
+        await here.edit(maxReplicas=30)
+        await here.step(passed_s=1.0)
+        assert (await here.maximum(), await here.record()) == (30, None)
+        await here.step()
+        assert (await here.maximum(), (await here.record())["original"]) == (10, 30)
+        await here.step(100.0)
+        assert await here.maximum() == 30
+        (note,) = await here.notes("CeilingOverridden")
+        assert note.startswith("somebody else set the maximum to 30")
+
+    play(story)
+
+
+def test_a_gitops_controller_that_restores_the_maximum_is_not_fought(play):
+    async def story(here):
+        await here.hpa()
+        maxima = []
+        for _ in range(6):
+            await here.step(300.0)
+            maxima.append(await here.maximum())
+            await here.edit(maxReplicas=20)
+            await here.step(passed_s=1.0)
+        assert maxima == [10, 10, 20, 20, 20, 20]
+        assert here.count("contested") == 1
+        (note,) = await here.notes("CeilingContested")
+        assert "GitOps" in note
+        await here.step(passed_s=BACK_OFF_S)
+        assert await here.maximum() == 10, "tried again"
+
+    play(story)
+
+
+def test_a_scaled_object_is_lowered_and_its_own_autoscaler_never(play):
+    async def story(here):
+        await here.install_keda()
+        await here.scaled_object(running=12)
+        before = (await here.get("keda-hpa-queue")).metadata.resource_version
+        await here.step(450.0)
+        scaled = await here.stage.client.get(SCALED_OBJECTS, "queue", NS)
+        assert scaled.spec.max_replica_count == 10
+        copied = {names.REPLICA_CEILING: scaled.metadata.annotations[names.REPLICA_CEILING]}
+        assert (await here.get("keda-hpa-queue")).metadata.resource_version == before
+        await here.edit("keda-hpa-queue", annotations=copied, maxReplicas=10)
+        before = (await here.get("keda-hpa-queue")).metadata.resource_version
+        await here.step(100.0)
+        scaled = await here.stage.client.get(SCALED_OBJECTS, "queue", NS)
+        assert scaled.spec.max_replica_count is None, "none was set"
+        assert names.REPLICA_CEILING not in scaled.metadata.annotations
+        assert await restore_all(here.stage.client) == ([], [])
+        assert (await here.get("keda-hpa-queue")).metadata.resource_version == before
+
+    play(story)
+
+
+def test_a_new_leader_goes_on_where_the_last_one_stopped(play):
+    async def story(here):
+        await here.hpa(running=18)
+        await here.step(450.0)
+        assert await here.maximum() == 9
+        here.restart()
+        await here.step(passed_s=60.0)
+        assert await here.maximum() == 9, "its predecessor changed it a minute ago"
+        await here.step()
+        assert await here.maximum() == 5
+        await here.step(100.0)
+        assert await here.maximum() == 20
+
+    play(story)
+
+
+def test_a_ceiling_is_lifted_after_the_maximum_delay_until_power_has_been_clean(play):
+    async def story(here):
+        await here.hpa(annotations={**CAP, names.MAX_DELAY: "1h"})
+        await here.step(300.0)
+        await here.step(passed_s=3600.0)
+        assert await here.maximum() == 20
+        here.restart()
+        await here.step(passed_s=7200.0)
+        assert (await here.maximum(), here.count("max-delay")) == (20, 1)
+        await here.step(100.0)
+        assert await here.record() is None
+        await here.step(300.0)
+        assert await here.maximum() == 10
+
+    play(story)
+
+
+def test_a_malformed_annotation_lowers_nothing_and_is_reported(play):
+    async def story(here):
+        await here.hpa(annotations={**CAP, names.MAX_REPLICAS_EXEMPT: "workdays"})
+        await here.step(450.0)
+        await here.step()
+        assert await here.maximum() == 20
+        (note,) = await here.notes("InvalidAnnotation")
+        assert "'workdays' is not times such as 1-5 08:00-18:00 Europe/Berlin" in note
+
+    play(story)
+
+
+def test_an_invalid_record_is_reported_and_left_alone(play):
+    async def story(here):
+        await here.hpa(annotations={**CAP, names.REPLICA_CEILING: "20"})
+        await here.step(100.0)
+        assert (await here.maximum(), here.count("invalid")) == (20, 1)
+        (note,) = await here.notes("InvalidAnnotation")
+        assert names.REPLICA_CEILING in note
+        _restored, problems = await restore_all(here.stage.client)
+        assert len(problems) == 1
+
+    play(story)
+
+
+def test_a_replica_that_lost_leadership_writes_nothing(play):
+    async def story(here):
+        await here.hpa()
+        here.stage.leading = False
+        await here.step(300.0)
+        assert await here.maximum() == 20
+
+    play(story)
+
+
+def test_whoever_finds_the_record_can_restore_the_maximum(play):
+    async def story(here):
+        await here.hpa("a")
+        await here.hpa("b")
+        await here.step(300.0)
+        await here.edit("b", maxReplicas=15)
+        assert await restore_all(here.stage.client) == (["HorizontalPodAutoscaler default/a"], [])
+        assert [await here.maximum(name) for name in "ab"] == [20, 15]
+        assert [await here.record(name) for name in "ab"] == [None, None]
+
+    play(story)
+
+
+def test_a_dry_run_says_what_it_would_do_and_writes_nothing(play):
+    async def story(here):
+        await here.hpa()
+        await here.step(300.0)
+        assert (await here.maximum(), here.count("observed")) == (20, 1)
+        (note,) = await here.notes("CeilingPlanned")
+        assert note.startswith("would lower the maximum from 20 to 10: carbon intensity 300")
+
+    play(story, dry_run_enabled=True)
+
+
+def test_observe_mode_restores_what_was_lowered(play):
+    async def story(here):
+        await here.hpa()
+        await here.step(300.0)
+        here.stage.view._mode = Mode.OBSERVE
+        await here.step(passed_s=1.0)
+        assert (await here.maximum(), await here.record()) == (20, None)
+
+    play(story)
