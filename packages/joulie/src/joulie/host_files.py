@@ -16,6 +16,9 @@ from typing import Protocol
 from joulie.ports import ControlFailedError, control_error
 
 
+_READ_BYTES = 64 * 1024
+
+
 class HostFiles(Protocol):
     """Files of a host. Methods raise OSError as the system calls of the same purpose do."""
 
@@ -56,8 +59,12 @@ class OsFiles:
     """Files of the operating system; a `HostFiles`."""
 
     def read(self, file: Path) -> str:
-        """See `HostFiles.read`."""
-        return file.read_text(encoding="utf-8")
+        """See `HostFiles.read`. Without Python's buffers: an agent reads thousands of files a minute on a large node."""
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            return b"".join(iter(lambda: os.read(descriptor, _READ_BYTES), b"")).decode()
+        finally:
+            os.close(descriptor)
 
     def write(self, file: Path, text: str) -> None:
         """See `HostFiles.write`; unlike `Path.write_text` this never creates a file."""
