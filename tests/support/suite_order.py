@@ -19,6 +19,7 @@ LONGEST_FIRST = (
     "tests/unit/test_sweep_cli.py",
     "tests/unit/test_demo.py",
     "tests/unit/test_agent_program.py",
+    "tests/control_plane/test_loop_budget.py",
     "tests/control_plane/test_steady_state.py",
     "tests/control_plane/test_scheduling_rate.py",
     "tests/control_plane/test_experiment.py",
