@@ -15,7 +15,6 @@ from typing import Protocol
 
 from joulie.ports import ControlFailedError, control_error
 
-
 _READ_BYTES = 64 * 1024
 
 
@@ -59,7 +58,7 @@ class OsFiles:
     """Files of the operating system; a `HostFiles`."""
 
     def read(self, file: Path) -> str:
-        """See `HostFiles.read`. Without Python's buffers: an agent reads thousands of files a minute on a large node."""
+        """See `HostFiles.read`; without buffers, since an agent reads thousands of files a minute on a large node."""
         descriptor = os.open(file, os.O_RDONLY)
         try:
             return b"".join(iter(lambda: os.read(descriptor, _READ_BYTES), b"")).decode()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -54,6 +54,8 @@ REBIND_S = 60.0
 """How often the namespaces whose pods are gated are written again, s: a guard may have taken this process for dead."""
 IDLE_S = 60.0
 _UNBOUND = "spec.nodeName="
+
+Check = Callable[[], Awaitable[bool]]
 
 _log = logging.getLogger(__name__)
 
@@ -223,34 +225,33 @@ class BudgetHolds:
 
     async def _suspend_job(self, key: Key, job: JobFacts, text: str, since_s: float, *, runs: bool) -> None:
         """Suspend a Job that waits since a time; one that must not be interrupted only if none of its pods runs."""
-        if runs or not await self._has_node(key, job):
-            await self._write_job(key, job, text, rfc3339(since_s))
+        unless = None if runs else partial(self._has_node, key, job)
+        await self._write_job(key, job, text, rfc3339(since_s), unless)
 
     async def _has_node(self, key: Key, job: JobFacts) -> bool:
-        """Whether a pod of a Job has a node by now, or nobody can tell: the watch may be late, and it must not die."""
-        try:
-            selector = f"batch.kubernetes.io/controller-uid={job.uid}"
-            found = await self._client.list(PODS, namespace=key.namespace, label_selector=selector)
-        except KubernetesError as error:
-            self._failed("suspend", key, error)
-            return True
+        """Whether a pod of a Job has a node by now: the watch may be late, and what runs must not die."""
+        selector = f"batch.kubernetes.io/controller-uid={job.uid}"
+        found = await self._client.list(PODS, namespace=key.namespace, label_selector=selector)
         return any(pod.spec.node_name for pod in found.items)
 
-    async def _write_job(self, key: Key, job: JobFacts, text: str, since: str | None) -> bool:
+    async def _write_job(
+        self, key: Key, job: JobFacts, text: str, since: str | None, unless: Check | None = None
+    ) -> bool:
         """Suspend a Job that waits since a time, or resume it. Returns whether nothing is left to do."""
         suspend = since is not None
         kind = "suspend" if suspend else "resume"
         try:
             self._check_leading()
-            if await write_job(self._client, key, job, since):
-                reason = "BudgetSuspended" if suspend else "BudgetResumed"
-                self._events.emit(_job_reference(key, job), "Normal", reason, f"{kind}s: {text}")
+            written = await write_job(self._client, key, job, since, unless=unless)
         except (NotFoundError, ConflictError):
             return True  # the watch reports what became of it
         except (KubernetesError, NotLeadingError) as error:
             self._failed(kind, key, error)
             return False
-        self._metrics.writes.labels(f"budget_{kind}").inc()
+        if written:
+            reason = "BudgetSuspended" if suspend else "BudgetResumed"
+            self._events.emit(_job_reference(key, job), "Normal", reason, f"{kind}s: {text}")
+            self._metrics.writes.labels(f"budget_{kind}").inc()
         return True
 
     # ---- releasing
@@ -308,7 +309,9 @@ class BudgetHolds:
         _log.warning("write failed", extra={"object": str(key), "kind": kind, "problem": str(error)})
 
 
-async def write_job(client: KubeClient, key: Key, job: JobFacts, since: str | None) -> bool:
+async def write_job(
+    client: KubeClient, key: Key, job: JobFacts, since: str | None, *, unless: Check | None = None
+) -> bool:
     """Suspend a Job for a budget, or let it go.
 
     Args:
@@ -316,9 +319,10 @@ async def write_job(client: KubeClient, key: Key, job: JobFacts, since: str | No
         key: namespace and name of the Job.
         job: the Job as it was when it was decided about.
         since: since when it waits, RFC 3339; None to let it go.
+        unless: asked last, right before the write; nothing is written if the answer is yes.
 
     Returns:
-        False, without writing, if somebody else has changed it since.
+        False, without writing, if somebody else has changed it since, or `unless` forbids it.
 
     Raises:
         KubernetesError: the write failed; `ConflictError` if the Job changed during the write.
@@ -326,6 +330,8 @@ async def write_job(client: KubeClient, key: Key, job: JobFacts, since: str | No
     found = await client.get(JOBS, key.name, key.namespace)
     facts = keep_job(found)
     if facts is None or (facts.uid, facts.suspended, facts.budget_since) != (job.uid, job.suspended, job.budget_since):
+        return False
+    if unless is not None and await unless():
         return False
     body: dict[str, Any] = {
         "metadata": {
