@@ -173,6 +173,7 @@ OTHER_VALUES: dict[tuple[str, ...], Any] = {
     ("agent", "hostPaths", "sys"): "/srv/sys",
     ("agent", "hostPaths", "proc"): "/srv/proc",
     ("agent", "hostPaths", "dev"): "/srv/dev",
+    ("agent", "hostPaths", "podResources"): "/srv/pod-resources",
     ("agent", "kinds", "nvidia", "nodeExpressions"): [{"key": "gpu", "operator": "Exists"}],
     ("agent", "kinds", "nvidia", "driverRoot"): "/",
     ("agent", "kinds", "amd", "nodeExpressions"): [{"key": "gpu", "operator": "Exists"}],
@@ -791,6 +792,8 @@ def test_the_library_of_the_driver_and_the_folders_of_the_host(render: Render) -
         "dev": "/srv/dev",
     }
     assert paths(modelled["agent-amd"])["sys-devices"] == "/srv/sys/devices"
+    kubelet = "/var/lib/kubelet/pod-resources"
+    assert [paths(spec).get("pod-resources") for spec in modelled.values()] == [kubelet, kubelet, None]
     given = environment(modelled["agent"])
     assert [given[name] for name in ("HOST_SYS", "HOST_PROC", "HOST_DEV")] == ["/host/sys", "/host/proc", "/host/dev"]
 

@@ -6,7 +6,7 @@ Pure arithmetic on what the agent has just read; the agent's main program reads 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from joulie.domain.hardware.models import CapRange
@@ -34,21 +34,41 @@ class WantedCap:
     Attributes:
         cap_w: limit of one device, W.
         percent: limit in percent of the device's base, 0 (exclusive) to 100.
+        by_device: limits of single devices, W, which count where they are lower; by device, each once.
     """
 
     cap_w: float | None = None
     percent: float | None = None
+    by_device: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         if self.cap_w is not None:
             positive_number("cap_w", self.cap_w)
         if self.percent is not None:
             finite_number("percent", positive_number("percent", self.percent), maximum=_FULL_PERCENT)
+        for device, limit_w in self.by_device:
+            positive_number(device, limit_w)
 
     @property
     def lifted(self) -> bool:
-        """Whether the cap is lifted: the device gets back the limit that it had before Joulie."""
+        """Whether the cap is lifted: all devices get back the limits that they had before Joulie."""
+        return self._uncapped and not self.by_device
+
+    @property
+    def _uncapped(self) -> bool:
+        """Whether devices without a limit of their own have none."""
         return self.cap_w is None and self.percent in {None, _FULL_PERCENT}
+
+    def asks_of(self, device: str) -> bool:
+        """Whether a device is to be limited."""
+        return not self._uncapped or any(one == device for one, _ in self.by_device)
+
+    def of_device(self, device: LimitedDevice) -> float | None:
+        """The limit of a device, W, within its range; None where it has none, or a percentage has no base."""
+        own = [limit_w for one, limit_w in self.by_device if one == device.id]
+        own = own if device.limits is None else list(map(device.limits.clamped, own))
+        common_w = None if self._uncapped else self.in_watts(device.limits, device.share)
+        return min(own if common_w is None else [common_w, *own], default=None)
 
     def in_watts(self, limits: CapRange | None, share: float = 1.0) -> float | None:
         """The limit of one device, W, within its range; None where a percentage has no base, or no cap is set.
@@ -176,11 +196,13 @@ class WantedLimits:
         found: the devices, with what is needed to find their originals again.
         limits_w: limit by device, W.
         refused: why a device gets no limit, by device.
+        released: devices that nothing is asked of, while others are limited.
     """
 
     found: Sequence[FoundLimit]
     limits_w: Mapping[str, float]
     refused: Mapping[str, str]
+    released: Collection[str] = ()
 
 
 def wanted_limits(
@@ -189,7 +211,7 @@ def wanted_limits(
     earlier: WantedCap | None = None,
     earlier_limits_w: Iterable[float] = (),
 ) -> WantedLimits:
-    """The limit of each device under a cap: the same on each GPU and socket; none where the cap is lifted.
+    """The limit of each device under a cap; none where nothing is asked of it.
 
     Args:
         cap: what is asked for, by GPU or socket.
@@ -199,18 +221,24 @@ def wanted_limits(
     """
     found: list[FoundLimit] = []
     wanted: dict[str, float] = {}
+    released: list[str] = []
+    absent = dict(cap.by_device)
     refused: dict[str, str] = {}
     for device in devices:
-        target_w = None if cap.lifted else cap.in_watts(device.limits, device.share)
+        absent.pop(device.id, None)
+        target_w = cap.of_device(device)
         default_w = None if device.limits is None else device.limits.base_w
-        earlier_w = earlier.in_watts(device.limits, device.share) if earlier else None
+        earlier_w = earlier.of_device(device) if earlier else None
         candidates = tuple(limit_w for limit_w in (target_w, earlier_w, *earlier_limits_w) if limit_w is not None)
         found.append(FoundLimit(device.id, usable_limit(device.limit_w), default_w, candidates, device.clips))
         if target_w is not None:
             wanted[device.id] = target_w
-        elif not cap.lifted:
+        elif cap.asks_of(device.id):
             refused[device.id] = "a percentage needs the device's maximum, which neither it nor the catalogue states"
-    return WantedLimits(found, wanted, refused)
+        else:
+            released.append(device.id)
+    refused |= dict.fromkeys(absent, "no such device")
+    return WantedLimits(found, wanted, refused, () if cap.lifted else released)
 
 
 def same_limit(one_w: float, other_w: float) -> bool:

@@ -11,10 +11,12 @@ _FULL_PERCENT = 100.0
 
 
 def requests_cap(spec: NodeTwinSpec) -> bool:
-    """Whether a NodeTwin asks for a cap below 100 %."""
+    """Whether a NodeTwin asks for a cap below 100 %, or for a limit of a GPU."""
     cpu, gpu = spec.cpu, spec.gpu.power_cap if spec.gpu else None
-    return (cpu is not None and _is_cap(cpu.package_power_cap_watts, cpu.package_power_cap_pct_of_max)) or (
-        gpu is not None and _is_cap(gpu.cap_watts_per_gpu, gpu.cap_pct_of_max)
+    return (
+        bool(spec.gpu_limits)
+        or (cpu is not None and _is_cap(cpu.package_power_cap_watts, cpu.package_power_cap_pct_of_max))
+        or (gpu is not None and _is_cap(gpu.cap_watts_per_gpu, gpu.cap_pct_of_max))
     )
 
 

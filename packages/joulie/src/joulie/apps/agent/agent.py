@@ -287,7 +287,7 @@ class Agent:
 
     def _twin_changed(self, _key: Key, old: TwinView | None, new: TwinView | None) -> None:
         """Start a cycle when a cap changes in daemonset mode; a pool, which has many nodes, waits for the next one."""
-        before, after = ((view.cpu, view.gpu) if view else None for view in (old, new))
+        before, after = ((view.cpu, view.gpu, view.gpu_limits) if view else None for view in (old, new))
         if self._scope.node_name is not None and before != after:
             self._wake.set()
 

@@ -118,11 +118,14 @@ class BackendLimits:
         done.left_w = self.left({*done.in_force_w, *(name for name in done.refused if self._is_original(name, read))})
         return done
 
-    def restore(self, list_devices: Callable[[], Sequence[FoundLimit]]) -> Mapping[str, str]:
-        """Restore the original limits of all devices that have a record; returns the problems by device.
+    def restore(
+        self, list_devices: Callable[[], Sequence[FoundLimit]], only: Collection[str] | None = None
+    ) -> Mapping[str, str]:
+        """Restore the original limits of devices that have a record; returns the problems by device.
 
         Args:
             list_devices: lists the devices; called only where there may be something to restore.
+            only: devices to restore; None for all.
         """
         if problem := self._originals.unavailable():
             return {self.name: problem}
@@ -133,6 +136,9 @@ class BackendLimits:
         except (ControlFailedError, ControlRefusedError, OSError) as error:
             return dict.fromkeys(self._originals.for_backend(self.name), str(error))
         records = self._originals.resolve(self.name, found, self._same)
+        if only is not None:
+            found = [device for device in found if device.id in only]
+            records = {device: record for device, record in records.items() if device in only}
         if records and self._simulate_only:
             return dict.fromkeys(records, SIMULATED)
         plan = plan_restore(found, records)

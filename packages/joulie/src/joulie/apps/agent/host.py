@@ -29,6 +29,7 @@ from joulie.domain.actuation import LimitedDevice, WantedCap, cpu_range, socket_
 from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.energy_counter import PLAUSIBLE_POWER_W, power_bound_w
 from joulie.domain.hardware import CapRange, Catalogue
+from joulie.domain.limit_records import LimitRecord
 from joulie.domain.saved_records import ReportedLimits
 from joulie.ports import (
     DeviceKind,
@@ -233,6 +234,14 @@ class Host:
         elif not reported.complete and any(limiter.name == reported.backend for limiter in self._backends.cpu_limiters):
             # Where power limits work again, those of the frequency may not be restored yet; theirs are recognised.
             self._originals.note_reported(ReportedLimits(DVFS, complete=True), at_epoch_s)
+
+    def gpu_records(self) -> Mapping[str, LimitRecord]:
+        """Limits that Joulie replaced, by GPU."""
+        return {
+            device: record
+            for limiter in reversed(self._backends.gpu_limiters)
+            for device, record in self._originals.for_backend(limiter.name).items()
+        }
 
     def _without_driver(self) -> str | None:
         """Why GPUs on the PCI bus are not known: no driver responds; None without any."""

@@ -184,8 +184,12 @@ class LimitWriter:
             wanted = self._wanted_limits(cap, limiter, self._take_listed(limiter))
         except (ControlFailedError, ControlRefusedError, OSError) as error:
             return Enforcement(failed={limiter.name: str(error)}, left_w=self._limits[limiter.name].left())
-        done = self._limits[limiter.name].enforce(wanted.found, wanted.limits_w)
+        limits = self._limits[limiter.name]
+        # First what gets more power, so that a device is never left under the limit of another pod.
+        unrestored = limits.restore(lambda: wanted.found, only=wanted.released) if wanted.released else {}
+        done = limits.enforce(wanted.found, wanted.limits_w)
         done.refused |= wanted.refused
+        done.failed |= unrestored
         return done
 
     def _restore(self, limiter: PowerLimiter) -> Mapping[str, str]:

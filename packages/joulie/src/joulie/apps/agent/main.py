@@ -25,9 +25,11 @@ from joulie.adapters.gpu.nvml import Nvml, NvmlMeter, nvml_session
 from joulie.adapters.gpu.pci import gpus_on_bus
 from joulie.adapters.gpu.rocm_smi import RocmSmi
 from joulie.adapters.hardware_yaml import catalogue_of
+from joulie.adapters.kubelet.pod_resources import PodResources
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.saved_limits import SavedLimits
 from joulie.apps.agent.agent import CONCURRENCY, Agent, Scope
+from joulie.apps.agent.gpu_limits import GpuHolders
 from joulie.apps.agent.handover import successor
 from joulie.apps.agent.host import Host, HostBackends
 from joulie.apps.agent.metering import Sampler
@@ -111,7 +113,17 @@ async def serve(
                 name, endpoints.control, endpoints.power_w, settings.dvfs, simulate_only=settings.simulate_only
             )
             reporter = Reporter(client, name, time.time)
-            return NodeAgent(name, host, remote, reporter, catalogue, time.time, settings.default_mode)
+            return NodeAgent(
+                name,
+                host,
+                remote,
+                reporter,
+                catalogue,
+                time.time,
+                settings.default_mode,
+                GpuHolders(PodResources(settings.pod_resources_socket).gpus),
+                settings.gpu_limit_lease_s,
+            )
 
         loop = Agent(
             client,

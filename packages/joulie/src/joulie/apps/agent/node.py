@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +14,7 @@ from joulie.adapters.kubernetes.control_reports import RESTORED
 from joulie.adapters.kubernetes.names import MODE_LABEL
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.agent.discovery import hardware_from_labels, hardware_of_host
+from joulie.apps.agent.gpu_limits import GpuHolders, LimitLease, gpu_statuses, with_gpu_limits
 from joulie.apps.agent.gpu_thread import GpuThread
 from joulie.apps.agent.host import Host
 from joulie.apps.agent.limits import LIFTED
@@ -26,6 +27,7 @@ from joulie.apps.agent.throttle import Throttle
 from joulie.apps.agent.views import HardwareView, NodeView, TwinView
 from joulie.domain.actuation import WantedCap, cpu_range
 from joulie.domain.dvfs import DvfsAction
+from joulie.domain.gpu_allocations import Holding
 from joulie.domain.gpu_maintenance import gpu_hold_reason
 from joulie.domain.hardware import CapRange, Catalogue
 from joulie.domain.hardware.resolve import ResolvedHardware, resolve
@@ -119,6 +121,8 @@ class NodeAgent:
         catalogue: Catalogue,
         now_epoch_s: Callable[[], float],
         default_mode: Mode = Mode.ENFORCE,
+        holders: GpuHolders | None = None,
+        gpu_limit_lease_s: float = 300.0,
     ) -> None:
         self.name = name
         self.host = host
@@ -136,6 +140,9 @@ class NodeAgent:
         self._gpu_thread = GpuThread()
         self._default_mode = default_mode
         self._observes = default_mode is Mode.OBSERVE
+        self._holders = holders
+        self._held: Mapping[str, Holding] = {}
+        self._limit_lease = LimitLease(gpu_limit_lease_s)
 
     @property
     def mode(self) -> str:
@@ -181,11 +188,12 @@ class NodeAgent:
         if self.inputs is None and self.host is not None and twin.reported is not None:
             _recall(self.host, twin.reported)
         self.inputs = inputs
-        self._start_gpu(twin.gpu, inputs, now_s)
+        gpu_cap = await self._gpu_cap(twin, inputs.routing, now_s)
+        self._start_gpu(gpu_cap, inputs, now_s)
         if self.host is not None:
             await asyncio.to_thread(self.host.observe_cpu, now_s)
         self.cpu = await self._enforce_cpu(twin.cpu, self._devices(inputs), inputs.routing, now_s)
-        self.gpu = await self._enforce_gpu(twin.gpu, inputs, now_s, _GPU_PATIENCE_S)
+        self.gpu = await self._enforce_gpu(gpu_cap, inputs, now_s, _GPU_PATIENCE_S)
         status = self._hardware(inputs)
         self._count()
         # Before the reports: an unreachable API server does not make the measurement stale.
@@ -226,10 +234,27 @@ class NodeAgent:
         """Report the outcomes; `generation` is that of the NodeTwin enforced, None where none was."""
         if self.cpu is None or self.gpu is None or inputs.twin is None:
             return
-        results = ControlReport(self.cpu, self.gpu, generation)
+        results = ControlReport(self.cpu, self.gpu, generation, self._gpu_statuses(inputs.routing))
         await self._reporter.control(inputs.twin, results)
         if inputs.profile is not None:
             await self._reporter.profile(inputs.profile, results)
+
+    async def _gpu_cap(self, twin: TwinView, routing: Routing, now_s: float) -> WantedCap:
+        """The cap of the GPUs, with the limits of single ones that are valid now, which are set on the host only."""
+        if self.host is None or routing.gpu_control.via is not Via.HOST:
+            return twin.gpu
+        if self._holders is not None and (seen := self.host.observation) and seen.gpus:
+            await self._holders.read()
+            self._held = self._holders.of(seen.gpus, complete=not seen.gpus_lost and seen.gpu_problem is None)
+        if not self._limit_lease.holds(twin.last_updated, now_s):
+            return twin.gpu
+        return with_gpu_limits(twin.gpu, twin, self._held)
+
+    def _gpu_statuses(self, routing: Routing) -> tuple[api.GpuStatus, ...]:
+        seen = self.host.observation if self.host else None
+        if seen is None or self.host is None or routing.gpu_control.via is not Via.HOST:
+            return ()
+        return gpu_statuses(seen.gpus, self._held, self.host.gpu_records())
 
     def _hardware(self, inputs: NodeInputs) -> api.NodeHardwareStatus:
         """Status of the NodeHardware: the host's devices, else those of the node's labels."""

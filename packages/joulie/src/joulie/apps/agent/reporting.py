@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -44,11 +44,13 @@ class ControlReport:
         gpu: outcome for the GPUs.
         generation: generation of the NodeTwin whose caps were enforced; None where no spec was: the agent restored the
             original limits because it stops, or its node left.
+        gpus: what is known about each GPU.
     """
 
     cpu: Outcome
     gpu: Outcome
     generation: int | None
+    gpus: tuple[api.GpuStatus, ...] = ()
 
 
 class Reporter:
@@ -94,7 +96,7 @@ class Reporter:
 
     async def profile(self, profile: api.TelemetryProfile, results: ControlReport) -> None:
         """Report control results to the TelemetryProfile that targets this node by name."""
-        name, stored = profile.metadata.name, profile.status.control
+        name, stored, results = profile.metadata.name, profile.status.control, replace(results, gpus=())
         await self._report("control", TELEMETRY_PROFILES, name, profile, stored, results)
 
     async def _report(
@@ -112,6 +114,7 @@ class Reporter:
             cpu=self._result(known.cpu, results.cpu),
             gpu=self._result(known.gpu, results.gpu),
             observed_generation=results.generation,
+            gpus=results.gpus,
         )
         if status == stored or not self._needs_write(field, (name, results), cached):
             return

@@ -79,6 +79,17 @@ class AgentSettings(HostSettings, ProgramSettings):
         "Shard of this agent; without it, the number at the end of POD_NAME or of the host's name.",
         minimum=0,
     )
+    pod_resources_socket: Path = path(
+        "POD_RESOURCES_SOCKET",
+        "/var/lib/kubelet/pod-resources/kubelet.sock",
+        "Socket of the kubelet that says which pod holds which GPU; asked on machines with GPUs.",
+    )
+    gpu_limit_lease_s: float = duration(
+        "GPU_LIMIT_LEASE",
+        "5m",
+        "Limits of single GPUs are lifted when the operator has not renewed the NodeTwin for this long.",
+        minimum=1.0,
+    )
     dvfs: DvfsSettings = group(
         DvfsSettings,
         ema_alpha=number("DVFS_EMA_ALPHA", "0.3", "Weight of the newest power sample.", minimum=0.001, maximum=1),

@@ -26,6 +26,8 @@ class TwinView:
         policy: name of the policy, or the power profile, that set the caps.
         reported: stored control status; None if none was reported.
         generation: generation of the object, which changes with its spec only; 0 if unknown.
+        gpu_limits: limits of single GPUs.
+        last_updated: when the operator last wrote the status, as it states it: a change says that it is alive.
     """
 
     node_name: str
@@ -34,6 +36,8 @@ class TwinView:
     policy: str = ""
     reported: api.ControlStatus | None = None
     generation: int = 0
+    gpu_limits: tuple[api.GpuLimit, ...] = ()
+    last_updated: str | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,8 @@ def twin_view(twin: api.NodeTwin) -> TwinView:
         (twin.spec.policy.name or "" if twin.spec.policy else "") or twin.spec.profile,
         twin.status.control_status,
         twin.metadata.generation,
+        twin.spec.gpu_limits,
+        twin.status.last_updated,
     )
 
 

@@ -74,7 +74,8 @@ def is_lifted(twin: NodeTwin) -> bool:
     """Whether a twin requests no cap."""
     spec = twin.spec
     draining = spec.scheduling is not None and bool(spec.scheduling.draining)
-    return spec.profile == "performance" and spec.cpu is None and spec.gpu is None and not draining
+    uncapped = spec.cpu is None and spec.gpu is None and not spec.gpu_limits
+    return spec.profile == "performance" and uncapped and not draining
 
 
 def _is_suspended_by_grid(job: BatchJob) -> bool:
@@ -279,7 +280,8 @@ class Cleanup:
             )
 
     def _lifter(self, twin: NodeTwin) -> Job:
-        uncapped = {"profile": "performance", "cpu": None, "gpu": None, "scheduling": None, "policy": None}
+        absent = dict.fromkeys(("cpu", "gpu", "gpuLimits", "scheduling", "policy"))
+        uncapped = {"profile": "performance", **absent}
 
         async def lift() -> None:
             await self._client.patch(

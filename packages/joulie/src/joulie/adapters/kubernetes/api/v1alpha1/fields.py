@@ -57,6 +57,7 @@ def _number(**keywords: object) -> Meta:
 
 Name = Annotated[str, _text(MAX_NAME, minLength=1)]
 Text = Annotated[str, _text(MAX_TEXT)]
+GpuId = Annotated[str, _text(MAX_TEXT, minLength=1)]
 Message = Annotated[str, _text(MAX_MESSAGE)]
 Url = Annotated[str, _text(MAX_URL, pattern="^https?://.+")]
 Timestamp = Annotated[str, _text(64, format="date-time")]
@@ -140,6 +141,39 @@ class ControlResult(JoulieStruct, frozen=True):
     updated_at: Timestamp | None = None
 
 
+class PodReference(JoulieStruct, frozen=True):
+    """A pod.
+
+    Attributes:
+        name: name of the pod.
+        namespace: namespace of the pod.
+    """
+
+    name: Name
+    namespace: Name
+
+
+class GpuStatus(JoulieStruct, frozen=True):
+    """Power limit of one GPU, and the pods that the kubelet gave it to.
+
+    Attributes:
+        id: UUID of the GPU, or its PCI address where the driver states none.
+        limit_watts: power limit in force, W; absent if it cannot be read.
+        original_watts: limit that the GPU had before Joulie's first write, W; absent if it is not known.
+        min_watts: smallest limit that it accepts, W.
+        pods: pods that hold it, by the kubelet's PodResources API; pods that have ended may still be listed. Absent if
+            the kubelet was not asked or did not answer.
+        shared: whether pods hold parts of it (MIG, MPS, time slicing).
+    """
+
+    id: GpuId
+    limit_watts: Watts | None = None
+    original_watts: Watts | None = None
+    min_watts: Watts | None = None
+    pods: Annotated[tuple[PodReference, ...], up_to(64)] | None = None
+    shared: bool | None = None
+
+
 class ControlStatus(JoulieStruct, frozen=True):
     """Results of power control by subsystem. Written by the agent only.
 
@@ -148,8 +182,10 @@ class ControlStatus(JoulieStruct, frozen=True):
         gpu: result for the GPUs.
         observed_generation: generation of the NodeTwin whose caps the results are about. They say nothing about the
             caps of another generation. Absent where no spec was enforced: when an agent that stops restores the limits.
+        gpus: GPUs of the node and their limits, by id.
     """
 
     cpu: ControlResult | None = None
     gpu: ControlResult | None = None
     observed_generation: Count | None = None
+    gpus: Annotated[tuple[GpuStatus, ...], up_to(64)] = ()

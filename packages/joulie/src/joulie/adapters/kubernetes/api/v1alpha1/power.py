@@ -15,9 +15,11 @@ from joulie.adapters.kubernetes.api.v1alpha1.fields import (
     ControlStatus,
     Count,
     Fraction,
+    GpuId,
     JoulieStruct,
     Message,
     Name,
+    PodReference,
     Rule,
     Score,
     Text,
@@ -106,6 +108,20 @@ class GpuCap(JoulieStruct, frozen=True):
     power_cap: GpuPowerCap | None = None
 
 
+class GpuLimit(JoulieStruct, frozen=True):
+    """Power limit of one GPU, for the pod that holds it. It ends with the pod's hold on the GPU.
+
+    Attributes:
+        id: GPU, as `status.controlStatus.gpus` names it.
+        watts: power limit, W; the GPU keeps a lower limit that it has.
+        pod: pod that the limit is for.
+    """
+
+    id: GpuId
+    watts: CapWatts
+    pod: PodReference
+
+
 class PolicyReference(JoulieStruct, frozen=True):
     """The policy that determined the desired state.
 
@@ -148,7 +164,14 @@ class PowerSpec(JoulieStruct, frozen=True):
 
 
 class NodeTwinSpec(PowerSpec, frozen=True):
-    """The desired power state of one node, written by the operator."""
+    """The desired power state of one node, written by the operator.
+
+    Attributes:
+        gpu_limits: power limits of single GPUs, below the cap of all GPUs. The agent lifts them when `lastUpdated` has
+            not changed for its GPU_LIMIT_LEASE.
+    """
+
+    gpu_limits: Annotated[tuple[GpuLimit, ...], up_to(64)] = ()
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule("self.nodeName == oldSelf.nodeName", "nodeName is immutable: delete the object instead"),

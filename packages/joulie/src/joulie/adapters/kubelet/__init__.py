@@ -1,0 +1,1 @@
+"""The kubelet of the machine that a program runs on."""

@@ -1,0 +1,114 @@
+"""GPUs that the kubelet gave to pods, by its PodResources API: gRPC over a unix socket.
+
+One unary call a cycle, over the HTTP/2 of the Kubernetes client's library: a gRPC library would be the larger part of
+the agent's memory. Source: k8s.io/kubelet/pkg/apis/podresources/v1/api.proto; gRPC over HTTP/2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+
+from joulie.adapters.kubelet.protobuf import ProtobufError, chunks
+from joulie.domain.gpu_allocations import Allocation
+from joulie.ports import SourceError
+
+_LIST = "http://localhost/v1.PodResourcesLister/List"
+_HEADERS = {"content-type": "application/grpc", "te": "trailers"}
+_EMPTY = bytes(5)
+"""A gRPC message without content: no compression, length 0."""
+_PREFIX_BYTES = 5
+_TIMEOUT_S = 2.0
+_MAX_BYTES = 16 * 1024 * 1024
+_GPU_RESOURCES = ("nvidia.com/", "amd.com/gpu")
+_DRA_GPU_DRIVERS = ("gpu.nvidia.com", "gpu.amd.com")
+
+
+class PodResources:
+    """Client of the kubelet of this machine.
+
+    Args:
+        socket: its unix socket, usually ``/var/lib/kubelet/pod-resources/kubelet.sock``.
+    """
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+
+    async def gpus(self) -> list[Allocation]:
+        """GPUs that pods hold. Pods that have ended may be listed until their containers are removed.
+
+        Raises:
+            SourceError: the kubelet does not answer, or not as expected.
+        """
+        return allocations(await self._list())
+
+    async def _list(self) -> bytes:
+        transport = httpx2.AsyncHTTPTransport(uds=str(self._socket), http1=False, http2=True, verify=False)
+        try:
+            async with httpx2.AsyncClient(transport=transport, timeout=_TIMEOUT_S) as client:
+                answer = await client.post(_LIST, content=_EMPTY, headers=_HEADERS)
+        except (httpx2.HTTPError, OSError) as error:
+            raise SourceError(
+                f"the kubelet does not answer at {self._socket}: {str(error) or type(error).__name__}"
+            ) from error
+        body = answer.content
+        # A call that fails has no message; its status is in the headers where nothing else is sent.
+        if answer.status_code != 200 or len(body) < _PREFIX_BYTES:
+            problem = answer.headers.get("grpc-message") or answer.headers.get("grpc-status") or answer.status_code
+            raise SourceError(f"PodResources at {self._socket}: {problem}")
+        length = int.from_bytes(body[1:_PREFIX_BYTES])
+        if body[0] != 0 or length != len(body) - _PREFIX_BYTES or length > _MAX_BYTES:
+            raise SourceError(f"PodResources at {self._socket}: unexpected answer of {len(body)} bytes")
+        return body[_PREFIX_BYTES:]
+
+
+def allocations(message: bytes) -> list[Allocation]:
+    """The GPUs of a ListPodResourcesResponse; pods without any are left out.
+
+    Raises:
+        SourceError: the message is malformed.
+    """
+    try:
+        found = [_pod(pod) for number, pod in chunks(message) if number == 1]
+    except (ProtobufError, UnicodeDecodeError) as error:
+        raise SourceError(f"PodResources: malformed answer: {error}") from error
+    return [allocation for allocation in found if allocation.devices]
+
+
+def _pod(message: bytes) -> Allocation:
+    name = namespace = ""
+    devices: list[str] = []
+    for number, content in chunks(message):
+        if number == 1:
+            name = content.decode()
+        elif number == 2:
+            namespace = content.decode()
+        elif number == 3:
+            devices += _container(content)
+    return Allocation((namespace, name), tuple(devices))
+
+
+def _container(message: bytes) -> Iterator[str]:
+    for number, content in chunks(message):
+        if number == 2:
+            yield from _devices(content)
+        elif number == 5:
+            yield from _claimed(content)
+
+
+def _devices(message: bytes) -> Iterator[str]:
+    fields = list(chunks(message))
+    resource = next((content.decode() for number, content in fields if number == 1), "")
+    if resource.startswith(_GPU_RESOURCES):
+        yield from (content.decode() for number, content in fields if number == 2)
+
+
+def _claimed(message: bytes) -> Iterator[str]:
+    """Devices of a DRA claim. Their names are the driver's own, ``gpu-0``, which names no GPU for certain."""
+    for number, resource in chunks(message):
+        if number == 4:
+            fields = {number: content.decode() for number, content in chunks(resource) if number in {2, 4}}
+            if fields.get(2, "") in _DRA_GPU_DRIVERS:
+                yield fields.get(4, "")

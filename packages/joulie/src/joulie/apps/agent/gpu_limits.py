@@ -1,0 +1,125 @@
+"""Limits of single GPUs: which of those that a NodeTwin asks for are valid now, and what is reported about GPUs.
+
+A limit is for one pod and lasts as long as the operator that watches the pod's progress is alive: it ends with the
+pod's hold on the GPU, and when the NodeTwin's `lastUpdated` has not changed for a while, whoever is at fault (a dead
+operator, an unreachable API server, a watch that is stuck).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+
+from joulie.adapters.kubernetes.api import v1alpha1 as api
+from joulie.apps.agent.views import TwinView
+from joulie.domain.actuation import WantedCap
+from joulie.domain.gpu_allocations import Allocation, Holding, NodeGpu, holdings
+from joulie.domain.limit_records import LimitRecord
+from joulie.ports import PowerDevice, SourceError
+
+_log = logging.getLogger(__name__)
+
+Allocations = Callable[[], Awaitable[Sequence[Allocation]]]
+"""Asks the kubelet which GPUs pods hold; raises SourceError."""
+
+
+class GpuHolders:
+    """Who holds the GPUs of this machine, as last read.
+
+    Args:
+        allocations: asks the kubelet.
+    """
+
+    def __init__(self, allocations: Allocations) -> None:
+        self._allocations = allocations
+        self._read: Sequence[Allocation] | None = None
+        self._problem: str | None = None
+
+    async def read(self) -> None:
+        """Ask the kubelet; where it does not answer, holders are not known, which is logged once."""
+        try:
+            self._read, problem = await self._allocations(), None
+        except SourceError as error:
+            self._read, problem = None, str(error)
+        if problem is not None and self._problem is None:
+            _log.warning("the holders of GPUs are not known", extra={"problem": problem})
+        self._problem = problem
+
+    def of(self, gpus: Sequence[PowerDevice], *, complete: bool) -> Mapping[str, Holding]:
+        """Holders by GPU; empty where they are not known.
+
+        Args:
+            gpus: GPUs that respond, in the order of their driver.
+            complete: whether all do, so that the position of each is its index.
+        """
+        if self._read is None:
+            return {}
+        return holdings(self._read, [NodeGpu(gpu.id, bool(gpu.mig)) for gpu in gpus], indexed=complete)
+
+
+class LimitLease:
+    """Tells whether the operator still renews a NodeTwin.
+
+    Args:
+        duration_s: time without a change of `lastUpdated` after which it does not, s.
+    """
+
+    def __init__(self, duration_s: float) -> None:
+        self._duration_s = duration_s
+        self._stated: str | None = None
+        self._since_s = 0.0
+
+    def holds(self, last_updated: str | None, now_s: float) -> bool:
+        """Whether it is renewed.
+
+        Args:
+            last_updated: as the NodeTwin states it now.
+            now_s: monotonic time, s. Timestamps are not compared with it: clocks differ between machines.
+        """
+        if last_updated != self._stated:
+            self._stated, self._since_s = last_updated, now_s
+        return last_updated is not None and now_s - self._since_s <= self._duration_s
+
+
+def with_gpu_limits(cap: WantedCap, twin: TwinView, held: Mapping[str, Holding]) -> WantedCap:
+    """A cap of all GPUs with the limits of single ones.
+
+    A limit counts where the pod that it is for holds the GPU alone, and where the kubelet did not say who does: then
+    the operator knows it from elsewhere.
+    """
+    limits = {limit.id: limit.watts for limit in twin.gpu_limits if _is_for_holder(limit, held.get(limit.id))}
+    return replace(cap, by_device=tuple(sorted(limits.items())))
+
+
+def _is_for_holder(limit: api.GpuLimit, holding: Holding | None) -> bool:
+    if holding is None:
+        return True
+    return not holding.shared and (limit.pod.namespace, limit.pod.name) in holding.pods
+
+
+def gpu_statuses(
+    gpus: Sequence[PowerDevice], held: Mapping[str, Holding], records: Mapping[str, LimitRecord]
+) -> tuple[api.GpuStatus, ...]:
+    """What is reported about each GPU.
+
+    Args:
+        gpus: GPUs that respond.
+        held: who holds them; empty where that is not known.
+        records: limits that Joulie replaced, by GPU.
+    """
+    return tuple(
+        _gpu_status(gpu, held.get(gpu.id), records.get(gpu.id)) for gpu in sorted(gpus, key=lambda gpu: gpu.id)
+    )
+
+
+def _gpu_status(gpu: PowerDevice, holding: Holding | None, record: LimitRecord | None) -> api.GpuStatus:
+    pods = [] if holding is None else [api.PodReference(name=name, namespace=space) for space, name in holding.pods]
+    return api.GpuStatus(
+        id=gpu.id,
+        limit_watts=gpu.limit_w,
+        original_watts=gpu.limit_w if record is None else record.original,
+        min_watts=gpu.min_w,
+        pods=None if holding is None else tuple(pods),
+        shared=None if holding is None else holding.shared,
+    )

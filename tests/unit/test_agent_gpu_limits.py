@@ -1,0 +1,198 @@
+"""Limits of single GPUs, through the whole agent: set for the pod that holds the GPU, and gone with it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulie.adapters.kubernetes.resources import NODE_TWINS
+from joulie.adapters.kubernetes.times import rfc3339
+from joulie.apps.agent.gpu_limits import LimitLease
+from joulie.domain.actuation import LimitedDevice, WantedCap, wanted_limits
+from joulie.domain.hardware import CapRange
+from support.agent_machine import Bench, Machine, on_cluster, until
+from support.fake_gpus import FakeGpus, build, install
+from support.pod_resources import PodResourcesSocket, kubelet_socket
+from support.sysfs_trees import intel_two_sockets
+
+FIRST, SECOND = 0, 1
+TRAIN = ("ml", "train-0")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml"), "fake_nvml")
+
+
+@pytest.fixture
+def driver(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGpus:
+    """Two GPUs of 200 to 800 W, 700 W by default."""
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    return install(library, folder, monkeypatch)
+
+
+@pytest.fixture
+def kubelet(tmp_path: Path) -> Iterator[PodResourcesSocket]:
+    with kubelet_socket(tmp_path / "kubelet.sock") as socket:
+        socket.pods = {TRAIN: {"nvidia.com/gpu": ["0"]}}
+        yield socket
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    machine = Machine(tmp_path)
+    intel_two_sockets(machine.sys)
+    machine.settings["pod_resources_socket"] = tmp_path / "kubelet.sock"
+    return machine
+
+
+def limits_w(driver: FakeGpus) -> list[float]:
+    return [driver.read(gpu, "set_mw") / 1e3 for gpu in (FIRST, SECOND)]
+
+
+async def renew(bench: Bench, second: int = 0) -> None:
+    """What the operator does while it lives."""
+    body = {"status": {"lastUpdated": rfc3339(1.8e9 + second)}}
+    await bench.client.apply(NODE_TWINS, bench.name, body, field_manager="joulie-operator", subresource="status")
+
+
+async def limit(bench: Bench, gpu: str, watts: float, pod: tuple[str, str] = TRAIN) -> None:
+    limits = [{"id": gpu, "watts": watts, "pod": {"namespace": pod[0], "name": pod[1]}}]
+    spec = {"nodeName": bench.machine.node, "profile": "performance", "gpuLimits": limits}
+    await bench.client.apply(NODE_TWINS, bench.name, {"spec": spec}, field_manager="joulie-operator")
+
+
+async def first_gpu(bench: Bench) -> str:
+    """ID of the first GPU, from the agent's report."""
+
+    async def reported() -> bool:
+        return len((await bench.control()).gpus) == 2
+
+    await bench.ask()
+    await renew(bench)
+    await until(reported)
+    return sorted(gpu.id for gpu in (await bench.control()).gpus)[0]
+
+
+def scenario(machine: Machine, steps: Callable[[Bench, str], Any]) -> None:
+    async def run(bench: Bench) -> None:
+        await bench.add_node()
+        async with bench.agent():
+            await steps(bench, await first_gpu(bench))
+
+    on_cluster(machine, run)
+
+
+def test_limit_is_of_one_gpu_and_is_reported(machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket) -> None:
+    driver.write(FIRST, set_mw=600_000)  # an administrator's
+
+    async def steps(bench: Bench, gpu: str) -> None:
+        await limit(bench, gpu, 450.0)
+        await until(lambda: limits_w(driver) == [450.0, 700.0])
+
+        async def confirmed() -> bool:
+            found = {one.id: one for one in (await bench.control()).gpus}[gpu]
+            return (found.limit_watts, found.original_watts, found.min_watts) == (450.0, 600.0, 200.0)
+
+        await until(confirmed)
+        status = {one.id: one for one in (await bench.control()).gpus}
+        assert [(pod.namespace, pod.name) for pod in status[gpu].pods or ()] == [TRAIN]
+        assert status[gpu].shared is False
+        assert [status[other].pods for other in status if other != gpu] == [()]
+        # Joulie only ever lowers.
+        await limit(bench, gpu, 650.0)
+        await until(lambda: limits_w(driver) == [600.0, 700.0])
+
+    scenario(machine, steps)
+    assert limits_w(driver) == [600.0, 700.0]
+
+
+def test_limit_ends_with_the_hold_of_its_pod(machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket) -> None:
+    async def steps(bench: Bench, gpu: str) -> None:
+        await limit(bench, gpu, 450.0)
+        await until(lambda: limits_w(driver) == [450.0, 700.0])
+        kubelet.pods = {("ml", "train-1"): {"nvidia.com/gpu": ["0"]}}
+        await until(lambda: limits_w(driver) == [700.0, 700.0])
+        assert not any(gpu in record for record in machine.saved.split() if "original" in record)
+        kubelet.pods = {TRAIN: {"nvidia.com/gpu": ["0"]}}
+        await until(lambda: limits_w(driver) == [450.0, 700.0])
+        # Another pod joins by time slicing: nobody's limit any more.
+        kubelet.pods = {TRAIN: {"nvidia.com/gpu": ["0::0"]}}
+        await until(lambda: limits_w(driver) == [700.0, 700.0])
+
+    scenario(machine, steps)
+
+
+def test_limit_ends_when_the_operator_is_silent(
+    machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket
+) -> None:
+    machine.settings["gpu_limit_lease_s"] = 1.0
+
+    async def steps(bench: Bench, gpu: str) -> None:
+        await limit(bench, gpu, 450.0)
+        await renew(bench, 1)
+        await until(lambda: limits_w(driver) == [450.0, 700.0])
+        await until(lambda: limits_w(driver) == [700.0, 700.0])  # nothing was renewed
+        await renew(bench, 2)
+        await until(lambda: limits_w(driver) == [450.0, 700.0])
+
+    scenario(machine, steps)
+
+
+def test_kubelet_that_does_not_answer_leaves_it_to_the_operator(machine: Machine, driver: FakeGpus) -> None:
+    async def steps(bench: Bench, gpu: str) -> None:
+        await limit(bench, gpu, 450.0)
+        await until(lambda: limits_w(driver) == [450.0, 700.0])
+        assert [one.pods for one in (await bench.control()).gpus] == [None, None]
+
+    scenario(machine, steps)
+
+
+def test_limit_below_a_cap_of_all_gpus(machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket) -> None:
+    async def steps(bench: Bench, gpu: str) -> None:
+        limits = [{"id": gpu, "watts": 450.0, "pod": {"namespace": "ml", "name": "train-0"}}]
+        caps = {"gpu": {"powerCap": {"capWattsPerGpu": 500}}, "gpuLimits": limits}
+        spec = {"nodeName": machine.node, "profile": "eco", **caps}
+        await bench.client.apply(NODE_TWINS, bench.name, {"spec": spec}, field_manager="joulie-operator")
+        await until(lambda: limits_w(driver) == [450.0, 500.0])
+
+    scenario(machine, steps)
+
+
+def test_lease_counts_from_the_last_change() -> None:
+    lease = LimitLease(10.0)
+    assert not lease.holds(None, 0.0)
+    assert lease.holds("a", 100.0)
+    assert lease.holds("a", 110.0)
+    assert not lease.holds("a", 110.1)
+    assert lease.holds("b", 111.0)
+
+
+DEVICES = ("gpu-0", "gpu-1", "gpu-2")
+
+
+@given(
+    st.one_of(st.none(), st.floats(1.0, 2000.0)),
+    st.one_of(st.none(), st.floats(1.0, 100.0)),
+    st.dictionaries(st.sampled_from((*DEVICES, "gone")), st.floats(1.0, 2000.0)),
+)
+def test_limits_of_single_gpus_only_lower(cap_w: float | None, percent: float | None, limits: dict[str, float]) -> None:
+    span = CapRange(200.0, 800.0, 700.0)
+    devices = [LimitedDevice(name, 700.0, span) for name in DEVICES]
+    common = wanted_limits(WantedCap(cap_w, percent), devices)
+    wanted = wanted_limits(WantedCap(cap_w, percent, tuple(limits.items())), devices)
+    for device in DEVICES:
+        asked = wanted.limits_w.get(device)
+        assert asked is None or span.min_w <= asked <= span.max_w
+        if device in common.limits_w:
+            assert asked is not None
+            assert asked <= common.limits_w[device]
+        elif device in limits:
+            assert asked == span.clamped(limits[device])
+        else:
+            assert asked is None
+    assert ("gone" in wanted.refused) == ("gone" in limits)
