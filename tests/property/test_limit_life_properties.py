@@ -3,6 +3,9 @@
 The limit in force is never above the owner's, nothing is written that was not read, a lift leaves no cap or says so,
 and a device that fails leaves no other capped. Where the state is lost, a limit that equals one of Joulie's counts as
 Joulie's: the device's default is then the owner's limit.
+
+Left out is one course that nobody can judge: the state is lost after a kill whose cap no report has named yet. To all
+that is left on the machine and in the cluster, such a cap is a limit of the owner.
 """
 
 from __future__ import annotations
@@ -154,17 +157,14 @@ class Life:
             machine.limits_w = dict(machine.owned_w)
             machine.saved = SavedRecords(earlier={**saved.earlier, **saved.records}, found=saved.found)
             self.reported_limits = None  # the report is older than the boot
-        elif state == "kexec" and not saved.lost and all(record.original for record in saved.records.values()):
-            machine.saved = SavedRecords(earlier={**saved.earlier, **saved.records}, found=saved.found)
+        elif state == "kexec":
+            unknown = {device: record for device, record in saved.records.items() if record.original is None}
+            earlier = {**saved.earlier, **saved.records}
+            machine.saved = SavedRecords(unknown, earlier, saved.lost, found=saved.found)
         elif state in {"corrupt", "deleted"} and self.reported:
             machine.saved = SavedRecords(lost=CORRUPT, found=True) if state == "corrupt" else SavedRecords()
             for name, limit_w in machine.limits_w.items():
-                device = f"{machine.name}/{name}"
-                record = saved.records.get(device, LimitRecord(None))
-                if saved.lost is not None and (device not in saved.lost.checked or record.original is None):
-                    # Lost before and not restored yet: nothing tells the limit from one that its owner set since.
-                    machine.owned_w[name] = min(machine.owned_w[name], limit_w)
-                elif not same_limit(limit_w, machine.owned_w[name]):
+                if not same_limit(limit_w, machine.owned_w[name]):
                     self.allowed_w[name] = max(DEFAULT_W, self.allowed_w[name])
                     machine.owned_w[name] = DEFAULT_W
         self.writer = self._process()
@@ -220,7 +220,7 @@ owned = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=400, deadline=None)
 @given(owned, st.booleans(), st.lists(cycles | restarts, min_size=1, max_size=12))
 def test_h2_h4_h5_h6_limits_over_any_course(owned_w: dict[str, float], stated: bool, course: list[Step]) -> None:
     life = Life(Machine(owned_w, stated))

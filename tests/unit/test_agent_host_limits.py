@@ -1,6 +1,8 @@
 """Limits of a whole host on a tree like that of Linux, with its file of original limits."""
 
+import errno
 import json
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +13,11 @@ import pytest
 from joulie.adapters.cpu import cpuinfo
 from joulie.adapters.cpu.cpufreq import Cpufreq
 from joulie.adapters.cpu.rapl import Rapl
+from joulie.adapters.kubernetes.api.v1alpha1 import ControlResult
 from joulie.adapters.saved_limits import SavedLimits
 from joulie.apps.agent.discovery import hardware_of_host
 from joulie.apps.agent.host import Host, HostBackends
+from joulie.apps.agent.outcome import reported_limits
 from joulie.domain.actuation import WantedCap
 from joulie.domain.dvfs import DvfsSettings
 from joulie.domain.hardware import BUILTIN_CATALOGUE
@@ -62,6 +66,13 @@ class CountedFiles(OsFiles):
     def read(self, file: Path) -> str:
         self.reads[file.name] = self.reads.get(file.name, 0) + 1
         return super().read(file)
+
+
+def raising(error: OSError) -> Callable[..., None]:
+    def fail(*_arguments: object) -> None:
+        raise error
+
+    return fail
 
 
 class Bench:
@@ -262,6 +273,27 @@ def test_h5_no_limit_is_judged_without_the_model_whose_range_it_is(tmp_path: Pat
     message, _ = bench.cycle(host, LIFTED)
     assert message.startswith("restored")
     assert bench.limit_w() > capped_w
+
+
+def test_h5_report_of_a_process_that_could_save_nothing_is_no_sign_of_a_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has written nothing: a limit in force that equals its cap is the administrator's."""
+    bench = Bench(tmp_path, one_socket, gpus=2)
+    bench.gpus.limits_w["GPU-1"] = 420.0
+    with monkeypatch.context() as patched:
+        patched.setattr(SavedLimits, "save", raising(OSError(errno.ENOSPC, "No space left on device")))
+        host = bench.host()
+        host.observe_gpu(0.0)
+        outcome = host.enforce_gpu(ECO)
+    assert outcome.message.startswith("1 x 420 W in force for a cap of 60 %; GPU-0: limits not changed")
+    result = ControlResult(backend=outcome.backend, result=outcome.result, message=outcome.message)
+    host = bench.host()
+    if reported := reported_limits(result):
+        host.recall(reported, math.inf)
+    bench.cycle(host, WantedCap(percent=50.0))
+    bench.cycle(host, LIFTED)
+    assert bench.gpus.limits_w == {"GPU-0": 700.0, "GPU-1": 420.0}
 
 
 def test_h5_loss_is_no_problem_of_packages_without_a_limit(tmp_path: Path) -> None:

@@ -131,6 +131,11 @@ def described(devices: Sequence[PowerDevice]) -> list[LimitedDevice]:
     return [LimitedDevice(device.id, device.limit_w, PACKAGE) for device in devices]
 
 
+def unlimited(devices: Sequence[PowerDevice]) -> list[LimitedDevice]:
+    """Devices that state no range."""
+    return [LimitedDevice(device.id, device.limit_w, None) for device in devices]
+
+
 def test_originals_are_saved_before_anything_is_written(store: Store) -> None:
     rapl = Limiter("rapl", a=200.0)
     store.full = True
@@ -277,9 +282,6 @@ def test_h5_without_a_default_the_limit_is_unknown_left_and_reported(store: Stor
     rapl = Limiter("rapl", a=120.0)
     store.saved = lost()
 
-    def unlimited(devices: Sequence[PowerDevice]) -> list[LimitedDevice]:
-        return [LimitedDevice(device.id, device.limit_w, None) for device in devices]
-
     limits = LimitWriter([rapl], OriginalLimits(store), unlimited)
     outcome = limits.cap(WantedCap(cap_w=120.0))[0]
     assert (outcome.result, rapl.log) == ("blocked", [])
@@ -336,6 +338,40 @@ def test_h5_report_names_every_limit_that_may_be_in_force(store: Store) -> None:
     originals.note_reported(found, 0.0)
     assert LimitWriter([rapl], originals, described).lift().message.startswith("restored")
     assert rapl.limits_w == {"a": 200.0, "b": 200.0}
+
+
+def test_h5_report_names_limits_of_another_boot_that_could_not_be_read_since(store: Store) -> None:
+    rapl = Limiter("rapl", a=120.0, b=200.0)
+    store.saved = SavedRecords(earlier={"rapl/a": LimitRecord(200.0, (120.0,))}, found=True)
+    rapl.unreadable.add("a")
+    rapl.errors["b"] = ControlFailedError("busy")
+    found = report(writer(store, rapl).cap(WantedCap(percent=30.0))[0])
+    assert found is not None
+    assert (found.backend, found.limits_w) == ("rapl", (60.0, 120.0))
+    # The file is lost as well.
+    store.saved = SavedRecords()
+    rapl.unreadable.clear()
+    originals = OriginalLimits(store)
+    originals.note_reported(found, 0.0)
+    assert LimitWriter([rapl], originals, described).lift().message.startswith("restored")
+    assert rapl.limits_w == {"a": 200.0, "b": 200.0}
+
+
+def test_h5_doubt_about_a_limit_outlives_a_second_loss(store: Store) -> None:
+    """A cap that no device takes replaces the report that named the limit in force."""
+    rapl = Limiter("rapl", a=120.0)
+
+    def after_loss(found: ReportedLimits | None) -> LimitWriter:
+        store.saved = SavedRecords()
+        originals = OriginalLimits(store)
+        assert found is not None
+        originals.note_reported(found, 0.0)
+        return LimitWriter([rapl], originals, unlimited)
+
+    limits = after_loss(ReportedLimits("rapl", WantedCap(cap_w=120.0), complete=True))
+    outcome = limits.cap(WantedCap(percent=30.0))[0]
+    assert (outcome.backend, outcome.result, rapl.log) == ("rapl", "blocked", [])
+    assert "original is not known" in after_loss(report(outcome)).lift().message
 
 
 def test_h5_limit_that_a_device_may_have_clipped_is_not_its_owners(store: Store) -> None:

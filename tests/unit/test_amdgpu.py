@@ -172,6 +172,20 @@ def test_a_gpu_keeps_its_id_when_that_cannot_be_read() -> None:
     assert [device.id for device in first.devices()] == ids
 
 
+@pytest.mark.parametrize(("file", "shown"), [("product_name", "AMD"), ("unique_id", "00000000000"), ("device", "")])
+def test_h5_a_short_read_gives_a_gpu_neither_another_id_nor_another_model(file: str, shown: str) -> None:
+    """The range of a model that is not known allows other caps, which no later process recognises."""
+    machine = Machine(MACHINES["mi300x"])
+    files, sys = MachineFiles(machine, lambda: 0.0), Path("/machine/sys")
+    first = Amdgpu(sys, files).devices()
+    read, short = files.read, {file, "product_name"} if file == "device" else {file}
+    files.read = lambda path: shown if path.name in short else read(path)
+    limiter = Amdgpu(sys, files)
+    assert all(device.limit_w is None for device in limiter.devices())
+    files.read = read
+    assert limiter.devices() == first
+
+
 def test_a_gpu_whose_driver_cannot_be_read_is_listed_without_a_limit() -> None:
     """Left out, a cap on the other GPUs would pass for a cap on all."""
     machine = Machine(MACHINES["mi300x"])

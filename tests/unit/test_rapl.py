@@ -129,7 +129,7 @@ def test_a_limit_that_cannot_be_read_is_a_reason(tmp_path: Path) -> None:
     trees.zone_file(sys, "intel-rapl:1", LIMIT).write_text("")
     reasons = Rapl(sys).unavailable() or ""
     assert "package-0: cannot read the power limit" in reasons
-    assert "holds '', not a number" in reasons
+    assert "holds '' without its end" in reasons
     assert [device.limit_w for device in Rapl(sys).devices()] == [None, None]
 
 

@@ -104,6 +104,21 @@ def test_h5_loss_is_saved_with_what_is_known_instead(file: Path, proc: Path, tmp
     assert saved.load() == SavedRecords(earlier=RECORDS, found=True)
 
 
+@pytest.mark.parametrize(("loader", "kept"), [("208", True), ("209", True), ("114", False), ("garbage", False)])
+def test_h5_what_is_known_of_a_loss_outlives_kexec(
+    file: Path, proc: Path, tmp_path: Path, loader: str, kept: bool
+) -> None:
+    """Another kernel, started by this one, finds the limits of devices as they were: no firmware has reset them."""
+    saved = SavedLimits(file, proc)
+    saved.save(SavedRecords(RECORDS, lost=LOST))
+    boot(tmp_path, SECOND)
+    write_files(proc / "sys/kernel", {"bootloader_type": loader})
+    write_files(proc, {"stat": "btime 1700000000"})
+    unknown = {key: record for key, record in RECORDS.items() if record.original is None}
+    assert saved.load() == SavedRecords(unknown if kept else {}, RECORDS, LOST if kept else None, found=True)
+    assert saved.booted_at_epoch_s() == (None if kept else 1.7e9), "reports from before kexec are still true"
+
+
 def test_h5_garbled_entries_about_a_loss_spoil_nothing(file: Path, proc: Path) -> None:
     entries = {"lost:rapl": 1, "lost.W:rapl": -5, "lost.%:rapl": 600, "lost.0:rapl": "x", "lost.": 1, "rapl/a": 205.0}
     write_files(file.parent, {file.name: json.dumps({"bootId": FIRST, "limits": entries})})

@@ -139,7 +139,7 @@ def read_number(files: HostFiles, file: Path) -> int:
 def _line(files: HostFiles, file: Path) -> str:
     """Content of an attribute; without the line feed at its end, the read was short and a number is another one."""
     text = files.read(file)
-    if text and not text.endswith("\n"):
+    if not text.endswith("\n"):
         raise ValueError(f"{file} holds {text[:40]!r} without its end: a short read")
     return text.strip()
 

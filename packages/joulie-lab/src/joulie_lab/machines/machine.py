@@ -22,6 +22,8 @@ _COUNTER_STATES = 2**32
 _AWAKE_SHARE = 0.1
 _VOLTAGE_AT_0_HZ = 0.5
 _SHORT_TERM_FACTOR = 1.2
+_GRUB, _KEXEC = 0x72, 0xD0
+"""Loader and version, of four bits each, as the boot protocol of x86 has them."""
 _DRAM_W, _PLATFORM_W = 20.0, 150.0
 _CORE_SHARE = 0.6
 _UNCORE_SHARE = 0.1
@@ -89,12 +91,14 @@ class Machine:
         load: its work.
         now_s: time up to which its state is known, s.
         boots: number of boots.
+        loader: what started the kernel, as x86 kernels tell it.
     """
 
     spec: Spec
     load: Load = field(default_factory=Load)
     now_s: float = 0.0
     boots: int = 0
+    loader: int = _GRUB
 
     def __post_init__(self) -> None:
         self.boot()
@@ -108,11 +112,20 @@ class Machine:
         """Start with the firmware's limits and counters at 0."""
         spec = self.spec
         self.boots += 1
+        self.loader = _GRUB
         self.booted_s = self.now_s
         self.offline: set[int] = set()  # policies whose CPUs are all offline
         self.platform_j = 0.0
         self.packages = [self._new_package() for _ in range(spec.packages)]
         self.gpus = [GpuState(spec.gpu.default_w, spec.gpu.idle_w) for _ in range(spec.gpus)] if spec.gpu else []
+
+    def kexec(self) -> None:
+        """Start another kernel, which resets no device; the limits of frequencies are the kernel's own."""
+        self.boots += 1
+        self.loader = _KEXEC
+        self.booted_s = self.now_s
+        for package in self.packages:
+            package.policy_max_hz = self._new_package().policy_max_hz
 
     def advance(self, now_s: float) -> None:
         """Let time pass, with the limits that are in force."""

@@ -128,6 +128,8 @@ def tree_of(spec: Spec) -> Tree:
     for folder in ("sys/class/powercap", "sys/devices/system/cpu/cpufreq", "sys/class/hwmon", "dev"):
         tree.folder(folder)
     tree.add("proc/sys/kernel/random/boot_id", File(lambda machine: f"{machine.boot_id}\n"))
+    if spec.cpu.vendor:
+        tree.add("proc/sys/kernel/bootloader_type", File(lambda machine: f"{machine.loader}\n"))
     tree.add("proc/stat", File(lambda machine: f"cpu  0 0 0 0 0 0 0 0 0 0\nbtime {EPOCH_S + machine.booted_s:.0f}\n"))
     cpuinfo = _cpuinfo(spec)
     tree.add("proc/cpuinfo", File(lambda _machine: cpuinfo))

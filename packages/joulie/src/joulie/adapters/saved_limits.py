@@ -38,6 +38,7 @@ _LOST = "lost:"
 _LOST_DETAILS = "lost."
 _CHECKED = "checked:"
 _BOOT_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_KEXEC_LOADER = 0xD
 _FIELDS = frozenset({"bootId", "limits"})
 
 
@@ -103,7 +104,9 @@ class SavedLimits:
         _sync_folder(folder)
 
     def booted_at_epoch_s(self) -> float | None:
-        """Time of the last boot, s since the epoch; None if it cannot be read."""
+        """See `LimitStore.booted_at_epoch_s`."""
+        if self._booted_by_kexec():
+            return None
         try:
             lines = self._files.read(self._host_proc / "stat").splitlines()
         except (OSError, ValueError):
@@ -124,7 +127,18 @@ class SavedLimits:
         records = {key: one for key, one in found.items() if not key.startswith(_EARLIER)}
         if content.get("bootId") == self._boot_id():
             return SavedRecords(records, earlier, lost=lost, found=True)
+        if self._booted_by_kexec():
+            unknown = {key: one for key, one in records.items() if one.original is None}
+            return SavedRecords(unknown, {**earlier, **records}, lost=lost, found=True)
         return SavedRecords(earlier={**earlier, **records}, lost=None if "bootId" in content else lost, found=True)
+
+    def _booted_by_kexec(self) -> bool:
+        """Whether a kernel has started this one, so that no firmware has reset the power limits; told on x86 only.
+
+        Source: Linux, arch/x86/kernel/kexec-bzimage64.c and Documentation/admin-guide/sysctl/kernel.rst.
+        """
+        loader = read_text(self._files, self._host_proc / "sys/kernel/bootloader_type") or ""
+        return loader.isdecimal() and int(loader) >> 4 == _KEXEC_LOADER
 
     def _boot_id(self) -> str:
         file = self._host_proc / "sys/kernel/random/boot_id"

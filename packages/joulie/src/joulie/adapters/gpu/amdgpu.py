@@ -47,7 +47,7 @@ _MODELS = {
 
 @dataclass(frozen=True)
 class _Gpu:
-    """A GPU: its id, its model if known, its hwmon folder, and whether its id could be read."""
+    """A GPU: its id, its model if known, its hwmon folder, and whether id and model could be read."""
 
     id: str
     model: str | None
@@ -101,7 +101,7 @@ class _Driver:
             raise ControlFailedError(f"cannot list {self._class}: {error.strerror}") from error
 
     def watts(self, gpu: _Gpu, file: str) -> float | None:
-        """A power, W; None if it cannot be read, or the GPU is not known by its id."""
+        """A power, W; None if it cannot be read, or the GPU's id or model could not."""
         if not gpu.identified:
             return None
         try:
@@ -134,20 +134,25 @@ class _Driver:
             lost = self.files.exists(device / "unique_id")
             return _Gpu(device.name, None, hwmon, identified=False) if lost else None
         capped = read_text(self.files, hwmon / "power1_cap")
-        model = read_text(self.files, device / "product_name") or _MODELS.get(
-            (read_text(self.files, device / "device") or "").lower()
-        )
-        if capped == "0" or (model is None and not self.files.exists(hwmon / "power1_cap")):
+        model, unique = self._model(device), self._stated(device / "unique_id")
+        if capped == "0" or (not model and not self.files.exists(hwmon / "power1_cap")):
             return None
-        try:
-            unique = self.files.read(device / "unique_id").strip().lower()
-        except FileNotFoundError:
-            unique = ""
-        except (OSError, ValueError):
-            unique = _UNREADABLE
-        if unique and not _UNIQUE_ID.fullmatch(unique):
-            return _Gpu(device.name, model, hwmon, identified=False)
-        return _Gpu(f"GPU-{unique}" if unique.strip("0") else device.name, model, hwmon, identified=True)
+        unique = unique.lower() if unique is not None else _UNREADABLE
+        known = not unique or _UNIQUE_ID.fullmatch(unique) is not None
+        gpu_id = f"GPU-{unique}" if known and unique.strip("0") else device.name
+        return _Gpu(gpu_id, model or None, hwmon, identified=known and model is not None)
+
+    def _model(self, device: Path) -> str | None:
+        """Model of a GPU, empty if nothing states it; None if it cannot be read: its caps may depend on it."""
+        name = self._stated(device / "product_name")
+        if name or name is None:
+            return name
+        number = self._stated(device / "device")
+        return None if number is None else _MODELS.get(number.lower(), "")
+
+    def _stated(self, file: Path) -> str | None:
+        """Content of a file, empty if there is none; None if it cannot be read as a whole."""
+        return read_text(self.files, file) if self.files.exists(file) else ""
 
 
 class Amdgpu:

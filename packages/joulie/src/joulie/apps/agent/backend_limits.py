@@ -75,9 +75,14 @@ class BackendLimits:
         """Whether limits of Joulie's may be in force, of this process or an earlier one."""
         return self._originals.may_concern(self.name)
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it may hold limits of Joulie's of which too little is known to name or to restore them."""
+        return self._originals.in_doubt(self.name)
+
     def left(self, settled: Collection[str] = ()) -> Sequence[float]:
         """Limits of Joulie's that may be in force on devices other than those settled."""
-        records = self._originals.for_backend(self.name)
+        records = self._originals.not_restored(self.name)
         # One whose original is not known, or that equals it, may be its owner's.
         return [
             limit

@@ -17,6 +17,7 @@ from joulie.apps.agent.limits import LIFTED, LimitWriter, limited_devices
 from joulie.apps.agent.metering import PowerMeter, PowerSample
 from joulie.apps.agent.originals import LimitStore, OriginalLimits
 from joulie.apps.agent.outcome import (
+    NEVER_CHANGED,
     Outcome,
     format_cap,
     format_limits,
@@ -271,11 +272,11 @@ class Host:
         sockets = seen.cpu.sockets or seen.cpu_power.sockets or seen.limited_sockets or 1
         power = seen.cpu_power
         reading = PowerReading(power.package_power_w, seen.cpu_measured, format_problems(power.problems))
-        return self.cpu.enforce(cap, CpuFacts(seen.cpu_range, sockets, reading), now_s)
+        return self._recallable(self.cpu.enforce(cap, CpuFacts(seen.cpu_range, sockets, reading), now_s))
 
     def enforce_gpu(self, cap: WantedCap) -> Outcome:
         """Apply a cap to the GPUs."""
-        return self._gpu_writer.lift() if cap.lifted else self._gpu_writer.cap(cap)[0]
+        return self._recallable(self._gpu_writer.lift() if cap.lifted else self._gpu_writer.cap(cap)[0])
 
     def plan_cpu(self, cap: WantedCap) -> Outcome:
         """What a cap on the CPUs would do, in observe mode; nothing is written."""
@@ -294,6 +295,10 @@ class Host:
         """Lift all caps on the CPUs, including those left by an earlier process."""
         self.observe_cpu(now_s)
         return self.enforce_cpu(LIFTED, now_s)
+
+    def _recallable(self, outcome: Outcome) -> Outcome:
+        """The outcome as a later process may take it: without a file, it would count limits reported now as lost ones."""
+        return replace(outcome, message=outcome.message + NEVER_CHANGED) if self._originals.never_saved else outcome
 
     def _observed(self) -> Observation:
         if self._cpu_seen is None:

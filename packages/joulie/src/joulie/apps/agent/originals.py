@@ -34,7 +34,7 @@ class LimitStore(Protocol):
         ...
 
     def booted_at_epoch_s(self) -> float | None:
-        """Time of the last boot, s since the epoch; None if it cannot be read."""
+        """Time of the last boot, s since the epoch; None if it cannot be read, or if kexec has reset no device."""
         ...
 
 
@@ -56,6 +56,7 @@ class OriginalLimits:
         self._saved: SavedRecords | None = None  # what the store holds; None until it is read
         self._records: dict[str, LimitRecord] = {}
         self._earlier: dict[str, LimitRecord] = {}
+        self._save_failed = False
         self._lost: LostRecords | None = None
         # Devices that have had a record, or were compared with the last report: what is forgotten is not lost.
         self._known: set[str] = set()
@@ -92,6 +93,12 @@ class OriginalLimits:
         """What an earlier process reported about a backend; None if it reported no limits of it."""
         return self._reported.get(backend)
 
+    @property
+    def never_saved(self) -> bool:
+        """Whether saving fails, and nothing was saved before or lost: no limit in force is one of Joulie's."""
+        with self._lock:
+            return self._save_failed and self._saved is not None and not self._saved.found and self._lost is None
+
     def for_backend(self, backend: str) -> dict[str, LimitRecord]:
         """Records of a backend's devices, by device; empty while they are not known."""
         prefix = f"{backend}/"
@@ -99,6 +106,13 @@ class OriginalLimits:
             if self.unavailable() is not None:
                 return {}
             return {key.removeprefix(prefix): record for key, record in self._records.items() if key.startswith(prefix)}
+
+    def not_restored(self, backend: str) -> dict[str, LimitRecord]:
+        """Records of a backend's devices, also those of an earlier boot whose devices could not be read since."""
+        prefix = f"{backend}/"
+        with self._lock:
+            earlier = {key: record for key, record in self._earlier.items() if key.startswith(prefix)}
+            return {key.removeprefix(prefix): record for key, record in earlier.items()} | self.for_backend(backend)
 
     def may_concern(self, backend: str) -> bool:
         """Whether a backend has records, or may have had some that are lost."""
@@ -115,6 +129,12 @@ class OriginalLimits:
                 or any(record.original is None for record in self.for_backend(backend).values())
                 or any(key.startswith(prefix) for key in self._earlier)
             )
+
+    def in_doubt(self, backend: str) -> bool:
+        """Whether a report must name a backend: a later process that has nothing else takes its limits for others'."""
+        with self._lock:
+            lost = self._lost is not None and backend in self._reported
+            return lost or any(record.original is None for record in self.for_backend(backend).values())
 
     def resolve(self, backend: str, devices: Iterable[FoundLimit], same: SameLimit) -> dict[str, LimitRecord]:
         """Records of a backend's devices, after those that are lost, void or unusable were checked against the devices.
@@ -181,7 +201,9 @@ class OriginalLimits:
         saved = SavedRecords(dict(records), dict(self._earlier), lost, found=True)
         # A file without records says that there were none: without a file, a cap that was reported looks lost.
         if saved != self._saved:
+            self._save_failed = True
             self._store.save(saved)
+            self._save_failed = False
         self._records, self._known, self._lost, self._saved = records, known, lost, saved
 
     def _resolve(self, backend: str, device: FoundLimit, same: SameLimit) -> None:

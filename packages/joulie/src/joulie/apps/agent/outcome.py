@@ -14,6 +14,9 @@ from joulie.domain.saved_records import ReportedLimits
 SIMULATED = "SIMULATE_ONLY: nothing is written"
 """Prefix of the message where limits are only planned."""
 
+NEVER_CHANGED = "; no limit was changed so far, for none could be saved"
+"""End of the message where no limit in force is one of Joulie's."""
+
 _CAP = re.compile(r" for a cap of (?P<value>[0-9.e+]+) (?P<unit>[W%])(;|$)")
 """A cap in force in a message, as `format_cap` writes it."""
 _LEFT = re.compile(r"((?:[0-9.e+]+ W, )*[0-9.e+]+ W) may be in force")
@@ -40,7 +43,7 @@ def reported_limits(result: ControlResult) -> ReportedLimits | None:
     if not result.backend or result.result in {ControlOutcome.NONE, ControlOutcome.OBSERVED}:
         return None
     message = result.message or ""
-    if message.startswith((RESTORED, SIMULATED)):
+    if message.startswith((RESTORED, SIMULATED)) or message.endswith(NEVER_CHANGED):
         return None
     try:
         stated = _CAP.search(message)
