@@ -534,7 +534,7 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "events": ("create", "patch"),
         "jobs.batch": ("get", *LIST_WATCH, "patch"),
         "cronjobs.batch": LIST_WATCH,
-        "deployments.apps": LIST_WATCH,
+        "deployments.apps": ("get", *LIST_WATCH),
         "replicasets.apps": LIST_WATCH,
         "statefulsets.apps": ("get", *LIST_WATCH, "patch"),
         "mutatingadmissionpolicies.admissionregistration.k8s.io": ("get",),

@@ -9,13 +9,17 @@ import pytest
 from joulie.adapters.kubernetes.autoscalers import autoscaler_of, restore_all
 from joulie.adapters.kubernetes.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
+    DEPLOYMENTS,
     EVENTS,
     HORIZONTAL_POD_AUTOSCALERS,
     SCALED_OBJECTS,
 )
+from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.grid.ceilings import BACK_OFF_S
 from joulie.domain.grid import names
 from joulie.domain.grid.ceilings import CHANGE_INTERVAL_S
+from joulie.domain.grid.request import GridDefaults
+from joulie.domain.grid.series import Series
 from joulie.domain.mode import Mode
 from support.grid_stage import NS, ZONE, staged
 
@@ -390,3 +394,80 @@ def test_observe_mode_restores_what_was_lowered(play):
         assert (await here.maximum(), await here.record()) == (20, None)
 
     play(story)
+
+
+LIMITED = {"type": "ScalingLimited", "status": "True", "reason": "TooManyReplicas"}
+
+
+def test_what_a_ceiling_withholds_is_counted_and_told_with_its_method(play):
+    async def story(here):
+        client = here.stage.client
+        container = {"name": "c", "image": "none", "resources": {"requests": {"cpu": "20"}}}
+        template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}}
+        body = {"metadata": {"name": "web"}, "spec": {"template": template}}
+        await client.create(DEPLOYMENTS, body, NS)
+        await here.hpa(running=10)
+        target = {"type": "Utilization", "averageUtilization": 50}
+        metric = {"type": "Resource", "resource": {"name": "cpu", "target": target}}
+        await here.edit(metrics=[metric])
+        await here.step(300.0)
+        now = {"type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": 75}}}
+        status = {"status": {"conditions": [LIMITED], "currentMetrics": [now]}}
+        await client.patch(HORIZONTAL_POD_AUTOSCALERS, "web", status, namespace=NS, subresource="status")
+        await here.step(300.0, passed_s=1.0)
+        for _ in range(6):
+            await here.step(300.0)
+        counted = here.stage.counted
+        # 10 run at 75 % of a target of 50 %: 15 are wanted, 10 allowed. Each draws 100 W.
+        assert counted("joulie_grid_ceiling_withheld_replicas") == 5
+        assert counted("joulie_grid_ceiling_withheld_replica_hours_total", namespace=NS) == pytest.approx(5.0)
+        assert counted("joulie_grid_ceiling_withheld_kwh_total", namespace=NS) == pytest.approx(0.5)
+        await here.step(100.0)
+        saved_g = counted("joulie_grid_ceiling_estimated_savings_gco2eq", namespace=NS)
+        # The last ten minutes are counted at the value that ended them.
+        assert saved_g == pytest.approx(0.5 * (300.0 - 100.0))
+        (lifted,) = await here.notes("CeilingLifted")
+        assert lifted.endswith(
+            "withheld 5.8 replica hours, about 0.583 kWh; if all of that runs now, it saves 100 gCO2eq"
+        )
+
+    play(story)
+
+
+def test_the_next_expected_change_is_told(play):
+    async def story(here):
+        now_s = here.stage.now_s
+        here.stage.carbon.ahead = Series([now_s, now_s + 7200.0], [300.0, 100.0], now_s + 36_000.0)
+        await here.hpa()
+        await here.step(300.0)
+        (lowered,) = await here.notes("CeilingLowered")
+        assert lowered.endswith(f"expected to become 20 at {rfc3339(now_s + 7200.0)}")
+        assert here.stage.counted("joulie_grid_ceiling_next_change_timestamp_seconds") == now_s + 7200.0
+
+    play(story)
+
+
+def test_no_ceiling_holds_in_exempt_times(play):
+    async def story(here):
+        # The stage's clock begins on Friday 2027-01-15 at 08:00 UTC.
+        await here.hpa(annotations={**CAP, names.MAX_REPLICAS_EXEMPT: "5 09:00-10:00; 0,6 00:00-24:00 Europe/Berlin"})
+        seen = []
+        for passed_s in (600.0, 3000.0, 1800.0, 2400.0):
+            await here.step(300.0, passed_s=passed_s)
+            seen.append(await here.maximum())
+        assert seen == [10, 20, 20, 10]
+
+    play(story)
+
+
+def test_prices_lower_the_maximum_too(play):
+    async def story(here):
+        await here.hpa(annotations={names.PRICE_MAX_REPLICAS: "-0.05: 15, 0.2: 10"})
+        seen = []
+        for price in (-0.1, 0.1, 0.3):
+            here.stage.price.values[ZONE] = price
+            await here.step()
+            seen.append(await here.maximum())
+        assert seen == [20, 15, 10]
+
+    play(story, defaults=GridDefaults(price_enabled=True))

@@ -12,22 +12,35 @@ from typing import Any
 
 import msgspec
 
-from joulie.adapters.kubernetes.api.autoscaling import HorizontalPodAutoscaler, ScaledObject
+from joulie.adapters.kubernetes.api.autoscaling import HorizontalPodAutoscaler, Metric, ScaledObject
+from joulie.adapters.kubernetes.api.core import Pod, WithTemplate
 from joulie.adapters.kubernetes.api.meta import ObjectReference
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
-from joulie.adapters.kubernetes.resources import HORIZONTAL_POD_AUTOSCALERS, SCALED_OBJECTS, Resource
+from joulie.adapters.kubernetes.requests import Requests, pod_requests
+from joulie.adapters.kubernetes.resources import (
+    DEPLOYMENTS,
+    HORIZONTAL_POD_AUTOSCALERS,
+    SCALED_OBJECTS,
+    STATEFUL_SETS,
+    Resource,
+)
 from joulie.adapters.kubernetes.times import parse_rfc3339, rfc3339
 from joulie.adapters.kubernetes.wire import Key
 from joulie.adapters.kubernetes.writer import Job, write_all
 from joulie.domain.grid.ceilings import Change, Record, overridden
 from joulie.domain.grid.names import PREFIX, REPLICA_CEILING
-from joulie.domain.resource_quantity import QuantityError
+from joulie.domain.grid.withheld import wanted_replicas
+from joulie.domain.resource_quantity import QuantityError, parse_quantity
 
 RESOURCES: dict[str, Resource[Any]] = {one.kind: one for one in (HORIZONTAL_POD_AUTOSCALERS, SCALED_OBJECTS)}
 """Resources of autoscalers, by kind."""
 FIELD_MANAGER = "joulie-grid"
 _MAXIMUM = {HORIZONTAL_POD_AUTOSCALERS.kind: "maxReplicas", SCALED_OBJECTS.kind: "maxReplicaCount"}
+_WITH_TEMPLATE = {
+    one.kind: Resource(one.group, one.version, one.plural, one.kind, True, WithTemplate)
+    for one in (DEPLOYMENTS, STATEFUL_SETS)
+}
 _PREFIXES = (PREFIX, "joulie.io/")
 
 
@@ -48,8 +61,10 @@ class Autoscaler(msgspec.Struct, frozen=True):
         uid: its UID.
         maximum: its maximum; None where none is set, which only KEDA allows.
         minimum: its minimum.
-        running: number of replicas; None if unknown.
         annotations: annotations of the Compute Gardener and of Joulie.
+        running: number of replicas; None if unknown.
+        wanted: number of replicas that would run without the maximum, by its metrics; None if unknown.
+        target: kind and name of the workload that it scales; empty where only its HorizontalPodAutoscaler knows.
         scaled_object: ScaledObject that owns a HorizontalPodAutoscaler; empty without one. KEDA writes the maximum of
             such a one, and copies the annotations of the ScaledObject to it, the record included.
     """
@@ -58,8 +73,10 @@ class Autoscaler(msgspec.Struct, frozen=True):
     uid: str
     maximum: int | None
     minimum: int
-    running: int | None
     annotations: dict[str, str]
+    running: int | None = None
+    wanted: int | None = None
+    target: tuple[str, str] = ("", "")
     scaled_object: str = ""
 
     @property
@@ -90,16 +107,59 @@ def autoscaler_of(found: HorizontalPodAutoscaler | ScaledObject) -> Autoscaler:
     annotations = {key: value for key, value in meta.annotations.items() if key.startswith(_PREFIXES)}
     if isinstance(found, ScaledObject):
         maximum, minimum = found.spec.max_replica_count, found.spec.min_replica_count or 0
-        return Autoscaler(SCALED_OBJECTS.kind, meta.uid, maximum, minimum, None, annotations)
+        return Autoscaler(SCALED_OBJECTS.kind, meta.uid, maximum, minimum, annotations)
+    spec, status = found.spec, found.status
     return Autoscaler(
         HORIZONTAL_POD_AUTOSCALERS.kind,
         meta.uid,
-        found.spec.max_replicas,
-        found.spec.min_replicas,
-        found.status.current_replicas,
+        spec.max_replicas,
+        spec.min_replicas,
         annotations,
+        status.current_replicas,
+        None if status.current_replicas is None else _wanted(found, status.current_replicas),
+        (spec.scale_target_ref.kind, spec.scale_target_ref.name),
         next((one.name for one in meta.owner_references if one.kind == SCALED_OBJECTS.kind), ""),
     )
+
+
+def _wanted(found: HorizontalPodAutoscaler, running: int) -> int:
+    limited = any(
+        (one.type, one.status, one.reason) == ("ScalingLimited", "True", "TooManyReplicas")
+        for one in found.status.conditions
+    )
+    pairs = zip(found.spec.metrics, found.status.current_metrics or (), strict=False)
+    ratios = [ratio for wanted, now in pairs if (ratio := _ratio(wanted, now)) is not None]
+    return wanted_replicas(running, ratios, limited=limited, maximum=found.spec.max_replicas)
+
+
+def _ratio(wanted: Metric, now: Metric) -> float | None:
+    """Ratio of a metric to its target; None if it is unknown."""
+    if wanted.source is None or now.source is None:
+        return None
+    target, current = wanted.source.target, now.source.current
+    for name in ("average_utilization", "average_value", "value"):
+        goal, value = getattr(target, name), getattr(current, name)
+        if goal is not None and value is not None:
+            try:
+                return parse_quantity(value) / parse_quantity(goal)
+            except (QuantityError, ZeroDivisionError):
+                return None
+    return None
+
+
+async def replica_requests(client: KubeClient, key: Key, target: tuple[str, str]) -> Requests | None:
+    """Resource requests of one replica; None if its workload is neither a Deployment nor a StatefulSet.
+
+    Raises:
+        KubernetesError: the workload could not be read.
+    """
+    kind, name = target
+    resource = _WITH_TEMPLATE.get(kind)
+    if resource is None:
+        return None
+    found = await client.get(resource, name, key.namespace)
+    requests, _mistakes = pod_requests(Pod(spec=found.spec.template.spec))
+    return requests
 
 
 async def find_keda(client: KubeClient) -> bool:
@@ -133,7 +193,7 @@ async def write_change(client: KubeClient, key: Key, seen: Autoscaler, change: C
     resource = RESOURCES[seen.kind]
     found = await client.get(resource, key.name, key.namespace)
     now = autoscaler_of(found)
-    if now.scaled_object or msgspec.structs.replace(now, running=seen.running) != seen:
+    if now.scaled_object or _decided_by(now) != _decided_by(seen):
         return False
     annotations = {REPLICA_CEILING: None if change.record is None else _text(change.record)}
     body = {
@@ -142,6 +202,10 @@ async def write_change(client: KubeClient, key: Key, seen: Autoscaler, change: C
     }
     await client.patch(resource, key.name, body, namespace=key.namespace, field_manager=FIELD_MANAGER)
     return True
+
+
+def _decided_by(one: Autoscaler) -> tuple[Any, ...]:
+    return one.uid, one.maximum, one.minimum, one.annotations
 
 
 def _text(record: Record) -> str:

@@ -20,7 +20,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from joulie.adapters.kubernetes.api.autoscaling import HorizontalPodAutoscaler, ScaledObject
-from joulie.adapters.kubernetes.autoscalers import RESOURCES, Autoscaler, autoscaler_of, find_keda, write_change
+from joulie.adapters.kubernetes.autoscalers import (
+    RESOURCES,
+    Autoscaler,
+    autoscaler_of,
+    find_keda,
+    replica_requests,
+    write_change,
+)
 from joulie.adapters.kubernetes.cache import Cache, Key
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ConflictError, KubernetesError, NotFoundError
@@ -31,6 +38,7 @@ from joulie.adapters.kubernetes.writer import write_all
 from joulie.apps.grid.facts import Asking, Owner
 from joulie.apps.grid.metrics import ControllerMetrics
 from joulie.apps.grid.observe import GridView
+from joulie.apps.grid.settings import ControllerSettings
 from joulie.domain.grid import names
 from joulie.domain.grid.ceilings import (
     Ceiling,
@@ -46,6 +54,9 @@ from joulie.domain.grid.ceilings import (
     overridden,
 )
 from joulie.domain.grid.deferral import Conditions, duration_text
+from joulie.domain.grid.signals import GridSignal
+from joulie.domain.grid.withheld import Withheld
+from joulie.domain.quantities import SECONDS_PER_HOUR
 from joulie.program.leadership import NotLeadingError
 
 _OWNER = Owner(DEPLOYMENTS.kind, "", "")
@@ -54,6 +65,8 @@ STEP_S = 15.0
 """Interval of the steps, s."""
 LOOK_AGAIN_S = 300.0
 """Interval at which a cluster without KEDA is checked for it, s."""
+FORECAST_EVERY_S = 900.0
+"""How often it is computed when a maximum is expected to change, s."""
 RESTORED_TIMES = 2
 """How often somebody restores the original maximum before the autoscaler is left alone."""
 BACK_OFF_S = 6 * 3600.0
@@ -76,6 +89,12 @@ class Followed:
         told: last text of each kind of event.
         changed_s: when its maximum was changed last, s since the epoch.
         restored_s: when somebody restored its original maximum.
+        expected_s: when the maximum is expected to change next, s since the epoch; None if no change is forecast.
+        forecast_s: when that was computed, s since the epoch.
+        withheld: what the present ceiling has withheld, as far as this replica has seen.
+        withheld_now: number of replicas that it withholds now.
+        counted_s: until when, s since the epoch; None before the first step with it.
+        power_w: assumed power of one replica, W; None if unknown.
     """
 
     uid: str
@@ -83,6 +102,12 @@ class Followed:
     told: dict[str, str] = field(default_factory=dict)
     changed_s: float = 0.0
     restored_s: list[float] = field(default_factory=list)
+    expected_s: float | None = None
+    forecast_s: float = 0.0
+    withheld: Withheld = field(default_factory=Withheld)
+    withheld_now: int = 0
+    counted_s: float | None = None
+    power_w: float | None = None
 
     def contested(self, now_s: float) -> bool:
         """Whether somebody keeps restoring the original maximum."""
@@ -115,7 +140,7 @@ class ReplicaCeilings:
         look: conditions in a zone; None while its sources have not been queried yet.
         events: event recorder.
         metrics: metrics of the controller.
-        dry_run: lower nothing.
+        settings: settings of the program: the dry run and the assumed power of pods.
         may_write: whether this replica leads.
         now_s: current time, s since the epoch.
 
@@ -130,8 +155,8 @@ class ReplicaCeilings:
         look: Callable[[str], Conditions | None],
         events: EventRecorder,
         metrics: ControllerMetrics,
+        settings: ControllerSettings,
         *,
-        dry_run: bool,
         may_write: Callable[[], bool],
         now_s: Callable[[], float],
     ) -> None:
@@ -140,7 +165,7 @@ class ReplicaCeilings:
         self._look = look
         self._events = events
         self._metrics = metrics
-        self._dry_run = dry_run
+        self._settings = settings
         self._may_write = may_write
         self._now_s = now_s
         self._followed: dict[tuple[str, Key], Followed] = {}
@@ -175,14 +200,13 @@ class ReplicaCeilings:
     def _autoscalers(self) -> dict[tuple[str, Key], Autoscaler]:
         """Those that may be lowered; a ScaledObject with the number of replicas that its own autoscaler reports."""
         found = {(kind, key): one for kind, cache in self.caches.items() for key, one in cache.objects.items()}
-        running = {
-            (SCALED_OBJECTS.kind, Key(key.namespace, one.scaled_object)): one.running for (_, key), one in found.items()
-        }
-        return {
-            place: msgspec.structs.replace(one, running=running.get(place, one.running))
-            for place, one in found.items()
-            if not one.scaled_object
-        }
+        own = {(SCALED_OBJECTS.kind, Key(key.namespace, one.scaled_object)): one for (_, key), one in found.items()}
+
+        def reported(place: tuple[str, Key], one: Autoscaler) -> Autoscaler:
+            by = own.get(place, one)
+            return msgspec.structs.replace(one, running=by.running, wanted=by.wanted, target=by.target)
+
+        return {place: reported(place, one) for place, one in found.items() if not one.scaled_object}
 
     async def step(self) -> None:
         """Decide about every autoscaler, and write what changes."""
@@ -196,6 +220,9 @@ class ReplicaCeilings:
             if not isinstance(failure.error, NotFoundError | ConflictError):  # the watch reports what became of it
                 self._metrics.write_errors.labels("ceiling").inc()
                 _log.warning("replica ceiling not kept", extra={"problem": str(failure.error)})
+        self._metrics.withheld_replicas.set(sum(one.withheld_now for one in self._followed.values()))
+        expected_s = (one.expected_s for one in self._followed.values() if one.expected_s is not None)
+        self._metrics.next_ceiling_change_s.set(min(expected_s, default=0.0))
         states = Counter(one.state for one in self._followed.values())
         for state in _STATES:
             self._metrics.replica_ceilings.labels(state).set(states[state])
@@ -214,8 +241,11 @@ class ReplicaCeilings:
         scaling = self._scaling(seen)
         conditions = self._look(self._view.zone(scaling.request, _asking(one)))
         if conditions is not None:
+            await self._account(seen, scaling, conditions)
             wanted = self._decide(seen, scaling, conditions)
             await self._follow(seen, scaling, wanted, conditions)
+            if self._now_s() - memory.forecast_s >= FORECAST_EVERY_S:
+                self._expect(memory, scaling, conditions)
 
     def _scaling(self, seen: Seen) -> Scaling:
         one, record = seen.one, seen.record
@@ -238,7 +268,7 @@ class ReplicaCeilings:
             self._tell(seen, "Warning", "GridSignalMissing", f"no ceiling holds: {wanted.text}")
         else:
             memory.told.pop("GridSignalMissing", None)
-        if self._dry_run or self._view.observes(seen.key.namespace):
+        if self._settings.dry_run_enabled or self._view.observes(seen.key.namespace):
             memory.state = "observed"
             if wanted.maximum < scaling.original:
                 text = f"would lower the maximum from {scaling.original} to {wanted.maximum}"
@@ -261,9 +291,66 @@ class ReplicaCeilings:
             return
         reason = "CeilingLifted" if new == scaling.original else "CeilingLowered" if new < old else "CeilingRaised"
         text = f"maximum {old} -> {new}, of {scaling.original} originally: {wanted.text}"
+        if new == scaling.original:
+            text += self._settle(seen, conditions)
         if todo.record is not None:
-            text += _expected(replace(scaling, in_force=new, since_s=todo.record.since_s), conditions, now_s)
+            lowered = replace(scaling, in_force=new, since_s=todo.record.since_s)
+            text += self._expect(seen.memory, lowered, conditions)
         self._tell(seen, "Normal", reason, text)
+
+    def _expect(self, memory: Followed, scaling: Scaling, conditions: Conditions) -> str:
+        """Note when the ceiling is expected to change next. Returns the same in words."""
+        now_s = self._now_s()
+        memory.forecast_s = now_s
+        later = next_change(scaling, conditions, now_s)
+        memory.expected_s = None if later is None else later[0]
+        return "" if later is None else f"; expected to become {later[1].maximum} at {rfc3339(later[0])}"
+
+    # ---- accounting
+
+    async def _account(self, seen: Seen, scaling: Scaling, conditions: Conditions) -> None:
+        """Count what the ceiling has withheld since the last step."""
+        one, memory, now_s = seen.one, seen.memory, self._now_s()
+        counted_s, memory.counted_s = memory.counted_s, now_s
+        memory.withheld_now = 0
+        if scaling.in_force is None:
+            memory.counted_s = None
+            return
+        if counted_s is None:
+            memory.power_w = await self._power_w(seen)
+            return
+        memory.withheld_now = max(0, min(one.wanted or 0, scaling.original) - scaling.in_force)
+        hours = (now_s - counted_s) / SECONDS_PER_HOUR
+        before = memory.withheld
+        values = (_value(conditions.carbon), _value(conditions.price))
+        memory.withheld = before.plus(memory.withheld_now, hours, memory.power_w, *values)
+        added = memory.withheld.replica_hours - before.replica_hours, memory.withheld.energy_kwh - before.energy_kwh
+        self._metrics.withheld(seen.key.namespace, *added)
+
+    async def _power_w(self, seen: Seen) -> float | None:
+        """Assumed power of one replica by its requests; None if they are unknown."""
+        try:
+            requests = await replica_requests(self._client, seen.key, seen.one.target)
+        except KubernetesError as error:
+            extra = {"object": f"{seen.one.kind} {seen.key}", "problem": str(error)}
+            _log.warning("the power of replicas is unknown, their energy is not counted", extra=extra)
+            return None
+        return None if requests is None else self._settings.assumed_power_w(requests)
+
+    def _settle(self, seen: Seen, conditions: Conditions) -> str:
+        """Book what a ceiling that ends has changed if all that it withheld runs now. Returns the same in words."""
+        withheld, seen.memory.withheld = seen.memory.withheld, Withheld()
+        if not withheld.replica_hours:
+            return ""
+        saved_g = withheld.carbon.saved(_value(conditions.carbon))
+        saved_cost = withheld.price.saved(_value(conditions.price))
+        self._metrics.ceiling_saved(seen.key.namespace, saved_g, saved_cost)
+        text = f"; withheld {withheld.replica_hours:.1f} replica hours, about {withheld.energy_kwh:.3g} kWh"
+        parts = [] if saved_g is None else [f"{saved_g:.0f} gCO2eq"]
+        parts += [] if saved_cost is None else [f"{saved_cost:.2f} in currency"]
+        return f"{text}; if all of that runs now, it saves {' and '.join(parts)}" if parts else text
+
+    # ---- writing
 
     async def _accept(self, seen: Seen) -> None:
         """Take the maximum that somebody else has set for the original one."""
@@ -271,6 +358,7 @@ class ReplicaCeilings:
         assert record is not None
         if not await self._write(seen, Change(maximum, None)):
             return
+        seen.memory.withheld = Withheld()  # it ends at an unknown time before
         now_s, memory = self._now_s(), seen.memory
         text = f"somebody else set the maximum to {effective(maximum)}, which counts as its original one now"
         self._tell(seen, "Normal", "CeilingOverridden", text)
@@ -308,10 +396,9 @@ def _keep(found: HorizontalPodAutoscaler | ScaledObject) -> Autoscaler | None:
     return one if one.scaled_object or any(key in one.annotations for key in _ASKS) else None
 
 
+def _value(signal: GridSignal | None) -> float | None:
+    return None if signal is None or not signal.known else signal.value
+
+
 def _asking(one: Autoscaler) -> Asking:
     return Asking(annotations=one.annotations)
-
-
-def _expected(scaling: Scaling, conditions: Conditions, now_s: float) -> str:
-    later = next_change(scaling, conditions, now_s)
-    return "" if later is None else f"; expected to become {later[1].maximum} at {rfc3339(later[0])}"

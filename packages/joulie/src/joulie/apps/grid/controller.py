@@ -151,7 +151,7 @@ class Controller:
             self._conditions,
             self.events,
             metrics,
-            dry_run=settings.dry_run_enabled,
+            settings,
             may_write=may_write,
             now_s=now_s,
         )

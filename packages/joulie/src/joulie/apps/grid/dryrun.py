@@ -311,13 +311,7 @@ class DryRun:
         self._metrics.saved(shadow.key.namespace, *saved)
 
     def _power_w(self, shadow: Shadow) -> float:
-        """Assumed power of a pod, W: settings per requested core, GiB and GPU."""
-        requests, settings = shadow.facts.requests, self._settings
-        return (
-            requests.cpu_cores * settings.dry_run_watts_per_core
-            + requests.memory_gib * settings.dry_run_watts_per_gib
-            + requests.gpus * settings.dry_run_watts_per_gpu
-        )
+        return self._settings.assumed_power_w(shadow.facts.requests)
 
 
 def _place(shadow: Shadow) -> Key:

@@ -18,7 +18,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from joulie.apps.grid.bounded_label import BoundedLabel
-from joulie.apps.grid.dryrun_metrics import DryRunMetrics
+from joulie.apps.grid.dryrun_metrics import MAX_NAMESPACES, DryRunMetrics
 from joulie.apps.grid.pending import PendingQueue
 from joulie.domain.grid.deferral import Hold, HoldReason, ReleaseReason
 from joulie.domain.grid.signals import GridSignal, Measure
@@ -65,6 +65,8 @@ class ControllerMetrics:
         budgets: number of EnergyBudgets, by what is decided.
         budget_held: number of pods and Jobs that wait for an EnergyBudget.
         replica_ceilings: number of autoscalers that ask for a ceiling, by what is decided.
+        next_ceiling_change_s: when a ceiling is expected to change next, s since the epoch.
+        withheld_replicas: number of replicas that ceilings withhold.
         dry_run: what a dry run counts.
     """
 
@@ -127,6 +129,38 @@ class ControllerMetrics:
             ["decision"],
             registry=self.registry,
         )
+        self.next_ceiling_change_s = Gauge(
+            "joulie_grid_ceiling_next_change_timestamp_seconds",
+            "When the maximum of an autoscaler is expected to change next, by forecasts and schedules; 0 if unknown.",
+            registry=self.registry,
+        )
+        self.withheld_replicas = Gauge(
+            "joulie_grid_ceiling_withheld_replicas",
+            "Replicas that autoscalers would run by their metrics, were it not for a ceiling.",
+            registry=self.registry,
+        )
+        self._withheld_hours = self._counter(
+            "joulie_grid_ceiling_withheld_replica_hours", "Hours of replicas withheld by ceilings.", "namespace"
+        )
+        self._withheld_kwh = self._counter(
+            "joulie_grid_ceiling_withheld_kwh",
+            "Energy of the replicas withheld by ceilings, by their requests, in kWh. Most of it is used later.",
+            "namespace",
+        )
+        # What runs later may emit or cost more, so these sums may fall, and a counter may not.
+        self._ceiling_saved_g = Gauge(
+            "joulie_grid_ceiling_estimated_savings_gco2eq",
+            "Emissions saved by ceilings, if all that they withheld ran when they were lifted, in gCO2eq.",
+            ["namespace"],
+            registry=self.registry,
+        )
+        self._ceiling_saved_cost = Gauge(
+            "joulie_grid_ceiling_estimated_savings_currency",
+            "Cost saved by ceilings, if all that they withheld ran when they were lifted, in currency.",
+            ["namespace"],
+            registry=self.registry,
+        )
+        self._namespaces = BoundedLabel(MAX_NAMESPACES)
         self.dry_run = DryRunMetrics(self.registry)
         self._zones = BoundedLabel(MAX_ZONE_LABELS)
         self._waiting = _Waiting()
@@ -161,6 +195,20 @@ class ControllerMetrics:
     def decided(self, reason: HoldReason | ReleaseReason) -> None:
         """Count a decision for a pod."""
         self.attempts.labels(_RESULTS.get(reason, _SUCCESS)).inc()
+
+    def withheld(self, namespace: str, replica_hours: float, energy_kwh: float) -> None:
+        """Count what a ceiling has withheld."""
+        label = self._namespaces.of(namespace)
+        self._withheld_hours.labels(label).inc(replica_hours)
+        self._withheld_kwh.labels(label).inc(energy_kwh)
+
+    def ceiling_saved(self, namespace: str, saved_g: float | None, saved_cost: float | None) -> None:
+        """Count what a ceiling that ended has saved; None where it is unknown."""
+        label = self._namespaces.of(namespace)
+        if saved_g is not None:
+            self._ceiling_saved_g.labels(label).inc(saved_g)
+        if saved_cost is not None:
+            self._ceiling_saved_cost.labels(label).inc(saved_cost)
 
     def held_for_carbon(self, zone: str) -> None:
         """Count a pod that begins to wait for carbon intensity."""

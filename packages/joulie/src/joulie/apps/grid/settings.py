@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from joulie.adapters.grid.settings import GridSettings
+from joulie.adapters.kubernetes.requests import Requests
 from joulie.adapters.prometheus.settings import PrometheusSettings
 from joulie.apps.grid.kueue_settings import KueueSettings
 from joulie.domain.accounting.budget import WhenUnknown
@@ -117,20 +118,32 @@ class ControllerSettings(ModeSettings, KueueSettings, GridSettings, PrometheusSe
         to=lambda names: frozenset(listed(names)),
     )
     dry_run_watts_per_core: float = number(
-        "DRY_RUN_WATTS_PER_CORE", "5", "Power that a dry run assumes per requested CPU core.", minimum=0, unit="W"
+        "DRY_RUN_WATTS_PER_CORE",
+        "5",
+        "Power per requested CPU core that estimates of a dry run and of replica ceilings assume.",
+        minimum=0,
+        unit="W",
     )
     dry_run_watts_per_gib: float = number(
         "DRY_RUN_WATTS_PER_GIB",
         "0.375",
-        "Power that a dry run assumes per requested GiB of memory.",
+        "Power per requested GiB of memory that these estimates assume.",
         minimum=0,
         unit="W",
     )
     dry_run_watts_per_gpu: float = number(
-        "DRY_RUN_WATTS_PER_GPU", "250", "Power that a dry run assumes per requested GPU.", minimum=0, unit="W"
+        "DRY_RUN_WATTS_PER_GPU", "250", "Power per requested GPU that these estimates assume.", minimum=0, unit="W"
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.metrics_tls_cert_file is None) != (self.metrics_tls_key_file is None):
             raise ValueError("METRICS_TLS_CERT_FILE and METRICS_TLS_KEY_FILE go together")
+
+    def assumed_power_w(self, requests: Requests) -> float:
+        """Assumed power of a pod, W: per requested core, GiB and GPU."""
+        return (
+            requests.cpu_cores * self.dry_run_watts_per_core
+            + requests.memory_gib * self.dry_run_watts_per_gib
+            + requests.gpus * self.dry_run_watts_per_gpu
+        )

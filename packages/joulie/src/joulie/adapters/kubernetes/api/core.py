@@ -419,16 +419,22 @@ class PodTemplate(ApiStruct, frozen=True):
     spec: PodSpec = PodSpec()
 
 
-class DaemonSetSpec(ApiStruct, frozen=True):
-    """Spec of a DaemonSet."""
+class TemplateSpec(ApiStruct, frozen=True):
+    """Spec of a DaemonSet, Deployment or StatefulSet."""
 
     template: PodTemplate = PodTemplate()
+
+
+class WithTemplate(KubernetesObject, frozen=True):
+    """A Deployment or StatefulSet with the template of its pods."""
+
+    spec: TemplateSpec = TemplateSpec()
 
 
 class DaemonSetWithTemplate(DaemonSet, frozen=True):
     """A DaemonSet with the template of its pods, which says on which nodes they run."""
 
-    spec: DaemonSetSpec = DaemonSetSpec()
+    spec: TemplateSpec = TemplateSpec()
 
 
 class JobSpec(ApiStruct, frozen=True):
