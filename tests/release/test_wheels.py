@@ -33,7 +33,15 @@ UV = ROOT / ".tools/bin/uv"
 
 PRODUCT = {
     *("accounting", "agent", "caps", "cleanup", "completion", "extender", "grid", "nodes", "operator"),
-    *("agent inspect", "caps recommend", "grid controller", "grid guard", "grid webhook", "nodes annotate"),
+    *(
+        "agent inspect",
+        "caps recommend",
+        "caps replay",
+        "grid controller",
+        "grid guard",
+        "grid webhook",
+        "nodes annotate",
+    ),
     *("grid best", "grid wait", "ledger", "ledger close", "ledger correct"),
     *("ledger corrections", "ledger export", "ledger verify"),
 }

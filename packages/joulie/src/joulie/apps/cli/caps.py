@@ -1,4 +1,4 @@
-"""``joulie caps``: recommends GPU power limits from measured power sweeps of jobs."""
+"""``joulie caps``: recommends GPU power limits from measured power sweeps of jobs, and replays the search for them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
+import numpy as np
 
 from joulie.adapters.power_sweeps import PowerSweepError, read_power_sweeps
 from joulie.domain.capping.choice import Goal, LimitChoice, choose_limit, next_limit_w
 from joulie.domain.capping.fleet import FleetLimit, limit_for_all
 from joulie.domain.capping.measurements import Sweep, SweptJob, sweep_of
+from joulie.domain.capping.replay import Summary, left_out, replay, summarise, true_jobs
 from joulie.domain.capping.response import Response, learn
-from joulie.domain.units import InvalidQuantityError
+from joulie.domain.units import InvalidQuantityError, non_negative
 from joulie.program.commands import CommandGroup
 from joulie.program.errors import UserError
 
@@ -97,6 +99,105 @@ def recommend(*, sweep_file: Path, gpu: str, slowdown: float, error: float, shar
 
     document = {"jobs": [asdict(row) for row in rows], "all": asdict(fleet), "settings": setting}
     print_document(document, output)
+
+
+class ManyFiles(click.Command):
+    """A command whose options of files take several at once: ``--sweeps a.csv b.csv``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Repeat the option before each further file."""
+        names = {name for option in self.params if option.multiple for name in option.opts}
+        spread: list[str] = []
+        option = ""
+        for arg in args:
+            if arg.startswith("-"):
+                option = arg if arg in names else ""
+            elif option and spread[-1] != option:
+                spread.append(option)
+            spread.append(arg)
+        return super().parse_args(ctx, spread)
+
+
+@caps.command("replay", cls=ManyFiles)
+@click.option(
+    "--sweeps",
+    "sweep_files",
+    type=_PATH,
+    multiple=True,
+    required=True,
+    metavar="FILE...",
+    help="CSV of measurements; its jobs are tested.",
+)
+@click.option(
+    "--teach",
+    "teach_files",
+    type=_PATH,
+    multiple=True,
+    metavar="FILE...",
+    help="CSV of measurements of other jobs; without it, the other networks of the tested files.",
+)
+@click.option(
+    "--noise",
+    type=click.FloatRange(min=0.0, max=0.5),
+    default=0.0,
+    show_default=True,
+    help="Standard deviation of the power and progress of a window, as a share.",
+)
+@click.option(
+    "--slowdown",
+    type=click.FloatRange(min=1.0),
+    default=1.05,
+    show_default=True,
+    help="Maximum run time, relative to that at the maximum limit.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of the noise.")
+@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+def replay_sweeps(
+    *, sweep_files: Sequence[Path], teach_files: Sequence[Path], noise: float, slowdown: float, seed: int, output: str
+) -> None:
+    """Test the live search for power limits on measured sweeps, where the best limit is known.
+
+    Each job starts at its maximum limit; the search that the operator runs measures windows of it, tries up to three
+    lower limits and holds one. What it knows of other jobs comes from other networks only (column network). Savings
+    are shares of the energy for the same work; windows counts those of all jobs together. The oracle knows the whole
+    sweep, and once more without limits above 1.4 of the job's natural power, which save by chance.
+    """
+    tested = [job for path in sweep_files for job in true_jobs(read_sweeps(path))]
+    teachers = [job for path in teach_files for job in true_jobs(read_sweeps(path))] or tested
+    try:
+        non_negative("noise", noise)
+        goal = Goal(slowdown)
+        responses = left_out(tested, teachers)
+    except InvalidQuantityError as unusable:
+        raise UserError(f"{unusable}: give files with other networks to --teach") from unusable
+    summary = summarise(replay(tested, responses, goal, noise, np.random.default_rng(seed)), slowdown)
+    if output == "table":
+        _print_summary(summary)
+        return
+    from joulie.program.documents import print_document
+
+    print_document(asdict(summary), output)
+
+
+def _print_summary(summary: Summary) -> None:
+    from joulie.program.tables import print_table
+
+    print_table(
+        "Search for power limits, replayed",
+        ("", ""),
+        (
+            ("jobs", str(summary.jobs)),
+            ("saved, %", f"{100.0 * summary.saved:.2f}"),
+            ("saved by the best limits, %", f"{100.0 * summary.oracle_saved:.2f}"),
+            ("share of that, %", f"{100.0 * summary.share:.1f}"),
+            ("saved by the best limits up to 1.4 of natural power, %", f"{100.0 * summary.oracle_saved_to_1_4:.2f}"),
+            ("share of that, %", f"{100.0 * summary.share_to_1_4:.1f}"),
+            ("windows for each job", f"{summary.windows / summary.jobs:.1f}"),
+            ("jobs over the bound", str(summary.over_bound)),
+            ("jobs over it by more than 1 %", str(summary.over_bound_by_1pct)),
+            ("largest slowdown", f"{summary.max_slowdown:.3f}"),
+        ),
+    )
 
 
 def model_caps(gpu: str, fleet: FleetLimit) -> dict[str, str]:

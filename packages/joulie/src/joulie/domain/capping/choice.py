@@ -56,7 +56,8 @@ class Goal:
         measurement_error: standard deviation of a measured time, as a share of it; 0 takes measurements as they are.
         min_gain: expected saving, as a share of the energy, below which one more measurement is not worth it.
         trials: limits that are tried beside the baseline.
-        max_windows: windows at a limit after which it is rejected if it is still not known to keep the bound.
+        max_windows: windows at a limit, beyond which no more are measured before the decision: a limit that is then
+            not known to keep the bound is rejected.
         tolerance: share by which noise may hide that the bound is exceeded.
         confidence: probability, 0.5..1, with which a limit that is held exceeds the bound by no more than `tolerance`.
     """
@@ -66,7 +67,7 @@ class Goal:
     measurement_error: float = 0.0
     min_gain: float = 0.002
     trials: int = 3
-    max_windows: int = 24
+    max_windows: int = 32
     tolerance: float = 0.01
     confidence: float = 0.95
 
@@ -77,7 +78,7 @@ class Goal:
         non_negative("min_gain", self.min_gain)
         finite("trials", self.trials, minimum=0)
         finite("max_windows", self.max_windows, minimum=FIRST_WINDOWS)
-        non_negative("tolerance", self.tolerance)
+        positive("tolerance", self.tolerance)
         finite("confidence", self.confidence, minimum=0.5, maximum=0.9999)
 
     def kept_by(self, slowdown: FloatArray) -> BoolArray:
@@ -141,10 +142,10 @@ def next_step(trials: Trials, response: Response, limits_w: Sequence[float], goa
     """What to do next with a running job. Pure: the same windows give the same answer.
 
     Begins with the baseline (the largest of `limits_w`), tries up to `Goal.trials` smaller limits, each for as many
-    windows as the noise between windows needs, and holds the one with the minimum energy for the same work among those
-    within the bound. A window that departs from the others at its limit (a checkpoint, an evaluation) is not counted,
-    and one at the baseline is asked for: where that has changed too, the job has changed, and is measured anew.
-    A job whose windows have no progress is held at a limit that the response alone makes certain, if there is one.
+    windows as the noise between windows needs, confirms the one with the minimum energy for the same work among those
+    within the bound, and holds it. A window that departs from the others at its limit (a checkpoint, an evaluation) is
+    not counted, and one at the baseline is asked for: where that has changed too, the job has changed, and is measured
+    anew. A job whose windows have no progress is held at a limit that the response alone makes certain, if any.
 
     Args:
         trials: of this job; empty at first.
@@ -158,35 +159,32 @@ def next_step(trials: Trials, response: Response, limits_w: Sequence[float], goa
     """
     offered_w = _offered(limits_w)
     baseline_w = float(offered_w[0])
-    windows = [window for window in trials.windows if window.limit_w in offered_w]
+    allowed = set(offered_w.tolist())
+    windows = [window for window in trials.windows if window.limit_w in allowed]
     found = findings(windows, baseline_w)
     baseline = found.levels.get(baseline_w)
     if baseline is None or baseline.windows < FIRST_WINDOWS:
         return _without_baseline(windows, response, offered_w, goal)
-    if found.disturbed:
-        return Trial(baseline_w, "the last window departs from the others at its limit")
-    tried = [_Tried.of(level, baseline, found, goal) for limit_w, level in found.levels.items() if limit_w < baseline_w]
-    for one in tried:
-        if one.open:
-            return _repeat(one.level, baseline, goal)
-    last = windows[-1]
-    if any(one.kept and one.level.limit_w == last.limit_w for one in tried) and _beyond(last, baseline, found, goal):
-        return Trial(baseline_w, "progress fell below the bound")
-    kept = np.array([True, *(one.kept for one in sorted(tried, key=lambda one: -one.level.limit_w))])
+    # Everything is compared with the baseline. Measuring it slows nothing down, and it tells how large the noise is.
+    enough = min((2.0 * _at_most(found) / goal.tolerance) ** 2, goal.max_windows)
+    smaller = sorted((limit_w for limit_w in found.levels if limit_w < baseline_w), reverse=True)
+    tried = [_Tried.of(found.levels[limit_w], baseline, found, goal) for limit_w in smaller]
+    again = _measure_again(windows[-1], tried, baseline, found, enough, goal)
+    if again is not None:
+        return again
     sweep = _sweep_of([baseline, *(one.level for one in tried)])
-    if len(tried) < goal.trials:
-        limit_w = _first_trial_w(trials, offered_w) if not tried else None
-        settled = trials.start_w is not None and any(one.kept and one.level.limit_w == trials.start_w for one in tried)
-        if limit_w is None and not settled:
-            limit_w = _worth_measuring_w(sweep, kept, offered_w, response, goal)
+    kept = np.array([True, *(one.kept for one in tried)])
+    settled = any(one.kept and one.level.limit_w == trials.start_w for one in tried)
+    if len(tried) < goal.trials and not settled:
+        start_w = trials.start_w if trials.start_w in allowed - {baseline_w, *smaller} else None
+        limit_w = start_w or _worth_measuring_w(sweep, kept, offered_w, response, goal)
         if limit_w is not None:
             return Trial(limit_w, "may save energy within the bound")
     choice = _choose(sweep, kept, offered_w, response, goal)
-    slowdown, energy = choice.slowdown, choice.energy_ratio
-    confidence = next((one.confidence for one in tried if one.level.limit_w == choice.limit_w), 1.0)
-    if choice.reason is Reason.PREDICTED:
-        confidence = _NORMAL.cdf(goal.certainty)
-    return Hold(choice.limit_w, choice.reason, slowdown, None if energy is None else 1.0 - energy, confidence)
+    chosen = next((one for one in tried if one.level.limit_w == choice.limit_w), None)
+    if chosen is not None and chosen.level.windows < enough:
+        return Trial(choice.limit_w, "confirm the limit before it is held")
+    return _held(choice, 1.0 if chosen is None else chosen.confidence, goal)
 
 
 def choose_limit(
@@ -313,8 +311,8 @@ class _Tried:
     def of(cls, level: Level, baseline: Level, found: Findings, goal: Goal) -> _Tried:
         log_slowdown = baseline.log_progress - level.log_progress
         bound = math.log(goal.max_slowdown) + 1e-12
-        error = found.noise * math.sqrt(1.0 / baseline.windows + 1.0 / level.windows)
-        margin = error * _quantile(goal.confidence, found.freedom)
+        error = _at_most(found) * math.sqrt(1.0 / baseline.windows + 1.0 / level.windows)
+        margin = error * _NORMAL.inv_cdf(goal.confidence)
         kept = log_slowdown <= bound and log_slowdown + margin <= bound + goal.tolerance
         exhausted = level.windows >= goal.max_windows
         slack = bound + goal.tolerance - log_slowdown
@@ -322,37 +320,54 @@ class _Tried:
         return cls(level, kept, not kept and log_slowdown - margin <= bound and not exhausted, confidence)
 
 
-def _quantile(confidence: float, freedom: int) -> float:
-    """Of Student's t; expansion in 1 / freedom (Abramowitz and Stegun, 26.7.5), within 2 % from 3 on."""
-    z, n = _NORMAL.inv_cdf(confidence), max(freedom, 1)
-    return z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+def _at_most(found: Findings) -> float:
+    """The noise that the windows do not rule out (upper 95 % limit): a few that agree by chance must not convince.
+
+    Uses the approximation of the chi-squared distribution by Wilson and Hilferty (1931), within 5 % here.
+    """
+    share = 2.0 / (9.0 * found.freedom)
+    return found.noise / math.pow(1.0 - share - _NORMAL.inv_cdf(0.95) * math.sqrt(share), 1.5)
 
 
-def _repeat(level: Level, baseline: Level, goal: Goal) -> Trial:
-    """Another window at the limit, or at the baseline where that is known less well for what depends on it."""
-    if baseline.windows < min(level.windows, goal.max_windows):
-        return Trial(baseline.limit_w, "measure the baseline again: windows differ")
-    return Trial(level.limit_w, "measure again: windows differ")
+def _measure_again(
+    last: Window, tried: Sequence[_Tried], baseline: Level, found: Findings, enough: float, goal: Goal
+) -> Trial | None:
+    """Another window at a limit that was measured before; None where nothing is open."""
+    baseline_w = baseline.limit_w
+    if found.disturbed:
+        return Trial(baseline_w, "the last window departs from the others at its limit")
+    if baseline.windows < enough:
+        return Trial(baseline_w, "measure the baseline again: windows differ")
+    for one in tried:
+        if one.open:
+            return Trial(one.level.limit_w, "measure again: windows differ")
+        if one.kept and one.level.limit_w == last.limit_w and _beyond(last, baseline, found, goal):
+            return Trial(baseline_w, "progress fell below the bound")
+    return None
 
 
 def _beyond(window: Window, baseline: Level, found: Findings, goal: Goal) -> bool:
     """Whether one window alone shows that the bound is exceeded."""
-    assert window.progress_per_s is not None
+    if window.progress_per_s is None:
+        return False
     log_slowdown = baseline.log_progress - math.log(window.progress_per_s)
     return log_slowdown > math.log(goal.max_slowdown) + goal.tolerance + 3.0 * found.noise
 
 
-def _first_trial_w(trials: Trials, offered_w: FloatArray) -> float | None:
-    """Where an earlier run of the workload was held, if it may be tried."""
-    return trials.start_w if trials.start_w in offered_w[1:] else None
+def _held(choice: LimitChoice, confidence: float, goal: Goal) -> Hold:
+    """The choice as a step; a predicted one is as certain as the goal asks, whatever `confidence` is."""
+    if choice.reason is Reason.PREDICTED:
+        confidence = _NORMAL.cdf(goal.certainty)
+    saving = None if choice.energy_ratio is None else 1.0 - choice.energy_ratio
+    return Hold(choice.limit_w, choice.reason, choice.slowdown, saving, confidence)
 
 
 def _sweep_of(levels: Sequence[Level]) -> Sweep:
-    ordered = sorted(levels, key=lambda level: -level.limit_w)
+    """Levels, from the largest limit down, as a sweep; the unit of work is one of progress."""
     return Sweep(
-        np.array([level.limit_w for level in ordered]),
-        np.exp([-level.log_progress for level in ordered]),
-        np.exp([level.log_power for level in ordered]),
+        np.array([level.limit_w for level in levels]),
+        np.exp([-level.log_progress for level in levels]),
+        np.exp([level.log_power for level in levels]),
     )
 
 
@@ -363,6 +378,6 @@ def _without_baseline(windows: Sequence[Window], response: Response, offered_w: 
         return Trial(float(offered_w[0]), "measure the baseline")
     alone = Sweep(offered_w[:1], np.ones(1), np.array([np.mean(power_w)]))
     choice = _choose(alone, np.ones(1, dtype=np.bool_), offered_w, response, goal)
-    if choice.reason is not Reason.PREDICTED or choice.energy_ratio is None:
-        return Hold(float(offered_w[0]), choice.reason, None, None, 1.0)
-    return Hold(choice.limit_w, choice.reason, choice.slowdown, 1.0 - choice.energy_ratio, _NORMAL.cdf(goal.certainty))
+    if choice.reason is not Reason.PREDICTED:
+        choice = LimitChoice(choice.limit_w, None, None, choice.reason)
+    return _held(choice, 1.0, goal)

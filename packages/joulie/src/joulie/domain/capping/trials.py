@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
 
-from joulie.domain.units import finite, positive
+from joulie.domain.units import positive
 
 MAX_WINDOWS = 32
 """Windows kept at each limit; the oldest go first, so that a slow drift is followed."""
@@ -127,65 +127,68 @@ def findings(windows: Sequence[Window], baseline_w: float) -> Findings:
         windows: in the order in which they were measured.
         baseline_w: limit that slowdowns are relative to, W.
     """
-    known = [window for window in windows if window.progress_per_s is not None]
+    known = [
+        _Logged(window.limit_w, math.log(window.progress_per_s), math.log(window.power_w))
+        for window in windows
+        if window.progress_per_s is not None
+    ]
     tolerance = max(PHASE_CHANGE, PHASE_CHANGE_SIGMAS * _scatter(known))
-    settled: dict[float, list[Window]] = {}
-    odd: dict[float, list[Window]] = {}
+    settled: dict[float, list[_Logged]] = {}
+    odd: dict[float, list[_Logged]] = {}
     for window in known:
         limit_w = window.limit_w
-        if not settled.get(limit_w) or _alike(window, settled[limit_w], tolerance):
+        if not settled.get(limit_w) or window.like(settled[limit_w], tolerance):
             settled.setdefault(limit_w, []).append(window)
             odd[limit_w] = []
             continue
         others = odd[limit_w]
-        odd[limit_w] = [*others, window] if not others or _alike(window, others, tolerance) else [window]
+        odd[limit_w] = [*others, window] if not others or window.like(others, tolerance) else [window]
         if len(odd[limit_w]) == PHASE_WINDOWS:
             if limit_w == baseline_w:
                 settled, odd = {}, {limit_w: odd[limit_w]}
             settled[limit_w], odd[limit_w] = odd[limit_w], []
-    levels = {limit_w: _level(limit_w, found) for limit_w, found in settled.items()}
+    levels = {limit_w: _level(found) for limit_w, found in settled.items()}
     freedom = sum(level.windows - 1 for level in levels.values())
     squares = sum(
-        (_log_progress(window) - levels[limit_w].log_progress) ** 2
-        for limit_w, found in settled.items()
-        for window in found
+        (window.progress - levels[limit_w].log_progress) ** 2 for limit_w, found in settled.items() for window in found
     )
     noise = math.sqrt(squares / freedom) if freedom else 0.0
     return Findings(levels, noise, freedom, bool(known) and bool(odd.get(known[-1].limit_w)))
 
 
-def _scatter(windows: Sequence[Window]) -> float:
-    """Robust noise of progress and power: from differences of neighbours at a limit, of which few change phase."""
-    last: dict[float, Window] = {}
+class _Logged(NamedTuple):
+    """A window's limit, W, and the logarithms of its progress, 1/s, and power, W."""
+
+    limit_w: float
+    progress: float
+    power: float
+
+    def distance(self, progress: float, power: float) -> float:
+        return max(abs(self.progress - progress), abs(self.power - power))
+
+    def like(self, others: Sequence[_Logged], tolerance: float) -> bool:
+        middle = self.distance(median(other.progress for other in others), median(other.power for other in others))
+        return middle <= tolerance
+
+
+def _scatter(windows: Sequence[_Logged]) -> float:
+    """Noise of a window, from differences of neighbours at a limit; up to three quarters may span a change of phase."""
+    last: dict[float, _Logged] = {}
     differences = []
     for window in windows:
         before = last.get(window.limit_w)
         if before is not None:
-            differences.append(_distance(window, before))
+            differences.append(window.distance(before.progress, before.power))
         last[window.limit_w] = window
-    # The larger of two normal distances has this median, in standard deviations of a window.
-    return median(differences) / 1.49 if differences else 0.0
+    # The larger of two normally distributed differences has this lower quartile, in standard deviations of a window.
+    return sorted(differences)[len(differences) // 4] / 0.95 if differences else 0.0
 
 
-def _distance(one: Window, other: Window) -> float:
-    return max(abs(_log_progress(one) - _log_progress(other)), abs(math.log(one.power_w / other.power_w)))
-
-
-def _alike(window: Window, others: Sequence[Window], tolerance: float) -> bool:
-    progress = median(map(_log_progress, others))
-    power = median(math.log(other.power_w) for other in others)
-    return max(abs(_log_progress(window) - progress), abs(math.log(window.power_w) - power)) <= tolerance
-
-
-def _log_progress(window: Window) -> float:
-    return math.log(finite("progress_per_s", window.progress_per_s or 0.0, minimum=1e-300))
-
-
-def _level(limit_w: float, windows: Sequence[Window]) -> Level:
+def _level(windows: Sequence[_Logged]) -> Level:
     count = len(windows)
     return Level(
-        limit_w,
+        windows[0].limit_w,
         count,
-        sum(map(_log_progress, windows)) / count,
-        sum(math.log(window.power_w) for window in windows) / count,
+        sum(window.progress for window in windows) / count,
+        sum(window.power for window in windows) / count,
     )
