@@ -65,7 +65,13 @@ EVERYTHING: dict[str, Any] = {
     "extender": {"tls": {"enabled": True, "secretName": "certificate", "clientCertificates": True}},
     "serviceMonitor": {"enabled": True},
     "hardwareCatalogue": "cpus: []",
-    "grid": {"enabled": True, "kueue": True, "replicaCeilings": True, "admission": {"mode": "webhook"}},
+    "grid": {
+        "enabled": True,
+        "kueue": True,
+        "multikueue": True,
+        "replicaCeilings": True,
+        "admission": {"mode": "webhook"},
+    },
     "carbonAware": {"electricityMap": {"apiKey": "secret-key"}},
     "priceAware": {"enabled": True, "schedules": [{"name": "tariff", "dayOfWeek": "1-5"}]},
     "metrics": {"serviceMonitor": {"enabled": True}, "prometheus": {"url": "http://prometheus:9090"}},
@@ -190,6 +196,7 @@ OTHER_VALUES: dict[tuple[str, ...], Any] = {
     ("grid", "admission", "apiVersion"): None,
     ("grid", "kueue"): False,
     ("grid", "replicaCeilings"): False,
+    ("grid", "multikueue"): None,
     ("grid", "kueueResources"): [{"apiGroups": ["example.com"], "resources": ["trains"]}],
     ("grid", "guard", "schedule"): "*/2 * * * *",
     ("priceAware", "schedules"): [{"name": "another"}],
@@ -460,7 +467,9 @@ def test_the_agent_reaches_every_node_and_writes_little(render: Render) -> None:
 LIST_WATCH = ("list", "watch")
 ANSWERS = {
     "admissionchecks.kueue.x-k8s.io": ("list",),
-    "workloads.kueue.x-k8s.io": ("list",),
+    "multikueueclusters.kueue.x-k8s.io": ("list",),
+    "multikueueconfigs.kueue.x-k8s.io": ("list",),
+    "workloads.kueue.x-k8s.io": ("get", "list"),
     "workloads/status.kueue.x-k8s.io": ("patch",),
 }
 QUEUED = dict.fromkeys(
@@ -541,7 +550,9 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         BINDINGS: ("create", "patch", "delete"),
         "admissionchecks.kueue.x-k8s.io": LIST_WATCH,
         "admissionchecks/status.kueue.x-k8s.io": ("patch",),
-        "workloads.kueue.x-k8s.io": (*LIST_WATCH, "patch"),
+        "multikueueclusters.kueue.x-k8s.io": LIST_WATCH,
+        "multikueueconfigs.kueue.x-k8s.io": LIST_WATCH,
+        "workloads.kueue.x-k8s.io": ("get", *LIST_WATCH, "patch"),
         "workloads/status.kueue.x-k8s.io": ("patch",),
         "energybudgets.joulie.io": LIST_WATCH,
         "energybudgets/status.joulie.io": ("patch",),

@@ -22,10 +22,12 @@ from joulie.adapters.kubernetes.kueue import (
     release_workloads,
     write_status,
 )
+from joulie.adapters.kubernetes.multikueue import MultiKueueResources, write_nomination
 from joulie.adapters.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, NAMESPACES
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.grid.kueue import KueueChecks
 from joulie.apps.grid.kueue_settings import KueueMode
+from joulie.apps.grid.multikueue import NominationResult
 from joulie.apps.grid.observe import GridView
 from joulie.domain.grid import names
 from joulie.domain.grid.deferral import Conditions
@@ -90,6 +92,7 @@ class World:
     namespace: str
     grid: dict[str, Conditions] = field(default_factory=lambda: {ZONE: carbon(300.0)})
     ahead_s: float = 0.0
+    nominated: list[NominationResult] = field(default_factory=list)
 
     async def becomes(self, name: str, state: str, check: str = CHECK) -> Json:
         async def there() -> Json | None:
@@ -142,6 +145,8 @@ async def world(plane: LocalControlPlane, namespace: str, *, answering: bool = T
             max_requeue_s=600.0,
             may_write=lambda: True,
             now_s=lambda: now_s() + here.ahead_s,
+            nomination_round_s=300.0,
+            nominated=here.nominated.append,
         )
         running = [asyncio.create_task(one.run()) for one in (view, events)]
         if answering:
@@ -153,8 +158,10 @@ async def world(plane: LocalControlPlane, namespace: str, *, answering: bool = T
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-            for check in (await client.list(resources.checks)).items:
-                await client.delete(resources.checks, check.metadata.name)
+            multikueue = MultiKueueResources.for_version(resources.workloads.version)
+            for resource in (resources.checks, multikueue.configs, multikueue.clusters):
+                for one in (await client.list(resource)).items:
+                    await client.delete(resource, one.metadata.name)
 
 
 async def is_active(client: KubeClient, resources: KueueResources) -> bool | None:
@@ -249,6 +256,47 @@ def test_what_does_not_wait(plane: LocalControlPlane) -> None:
     asyncio.run(run())
 
 
+async def dispatched(here: World) -> None:
+    """The best cluster is nominated, then the next; Kueue assigns one, which nobody changes."""
+    resources = await find_kueue(here.client)
+    assert resources is not None
+    workloads = resources.workloads
+
+    async def nominated(*expected: str) -> bool | None:
+        found = await here.client.get(workloads, "train", here.namespace)
+        return found.status.nominated_cluster_names == expected or None
+
+    here.grid |= {"FR": carbon(50.0), ZONE: carbon(300.0)}
+    await here.kueue.check(CHECK, CONTROLLER_NAME)
+    await here.kueue.clusters(one=ZONE, two="FR")
+    await here.kueue.submit("train", {names.SKIP: "true"})
+    await here.kueue.reserve("train", CHECK, "multikueue")
+    await eventually(lambda: nominated("two"), "the best cluster is nominated")
+    assert "two (FR" in await here.event("train", "GridNominated")
+    await here.kueue.connect("two", "False")
+    await eventually(lambda: nominated("one"), "a cluster that is lost is replaced")
+    assert here.nominated == [NominationResult.BEST, NominationResult.BEST]
+
+    found = await here.client.get(workloads, "train", here.namespace)
+    assert found.has("QuotaReserved")
+    assert [one.state for one in found.status.admission_checks] == ["Ready", "Pending"]
+    # The API server refuses both fields together: Kueue can remove the nomination only where no other manager owns it.
+    await here.kueue.assign("train", "one")
+    assert await nominated()
+    stale = found.metadata.resource_version
+    key = Key(here.namespace, "train")
+    with pytest.raises(ConflictError):
+        await write_nomination(here.client, MultiKueueResources.for_version(workloads.version), key, stale, ["two"])
+
+
+def test_a_cluster_of_multikueue_is_nominated_and_assigned(plane: LocalControlPlane) -> None:
+    async def run() -> None:
+        async with world(plane, "kueue-clusters") as here:
+            await dispatched(here)
+
+    asyncio.run(run())
+
+
 def test_a_check_that_comes_later_is_answered(plane: LocalControlPlane) -> None:
     async def run() -> None:
         async with world(plane, "kueue-later") as here:
@@ -315,5 +363,7 @@ def test_the_older_version_of_the_api(plane: LocalControlPlane, definitions: lis
             await here.kueue.submit("train", {})
             await here.kueue.reserve("train", CHECK)
             assert (await here.becomes("train", "Retry"))["requeue_after_s"] == 600
+        async with world(plane, "kueue-older-clusters") as here:
+            await dispatched(here)
 
     asyncio.run(run())

@@ -7,6 +7,7 @@ import msgspec
 
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.kueue import KueueResources
+from joulie.adapters.kubernetes.multikueue import MultiKueueResources
 from joulie.adapters.kubernetes.resources import JOBS, PODS, Resource
 
 Json = dict[str, Any]
@@ -158,6 +159,65 @@ class Kueue:
         """All its checks are Ready: it runs."""
         await self._write(name, {"QuotaReserved": "True", "Admitted": "True"}, (), ADMISSION)
 
+    async def clusters(self, **zones: str) -> None:
+        """MultiKueue with an AdmissionCheck `multikueue` and connected worker clusters, each with its zone."""
+        found = MultiKueueResources.for_version(self._resources.workloads.version)
+        await self._client.create(
+            self._resources.checks,
+            {
+                "metadata": {"name": "multikueue"},
+                "spec": {
+                    "controllerName": "kueue.x-k8s.io/multikueue",
+                    "parameters": {
+                        "apiGroup": "kueue.x-k8s.io",
+                        "kind": "MultiKueueConfig",
+                        "name": "workers",
+                    },
+                },
+            },
+        )
+        await self._client.create(found.configs, {"metadata": {"name": "workers"}, "spec": {"clusters": sorted(zones)}})
+        for name, zone in zones.items():
+            spec: Json = {"kubeConfig": {"location": name, "locationType": "Secret"}}
+            if found.clusters.version != "v1beta1":
+                spec = {"clusterSource": spec}
+            await self._client.create(
+                found.clusters,
+                {
+                    "metadata": {"name": name, "labels": {"joulie.io/grid-zone": zone} if zone else {}},
+                    "spec": spec,
+                },
+            )
+            await self.connect(name, "True")
+
+    async def connect(self, cluster: str, holds: str) -> None:
+        """A worker cluster is connected, or is lost."""
+        found = MultiKueueResources.for_version(self._resources.workloads.version)
+        await self._client.apply(
+            found.clusters,
+            cluster,
+            {"status": {"conditions": [condition("Active", holds)]}},
+            field_manager="kueue",
+            subresource="status",
+        )
+
+    async def assign(self, name: str, cluster: str) -> None:
+        """A worker cluster has admitted it: it is assigned to that one, and no cluster is nominated any more."""
+        found = await self._client.get(self._resources.workloads, name, self._namespace)
+        states = [
+            {**state, "state": "Ready"} if state["name"] == "multikueue" else state
+            for state in msgspec.to_builtins(found.status.admission_checks)
+        ]
+        await self._apply(
+            name,
+            {
+                "admission": ADMISSION,
+                "admissionChecks": states,
+                "clusterName": cluster,
+                "conditions": [condition("QuotaReserved", "True"), condition("Admitted", "True")],
+            },
+        )
+
     async def reserve(self, name: str, *checks: str) -> None:
         """It gets quota, and its checks are asked. Those that an eviction has reset are applied as they are read."""
         found = await self._client.get(self._resources.workloads, name, self._namespace)
@@ -210,6 +270,8 @@ class Kueue:
         status["admissionChecks"] = [*msgspec.to_builtins(kept)] + [
             {"name": check, "state": "Pending", "message": "", "lastTransitionTime": NOW} for check in checks
         ]
+        if found.status.nominated_cluster_names and admission is not None and conditions.get("Evicted") != "True":
+            status["nominatedClusterNames"] = list(found.status.nominated_cluster_names)
         await self._apply(name, status)
 
     async def _apply(self, name: str, status: Json) -> None:

@@ -51,6 +51,8 @@ def test_definitions_are_fetched_once_and_no_more_of_them_than_are_needed(
     assert folder == tmp_path / "cache" / f"kueue-{KUEUE_VERSION}"
     assert {path.name: path.read_text() for path in folder.glob("*.yaml")} == {
         "admissionchecks.yaml": "admissionchecks",
+        "multikueueclusters.yaml": "multikueueclusters",
+        "multikueueconfigs.yaml": "multikueueconfigs",
         "workloads.yaml": "workloads",
     }
     assert obtain_kueue_definitions(quiet, environment=environment, fetch=fetch) == folder
@@ -63,7 +65,7 @@ def test_definitions_are_fetched_once_and_no_more_of_them_than_are_needed(
 def test_a_module_without_them_is_an_error_and_leaves_nothing_that_looks_whole(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    fetch = Fetcher(tmp_path / "module", ("admissionchecks",))
+    fetch = Fetcher(tmp_path / "module", DEFINITIONS[:-1])
     for _ in range(2):
         with pytest.raises(BinariesError, match=r"kueue v\S+ has no config/\S+/kueue\.x-k8s\.io_workloads\.yaml"):
             obtain_kueue_definitions(quiet, environment=environment, fetch=fetch)

@@ -83,6 +83,8 @@ def workload(
 
 
 def carbon(intensity):
+    if intensity is None:
+        return Conditions(GridSignal(Measure.CARBON, "DE", problem="no answer"))
     return Conditions(
         GridSignal(Measure.CARBON, "DE", Quality.FRESH, intensity, NOW_S, Provenance("static", "DE", Basis.AVERAGE))
     )
@@ -249,6 +251,8 @@ def kinds(versions=VERSIONS):
         for plural, kind, scope in (
             ("workloads", "Workload", "Namespaced"),
             ("admissionchecks", "AdmissionCheck", "Cluster"),
+            ("multikueueconfigs", "MultiKueueConfig", "Cluster"),
+            ("multikueueclusters", "MultiKueueCluster", "Cluster"),
         )
     ]
 
@@ -259,7 +263,10 @@ class Stage:
         self.kueue = Kueue(client, RESOURCES, "default")
         self.leading = True
         self.intensity = 300.0
+        self.zones = {}
+        self.now_s = NOW_S
         self.decided = []
+        self.events = EventRecorder(client, "joulie-grid")
 
     async def state(self, name="train"):
         return (await self.kueue.state(name, "grid"))["state"]
@@ -280,7 +287,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(tmp_path, mode=KueueMode.AUTO, *, dry_run=False):
+async def staged(tmp_path, mode=KueueMode.AUTO, **options):
     async with (
         FakeCluster(kinds()) as cluster,
         KubeClient(
@@ -292,16 +299,16 @@ async def staged(tmp_path, mode=KueueMode.AUTO, *, dry_run=False):
         checks = KueueChecks(
             client,
             view,
-            lambda _zone: carbon(stage.intensity),
-            EventRecorder(client, "joulie-grid"),
+            lambda zone: carbon(stage.zones.get(zone, stage.intensity)),
+            stage.events,
             mode=mode,
             max_requeue_s=600.0,
             may_write=lambda: stage.leading,
-            now_s=lambda: NOW_S,
-            dry_run=dry_run,
+            now_s=lambda: stage.now_s,
             decided=stage.decided.append,
+            **options,
         )
-        watching = asyncio.create_task(view.run())
+        watching = asyncio.gather(view.run(), stage.events.run())
         await view.wait_synced()
         stage.checks = checks
         stage.answering = asyncio.create_task(checks.run())

@@ -15,7 +15,7 @@ KUEUE_MODULE = "sigs.k8s.io/kueue"
 KUEUE_VERSION = "v0.15.2"
 """Version in go.mod. It serves both v1beta1 and v1beta2."""
 
-DEFINITIONS = ("admissionchecks", "workloads")
+DEFINITIONS = ("admissionchecks", "multikueueclusters", "multikueueconfigs", "workloads")
 """Plural names of the Kueue resources that Joulie uses."""
 
 _BASES = "config/components/crd/bases"

@@ -153,7 +153,7 @@ async def read_owners(client: KubeClient, namespace: str, owners: Sequence[Owner
         if metadata.uid == owner.uid:
             found.append(QueuedObject(resource, metadata))
 
-    _raise_first(await write_all([partial(read, owner) for owner in owners], concurrency=CONCURRENCY))
+    raise_first(await write_all([partial(read, owner) for owner in owners], concurrency=CONCURRENCY))
     return sorted(found, key=lambda one: one.metadata.name)
 
 
@@ -171,7 +171,7 @@ async def lift_gate(client: KubeClient, owners: Iterable[QueuedObject]) -> None:
         await client.patch(owner.resource, meta.name, body, namespace=meta.namespace, field_manager=FIELD_MANAGER)
 
     gated = [one for one in owners if CONTROLLER_NAME in _gates(one.metadata)]
-    _raise_first(await write_all([partial(lift, one) for one in gated], concurrency=CONCURRENCY))
+    raise_first(await write_all([partial(lift, one) for one in gated], concurrency=CONCURRENCY))
 
 
 def _gates(meta: ObjectMeta) -> list[str]:
@@ -184,7 +184,7 @@ def _resource_of(owner: OwnerReference) -> Resource[KubernetesObject]:
     return Resource(group, version, f"{owner.kind.lower()}s", owner.kind, True, KubernetesObject)
 
 
-def _raise_first(failures: Sequence[Failure]) -> None:
+def raise_first(failures: Sequence[Failure]) -> None:
     """Raise the first error that is not that of an object which was deleted or replaced."""
     for failure in failures:
         if not isinstance(failure.error, NotFoundError | ConflictError):
@@ -254,5 +254,5 @@ async def release_workloads(client: KubeClient, now_s: float, text: str) -> list
             jobs.append(partial(lift, key, workload))
         elif ours := [name for name in unanswered(workload) if name in checks]:
             jobs.append(partial(answer, key, workload, ours))
-    _raise_first(await write_all(jobs, concurrency=CONCURRENCY))
+    raise_first(await write_all(jobs, concurrency=CONCURRENCY))
     return sorted(released)

@@ -45,6 +45,7 @@ class CleanupSettings(ProgramSettings):
         to=listed,
     )
     service_account: str = text("SERVICE_ACCOUNT", "", "ServiceAccount of Joulie: the Leases are deleted with it.")
+    multikueue_dispatcher: bool = boolean("MULTIKUEUE_DISPATCHER", False, "As the grid controller's.")
     strict: bool = boolean("CLEANUP_STRICT", False, "Exit with status 1 if an agent did not report in time.")
 
 
@@ -79,6 +80,7 @@ async def _clean(settings: CleanupSettings) -> Outcome:
             profile_label=settings.profile_label,
             schedulers=settings.schedulers,
             service_account=settings.service_account,
+            multikueue_dispatcher=settings.multikueue_dispatcher,
         )
         run = steps.release_grid if settings.only_grid else steps.run
         return await run(timeout_s=settings.timeout_s)

@@ -22,6 +22,7 @@ from joulie.adapters.kubernetes.control_reports import not_restored_reason
 from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.gating import set_gating
 from joulie.adapters.kubernetes.kueue import release_workloads
+from joulie.adapters.kubernetes.multikueue import nominate_all
 from joulie.adapters.kubernetes.resources import JOBS, LEASES, NODE_TWINS, NODES, PODS, SERVICE_ACCOUNTS
 from joulie.adapters.kubernetes.times import rfc3339_micro
 from joulie.adapters.kubernetes.writer import Job, write_all
@@ -94,6 +95,7 @@ class Cleanup:
         profile_label: node label of the power profile.
         schedulers: names of the schedulers that are removed after the cleanup: pods of theirs are bound before.
         service_account: ServiceAccount that the Leases are deleted with; empty to let them expire.
+        multikueue_dispatcher: whether Joulie was the dispatcher of MultiKueue.
         handover_s: maximum time that a leader may write after it lost its Lease, s.
         poll_s: interval of polling the agents' reports, s; longer than the API server's cache of admission policies.
         clock: monotonic time, s.
@@ -108,6 +110,7 @@ class Cleanup:
         profile_label: str = names.POWER_PROFILE_LABEL,
         schedulers: Sequence[str] = (),
         service_account: str = "",
+        multikueue_dispatcher: bool = False,
         handover_s: float = HANDOVER_S,
         poll_s: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
@@ -118,6 +121,7 @@ class Cleanup:
         self._labels = (profile_label, names.DRAINING_LABEL)
         self._schedulers = tuple(schedulers)
         self._service_account = service_account
+        self._multikueue_dispatcher = multikueue_dispatcher
         self._handover_s = handover_s
         self._poll_s = poll_s
         self._clock = clock
@@ -172,9 +176,10 @@ class Cleanup:
         self._outcome.maxima_restored = len(restored)
         self._outcome.problems += problems
         try:
-            self._outcome.workloads_released = len(
-                await release_workloads(self._client, time.time(), "Joulie was removed")
-            )
+            released = set(await release_workloads(self._client, time.time(), "Joulie was removed"))
+            if self._multikueue_dispatcher:
+                released.update(await nominate_all(self._client))
+            self._outcome.workloads_released = len(released)
         except KubernetesError as error:
             self._outcome.problems.append(str(error))
         pods = (await self._client.list(PODS, field_selector="spec.nodeName=")).items

@@ -123,6 +123,8 @@ class Controller:
             now_s=now_s,
             dry_run=settings.dry_run_enabled,
             decided=metrics.decided,
+            nomination_round_s=settings.multikueue_round_s if settings.multikueue_dispatcher else None,
+            nominated=metrics.nominated,
         )
 
         self._publisher = IntensityPublisher(

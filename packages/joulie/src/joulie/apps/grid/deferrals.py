@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.resources import DAEMON_SETS
 from joulie.apps.grid.deadlines import finish_by_of
@@ -12,7 +14,7 @@ from joulie.domain.grid.deferral import Release, ReleaseReason, Waiting
 from joulie.domain.grid.request import Asked, GridRequest
 
 
-def deferral_of(key: Key, pod: GatedPod, view: GridView) -> Deferral:
+def deferral_of(key: Key, pod: GatedPod, view: GridView, reachable: Collection[str] = frozenset()) -> Deferral:
     """Compute the deferral of a gated pod.
 
     The delay counts from the creation of the pod. When a pending pod is deleted, its owner creates a new one, which
@@ -23,6 +25,7 @@ def deferral_of(key: Key, pod: GatedPod, view: GridView) -> Deferral:
         key: key of the pod.
         pod: cached facts of the pod.
         view: watch caches with its owner and namespace.
+        reachable: see `GridView.zones`.
     """
     request = view.request(key.namespace, pod.asking, pod.owner)
     since_s, finish_by = pod.created_s, None
@@ -37,7 +40,7 @@ def deferral_of(key: Key, pod: GatedPod, view: GridView) -> Deferral:
     elif job is not None:
         since_s = min(since_s, since_s if job.started_s is None else job.started_s)
         finish_by = finish_by_of(job, view.cron_job_of(key.namespace, job))
-    zone, *others = view.zones(request, pod.asking)
+    zone, *others = view.zones(request, pod.asking, reachable)
     return Deferral(zone, Waiting(request, since_s, finish_by), settled, tuple(others))
 
 

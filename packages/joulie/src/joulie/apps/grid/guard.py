@@ -23,6 +23,7 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import ConflictError, KubernetesError, NotFoundError
 from joulie.adapters.kubernetes.gating import set_gating
 from joulie.adapters.kubernetes.kueue import release_workloads
+from joulie.adapters.kubernetes.multikueue import nominate_all
 from joulie.adapters.kubernetes.resources import CRON_JOBS, JOBS, LEASES, NAMESPACES, PODS
 from joulie.adapters.kubernetes.times import time_or_none
 from joulie.adapters.kubernetes.writer import Job, write_all
@@ -71,6 +72,7 @@ class GuardSettings(ProgramSettings):
     )
     interval_s: float = duration("GUARD_INTERVAL", "1m", "Pause between two rounds, without --once.", minimum=0.1)
     replica_ceilings_enabled: bool = boolean("REPLICA_CEILINGS_ENABLED", False, "As the controller's.")
+    multikueue_dispatcher: bool = boolean("MULTIKUEUE_DISPATCHER", False, "As the controller's.")
     defaults: GridDefaults = group(
         GridDefaults,
         max_delay_s=duration("MAX_SCHEDULING_DELAY", "24h", "As the controller's.", minimum=0),
@@ -89,7 +91,8 @@ class Round(msgspec.Struct, frozen=True):
         resumed: Jobs that were resumed.
         waiting: number of pods that may still wait.
         restored: autoscalers whose original maximum was restored, since no controller would.
-        opened: Kueue workloads whose gate was lifted or whose check was answered, since no controller would.
+        opened: Kueue workloads whose gate was lifted, whose check was answered, or for which all clusters were
+            nominated, since no controller would.
         problems: errors, a sentence each.
     """
 
@@ -199,6 +202,9 @@ async def look_after(client: KubeClient, settings: GuardSettings, now_s: float) 
             problems.messages += failures
         with problems:
             opened = await release_workloads(client, now_s, "the grid controller does not answer")
+        with problems:
+            if settings.multikueue_dispatcher:
+                opened = sorted({*opened, *await nominate_all(client)})
         if settings.replica_ceilings_enabled:
             restored, failures = await restore_all(client)
             problems.messages += failures

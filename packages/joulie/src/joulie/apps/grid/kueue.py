@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -36,6 +37,7 @@ from joulie.adapters.kubernetes.kueue import (
     read_owners,
     write_status,
 )
+from joulie.adapters.kubernetes.multikueue import MultiKueueResources
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.kubernetes.writer import Job, write_all
 from joulie.apps.grid.apply import noted_at_hold, noted_at_release, noted_of_place
@@ -54,7 +56,9 @@ from joulie.apps.grid.kueue_answers import (
     retry,
 )
 from joulie.apps.grid.kueue_settings import KueueMode
+from joulie.apps.grid.multikueue import Dispatcher, NominationResult, WorkerClusters
 from joulie.apps.grid.observe import GridView
+from joulie.apps.grid.pending import Deferral
 from joulie.domain.grid.deferral import Conditions, Hold, HoldReason, Release, ReleaseReason
 from joulie.domain.grid.request import GridRequest
 from joulie.program.leadership import NotLeadingError
@@ -62,6 +66,8 @@ from joulie.program.leadership import NotLeadingError
 LOOK_AGAIN_S = 300.0
 """Interval at which a cluster without Kueue is checked for it, s."""
 UNKNOWN_ZONE_RETRY_S = 1.0
+CHECKS_LISTED_S = 3.0
+"""Time in which Kueue lists the checks of a new workload, s."""
 RETRY_S = 5.0
 _log = logging.getLogger(__name__)
 
@@ -86,7 +92,7 @@ class CheckWriter:
         Raises:
             KubernetesError: the write failed; `ConflictError` if the workload has changed.
         """
-        self._check_leading()
+        self.check_leading()
         status = {"admissionChecks": check_states(states)}
         await write_status(self._client, self._resources.workloads, key, workload.version, status)
 
@@ -96,7 +102,7 @@ class CheckWriter:
         Raises:
             KubernetesError: the write failed; `ConflictError` if the workload has changed.
         """
-        self._check_leading()
+        self.check_leading()
         condition = {
             "type": "Evicted",
             "status": "True",
@@ -116,7 +122,7 @@ class CheckWriter:
         Raises:
             KubernetesError: the write failed; `ConflictError` if the check has changed.
         """
-        self._check_leading()
+        self.check_leading()
         condition = {
             "type": ACTIVE,
             "status": "True",
@@ -133,7 +139,7 @@ class CheckWriter:
         Raises:
             KubernetesError: the write failed.
         """
-        self._check_leading()
+        self.check_leading()
         body = {"metadata": {"uid": uid, "annotations": dict(annotations)}}
         await self._client.patch(
             self._resources.workloads, key.name, body, namespace=key.namespace, field_manager=FIELD_MANAGER
@@ -153,7 +159,7 @@ class CheckWriter:
         Raises:
             KubernetesError: the write failed.
         """
-        self._check_leading()
+        self.check_leading()
         await lift_gate(self._client, owners)
 
     def reference(self, key: Key, workload: WorkloadFacts) -> ObjectReference:
@@ -166,7 +172,8 @@ class CheckWriter:
             uid=workload.uid,
         )
 
-    def _check_leading(self) -> None:
+    def check_leading(self) -> None:
+        """Raise NotLeadingError unless this replica leads."""
         if not self._may_write():
             raise NotLeadingError("this process does not lead any more: not written")
 
@@ -185,6 +192,9 @@ class KueueChecks:
         now_s: current time, s since the epoch.
         dry_run: record decisions, hold nothing.
         decided: called with the reason of each decision that is written.
+        nomination_round_s: time that nominated worker clusters have to admit a workload, s; None if Joulie is not the
+            dispatcher of MultiKueue.
+        nominated: called with the result of each nomination.
     """
 
     def __init__(
@@ -200,6 +210,8 @@ class KueueChecks:
         now_s: Callable[[], float],
         dry_run: bool = False,
         decided: Callable[[HoldReason | ReleaseReason], None] = lambda _reason: None,
+        nomination_round_s: float | None = None,
+        nominated: Callable[[NominationResult], None] = lambda _result: None,
     ) -> None:
         self._client = client
         self._view = view
@@ -211,6 +223,9 @@ class KueueChecks:
         self._now_s = now_s
         self._dry_run = dry_run
         self._decided = decided
+        self._nomination_round_s = nomination_round_s
+        self._nominated = nominated
+        self._dispatcher: Dispatcher | None = None
         self._changed: set[Key] = set()
         self._wake = asyncio.Event()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
@@ -228,11 +243,31 @@ class KueueChecks:
         workloads.add_listener(self._workload_changed)
         writer = CheckWriter(self._client, resources, self._may_write)
         async with asyncio.TaskGroup() as group:
+            if self._nomination_round_s is not None:
+                self._dispatcher = self._new_dispatcher(resources, self._nomination_round_s, workloads.objects)
+                group.create_task(self._dispatcher.clusters.run())
+                await self._dispatcher.clusters.wait_for_all()
             group.create_task(checks.run())
             group.create_task(workloads.run())
             await checks.wait_synced()
             await workloads.wait_synced()
             group.create_task(self._answer_loop(writer, checks.objects, workloads.objects))
+
+    def _new_dispatcher(
+        self, resources: KueueResources, round_s: float, workloads: Mapping[Key, WorkloadFacts]
+    ) -> Dispatcher:
+        found = MultiKueueResources.for_version(resources.workloads.version)
+        zone_of, changed = self._view.zone_of_cluster, partial(self._look_at, workloads)
+        return Dispatcher(
+            self._client,
+            found,
+            WorkerClusters(self._client, resources, found, zone_of, changed),
+            self._look,
+            self._events,
+            round_s=round_s,
+            now_s=self._now_s,
+            counted=self._nominated,
+        )
 
     async def _find(self) -> KueueResources:
         level = logging.WARNING if self._mode is KueueMode.TRUE else logging.INFO
@@ -278,6 +313,8 @@ class KueueChecks:
             changed, self._changed = self._changed, set()
             if len(self._owners) > len(workloads):  # some were read while their workload was deleted
                 self._owners.clear()
+            if self._dispatcher is not None and self._dispatcher.size > len(workloads):
+                self._dispatcher.keep_only({one.uid for one in workloads.values()})
             now_s = self._now_s()
             jobs: list[Job] = [
                 partial(writer.mark_active, key, check, now_s) for key, check in checks.items() if not check.active
@@ -292,6 +329,8 @@ class KueueChecks:
                     jobs.append(partial(self._answer, writer, key, workload, ours))
                 elif any(one.state == CheckState.RETRY and Key("", one.name) in checks for one in workload.delayed):
                     jobs.append(partial(writer.evict, key, workload, now_s))
+                elif self._dispatcher is not None and self._dispatcher.clusters.dispatches(workload.last_check):
+                    jobs.append(partial(self._nominate, self._dispatcher, writer, key, workload))
             failed = [failure.error for failure in await write_all(jobs, concurrency=CONCURRENCY)]
             # The watch reports objects that were deleted or changed.
             problems = [str(error) for error in failed if not isinstance(error, NotFoundError | ConflictError)]
@@ -345,13 +384,10 @@ class KueueChecks:
 
     async def _decide(self, writer: CheckWriter, key: Key, workload: WorkloadFacts) -> _Decided | None:
         """The decision about a workload; None while the sources of its zone have not been queried yet."""
-        owners = self._owners.get(workload.uid)
-        if owners is None:
-            owners = self._owners[workload.uid] = await writer.read_owners(key, workload)
-        deferral = deferral_of(key, as_pod(workload, owners), self._view)
+        owners, deferral = await self._deferral(writer, key, workload)
         waiting = deferral.waiting
         placement = deferral.place(self._look, self._now_s())
-        if placement is None:
+        if placement is None or self._lacks_checks(workload):
             self._look_later(key, UNKNOWN_ZONE_RETRY_S)
             return None
         conditions = self._look(placement.zone) or Conditions()
@@ -365,6 +401,31 @@ class KueueChecks:
         if isinstance(decision, Hold) and (self._dry_run or self._view.observes(key.namespace)):
             decision = Release(ReleaseReason.NOT_ASKED, f"{HOLDS_NOTHING}; {hold_text(decision)}")
         return _Decided(waiting.request, owners, conditions, decision, place)
+
+    def _lacks_checks(self, workload: WorkloadFacts) -> bool:
+        """Whether Kueue has not said yet to which clusters a new workload may be dispatched."""
+        new = self._now_s() < workload.created_s + CHECKS_LISTED_S
+        return self._dispatcher is not None and not workload.checks and new
+
+    async def _deferral(
+        self, writer: CheckWriter, key: Key, workload: WorkloadFacts
+    ) -> tuple[list[QueuedObject], Deferral]:
+        """A workload's owners and its deferral, over the zones of the clusters that it may be dispatched to."""
+        owners = self._owners.get(workload.uid)
+        if owners is None:
+            owners = self._owners[workload.uid] = await writer.read_owners(key, workload)
+        clusters = {} if self._dispatcher is None else self._dispatcher.clusters.connected(workload.checks)
+        zones = set(filter(None, clusters.values()))
+        return owners, deferral_of(key, as_pod(workload, owners), self._view, zones)
+
+    async def _nominate(self, dispatcher: Dispatcher, writer: CheckWriter, key: Key, workload: WorkloadFacts) -> None:
+        """Nominate the clusters that are due for a workload, and those of the next zone later."""
+        writer.check_leading()
+        _owners, deferral = await self._deferral(writer, key, workload)
+        observe = self._dry_run or self._view.observes(key.namespace)
+        again_s = await dispatcher.dispatch(key, workload, writer.reference(key, workload), deferral, observe=observe)
+        if again_s < math.inf:
+            self._look_later(key, again_s)
 
     async def _held(
         self, writer: CheckWriter, key: Key, workload: WorkloadFacts, hold: Hold, conditions: Conditions

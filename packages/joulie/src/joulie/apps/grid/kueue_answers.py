@@ -18,6 +18,7 @@ from joulie.adapters.kubernetes.api.kueue import (
 )
 from joulie.adapters.kubernetes.api.meta import OwnerReference
 from joulie.adapters.kubernetes.kueue import QueuedObject, delayed, is_gated, is_ours, unanswered
+from joulie.adapters.kubernetes.multikueue import last_check
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.grid.apply import noted_at_release
 from joulie.apps.grid.facts import Asking, GatedPod, Owner, asking_of, created_s, grid_annotations, owner_of
@@ -58,6 +59,9 @@ class WorkloadFacts(msgspec.Struct, frozen=True):
         pending: names of the unanswered checks.
         delayed: all its checks while it waits to be requeued and still holds quota; see
             `joulie.adapters.kubernetes.kueue.delayed`.
+        checks: names of all its checks.
+        last_check: see `joulie.adapters.kubernetes.multikueue.last_check`.
+        nominated: worker clusters that are nominated for it.
     """
 
     uid: str
@@ -70,6 +74,9 @@ class WorkloadFacts(msgspec.Struct, frozen=True):
     gated: bool
     pending: tuple[str, ...]
     delayed: tuple[AdmissionCheckState, ...]
+    checks: tuple[str, ...] = ()
+    last_check: str | None = None
+    nominated: tuple[str, ...] = ()
 
     @property
     def released_at(self) -> str | None:
@@ -125,6 +132,9 @@ def keep_workload(workload: Workload) -> WorkloadFacts | None:
         gated=gated,
         pending=pending,
         delayed=waits,
+        checks=tuple(one.name for one in workload.status.admission_checks),
+        last_check=last_check(workload),
+        nominated=workload.status.nominated_cluster_names,
     )
 
 

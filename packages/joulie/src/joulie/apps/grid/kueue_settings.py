@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from joulie.settings import choice, duration
+from joulie.settings import boolean, choice, duration
 
 
 class KueueMode(StrEnum):
@@ -34,6 +34,19 @@ class KueueSettings:
         "10m",
         "Maximum delay before a held workload returns to its queue and is decided again. Kueue cannot be told to "
         "requeue earlier when the grid changes, and each decision costs an admission.",
+        minimum=1.0,
+        maximum=86400,
+    )
+    multikueue_dispatcher: bool = boolean(
+        "MULTIKUEUE_DISPATCHER",
+        False,
+        "Whether to nominate MultiKueue's worker clusters for workloads, by the intensity of their zones. Kueue's "
+        "configuration names the dispatcher joulie.io/grid then.",
+    )
+    multikueue_round_s: float = duration(
+        "MULTIKUEUE_ROUND",
+        "5m",
+        "Time that nominated worker clusters have to admit a workload before those of the next zone are nominated too.",
         minimum=1.0,
         maximum=86400,
     )

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from joulie.apps.grid.bounded_label import BoundedLabel
 from joulie.apps.grid.dryrun_metrics import MAX_NAMESPACES, DryRunMetrics
+from joulie.apps.grid.multikueue import NominationResult
 from joulie.apps.grid.pending import PendingQueue
 from joulie.domain.grid.deferral import Hold, HoldReason, ReleaseReason
 from joulie.domain.grid.signals import GridSignal, Measure
@@ -67,6 +68,7 @@ class ControllerMetrics:
         replica_ceilings: number of autoscalers that ask for a ceiling, by what is decided.
         next_ceiling_change_s: when a ceiling is expected to change next, s since the epoch.
         withheld_replicas: number of replicas that ceilings withhold.
+        nominations: nominations of worker clusters for workloads, by result.
         dry_run: what a dry run counts.
     """
 
@@ -161,6 +163,9 @@ class ControllerMetrics:
             registry=self.registry,
         )
         self._namespaces = BoundedLabel(MAX_NAMESPACES)
+        self.nominations = self._counter(
+            "joulie_grid_nominations", "Nominations of MultiKueue's worker clusters for workloads, by result.", "result"
+        )
         self.dry_run = DryRunMetrics(self.registry)
         self._zones = BoundedLabel(MAX_ZONE_LABELS)
         self._waiting = _Waiting()
@@ -209,6 +214,10 @@ class ControllerMetrics:
             self._ceiling_saved_g.labels(label).inc(saved_g)
         if saved_cost is not None:
             self._ceiling_saved_cost.labels(label).inc(saved_cost)
+
+    def nominated(self, result: NominationResult) -> None:
+        """Count a nomination of worker clusters."""
+        self.nominations.labels(result).inc()
 
     def held_for_carbon(self, zone: str) -> None:
         """Count a pod that begins to wait for carbon intensity."""

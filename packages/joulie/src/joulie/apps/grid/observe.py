@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from joulie.adapters.kubernetes.api.core import CronJob, Deployment, Job, Namespace, Pod, ReplicaSet, StatefulSet
+from joulie.adapters.kubernetes.api.meta import ObjectMeta
 from joulie.adapters.kubernetes.cache import Cache, Key, Watching
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import (
@@ -38,7 +39,7 @@ from joulie.apps.grid.facts import (
 from joulie.apps.grid.requests import NO_POLICY, requested
 from joulie.apps.grid.runtimes import LearnedRuntimes
 from joulie.domain.grid.request import GridDefaults, GridRequest
-from joulie.domain.grid.zones import zone_of_pod, zones_of_pod
+from joulie.domain.grid.zones import zone_of_node, zone_of_pod, zones_of_pod
 from joulie.domain.mode import Mode, mode_of
 from joulie.domain.runtimes import Workload, workload_of
 
@@ -202,12 +203,25 @@ class GridView(Watching):
         """The grid zone in which a pod will run, as far as its constraints tell."""
         return zone_of_pod(request.zone, asking.node_selector, asking.affinity, self._zone, self._regions)
 
-    def zones(self, request: GridRequest, asking: Asking) -> tuple[str, ...]:
-        """The grid zones in which a pod may run, first the one where its data is: at least one."""
+    def zones(self, request: GridRequest, asking: Asking, reachable: Collection[str] = frozenset()) -> tuple[str, ...]:
+        """The grid zones in which a pod may run, first the one where its data is: at least one.
+
+        Args:
+            request: its deferral request.
+            asking: its constraints.
+            reachable: zones of the clusters that it may be dispatched to; empty where it runs in this cluster. What it
+                says does not count where it allows none of them.
+        """
         allowed = zones_of_pod(request.zone, asking.node_selector, asking.affinity, self._regions)
+        if reachable:
+            allowed = allowed & set(reachable) or set(reachable)
         homes = (request.data_zone, self._zone, *sorted(allowed))
         home = next((zone for zone in homes if zone in allowed), self._zone)
         return (home, *sorted(allowed - {home}))
+
+    def zone_of_cluster(self, meta: ObjectMeta) -> str:
+        """The grid zone of another cluster, by the labels and annotations of the object for it; empty without any."""
+        return zone_of_node(meta.labels, meta.annotations, "", "", self._regions)
 
     # ---- changes
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from joulie.adapters.kubernetes.cache import Key
 from joulie.domain.grid.deferral import Conditions, Hold, Release, ReleaseReason, Waiting
-from joulie.domain.grid.place import Place, Placement, choose
+from joulie.domain.grid.place import Place, Placement, choose, rank_now
 from joulie.domain.grid.release import Bucket, Due, Limits, due_now, in_order
 
 DEFERRALS_PER_STEP = 500
@@ -80,6 +80,20 @@ class Deferral:
         except Exception as error:  # an error in the decision or in a plug-in's forecast releases the pods
             _log.exception("decision failed, releasing")
             return Placement(self.zone, Release(ReleaseReason.MISSING, f"decision failed: {error}"))
+
+    def rank_now(self, look: Callable[[str], Conditions | None], now_s: float) -> tuple[str, ...] | None:
+        """Zones in which they may start now, best first; None while the sources of one have not been queried yet.
+
+        Empty where the zones cannot be compared. Arguments as of `place`.
+        """
+        places = [Place(zone, found) for zone in self.zones if (found := look(zone)) is not None]
+        if len(places) < len(self.zones):
+            return None
+        try:
+            return rank_now(self.waiting, places[0], places[1:], self.waiting.request.move, now_s)
+        except Exception:  # as above
+            _log.exception("decision failed, no zone is preferred")
+            return ()
 
 
 class PendingPod(NamedTuple):

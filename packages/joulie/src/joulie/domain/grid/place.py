@@ -68,13 +68,9 @@ def choose(waiting: Waiting, home: Place, others: Sequence[Place], move: Move, n
         move: what moving from home costs.
         now_s: s since the epoch.
     """
-    here = _candidate(waiting, home, 0.0, now_s) if others else None
-    if here is None:
+    candidates = _candidates(waiting, home, others, move, now_s) if others else []
+    if not candidates:
         return Placement(home.zone, decide(waiting, home.conditions, now_s))
-    candidates = [here]
-    for place in others:
-        if (cost := _move_cost(home, place, move)) is not None:
-            candidates += [found] if (found := _candidate(waiting, place, cost, now_s)) else []
     if waiting.request.mode is Mode.THRESHOLD:
         # Clean enough now, wherever it is, goes before cleaner later.
         now = [one for one in candidates if isinstance(one.placement.decision, Release)]
@@ -85,6 +81,32 @@ def choose(waiting: Waiting, home: Place, others: Sequence[Place], move: Move, n
     # Home comes first: what is not better by more than rounding is no reason to move.
     tolerance = _ROUNDING * max(abs(one.value_g_per_kwh) for one in candidates)
     return next(one for one in candidates if one.value_g_per_kwh <= best + tolerance).placement
+
+
+def rank_now(waiting: Waiting, home: Place, others: Sequence[Place], move: Move, now_s: float) -> tuple[str, ...]:
+    """Zones in which a workload may start now, best first; those whose carbon intensity is missing are left out.
+
+    Empty where that of home is missing, or carbon intensity does not count: nothing can be compared then. In mode
+    `threshold`, zones within the limits precede all others. Arguments as of `choose`, which would release it in the
+    first of them.
+    """
+    if waiting.request.mode is not Mode.THRESHOLD:
+        waiting = replace(waiting, request=replace(waiting.request, max_delay_s=0.0))
+    candidates = _candidates(waiting, home, others, move, now_s)
+    candidates.sort(key=lambda one: (isinstance(one.placement.decision, Hold), one.value_g_per_kwh))
+    return tuple(one.placement.zone for one in candidates)
+
+
+def _candidates(waiting: Waiting, home: Place, others: Sequence[Place], move: Move, now_s: float) -> list[_Candidate]:
+    """The zones that can be compared, home first; none if the carbon intensity of home is not known."""
+    here = _candidate(waiting, home, 0.0, now_s)
+    if here is None:
+        return []
+    candidates = [here]
+    for place in others:
+        if (cost := _move_cost(home, place, move)) is not None:
+            candidates += [found] if (found := _candidate(waiting, place, cost, now_s)) else []
+    return candidates
 
 
 def _move_cost(home: Place, place: Place, move: Move) -> float | None:

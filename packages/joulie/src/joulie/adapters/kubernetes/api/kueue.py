@@ -6,6 +6,7 @@ Source: the API reference of Kueue (kueue.x-k8s.io).
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -78,6 +79,8 @@ class WorkloadStatus(ApiStruct, frozen=True):
     conditions: tuple[CoreCondition, ...] = ()
     admission_checks: tuple[AdmissionCheckState, ...] = ()
     requeue_state: RequeueState | None = None
+    cluster_name: str | None = None
+    nominated_cluster_names: tuple[str, ...] = ()
 
 
 class Workload(KubernetesObject, frozen=True):
@@ -91,10 +94,23 @@ class Workload(KubernetesObject, frozen=True):
         return any(one.type == condition and one.status == "True" for one in self.status.conditions)
 
 
+class WorkloadWithStatus(KubernetesObject, frozen=True):
+    """A Workload with its whole status as it was read."""
+
+    status: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class AdmissionCheckParameters(ApiStruct, frozen=True):
+    """Reference to an AdmissionCheck's configuration."""
+
+    name: str = ""
+
+
 class AdmissionCheckSpec(ApiStruct, frozen=True):
-    """Spec of an AdmissionCheck: the controller that answers it."""
+    """Spec of an AdmissionCheck: the controller that answers it, and its configuration."""
 
     controller_name: str = ""
+    parameters: AdmissionCheckParameters | None = None
 
 
 class AdmissionCheckStatus(ApiStruct, frozen=True):
@@ -108,3 +124,27 @@ class AdmissionCheck(KubernetesObject, frozen=True):
 
     spec: AdmissionCheckSpec = AdmissionCheckSpec()
     status: AdmissionCheckStatus = AdmissionCheckStatus()
+
+
+class MultiKueueConfigSpec(ApiStruct, frozen=True):
+    """Spec of a MultiKueueConfig: names of MultiKueueClusters."""
+
+    clusters: tuple[str, ...] = ()
+
+
+class MultiKueueConfig(KubernetesObject, frozen=True):
+    """A MultiKueueConfig: the worker clusters of an AdmissionCheck of MultiKueue."""
+
+    spec: MultiKueueConfigSpec = MultiKueueConfigSpec()
+
+
+class MultiKueueClusterStatus(ApiStruct, frozen=True):
+    """Status of a MultiKueueCluster. Condition Active: the manager is connected to it."""
+
+    conditions: tuple[CoreCondition, ...] = ()
+
+
+class MultiKueueCluster(KubernetesObject, frozen=True):
+    """A MultiKueueCluster: a worker cluster."""
+
+    status: MultiKueueClusterStatus = MultiKueueClusterStatus()
