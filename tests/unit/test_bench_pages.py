@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from scipy import stats
 
 from joulie.apps.cli.main import main
 from joulie_lab.apps.bench.attribution import AttributionResult
@@ -13,6 +14,7 @@ from joulie_lab.apps.bench.extender import ExtenderResult
 from joulie_lab.apps.bench.profiles import ProfilesResult
 from joulie_lab.apps.bench.registry import PAGES, module_of
 from joulie_lab.apps.bench.report import Table
+from joulie_lab.benchmarks.ranges import load_ranges, misses
 from joulie_lab.benchmarks.results import of_values, plain
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +40,37 @@ def test_a_committed_result_is_read_and_written_without_a_change(path):
     written = json.loads(json.dumps(plain(of_values(report, KINDS[path.stem]))))
     assert report.get("missed", []) == []
     assert written == {key: value for key, value in report.items() if key not in ("benchmark", "small", "missed")}
+
+
+@pytest.mark.parametrize("name", ["backtest", "deferral", "place"])
+def test_a_share_that_is_a_standard_error_off_misses_its_range(name):
+    report = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    ranges = load_ranges(ROOT / "benchmarks" / f"{name}.yaml", small=False)
+    assert misses(ranges, report) == []
+    shares = [
+        entry for entry in ranges if entry.metric.endswith((".rules.joulie.share", "_24h.rules.joulie.share.mean"))
+    ]
+    shares += [entry for entry in ranges if entry.metric.endswith(".both.share.mean")]
+    assert shares
+    for entry in shares:
+        for errors in (-1.05, 1.05):
+            changed = json.loads(json.dumps(report))
+            shift_share(changed, entry.metric.split("."), errors)
+            assert entry.missed_by(changed), (entry.metric, errors)
+
+
+def shift_share(report, path, errors):
+    """Move a share by so many of its standard errors: over weeks, or over seeds."""
+    *place, last = path
+    figures = report
+    for part in place:
+        figures = figures[part]
+    if last == "mean":
+        error = figures["half_width"] / stats.t.ppf(0.975, len(report["seeds"]) - 1)
+    else:
+        low, high = figures["interval"]
+        error = (high - low) / (2.0 * stats.norm.ppf(0.975))
+    figures[last] += errors * error
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -234,6 +234,7 @@ def test_a_table_and_a_picture(tmp_path, capsys):
     intensity = write(tmp_path / "x.csv", weather(40))
     code, out, err = backtest(capsys, "--intensity", intensity, "--plots", tmp_path / "plots")
     assert code == 0, err
+    assert err.split("\n")[:4] == ["forecasts", "joulie", "yesterday", "usual day"], "progress without a terminal too"
     assert "597 jobs of 4 h, one at each step, slack 24 h, values known 0 h late" in out
     assert "Intervals are those of the share" in out
     assert (tmp_path / "plots" / "backtest.png").read_bytes().startswith(b"\x89PNG")

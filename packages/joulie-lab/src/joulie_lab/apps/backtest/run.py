@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
 from joulie.adapters.grid.feed import FeedLimits
 from joulie.adapters.grid.files import FileOptions, read_table
@@ -207,7 +207,7 @@ def _play(
     histories = {
         measure: History(measure, series, step_s, delay, horizon, max_age_s) for measure, series in part.items()
     }
-    bar = bars.add_task("forecasts", total=len(FORECASTERS) * len(histories))
+    bar = _stage(bars, "forecasts", len(FORECASTERS) * len(histories))
     for history in histories.values():
         for forecaster in FORECASTERS:
             history.expect(forecaster)
@@ -219,7 +219,7 @@ def _play(
     means: dict[Measure, dict[str, FloatArray]] = {measure: {} for measure in histories}
     late: dict[Measure, dict[str, int]] = {measure: {} for measure in histories}
     for rule in judge.rules_of(list(part)):
-        bar = bars.add_task(rule.name, total=len(jobs))
+        bar = _stage(bars, rule.name, len(jobs))
         starts_s = judge.starts_s(rule, jobs, question.slack_s, histories, partial(bars.advance, bar))
         for measure in rule.judged_on:
             means[measure][rule.name] = judge.run_means(histories[measure], starts_s, jobs.runtime_s)
@@ -227,6 +227,13 @@ def _play(
     return {
         measure: Outcome(jobs, at_once[measure], best[measure], means[measure], late[measure]) for measure in histories
     }
+
+
+def _stage(bars: Progress, name: str, total: int) -> TaskID:
+    """Show a stage: a bar on a terminal, else a line."""
+    if bars.disable:
+        bars.console.print(name, highlight=False)
+    return bars.add_task(name, total=total)
 
 
 def _common(histories: Sequence[Sequence[Series]]) -> list[tuple[Series, ...]]:

@@ -100,11 +100,11 @@ def figure(result: BacktestResult) -> Figure:
 def _page(result: BacktestResult) -> dict[str, Any]:
     (shares,) = tables(result)
     columns = [(name, f"`{zone.column}`", zone.arrivals) for name, zone in result.zones.items()]
-    return {"shares": shares, "columns": Table("", ("zone", "column", "arrivals"), columns, labels=3)}
+    return {"block": f"{shares}\n\n{Table('', ('zone', 'column', 'arrivals'), columns, labels=3)}"}
 
 
 REPORT = Report(tables, figure)
-PAGE = Page(BacktestResult, "experiments/backtest.md", _page, {"img/backtest.png": figure})
+PAGE = Page(BacktestResult, "howto/backtest.md", _page, {"img/backtest.png": figure})
 
 
 @benchmark("backtest", REPORT)

@@ -20,7 +20,7 @@ SUMMARIES = {
     "traces": "energy savings of caps and policies at equal work, split by cause",
 }
 """What each benchmark measures, by name."""
-PAGES = ("capping", "deferral", "fidelity", "lives", "native", "openb", "place", "power-estimate", "traces")
+PAGES = ("backtest", "capping", "deferral", "fidelity", "lives", "native", "openb", "place", "power-estimate", "traces")
 """Benchmarks with a documentation page that is generated from their committed result."""
 
 
