@@ -19,6 +19,8 @@ from joulie_lab.control_plane import (
     obtain_kueue_definitions,
     obtain_prometheus,
 )
+from joulie_lab.control_plane.binaries import cache_root
+from joulie_lab.control_plane.go_build import download_module
 from support.prometheus_server import PrometheusServer
 
 StartControlPlane = Callable[..., LocalControlPlane]
@@ -107,3 +109,11 @@ def kueue_definitions(request: pytest.FixtureRequest) -> Path:
     """The folder of Kueue's own CustomResourceDefinitions."""
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         return obtain_kueue_definitions(_tell)
+
+
+@pytest.fixture(scope="session")
+def scaled_objects(request: pytest.FixtureRequest) -> Path:
+    """KEDA's own CustomResourceDefinition of ScaledObjects, from its pinned Go module."""
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        module = download_module("keda", "github.com/kedacore/keda/v2", cache_root(os.environ), _tell)
+    return module / "config/crd/bases/keda.sh_scaledobjects.yaml"

@@ -1,0 +1,5 @@
+module joulie.local/control-plane/keda
+
+go 1.26.0
+
+require github.com/kedacore/keda/v2 v2.16.1
