@@ -21,7 +21,6 @@ from joulie.apps.agent.limits import LimitWriter
 from joulie.apps.agent.originals import OriginalLimits
 from joulie.apps.agent.outcome import Outcome, reported_limits
 from joulie.domain.actuation import LimitedDevice, WantedCap, cpu_range, same_limit
-from joulie.domain.limit_records import LimitRecord
 from joulie.domain.saved_records import LostRecords, ReportedLimits, SavedRecords
 from joulie.ports import ControlFailedError, ControlRefusedError, DeviceKind, PowerDevice
 

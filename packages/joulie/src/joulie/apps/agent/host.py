@@ -297,7 +297,7 @@ class Host:
         return self.enforce_cpu(LIFTED, now_s)
 
     def _recallable(self, outcome: Outcome) -> Outcome:
-        """The outcome as a later process may take it: without a file, it would count limits reported now as lost ones."""
+        """The outcome as a later process may take it, which counts reported limits as lost where it finds no file."""
         return replace(outcome, message=outcome.message + NEVER_CHANGED) if self._originals.never_saved else outcome
 
     def _observed(self) -> Observation:
