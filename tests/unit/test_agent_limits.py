@@ -586,6 +586,19 @@ def test_h5_throttle_in_force_is_not_taken_for_an_original(store: Store) -> None
     assert frequencies.limits_hz == {"policy0": 3.5e9, "policy1": 3.1e9, "policy2": 3.5e9}
 
 
+def test_h5_report_names_frequency_limits_that_cannot_be_reached(store: Store) -> None:
+    """A report of no backend would hide them, should the file be lost next."""
+    frequencies = Frequencies()
+    rapl = Limiter("rapl")
+    rapl.reason = "no zones"
+    cpu = control(store, frequencies, rapl)
+    cpu.enforce(ECO, facts(1000.0), 0.0)
+    assert frequencies.writes
+    frequencies.reason = "no cpufreq policy"
+    outcome = cpu.enforce(ECO, facts(1000.0), 20.0)
+    assert (outcome.backend, outcome.result) == ("dvfs", "blocked")
+
+
 def test_nothing_works(store: Store) -> None:
     frequencies, rapl = Frequencies(), Limiter("rapl", a=200.0)
     rapl.reason, frequencies.reason = "a virtual machine", "no scaling driver"

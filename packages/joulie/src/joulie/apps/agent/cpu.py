@@ -73,7 +73,9 @@ class CpuControl:
             return outcome
         reason = self._frequency.limiter.unavailable()
         if reason is not None:
-            return Outcome(outcome.backend, outcome.result, f"{outcome.message}; dvfs: {reason}")
+            holds_limits = outcome.backend == "none" and self._frequency.may_hold_limits
+            backend = DVFS if holds_limits else outcome.backend
+            return Outcome(backend, outcome.result, f"{outcome.message}; dvfs: {reason}")
         return self._throttle(cap, facts, now_s, outcome.message)
 
     def _throttle(self, cap: WantedCap, facts: CpuFacts, now_s: float, why: str) -> Outcome:
