@@ -36,6 +36,10 @@ WORKLOAD_CLASS_ANNOTATION = "joulie.io/workload-class"
 RESCHEDULABLE_ANNOTATION = "joulie.io/reschedulable"
 CPU_SENSITIVITY_ANNOTATION = "joulie.io/cpu-sensitivity"
 GPU_SENSITIVITY_ANNOTATION = "joulie.io/gpu-sensitivity"
+GPU_LIMITS_ANNOTATION = "joulie.io/gpu-limits"
+"""true or false: whether the pod takes part in the search for power limits."""
+PROGRESS_METRIC_ANNOTATION = "joulie.io/progress-metric"
+"""Counter of the pod's own work in Prometheus: steps, tokens, samples."""
 SIM_CPU_UTIL_PCT_ANNOTATION = "sim.joulie.io/cpu-util-pct"
 SIM_GPU_UTIL_PCT_ANNOTATION = "sim.joulie.io/gpu-util-pct"
 SIM_MEMORY_PRESSURE_PCT_ANNOTATION = "sim.joulie.io/memory-pressure-pct"
@@ -43,6 +47,7 @@ SIM_MEMORY_PRESSURE_PCT_ANNOTATION = "sim.joulie.io/memory-pressure-pct"
 # Field managers of server-side apply. Operator and agent both write NodeTwins; neither may erase the other's fields.
 OPERATOR_FIELD_MANAGER = "joulie-operator"
 AGENT_FIELD_MANAGER = "joulie-agent"
+GPU_LIMITS_FIELD_MANAGER = "joulie-gpu-limits"
 CLEANUP_FIELD_MANAGER = "joulie-cleanup"
 CLASSIFIER_FIELD_MANAGER = CLASSIFIER
 

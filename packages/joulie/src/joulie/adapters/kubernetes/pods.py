@@ -33,6 +33,7 @@ _CRON_RUN = re.compile(r"(.+)-(\d{8})", re.ASCII)
 """Name of a CronJob's Job: the CronJob's name and the scheduled time, minutes since the epoch."""
 _CRON_DELAY_S = 7 * 86400.0
 """How long after the scheduled time pods of the Job may still be created."""
+_METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,199}")
 _SHOWN_CHARS = 64
 """Maximum length of a user's text in a message."""
 _PHASES = {"Pending": PodPhase.PENDING, "Succeeded": PodPhase.FINISHED, "Failed": PodPhase.FINISHED}
@@ -127,6 +128,8 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
         simulated: utilisation to simulate, used by simulators only; None without annotations.
         mistakes: message per annotation or quantity that is invalid.
         claims: names of the ResourceClaims that the pod uses.
+        gpu_limits: annotation that lets it take part in the search for power limits, or not; None if absent or invalid.
+        progress_metric: counter of its work; empty without one.
         claimed_gpus: GPUs among `requests` that these claims give to it; 0 until they were looked up.
     """
 
@@ -155,6 +158,8 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     mistakes: tuple[str, ...] = ()
     claims: tuple[str, ...] = ()
     claimed_gpus: float = 0.0
+    gpu_limits: bool | None = None
+    progress_metric: str = ""
 
     @property
     def hints(self) -> Hints:
@@ -216,6 +221,8 @@ def pod_facts(pod: Pod, profile_key: str = names.POWER_PROFILE_LABEL) -> PodFact
     workload_class, reschedulable, cpu_sensitivity, gpu_sensitivity = _annotated_hints(meta.annotations, mistakes)
     rules, constraint = placement(pod.spec, profile_key)
     phase = _PHASES.get(pod.status.phase or "Pending", PodPhase.RUNNING)
+    gpu_limits = _AnnotationReader(meta.annotations, mistakes).boolean(names.GPU_LIMITS_ANNOTATION)
+    progress_metric = _progress_metric(meta.annotations, mistakes)
     return PodFacts(
         namespace=sys.intern(meta.namespace),
         name=meta.name,
@@ -241,7 +248,19 @@ def pod_facts(pod: Pod, profile_key: str = names.POWER_PROFILE_LABEL) -> PodFact
         simulated=None if _SIMULATED.isdisjoint(meta.annotations) else simulated_use(pod),
         mistakes=tuple(mistakes),
         claims=_claims(pod),
+        gpu_limits=gpu_limits,
+        progress_metric=progress_metric,
     )
+
+
+def _progress_metric(annotations: dict[str, str], mistakes: list[str]) -> str:
+    """The metric that an annotation names: never a query, which would run with the operator's rights."""
+    text = annotations.get(names.PROGRESS_METRIC_ANNOTATION, "")
+    if not text or _METRIC_NAME.fullmatch(text):
+        return sys.intern(text)
+    shown = text[:_SHOWN_CHARS]
+    mistakes.append(f"{names.PROGRESS_METRIC_ANNOTATION}: {shown!r} is not the name of a metric, it is ignored")
+    return ""
 
 
 def _claims(pod: Pod) -> tuple[str, ...]:

@@ -287,6 +287,21 @@ def recommend(kubeconfig: Path | None, context: str | None, output: str) -> None
     run_with_client(lambda client: show_recommendations(client, output), kubeconfig=kubeconfig, context=context)
 
 
+@kubectl_joulie.command("limits")
+@cluster_options
+@output_option
+def limits(kubeconfig: Path | None, context: str | None, output: str) -> None:
+    """Show the power limits of GPUs, job by job.
+
+    LIMIT is in force by the agent's report, ORIGINAL what the GPU had before Joulie. SLOWDOWN is the time for the same
+    work over that without the limit, SAVED the energy for the same work; CONF is the probability that the bound is
+    exceeded by no more than 1 %.
+    """
+    from joulie.apps.kubectl.limits import show_limits
+
+    run_with_client(lambda client: show_limits(client, output), kubeconfig=kubeconfig, context=context)
+
+
 @kubectl_joulie.command("grid")
 @cluster_options
 @output_option

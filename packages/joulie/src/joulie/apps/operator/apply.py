@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from joulie.adapters.kubernetes import names
-from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin, NodeTwinStatus
+from joulie.adapters.kubernetes.api.v1alpha1 import GpuLimit, NodeTwin, NodeTwinStatus
 from joulie.adapters.kubernetes.cache import Key
 from joulie.adapters.kubernetes.client import KubeClient, PatchKind
 from joulie.adapters.kubernetes.control_reports import not_restored_reason, requests_cap
@@ -105,6 +105,7 @@ class Publisher:
         now_s: current time, s since the epoch.
         on_drift: called when another client changed a spec or label that this process decides.
         advice: returns the recommendations for a node.
+        gpu_limits: returns the limits of a node's single GPUs.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class Publisher:
         now_s: Callable[[], float],
         on_drift: Callable[[], None] = lambda: None,
         advice: Callable[[str], Advice] = lambda _node: NO_ADVICE,
+        gpu_limits: Callable[[str], tuple[GpuLimit, ...]] = lambda _node: (),
     ) -> None:
         self._client = client
         self._view = view
@@ -127,6 +129,7 @@ class Publisher:
         self._now_s = now_s
         self._on_drift = on_drift
         self._advice = advice
+        self._gpu_limits = gpu_limits
         self._decision: Decision | None = None
         self._index: dict[str, int] = {}
         self._refreshes = _RefreshPlan((), 1.0)
@@ -197,7 +200,8 @@ class Publisher:
         return None if index is None or self._decision is None else self._desired(self._decision, index)
 
     def _desired(self, decision: Decision, index: int) -> DesiredNode:
-        return desired_node(decision, index, self._advice(decision.nodes[index].node.name))
+        node = decision.nodes[index].node.name
+        return desired_node(decision, index, self._advice(node), self._gpu_limits(node))
 
     # ---- what to write
 

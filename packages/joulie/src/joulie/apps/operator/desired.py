@@ -19,6 +19,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
     EffectiveCapState,
     GpuCap,
     GpuCapScope,
+    GpuLimit,
     GpuPowerCap,
     GpuSlicingRecommendation,
     NodeTwin,
@@ -39,7 +40,7 @@ from joulie.apps.operator.sources.catalogue import SOURCES
 from joulie.domain.control import Decision, NodeDecision
 from joulie.domain.control_caps import NodeCaps
 from joulie.domain.control_power import PowerQuality
-from joulie.domain.drain import DrainingPerformance
+from joulie.domain.drain import ActivePerformance, DrainingPerformance
 from joulie.domain.policy import Cap, Profile
 
 HARDWARE_CONDITION = "HardwareKnown"
@@ -82,8 +83,10 @@ class DesiredNode:
     status: NodeTwinStatus
 
 
-def desired_node(decision: Decision, index: int, advice: Advice = NO_ADVICE) -> DesiredNode:
-    """The desired state of the node at an index of the decision, with the recommendations for it."""
+def desired_node(
+    decision: Decision, index: int, advice: Advice = NO_ADVICE, gpu_limits: tuple[GpuLimit, ...] = ()
+) -> DesiredNode:
+    """The desired state of the node at an index of the decision, with recommendations and limits of single GPUs."""
     node = decision.nodes[index]
     name = node.node.name
     return DesiredNode(
@@ -91,13 +94,22 @@ def desired_node(decision: Decision, index: int, advice: Advice = NO_ADVICE) -> 
         node.guarded.schedulable.value == SchedulableClass.PERFORMANCE,
         None if node.label is None else node.label.value,
         "true" if node.draining else None,
-        _spec(node),
+        _spec(node, gpu_limits if takes_limits(node) else ()),
         msgspec.structs.replace(
             _status(decision, index),
             reschedule_recommendations=advice.reschedule,
             gpu_slicing_recommendation=advice.slicing,
         ),
     )
+
+
+def takes_limits(node: NodeDecision) -> bool:
+    """Whether limits of single GPUs may be set on a node: at full power, nothing else being asked of it.
+
+    A drain, a cap for whatever reason and observe mode go first.
+    """
+    free = node.caps.gpu_percent >= 100.0 and node.node.enforced and node.planned is None
+    return free and node.node.eligible and isinstance(node.state, ActivePerformance)
 
 
 def released(node: str) -> DesiredNode:
@@ -112,7 +124,7 @@ def released(node: str) -> DesiredNode:
     return DesiredNode(node, True, None, None, spec, status)
 
 
-def _spec(node: NodeDecision) -> NodeTwinSpec:
+def _spec(node: NodeDecision, gpu_limits: tuple[GpuLimit, ...]) -> NodeTwinSpec:
     # The policy of a node in observe mode determines what would be, not what is: see `_planned`.
     policy = node.policy if node.planned is None else ""
     return NodeTwinSpec(
@@ -122,6 +134,7 @@ def _spec(node: NodeDecision) -> NodeTwinSpec:
         gpu=_gpu_cap(node.caps),
         policy=PolicyReference(policy) if policy else None,
         scheduling=Scheduling(draining=node.draining),
+        gpu_limits=gpu_limits,
     )
 
 

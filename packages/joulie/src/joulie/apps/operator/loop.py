@@ -17,6 +17,7 @@ from joulie.adapters.kubernetes.events import EventRecorder, Severity
 from joulie.apps.operator.apply import Problem, Publisher
 from joulie.apps.operator.classifier.controller import Classifier
 from joulie.apps.operator.fallback import CoolingWithFallback, PolicyWithFallback
+from joulie.apps.operator.limits.controller import GpuLimits
 from joulie.apps.operator.metrics import OperatorMetrics
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.overrides import OverrideConditions
@@ -102,6 +103,18 @@ class ControlLoop:
             may_write=may_write,
             now_s=now_s,
         )
+        self._gpu_limits: GpuLimits | None = None
+        if settings.gpu_limits and clients.prometheus is not None:
+            self._gpu_limits = GpuLimits(
+                client,
+                view,
+                settings,
+                clients.prometheus,
+                lambda: self._power.index,
+                wake.set,
+                may_write=may_write,
+                now_s=now_s,
+            )
         self._publisher = Publisher(
             client,
             view,
@@ -111,6 +124,7 @@ class ControlLoop:
             now_s=now_s,
             on_drift=wake.set,
             advice=self._rescheduler.advice,
+            gpu_limits=self._gpu_limits.of_node if self._gpu_limits is not None else lambda _node: (),
         )
 
     async def run(self) -> None:
@@ -123,6 +137,8 @@ class ControlLoop:
                 if self._settings.enable_classifier:
                     group.create_task(self._classifier.run())
                 group.create_task(self._rescheduler.run())
+                if self._gpu_limits is not None:
+                    group.create_task(self._gpu_limits.run())
                 group.create_task(self._power.watch())
                 group.create_task(self._reconcile_loop(group))
         finally:
@@ -181,6 +197,8 @@ class ControlLoop:
         self._decision = decision = decide(snapshot, self._memory, self._control, self._policy, self._cooling)
         self._power.decided(decision)
         self._rescheduler.decided(decision)
+        if self._gpu_limits is not None:
+            self._gpu_limits.decided(decision)
         self._metrics.decided(decision)
         return decision
 

@@ -161,6 +161,11 @@ class ClusterPower:
             return {}
         return self._meters.known_pods_w()
 
+    @property
+    def index(self) -> NodeIndex:
+        """Nodes by the labels of exporters."""
+        return self._index
+
     def facility(self) -> Facility:
         """Fresh facility measurements, with the ambient temperature of nodes whose TelemetryProfile sources it."""
         facility = Facility() if self._facility is None else self._facility.facility()

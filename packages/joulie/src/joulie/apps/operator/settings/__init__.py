@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from joulie.apps.operator.settings.classifier import ClassifierSettings
+from joulie.apps.operator.settings.limits import GpuLimitSettings
 from joulie.apps.operator.settings.power import POWER_STALE_AFTER, POWER_TREND_WINDOW, PowerSettings
 from joulie.apps.operator.settings.rescheduler import ReschedulerSettings
 from joulie.domain.control import ControlSettings
@@ -113,7 +114,9 @@ def _watts(key: str, value: Any) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperatorSettings(ModeSettings, ReschedulerSettings, ClassifierSettings, PowerSettings, LeaderSettings):
+class OperatorSettings(
+    ModeSettings, ReschedulerSettings, ClassifierSettings, GpuLimitSettings, PowerSettings, LeaderSettings
+):
     """Settings of `joulie operator`.
 
     Raises:
@@ -297,6 +300,8 @@ class OperatorSettings(ModeSettings, ReschedulerSettings, ClassifierSettings, Po
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.gpu_limits and not self.prometheus_address:
+            raise ValueError("GPU_LIMITS needs PROMETHEUS_ADDRESS: power and progress of jobs are read there")
         if self.reconcile_interval_s > self.twin_staleness_s / 2.0:
             raise ValueError(
                 f"RECONCILE_INTERVAL ({self.reconcile_interval_s:g} s) must be at most half of "

@@ -9,13 +9,16 @@ import msgspec
 
 from joulie.adapters.kubernetes.api.meta import KubernetesObject, ObjectMeta
 from joulie.adapters.kubernetes.api.v1alpha1.fields import (
+    CapWatts,
     Conditions,
     Fraction,
     JoulieStruct,
     Message,
     Name,
     Score,
+    Text,
     Timestamp,
+    Watts,
     one_of,
 )
 from joulie.adapters.kubernetes.api.v1alpha1.power import WorkloadReference
@@ -93,6 +96,30 @@ class GpuUse(JoulieStruct, frozen=True):
     cap_sensitivity: Annotated[str, one_of(GpuLevel)] | None = None
 
 
+class HeldGpuLimit(JoulieStruct, frozen=True):
+    """Power limit that the workload's GPUs were held at last; its next run starts there, after one check.
+
+    Attributes:
+        watts: limit of each GPU, W; the baseline where no smaller one is known to save energy within the bound.
+        baseline_watts: limit that they had before Joulie's first write, W.
+        max_slowdown: the bound: time for the same work over that at the baseline.
+        reason: why this limit: measured, predicted, or nothing better.
+        slowdown: time for the same work over that at the baseline; absent if unknown.
+        saved_pct: energy for the same work that is saved, %; absent if unknown.
+        confidence: probability that the bound is exceeded by no more than 1 %.
+        last_updated: time of the last change.
+    """
+
+    watts: CapWatts
+    baseline_watts: Watts | None = None
+    max_slowdown: float | None = None
+    reason: Text | None = None
+    slowdown: float | None = None
+    saved_pct: float | None = None
+    confidence: Fraction | None = None
+    last_updated: Timestamp | None = None
+
+
 class WorkloadProfileStatus(JoulieStruct, frozen=True):
     """The classification of the workload.
 
@@ -107,6 +134,7 @@ class WorkloadProfileStatus(JoulieStruct, frozen=True):
         confidence: confidence of the classification, from the amount of data, 0 to 1.
         last_updated: time of the classification.
         conditions: conditions of the profile.
+        gpu_limit: power limit that its GPUs were held at last.
     """
 
     criticality: Criticality | None = None
@@ -119,6 +147,7 @@ class WorkloadProfileStatus(JoulieStruct, frozen=True):
     confidence: Fraction | None = None
     last_updated: Timestamp | None = None
     conditions: Conditions = ()
+    gpu_limit: HeldGpuLimit | None = None
 
 
 class WorkloadProfile(KubernetesObject, kw_only=True, frozen=True):

@@ -1,0 +1,1 @@
+"""The search for power limits of the GPUs of workloads."""

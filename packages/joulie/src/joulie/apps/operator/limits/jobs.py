@@ -1,0 +1,134 @@
+"""Which workloads take part in the search for power limits, and which GPUs they hold now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from joulie.adapters.kubernetes.api.v1alpha1 import GpuStatus
+from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
+from joulie.adapters.kubernetes.profiles import WorkloadKey
+from joulie.apps.operator.desired import takes_limits
+from joulie.apps.operator.observe import ClusterView
+from joulie.apps.operator.settings import OperatorSettings
+from joulie.domain.capping.live import JobGpus
+from joulie.domain.control import Decision, NodeDecision
+from joulie.domain.policy import PodPhase, PowerConstraint, WorkloadClass
+from joulie.domain.usage import PodKey
+
+SAME_LIMIT_W = 1.0
+
+Holders = Mapping[tuple[str, str], tuple[PodKey, ...]]
+"""Pods that hold a GPU by an exporter's labels, by node and ID of the GPU."""
+
+
+class JobKey(NamedTuple):
+    """A workload on GPUs of one kind, under one bound; what is measured holds for all of its pods."""
+
+    workload: WorkloadKey
+    max_slowdown: float
+    progress_metric: str
+    baseline_w: float
+    min_w: float
+
+
+def running_gpu_pods(pods: Iterable[PodFacts]) -> dict[str, dict[PodKey, PodFacts]]:
+    """Pods that hold GPUs, by node."""
+    found: dict[str, dict[PodKey, PodFacts]] = {}
+    for pod in pods:
+        if pod.requests.gpus > 0.0 and pod.node_name and pod.phase is not PodPhase.FINISHED:
+            found.setdefault(pod.node_name, {})[pod.namespace, pod.name] = pod
+    return found
+
+
+def needs_exporter(decision: Decision, view: ClusterView) -> bool:
+    """Whether some GPUs have holders that the kubelet did not tell."""
+    return any(gpu.pods is None for node in decision.nodes for gpu in _gpus(node, view))
+
+
+def jobs(
+    decision: Decision, view: ClusterView, settings: OperatorSettings, exported: Holders
+) -> Mapping[JobKey, JobGpus]:
+    """The jobs whose GPUs may be limited now.
+
+    Args:
+        decision: of the last cycle.
+        view: the cluster.
+        settings: who takes part.
+        exported: holders by an exporter's labels, where the kubelet did not answer.
+    """
+    by_node = running_gpu_pods(view.pods.values())
+    held: dict[JobKey, list[tuple[str, GpuStatus, PodKey]]] = {}
+    for node in decision.nodes:
+        gpus, pods = _gpus(node, view), by_node.get(node.node.name, {})
+        for gpu in gpus:
+            pod = _holder(node.node.name, gpu, pods, exported)
+            key = None if pod is None else _key(pod, gpu, view, settings)
+            if pod is not None and key is not None:
+                held.setdefault(key, []).append((node.node.name, gpu, (pod.namespace, pod.name)))
+    return {key: _job(key, found) for key, found in held.items()}
+
+
+def _gpus(node: NodeDecision, view: ClusterView) -> tuple[GpuStatus, ...]:
+    """GPUs of a node that may be limited, as its agent reports them."""
+    twin = view.twin_of(node.node.name) if takes_limits(node) else None
+    control = twin.status.control_status if twin is not None else None
+    return control.gpus if control is not None else ()
+
+
+def _holder(node: str, gpu: GpuStatus, pods: Mapping[PodKey, PodFacts], exported: Holders) -> PodFacts | None:
+    """The only pod that holds a GPU, best source first; None where it is shared, or nobody can tell."""
+    if gpu.shared:
+        return None
+    if gpu.pods is not None:
+        listed: Iterable[PodKey] = ((pod.namespace, pod.name) for pod in gpu.pods)
+    else:
+        listed = exported.get((node, gpu.id), ()) or pods
+    # Pods that have ended may still be listed.
+    live = [pods[pod] for pod in listed if pod in pods]
+    return live[0] if len(live) == 1 and live[0].running_since_s is not None and not live[0].terminating else None
+
+
+def _key(pod: PodFacts, gpu: GpuStatus, view: ClusterView, settings: OperatorSettings) -> JobKey | None:
+    if gpu.original_watts is None or gpu.min_watts is None or gpu.limit_watts is None:
+        return None
+    workload = (pod.namespace, pod.owner)
+    entry = view.workload_profiles.effective(workload)
+    max_slowdown = bound(pod, ProfileFacts() if entry is None else entry.facts, settings)
+    if max_slowdown is None:
+        return None
+    return JobKey(workload, max_slowdown, pod.progress_metric, gpu.original_watts, gpu.min_watts)
+
+
+def bound(pod: PodFacts, profile: ProfileFacts, settings: OperatorSettings) -> float | None:
+    """The slowdown that a pod may have; None where it takes no part."""
+    if pod.gpu_limits is False:
+        return None
+    constrained = pod.constraint in {PowerConstraint.PERFORMANCE_ONLY, PowerConstraint.UNKNOWN}
+    if pod.effective_class(profile) is not WorkloadClass.PERFORMANCE and not constrained:
+        return settings.gpu_limits_standard_slowdown
+    asked = pod.gpu_limits or settings.gpu_limits_performance
+    return (
+        settings.gpu_limits_performance_slowdown
+        if asked or pod.namespace in settings.gpu_limits_performance_namespaces
+        else None
+    )
+
+
+def _job(key: JobKey, held: list[tuple[str, GpuStatus, PodKey]]) -> JobGpus:
+    limits_w = [gpu.limit_watts or 0.0 for _, gpu, _ in held]
+    equal = max(limits_w) - min(limits_w) <= SAME_LIMIT_W
+    return JobGpus(
+        frozenset(pod for _, _, pod in held),
+        tuple(sorted((node, gpu.id, pod) for node, gpu, pod in held)),
+        key.baseline_w,
+        key.min_w,
+        limits_w[0] if equal else None,
+    )
+
+
+def by_node(limited: Iterable[tuple[JobGpus, float]]) -> Iterator[tuple[str, str, float, PodKey]]:
+    """Node, GPU, limit (W) and pod of each GPU that is to be limited."""
+    for job, limit_w in limited:
+        for node, gpu, pod in job.gpus:
+            yield node, gpu, limit_w, pod

@@ -1,0 +1,167 @@
+"""One running job under the search for its power limit: when a window counts, and which limit comes next.
+
+A job is the pods of one workload on GPUs of one kind. `observed` follows what happens to it from one look to the next,
+`measured` adds a window. Both return a new state; whoever holds the state sets `limit_w` on the job's GPUs and asks the
+meters once `due_s` is past. Whatever the meters say, a job whose progress cannot be told is back at its own limit after
+one window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from joulie.domain.capping.choice import Goal, Hold, Trial, next_step
+from joulie.domain.capping.response import Response
+from joulie.domain.capping.trials import Trials, Window
+from joulie.domain.usage import PodKey
+
+_SHARES = np.round(np.arange(1.0, 0.39, -0.05), 2)
+"""Limits that are tried, as shares of the job's own limit."""
+PATIENCE_S = 300.0
+"""Time after which a limit that is not in force on all of a job's GPUs is withdrawn from those that have it, s."""
+MAX_FAILURES = 3
+"""Failures after which a job is left at its own limit until its GPUs change."""
+STUCK_REPEATS = 2
+"""Repetitions of a rate to the last digit after which its signal is taken to be stuck."""
+_LEAST, _MOST = 1e-9, 1e15
+NO_PROGRESS = "its progress cannot be measured"
+NOT_IN_FORCE = "the limit is not in force on all of its GPUs"
+
+
+@dataclass(frozen=True)
+class JobGpus:
+    """The GPUs that a job holds now, all of one kind.
+
+    Attributes:
+        pods: pods of the job.
+        gpus: node and ID of each GPU, and the pod that holds it.
+        baseline_w: limit that they had before Joulie's first write, or a smaller upper bound, W.
+        min_w: smallest limit that they accept, W.
+        in_force_w: limit that all of them have by their agents' reports, W; None where they differ or it is not known.
+    """
+
+    pods: frozenset[PodKey]
+    gpus: tuple[tuple[str, str, PodKey], ...]
+    baseline_w: float
+    min_w: float
+    in_force_w: float | None
+
+    @property
+    def limits_w(self) -> Sequence[float]:
+        """Limits that may be set, W, from the baseline down, in whole watts below it."""
+        below = {float(round(share * self.baseline_w)) for share in _SHARES[1:]}
+        return [self.baseline_w, *sorted((limit for limit in below if limit >= self.min_w), reverse=True)]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """When a window counts.
+
+    Attributes:
+        settling_s: time after a limit came into force that does not count, s.
+        window_s: length of a window, s.
+    """
+
+    settling_s: float = 30.0
+    window_s: float = 180.0
+
+
+@dataclass(frozen=True)
+class LiveJob:
+    """The search for the limit of one job.
+
+    Attributes:
+        job: its GPUs.
+        trials: what was measured.
+        limit_w: limit that it is to have, W.
+        step: why; None before the first window.
+        since_s: since when that limit is in force on the same GPUs, s; None where it is not yet.
+        last_progress: progress in the window before, 1/s.
+        repeats: windows in a row before it with the very same progress.
+        asked_s: since when the limit is asked for, s.
+        failures: windows without progress, and limits that did not come into force.
+        problem: why the step is not followed; empty where it is.
+    """
+
+    job: JobGpus
+    trials: Trials
+    limit_w: float
+    step: Trial | Hold | None = None
+    since_s: float | None = None
+    last_progress: float | None = None
+    repeats: int = 0
+    asked_s: float = 0.0
+    failures: int = 0
+    problem: str = ""
+
+    @classmethod
+    def found(cls, job: JobGpus, start_w: float | None) -> LiveJob:
+        """A job seen for the first time; `start_w` is the limit that an earlier run was held at, W."""
+        return cls(job, Trials(start_w=start_w), job.baseline_w)
+
+    @property
+    def limited(self) -> bool:
+        """Whether it is to have less than its own limit."""
+        return self.limit_w < self.job.baseline_w
+
+    def due_s(self, pace: Pace) -> float | None:
+        """When a window under this limit is complete, s; None where none is running."""
+        return None if self.since_s is None else self.since_s + pace.settling_s + pace.window_s
+
+    def observed(self, job: JobGpus, now_s: float) -> LiveJob:
+        """The state after another look: a window runs while the limit is in force on the same GPUs of the same pods."""
+        if (job.baseline_w, job.min_w) != (self.job.baseline_w, self.job.min_w):
+            return LiveJob.found(job, self.trials.start_w)
+        if job.gpus != self.job.gpus:
+            # Pods came or went: what was measured still holds for each, but the running window does not.
+            return replace(self, job=job, since_s=None, last_progress=None, asked_s=now_s, failures=0)
+        if job.in_force_w is not None and abs(job.in_force_w - self.limit_w) <= 1.0:
+            return replace(self, job=job, since_s=now_s if self.since_s is None else self.since_s)
+        if self.limited and now_s - self.asked_s > PATIENCE_S:
+            return replace(self, job=job)._withdrawn(NOT_IN_FORCE, now_s)
+        return replace(self, job=job, since_s=None)
+
+    def measured(
+        self, power_w: float | None, progress_per_s: float | None, response: Response, goal: Goal, now_s: float
+    ) -> LiveJob:
+        """The state after a window under the present limit; the next window begins now.
+
+        Args:
+            power_w: average power of a GPU, W; None where it was not measured.
+            progress_per_s: average progress of a pod, 1/s; None where it was not measured.
+            response: of other jobs.
+            goal: what must be kept.
+            now_s: end of the window, s.
+        """
+        repeats = self.repeats + 1 if progress_per_s == self.last_progress else 0
+        progress = None if repeats >= STUCK_REPEATS else _usable(progress_per_s)
+        seen = replace(self, last_progress=progress_per_s, repeats=repeats)
+        knows = any(window.progress_per_s is not None for window in self.trials.windows)
+        power_w = _usable(power_w)
+        if power_w is None or (progress is None and knows):
+            return seen._withdrawn(NO_PROGRESS, now_s)
+        trials = self.trials.measured(Window(self.limit_w, power_w, progress))
+        if self.failures >= MAX_FAILURES:
+            return replace(seen, trials=trials, since_s=now_s)
+        step = next_step(trials, response, self.job.limits_w, goal)
+        since_s = now_s if step.limit_w == self.limit_w else None
+        return replace(seen, trials=trials, limit_w=step.limit_w, step=step, since_s=since_s, asked_s=now_s, problem="")
+
+    def _withdrawn(self, problem: str, now_s: float) -> LiveJob:
+        """The state at the job's own limit, where no other may be held."""
+        return replace(
+            self,
+            limit_w=self.job.baseline_w,
+            since_s=None if self.limited else now_s,
+            asked_s=now_s,
+            failures=self.failures + self.limited,
+            problem=problem,
+        )
+
+
+def _usable(value: float | None) -> float | None:
+    """A plausible measurement; None for anything else."""
+    return value if value is not None and _LEAST <= value <= _MOST else None

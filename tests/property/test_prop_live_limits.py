@@ -1,0 +1,153 @@
+"""The search for a job's power limit under every signal: the bound is kept plus one window, and limits return."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulie.domain.capping.choice import Goal, Hold
+from joulie.domain.capping.live import MAX_FAILURES, PATIENCE_S, STUCK_REPEATS, JobGpus, LiveJob, Pace
+from joulie.domain.capping.prior import POOLED
+
+BASELINE_W, MIN_W = 700.0, 200.0
+PACE = Pace()
+WINDOW_S = PACE.settling_s + PACE.window_s
+GOAL = Goal(1.05)
+POD = ("ml", "train-0")
+
+
+def job(limit_w: float | None) -> JobGpus:
+    return JobGpus(frozenset({POD}), (("node", "GPU-0", POD),), BASELINE_W, MIN_W, limit_w)
+
+
+def response(natural_w: float, steepness: float) -> Callable[[float], tuple[float, float]]:
+    """Power (W) and slowdown of a job under a limit: none above 1.1 of its natural power, steeper below."""
+
+    def at(limit_w: float) -> tuple[float, float]:
+        short = max(0.0, math.log(1.1 * natural_w / limit_w))
+        slowdown = math.exp(steepness * short**2)
+        return min(natural_w, limit_w * 0.97), slowdown
+
+    return at
+
+
+class Course:
+    """A job and its limit over time; the agent puts each limit into force at once."""
+
+    def __init__(self, start_w: float | None = None) -> None:
+        self.now_s = 0.0
+        self.live = LiveJob.found(job(BASELINE_W), start_w)
+
+    def window(self, power_w: float | None, progress: float | None) -> float:
+        """One whole window; returns the limit that it was under, W."""
+        limit_w = self.live.limit_w
+        self.live = self.live.observed(job(limit_w), self.now_s)
+        self.now_s += WINDOW_S
+        self.live = self.live.observed(job(limit_w), self.now_s)
+        due_s = self.live.due_s(PACE)
+        assert due_s is not None
+        assert due_s <= self.now_s
+        self.live = self.live.measured(power_w, progress, POOLED, GOAL, self.now_s)
+        return limit_w
+
+    def honest(self, at: Callable[[float], tuple[float, float]], jitter: float = 1.0) -> float:
+        power_w, slowdown = at(self.live.limit_w)
+        return self.window(power_w, 100.0 / slowdown * jitter)
+
+
+def searched(at: Callable[[float], tuple[float, float]], noise: np.ndarray) -> Course:
+    course = Course()
+    for jitter in noise:
+        course.honest(at, jitter)
+        if isinstance(course.live.step, Hold):
+            break
+    return course
+
+
+NOISE = st.integers(0, 2**32 - 1).map(lambda seed: np.exp(np.random.default_rng(seed).normal(0.0, 0.002, 200)))
+JOBS = st.builds(response, st.floats(250.0, 680.0), st.floats(0.2, 8.0))
+
+
+@settings(max_examples=60, deadline=None)
+@given(JOBS, NOISE)
+def test_held_limit_keeps_the_bound(at: Callable[[float], tuple[float, float]], noise: np.ndarray) -> None:
+    course = searched(at, noise)
+    assert isinstance(course.live.step, Hold)
+    assert at(course.live.limit_w)[1] <= GOAL.max_slowdown * (1.0 + GOAL.tolerance) * 1.01
+    assert MIN_W <= course.live.limit_w <= BASELINE_W
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(*[st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True))] * 2), max_size=40))
+def test_any_signal_leaves_a_limit_of_the_range(windows: list[tuple[float | None, float | None]]) -> None:
+    course = Course(start_w=490.0)
+    for power_w, progress in windows:
+        course.window(power_w, progress)
+        assert course.live.limit_w in course.live.job.limits_w
+        if progress is None or not progress > 0.0:
+            assert not course.live.limited
+
+
+@settings(max_examples=40, deadline=None)
+@given(JOBS, NOISE, st.sampled_from(("absent", "stuck", "zero")))
+def test_signal_that_fails_costs_one_window_and_one_that_is_stuck_two(
+    at: Callable[[float], tuple[float, float]], noise: np.ndarray, fault: str
+) -> None:
+    course = searched(at, noise)
+    last = course.live.last_progress
+    windows = 0
+    for _ in range(3 * STUCK_REPEATS):
+        windows += course.live.limited
+        course.window(at(course.live.limit_w)[0], {"absent": None, "stuck": last, "zero": 0.0}[fault])
+    assert not course.live.limited
+    assert windows <= (STUCK_REPEATS if fault == "stuck" else 1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(NOISE, st.floats(1.3, 3.0))
+def test_job_that_slows_under_its_limit_is_released_after_one_window(noise: np.ndarray, factor: float) -> None:
+    at = response(500.0, 1.0)
+    course = searched(at, noise)
+    assert course.live.limited
+    held_w = course.live.limit_w
+    course.window(at(held_w)[0], 100.0 / factor)
+    assert not course.live.limited
+
+
+def test_limit_that_does_not_come_into_force_is_withdrawn_and_given_up() -> None:
+    at = response(500.0, 1.0)
+    course = searched(at, np.exp(np.random.default_rng(1).normal(0.0, 0.002, 200)))
+    for jitter in np.exp(np.random.default_rng(2).normal(0.0, 0.002, 60)):
+        if course.live.limited:
+            # One of several GPUs keeps another limit: nothing can be measured, and nothing may stay.
+            course.live = course.live.observed(job(None), course.now_s)
+            course.now_s += PATIENCE_S + 1.0
+            course.live = course.live.observed(job(None), course.now_s)
+            assert not course.live.limited
+        course.honest(at, jitter)
+    assert course.live.failures == MAX_FAILURES
+    assert not course.live.limited
+
+
+def test_earlier_run_is_tried_first_and_held_after_one_check() -> None:
+    at = response(500.0, 1.0)
+    noise = np.exp(np.random.default_rng(1).normal(0.0, 0.002, 400))
+    first = searched(at, noise)
+    second = Course(start_w=first.live.limit_w)
+    used = [second.honest(at, jitter) for jitter in noise[:24]]
+    assert set(used) == {BASELINE_W, first.live.limit_w}
+    assert second.live.limit_w == first.live.limit_w
+
+
+def test_pods_that_come_begin_a_new_window() -> None:
+    course = Course()
+    course.live = course.live.observed(job(BASELINE_W), 0.0)
+    other = ("ml", "train-1")
+    more = JobGpus(
+        frozenset({POD, other}), (("node", "GPU-0", POD), ("node", "GPU-1", other)), BASELINE_W, MIN_W, BASELINE_W
+    )
+    course.live = course.live.observed(more, 100.0)
+    assert course.live.due_s(PACE) is None
+    assert course.live.observed(more, 101.0).due_s(PACE) == 101.0 + WINDOW_S

@@ -1,0 +1,260 @@
+"""Limits of jobs' GPUs through the whole loop: operator, agent, kubelet and driver, with modelled jobs."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import numpy as np
+import pytest
+
+from joulie.adapters.kubernetes.api.v1alpha1 import HeldGpuLimit
+from joulie.adapters.kubernetes.errors import NotFoundError
+from joulie.adapters.kubernetes.resources import PODS, WORKLOAD_PROFILES
+from joulie.apps.kubectl.limits import show_limits
+from joulie.apps.operator.main import serve
+from joulie.apps.operator.settings import OperatorSettings
+from joulie.domain.capping.live import Pace
+from joulie.domain.control import ControlSettings
+from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie.domain.mode import Mode
+from joulie.domain.policy import PolicySettings
+from support.agent_machine import Bench, Machine, on_cluster, until
+from support.fake_gpus import FakeGpus, build, install
+from support.pod_resources import PodResourcesSocket, kubelet_socket
+from support.scripted_server import Answer, Request, serving
+from support.sysfs_trees import intel_two_sockets
+
+TRAIN, SERVE = ("default", "train-0"), ("default", "serve-0")
+METRIC = "train_steps_total"
+BASELINE_W = 700.0
+
+
+@dataclass
+class Jobs:
+    """Jobs on the GPUs of the driver: what Prometheus says of their power and their steps a second.
+
+    Attributes:
+        natural_w: power without a limit, W, by GPU.
+        steepness: how fast a job slows below 1.1 of its natural power.
+        silent: whether the metric of progress is gone.
+        slower: factor by which jobs are slower while their GPU is limited.
+    """
+
+    driver: FakeGpus
+    natural_w: tuple[float, ...] = (500.0, 450.0)
+    steepness: float = 1.0
+    silent: bool = False
+    slower: float = 1.0
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(1))
+
+    def limit_w(self, gpu: int) -> float:
+        return self.driver.read(gpu, "set_mw") / 1e3
+
+    def slowdown(self, gpu: int) -> float:
+        short = max(0.0, np.log(1.1 * self.natural_w[gpu] / self.limit_w(gpu)))
+        limited = self.limit_w(gpu) < BASELINE_W
+        return float(np.exp(self.steepness * short**2)) * (self.slower if limited else 1.0)
+
+    def power_w(self, gpu: int) -> float:
+        return min(self.natural_w[gpu], 0.97 * self.limit_w(gpu))
+
+    def answer(self, query: str, uuids: list[str]) -> list[tuple[dict[str, str], float]]:
+        noise = np.exp(self.rng.normal(0.0, 0.002, 2))
+        if "POWER_USAGE" in query:
+            return [({"UUID": uuid}, self.power_w(gpu)) for gpu, uuid in enumerate(uuids)]
+        if METRIC in query and not self.silent:
+            pods = {0: TRAIN, 1: SERVE}
+            return [
+                ({"namespace": pod[0], "pod": pod[1]}, 10.0 / self.slowdown(gpu) * noise[gpu])
+                for gpu, pod in pods.items()
+            ]
+        return []
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml"), "fake_nvml")
+
+
+@pytest.fixture
+def driver(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGpus:
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    return install(library, folder, monkeypatch)
+
+
+@pytest.fixture
+def kubelet(tmp_path: Path) -> Iterator[PodResourcesSocket]:
+    with kubelet_socket(tmp_path / "kubelet.sock") as socket:
+        socket.pods = {TRAIN: {"nvidia.com/gpu": ["0"]}, SERVE: {"nvidia.com/gpu": ["1"]}}
+        yield socket
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    machine = Machine(tmp_path)
+    intel_two_sockets(machine.sys)
+    machine.settings["pod_resources_socket"] = tmp_path / "kubelet.sock"
+    return machine
+
+
+def operator_settings(bench: Bench, prometheus: str) -> OperatorSettings:
+    return OperatorSettings(
+        kubeconfig=bench.kubeconfig,
+        namespace="default",
+        metrics_addr="127.0.0.1:0",
+        mode=Mode.ENFORCE,
+        reconcile_interval_s=0.1,
+        prometheus_address=prometheus,
+        policy=PolicySettings(static_hp_frac=1.0),
+        control=ControlSettings(),
+        classify_interval_s=1.0,
+        gpu_limits=True,
+        gpu_limits_interval_s=0.05,
+        gpu_limits_pace=Pace(settling_s=0.0, window_s=0.1),
+    )
+
+
+class Site:
+    """The programs and objects around one machine."""
+
+    def __init__(self, bench: Bench, jobs: Jobs, prometheus: str) -> None:
+        self.bench, self.jobs, self.prometheus = bench, jobs, prometheus
+
+    async def add_pod(self, pod: tuple[str, str], **annotations: str) -> None:
+        namespace, name = pod
+        limits = {"resources": {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}}}
+        spec = {"nodeName": self.bench.machine.node, "containers": [{"name": "main", "image": "x", **limits}]}
+        metadata = {"name": name, "annotations": {"joulie.io/progress-metric": METRIC, **annotations}}
+        await self.bench.client.create(PODS, {"metadata": metadata, "spec": spec}, namespace)
+        status = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
+        await self.bench.client.patch(PODS, name, {"status": status}, namespace=namespace, subresource="status")
+
+    @contextlib.asynccontextmanager
+    async def operator(self) -> AsyncIterator[asyncio.Task[None]]:
+        stop = asyncio.Event()
+        settings = operator_settings(self.bench, self.prometheus)
+        task = asyncio.create_task(serve(settings, BUILTIN_CATALOGUE, stop))
+        try:
+            yield task
+        finally:
+            stop.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def held(self, pod: tuple[str, str]) -> HeldGpuLimit | None:
+        with contextlib.suppress(NotFoundError):
+            profile = await self.bench.client.get(WORKLOAD_PROFILES, f"pod-{pod[1]}", pod[0])
+            return profile.status.gpu_limit
+        return None
+
+    def limits_w(self) -> list[float]:
+        return [self.jobs.limit_w(gpu) for gpu in (0, 1)]
+
+
+def at_site(machine: Machine, jobs: Jobs, scenario: Any) -> None:
+    async def run(bench: Bench) -> None:
+        uuids: list[str] = []
+
+        async def answer(request: Request, answer: Answer) -> None:
+            query = parse_qs(request.body.decode()).get("query", [""])[0]
+            found = jobs.answer(query, uuids)
+            kind = "matrix" if query.endswith("s]") else "vector"
+            result = [{"metric": labels, "value": [1.8e9, repr(float(value))]} for labels, value in found]
+            body = {"status": "success", "data": {"resultType": kind, "result": result if kind == "vector" else []}}
+            await answer.whole(200, json.dumps(body).encode())
+
+        await bench.add_node()
+        async with serving(answer) as url, bench.agent():
+            site = Site(bench, jobs, url)
+            async with site.operator() as operator:
+
+                async def known() -> bool:
+                    with contextlib.suppress(NotFoundError):
+                        uuids[:] = [gpu.id for gpu in (await bench.control()).gpus]
+                    return len(uuids) == 2
+
+                await until(known)
+                await scenario(site, operator)
+
+    on_cluster(machine, run)
+
+
+def test_each_job_gets_the_limit_that_saves_within_its_bound(
+    machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = Jobs(driver)
+
+    async def scenario(site: Site, _operator: object) -> None:
+        await site.add_pod(TRAIN)
+        await site.add_pod(SERVE, **{"joulie.io/workload-class": "performance"})
+
+        async def is_held() -> bool:
+            held = await site.held(TRAIN)
+            return held is not None and held.watts == site.limits_w()[0] < BASELINE_W
+
+        await until(is_held)
+        held = await site.held(TRAIN)
+        assert held is not None
+        assert held.slowdown is not None
+        assert held.slowdown <= 1.05
+        assert (held.saved_pct or 0.0) > 5.0
+        assert jobs.slowdown(0) <= 1.06
+        rows: dict[str, Any] = {}
+
+        async def is_reported() -> bool:
+            await show_limits(site.bench.client, "json")
+            rows.update({row["job"]: row for row in json.loads(capsys.readouterr().out)["gpus"]})
+            return bool(rows["Pod/train-0"]["limit_w"] == held.watts)
+
+        await until(is_reported)
+        assert (rows["Pod/train-0"]["knob"], rows["Pod/train-0"]["why"]) == ("power", held.reason)
+        assert (rows["Pod/train-0"]["slowdown"], rows["Pod/train-0"]["saved_pct"]) == (held.slowdown, held.saved_pct)
+        assert (rows["Pod/serve-0"]["limit_w"], rows["Pod/serve-0"]["why"]) == (BASELINE_W, "not limited")
+        await show_limits(site.bench.client, "table")
+        assert "2 GPUs reported, 1 with a limit" in capsys.readouterr().out
+        # A performance pod that did not ask for it keeps full power.
+        assert site.limits_w()[1] == BASELINE_W
+        # The job ends: its limit goes with it, though the kubelet lists it for a while.
+        await site.bench.client.delete(PODS, TRAIN[1], TRAIN[0], grace_s=0)
+        await until(lambda: site.limits_w() == [BASELINE_W, BASELINE_W])
+
+    at_site(machine, jobs, scenario)
+
+
+def test_limit_returns_when_progress_is_lost_or_falls(
+    machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket
+) -> None:
+    jobs = Jobs(driver)
+
+    async def scenario(site: Site, _operator: object) -> None:
+        await site.add_pod(TRAIN)
+        await until(lambda: site.limits_w()[0] < BASELINE_W)
+        jobs.silent = True
+        await until(lambda: site.limits_w()[0] == BASELINE_W)
+        jobs.silent = False
+        await until(lambda: site.limits_w()[0] < BASELINE_W)
+        jobs.slower = 1.5
+        await until(lambda: site.limits_w()[0] == BASELINE_W)
+
+    at_site(machine, jobs, scenario)
+
+
+def test_limits_return_when_the_operator_dies(machine: Machine, driver: FakeGpus, kubelet: PodResourcesSocket) -> None:
+    machine.settings["gpu_limit_lease_s"] = 1.0
+    jobs = Jobs(driver)
+
+    async def scenario(site: Site, operator: asyncio.Task[None]) -> None:
+        await site.add_pod(TRAIN)
+        await until(lambda: site.limits_w()[0] < BASELINE_W)
+        operator.cancel()  # as SIGKILL
+        await until(lambda: site.limits_w()[0] == BASELINE_W)
+        # Nobody withdrew it: the lease did.
+        assert (await site.bench.twin()).spec.gpu_limits
+
+    at_site(machine, replace(jobs), scenario)
