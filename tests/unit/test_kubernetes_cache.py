@@ -205,6 +205,16 @@ def test_a_version_of_no_use_lists_again_and_tells_the_differences(gone: list[An
     assert cache.counters.lists == 2
 
 
+def test_a_version_that_expired_during_an_outage_costs_no_further_long_pause() -> None:
+    """Else a change after an outage of minutes is seen more than a minute after the server is back."""
+    pages = [[page(node("a"), version=str(number))] for number in range(5)]
+    _, server, _ = follow(pages, [*[["refused", LOST]] * 8, *[["refused", GONE]] * 4])
+    pauses = [later - earlier for earlier, later in zip(server.times_s, server.times_s[1:], strict=False)]
+    assert pauses[7] >= 15.0
+    assert pauses[8] <= 0.5
+    assert all(pause >= 0.5 * 2**index for index, pause in enumerate(pauses[9:])), "lists that expire at once"
+
+
 def test_a_list_that_expires_between_pages_starts_again_with_larger_ones() -> None:
     cache, server, heard = follow([[page(node("a")), GONE], [GONE], [page(node("a"), node("b"))]], [])
     assert server.page_sizes == [500, 5000, 0]

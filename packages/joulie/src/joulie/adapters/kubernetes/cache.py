@@ -180,8 +180,9 @@ class Cache(Generic[T, V]):
     async def run(self) -> None:
         """List and watch until cancelled. Failures are logged, counted and retried with backoff."""
         while True:
+            listed = not self._version
             try:
-                if not self._version:
+                if listed:
                     await self._list()
                 if await self._watch():
                     continue
@@ -189,6 +190,8 @@ class Cache(Generic[T, V]):
                 self._failed(error)
                 if _unusable(error):
                     self._version = ""
+                    if not listed:  # the server is back after an outage; one that refuses its own lists is not
+                        self._backoff.reset()
             await asyncio.sleep(self._backoff.next_s())
 
     async def _list(self) -> None:
