@@ -334,6 +334,16 @@ def test_g14_a_pods_limits_of_power_and_efficiency_filter_nodes(
     assert whole.by_power == reasons
 
 
+def test_g14_nobody_is_evicted_from_a_node_beyond_the_pods_limits() -> None:
+    victims = {
+        name: {"Pods": [{"UID": f"{name}-1"}], "NumPDBViolations": 0} for name in ("small", "gpus", "bare", "new")
+    }
+    asked = pod({GARDENER + "max-power-watts": "500"})
+    answer, refused = answers.preempt(preemption(asked, NodeNameToMetaVictims=victims), powered(), no_profile)
+    assert list(json.loads(answer)["NodeNameToMetaVictims"]) == ["small", "bare", "new"]
+    assert refused == {}
+
+
 def test_g14_a_node_that_several_rules_refuse_is_told_once(view: FleetView) -> None:
     asked = pod({**PERFORMANCE, GARDENER + "max-power-watts": "500"})
     result = filtered(view, call(asked, EVERY))

@@ -98,7 +98,8 @@ def preempt(body: bytes, fleet: FleetView, profiles: Profiles) -> tuple[bytes, C
     """Answer /preempt with an ExtenderPreemptionResult, and count the refusals by class.
 
     The scheduler filters full nodes itself, as nodes where preemption would help, before it calls any extender.
-    Candidates that the class rule forbids are therefore dropped here, or pods on them would be evicted for nothing.
+    Candidates that the class rule or the pod's own limits forbid are therefore dropped here, or pods on them would be
+    evicted for nothing. Those beyond its limits are not counted.
 
     Raises:
         BadRequestError: the body is malformed.
@@ -108,6 +109,8 @@ def preempt(body: bytes, fleet: FleetView, profiles: Profiles) -> tuple[bytes, C
     victims = args.meta_victims
     if victims is None:
         victims = {name: wire.meta_victims(whole or wire.Victims()) for name, whole in (args.victims or {}).items()}
+    beyond = _over_limits(list(victims), power_limits(pod.metadata.annotations), fleet)
+    victims = {name: one for name, one in victims.items() if name not in beyond}
     classes = fleet.twins.node_class[slots_of(fleet.roster, list(victims))]
     allowed = may_run(view, classes)
     return wire.preemption_result(dict(compress(victims.items(), allowed))), _counted(classes[~allowed])
