@@ -1506,3 +1506,22 @@ def test_uninstalled_crds_stay(plane: LocalControlPlane) -> None:
     plane.helm("uninstall", "joulie", "-n", NAMESPACE, "--no-hooks")
     assert plane.kubectl("get", "deployments", "-n", NAMESPACE, "-o", "name") == ""
     assert plane.kubectl("get", "crd", "nodetwins.joulie.io", "-o", "name").strip().endswith("nodetwins.joulie.io")
+
+
+def test_an_upgrade_without_ceilings_restores_what_they_lowered(plane: LocalControlPlane) -> None:
+    def hooks(ceilings: bool) -> dict[str, list[Any]]:
+        values = merged(EVERYTHING, ("serviceMonitor", "enabled"), False)
+        values = merged(values, ("metrics", "serviceMonitor", "enabled"), False)
+        values = merged(merged(values, ("namespace", "create"), False), ("grid", "replicaCeilings"), ceilings)
+        upgrade = ("upgrade", "joulie", CHART, "-n", NAMESPACE, "-f", "-", "--dry-run=server")
+        told = plane.helm(*upgrade, input=json.dumps(values)).partition("HOOKS:\n")[2].partition("MANIFEST:\n")[0]
+        found = [one for one in yaml.safe_load_all(told) if one]
+        return {
+            one["metadata"]["name"]: one["spec"]["template"]["spec"]["containers"][0]["env"]
+            for one in found
+            if one["metadata"]["annotations"]["helm.sh/hook"] == "post-upgrade"
+        }
+
+    assert hooks(True) == {}
+    (environment,) = hooks(False).values()
+    assert {"name": "CLEANUP_ONLY_CEILINGS", "value": "true"} in environment

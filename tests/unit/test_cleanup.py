@@ -214,10 +214,13 @@ def test_lowered_maxima_of_autoscalers_are_restored(tmp_path: Path) -> None:
             annotations = {**asks, "joulie.io/replica-ceiling": record}
             body = {"metadata": {"name": name, "annotations": annotations}, "spec": {"maxReplicas": maximum}}
             await stage.client.create(HORIZONTAL_POD_AUTOSCALERS, body, "default")
-        assert (await stage.clean()).maxima_restored == 1
+        assert await stage.steps().restore_maxima() == Outcome(maxima_restored=1)
         found = {one.metadata.name: one for one in (await stage.client.list(HORIZONTAL_POD_AUTOSCALERS)).items}
         assert {name: one.spec.max_replicas for name, one in found.items()} == {"ours": 20, "changed-by-others": 7}
         assert all(one.metadata.annotations == asks for one in found.values())
+        lowered = {"metadata": {"annotations": {"joulie.io/replica-ceiling": record}}, "spec": {"maxReplicas": 5}}
+        await stage.client.patch(HORIZONTAL_POD_AUTOSCALERS, "ours", lowered, namespace="default")
+        assert (await stage.clean()).maxima_restored == 1
 
     play(tmp_path, scenario)
 

@@ -37,6 +37,9 @@ class CleanupSettings(ProgramSettings):
     only_grid: bool = boolean(
         "CLEANUP_ONLY_GRID", False, "Release only what waits for the grid; the rest of Joulie stays installed."
     )
+    only_ceilings: bool = boolean(
+        "CLEANUP_ONLY_CEILINGS", False, "Restore only the maxima of autoscalers; the rest of Joulie stays installed."
+    )
     schedulers: tuple[str, ...] = text(
         "SCHEDULER_NAMES",
         "",
@@ -82,6 +85,8 @@ async def _clean(settings: CleanupSettings) -> Outcome:
             service_account=settings.service_account,
             multikueue_dispatcher=settings.multikueue_dispatcher,
         )
+        if settings.only_ceilings:
+            return await steps.restore_maxima()
         run = steps.release_grid if settings.only_grid else steps.run
         return await run(timeout_s=settings.timeout_s)
 

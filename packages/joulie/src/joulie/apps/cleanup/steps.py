@@ -167,14 +167,19 @@ class Cleanup:
                 await self._await_schedulers(timeout_s)
         return self._outcome
 
+    async def restore_maxima(self) -> Outcome:
+        """Restore the maxima of autoscalers, once no grid controller lowers them any more."""
+        restored, problems = await restore_all(self._client)
+        self._outcome.maxima_restored = len(restored)
+        self._outcome.problems += problems
+        return self._outcome
+
     async def _release_grid(self) -> None:
         if await self._stop_gating():
             await asyncio.sleep(self._poll_s)
         jobs = (await self._client.list(JOBS)).items
         await self._write_all([self._resumer(job) for job in jobs if _is_suspended_by_grid(job)])
-        restored, problems = await restore_all(self._client)
-        self._outcome.maxima_restored = len(restored)
-        self._outcome.problems += problems
+        await self.restore_maxima()
         try:
             released = set(await release_workloads(self._client, time.time(), "Joulie was removed"))
             if self._multikueue_dispatcher:
