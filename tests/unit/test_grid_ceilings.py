@@ -338,6 +338,19 @@ def test_a_malformed_annotation_lowers_nothing_and_is_reported(play):
     play(story)
 
 
+def test_two_malformed_annotations_are_one_event_and_not_one_a_step(play):
+    async def story(here):
+        await here.hpa(annotations={names.CARBON_MAX_REPLICAS: "few", names.MAX_REPLICAS_FLOOR: "-1"})
+        for _ in range(3):
+            await here.step(450.0)
+        (event,) = (await here.stage.client.list(EVENTS)).items
+        assert (event.reason, event.count) == ("InvalidAnnotation", 1)
+        assert "'few'" in event.message
+        assert "'-1'" in event.message
+
+    play(story)
+
+
 def test_an_invalid_record_is_reported_and_left_alone(play):
     async def story(here):
         await here.hpa(annotations={**CAP, names.REPLICA_CEILING: "20"})

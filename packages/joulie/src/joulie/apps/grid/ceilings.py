@@ -86,7 +86,7 @@ class Followed:
     Attributes:
         uid: its UID.
         state: what is decided, for the metric.
-        told: last text of each kind of event.
+        told: text in force of each kind of event that tells a state.
         changed_s: when its maximum was changed last, s since the epoch.
         restored_s: when somebody restored its original maximum.
         expected_s: when the maximum is expected to change next, s since the epoch; None if no change is forecast.
@@ -228,12 +228,13 @@ class ReplicaCeilings:
             self._metrics.replica_ceilings.labels(state).set(states[state])
 
     async def _process(self, key: Key, one: Autoscaler, memory: Followed) -> None:
+        await asyncio.sleep(0)  # thousands of them must not keep the lease from being renewed
         try:
             seen = Seen(key, one, one.record, memory)
         except ValueError as error:
             memory.state = "invalid"
             text = f"{error}. The maximum stays as it is: set the one you want and remove this annotation"
-            self._tell(Seen(key, one, None, memory), "Warning", "InvalidAnnotation", text)
+            self._tell_once(Seen(key, one, None, memory), "Warning", "InvalidAnnotation", text)
             return
         if overridden(one.maximum, seen.record):
             await self._accept(seen)
@@ -243,7 +244,8 @@ class ReplicaCeilings:
         if conditions is not None:
             await self._account(seen, scaling, conditions)
             wanted = self._decide(seen, scaling, conditions)
-            await self._follow(seen, scaling, wanted, conditions)
+            if wanted is not None:
+                await self._follow(seen, scaling, wanted, conditions)
             if self._now_s() - memory.forecast_s >= FORECAST_EVERY_S:
                 self._expect(memory, scaling, conditions)
 
@@ -251,8 +253,7 @@ class ReplicaCeilings:
         one, record = seen.one, seen.record
         request = self._view.request(seen.key.namespace, _asking(one), _OWNER)
         asked = ceiling_request(one.annotations)
-        for mistake in (*asked.mistakes, *request.mistakes):
-            self._tell(seen, "Warning", "InvalidAnnotation", mistake)
+        self._tell_once(seen, "Warning", "InvalidAnnotation", "; ".join((*asked.mistakes, *request.mistakes)))
         if record is None:
             return Scaling(request, asked, effective(one.maximum), one.minimum)
         original, present = effective(record.original), effective(one.maximum)
@@ -264,24 +265,20 @@ class ReplicaCeilings:
         now_s, memory = self._now_s(), seen.memory
         wanted = decide(scaling, conditions, now_s)
         memory.state = str(wanted.reason)
-        if wanted.reason is CeilingReason.MISSING:
-            self._tell(seen, "Warning", "GridSignalMissing", f"no ceiling holds: {wanted.text}")
-        else:
-            memory.told.pop("GridSignalMissing", None)
+        missing = f"no ceiling holds: {wanted.text}" if wanted.reason is CeilingReason.MISSING else ""
+        self._tell_once(seen, "Warning", "GridSignalMissing", missing)
         if self._settings.dry_run_enabled or self._view.observes(seen.key.namespace):
             memory.state = "observed"
-            if wanted.maximum < scaling.original:
-                text = f"would lower the maximum from {scaling.original} to {wanted.maximum}"
-                self._tell(seen, "Normal", "CeilingPlanned", text, wanted.text)
+            lower = wanted.maximum < scaling.original
+            plan = f"would lower the maximum from {scaling.original} to {wanted.maximum}" if lower else ""
+            self._tell_once(seen, "Normal", "CeilingPlanned", plan, wanted.text)
             return _OPEN
         if memory.contested(now_s):
             memory.state = "contested"
             return None
         return wanted
 
-    async def _follow(self, seen: Seen, scaling: Scaling, wanted: Ceiling | None, conditions: Conditions) -> None:
-        if wanted is None:
-            return
+    async def _follow(self, seen: Seen, scaling: Scaling, wanted: Ceiling, conditions: Conditions) -> None:
         one, now_s = seen.one, self._now_s()
         todo = change(one.maximum, one.running, seen.record, wanted, seen.memory.changed_s, now_s)
         if todo is None or not await self._write(seen, todo):
@@ -380,15 +377,20 @@ class ReplicaCeilings:
         self._metrics.writes.labels("ceiling").inc()
         return True
 
-    def _tell(self, seen: Seen, severity: Severity, reason: str, text: str, detail: str = "") -> None:
-        """Emit an event, unless the last one of this reason had the same text; details may differ."""
-        if seen.memory.told.get(reason) != text:
-            seen.memory.told[reason] = text
-            message = f"{text}: {detail}" if detail else text
-            self._events.emit(seen.one.reference(seen.key), severity, reason, message)
-            level = logging.WARNING if severity == "Warning" else logging.INFO
-            extra = {"object": f"{seen.one.kind} {seen.key}", "reason": reason, "detail": message}
-            _log.log(level, "replica ceiling", extra=extra)
+    # ---- telling
+
+    def _tell_once(self, seen: Seen, severity: Severity, reason: str, text: str, detail: str = "") -> None:
+        """Emit an event when its text becomes another one; an empty text ends it."""
+        told = seen.memory.told
+        if text and told.get(reason) != text:
+            self._tell(seen, severity, reason, f"{text}: {detail}" if detail else text)
+        told[reason] = text
+
+    def _tell(self, seen: Seen, severity: Severity, reason: str, text: str) -> None:
+        self._events.emit(seen.one.reference(seen.key), severity, reason, text)
+        level = logging.WARNING if severity == "Warning" else logging.INFO
+        extra = {"object": f"{seen.one.kind} {seen.key}", "reason": reason, "detail": text}
+        _log.log(level, "replica ceiling", extra=extra)
 
 
 def _keep(found: HorizontalPodAutoscaler | ScaledObject) -> Autoscaler | None:
