@@ -1,7 +1,7 @@
 """GPUs that the kubelet gave to pods, by its PodResources API: gRPC over a unix socket.
 
-One unary call a cycle, over the HTTP/2 of the Kubernetes client's library: a gRPC library would be the larger part of
-the agent's memory. Source: k8s.io/kubelet/pkg/apis/podresources/v1/api.proto; gRPC over HTTP/2.
+One unary call a cycle needs no gRPC library: the Kubernetes client's HTTP library speaks HTTP/2, for 4.6 MB that only
+agents on nodes with GPUs load. Source: k8s.io/kubelet/pkg/apis/podresources/v1/api.proto; gRPC over HTTP/2.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PodResources:
     async def _list(self) -> bytes:
         transport = httpx2.AsyncHTTPTransport(uds=str(self._socket), http1=False, http2=True, verify=False)
         try:
-            async with httpx2.AsyncClient(transport=transport, timeout=_TIMEOUT_S) as client:
+            async with httpx2.AsyncClient(transport=transport, timeout=_TIMEOUT_S, trust_env=False) as client:
                 answer = await client.post(_LIST, content=_EMPTY, headers=_HEADERS)
         except (httpx2.HTTPError, OSError) as error:
             raise SourceError(

@@ -1,7 +1,6 @@
 """Reads the fields of a protobuf message that hold text or messages, by number.
 
-Four message types are read on every node: the protobuf package would take more memory there than the agent's share for
-GPUs. Source: protobuf.dev, encoding.
+Enough for the few messages of PodResources, without generated code. Source: protobuf.dev, encoding.
 """
 
 from __future__ import annotations
