@@ -1,11 +1,12 @@
 """Who takes part in the search for power limits, who holds a GPU, and what is measured of a job."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import msgspec
 import numpy as np
 import pytest
+from prometheus_client import CollectorRegistry
 
 from joulie.adapters.kubernetes.api.core import Pod
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlStatus, GpuLimit, GpuStatus, NodeTwin, PodReference
@@ -15,8 +16,9 @@ from joulie.adapters.kubernetes.profiles import ProfileIndex
 from joulie.apps.operator.desired import desired_node
 from joulie.apps.operator.limits.jobs import Holders, bound, jobs, needs_exporter
 from joulie.apps.operator.limits.measure import MAX_METRICS, Meters
+from joulie.apps.operator.limits.metrics import GpuLimitMetrics
 from joulie.apps.operator.settings import OperatorSettings
-from joulie.domain.capping.live import JobGpus
+from joulie.domain.capping.live import MAX_FAILURES, NO_PROGRESS, NOT_IN_FORCE, JobGpus, LiveJob
 from joulie.domain.capping.prior import POOLED
 from joulie.domain.control import ControlSettings, Decision, Memory, Snapshot, controlled_node, decide
 from joulie.domain.drain import ActivePerformance, NodeState
@@ -186,6 +188,26 @@ def test_queries_for_tenants_are_bounded() -> None:
 
     _, queries = asked_of({}, ask)
     assert len(queries) == MAX_METRICS + 1
+
+
+def test_states_and_withdrawn_limits_are_counted() -> None:
+    registry = CollectorRegistry()
+    metrics = GpuLimitMetrics(registry)
+    free = LiveJob.found(JOB, None)
+    trial = replace(free, limit_w=300.0)
+    metrics.show([free, trial, replace(trial, failures=MAX_FAILURES)])
+    metrics.count_withdrawn(trial, replace(free, problem=NO_PROGRESS))
+    metrics.count_withdrawn(trial, replace(free, problem=NOT_IN_FORCE))
+    metrics.count_withdrawn(free, replace(free, problem=NO_PROGRESS))  # it had no limit
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"joulie_operator_gpu_limits_{name}", labels)
+
+    states = [value("workloads", state=state) for state in ("full-power", "trial", "held", "given-up")]
+    assert states == [1.0, 1.0, 0.0, 1.0]
+    assert [value("withdrawn_total", reason=reason) for reason in ("progress", "not-in-force")] == [1.0, 1.0]
+    metrics.stood_down()
+    assert value("workloads", state="trial") is None
 
 
 def test_prior_agrees_with_the_published_sweeps() -> None:

@@ -111,6 +111,7 @@ class ControlLoop:
                 settings,
                 clients.prometheus,
                 lambda: self._power.index,
+                metrics.gpu_limits,
                 wake.set,
                 may_write=may_write,
                 now_s=now_s,

@@ -21,6 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from joulie.apps.operator.classifier.metrics import ClassifierMetrics
+from joulie.apps.operator.limits.metrics import GpuLimitMetrics
 from joulie.apps.operator.power.columns import sources_of
 from joulie.apps.operator.power.metrics import PowerMetrics
 from joulie.apps.operator.rescheduler.metrics import ReschedulerMetrics
@@ -47,6 +48,7 @@ class OperatorMetrics:
         write_errors: number of nodes whose writes failed in a cycle.
         plugin_failures: number of steps in which the policy or cooling model failed and the default was used.
         classifier: metrics of the classifier.
+        gpu_limits: metrics of the search for power limits.
         rescheduler: metrics of the rescheduler.
         power: metrics of measured power and of the power sources.
     """
@@ -80,6 +82,7 @@ class OperatorMetrics:
             registry=self.registry,
         )
         self.classifier = ClassifierMetrics(self.registry)
+        self.gpu_limits = GpuLimitMetrics(self.registry)
         self.rescheduler = ReschedulerMetrics()
         self.registry.register(self.rescheduler)
         self.power = PowerMetrics(self.registry)

@@ -26,6 +26,7 @@ from joulie.adapters.prometheus.dcgm import Dcgm
 from joulie.adapters.prometheus.nodes import NodeIndex
 from joulie.apps.operator.limits.jobs import Holders, JobKey, by_node, jobs, needs_exporter
 from joulie.apps.operator.limits.measure import Measured, Meters
+from joulie.apps.operator.limits.metrics import GpuLimitMetrics
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.capping.choice import Goal, Hold
@@ -50,6 +51,7 @@ class GpuLimits:
         settings: operator settings.
         prometheus: where power and progress are measured.
         index: nodes by the labels of exporters.
+        metrics: metrics of the search.
         wake: called when limits changed.
         may_write: whether this process still holds the lease.
         now_s: current time, s since the epoch.
@@ -62,6 +64,7 @@ class GpuLimits:
         settings: OperatorSettings,
         prometheus: Prometheus,
         index: Callable[[], NodeIndex],
+        metrics: GpuLimitMetrics,
         wake: Callable[[], None],
         *,
         may_write: Callable[[], bool],
@@ -70,7 +73,8 @@ class GpuLimits:
         self._client = client
         self._view = view
         self._settings = settings
-        self._meters = Meters(prometheus, settings.gpu_limits_progress_query)
+        self._metrics = metrics
+        self._meters = Meters(prometheus, settings.gpu_limits_progress_query, metrics.query_errors.inc)
         self._dcgm = Dcgm(prometheus, settings.gpu_limits_pace.window_s)
         self._index = index
         self._wake = wake
@@ -90,13 +94,16 @@ class GpuLimits:
 
     async def run(self) -> None:
         """Search until cancelled."""
-        while True:
-            await asyncio.sleep(self._settings.gpu_limits_interval_s)
-            try:
-                await self.look()
-            except Exception:
-                _log.exception("search for power limits failed")
-                self._publish({})
+        try:
+            while True:
+                await asyncio.sleep(self._settings.gpu_limits_interval_s)
+                try:
+                    await self.look()
+                except Exception:
+                    _log.exception("search for power limits failed")
+                    self._publish({})
+        finally:
+            self._metrics.stood_down()
 
     async def look(self) -> None:
         """Look at the jobs once, and take the windows that are complete."""
@@ -105,13 +112,16 @@ class GpuLimits:
             return
         exported = await self._holders(decision)
         now_s = self._now_s()
-        found = jobs(decision, self._view, self._settings, exported)
+        found, before = jobs(decision, self._view, self._settings, exported), self._jobs
         self._jobs = {
-            key: self._jobs[key].observed(job, now_s) if key in self._jobs else LiveJob.found(job, self._learned_w(key))
+            key: before[key].observed(job, now_s) if key in before else LiveJob.found(job, self._learned_w(key))
             for key, job in found.items()
         }
         await self._measure(now_s)
         self._publish({key: job for key, job in self._jobs.items() if job.limited})
+        self._metrics.show(self._jobs.values())
+        for key, job in self._jobs.items():
+            self._metrics.count_withdrawn(before.get(key), job)
 
     async def _holders(self, decision: Decision) -> Holders:
         """Holders by dcgm-exporter's labels, where the kubelet did not tell; whole GPUs only."""
@@ -121,6 +131,7 @@ class GpuLimits:
         try:
             devices = await self._dcgm.devices(self._index())
         except PrometheusError as error:
+            self._metrics.query_errors.inc()
             _log.info("cannot read the holders of GPUs", extra={"problem": str(error)})
             return {}
         return {(one.node, one.uuid): one.holders for one in devices if one.mig_instance is None and not one.shared}

@@ -34,10 +34,12 @@ class Meters:
     Args:
         prometheus: the server that scrapes dcgm-exporter or Joulie's agents, and the pods' progress.
         progress_query: PromQL of the progress of pods that name no metric; empty for counters of their GPUs.
+        failed: called for each query that failed.
     """
 
-    def __init__(self, prometheus: Prometheus, progress_query: str) -> None:
+    def __init__(self, prometheus: Prometheus, progress_query: str, failed: Callable[[], None] = lambda: None) -> None:
         self._prometheus = prometheus
+        self._failed = failed
         self._progress_query = progress_query
 
     async def measure(self, metrics: Collection[str], window_s: float) -> Callable[[str, JobGpus], Measured]:
@@ -76,6 +78,7 @@ class Meters:
         try:
             return await self._prometheus.query(query)
         except PrometheusError as error:
+            self._failed()
             _log.info("cannot measure jobs", extra={"query": query, "problem": str(error)})
             return []
 

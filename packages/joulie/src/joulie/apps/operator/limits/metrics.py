@@ -1,0 +1,63 @@
+"""Metrics of the search for power limits."""
+
+from __future__ import annotations
+
+from collections import Counter as Count
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from joulie.domain.capping.choice import Hold
+from joulie.domain.capping.live import MAX_FAILURES, NO_PROGRESS, LiveJob
+
+_STATES = ("full-power", "trial", "held", "given-up")
+
+
+class GpuLimitMetrics:
+    """Prometheus metrics of the search for power limits.
+
+    Attributes:
+        workloads: number of workloads by state.
+        withdrawn: number of limits that were withdrawn, by reason.
+        query_errors: number of failed queries.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.workloads = Gauge(
+            "joulie_operator_gpu_limits_workloads",
+            "Workloads in the search for power limits by state: full-power, trial, held, given-up (after failures).",
+            ["state"],
+            registry=registry,
+        )
+        self.withdrawn = Counter(
+            "joulie_operator_gpu_limits_withdrawn",
+            "Limits withdrawn because progress could not be measured (progress), or the limit did not come into force.",
+            ["reason"],
+            registry=registry,
+        )
+        self.query_errors = Counter(
+            "joulie_operator_gpu_limits_query_errors", "Failed queries for power and progress.", registry=registry
+        )
+
+    def show(self, jobs: Iterable[LiveJob]) -> None:
+        """Show the states of all workloads."""
+        counts = Count(map(_state, jobs))
+        for state in _STATES:
+            self.workloads.labels(state).set(counts[state])
+
+    def count_withdrawn(self, before: LiveJob | None, after: LiveJob) -> None:
+        """Count a limit that was withdrawn between two looks."""
+        if before is not None and before.limited and after.problem and after.problem != before.problem:
+            self.withdrawn.labels("progress" if after.problem == NO_PROGRESS else "not-in-force").inc()
+
+    def stood_down(self) -> None:
+        """Stop exporting the number of workloads, since this replica no longer leads."""
+        self.workloads.clear()
+
+
+def _state(job: LiveJob) -> str:
+    if job.failures >= MAX_FAILURES:
+        return "given-up"
+    if not job.limited:
+        return "full-power"
+    return "held" if isinstance(job.step, Hold) else "trial"
