@@ -12,6 +12,7 @@ from joulie.adapters.kubernetes.names import MODE_LABEL
 from joulie.adapters.kubernetes.resources import EVENTS, JOBS, NAMESPACES
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.grid import kueue, multikueue
+from joulie.apps.grid.guard import GuardSettings, look_after
 from joulie.apps.grid.kueue_settings import KueueMode
 from joulie.apps.grid.multikueue import NominationResult
 from joulie.domain.grid import names
@@ -268,5 +269,20 @@ def test_without_a_controller_all_connected_clusters_are_nominated(tmp_path):
             assert await nominate_all(stage.client) == ["default/train"]
             assert await nominees(stage) == ("one", "two")
             assert await nominate_all(stage.client) == []
+
+    asyncio.run(main())
+
+
+def test_the_guard_nominates_in_place_of_a_dead_dispatcher(tmp_path):
+    async def main():
+        async with staged(tmp_path, KueueMode.FALSE) as stage:
+            await stage.kueue.clusters(one="DE", two="FR")
+            await stage.kueue.submit("train", SKIPS)
+            await stage.kueue.reserve("train", "multikueue")
+            now_s = parse_rfc3339((await stage.client.get(NAMESPACES, "default")).metadata.creation_timestamp) + 1.0
+            done = await look_after(stage.client, GuardSettings(), now_s)
+            assert (done.controller_alive, done.opened, await nominees(stage)) == (False, [], ())
+            done = await look_after(stage.client, GuardSettings(multikueue_dispatcher=True), now_s)
+            assert (done.opened, await nominees(stage)) == (["default/train"], ("one", "two"))
 
     asyncio.run(main())
