@@ -10,7 +10,9 @@ from joulie.apps.cli.main import main
 from joulie.domain.capping.choice import Goal
 from joulie.domain.capping.measurements import Measurement, SweptJob
 from joulie.domain.capping.replay import Outcome, left_out, replay, summarise, true_jobs
+from joulie.domain.capping.response import learn_power
 from joulie_lab.benchmarks.capping import synthetic_sweeps
+from joulie_lab.benchmarks.limit_response import measure
 
 SWEPT = SweptJob(
     "one/a",
@@ -133,3 +135,21 @@ def test_one_network_alone_cannot_teach_itself(tmp_path, capsys):
 def test_the_table_is_for_people(files, capsys):
     assert joulie("caps", "replay", "--sweeps", files[0]) == 0
     assert "jobs over the bound" in capsys.readouterr().out
+
+
+def test_power_below_what_was_tried_follows_the_limit():
+    curve = learn_power([job.truth for job in true_jobs(synthetic_sweeps(seed=3)["A"])])
+    at = curve.log_ratio[0] - np.array([0.0, 0.5])
+    known, below = curve.given(at, np.empty(0), np.empty(0)).mean
+    assert below == pytest.approx(known - 0.5)
+
+
+def test_a_cell_of_the_response_counts_jobs_whose_limits_reach():
+    sweeps = {gpu: jobs[:6] for gpu, jobs in synthetic_sweeps(seed=3).items()}
+    found = measure(sweeps, (1,), lambda stage: None).gpus["A"]
+    cell = found.cells["0_9"]
+    assert 0 < cell.jobs <= 6
+    # The synthetic jobs draw what their limit allows.
+    assert cell.power == pytest.approx(0.9, abs=0.02)
+    assert cell.throughput_p10 <= cell.throughput <= cell.throughput_p90 <= 1.01
+    assert found.exact.violations.worst == 0

@@ -95,11 +95,12 @@ def published_trace(folder: Path | None) -> Trace:
     return _read(place / openb.NODES_FILE, openb.read_nodes), _read(place / openb.PODS_FILE, openb.read_pods), curves
 
 
-def published_sweeps(folder: Path | None) -> Mapping[str, tuple[SweptJob, ...]]:
+def published_sweeps(folder: Path | None, files: Mapping[str, str] | None = None) -> Mapping[str, tuple[SweptJob, ...]]:
     """Load the published power sweeps by GPU.
 
     Args:
         folder: folder with copies of the files; None for the folder of `joulie bench fetch`.
+        files: file by GPU; None for those of the benchmark `capping`.
 
     Raises:
         UserError: a file is missing or invalid, or has too few networks to hold one out.
@@ -107,10 +108,11 @@ def published_sweeps(folder: Path | None) -> Mapping[str, tuple[SweptJob, ...]]:
     from joulie.apps.cli.caps import read_sweeps
     from joulie_lab.benchmarks.capping import DATASET, FILES, HOME, jobs_of
 
-    files = f"copies of {', '.join(FILES.values())} of {HOME}"
-    place = _folder(folder, DATASET, "published sweeps, which are", files)
+    files = FILES if files is None else files
+    copies = f"copies of {', '.join(files.values())} of {HOME}"
+    place = _folder(folder, DATASET, "published sweeps, which are", copies)
     found = {}
-    for gpu, name in FILES.items():
+    for gpu, name in files.items():
         found[gpu] = read_sweeps(place / name)
         if len({job.family for job in jobs_of(found[gpu])}) < 2:
             raise UserError(f"{place / name}: needs two networks or more, each measured at two limits")

@@ -15,12 +15,16 @@ SUMMARIES = {
     "backtest": "the grid controller's deferral on published zones, by delay of the signal",
     "openb": "GPU allocation and power of placement policies for pods that share GPUs",
     "capping": "power limits chosen from few measurements, and power capping under an oversubscribed breaker",
+    "limits": "response to GPU power limits, its prediction for another GPU, and the live search for a job's limit",
     "lives": "the agent on modelled machines, and its lives with faults",
     "native": "CPU time of native runs, and its growth with jobs and nodes",
     "traces": "energy savings of caps and policies at equal work, split by cause",
 }
 """What each benchmark measures, by name."""
-PAGES = ("backtest", "capping", "deferral", "fidelity", "lives", "native", "openb", "place", "power-estimate", "traces")
+PAGES = (
+    *("backtest", "capping", "deferral", "fidelity", "limits", "lives", "native", "openb", "place", "power-estimate"),
+    "traces",
+)
 """Benchmarks with a documentation page that is generated from their committed result."""
 
 

@@ -106,13 +106,32 @@ def learn(sweeps: Iterable[Sweep]) -> Response:
     Raises:
         InvalidQuantityError: not one of them has two limits.
     """
-    rows = [sweep for sweep in sweeps if len(sweep.limits_w) > 1]
-    if not rows:
-        raise InvalidQuantityError("sweeps", "need one with two limits or more")
-    log_ratio = np.concatenate([np.log(sweep.limits_w[1:] / sweep.natural_w) for sweep in rows])
+    rows = _with_two_limits(sweeps)
+    log_ratio = _log_ratio(rows)
     # Below what was tried, throughput is taken to fall as power does: the energy for the work stays what it was.
     slowdown = _curve(log_ratio, [np.log(sweep.slowdown[1:]) for sweep in rows], growth=1.0)
     return Response(slowdown, _curve(log_ratio, [np.log(sweep.energy_ratio[1:]) for sweep in rows], growth=0.0))
+
+
+def learn_power(sweeps: Iterable[Sweep]) -> Curve:
+    """Average power over natural power, as logarithms; below what was tried it is taken to follow the limit.
+
+    Raises:
+        InvalidQuantityError: as `learn`.
+    """
+    rows = _with_two_limits(sweeps)
+    return _curve(_log_ratio(rows), [np.log(sweep.power_w[1:] / sweep.natural_w) for sweep in rows], growth=-1.0)
+
+
+def _with_two_limits(sweeps: Iterable[Sweep]) -> list[Sweep]:
+    rows = [sweep for sweep in sweeps if len(sweep.limits_w) > 1]
+    if not rows:
+        raise InvalidQuantityError("sweeps", "need one with two limits or more")
+    return rows
+
+
+def _log_ratio(rows: Sequence[Sweep]) -> FloatArray:
+    return np.concatenate([np.log(sweep.limits_w[1:] / sweep.natural_w) for sweep in rows])
 
 
 def _curve(log_ratio: FloatArray, values: Sequence[FloatArray], growth: float) -> Curve:
