@@ -340,6 +340,22 @@ def test_h5_report_names_every_limit_that_may_be_in_force(store: Store) -> None:
     assert rapl.limits_w == {"a": 200.0, "b": 200.0}
 
 
+@pytest.mark.parametrize("percent", [90.0, None])
+def test_h5_report_names_limits_of_single_devices(store: Store, percent: float | None) -> None:
+    gpus = Limiter("nvml", a=200.0, b=200.0, c=90.0)
+    cap = WantedCap(percent=percent, by_device=(("a", 100.0), ("c", 100.0)))
+    outcome = writer(store, gpus).cap(cap)[0]
+    assert outcome.message.endswith("; 100 W set for single devices")
+    found = report(outcome)
+    assert found is not None
+    # The file is lost.
+    store.saved = SavedRecords()
+    originals = OriginalLimits(store)
+    originals.note_reported(found, 0.0)
+    assert LimitWriter([gpus], originals, described).lift().message.startswith("restored")
+    assert gpus.limits_w == {"a": 200.0, "b": 200.0, "c": 90.0}
+
+
 def test_h5_report_names_limits_of_another_boot_that_could_not_be_read_since(store: Store) -> None:
     rapl = Limiter("rapl", a=120.0, b=200.0)
     store.saved = SavedRecords(earlier={"rapl/a": LimitRecord(200.0, (120.0,))}, found=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, ControlResult
 from joulie.adapters.kubernetes.control_reports import RESTORED
-from joulie.domain.actuation import WantedCap
+from joulie.domain.actuation import WantedCap, same_limit
 from joulie.domain.saved_records import ReportedLimits
 
 SIMULATED = "SIMULATE_ONLY: nothing is written"
@@ -19,8 +19,9 @@ NEVER_CHANGED = "; no limit was changed so far, for none could be saved"
 
 _CAP = re.compile(r" for a cap of (?P<value>[0-9.e+]+) (?P<unit>[W%])(;|$)")
 """A cap in force in a message, as `format_cap` writes it."""
-_LEFT = re.compile(r"((?:[0-9.e+]+ W, )*[0-9.e+]+ W) may be in force")
-"""Further limits in a message, as `format_left` writes them."""
+_SINGLE = "set for single devices"
+_LEFT = re.compile(rf"((?:[0-9.e+]+ W, )*[0-9.e+]+ W) (?:may be in force|{_SINGLE})")
+"""Further limits in a message, as `format_left` and `Enforcement.outcome` write them."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def reported_limits(result: ControlResult) -> ReportedLimits | None:
         limits_w = {float(limit.removesuffix(" W")) for limit in left.split(", ") if limit}
     except ValueError:
         return ReportedLimits(result.backend)
-    complete = cap is not None and result.result == ControlOutcome.APPLIED
+    complete = result.result == ControlOutcome.APPLIED and (cap is not None or message.endswith(_SINGLE))
     return ReportedLimits(result.backend, cap, tuple(sorted(limits_w)), complete=complete)
 
 
@@ -116,11 +117,20 @@ class Enforcement:
     def outcome(self, backend: str, cap: WantedCap) -> Outcome:
         """Outcome of the backend; it is `applied` only if every device is limited."""
         limits = format_limits(self.in_force_w)
-        done = f"{limits} in force{format_cap(cap)}" if limits else "no limit in force"
+        done = f"{limits} in force{format_cap(cap)}{self._format_single(cap)}" if limits else "no limit in force"
         if not self.problems:
             return Outcome(backend, ControlOutcome.APPLIED, done)
         result = ControlOutcome.ERROR if self.failed else ControlOutcome.BLOCKED
         return Outcome(backend, result, f"{done}; {format_problems(self.problems)}{format_left(self.left_w)}")
+
+    def _format_single(self, cap: WantedCap) -> str:
+        """Text about limits of single devices, but for those whose owners have set lower ones; empty without any."""
+        set_w = {self.in_force_w[device] for device, limit_w in cap.by_device if self._holds(device, limit_w)}
+        return f"; {_format_w(set_w)} {_SINGLE}" if set_w else ""
+
+    def _holds(self, device: str, limit_w: float) -> bool:
+        in_force_w = self.in_force_w.get(device)
+        return in_force_w is not None and (in_force_w > limit_w or same_limit(in_force_w, limit_w))
 
 
 def format_problems(problems: Mapping[str, str]) -> str:
@@ -145,8 +155,12 @@ def format_left(limits_w: Iterable[float]) -> str:
 
     A later process needs it if its saved limits are lost.
     """
-    limits = ", ".join(f"{limit_w:.4g} W" for limit_w in sorted(set(limits_w), reverse=True))
+    limits = _format_w(limits_w)
     return f"; {limits} may be in force" if limits else ""
+
+
+def _format_w(limits_w: Iterable[float]) -> str:
+    return ", ".join(f"{limit_w:.4g} W" for limit_w in sorted(set(limits_w), reverse=True))
 
 
 def format_cap(cap: WantedCap) -> str:
