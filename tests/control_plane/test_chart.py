@@ -76,6 +76,7 @@ EVERYTHING: dict[str, Any] = {
     "priceAware": {"enabled": True, "schedules": [{"name": "tariff", "dayOfWeek": "1-5"}]},
     "metrics": {"serviceMonitor": {"enabled": True}, "prometheus": {"url": "http://prometheus:9090"}},
     "hardwareProfiles": "cpuProfiles: {}",
+    "accounting": {"inventory": "pue: []"},
     "dashboards": {"enabled": True},
 }
 """All switches on."""
@@ -1002,6 +1003,7 @@ def test_the_gardeners_values_become_its_settings(render: Render) -> None:
         "dryRun": {"enabled": True, "mode": "annotate", "watchNamespaces": ["a", "b"]},
         "metrics": {"port": 10300, "prometheus": {"url": "http://p:9090"}},
         "hardwareProfiles": "defaultPUE: 1.2",
+        "accounting": {"inventory": "pue: []"},
     }
     documents = render(values)
     specs = workloads(documents)
@@ -1024,6 +1026,7 @@ def test_the_gardeners_values_become_its_settings(render: Render) -> None:
     assert environment(specs["grid"])["DRY_RUN_WATCH_NAMESPACES"] == "a,b"
     assert environment(specs["grid-guard"])["MAX_SCHEDULING_DELAY"] == "6h"
     assert environment(specs["accounting"])["HARDWARE_PROFILES_PATH"].startswith("/etc/joulie/grid/")
+    assert environment(specs["accounting"])["INVENTORY_PATH"] == "/etc/joulie/grid/inventory.yaml"
     assert of_kind(documents, "Secret")["grid"]["stringData"] == {"api-key": "secret-key"}
     files = of_kind(documents, "ConfigMap")["grid"]["data"]
     assert yaml.safe_load(files["schedules.yaml"]) == {"schedules": values["priceAware"]["schedules"]}

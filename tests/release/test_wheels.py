@@ -43,7 +43,7 @@ PRODUCT = {
         "nodes annotate",
     ),
     *("grid best", "grid wait", "ledger", "ledger close", "ledger correct"),
-    *("ledger corrections", "ledger export", "ledger verify"),
+    *("ledger corrections", "ledger export", "ledger report", "ledger verify"),
 }
 """Every command of `joulie`, groups too."""
 LABORATORY = {

@@ -25,6 +25,7 @@ from joulie.apps.accounting.budgets import Budgets
 from joulie.apps.accounting.closing import Closing, HeadsAddress
 from joulie.apps.accounting.controller import Accountant, Components
 from joulie.apps.accounting.energy_budgets import DECLARED_NAME, EnergyBudgets
+from joulie.apps.accounting.functional_units import FunctionalUnits
 from joulie.apps.accounting.gardener_metrics import PREFIX as GARDENER
 from joulie.apps.accounting.metrics import PREFIX, AccountingMetrics
 from joulie.apps.accounting.policies import NAMESPACE_BUDGET_ACTION, NAMESPACE_BUDGET_KWH, NAMESPACE_BUDGET_PERIOD
@@ -32,7 +33,7 @@ from joulie.apps.accounting.sampler import Sampler, SamplerSettings
 from joulie.apps.accounting.usage import CADVISOR, Readings
 from joulie.apps.accounting.view import ClusterView
 from joulie.domain.accounting.identity import PowerRange, PowerSettings
-from joulie.domain.accounting.journal import corrections
+from joulie.domain.accounting.journal import Month, corrections
 from joulie.domain.accounting.profiles import HardwareProfiles
 from joulie.domain.accounting.records import Energy, ExportRow, Grouping, PodMeta, UsageRow
 from joulie.domain.grid import names
@@ -155,6 +156,7 @@ class Stage:
             self.events,
             self.metrics,
             Closing(self.client, self.async_ledger, self.events, HEADS, self.signer),
+            FunctionalUnits(None, self.async_ledger, ()),
         )
         self.accountant = Accountant(components, 30.0, Basis.AVERAGE, self.clock)
         self.api = EnergyApi(self.async_ledger, "EUR", self.clock)
@@ -1090,6 +1092,30 @@ def test_nodes_have_phases(play):
         assert cores == {"baseline": 1.0, "current": 1.5, "final": 1.5}
         power_w = stage.metric(f"{PREFIX}node_power_estimate_watts", node="n1", phase="current")
         assert power_w == pytest.approx(IDLE_W + (MAX_W - IDLE_W) * 0.15**1.4)
+
+    play(story)
+
+
+def test_what_pods_reserve_and_deliver_is_booked_for_the_report_of_the_month(play):
+    async def story(stage):
+        await stage.add_node()
+        await stage.add_pod("job", cores=2, annotations={names.FUNCTIONAL_UNITS: "5000 images"})
+        await stage.add_pod("bad", cores=1, annotations={names.FUNCTIONAL_UNITS: "many"})
+        await stage.step()
+        await stage.step(1000.0)
+        await stage.end_pod("job", stage.clock.now_s + 500.0)
+        for _ in range(2):
+            await stage.step(1000.0)
+        found = stage.ledger.month(Month.of(T0))
+        assert [(workload.name, count.unit, count.amount) for workload, count in found.units] == [
+            ("job", "images", 5000.0)
+        ]
+        reserved = {one.workload.name: one.reserved_s.cpu for one in found.reserved}
+        assert reserved["job"] == pytest.approx(1500.0 * 2 / CORES)
+        assert sum(reserved.values()) == pytest.approx(3000.0)
+        assert {one.asset for one in found.reserved} == {None}, "a node of unknown hardware"
+        (event,) = await stage.reported("InvalidAnnotation")
+        assert "joulie.io/functional-units" in event.message
 
     play(story)
 

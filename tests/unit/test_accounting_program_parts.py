@@ -32,7 +32,7 @@ from joulie.adapters.prometheus.readings import GpuDevice, PodPower
 from joulie.apps.accounting import main as program
 from joulie.apps.accounting.facts import AccountedNamespace, AccountedPod, keep_pod
 from joulie.apps.accounting.policies import NAMESPACE_BUDGET_KWH, NAMESPACE_BUDGET_PERIOD, namespace_budget, pod_policy
-from joulie.apps.accounting.powers import NodeSite, powers
+from joulie.apps.accounting.powers import NodeSite, idle_quality, powers
 from joulie.apps.accounting.settings import AccountingSettings, node_power_ranges
 from joulie.apps.accounting.signals import zone_signals
 from joulie.apps.accounting.usage import Readings, UsageReader
@@ -131,7 +131,7 @@ def test_a_cluster_without_a_metrics_server_is_asked_again_only_now_and_then(rea
 def test_sources_that_fail_are_told_and_leave_the_rest_to_others(read):
     told = read({"": {"status": "error", "error": "overload"}}, server=ConnectionLostError("away", sent=False))
     assert told.found == Readings({}, {}, {}, ())
-    sources = ("kepler", "agents", "dcgm", "cadvisor", "node-exporter", "metrics-server")
+    sources = ("kepler", "agents", "platform", "dcgm", "cadvisor", "node-exporter", "metrics-server")
     assert told.up == dict.fromkeys(sources, False)
 
 
@@ -268,6 +268,27 @@ def test_agents_that_hang_are_not_believed(read):
     told = read(answers)
     assert told.found.cpu_w == {"n1": 180.0}
     assert told.up["agents"]
+
+
+def test_g16_a_servers_own_meter_is_what_its_pods_and_nobody_pay(read):
+    """The source `platform`: fans and power supplies are in no other reading."""
+    meter = {"__name__": "kepler_platform_watts", "node_name": "n1", "power_control_name": "Server Power Control"}
+    answers = {"kepler_platform": matrix((meter, [(5, 520.0)])), **CADVISOR}
+    readings = read(answers).found
+    found = powers([place(2)], [pod(gpus=1.0)], [None], readings)
+    idle_w = found.idle_cpu_w + found.idle_mem_w + found.idle_gpu_w
+    total_w = (found.cpu_w + found.mem_w + found.gpu_w).sum() + idle_w.sum()
+    assert total_w == pytest.approx(520.0, rel=1e-12)
+    plain = powers([place(2)], [pod(gpus=1.0)], [None], replace(readings, whole_w={}))
+    assert found.cpu_w / plain.cpu_w == pytest.approx(found.idle_gpu_w / plain.idle_gpu_w), "all parts alike"
+    assert found.source == ["platform"]
+    quality = idle_quality(place(2), readings, by_agent=False, has_gpus=True)
+    assert quality == (PowerQuality.MODELLED, "platform")
+
+
+def test_g16_an_old_reading_of_a_servers_meter_is_not_believed(read):
+    meter = {"__name__": "kepler_platform_watts", "node_name": "n1"}
+    assert read({"kepler_platform": matrix((meter, [(61, 520.0)]))}).found.whole_w == {}
 
 
 def test_nodes_of_the_past_and_no_pods_at_all_are_fine():

@@ -24,8 +24,10 @@ if TYPE_CHECKING:  # they need numpy, which the agent, on every node, must do wi
         Grouping,
         OpenPod,
         SavingRow,
+        UnitCount,
         UsageRow,
     )
+    from joulie.domain.accounting.sci import MonthRecords, WorkloadKey
     from joulie.domain.grid.series import Series
     from joulie.domain.grid.signals import Basis, Measure, Observation
     from joulie.domain.runtimes import Run, Workload
@@ -365,6 +367,17 @@ class Ledger(Protocol):
 
         Times are rounded outwards to hours, or to days where hours have been folded. Folded energy has no pod and no
         node: by these it is in one row of empty names.
+        """
+        ...
+
+    def month(self, month: Month) -> MonthRecords:
+        """All that is booked in a month, for its report."""
+        ...
+
+    def book_units(self, day_s: float, workload: WorkloadKey, count: UnitCount) -> bool:
+        """Book functional units of a UTC day once by workload, unit and source.
+
+        False: they are booked already, or the day's month is closed.
         """
         ...
 

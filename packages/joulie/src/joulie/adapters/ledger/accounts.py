@@ -10,6 +10,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 
 from joulie.adapters.ledger import schema
 from joulie.adapters.ledger.statements import POD_COLUMNS, bulk, pod_of, pod_values
+from joulie.domain.accounting.embodied import NO_SHARES, Shares
 from joulie.domain.accounting.records import ENERGY_FIELDS, PodMeta, PowerQuality, Sample
 
 _IN_ONE_QUESTION = 1000
@@ -26,6 +27,10 @@ _STATE_COLUMNS = (
     "source",
     "samples",
     "completed_s",
+    "asset_id",
+    "cpu_share",
+    "memory_share",
+    "gpu_share",
     *ENERGY_FIELDS,
 )
 _SELECTED = select(*(schema.pods.c[name] for name in ("id", *POD_COLUMNS, *_STATE_COLUMNS)))
@@ -50,6 +55,8 @@ class Account:
         samples: how many its profile has.
         completed: whether it has ended.
         energy: in the order of `ENERGY_FIELDS`.
+        asset_id: of the hardware of its node in `schema.assets`; None where no sample has said.
+        shares: what it reserves of it.
     """
 
     pod: PodMeta
@@ -63,6 +70,8 @@ class Account:
     samples: int
     completed: bool
     energy: Sequence[float]
+    asset_id: int | None = None
+    shares: Shares = NO_SHARES
 
     @classmethod
     def new(cls, sample: Sample, from_s: float) -> Self:
@@ -76,7 +85,10 @@ class Account:
         """The account in a row of `_SELECTED`; read by position, since attribute access of rows dominates the time."""
         number, others = row[0], row[1:]
         stored = tuple(others[: len(POD_COLUMNS)])
-        from_s, sampled_s, cpu_w, mem_w, gpu_w, quality, source, samples, completed_s, *energy = others[len(stored) :]
+        (from_s, sampled_s, cpu_w, mem_w, gpu_w, quality, source, samples, completed_s, asset_id, *numbers) = others[
+            len(stored) :
+        ]
+        shares, energy = numbers[:3], numbers[3:]
         return cls(
             pod_of(stored),
             stored,
@@ -89,6 +101,8 @@ class Account:
             samples,
             completed_s is not None,
             energy,
+            asset_id,
+            NO_SHARES if asset_id is None else Shares(*shares),
         )
 
 
@@ -138,5 +152,9 @@ def _state(account: Account) -> tuple[Any, ...]:
         account.source,
         account.samples,
         account.sampled_s if account.completed else None,
+        account.asset_id,
+        account.shares.cpu,
+        account.shares.memory,
+        account.shares.gpu,
         *account.energy,
     )

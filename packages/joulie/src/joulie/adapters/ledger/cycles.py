@@ -13,9 +13,11 @@ from joulie.adapters.ledger import budgets, schema
 from joulie.adapters.ledger.accounts import Account, Power, add_accounts, find_accounts, write_accounts
 from joulie.adapters.ledger.postings import Postings, slot_s
 from joulie.adapters.ledger.profiles import NewSample, keep_profiles
+from joulie.adapters.ledger.reservations import asset_ids, count_units, note_pue_sources, reserve
 from joulie.adapters.ledger.savings import with_savings, write_savings
 from joulie.adapters.ledger.signals import remember
 from joulie.adapters.ledger.statements import add_energy, bulk, set_state, state_of, upsert
+from joulie.domain.accounting.embodied import Asset
 from joulie.domain.accounting.factors import SIGNAL_KINDS, Steps, steps_between
 from joulie.domain.accounting.integrate import Buckets, Stretches, by_span, integrate, qualities
 from joulie.domain.accounting.records import (
@@ -32,6 +34,7 @@ from joulie.domain.accounting.thinning import Thinner
 from joulie.domain.quantities import SECONDS_PER_HOUR
 from joulie.domain.units import FloatArray
 
+_HOURS_PER_DAY = 24
 _AT_ONCE = 1000
 """Intervals integrated at once; after a long gap each one is split into many buckets."""
 _NO_SIGNALS = ZoneSignals()
@@ -78,6 +81,7 @@ class Booking:
         self._thinner = thinner
         self._late = 0
         self._first_hour = 0
+        self._asset_ids: dict[Asset | None, int] = {}
         self._started: list[Account] = []
         self._ended: list[Account] = []
         self._stretches: list[_Stretch] = []
@@ -86,6 +90,7 @@ class Booking:
     def book(self) -> CycleResult:
         """Write the cycle and return what it added."""
         state = state_of(self._connection)
+        self._asset_ids = asset_ids(self._connection, self._cycle.samples)
         began_s = float(state.get("began_s", self._cycle.time_s))
         self._first_hour = int(float(state.get("closed_s", "0")) // SECONDS_PER_HOUR)
         signals = self._cycle.signals
@@ -95,6 +100,11 @@ class Booking:
         changed = list({id(account): account for account in (*self._started, *moved, *self._ended)}.values())
         budgets.begin(self._connection, self._cycle, began_s)
         added = self._integrate(changed, signals)
+        first_day = self._first_hour // _HOURS_PER_DAY
+        reserve(self._connection, [(one.account, one.from_s, one.until_s) for one in self._stretches], first_day)
+        delivered = {one.uid: one.delivered for one in self._cycle.completions if one.delivered is not None}
+        count_units(self._connection, self._ended, delivered, first_day)
+        note_pue_sources(self._connection, self._cycle)
         keep_profiles(self._connection, self._new_samples, changed, self._max_samples, self._thinner)
         write_accounts(self._connection, changed)
         for zone, known in signals.items():
@@ -132,6 +142,7 @@ class Booking:
         started_s = sample.pod.started_s
         from_s = time_s if started_s is None else min(max(started_s, began_s), time_s)
         account = Account.new(sample, from_s)
+        self._note_reservation(account, sample)
         self._started.append(account)
         self._remember_power(account, from_s)
         if time_s > from_s:
@@ -147,7 +158,13 @@ class Booking:
         )
         account.pod, account.sampled_s, account.power_w = sample.pod, time_s, power_w
         account.quality, account.source = sample.quality, sample.source
+        self._note_reservation(account, sample)
         self._remember_power(account, time_s)
+
+    def _note_reservation(self, account: Account, sample: Sample) -> None:
+        if sample.reservation is not None:
+            account.asset_id = self._asset_ids[sample.reservation.asset]
+            account.shares = sample.reservation.shares
 
     def _end(self, account: Account, end_s: float) -> None:
         """Account the interval up to the end of a pod, at its last power."""

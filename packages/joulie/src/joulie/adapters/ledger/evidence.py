@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,6 +39,17 @@ def evidence(connection: Connection) -> Iterator[dict[str, Any]]:
         energy = {name: getattr(entry.energy, name) for name in ENERGY_FIELDS}
         yield {"record": "entries", **fields, **energy, "hash": entry.hash}
     yield from _open_days(connection)
+    reserved, assets = schema.reservations, schema.assets
+    query = select(reserved, assets.c.content).join_from(reserved, assets, reserved.c.asset_id == assets.c.id)
+    for row in connection.execute(query):
+        values = dict(row._mapping) | {"asset": json.loads(row.content)}
+        del values["content"], values["asset_id"]
+        yield {"record": "reservations", "concerns_s": values.pop("day") * _SECONDS_PER_DAY, **values}
+    for row in connection.execute(select(schema.units)):
+        values = dict(row._mapping)
+        yield {"record": "units", "concerns_s": values.pop("day") * _SECONDS_PER_DAY, **values}
+    for row in connection.execute(select(schema.pue_sources)):
+        yield {"record": "pue_sources", **row._mapping}
 
 
 def _open_days(connection: Connection) -> Iterator[dict[str, Any]]:

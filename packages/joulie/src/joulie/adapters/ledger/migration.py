@@ -31,6 +31,8 @@ _ENERGY_1 = (
 )
 """Columns of energy in version 1."""
 _KEYS_1 = ("day", "namespace", "owner_kind", "owner_name", "zone")
+_RESERVED_3 = ("asset_id", "cpu_share", "memory_share", "gpu_share")
+"""Columns of pods that are new in version 3."""
 _NOTE = '{"migrated_from":1}'
 
 
@@ -42,9 +44,7 @@ def migrate_from_1(connection: Connection) -> None:
     """
     state = state_of(connection)
     is_marginal = state.get("basis") == Basis.MARGINAL.value
-    missing = set(schema.metadata.tables) - set(inspect(connection).get_table_names())
-    for name in missing:
-        schema.metadata.tables[name].create(connection)
+    migrate_from_2(connection)
     for name in ("pods", "hours", "totals"):
         _add_basis(connection, schema.metadata.tables[name], is_marginal=is_marginal)
     names = {"carbon": FactorKind.MARGINAL if is_marginal else FactorKind.INTENSITY, "price": FactorKind.PRICE}
@@ -56,6 +56,16 @@ def migrate_from_1(connection: Connection) -> None:
     last_s = connection.scalar(select(func.max(schema.pods.c.sampled_s))) or 0.0
     until_s = math.ceil(last_s / _SECONDS_PER_DAY) * _SECONDS_PER_DAY
     set_state(connection, {"version": str(schema.VERSION), "postings_s": repr(until_s)})
+
+
+def migrate_from_2(connection: Connection) -> None:
+    """Version 2 had energy only: what pods reserve, deliver and rest on is known from its first cycle here on."""
+    for name in set(schema.metadata.tables) - set(inspect(connection).get_table_names()):
+        schema.metadata.tables[name].create(connection)
+    for column_ in _RESERVED_3:
+        kind = schema.pods.c[column_].type.compile(connection.dialect)
+        connection.execute(text(f"ALTER TABLE pods ADD COLUMN {column_} {kind}"))
+    set_state(connection, {"version": str(schema.VERSION)})
 
 
 def _add_basis(connection: Connection, sums: Table, *, is_marginal: bool) -> None:

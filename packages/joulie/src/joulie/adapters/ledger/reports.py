@@ -66,7 +66,7 @@ def usage(connection: Connection, by: Grouping, span: Span, namespace: str | Non
 def export(connection: Connection, span: Span) -> list[ExportRow]:
     """See `joulie.ports.Ledger`."""
     entries, hours, pods = schema.entries.c, schema.hours.c, schema.pods.c
-    folded = select(schema.entries).where(*_counted(span)).order_by(entries.from_s, entries.number)
+    folded = select(schema.entries).where(*counted(span)).order_by(entries.from_s, entries.number)
     rows = [
         ExportRow(
             row.from_s,
@@ -146,11 +146,11 @@ def _of_entries(by: Grouping, span: Span, namespace: str | None) -> Select[Any]:
             *energy_sums(schema.entries),
         ],
     )
-    query = query.where(*_counted(span))
+    query = query.where(*counted(span))
     return query if namespace is None else query.where(entries.namespace == namespace)
 
 
-def _counted(span: Span) -> list[ColumnElement[bool]]:
+def counted(span: Span) -> list[ColumnElement[bool]]:
     """Conditions on entries with energy that touch a period."""
     entries = schema.entries.c
     found: list[ColumnElement[bool]] = [entries.kind.in_(COUNTED)]

@@ -6,8 +6,8 @@ from sqlalchemy import Boolean, Column, Double, Index, Integer, MetaData, String
 
 from joulie.domain.accounting.records import ENERGY_FIELDS
 
-VERSION = 2
-"""Of the tables; a ledger of version 1 is migrated, one of a later version refused."""
+VERSION = 3
+"""Of the tables; ledgers of earlier versions are migrated, those of later ones refused."""
 APPLICATION_ID = 0x4A4F554C
 """By which SQLite files are told from those of other programs: JOUL."""
 
@@ -58,9 +58,13 @@ pods = Table(
     _text("source"),
     Column("samples", Integer, nullable=False),
     Column("completed_s", Double, index=True),
+    Column("asset_id", Integer),
+    Column("cpu_share", Double),
+    Column("memory_share", Double),
+    Column("gpu_share", Double),
     *_energy(),
 )
-"""A pod with its last sample, from which the next stretch goes on, and the energy of its life."""
+"""A pod with its last sample, from which the next stretch goes on, what it reserves, and the energy of its life."""
 
 hours = Table(
     "hours",
@@ -126,6 +130,51 @@ postings = Table(
     sqlite_with_rowid=False,
 )
 """IT energy of a workload in an hour on certain factors: what all figures can be computed from, and corrected by."""
+
+assets = Table("assets", metadata, Column("id", Integer, primary_key=True), Column("content", String, unique=True))
+"""Hardware of nodes with its embodied emissions, as JSON; ``null``: hardware that nobody knows them of."""
+
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("day", Integer, primary_key=True, autoincrement=False),
+    _text("namespace", key=True),
+    _text("owner_kind", key=True),
+    _text("owner_name", key=True),
+    _text("zone", key=True),
+    Column("asset_id", Integer, primary_key=True, autoincrement=False),
+    _number("cpu_s"),
+    _number("memory_s"),
+    _number("gpu_s"),
+    sqlite_with_rowid=False,
+)
+"""Shares of nodes, times seconds, that a workload has reserved in a day; then they are folded into `entries`."""
+
+units = Table(
+    "units",
+    metadata,
+    Column("day", Integer, primary_key=True, autoincrement=False),
+    _text("namespace", key=True),
+    _text("owner_kind", key=True),
+    _text("owner_name", key=True),
+    _text("unit", key=True),
+    _text("source", key=True),
+    _number("amount"),
+    sqlite_with_rowid=False,
+)
+"""Functional units that a workload has delivered in a day; then they are folded into `entries`."""
+
+pue_sources = Table(
+    "pue_sources",
+    metadata,
+    _text("zone", key=True),
+    Column("pue", Double, primary_key=True),
+    Column("gpu_pue", Double, primary_key=True),
+    _text("source", key=True),
+    _number("from_s"),
+    _number("until_s"),
+)
+"""Where the PUEs came from that energy was booked on, and when."""
 
 totals = Table("totals", metadata, _text("namespace", key=True), *_energy())
 """Energy of namespaces since ever, added up cycle by cycle: sums that are made anew differ in their last bits, and what

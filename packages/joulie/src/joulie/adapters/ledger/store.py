@@ -24,6 +24,8 @@ from joulie.adapters.ledger.cycles import Booking
 from joulie.adapters.ledger.error_hints import error_hint
 from joulie.adapters.ledger.evidence import evidence
 from joulie.adapters.ledger.journal import add_entries, drop_entries, head_of, new_entry, pruned, read_entries
+from joulie.adapters.ledger.months import month_records, units_between
+from joulie.adapters.ledger.reservations import add_units, fold
 from joulie.adapters.ledger.runs import prune_runs, record_runs, run_durations
 from joulie.adapters.ledger.statements import energy_of, energy_sums, pod_in, set_state, state_of, upsert
 from joulie.domain.accounting.budget import Crossing
@@ -50,8 +52,10 @@ from joulie.domain.accounting.records import (
     Grouping,
     OpenPod,
     SavingRow,
+    UnitCount,
     UsageRow,
 )
+from joulie.domain.accounting.sci import MonthRecords, WorkloadKey
 from joulie.domain.accounting.thinning import Thinner, time_based
 from joulie.domain.grid.series import Series
 from joulie.domain.quantities import SECONDS_PER_HOUR
@@ -136,6 +140,23 @@ class SqlLedger:
         """See `joulie.ports.Ledger`."""
         with self._transaction(reads_only=True) as connection:
             return reports.usage(connection, by, reports.Span(since_s, until_s), namespace)
+
+    def month(self, month: Month) -> MonthRecords:
+        """See `joulie.ports.Ledger`."""
+        with self._transaction(reads_only=True) as connection:
+            return month_records(connection, month)
+
+    def book_units(self, day_s: float, workload: WorkloadKey, count: UnitCount) -> bool:
+        """See `joulie.ports.Ledger`."""
+        with self._transaction() as connection:
+            if day_s < float(state_of(connection).get("closed_s", "-inf")):
+                return False
+            known = units_between(connection, reports.Span(day_s, day_s + _SECONDS_PER_DAY))
+            if (workload, count.unit, count.source) in {(one, had.unit, had.source) for one, had in known}:
+                return False
+            key = (workload.namespace, workload.kind, workload.name)
+            add_units(connection, [(int(day_s // _SECONDS_PER_DAY), key, count)])
+            return True
 
     def totals(self) -> Mapping[str, Energy]:
         """See `joulie.ports.Ledger`."""
@@ -378,12 +399,13 @@ class SqlLedger:
             .group_by(*keys)
             .order_by(*keys)
         )
-        entries = []
+        entries: list[Entry] = []
         for row in connection.execute(folded):
             from_s = row.day * _SECONDS_PER_DAY
             workload = (row.namespace, row.owner_kind, row.owner_name, row.zone)
             time_s = (from_s, from_s + _SECONDS_PER_DAY, from_s)
             entries.append(new_entry(EntryKind.BOOKED, now_s, time_s, workload, energy_of(row)))
+        entries += fold(connection, before_day, now_s)
         if entries:
             add_entries(connection, entries)
             set_state(connection, {"folded_s": repr(before_day * _SECONDS_PER_DAY)})
@@ -451,6 +473,7 @@ class SqlLedger:
         self._drop_postings(connection, now_s - self._settings.corrections_s)
         connection.execute(delete(schema.savings).where(schema.savings.c.completed_s < last_s))
         connection.execute(delete(schema.crossings).where(schema.crossings.c.time_s < last_s))
+        connection.execute(delete(schema.pue_sources).where(schema.pue_sources.c.until_s < last_s))
         connection.execute(
             delete(schema.signals).where(schema.signals.c.until_s < now_s - self._settings.signals_kept_s)
         )

@@ -19,6 +19,7 @@ from joulie.apps.accounting.budgets import Budgets
 from joulie.apps.accounting.closing import Closing
 from joulie.apps.accounting.energy_budgets import EnergyBudgets
 from joulie.apps.accounting.facts import AccountedNamespace, AccountedPod
+from joulie.apps.accounting.functional_units import FunctionalUnits
 from joulie.apps.accounting.metrics import AccountingMetrics
 from joulie.apps.accounting.policies import pod_policy
 from joulie.apps.accounting.runs import runs_of
@@ -60,6 +61,7 @@ class Components:
         events: event recorder.
         metrics: accounting metrics.
         closing: closes months.
+        functional_units: books what workloads have delivered.
     """
 
     view: ClusterView
@@ -72,6 +74,7 @@ class Components:
     events: EventRecorder
     metrics: AccountingMetrics
     closing: Closing
+    functional_units: FunctionalUnits
 
 
 class Accountant:
@@ -160,9 +163,10 @@ class Accountant:
         cycle = Cycle(
             now_s,
             sampling.samples,
-            [Completion(uid, time_s) for uid, time_s in ends.items()],
+            [_completion(uid, time_s, everyone.get(uid), cluster.namespaces) for uid, time_s in ends.items()],
             zone_signals(components.feed, sampling.zones, self._basis, now_s),
             components.energy_budgets.scopes(everyone.values(), known, now_s),
+            sampling.pue_sources,
         )
         result = await components.ledger.call(lambda ledger: ledger.append(cycle))
         self._open = now_open = await components.ledger.call(lambda ledger: ledger.open_pods())
@@ -226,6 +230,7 @@ class Accountant:
         _log_corrections(corrected)
         components.metrics.corrections.inc(len(corrected))
         await components.ledger.call(lambda ledger: ledger.prune(now_s))
+        await components.functional_units.book_due(now_s)
         await components.closing.close_due(now_s)
         self._pruned_s = now_s
 
@@ -265,6 +270,15 @@ def _limits(
     known = ((uid, pods[uid]) for uid in uids if uid in pods)
     budgets = ((uid, pod_policy(pod, namespaces.get(pod.namespace)).budget) for uid, pod in known)
     return {uid: budget for uid, budget in budgets if budget is not None}
+
+
+def _completion(
+    uid: str, time_s: float, pod: AccountedPod | None, namespaces: Mapping[str, AccountedNamespace]
+) -> Completion:
+    """The end of a pod, with what it has delivered if it succeeded."""
+    if pod is None or not pod.succeeded:
+        return Completion(uid, time_s)
+    return Completion(uid, time_s, pod_policy(pod, namespaces.get(pod.namespace)).delivers)
 
 
 def _ended_s(

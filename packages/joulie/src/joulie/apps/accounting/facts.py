@@ -23,7 +23,7 @@ from joulie.domain.policy import PodPhase
 BYTES_PER_GB = 1e9
 _GB_PER_GIB = 1.024**3
 _OUR_PREFIXES = (names.PREFIX, "joulie.io/")
-_HARDWARE_PREFIXES = (
+HARDWARE_PREFIXES = (
     *_OUR_PREFIXES,
     "feature.node.kubernetes.io/cpu",
     "nvidia.com/",
@@ -140,8 +140,8 @@ def keep_node(node: Node) -> AccountedNode:
         meta.uid,
         NodeFacts(
             name=meta.name,
-            labels=_chosen(meta.labels, _HARDWARE_PREFIXES),
-            annotations=_chosen(meta.annotations, _HARDWARE_PREFIXES),
+            labels=_chosen(meta.labels, HARDWARE_PREFIXES),
+            annotations=_chosen(meta.annotations, HARDWARE_PREFIXES),
             provider_id=node.spec.provider_id,
             cpu_cores=amount(has, "cpu"),
             memory_gb=amount(has, "memory") / BYTES_PER_GB,

@@ -8,7 +8,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import click
 from joulie.adapters.grid.build import open_feed
 from joulie.adapters.grid.provider import OwnRequestRate
 from joulie.adapters.hardware_profiles import load_hardware_profiles
+from joulie.adapters.inventory_file import load_inventory
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.events import EventRecorder
 from joulie.adapters.kubernetes.request_rate import SharedRequestRate
@@ -31,12 +32,15 @@ from joulie.apps.accounting.budgets import Budgets
 from joulie.apps.accounting.closing import Closing, HeadsAddress
 from joulie.apps.accounting.controller import Accountant, Components
 from joulie.apps.accounting.energy_budgets import EnergyBudgets
+from joulie.apps.accounting.facts import HARDWARE_PREFIXES
+from joulie.apps.accounting.functional_units import FunctionalUnits
 from joulie.apps.accounting.metrics import AccountingMetrics
 from joulie.apps.accounting.sampler import Sampler, SamplerSettings
 from joulie.apps.accounting.settings import AccountingSettings, node_power_ranges
 from joulie.apps.accounting.usage import UsageReader
 from joulie.apps.accounting.view import ClusterView
 from joulie.domain.accounting.identity import PowerRange, PowerSettings
+from joulie.domain.accounting.inventory import Inventory, UnitQuery
 from joulie.domain.accounting.journal import Signer
 from joulie.domain.accounting.profiles import HardwareProfiles
 from joulie.domain.grid.cloud_regions import CLOUD_REGIONS
@@ -66,7 +70,8 @@ def accounting(settings: AccountingSettings) -> None:
     try:
         parse_address(settings.metrics_addr)
         settings.prometheus_auth.tls_context()
-        sampler = sampler_of(settings, os.environ)
+        inventory = Inventory() if settings.inventory is None else load_inventory(settings.inventory)
+        sampler = sampler_of(settings, os.environ, inventory)
         keep = ledger_settings(settings)
         key_file = settings.ledger_signing_key_file
         signer = None if key_file is None else Ed25519Signer(key_file)
@@ -77,13 +82,18 @@ def accounting(settings: AccountingSettings) -> None:
     except (LedgerError, OSError) as error:
         raise click.ClickException(str(error)) from error
     try:
-        run(lambda stop: serve(settings, sampler, ledger, stop, signer))
+        run(lambda stop: serve(settings, sampler, ledger, stop, signer, inventory.units))
     finally:
         ledger.close()
 
 
 async def serve(
-    settings: AccountingSettings, sampler: Sampler, ledger: Ledger, stop: asyncio.Event, signer: Signer | None = None
+    settings: AccountingSettings,
+    sampler: Sampler,
+    ledger: Ledger,
+    stop: asyncio.Event,
+    signer: Signer | None = None,
+    units: Sequence[UnitQuery] = (),
 ) -> None:
     """Run the accounting program until `stop` is set.
 
@@ -93,6 +103,7 @@ async def serve(
         ledger: open ledger; the caller closes it.
         stop: set to request a graceful shutdown.
         signer: key that closes months; None to close none.
+        units: functional units that are counted by a query.
     """
     metrics = AccountingMetrics(settings.currency, settings.metric_pods, settings.completed_pod_retention_s)
     async_ledger = AsyncLedger(ledger)
@@ -118,8 +129,19 @@ async def serve(
         heads = HeadsAddress(settings.namespace, settings.ledger_heads_config_map)
         closing = Closing(client, async_ledger, events, heads, signer, settings.ledger_close_after_s)
         energy_budgets = EnergyBudgets(client, async_ledger, events, settings.currency)
+        functional_units = FunctionalUnits(prometheus, async_ledger, units)
         components = Components(
-            view, usage, sampler, feed, async_ledger, budgets, energy_budgets, events, metrics, closing
+            view,
+            usage,
+            sampler,
+            feed,
+            async_ledger,
+            budgets,
+            energy_budgets,
+            events,
+            metrics,
+            closing,
+            functional_units,
         )
         accountant = Accountant(components, settings.sampling_interval_s, settings.carbon_basis, time.time)
         probes = Probes()
@@ -150,7 +172,9 @@ async def serve(
     _log.info("accounting stopped")
 
 
-def sampler_of(settings: AccountingSettings, environment: Mapping[str, str]) -> Sampler:
+def sampler_of(
+    settings: AccountingSettings, environment: Mapping[str, str], inventory: Inventory | None = None
+) -> Sampler:
     """The sampler configured by the settings and NODE_POWER_CONFIG_*. Invalid hardware profiles are logged and skipped.
 
     Raises:
@@ -165,7 +189,14 @@ def sampler_of(settings: AccountingSettings, environment: Mapping[str, str]) -> 
         PowerRange(settings.node_default_idle_w, settings.node_default_max_w), node_power_ranges(environment)
     )
     regions = {**CLOUD_REGIONS, **settings.grid_zones}
-    return Sampler(SamplerSettings(profiles, power, settings.electricity_map_api_region, regions))
+    inventory = inventory or Inventory()
+    for one in inventory.nodes:
+        if unread := [key for key in one.labels if not key.startswith(HARDWARE_PREFIXES)]:
+            raise ValueError(
+                f"INVENTORY_PATH: label {unread[0]} of nodes is not read; use one that begins with "
+                + ", ".join(HARDWARE_PREFIXES)
+            )
+    return Sampler(SamplerSettings(profiles, power, settings.electricity_map_api_region, regions, inventory))
 
 
 def ledger_settings(settings: AccountingSettings) -> LedgerSettings:

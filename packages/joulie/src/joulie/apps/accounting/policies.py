@@ -15,7 +15,7 @@ from joulie.adapters.kubernetes.times import time_or_none
 from joulie.apps.accounting.facts import AccountedNamespace, AccountedPod
 from joulie.domain.accounting.budget import Budget, BudgetAction, parse_choice
 from joulie.domain.accounting.period import Period, calendar_window
-from joulie.domain.accounting.records import Held
+from joulie.domain.accounting.records import Held, UnitCount
 from joulie.domain.grid import names
 from joulie.domain.grid.request import Cascade, first_readable, workload_type
 from joulie.domain.quantities import JOULES_PER_KWH
@@ -25,6 +25,8 @@ NAMESPACE_BUDGET_ACTION = "joulie.io/namespace-energy-budget-action"
 NAMESPACE_BUDGET_PERIOD = "joulie.io/namespace-energy-budget-period"
 _MAX_PUE = 10.0
 _MAX_KWH = 1e9
+_MAX_UNIT = 63
+"""Characters of the name of a functional unit."""
 _GPU_WORKLOAD_TYPES = ("inference", "training", "rendering")
 
 T = TypeVar("T")
@@ -40,6 +42,7 @@ class PodPolicy:
         gpu_workload_type: inference, training or rendering.
         budget: its energy budget.
         held: how the grid controller held it back; None if it did not.
+        delivers: what it delivers when it succeeds, in its functional unit; None if it does not say.
         mistakes: one message per invalid annotation, for an event.
     """
 
@@ -48,6 +51,7 @@ class PodPolicy:
     gpu_workload_type: str | None = None
     budget: Budget | None = None
     held: Held | None = None
+    delivers: UnitCount | None = None
     mistakes: tuple[str, ...] = ()
 
 
@@ -74,6 +78,7 @@ def pod_policy(pod: AccountedPod, namespace: AccountedNamespace | None) -> PodPo
         gpu_workload_type=read(names.GPU_WORKLOAD_TYPE, _gpu_workload_type),
         budget=None if limit_j is None else Budget(pod.uid, limit_j, action or BudgetAction.LOG),
         held=held(pod),
+        delivers=read(names.FUNCTIONAL_UNITS, _functional_units),
         mistakes=tuple(mistakes),
     )
 
@@ -166,6 +171,14 @@ def _gpu_workload_type(text: str) -> str:
     if text not in _GPU_WORKLOAD_TYPES:
         raise ValueError("one of " + ", ".join(_GPU_WORKLOAD_TYPES))
     return text
+
+
+def _functional_units(text: str) -> UnitCount:
+    number, _, unit = text.strip().partition(" ")
+    amount = _number(number)
+    if amount is None or amount <= 0.0 or not 0 < len(unit.strip()) <= _MAX_UNIT:
+        raise ValueError('a number above 0 and the name of a unit, such as "5000 images"')
+    return UnitCount(unit.strip(), amount, f"annotation {names.FUNCTIONAL_UNITS}")
 
 
 def _number(text: str | None) -> float | None:

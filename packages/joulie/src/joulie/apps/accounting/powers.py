@@ -5,6 +5,9 @@ in proportion to CPU use, or else to requests; the node's power is its agent's R
 hardware profile. A share of the node's idle power is added, which is measured if Kepler knows it. The power of GPUs is
 charged to the pods that hold them: as DCGM measured it, else as Kepler did, else in proportion to utilisation, in which
 case the reading of the agent's NVML is shared if there is one.
+
+Where a server measures itself, all parts of its node are scaled so that they add up to that: fans, disks and losses of
+power supplies go to those who draw the rest.
 Source: spec, grid, energy accounting.
 """
 
@@ -18,8 +21,10 @@ import numpy as np
 
 from joulie.adapters.prometheus.readings import PodPower
 from joulie.apps.accounting.facts import BYTES_PER_GB, AccountedPod
-from joulie.apps.accounting.usage import AGENTS, KEPLER, Readings
+from joulie.apps.accounting.usage import AGENTS, KEPLER, PLATFORM, Readings
+from joulie.domain.accounting.embodied import Asset
 from joulie.domain.accounting.identity import NodePower, Source
+from joulie.domain.accounting.inventory import DEFAULT_PUE, SourcedPue
 from joulie.domain.accounting.power import NodeLoads, PodLoads, pod_powers
 from joulie.domain.accounting.records import PowerQuality
 from joulie.domain.gpu_holders import GpuDevice, HeldGpus
@@ -45,12 +50,16 @@ class NodeSite:
         uid: node UID; empty if the node is gone.
         power: power model of the node.
         zone: grid zone.
+        asset: its hardware with its embodied emissions; None if they are unknown.
+        pue: PUE of its data centre, with its source.
     """
 
     name: str
     uid: str
     power: NodePower
     zone: str
+    asset: Asset | None = None
+    pue: SourcedPue = DEFAULT_PUE
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +79,7 @@ class Powers:
         by_agent: whether the CPU power of nodes was measured by their agents.
         cpu_cores: busy cores of pods; NaN if not measured.
         memory_gb: memory use of pods, GB; NaN if not measured.
+        reserved: shares of their nodes' cores, memory and GPUs that pods reserve, shape ``(n_pods, 3)``.
     """
 
     node: IntArray
@@ -84,6 +94,7 @@ class Powers:
     by_agent: BoolArray
     cpu_cores: FloatArray
     memory_gb: FloatArray
+    reserved: FloatArray
 
 
 def powers(
@@ -114,34 +125,49 @@ def powers(
     gpu_w = np.where(np.isnan(gpu_w), _column(by_kepler, "gpu_w") + gpu_idle_w, gpu_w)
     idle_measured = np.array([site.name in readings.idle_w for site in sites], dtype=np.bool_)[node]
     work_measured = ~np.isnan(cpu_w)
+    by_server = np.array([site.name in readings.whole_w for site in sites], dtype=np.bool_)
     source = [
-        KEPLER if by_pod else AGENTS if by_node else one[0]
-        for one, by_pod, by_node in zip(used, work_measured.tolist(), by_agent[node].tolist(), strict=True)
+        KEPLER if by_pod else PLATFORM if by_meter else AGENTS if by_node else one[0]
+        for one, by_pod, by_meter, by_node in zip(
+            used, work_measured.tolist(), by_server[node].tolist(), by_agent[node].tolist(), strict=True
+        )
     ]
     measured = work_measured & idle_measured & (no_gpu | ~np.isnan(gpu_w))
     assumed = ~work_measured & np.array([one[0] == REQUESTS for one in used], dtype=np.bool_)
     assumed |= ~no_gpu & np.isnan(gpu_w) & np.isnan(loads.gpu_util)
-    return Powers(
-        node,
+    pods_w = (
         np.where(np.isnan(cpu_w), found.cpu_w, cpu_w),
         np.where(np.isnan(mem_w), found.mem_w, mem_w),
         np.where(no_gpu, 0.0, np.where(np.isnan(gpu_w), found.gpu_w, gpu_w)),
+    )
+    idle_w = (found.node_cpu_w, found.node_mem_w, found.node_gpu_w)
+    parts_w = idle_w[0] + idle_w[1] + idle_w[2] + np.bincount(node, pods_w[0] + pods_w[1] + pods_w[2], len(sites))
+    scale = _server_scale(sites, parts_w, readings)
+    return Powers(
+        node,
+        pods_w[0] * scale[node],
+        pods_w[1] * scale[node],
+        pods_w[2] * scale[node],
         [_QUALITIES[both] for both in zip(measured.tolist(), assumed.tolist(), strict=True)],
         source,
-        found.node_cpu_w,
-        found.node_mem_w,
-        found.node_gpu_w,
+        idle_w[0] * scale,
+        idle_w[1] * scale,
+        idle_w[2] * scale,
         by_agent,
         loads.cpu_cores,
         loads.memory_gb,
+        found.reserved,
     )
 
 
 def idle_quality(site: NodeSite, readings: Readings, *, by_agent: bool, has_gpus: bool) -> tuple[PowerQuality, str]:
     """Quality and source of the power of a node that is charged to no pod.
 
-    If Kepler measures the idle CPUs, the parts for GPUs and for work outside pods are still modelled.
+    If the server measures itself, its division among pods is modelled. If Kepler measures the idle CPUs, the parts for
+    GPUs and for work outside pods are still modelled.
     """
+    if site.name in readings.whole_w:
+        return PowerQuality.MODELLED, PLATFORM
     if site.name in readings.idle_w:
         modelled = has_gpus or site.name in readings.cpus.busy_cores
         return (PowerQuality.MODELLED if modelled else PowerQuality.MEASURED), KEPLER
@@ -211,6 +237,15 @@ def _node_loads(
         of_nodes(readings.cpus.frequency_hz),
         np.where(idle_known | with_pods("cpu_w"), np.nan, of_nodes(readings.cpu_w)),
         np.where(with_pods("gpu_w"), np.nan, of_nodes(gpu_w)),
+    )
+
+
+def _server_scale(sites: Sequence[NodeSite], parts_w: FloatArray, readings: Readings) -> FloatArray:
+    """What the parts of each node are multiplied by to add up to its server's own meter; 1 without one."""
+    pairs = zip(sites, parts_w.tolist(), strict=True)
+    return np.array(
+        [readings.whole_w.get(site.name, part_w) / part_w if part_w > 0.0 else 1.0 for site, part_w in pairs],
+        dtype=np.float64,
     )
 
 

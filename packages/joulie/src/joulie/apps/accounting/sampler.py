@@ -21,13 +21,18 @@ from joulie.apps.accounting.powers import NodeSite, Powers, gpu_pct, idle_qualit
 from joulie.apps.accounting.usage import Readings
 from joulie.apps.accounting.view import ClusterSnapshot
 from joulie.domain.accounting.budget import Budget
+from joulie.domain.accounting.embodied import WHOLE_NODE, Asset, Reservation, Shares, estimated_asset
 from joulie.domain.accounting.identity import NodeFacts, NodePower, PowerSettings, node_power
+from joulie.domain.accounting.inventory import DEFAULT_PUE, Inventory, SourcedPue
 from joulie.domain.accounting.profiles import HardwareProfiles
 from joulie.domain.accounting.records import PodMeta, Sample, idle_account
 from joulie.domain.grid.cloud_regions import CLOUD_REGIONS
 from joulie.domain.grid.zones import zone_of_node
-from joulie.domain.hardware.resolve import ReportedHardware
+from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie.domain.hardware.resolve import ReportedHardware, resolve
 from joulie.domain.units import FloatArray
+
+ANNOTATED_PUE = "annotation of the pod or its namespace"
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,7 @@ class Sampling:
         nodes: resource use by node.
         new: UIDs of pods that were not in the previous sampling.
         pods: resource use of running pods by UID.
+        pue_sources: sources of PUEs, by zone, PUE and PUE of GPUs.
     """
 
     samples: Sequence[Sample] = ()
@@ -88,6 +94,7 @@ class Sampling:
     nodes: Mapping[str, NodeUse] = field(default_factory=dict)
     new: frozenset[str] = frozenset()
     pods: Mapping[str, PodUse] = field(default_factory=dict)
+    pue_sources: Mapping[tuple[str, float, float], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,12 +106,30 @@ class SamplerSettings:
         power: idle and maximum power of nodes with unknown hardware.
         zone: default grid zone of nodes.
         regions: grid zone by cloud region.
+        inventory: embodied emissions of nodes, and PUE by zone.
     """
 
     profiles: HardwareProfiles
     power: PowerSettings
     zone: str
     regions: Mapping[str, str] = field(default_factory=lambda: CLOUD_REGIONS)
+    inventory: Inventory = field(default_factory=Inventory)
+
+    def pue(self, zone: str) -> SourcedPue:
+        """PUE of a data centre in a zone, unless an annotation says otherwise."""
+        profiles = self.profiles
+        default = SourcedPue(profiles.pue, profiles.gpu_pue, "HARDWARE_PROFILES_PATH")
+        if (profiles.pue, profiles.gpu_pue) == (DEFAULT_PUE.pue, DEFAULT_PUE.gpu_pue):
+            default = DEFAULT_PUE
+        return self.inventory.pue.get(zone, default)
+
+    def asset(self, node: NodeFacts, power: NodePower) -> Asset | None:
+        """Hardware of a node with its embodied emissions; None if they are unknown."""
+        hardware = resolve(
+            node.reported, node.labels, {"cpu": node.cpu_cores, **node.allocatable_gpus}, BUILTIN_CATALOGUE
+        )
+        given = self.inventory.asset(node.labels)
+        return given or estimated_asset(hardware, power.memory_gb, node.provider_id)
 
 
 class Sampler:
@@ -155,9 +180,10 @@ class Sampler:
             frozenset(site.zone for site in sites),
             {uid: policy.budget for uid, policy in policies.items() if policy.budget is not None},
             {_reference(pod): policies[pod.uid].mistakes for pod in everyone if policies[pod.uid].mistakes},
-            _use(sites, found, gpu_pct(readings.gpus), self._settings.profiles),
+            _use(sites, found, gpu_pct(readings.gpus)),
             new,
             _pod_use(running, found),
+            _pue_sources(sites, everyone, policies),
         )
 
     # ---- cached values
@@ -168,15 +194,12 @@ class Sampler:
         known = self._sites.get(name)
         if known is not None and known[:2] == (node, reported):
             return known[2]
-        facts = NodeFacts(name) if node is None else node.facts
-        site = NodeSite(
-            name,
-            "" if node is None else node.uid,
-            node_power(replace(facts, reported=reported), self._settings.profiles, self._settings.power),
-            zone_of_node(
-                facts.labels, facts.annotations, facts.provider_id, self._settings.zone, self._settings.regions
-            ),
-        )
+        settings = self._settings
+        facts = replace(NodeFacts(name) if node is None else node.facts, reported=reported)
+        zone = zone_of_node(facts.labels, facts.annotations, facts.provider_id, settings.zone, settings.regions)
+        power = node_power(facts, settings.profiles, settings.power)
+        asset, uid = settings.asset(facts, power), "" if node is None else node.uid
+        site = NodeSite(name, uid, power, zone, asset, settings.pue(zone))
         self._sites[name] = node, reported, site
         return site
 
@@ -211,13 +234,14 @@ class Sampler:
     ) -> list[Sample]:
         watts = zip(found.cpu_w.tolist(), found.mem_w.tolist(), found.gpu_w.tolist(), strict=True)
         known = zip(found.quality, found.source, strict=True)
+        reserved = (Shares(*shares) for shares in found.reserved.tolist())
         return [
-            Sample(self._meta(pod, sites[row], policies[pod.uid]), *power_w, *by)
-            for pod, row, power_w, by in zip(pods, found.node.tolist(), watts, known, strict=True)
+            Sample(self._meta(pod, sites[row], policies[pod.uid]), *power_w, *by, Reservation(sites[row].asset, shares))
+            for pod, row, power_w, by, shares in zip(pods, found.node.tolist(), watts, known, reserved, strict=True)
         ]
 
-    def _meta(self, pod: AccountedPod, site: NodeSite, policy: PodPolicy) -> PodMeta:
-        profiles = self._settings.profiles
+    @staticmethod
+    def _meta(pod: AccountedPod, site: NodeSite, policy: PodPolicy) -> PodMeta:
         return PodMeta(
             uid=pod.uid,
             namespace=pod.namespace,
@@ -227,20 +251,21 @@ class Sampler:
             node=pod.node,
             zone=site.zone,
             started_s=pod.started_s,
-            pue=profiles.pue if policy.pue is None else policy.pue,
-            gpu_pue=profiles.gpu_pue if policy.gpu_pue is None else policy.gpu_pue,
+            pue=site.pue.pue if policy.pue is None else policy.pue,
+            gpu_pue=site.pue.gpu_pue if policy.gpu_pue is None else policy.gpu_pue,
             held=policy.held,
         )
 
-    def _idle(self, sites: Sequence[NodeSite], found: Powers, readings: Readings) -> list[Sample]:
+    @staticmethod
+    def _idle(sites: Sequence[NodeSite], found: Powers, readings: Readings) -> list[Sample]:
         """Samples of the unreserved idle power of nodes; none for nodes that are gone."""
-        profiles = self._settings.profiles
         watts = zip(found.idle_cpu_w.tolist(), found.idle_mem_w.tolist(), found.idle_gpu_w.tolist(), strict=True)
         return [
             Sample(
-                idle_account(site.name, site.uid, site.zone, profiles.pue, profiles.gpu_pue),
+                idle_account(site.name, site.uid, site.zone, site.pue.pue, site.pue.gpu_pue),
                 *power_w,
                 *idle_quality(site, readings, by_agent=by_agent, has_gpus=power_w[2] > 0.0),
+                Reservation(site.asset, WHOLE_NODE),
             )
             for site, power_w, by_agent in zip(sites, watts, found.by_agent.tolist(), strict=True)
             if site.uid
@@ -255,16 +280,14 @@ def _pod_use(pods: Sequence[AccountedPod], found: Powers) -> dict[str, PodUse]:
     return {pod.uid: PodUse(*row) for pod, row in zip(pods, rows, strict=True)}
 
 
-def _cores_per_w(power: NodePower, profiles: HardwareProfiles) -> float:
+def _cores_per_w(power: NodePower, pue: SourcedPue) -> float:
     """Logical CPUs of a node per watt at full utilisation, PUE included; NaN if one of them is unknown."""
     gpu_w = 0.0 if power.gpu is None else power.gpus * power.gpu.max_w
-    full_w = power.cpu_max_w * profiles.pue + gpu_w * profiles.gpu_pue
+    full_w = power.cpu_max_w * pue.pue + gpu_w * pue.gpu_pue
     return power.cores / full_w if power.cores > 0.0 and full_w > 0.0 else math.nan
 
 
-def _use(
-    sites: Sequence[NodeSite], found: Powers, busy_pct: Mapping[str, float], profiles: HardwareProfiles
-) -> dict[str, NodeUse]:
+def _use(sites: Sequence[NodeSite], found: Powers, busy_pct: Mapping[str, float]) -> dict[str, NodeUse]:
     """Resource use by node."""
 
     def by_node(values: FloatArray) -> FloatArray:
@@ -282,12 +305,26 @@ def _use(
             float(memory_gb[row]) * BYTES_PER_GB,
             busy_pct.get(site.name, np.nan),
             float(power_w[row]),
-            profiles.pue,
-            _cores_per_w(site.power, profiles),
+            site.pue.pue,
+            _cores_per_w(site.power, site.pue),
         )
         for row, site in enumerate(sites)
         if site.uid
     }
+
+
+def _pue_sources(
+    sites: Sequence[NodeSite], pods: Sequence[AccountedPod], policies: Mapping[str, PodPolicy]
+) -> dict[tuple[str, float, float], str]:
+    """Sources of the PUEs of nodes and pods, by zone, PUE and PUE of GPUs."""
+    found = {(site.zone, site.pue.pue, site.pue.gpu_pue): site.pue.source for site in sites}
+    by_name = {site.name: site for site in sites}
+    for pod in pods:
+        policy, site = policies[pod.uid], by_name[pod.node]
+        if policy.pue is not None or policy.gpu_pue is not None:
+            key = (site.zone, policy.pue or site.pue.pue, policy.gpu_pue or site.pue.gpu_pue)
+            found.setdefault(key, ANNOTATED_PUE)
+    return found
 
 
 def _reference(pod: AccountedPod) -> ObjectReference:

@@ -61,6 +61,11 @@ class AccountingSettings(ModeSettings, GridSettings, PrometheusSettings, Program
         unit="W",
     )
     hardware_profiles: Path | None = path("HARDWARE_PROFILES_PATH", None, "YAML file of hardware power profiles.")
+    inventory: Path | None = path(
+        "INVENTORY_PATH",
+        None,
+        "YAML file of embodied emissions, PUE, contracts, residual mixes and functional units.",
+    )
     ledger_url: str = text(
         "LEDGER_URL",
         "sqlite:////var/lib/joulie/ledger.db",

@@ -20,6 +20,7 @@ from joulie.adapters.prometheus.dcgm import Dcgm
 from joulie.adapters.prometheus.kepler import Kepler
 from joulie.adapters.prometheus.node_exporter import NodeCpus, NodeExporter
 from joulie.adapters.prometheus.nodes import NodeIndex
+from joulie.adapters.prometheus.platform import Platform
 from joulie.adapters.prometheus.readings import NodePower, PodPower
 from joulie.domain.gpu_holders import GpuDevice
 from joulie.domain.usage import PodKey, PodUsage
@@ -27,6 +28,7 @@ from joulie.program.sources import SourceStates
 
 KEPLER = "kepler"
 AGENTS = "agents"
+PLATFORM = "platform"
 DCGM = "dcgm"
 CADVISOR = "cadvisor"
 METRICS_SERVER = "metrics-server"
@@ -51,6 +53,7 @@ class Readings:
         cpus: CPU use and frequency of nodes by node_exporter.
         cpu_w: power of the CPU packages of nodes by Joulie's agents, W.
         gpu_w: power of all GPUs of nodes by Joulie's agents, W, and number of GPUs.
+        whole_w: power of whole servers by their own meters, W.
     """
 
     power: Mapping[PodKey, PodPower] = field(default_factory=dict)
@@ -60,6 +63,7 @@ class Readings:
     cpus: NodeCpus = _NO_CPUS
     cpu_w: Mapping[str, float] = field(default_factory=dict)
     gpu_w: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    whole_w: Mapping[str, float] = field(default_factory=dict)
 
 
 class UsageReader:
@@ -112,12 +116,13 @@ class UsageReader:
 
     async def _exporters(self, prometheus: Prometheus, index: NodeIndex) -> Readings:
         kepler, window_s = Kepler(prometheus, self._window_s), self._window_s
-        work, gpus, use, cpus, nodes = await asyncio.gather(
+        work, gpus, use, cpus, nodes, servers = await asyncio.gather(
             self._ask(KEPLER, asyncio.gather(kepler.pods(), kepler.nodes(index))),
             self._ask(DCGM, Dcgm(prometheus, window_s).devices(index)),
             self._ask(CADVISOR, Cadvisor(prometheus).pods(window_s)),
             self._ask(NODE_EXPORTER, NodeExporter(prometheus, window_s).cpus(index)),
             self._ask(AGENTS, scraped_agents(prometheus, index, window_s)),
+            self._ask(PLATFORM, Platform(prometheus, window_s).nodes(index)),
         )
         power, by_kepler = work or ({}, NodePower())
         by_agents = nodes or NodePower()
@@ -134,6 +139,7 @@ class UsageReader:
                 for node, one in by_agents.gpu.items()
                 if one.time_s >= oldest_s
             },
+            {node: one.value for node, one in (servers or NodePower()).whole.items() if one.time_s >= oldest_s},
         )
 
     async def _ask(self, source: str, asking: Awaitable[T]) -> T | None:

@@ -13,12 +13,17 @@ from pathlib import Path
 
 import click
 
+from joulie.adapters.inventory_file import load_inventory
 from joulie.adapters.ledger import SqlLedger, open_ledger
 from joulie.adapters.signing import Ed25519Signer, KeyFileError, read_public_key, verify_signature
+from joulie.apps.cli.report import print_report, report_document
 from joulie.domain.accounting.factors import FACTOR_KINDS, FactorKind
+from joulie.domain.accounting.inventory import Inventory
 from joulie.domain.accounting.journal import Correction, Month, Reason, corrections
+from joulie.domain.accounting.sci import report
 from joulie.ports import LedgerError
 from joulie.program.commands import CommandGroup
+from joulie.program.documents import print_document
 from joulie.program.errors import UserError
 
 BROKEN = 1
@@ -152,6 +157,38 @@ def export(url: str) -> None:
     with _opened(url) as opened:
         for record in opened.evidence():
             click.echo(json.dumps(record, separators=(",", ":"), ensure_ascii=False))
+
+
+@ledger.command("report")
+@click.argument("month")
+@click.option(
+    "--inventory",
+    "file",
+    envvar="INVENTORY_PATH",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="YAML file of contracts and residual mixes; without it, market-based emissions are unknown.",
+)
+@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", help="Output format.")
+@click.pass_obj
+def report_month(url: str, month: str, file: Path | None, output: str) -> None:
+    """Report a MONTH (2026-10, UTC): SCI by workload (ISO/IEC 21031), and emissions by the GHG Protocol.
+
+    examples/recompute_report.py computes it again from the export and the report's own factors.
+    """
+    try:
+        inventory = Inventory() if file is None else load_inventory(file)
+        asked = Month.parse(month)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    with _opened(url) as opened:
+        records = opened.month(asked)
+    if not records.energy and not records.earlier:
+        raise UserError(f"nothing is booked in {asked}")
+    found = report(records, inventory)
+    if output == "table":
+        print_report(found)
+    else:
+        print_document(report_document(found), output)
 
 
 @contextmanager

@@ -31,12 +31,18 @@ class EntryKind(StrEnum):
     """A factor that became known late or was wrong: who changed it, when, why, from what, to what. No energy."""
     CORRECTION = "correction"
     """What that changed in the account of a workload: differences, to be added."""
+    EMBODIED = "embodied"
+    """What a workload has reserved of some hardware in a UTC day, with its embodied emissions. No energy."""
+    UNITS = "functional-units"
+    """What a workload has delivered in a UTC day, in its functional unit. No energy."""
     CLOSING = "closing"
     """A month that nothing is booked in any more, with its signature. No energy."""
 
 
 COUNTED_KINDS = frozenset({EntryKind.BOOKED, EntryKind.CORRECTION})
 """Kinds of entries with energy."""
+REPORTED_KINDS = COUNTED_KINDS | {EntryKind.EMBODIED, EntryKind.UNITS}
+"""Kinds of entries that figures of a month are made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +301,7 @@ def _problem(
         return f"number {number} is missing"
     if chained(head, entry) != entry.hash:
         return "its content does not have its hash: it was changed, or the entry before it was"
-    if entry.kind in COUNTED_KINDS and months and entry.from_s < months[-1].ends_s:
+    if entry.kind in REPORTED_KINDS and months and entry.from_s < months[-1].ends_s:
         return f"it is booked in {Month.of(entry.from_s)}, which was closed before"
     return _closing_problem(entry, head, verify, public_key) if entry.kind is EntryKind.CLOSING else None
 

@@ -81,6 +81,8 @@ class PodPowers:
         node_cpu_w: of each node that no pod has, shape ``(n_nodes,)``.
         node_mem_w: the same of memory.
         node_gpu_w: the same of GPUs.
+        reserved: share of its node's cores, memory and GPUs that each pod reserves, shape ``(n_pods, 3)``; at most 1
+            over the pods of a node.
     """
 
     cpu_w: FloatArray
@@ -91,6 +93,7 @@ class PodPowers:
     node_cpu_w: FloatArray
     node_mem_w: FloatArray
     node_gpu_w: FloatArray
+    reserved: FloatArray
 
 
 def pod_powers(nodes: Sequence[NodePower], busy: NodeLoads, pods: PodLoads) -> PodPowers:
@@ -101,8 +104,9 @@ def pod_powers(nodes: Sequence[NodePower], busy: NodeLoads, pods: PodLoads) -> P
         busy: how busy each one is, in that order.
         pods: of these nodes.
     """
-    cpu, memory = _cpu(nodes, busy, pods), _memory(nodes, pods)
-    gpu_w, node_gpu_w = _gpus(nodes, busy, pods)
+    cpu, cpu_share = _cpu(nodes, busy, pods)
+    memory, memory_share = _memory(nodes, pods)
+    gpu_w, node_gpu_w, gpu_share = _gpus(nodes, busy, pods)
     return PodPowers(
         cpu.pods_w,
         memory.pods_w,
@@ -112,10 +116,12 @@ def pod_powers(nodes: Sequence[NodePower], busy: NodeLoads, pods: PodLoads) -> P
         cpu.idle_w + cpu.system_w,
         memory.idle_w + memory.system_w,
         node_gpu_w,
+        np.column_stack((cpu_share, memory_share, gpu_share)),
     )
 
 
-def _cpu(nodes: Sequence[NodePower], busy: NodeLoads, pods: PodLoads) -> Attribution:
+def _cpu(nodes: Sequence[NodePower], busy: NodeLoads, pods: PodLoads) -> tuple[Attribution, FloatArray]:
+    """Power of CPUs by pods, and the share of the cores that each of them reserves."""
     used = np.where(np.isnan(pods.cpu_cores), pods.requested_cores, pods.cpu_cores)
     requested = _by_node(nodes, pods, pods.requested_cores)
     all_used = np.fmax(_by_node(nodes, pods, used), busy.cpu_cores)
@@ -125,11 +131,12 @@ def _cpu(nodes: Sequence[NodePower], busy: NodeLoads, pods: PodLoads) -> Attribu
     range_w = np.array([node.cpu_max_w for node in nodes], dtype=np.float64) - idle_w
     busy_w = range_w * _slowdown(nodes, busy.frequency_hz) * np.minimum(_ratio(all_used, cores), 1.0) ** CPU_EXPONENT
     parts = NodePowerParts(np.where(np.isnan(busy.cpu_w), idle_w + busy_w, busy.cpu_w), idle_w, all_used)
-    idle_share = _ratio(pods.requested_cores, np.maximum(cores, requested)[pods.node])
-    return attribute_by_work(parts, attribution.PodLoads(pods.node, used, idle_share))
+    reserved = _ratio(pods.requested_cores, np.maximum(cores, requested)[pods.node])
+    return attribute_by_work(parts, attribution.PodLoads(pods.node, used, reserved)), reserved
 
 
-def _memory(nodes: Sequence[NodePower], pods: PodLoads) -> Attribution:
+def _memory(nodes: Sequence[NodePower], pods: PodLoads) -> tuple[Attribution, FloatArray]:
+    """Power of memory by pods, and the share of it that each of them reserves."""
     used = np.where(np.isnan(pods.memory_gb), pods.requested_gb, pods.memory_gb)
     all_used, requested = _by_node(nodes, pods, used), _by_node(nodes, pods, pods.requested_gb)
     there = np.array([node.memory_gb for node in nodes], dtype=np.float64)
@@ -138,12 +145,15 @@ def _memory(nodes: Sequence[NodePower], pods: PodLoads) -> Attribution:
     idle_w = idle_w + np.array([node.memory.idle_w_per_gb for node in nodes], dtype=np.float64) * there
     busy_w_per_gb = np.array([node.memory.max_w_per_gb - node.memory.idle_w_per_gb for node in nodes], dtype=np.float64)
     parts = NodePowerParts(idle_w + busy_w_per_gb * np.minimum(all_used, there), idle_w, all_used)
-    idle_share = _ratio(pods.requested_gb, np.maximum(there, requested)[pods.node])
-    return attribute_by_work(parts, attribution.PodLoads(pods.node, used, idle_share))
+    reserved = _ratio(pods.requested_gb, np.maximum(there, requested)[pods.node])
+    return attribute_by_work(parts, attribution.PodLoads(pods.node, used, reserved)), reserved
 
 
-def _gpus(nodes: Sequence[NodePower], busy: NodeLoads, pods: PodLoads) -> tuple[FloatArray, FloatArray]:
-    """Power of the GPUs that pods hold, and of those that nobody does; measured power is shared as the model's is."""
+def _gpus(nodes: Sequence[NodePower], busy: NodeLoads, pods: PodLoads) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Power of the GPUs that pods hold, and of those that nobody does, and the share of them that each pod holds.
+
+    Measured power is shared as the model's is.
+    """
     count = np.array([node.gpus if node.gpu else 0 for node in nodes], dtype=np.float64)
     idle_w = np.array([node.gpu.idle_w if node.gpu else 0.0 for node in nodes], dtype=np.float64)
     max_w = np.array([node.gpu.max_w if node.gpu else 0.0 for node in nodes], dtype=np.float64)
@@ -158,7 +168,7 @@ def _gpus(nodes: Sequence[NodePower], busy: NodeLoads, pods: PodLoads) -> tuple[
     gpu_w = np.where(np.isnan(busy.gpu_w), model_w, busy.gpu_w)
     scale = _ratio(gpu_w, model_w)
     unexplained_w = np.where(model_w > _NOTHING, 0.0, gpu_w)
-    return pods_w * scale[pods.node], unheld_w * scale + unexplained_w
+    return pods_w * scale[pods.node], unheld_w * scale + unexplained_w, _ratio(held, count[pods.node])
 
 
 def _slowdown(nodes: Sequence[NodePower], frequency_hz: FloatArray) -> FloatArray:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
+from joulie.domain.accounting.embodied import Reservation
 from joulie.domain.grid.series import Series
 from joulie.domain.grid.signals import Measure
 
@@ -98,6 +99,7 @@ class Sample:
         gpu_w: power of GPUs, W.
         quality: how the worst known part of it is known.
         source: who says so: kepler, cadvisor, metrics-server, requests.
+        reservation: what it reserves of its node; of the account of a node, the whole of it. None: not known.
     """
 
     pod: PodMeta
@@ -106,11 +108,27 @@ class Sample:
     gpu_w: float
     quality: PowerQuality
     source: str
+    reservation: Reservation | None = None
 
     @property
     def it_w(self) -> float:
         """All of it, W."""
         return self.cpu_w + self.mem_w + self.gpu_w
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCount:
+    """What a workload has delivered, in its functional unit.
+
+    Attributes:
+        unit: ``request``.
+        amount: how many.
+        source: who counted: an annotation, or the query.
+    """
+
+    unit: str
+    amount: float
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +138,12 @@ class Completion:
     Attributes:
         uid: of the pod.
         time_s: when its last container ended, s since the epoch.
+        delivered: what it has delivered; None: it did not say, or it failed.
     """
 
     uid: str
     time_s: float
+    delivered: UnitCount | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +217,7 @@ class Cycle:
         completions: pods that have ended; saying it twice does no harm.
         signals: of the grid, by zone.
         budgets: what budgets count.
+        pue_sources: where PUEs come from, by zone, PUE, and PUE of GPUs.
     """
 
     time_s: float
@@ -204,6 +225,7 @@ class Cycle:
     completions: Sequence[Completion] = ()
     signals: Mapping[str, ZoneSignals] = field(default_factory=dict)
     budgets: Sequence[BudgetScope] = ()
+    pue_sources: Mapping[tuple[str, float, float], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +270,7 @@ class Energy:
         return self.cpu_j + self.mem_j + self.gpu_j
 
 
+NO_ENERGY = Energy()
 ENERGY_FIELDS = tuple(one.name for one in fields(Energy))
 
 

@@ -43,6 +43,8 @@ ZONE = "joulie.io/grid-zone"
 DATA_ZONE = "joulie.io/data-zone"
 DATA_GB = "joulie.io/data-gb"
 ENERGY_KWH = "joulie.io/estimated-energy-kwh"
+FUNCTIONAL_UNITS = "joulie.io/functional-units"
+"""What a pod delivers when it succeeds: ``5000 images``."""
 
 # What is written on a pod that was held, and when it runs.
 INITIAL_CARBON_INTENSITY = PREFIX + "initial-carbon-intensity"

@@ -1,0 +1,203 @@
+"""Must show 6: the report of a simulated month, and what an auditor would ask of it."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+from joulie.adapters.inventory_file import InventoryFileError, load_inventory
+from joulie.adapters.ledger import LedgerSettings, open_ledger
+from joulie.adapters.signing import Ed25519Signer, verify_signature
+from joulie.apps.cli.ledger import ledger as command
+from joulie.domain.accounting.embodied import estimated_asset
+from joulie.domain.accounting.factors import FactorKind
+from joulie.domain.accounting.journal import Reason
+from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie.domain.hardware.resolve import resolve
+from support.ledger_site import new_key
+from support.sci_month import DAY_S, IMAGES_A_JOB, OCTOBER, REQUESTS_A_DAY, STEP_S, book_month
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The ledger of a closed month, which was corrected afterwards."""
+    folder = tmp_path_factory.mktemp("month")
+    url, later_s = f"sqlite:///{folder / 'ledger.db'}", OCTOBER.ends_s + 10 * DAY_S
+    ledger = open_ledger(url, LedgerSettings(max_gap_s=2 * STEP_S))
+    book_month(ledger, folder)
+    ledger.close_month(OCTOBER, Ed25519Signer(new_key(folder / "key.pem")), later_s)
+    ledger.correct("DE", FactorKind.PUE, (OCTOBER.starts_s, OCTOBER.ends_s), 1.2, Reason("me", "metered"), later_s)
+    assert ledger.verify(verify_signature).broken is None
+    ledger.close()
+    report = json.loads(run(url, "report", "2026-10", "--inventory", folder / "inventory.yaml", "-o", "json"))
+    lines = {line["name"]: line for line in report["workloads"] + report["unallocated"]}
+    return SimpleNamespace(folder=folder, url=url, report=report, lines=lines)
+
+
+def run(url, *arguments):
+    found = CliRunner().invoke(command, ["--ledger", url, *map(str, arguments)], standalone_mode=False)
+    assert found.exit_code == 0, (found.output, found.exception)
+    return found.output
+
+
+def test_must_show_6_a_script_of_50_lines_computes_the_report_again(site):
+    export, told = site.folder / "export.jsonl", site.folder / "report.json"
+    export.write_text(run(site.url, "export"))
+    told.write_text(json.dumps(site.report))
+    script = ROOT / "examples" / "recompute_report.py"
+    assert len(script.read_text().splitlines()) <= 50
+    assert "joulie." not in script.read_text()
+    done = subprocess.run([sys.executable, "-I", script, export, told], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    site.report["total"]["embodiedG"] *= 1.0 + 1e-8
+    told.write_text(json.dumps(site.report))
+    site.report["total"]["embodiedG"] /= 1.0 + 1e-8
+    assert subprocess.run([sys.executable, "-I", script, export, told], capture_output=True, check=False).returncode
+
+
+def test_the_sums_over_workloads_and_what_is_unallocated_are_those_of_the_nodes(site):
+    total, lines = site.report["total"], site.lines.values()
+    for name in ("energyKWh", "locationBasedG", "marketBasedG", "embodiedG", "embodiedLowG", "embodiedHighG"):
+        assert sum(line[name] for line in lines) == pytest.approx(total[name], rel=1e-12), name
+    days = (OCTOBER.ends_s - OCTOBER.starts_s) / DAY_S
+    nodes_g = 0.0
+    for one in site.report["embodied"]:
+        assert one["nodeDays"] == pytest.approx({"cpu": days, "memory": days, "gpu": days}, rel=1e-12)
+        if one["hardware"]:
+            parts = (one["hardware"][part]["g"] for part in ("cpu", "memory", "gpu"))
+            nodes_g += sum(parts) * days * DAY_S / one["hardware"]["lifespan_s"]
+    assert total["embodiedG"] == pytest.approx(nodes_g, rel=1e-12)
+    assert len(site.report["embodied"]) == 4
+    assert len(site.report["unallocated"]) == 4, "idle and unallocated capacity of each node"
+
+
+def test_a_score_is_what_the_standard_says_and_needs_all_its_parts(site):
+    web, train = site.lines["web"], site.lines["train"]
+    assert web["functionalUnits"] == {"unit": "request", "amount": 31 * REQUESTS_A_DAY, "source": "query"}
+    assert train["functionalUnits"]["amount"] == 30 * IMAGES_A_JOB
+    for line in (web, train):
+        carbon_g = line["locationBasedG"] + line["embodiedG"]
+        assert line["sciGPerUnit"] == pytest.approx(carbon_g / line["functionalUnits"]["amount"], rel=1e-12)
+        assert line["embodiedLowG"] < line["embodiedG"] < line["embodiedHighG"]
+    assert site.lines["edge"]["noScoreBecause"] == "no functional unit"
+    assert not any("sciGPerUnit" in line for name, line in site.lines.items() if name not in {"web", "train"})
+
+
+def test_embodied_emissions_are_total_times_time_times_share(site):
+    """By hand: half of cpu-1's 80 CPUs would be 40; web requests 2 x 16 of them, and 2 x 32 of 188 GiB."""
+    server_g = (150.0 + 66.1 + 6.68 + 2 * 2.99 * 24.3 + 2 * (9.14 + 1.97 * (0.491 + 0.245 * 20))) * 1000.0
+    memory_g = 192 * 533.0 / 384.0 * 1000.0
+    lifespan_share = 31.0 / (4 * 365.0)
+    by_hand = (server_g * 32 / 80 + memory_g * 64 / 188) * lifespan_share
+    assert site.lines["web"]["embodiedG"] == pytest.approx(by_hand, rel=1e-9)
+
+
+def test_hardware_that_nobody_knows_is_said_and_not_zero(site):
+    unknown = site.lines["unknown"]
+    assert unknown["unknownNodeDays"]["cpu"] == pytest.approx(31 * 0.5)
+    assert any("31.00 node days of unknown hardware" in note for note in site.report["notes"])
+    text = run(site.url, "report", "2026-10")
+    row = next(line for line in text.splitlines() if "Deployment/unknown" in line)
+    assert " ? " in row
+    assert "give a factor in the inventory" in text
+
+
+def test_market_based_takes_instruments_then_the_residual_mix_and_else_is_unknown(site):
+    zones = {zone["zone"]: zone for zone in site.report["marketBased"]}
+    covered_kwh = 4000.0 * 31 / 365
+    assert zones["DE"]["instruments"][0]["coveredKWh"] == pytest.approx(covered_kwh)
+    assert site.report["total"]["marketBasedG"] == pytest.approx((zones["DE"]["energyKWh"] - covered_kwh) * 690.0)
+    assert zones["FR"]["residualMix"] is None
+    without = site.report["total"]["energyWithoutMarketFactorKWh"]
+    assert without == pytest.approx(zones["FR"]["energyKWh"])
+    bare = json.loads(run(site.url, "report", "2026-10", "-o", "json"))
+    assert bare["total"]["marketBasedG"] == 0.0
+    assert bare["total"]["energyWithoutMarketFactorKWh"] == pytest.approx(bare["total"]["energyKWh"])
+
+
+def test_marginal_emissions_are_in_no_sum(site):
+    total = site.report["total"]
+    assert total["marginalG"] > total["locationBasedG"]
+    lines = site.report["workloads"]
+    assert all(line["marginalG"] != line["locationBasedG"] for line in lines)
+
+
+def test_pue_has_its_source_and_a_closed_month_keeps_its_figures(site):
+    sources = {one["zone"]: (one["pue"], one["source"].split(",")[0]) for one in site.report["pue"]}
+    assert sources == {"DE": (1.25, "own meters"), "FR": (1.1, "assumed: a default of Joulie")}
+    assert site.report["closed"]
+    web = site.lines["web"]
+    assert web["energyKWh"] / web["itEnergyKWh"] == pytest.approx(1.25), "the later correction is in November"
+    november = json.loads(run(site.url, "report", "2026-11", "-o", "json"))
+    assert november["correctionsOfEarlierMonths"]["energyKWh"] < 0.0
+    assert november["total"]["energyKWh"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_an_outage_that_was_published_later_is_in_the_figures(site):
+    assert site.report["total"]["energyWithoutIntensityKWh"] == pytest.approx(0.0, abs=1e-9)
+
+
+# ---- ledgers of version 2, and files
+
+
+def test_a_ledger_of_version_2_is_migrated_in_place(tmp_path):
+    file = tmp_path / "ledger.db"
+    with sqlite3.connect(file) as connection:
+        connection.executescript((ROOT / "tests" / "support" / "ledger_v2.sql").read_text())
+    connection.close()
+    ledger = open_ledger(f"sqlite:///{file}")
+    assert ledger.verify(verify_signature).broken is None
+    assert {row.namespace: row.energy.energy_j for row in ledger.usage(by="namespace")} == {
+        "shop": 950400.0,
+        "": pytest.approx(871200.0),
+    }
+    assert len(ledger.open_pods()) == 2
+    found = ledger.month(OCTOBER)
+    assert (dict(found.energy), found.reserved) == ({}, [])
+    ledger.close()
+    open_ledger(f"sqlite:///{file}").close()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("instruments: [{kind: wish, zone: DE}]", "Invalid enum value 'wish'"),
+        (
+            "instruments: [{kind: contract, zone: DE, from: 2026-01-01, until: 2026-02-01, gPerKWh: 0, source: x}]",
+            "kWh",
+        ),
+        ("residualMixes: [{zone: DE, year: 2026, gPerKWh: .nan, source: AIB}]", "gPerKWh"),
+        ("pue: [{zone: DE, pue: 0.9, source: x}]", "pue"),
+        ("contracts: []", "unknown field `contracts`"),
+        ("nodes: [{matchLabels: {a: b}, kg: 10, lowKg: 20, source: x}]", "in this order"),
+        ("nodes: [", "inventory.yaml"),
+    ],
+)
+def test_an_inventory_with_a_mistake_is_refused_whole(tmp_path, text, says):
+    file = tmp_path / "inventory.yaml"
+    file.write_text(text)
+    with pytest.raises(InventoryFileError, match=says):
+        load_inventory(file)
+
+
+@pytest.mark.parametrize(
+    ("labels", "cores", "memory_gb", "provider_id"),
+    [
+        ({}, 80.0, 200.0, ""),
+        ({"joulie.io/hw.cpu-model": "Some CPU 7"}, 80.0, 200.0, ""),
+        ({"joulie.io/hw.cpu-model": "Intel Xeon Gold 6148"}, 80.0, 0.0, ""),
+        ({"joulie.io/hw.cpu-model": "Intel Xeon Gold 6148"}, 4.0, 16.0, ""),
+        ({"joulie.io/hw.cpu-model": "Intel Xeon Gold 6148"}, 80.0, 200.0, "aws:///eu-west-3a/i-1"),
+    ],
+    ids=["no model", "unknown model", "unknown memory", "a part of a server", "a cloud"],
+)
+def test_hardware_is_estimated_only_where_it_is_known(labels, cores, memory_gb, provider_id):
+    hardware = resolve(None, labels, {"cpu": cores}, BUILTIN_CATALOGUE)
+    assert estimated_asset(hardware, memory_gb, provider_id) is None
