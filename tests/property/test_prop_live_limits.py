@@ -131,6 +131,19 @@ def test_limit_that_does_not_come_into_force_is_withdrawn_and_given_up() -> None
     assert not course.live.limited
 
 
+def test_limit_is_withdrawn_where_pods_come_and_go_faster_than_windows_end() -> None:
+    course = searched(response(500.0, 1.0), np.exp(np.random.default_rng(1).normal(0.0, 0.002, 200)))
+    assert course.live.limited
+    began_s = course.now_s
+    for number in range(20):
+        course.now_s += PACE.window_s / 2.0
+        pod = ("ml", f"train-{number}")
+        now = JobGpus(frozenset({pod}), (("node", "GPU-0", pod),), BASELINE_W, MIN_W, course.live.limit_w)
+        course.live = course.live.observed(now, course.now_s)
+        assert not course.live.limited or course.now_s - began_s <= PATIENCE_S
+    assert not course.live.limited
+
+
 def test_earlier_run_is_tried_first_and_held_after_one_check() -> None:
     at = response(500.0, 1.0)
     noise = np.exp(np.random.default_rng(1).normal(0.0, 0.002, 400))

@@ -78,6 +78,14 @@ async def first_gpu(bench: Bench) -> str:
     return sorted(gpu.id for gpu in (await bench.control()).gpus)[0]
 
 
+def confirmed_at(bench: Bench, gpu: str, watts: float) -> Callable[[], Any]:
+    async def confirmed() -> bool:
+        found = {one.id: one for one in (await bench.control()).gpus}[gpu]
+        return (found.limit_watts, found.original_watts, found.min_watts) == (watts, 600.0, 200.0)
+
+    return confirmed
+
+
 def scenario(machine: Machine, steps: Callable[[Bench, str], Any]) -> None:
     async def run(bench: Bench) -> None:
         await bench.add_node()
@@ -94,11 +102,7 @@ def test_limit_is_of_one_gpu_and_is_reported(machine: Machine, driver: FakeGpus,
         await limit(bench, gpu, 450.0)
         await until(lambda: limits_w(driver) == [450.0, 700.0])
 
-        async def confirmed() -> bool:
-            found = {one.id: one for one in (await bench.control()).gpus}[gpu]
-            return (found.limit_watts, found.original_watts, found.min_watts) == (450.0, 600.0, 200.0)
-
-        await until(confirmed)
+        await until(confirmed_at(bench, gpu, 450.0))
         status = {one.id: one for one in (await bench.control()).gpus}
         assert [(pod.namespace, pod.name) for pod in status[gpu].pods or ()] == [TRAIN]
         assert status[gpu].shared is False
@@ -106,6 +110,19 @@ def test_limit_is_of_one_gpu_and_is_reported(machine: Machine, driver: FakeGpus,
         # Joulie only ever lowers.
         await limit(bench, gpu, 650.0)
         await until(lambda: limits_w(driver) == [600.0, 700.0])
+
+        async def is_original() -> bool:
+            found = {one.id: one for one in (await bench.control()).gpus}[gpu]
+            # The operator takes a change of the original for another GPU: it must never be the limit of before.
+            assert found.original_watts == 600.0
+            return found.limit_watts == 600.0
+
+        for watts in (450.0, 300.0):
+            await limit(bench, gpu, watts)
+            await until(lambda: limits_w(driver)[FIRST] < 600.0)
+            await until(confirmed_at(bench, gpu, watts))
+            await bench.ask()
+            await until(is_original)
 
     scenario(machine, steps)
     assert limits_w(driver) == [600.0, 700.0]

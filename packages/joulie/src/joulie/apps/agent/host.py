@@ -169,6 +169,7 @@ class Host:
         self._gpu_meter = PowerMeter(backends.gpu_meters)
         self._cpu_seen: Observation | None = None
         self._gpu_seen = GpuObservation(problem="not read yet")
+        self._gpu_records: Mapping[str, LimitRecord] = {}
         self._on_bus: Mapping[str, int] | None = None
 
     @property
@@ -211,6 +212,7 @@ class Host:
     def observe_gpu(self, now_s: float) -> None:
         """Read GPUs, their limits and their power; `now_s` is monotonic time, s."""
         found, problem = self._gpu_writer.found()
+        self._gpu_records = self._records_of_gpus()
         lost = tuple(lost for client in self._backends.gpu_clients for lost in client.lost)
         if not found and problem is None:
             problem = "; ".join(lost) or self._without_driver()
@@ -236,8 +238,12 @@ class Host:
             # Where power limits work again, those of the frequency may not be restored yet; theirs are recognised.
             self._originals.note_reported(ReportedLimits(DVFS, complete=True), at_epoch_s)
 
+    @property
     def gpu_records(self) -> Mapping[str, LimitRecord]:
-        """Limits that Joulie replaced, by GPU."""
+        """Limits that Joulie had replaced when the GPUs were last observed, by GPU."""
+        return self._gpu_records
+
+    def _records_of_gpus(self) -> Mapping[str, LimitRecord]:
         return {
             device: record
             for limiter in reversed(self._backends.gpu_limiters)

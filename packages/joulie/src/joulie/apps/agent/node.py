@@ -254,7 +254,7 @@ class NodeAgent:
         seen = self.host.observation if self.host else None
         if seen is None or self.host is None or routing.gpu_control.via is not Via.HOST:
             return ()
-        return gpu_statuses(seen.gpus, self._held, self.host.gpu_records())
+        return gpu_statuses(seen.gpus, self._held, self.host.gpu_records)
 
     def _hardware(self, inputs: NodeInputs) -> api.NodeHardwareStatus:
         """Status of the NodeHardware: the host's devices, else those of the node's labels."""

@@ -21,7 +21,8 @@ from joulie.domain.usage import PodKey
 _SHARES = np.round(np.arange(1.0, 0.39, -0.05), 2)
 """Limits that are tried, as shares of the job's own limit."""
 PATIENCE_S = 300.0
-"""Time after which a limit that is not in force on all of a job's GPUs is withdrawn from those that have it, s."""
+"""Time without a window after which a limit that is not in force on all of a job's GPUs, or whose pods come and go, is
+withdrawn, s."""
 MAX_FAILURES = 3
 """Failures after which a job is left at its own limit until its GPUs change."""
 STUCK_REPEATS = 2
@@ -81,7 +82,7 @@ class LiveJob:
         since_s: since when that limit is in force on the same GPUs, s; None where it is not yet.
         last_progress: progress in the window before, 1/s.
         repeats: windows in a row before it with the very same progress.
-        asked_s: since when the limit is asked for, s.
+        asked_s: when it was measured last, or its limit was withdrawn, s.
         failures: windows without progress, and limits that did not come into force.
         problem: why the step is not followed; empty where it is.
     """
@@ -115,14 +116,15 @@ class LiveJob:
         """The state after another look: a window runs while the limit is in force on the same GPUs of the same pods."""
         if (job.baseline_w, job.min_w) != (self.job.baseline_w, self.job.min_w):
             return LiveJob.found(job, self.trials.start_w)
+        seen = replace(self, job=job)
         if job.gpus != self.job.gpus:
             # Pods came or went: what was measured still holds for each, but the running window does not.
-            return replace(self, job=job, since_s=None, last_progress=None, asked_s=now_s, failures=0)
-        if job.in_force_w is not None and abs(job.in_force_w - self.limit_w) <= 1.0:
-            return replace(self, job=job, since_s=now_s if self.since_s is None else self.since_s)
+            seen = replace(seen, since_s=None, last_progress=None, failures=0)
+        elif job.in_force_w is not None and abs(job.in_force_w - self.limit_w) <= 1.0:
+            return replace(seen, since_s=now_s if self.since_s is None else self.since_s)
         if self.limited and now_s - self.asked_s > PATIENCE_S:
-            return replace(self, job=job)._withdrawn(NOT_IN_FORCE, now_s)
-        return replace(self, job=job, since_s=None)
+            return seen._withdrawn(NOT_IN_FORCE, now_s)
+        return replace(seen, since_s=None)
 
     def measured(
         self, power_w: float | None, progress_per_s: float | None, response: Response, goal: Goal, now_s: float
