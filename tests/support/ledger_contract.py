@@ -14,8 +14,9 @@ from joulie.adapters.ledger import LedgerSettings, SqlLedger, schema
 from joulie.adapters.signing import Ed25519Signer, verify_signature
 from joulie.adapters.thinning import thinner
 from joulie.domain.accounting.budget import Budget, BudgetAction, crossing
+from joulie.domain.accounting.embodied import WHOLE_NODE, Asset, Reservation, Spread
 from joulie.domain.accounting.factors import FactorKind
-from joulie.domain.accounting.journal import Reason
+from joulie.domain.accounting.journal import Month, Reason
 from joulie.domain.accounting.records import (
     BudgetScope,
     Completion,
@@ -27,9 +28,11 @@ from joulie.domain.accounting.records import (
     PodMeta,
     PowerQuality,
     Sample,
+    UnitCount,
     ZoneSignals,
     idle_account,
 )
+from joulie.domain.accounting.sci import WorkloadKey
 from joulie.domain.accounting.thinning import Strategy
 from joulie.domain.grid.series import Series, constant
 from joulie.domain.grid.signals import Basis, Measure
@@ -562,3 +565,31 @@ class LedgerContract:
         found = ledger.verify(verify_signature, published={entry.number: entry.hash})
         assert (found.broken, found.months) == (None, ("2025-05",))
         assert {row["record"] for row in ledger.evidence()} == {"ledger", "factors", "postings", "entries"}
+
+    def test_what_is_reserved_and_delivered_is_the_same_before_and_after_it_is_folded(self, open: OPEN) -> None:
+        ledger = open()
+        asset = Asset("server", "a test", 1e8, Spread(3e5, 2e5, 9e5))
+        half, whole = (Reservation(asset, WHOLE_NODE * share) for share in (0.5, 1.0))
+        node = idle_account("node-1", "node-uid", "DE", 1.0, 1.0)
+        job, web = (WorkloadKey("team-a", "Job", "train"), WorkloadKey("team-a", "Deployment", "web"))
+        sources = {("DE", 1.0, 1.0): "own meters"}
+        for time_s in (T0, T0 + HOUR_S):
+            samples = [sample(pod(), 100.0, reservation=half), sample(node, 10.0, reservation=whole)]
+            ledger.append(Cycle(time_s, samples, signals=steady(), pue_sources=sources))
+        delivered = UnitCount("image", 5.0, "annotation")
+        end = Completion(pod().uid, T0 + 2 * HOUR_S, delivered)
+        ledger.append(Cycle(T0 + 2 * HOUR_S, [sample(node, 10.0, reservation=whole)], [end], steady()))
+        assert ledger.book_units(T0, web, UnitCount("request", 7.0, "query"))
+        before = ledger.month(Month.of(T0))
+        reserved = {one.workload.name: one.reserved_s.cpu for one in before.reserved}
+        assert reserved == {"train": pytest.approx(HOUR_S), "node-1": pytest.approx(HOUR_S)}
+        assert set(before.units) == {(job, delivered), (web, UnitCount("request", 7.0, "query"))}
+        assert [one.source for one in before.pues] == ["own meters"]
+        ledger.prune(T0 + 4 * 86400.0)
+        assert not ledger.book_units(T0, web, UnitCount("request", 7.0, "query")), "booked already"
+        after = ledger.month(Month.of(T0))
+        assert (set(after.reserved), set(after.units)) == (set(before.reserved), set(before.units))
+        assert {key: energy.energy_j for key, energy in after.energy.items()} == pytest.approx(
+            {key: energy.energy_j for key, energy in before.energy.items()}
+        )
+        assert ledger.verify(verify_signature).broken is None
