@@ -8,7 +8,8 @@ counters wrap. What is checked, against the machine's own state:
 - no limit is ever above the one that an administrator or the firmware had set; where the saved limits were lost, not
   above the device's default;
 - at the end everything is as it was found; nothing else was ever written. Where the saved limits were lost, a limit
-  whose original nobody knows may stay, if the agent says so: such lives are counted;
+  whose original nobody knows may stay, if the agent reports an error: such lives are counted. So are those in which
+  they were lost before any report of the cap, since that is an administrator's limit for all one can tell;
 - power that is reported is the power that was drawn: neither zero nor a part for what could not be read;
 - a cap reported as applied holds on every device; limits reported as restored are.
 """
@@ -103,8 +104,9 @@ class Life:
         caps: number of cycles in which a cap was asked for.
         faults: number of accesses that went wrong, by kind.
         violations: what must not be, one line each.
-        unknown: whether it ends with a cap whose record was lost: the agent says that the original is not known, or
-            it was killed before it reported the cap at all.
+        unknown: whether it ends with a cap whose record was lost, and the agent reports that it is not restored.
+        unnoticed: whether it ends with a cap that nothing tells from an administrator's limit: its record was lost
+            before any report of it, or what was known of the loss was void after kexec on Arm.
     """
 
     machine: str
@@ -112,6 +114,7 @@ class Life:
     faults: Counter[str]
     violations: list[str]
     unknown: bool
+    unnoticed: bool
 
 
 class Bed:
@@ -235,8 +238,8 @@ class _Run:
         self._bed = Bed(spec, _draw_load(rng), Faults(faults), folder)
         _administer(self._bed.machine, rng)
         self._originals = self._bed.limits()
-        self._lost = self._unknown = False
-        self._unreported = self._unnoticed = False
+        self._lost = self._unreported = self._untold = False
+        self._unknown = self._unnoticed = False
         self._violations: list[str] = []
         self._powers_w: list[float] = []
         self._caps = 0
@@ -255,7 +258,8 @@ class _Run:
             self._cycle(cap)
             self._pass_time(CYCLE_S)
         self._check_end()
-        return Life(self._spec.name, self._caps, self._bed.faults.met, self._violations, self._unknown)
+        met = self._bed.faults.met
+        return Life(self._spec.name, self._caps, met, self._violations, self._unknown, self._unnoticed)
 
     def _cycle(self, cap: WantedCap) -> None:
         bed = self._bed
@@ -292,7 +296,7 @@ class _Run:
             bed.machine.kexec()
             if not self._spec.cpu.vendor:  # on Arm it looks like a reboot, which voids what is known of a loss
                 bed.reported.clear()
-                self._unnoticed = self._unnoticed or self._lost
+                self._untold = self._untold or self._lost
         elif kind == "reboot":
             bed.machine.boot()
             bed.files.forget()
@@ -301,18 +305,19 @@ class _Run:
             self._powers_w.clear()
             return
         if kind in _STATE_LOST:
-            self._unnoticed = self._unnoticed or self._holds_unreported_caps()
+            self._untold = self._untold or self._holds_unreported_caps()
             self._lost = True
 
     def _holds_unreported_caps(self) -> bool:
-        """Whether a cap is in force that the last report does not name: it was killed before, or could not read."""
-        for kind in ("cpu", "gpu"):
-            last = self._bed.reported.get(kind)
-            named = not self._unreported and last is not None and last.backend != "none" and _reported(last)
-            limits = self._bed.limits()
-            if not named and any(limits[name] < self._originals[name] for name in limits if _is_of(kind, name)):
-                return True
-        return False
+        """Whether a cap is in force that no report could name: the agent was killed before the first one."""
+        limits = self._bed.limits()
+        return any(
+            limits[name] < self._originals[name]
+            for kind in ("cpu", "gpu")
+            if self._unreported or kind not in self._bed.reported
+            for name in limits
+            if _is_of(kind, name)
+        )
 
     def _pass_time(self, duration_s: float, *, sampled: bool = True) -> None:
         machine = self._bed.machine
@@ -387,8 +392,10 @@ class _Run:
             if value >= original * 0.998 - 0.2:
                 continue
             last = self._bed.reported["gpu" if name.startswith("gpu") else "cpu"]
-            if self._unnoticed or (self._lost and last.result is not ControlOutcome.APPLIED):
+            if self._lost and last.result is ControlOutcome.ERROR:
                 self._unknown = True
+            elif self._untold:
+                self._unnoticed = True
             else:
                 self._fail(f"a cap is left: {name} is {value:g}, was {original:g}")
 

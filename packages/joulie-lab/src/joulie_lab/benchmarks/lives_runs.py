@@ -38,7 +38,8 @@ class LivesResult(Figures, frozen=True):
         lives_with: number of lives with a fault of a kind.
         without_cap: number of lives without any cap.
         without_fault: number of lives without any fault.
-        unknown: number of lives that end with a cap whose record was lost, as the agent says or could not know.
+        unknown: number of lives that end with a cap whose record was lost, as the agent reports.
+        unnoticed: number of lives that end with a cap that nothing tells from an administrator's limit.
         violations: number of violations.
         shown: the first violations, with the number of their life.
         table: what the agent does on each machine without faults.
@@ -52,6 +53,7 @@ class LivesResult(Figures, frozen=True):
     without_cap: int
     without_fault: int
     unknown: int
+    unnoticed: int
     violations: int
     shown: tuple[str, ...]
     table: dict[str, MachineRow]
@@ -99,6 +101,7 @@ def measure(
         without_cap=counted.without_cap,
         without_fault=counted.without_fault,
         unknown=counted.unknown,
+        unnoticed=counted.unnoticed,
         violations=counted.n_violations,
         shown=tuple(sorted(counted.violations)[:_SHOWN_VIOLATIONS]),
         table={name: machine_row(name) for name in names},
@@ -127,7 +130,7 @@ class _Counted:
         self.violations_on: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.lives_with: Counter[str] = Counter()
-        self.without_cap = self.without_fault = self.unknown = 0
+        self.without_cap = self.without_fault = self.unknown = self.unnoticed = 0
         self.violations: list[str] = []
 
     @property
@@ -143,6 +146,7 @@ class _Counted:
         self.without_cap += not life.caps
         self.without_fault += not life.faults
         self.unknown += life.unknown
+        self.unnoticed += life.unnoticed
         self.violations_on[life.machine] += len(life.violations)
         self.violations += [f"life {number} on {life.machine}: {what}" for what in life.violations[:3]]
 
