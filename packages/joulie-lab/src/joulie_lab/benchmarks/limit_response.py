@@ -14,8 +14,9 @@ import numpy as np
 
 from joulie.domain.capping.choice import Goal
 from joulie.domain.capping.measurements import Sweep, SweptJob
+from joulie.domain.capping.prior import POOLED
 from joulie.domain.capping.replay import TrueJob, left_out, replay, summarise, true_jobs
-from joulie.domain.capping.response import Curve, learn, learn_power
+from joulie.domain.capping.response import Curve, Response, learn, learn_power
 from joulie.domain.units import FloatArray
 from joulie_lab.benchmarks.results import Figures, Spread, spread
 
@@ -83,11 +84,12 @@ class GpuResponse(Figures, frozen=True):
 
 
 class LimitsResult(Figures, frozen=True):
-    """The result by GPU."""
+    """The result by GPU; `prior_error` is the largest difference of the operator's prior from what all sweeps teach."""
 
     max_slowdown: float
     noise: float
     seeds: tuple[int, ...]
+    prior_error: float
     gpus: Mapping[str, GpuResponse]
 
 
@@ -108,7 +110,18 @@ def measure(
         on_stage(f"{gpu}: response and search of {len(own)} jobs")
         others = [job for name, found in jobs.items() if name != gpu for job in found]
         gpus[gpu] = _of_gpu(own, others, goal, seeds)
-    return LimitsResult(goal.max_slowdown, NOISE, seeds, gpus)
+    learned = learn([job.truth for found in jobs.values() for job in found])
+    return LimitsResult(goal.max_slowdown, NOISE, seeds, _difference(POOLED, learned), gpus)
+
+
+def _difference(one: Response, other: Response) -> float:
+    """Largest difference of what two responses expect of an unknown job, in logarithms."""
+    log_ratio, nothing = np.log(RATIOS), np.empty(0)
+    pairs = [
+        (first.given(log_ratio, nothing, nothing), second.given(log_ratio, nothing, nothing))
+        for first, second in ((one.slowdown, other.slowdown), (one.energy, other.energy))
+    ]
+    return max(float(np.abs(np.subtract(first, second)).max()) for first, second in pairs)
 
 
 def _of_gpu(own: Sequence[TrueJob], others: Sequence[TrueJob], goal: Goal, seeds: tuple[int, ...]) -> GpuResponse:
