@@ -521,6 +521,7 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "extender": {
         "nodes": LIST_WATCH,
+        "namespaces": LIST_WATCH,
         "nodetwins.joulie.io": LIST_WATCH,
         "nodehardwares.joulie.io": LIST_WATCH,
         "workloadprofiles.joulie.io": LIST_WATCH,

@@ -20,7 +20,7 @@ PODS = "/api/v1/namespaces/default/pods"
 TWINS = resources.NODE_TWINS.path()
 CLASSES = {"perf-1": "performance", "perf-2": "performance", "eco-1": "eco", "draining-1.example": "draining"}
 RULES = [
-    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["nodes", "namespaces"], "verbs": ["get", "list", "watch"]},
     {
         "apiGroups": ["joulie.io"],
         "resources": ["nodetwins", "nodehardwares", "workloadprofiles"],

@@ -298,12 +298,14 @@ def test_scoring_by_energy_ranks_and_explains_alike() -> None:
 GARDENER = "compute-gardener-scheduler.kubernetes.io/"
 
 
-def powered() -> FleetView:
+def powered(policies: dict[str, dict[str, str]] | None = None) -> FleetView:
     """Nodes of 96 CPUs: 440 W at full load with PUE, 4.0 kW with GPUs, and one of which nobody knows anything."""
     fleet = Fleet(300.0)
     fleet.set_load("small", LoadFacts(cores=96.0, cpu_max_w=400.0))
     fleet.set_load("gpus", LoadFacts(cores=96.0, cpu_max_w=400.0, gpu_max_w=400.0, gpus=8.0))
     fleet.set_load("bare", LoadFacts(cores=96.0))
+    for namespace, annotations in (policies or {}).items():
+        fleet.set_policies(namespace, annotations)
     return fleet.view(1000.0)
 
 
@@ -349,3 +351,67 @@ def test_g14_a_node_that_several_rules_refuse_is_told_once(view: FleetView) -> N
     result = filtered(view, call(asked, EVERY))
     assert result["NodeNames"] == ["unknown"]
     assert set(result["FailedAndUnresolvableNodes"]) == set(EVERY) - {"unknown"}
+
+
+def with_policies(**policies: str) -> FleetView:
+    return powered({"team": {GARDENER + name.replace("_", "-"): text for name, text in policies.items()}})
+
+
+@pytest.mark.parametrize(
+    ("own", "policies", "passed"),
+    [
+        ({}, {"policy_max_power_watts": "500"}, ["small", "bare", "new"]),
+        ({}, {"policy_min_efficiency": "0.1"}, ["small", "bare", "new"]),
+        ({"max-power-watts": "5000"}, {"policy_max_power_watts": "500"}, ["small", "gpus", "bare", "new"]),
+        ({"max-power-watts": "many"}, {"policy_max_power_watts": "500"}, ["small", "bare", "new"]),
+        ({"min-efficiency": "0.3"}, {"policy_max_power_watts": "500"}, ["bare", "new"]),
+        (
+            {},
+            {"policy_max_power_watts": "5000", "workload_batch_policy_max_power_watts": "500"},
+            ["small", "bare", "new"],
+        ),
+        ({}, {"workload_service_policy_max_power_watts": "500"}, ["small", "gpus", "bare", "new"]),
+        ({"skip": "true"}, {"policy_max_power_watts": "500"}, ["small", "gpus", "bare", "new"]),
+        ({"skip": "true", "max-power-watts": "500"}, {}, ["small", "gpus", "bare", "new"]),
+    ],
+)
+def test_g14_a_pods_limits_come_from_its_namespace_where_it_sets_none(
+    own: dict[str, str], policies: dict[str, str], passed: list[str]
+) -> None:
+    names, view = ["small", "gpus", "bare", "new"], with_policies(**policies)
+    asked = pod({GARDENER + key: value for key, value in own.items()})
+    assert filtered(view, call(asked, names))["NodeNames"] == passed
+    victims = {name: {"Pods": [], "NumPDBViolations": 0} for name in names}
+    answer, _ = answers.preempt(preemption(asked, NodeNameToMetaVictims=victims), view, no_profile)
+    assert list(json.loads(answer)["NodeNameToMetaVictims"]) == passed
+    elsewhere = asked | {"metadata": asked["metadata"] | {"namespace": "other", "annotations": {}}}
+    assert filtered(view, call(elsewhere, names))["NodeNames"] == names
+
+
+def test_g14_policies_of_a_namespace_keep_no_daemon_off_its_node() -> None:
+    view, names = with_policies(policy_max_power_watts="500"), ["small", "gpus"]
+    assert filtered(view, call(pod(owner="DaemonSet"), names))["NodeNames"] == names
+    own = pod({GARDENER + "max-power-watts": "500"}, owner="DaemonSet")
+    assert filtered(view, call(own, names))["NodeNames"] == ["small"]
+
+
+def test_g14_limits_of_power_refuse_no_node_in_observe_mode() -> None:
+    fleet = Fleet(300.0)
+    for name, enforced in (("observed", False), ("enforced", True)):
+        fleet.set_load(name, LoadFacts(cores=96.0, cpu_max_w=400.0))
+        fleet.set_label_class(name, NodeClass.PERFORMANCE, enforced=enforced)
+    asked = pod({GARDENER + "max-power-watts": "100"})
+    assert filtered(fleet.view(1000.0), call(asked, ["observed", "enforced"]))["NodeNames"] == ["observed"]
+
+
+def test_g14_explanations_agree_with_the_filter_about_limits_of_power() -> None:
+    fleet = Fleet(300.0)
+    view = with_policies(policy_max_power_watts="500", policy_min_efficiency="much")
+    judged = judge(msgspec.convert(pod(), Pod), no_profile)
+    explained = explanation(judged, fleet, view, 1000.0)
+    nodes = {one.node: one for one in explained.nodes}
+    assert {name: one.allowed for name, one in nodes.items()} == {"small": True, "bare": True, "gpus": False}
+    assert "max-power-watts" in nodes["gpus"].refusal
+    assert explained.pod.mistakes == (
+        f"annotation {GARDENER}policy-min-efficiency of the namespace is ignored: 'much' is not a number above 0",
+    )

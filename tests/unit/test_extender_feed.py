@@ -1,4 +1,5 @@
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -6,14 +7,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from joulie.adapters.kubernetes.api.core import Node, Pod
+from joulie.adapters.kubernetes.api.core import Namespace, Node, Pod
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware, NodeTwin
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.names import CLASSIFIER, MANAGED_BY_LABEL
 from joulie.adapters.kubernetes.pods import pod_facts
 from joulie.adapters.kubernetes.resources import NAMESPACES, NODE_HARDWARES, NODE_TWINS, NODES, WORKLOAD_PROFILES
-from joulie.apps.extender.feed import Feed, NodeLabels, keep_hardware, keep_node, keep_twin, load_facts, twin_facts
+from joulie.apps.extender import answers
+from joulie.apps.extender.feed import (
+    Feed,
+    NodeLabels,
+    keep_hardware,
+    keep_node,
+    keep_policies,
+    keep_twin,
+    load_facts,
+    twin_facts,
+)
 from joulie.apps.extender.fleet import Fleet, LoadFacts
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import ReportedHardware
@@ -188,7 +199,7 @@ def test_the_fleet_follows_the_cluster(tmp_path: Path) -> None:
             await client.delete(resource, "n1")
         await until(lambda: len(fleet) == 0)
         assert {state.resource: state.objects for state in feed.states()} == {
-            "nodetwins": 0, "nodehardwares": 0, "nodes": 0, "workloadprofiles": 0,
+            "nodetwins": 0, "nodehardwares": 0, "nodes": 0, "workloadprofiles": 0, "namespaces": 0,
         }  # fmt: skip
 
     with_feed(tmp_path, body)
@@ -208,6 +219,47 @@ def test_l5_the_power_profile_label_is_the_configured_one_and_a_mode_label_count
     assert keep_node(node, "example.org/power").labels == {"example.org/power": "eco"}
     assert NodeLabels("example.org/power").state({"example.org/power": "eco"}) == (NodeClass.ECO, True)
     assert NodeLabels("example.org/power").state({"joulie.io/power-profile": "eco"}) == (NodeClass.UNKNOWN, True)
+
+
+def test_g14_policies_of_a_namespace_limit_the_power_of_its_pods_nodes(tmp_path: Path) -> None:
+    prefix = "compute-gardener-scheduler.kubernetes.io/"
+    policies = {prefix + "policy-max-power-watts": "500"}
+    asked = {"metadata": {"name": "p", "namespace": "team"}, "spec": {"containers": [{"name": "c"}]}}
+    body_of_call = json.dumps({"Pod": asked, "Nodes": None, "NodeNames": ["n1"]}).encode()
+
+    async def body(client: KubeClient, feed: Feed, fleet: Fleet) -> None:
+        fleet.set_load("n1", LoadFacts(96.0, 700.0))
+
+        def passed() -> Any:
+            return json.loads(answers.filter_nodes(body_of_call, fleet.view(0.0), feed.profile).answer)["NodeNames"]
+
+        metadata = {"name": "team", "annotations": policies}
+        await client.create(NAMESPACES, {"metadata": metadata})
+        await client.create(
+            NAMESPACES, {"metadata": {"name": "plain", "labels": {prefix + "energy-policies": "enabled"}}}
+        )
+        assert passed() == ["n1"]
+        seen = feed.changes
+        async with asyncio.timeout(10.0):
+            labels = {"labels": {prefix + "energy-policies": "enabled"}}
+            await client.patch(NAMESPACES, "team", {"metadata": labels}, field_manager="t")
+            await until(lambda: passed() == [])
+            assert feed.changes > seen
+            assert {state.resource: state.objects for state in feed.states()}["namespaces"] == 1
+            await client.delete(NAMESPACES, "team")
+            await until(lambda: passed() == ["n1"])
+
+    with_feed(tmp_path, body)
+
+
+def test_g14_of_a_namespace_only_policies_about_power_are_kept() -> None:
+    prefix = "compute-gardener-scheduler.kubernetes.io/"
+    kept = {prefix + "policy-max-power-watts": "500", prefix + "workload-batch-policy-min-efficiency": "0.1"}
+    others = {prefix + "policy-carbon-intensity-threshold": "250", prefix + "max-power-watts": "1", "team": "red"}
+    enabled = {prefix + "energy-policies": "enabled"}
+    assert keep_policies(Namespace(metadata=ObjectMeta(name="n", labels=enabled, annotations=kept | others))) == kept
+    assert keep_policies(Namespace(metadata=ObjectMeta(name="n", labels=enabled, annotations=others))) is None
+    assert keep_policies(Namespace(metadata=ObjectMeta(name="n", annotations=kept))) is None
 
 
 def test_profiles_count_by_confidence(tmp_path: Path) -> None:

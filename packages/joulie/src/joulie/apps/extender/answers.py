@@ -14,8 +14,8 @@ from joulie.apps.extender import wire
 from joulie.apps.extender.feed import DEFAULT_LABELS, NodeLabels
 from joulie.apps.extender.fleet import REFUSALS, UNKNOWN_SLOT, FleetView, slots_of
 from joulie.apps.extender.judge import JudgedPod, Profiles, judge
+from joulie.apps.extender.limits import LIMIT_REFUSALS, limits_of, over_limits
 from joulie.apps.extender.rankings import Rankings
-from joulie.domain.grid.power_limits import PowerLimits, power_limits
 from joulie.domain.scoring.extender import NodeClass, PodView, may_run
 from joulie.domain.units import IntArray
 
@@ -33,13 +33,6 @@ class NextCall:
     body: bytes
     pod: JudgedPod
     names: list[str]
-
-
-MAX_POWER, EFFICIENCY = "max_power", "efficiency"
-_BY_POWER = {
-    MAX_POWER: "the node's power at full load exceeds the pod's max-power-watts",
-    EFFICIENCY: "the node has fewer CPUs per watt than the pod's min-efficiency",
-}
 
 
 class Filtered(NamedTuple):
@@ -77,21 +70,11 @@ def filter_nodes(body: bytes, fleet: FleetView, profiles: Profiles, labels: Node
     """
     pod, given = wire.read_args(body)
     judged = judge(pod, profiles)
-    limits = power_limits(pod.metadata.annotations)
+    limits = limits_of(judged, fleet)
     if isinstance(given, wire.NodeList):
-        by_power = _over_limits([meta.name for meta in wire.read_nodes(given)], limits, fleet)
+        by_power = over_limits([meta.name for meta in wire.read_nodes(given)], limits, fleet)
         return _filter_whole(given, judged.view, fleet, labels, by_power)
-    return _filter_names(body, given, judged, fleet, _over_limits(given, limits, fleet))
-
-
-def _over_limits(names: list[str], limits: PowerLimits | None, fleet: FleetView) -> dict[str, str]:
-    """The nodes that a pod's own limits refuse, with the Gardener's reason; none for pods without limits."""
-    if limits is None:
-        return {}
-    slots = slots_of(fleet.roster, names)
-    full_w, cores = fleet.full_w[slots], fleet.load.cores[slots]
-    inefficient = {names[place]: EFFICIENCY for place in np.flatnonzero(limits.inefficient(full_w, cores))}
-    return inefficient | {names[place]: MAX_POWER for place in np.flatnonzero(limits.too_powerful(full_w))}
+    return _filter_names(body, given, judged, fleet, over_limits(given, limits, fleet))
 
 
 def preempt(body: bytes, fleet: FleetView, profiles: Profiles) -> tuple[bytes, Counter[NodeClass]]:
@@ -105,14 +88,14 @@ def preempt(body: bytes, fleet: FleetView, profiles: Profiles) -> tuple[bytes, C
         BadRequestError: the body is malformed.
     """
     pod, args = wire.read_preemption(body)
-    view = judge(pod, profiles).view
+    judged = judge(pod, profiles)
     victims = args.meta_victims
     if victims is None:
         victims = {name: wire.meta_victims(whole or wire.Victims()) for name, whole in (args.victims or {}).items()}
-    beyond = _over_limits(list(victims), power_limits(pod.metadata.annotations), fleet)
+    beyond = over_limits(list(victims), limits_of(judged, fleet), fleet)
     victims = {name: one for name, one in victims.items() if name not in beyond}
     classes = fleet.twins.node_class[slots_of(fleet.roster, list(victims))]
-    allowed = may_run(view, classes)
+    allowed = may_run(judged.view, classes)
     return wire.preemption_result(dict(compress(victims.items(), allowed))), _counted(classes[~allowed])
 
 
@@ -122,7 +105,7 @@ def _filter_names(
     if not by_power and (pod.view.daemon or not pod.view.performance):
         passed = wire.json_text(candidates)
         return Filtered(wire.filter_result(names=passed), Counter(), NextCall(body, pod, candidates), Counter())
-    refused = [wire.refusal(name, _BY_POWER[reason]) for name, reason in by_power.items()]
+    refused = [wire.refusal(name, LIMIT_REFUSALS[reason]) for name, reason in by_power.items()]
     candidates = [name for name in candidates if name not in by_power] if by_power else candidates
     left, counted = candidates, Counter[NodeClass]()
     closed = {} if pod.view.daemon or not pod.view.performance else fleet.refusals
@@ -152,7 +135,7 @@ def _filter_whole(
         wire.refusal(metas[place].name, REFUSALS[NodeClass(int(classes[place]))])
         for place in np.flatnonzero(~allowed & within)
     ]
-    refused += [wire.refusal(name, _BY_POWER[reason]) for name, reason in by_power.items()]
+    refused += [wire.refusal(name, LIMIT_REFUSALS[reason]) for name, reason in by_power.items()]
     answer = wire.filter_result(nodes=passed, unresolvable=refused)
     return Filtered(answer, _counted(classes[~allowed]), None, Counter(by_power.values()))
 

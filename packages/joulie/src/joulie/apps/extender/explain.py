@@ -10,6 +10,8 @@ import numpy as np
 from joulie.apps.extender.feed import WatchState
 from joulie.apps.extender.fleet import REFUSALS, Fleet, FleetView
 from joulie.apps.extender.judge import JudgedPod, node_points
+from joulie.apps.extender.limits import LIMIT_REFUSALS, limits_of, over_limits
+from joulie.domain.grid.power_limits import PowerLimits
 from joulie.domain.scoring.extender import NodeClass, explain, may_run, wire_score
 from joulie.domain.scoring.formulas import adaptive_trend_scale
 from joulie.domain.scoring.marginal_energy import ScoringAim
@@ -208,7 +210,8 @@ def explanation(pod: JudgedPod, fleet: Fleet, view: FleetView, now_s: float) -> 
     marginal_w = view.load.marginal_w(pod.requests, performance=pod.view.performance)
     terms = explain(pod.view, view.twins, marginal_w)
     score, zone_points = node_points(pod, view), view.points_for(pod.chosen_zone)
-    allowed = may_run(pod.view, view.twins.node_class)
+    limits = limits_of(pod, view)
+    refused = _refused(pod, limits, view)
     wire = wire_score(score)
     # The terms are those of the headroom score.
     counted = view.scoring is ScoringAim.HEADROOM
@@ -217,8 +220,8 @@ def explanation(pod: JudgedPod, fleet: Fleet, view: FleetView, now_s: float) -> 
         NodeScore(
             node=name,
             node_class=_class_name(view, slot),
-            allowed=bool(allowed[slot]),
-            refusal="" if allowed[slot] else REFUSALS[NodeClass(int(view.twins.node_class[slot]))],
+            allowed=name not in refused,
+            refusal=refused.get(name, ""),
             why_neutral=fleet.why_stale(name, view.now_s),
             marginal_w=float(marginal_w[slot]),
             zone_points=float(zone_points[slot]),
@@ -229,10 +232,21 @@ def explanation(pod: JudgedPod, fleet: Fleet, view: FleetView, now_s: float) -> 
         for name, slot in view.roster.slots.items()
     ]
     nodes.sort(key=lambda node: (not node.allowed, -node.score, node.node))
-    return Explanation(pod=_explained(pod), cluster=_cluster(view, now_s), nodes=nodes)
+    return Explanation(pod=_explained(pod, limits), cluster=_cluster(view, now_s), nodes=nodes)
 
 
-def _explained(pod: JudgedPod) -> ExplainedPod:
+def _refused(pod: JudgedPod, limits: PowerLimits, view: FleetView) -> dict[str, str]:
+    """Why nodes are refused, by name."""
+    slots = view.roster.slots
+    allowed = may_run(pod.view, view.twins.node_class)
+    by_class = {
+        name: REFUSALS[NodeClass(int(view.twins.node_class[slot]))] for name, slot in slots.items() if not allowed[slot]
+    }
+    by_power = over_limits(list(slots), limits, view)
+    return by_class | {name: LIMIT_REFUSALS[reason] for name, reason in by_power.items()}
+
+
+def _explained(pod: JudgedPod, limits: PowerLimits) -> ExplainedPod:
     return ExplainedPod(
         namespace=pod.facts.namespace,
         name=pod.facts.name,
@@ -244,7 +258,7 @@ def _explained(pod: JudgedPod) -> ExplainedPod:
         cores=pod.requests.cores,
         memory_gib=pod.requests.memory_gib,
         gpus=pod.requests.gpus,
-        mistakes=pod.facts.mistakes,
+        mistakes=pod.facts.mistakes + limits.mistakes,
     )
 
 

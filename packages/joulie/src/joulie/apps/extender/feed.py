@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from joulie.adapters.kubernetes import names
-from joulie.adapters.kubernetes.api.core import ConfigMap, Node
+from joulie.adapters.kubernetes.api.core import ConfigMap, Namespace, Node
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware, NodeTwin, WorkloadProfile
 from joulie.adapters.kubernetes.api.v1alpha1.power import EffectiveCapState, PowerMeasurement
 from joulie.adapters.kubernetes.cache import Cache, Key, Watching
@@ -20,10 +20,18 @@ from joulie.adapters.kubernetes.intensities import CONFIG_MAP as INTENSITIES_CON
 from joulie.adapters.kubernetes.intensities import Intensities, read_intensities
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts
 from joulie.adapters.kubernetes.profiles import ProfileEntry, ProfileIndex, profile_entry
-from joulie.adapters.kubernetes.resources import CONFIG_MAPS, NODE_HARDWARES, NODE_TWINS, NODES, WORKLOAD_PROFILES
+from joulie.adapters.kubernetes.resources import (
+    CONFIG_MAPS,
+    NAMESPACES,
+    NODE_HARDWARES,
+    NODE_TWINS,
+    NODES,
+    WORKLOAD_PROFILES,
+)
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.extender.fleet import Fleet, LoadFacts, TwinFacts, TwinNumbers, ZoneHints
 from joulie.domain.grid import names as grid_names
+from joulie.domain.grid.power_limits import POWER_LIMIT_KEYS
 from joulie.domain.grid.zones import ZONE_LABELS
 from joulie.domain.hardware import Catalogue
 from joulie.domain.hardware.resolve import ARCHITECTURE_KEY, ReportedHardware, resolve
@@ -35,6 +43,7 @@ from joulie.domain.scoring.extender import NodeClass
 _CLASSES = {"performance": NodeClass.PERFORMANCE, "eco": NodeClass.ECO, "draining": NodeClass.DRAINING}
 _COUNTED_LABELS = ("joulie.io/", "nvidia.com/", "amd.com/", ARCHITECTURE_KEY)
 _NO_PROFILE = ProfileFacts()
+_POLICIES = tuple(key.removeprefix(grid_names.PREFIX) for key in POWER_LIMIT_KEYS)
 _V = TypeVar("_V")
 
 
@@ -109,7 +118,7 @@ class WatchState:
 
 
 class Feed(Watching):
-    """Watches twins, hardware, nodes and profiles, and updates the fleet."""
+    """Watches twins, hardware, nodes, profiles and policies of namespaces, and updates the fleet."""
 
     def __init__(
         self,
@@ -147,6 +156,7 @@ class Feed(Watching):
         self._hardware: Cache[NodeHardware, OfNode[ReportedHardware]] = watch(NODE_HARDWARES, keep_hardware)
         self._node_cache: Cache[Node, NodeFacts] = watch(NODES, partial(keep_node, profile_key=labels.profile_key))
         self._profile_cache: Cache[WorkloadProfile, ProfileEntry] = watch(WORKLOAD_PROFILES, profile_entry)
+        self._namespaces: Cache[Namespace, dict[str, str]] = watch(NAMESPACES, keep_policies)
         self._intensities: Cache[ConfigMap, Intensities] | None = None
         if intensity_namespace:
             self._intensities = watch(
@@ -160,6 +170,7 @@ class Feed(Watching):
         self._hardware.add_listener(self._hardware_changed)
         self._node_cache.add_listener(self._node_changed)
         self._profile_cache.add_listener(self._profiles.changed)
+        self._namespaces.add_listener(self._policies_changed)
 
     @property
     def caches(self) -> Mapping[str, Cache[Any, Any]]:
@@ -169,6 +180,7 @@ class Feed(Watching):
             NODE_HARDWARES.plural: self._hardware,
             NODES.plural: self._node_cache,
             WORKLOAD_PROFILES.plural: self._profile_cache,
+            NAMESPACES.plural: self._namespaces,
         }
         if self._intensities is not None:
             caches[CONFIG_MAPS.plural] = self._intensities
@@ -227,6 +239,10 @@ class Feed(Watching):
     def _intensities_changed(self, _key: Key, _old: Intensities | None, new: Intensities | None) -> None:
         self.changes += 1
         self._fleet.set_intensities(new)
+
+    def _policies_changed(self, key: Key, _old: dict[str, str] | None, new: dict[str, str] | None) -> None:
+        self.changes += 1
+        self._fleet.set_policies(key.name, new)
 
     def _load_changed(self, node: str) -> None:
         self.changes += 1
@@ -304,6 +320,17 @@ def keep_node(node: Node, profile_key: str = names.POWER_PROFILE_LABEL) -> NodeF
         node.spec.provider_id,
     )
     return NodeFacts(labels, allocatable_devices(node), zone)
+
+
+def keep_policies(namespace: Namespace) -> dict[str, str] | None:
+    """The enabled policies of a namespace about the power of nodes; None for one without any, which costs no memory."""
+    meta = namespace.metadata
+    if meta.labels.get(grid_names.POLICIES_LABEL) != grid_names.POLICIES_ENABLED:
+        return None
+    prefixes = (grid_names.POLICY_PREFIX, grid_names.WORKLOAD_PREFIX)
+    return {
+        key: text for key, text in meta.annotations.items() if key.startswith(prefixes) and key.endswith(_POLICIES)
+    } or None
 
 
 def load_facts(node: NodeFacts, reported: ReportedHardware | None, catalogue: Catalogue) -> LoadFacts:

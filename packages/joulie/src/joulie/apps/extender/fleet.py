@@ -40,6 +40,9 @@ REFUSALS = {
 Refusals = Mapping[NodeClass, dict[str, bytes]]
 """Refused nodes by class: entries of FailedAndUnresolvableNodes by node name."""
 
+Policies = Mapping[str, Mapping[str, str]]
+"""Annotations of namespaces, by namespace."""
+
 
 @dataclass(frozen=True)
 class TwinNumbers:
@@ -179,7 +182,8 @@ class FleetView:
         zones: index of each node's zone; -1 without one and in observe mode.
         zone_index: index of each zone by name.
         zone_weight: points that a chosen zone adds.
-        full_w: power of each node at full load with PUE, W; NaN if unknown.
+        full_w: power of each node at full load with PUE, W; NaN if unknown, and in observe mode.
+        policies: policies of namespaces about the power of nodes, as annotations by namespace.
     """
 
     roster: Roster
@@ -194,6 +198,7 @@ class FleetView:
     zone_index: Mapping[str, int]
     zone_weight: float
     full_w: FloatArray
+    policies: Policies
 
     def points_for(self, chosen_zone: str | None) -> FloatArray:
         """What zones add to the scores of a pod: by its chosen zone, if it has one here, else by their intensity."""
@@ -256,6 +261,8 @@ class Fleet:
         self._shared: Roster | None = None
         self._refusals: Refusals = {node_class: {} for node_class in REFUSALS}
         self._shared_refusals: Refusals | None = None
+        self._policies: dict[str, Mapping[str, str]] = {}
+        self._shared_policies: Policies | None = None
         self.class_changes = 0
         """Changes so far of the nodes that are closed to performance pods."""
         self._table: FloatArray = np.empty((_N_ROWS, _FIRST_CAPACITY))
@@ -281,6 +288,7 @@ class Fleet:
         node.labelled, node.enforced = labelled, self._enforced if enforced is None else enforced
         self._enter_twin(node)
         self._enter_intensity(node)
+        self._enter_full_w(node)
         self._settle(name, node)
 
     def set_zone(self, name: str, hints: ZoneHints | None) -> None:
@@ -305,8 +313,16 @@ class Fleet:
         node = self._node(name)
         node.load = load
         self._table[_CPU_MAX_W:, node.slot] = _full_load(load or LoadFacts())
-        self._table[_FULL_W, node.slot] = (load or LoadFacts()).full_w
+        self._enter_full_w(node)
         self._settle(name, node)
+
+    def set_policies(self, namespace: str, policies: Mapping[str, str] | None) -> None:
+        """Set a namespace's policies about the power of nodes, as annotations; None without any."""
+        self._shared_policies = None
+        if policies is None:
+            self._policies.pop(namespace, None)
+        else:
+            self._policies[namespace] = policies
 
     def view(self, now_s: float) -> FleetView:
         """Take a snapshot of all nodes.
@@ -318,6 +334,8 @@ class Fleet:
             self._shared = self._roster.copy()
         if self._shared_refusals is None:
             self._shared_refusals = {node_class: closed.copy() for node_class, closed in self._refusals.items()}
+        if self._shared_policies is None:
+            self._shared_policies = self._policies.copy()
         table = self._table[:, : self._n_slots].copy()
         numbers = dict(zip(_TWIN_FIELDS, table[:_N_TWIN], strict=True))
         node_class = table[_NODE_CLASS].astype(np.int64)
@@ -344,6 +362,7 @@ class Fleet:
             self._zone_index.copy(),
             self._intensity_weight,
             table[_FULL_W],
+            self._shared_policies,
         )
 
     def _zone_points(self, g_per_kwh: FloatArray, now_s: float) -> FloatArray:
@@ -390,6 +409,11 @@ class Fleet:
         self._table[:_N_TWIN, node.slot] = np.nan if numbers is None else _numbers(numbers)
         updated_s = None if twin is None else twin.updated_s
         self._table[_UPDATED_S, node.slot] = np.nan if updated_s is None else updated_s
+
+    def _enter_full_w(self, node: _Node) -> None:
+        """Enter the node's power for the limits of pods; none in observe mode, so that it is open to all."""
+        load = node.load if node.enforced else None
+        self._table[_FULL_W, node.slot] = math.nan if load is None else load.full_w
 
     def _enter_intensity(self, node: _Node) -> None:
         """Enter the intensity of the node's zone; none in observe mode, so that the node has no points."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from joulie.adapters.kubernetes.api.core import Pod
+from joulie.adapters.kubernetes.api.meta import ObjectMeta
 from joulie.adapters.kubernetes.pods import PodFacts, ProfileFacts, pod_facts
 from joulie.apps.extender.fleet import FleetView
 from joulie.domain.grid import names
@@ -24,12 +25,14 @@ class JudgedPod:
     """The pod to place.
 
     Attributes:
+        meta: metadata of the Pod object.
         facts: facts of the Pod object.
         view: its workload class and sensitivities, with its profile applied.
         requests: resource requests as kube-scheduler counts them.
         chosen_zone: zone that the grid controller has chosen for it; None if it has not.
     """
 
+    meta: ObjectMeta
     facts: PodFacts
     view: PodView
     requests: PodRequests
@@ -47,7 +50,7 @@ def judge(pod: Pod, profiles: Profiles) -> JudgedPod:
     asked = facts.requests
     requests = PodRequests(asked.cpu_cores, asked.memory_gib, asked.gpus)
     chosen_zone = pod.metadata.annotations.get(names.CHOSEN_ZONE)
-    return JudgedPod(facts, facts.view(profiles(facts)), requests, chosen_zone)
+    return JudgedPod(pod.metadata, facts, facts.view(profiles(facts)), requests, chosen_zone)
 
 
 def node_points(pod: JudgedPod, fleet: FleetView) -> FloatArray:

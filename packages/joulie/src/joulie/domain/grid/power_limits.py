@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from joulie.domain.grid import names
+from joulie.domain.grid.request import Cascade, boolean, first_readable
 from joulie.domain.units import BoolArray, FloatArray
+
+POWER_LIMIT_KEYS = (names.SKIP, names.MAX_POWER_WATTS, names.MIN_EFFICIENCY)
+"""The pod annotations that `power_limits` reads."""
 
 
 @dataclass(frozen=True)
@@ -18,11 +21,13 @@ class PowerLimits:
 
     Attributes:
         max_power_w: maximum power, W; infinite without a limit.
-        min_cores_per_w: minimum number of logical CPUs per watt.
+        min_cores_per_w: minimum number of logical CPUs per watt; 0 without a limit.
+        mistakes: what could not be read, one sentence each.
     """
 
     max_power_w: float = math.inf
     min_cores_per_w: float = 0.0
+    mistakes: tuple[str, ...] = ()
 
     def too_powerful(self, full_w: FloatArray) -> BoolArray:
         """Which nodes exceed the power; a node of unknown power (NaN) does not. Shapes ``(n,)``."""
@@ -33,18 +38,28 @@ class PowerLimits:
         return np.asarray(cores < self.min_cores_per_w * full_w)
 
 
-def power_limits(annotations: Mapping[str, str]) -> PowerLimits | None:
-    """Limits of a pod; None without any. As in the Gardener, a malformed one counts as absent."""
-    max_power_w = _positive(annotations.get(names.MAX_POWER_WATTS))
-    min_cores_per_w = _positive(annotations.get(names.MIN_EFFICIENCY))
-    if max_power_w is None and min_cores_per_w is None:
-        return None
-    return PowerLimits(math.inf if max_power_w is None else max_power_w, min_cores_per_w or 0.0)
+NO_LIMITS = PowerLimits()
 
 
-def _positive(text: str | None) -> float | None:
+def power_limits(cascade: Cascade) -> PowerLimits:
+    """Limits of a pod by its annotations, else by the policies of its namespace; none for a pod that says skip."""
+    if not cascade.namespace_annotations and cascade.annotations.keys().isdisjoint(POWER_LIMIT_KEYS):
+        return NO_LIMITS
+    _, skip, mistakes = first_readable(cascade, {names.SKIP: boolean})
+    if skip:
+        return NO_LIMITS
+    _, max_power_w, of_power = first_readable(cascade, {names.MAX_POWER_WATTS: _positive})
+    _, min_cores_per_w, of_efficiency = first_readable(cascade, {names.MIN_EFFICIENCY: _positive})
+    return PowerLimits(
+        math.inf if max_power_w is None else max_power_w, min_cores_per_w or 0.0, mistakes + of_power + of_efficiency
+    )
+
+
+def _positive(text: str) -> float:
     try:
-        value = float(text or "")
+        value = float(text)
     except ValueError:
-        return None
-    return value if 0.0 < value < math.inf else None
+        value = math.nan
+    if not 0.0 < value < math.inf:
+        raise ValueError("a number above 0")
+    return value
