@@ -159,7 +159,7 @@ class Life:
         elif state == "kexec":
             unknown = {device: record for device, record in saved.records.items() if record.original is None}
             earlier = {**saved.earlier, **saved.records}
-            machine.saved = SavedRecords(unknown, earlier, saved.lost, found=saved.found)
+            machine.saved = SavedRecords(unknown, earlier, saved.lost, found=saved.found, kexec=True)
         elif state in {"corrupt", "deleted"} and self.reported:
             machine.saved = SavedRecords(lost=CORRUPT, found=True) if state == "corrupt" else SavedRecords()
             for name, limit_w in machine.limits_w.items():

@@ -1,6 +1,7 @@
 """Limits of a node's own devices: which backend, what is saved, what is said."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -276,6 +277,40 @@ def test_h5_caps_that_outlive_a_boot_are_lifted(store: Store) -> None:
     assert limits.lift().message.startswith("restored")
     assert rapl.limits_w == {"a": 180.0, "b": 160.0}
     assert store.content == {}
+
+
+def test_h5_cap_close_to_its_original_is_lifted_after_kexec(store: Store) -> None:
+    """A cap of 179 W replaced one of 150 W, the original is 180 W: a device has its original or it has not."""
+    rapl = Limiter("rapl", a=179.0, b=180.0)
+    record = LimitRecord(180.0, (150.0, 179.0))
+    store.saved = replace(lost(earlier={"rapl/a": record, "rapl/b": record}, reason=None), kexec=True)
+    assert writer(store, rapl).lift().message.startswith("restored")
+    assert (rapl.limits_w, rapl.log) == ({"a": 180.0, "b": 180.0}, [("a", 180.0)])
+
+
+@pytest.mark.parametrize("problem", ["list error", "not listed"])
+@pytest.mark.parametrize("kexec", [True, False])
+def test_h5_devices_not_seen_since_kexec_are_not_reported_as_restored(
+    store: Store, monkeypatch: pytest.MonkeyPatch, problem: str, kexec: bool
+) -> None:
+    """After a reboot their limits are reset; without kexec, a GPU that was removed would be an error for good."""
+    gpus = Limiter("amdgpu", b=200.0)
+    store.saved = replace(lost(earlier={"amdgpu/a": LimitRecord(180.0, (120.0,))}, reason=None), kexec=kexec)
+
+    def busy() -> Sequence[PowerDevice]:
+        raise ControlFailedError("busy")
+
+    with monkeypatch.context() as broken:
+        if problem == "list error":
+            broken.setattr(gpus, "devices", busy)
+        for process in (writer(store, gpus), writer(store, gpus)):
+            outcome = process.lift()
+            assert outcome.message.startswith("original limits not restored: a: " if kexec else "restored")
+            assert outcome.result == ("error" if kexec else "applied")
+    assert gpus.log == []
+    gpus.limits_w["a"] = 120.0
+    assert process.lift().message.startswith("restored")
+    assert gpus.limits_w == {"a": 180.0, "b": 200.0}
 
 
 def test_h5_without_a_default_the_limit_is_unknown_left_and_reported(store: Store) -> None:

@@ -115,7 +115,10 @@ def test_h5_what_is_known_of_a_loss_outlives_kexec(
     write_files(proc / "sys/kernel", {"bootloader_type": loader})
     write_files(proc, {"stat": "btime 1700000000"})
     unknown = {key: record for key, record in RECORDS.items() if record.original is None}
-    assert saved.load() == SavedRecords(unknown if kept else {}, RECORDS, LOST if kept else None, found=True)
+    loaded = saved.load()
+    assert loaded == SavedRecords(unknown if kept else {}, RECORDS, LOST if kept else None, found=True, kexec=kept)
+    saved.save(loaded)
+    assert saved.load().kexec is kept, "a later process of this boot knows it, too"
     assert saved.booted_at_epoch_s() == (None if kept else 1.7e9), "reports from before kexec are still true"
 
 

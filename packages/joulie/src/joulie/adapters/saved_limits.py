@@ -126,10 +126,11 @@ class SavedLimits:
         earlier = {key.removeprefix(_EARLIER): one for key, one in found.items() if key.startswith(_EARLIER)}
         records = {key: one for key, one in found.items() if not key.startswith(_EARLIER)}
         if content.get("bootId") == self._boot_id():
-            return SavedRecords(records, earlier, lost=lost, found=True)
+            kexec = bool(earlier) and self._booted_by_kexec()
+            return SavedRecords(records, earlier, lost=lost, found=True, kexec=kexec)
         if self._booted_by_kexec():
             unknown = {key: one for key, one in records.items() if one.original is None}
-            return SavedRecords(unknown, {**earlier, **records}, lost=lost, found=True)
+            return SavedRecords(unknown, {**earlier, **records}, lost=lost, found=True, kexec=True)
         return SavedRecords(earlier={**earlier, **records}, lost=None if "bootId" in content else lost, found=True)
 
     def _booted_by_kexec(self) -> bool:

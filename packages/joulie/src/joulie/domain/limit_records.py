@@ -89,13 +89,18 @@ def recovered_record(
     original = earlier.original if earlier else None
     ours = any(same(limit, candidate) for candidate in (*written, *(() if written else found.candidates)))
     if ours and original is not None:
-        return None if same(limit, original) else LimitRecord(original, (limit,))
+        return None if _is_original(limit, original) else LimitRecord(original, (limit,))
     if found.default is not None and limit >= found.default * (1.0 - _SAME_ORIGINAL):
         return None
     if ours:
         return LimitRecord(found.default, (limit,))
     clipped = found.clips and original is not None and any(one < limit < original for one in written)
     return LimitRecord(None, (limit,)) if reported or clipped else None
+
+
+def _is_original(limit: float, original: float) -> bool:
+    """Whether a limit is an original again, exactly: what differs at all is a cap that is close to it."""
+    return math.isclose(limit, original, rel_tol=_SAME_ORIGINAL)
 
 
 @dataclass(frozen=True)
@@ -169,8 +174,7 @@ def plan_cap(
 def plan_restore(found: Iterable[FoundLimit], records: Mapping[str, LimitRecord]) -> LimitPlan:
     """Decide the limits of devices without a cap: the originals of those with a record; the others stay as they are.
 
-    A limit that cannot be read now is written nevertheless: its original was read before the first write. Originals
-    were read from the devices, which need not round them again: what differs at all is a cap that is close to it.
+    A limit that cannot be read now is written nevertheless: its original was read before the first write.
 
     Args:
         found: devices now.
@@ -187,6 +191,6 @@ def plan_restore(found: Iterable[FoundLimit], records: Mapping[str, LimitRecord]
             refused[device.id] = ORIGINAL_UNKNOWN
             continue
         targets[device.id] = record.original
-        if device.limit is None or not math.isclose(device.limit, record.original, rel_tol=_SAME_ORIGINAL):
+        if device.limit is None or not _is_original(device.limit, record.original):
             writes[device.id] = record.original
     return LimitPlan(targets, writes, {}, refused)

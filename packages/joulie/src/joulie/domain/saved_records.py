@@ -56,9 +56,11 @@ class SavedRecords:
         earlier: those of an earlier boot, which are void unless one of their limits is still in force.
         lost: what is known instead of records of this boot that are missing; None if none are.
         found: whether anything was saved at all.
+        kexec: whether a kernel has started this one, so that no firmware has reset the limits of the earlier boot.
     """
 
     records: Mapping[str, LimitRecord] = field(default_factory=dict)
     earlier: Mapping[str, LimitRecord] = field(default_factory=dict)
     lost: LostRecords | None = None
     found: bool = False
+    kexec: bool = False

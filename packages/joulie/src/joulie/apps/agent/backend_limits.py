@@ -139,11 +139,14 @@ class BackendLimits:
         try:
             found = list_devices()
         except (ControlFailedError, ControlRefusedError, OSError) as error:
-            return dict.fromkeys(self._originals.for_backend(self.name), str(error))
+            kept = self._originals.kept_by_kexec(self.name)
+            return dict.fromkeys({**kept, **self._originals.for_backend(self.name)}, str(error))
         records = self._originals.resolve(self.name, found, self._same)
+        kept = self._originals.kept_by_kexec(self.name)
         if only is not None:
             found = [device for device in found if device.id in only]
             records = {device: record for device, record in records.items() if device in only}
+            kept = {device: record for device, record in kept.items() if device in only}
         if records and self._simulate_only:
             return dict.fromkeys(records, SIMULATED)
         plan = plan_restore(found, records)
@@ -152,7 +155,7 @@ class BackendLimits:
         done = Enforcement(refused={**plan.refused, **dict.fromkeys(doubtful, _UNREADABLE)})
         done.in_force_w = {name: limit for name, limit in plan.targets.items() if name not in plan.writes}
         self._write(plan, done)
-        return self._forget(records, done)
+        return self._forget({**kept, **records}, done)
 
     def _write(self, plan: LimitPlan, done: Enforcement) -> None:
         for device, result in (self._set_limits(plan.writes) if plan.writes else {}).items():

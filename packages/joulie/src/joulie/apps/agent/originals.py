@@ -56,6 +56,7 @@ class OriginalLimits:
         self._saved: SavedRecords | None = None  # what the store holds; None until it is read
         self._records: dict[str, LimitRecord] = {}
         self._earlier: dict[str, LimitRecord] = {}
+        self._kexec = False
         self._save_failed = False
         self._lost: LostRecords | None = None
         # Devices that have had a record, or were compared with the last report: what is forgotten is not lost.
@@ -101,18 +102,21 @@ class OriginalLimits:
 
     def for_backend(self, backend: str) -> dict[str, LimitRecord]:
         """Records of a backend's devices, by device; empty while they are not known."""
-        prefix = f"{backend}/"
         with self._lock:
-            if self.unavailable() is not None:
-                return {}
-            return {key.removeprefix(prefix): record for key, record in self._records.items() if key.startswith(prefix)}
+            return _of(backend, self._records) if self.unavailable() is None else {}
 
     def not_restored(self, backend: str) -> dict[str, LimitRecord]:
         """Records of a backend's devices, also those of an earlier boot whose devices could not be read since."""
-        prefix = f"{backend}/"
         with self._lock:
-            earlier = {key: record for key, record in self._earlier.items() if key.startswith(prefix)}
-            return {key.removeprefix(prefix): record for key, record in earlier.items()} | self.for_backend(backend)
+            return _of(backend, self._earlier) | self.for_backend(backend)
+
+    def kept_by_kexec(self, backend: str) -> dict[str, LimitRecord]:
+        """Records of an earlier boot whose limits no firmware has reset, and whose devices could not be read since.
+
+        After a reboot a device may be missing because it was removed; its limit is reset then.
+        """
+        with self._lock:
+            return _of(backend, self._earlier) if self._kexec else {}
 
     def may_concern(self, backend: str) -> bool:
         """Whether a backend has records, or may have had some that are lost."""
@@ -177,6 +181,7 @@ class OriginalLimits:
         self._records = dict(saved.records)
         # What was not known in an earlier boot tells nothing about this one.
         self._earlier = {key: record for key, record in saved.earlier.items() if record.original is not None}
+        self._kexec = saved.kexec
         self._known = {key for key, record in self._records.items() if record.original is not None}
         self._lost = saved.lost
         if saved.lost is not None:
@@ -198,7 +203,7 @@ class OriginalLimits:
 
     def _save(self, records: dict[str, LimitRecord], known: set[str]) -> None:
         lost = self._lost and replace(self._lost, checked=frozenset(known - records.keys()))
-        saved = SavedRecords(dict(records), dict(self._earlier), lost, found=True)
+        saved = SavedRecords(dict(records), dict(self._earlier), lost, found=True, kexec=self._kexec)
         # A file without records says that there were none: without a file, a cap that was reported looks lost.
         if saved != self._saved:
             self._save_failed = True
@@ -245,3 +250,9 @@ class OriginalLimits:
     def _may_be_lost(self, key: str, backend: str) -> bool:
         """Whether a device without a record may have a limit of Joulie's."""
         return key in self._earlier or (self._lost is not None and self._lost.concerns(backend))
+
+
+def _of(backend: str, records: Mapping[str, LimitRecord]) -> dict[str, LimitRecord]:
+    """Records of one backend, by device."""
+    prefix = f"{backend}/"
+    return {key.removeprefix(prefix): record for key, record in records.items() if key.startswith(prefix)}
