@@ -1026,7 +1026,10 @@ def test_the_gardeners_values_become_its_settings(render: Render) -> None:
         assert {name: given.get(name) for name in shared} == shared, component
     assert environment(specs["grid"])["DRY_RUN_WATCH_NAMESPACES"] == "a,b"
     assert environment(specs["grid-guard"])["MAX_SCHEDULING_DELAY"] == "6h"
-    assert environment(specs["accounting"])["HARDWARE_PROFILES_PATH"].startswith("/etc/joulie/grid/")
+    for component in ("accounting", "extender"):
+        assert environment(specs[component])["HARDWARE_PROFILES_PATH"] == "/etc/joulie/grid/hardware-profiles.yaml"
+    template = of_kind(documents, "Deployment")["extender"]["spec"]["template"]
+    assert template["metadata"]["annotations"]["checksum/hardware-profiles"]
     assert environment(specs["accounting"])["INVENTORY_PATH"] == "/etc/joulie/grid/inventory.yaml"
     assert of_kind(documents, "Secret")["grid"]["stringData"] == {"api-key": "secret-key"}
     files = of_kind(documents, "ConfigMap")["grid"]["data"]

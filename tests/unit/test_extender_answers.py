@@ -14,6 +14,7 @@ from joulie.apps.extender.feed import NodeLabels
 from joulie.apps.extender.fleet import Fleet, FleetView, LoadFacts, TwinFacts, TwinNumbers
 from joulie.apps.extender.judge import judge
 from joulie.apps.extender.rankings import Rankings
+from joulie.domain.accounting.profiles import HardwareProfiles
 from joulie.domain.mode import Mode
 from joulie.domain.policy import WorkloadClass
 from joulie.domain.scoring.extender import NodeClass
@@ -415,3 +416,12 @@ def test_g14_explanations_agree_with_the_filter_about_limits_of_power() -> None:
     assert explained.pod.mistakes == (
         f"annotation {GARDENER}policy-min-efficiency of the namespace is ignored: 'much' is not a number above 0",
     )
+
+
+def test_g14_the_default_pues_are_those_of_the_hardware_profiles() -> None:
+    fleet = Fleet(300.0, profiles=HardwareProfiles(pue=1.4, gpu_pue=1.3))
+    fleet.set_load("n", LoadFacts(cores=96.0, cpu_max_w=400.0, gpu_max_w=100.0, gpus=1.0))
+    view = fleet.view(1000.0)
+    for limit_w, passed in (("690", ["n"]), ("689", [])):
+        asked = pod({GARDENER + "max-power-watts": limit_w})
+        assert filtered(view, call(asked, ["n"]))["NodeNames"] == passed

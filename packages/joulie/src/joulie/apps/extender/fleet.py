@@ -114,12 +114,11 @@ class LoadFacts:
     gpu_vendor: str | None = None
     gpus: float = 0.0
 
-    @property
-    def full_w(self) -> float:
-        """Power of the node at full load with the default PUE, W; NaN if unknown."""
+    def full_w(self, profiles: HardwareProfiles) -> float:
+        """Power of the node at full load with the default PUE of `profiles`, W; NaN if unknown."""
         if self.cpu_max_w is None or (self.gpus > 0.0 and self.gpu_max_w is None):
             return math.nan
-        return self.cpu_max_w * _PROFILES.pue + self.gpus * (self.gpu_max_w or 0.0) * _PROFILES.gpu_pue
+        return self.cpu_max_w * profiles.pue + self.gpus * (self.gpu_max_w or 0.0) * profiles.gpu_pue
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,7 @@ _numbers = attrgetter(*_TWIN_FIELDS)
 _CAPPED_W = _TWIN_FIELDS.index("capped_w")
 _UPDATED_S, _NODE_CLASS, _INTENSITY, _ZONE, _FULL_W, _CPU_MAX_W, _CORES, _GPU_MAX_W = range(_N_TWIN, _N_TWIN + 8)
 _N_ROWS = _GPU_MAX_W + 1
-_PROFILES = HardwareProfiles()
+DEFAULT_PROFILES = HardwareProfiles()
 INTENSITIES_STALE_S = 900.0
 """Age from which published intensities no longer count, s: the grid controller repeats them every minute."""
 
@@ -239,6 +238,7 @@ class Fleet:
         mode: Mode = Mode.ENFORCE,
         *,
         intensity_weight: float = 0.0,
+        profiles: HardwareProfiles = DEFAULT_PROFILES,
     ) -> None:
         """Create an empty fleet.
 
@@ -247,7 +247,9 @@ class Fleet:
             scoring: scoring aim.
             mode: mode of nodes without a label of their own.
             intensity_weight: points that a node gains or loses by the carbon intensity of its zone, 0..100.
+            profiles: whose default PUEs count in the power of nodes.
         """
+        self._profiles = profiles
         self._enforced = mode is Mode.ENFORCE
         self._intensity_weight = intensity_weight
         self._intensities: Intensities | None = None
@@ -413,7 +415,7 @@ class Fleet:
     def _enter_full_w(self, node: _Node) -> None:
         """Enter the node's power for the limits of pods; none in observe mode, so that it is open to all."""
         load = node.load if node.enforced else None
-        self._table[_FULL_W, node.slot] = math.nan if load is None else load.full_w
+        self._table[_FULL_W, node.slot] = math.nan if load is None else load.full_w(self._profiles)
 
     def _enter_intensity(self, node: _Node) -> None:
         """Enter the intensity of the node's zone; none in observe mode, so that the node has no points."""

@@ -11,13 +11,15 @@ from functools import partial
 import click
 from prometheus_client import CollectorRegistry
 
+from joulie.adapters.hardware_profiles import load_hardware_profiles
 from joulie.adapters.hardware_yaml import catalogue_of
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.apps.extender.feed import Feed, NodeLabels
-from joulie.apps.extender.fleet import Fleet
+from joulie.apps.extender.fleet import DEFAULT_PROFILES, Fleet
 from joulie.apps.extender.metrics import ExtenderMetrics, StateCollector
 from joulie.apps.extender.server import Extender
 from joulie.apps.extender.settings import ExtenderSettings
+from joulie.domain.accounting.profiles import HardwareProfiles
 from joulie.domain.hardware import Catalogue
 from joulie.program import logs, tracing
 from joulie.program.http import ALL_INTERFACES, Probes, Server, lame_duck, observability_app, parse_address
@@ -43,22 +45,34 @@ def extender(settings: ExtenderSettings) -> None:
     tracing.configure("joulie-extender")
     try:
         catalogue = catalogue_of(settings.hardware_catalog)
+        profiles = _profiles_of(settings)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    run(partial(serve, settings, catalogue), fast_loop=True)
+    run(partial(serve, settings, catalogue, profiles=profiles), fast_loop=True)
 
 
-async def serve(settings: ExtenderSettings, catalogue: Catalogue, stop: asyncio.Event) -> None:
+async def serve(
+    settings: ExtenderSettings,
+    catalogue: Catalogue,
+    stop: asyncio.Event,
+    *,
+    profiles: HardwareProfiles = DEFAULT_PROFILES,
+) -> None:
     """Serve until told to stop.
 
     Args:
         settings: settings of the program.
         catalogue: hardware catalogue.
         stop: set to stop.
+        profiles: hardware profiles with the default PUEs.
     """
     registry = CollectorRegistry()
     fleet = Fleet(
-        settings.twin_staleness_s, settings.scoring, settings.mode, intensity_weight=settings.intensity_weight
+        settings.twin_staleness_s,
+        settings.scoring,
+        settings.mode,
+        intensity_weight=settings.intensity_weight,
+        profiles=profiles,
     )
     labels = NodeLabels(settings.power_profile_label, settings.mode)
     connection = KubeClient.connect(
@@ -90,6 +104,20 @@ async def serve(settings: ExtenderSettings, catalogue: Catalogue, stop: asyncio.
             await lame_duck(stop, probes, settings.shutdown_delay_s)
             for task in tasks:
                 task.cancel()
+
+
+def _profiles_of(settings: ExtenderSettings) -> HardwareProfiles:
+    """The hardware profiles; ignored entries are logged.
+
+    Raises:
+        HardwareProfilesError: the file cannot be read or is not YAML.
+    """
+    if settings.hardware_profiles is None:
+        return DEFAULT_PROFILES
+    profiles = load_hardware_profiles(settings.hardware_profiles)
+    for problem in profiles.problems:
+        _log.warning("hardware profile is ignored", extra={"problem": problem})
+    return profiles
 
 
 async def _keep_view(feed: Feed, door: Extender) -> None:

@@ -68,6 +68,11 @@ class ExtenderSettings(ModeSettings, ServerSettings):
     hardware_catalog: Path | None = path(
         "HARDWARE_CATALOG_PATH", None, "YAML file of hardware models beside the built-in ones."
     )
+    hardware_profiles: Path | None = path(
+        "HARDWARE_PROFILES_PATH",
+        None,
+        "YAML file of hardware power profiles; limits of power count its defaultPUE and defaultGPUPUE.",
+    )
     tls_certificate: Path | None = path(
         "TLS_CERT_FILE", None, "Certificate chain (PEM): serve HTTPS; reloaded when it changes."
     )
