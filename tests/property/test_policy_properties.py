@@ -168,7 +168,7 @@ def test_caps_stay_in_range_and_follow_the_percentage(
         assert high <= device.base_w * (1 + 1e-12)
 
 
-HYSTERESIS = st.builds(Hysteresis, hold_s=st.floats(0.0, 600.0), band=st.floats(0.0, 2.0))
+HYSTERESIS = st.builds(Hysteresis, hold_s=st.just(0.0) | st.floats(0.1, 600.0), band=st.floats(0.0, 2.0))
 DEMANDS = st.lists(st.tuples(st.floats(0.0, 120.0), st.integers(0, 200)), min_size=1, max_size=40)
 
 

@@ -75,7 +75,8 @@ JOBS = st.builds(response, st.floats(250.0, 680.0), st.floats(0.2, 8.0))
 def test_held_limit_keeps_the_bound(at: Callable[[float], tuple[float, float]], noise: np.ndarray) -> None:
     course = searched(at, noise)
     assert isinstance(course.live.step, Hold)
-    assert at(course.live.limit_w)[1] <= GOAL.max_slowdown * (1.0 + GOAL.tolerance) * 1.01
+    slowdown = at(course.live.limit_w)[1] / at(BASELINE_W)[1]  # the largest limit may hold some jobs back already
+    assert slowdown <= GOAL.max_slowdown * (1.0 + GOAL.tolerance) * 1.01
     assert MIN_W <= course.live.limit_w <= BASELINE_W
 
 

@@ -78,7 +78,7 @@ def test_a_ledger_of_another_version_is_refused(path):
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE state SET value = '99' WHERE key = 'version'")
     connection.close()
-    with pytest.raises(LedgerError, match=r"version 99, this Joulie reads version 2"):
+    with pytest.raises(LedgerError, match=r"version 99, this Joulie reads version 3"):
         open_ledger(url_of(path))
 
 
@@ -120,13 +120,13 @@ def test_a_password_is_never_shown():
 def test_the_file_gives_free_room_back(path):
     ledger = open_ledger(url_of(path), LedgerSettings(hours_kept_s=HOUR_S, retention_s=60))
     ledger.append(Cycle(T0))
-    metas = [pod(str(number), started_s=T0) for number in range(2000)]
+    metas = [pod(str(number), started_s=T0) for number in range(4000)]
     ledger.append(Cycle(T0 + 30, [sample(meta, 1.0) for meta in metas]))
     ledger.append(Cycle(T0 + 60, completions=[Completion(meta.uid, T0 + 60) for meta in metas]))
     full = ledger.counts()["bytes"]
     ledger.prune(T0 + 2 * 86400)
     assert ledger.counts()["bytes"] < full / 5
-    assert only(ledger).energy_j == pytest.approx(60 * 2000)
+    assert only(ledger).energy_j == pytest.approx(60 * 4000)
     ledger.close()
 
 
