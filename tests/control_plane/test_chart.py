@@ -1490,6 +1490,25 @@ def test_an_upgrade_that_lifts_caps_says_so_first(plane: LocalControlPlane) -> N
     assert notes().startswith("CAPS ARE LIFTED NOW")
 
 
+def test_an_upgrade_without_ceilings_restores_what_they_lowered(plane: LocalControlPlane) -> None:
+    def hooks(ceilings: bool) -> dict[str, list[Any]]:
+        values = merged(EVERYTHING, ("serviceMonitor", "enabled"), False)
+        values = merged(values, ("metrics", "serviceMonitor", "enabled"), False)
+        values = merged(merged(values, ("namespace", "create"), False), ("grid", "replicaCeilings"), ceilings)
+        upgrade = ("upgrade", "joulie", CHART, "-n", NAMESPACE, "-f", "-", "--dry-run=server")
+        told = plane.helm(*upgrade, input=json.dumps(values)).partition("HOOKS:\n")[2].partition("MANIFEST:\n")[0]
+        found = [one for one in yaml.safe_load_all(told) if one]
+        return {
+            one["metadata"]["name"]: one["spec"]["template"]["spec"]["containers"][0]["env"]
+            for one in found
+            if one["metadata"]["annotations"]["helm.sh/hook"] == "post-upgrade"
+        }
+
+    assert hooks(True) == {}
+    (environment,) = hooks(False).values()
+    assert {"name": "CLEANUP_ONLY_CEILINGS", "value": "true"} in environment
+
+
 def test_r3_who_waits_is_let_go_when_the_grid_is_turned_off(plane: LocalControlPlane) -> None:
     def hooks() -> dict[str, str]:
         documents = filter(None, yaml.safe_load_all(plane.helm("get", "hooks", "joulie", "-n", NAMESPACE)))
@@ -1513,22 +1532,3 @@ def test_uninstalled_crds_stay(plane: LocalControlPlane) -> None:
     plane.helm("uninstall", "joulie", "-n", NAMESPACE, "--no-hooks")
     assert plane.kubectl("get", "deployments", "-n", NAMESPACE, "-o", "name") == ""
     assert plane.kubectl("get", "crd", "nodetwins.joulie.io", "-o", "name").strip().endswith("nodetwins.joulie.io")
-
-
-def test_an_upgrade_without_ceilings_restores_what_they_lowered(plane: LocalControlPlane) -> None:
-    def hooks(ceilings: bool) -> dict[str, list[Any]]:
-        values = merged(EVERYTHING, ("serviceMonitor", "enabled"), False)
-        values = merged(values, ("metrics", "serviceMonitor", "enabled"), False)
-        values = merged(merged(values, ("namespace", "create"), False), ("grid", "replicaCeilings"), ceilings)
-        upgrade = ("upgrade", "joulie", CHART, "-n", NAMESPACE, "-f", "-", "--dry-run=server")
-        told = plane.helm(*upgrade, input=json.dumps(values)).partition("HOOKS:\n")[2].partition("MANIFEST:\n")[0]
-        found = [one for one in yaml.safe_load_all(told) if one]
-        return {
-            one["metadata"]["name"]: one["spec"]["template"]["spec"]["containers"][0]["env"]
-            for one in found
-            if one["metadata"]["annotations"]["helm.sh/hook"] == "post-upgrade"
-        }
-
-    assert hooks(True) == {}
-    (environment,) = hooks(False).values()
-    assert {"name": "CLEANUP_ONLY_CEILINGS", "value": "true"} in environment
