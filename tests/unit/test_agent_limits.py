@@ -425,19 +425,32 @@ def test_h5_doubt_about_a_limit_outlives_a_second_loss(store: Store) -> None:
     assert "original is not known" in after_loss(report(outcome)).lift().message
 
 
-def test_h5_limit_that_a_device_may_have_clipped_is_not_its_owners(store: Store) -> None:
-    """HSMP clips to a range that it does not tell; killed before the answer, nobody knows what became of a cap."""
-    hsmp = Limiter("hsmp", a=225.0, b=110.0, c=280.0)
-    clipped = {f"hsmp/{name}": LimitRecord(280.0, (168.0,)) for name in hsmp.limits_w}
-    store.saved = SavedRecords(earlier=clipped, found=True)
+def hsmp_clipped(store: Store, hsmp: Limiter, *, kexec: bool) -> Outcome:
+    """Lift caps of 168 W saved in an earlier boot, from devices that state a maximum, but no minimum."""
+    records = {f"hsmp/{name}": LimitRecord(280.0, (168.0,)) for name in hsmp.limits_w}
+    store.saved = SavedRecords(earlier=records, found=True, kexec=kexec)
 
     def clipping(devices: Sequence[PowerDevice]) -> list[LimitedDevice]:
         return [LimitedDevice(one.id, one.limit_w, CapRange(56.0, 280.0, 280.0), clips=True) for one in devices]
 
-    message = LimitWriter([hsmp], OriginalLimits(store), clipping).lift().message
+    return LimitWriter([hsmp], OriginalLimits(store), clipping).lift()
+
+
+def test_h5_limit_that_a_device_may_have_clipped_is_not_its_owners(store: Store) -> None:
+    """HSMP clips to a range that it does not tell; killed before the answer, nobody knows what became of a cap."""
+    hsmp = Limiter("hsmp", a=225.0, b=110.0, c=280.0)
+    message = hsmp_clipped(store, hsmp, kexec=False).message
     assert message.startswith("original limits not restored: a: ")
     assert "not known" in message
     assert hsmp.log == []
+
+
+def test_h5_limit_that_a_device_clipped_is_lifted_after_kexec(store: Store) -> None:
+    """No firmware has reset the register: the saved original holds, as in the boot before."""
+    hsmp = Limiter("hsmp", a=225.0, b=110.0, c=280.0)
+    assert hsmp_clipped(store, hsmp, kexec=True).message.startswith("restored")
+    assert hsmp.log == [("a", 280.0)]
+    assert store.content == {}
 
 
 def test_h5_first_start_takes_the_limits_that_it_finds(store: Store) -> None:

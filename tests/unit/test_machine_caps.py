@@ -54,6 +54,33 @@ def test_a_limit_that_the_firmware_clipped_is_known_for_joulie_s(tmp_path: Path)
     assert bed.limits() == before
 
 
+def test_h5_limit_clipped_without_an_answer_is_restored_after_kexec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The firmware clips a cap, reading it back times out, and another kernel starts before the next cycle."""
+    bed = Bed(small(MACHINES["epyc-7763"]), Load(), Faults(), tmp_path)
+    before = bed.limits()
+    ioctl, written = bed.files.ioctl, False
+
+    def no_answer(device: Path, request: int, buffer: bytearray, *, write: bool) -> None:
+        nonlocal written
+        if written:
+            raise OSError(errno.ETIMEDOUT, "Connection timed out")
+        ioctl(device, request, buffer, write=write)
+        written = write
+
+    with monkeypatch.context() as broken:
+        broken.setattr(bed.files, "ioctl", no_answer)
+        bed.cycle(WantedCap(percent=60.0))
+    assert bed.limits()["package 0 hsmp"] == 225.0
+    bed.machine.kexec()
+    bed.host = None
+    bed.wait(CYCLE_S)
+    cpu, _ = bed.cycle(WantedCap())
+    assert cpu.message.startswith("restored")
+    assert bed.limits() == before
+
+
 def test_a_socket_that_cannot_be_limited_is_no_applied_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """HSMP ends its sockets with ENODEV; one that is lost answers the same."""
     bed = Bed(small(MACHINES["epyc-9965"]), Load(), Faults(), tmp_path)

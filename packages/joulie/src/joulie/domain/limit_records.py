@@ -68,19 +68,21 @@ class FoundLimit:
 
 
 def recovered_record(
-    found: FoundLimit, earlier: LimitRecord | None, same: SameLimit, *, reported: bool
+    found: FoundLimit, earlier: LimitRecord | None, same: SameLimit, *, reported: bool, kexec: bool = False
 ) -> LimitRecord | None:
     """Record of a device whose own record is lost or void; None where the limit in force is its owner's.
 
     A limit that equals one of Joulie's is never taken for an original: that would make the cap permanent. Its original
     is the one of the earlier record, else the device's default, else not known. Without a limit of Joulie's the
-    device has its own limits again, as after a reboot; unless it may have clipped one, which nobody can tell.
+    device has its own limits again, as after a reboot; unless it may have clipped one, which nobody can tell, but for
+    kexec, which resets no limit.
 
     Args:
         found: the device; its limit must have been read.
         earlier: record of an earlier boot, or one whose original cannot be used; None without one.
         same: compares limits.
         reported: whether the device may have other limits of Joulie's than the candidates, by the last report.
+        kexec: whether no firmware has reset the limits since the earlier record.
     """
     limit = found.limit
     if limit is None:
@@ -95,7 +97,7 @@ def recovered_record(
     if ours:
         return LimitRecord(found.default, (limit,))
     clipped = found.clips and original is not None and any(one < limit < original for one in written)
-    return LimitRecord(None, (limit,)) if reported or clipped else None
+    return LimitRecord(original if kexec else None, (limit,)) if reported or clipped else None
 
 
 def _is_original(limit: float, original: float) -> bool:

@@ -220,7 +220,7 @@ class OriginalLimits:
         elif key not in self._known and self._may_be_lost(key, backend):
             earlier, reported = self._earlier.pop(key, None), self._reported.get(backend)
             doubtful = earlier is None and reported is not None and not reported.complete
-            if found := recovered_record(device, earlier, same, reported=doubtful):
+            if found := recovered_record(device, earlier, same, reported=doubtful, kexec=self._kexec):
                 self._recover(key, found)
             else:
                 self._known.add(key)  # untouched until this process writes to it
