@@ -143,6 +143,11 @@ def test_policies_without_an_online_cpu_are_busy(enter: Enter) -> None:
     assert busy.value.errno == errno.EBUSY
     assert door.refuses(door.policy("scaling_max_freq", 1), "1500000") == errno.EBUSY
     assert "policy1" not in {policy.id for policy in Cpufreq(door.sys, door.files).policies()}
+    cpus = door.sys / "devices/system/cpu"
+    assert door.read(cpus / "online") == "0,2-255"
+    with pytest.raises(FileNotFoundError):
+        door.read(cpus / "cpu1/topology/core_id")
+    assert cpuinfo.read(door.proc, door.sys, door.files).threads == 255
 
 
 def test_hsmp_clips_to_the_range_and_refuses_as_the_driver_does(enter: Enter) -> None:

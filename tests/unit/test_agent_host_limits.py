@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from joulie.adapters.cpu import cpuinfo
 from joulie.adapters.cpu.cpufreq import Cpufreq
+from joulie.adapters.cpu.cpuinfo import CpuInfoReader
 from joulie.adapters.cpu.rapl import Rapl
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlResult
 from joulie.adapters.saved_limits import SavedLimits
@@ -92,7 +92,7 @@ class Bench:
 
     def host(self) -> Host:
         backends = HostBackends(
-            cpu_info=lambda: cpuinfo.read(self.proc, self.sys),
+            cpu_info=CpuInfoReader(self.proc, self.sys, self.files).read,
             cpu_limiters=(Rapl(self.sys),),
             frequency=Cpufreq(self.sys, self.files),
             gpu_limiters=(self.gpus,),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from joulie.adapters.cpu import cpuinfo
+from joulie.adapters.cpu.cpuinfo import CpuInfo, CpuInfoReader
 from joulie.adapters.cpu.rapl import RaplMeter
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlStatus
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES, TELEMETRY_PROFILES
@@ -387,14 +387,14 @@ def test_dotted_node_name_is_one_object(machine: Machine) -> None:
 @pytest.mark.usefixtures("no_gpu")
 def test_a_settled_agent_writes_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     cycles = 0
-    read = cpuinfo.read
+    read = CpuInfoReader.read
 
-    def counted(*folders: Path) -> cpuinfo.CpuInfo:
+    def counted(reader: CpuInfoReader) -> CpuInfo:
         nonlocal cycles
         cycles += 1
-        return read(*folders)
+        return read(reader)
 
-    monkeypatch.setattr(cpuinfo, "read", counted)
+    monkeypatch.setattr(CpuInfoReader, "read", counted)
 
     async def scenario(bench: Bench) -> None:
         await bench.add_node()

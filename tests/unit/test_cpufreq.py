@@ -9,6 +9,7 @@ import pytest
 
 from joulie.adapters.cpu.cpufreq import Cpufreq
 from joulie.domain.quantities import InvalidQuantityError
+from joulie.host_files import OsFiles
 from joulie.ports import ControlFailedError, ControlRefusedError, FrequencyPolicy
 from support import sysfs_trees as trees
 
@@ -104,3 +105,63 @@ def test_what_is_read_back_must_be_a_number(tmp_path: Path, monkeypatch: pytest.
 def test_limits_that_are_none(tmp_path: Path, limit_hz: float) -> None:
     with pytest.raises(InvalidQuantityError, match="limit_hz"):
         Cpufreq(trees.intel_pstate(tmp_path)).set_limit("policy0", limit_hz)
+
+
+class CountedFiles(OsFiles):
+    """Files of the operating system, the names of those read, and some that fail."""
+
+    def __init__(self) -> None:
+        self.reads: list[str] = []
+        self.failing: set[str] = set()
+
+    def read(self, file: Path) -> str:
+        self.reads.append(file.name)
+        if file.name in self.failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().read(file)
+
+
+def test_only_what_may_change_is_read_in_every_cycle(tmp_path: Path) -> None:
+    files = CountedFiles()
+    cpufreq = Cpufreq(trees.intel_pstate(tmp_path), files)
+    first = cpufreq.policies()
+    files.reads.clear()
+    assert cpufreq.policies() == first
+    assert files.reads.count("scaling_max_freq") == files.reads.count("scaling_cur_freq") == 12
+    assert len(files.reads) == 2 * 12 + 4, "the rest of one policy, in turn"
+
+
+def test_a_limit_that_an_administrator_changes_is_noticed_at_once(tmp_path: Path) -> None:
+    sys = trees.intel_pstate(tmp_path)
+    cpufreq = Cpufreq(sys)
+    cpufreq.policies()
+    trees.write_files(sys / "devices/system/cpu/cpufreq/policy7", {"scaling_max_freq": 1_200_000})
+    assert [policy.limit_hz for policy in cpufreq.policies() if policy.limit_hz != 3.5e9] == [1.2e9]
+
+
+def test_turbo_that_an_administrator_turns_off_is_noticed_at_once(tmp_path: Path) -> None:
+    sys = trees.intel_pstate(tmp_path)
+    cpufreq = Cpufreq(sys)
+    cpufreq.policies()
+    for cpu in range(12):
+        trees.write_files(sys / f"devices/system/cpu/cpufreq/policy{cpu}", {"cpuinfo_max_freq": 2_100_000})
+    assert {policy.max_hz for policy in cpufreq.policies()} == {2.1e9}
+
+
+def test_a_change_of_one_policy_is_noticed_in_turn(tmp_path: Path) -> None:
+    sys = trees.intel_pstate(tmp_path)
+    cpufreq = Cpufreq(sys)
+    cpufreq.policies()
+    trees.write_files(sys / "devices/system/cpu/cpufreq/policy7", {"cpuinfo_max_freq": 2_100_000})
+    listings = [cpufreq.policies()[7].max_hz for _ in range(12)]
+    assert listings[-1] == 2.1e9
+
+
+@pytest.mark.parametrize("file", ["scaling_available_frequencies", "cpuinfo_max_freq", "scaling_max_freq"])
+def test_what_cannot_be_read_now_is_read_again(tmp_path: Path, file: str) -> None:
+    files = CountedFiles()
+    cpufreq = Cpufreq(trees.acpi_cpufreq(tmp_path), files)
+    files.failing = {file}
+    cpufreq.policies()
+    files.failing = set()
+    assert [policy.steps_hz for policy in cpufreq.policies()] == [(2.45e9, 2.0e9, 1.5e9)] * 2

@@ -27,8 +27,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
-from joulie.adapters.cpu import cpuinfo
 from joulie.adapters.cpu.cpufreq import Cpufreq
+from joulie.adapters.cpu.cpuinfo import CpuInfoReader
 from joulie.adapters.cpu.hsmp import Hsmp
 from joulie.adapters.cpu.rapl import Rapl, RaplMeter
 from joulie.adapters.gpu.amdgpu import Amdgpu, AmdgpuMeter
@@ -144,7 +144,7 @@ class Bed:
         files = self.files
         gpus = ModelledGpus(self.machine, lambda: self.now_s, partial(guard_gpu, self.faults))
         return HostBackends(
-            cpu_info=partial(cpuinfo.read, _PROC, _SYS, files),
+            cpu_info=CpuInfoReader(_PROC, _SYS, files).read,
             cpu_limiters=(Rapl(_SYS, files), Hsmp(_ROOT / "dev/hsmp", files)),
             frequency=Cpufreq(_SYS, files),
             gpu_limiters=(gpus, Amdgpu(_SYS, files)),

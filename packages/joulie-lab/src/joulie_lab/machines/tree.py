@@ -21,6 +21,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import pairwise
 
 from joulie_lab.machines.machine import GpuState, Limits, Machine, Package, in_power_units
 from joulie_lab.machines.specs import Cpu, Load, Spec
@@ -221,6 +222,8 @@ def _cpuinfo(spec: Spec) -> str:
 
 
 def _add_topology(tree: Tree, spec: Spec) -> None:
+    """Which CPUs are online, and the topology of each; the kernel has none of those offline."""
+    tree.add("sys/devices/system/cpu/online", File(_online))
     per_package = spec.threads_per_package
     for cpu in range(spec.packages * per_package):
         package, thread = divmod(cpu, per_package)
@@ -230,7 +233,33 @@ def _add_topology(tree: Tree, spec: Spec) -> None:
             "die_id": die,
             "core_id": thread // spec.cpu.threads_per_core,
         }
-        _add_files(tree, f"sys/devices/system/cpu/cpu{cpu}/topology", values)
+        for name, value in values.items():
+            file = _of_online_cpu(File(_constant(value)), cpu)
+            tree.add(f"sys/devices/system/cpu/cpu{cpu}/topology/{name}", file)
+
+
+def _online(machine: Machine) -> str:
+    """A list of CPUs as the kernel prints it: ``0-3,8``."""
+    spec = machine.spec
+    cpus = [cpu for cpu in range(spec.packages * spec.threads_per_package) if not _offline(machine, cpu)]
+    breaks = [number for number in range(1, len(cpus)) if cpus[number] > cpus[number - 1] + 1]
+    runs = [cpus[start:end] for start, end in pairwise([0, *breaks, len(cpus)]) if start < end]
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs) + "\n"
+
+
+def _offline(machine: Machine, cpu: int) -> bool:
+    """Whether a CPU is one of a policy that is offline."""
+    step = machine.spec.cpufreq.cpus_per_policy if machine.spec.cpufreq else 1
+    return cpu // step * step in machine.offline
+
+
+def _of_online_cpu(file: File, cpu: int) -> File:
+    def read(machine: Machine) -> str:
+        if _offline(machine, cpu):
+            raise failure(errno.ENOENT)
+        return file.read(machine)
+
+    return File(read)
 
 
 def _add_powercap(tree: Tree, spec: Spec) -> None:

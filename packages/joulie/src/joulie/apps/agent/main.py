@@ -15,8 +15,8 @@ import click
 import httpx2
 
 from joulie.adapters.control_http import HttpControl
-from joulie.adapters.cpu import cpuinfo
 from joulie.adapters.cpu.cpufreq import Cpufreq
+from joulie.adapters.cpu.cpuinfo import CpuInfoReader
 from joulie.adapters.cpu.hsmp import Hsmp
 from joulie.adapters.cpu.rapl import Rapl, RaplMeter
 from joulie.adapters.gpu.amdgpu import Amdgpu, AmdgpuMeter
@@ -183,7 +183,7 @@ def host_backends(settings: AgentSettings, catalogue: Catalogue) -> HostBackends
     nvidia, amd = nvml_session(), amdsmi_session()
     host_sys, host_proc = settings.host_sys, settings.host_proc
     return HostBackends(
-        cpu_info=partial(cpuinfo.read, host_proc, host_sys),
+        cpu_info=CpuInfoReader(host_proc, host_sys).read,
         cpu_limiters=(Rapl(host_sys), Hsmp(settings.host_dev / "hsmp")),
         frequency=Cpufreq(host_sys),
         gpu_limiters=(Nvml(nvidia), Amdgpu(host_sys), AmdSmi(amd), RocmSmi()),
