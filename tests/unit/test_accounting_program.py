@@ -26,7 +26,6 @@ from joulie.apps.accounting.closing import Closing, HeadsAddress
 from joulie.apps.accounting.controller import Accountant, Components
 from joulie.apps.accounting.energy_budgets import DECLARED_NAME, EnergyBudgets
 from joulie.apps.accounting.functional_units import FunctionalUnits
-from joulie.apps.accounting.gardener_metrics import PREFIX as GARDENER
 from joulie.apps.accounting.metrics import PREFIX, AccountingMetrics
 from joulie.apps.accounting.policies import NAMESPACE_BUDGET_ACTION, NAMESPACE_BUDGET_KWH, NAMESPACE_BUDGET_PERIOD
 from joulie.apps.accounting.sampler import Sampler, SamplerSettings
@@ -666,7 +665,7 @@ def test_g13_g14_pods_have_series_of_their_own_under_the_gardeners_prefix(play):
         await stage.step(30.0)
 
         def metric(name, **labels):
-            return stage.metric(GARDENER + name, **labels)
+            return stage.metric("compute_gardener_scheduler_" + name, **labels)
 
         def phases(name):
             pod = {"node": "n1", "pod": "waited", "namespace": "default"}

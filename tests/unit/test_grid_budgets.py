@@ -134,11 +134,11 @@ def play(tmp_path):
 def test_g4_a_budget_holds_until_its_period_turns_and_then_lets_go_in_order_of_waiting(play):
     async def story(here):
         await here.make(used=1.2)
-        await here.pod("second", age_s=20.0)
-        await here.pod("first", age_s=30.0)
-        await here.pod("third", age_s=10.0)
+        await here.pod("b", age_s=20.0)
+        await here.pod("c", age_s=30.0)
+        await here.pod("a", age_s=10.0)
         await here.step()
-        assert await here.gated() == ["first", "second", "third"]
+        assert await here.gated() == ["a", "b", "c"]
         assert await here.condition() == ("True", "Exhausted")
         assert (await here.get()).status.held.pods == 3
         await here.step(3000.0)
@@ -146,11 +146,11 @@ def test_g4_a_budget_holds_until_its_period_turns_and_then_lets_go_in_order_of_w
         here.stage.now_s += 599.0
         await here.measure(used=1.2)
         await here.step()
-        assert await here.gated() == ["first", "second", "third"], "as long as the period lasts, whoever leads"
+        assert await here.gated() == ["a", "b", "c"], "as long as the period lasts, whoever leads"
         await here.step(1.0)
-        assert await here.gated() == ["second", "third"], "the longest waiting first"
+        assert await here.gated() == ["a", "b"], "the longest waiting first"
         await here.step(1.0)
-        assert await here.gated() == ["third"]
+        assert await here.gated() == ["a"]
         await here.step(1.0)
         assert await here.gated() == []
         assert await here.condition() == ("False", "WithinBudget")
