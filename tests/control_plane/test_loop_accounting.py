@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from joulie.domain.grid import names
@@ -230,8 +231,13 @@ def test_g15_a_tenant_sees_its_namespaces_and_finance_sees_all(site: Site, tmp_p
     assert "may not get energy.joulie.io in namespace kube-system" in sees("tenant", "-n", "kube-system")
     assert "may not get energy.joulie.io in all namespaces" in sees("tenant", "-A")
     assert "may not get energy.joulie.io in namespace default" in sees("stranger", "-n", "default")
-    with pytest.raises(urllib.error.HTTPError, match="401"):
-        urllib.request.urlopen(f"{address}/api/v1/energy")
+    for path in ("energy", "runtimes"):
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"{address}/api/v1/{path}")
+    for audience, status in (("joulie-accounting", 200), ("https://elsewhere", 401)):
+        token = plane.kubectl("create", "token", "joulie-grid", "-n", NAMESPACE, "--audience", audience).strip()
+        headers = {"Authorization": f"Bearer {token}"}
+        assert httpx2.get(f"{address}/api/v1/runtimes", headers=headers).status_code == status
 
 
 def test_a_pod_that_is_gone_is_completed(site: Site) -> None:

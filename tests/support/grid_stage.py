@@ -100,6 +100,7 @@ class Stage:
         self.runtimes = LearnedRuntimes(
             self.settings.accounting_url,
             None,
+            self.settings.accounting_token_file,
             self.settings.runtime_quantile,
             lambda: self.now_s,
             self.runtimes_asked,

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from joulie.adapters.kubernetes.errors import ConnectionLostError
-from joulie.adapters.program_api.energy import TOKEN_HEADER
+from joulie.adapters.program_api.energy import AUDIENCE, TOKEN_HEADER
+from joulie.adapters.program_api.runtimes import RUNTIMES_PATH
 from joulie.apps.accounting.access import Access
 from joulie.apps.accounting.api import EnergyApi
 from joulie.apps.accounting.async_ledger import AsyncLedger
@@ -17,7 +18,8 @@ class ApiServer:
     """Answers reviews: tokens are names of users, who may read the namespaces that `rights` says."""
 
     def __init__(self):
-        self.rights = {"tenant": {"team-a"}, "finance": {"", "team-a", "team-b"}}
+        self.rights = {"tenant": {"team-a"}, "finance": {"", "team-a", "team-b"}, "grid": {""}}
+        self.audience_of = {"grid": AUDIENCE}
         self.reviews = []
         self.away = False
 
@@ -27,9 +29,13 @@ class ApiServer:
         spec = json.loads(body)["spec"]
         self.reviews.append(path.rpartition("/")[2])
         if path.endswith("tokenreviews"):
-            known = spec["token"] in self.rights
+            audience = self.audience_of.get(spec["token"], "https://kubernetes.default.svc")
+            known = spec["token"] in self.rights and audience in spec.get(
+                "audiences", ["https://kubernetes.default.svc"]
+            )
             user = {"username": spec["token"] if known else "", "groups": ["system:authenticated"]}
-            return json.dumps({"status": {"authenticated": known, "user": user}}).encode()
+            status = {"authenticated": known, "user": user, "audiences": [audience] if known else []}
+            return json.dumps({"status": status}).encode()
         asked = spec["resourceAttributes"]
         assert (asked["verb"], asked["group"], asked["resource"]) == ("get", "joulie.io", "energy")
         return json.dumps({"status": {"allowed": asked["namespace"] in self.rights[spec["user"]]}}).encode()
@@ -41,13 +47,16 @@ class Ledger:
     def usage(self, by, **_options):
         return []
 
+    def run_durations(self):
+        return {}
+
 
 @pytest.fixture
 def stage():
     server = ApiServer()
     now = [0.0]
 
-    def ask(query=b"", **headers):
+    def ask(query=b"", path="/api/v1/energy", **headers):
         async def main():
             api = EnergyApi(AsyncLedger(Ledger()), "EUR", lambda: now[0], access).before(None)
             sent = []
@@ -56,7 +65,7 @@ def stage():
                 sent.append(message)
 
             pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
-            scope = {"path": "/api/v1/energy", "method": "GET", "query_string": query, "headers": pairs}
+            scope = {"path": path, "method": "GET", "query_string": query, "headers": pairs}
             await api(scope, None, send)
             return sent[0]["status"], msgspec.json.decode(sent[1]["body"]).get("error", "")
 
@@ -76,6 +85,22 @@ def test_g15_the_energy_api_answers_no_pod_without_a_right(stage):
     refused = "tenant may not get energy.joulie.io in all namespaces; ask for one namespace (-n)"
     assert ask(authorization="Bearer tenant") == (403, refused)
     assert ask(authorization="Bearer finance") == (200, "")
+
+
+def test_g15_learned_runtimes_answer_no_pod_without_a_right(stage):
+    _, _, ask = stage
+    assert ask(path=RUNTIMES_PATH)[0] == 401
+    assert ask(b"namespace=team-a", RUNTIMES_PATH, authorization="Bearer tenant") == (200, "")
+    assert ask(b"namespace=team-b", RUNTIMES_PATH, authorization="Bearer tenant")[0] == 403
+    assert ask(path=RUNTIMES_PATH, authorization="Bearer tenant")[0] == 403
+    assert ask(path=RUNTIMES_PATH, authorization="Bearer grid") == (200, "")
+
+
+def test_a_token_for_the_accounting_alone_is_accepted_and_one_for_others_is_not(stage):
+    server, _, ask = stage
+    server.audience_of["finance"] = "vault"
+    assert ask(authorization="Bearer grid") == (200, "")
+    assert ask(authorization="Bearer finance")[0] == 401
 
 
 def test_answers_of_the_api_server_are_used_for_a_minute_and_refusals_never(stage):

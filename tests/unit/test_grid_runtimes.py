@@ -184,6 +184,29 @@ def test_without_accounting_the_default_counts_and_everybody_is_told(tmp_path):
     play(body, tmp_path)
 
 
+def test_g15_the_token_is_read_anew_for_each_request(tmp_path):
+    token, sent = tmp_path / "token", []
+
+    async def main():
+        async def app(scope, receive, send):
+            sent.append(dict(scope["headers"]).get(b"authorization"))
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b'{"quantile": 0.9, "items": []}'})
+
+        async with (
+            Server(app, ("127.0.0.1", 0)) as server,
+            staged(tmp_path, accounting_url=f"http://127.0.0.1:{server.port}", accounting_token_file=token) as stage,
+            httpx2.AsyncClient() as http,
+        ):
+            assert not await stage.runtimes.refresh(http), "without the file nothing is sent"
+            for content in ("first\n", "second"):
+                token.write_text(content)
+                assert await stage.runtimes.refresh(http)
+
+    asyncio.run(main())
+    assert sent == [b"Bearer first", b"Bearer second"]
+
+
 @pytest.mark.parametrize("answer", [b"", b"[]", b'{"quantile": 0.9, "items": [{"runtimeS": "soon"}]}'])
 def test_an_answer_that_is_none_changes_nothing(tmp_path, answer):
     async def main():

@@ -28,6 +28,7 @@ class UserInfo(msgspec.Struct, frozen=True):
 class _TokenStatus(msgspec.Struct):
     authenticated: bool = False
     user: UserInfo | None = None
+    audiences: list[str] = []
 
 
 class _TokenReview(msgspec.Struct):
@@ -42,15 +43,23 @@ class _AccessReview(msgspec.Struct):
     status: _AccessStatus
 
 
-async def user_of(client: KubeClient, token: str) -> UserInfo | None:
+async def user_of(client: KubeClient, token: str, audience: str | None = None) -> UserInfo | None:
     """The user of a bearer token; None for a token that the API server does not accept.
+
+    Args:
+        client: Kubernetes client.
+        token: the token.
+        audience: whom the token must be for; None for the API server.
 
     Raises:
         KubernetesError: the API server cannot be asked.
     """
-    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+    spec = {"token": token} if audience is None else {"token": token, "audiences": [audience]}
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
     status = (await _review(client, _TOKEN_REVIEWS, review, _TokenReview)).status
-    return status.user if status.authenticated else None
+    # An authenticator that knows no audiences returns none, and has then not checked them.
+    accepted = status.authenticated and (audience is None or audience in status.audiences)
+    return status.user if accepted else None
 
 
 async def is_allowed(client: KubeClient, user: UserInfo, attributes: Mapping[str, str]) -> bool:

@@ -9,6 +9,8 @@ SAVINGS_PATH = "/api/v1/savings"
 EXPORT_PATH = "/api/v1/export"
 TOKEN_HEADER = "x-joulie-token"  # noqa: S105 - the name of a header
 """Header with the bearer token of the user: the API server's proxy removes the header Authorization."""
+AUDIENCE = "joulie-accounting"
+"""Audience of tokens for this API alone: it accepts them besides those for the API server."""
 GROUPS = ("pod", "job", "namespace", "node", "day")
 """Groupings of energy; a job is any workload: a Job, a Deployment, or a pod without a controller."""
 

@@ -42,19 +42,24 @@ class RuntimesAnswer(msgspec.Struct, frozen=True):
     items: list[RuntimeItem]
 
 
-async def fetch_runtimes(http: httpx2.AsyncClient, base_url: str, quantile: float) -> dict[Workload, LearnedRuntime]:
+async def fetch_runtimes(
+    http: httpx2.AsyncClient, base_url: str, quantile: float, token: str = ""
+) -> dict[Workload, LearnedRuntime]:
     """Runtimes of all workloads, from the accounting program.
 
     Args:
         http: HTTP client.
         base_url: URL of the program.
         quantile: share of the runs that a runtime is not to be exceeded by, 0..1.
+        token: bearer token to send; empty for none.
 
     Raises:
         RequestError: the program is away, or its answer is not one.
     """
     url = base_url.rstrip("/") + RUNTIMES_PATH
-    response, body = await fetch(http, "GET", url, max_bytes=_MAX_BYTES, params={"quantile": f"{quantile:g}"})
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    params = {"quantile": f"{quantile:g}"}
+    response, body = await fetch(http, "GET", url, max_bytes=_MAX_BYTES, params=params, headers=headers)
     if response.status_code != httpx2.codes.OK:
         raise RequestError(f"{url}: {response.status_code}: {shown_body(body)}")
     try:

@@ -1,7 +1,8 @@
-"""Who may read the energy of which namespaces: users of the cluster, by RBAC on the virtual resource energy.joulie.io.
+"""Who may read energy and runtimes of which namespaces: users of the cluster, by RBAC on energy.joulie.io.
 
-The API server has no such resource; roles may name it all the same, and its authorizers answer for it. A token is
-sent in the header Authorization, or in `TOKEN_HEADER` through the API server's proxy, which removes the former.
+The API server has no such resource: it is virtual. Roles may name it all the same, and its authorizers answer for it.
+A token is sent in the header Authorization, or in `TOKEN_HEADER` through the API server's proxy, which removes the
+former.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TypeVar
 from joulie.adapters.kubernetes.access import UserInfo, is_allowed, user_of
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.names import GROUP
-from joulie.adapters.program_api.energy import TOKEN_HEADER
+from joulie.adapters.program_api.energy import AUDIENCE, TOKEN_HEADER
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -79,7 +80,7 @@ class Access:
         known = self._users.get(digest)
         if known is not None and known[0] + _REMEMBERED_S > self._now_s():
             return known[1]
-        user = await user_of(self._client, token)
+        user = await user_of(self._client, token) or await user_of(self._client, token, AUDIENCE)
         if user is None:
             raise AccessDeniedError(401, "the cluster does not accept this token")
         _remember(self._users, digest, (self._now_s(), user))

@@ -90,8 +90,7 @@ class EnergyApi:
             values = parse_qs(scope.get("query_string", b"").decode(errors="replace"))
             query = {key: texts[-1] for key, texts in values.items()}
             try:
-                # Runtimes hold no energy, and the grid controller reads them.
-                if self._access is not None and path != RUNTIMES_PATH:
+                if self._access is not None:
                     await self._access.check(scope.get("headers", ()), query.get("namespace"))
                 await self._answer(path, query, send)
             except AccessDeniedError as error:

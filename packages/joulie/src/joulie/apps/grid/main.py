@@ -124,6 +124,7 @@ class _Program:
         self._runtimes = LearnedRuntimes(
             settings.accounting_url,
             settings.accounting_ca_file,
+            settings.accounting_token_file,
             settings.runtime_quantile,
             time.time,
             metrics.runtimes_asked,

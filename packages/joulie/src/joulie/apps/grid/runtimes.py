@@ -30,6 +30,7 @@ class LearnedRuntimes:
     Args:
         url: base URL of the accounting program; empty for none.
         ca_file: certificates that its certificate is verified by; None to accept any, such as its self-signed one.
+        token_file: file with the token to send, read for each request, since it expires; None for none.
         quantile: share of the earlier runs that took no longer than the learned runtime, 0..1.
         now_s: current time, s since the epoch.
         asked: called after each request with whether it was answered, and the number of workloads known.
@@ -42,12 +43,14 @@ class LearnedRuntimes:
         self,
         url: str,
         ca_file: Path | None,
+        token_file: Path | None,
         quantile: float,
         now_s: Callable[[], float],
         asked: Callable[[bool, int], None],
     ) -> None:
         self._url = url
         self._ca_file = ca_file
+        self._token_file = token_file
         self._quantile = quantile
         self._now_s = now_s
         self._known: Mapping[Workload, LearnedRuntime] = {}
@@ -79,8 +82,9 @@ class LearnedRuntimes:
     async def refresh(self, http: httpx2.AsyncClient) -> bool:
         """Ask once. Returns whether there was an answer."""
         try:
-            known = await fetch_runtimes(http, self._url, self._quantile)
-        except (RequestError, httpx2.InvalidURL) as error:
+            token = "" if self._token_file is None else self._token_file.read_text(encoding="utf-8").strip()
+            known = await fetch_runtimes(http, self._url, self._quantile, token)
+        except (RequestError, httpx2.InvalidURL, OSError) as error:
             self._failed(str(error))
             return False
         self._answered_s, self._problem = self._now_s(), ""

@@ -62,6 +62,12 @@ class ControllerSettings(ModeSettings, KueueSettings, GridSettings, PrometheusSe
         "Authorities that the accounting program's certificate is verified by, PEM; without, any is accepted, such as "
         "its self-signed one.",
     )
+    accounting_token_file: Path | None = path(
+        "ACCOUNTING_TOKEN_FILE",
+        None,
+        "Token that the accounting program is asked with; its user must be allowed to get energy.joulie.io in all "
+        "namespaces.",
+    )
     runtime_quantile: float = number(
         "GRID_RUNTIME_QUANTILE",
         "0.9",
