@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulie_lab.benchmarks.lives import run_life, state_folder
+from joulie_lab.benchmarks.lives.bed import state_folder
+from joulie_lab.benchmarks.lives.life import run_life
 from joulie_lab.machines.library import MACHINES
 
 

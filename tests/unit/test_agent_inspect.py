@@ -24,8 +24,8 @@ from joulie.apps.agent.settings import AgentSettings
 from joulie.domain.actuation import WantedCap
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.ports import ControlFailedError, DeviceKind, NoBackendError, PowerDevice
-from joulie_lab.benchmarks.lives import Bed, small
-from joulie_lab.benchmarks.lives_faults import Faults
+from joulie_lab.benchmarks.lives.bed import Bed, small
+from joulie_lab.benchmarks.lives.faults import Faults
 from joulie_lab.machines.files import MachineFiles
 from joulie_lab.machines.library import MACHINES
 from joulie_lab.machines.specs import Load

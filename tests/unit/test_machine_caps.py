@@ -7,8 +7,8 @@ import pytest
 
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome
 from joulie.domain.actuation import WantedCap
-from joulie_lab.benchmarks.lives import CYCLE_S, Bed, small
-from joulie_lab.benchmarks.lives_faults import Faults
+from joulie_lab.benchmarks.lives.bed import CYCLE_S, Bed, small
+from joulie_lab.benchmarks.lives.faults import Faults
 from joulie_lab.machines.library import MACHINES
 from joulie_lab.machines.specs import Load
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from joulie_lab.benchmarks.lives_runs import LivesResult
-from joulie_lab.benchmarks.machine_table import MachineRow, machine_row
+from joulie_lab.benchmarks.lives.machine_table import MachineRow, machine_row
+from joulie_lab.benchmarks.lives.runs import LivesResult
 from joulie_lab.benchmarks.results import read_result
 from joulie_lab.machines.library import MACHINES
 

@@ -11,8 +11,8 @@ import click
 from joulie_lab.apps.bench.figures import bar_sets
 from joulie_lab.apps.bench.report import Page, Report, Table
 from joulie_lab.apps.bench.run import benchmark, tell
-from joulie_lab.benchmarks.lives_runs import FULL_RUNS, SEED, SMALL_RUNS, LivesResult, measure
-from joulie_lab.benchmarks.machine_table import Cap
+from joulie_lab.benchmarks.lives.machine_table import Cap
+from joulie_lab.benchmarks.lives.runs import FULL_RUNS, SEED, SMALL_RUNS, LivesResult, measure
 from joulie_lab.machines.library import MACHINES, public_sources
 from joulie_lab.simulation.report.bars import Bars
 from joulie_lab.simulation.report.png import draw

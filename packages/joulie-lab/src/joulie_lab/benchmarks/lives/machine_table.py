@@ -8,8 +8,8 @@ from joulie.adapters.cpu import cpuinfo
 from joulie.adapters.kubernetes.control_reports import RESTORED
 from joulie.apps.agent.outcome import Outcome
 from joulie.domain.actuation import WantedCap
-from joulie_lab.benchmarks.lives import CYCLE_S, Bed, small, state_folder
-from joulie_lab.benchmarks.lives_faults import Faults
+from joulie_lab.benchmarks.lives.bed import CYCLE_S, LIFTED, Bed, small, state_folder
+from joulie_lab.benchmarks.lives.faults import Faults
 from joulie_lab.benchmarks.results import Figures
 from joulie_lab.machines.files import MachineFiles, light_path
 from joulie_lab.machines.library import MACHINES
@@ -17,7 +17,6 @@ from joulie_lab.machines.machine import Machine
 from joulie_lab.machines.specs import Load
 
 CAP = WantedCap(percent=60.0)
-_LIFTED = WantedCap()
 _SETTLING_CYCLES = 45
 """Time that a frequency controller gets, cycles of 20 s; a power limit holds at once."""
 _HELD_CYCLES = 30
@@ -102,9 +101,9 @@ def _power_w(bed: Bed) -> float:
 def _measure(bed: Bed) -> tuple[float | None, float]:
     """Relative error of the measured power, and the power that is drawn, W."""
     for _ in range(3):
-        bed.cycle(_LIFTED)
+        bed.cycle(LIFTED)
         bed.wait(CYCLE_S)
-    bed.cycle(_LIFTED)
+    bed.cycle(LIFTED)
     true_w = _power_w(bed)
     seen = bed.host.observation if bed.host else None
     measured_w = seen.cpu_power.package_power_w if seen else None
@@ -134,6 +133,6 @@ def _energies_j(bed: Bed) -> tuple[float, float]:
 
 def _is_lifted(bed: Bed) -> bool:
     """Whether an agent without a cap reports that nothing is left of one."""
-    outcomes = bed.cycle(_LIFTED)
+    outcomes = bed.cycle(LIFTED)
     bed.wait(CYCLE_S)
     return all(outcome.message.startswith(RESTORED) for outcome in outcomes)

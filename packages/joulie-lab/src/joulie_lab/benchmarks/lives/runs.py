@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from joulie_lab.adapters.executors import in_processes
-from joulie_lab.benchmarks.lives import Life, run_life, state_folder
-from joulie_lab.benchmarks.machine_table import MachineRow, machine_row
+from joulie_lab.benchmarks.lives.bed import state_folder
+from joulie_lab.benchmarks.lives.life import Life, run_life
+from joulie_lab.benchmarks.lives.machine_table import MachineRow, machine_row
 from joulie_lab.benchmarks.results import Figures
 from joulie_lab.machines.library import MACHINES
 

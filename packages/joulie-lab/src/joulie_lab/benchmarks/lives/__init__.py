@@ -1,0 +1,1 @@
+"""Lives of the agent on modelled machines, with faults, in virtual time."""
