@@ -1,44 +1,16 @@
 """Who may read the energy API; the API server's own answers are tested on a real one."""
 
 import asyncio
-import json
 
 import msgspec
 import pytest
 
-from joulie.adapters.kubernetes.errors import ConnectionLostError
-from joulie.adapters.program_api.energy import AUDIENCE, TOKEN_HEADER
+from joulie.adapters.program_api.energy import TOKEN_HEADER
 from joulie.adapters.program_api.runtimes import RUNTIMES_PATH
 from joulie.apps.accounting.access import Access
 from joulie.apps.accounting.api import EnergyApi
 from joulie.apps.accounting.async_ledger import AsyncLedger
-
-
-class ApiServer:
-    """Answers reviews: tokens are names of users, who may read the namespaces that `rights` says."""
-
-    def __init__(self):
-        self.rights = {"tenant": {"team-a"}, "finance": {"", "team-a", "team-b"}, "grid": {""}}
-        self.audience_of = {"grid": AUDIENCE}
-        self.reviews = []
-        self.away = False
-
-    async def raw(self, method, path, *, body):
-        if self.away:
-            raise ConnectionLostError("no answer", sent=False)
-        spec = json.loads(body)["spec"]
-        self.reviews.append(path.rpartition("/")[2])
-        if path.endswith("tokenreviews"):
-            audience = self.audience_of.get(spec["token"], "https://kubernetes.default.svc")
-            known = spec["token"] in self.rights and audience in spec.get(
-                "audiences", ["https://kubernetes.default.svc"]
-            )
-            user = {"username": spec["token"] if known else "", "groups": ["system:authenticated"]}
-            status = {"authenticated": known, "user": user, "audiences": [audience] if known else []}
-            return json.dumps({"status": status}).encode()
-        asked = spec["resourceAttributes"]
-        assert (asked["verb"], asked["group"], asked["resource"]) == ("get", "joulie.io", "energy")
-        return json.dumps({"status": {"allowed": asked["namespace"] in self.rights[spec["user"]]}}).encode()
+from support.access_reviews import ApiServer
 
 
 class Ledger:
@@ -53,7 +25,7 @@ class Ledger:
 
 @pytest.fixture
 def stage():
-    server = ApiServer()
+    server = ApiServer({"tenant": {"team-a"}, "finance": {"", "team-a", "team-b"}, "grid": {""}})
     now = [0.0]
 
     def ask(query=b"", path="/api/v1/energy", **headers):

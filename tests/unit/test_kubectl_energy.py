@@ -5,17 +5,23 @@ import csv
 import json
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import yaml
 
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODES
 from joulie.adapters.program_api.energy import TOKEN_HEADER
+from joulie.adapters.program_api.report import report_answer
 from joulie.apps.cli import main as joulie
 from joulie.apps.kubectl import main as plugin
 from joulie.apps.kubectl import savings
 from joulie.apps.kubectl.energy import format_energy, format_mass
 from joulie.domain.accounting.identity import CPU_MODEL_LABEL, GPU_MODEL_LABEL
+from joulie.domain.accounting.inventory import Inventory
+from joulie.domain.accounting.journal import Month
+from joulie.domain.accounting.records import Energy
+from joulie.domain.accounting.sci import MonthRecords, WorkloadKey, report
 from joulie_lab.fakes.kubernetes import FakeCluster
 from support.scripted_server import kubeconfig, serving
 
@@ -69,6 +75,11 @@ class Accounting:
             await answer.whole(200, json.dumps(common | {"by": request.query["by"], "items": self.items}).encode())
         elif request.path.endswith("/savings"):
             await answer.whole(200, json.dumps(common | {"items": SAVINGS}).encode())
+        elif request.path.endswith("/report"):
+            month, namespace = Month.parse(request.query["month"]), request.query.get("namespace")
+            energy = {(WorkloadKey("team", "Job", "train"), "DE"): Energy(energy_j=KWH, emissions_g=300.0)}
+            records = MonthRecords(month, 0.0, closed=True, energy=energy)
+            await answer.whole(200, msgspec.json.encode(report_answer(report(records, Inventory(), namespace))))
         else:
             await answer.whole(200, "".join(json.dumps(row) + "\n" for row in self.rows).encode())
 
@@ -253,6 +264,21 @@ def test_a_second_run_changes_nothing_and_a_dry_one_writes_nothing(on_cluster):
     _, rows, _, nodes = on_cluster("--dry-run")
     assert {row["result"] for row in rows} == {"would write", "nothing known"}
     assert all(CPU_MODEL_LABEL not in node.annotations for node in nodes.values())
+
+
+def test_a_report_is_of_a_month_and_a_namespace_or_all(asked):
+    accounting = Accounting()
+    status, out, _ = asked(accounting, "report", "2026-10", "-n", "team")
+    assert (status, accounting.asked[-1][1]) == (0, {"month": "2026-10", "namespace": "team"})
+    assert "Emissions of 2026-10 in namespace team (closed)" in out
+    assert "team/Job/train" in out
+    assert "(unallocated)" not in out
+    document = json.loads(asked(accounting, "report", "2026-10", "-A", "-o", "json")[1])
+    assert accounting.asked[-1][1] == {"month": "2026-10"}
+    assert (document["namespace"], document["total"]["locationBasedG"]) == (None, 300.0)
+    assert (
+        "Nothing is booked in 2026-10 in namespace other." in asked(accounting, "report", "2026-10", "-n", "other")[1]
+    )
 
 
 def test_g15_the_token_of_the_user_is_sent_where_the_proxy_keeps_it(asked, tmp_path):

@@ -1,5 +1,6 @@
 """Must show 6: the report of a simulated month, and what an auditor would ask of it."""
 
+import asyncio
 import json
 import sqlite3
 import subprocess
@@ -7,18 +8,24 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx2
 import pytest
 from click.testing import CliRunner
 
 from joulie.adapters.inventory_file import InventoryFileError, load_inventory
 from joulie.adapters.ledger import LedgerSettings, open_ledger
+from joulie.adapters.program_api.report import REPORT_PATH
 from joulie.adapters.signing import Ed25519Signer, verify_signature
+from joulie.apps.accounting.access import Access
+from joulie.apps.accounting.api import EnergyApi
+from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.apps.cli.ledger import ledger as command
 from joulie.domain.accounting.embodied import estimated_asset
 from joulie.domain.accounting.factors import FactorKind
 from joulie.domain.accounting.journal import Reason
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import resolve
+from support.access_reviews import ApiServer
 from support.ledger_site import new_key
 from support.sci_month import DAY_S, IMAGES_A_JOB, OCTOBER, REQUESTS_A_DAY, STEP_S, book_month
 
@@ -142,6 +149,69 @@ def test_pue_has_its_source_and_a_closed_month_keeps_its_figures(site):
 
 def test_an_outage_that_was_published_later_is_in_the_figures(site):
     assert site.report["total"]["energyWithoutIntensityKWh"] == pytest.approx(0.0, abs=1e-9)
+
+
+# ---- by namespace, for tenants
+
+
+@pytest.fixture(scope="module")
+def served(site):
+    """Asks the API for the report of October: status and body. Tokens are names of users."""
+    inventory = load_inventory(site.folder / "inventory.yaml")
+
+    def ask(query, token):
+        async def main():
+            ledger = open_ledger(site.url)
+            everything = {"", *(line["namespace"] for line in site.report["workloads"])}
+            access = Access(ApiServer({"tenant": {"ml"}, "finance": everything}), lambda: 0.0)
+            app = EnergyApi(AsyncLedger(ledger), "EUR", lambda: OCTOBER.ends_s + DAY_S, access, inventory).before(None)
+            transport = httpx2.ASGITransport(app)
+            async with httpx2.AsyncClient(transport=transport, base_url="http://accounting") as http:
+                answer = await http.get(REPORT_PATH, params=query, headers={"authorization": f"Bearer {token}"})
+            ledger.close()
+            return answer.status_code, answer.json()
+
+        return asyncio.run(main())
+
+    return ask
+
+
+def test_finance_reads_the_report_that_the_ledger_prints(site, served):
+    assert served({"month": "2026-10"}, "finance") == (200, site.report)
+    assert served({}, "finance")[1]["month"] == "2026-11", "without a month, the one that lasts"
+    status, answer = served({"month": "October"}, "finance")
+    assert (status, "write it like 2026-10" in answer["error"]) == (400, True)
+
+
+def test_tenants_read_the_lines_of_their_namespace_and_no_other_figure(site, served):
+    assert served({"month": "2026-10"}, "tenant")[0] == 403
+    assert served({"month": "2026-10", "namespace": "shop"}, "tenant")[0] == 403
+    assert served({"month": "2026-10"}, "nobody")[0] == 401
+    status, own = served({"month": "2026-10", "namespace": "ml"}, "tenant")
+    assert status == 200
+    lines = [line for line in site.report["workloads"] if line["namespace"] == "ml"]
+    assert own["workloads"] == lines, "the same figures to the last digit, market-based ones included"
+    assert own["unallocated"] == []
+    for name in ("energyKWh", "locationBasedG", "marketBasedG", "embodiedG"):
+        assert own["total"][name] == pytest.approx(sum(line[name] for line in lines), rel=1e-12)
+    zones = {zone["zone"]: zone for zone in own["marketBased"]}
+    assert sum(zone["energyKWh"] for zone in zones.values()) == pytest.approx(own["total"]["energyKWh"], rel=1e-12)
+    for zone in zones.values():
+        covered_kwh = sum(one["coveredKWh"] for one in zone["instruments"]) + zone["residualKWh"]
+        assert covered_kwh == pytest.approx(zone["energyKWh"], rel=1e-12)
+    days = sum(one["nodeDays"]["cpu"] for one in own["embodied"])
+    assert days == pytest.approx(own["total"]["reservedNodeDays"]["cpu"], rel=1e-12)
+    assert {one["zone"] for one in own["pue"]} == zones.keys()
+    assert "shop" not in json.dumps(own)
+
+
+def test_namespaces_and_what_nobody_reserved_add_up_to_the_whole_report(site, served):
+    names = {line["namespace"] for line in site.report["workloads"]}
+    parts = [served({"month": "2026-10", "namespace": name}, "finance")[1]["total"] for name in sorted(names)]
+    parts.append(site.report["unallocatedTotal"])
+    for name, whole in site.report["total"].items():
+        if isinstance(whole, float):
+            assert sum(part[name] for part in parts) == pytest.approx(whole, rel=1e-12, abs=1e-9), name
 
 
 # ---- ledgers of version 2, and files

@@ -1,4 +1,4 @@
-"""The HTTP JSON API of accounting: energy, savings, and an export of all rows."""
+"""The HTTP JSON API of accounting: energy, savings, reports of months, and an export of all rows."""
 
 from __future__ import annotations
 
@@ -25,10 +25,14 @@ from joulie.adapters.program_api.energy import (
     SavingsAnswer,
     SavingsItem,
 )
+from joulie.adapters.program_api.report import REPORT_PATH, ReportAnswer, report_answer
 from joulie.adapters.program_api.runtimes import RUNTIMES_PATH, RuntimeItem, RuntimesAnswer
 from joulie.apps.accounting.access import Access, AccessDeniedError
 from joulie.apps.accounting.async_ledger import AsyncLedger
+from joulie.domain.accounting.inventory import Inventory
+from joulie.domain.accounting.journal import Month
 from joulie.domain.accounting.records import ENERGY_FIELDS, ExportRow, Grouping, SavingRow, UsageRow
+from joulie.domain.accounting.sci import report
 from joulie.domain.quantities import JOULES_PER_KWH
 from joulie.domain.runtimes import learned_runtime
 from joulie.ports import Ledger, LedgerError
@@ -38,6 +42,7 @@ _JSON = b"application/json"
 _LINES = b"application/x-ndjson"
 _ROWS_A_CHUNK = 1000
 _SECONDS_PER_DAY = 86400.0
+_PATHS = frozenset({ENERGY_PATH, SAVINGS_PATH, REPORT_PATH, EXPORT_PATH, RUNTIMES_PATH})
 
 
 class InvalidParameterError(ValueError):
@@ -59,18 +64,25 @@ class _RequestedPeriod(msgspec.Struct, frozen=True):
 
 
 class EnergyApi:
-    """Serves the paths of `joulie.adapters.program_api`: energy, savings, the export and learned runtimes.
+    """Serves the paths of `joulie.adapters.program_api`: energy, savings, reports, the export and learned runtimes.
 
     Args:
         ledger: energy ledger.
         currency: currency of costs.
         now_s: current time, s since the epoch.
         access: checks who may read what; None to answer everybody.
+        inventory: instruments and residual mixes for reports.
     """
 
     def __init__(
-        self, ledger: AsyncLedger, currency: str, now_s: Callable[[], float], access: Access | None = None
+        self,
+        ledger: AsyncLedger,
+        currency: str,
+        now_s: Callable[[], float],
+        access: Access | None = None,
+        inventory: Inventory | None = None,
     ) -> None:
+        self._inventory = inventory or Inventory()
         self._access = access
         self._ledger = ledger
         self._currency = currency
@@ -81,7 +93,7 @@ class EnergyApi:
 
         async def api(scope: Scope, receive: Receive, send: Send) -> None:
             path = scope["path"]
-            if path not in {ENERGY_PATH, SAVINGS_PATH, EXPORT_PATH, RUNTIMES_PATH}:
+            if path not in _PATHS:
                 await app(scope, receive, send)
                 return
             if scope["method"] not in {"GET", "HEAD"}:
@@ -113,6 +125,9 @@ class EnergyApi:
         if path == RUNTIMES_PATH:
             await respond(send, 200, msgspec.json.encode(await self._runtimes(query, period.namespace)), _JSON)
             return
+        if path == REPORT_PATH:
+            await respond(send, 200, json_body(await self._report(query, period)), _JSON)
+            return
         answer = await (self._energy(query.get("by", ""), period) if path == ENERGY_PATH else self._savings(period))
         await respond(send, 200, json_body(answer), _JSON)
 
@@ -126,6 +141,14 @@ class EnergyApi:
             if runtime is not None and namespace in {None, workload.namespace}
         ]
         return RuntimesAnswer(quantile, items)
+
+    async def _report(self, query: Mapping[str, str], period: _RequestedPeriod) -> ReportAnswer:
+        try:
+            month = Month.parse(query["month"]) if "month" in query else Month.of(period.now_s)
+        except ValueError as error:
+            raise InvalidParameterError(str(error)) from None
+        records = await self._ledger.call(lambda ledger: ledger.month(month))
+        return report_answer(report(records, self._inventory, period.namespace))
 
     async def _energy(self, by_text: str, period: _RequestedPeriod) -> EnergyAnswer:
         try:

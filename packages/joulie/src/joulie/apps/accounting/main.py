@@ -8,7 +8,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -40,7 +40,7 @@ from joulie.apps.accounting.settings import AccountingSettings, node_power_range
 from joulie.apps.accounting.usage import UsageReader
 from joulie.apps.accounting.view import ClusterView
 from joulie.domain.accounting.identity import PowerRange, PowerSettings
-from joulie.domain.accounting.inventory import Inventory, UnitQuery
+from joulie.domain.accounting.inventory import Inventory
 from joulie.domain.accounting.journal import Signer
 from joulie.domain.accounting.profiles import HardwareProfiles
 from joulie.domain.grid.cloud_regions import CLOUD_REGIONS
@@ -82,7 +82,7 @@ def accounting(settings: AccountingSettings) -> None:
     except (LedgerError, OSError) as error:
         raise click.ClickException(str(error)) from error
     try:
-        run(lambda stop: serve(settings, sampler, ledger, stop, signer, inventory.units))
+        run(lambda stop: serve(settings, sampler, ledger, stop, signer, inventory))
     finally:
         ledger.close()
 
@@ -93,7 +93,7 @@ async def serve(
     ledger: Ledger,
     stop: asyncio.Event,
     signer: Signer | None = None,
-    units: Sequence[UnitQuery] = (),
+    inventory: Inventory | None = None,
 ) -> None:
     """Run the accounting program until `stop` is set.
 
@@ -103,8 +103,9 @@ async def serve(
         ledger: open ledger; the caller closes it.
         stop: set to request a graceful shutdown.
         signer: key that closes months; None to close none.
-        units: functional units that are counted by a query.
+        inventory: instruments, residual mixes, and functional units that are counted by a query; None for none.
     """
+    inventory = inventory or Inventory()
     metrics = AccountingMetrics(settings.currency, settings.metric_pods, settings.completed_pod_retention_s)
     async_ledger = AsyncLedger(ledger)
     async with AsyncExitStack() as stack:
@@ -129,7 +130,7 @@ async def serve(
         heads = HeadsAddress(settings.namespace, settings.ledger_heads_config_map)
         closing = Closing(client, async_ledger, events, heads, signer, settings.ledger_close_after_s)
         energy_budgets = EnergyBudgets(client, async_ledger, events, settings.currency)
-        functional_units = FunctionalUnits(prometheus, async_ledger, units)
+        functional_units = FunctionalUnits(prometheus, async_ledger, inventory.units)
         components = Components(
             view,
             usage,
@@ -147,7 +148,7 @@ async def serve(
         probes = Probes()
         probes.add("caches", view.why_not_ready)
         access = Access(client, time.time) if settings.api_authorization else None
-        api = EnergyApi(async_ledger, settings.currency, time.time, access)
+        api = EnergyApi(async_ledger, settings.currency, time.time, access, inventory)
         app = api.before(observability_app(probes, metrics.registry))
         server = await stack.enter_async_context(_server(settings, app))
         _log.info("accounting started", extra={"metrics_port": server.port})

@@ -15,15 +15,15 @@ import click
 
 from joulie.adapters.inventory_file import load_inventory
 from joulie.adapters.ledger import SqlLedger, open_ledger
+from joulie.adapters.program_api.report import report_answer
 from joulie.adapters.signing import Ed25519Signer, KeyFileError, read_public_key, verify_signature
-from joulie.apps.cli.report import print_report, report_document
+from joulie.apps.kubectl.report import print_report
 from joulie.domain.accounting.factors import FACTOR_KINDS, FactorKind
 from joulie.domain.accounting.inventory import Inventory
 from joulie.domain.accounting.journal import Correction, Month, Reason, corrections
 from joulie.domain.accounting.sci import report
 from joulie.ports import LedgerError
 from joulie.program.commands import CommandGroup
-from joulie.program.documents import print_document
 from joulie.program.errors import UserError
 
 BROKEN = 1
@@ -184,11 +184,7 @@ def report_month(url: str, month: str, file: Path | None, output: str) -> None:
         records = opened.month(asked)
     if not records.energy and not records.earlier:
         raise UserError(f"nothing is booked in {asked}")
-    found = report(records, inventory)
-    if output == "table":
-        print_report(found)
-    else:
-        print_document(report_document(found), output)
+    print_report(report_answer(report(records, inventory)), output)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from joulie.adapters.program_api.energy import GROUPS
 from joulie.apps.kubectl import budget as budget_table
 from joulie.apps.kubectl import energy as energy_table
 from joulie.apps.kubectl import profiles as profiles_table
+from joulie.apps.kubectl import report as report_table
 from joulie.apps.kubectl import savings as savings_table
 from joulie.apps.kubectl import top as top_table
 from joulie.apps.kubectl.export import FORMATS
@@ -203,6 +204,30 @@ def savings(kubeconfig: Path | None, context: str | None, namespace: str, all_na
         accounting_endpoint(options),
     )
     run_with_client(lambda client: savings_table.show_savings(client, request), kubeconfig=kubeconfig, context=context)
+
+
+@kubectl_joulie.command("report")
+@click.argument("month", required=False)
+@cluster_options
+@namespace_options("workloads")
+@accounting_options
+@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", help="Output format.")
+def report(
+    month: str | None,
+    kubeconfig: Path | None,
+    context: str | None,
+    namespace: str,
+    all_namespaces: bool,
+    output: str,
+    **options: Any,
+) -> None:
+    """Report the emissions of a MONTH (2026-10, UTC); without one, of the month that lasts.
+
+    One row per workload: its SCI score (ISO/IEC 21031), and location- and market-based emissions (GHG Protocol). All
+    namespaces (-A) also have what nodes used and kept for nobody. `joulie ledger report` prints the same.
+    """
+    request = report_table.Request(month, None if all_namespaces else namespace, output, accounting_endpoint(options))
+    run_with_client(lambda client: report_table.show_report(client, request), kubeconfig=kubeconfig, context=context)
 
 
 @kubectl_joulie.command("export")

@@ -96,6 +96,19 @@ class MonthRecords:
     units: Sequence[tuple[WorkloadKey, UnitCount]] = ()
     pues: Sequence[PueUse] = ()
 
+    def of_namespace(self, namespace: str) -> MonthRecords:
+        """Those of one namespace's workloads."""
+        energy = {key: one for key, one in self.energy.items() if key[0].namespace == namespace}
+        zones = {zone for _workload, zone in energy}
+        return replace(
+            self,
+            energy=energy,
+            earlier={key: one for key, one in self.earlier.items() if key[0].namespace == namespace},
+            reserved=[one for one in self.reserved if one.workload.namespace == namespace],
+            units=[one for one in self.units if one[0].namespace == namespace],
+            pues=[one for one in self.pues if one.zone in zones],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ReportLine:
@@ -186,6 +199,12 @@ class ZoneMix:
         """Share of the energy that has no factor."""
         return self.rest_j / self.energy_j if self.residual is None and self.energy_j > 0.0 else 0.0
 
+    def of(self, energy_j: float) -> ZoneMix:
+        """The same mix for a part of the zone's energy, J."""
+        part = energy_j / self.energy_j if self.energy_j > 0.0 else 0.0
+        covered = tuple((one, joules * part) for one, joules in self.covered)
+        return replace(self, energy_j=energy_j, covered=covered, rest_j=self.rest_j * part)
+
 
 @dataclass(frozen=True)
 class Report:
@@ -193,6 +212,7 @@ class Report:
 
     Attributes:
         month: of UTC.
+        namespace: whose workloads are in it; None: all, and what nobody has reserved.
         closed: whether its figures are final.
         complete_from_s: start of the time that it has figures of, s since the epoch.
         workloads: largest first.
@@ -205,6 +225,7 @@ class Report:
     """
 
     month: Month
+    namespace: str | None
     closed: bool
     complete_from_s: float
     workloads: Mapping[WorkloadKey, ReportLine]
@@ -216,14 +237,19 @@ class Report:
     pues: Sequence[PueUse]
 
 
-def report(records: MonthRecords, inventory: Inventory) -> Report:
+def report(records: MonthRecords, inventory: Inventory, namespace: str | None = None) -> Report:
     """The report of a month.
 
     Args:
         records: what is booked in it.
-        inventory: instruments and residual mixes.
+        inventory: instruments and residual mixes. They count for all workloads of a zone, also where one namespace's
+            are reported.
+        namespace: whose workloads to report; None for all, and what nobody has reserved.
     """
     zones = {mix.zone: mix for mix in _mixes(records, inventory)}
+    if namespace is not None:
+        records = records.of_namespace(namespace)
+        zones = {zone: zones[zone].of(energy_j) for zone, energy_j in _by_zone(records).items()}
     lines: defaultdict[WorkloadKey, ReportLine] = defaultdict(ReportLine)
     for (workload, zone), energy in records.energy.items():
         lines[workload] += _energy_line(energy, zones[zone])
@@ -241,6 +267,7 @@ def report(records: MonthRecords, inventory: Inventory) -> Report:
     scored = {workload: line.with_score(counts[workload]) for workload, line in _largest_first(lines)}
     return Report(
         records.month,
+        namespace,
         records.closed,
         max(records.month.starts_s, records.since_s),
         {key: line for key, line in scored.items() if key.kind != IDLE_OWNER},
@@ -262,10 +289,7 @@ def _largest_first(lines: Mapping[WorkloadKey, ReportLine]) -> Iterable[tuple[Wo
 
 
 def _mixes(records: MonthRecords, inventory: Inventory) -> Iterable[ZoneMix]:
-    energy_j: defaultdict[str, float] = defaultdict(float)
-    for (_workload, zone), energy in records.energy.items():
-        energy_j[zone] += energy.energy_j
-    for zone, joules in energy_j.items():
+    for zone, joules in _by_zone(records).items():
         covered, rest_j = [], joules
         for one in inventory.instruments:
             part_j = min(_conveyed_j(one, records.month, joules), rest_j) if one.zone == zone else 0.0
@@ -275,6 +299,14 @@ def _mixes(records: MonthRecords, inventory: Inventory) -> Iterable[ZoneMix]:
         year = records.month.year
         residual = next((one for one in inventory.residual_mixes if (one.zone, one.year) == (zone, year)), None)
         yield ZoneMix(zone, joules, tuple(covered), residual, rest_j)
+
+
+def _by_zone(records: MonthRecords) -> Mapping[str, float]:
+    """Energy by zone, J."""
+    energy_j: defaultdict[str, float] = defaultdict(float)
+    for (_workload, zone), energy in records.energy.items():
+        energy_j[zone] += energy.energy_j
+    return energy_j
 
 
 def _conveyed_j(one: Instrument, month: Month, energy_j: float) -> float:

@@ -1,0 +1,135 @@
+"""`kubectl joulie report`: a month's report of emissions, as tables; `joulie ledger report` prints it the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import click
+import msgspec
+
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.program_api.report import (
+    REPORT_PATH,
+    AssetItem,
+    LineItem,
+    MixItem,
+    ReportAnswer,
+    largest,
+    title_of,
+)
+from joulie.apps.kubectl.accounting import AccountingEndpoint, query_accounting
+from joulie.apps.kubectl.energy import query_of
+from joulie.domain.accounting.embodied import SECONDS_PER_YEAR, Spread
+from joulie.domain.accounting.sci import NEGLIGIBLE
+from joulie.program.documents import print_document
+from joulie.program.tables import print_table
+
+_COLUMNS = ("WORKLOAD", "KWH", "LOCATION", "MARKET", "EMBODIED", "(LOW..HIGH)", "UNITS", "SCI, G/UNIT", "MARGINAL")
+_UNALLOCATED = "(unallocated)"
+_EMPTY = "-"
+
+
+@dataclass(frozen=True)
+class Request:
+    """Options of the command.
+
+    Attributes:
+        month: of UTC, ``2026-10``; None for the one that lasts.
+        namespace: namespace of the workloads; empty for that of the context, None for all.
+        output: table, json or yaml.
+        endpoint: address of the accounting program.
+    """
+
+    month: str | None
+    namespace: str | None
+    output: str
+    endpoint: AccountingEndpoint
+
+
+async def show_report(client: KubeClient, request: Request) -> None:
+    """Print the report of a month.
+
+    Raises:
+        KubernetesError: the accounting program cannot be queried.
+    """
+    query = query_of(client, request.namespace, None) | ({"month": request.month} if request.month else {})
+    print_report(await query_accounting(client, request.endpoint, REPORT_PATH, query, ReportAnswer), request.output)
+
+
+def print_report(report: ReportAnswer, output: str) -> None:
+    """Print a report.
+
+    Args:
+        report: the report.
+        output: table, json or yaml.
+    """
+    if output == "table":
+        _print_tables(report)
+    else:
+        print_document(msgspec.to_builtins(report), output)
+
+
+def _print_tables(report: ReportAnswer) -> None:
+    where = f" in namespace {report.namespace}" if report.namespace else ""
+    earlier = report.corrections_of_earlier_months
+    if not (report.workloads or report.unallocated or earlier.energy_kwh or earlier.location_based_g):
+        click.echo(f"Nothing is booked in {report.month}{where}.")
+        return
+    state = "closed" if report.closed else "open: figures can still change"
+    click.echo(f"Emissions of {report.month}{where} ({state})\n{report.method}\n")
+    rows = [_cells(title_of(line), line) for line in report.workloads]
+    rows += [_cells(_UNALLOCATED, report.unallocated_total)] if report.namespace is None else []
+    rows.append(_cells("TOTAL", report.total))
+    print_table("By workload, gCO2eq; marginal emissions are in no sum", _COLUMNS, rows)
+    zones = [row for mix in report.market_based for row in _mix_cells(mix)]
+    print_table("Market-based factors", ("ZONE", "COVERED BY", "KWH", "G/KWH", "SOURCE"), zones)
+    assets = [_asset_cells(one) for one in report.embodied]
+    print_table("Embodied emissions of nodes", ("HARDWARE", "NODE DAYS", "KG", "(LOW..HIGH)", "YEARS"), assets)
+    sources = [(one.hardware.name, one.hardware.source) for one in report.embodied if one.hardware is not None]
+    print_table("", ("HARDWARE", "SOURCE"), sources)
+    pues = [(one.zone, f"{one.pue:g}", f"{one.gpu_pue:g}", one.source) for one in report.pue]
+    print_table("PUE", ("ZONE", "PUE", "GPU PUE", "SOURCE"), pues)
+    for note in report.notes:
+        click.echo(f"- {note}")
+
+
+def _cells(title: str, line: LineItem) -> tuple[str, ...]:
+    units = line.functional_units
+    return (
+        title,
+        f"{line.energy_kwh:,.3f}",
+        _known(line.location_based_g, line.energy_without_intensity_kwh, line.energy_kwh),
+        _known(line.market_based_g, line.energy_without_market_factor_kwh, line.energy_kwh),
+        _known(line.embodied_g, largest(line.unknown_node_days), largest(line.reserved_node_days)),
+        f"{line.embodied_low_g:,.0f}..{line.embodied_high_g:,.0f}",
+        _EMPTY if units is None else f"{units.amount:,.0f} {units.unit}",
+        _EMPTY if line.sci_g_per_unit is None else f"{line.sci_g_per_unit:.6g}",
+        _known(line.marginal_g, line.energy_without_marginal_kwh, line.energy_kwh),
+    )
+
+
+def _known(amount_g: float, unknown: float, whole: float) -> str:
+    """An amount, with + where a part is unknown, and ? where all of it is."""
+    if whole > 0.0 and unknown >= whole * (1.0 - NEGLIGIBLE):
+        return "?"
+    return f"{amount_g:,.1f}" + ("+?" if unknown > whole * NEGLIGIBLE else "")
+
+
+def _mix_cells(mix: MixItem) -> Iterator[tuple[str, ...]]:
+    for one in mix.instruments:
+        yield mix.zone, one.kind, f"{one.covered_kwh:,.3f}", f"{one.g_per_kwh:g}", one.source
+    rest = f"{mix.residual_kwh:,.3f}"
+    if mix.residual_mix is None:
+        yield mix.zone, "nothing", rest, "?", f"no residual mix of {mix.zone} in the inventory"
+    elif mix.residual_kwh > 0.0:
+        yield mix.zone, "residual mix", rest, f"{mix.residual_mix.g_per_kwh:g}", mix.residual_mix.source
+
+
+def _asset_cells(item: AssetItem) -> tuple[str, ...]:
+    asset, days = item.hardware, f"{item.node_days.cpu:,.2f}"
+    if asset is None:
+        return "unknown: give a factor in the inventory", days, "?", "?", "?"
+    whole: Spread = asset.cpu + asset.memory + asset.gpu
+    kg, low_kg, high_kg = (f"{amount_g / 1000:,.0f}" for amount_g in (whole.g, whole.low_g, whole.high_g))
+    return asset.name, days, kg, f"{low_kg}..{high_kg}", f"{asset.lifespan_s / SECONDS_PER_YEAR:g}"
