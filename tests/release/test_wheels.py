@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 UV = ROOT / ".tools/bin/uv"
 
 PRODUCT = {
-    *("accounting", "agent", "caps", "cleanup", "completion", "extender", "grid", "nodes", "operator"),
+    *("accounting", "agent", "caps", "cleanup", "completion", "extender", "grid", "nodes", "operator", "record"),
     *(
         "agent inspect",
         "caps recommend",

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import httpx2
 
-from joulie.adapters.prometheus.answers import PrometheusError
+from joulie.adapters.prometheus.answers import History, PrometheusError
 from joulie.adapters.prometheus.client import Prometheus
 from joulie.adapters.prometheus.exposition import scrape
 from joulie.adapters.prometheus.node_sums import NodeSums
 from joulie.adapters.prometheus.nodes import NodeIndex
-from joulie.adapters.prometheus.readings import NodePower
+from joulie.adapters.prometheus.readings import NodePower, Steps
 from joulie.domain.signal import Reading
 
 CONCURRENCY = 32
@@ -150,3 +150,47 @@ class _AgentReadings:
             node: reading._replace(time_s=self._cycle_ended_s.get(node, reading.time_s))
             for node, reading in self._sums.sums(part).items()
         }
+
+
+async def power_courses(
+    prometheus: Prometheus, index: NodeIndex, gpus: Mapping[str, int], steps: Steps
+) -> Mapping[str, Mapping[float, float]]:
+    """Measured power of nodes (CPU packages and GPUs) by time, W.
+
+    A time at which the agent did not run a cycle is left out, and so is one at which a GPU of the node was not read.
+
+    Args:
+        prometheus: client of the server that scrapes the agents.
+        index: maps labels of series to nodes.
+        gpus: number of GPUs by node.
+        steps: times, and the window over which each value is averaged.
+
+    Raises:
+        PrometheusError: see `Prometheus.query_range`.
+    """
+    window = f"[{steps.mean_s:.0f}s]"
+    cycles = f"on (node) (changes({_CYCLE_METRIC}{window}) > 0)"
+    queries = (
+        f"sum by (node) (avg_over_time({_CPU_METRIC}{window})) and {cycles}",
+        f"sum by (node) (avg_over_time({_GPU_METRIC}{window}))",
+        f"count by (node) (avg_over_time({_GPU_METRIC}{window}))",
+    )
+    asked = (prometheus.query_range(query, steps.start_s, steps.end_s, steps.step_s) for query in queries)
+    cpu, gpu, count = [_by_node(histories, index) for histories in await asyncio.gather(*asked)]
+    return {
+        node: {
+            time_s: value + (gpu.get(node, {}).get(time_s, 0.0) if gpus.get(node) else 0.0)
+            for time_s, value in course.items()
+            if value >= 0.0 and count.get(node, {}).get(time_s, 0) >= gpus.get(node, 0)
+        }
+        for node, course in cpu.items()
+    }
+
+
+def _by_node(histories: Iterable[History], index: NodeIndex) -> dict[str, dict[float, float]]:
+    found: dict[str, dict[float, float]] = {}
+    for history in histories:
+        node = index.node_of(history.labels)
+        if node is not None:
+            found.setdefault(node, {}).update(history.samples)
+    return found

@@ -1,0 +1,182 @@
+"""A recording as a folder of Parquet files; the layout is described in docs/reference/recording.md.
+
+Every file is complete or absent: it is written beside its place and then renamed. An interrupted recording is resumed
+by writing what is absent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from joulie.domain.recording import FORMAT, NodeRecord, Period, PodRecord, merge_pods
+
+_HEAD = "recording.json"
+_ONCE = "once"
+SCHEMAS: Mapping[str, Mapping[str, Any]] = {
+    "use": {"time_s": pl.Float64, "namespace": pl.String, "pod": pl.String, "cpu_cores": pl.Float64,
+            "gpu_pct": pl.Float64},
+    "power": {"time_s": pl.Float64, "node": pl.String, "power_w": pl.Float64},
+    "energy": {"uid": pl.String, "namespace": pl.String, "pod": pl.String, "node": pl.String, "zone": pl.String,
+               "from_s": pl.Float64, "until_s": pl.Float64, "cpu_j": pl.Float64, "mem_j": pl.Float64,
+               "gpu_j": pl.Float64, "energy_j": pl.Float64, "measured_j": pl.Float64},
+    "signals": {"zone": pl.String, "from_s": pl.Float64, "until_s": pl.Float64, "intensity_g_per_kwh": pl.Float64,
+                "price_per_kwh": pl.Float64},
+}  # fmt: skip
+"""Columns of the tables that are no dataclass of `joulie.domain.recording`."""
+_RECORDS = {"pods": PodRecord, "nodes": NodeRecord}
+_TYPES = {
+    "str": pl.String,
+    "str | None": pl.String,
+    "float | None": pl.Float64,
+    "int | None": pl.Int64,
+    "int": pl.Int64,
+}
+TABLES = (*_RECORDS, *SCHEMAS)
+
+
+class RecordingError(ValueError):
+    """A folder that is no recording, or cannot be written; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a recording is of.
+
+    Attributes:
+        period: hours that it covers.
+        step_s: time between two samples of use and power, s.
+        anonymised: whether names are replaced.
+        format: version of the layout.
+    """
+
+    period: Period
+    step_s: float
+    anonymised: bool
+    format: int = FORMAT
+
+
+class RecordingFiles:
+    """The files of one recording.
+
+    Attributes:
+        folder: where they are.
+        head: what it is of.
+    """
+
+    def __init__(self, folder: Path, head: Head) -> None:
+        self.folder = folder
+        self.head = head
+
+    @classmethod
+    def open(cls, folder: Path) -> RecordingFiles:
+        """Open a recording, complete or not.
+
+        Raises:
+            RecordingError: the folder holds none, or one of another version.
+        """
+        try:
+            stored = json.loads((folder / _HEAD).read_text(encoding="utf-8"))
+            head = Head(**{**stored, "period": Period(**stored["period"])})
+        except FileNotFoundError:
+            raise RecordingError(
+                f"{folder}: not a recording: {_HEAD} is missing; make one with joulie record"
+            ) from None
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise RecordingError(f"{folder / _HEAD}: cannot be read: {error}") from error
+        if head.format != FORMAT:
+            raise RecordingError(f"{folder}: format {head.format}; this program reads format {FORMAT}")
+        return cls(folder, head)
+
+    @classmethod
+    def create(cls, folder: Path, head: Head) -> RecordingFiles:
+        """Create a recording, or open the one that is there to resume it; then that one's head counts.
+
+        Raises:
+            RecordingError: the folder cannot be written, holds something else, or has other settings.
+        """
+        if (folder / _HEAD).exists():
+            there = cls.open(folder)
+            if (there.head.step_s, there.head.anonymised) != (head.step_s, head.anonymised):
+                raise RecordingError(
+                    f"{folder}: was begun with another --step or --anonymise; use the same, or another folder"
+                )
+            return there
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(folder.iterdir()):
+                raise RecordingError(f"{folder}: is not empty and not a recording; name another folder with --out")
+            for table in TABLES:
+                (folder / table).mkdir()
+            _replace(folder / _HEAD, json.dumps(asdict(head), indent=2).encode())
+        except OSError as error:
+            raise RecordingError(f"{folder}: cannot be written: {error.strerror}") from error
+        return cls(folder, head)
+
+    def has(self, table: str, hour: Period | None = None) -> bool:
+        """Whether the part of a table was written: that of an hour, or the one that no hour has."""
+        return self._path(table, hour).exists()
+
+    def write(self, table: str, rows: Sequence[Mapping[str, object]], hour: Period | None = None) -> None:
+        """Write a part of a table.
+
+        Raises:
+            RecordingError: it cannot be written.
+        """
+        path = self._path(table, hour)
+        beside = path.with_suffix(".part")
+        try:
+            pl.DataFrame(rows, schema=dict(_schema(table)), orient="row").write_parquet(beside)
+            beside.replace(path)
+        except OSError as error:
+            raise RecordingError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+    def parts(self, table: str) -> Iterator[pl.DataFrame]:
+        """The parts of a table, hour by hour; the one that no hour has comes last.
+
+        Raises:
+            RecordingError: a file is damaged.
+        """
+        for path in sorted((self.folder / table).glob("*.parquet")):
+            try:
+                yield pl.read_parquet(path, schema=dict(_schema(table)))
+            except (OSError, pl.exceptions.PolarsError) as error:
+                reason = str(error).splitlines()[0]
+                raise RecordingError(f"{path}: {reason}; delete it and record again") from error
+
+    def table(self, table: str) -> pl.DataFrame:
+        """A whole table."""
+        return pl.concat([pl.DataFrame(schema=dict(_schema(table))), *self.parts(table)])
+
+    def pods(self) -> list[PodRecord]:
+        """The pods, each once, in order of arrival."""
+        return merge_pods(PodRecord(**row) for part in self.parts("pods") for row in part.to_dicts())
+
+    def nodes(self) -> list[NodeRecord]:
+        """The nodes, ordered by name."""
+        return [NodeRecord(**row) for row in self.table("nodes").sort("node").to_dicts()]
+
+    def missing_hours(self, table: str) -> list[Period]:
+        """Hours of which a table has no part."""
+        return [hour for hour in self.head.period.hours if not self.has(table, hour)]
+
+    def _path(self, table: str, hour: Period | None) -> Path:
+        name = _ONCE if hour is None else f"{datetime.fromtimestamp(hour.from_s, UTC):%Y-%m-%dT%H}"
+        return self.folder / table / f"{name}.parquet"
+
+
+def _schema(table: str) -> Mapping[str, Any]:
+    record = _RECORDS.get(table)
+    return SCHEMAS[table] if record is None else {one.name: _TYPES[str(one.type)] for one in fields(record)}
+
+
+def _replace(path: Path, content: bytes) -> None:
+    beside = path.with_suffix(".part")
+    beside.write_bytes(content)
+    beside.replace(path)
