@@ -49,7 +49,8 @@ def make_archive(folder: Path) -> Path:
             "--no-editable", "--python", sys.executable, env={"UV_PROJECT_ENVIRONMENT": str(environment)})  # fmt: skip
         programs = environment / "bin"
         run(programs / "pyinstaller", "--onefile", "--name", "kubectl-joulie", "--log-level", "WARN", "--distpath",
-            built, "--workpath", f"{work}/work", "--specpath", work, programs / "kubectl-joulie")  # fmt: skip
+            built, "--workpath", f"{work}/work", "--specpath", work, "--collect-data", "joulie.apps.kubectl.web",
+            programs / "kubectl-joulie")  # fmt: skip
         (packages,) = environment.glob("lib/python*/site-packages")
         files = {
             "kubectl-joulie": (built / "kubectl-joulie").read_bytes(),

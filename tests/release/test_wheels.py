@@ -50,7 +50,7 @@ LABORATORY = {
     *("bench", "demo", "experiment", "fmu", "machine", "scenario", "simulate", "simulator", "sweep", "workload"),
 }
 OF_THE_LABORATORY_ALONE = {
-    *("fmpy", "jinja2", "matplotlib", "numba", "llvmlite", "plotly", "polars", "scipy", "pandas"),
+    *("fmpy", "matplotlib", "numba", "llvmlite", "plotly", "polars", "scipy", "pandas"),
     *("distributed", "sklearn"),
 }
 """Import names of what no program of the product needs."""

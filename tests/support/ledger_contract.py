@@ -141,6 +141,29 @@ class LedgerContract:
         assert only(ledger, namespace="team-a") == energy
         assert list(ledger.usage(Grouping.NAMESPACE, namespace="team-b")) == []
 
+    def test_energy_by_two_groupings_adds_up_to_that_by_one(self, open: OPEN) -> None:
+        ledger = open()
+        pods = [pod(name, namespace=team, node=node) for name, team, node in (
+            ("a", "team-a", "node-1"), ("b", "team-a", "node-2"), ("c", "team-b", "node-1"))]  # fmt: skip
+        for step in range(7):
+            samples = [sample(one, 100.0 * (number + 1)) for number, one in enumerate(pods)]
+            ledger.append(Cycle(T0 + step * 600.0, samples, signals=steady()))
+        rows = ledger.usage(Grouping.NAMESPACE, also=frozenset({Grouping.NODE}))
+        assert [(row.namespace, row.node) for row in rows] == [
+            ("team-b", "node-1"), ("team-a", "node-2"), ("team-a", "node-1"),
+        ]  # fmt: skip
+        for team in ("team-a", "team-b"):
+            whole = only(ledger, namespace=team).energy_j
+            assert sum(row.energy.energy_j for row in rows if row.namespace == team) == pytest.approx(whole)
+        hours = ledger.usage(Grouping.NODE, also=frozenset({Grouping.HOUR}), node="node-1")
+        assert [(row.node, row.from_s, row.until_s) for row in hours] == [("node-1", T0, T0 + 3600.0)]
+        assert hours[0].energy.cpu_j == 3600.0 * (100.0 + 300.0)
+        ledger.append(Cycle(T0 + 10 * 86400.0))
+        ledger.prune(T0 + 10 * 86400.0)
+        folded = ledger.usage(Grouping.NAMESPACE, also=frozenset({Grouping.DAY}))
+        assert {row.namespace: row.energy.cpu_j for row in folded} == {"team-a": 1.08e6, "team-b": 1.08e6}
+        assert ledger.usage(Grouping.NODE, node="node-1") == []
+
     def test_what_is_said_twice_counts_once(self, open: OPEN) -> None:
         ledger = open()
         cycles = [Cycle(T0 + 30 * number, [sample(pod(), 100 + number)], signals=steady()) for number in range(5)]

@@ -85,14 +85,14 @@ class Browser:
             self.events.append(message)
         return message
 
-    def open(self, page: Path, width: int, height: int = 900, *, dark: bool = False) -> None:
+    def open(self, page: Path | str, width: int, height: int = 900, *, dark: bool = False) -> None:
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=scheme)
         self.events.clear()
-        self.call("Page.navigate", url=page.as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self._receive()
 

@@ -336,6 +336,10 @@ class MetricsDatabase(Protocol):
         ...
 
 
+class TooManyRowsError(ValueError):
+    """A query whose answer has too many rows; the message says how many are allowed."""
+
+
 class LedgerError(RuntimeError):
     """A ledger that cannot be used; the message says why and what to do. Nothing of the failed call was kept."""
 
@@ -359,14 +363,20 @@ class Ledger(Protocol):
         self,
         by: Grouping,
         *,
+        also: frozenset[Grouping] = frozenset(),
         since_s: float | None = None,
         until_s: float | None = None,
         namespace: str | None = None,
+        node: str | None = None,
     ) -> Sequence[UsageRow]:
-        """Sums of energy, largest first; without times over the ledger's whole life.
+        """Sums of energy by one or several groupings, largest first, by days and hours the earliest first.
 
-        Times are rounded outwards to hours, or to days where hours have been folded. Folded energy has no pod and no
-        node: by these it is in one row of empty names.
+        Without times over the ledger's whole life. Times are rounded outwards to hours, or to days where hours have
+        been folded. Folded energy has no pod and no node: by these it is in one row of empty names, and of one node it
+        is left out.
+
+        Raises:
+            TooManyRowsError: several groupings give too many rows to hold.
         """
         ...
 

@@ -16,8 +16,8 @@ from joulie.domain.accounting.journal import EntryKind
 from joulie.domain.accounting.records import ExportRow, Grouping, Method, PodMeta, SavingRow, UsageRow
 from joulie.domain.grid.signals import Measure
 from joulie.domain.quantities import SECONDS_PER_HOUR
+from joulie.ports import TooManyRowsError
 
-_SECONDS_PER_DAY = 86400.0
 _HOURS_PER_DAY = 24
 
 _NAMES = ("uid", "namespace", "name", "owner_kind", "owner_name", "node")
@@ -27,7 +27,10 @@ _NAMES_OF = {
     Grouping.NAMESPACE: ("namespace",),
     Grouping.NODE: ("node",),
     Grouping.DAY: (),
+    Grouping.HOUR: (),
 }
+_MAX_ROWS = 200_000
+"""Maximum number of rows by several groupings: one grouping has no more rows than there are pods."""
 
 
 @dataclass(frozen=True)
@@ -47,20 +50,33 @@ class Span:
         return found
 
 
-def usage(connection: Connection, by: Grouping, span: Span, namespace: str | None) -> list[UsageRow]:
+@dataclass(frozen=True)
+class Selection:
+    """What is summed: a period, and a namespace or node; None for all of them."""
+
+    span: Span
+    namespace: str | None = None
+    node: str | None = None
+
+
+def usage(connection: Connection, by: frozenset[Grouping], chosen: Selection) -> list[UsageRow]:
     """See `joulie.ports.Ledger`."""
     rows: dict[tuple[Any, ...], UsageRow] = {}
-    for query in (_of_hours(by, span, namespace), _of_entries(by, span, namespace)):
-        for row in connection.execute(query):
+    # Folded energy has no node.
+    queries = [_of_hours(by, chosen)] if chosen.node is not None else [_of_hours(by, chosen), _of_entries(by, chosen)]
+    for query in queries:
+        for row in connection.execute(query if len(by) == 1 else query.limit(_MAX_ROWS + 1)):
             if row.first_s is None:  # a sum of nothing
                 continue
             names = [row._mapping[name] for name in _NAMES]
             new = UsageRow(row.first_s, row.last_s, energy_of(row), *names)
-            key = (row.day, *names)
+            key = (row.bucket, *names)
             rows[key] = _sum(rows[key], new) if key in rows else new
-    if by is Grouping.DAY:
-        return sorted(rows.values(), key=lambda one: one.from_s)
-    return sorted(rows.values(), key=lambda one: one.energy.energy_j, reverse=True)
+    if len(by) > 1 and len(rows) > _MAX_ROWS:
+        raise TooManyRowsError(f"more than {_MAX_ROWS} rows: ask for a shorter period, one namespace or larger groups")
+    largest = sorted(rows.items(), key=lambda item: item[1].energy.energy_j, reverse=True)
+    # The bucket is 0 without a grouping by time.
+    return [row for _, row in sorted(largest, key=lambda item: item[0][0])]
 
 
 def export(connection: Connection, span: Span) -> list[ExportRow]:
@@ -117,12 +133,12 @@ def savings(connection: Connection, since_s: float | None, namespace: str | None
     ]
 
 
-def _of_hours(by: Grouping, span: Span, namespace: str | None) -> Select[Any]:
+def _of_hours(by: frozenset[Grouping], chosen: Selection) -> Select[Any]:
     pods, hours = schema.pods.c, schema.hours.c
     query = _grouped(
         by,
         {name: pods[name] for name in _NAMES},
-        hours.hour // _HOURS_PER_DAY,
+        hours.hour,
         [
             func.min(hours.from_s).label("first_s"),
             func.max(hours.until_s).label("last_s"),
@@ -130,24 +146,25 @@ def _of_hours(by: Grouping, span: Span, namespace: str | None) -> Select[Any]:
         ],
     )
     query = query.join_from(schema.hours, schema.pods, hours.pod_id == pods.id)
-    query = query.where(*span.within(hours.hour, SECONDS_PER_HOUR))
-    return query if namespace is None else query.where(pods.namespace == namespace)
+    query = query.where(*chosen.span.within(hours.hour, SECONDS_PER_HOUR))
+    query = query if chosen.namespace is None else query.where(pods.namespace == chosen.namespace)
+    return query if chosen.node is None else query.where(pods.node == chosen.node)
 
 
-def _of_entries(by: Grouping, span: Span, namespace: str | None) -> Select[Any]:
+def _of_entries(by: frozenset[Grouping], chosen: Selection) -> Select[Any]:
     entries = schema.entries.c
     query = _grouped(
         by,
-        {name: entries[name] for name in _NAMES if name in entries and by is not Grouping.POD},
-        cast(entries.from_s, BigInteger) // int(_SECONDS_PER_DAY),
+        {name: entries[name] for name in _NAMES if name in entries and Grouping.POD not in by},
+        cast(entries.from_s, BigInteger) // int(SECONDS_PER_HOUR),
         [
             func.min(entries.from_s).label("first_s"),
             func.max(entries.until_s).label("last_s"),
             *energy_sums(schema.entries),
         ],
     )
-    query = query.where(*counted(span))
-    return query if namespace is None else query.where(entries.namespace == namespace)
+    query = query.where(*counted(chosen.span))
+    return query if chosen.namespace is None else query.where(entries.namespace == chosen.namespace)
 
 
 def counted(span: Span) -> list[ColumnElement[bool]]:
@@ -162,18 +179,20 @@ def counted(span: Span) -> list[ColumnElement[bool]]:
 
 
 def _grouped(
-    by: Grouping,
+    by: frozenset[Grouping],
     names: Mapping[str, ColumnElement[str]],
-    day: ColumnElement[int],
+    hour: ColumnElement[int],
     values: Sequence[ColumnElement[Any]],
 ) -> Select[Any]:
-    """Sums by the names that a grouping has, and that there are; other names are empty."""
-    keys = [names[name].label(name) for name in _NAMES_OF[by] if name in names]
-    empty = [literal("").label(name) for name in _NAMES if name not in _NAMES_OF[by] or name not in names]
-    days = [day.label("day")] if by is Grouping.DAY else []
-    columns: list[Any] = [*keys, *empty, *(days or [literal(0).label("day")]), *values]
+    """Sums by the names that the groupings have, and that there are; other names are empty."""
+    wanted = {name for grouping in by for name in _NAMES_OF[grouping]} & names.keys()
+    keys = [names[name].label(name) for name in _NAMES if name in wanted]
+    empty = [literal("").label(name) for name in _NAMES if name not in wanted]
+    hours = 1 if Grouping.HOUR in by else _HOURS_PER_DAY if Grouping.DAY in by else None
+    bucket = [] if hours is None else [(hour // hours).label("bucket")]
+    columns: list[Any] = [*keys, *empty, *(bucket or [literal(0).label("bucket")]), *values]
     query = select(*columns)
-    return query.group_by(*keys, *days) if keys or days else query
+    return query.group_by(*keys, *bucket) if keys or bucket else query
 
 
 def _sum(one: UsageRow, other: UsageRow) -> UsageRow:

@@ -133,13 +133,16 @@ class SqlLedger:
         self,
         by: Grouping,
         *,
+        also: frozenset[Grouping] = frozenset(),
         since_s: float | None = None,
         until_s: float | None = None,
         namespace: str | None = None,
+        node: str | None = None,
     ) -> Sequence[UsageRow]:
         """See `joulie.ports.Ledger`."""
+        chosen = reports.Selection(reports.Span(since_s, until_s), namespace, node)
         with self._transaction(reads_only=True) as connection:
-            return reports.usage(connection, by, reports.Span(since_s, until_s), namespace)
+            return reports.usage(connection, frozenset({by, *also}), chosen)
 
     def month(self, month: Month) -> MonthRecords:
         """See `joulie.ports.Ledger`."""

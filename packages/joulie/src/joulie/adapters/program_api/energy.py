@@ -11,6 +11,8 @@ TOKEN_HEADER = "x-joulie-token"  # noqa: S105 - the name of a header
 """Header with the bearer token of the user: the API server's proxy removes the header Authorization."""
 AUDIENCE = "joulie-accounting"
 """Audience of tokens for this API alone: it accepts them besides those for the API server."""
+MAX_ITEMS = 100_000
+"""Maximum number of items in an answer; ``limit`` and ``continue`` give all."""
 GROUPS = ("pod", "job", "namespace", "node", "day")
 """Groupings of energy; a job is any workload: a Job, a Deployment, or a pod without a controller."""
 
@@ -21,13 +23,15 @@ FOLDED = "__folded__"
 
 
 class EnergyItem(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """Energy of a pod, a workload, a namespace, a node or a day.
+    """Energy of a pod, a workload, a namespace, a node, a day or an hour, or of two of them.
 
     Attributes:
         name: name of the pod, workload, namespace or node; of a day its date, ``2026-03-13``.
         namespace: namespace of a pod or workload; None for other groupings.
         kind: kind of a workload; None for other groupings.
         node: node of a pod; None for other groupings.
+        start: start of its first hour with energy, s since the epoch, in sums by days and hours and something else.
+        end: end of its last one, likewise.
         cpu_j: energy of CPUs, without PUE, J.
         mem_j: energy of memory, without PUE, J.
         gpu_j: energy of GPUs, without PUE, J.
@@ -47,6 +51,8 @@ class EnergyItem(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     namespace: str | None = None
     kind: str | None = None
     node: str | None = None
+    start: float | None = None
+    end: float | None = None
     cpu_j: float = msgspec.field(default=0.0, name="cpuJ")
     mem_j: float = msgspec.field(default=0.0, name="memJ")
     gpu_j: float = msgspec.field(default=0.0, name="gpuJ")
@@ -70,7 +76,8 @@ class EnergyAnswer(msgspec.Struct, frozen=True, rename="camel"):
             are kept.
         until: end of the period, s since the epoch.
         currency: currency of costs.
-        items: items in descending order of energy.
+        items: items in descending order of energy, by days and hours the earliest first.
+        next_page: value of ``continue`` for the next page; None on the last one.
     """
 
     by: str
@@ -78,6 +85,7 @@ class EnergyAnswer(msgspec.Struct, frozen=True, rename="camel"):
     until: float
     currency: str
     items: list[EnergyItem]
+    next_page: str | None = msgspec.field(default=None, name="continue")
 
 
 class SavingsItem(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -18,6 +18,7 @@ from joulie.adapters.program_api.energy import (
     EXPORT_PATH,
     FOLDED,
     IDLE,
+    MAX_ITEMS,
     SAVINGS_PATH,
     EnergyAnswer,
     EnergyItem,
@@ -35,8 +36,9 @@ from joulie.domain.accounting.records import ENERGY_FIELDS, ExportRow, Grouping,
 from joulie.domain.accounting.sci import report
 from joulie.domain.quantities import JOULES_PER_KWH
 from joulie.domain.runtimes import learned_runtime
-from joulie.ports import Ledger, LedgerError
+from joulie.ports import Ledger, LedgerError, TooManyRowsError
 from joulie.program.http import AsgiApp, Receive, Scope, Send, json_body, respond
+from joulie.program.queries import QueryError, page_of
 
 _JSON = b"application/json"
 _LINES = b"application/x-ndjson"
@@ -45,21 +47,19 @@ _SECONDS_PER_DAY = 86400.0
 _PATHS = frozenset({ENERGY_PATH, SAVINGS_PATH, REPORT_PATH, EXPORT_PATH, RUNTIMES_PATH})
 
 
-class InvalidParameterError(ValueError):
-    """An invalid query parameter; the message names it."""
-
-
 class _RequestedPeriod(msgspec.Struct, frozen=True):
     """Query parameters common to all paths, and the time of the request.
 
     Attributes:
         now_s: time of the request, s since the epoch.
         since_s: start of the requested period, s since the epoch; None for all.
+        until_s: end of it, likewise; None for now.
         namespace: requested namespace; None for all.
     """
 
     now_s: float
     since_s: float | None
+    until_s: float | None
     namespace: str | None
 
 
@@ -109,7 +109,7 @@ class EnergyApi:
                 await _respond_error(send, error.status, str(error))
             except KubernetesError as error:
                 await _respond_error(send, 503, f"the API server cannot be asked who may read this: {error}")
-            except InvalidParameterError as error:
+            except QueryError as error:
                 await _respond_error(send, 400, str(error))
             except LedgerError as error:
                 await _respond_error(send, 503, str(error))
@@ -118,7 +118,9 @@ class EnergyApi:
 
     async def _answer(self, path: str, query: Mapping[str, str], send: Send) -> None:
         now_s = self._now_s()
-        period = _RequestedPeriod(now_s, _since_s(query, now_s), query.get("namespace"))
+        period = _RequestedPeriod(
+            now_s, _before_now_s(query, "since", now_s), _before_now_s(query, "until", now_s), query.get("namespace")
+        )
         if path == EXPORT_PATH:
             await self._export(period, send)
             return
@@ -128,7 +130,7 @@ class EnergyApi:
         if path == REPORT_PATH:
             await respond(send, 200, json_body(await self._report(query, period)), _JSON)
             return
-        answer = await (self._energy(query.get("by", ""), period) if path == ENERGY_PATH else self._savings(period))
+        answer = await (self._energy(query, period) if path == ENERGY_PATH else self._savings(period))
         await respond(send, 200, json_body(answer), _JSON)
 
     async def _runtimes(self, query: Mapping[str, str], namespace: str | None) -> RuntimesAnswer:
@@ -146,26 +148,35 @@ class EnergyApi:
         try:
             month = Month.parse(query["month"]) if "month" in query else Month.of(period.now_s)
         except ValueError as error:
-            raise InvalidParameterError(str(error)) from None
+            raise QueryError(str(error)) from None
         records = await self._ledger.call(lambda ledger: ledger.month(month))
         return report_answer(report(records, self._inventory, period.namespace))
 
-    async def _energy(self, by_text: str, period: _RequestedPeriod) -> EnergyAnswer:
+    async def _energy(self, query: Mapping[str, str], period: _RequestedPeriod) -> EnergyAnswer:
+        by, also = _groupings(query)
         try:
-            by = Grouping(by_text or Grouping.NAMESPACE)
-        except ValueError:
-            raise InvalidParameterError(f"invalid by: it must be one of {', '.join(Grouping)}") from None
-        rows = await self._ledger.call(
-            lambda ledger: ledger.usage(by, since_s=period.since_s, namespace=period.namespace)
-        )
+            rows = await self._ledger.call(
+                lambda ledger: ledger.usage(
+                    by,
+                    also=also,
+                    since_s=period.since_s,
+                    until_s=period.until_s,
+                    namespace=period.namespace,
+                    node=query.get("node"),
+                )
+            )
+        except TooManyRowsError as error:
+            raise QueryError(str(error)) from None
+        shown, next_page = page_of(rows, query, MAX_ITEMS, MAX_ITEMS)
         # Energy is stored by hours and days, so the sums may start earlier than requested.
         asked_s = () if period.since_s is None else (period.since_s,)
         return EnergyAnswer(
-            by.value,
+            ",".join([by, *sorted(also)]),
             min((*asked_s, *(row.from_s for row in rows)), default=period.now_s),
-            period.now_s,
+            period.now_s if period.until_s is None else period.until_s,
             self._currency,
-            [_energy_item(by, row) for row in rows],
+            [_energy_item(by, also, row) for row in shown],
+            next_page,
         )
 
     async def _savings(self, period: _RequestedPeriod) -> SavingsAnswer:
@@ -237,7 +248,34 @@ def _per_kwh(amount: float, energy_j: float) -> float | None:
     return amount / (energy_j / JOULES_PER_KWH) if energy_j > 0.0 else None
 
 
-def _energy_item(by: Grouping, row: UsageRow) -> EnergyItem:
+def _groupings(query: Mapping[str, str]) -> tuple[Grouping, frozenset[Grouping]]:
+    """The grouping that names the items, the most specific of those asked for, and the others."""
+    texts = [text for text in (*query.get("by", "").split(","), query.get("step", "")) if text]
+    try:
+        asked = {Grouping(text) for text in texts} or {Grouping.NAMESPACE}
+    except ValueError:
+        raise QueryError(
+            f"invalid by: it must be one or two of {', '.join(Grouping)}, with a comma between; step is hour or day"
+        ) from None
+    times = asked & {Grouping.DAY, Grouping.HOUR}
+    if query.get("step", "hour") not in {"hour", "day"} or len(asked) > 2 + ("step" in query) or len(times) > 1:
+        raise QueryError("invalid by: at most two, and at most one of day and hour, which step may be too")
+    by, *also = [one for one in Grouping if one in asked]
+    return by, frozenset(also)
+
+
+def _energy_item(by: Grouping, also: frozenset[Grouping], row: UsageRow) -> EnergyItem:
+    item = _named_item(by, row)
+    if Grouping.NAMESPACE in also:
+        item = msgspec.structs.replace(item, namespace=row.namespace or IDLE)
+    if Grouping.NODE in also:
+        item = msgspec.structs.replace(item, node=row.node or FOLDED)
+    if also & {Grouping.DAY, Grouping.HOUR}:
+        item = msgspec.structs.replace(item, start=row.from_s, end=row.until_s)
+    return item
+
+
+def _named_item(by: Grouping, row: UsageRow) -> EnergyItem:
     energy = {name: getattr(row.energy, name) for name in ENERGY_FIELDS}
     match by:
         case Grouping.POD if not row.uid:
@@ -250,8 +288,9 @@ def _energy_item(by: Grouping, row: UsageRow) -> EnergyItem:
             return EnergyItem(row.namespace or IDLE, **energy)
         case Grouping.NODE:
             return EnergyItem(row.node or FOLDED, **energy)
-        case Grouping.DAY:
-            return EnergyItem(datetime.fromtimestamp(row.from_s, UTC).date().isoformat(), **energy)
+        case Grouping.DAY | Grouping.HOUR:
+            text = datetime.fromtimestamp(row.from_s, UTC).strftime("%Y-%m-%dT%H:00Z")
+            return EnergyItem(text if by is Grouping.HOUR else text[: len("2026-03-13")], **energy)
 
 
 def _savings_item(row: SavingRow) -> SavingsItem:
@@ -267,9 +306,9 @@ def _savings_item(row: SavingRow) -> SavingsItem:
     )
 
 
-def _since_s(query: Mapping[str, str], now_s: float) -> float | None:
-    """Start of the requested period, s since the epoch, from ``since`` in seconds before now; None without it."""
-    text = query.get("since")
+def _before_now_s(query: Mapping[str, str], name: str, now_s: float) -> float | None:
+    """An instant given in seconds before now, as s since the epoch; None without it."""
+    text = query.get(name)
     if text is None:
         return None
     try:
@@ -277,7 +316,7 @@ def _since_s(query: Mapping[str, str], now_s: float) -> float | None:
     except ValueError:
         span_s = math.nan
     if not 0.0 < span_s < math.inf:
-        raise InvalidParameterError("invalid since: it must be a number of seconds before now, above 0")
+        raise QueryError(f"invalid {name}: it must be a number of seconds before now, above 0")
     return now_s - span_s
 
 
@@ -287,7 +326,7 @@ def _quantile(query: Mapping[str, str]) -> float:
     except ValueError:
         quantile = math.nan
     if not 0.0 < quantile <= 1.0:
-        raise InvalidParameterError("invalid quantile: it must be a number above 0 and at most 1")
+        raise QueryError("invalid quantile: it must be a number above 0 and at most 1")
     return quantile
 
 

@@ -24,6 +24,7 @@ from joulie.apps.kubectl.columns import (
     text_column,
 )
 from joulie.apps.kubectl.table import console
+from joulie.domain.accounting.records import ENERGY_FIELDS
 from joulie.domain.quantities import joules_to_kwh
 from joulie.program.documents import print_document
 
@@ -184,12 +185,7 @@ def print_rows(
 
 def total(items: Sequence[EnergyItem]) -> EnergyItem:
     """Sum of all items, by field."""
-    sums = {
-        field: sum(getattr(item, field) for item in items)
-        for field in EnergyItem.__struct_fields__
-        if field not in {"name", "namespace", "kind", "node"}
-    }
-    return EnergyItem("total", **sums)
+    return EnergyItem("total", **{field: sum(getattr(item, field) for item in items) for field in ENERGY_FIELDS})
 
 
 def _lines(request: Request, answer: EnergyAnswer) -> list[str]:

@@ -22,6 +22,8 @@ from joulie.apps.kubectl.options import (
     Decorator,
     accounting_endpoint,
     accounting_options,
+    all_endpoints,
+    all_programs_options,
     cluster_options,
     grid_endpoint,
     grid_options,
@@ -342,6 +344,30 @@ def grid(kubeconfig: Path | None, context: str | None, output: str, **options: A
 
     request = Request(output, grid_endpoint(options))
     run_with_client(lambda client: show_grid(client, request), kubeconfig=kubeconfig, context=context)
+
+
+@kubectl_joulie.command("web")
+@cluster_options
+@click.option(
+    "-n", "--namespace", default="", help="Namespace to show to users who may not list all. [default: of the context]"
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port on 127.0.0.1; 0 for a free one."
+)
+@click.option("--open/--no-open", "open_browser", default=True, show_default=True, help="Open the page in a browser.")
+@all_programs_options
+def web(
+    kubeconfig: Path | None, context: str | None, namespace: str, port: int, open_browser: bool, **options: Any
+) -> None:
+    """Serve pages about the cluster to your browser, with your own rights.
+
+    Fleet and Health for who runs the cluster, My pods for who waits in it, Energy for who pays for it. Pages and the
+    JSON API below /api/v1 are served on this machine only and are read only; the printed link works once.
+    """
+    from joulie.apps.kubectl.web.main import Request, serve
+
+    request = Request(port, namespace, open_browser, *all_endpoints(options))
+    run_with_client(lambda client: serve(client, request), kubeconfig=kubeconfig, context=context)
 
 
 @kubectl_joulie.group("explain")

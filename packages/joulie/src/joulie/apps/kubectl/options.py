@@ -140,9 +140,8 @@ operator_options: Decorator = _program_options("operator", "operator", 8081, "ht
 grid_options: Decorator = _combine(
     _program_options("grid", "grid controller", 10259, "https"), _insecure_option("--grid-url")
 )
-accounting_options: Decorator = _combine(
+_accounting_program_options: Decorator = _combine(
     _program_options("accounting", "accounting program", 10259, "https"),
-    _insecure_option("--accounting-url"),
     click.option(
         "--accounting-service",
         default="joulie-accounting",
@@ -154,6 +153,13 @@ accounting_options: Decorator = _combine(
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="File with a token of the cluster (kubectl create token), for users without one: it says who asks.",
     ),
+)
+accounting_options: Decorator = _combine(_accounting_program_options, _insecure_option("--accounting-url"))
+all_programs_options: Decorator = _combine(
+    operator_options,
+    _program_options("grid", "grid controller", 10259, "https"),
+    _accounting_program_options,
+    _insecure_option("--grid-url and --accounting-url"),
 )
 
 
@@ -173,6 +179,14 @@ def accounting_endpoint(options: dict[str, Any]) -> AccountingEndpoint:
     verify = not options.pop("insecure_skip_tls_verify")
     service, token_file = options.pop("accounting_service"), options.pop("token_file")
     return AccountingEndpoint(*_address_options("accounting", options), verify, service, token_file)
+
+
+def all_endpoints(options: dict[str, Any]) -> tuple[LeaderEndpoint, LeaderEndpoint, AccountingEndpoint]:
+    """Addresses of the operator, the grid controller and the accounting program; removes their options."""
+    insecure = {"insecure_skip_tls_verify": options["insecure_skip_tls_verify"]}
+    operator, grid = operator_endpoint(options), grid_endpoint(options)
+    options |= insecure
+    return operator, grid, accounting_endpoint(options)
 
 
 def _address_options(program: str, options: dict[str, Any]) -> tuple[str, int, str | None]:

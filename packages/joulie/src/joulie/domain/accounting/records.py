@@ -363,11 +363,13 @@ class Grouping(StrEnum):
     NODE = "node"
     DAY = "day"
     """Of UTC."""
+    HOUR = "hour"
+    """Of UTC; energy whose hours have been folded is in the first hour of its day."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """Energy of one pod, job, namespace, node or day; what it was not grouped by is empty.
+    """Energy of one pod, job, namespace, node, day or hour, or of two of them; what it was not grouped by is empty.
 
     Attributes:
         from_s: start of its first hour with any energy, s since the epoch.

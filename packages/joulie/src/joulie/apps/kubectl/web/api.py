@@ -1,0 +1,151 @@
+"""Answers of the API from the cluster's state and Joulie's programs; pages are drawn from the same answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from joulie.adapters.kubernetes.errors import KubernetesError
+from joulie.adapters.program_api.energy import EnergyAnswer
+from joulie.adapters.program_api.power import Item
+from joulie.apps.kubectl.web.answers import (
+    Check,
+    FleetAnswer,
+    HealthAnswer,
+    NodeAnswer,
+    PodsAnswer,
+    PowerParts,
+)
+from joulie.apps.kubectl.web.energy import power_hours
+from joulie.apps.kubectl.web.fleet import condition_items, gpu_items, power_sources
+from joulie.apps.kubectl.web.programs import Programs
+from joulie.apps.kubectl.web.watching import Cluster, ClusterState
+from joulie.apps.kubectl.web.workloads import STATES, budget_items, counts, with_limits
+from joulie.program.queries import choice, page_of
+
+_NODES_A_PAGE = 500
+_PODS_A_PAGE = 100
+_MAX_BLOCKED = 200
+_HISTORY = {"by": "node", "step": "hour", "since": f"{7 * 86400.0:g}"}
+"""Query for the power of a node over the last week."""
+
+Query = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class WebApi:
+    """The API.
+
+    Attributes:
+        cluster: caches of what the reader may list.
+        programs: Joulie's programs.
+    """
+
+    cluster: Cluster
+    programs: Programs
+
+    def fleet(self, query: Query) -> FleetAnswer:
+        """All nodes.
+
+        Raises:
+            QueryError: an invalid parameter.
+        """
+        state = self.cluster.state()
+        nodes, after = page_of(list(state.nodes.values()), query, _NODES_A_PAGE)
+        return FleetAnswer(at=state.at, problems=state.problems, summary=state.summary, nodes=nodes, next_page=after)
+
+    async def node(self, name: str) -> NodeAnswer | None:
+        """One node; None if there is none of this name."""
+        state = self.cluster.state()
+        node = state.nodes.get(name)
+        if node is None:
+            return None
+        problems = list(state.problems)
+        power, history = await asyncio.gather(
+            self.programs.node_power(name), self.programs.energy(_HISTORY | {"node": name}), return_exceptions=True
+        )
+        for found, what in ((power, "the parts of the power"), (history, "the power over time")):
+            if isinstance(found, KubernetesError):
+                problems.append(f"{what} cannot be shown: {found}")
+            elif isinstance(found, BaseException):
+                raise found
+        rows = self.cluster.limit_rows(frozenset({name}))
+        return NodeAnswer(
+            at=state.at,
+            problems=tuple(problems),
+            node=node,
+            power=msgspec.convert(power, PowerParts, from_attributes=True) if isinstance(power, Item) else None,
+            history=power_hours(history.items) if isinstance(history, EnergyAnswer) else [],
+            gpus=gpu_items(rows, self.cluster.visible),
+            conditions=condition_items(self.cluster.twin(name)),
+            pods=with_limits([pod for pod in state.pods if pod.node == name], rows),
+        )
+
+    async def pods(self, query: Query) -> PodsAnswer:
+        """Unfinished pods and budgets.
+
+        Raises:
+            QueryError: an invalid parameter.
+        """
+        state = self.cluster.state()
+        wanted = choice(query, "state", ("", *STATES), "")
+        namespace = query.get("namespace") or None
+        found = [pod for pod in state.pods if namespace in {None, pod.namespace}]
+        shown, after = page_of([pod for pod in found if wanted in {"", pod.state}], query, _PODS_A_PAGE)
+        shown = await self.programs.with_latest_starts(shown, self.cluster.grid_gated())
+        limited = frozenset(pod.node for pod in shown if pod.limit_w is not None and pod.node)
+        return PodsAnswer(
+            at=state.at,
+            problems=state.problems,
+            namespaces=sorted({pod.namespace for pod in state.pods}),
+            counts=counts(found),
+            pods=with_limits(shown, self.cluster.limit_rows(limited)),
+            budgets=budget_items(self.cluster.budgets(namespace)),
+            next_page=after,
+        )
+
+    async def health(self, _query: Query) -> HealthAnswer:
+        """What works and what does not."""
+        state = self.cluster.state()
+        checks, signals = await self.programs.checks()
+        blocked = [
+            (node.name, note)
+            for node in state.nodes.values()
+            if node.cap_state == "notInForce" or node.stale or node.notes
+            for note in (node.notes or ("data is stale: the operator has not updated this node",))
+        ]
+        return HealthAnswer(
+            at=state.at,
+            problems=state.problems,
+            checks=[*checks, *_node_checks(state)],
+            sources=[*power_sources(state.nodes.values()), *signals],
+            blocked=blocked[:_MAX_BLOCKED],
+            blocked_total=len(blocked),
+        )
+
+
+def _node_checks(state: ClusterState) -> list[Check]:
+    summary = state.summary
+    rows = (
+        ("Agents", summary.without_agent, "nodes have no agent: caps stay as they are", "an agent runs on every node"),
+        (
+            "Caps",
+            summary.cap_states.get("notInForce", 0),
+            "nodes have caps that are not in force",
+            "all wanted caps hold",
+        ),
+        ("Twins", summary.stale, "nodes have data older than 5 min: see the operator", "all data is fresh"),
+        ("Power", summary.nodes - summary.nodes_with_power, "nodes have no measured power", "every node is measured"),
+    )
+    if not summary.nodes:
+        return [Check(name="Nodes", health="unknown", text="no node is visible")]
+    return [_node_check(name, bad, summary.nodes, text, good) for name, bad, text, good in rows]
+
+
+def _node_check(name: str, bad: int | None, nodes: int, text: str, good: str) -> Check:
+    if bad is None:
+        return Check(name=name, health="unknown", text="the pods of agents are not visible")
+    return Check(name=name, health="warning" if bad else "ok", text=f"{bad} of {nodes} {text}" if bad else good)

@@ -1,0 +1,153 @@
+"""Asks Joulie's programs, with the reader's rights, for what the API server does not have."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
+from joulie.adapters.kubernetes.resources import LEASES
+from joulie.adapters.kubernetes.times import time_or_none
+from joulie.adapters.program_api.energy import ENERGY_PATH, EnergyAnswer
+from joulie.adapters.program_api.grid import GridAnswer
+from joulie.adapters.program_api.power import MAX_ITEMS, POWER_PATH, Item
+from joulie.apps.kubectl.accounting import AccountingEndpoint, query_accounting
+from joulie.apps.kubectl.columns import format_age, format_count
+from joulie.apps.kubectl.grid import query_grid
+from joulie.apps.kubectl.leader import LeaderEndpoint, query_leader
+from joulie.apps.kubectl.top import Answer as PowerAnswer
+from joulie.apps.kubectl.web.answers import Check, PodItem, SourceItem
+from joulie.domain.quantities import SECONDS_PER_HOUR
+
+_MAX_WAITS = 20
+"""Maximum number of pods of a page whose latest start is asked for."""
+_TIMEOUT_S = 8.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Joulie's programs.
+
+    Attributes:
+        client: Kubernetes client with the reader's rights.
+        operator: address of the operator.
+        grid: address of the grid controller.
+        accounting: address of the accounting program.
+    """
+
+    client: KubeClient
+    operator: LeaderEndpoint
+    grid: LeaderEndpoint
+    accounting: AccountingEndpoint
+
+    async def energy(self, query: Mapping[str, str]) -> EnergyAnswer:
+        """Sums of energy.
+
+        Raises:
+            KubernetesError: the accounting program cannot be asked, or refuses.
+        """
+        return await _bounded(query_accounting(self.client, self.accounting, ENERGY_PATH, query, EnergyAnswer))
+
+    async def node_power(self, node: str) -> Item | None:
+        """Power of a node now; None if the operator does not know the node.
+
+        Raises:
+            KubernetesError: the operator cannot be asked.
+        """
+        query = {"kind": "nodes", "limit": str(MAX_ITEMS)}
+        answer = await _bounded(query_leader(self.client, self.operator, POWER_PATH, query))
+        try:
+            items = msgspec.convert(answer, PowerAnswer).items
+        except msgspec.ValidationError as error:
+            raise KubernetesError(f"{POWER_PATH}: unexpected response from the operator: {error}") from error
+        return next((item for item in items if item.name == node), None)
+
+    async def with_latest_starts(self, items: Sequence[PodItem], gated: frozenset[str]) -> list[PodItem]:
+        """Pods with the grid controller's reason and latest start of those that it holds.
+
+        Args:
+            items: pods of a page.
+            gated: ``namespace/name`` of the pods that wait for the grid.
+        """
+        waiting = [f"{item.namespace}/{item.name}" for item in items if f"{item.namespace}/{item.name}" in gated]
+        answers = await asyncio.gather(*(self._grid_or_none(pod) for pod in waiting[:_MAX_WAITS]))
+        found = dict(zip(waiting, answers, strict=False))
+        return [_with_grid(item, found.get(f"{item.namespace}/{item.name}")) for item in items]
+
+    async def checks(self) -> tuple[list[Check], list[SourceItem]]:
+        """Leaders, the ledger and the grid's signals."""
+        leaders = asyncio.gather(*(self._leader(one) for one in (self.operator, self.grid)))
+        (operator, controller), ledger, answer = await asyncio.gather(leaders, self._ledger(), self._grid_or_none(""))
+        return [operator, controller, ledger], [] if answer is None else signal_items(answer)
+
+    async def _grid_or_none(self, pod: str) -> GridAnswer | None:
+        try:
+            return await _bounded(query_grid(self.client, self.grid, pod))
+        except KubernetesError:
+            return None
+
+    async def _leader(self, endpoint: LeaderEndpoint) -> Check:
+        name = f"Leader of the {endpoint.title}"
+        try:
+            lease = (await self.client.get(LEASES, endpoint.lease, endpoint.namespace)).spec
+        except NotFoundError:
+            where = f"namespace {endpoint.namespace} (--{endpoint.program}-namespace)"
+            return Check(name=name, health="unknown", text=f"it is not installed in {where}")
+        except KubernetesError as error:
+            return Check(name=name, health="unknown", text=str(error))
+        renewed_s = time_or_none(lease.renew_time)
+        if not lease.holder_identity or renewed_s is None:
+            return Check(name=name, health="warning", text="no replica leads: see its pods and their logs")
+        age_s = time.time() - renewed_s
+        late = age_s > (lease.lease_duration_seconds or 0) * 2.0
+        holder = lease.holder_identity.rpartition("_")[0] or lease.holder_identity
+        text = f"{holder}, renewed {format_age(age_s)} ago, {format_count(lease.lease_transitions or 0, 'change')}"
+        return Check(name=name, health="warning" if late else "ok", text=text)
+
+    async def _ledger(self) -> Check:
+        name = "Ledger"
+        try:
+            answer = await self.energy({"by": "node", "since": f"{2.0 * SECONDS_PER_HOUR:g}"})
+        except KubernetesError as error:
+            return Check(name=name, health="unknown", text=str(error))
+        if not answer.items:
+            return Check(name=name, health="warning", text="no energy was booked in the last two hours")
+        return Check(name=name, health="ok", text=f"energy of {format_count(len(answer.items), 'node')} in two hours")
+
+
+def signal_items(answer: GridAnswer) -> list[SourceItem]:
+    """Carbon intensities and prices, by zone."""
+    return [
+        SourceItem(
+            kind=signal.measure,
+            name=f"{signal.zone}: {signal.source}" if signal.source else signal.zone,
+            nodes=None,
+            quality=signal.quality,
+            oldest_s=signal.age_s,
+            problem=signal.problem,
+        )
+        for signal in answer.signals
+    ]
+
+
+def _with_grid(item: PodItem, answer: GridAnswer | None) -> PodItem:
+    if answer is None or not answer.cases:
+        return item
+    case = answer.cases[0]
+    latest = None if case.latest_start_in_s is None else answer.now + case.latest_start_in_s
+    return msgspec.structs.replace(item, why=f"waits: {case.text}" if case.text else item.why, latest_start=latest)
+
+
+async def _bounded(work: Awaitable[T]) -> T:
+    try:
+        return await asyncio.wait_for(work, _TIMEOUT_S)
+    except TimeoutError:
+        raise KubernetesError(f"no answer within {_TIMEOUT_S:g} s") from None

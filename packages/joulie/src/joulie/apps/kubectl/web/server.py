@@ -1,0 +1,137 @@
+"""HTTP routes of `kubectl joulie web`: pages, the API, and static files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from joulie.adapters.kubernetes.errors import ApiError, KubernetesError
+from joulie.adapters.program_api.energy import EnergyAnswer
+from joulie.apps.kubectl.web import openapi, pages
+from joulie.apps.kubectl.web.answers import FleetAnswer, HealthAnswer, NodeAnswer, PodsAnswer
+from joulie.apps.kubectl.web.api import WebApi
+from joulie.apps.kubectl.web.energy import energy_view
+from joulie.apps.kubectl.web.openapi import Operation
+from joulie.program.http import AsgiApp, json_body
+from joulie.program.queries import QueryError
+
+_STATIC = Path(__file__).with_name("static")
+_PAGING = {"limit": "Maximum number of items.", "continue": "The field continue of the page before."}
+_OPERATIONS = (
+    Operation("/api/v1/fleet", "All nodes.", FleetAnswer, _PAGING),
+    Operation("/api/v1/nodes/{name}", "One node.", NodeAnswer, {}),
+    Operation("/api/v1/health", "What works and what does not.", HealthAnswer, {}),
+    Operation(
+        "/api/v1/pods",
+        "Unfinished pods and budgets.",
+        PodsAnswer,
+        {"namespace": "Namespace of the pods.", "state": "waiting, limited or running.", **_PAGING},
+    ),
+    Operation(
+        "/api/v1/energy",
+        "Energy, emissions and cost.",
+        EnergyAnswer,
+        {
+            "by": "One or two of pod, job, namespace, node, day and hour, separated by a comma.",
+            "step": "hour or day: sums of each.",
+            "since": "Start of the period, s before now.",
+            "until": "End of the period, s before now.",
+            "namespace": "Namespace of the pods.",
+            "node": "Node of the pods.",
+            **_PAGING,
+        },
+    ),
+)
+
+
+def application(api: WebApi) -> AsgiApp:
+    """The pages and the API, without protection: see `joulie.apps.kubectl.web.access`."""
+    routes = _Routes(api)
+    return Starlette(
+        routes=[
+            Route("/", routes.fleet_page),
+            Route("/nodes/{name}", routes.node_page),
+            Route("/health", routes.health_page),
+            Route("/pods", routes.pods_page),
+            Route("/energy", routes.energy_page),
+            Route("/api/v1/openapi.json", routes.description),
+            Route("/api/v1/fleet", routes.fleet),
+            Route("/api/v1/nodes/{name}", routes.node),
+            Route("/api/v1/health", routes.health),
+            Route("/api/v1/pods", routes.pods),
+            Route("/api/v1/energy", routes.energy),
+            Mount("/static", StaticFiles(directory=_STATIC)),
+        ],
+        middleware=[Middleware(GZipMiddleware, compresslevel=5)],
+        exception_handlers={QueryError: _invalid, KubernetesError: _unavailable},
+    )
+
+
+class _Routes:
+    def __init__(self, api: WebApi) -> None:
+        self._api = api
+
+    async def description(self, _request: Request) -> Response:
+        return _json(openapi.document(_OPERATIONS))
+
+    async def fleet(self, request: Request) -> Response:
+        return _json(self._api.fleet(request.query_params))
+
+    async def node(self, request: Request) -> Response:
+        answer = await self._api.node(request.path_params["name"])
+        return PlainTextResponse("no such node\n", 404) if answer is None else _json(answer)
+
+    async def health(self, request: Request) -> Response:
+        return _json(await self._api.health(request.query_params))
+
+    async def pods(self, request: Request) -> Response:
+        return _json(await self._api.pods(request.query_params))
+
+    async def energy(self, request: Request) -> Response:
+        return _json(await self._api.programs.energy(request.query_params))
+
+    async def fleet_page(self, request: Request) -> Response:
+        state = self._api.cluster.state()
+        view = pages.fleet_view(state.nodes, request.query_params)
+        return _page(request, "fleet.html", answer=state, view=view)
+
+    async def node_page(self, request: Request) -> Response:
+        answer = await self._api.node(request.path_params["name"])
+        if answer is None:
+            return _page(request, "missing.html", 404, name=request.path_params["name"])
+        return _page(request, "node.html", answer=answer)
+
+    async def health_page(self, request: Request) -> Response:
+        return _page(request, "health.html", answer=await self._api.health(request.query_params))
+
+    async def pods_page(self, request: Request) -> Response:
+        return _page(request, "pods.html", answer=await self._api.pods(request.query_params))
+
+    async def energy_page(self, request: Request) -> Response:
+        view = await energy_view(self._api.programs, request.query_params)
+        return _page(request, "energy.html", view=view)
+
+
+def _json(answer: Any) -> Response:
+    return Response(json_body(answer), media_type="application/json")
+
+
+def _page(request: Request, template: str, status: int = 200, **values: Any) -> Response:
+    query = request.query_params
+    return HTMLResponse(pages.render(template, path=request.url.path, query=query, **values), status)
+
+
+async def _invalid(_request: Request, error: Exception) -> Response:
+    return PlainTextResponse(f"{error}\n", 400)
+
+
+async def _unavailable(_request: Request, error: Exception) -> Response:
+    return PlainTextResponse(f"{error}\n", error.status if isinstance(error, ApiError) else 503)

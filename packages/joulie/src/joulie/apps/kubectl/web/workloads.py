@@ -1,0 +1,165 @@
+"""Assembles the answer about pods from cached objects, without any I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from joulie.adapters.kubernetes.api.core import Pod
+from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
+from joulie.adapters.kubernetes.pods import PodFacts
+from joulie.apps.kubectl.budget import BudgetRow
+from joulie.apps.kubectl.limits import LimitRow
+from joulie.apps.kubectl.status import BoundPod, keep_pod
+from joulie.apps.kubectl.web.answers import BudgetItem, FleetNode, PodItem
+from joulie.apps.kubectl.web.fleet import UNCAPPED
+from joulie.domain.grid import names
+from joulie.domain.policy import PodPhase
+from joulie.domain.usage import PodKey
+
+STATES = ("waiting", "limited", "running")
+_RANK = {state: rank for rank, state in enumerate(STATES)}
+_GATES = {
+    names.GATE: "waits for cleaner or cheaper power",
+    names.BUDGET_GATE: "waits for an energy budget of its namespace",
+}
+"""What pods with a scheduling gate of Joulie's wait for."""
+
+
+class WatchedPod(NamedTuple):
+    """What is kept of a pod.
+
+    Attributes:
+        bound: its cached fields, and the component of Joulie that it belongs to.
+        gates: its scheduling gates.
+        unscheduled: the scheduler's message; empty for pods that have a node.
+    """
+
+    bound: BoundPod
+    gates: tuple[str, ...]
+    unscheduled: str
+
+    @property
+    def facts(self) -> PodFacts:
+        """Its cached fields."""
+        return self.bound.facts
+
+
+def watched_pod(pod: Pod) -> WatchedPod | None:
+    """Reduce a pod; None for one that has finished."""
+    bound = keep_pod(pod)
+    if bound.facts.phase is PodPhase.FINISHED:
+        return None
+    if pod.spec.node_name:
+        return WatchedPod(bound, (), "")
+    scheduled = next((one for one in pod.status.conditions if one.type == "PodScheduled"), None)
+    gates = tuple(gate.name for gate in pod.spec.scheduling_gates)
+    return WatchedPod(bound, gates, (scheduled.message or "") if scheduled else "")
+
+
+def pod_item(pod: WatchedPod, nodes: Mapping[str, FleetNode], limits: Mapping[PodKey, float]) -> PodItem:
+    """A pod in the form of the API.
+
+    Args:
+        pod: the pod.
+        nodes: nodes that the reader may see, by name.
+        limits: power limit of GPUs by pod, W.
+    """
+    facts = pod.facts
+    item = PodItem(
+        namespace=facts.namespace,
+        name=facts.name,
+        workload=f"{facts.owner.kind}/{facts.owner.name}",
+        state="running",
+        why="runs without a power limit",
+        node=facts.node_name or None,
+        since=facts.running_since_s,
+    )
+    if not facts.node_name:
+        return msgspec.structs.replace(item, state="waiting", why=_wait(pod))
+    limit_w = limits.get((facts.namespace, facts.name))
+    if limit_w is not None:
+        why = f"its GPU is limited to {limit_w:g} W"
+        return msgspec.structs.replace(item, state="limited", why=why, limit_w=limit_w)
+    node = nodes.get(facts.node_name)
+    caps = _lowering_caps(node, gpus=facts.requests.gpus > 0.0) if node is not None else ""
+    if caps:
+        return msgspec.structs.replace(item, state="limited", why=f"its node runs under a power cap: {caps}")
+    return item
+
+
+def gpu_limits(twins: Iterable[NodeTwin]) -> dict[PodKey, float]:
+    """Power limits of GPUs that are set for single pods, W."""
+    return {(one.pod.namespace, one.pod.name): one.watts for twin in twins for one in twin.spec.gpu_limits}
+
+
+def ordered(items: Iterable[PodItem]) -> list[PodItem]:
+    """Waiting pods first, then limited ones, then the others; by namespace and name."""
+    return sorted(items, key=lambda item: (_RANK[item.state], item.namespace, item.name))
+
+
+def counts(items: Iterable[PodItem]) -> dict[str, int]:
+    """Number of pods by state."""
+    found: Counter[str] = Counter(item.state for item in items)
+    return {state: found[state] for state in STATES}
+
+
+def with_limits(items: Sequence[PodItem], rows: Iterable[LimitRow]) -> list[PodItem]:
+    """Pods with what their limits cost them, by the rows of `kubectl joulie limits` of their nodes."""
+    by_job = {(row.node, row.namespace, row.job): row for row in rows if row.knob is not None}
+    found = []
+    for item in items:
+        row = by_job.get((item.node or "", item.namespace, item.workload)) if item.limit_w is not None else None
+        found.append(item if row is None else _with_limit(item, row))
+    return found
+
+
+def budget_items(rows: Iterable[BudgetRow]) -> list[BudgetItem]:
+    """EnergyBudgets in the form of the API."""
+    return [
+        BudgetItem(
+            namespace=row.namespace,
+            name=row.name,
+            target=row.target,
+            period=row.period,
+            limits=row.limits,
+            left={key: limit - row.used[key] for key, limit in row.limits.items() if key in row.used},
+            used_pct=row.used_pct,
+            forecast_pct=row.forecast_pct,
+            holding=row.holding,
+            ends=row.period_end,
+            why=row.problem or row.reason,
+        )
+        for row in rows
+    ]
+
+
+def _with_limit(item: PodItem, row: LimitRow) -> PodItem:
+    of = "" if row.original_w is None else f" of {row.original_w:g} W"
+    cost = "" if row.slowdown is None else f", which takes {(row.slowdown - 1.0) * 100.0:.1f} % longer"
+    saved = "" if row.saved_pct is None else f" and saves {row.saved_pct:.1f} % of its energy"
+    return msgspec.structs.replace(
+        item,
+        why=f"its GPU is limited to {item.limit_w:g} W{of}{cost}{saved}",
+        original_w=row.original_w,
+        slowdown=row.slowdown,
+        saved_pct=row.saved_pct,
+    )
+
+
+def _wait(pod: WatchedPod) -> str:
+    if not pod.gates:
+        return f"waits for a node: {pod.unscheduled}" if pod.unscheduled else "waits for the scheduler"
+    ours = [text for gate, text in _GATES.items() if gate in pod.gates]
+    others = [gate for gate in pod.gates if gate not in _GATES]
+    return " and ".join([*ours, *([f"waits for its scheduling gates: {', '.join(others)}"] if others else [])])
+
+
+def _lowering_caps(node: FleetNode, *, gpus: bool) -> str:
+    if node.cap_state not in {"confirmed", "unconfirmed"}:
+        return ""
+    wanted = [("CPUs", node.cpu_cap), *([("GPUs", node.gpu_cap)] if gpus else [])]
+    return ", ".join(f"{device} at {cap}" for device, cap in wanted if cap not in {None, UNCAPPED})

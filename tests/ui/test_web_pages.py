@@ -1,0 +1,95 @@
+"""`kubectl joulie web` as people see it: in a real browser, on a fake cluster."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from support.web_stage import energy_app, web
+
+pytestmark = pytest.mark.ui
+AXE = gzip.decompress((Path(__file__).parent / "axe-core-4.14.1" / "axe.min.js.gz").read_bytes()).decode()
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+PAGES = ("/", "/nodes/node-0002", "/health", "/pods", "/energy")
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory, browser):
+    folder = tmp_path_factory.mktemp("web")
+    with web(folder, energy=energy_app(folder)) as served:
+        browser.open(served.login, 1280)
+        yield served
+
+
+def asked(browser, path):
+    return json.loads(browser.evaluate(f"fetch('{path}').then(r => r.text())"))
+
+
+@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True), (3840, False)])
+def test_pages_fit_and_complain_of_nothing(browser, stage, path, width, dark):
+    browser.open(stage.url + path, width, dark=dark)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    assert browser.evaluate("document.querySelector('h1').textContent") != ""
+    assert browser.complaints() == []
+    assert [url for url in browser.requests() if not url.startswith(stage.url)] == []
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_axe_finds_nothing(browser, stage, path):
+    found = []
+    for width in (390, 1280, 3840):
+        for dark in (False, True):
+            browser.open(stage.url + path, width, dark=dark)
+            browser.evaluate(AXE)
+            violations = browser.evaluate(
+                f"axe.run({{runOnly: {RULES}}}).then(r => r.violations.map(v =>"
+                " [v.id, v.nodes.slice(0, 3).map(n => n.html)]))"
+            )
+            found += [(width, dark, *violation) for violation in violations]
+    assert found == []
+
+
+def test_the_fleet_page_shows_what_the_api_says(browser, stage):
+    browser.open(stage.url + "/", 1280)
+    fleet = asked(browser, "/api/v1/fleet")
+    tiles = browser.evaluate("[...document.querySelectorAll('.tiles a')].map(a => a.getAttribute('aria-label'))")
+    assert sorted(tiles) == [f"{node['name']}: {node['headroomScore']:.0f}" for node in fleet["nodes"]]
+    assert fleet["summary"]["classes"] == {"performance": 10, "eco": 20, "draining": 10, "unknown": 0}
+    figures = browser.evaluate("[...document.querySelectorAll('.figures dd')].map(d => d.textContent)")
+    assert figures[:4] == ["40", "10", "20", "10"]
+
+
+def test_the_energy_page_shows_what_the_api_says(browser, stage):
+    browser.open(stage.url + "/energy?days=7", 1280)
+    answer = asked(browser, f"/api/v1/energy?by=namespace&since={7 * 86400}")
+    rows = browser.evaluate("[...document.querySelectorAll('#content > .scroll tbody th')].map(t => t.textContent)")
+    assert rows == [item["name"] for item in answer["items"]]
+    assert len(rows) == 5
+    daily = asked(browser, f"/api/v1/energy?by=namespace&step=day&since={7 * 86400}")
+    cells = browser.evaluate("[...document.querySelectorAll('figure td[data-v]')].map(t => Number(t.dataset.v))")
+    assert sum(cells) == pytest.approx(sum(item["energyJ"] for item in daily["items"]) / 3.6e6)
+    assert browser.evaluate("document.querySelectorAll('.plot canvas').length") == 1
+
+
+def test_a_node_shows_its_power_over_time(browser, stage):
+    browser.open(stage.url + "/nodes/node-0002", 1280)
+    answer = asked(browser, "/api/v1/nodes/node-0002")
+    cells = browser.evaluate("[...document.querySelectorAll('figure td[data-v]')].map(t => Number(t.dataset.v))")
+    hours = [[hour["measuredW"], hour["estimatedW"], hour["assumedW"]] for hour in answer["history"]]
+    assert cells == [value for hour in hours for value in hour]
+    assert len(hours) > 100
+    assert answer["power"]["powerW"] == 612.0
+
+
+def test_my_pods_shows_what_waits_first_and_why(browser, stage):
+    browser.open(stage.url + "/pods?namespace=team-4", 390)
+    answer = asked(browser, "/api/v1/pods?namespace=team-4")
+    names = browser.evaluate("[...document.querySelectorAll('h2 + .cards .name')].map(n => n.textContent)")
+    assert names == ["team-4/month", *(f"team-4/{pod['name']}" for pod in answer["pods"])]
+    assert [pod["state"] for pod in answer["pods"]][:2] == ["waiting", "waiting"]
+    whys = {pod["why"] for pod in answer["pods"] if pod["state"] == "waiting"}
+    assert "waits for cleaner or cheaper power" in whys
+    assert "waits for a node: 0/40 nodes are available: 40 Insufficient cpu." in whys
+    assert answer["budgets"][0]["left"] == {"energyKWh": 30.0}
