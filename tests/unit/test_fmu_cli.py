@@ -20,7 +20,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("cli") / "plant.fmu"
     result = invoke("build", "--output", path, "--set", "coil_capacity_w=3e6", "--set", "rated_cop=3.5")
     assert result.exit_code == 0, result.output
-    assert result.stdout == f"wrote {path}\n"
+    assert result.stderr == f"wrote {path}\n"
     return path
 
 

@@ -6,7 +6,6 @@ Source: spec, simulator, workloads. Lines of type workload describe jobs; tools 
 from __future__ import annotations
 
 import gzip
-import os
 import re
 import sys
 import zlib
@@ -19,10 +18,9 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from joulie.domain.workload import Level
+from joulie.output_files import STANDARD_STREAM, output_file
 from joulie_lab.simulation.trace import CPU_CLASSES, GPU_CLASSES, JobProfile, TraceJob, TraceLine, TraceMetadata
 
-STANDARD_STREAM = Path("-")
-"""Path that stands for standard input when reading a trace, and for standard output when writing one."""
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 # Python's $ also matches before a trailing line break, that of JSON Schema does not; this is the end in both.
 _END = r"(?!\n)$"
@@ -383,24 +381,11 @@ def _class(part: str, name: str) -> str:
 
 @contextmanager
 def _output(path: Path) -> Iterator[BinaryIO]:
-    """Output stream; a file is renamed to its final name when it is complete."""
-    if path == STANDARD_STREAM:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    if path.exists() and not path.is_file():  # a pipe or a device must not be replaced by a file
-        with path.open("wb") as out:
+    """Output stream, whose content is moved to `path` when it is complete."""
+    with output_file(path) as part, part.open("wb") as out:
+        if path.suffix == ".gz":
+            # Without name and time in the gzip header, so that the output is reproducible.
+            with gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) as packed:
+                yield cast("BinaryIO", packed)
+        else:
             yield out
-        return
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("xb") as out:
-            if path.suffix == ".gz":
-                # Without name and time in the gzip header, so that the output is reproducible.
-                with gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) as packed:
-                    yield cast("BinaryIO", packed)
-            else:
-                yield out
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

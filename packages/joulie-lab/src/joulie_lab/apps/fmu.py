@@ -35,7 +35,7 @@ def build(output: Path, settings: tuple[str, ...]) -> None:
         build_fmu(output, parameters)
     except FmuBuildError as error:
         raise UserError(str(error)) from error
-    click.echo(f"wrote {output}")
+    click.echo(f"wrote {output}", err=True)
 
 
 @fmu.command()

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from joulie_lab.simulation.scenario import Scenario
     from joulie_lab.simulation.scenario_files import Setting
 
-_WIDE = 200
-"""Table width if standard output is not a terminal, characters."""
 _FILE = click.Path(path_type=Path)
 
 
@@ -49,7 +47,7 @@ def simulate(
 ) -> None:
     """Simulate SCENARIO, a shipped scenario by name (see joulie scenario list) or a YAML file by path.
 
-    Output files are written at the end, either complete or not at all.
+    Output files are written after the table, either complete or not at all; - is standard output.
     """
     from joulie_lab.program.outputs import Outputs
     from joulie_lab.simulation.positions import ScenarioError
@@ -65,18 +63,20 @@ def simulate(
         parquet_part = outputs.folder("--parquet", parquet_folder)
         plots_part = outputs.folder("--plots", plots_folder)
         runs = _play(loaded)
+        with outputs.beside():
+            _print(runs, output)
         if json_part:
-            json_part.write_text(_render([run.record.as_dict() for run in runs], "json") + "\n", encoding="utf-8")
+            outputs.write(json_part, _render([run.record.as_dict() for run in runs], "json") + "\n")
         if report_part:
             from joulie_lab.simulation.report.html import render_report
 
-            report_part.write_text(render_report(loaded, runs), encoding="utf-8")
+            outputs.write(report_part, render_report(loaded, runs))
         if parquet_part:
             _write_parquet(parquet_part, runs)
         if plots_part:
-            _write_plots(plots_part, runs)
+            for name, image in _plots(runs):
+                outputs.write(plots_part / name, image)
         outputs.commit()
-    _print(runs, output)
     for path in (json_file, report_file, parquet_folder, plots_folder):
         if path:
             click.echo(f"wrote {path}", err=True)
@@ -138,12 +138,10 @@ def _print(runs: Sequence[Run], output: str) -> None:
     if output != "table":
         click.echo(_render([run.record.as_dict() for run in runs], output))
         return
-    from rich.console import Console
-
+    from joulie.program.tables import console
     from joulie_lab.program.run_tables import print_runs
 
-    console = Console()
-    print_runs(console if console.is_terminal else Console(width=_WIDE), [run.record for run in runs])
+    print_runs(console(), [run.record for run in runs])
 
 
 def _render(value: Any, form: str) -> str:
@@ -167,8 +165,8 @@ def _write_parquet(folder: Path, runs: Sequence[Run]) -> None:
         write_columns(folder / f"series-{run.record.scheduler}-{run.record.seed}.parquet", columns)
 
 
-def _write_plots(folder: Path, runs: Sequence[Run]) -> None:
-    """Write one PNG per chart and seed."""
+def _plots(runs: Sequence[Run]) -> Iterable[tuple[str, bytes]]:
+    """File name and PNG of each chart and seed."""
     from itertools import groupby
 
     from joulie_lab.simulation.report.charts import charts
@@ -177,5 +175,4 @@ def _write_plots(folder: Path, runs: Sequence[Run]) -> None:
     for seed, group in groupby(runs, key=lambda run: run.record.seed):
         of_seed = list(group)
         for chart in charts(of_seed):
-            image = render_png(chart, f"{of_seed[0].record.scenario}, seed {seed}")
-            (folder / f"{chart.key}-{seed}.png").write_bytes(image)
+            yield f"{chart.key}-{seed}.png", render_png(chart, f"{of_seed[0].record.scenario}, seed {seed}")

@@ -13,8 +13,6 @@ from joulie.program.errors import UserError
 from joulie_lab.program.lists import items, whole
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from joulie_lab.program.parallel import Executor
     from joulie_lab.simulation.results import RunRecord
     from joulie_lab.simulation.scenario import Scenario
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
     from joulie_lab.simulation.sweep_state import SweepState
 
 _PUBLISHED = "published-2500"
-_WIDE = 200
-"""Table width if standard output is not a terminal, characters."""
 _PATH = click.Path(path_type=Path)
 
 
@@ -77,17 +73,18 @@ def sweep(
         report_part = outputs.file("--report", report_file)
         records = _finished(loaded, state, Executor.parse(executor, jobs), fresh=fresh)
         document = _document(loaded, records)
+        with outputs.beside():
+            if output == "table":
+                _print(loaded, records)
+            else:
+                click.echo(_render(document, output))
         if json_part:
-            json_part.write_text(_render(document, "json") + "\n", encoding="utf-8")
+            outputs.write(json_part, _render(document, "json") + "\n")
         if report_part:
             from joulie_lab.simulation.sweep_report import render_sweep
 
-            report_part.write_text(render_sweep(loaded, records), encoding="utf-8")
+            outputs.write(report_part, render_sweep(loaded, records))
         outputs.commit()
-    if output == "table":
-        _print(loaded, records)
-    else:
-        click.echo(_render(document, output))
     for path in (json_file, report_file):
         if path:
             click.echo(f"wrote {path}", err=True)
@@ -186,41 +183,34 @@ def _document(scenario: Scenario, records: Sequence[RunRecord]) -> dict[str, Any
 
 
 def _print(scenario: Scenario, records: Sequence[RunRecord]) -> None:
-    from rich.console import Console
-
     from joulie_lab.simulation.sweep import HONEST_COLUMNS, PUBLISHED_COLUMNS, compare
 
     variants = compare(records, scenario.schedulers[0])
-    console = Console()
-    console = console if console.is_terminal else Console(width=_WIDE)
     n_seeds = len(scenario.seeds)
     click.echo(
         f"{scenario.name}, {scenario.hours:g} h: difference to {scenario.schedulers[0]}, mean of {n_seeds}"
         f" {'seeds ± 95 % confidence interval' if n_seeds > 1 else 'seed'}"
     )
-    _print_table(console, "As published", PUBLISHED_COLUMNS, variants, wins=True)
-    _print_table(console, "Metrics beyond the published columns", HONEST_COLUMNS, variants)
+    _print_variants("As published", PUBLISHED_COLUMNS, variants, wins=True)
+    _print_variants("Metrics beyond the published columns", HONEST_COLUMNS, variants)
 
 
-def _print_table(
-    console: Console, title: str, columns: Sequence[Column], variants: Sequence[Variant], *, wins: bool = False
-) -> None:
-    from rich.table import Table
-
+def _print_variants(title: str, columns: Sequence[Column], variants: Sequence[Variant], *, wins: bool = False) -> None:
+    from joulie.program.tables import print_table
     from joulie_lab.simulation.sweep import format_estimate
 
     shown = [column for column in columns if any(variant.columns[column.key] for variant in variants)]
-    table = Table(title=title, title_justify="left", show_edge=False)
-    table.add_column("Variant")
-    for column in shown:
-        table.add_column(column.label, justify="right", no_wrap=True)
-    if wins:
-        table.add_column("seeds won on energy", justify="right")
-    for variant in variants:
-        cells = [" ".join(format_estimate(column, variant.columns[column.key])).rstrip() for column in shown]
-        table.add_row(variant.label, *cells, *([f"{variant.energy_wins}/{variant.seeds}"] if wins else []))
-    console.print()
-    console.print(table)
+    labels = ["Variant", *(column.label for column in shown), *(["seeds won on energy"] if wins else [])]
+    rows = [
+        [
+            variant.label,
+            *(" ".join(format_estimate(column, variant.columns[column.key])).rstrip() for column in shown),
+            *([f"{variant.energy_wins}/{variant.seeds}"] if wins else []),
+        ]
+        for variant in variants
+    ]
+    click.echo()
+    print_table(title, labels, rows)
 
 
 def _render(value: Any, form: str) -> str:

@@ -1,27 +1,35 @@
-"""Output files that appear complete at the end, or not at all."""
+"""Output files of a command, written at the end, complete or not at all."""
 
 from __future__ import annotations
 
-import os
 import shutil
+import sys
 import tempfile
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from joulie.output_files import STANDARD_STREAM, begin, commit
 from joulie.program.errors import UserError
 
 
 class Outputs:
     """Output files and folders of a command, written atomically.
 
-    Each is written under a temporary name next to its target, which also shows before the work begins that the target
-    is writable. `commit` moves all of them into place; leaving the context without it removes them.
+    Each gets a temporary name, which also shows before the work begins that its target is writable. A command prints
+    its result first, then writes the files, so that a full disk loses no result. `commit` moves all of them into place;
+    leaving the context without it removes them.
     """
 
     def __init__(self) -> None:
-        self._pending: list[tuple[Path, Path]] = []
+        self._pending: list[tuple[Path, Path, str]] = []
         self._made: list[Path] = []
+
+    def beside(self) -> AbstractContextManager[object]:
+        """Context in which to print tables: to standard error if a file takes standard output."""
+        taken = any(path == STANDARD_STREAM for _, path, _ in self._pending)
+        return redirect_stdout(sys.stderr) if taken else nullcontext()
 
     def __enter__(self) -> Self:
         return self
@@ -30,7 +38,7 @@ class Outputs:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         """Remove what was not committed."""
-        for temporary, _ in self._pending:
+        for temporary, *_ in self._pending:
             if temporary.is_dir():
                 shutil.rmtree(temporary)
             else:
@@ -52,12 +60,10 @@ class Outputs:
         self._refuse_twice(option, path)
         try:
             self._make_folder(path.parent)
-            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            temporary = begin(path)
         except OSError as error:
-            raise UserError(f"{option} {path}: cannot be written: {error.strerror}") from error
-        os.fchmod(handle, 0o666 & ~_umask())
-        os.close(handle)
-        return self._add(Path(name), path)
+            raise _unwritable(option, path, error) from error
+        return self._add(temporary, path, option)
 
     def folder(self, option: str, path: Path | None) -> Path | None:
         """Temporary folder in which to write the files for folder `path`; None if `path` is None.
@@ -74,8 +80,26 @@ class Outputs:
             self._make_folder(path)
             name = tempfile.mkdtemp(prefix=".joulie.", dir=path)
         except OSError as error:
-            raise UserError(f"{option} {path}: cannot be written: {error.strerror}") from error
-        return self._add(Path(name), path)
+            raise _unwritable(option, path, error) from error
+        return self._add(Path(name), path, option)
+
+    def write(self, temporary: Path | None, content: str | bytes) -> None:
+        """Write a file's content; nothing if its option was not given.
+
+        Args:
+            temporary: a path from `file`, or one inside a folder from `folder`.
+            content: text, or bytes as they are.
+
+        Raises:
+            UserError: it cannot be written.
+        """
+        if temporary is None:
+            return
+        try:
+            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        except OSError as error:
+            option, path = next((o, p) for part, p, o in self._pending if part in (temporary, temporary.parent))
+            raise _unwritable(option, path, error) from error
 
     def commit(self) -> None:
         """Move all outputs into place, each file atomically.
@@ -83,22 +107,24 @@ class Outputs:
         Raises:
             UserError: a file cannot be written.
         """
-        for temporary, path in self._pending:
+        for temporary, path, option in self._pending:
             try:
                 if temporary.is_dir():
                     for item in sorted(temporary.iterdir()):
                         item.replace(path / item.name)
                 else:
-                    temporary.replace(path)
+                    commit(temporary, path)
+            except BrokenPipeError:  # the reader of standard output has closed the pipe, which is not an error
+                raise
             except OSError as error:
-                raise UserError(f"{path}: cannot be written: {error.strerror}") from error
+                raise _unwritable(option, path, error) from error
 
-    def _add(self, temporary: Path, path: Path) -> Path:
-        self._pending.append((temporary, path))
+    def _add(self, temporary: Path, path: Path, option: str) -> Path:
+        self._pending.append((temporary, path, option))
         return temporary
 
     def _refuse_twice(self, option: str, path: Path) -> None:
-        if any(path.resolve() == other.resolve() for _, other in self._pending):
+        if any(path.resolve() == other.resolve() for _, other, _ in self._pending):
             raise UserError(f"{option} {path}: another option writes there already")
 
     def _make_folder(self, folder: Path) -> None:
@@ -108,8 +134,5 @@ class Outputs:
             self._made.append(parent)
 
 
-def _umask() -> int:
-    """The process's umask, which can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _unwritable(option: str, path: Path, error: OSError) -> UserError:
+    return UserError(f"{option} {path}: cannot be written: {error.strerror or error}")

@@ -21,6 +21,8 @@ def print_runs(console: Console, records: Sequence[RunRecord]) -> None:
     """Print runs as tables: one row for each metric, one column for each scheduler, differences to the first in %."""
     from rich.table import Table
 
+    from joulie.program.tables import print_whole
+
     for seed, group in groupby(records, key=lambda record: record.seed):
         runs = list(group)
         rows = comparison(runs)
@@ -34,7 +36,7 @@ def print_runs(console: Console, records: Sequence[RunRecord]) -> None:
                 table.add_column(column[0], justify="right", no_wrap=True)
             for index, row in enumerate(rows, start=1):
                 table.add_row(row.label, *(column[index] for column in columns[first : first + fitting]))
-            console.print(table)
+            print_whole(table)
             console.print()
 
 

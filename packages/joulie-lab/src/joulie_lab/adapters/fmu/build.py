@@ -19,6 +19,7 @@ from uuid import NAMESPACE_URL, uuid5
 from xml.etree import ElementTree as ET
 
 from joulie import __version__
+from joulie.output_files import output_file
 from joulie_lab.simulation.dx_plant import DxParameters
 
 MODEL_IDENTIFIER = "dx_plant"
@@ -238,17 +239,12 @@ def _describe_variable(parent: ET.Element, reference: int, variable: _Variable) 
 
 
 def _write_archive(output: Path, members: dict[str, bytes]) -> None:
-    """Write to a temporary file and rename it, so that the target is never incomplete."""
-    temporary = output.with_name(f".{output.name}.{os.getpid()}.part")
     try:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+        with output_file(output) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, content in members.items():
                 info = zipfile.ZipInfo(name, date_time=_OLDEST_ZIP_DATE)
                 info.compress_type = zipfile.ZIP_DEFLATED
                 info.external_attr = 0o644 << 16
                 archive.writestr(info, content)
-        temporary.replace(output)
     except OSError as error:
         raise FmuBuildError(f"{output}: cannot be written: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)

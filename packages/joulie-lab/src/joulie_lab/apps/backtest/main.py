@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from joulie_lab.apps.backtest.run import Result
 
 _FILE = click.Path(path_type=Path)
-_WIDTH = 120
 """Table width if standard output is not a terminal, characters."""
 
 
@@ -84,37 +83,37 @@ def backtest(
     with Outputs() as outputs:
         plots = outputs.folder("--plots", plots_folder)
         result = run(sources, jobs_file, question)
+        if output == "table":
+            _print(result)
+        else:
+            from joulie.program.documents import print_document
+
+            print_document(result.document(), output)
         if plots:
             from joulie_lab.apps.backtest.chart import draw
             from joulie_lab.simulation.report.png import png
 
-            (plots / "backtest.png").write_bytes(png(draw(result)))
+            outputs.write(plots / "backtest.png", png(draw(result)))
         outputs.commit()
-    if output == "table":
-        _print(result)
-    else:
-        from joulie.program.documents import print_document
-
-        print_document(result.document(), output)
     if plots_folder:
         click.echo(f"wrote {plots_folder / 'backtest.png'}", err=True)
 
 
 def _print(result: Result) -> None:
     """Print a table for each measure, and what was judged."""
-    from rich.console import Console
     from rich.table import Table
 
+    from joulie.program.tables import console, print_whole
+
     document = result.document()
-    console = Console()
-    console = console if console.is_terminal else Console(width=_WIDTH)
-    console.print(
+    screen = console()
+    screen.print(
         f"{document['file']} ({document['column']}), {document['from']} to {document['until']},"
         f" {document['step_min']:g} min steps: mean {document['mean_g_per_kwh']:.0f} gCO2eq/kWh",
         highlight=False,
         soft_wrap=True,
     )
-    console.print(
+    screen.print(
         f"{document['arrivals']}, slack {document['slack_h']:g} h, values known {document['delay_h']:g} h late",
         highlight=False,
         soft_wrap=True,
@@ -134,9 +133,9 @@ def _print(result: Result) -> None:
                 _interval(rule["above_yesterday"]),
                 str(rule["late"]),
             )
-        console.print()
-        console.print(table)
-    console.print(f"\nIntervals are those of {document['interval_of']}.", highlight=False)
+        screen.print()
+        print_whole(table)
+    screen.print(f"\nIntervals are those of {document['interval_of']}.", highlight=False)
     for note in result.notes:
         click.echo(note, err=True)
 

@@ -15,6 +15,7 @@ from joulie_lab.apps.bench.report import Page, Table
 from joulie_lab.apps.bench.run import PATH
 from joulie_lab.apps.experiment.artefacts import Artefacts
 from joulie_lab.benchmarks.results import Figures, plain
+from joulie_lab.program.outputs import Outputs
 from joulie_lab.simulation.experiment.fidelity import fidelity as compare
 
 
@@ -85,8 +86,11 @@ def fidelity(native: Path, plane: Path, ties: Path, *, json_file: Path) -> None:
     NATIVE and PLANE are artefact folders of the same experiment. TIES is one of native runs that differ only in the
     breaking of ties: runs with other seeds and the trace of PLANE as a file.
     """
-    document = plain(_compared(Artefacts(native), Artefacts(plane), Artefacts(ties)))
-    json_file.write_text(render_document(document, "json") + "\n", encoding="utf-8")
+    with Outputs() as outputs:
+        json_part = outputs.file("--json", json_file)
+        document = plain(_compared(Artefacts(native), Artefacts(plane), Artefacts(ties)))
+        outputs.write(json_part, render_document(document, "json") + "\n")
+        outputs.commit()
 
 
 def _compared(native: Artefacts, plane: Artefacts, ties: Artefacts) -> FidelityResult:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from joulie.output_files import output_file
 from joulie.program.errors import UserError
 from joulie_lab.apps.bench.figures import horizontal_bars, panels, title
 from joulie_lab.apps.bench.report import Report, Table
@@ -81,5 +82,6 @@ def profiles(*, small: bool, trees_file: Path | None) -> ProfilesResult:
     except ImportError as error:
         raise UserError(f"training needs the extra `learn`: {error}") from error
     if trees_file is not None:
-        trees_file.write_text(module_of(found.trees), encoding="utf-8")
+        with output_file(trees_file) as part:
+            part.write_text(module_of(found.trees), encoding="utf-8")
     return measure(FULL, found, tell)

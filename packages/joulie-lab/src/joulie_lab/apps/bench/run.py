@@ -86,6 +86,7 @@ def _run(
     plots_folder: Path | None,
     ranges_file: Path | None,
 ) -> None:
+    from joulie.output_files import STANDARD_STREAM
     from joulie.program.documents import print_document, render_document
     from joulie.program.tables import print_table
     from joulie_lab.benchmarks.ranges import RangesError, load_ranges, misses
@@ -106,21 +107,24 @@ def _run(
         figures = plain(result)
         missed = misses(ranges, figures)
         document = {"benchmark": name, "small": small, **figures, "missed": missed}
-        if json_part:
-            json_part.write_text(render_document(document, "json") + "\n", encoding="utf-8")
+        with outputs.beside():
+            if output == "table":
+                for table in report.tables(result):
+                    print_table(table.title, table.columns, table.rows)
+            else:
+                print_document(document, output)
+        outputs.write(json_part, render_document(document, "json") + "\n")
         if plots_part:
-            (plots_part / f"{name}.png").write_bytes(png(report.figure(result)))
+            outputs.write(plots_part / f"{name}.png", png(report.figure(result)))
         outputs.commit()
-    if output == "table":
-        for table in report.tables(result):
-            print_table(table.title, table.columns, table.rows)
-    else:
-        print_document(document, output)
     for line in missed:
         click.echo(f"missed: {line}", err=True)
     if unchecked:
         click.echo(f"{place} not found: ranges are not checked; name a file with --ranges", err=True)
     else:
-        click.echo(f"{len(ranges) - len(missed)} of {len(ranges)} ranges of {place} hold", err=output != "table")
+        click.echo(
+            f"{len(ranges) - len(missed)} of {len(ranges)} ranges of {place} hold",
+            err=output != "table" or json_file == STANDARD_STREAM,
+        )
     if missed:
         click.get_current_context().exit(1)

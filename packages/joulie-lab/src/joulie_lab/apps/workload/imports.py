@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import yaml
 
+from joulie.output_files import STANDARD_STREAM, output_file
 from joulie_lab.adapters.trace_import.source_jobs import (
     DEFAULTS,
     Assumptions,
@@ -280,7 +281,7 @@ def _import(
     **assumed: Any,
 ) -> None:
     """Read a source, write the trace, and print the counts."""
-    from joulie_lab.adapters.job_trace import STANDARD_STREAM, JobTraceError, write_trace
+    from joulie_lab.adapters.job_trace import JobTraceError, write_trace
     from joulie_lab.apps.workload.reading import progress
 
     assumptions = Assumptions(**assumed)
@@ -324,7 +325,8 @@ def _report(problem: ImportProblem) -> None:
 def _write_cluster(path: Path, groups: Sequence[Mapping[str, Any]], comment: str) -> None:
     text = yaml.safe_dump({"groups": [dict(group) for group in groups]}, sort_keys=False)
     try:
-        path.write_text(f"# {comment}\n{text}", encoding="utf-8")
+        with output_file(path) as part:
+            part.write_text(f"# {comment}\n{text}", encoding="utf-8")
     except OSError as error:
         raise click.UsageError(f"--cluster-out {path}: cannot be written: {error.strerror}") from error
     nodes, gpus = (

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
 from joulie.domain.quantities import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from joulie.program.tables import console, print_whole
 
 if TYPE_CHECKING:
     from joulie_lab.simulation.workloads.description import Load, TraceDescription
 
-_WIDE = 160
-"""Width of a table written to a file or a pipe, characters."""
 _BARS = " ▁▂▃▄▅▆▇█"
 _LARGE_SHARE = 0.1
 _DAY_S = 24 * SECONDS_PER_HOUR
@@ -27,13 +25,11 @@ def print_description(found: TraceDescription, capacity: tuple[float, float] | N
         found: statistics of the trace.
         capacity: cores and GPUs of the cluster to compare the load to; None without one.
     """
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDE)
-    console.print(_overview(found, capacity))
+    screen = console()
+    screen.print(_overview(found, capacity))
     if found.jobs:
-        console.print()
-        console.print(_families(found))
+        screen.print()
+        print_whole(_families(found))
 
 
 def _overview(found: TraceDescription, capacity: tuple[float, float] | None) -> Table:

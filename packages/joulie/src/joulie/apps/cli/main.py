@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import click
 
 from joulie import __version__
+from joulie.program.command_line import run_command_line
 from joulie.program.commands import Command, CommandGroup
-from joulie.program.errors import UserError
 
-_INTERRUPTED = 130
 _SHELLS = ("bash", "zsh", "fish")
 _COMMANDS = (
     Command("operator", "joulie.apps.operator.main", "Decide power states and caps of a cluster's nodes."),
@@ -64,29 +62,6 @@ def completion(shell: str) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit.
 
-    Exit codes: 2 for user errors, with one line on stderr; 130 when interrupted.
+    Exit codes: 2 for user errors, 1 for files and streams that fail, with one line on stderr; 130 when interrupted.
     """
-    sys.exit(_run(arguments))
-
-
-def _run(arguments: list[str] | None) -> int:
-    try:
-        result: Any = cli.main(args=arguments, prog_name="joulie", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        return error.exit_code
-    except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx else "joulie"
-        UserError(f"{error.format_message().rstrip('.')} (see {command} --help)").show()
-        return error.exit_code
-    except click.ClickException as error:
-        UserError(error.format_message()).show()
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("joulie: interrupted", err=True)
-        return _INTERRUPTED
-    except BrokenPipeError:
-        # The reader (a pager, head) closed the pipe; Python must not flush stdout again at exit.
-        sys.stdout = None
-        return 0
-    return result if isinstance(result, int) else 0
+    sys.exit(run_command_line(cli, "joulie", arguments, error_prefix="joulie: error: "))

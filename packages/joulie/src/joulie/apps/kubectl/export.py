@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.program_api.energy import EXPORT_PATH, ExportItem
 from joulie.apps.kubectl.accounting import AccountingEndpoint, fetch_accounting
 from joulie.apps.kubectl.energy import query_of
+from joulie.output_files import STANDARD_STREAM, output_file
 
 FORMATS = ("csv", "parquet", "opencost")
 _SECONDS_PER_MINUTE = 60.0
@@ -58,23 +58,24 @@ async def export(client: KubeClient, request: Request) -> None:
         raise KubernetesError(f"{EXPORT_PATH}: unexpected response from the accounting program: {error}") from error
     try:
         _write(request, rows)
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(f"--file {request.file}: cannot be written: {error.strerror or error}") from error
 
 
 def _write(request: Request, rows: Sequence[ExportItem]) -> None:
-    if request.format == "parquet":
-        _write_parquet(request.file, rows)
-    elif request.file is None:
-        _write_text(request.format, rows, sys.stdout)
-    else:
-        with request.file.open("w", encoding="utf-8", newline="") as file:
-            _write_text(request.format, rows, file)
-
-
-def _write_parquet(file: Path | None, rows: Sequence[ExportItem]) -> None:
-    if file is None:
+    if request.format == "parquet" and request.file is None:
         raise click.UsageError("--format parquet needs a file: --file energy.parquet")
+    with output_file(request.file or STANDARD_STREAM) as part:
+        if request.format == "parquet":
+            _write_parquet(part, rows)
+        else:
+            with part.open("w", encoding="utf-8", newline="") as file:
+                _write_text(request.format, rows, file)
+
+
+def _write_parquet(file: Path, rows: Sequence[ExportItem]) -> None:
     try:
         from joulie.adapters.parquet_files import write_rows
     except ModuleNotFoundError as error:

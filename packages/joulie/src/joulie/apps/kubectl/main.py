@@ -37,10 +37,10 @@ from joulie.apps.kubectl.options import (
     table_options,
 )
 from joulie.apps.kubectl.overview import COLUMNS
+from joulie.program.command_line import run_command_line
 
 _NO_FILE_COMPLETION = ":4"
 """Directive for kubectl's completion: do not complete file names."""
-_INTERRUPTED = 130
 
 
 @click.group("kubectl-joulie", context_settings={"help_option_names": ["-h", "--help"]})
@@ -236,7 +236,10 @@ def report(
 @_account_options
 @click.option("--format", "form", type=click.Choice(FORMATS), default="csv", show_default=True, help="File format.")
 @click.option(
-    "-f", "--file", type=click.Path(dir_okay=False, path_type=Path), help="Output file. [default: standard output]"
+    "-f",
+    "--file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Output file.  [default: standard output]",
 )
 def export(kubeconfig: Path | None, context: str | None, namespace: str, all_namespaces: bool, **options: Any) -> None:
     """Export the stored energy rows.
@@ -423,7 +426,7 @@ def main(arguments: list[str] | None = None) -> None:
     Exit codes: 1 with a one-line message for cluster errors, 2 with a one-line message for usage errors, 130 when
     interrupted.
     """
-    sys.exit(_run(arguments))
+    sys.exit(run_command_line(kubectl_joulie, "kubectl joulie", arguments, error_prefix="Error: "))
 
 
 def complete() -> None:
@@ -435,21 +438,3 @@ def complete() -> None:
     for item in completer.get_completions(before, incomplete):
         click.echo(f"{item.value}\t{item.help}" if item.help else item.value)
     click.echo(_NO_FILE_COMPLETION)
-
-
-def _run(arguments: list[str] | None) -> int:
-    try:
-        kubectl_joulie.main(args=arguments, prog_name="kubectl joulie", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        return error.exit_code
-    except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx else "kubectl joulie"
-        click.echo(f"Error: {error.format_message().rstrip('.')} (see {command} --help)", err=True)
-        return error.exit_code
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        return _INTERRUPTED
-    return 0
