@@ -17,6 +17,8 @@ from joulie.adapters.kubernetes.api.core import (
     ContainerRun,
     ContainerState,
     ContainerStatus,
+    Node,
+    NodeStatus,
     PodSpec,
     PodStatusWithContainers,
     PodWithContainers,
@@ -30,7 +32,7 @@ from joulie.adapters.prometheus.node_exporter import NodeCpus
 from joulie.adapters.prometheus.nodes import NodeIndex
 from joulie.adapters.prometheus.readings import GpuDevice, PodPower
 from joulie.apps.accounting import main as program
-from joulie.apps.accounting.facts import AccountedNamespace, AccountedPod, keep_pod
+from joulie.apps.accounting.facts import AccountedNamespace, AccountedPod, keep_node, keep_pod
 from joulie.apps.accounting.policies import NAMESPACE_BUDGET_KWH, NAMESPACE_BUDGET_PERIOD, namespace_budget, pod_policy
 from joulie.apps.accounting.powers import NodeSite, idle_quality, powers
 from joulie.apps.accounting.settings import AccountingSettings, node_power_ranges
@@ -192,6 +194,33 @@ def test_slices_and_turns_of_a_gpu_are_shared():
     found = powers([place(2)], pods, [None] * 3, Readings(gpus=[turns, slice_]))
     assert found.gpu_w[:2].tolist() == pytest.approx([100.0, 100.0])
     assert 0.0 < found.gpu_w[2] <= 350.0
+
+
+H100 = "NVIDIA-H100-80GB-HBM3"
+
+
+def divided(allocatable, **labels):
+    labels = {f"nvidia.com/gpu.{key}": text for key, text in labels.items()}
+    node = Node(metadata=ObjectMeta("n1", labels=labels), status=NodeStatus(allocatable={"cpu": "96", **allocatable}))
+    return NodeSite("n1", "u1", node_power(keep_node(node).facts, HardwareProfiles(), PowerSettings()), "DE")
+
+
+def test_h9_pods_of_mig_instances_are_charged_their_share_of_the_gpu():
+    """The 56 instances that the device plugin counts as GPUs are 8 GPUs."""
+    site = divided({"nvidia.com/gpu": "56"}, product=f"{H100}-MIG-1g.10gb", count="56")
+    found = powers([site], [pod("one", gpus=1.0), pod("seven", gpus=7.0)], [None] * 2, Readings())
+    assert site.power.gpus == 8
+    assert found.gpu_w.tolist() == pytest.approx([100.0, 700.0])
+    assert found.idle_gpu_w[0] == pytest.approx((8 - 8 / 7) * site.power.gpu.idle_w)
+
+
+def test_h9_instances_of_several_profiles_are_gpus_without_any_label():
+    """The strategy `mixed`: half of the first GPU is free, the other one is whole."""
+    site = divided({"nvidia.com/gpu": "1", "nvidia.com/mig-1g.10gb": "4", "nvidia.com/mig-3g.40gb": "1"})
+    found = powers([site], [pod("slice", gpus=3 / 7), pod("whole", gpus=1.0)], [None] * 2, Readings())
+    assert site.power.gpus == 2
+    assert found.gpu_w[0] == pytest.approx(found.gpu_w[1] * 3 / 7)
+    assert found.idle_gpu_w[0] == pytest.approx(site.power.gpu.idle_w * 4 / 7)
 
 
 def test_trap_a_gpu_of_which_nobody_says_anything_is_not_zero():

@@ -4,6 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joulie.adapters.kubernetes.api.core import Node, NodeStatus
+from joulie.adapters.kubernetes.api.meta import ObjectMeta
+from joulie.adapters.kubernetes.hardware import allocatable_devices
+from joulie.adapters.kubernetes.requests import offered_gpus
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.mig import mig_profile
 from joulie.domain.hardware.resolve import ReportedHardware, ResolvedHardware, resolve
@@ -98,6 +102,49 @@ def test_h9_the_count_of_the_administrator_is_of_whole_gpus() -> None:
     hardware = labelled(product="NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", count="24", own="8")
     assert hardware.gpu is not None
     assert hardware.gpu.count == 8
+
+
+MIXED = {"nvidia.com/mig-1g.10gb": 2.0, "nvidia.com/mig-2g.20gb": 1.0, "nvidia.com/mig-3g.40gb": 1.0}
+AT_LEAST = "the MIG instances are of at least {} GPUs; set the label joulie.io/hw.gpu-count if there are more"
+
+
+@pytest.mark.parametrize(
+    ("offered", "count"),
+    [
+        (MIXED, 1),
+        ({name: 8.0 * number for name, number in MIXED.items()}, 8),
+        ({"nvidia.com/gpu": 4.0, **{name: 4.0 * number for name, number in MIXED.items()}}, 8),
+        ({"nvidia.com/gpu": 0.0, "nvidia.com/mig-1g.20gb": 8.0}, 2),
+        ({"nvidia.com/mig-7g.80gb": 3.0}, 3),
+        ({"nvidia.com/mig-1g.10gb.me": 1.0, "nvidia.com/mig-1g.10gb": 6.0}, 1),
+        ({"nvidia.com/mig-1g.6gb": 4.0}, 1),
+        ({"nvidia.com/mig-3g.40gb": 0.0}, None),
+    ],
+)
+def test_h9_instances_of_the_mixed_strategy_are_of_gpus_without_any_label(
+    offered: dict[str, float], count: int | None
+) -> None:
+    hardware = resolve(None, {}, {"cpu": 192.0, **offered}, BUILTIN_CATALOGUE)
+    if count is None:
+        assert hardware.gpu is None
+        return
+    assert hardware.gpu is not None
+    assert (hardware.gpu.count, hardware.gpu.vendor) == (count, "NVIDIA")
+    assert hardware.warnings == (AT_LEAST.format(count - int(offered.get("nvidia.com/gpu", 0))),)
+
+
+@pytest.mark.parametrize("label", ["nvidia.com/gpu.count", "joulie.io/hw.gpu-count"])
+def test_h9_labels_count_the_gpus_of_the_mixed_strategy(label: str) -> None:
+    hardware = resolve(None, {label: "8"}, MIXED, BUILTIN_CATALOGUE)
+    assert hardware.gpu is not None
+    assert (hardware.gpu.count, hardware.warnings) == (8, ())
+
+
+def test_h9_instances_of_a_node_are_read_with_its_gpus() -> None:
+    offered = {"cpu": "96", "memory": "1Ti", "nvidia.com/gpu": "4", "nvidia.com/mig-1g.10gb": "28", "rdma/hca": "1"}
+    node = Node(metadata=ObjectMeta("n1"), status=NodeStatus(allocatable=offered))
+    assert allocatable_devices(node) == {"cpu": 96.0, "nvidia.com/gpu": 4.0, "nvidia.com/mig-1g.10gb": 28.0}
+    assert offered_gpus(offered) == pytest.approx(8.0)
 
 
 @given(slices=st.integers(1, 9), memory_gb=st.integers(0, 300), name=st.text("ab30-GHgh1246", max_size=20))

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 from joulie.adapters.kubernetes.api.core import Node
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware
+from joulie.domain.hardware.mig import mig_share
 from joulie.domain.hardware.resolve import GPU_RESOURCES, ReportedHardware
 from joulie.domain.resource_quantity import QuantityError, parse_quantity
 
 _HOSTNAME_LABEL = "kubernetes.io/hostname"
-_COUNTED_RESOURCES = ("cpu", *GPU_RESOURCES)
+_COUNTED_RESOURCES = frozenset({"cpu", *GPU_RESOURCES})
 
 
 def reported_hardware(hardware: NodeHardware) -> ReportedHardware:
@@ -36,11 +37,10 @@ def reported_hardware(hardware: NodeHardware) -> ReportedHardware:
 
 
 def allocatable_devices(node: Node) -> dict[str, float]:
-    """Allocatable CPU cores and GPUs of a node, by resource name; invalid quantities are omitted."""
+    """Allocatable CPU cores, GPUs and MIG instances of a node, by resource name; invalid quantities are omitted."""
     devices: dict[str, float] = {}
-    for resource in _COUNTED_RESOURCES:
-        text = node.status.allocatable.get(resource)
-        if text is None:
+    for resource, text in node.status.allocatable.items():
+        if resource not in _COUNTED_RESOURCES and mig_share(resource) is None:
             continue
         try:
             devices[resource] = parse_quantity(text)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 
 import msgspec
 
 from joulie.adapters.kubernetes.api.core import Container, Pod, Quantities
+from joulie.domain.hardware.mig import mig_share
 from joulie.domain.resource_quantity import QuantityError, parse_quantity
 from joulie.domain.scheduling.requests import Amounts, InitContainer, effective_requests, pod_amounts
 
@@ -22,9 +22,6 @@ _WHOLE_GPUS = {
     "gpu.intel.com/i915": "Intel",
     "gpu.intel.com/xe": "Intel",
 }
-_MIG = re.compile(r"nvidia\.com/mig-(\d)g\..+")
-_MIG_SLICES = 7
-"""Compute slices of a MIG-capable GPU; the name of a partition gives its number of slices."""
 
 
 class Requests(msgspec.Struct, frozen=True, gc=False):
@@ -73,6 +70,12 @@ def pod_requests(pod: Pod) -> tuple[Requests, tuple[str, ...]]:
     vendor = max(sorted(amounts), key=lambda name: amounts[name], default=None)
     gpus = amounts[vendor] if vendor is not None else 0.0
     return _shared(cores, memory_bytes / _BYTES_PER_GIB, gpus, vendor if gpus > 0.0 else None), tuple(mistakes)
+
+
+def offered_gpus(allocatable: Mapping[str, str | int | float]) -> float:
+    """GPUs that a node offers to pods, counted as in `Requests`; invalid quantities are omitted."""
+    amounts = _amounts(allocatable, "node", [])
+    return sum(number for key, number in amounts.items() if key not in _POD_LEVEL)
 
 
 def memory_limit_gib(pod: Pod) -> float | None:
@@ -125,8 +128,8 @@ def _resource_key(resource: str) -> tuple[str | None, float]:
         return resource, 1.0
     if resource in _WHOLE_GPUS:
         return _WHOLE_GPUS[resource], 1.0
-    mig = _MIG.fullmatch(resource)
-    return ("NVIDIA", int(mig[1]) / _MIG_SLICES) if mig else (None, 0.0)
+    share = mig_share(resource)
+    return (None, 0.0) if share is None else ("NVIDIA", share)
 
 
 @lru_cache(maxsize=8192)

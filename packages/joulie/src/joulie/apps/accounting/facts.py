@@ -12,12 +12,12 @@ import msgspec
 from joulie.adapters.kubernetes.api.core import ContainerStatus, Namespace, Node, PodWithContainers
 from joulie.adapters.kubernetes.api.meta import OwnerReference
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware
-from joulie.adapters.kubernetes.hardware import amount, node_aliases, reported_hardware
+from joulie.adapters.kubernetes.hardware import allocatable_devices, amount, node_aliases, reported_hardware
 from joulie.adapters.kubernetes.pods import Owner, pod_facts
 from joulie.adapters.kubernetes.times import time_or_none
 from joulie.domain.accounting.identity import NodeFacts
 from joulie.domain.grid import names
-from joulie.domain.hardware.resolve import GPU_RESOURCES, ReportedHardware
+from joulie.domain.hardware.resolve import ReportedHardware
 from joulie.domain.policy import PodPhase
 
 BYTES_PER_GB = 1e9
@@ -135,7 +135,7 @@ def keep_node(node: Node) -> AccountedNode:
     """Reduce a node to the fields that accounting caches."""
     meta, status = node.metadata, node.status
     has = status.capacity or status.allocatable
-    gpus = {resource: amount(status.allocatable, resource) for resource in GPU_RESOURCES}
+    gpus = {resource: count for resource, count in allocatable_devices(node).items() if resource != "cpu"}
     return AccountedNode(
         meta.uid,
         NodeFacts(

@@ -197,8 +197,10 @@ def _loads(
     """CPU, memory and GPU loads of pods: use, requests and held devices."""
     rows = np.array(
         [
-            (cores, pod.cpu_cores, memory_gb, pod.memory_gb, pod.gpus, _gpu_share(nodes[index], kind))
-            for pod, (_source, cores, memory_gb), index, kind in zip(pods, used, node.tolist(), gpu_types, strict=True)
+            (cores, pod.cpu_cores, memory_gb, pod.memory_gb, pod.gpus / on.gpu_instances, _gpu_share(on, kind))
+            for pod, (_source, cores, memory_gb), on, kind in zip(
+                pods, used, [nodes[index] for index in node.tolist()], gpu_types, strict=True
+            )
         ],
         dtype=np.float64,
     )

@@ -11,6 +11,7 @@ from joulie.adapters.kubernetes.api.core import Node
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin, NodeTwinSpec, PlannedState
 from joulie.adapters.kubernetes.api.v1alpha1.fields import ControlOutcome, ControlResult
 from joulie.adapters.kubernetes.pods import PodFacts
+from joulie.adapters.kubernetes.requests import offered_gpus
 from joulie.adapters.kubernetes.times import time_or_none
 from joulie.apps.kubectl.columns import (
     Column,
@@ -24,7 +25,6 @@ from joulie.apps.kubectl.columns import (
 from joulie.domain.policy import PodPhase
 from joulie.domain.resource_quantity import QuantityError, parse_quantity
 
-_GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 _BYTES_PER_GIB = 1024.0**3
 _UNKNOWN = "unknown"
 _MAX_NAMES = 5
@@ -241,7 +241,7 @@ def _row(node: Node, twin: NodeTwin | None, pods: Sequence[PodFacts], now_s: flo
         memory_requested_pct=_requested_pct(
             sum(pod.requests.memory_gib for pod in pods) * _BYTES_PER_GIB, _allocatable(node, "memory")
         ),
-        gpu_requested_pct=_requested_pct(sum(pod.requests.gpus for pod in pods), _allocatable(node, *_GPU_RESOURCES)),
+        gpu_requested_pct=_requested_pct(sum(pod.requests.gpus for pod in pods), offered_gpus(node.status.allocatable)),
         pods=len(pods),
         cpu_cap=_cpu_cap(twin.spec if twin else None),
         gpu_cap=_gpu_cap(twin.spec if twin else None),
@@ -260,14 +260,11 @@ def _row(node: Node, twin: NodeTwin | None, pods: Sequence[PodFacts], now_s: flo
     )
 
 
-def _allocatable(node: Node, *resources: str) -> float:
-    total = 0.0
-    for resource in resources:
-        try:
-            total += parse_quantity(node.status.allocatable.get(resource, "0"))
-        except QuantityError:
-            continue
-    return total
+def _allocatable(node: Node, resource: str) -> float:
+    try:
+        return parse_quantity(node.status.allocatable.get(resource, "0"))
+    except QuantityError:
+        return 0.0
 
 
 def _requested_pct(used: float, allocatable: float) -> float | None:

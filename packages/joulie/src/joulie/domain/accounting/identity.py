@@ -130,6 +130,7 @@ class NodePower:
         cpu_source: where the CPUs' power comes from.
         gpu_source: where the GPUs' power comes from; None without.
         cpu_model: that it was looked up by; empty where only watts are known.
+        gpu_instances: GPUs that pods can request of each: MIG instances with the strategy ``single``, else 1.
     """
 
     cores: float
@@ -144,6 +145,7 @@ class NodePower:
     cpu_source: Source
     gpu_source: Source | None
     cpu_model: str = ""
+    gpu_instances: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +214,7 @@ def node_power(
         cpu_source=cpu.source,
         gpu_source=gpu_source,
         cpu_model=cpu.model,
+        gpu_instances=resolved.gpu.instances if resolved.gpu else 1,
     )
 
 

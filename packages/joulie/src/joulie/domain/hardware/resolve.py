@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from joulie.domain.hardware.catalogue import Catalogue, Match, ModelT, Quality, normalised
 from joulie.domain.hardware.estimates import THREADS_PER_CORE, Estimate, estimated_cpu_tdp, estimated_gpu_limit
-from joulie.domain.hardware.mig import mig_profile
+from joulie.domain.hardware.mig import divided_gpus, mig_profile
 from joulie.domain.hardware.models import CapRange, CpuModel, GpuModel
 
 CPU_MODEL_KEY = "joulie.io/hw.cpu-model"
@@ -334,7 +334,8 @@ def _gpu(
     limits = _cap_range(found.gpu_min_w, found.gpu_max_w, found.gpu_default_w, catalogued)
     if model is None and limits is not None:
         quality = Quality.HEURISTIC
-    vendor = found.gpu_vendor or (model.vendor if model else None) or (GPU_RESOURCES[resource] if resource else None)
+    requested = GPU_RESOURCES[resource] if resource else "NVIDIA" if divided_gpus(allocatable) else None
+    vendor = found.gpu_vendor or (model.vendor if model else None) or requested
     source = "nodehardware" if reported else "labels" if named else "allocatable"
     return GpuDevices(_key(model), raw, vendor, count, limits, quality, _instances(named)), source
 
@@ -351,12 +352,17 @@ def _labelled_gpu_count(
     if count is not None:
         return count
     count = _whole_number(labels, GPU_PHYSICAL_COUNT_KEY, warnings)
-    if count is None:
-        if resource is None:
-            return None
-        replicas = _whole_number(labels, GPU_REPLICAS_KEY, warnings) or 1
-        count = max(1, int(allocatable[resource]) // replicas)
-    return _whole_gpus(count, products, warnings)
+    if count is not None:
+        return _whole_gpus(count, products, warnings)
+    divided = divided_gpus(allocatable)
+    if divided:
+        warnings.append(
+            f"the MIG instances are of at least {divided} GPUs; set the label {GPU_COUNT_KEY} if there are more"
+        )
+    if resource is None:
+        return divided or None
+    replicas = _whole_number(labels, GPU_REPLICAS_KEY, warnings) or 1
+    return _whole_gpus(max(1, int(allocatable[resource]) // replicas), products, warnings) + divided
 
 
 def _whole_gpus(count: int, products: Sequence[str], warnings: list[str]) -> int:
