@@ -15,7 +15,9 @@ from joulie.adapters.kubernetes.resources import (
     SCALED_OBJECTS,
 )
 from joulie.adapters.kubernetes.times import rfc3339
+from joulie.adapters.program_api.grid import GridAnswer
 from joulie.apps.grid.ceilings import BACK_OFF_S
+from joulie.apps.grid.status_endpoint import GridStatus
 from joulie.domain.grid import names
 from joulie.domain.grid.ceilings import CHANGE_INTERVAL_S
 from joulie.domain.grid.request import GridDefaults
@@ -166,6 +168,34 @@ def test_a_maximum_is_lowered_while_intensity_is_high_and_restored_when_it_falls
         assert again.startswith("maximum 10 -> 5")
         (lifted,) = await here.notes("CeilingLifted")
         assert lifted.startswith("maximum 10 -> 20")
+
+    play(story)
+
+
+def test_the_status_tells_ceilings_lowered_ones_first(play):
+    async def story(here):
+        await here.hpa("high", maximum=40, running=30)
+        await here.hpa("plain", annotations={})
+        await here.hpa("exempt", annotations=CAP | {names.MAX_REPLICAS_EXEMPT: "0-6 00:00-24:00"})
+        await here.step(300.0)
+        await here.step()
+        status = GridStatus(here.stage.feed)
+        status.controller = here.stage.term
+        _code, answer = status.answer({}, here.stage.now_s)
+        answer = msgspec.json.decode(msgspec.json.encode(answer), type=GridAnswer)
+        assert [(one.name, one.maximum, one.original, one.decision) for one in answer.ceilings] == [
+            ("high", await here.maximum("high"), 40, "carbon"),
+            ("exempt", 20, 20, "exempt"),
+        ]
+        lowered = answer.ceilings[0]
+        assert lowered.lowered
+        assert lowered.running == 30
+        assert lowered.text.startswith("carbon intensity 300 gCO2eq/kWh (DE")
+        await here.edit("exempt", annotations={names.REPLICA_CEILING: "nonsense"})
+        await here.step()
+        invalid = status.answer({}, here.stage.now_s)[1].ceilings[1]
+        assert (invalid.decision, "is invalid" in invalid.text) == ("invalid", True)
+        assert status.answer({"pod": [f"{NS}/x"]}, here.stage.now_s)[1].ceilings == []
 
     play(story)
 

@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.connection import connect
 from joulie.adapters.kubernetes.lease import LeaderElector
-from joulie.adapters.kubernetes.resources import LEASES, PODS
+from joulie.adapters.kubernetes.resources import HORIZONTAL_POD_AUTOSCALERS, LEASES, PODS
 from joulie.apps.cli.main import cli
-from joulie.apps.grid import main
+from joulie.apps.grid import ceilings, main
 from joulie.apps.grid.settings import ControllerSettings
 from joulie.apps.kubectl import main as plugin
 from joulie.domain.grid import names
@@ -151,6 +151,30 @@ def test_g12_the_status_tells_a_forecast_whose_minimum_lies_ahead(tmp_path, monk
 
     settings = settings_from(ControllerSettings, {"CARBON_FILE_PATH": str(history)})
     play(body, tmp_path, monkeypatch, carbon_sources=("file",), source_settings=settings.source_settings)
+
+
+def test_kubectl_shows_ceilings_on_replicas(tmp_path, monkeypatch, capsys):
+    async def body(running):
+        body = {
+            "metadata": {"name": "encoder", "annotations": {names.CARBON_MAX_REPLICAS: "200: 20"}},
+            "spec": {"maxReplicas": 40, "minReplicas": 1, "scaleTargetRef": {"kind": "Deployment", "name": "encoder"}},
+        }
+        await running.client.create(HORIZONTAL_POD_AUTOSCALERS, body, NS)
+        await running.until(
+            "/debug/grid",
+            lambda answer: (
+                answer.status_code == 200 and [one["maximum"] for one in answer.json().get("ceilings", [])] == [20]
+            ),
+        )
+        where = ["--kubeconfig", str(tmp_path / "kubeconfig"), "--grid-url", running.url, "--insecure-skip-tls-verify"]
+        assert await asyncio.to_thread(_status_of, ["grid", *where]) == 0
+        out = capsys.readouterr().out
+        assert "Ceilings on replicas: 1 lowered of 1 autoscaler." in out
+        (row,) = (line.split() for line in out.splitlines() if "hpa/encoder" in line)
+        assert row[:5] == [NS, "hpa/encoder", "20", "of", "40"]
+
+    monkeypatch.setattr(ceilings, "STEP_S", 0.2)
+    play(body, tmp_path, monkeypatch, replica_ceilings_enabled=True)
 
 
 def test_kubectl_says_why_a_pod_waits_and_until_when(tmp_path, monkeypatch, capsys):

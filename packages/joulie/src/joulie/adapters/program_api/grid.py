@@ -7,6 +7,8 @@ import msgspec
 GRID_PATH = "/debug/grid"
 MAX_DEFERRALS = 200
 """Maximum number of deferrals in an answer."""
+MAX_CEILINGS = 200
+"""Maximum number of ceilings in an answer."""
 
 
 class SignalItem(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -83,6 +85,39 @@ class DeferralItem(msgspec.Struct, frozen=True, omit_defaults=True, rename="came
     looked_at_in_s: float | None = None
 
 
+class CeilingItem(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """An autoscaler that asks for a ceiling on its replicas.
+
+    Attributes:
+        kind: HorizontalPodAutoscaler or ScaledObject.
+        namespace: namespace of the autoscaler.
+        name: name of the autoscaler.
+        maximum: its maximum now.
+        original: its own maximum.
+        decision: what is decided, as in the metric `joulie_grid_replica_ceilings`.
+        running: number of replicas; None if unknown.
+        withheld: number of replicas that the ceiling withholds now.
+        expected_in_s: time until the maximum is expected to change, s; None if no change is forecast.
+        text: the reason in words.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    maximum: int
+    original: int
+    decision: str
+    running: int | None = None
+    withheld: int = 0
+    expected_in_s: float | None = None
+    text: str = ""
+
+    @property
+    def lowered(self) -> bool:
+        """Whether the maximum is below its own one."""
+        return self.maximum < self.original
+
+
 class GridAnswer(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """The whole answer.
 
@@ -95,6 +130,8 @@ class GridAnswer(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
         next_look_in_s: time until the next decision, s.
         cases: deferrals, those with the most pods first.
         cases_left_out: number of deferrals beyond `MAX_DEFERRALS`.
+        ceilings: autoscalers that ask for a ceiling, lowered ones first.
+        ceilings_left_out: number of these beyond `MAX_CEILINGS`.
     """
 
     leader: bool
@@ -105,3 +142,5 @@ class GridAnswer(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     next_look_in_s: float | None = None
     cases: list[DeferralItem] = []
     cases_left_out: int = 0
+    ceilings: list[CeilingItem] = []
+    ceilings_left_out: int = 0

@@ -35,6 +35,7 @@ from joulie.adapters.kubernetes.events import EventRecorder, Severity
 from joulie.adapters.kubernetes.resources import DEPLOYMENTS, HORIZONTAL_POD_AUTOSCALERS, SCALED_OBJECTS
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.kubernetes.writer import write_all
+from joulie.adapters.program_api.grid import CeilingItem
 from joulie.apps.grid.facts import Asking, Owner
 from joulie.apps.grid.metrics import ControllerMetrics
 from joulie.apps.grid.observe import GridView
@@ -86,6 +87,7 @@ class Followed:
     Attributes:
         uid: its UID.
         state: what is decided, for the metric.
+        text: the same in words.
         told: text in force of each kind of event that tells a state.
         changed_s: when its maximum was changed last, s since the epoch.
         restored_s: when somebody restored its original maximum.
@@ -99,6 +101,7 @@ class Followed:
 
     uid: str
     state: str = ""
+    text: str = ""
     told: dict[str, str] = field(default_factory=dict)
     changed_s: float = 0.0
     restored_s: list[float] = field(default_factory=list)
@@ -208,6 +211,16 @@ class ReplicaCeilings:
 
         return {place: reported(place, one) for place, one in found.items() if not one.scaled_object}
 
+    def items(self) -> list[CeilingItem]:
+        """All autoscalers that ask for a ceiling, as of the last step; lowered ones first."""
+        found = self._autoscalers()
+        items = [
+            _item(key, one, self._followed[kind, key], self._now_s())
+            for (kind, key), one in found.items()
+            if (kind, key) in self._followed
+        ]
+        return sorted(items, key=lambda item: (not item.lowered, item.namespace, item.name, item.kind))
+
     async def step(self) -> None:
         """Decide about every autoscaler, and write what changes."""
         found = self._autoscalers()
@@ -233,7 +246,7 @@ class ReplicaCeilings:
             seen = Seen(key, one, one.record, memory)
         except ValueError as error:
             memory.state = "invalid"
-            text = f"{error}. The maximum stays as it is: set the one you want and remove this annotation"
+            memory.text = text = f"{error}. The maximum stays as it is: set the one you want and remove this annotation"
             self._tell_once(Seen(key, one, None, memory), "Warning", "InvalidAnnotation", text)
             return
         if overridden(one.maximum, seen.record):
@@ -264,7 +277,7 @@ class ReplicaCeilings:
         """What the maximum should be; None to leave it alone."""
         now_s, memory = self._now_s(), seen.memory
         wanted = decide(scaling, conditions, now_s)
-        memory.state = str(wanted.reason)
+        memory.state, memory.text = str(wanted.reason), wanted.text
         missing = f"no ceiling holds: {wanted.text}" if wanted.reason is CeilingReason.MISSING else ""
         self._tell_once(seen, "Warning", "GridSignalMissing", missing)
         if self._settings.dry_run_enabled or self._view.observes(seen.key.namespace):
@@ -396,6 +409,26 @@ class ReplicaCeilings:
 def _keep(found: HorizontalPodAutoscaler | ScaledObject) -> Autoscaler | None:
     one = autoscaler_of(found)
     return one if one.scaled_object or any(key in one.annotations for key in _ASKS) else None
+
+
+def _item(key: Key, one: Autoscaler, memory: Followed, now_s: float) -> CeilingItem:
+    maximum = effective(one.maximum)
+    try:
+        record = one.record
+    except ValueError:  # the event and the state say so
+        record = None
+    return CeilingItem(
+        kind=one.kind,
+        namespace=key.namespace,
+        name=key.name,
+        maximum=maximum,
+        original=maximum if record is None else effective(record.original),
+        decision=memory.state,
+        running=one.running,
+        withheld=memory.withheld_now,
+        expected_in_s=None if memory.expected_s is None else round(max(0.0, memory.expected_s - now_s), 1),
+        text=memory.text,
+    )
 
 
 def _value(signal: GridSignal | None) -> float | None:

@@ -8,7 +8,14 @@ from typing import Any
 
 from joulie.adapters.grid.feed import GridFeed
 from joulie.adapters.kubernetes.cache import Key
-from joulie.adapters.program_api.grid import GRID_PATH, MAX_DEFERRALS, DeferralItem, GridAnswer, SignalItem
+from joulie.adapters.program_api.grid import (
+    GRID_PATH,
+    MAX_CEILINGS,
+    MAX_DEFERRALS,
+    DeferralItem,
+    GridAnswer,
+    SignalItem,
+)
 from joulie.apps.grid.controller import Controller
 from joulie.apps.grid.metrics import waiting_by_reason
 from joulie.apps.grid.pending import Group
@@ -47,6 +54,7 @@ class GridStatus:
             groups = [] if group is None else [group]
         else:
             groups = sorted(pending.groups, key=lambda group: (-len(group.pods), group.deferral.waiting.latest_start_s))
+        ceilings = self.controller.ceilings.items() if self.controller.ceilings is not None and not pod else []
         return 200, GridAnswer(
             leader=True,
             now=now_s,
@@ -56,6 +64,8 @@ class GridStatus:
             next_look_in_s=_until(self.controller.next_s, now_s),
             cases=[_deferral_item(group, now_s) for group in groups[:MAX_DEFERRALS]],
             cases_left_out=max(0, len(groups) - MAX_DEFERRALS),
+            ceilings=ceilings[:MAX_CEILINGS],
+            ceilings_left_out=max(0, len(ceilings) - MAX_CEILINGS),
         )
 
 

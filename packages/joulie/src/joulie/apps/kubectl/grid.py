@@ -1,4 +1,4 @@
-"""`kubectl joulie grid`: carbon intensity and prices from the grid controller, and the pods deferred by them."""
+"""`kubectl joulie grid`: carbon intensity and prices from the grid controller, and what waits or is limited by them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from rich.text import Text
 from joulie.adapters.kubernetes.api.core import Event, Pod
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError
-from joulie.adapters.program_api.grid import GRID_PATH, DeferralItem, GridAnswer, SignalItem
+from joulie.adapters.program_api.grid import GRID_PATH, CeilingItem, DeferralItem, GridAnswer, SignalItem
 from joulie.apps.kubectl.columns import (
     Column,
     age_column,
     format_age,
     format_count,
     format_number,
+    number_column,
     table_lines,
     text_column,
 )
@@ -86,6 +87,23 @@ COLUMNS: Mapping[str, Column[SignalItem]] = {
 }
 
 
+_KINDS = {"HorizontalPodAutoscaler": "hpa"}
+CEILINGS: Mapping[str, Column[CeilingItem]] = {
+    "namespace": text_column("NAMESPACE", lambda item: item.namespace, min_width=10),
+    "name": text_column(
+        "AUTOSCALER", lambda item: f"{_KINDS.get(item.kind, item.kind.lower())}/{item.name}", min_width=12
+    ),
+    "maximum": text_column(
+        "MAXIMUM", lambda item: f"{item.maximum} of {item.original}" if item.lowered else f"{item.maximum}"
+    ),
+    "running": number_column("RUNNING", lambda item: item.running),
+    "withheld": number_column("WITHHELD", lambda item: item.withheld, rank=1),
+    "decision": text_column("DECISION", lambda item: item.decision),
+    "change": age_column("CHANGES IN", lambda item: item.expected_in_s, rank=2),
+    "reason": text_column("REASON", lambda item: item.text, wide=True),
+}
+
+
 async def query_grid(client: KubeClient, endpoint: LeaderEndpoint, pod: str = "") -> GridAnswer:
     """Signals and deferrals from the leading grid controller.
 
@@ -120,6 +138,9 @@ async def show_grid(client: KubeClient, request: Request) -> None:
     lines = [Text(_summary(answer)), Text(), *signals]
     if wide:
         lines += [Text(), *(Text(_deferral_line(deferral)) for deferral in answer.cases)]
+    if answer.ceilings:
+        ceilings = table_lines(CEILINGS, answer.ceilings, out.width, wide=wide)
+        lines += [Text(), Text(_ceilings_summary(answer)), Text(), *ceilings]
     out.print(Group(*lines), crop=False)
 
 
@@ -132,6 +153,13 @@ def _summary(answer: GridAnswer) -> str:
     reasons = ", ".join(f"{pods} for {reason}" for reason, pods in waiting.items())
     soon = "" if answer.next_look_in_s is None else f" Next decision in {format_age(answer.next_look_in_s)}."
     return f"{format_count(sum(waiting.values()), 'pod')} waiting: {reasons}.{soon}"
+
+
+def _ceilings_summary(answer: GridAnswer) -> str:
+    lowered = sum(item.lowered for item in answer.ceilings)
+    asking = format_count(len(answer.ceilings) + answer.ceilings_left_out, "autoscaler")
+    more = f", {len(answer.ceilings)} of them shown" if answer.ceilings_left_out else ""
+    return f"Ceilings on replicas: {lowered} lowered of {asking}{more}."
 
 
 def _deferral_line(deferral: DeferralItem) -> str:
