@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from joulie.domain.dynamics import lagged, lagged_mean
 from joulie.domain.hardware import BUILTIN_CATALOGUE, GpuModel
 from joulie.domain.power.cpu import CpuPower
-from joulie.domain.power.dynamics import lagged, lagged_mean
-from joulie.domain.power.gpu import ThroughputModel, natural_power_w, operate_gpu
+from joulie.domain.power.gpu import MEASURED_RESPONSE, LimitResponse, natural_power_w, operate_gpu
 from joulie.domain.power.gpu_clock import ClockPower, JobPhase, better_knob
 from joulie.domain.units import InvalidQuantityError
+from joulie_lab.simulation.gpu_response import SWEPT, drawn
 from joulie_lab.simulation.job_response import (
     THROUGHPUT_MODELS,
     Boundness,
@@ -28,18 +29,18 @@ CPUS = st.sampled_from(
 )
 
 
-def throughput_models() -> list[ThroughputModel]:
-    models = []
+def responses() -> list[LimitResponse]:
+    models: list[LimitResponse] = [MEASURED_RESPONSE]
     for gpu in BUILTIN_CATALOGUE.gpus:
         for make in THROUGHPUT_MODELS.values():
             try:
-                models.append(make(gpu))
+                models.append(make(gpu, 1))
             except NoPublishedExponentError:
                 continue
     return models
 
 
-MODELS = st.sampled_from(throughput_models())
+MODELS = st.sampled_from(responses())
 
 
 @quick
@@ -110,16 +111,27 @@ def test_activity_and_throughput_are_bounded_and_monotone(
 
 
 @quick
-@given(model=MODELS, ratios=st.tuples(UNIT, UNIT), memory=UNIT)
-def test_less_gpu_power_never_more_throughput(
-    model: ThroughputModel, ratios: tuple[float, float], memory: float
+@given(model=MODELS, natural_w=st.floats(10.0, 700.0), limits_w=st.tuples(CAPS_W, CAPS_W), memory=UNIT)
+def test_a_smaller_gpu_limit_never_gives_more(
+    model: LimitResponse, natural_w: float, limits_w: tuple[float, float], memory: float
 ) -> None:
-    low, high = model.under(min(ratios), memory), model.under(max(ratios), memory)
-    for below, above in zip(low, high, strict=True):
+    low, high = (model.under(natural_w, limit_w, 700.0, memory) for limit_w in sorted(limits_w))
+    for below, above in zip(low.throughput, high.throughput, strict=True):
         assert -1e-12 <= below <= above + 1e-12 <= 1.0 + 1e-9
-    assert low.p10 <= low.median + 1e-12
-    assert low.median <= low.p90 + 1e-12
-    assert model.under(1.0, memory).median == pytest.approx(1.0)
+    assert low.power_w <= high.power_w * (1.0 + 1e-12) <= natural_w * (1.0 + 2e-12)
+    assert low.power_w <= min(limits_w)
+    assert model.under(natural_w, 700.0, 700.0, memory).throughput.median == pytest.approx(1.0)
+
+
+@quick
+@given(key=st.text(max_size=20), seed=st.none() | st.integers(0, 99), limits_w=st.tuples(CAPS_W, CAPS_W))
+def test_every_drawn_job_responds_like_a_job(key: str, seed: int | None, limits_w: tuple[float, float]) -> None:
+    model = SWEPT.of_gpu("H100", seed).for_jobs(np.array(drawn(key)))
+    low, high = (model.under(400.0, limit_w, 700.0) for limit_w in sorted(limits_w))
+    assert 0.0 <= low.throughput.median <= high.throughput.median + 1e-12 <= 1.0 + 1e-9
+    assert low.power_w <= high.power_w * (1.0 + 1e-12) <= 400.0 * (1.0 + 2e-12)
+    assert low.power_w <= min(limits_w)
+    assert drawn(key) == drawn(key)
 
 
 @quick
@@ -132,11 +144,11 @@ def test_less_gpu_power_never_more_throughput(
     deep=st.booleans(),
 )
 def test_gpu_power_is_bounded_and_follows_the_cap(
-    gpu: GpuModel, model: ThroughputModel, util: float, memory: float, caps_w: tuple[float, float], deep: bool
+    gpu: GpuModel, model: LimitResponse, util: float, memory: float, caps_w: tuple[float, float], deep: bool
 ) -> None:
     limits = (gpu.idle_w, gpu.default_w)
     low, high = (
-        operate_gpu(*limits, util, cap_w, memory_share=memory, deep_idle=deep, throughput=model)
+        operate_gpu(*limits, util, cap_w, memory_share=memory, deep_idle=deep, response=model)
         for cap_w in sorted(caps_w)
     )
     assert low.power_w <= high.power_w <= high.natural_w <= limits[1] + 1e-9

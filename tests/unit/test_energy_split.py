@@ -9,11 +9,11 @@ from joulie.domain.hardware import BUILTIN_CATALOGUE, CapRange
 from joulie.domain.hardware.resolve import ReportedHardware, resolve
 from joulie.domain.policy import POLICIES, ClusterSnapshot, PolicyNode, PolicySettings, Profile
 from joulie.domain.power.cpu import CpuPower
-from joulie.domain.power.gpu import measured_throughput, natural_power_w, operate_gpu
+from joulie.domain.power.gpu import natural_power_w, operate_gpu
 
 NVL = BUILTIN_CATALOGUE.gpu("NVIDIA H100 NVL").model
 EPYC = BUILTIN_CATALOGUE.cpu("AMD EPYC 9654").model
-NVL_POWER = GpuPower(NVL.idle_w, NVL.default_w, measured_throughput(NVL))
+NVL_POWER = GpuPower(NVL.idle_w, NVL.default_w)
 EPYC_PAIR = CpuPower.of(EPYC, 2)
 WIDE = CapRange(40.0, 400.0, 400.0)
 MEDIAN = EnergyBounds(gpu_util_low=0.4, gpu_util_high=0.6, count_spread=False)
@@ -38,9 +38,7 @@ def test_a_gpu_cap_keeps_the_bound_for_95_of_100_jobs(bound, spread):
     # Jobs drawn anew, not those that the choice was made with.
     rng = np.random.default_rng(5)
     utils = rng.uniform(0.4, 0.7, 40_000)
-    rates = operate_gpu(
-        NVL.idle_w, NVL.default_w, utils, choice.percent * 4.0, throughput=measured_throughput(NVL)
-    ).throughput
+    rates = operate_gpu(NVL.idle_w, NVL.default_w, utils, choice.percent * 4.0).throughput
     sigmas = rng.standard_normal(utils.size) / 1.2816 if spread else np.zeros(utils.size)
     below, above = rates.median - rates.p10, rates.p90 - rates.median
     rate = np.clip(rates.median + sigmas * np.where(sigmas < 0.0, below, above), 0.01, 1.0)
@@ -53,7 +51,7 @@ def test_no_cap_that_keeps_the_bound_saves_more():
     utils = 0.4 + 0.2 * (np.arange(20) + 0.5) / 20
     natural_w = natural_power_w(NVL.idle_w, NVL.default_w, utils)
     for percent in range(10, 101):
-        state = operate_gpu(NVL.idle_w, NVL.default_w, utils, percent * 4.0, throughput=measured_throughput(NVL))
+        state = operate_gpu(NVL.idle_w, NVL.default_w, utils, percent * 4.0)
         energy = (state.power_w / state.throughput.median).mean() / natural_w.mean()
         slowdown = np.quantile(1.0 / state.throughput.median, 0.95)
         assert slowdown > 1.15 or energy >= choice.energy_per_work - 1e-9

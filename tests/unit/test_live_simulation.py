@@ -8,6 +8,7 @@ import pytest
 from joulie.domain.hardware import BUILTIN_CATALOGUE, CpuModel, GpuModel
 from joulie.domain.power.gpu import natural_power_w
 from joulie_lab.simulation.climate import Climate
+from joulie_lab.simulation.gpu_response import drawn
 from joulie_lab.simulation.job_response import IdleStates
 from joulie_lab.simulation.live.facility import Weather
 from joulie_lab.simulation.live.fleet import FleetLoad, LiveFleet, NodeSpec
@@ -91,8 +92,32 @@ def test_a_gpu_limit_slows_gpu_work_by_the_measured_curve() -> None:
     work.put(RunningPod("a/train", "gpu-0", 8.0, 4.0, use, Work(0.0, 4.0 * 100.0)))
     nodes.cap_gpus(0, 0.7 * 400.0)
     finished = run(nodes, work, 200)
-    assert finished == [(114, "a/train")]  # 100 s at 0.88 of the throughput
-    assert nodes.gpu_device_w[0, :5] == pytest.approx([280.0, 280.0, 280.0, 280.0, 6.0])
+    assert finished == [(109, "a/train")]  # 100 s at 0.92 of the throughput
+    limited_w = nodes.gpu_device_w[0, 0]
+    assert limited_w <= 280.0
+    assert nodes.gpu_device_w[0, :5] == pytest.approx([*[limited_w] * 4, 6.0])
+
+
+def test_each_job_has_a_response_of_its_own() -> None:
+    """Two jobs alike but for their names: no curve is right for both."""
+    nodes, work = fleet(GPU_NODE), Workload()
+    for name in ("a", "b"):
+        use = Activity(cpu_util=0.1, gpu_util=1.0, gpu_deviation=drawn(name))
+        work.put(RunningPod(name, "gpu-0", 8.0, 1.0, use, Work(0.0, 100.0)))
+    nodes.cap_gpus(0, 0.7 * 400.0)
+    run(nodes, work, 10)
+    rates = nodes.gpu_throughput[0]
+    assert abs(rates[0] - rates[1]) > 0.01
+    assert (rates[2:] > 0.999).all()
+
+
+def test_a_limit_on_one_gpu_leaves_the_others() -> None:
+    nodes, work = fleet(GPU_NODE), Workload()
+    work.put(RunningPod("a/train", "gpu-0", 8.0, 4.0, Activity(gpu_util=1.0), Work(0.0, 400.0)))
+    assert nodes.cap_gpus(0, 280.0, device=1) == 280.0
+    run(nodes, work, 10)
+    assert nodes.gpu_throughput[0, 1] < 1.0
+    assert (np.delete(nodes.gpu_throughput[0], 1) == 1.0).all()
 
 
 def test_a_gpu_limit_acts_on_each_gpu_by_its_own_work() -> None:
@@ -101,10 +126,13 @@ def test_a_gpu_limit_acts_on_each_gpu_by_its_own_work() -> None:
         use = Activity(cpu_util=0.1, gpu_util=util)
         work.put(RunningPod(name, "gpu-0", 8.0, 2.0, use, Work(0.0, 2.0 * util * 100.0)))
     nodes.cap_gpus(0, 0.7 * 400.0)
-    # The light one draws less than the limit, however far the mean of both is above or below it.
-    assert run(nodes, work, 200) == [(100, "a/light"), (114, "a/hard")]
-    light_w = float(natural_power_w(60.0, 400.0, 0.4))
-    assert nodes.gpu_device_w[0, :5] == pytest.approx([280.0, 280.0, light_w, light_w, 6.0])
+    # The light one draws far less than the limit, however far the mean of both is above or below it.
+    assert run(nodes, work, 200) == [(101, "a/light"), (109, "a/hard")]
+    natural_w, light_w = float(natural_power_w(60.0, 400.0, 0.4)), nodes.gpu_device_w[0, 2]
+    assert 0.97 * natural_w < light_w < natural_w
+    hard_w = nodes.gpu_device_w[0, 0]
+    assert hard_w <= 280.0
+    assert nodes.gpu_device_w[0, :5] == pytest.approx([hard_w, hard_w, light_w, light_w, 6.0])
     assert nodes.state.gpu_w[0] == pytest.approx(float(nodes.gpu_device_w[0].sum()))
 
 

@@ -178,8 +178,10 @@ def test_performance_pods_stay_off_eco_nodes_and_caps_slow_the_others() -> None:
     assert outcome.series.eco_nodes.tolist() == [2] * 9
     capped = [one for one in outcome.jobs if one.workload_class == "standard"]
     assert {one.node for one in capped} == {"gpu-1"}
-    # 240 of the 366 W that they would draw: 0.66 of the power, 0.77 of the work in a second.
-    assert [(one.end_s or 0.0) - (one.start_s or 0.0) for one in capped] == pytest.approx([600.0 / 0.77] * 2, rel=0.02)
+    # 240 of the 366 W that they would draw; each job responds in its own way.
+    first_s, second_s = ((one.end_s or 0.0) - (one.start_s or 0.0) for one in capped)
+    assert 600.0 * 1.05 < min(first_s, second_s) < max(first_s, second_s) < 600.0 * 1.5
+    assert abs(first_s - second_s) > 6.0
     unruled = run(replace(half_eco(), scheduler="kube"), jobs)
     assert unruled.series.performance_pods_on_eco.max() > 0
 
@@ -239,7 +241,7 @@ def test_energy_and_ends_are_those_of_small_ticks(policy_share: float) -> None:
     given = setup(control=Control(policy), scheduler="joulie", duration_s=600.0)
     outcome = run(given, jobs)
     ambient_k = given.climate.mean_c + 273.15
-    fleet, pods = LiveFleet([node.spec for node in NODES], ambient_k=ambient_k), Workload()
+    fleet, pods = LiveFleet([node.spec for node in NODES], ambient_k=ambient_k, seed=given.seed), Workload()
     eco = {1, 3} if policy_share == 0.5 else set()
     for node in eco:
         fleet.cap_cpu(node, 0.6 * NODES[node].spec.cpu.tdp_w)

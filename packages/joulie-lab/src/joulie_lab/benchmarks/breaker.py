@@ -15,7 +15,7 @@ import numpy as np
 
 from joulie.domain.capping.feed import FeedReading, FeedServers, FeedSettings
 from joulie.domain.capping.trip import EARLIEST
-from joulie.domain.power.gpu import POOLED_THROUGHPUT
+from joulie.domain.power.gpu import MEASURED_RESPONSE
 from joulie.domain.units import JOULES_PER_KWH, BoolArray, FloatArray
 from joulie_lab.benchmarks.breaker_load import LOADS, Load
 from joulie_lab.benchmarks.breaker_schemes import SCHEMES
@@ -207,7 +207,7 @@ def outcome(run: Run, critical: BoolArray, first: int) -> dict[str, float]:
     natural_w = IDLE_W + (FULL_W - IDLE_W) * demand
     dark = power_w == 0.0
     ratio = np.where(dark, 1.0, (power_w - OTHER_W) / (natural_w - OTHER_W))
-    rate = np.where(dark, 0.0, POOLED_THROUGHPUT.under(np.clip(ratio, 0.0, 1.0)).median)
+    rate = np.where(dark, 0.0, _rate_at(ratio))
     done = demand * rate
     lit = ~dark[:, 0]
     of_critical = rate[:, critical]
@@ -226,6 +226,12 @@ def outcome(run: Run, critical: BoolArray, first: int) -> dict[str, float]:
         "peak_load": float(run.load[first:].max()),
         "peak_heat": float(run.heat[first:].max()),
     }
+
+
+def _rate_at(power_ratio: FloatArray) -> FloatArray:
+    """Rate of the median job's work at an average power, over natural power: servers here are held at a power."""
+    power, rate = np.exp(MEASURED_RESPONSE.log_power), np.exp(MEASURED_RESPONSE.log_throughput[0])
+    return np.asarray(np.interp(power_ratio, [0.0, *power], [0.0, *rate]))
 
 
 def _lost_pct(demand: FloatArray, done: FloatArray) -> float:

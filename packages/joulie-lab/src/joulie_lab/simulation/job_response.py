@@ -1,10 +1,11 @@
 """How simulated jobs use devices and respond to caps: boundness, activity, throughput, idle states.
 
 These are the laboratory's assumptions in addition to the power models of `joulie.domain.power`, which it shares with
-the product. GPU throughput under a power limit has two models by name. `measured` (the default) interpolates sweeps of
-real training jobs. `published` is the exponent of Joulie's published cluster simulation, kept for comparison: under it
-every capped job uses more energy for its work, which the sweeps contradict (a limit at 70 % of the natural power costs
-41 % of the throughput there, and 12 % measured).
+the product. The response of GPU work to a power limit has two models by name. `measured` (the default) draws each
+job's own from what sweeps of real training jobs have shown (`joulie_lab.simulation.gpu_response`). `published` is the
+exponent of Joulie's published cluster simulation, kept for comparison: under it every limited job uses more energy for
+its work, which the sweeps contradict (a limit at 70 % of the natural power costs 41 % of the throughput there, and
+some 17 % measured).
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from joulie.domain.hardware import Evidence, GpuModel
-from joulie.domain.power.gpu import Throughput, ThroughputModel, measured_throughput
-from joulie.domain.units import BoolArray, FloatArray, finite
+from joulie.domain.power.curves import cap_or_uncapped
+from joulie.domain.power.gpu import LimitEffect, LimitResponse, Throughput
+from joulie.domain.units import BoolArray, FloatArray, finite, non_negative
+from joulie_lab.simulation.gpu_response import SWEPT
 
 MEMORY_KNEE = 0.7
 """Clock, as a share of the highest, below which memory-bound work slows markedly."""
@@ -133,13 +137,22 @@ class PublishedThroughput:
     gamma: float
     evidence: Evidence
 
-    def under(self, power_ratio: npt.ArrayLike, memory_share: npt.ArrayLike = 0.0) -> Throughput:
-        """See `ThroughputModel.under`."""
+    def under(
+        self, natural_w: npt.ArrayLike, limit_w: npt.ArrayLike, full_w: npt.ArrayLike, memory_share: npt.ArrayLike = 0.0
+    ) -> LimitEffect:
+        """See `LimitResponse.under`; a limit acts only where the average power exceeds it."""
         memory = finite("memory_share", memory_share, minimum=0.0, maximum=1.0)
-        ratio = finite("power_ratio", power_ratio, minimum=0.0, maximum=1.0)
+        natural = non_negative("natural_w", natural_w)
+        power_w = np.minimum(natural, cap_or_uncapped("limit_w", limit_w))
+        # A device without draw is not slowed down by a cap.
+        ratio = np.divide(power_w, natural, out=np.ones_like(power_w), where=natural > 0.0)
         memory_bound = 1.0 - MEMORY_LOSS * (1.0 - ratio) ** MEMORY_EXPONENT
         blended = np.asarray((1.0 - memory) * ratio**self.gamma + memory * memory_bound)
-        return Throughput(blended, blended, blended)
+        return LimitEffect(power_w, Throughput(blended, blended, blended))
+
+    def for_jobs(self, deviations: FloatArray) -> PublishedThroughput:
+        """Itself: jobs did not differ."""
+        return self
 
 
 class UnknownThroughputModelError(ValueError):
@@ -150,8 +163,21 @@ class NoPublishedExponentError(ValueError):
     """The published model has no exponent for this GPU."""
 
 
-def published_throughput(gpu: GpuModel) -> ThroughputModel:
-    """Build the model with the published exponent of this GPU.
+class GpuResponse(LimitResponse, Protocol):
+    """Response of the typical job of a GPU model, and of jobs that depart from it."""
+
+    def for_jobs(self, deviations: FloatArray) -> LimitResponse:
+        """The response of jobs with these deviations, shape ``(..., 3)``; see `JobDeviation`."""
+        ...
+
+
+def drawn_response(gpu: GpuModel, seed: int | None = None) -> GpuResponse:
+    """Build the model that draws each job's response from the measured ones."""
+    return SWEPT.of_gpu(gpu.key, seed)
+
+
+def published_throughput(gpu: GpuModel, seed: int | None = None) -> GpuResponse:
+    """Build the model with the published exponent of this GPU, whatever the seed.
 
     Raises:
         NoPublishedExponentError: none was published for it.
@@ -161,22 +187,25 @@ def published_throughput(gpu: GpuModel) -> ThroughputModel:
     return PublishedThroughput(gpu.compute_gamma, gpu.evidence["compute_gamma"])
 
 
-THROUGHPUT_MODELS: Mapping[str, Callable[[GpuModel], ThroughputModel]] = MappingProxyType(
-    {"measured": measured_throughput, "published": published_throughput}
+THROUGHPUT_MODELS: Mapping[str, Callable[[GpuModel, int | None], GpuResponse]] = MappingProxyType(
+    {"measured": drawn_response, "published": published_throughput}
 )
 
 
-def throughput_model(
-    name: str, gpu: GpuModel, registry: Mapping[str, Callable[[GpuModel], ThroughputModel]] = THROUGHPUT_MODELS
-) -> ThroughputModel:
-    """Build the throughput model called `name` for one GPU.
+def throughput_model(name: str, gpu: GpuModel, seed: int | None = None) -> GpuResponse:
+    """Build the response model called `name` for one GPU.
+
+    Args:
+        name: a key of `THROUGHPUT_MODELS`.
+        gpu: the GPU model.
+        seed: draws how jobs on this GPU depart from those on others; None for a typical GPU.
 
     Raises:
         UnknownThroughputModelError: no model has that name.
         NoPublishedExponentError: `published` for a GPU that it does not describe.
     """
-    if name not in registry:
+    if name not in THROUGHPUT_MODELS:
         raise UnknownThroughputModelError(
-            f"unknown GPU throughput model {name!r}; known: {', '.join(sorted(registry))}"
+            f"unknown GPU throughput model {name!r}; known: {', '.join(sorted(THROUGHPUT_MODELS))}"
         )
-    return registry[name](gpu)
+    return THROUGHPUT_MODELS[name](gpu, seed)

@@ -1,10 +1,10 @@
 """Caps by energy per work: the limit of each device with the minimum energy for its work, within a slowdown bound.
 
-What a limit saves and what it costs come from the models of `joulie.domain.power`: measured throughput under power
-limits for GPUs (of the very model where there are measurements, else pooled), power curves and clock for CPUs. The
+What a limit saves and what it costs come from the models of `joulie.domain.power`: the measured response to power
+limits for GPUs, power curves and clock for CPUs. The
 spread between jobs counts as a risk: the bound holds for the 95th percentile of jobs, not for the median one.
 
-A device outside the catalogue is planned by its own range: a GPU as one of its limit with the pooled throughput, a CPU
+A device outside the catalogue is planned by its own range: a GPU as one of its limit, a CPU
 as a typical server of its TDP.
 """
 
@@ -22,7 +22,7 @@ from joulie.domain.hardware.catalogue import Catalogue
 from joulie.domain.hardware.estimates import GPU_IDLE_SHARE
 from joulie.domain.hardware.resolve import CpuDevices, GpuDevices, ResolvedHardware
 from joulie.domain.power.cpu import CpuPower
-from joulie.domain.power.gpu import POOLED_THROUGHPUT, Throughput, ThroughputModel, measured_throughput, operate_gpu
+from joulie.domain.power.gpu import MEASURED_RESPONSE, LimitResponse, Throughput, operate_gpu
 from joulie.domain.units import FloatArray, finite
 
 RISK_QUANTILE = 0.95
@@ -137,20 +137,20 @@ class GpuPower(NamedTuple):
     Attributes:
         idle_w: draw of an idle device, W.
         full_w: draw at full compute load without a cap, W.
-        throughput: rate of its work under a cap.
+        response: power and rate of its work under a cap.
     """
 
     idle_w: float
     full_w: float
-    throughput: ThroughputModel
+    response: LimitResponse = MEASURED_RESPONSE
 
     @classmethod
     def of(cls, gpu: GpuDevices, limits: CapRange, catalogue: Catalogue) -> GpuPower:
         """By the catalogue's model, else by the device's own default limit."""
         model = None if gpu.model is None else catalogue.gpu(gpu.model).model
         if model is None:
-            return cls(GPU_IDLE_SHARE * limits.base_w, limits.base_w, POOLED_THROUGHPUT)
-        return cls(model.idle_w, model.default_w, measured_throughput(model))
+            return cls(GPU_IDLE_SHARE * limits.base_w, limits.base_w)
+        return cls(model.idle_w, model.default_w)
 
 
 def gpu_choice(gpu: GpuPower, limits: CapRange, slowdown: float, bounds: EnergyBounds) -> CapChoice:
@@ -165,7 +165,7 @@ def gpu_choice(gpu: GpuPower, limits: CapRange, slowdown: float, bounds: EnergyB
     percents = _percents(limits)
     utils = bounds.gpu_util_low + (bounds.gpu_util_high - bounds.gpu_util_low) * _MIDPOINTS
     caps_w = percents[:, np.newaxis] / 100.0 * limits.base_w
-    state = operate_gpu(gpu.idle_w, gpu.full_w, utils[np.newaxis, :], caps_w, throughput=gpu.throughput)
+    state = operate_gpu(gpu.idle_w, gpu.full_w, utils[np.newaxis, :], caps_w, response=gpu.response)
     rates = _rates(state.throughput, spread=bounds.count_spread)
     power_w = state.power_w[..., np.newaxis]
     energy = (power_w / rates).mean(axis=(1, 2)) / state.natural_w.mean()

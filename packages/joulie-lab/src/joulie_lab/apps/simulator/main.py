@@ -154,6 +154,7 @@ def build_world(settings: SimulatorSettings) -> World:
         plants[settings.cooling],
         idle_states=IdleStates(settings.idle_states),
         gpu_model=settings.gpu_throughput,
+        seed=settings.seed,
     )
 
 

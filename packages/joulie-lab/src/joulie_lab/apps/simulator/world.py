@@ -80,6 +80,7 @@ class World:
         *,
         idle_states: IdleStates = IdleStates.ALL,
         gpu_model: str,
+        seed: int | None = None,
     ) -> None:
         """Create a world without nodes.
 
@@ -89,6 +90,7 @@ class World:
                 set of nodes changes. None for no cooling.
             idle_states: nodes that enter deep idle states.
             gpu_model: name of the GPU throughput model.
+            seed: draws how jobs on each GPU model respond; None for typical GPUs.
         """
         self.time_s = 0.0
         self.workload = Workload()
@@ -97,6 +99,7 @@ class World:
         self._plant_for = plant_for
         self._idle_states = idle_states
         self._gpu_model = gpu_model
+        self._seed = seed
         self._index: dict[str, int] = {}
         self._places: dict[str, Place] = {}
         self.outdoor_k = weather.outdoor_k(0.0)
@@ -247,8 +250,11 @@ class World:
                 "avgPowerWattsTotal": float(state.gpu_mean_w[i]),
                 "utilization": float(fleet.load.gpu_util[i, : spec.gpus].mean()),
                 "memoryIntensity": float(fleet.load.gpu_memory_share[i].sum() / max(1, np.count_nonzero(busy))),
-                "capWattsPerGpu": float(state.gpu_cap_w[i]),
-                "devices": [{"index": n, "powerWatts": power_w} for n, power_w in enumerate(devices_w)],
+                "capWattsPerGpu": float(state.gpu_cap_w[i, : spec.gpus].min()),
+                "devices": [
+                    {"index": n, "powerWatts": power_w, "capWatts": float(state.gpu_cap_w[i, n])}
+                    for n, power_w in enumerate(devices_w)
+                ],
             }
         return telemetry
 
@@ -319,7 +325,13 @@ class World:
             raise UnknownNodeError(f"node {node!r} is not simulated") from None
 
     def _fleet(self, specs: Sequence[NodeSpec]) -> LiveFleet:
-        return LiveFleet(specs, ambient_k=self.outdoor_k, idle_states=self._idle_states, gpu_model=self._gpu_model)
+        return LiveFleet(
+            specs,
+            ambient_k=self.outdoor_k,
+            idle_states=self._idle_states,
+            gpu_model=self._gpu_model,
+            seed=self._seed,
+        )
 
     def _grouped(self, values: FloatArray, group_of: Mapping[str, str | None]) -> dict[str, float]:
         totals: dict[str, float] = {}

@@ -52,7 +52,7 @@ class Dynamics:
 
 @dataclass(eq=False)
 class NodeState:
-    """State of the nodes between steps; arrays of shape ``(n_nodes,)``.
+    """State of the nodes between steps; arrays of shape ``(n_nodes,)``, of limits of GPUs ``(n_nodes, n_devices)``.
 
     Attributes:
         cpu_cap_w: target cap on all packages together, W; inf if uncapped.
@@ -86,7 +86,13 @@ class NodeState:
 
 
 class Limits(NamedTuple):
-    """Limits of some nodes, arrays of shape ``(n_nodes,)``: all packages, W; the clock, a share; each GPU, W."""
+    """Limits of some nodes.
+
+    Attributes:
+        cpu_w: of all packages, W, shape ``(n_nodes,)``.
+        clock: share of the highest, shape ``(n_nodes,)``.
+        gpu_w: of each GPU, W, shape ``(n_nodes, n_devices)``.
+    """
 
     cpu_w: FloatArray
     clock: FloatArray
@@ -99,8 +105,8 @@ class Limits(NamedTuple):
 
     def settled_at(self, target: Limits) -> BoolArray:
         """Nodes whose limits have all settled at `target`."""
-        near = [np.abs(now - end) <= SETTLED_SHARE * end for now, end in zip(self, target, strict=True)]
-        return np.asarray(np.logical_and.reduce(near), dtype=np.bool_)
+        cpu, clock, gpus = (np.abs(now - end) <= SETTLED_SHARE * end for now, end in zip(self, target, strict=True))
+        return np.asarray(cpu & clock & gpus.all(axis=1))
 
 
 class OperatingPoint(NamedTuple):

@@ -11,12 +11,13 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from joulie.domain.dynamics import lagged, lagged_mean
 from joulie.domain.hardware import CpuModel, GpuModel
 from joulie.domain.power.cpu import FREQUENCY_EXPONENT, CpuPower
-from joulie.domain.power.dynamics import lagged, lagged_mean
-from joulie.domain.power.gpu import DEEP_IDLE_SHARE, ThroughputModel, natural_power_w, operate_gpu
+from joulie.domain.power.gpu import DEEP_IDLE_SHARE, natural_power_w, operate_gpu
 from joulie.domain.units import BoolArray, FloatArray, IntArray, finite, positive
-from joulie_lab.simulation.job_response import IdleStates, activity_factor, throughput_model
+from joulie_lab.simulation.gpu_response import N_PARAMETERS
+from joulie_lab.simulation.job_response import GpuResponse, IdleStates, activity_factor, throughput_model
 from joulie_lab.simulation.live.dynamics import (
     SETTLED_SHARE,
     Dynamics,
@@ -77,6 +78,7 @@ class FleetLoad:
         gpu_busy: whether a pod holds the GPU, or a share of it.
         gpu_util: utilisation of each GPU, 0..1.
         gpu_memory_share: share of the GPU's work that is memory-bound, 0..1.
+        gpu_deviation: how its job responds to a limit, a `JobDeviation`, shape ``(n_nodes, n_devices, 3)``.
     """
 
     cpu_util: FloatArray
@@ -85,13 +87,17 @@ class FleetLoad:
     gpu_busy: BoolArray
     gpu_util: FloatArray
     gpu_memory_share: FloatArray
+    gpu_deviation: FloatArray
 
     @classmethod
     def idle(cls, n_nodes: int, n_devices: int = 1) -> FleetLoad:
         """Load of nodes on which nothing runs."""
         cpu_util, memory, io = np.zeros((3, n_nodes))
         gpu_util, gpu_memory = np.zeros((2, n_nodes, n_devices))
-        return cls(cpu_util, memory, io, np.zeros((n_nodes, n_devices), dtype=np.bool_), gpu_util, gpu_memory)
+        deviation = np.zeros((n_nodes, n_devices, N_PARAMETERS))
+        return cls(
+            cpu_util, memory, io, np.zeros((n_nodes, n_devices), dtype=np.bool_), gpu_util, gpu_memory, deviation
+        )
 
 
 class LiveFleet:
@@ -122,6 +128,7 @@ class LiveFleet:
         idle_states: IdleStates = IdleStates.ALL,
         managed: Sequence[bool] | None = None,
         gpu_model: str = "measured",
+        seed: int | None = None,
     ) -> None:
         """Start all nodes idle and uncapped, in equilibrium.
 
@@ -132,6 +139,7 @@ class LiveFleet:
             idle_states: which nodes enter deep idle states.
             managed: which nodes Joulie manages, in the order of `specs`; None for all of them.
             gpu_model: name of the GPU throughput model, see `joulie_lab.simulation.job_response`.
+            seed: draws how jobs on each GPU model depart from those on others; None for typical GPUs.
         """
         self.specs = tuple(specs)
         self._dynamics = dynamics or Dynamics()
@@ -149,15 +157,15 @@ class LiveFleet:
         self._gpu_default_w = np.array([spec.gpu.default_w if spec.gpu else 0.0 for spec in self.specs])
         self._gpu_unused_w = self._gpu_idle_w * np.where(self._deep_idle, DEEP_IDLE_SHARE, 1.0)
         self._cpu, self._cpu_kind = _cpu_kinds(self.specs)
-        self._gpu, self._gpu_kind = _gpu_kinds(self.specs, gpu_model)
+        self._gpu, self._gpu_kind = _gpu_kinds(self.specs, gpu_model, seed)
         zero = np.zeros(n_nodes)
         self.state = NodeState(
             cpu_cap_w=np.full(n_nodes, np.inf),
             cpu_cap_now_w=self.max_package_w * UNCAPPED_TDPS,
             throttle=np.ones(n_nodes),
             throttle_now=np.ones(n_nodes),
-            gpu_cap_w=self._gpu_default_w.copy(),
-            gpu_cap_now_w=self._gpu_default_w.copy(),
+            gpu_cap_w=np.repeat(self._gpu_default_w[:, np.newaxis], self.n_devices, axis=1),
+            gpu_cap_now_w=np.repeat(self._gpu_default_w[:, np.newaxis], self.n_devices, axis=1),
             package_w=zero.copy(),
             gpu_w=zero.copy(),
             platform_w=zero.copy(),
@@ -183,8 +191,13 @@ class LiveFleet:
         if not pairs:
             return
         mine, theirs = (np.array(side) for side in zip(*pairs, strict=True))
+        devices = min(self.n_devices, other.n_devices)
         for item in fields(NodeState):
-            getattr(self.state, item.name)[mine] = getattr(other.state, item.name)[theirs]
+            kept, known = getattr(self.state, item.name), getattr(other.state, item.name)
+            if kept.ndim == 1:
+                kept[mine] = known[theirs]
+            else:
+                kept[mine, :devices] = known[theirs, :devices]
         self.moving[mine] = other.moving[theirs]
 
     def cap_cpu(self, index: int, cap_w_per_package: float | None) -> float | None:
@@ -212,13 +225,22 @@ class LiveFleet:
         self.state.throttle[index] = 1.0 - (1.0 - floor) * percent / 100.0
         return percent
 
-    def cap_gpus(self, index: int, cap_w: float | None) -> float | None:
-        """Limit each GPU of a node, W; None restores the default. Returns the limit in force, W; None without GPUs."""
+    def cap_gpus(self, index: int, cap_w: float | None, device: int | None = None) -> float | None:
+        """Limit the GPUs of a node.
+
+        Args:
+            index: the node.
+            cap_w: limit, W; None restores the default.
+            device: index of one GPU; None for each of them.
+
+        Returns:
+            The limit in force, W; None without GPUs.
+        """
         gpu = self.specs[index].gpu
         if gpu is None:
             return None
         limit_w = gpu.default_w if cap_w is None else gpu.cap_range.clamped(cap_w)
-        self.state.gpu_cap_w[index] = limit_w
+        self.state.gpu_cap_w[index, slice(None) if device is None else device] = limit_w
         self.moving[index] = True
         return limit_w
 
@@ -377,7 +399,7 @@ class LiveFleet:
         settled = limits.settled_at(target)
         state.cpu_cap_now_w[nodes] = np.where(settled, target.cpu_w, limits.cpu_w)
         state.throttle_now[nodes] = np.where(settled, target.clock, limits.clock)
-        state.gpu_cap_now_w[nodes] = np.where(settled, target.gpu_w, limits.gpu_w)
+        state.gpu_cap_now_w[nodes] = np.where(settled[:, np.newaxis], target.gpu_w, limits.gpu_w)
         self.moving[nodes] = ~settled
 
     def _set_point(self, nodes: IntArray, point: OperatingPoint) -> None:
@@ -431,7 +453,7 @@ class LiveFleet:
         point.saturated[here] = cpu.saturated
 
     def _operate_gpus(
-        self, model: ThroughputModel, nodes: IntArray, here: IntArray, limits: Limits, point: OperatingPoint
+        self, model: GpuResponse, nodes: IntArray, here: IntArray, limits: Limits, point: OperatingPoint
     ) -> None:
         """Fill in the GPUs of `nodes`, whose positions in `limits` and `point` are `here`.
 
@@ -439,10 +461,11 @@ class LiveFleet:
         """
         load, idle_w, max_w = self.load, self._gpu_idle_w[nodes, np.newaxis], self._gpu_default_w[nodes, np.newaxis]
         util, memory_share = load.gpu_util[nodes], load.gpu_memory_share[nodes]
-        busy, cap_w = load.gpu_busy[nodes], limits.gpu_w[here, np.newaxis]
+        busy, cap_w = load.gpu_busy[nodes], limits.gpu_w[here]
         busy_w = natural_power_w(idle_w, max_w, util, memory_share)
-        if (busy & (busy_w > cap_w)).any():
-            capped = operate_gpu(idle_w, max_w, util, cap_w, memory_share=memory_share, throughput=model)
+        if (busy & (cap_w < max_w)).any():
+            response = model.for_jobs(load.gpu_deviation[nodes])
+            capped = operate_gpu(idle_w, max_w, util, cap_w, memory_share=memory_share, response=response)
             busy_w, point.gpu_throughput[here] = capped.power_w, capped.throughput.median
         unused_w = np.where(self._has_device[nodes], self._gpu_unused_w[nodes, np.newaxis], 0.0)
         point.gpu_device_w[here] = np.where(busy, busy_w, unused_w)
@@ -461,9 +484,9 @@ def _cpu_kinds(specs: Sequence[NodeSpec]) -> tuple[list[CpuPower], IntArray]:
     return [CpuPower.of(models[kind].cpu, kind[1]) for kind in kinds], np.array(which, dtype=np.int64)
 
 
-def _gpu_kinds(specs: Sequence[NodeSpec], name: str) -> tuple[list[ThroughputModel], IntArray]:
-    """Throughput models of all GPU models, and the index of each node's, or `_NO_GPUS`."""
+def _gpu_kinds(specs: Sequence[NodeSpec], name: str, seed: int | None) -> tuple[list[GpuResponse], IntArray]:
+    """Response models of all GPU models, and the index of each node's, or `_NO_GPUS`."""
     models = {spec.gpu.key: spec.gpu for spec in specs if spec.gpu is not None}
     kinds = sorted(models)
     which = [kinds.index(spec.gpu.key) if spec.gpu is not None else _NO_GPUS for spec in specs]
-    return [throughput_model(name, models[kind]) for kind in kinds], np.array(which, dtype=np.int64)
+    return [throughput_model(name, models[kind], seed) for kind in kinds], np.array(which, dtype=np.int64)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from joulie.domain.units import FloatArray, IntArray, finite, non_negative
+from joulie_lab.simulation.gpu_response import TYPICAL, JobDeviation, drawn
 from joulie_lab.simulation.job_response import Boundness, cpu_throughput
 from joulie_lab.simulation.live.fleet import FleetLoad, LiveFleet
 from joulie_lab.simulation.trace import TraceJob
@@ -40,6 +41,7 @@ class Activity:
         cpu_feed: how much its GPU work depends on its CPU work, 0..1.
         cpu_bound: what bounds its CPU work.
         gpu_memory_share: share of its GPU work that is memory-bound, 0..1.
+        gpu_deviation: how its GPU work responds to a power limit.
     """
 
     cpu_util: float = 0.5
@@ -49,6 +51,7 @@ class Activity:
     cpu_feed: float = 0.0
     cpu_bound: Boundness = Boundness.MIXED
     gpu_memory_share: float = 0.0
+    gpu_deviation: JobDeviation = TYPICAL
 
     def __post_init__(self) -> None:
         for name in ("cpu_util", "gpu_util", "memory_intensity", "io_intensity", "cpu_feed", "gpu_memory_share"):
@@ -66,6 +69,8 @@ def activity(job: TraceJob) -> Activity:
         cpu_feed=profile.cpu_feed_intensity_gpu,
         cpu_bound=_BOUND[job.cpu_class],
         gpu_memory_share=_GPU_MEMORY_SHARE[job.gpu_class],
+        # Traces with other seeds have other profiles, so the key tells workloads of the same name apart.
+        gpu_deviation=drawn(f"{job.workload_id} {profile}") if job.shape.gpus else TYPICAL,
     )
 
 
@@ -126,6 +131,10 @@ class Demands(NamedTuple):
     gpu_memory: FloatArray
     bound: FloatArray
     """Values of `Boundness`."""
+    gpu_peaks: FloatArray
+    gpu_linear: FloatArray
+    gpu_cubic: FloatArray
+    """The three of `JobDeviation`."""
 
     def rates(self, frequency: FloatArray, gpu_throughput: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Rates of work of the pods: core-seconds and GPU-seconds done in a second.
@@ -158,6 +167,7 @@ class Demands(NamedTuple):
             sums = np.bincount(device, weights=weights[pod], minlength=shape[0] * n_devices)
             return np.asarray(sums, dtype=np.float64).reshape(shape)
 
+        deviations = (self.gpu_peaks, self.gpu_linear, self.gpu_cubic)
         cpu_demand = self.cores * self.cpu_util
         used_cores, sharers = total(cpu_demand), of_devices(np.ones(len(node)))
         return FleetLoad(
@@ -167,6 +177,8 @@ class Demands(NamedTuple):
             gpu_busy=sharers > 0.0,
             gpu_util=np.clip(of_devices(self.gpu_util), 0.0, 1.0),
             gpu_memory_share=_mean(of_devices(self.gpu_memory), sharers),
+            gpu_deviation=np.stack([of_devices(column) for column in deviations], axis=-1)
+            / np.maximum(sharers, 1.0)[..., np.newaxis],
         )
 
 
@@ -205,6 +217,7 @@ def demands_of(cores: float, gpus: float, use: Activity) -> tuple[float, ...]:
         use.cpu_feed,
         use.gpu_memory_share,
         float(use.cpu_bound),
+        *use.gpu_deviation,
     )
 
 

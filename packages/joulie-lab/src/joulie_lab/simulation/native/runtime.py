@@ -82,7 +82,7 @@ class Setup:
         gpu_throughput: model by name of how GPU work slows under a power limit.
         climate: climate, for the outdoor temperature.
         plant: makes the cooling plant.
-        seed: seed of the weather and of the scheduler's tie-breaking.
+        seed: seed of the weather, of the GPU models' responses and of the scheduler's tie-breaking.
         gangs: whether the pods of a gang are held until all of them fit, or are scheduled one by one.
         share_gpus: whether pods that need a share of a GPU share it; if not, each gets a whole GPU.
         priorities: value by PriorityClass.
@@ -162,6 +162,7 @@ class _Run:
             idle_states=setup.idle_states,
             managed=managed,
             gpu_model=setup.gpu_throughput,
+            seed=setup.seed,
         )
         plant = setup.plant(self._fleet.peak_w)
         started = None if plant is None else stack.enter_context(plant)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from joulie.domain.power.dynamics import lagged
+from joulie.domain.dynamics import lagged
 from joulie.domain.units import BoolArray, FloatArray, finite, non_negative, positive
 
 

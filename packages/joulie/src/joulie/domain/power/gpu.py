@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from statistics import NormalDist
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from joulie.domain.hardware import Evidence, GpuModel, Provenance
-from joulie.domain.power.curves import cap_or_uncapped, interpolate_even
+from joulie.domain.capping.prior import POOLED
+from joulie.domain.capping.response import Response
+from joulie.domain.hardware import Evidence, Provenance
+from joulie.domain.power.curves import cap_or_uncapped
 from joulie.domain.units import BoolArray, FloatArray, finite, non_negative
 
 DEEP_IDLE_SHARE = 0.10
@@ -41,10 +42,19 @@ class GpuState(NamedTuple):
     """The cap is below what an idle device draws."""
 
 
-class ThroughputModel(Protocol):
-    """Rate of work as a function of how far the power is cut.
+class LimitEffect(NamedTuple):
+    """What a power limit does to jobs; arrays of the broadcast shape of the inputs."""
 
-    Implementations never return more throughput for less power, and 1 at a ratio of 1.
+    power_w: FloatArray
+    """Average power under the limit, W."""
+    throughput: Throughput
+
+
+class LimitResponse(Protocol):
+    """Average power and rate of work of jobs under a power limit.
+
+    Implementations never return more power or throughput for a smaller limit, nor more power than the limit, and
+    natural power and a rate of 1 at the largest limit.
     """
 
     @property
@@ -52,95 +62,90 @@ class ThroughputModel(Protocol):
         """Where the model comes from."""
         ...
 
-    def under(self, power_ratio: npt.ArrayLike, memory_share: npt.ArrayLike = 0.0) -> Throughput:
-        """Throughput at ``power / natural power``.
+    def under(
+        self, natural_w: npt.ArrayLike, limit_w: npt.ArrayLike, full_w: npt.ArrayLike, memory_share: npt.ArrayLike = 0.0
+    ) -> LimitEffect:
+        """Power and throughput under a limit.
 
         Args:
-            power_ratio: 0..1, any shape.
+            natural_w: average power at the largest limit, W.
+            limit_w: power limit, W; inf where uncapped.
+            full_w: largest limit, W. A job whose natural power is near it is limited by it already.
             memory_share: how far the job is bound by memory, 0..1; models may ignore it.
 
         Raises:
-            InvalidQuantityError: an input is NaN or outside 0..1.
+            InvalidQuantityError: an input is NaN or out of range.
         """
         ...
 
 
 @dataclass(frozen=True, eq=False)
-class MeasuredThroughput:
-    """Interpolation of measured points at power ratios 0, 0.1, ... 1.
+class PooledResponse:
+    """The response over limit / natural power that jobs of several GPUs have shown, with the spread between them.
 
-    Below the lowest measured ratio, `measured_from`, the curves run straight to the origin: an assumption.
+    Curves are logarithms over the logarithm of limit / natural power, ascending, shape ``(n,)``. Below the smallest
+    measured ratio, power and throughput are taken to fall as the limit does: an assumption.
 
     Attributes:
-        median: throughput of the median job, shape ``(11,)``.
-        p10: of the job at the 10th percentile.
-        p90: of the job at the 90th percentile.
-        measured_from: lowest ratio with measurements.
-        evidence: where the points come from.
+        log_ratio: where they are known.
+        log_power: average power over natural power, of the median job.
+        log_throughput: rate of work over that at the largest limit: median, 10th and 90th percentile, ``(3, n)``.
+        evidence: where the curves come from.
     """
 
-    median: FloatArray
-    p10: FloatArray
-    p90: FloatArray
-    measured_from: float
+    log_ratio: FloatArray
+    log_power: FloatArray
+    log_throughput: FloatArray
     evidence: Evidence
 
-    def under(self, power_ratio: npt.ArrayLike, memory_share: npt.ArrayLike = 0.0) -> Throughput:
-        """See `ThroughputModel.under`; the sweeps do not tell memory-bound jobs apart, the spread holds them."""
-        finite("memory_share", memory_share, minimum=0.0, maximum=1.0)
-        ratio = finite("power_ratio", power_ratio, minimum=0.0, maximum=1.0)
-        return Throughput(
-            interpolate_even(self.median, ratio), interpolate_even(self.p10, ratio), interpolate_even(self.p90, ratio)
+    @classmethod
+    def of(cls, response: Response, evidence: Evidence) -> PooledResponse:
+        """The response of jobs that were not measured. What differs between runs of one job is not its spread."""
+        slowdown, energy = response.slowdown, response.energy
+        spread = np.sqrt(np.maximum(slowdown.spread**2 - slowdown.noise**2, 0.0))
+        throughput = -slowdown.mean + np.outer((0.0, -_P90_SIGMAS, _P90_SIGMAS), spread)
+        # Smaller limits never gave more: where a curve says so, runs differed.
+        return cls(
+            slowdown.log_ratio,
+            np.minimum(np.maximum.accumulate(energy.mean - slowdown.mean), 0.0),
+            np.minimum(np.maximum.accumulate(throughput, axis=1), 0.0),
+            evidence,
         )
 
+    def under(
+        self, natural_w: npt.ArrayLike, limit_w: npt.ArrayLike, full_w: npt.ArrayLike, memory_share: npt.ArrayLike = 0.0
+    ) -> LimitEffect:
+        """See `LimitResponse.under`; the sweeps do not tell memory-bound jobs apart, the spread contains them."""
+        finite("memory_share", memory_share, minimum=0.0, maximum=1.0)
+        natural = non_negative("natural_w", natural_w)
+        limit = cap_or_uncapped("limit_w", limit_w)
+        here, full = log_limit_ratio(limit, natural), log_limit_ratio(non_negative("full_w", full_w), natural)
+        power_w = np.minimum(natural * self._relative(self.log_power, here, full), limit)
+        return LimitEffect(power_w, Throughput(*(self._relative(curve, here, full) for curve in self.log_throughput)))
 
-def _points(measured: tuple[float, ...]) -> FloatArray:
-    """Points at 0, 0.1, ... 1 from the measured ones, which end at 1; the rest lie on the line to the origin."""
-    missing = 11 - len(measured)
-    return np.concatenate([np.arange(missing) / missing * measured[0], measured])
+    def _relative(self, curve: FloatArray, here: FloatArray, full: FloatArray) -> FloatArray:
+        return np.asarray(np.exp(np.minimum(self._at(curve, here) - self._at(curve, full), 0.0)))
 
-
-def _sweep(gpus: str, median: tuple[float, ...], p10: tuple[float, ...], p90: tuple[float, ...]) -> MeasuredThroughput:
-    return MeasuredThroughput(
-        _points(median),
-        _points(p10),
-        _points(p90),
-        measured_from=1.0 - 0.1 * (len(median) - 1),
-        evidence=Evidence(
-            Provenance.MEASURED,
-            f"power-limit sweeps of training jobs on {gpus} by the Zeus project (NSDI'23), within 5 % of each ratio",
-        ),
-    )
+    def _at(self, curve: FloatArray, log_ratio: FloatArray) -> FloatArray:
+        return np.asarray(np.interp(log_ratio, self.log_ratio, curve) + np.minimum(log_ratio - self.log_ratio[0], 0.0))
 
 
-# Median, 10th and 90th percentile of throughput at average power / natural power from 0.4 (P100: 0.7) to 1.
-POOLED_THROUGHPUT = _sweep(
-    "A40 and P100 (98 job types)",
-    (0.25, 0.41, 0.61, 0.88, 0.95, 0.98, 1.0),
-    (0.24, 0.34, 0.37, 0.72, 0.90, 0.96, 1.0),
-    (0.34, 0.60, 0.79, 0.94, 0.98, 1.00, 1.0),
+def log_limit_ratio(limit_w: FloatArray, natural_w: FloatArray) -> FloatArray:
+    """Logarithm of limit / natural power; inf for a job that draws nothing, -inf at a limit of 0."""
+    shape = np.broadcast_shapes(limit_w.shape, natural_w.shape)
+    ratio = np.divide(limit_w, natural_w, out=np.full(shape, np.inf), where=natural_w > 0.0)
+    return np.asarray(np.log(ratio, out=np.full(shape, -np.inf), where=ratio > 0.0))
+
+
+_P90_SIGMAS = NormalDist().inv_cdf(0.90)
+MEASURED_RESPONSE = PooledResponse.of(
+    POOLED,
+    Evidence(
+        Provenance.MEASURED,
+        "power-limit sweeps of 218 training jobs on A40, P100, V100 and RTX 6000 by the Zeus project (NSDI'23)",
+    ),
 )
-A40_THROUGHPUT = _sweep(
-    "A40 (53 job types)",
-    (0.25, 0.41, 0.61, 0.88, 0.96, 0.98, 1.0),
-    (0.24, 0.34, 0.38, 0.72, 0.92, 0.96, 1.0),
-    (0.34, 0.60, 0.78, 0.94, 0.98, 1.00, 1.0),
-)
-P100_THROUGHPUT = _sweep(
-    "P100 (45 job types)",
-    (0.89, 0.94, 0.98, 1.0),
-    (0.86, 0.89, 0.96, 1.0),
-    (0.92, 0.95, 1.00, 1.0),
-)
-
-_MEASURED_BY_KEY: Mapping[str, MeasuredThroughput] = MappingProxyType(
-    {"NVIDIA A40": A40_THROUGHPUT, "Tesla P100-PCIE-16GB": P100_THROUGHPUT}
-)
-
-
-def measured_throughput(gpu: GpuModel) -> ThroughputModel:
-    """The sweep of this GPU model where there is one, else the pooled sweep as a proxy."""
-    return _MEASURED_BY_KEY.get(gpu.key, POOLED_THROUGHPUT)
+"""Response of all GPUs: the spread contains that between the measured ones, so that it serves those without a sweep."""
 
 
 def natural_power_w(
@@ -175,7 +180,7 @@ def operate_gpu(
     *,
     memory_share: npt.ArrayLike = 0.0,
     deep_idle: npt.ArrayLike = False,
-    throughput: ThroughputModel = POOLED_THROUGHPUT,
+    response: LimitResponse = MEASURED_RESPONSE,
 ) -> GpuState:
     """The operating point of devices under a power limit each.
 
@@ -186,7 +191,7 @@ def operate_gpu(
         cap_w: power limit, W; inf where uncapped.
         memory_share: how far the job is bound by memory, 0..1.
         deep_idle: whether an unused device may enter a deep state.
-        throughput: how the rate of work follows the power.
+        response: what a limit does to power and rate of work.
 
     Raises:
         InvalidQuantityError: an input is NaN or out of range.
@@ -198,7 +203,6 @@ def operate_gpu(
     floor_w = np.where(asleep, DEEP_IDLE_SHARE * idle, idle)
     natural_w = np.where(asleep, floor_w, natural_power_w(idle, max_w, used, memory_share))
     # A limit cannot reduce the power below idle.
-    power_w = np.maximum(np.minimum(natural_w, limit_w), floor_w)
-    # A device without draw is not slowed down by a cap.
-    ratio = np.divide(power_w, natural_w, out=np.ones_like(power_w), where=natural_w > 0.0)
-    return GpuState(natural_w, power_w, throughput.under(ratio, memory_share), np.asarray(power_w > limit_w))
+    effect = response.under(natural_w, np.maximum(limit_w, floor_w), max_w, memory_share)
+    power_w = np.maximum(effect.power_w, floor_w)
+    return GpuState(natural_w, power_w, effect.throughput, np.asarray(power_w > limit_w))
