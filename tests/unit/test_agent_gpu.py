@@ -9,11 +9,18 @@ from typing import Any, cast
 import pytest
 
 from joulie.adapters.cpu.cpuinfo import CpuInfo
-from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, GpuHardware, NodeHardwareSpec, NodeHardwareStatus
+from joulie.adapters.kubernetes.api.v1alpha1 import (
+    ControlOutcome,
+    ControlResult,
+    GpuHardware,
+    NodeHardwareSpec,
+    NodeHardwareStatus,
+)
 from joulie.adapters.kubernetes.control_reports import RESTORED
 from joulie.apps.agent import node as node_module
 from joulie.apps.agent.host import Host, HostBackends
 from joulie.apps.agent.node import NodeAgent, NodeInputs
+from joulie.apps.agent.outcome import reported_limits
 from joulie.apps.agent.routing import Routing, from_settings
 from joulie.apps.agent.settings import AgentSettings
 from joulie.apps.agent.views import HardwareView, NodeView, TwinView
@@ -176,6 +183,23 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cycle that waits for its GPU work no longer than for the event loop to turn."""
     monkeypatch.setattr(node_module, "_GPU_PATIENCE_S", 1e-6)
     monkeypatch.setattr(node_module, "_GPU_RESTORE_S", 1e-6)
+
+
+def test_gpus_of_a_second_vendor_are_not_called_capped(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.on_bus = {"NVIDIA": 1, "AMD": 2}
+        assert await bench.cycle(50.0) is ControlOutcome.ERROR
+        assert bench.gpu.device.limit_w == 100.0
+        left_out = "GPUs of one vendor only are measured and limited, the PCI bus has 2 AMD, 1 NVIDIA"
+        assert bench.message == f"1 x 100 W in force for a cap of 50 %; {left_out}"
+        assert left_out in bench.gpu_hardware.warnings
+        found = reported_limits(ControlResult(backend="nvml", result=ControlOutcome.ERROR, message=bench.message))
+        assert found is not None
+        assert found.cap == WantedCap(percent=50.0), "a successor knows the cap by this report"
+        assert await bench.cycle(100.0) is ControlOutcome.APPLIED
+        assert bench.gpu.device.limit_w == 200.0
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.usefixtures("impatient")

@@ -140,6 +140,15 @@ def test_h9_labels_count_the_gpus_of_the_mixed_strategy(label: str) -> None:
     assert (hardware.gpu.count, hardware.warnings) == (8, ())
 
 
+def test_gpus_of_a_second_vendor_are_told_as_left_out() -> None:
+    hardware = resolve(None, {}, {"amd.com/gpu": 2.0, "nvidia.com/gpu": 1.0}, BUILTIN_CATALOGUE)
+    assert hardware.gpu is not None
+    assert (hardware.gpu.count, hardware.gpu.vendor) == (1, "NVIDIA")
+    assert hardware.warnings == (
+        "GPUs of one vendor only are counted, nvidia.com/gpu; the node also offers amd.com/gpu",
+    )
+
+
 def test_h9_instances_of_a_node_are_read_with_its_gpus() -> None:
     offered = {"cpu": "96", "memory": "1Ti", "nvidia.com/gpu": "4", "nvidia.com/mig-1g.10gb": "28", "rdma/hca": "1"}
     node = Node(metadata=ObjectMeta("n1"), status=NodeStatus(allocatable=offered))

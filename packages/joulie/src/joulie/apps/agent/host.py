@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from joulie.adapters.cpu.cpuinfo import CpuInfo
+from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome
 from joulie.apps.agent.cpu import CpuControl, CpuFacts
 from joulie.apps.agent.frequency import BACKEND as DVFS
 from joulie.apps.agent.frequency import FrequencyWriter
@@ -19,6 +20,7 @@ from joulie.apps.agent.originals import LimitStore, OriginalLimits
 from joulie.apps.agent.outcome import (
     NEVER_CHANGED,
     Outcome,
+    failed,
     format_cap,
     format_limits,
     format_problems,
@@ -79,7 +81,7 @@ class GpuObservation:
     Attributes:
         gpus: GPUs that respond; those seen last while there is a problem.
         problem: why the GPUs are not known now, None if they are.
-        lost: GPUs that do not respond, and why.
+        lost: GPUs that are left out, and why.
         exist: whether there are GPUs, known or not.
         control: whether the GPUs can be capped.
         measured: whether GPU power can be measured.
@@ -104,7 +106,7 @@ class Observation:
         packages: CPU packages, or their dies, listed by the power limiter; empty without one.
         gpus: GPUs that respond; those seen last while there is a problem.
         gpu_problem: why the GPUs are not known now, None if they are.
-        gpus_lost: GPUs that do not respond, and why.
+        gpus_lost: GPUs that are left out, and why.
         gpus_exist: whether there are GPUs, known or not.
         policies: cpufreq policies.
         driver: cpufreq driver family; empty without one.
@@ -213,7 +215,7 @@ class Host:
         """Read GPUs, their limits and their power; `now_s` is monotonic time, s."""
         found, problem = self._gpu_writer.found()
         self._gpu_records = self._records_of_gpus()
-        lost = tuple(lost for client in self._backends.gpu_clients for lost in client.lost)
+        lost = (*(lost for client in self._backends.gpu_clients for lost in client.lost), *self._several_vendors())
         if not found and problem is None:
             problem = "; ".join(lost) or self._without_driver()
         known = self._gpu_seen.gpus if problem else tuple(found)
@@ -252,9 +254,16 @@ class Host:
 
     def _without_driver(self) -> str | None:
         """Why GPUs on the PCI bus are not known: no driver responds; None without any."""
-        counts = (f"{count} {vendor}" for vendor, count in sorted(self._gpus_on_bus().items()))
-        listed = ", ".join(counts)
-        return f"no driver responds for GPUs on the PCI bus: {listed}" if listed else None
+        return f"no driver responds for GPUs on the PCI bus: {self._listed_on_bus()}" if self._gpus_on_bus() else None
+
+    def _several_vendors(self) -> Sequence[str]:
+        """That GPUs are left out, since all that are used are of one backend and so of one vendor; else empty."""
+        if len(self._gpus_on_bus()) < 2:
+            return ()
+        return (f"GPUs of one vendor only are measured and limited, the PCI bus has {self._listed_on_bus()}",)
+
+    def _listed_on_bus(self) -> str:
+        return ", ".join(f"{count} {vendor}" for vendor, count in sorted(self._gpus_on_bus().items()))
 
     def _gpus_on_bus(self) -> Mapping[str, int]:
         """Number of GPUs on the PCI bus by vendor; read once."""
@@ -282,7 +291,13 @@ class Host:
 
     def enforce_gpu(self, cap: WantedCap) -> Outcome:
         """Apply a cap to the GPUs."""
-        return self._recallable(self._gpu_writer.lift() if cap.lifted else self._gpu_writer.cap(cap)[0])
+        if cap.lifted:
+            return self._recallable(self._gpu_writer.lift())
+        outcome = self._gpu_writer.cap(cap)[0]
+        left_out = self._several_vendors()
+        if left_out and outcome.result is ControlOutcome.APPLIED:
+            outcome = failed(outcome.backend, f"{outcome.message}; {left_out[0]}")
+        return self._recallable(outcome)
 
     def plan_cpu(self, cap: WantedCap) -> Outcome:
         """What a cap on the CPUs would do, in observe mode; nothing is written."""

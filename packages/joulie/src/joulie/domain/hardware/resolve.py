@@ -323,7 +323,10 @@ def _gpu(
     warnings: list[str],
 ) -> tuple[GpuDevices | None, str]:
     reported = bool(_positive(found.gpu_count))
-    resource = next((name for name in GPU_RESOURCES if allocatable.get(name, 0.0) >= 1.0), None)
+    offered = [name for name in GPU_RESOURCES if allocatable.get(name, 0.0) >= 1.0]
+    resource = offered[0] if offered else None
+    if len(offered) > 1:
+        warnings.append(f"GPUs of one vendor only are counted, {offered[0]}; the node also offers {offered[1]}")
     named = [labels[key] for key in (GPU_MODEL_KEY, *product_keys) if labels.get(key)]
     count = found.gpu_count if reported else _labelled_gpu_count(labels, allocatable, resource, named, warnings)
     if not count:
