@@ -25,7 +25,7 @@ class ApiServer:
         if path.endswith("tokenreviews"):
             audience = self.audience_of.get(spec["token"], API_SERVER)
             known = spec["token"] in self.rights and audience in spec.get("audiences", [API_SERVER])
-            user = {"username": spec["token"] if known else "", "groups": ["system:authenticated"]}
+            user = {"username": spec["token"], "groups": ["system:authenticated"]} if known else {}
             status = {"authenticated": known, "user": user, "audiences": [audience] if known else []}
             return json.dumps({"status": status}).encode()
         asked = spec["resourceAttributes"]

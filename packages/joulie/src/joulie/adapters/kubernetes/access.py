@@ -19,7 +19,7 @@ _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 class UserInfo(msgspec.Struct, frozen=True):
     """A user as the API server knows it."""
 
-    username: str
+    username: str = ""
     uid: str = ""
     groups: list[str] = []
     extra: dict[str, list[str]] = {}
