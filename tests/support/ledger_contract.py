@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from joulie.adapters.thinning import thinner
 from joulie.domain.accounting.budget import Budget, BudgetAction, crossing
 from joulie.domain.accounting.embodied import WHOLE_NODE, Asset, Reservation, Spread
 from joulie.domain.accounting.factors import FactorKind
-from joulie.domain.accounting.journal import Month, Reason
+from joulie.domain.accounting.journal import EntryKind, Month, Reason
 from joulie.domain.accounting.records import (
     BudgetScope,
     Completion,
@@ -612,6 +613,10 @@ class LedgerContract:
         assert not ledger.book_units(T0, web, UnitCount("request", 7.0, "query")), "booked already"
         after = ledger.month(Month.of(T0))
         assert (set(after.reserved), set(after.units)) == (set(before.reserved), set(before.units))
+        assert after.pues == before.pues
+        noted = [row for row in ledger.evidence() if row.get("kind") == EntryKind.PUE]
+        assert (noted[-1]["from_s"], noted[-1]["zone"]) == (T0, "DE")
+        assert json.loads(noted[-1]["note"]) == {"pue": 1.0, "gpu_pue": 1.0, "source": "own meters"}
         assert {key: energy.energy_j for key, energy in after.energy.items()} == pytest.approx(
             {key: energy.energy_j for key, energy in before.energy.items()}
         )

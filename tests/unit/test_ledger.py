@@ -78,7 +78,7 @@ def test_a_ledger_of_another_version_is_refused(path):
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE state SET value = '99' WHERE key = 'version'")
     connection.close()
-    with pytest.raises(LedgerError, match=r"version 99, this Joulie reads version 3"):
+    with pytest.raises(LedgerError, match=r"version 99, this Joulie reads version 4"):
         open_ledger(url_of(path))
 
 

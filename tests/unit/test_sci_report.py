@@ -22,7 +22,9 @@ from joulie.apps.accounting.async_ledger import AsyncLedger
 from joulie.apps.cli.ledger import ledger as command
 from joulie.domain.accounting.embodied import estimated_asset
 from joulie.domain.accounting.factors import FactorKind
-from joulie.domain.accounting.journal import Reason
+from joulie.domain.accounting.journal import Month, Reason
+from joulie.domain.accounting.records import Completion, Cycle, PowerQuality, Sample
+from joulie.domain.accounting.sci import PueUse
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.domain.hardware.resolve import resolve
 from support.access_reviews import ApiServer
@@ -147,6 +149,20 @@ def test_pue_has_its_source_and_a_closed_month_keeps_its_figures(site):
     assert november["total"]["energyKWh"] == pytest.approx(0.0, abs=1e-6)
 
 
+def test_the_source_of_a_pue_cannot_be_changed_in_a_closed_month(site, tmp_path):
+    file = tmp_path / "ledger.db"
+    with sqlite3.connect(site.folder / "ledger.db") as connection:
+        connection.execute("VACUUM INTO ?", [str(file)])
+    with sqlite3.connect(file) as connection:
+        changed = connection.execute(
+            "UPDATE entries SET note = replace(note, 'own meters', 'guessed') WHERE kind = 'pue' AND zone = 'DE'"
+        )
+        assert changed.rowcount == 31, "one entry a day"
+    connection.close()
+    found = CliRunner().invoke(command, ["--ledger", f"sqlite:///{file}", "verify"], standalone_mode=False)
+    assert (found.return_value, "BROKEN" in found.output) == (1, True), found.output
+
+
 def test_an_outage_that_was_published_later_is_in_the_figures(site):
     assert site.report["total"]["energyWithoutIntensityKWh"] == pytest.approx(0.0, abs=1e-9)
 
@@ -231,6 +247,34 @@ def test_a_ledger_of_version_2_is_migrated_in_place(tmp_path):
     assert len(ledger.open_pods()) == 2
     found = ledger.month(OCTOBER)
     assert (dict(found.energy), found.reserved) == ({}, [])
+    ledger.close()
+    open_ledger(f"sqlite:///{file}").close()
+
+
+def test_a_ledger_of_version_3_is_migrated_and_its_closed_month_stays_what_it_was(tmp_path):
+    file = tmp_path / "ledger.db"
+    with sqlite3.connect(file) as connection:
+        connection.executescript((ROOT / "tests" / "support" / "ledger_v3.sql").read_text())
+        (head,) = connection.execute("SELECT hash FROM entries ORDER BY number DESC LIMIT 1").fetchone()
+    connection.close()
+    ledger = open_ledger(f"sqlite:///{file}", LedgerSettings(max_gap_s=DAY_S))
+    found = ledger.verify(verify_signature)
+    assert (found.broken, found.months, found.head) == (None, ("2026-10",), head)
+    own = PueUse("DE", 1.25, 1.3, "own meters, 2025")
+    assert (ledger.month(OCTOBER).closed, ledger.month(OCTOBER).pues) == (True, [own])
+    later_s = OCTOBER.ends_s + 2 * DAY_S
+    pods = [account.pod for account in ledger.open_pods().values()]
+    samples = [Sample(pod, 100.0, 0.0, 0.0, PowerQuality.MEASURED, "test") for pod in pods]
+    for time_s in (OCTOBER.ends_s + 7200.0, OCTOBER.ends_s + 10800.0):
+        ledger.append(Cycle(time_s, samples, pue_sources={("DE", 1.25, 1.3): "own meters, 2027"}))
+    ends = [Completion(pod.uid, OCTOBER.ends_s + 10800.0) for pod in pods]
+    ledger.append(Cycle(OCTOBER.ends_s + 10830.0, completions=ends))
+    ledger.prune(later_s + 10 * DAY_S)
+    november = Month.of(later_s)
+    assert [one.source for one in ledger.month(november).pues] == ["own meters, 2026", "own meters, 2027"]
+    assert ledger.month(OCTOBER).pues == [own]
+    ledger.close_month(november, Ed25519Signer(new_key(tmp_path / "key.pem")), november.ends_s + DAY_S)
+    assert ledger.verify(verify_signature).broken is None
     ledger.close()
     open_ledger(f"sqlite:///{file}").close()
 

@@ -101,10 +101,11 @@ class Booking:
         budgets.begin(self._connection, self._cycle, began_s)
         added = self._integrate(changed, signals)
         first_day = self._first_hour // _HOURS_PER_DAY
-        reserve(self._connection, [(one.account, one.from_s, one.until_s) for one in self._stretches], first_day)
+        booked = [(one.account, one.from_s, one.until_s) for one in self._stretches]
+        reserve(self._connection, booked, first_day)
         delivered = {one.uid: one.delivered for one in self._cycle.completions if one.delivered is not None}
         count_units(self._connection, self._ended, delivered, first_day)
-        note_pue_sources(self._connection, self._cycle)
+        note_pue_sources(self._connection, booked, self._cycle.pue_sources, first_day)
         keep_profiles(self._connection, self._new_samples, changed, self._max_samples, self._thinner)
         write_accounts(self._connection, changed)
         for zone, known in signals.items():

@@ -48,6 +48,9 @@ def evidence(connection: Connection) -> Iterator[dict[str, Any]]:
     for row in connection.execute(select(schema.units)):
         values = dict(row._mapping)
         yield {"record": "units", "concerns_s": values.pop("day") * _SECONDS_PER_DAY, **values}
+    for row in connection.execute(select(schema.pue_days)):
+        values = dict(row._mapping)
+        yield {"record": "pue_days", "concerns_s": values.pop("day") * _SECONDS_PER_DAY, **values}
     for row in connection.execute(select(schema.pue_sources)):
         yield {"record": "pue_sources", **row._mapping}
 

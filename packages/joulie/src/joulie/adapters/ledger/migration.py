@@ -58,14 +58,19 @@ def migrate_from_1(connection: Connection) -> None:
     set_state(connection, {"version": str(schema.VERSION), "postings_s": repr(until_s)})
 
 
-def migrate_from_2(connection: Connection) -> None:
-    """Version 2 had energy only: what pods reserve, deliver and rest on is known from its first cycle here on."""
+def migrate_from_3(connection: Connection) -> None:
+    """Version 3 kept the sources of PUEs outside of the journal. They stay where they are: no month changes by them."""
     for name in set(schema.metadata.tables) - set(inspect(connection).get_table_names()):
         schema.metadata.tables[name].create(connection)
+    set_state(connection, {"version": str(schema.VERSION)})
+
+
+def migrate_from_2(connection: Connection) -> None:
+    """Version 2 had energy only: what pods reserve, deliver and rest on is known from its first cycle here on."""
+    migrate_from_3(connection)
     for column_ in _RESERVED_3:
         kind = schema.pods.c[column_].type.compile(connection.dialect)
         connection.execute(text(f"ALTER TABLE pods ADD COLUMN {column_} {kind}"))
-    set_state(connection, {"version": str(schema.VERSION)})
 
 
 def _add_basis(connection: Connection, sums: Table, *, is_marginal: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import astuple
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, literal, select
@@ -35,15 +36,22 @@ def month_records(connection: Connection, month: Month) -> MonthRecords:
         *_month_energy(connection, span),
         [*_reserved_in_entries(connection, span), *_reserved_in_days(connection, span)],
         units_between(connection, span),
-        list(_pues(connection, month)),
+        _pues(connection, span),
     )
 
 
-def _pues(connection: Connection, month: Month) -> Iterator[PueUse]:
-    table = schema.pue_sources
-    query = select(table).where(table.c.from_s < month.ends_s, table.c.until_s >= month.starts_s)
-    for row in connection.execute(query.order_by(*table.primary_key)):
-        yield PueUse(row.zone, row.pue, row.gpu_pue, row.source)
+def _pues(connection: Connection, span: Span) -> list[PueUse]:
+    entries, days, earlier = schema.entries.c, schema.pue_days, schema.pue_sources
+    kept: Select[Any] = select(entries.zone, entries.note).where(
+        entries.kind == EntryKind.PUE.value, entries.from_s >= span.since_s, entries.from_s < span.until_s
+    )
+    found = {PueUse(row.zone, **json.loads(row.note)) for row in connection.execute(kept)}
+    for query in (
+        select(days).where(*span.within(days.c.day, _SECONDS_PER_DAY)),
+        select(earlier).where(earlier.c.from_s < span.until_s, earlier.c.until_s >= span.since_s),
+    ):
+        found |= {PueUse(row.zone, row.pue, row.gpu_pue, row.source) for row in connection.execute(query)}
+    return sorted(found, key=astuple)
 
 
 def _month_energy(connection: Connection, span: Span) -> tuple[_Sums, _Sums]:

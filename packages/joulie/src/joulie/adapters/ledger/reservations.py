@@ -16,14 +16,15 @@ from joulie.adapters.ledger.journal import new_entry
 from joulie.adapters.ledger.statements import bulk, upsert
 from joulie.domain.accounting.embodied import Asset, Shares, Spread
 from joulie.domain.accounting.journal import Entry, EntryKind
-from joulie.domain.accounting.records import IDLE_OWNER, Cycle, Sample, UnitCount
+from joulie.domain.accounting.records import IDLE_OWNER, Sample, UnitCount
 
 _SECONDS_PER_DAY = 86400.0
 _WORKLOAD = ("namespace", "owner_kind", "owner_name")
 _PLACE = ("day", *_WORKLOAD, "zone", "asset_id")
 _SECONDS = ("cpu_s", "memory_s", "gpu_s")
+_NOBODY = ("", "", "")
 _UNIT = ("day", *_WORKLOAD, "unit", "source")
-_PUE = ("zone", "pue", "gpu_pue", "source")
+_PUE = ("day", "zone", "pue", "gpu_pue", "source")
 
 
 def asset_text(asset: Asset | None) -> str:
@@ -124,33 +125,57 @@ def _workload(account: Account) -> tuple[str, str, str]:
     return account.pod.namespace, account.pod.owner_kind, account.pod.owner_name
 
 
-def note_pue_sources(connection: Connection, cycle: Cycle) -> None:
-    """Note where the PUEs of a cycle come from."""
-    statement = upsert(connection, schema.pue_sources)
-    later = {"until_s": statement.excluded.until_s}
-    statement = statement.on_conflict_do_update(index_elements=list(_PUE), set_=later)
-    rows = [(*place, source, cycle.time_s, cycle.time_s) for place, source in cycle.pue_sources.items()]
-    bulk(connection, statement, (*_PUE, "from_s", "until_s"), rows)
+def note_pue_sources(
+    connection: Connection,
+    stretches: Iterable[tuple[Account, float, float]],
+    sources: Mapping[tuple[str, float, float], str],
+    first_day: int,
+) -> None:
+    """Book where the PUEs come from that energy was booked on, by day.
+
+    Args:
+        connection: connection with the cycle's transaction.
+        stretches: accounts with the start and end of the time that is booked.
+        sources: by zone, PUE, and PUE of GPUs.
+        first_day: first day that is not closed; what is earlier is booked in it.
+    """
+    rows = set()
+    for account, from_s, until_s in stretches:
+        place = (account.pod.zone, account.pod.pue, account.pod.gpu_pue)
+        if place in sources:
+            rows |= {(max(day, first_day), *place, sources[place]) for day, _seconds in _days(from_s, until_s)}
+    statement = upsert(connection, schema.pue_days).on_conflict_do_nothing(index_elements=list(_PUE))
+    bulk(connection, statement, _PUE, sorted(rows))
 
 
 def fold(connection: Connection, before_day: int, now_s: float) -> list[Entry]:
-    """Take whole days of reservations and units out of their tables, as entries for the journal."""
+    """Take whole days of reservations, units and PUEs out of their tables, as entries for the journal."""
     assets = {row.id: json.loads(row.content) for row in connection.execute(select(schema.assets))}
     entries = []
-    reserved, units = schema.reservations, schema.units
+    reserved, units, pues = schema.reservations, schema.units, schema.pue_days
     for row in connection.execute(select(reserved).where(reserved.c.day < before_day).order_by(*reserved.primary_key)):
         note = {"asset": assets[row.asset_id], **{name: row._mapping[name] for name in _SECONDS}}
-        entries.append(_entry(EntryKind.EMBODIED, row, row.zone, note, now_s))
+        entries.append(_entry(EntryKind.EMBODIED, _of(row), row.zone, row.day, note, now_s))
     for row in connection.execute(select(units).where(units.c.day < before_day).order_by(*units.primary_key)):
         note = {"unit": row.unit, "amount": row.amount, "source": row.source}
-        entries.append(_entry(EntryKind.UNITS, row, "", note, now_s))
-    for table in (reserved, units):
+        entries.append(_entry(EntryKind.UNITS, _of(row), "", row.day, note, now_s))
+    for row in connection.execute(select(pues).where(pues.c.day < before_day).order_by(*pues.primary_key)):
+        note = {"pue": row.pue, "gpu_pue": row.gpu_pue, "source": row.source}
+        entries.append(_entry(EntryKind.PUE, _NOBODY, row.zone, row.day, note, now_s))
+    for table in (reserved, units, pues):
         connection.execute(delete(table).where(table.c.day < before_day))
     return entries
 
 
-def _entry(kind: EntryKind, row: Any, zone: str, note: Mapping[str, Any], now_s: float) -> Entry:
-    from_s = row.day * _SECONDS_PER_DAY
+def _of(row: Any) -> tuple[str, str, str]:
+    return row.namespace, row.owner_kind, row.owner_name
+
+
+def _entry(
+    kind: EntryKind, workload: tuple[str, str, str], zone: str, day: int, note: Mapping[str, Any], now_s: float
+) -> Entry:
+    from_s = day * _SECONDS_PER_DAY
     time_s = (from_s, from_s + _SECONDS_PER_DAY, from_s)
-    workload = (row.namespace, row.owner_kind, row.owner_name, zone)
-    return new_entry(kind, now_s, time_s, workload, note=json.dumps(note, separators=(",", ":"), ensure_ascii=False))
+    return new_entry(
+        kind, now_s, time_s, (*workload, zone), note=json.dumps(note, separators=(",", ":"), ensure_ascii=False)
+    )

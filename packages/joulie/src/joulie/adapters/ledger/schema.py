@@ -6,7 +6,7 @@ from sqlalchemy import Boolean, Column, Double, Index, Integer, MetaData, String
 
 from joulie.domain.accounting.records import ENERGY_FIELDS
 
-VERSION = 3
+VERSION = 4
 """Of the tables; ledgers of earlier versions are migrated, those of later ones refused."""
 APPLICATION_ID = 0x4A4F554C
 """By which SQLite files are told from those of other programs: JOUL."""
@@ -174,7 +174,19 @@ pue_sources = Table(
     _number("from_s"),
     _number("until_s"),
 )
-"""Where the PUEs came from that energy was booked on, and when."""
+"""Where PUEs came from and when, as version 3 kept it outside of the journal. Only read: closed months have it here."""
+
+pue_days = Table(
+    "pue_days",
+    metadata,
+    Column("day", Integer, primary_key=True, autoincrement=False),
+    _text("zone", key=True),
+    Column("pue", Double, primary_key=True),
+    Column("gpu_pue", Double, primary_key=True),
+    _text("source", key=True),
+    sqlite_with_rowid=False,
+)
+"""Where the PUEs came from that energy of a day was booked on; then they are folded into `entries`."""
 
 totals = Table("totals", metadata, _text("namespace", key=True), *_energy())
 """Energy of namespaces since ever, added up cycle by cycle: sums that are made anew differ in their last bits, and what

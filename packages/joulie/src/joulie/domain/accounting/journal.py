@@ -35,13 +35,15 @@ class EntryKind(StrEnum):
     """What a workload has reserved of some hardware in a UTC day, with its embodied emissions. No energy."""
     UNITS = "functional-units"
     """What a workload has delivered in a UTC day, in its functional unit. No energy."""
+    PUE = "pue"
+    """A PUE that energy of a zone was booked on in a UTC day, with its source. No energy."""
     CLOSING = "closing"
     """A month that nothing is booked in any more, with its signature. No energy."""
 
 
 COUNTED_KINDS = frozenset({EntryKind.BOOKED, EntryKind.CORRECTION})
 """Kinds of entries with energy."""
-REPORTED_KINDS = COUNTED_KINDS | {EntryKind.EMBODIED, EntryKind.UNITS}
+REPORTED_KINDS = COUNTED_KINDS | {EntryKind.EMBODIED, EntryKind.UNITS, EntryKind.PUE}
 """Kinds of entries that figures of a month are made of."""
 
 
