@@ -176,6 +176,7 @@ def test_the_benchmarks_are_listed(capsys):
         "limits",
         "lives",
         "native",
+        "replay",
         "traces",
     ]
     assert joulie("bench", "list", "-o", "json") == 0
@@ -195,6 +196,7 @@ def test_the_benchmarks_are_listed(capsys):
         "limits",
         "lives",
         "native",
+        "replay",
         "traces",
     ]
 

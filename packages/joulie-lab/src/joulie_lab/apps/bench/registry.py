@@ -18,6 +18,7 @@ SUMMARIES = {
     "limits": "response to GPU power limits, its prediction for another GPU, and the live search for a job's limit",
     "lives": "the agent on modelled machines, and its lives with faults",
     "native": "CPU time of native runs, and its growth with jobs and nodes",
+    "replay": "replay of a recorded week of a plant with hidden differences: its error, and its forecast of a saving",
     "traces": "energy savings of caps and policies at equal work, split by cause",
 }
 """What each benchmark measures, by name."""

@@ -17,7 +17,7 @@ import numpy as np
 from joulie.domain.grid.series import Series
 from joulie.domain.policy import PolicySettings, StaticPartition
 from joulie.domain.scoring.extender import TwinView
-from joulie.domain.units import BoolArray, IntArray, finite, positive
+from joulie.domain.units import BoolArray, FloatArray, IntArray, finite, positive
 from joulie_lab.simulation.climate import Climate
 from joulie_lab.simulation.cooling_plant import CoolingPlant
 from joulie_lab.simulation.experiment.outcome import NodeOutcome, Outcome
@@ -56,6 +56,8 @@ class Sample(NamedTuple):
     """Energy of the nodes so far, J."""
     cooling_j: float
     """Energy of the cooling plant so far, J."""
+    node_j: FloatArray
+    """Energy of each node so far, J; the run's own array, to be copied."""
 
 
 OnSample = Callable[[Sample], None]
@@ -376,7 +378,8 @@ class _Run:
     def _current_sample(self) -> Sample:
         self._count_facility()
         twins = None if self._control is None else self._twins()
-        return Sample(twins, float(self._fleet.state.energy_j.sum()), self._facility.cooling_j)
+        node_j = self._fleet.state.energy_j
+        return Sample(twins, float(node_j.sum()), self._facility.cooling_j, node_j)
 
     def _outcome(self) -> Outcome:
         setup, facility = self._setup, self._facility

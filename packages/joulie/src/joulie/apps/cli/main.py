@@ -26,7 +26,10 @@ _COMMANDS = (
     ),
 )
 _LABORATORY = (
-    ("demo", "simulate", "scenario", "workload", "sweep", "experiment", "bench", "fmu", "simulator", "machine"),
+    (
+        *("demo", "simulate", "scenario", "workload", "sweep", "experiment", "bench", "fmu", "simulator", "machine"),
+        "replay",
+    ),
     "pip install joulie-lab",
 )
 """Commands of the distribution joulie-lab; using one that is not installed prints how to install it."""

@@ -1,0 +1,1 @@
+"""``joulie replay``: a recorded cluster under other policies."""

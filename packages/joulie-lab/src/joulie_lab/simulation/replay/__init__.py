@@ -1,0 +1,1 @@
+"""Replays of recorded clusters: the past as it was, a model fitted to it, and forecasts of policies."""
