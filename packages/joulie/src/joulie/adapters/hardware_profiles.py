@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 import yaml
+from msgspec import field
 
 from joulie.domain.accounting.profiles import (
     CloudInstance,
@@ -42,55 +43,60 @@ class HardwareProfilesError(ValueError):
 
 
 class _Cpu(msgspec.Struct):
-    idlePower: _Watts  # noqa: N815 - keys of the file
-    maxPower: _Positive  # noqa: N815
-    numCores: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None  # noqa: N815
-    baseFrequencyGHz: _Positive | None = None  # noqa: N815
-    powerScaling: Scaling = Scaling.LINEAR  # noqa: N815
-    frequencyRangeGHz: Any = None  # noqa: N815 - known, but power is bounded by maxPower whatever the turbo
+    idle_w: _Watts = field(name="idlePower")
+    max_w: _Positive = field(name="maxPower")
+    cores: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = field(name="numCores", default=None)
+    base_ghz: _Positive | None = field(name="baseFrequencyGHz", default=None)
+    scaling: Scaling = field(name="powerScaling", default=Scaling.LINEAR)
+    # Known, but power is bounded by maxPower whatever the turbo.
+    range_ghz: Any = field(name="frequencyRangeGHz", default=None)
 
     def profile(self) -> CpuProfile:
-        _check_power_range(self.idlePower, self.maxPower)
-        base_hz = None if self.baseFrequencyGHz is None else self.baseFrequencyGHz * _HZ_PER_GHZ
-        return CpuProfile(self.idlePower, self.maxPower, self.numCores, base_hz, self.powerScaling)
+        _check_power_range(self.idle_w, self.max_w)
+        base_hz = None if self.base_ghz is None else self.base_ghz * _HZ_PER_GHZ
+        return CpuProfile(self.idle_w, self.max_w, self.cores, base_hz, self.scaling)
 
 
 class _Gpu(msgspec.Struct):
-    idlePower: _Watts  # noqa: N815
-    maxPower: _Positive  # noqa: N815
-    workloadTypes: dict[str, Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]] = {}  # noqa: N815
+    idle_w: _Watts = field(name="idlePower")
+    max_w: _Positive = field(name="maxPower")
+    workload_types: dict[str, Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]] = field(
+        name="workloadTypes", default_factory=dict
+    )
 
     def profile(self) -> GpuProfile:
-        _check_power_range(self.idlePower, self.maxPower)
-        return GpuProfile(self.idlePower, self.maxPower, self.workloadTypes)
+        _check_power_range(self.idle_w, self.max_w)
+        return GpuProfile(self.idle_w, self.max_w, self.workload_types)
 
 
 class _Memory(msgspec.Struct):
-    idlePowerPerGB: _Watts  # noqa: N815
-    maxPowerPerGB: _Positive  # noqa: N815
-    baseIdlePower: _Watts = 0.0  # noqa: N815
+    idle_w_per_gb: _Watts = field(name="idlePowerPerGB")
+    max_w_per_gb: _Positive = field(name="maxPowerPerGB")
+    base_idle_w: _Watts = field(name="baseIdlePower", default=0.0)
 
     def profile(self) -> MemProfile:
-        _check_power_range(self.idlePowerPerGB, self.maxPowerPerGB)
-        return MemProfile(self.idlePowerPerGB, self.maxPowerPerGB, self.baseIdlePower)
+        _check_power_range(self.idle_w_per_gb, self.max_w_per_gb)
+        return MemProfile(self.idle_w_per_gb, self.max_w_per_gb, self.base_idle_w)
 
 
 class _Instance(msgspec.Struct):
-    cpuModel: Annotated[str, msgspec.Meta(min_length=1)]  # noqa: N815
-    gpuModel: str = ""  # noqa: N815
-    memoryType: str = ""  # noqa: N815
-    numCPUs: _Count | None = None  # noqa: N815
-    numCores: _Count | None = None  # noqa: N815
-    numGPUs: _Count | None = None  # noqa: N815
-    totalMemory: Annotated[float, msgspec.Meta(gt=0.0, le=1e9)] | None = None  # noqa: N815 - MB
-    memChannels: Any = None  # noqa: N815
-    currentFreqGHz: Any = None  # noqa: N815
-    cpuTdpWatts: Any = None  # noqa: N815
+    cpu_model: Annotated[str, msgspec.Meta(min_length=1)] = field(name="cpuModel")
+    gpu_model: str = field(name="gpuModel", default="")
+    memory_type: str = field(name="memoryType", default="")
+    cpus: _Count | None = field(name="numCPUs", default=None)
+    cores: _Count | None = field(name="numCores", default=None)
+    gpus: _Count | None = field(name="numGPUs", default=None)
+    memory_mb: Annotated[float, msgspec.Meta(gt=0.0, le=1e9)] | None = field(name="totalMemory", default=None)
+    # Known, and not used.
+    memory_channels: Any = field(name="memChannels", default=None)
+    current_ghz: Any = field(name="currentFreqGHz", default=None)
+    cpu_tdp_w: Any = field(name="cpuTdpWatts", default=None)
 
     def profile(self) -> CloudInstance:
-        memory_gb = None if self.totalMemory is None else self.totalMemory / _MB_PER_GB
-        cpus = self.numCPUs or self.numCores
-        return CloudInstance(self.cpuModel, self.gpuModel, self.memoryType, cpus, self.numGPUs, memory_gb)
+        memory_gb = None if self.memory_mb is None else self.memory_mb / _MB_PER_GB
+        return CloudInstance(
+            self.cpu_model, self.gpu_model, self.memory_type, self.cpus or self.cores, self.gpus, memory_gb
+        )
 
 
 def _check_power_range(idle_w: float, max_w: float) -> None:
@@ -188,7 +194,7 @@ class _Reader:
         for name, entry in self._items(node, where):
             place = f"{where}.{name}"
             for key, value in self._items(entry, place):
-                if key not in kind.__struct_fields__:
+                if key not in kind.__struct_encode_fields__:
                     self._report(value, f"{place}.{key} is unknown")
             read = self._value(entry, place, kind) if isinstance(entry, yaml.MappingNode) else None
             try:
