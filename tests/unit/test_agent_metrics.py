@@ -6,9 +6,11 @@ from typing import Any
 from prometheus_client import generate_latest
 
 from joulie.adapters.cpu.cpuinfo import CpuInfo
+from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome
 from joulie.apps.agent.host import Observation
 from joulie.apps.agent.metering import PowerSample
 from joulie.apps.agent.metrics import registry
+from joulie.apps.agent.outcome import Outcome, blocked
 from joulie.apps.agent.views import TwinView
 from joulie.domain.dvfs import DvfsAction, DvfsState
 from joulie.ports import DeviceKind, FrequencyPolicy, PowerDevice
@@ -27,6 +29,8 @@ def node(name: str, **changes: Any) -> SimpleNamespace:
         "name": name,
         "mode": "dvfs",
         "inputs": SimpleNamespace(twin=TwinView(name, policy="static_partition")),
+        "cpu": Outcome("dvfs", ControlOutcome.APPLIED, "1 x 123 W in force"),
+        "gpu": blocked("nvml", "no permission"),
         "cpu_cap_w": 123.0,
         "cpu_power_w": 150.0,
         "errors": 2,
@@ -48,6 +52,8 @@ def test_documented_series() -> None:
     for line in (
         'joulie_backend_mode{mode="dvfs",node="n1"} 1.0',
         'joulie_backend_mode{mode="rapl",node="n1"} 0.0',
+        'joulie_agent_control{node="n1",result="applied",subsystem="cpu"} 1.0',
+        'joulie_agent_control{node="n1",result="blocked",subsystem="gpu"} 1.0',
         'joulie_policy_cap_watts{node="n1",policy="static_partition"} 123.0',
         'joulie_rapl_energy_uj{node="n1",zone="package-0"} 5e+06',
         'joulie_rapl_estimated_power_watts{node="n1",zone="dram-0"} 9.0',
@@ -75,8 +81,8 @@ def test_missing_is_not_zero() -> None:
 
 
 def test_node_without_a_host_or_a_twin() -> None:
-    lines = scraped(node("n1", host=None, inputs=None, mode="none", last_cycle_epoch_s=None))
-    absent = ("joulie_rapl", "joulie_gpu", "joulie_policy", "joulie_agent_last_cycle")
+    lines = scraped(node("n1", host=None, inputs=None, cpu=None, gpu=None, mode="none", last_cycle_epoch_s=None))
+    absent = ("joulie_rapl", "joulie_gpu", "joulie_policy", "joulie_agent_last_cycle", "joulie_agent_control")
     assert not any(line.startswith(absent) for line in lines)
     assert 'joulie_backend_mode{mode="none",node="n1"} 1.0' in lines
 

@@ -210,12 +210,12 @@ def _decide_nodes(
         state = state_before(name, snapshot, memory)
         lifting = full_power.get(name, 0)
         guarded = guard(state, planned, blocking, snapshot.now_s, settings.drain, full_power_pods=lifting)
-        caps = _caps(node, guarded.profile, override, plan, usual_caps)
+        caps = wanted = _caps(node, guarded.profile, override, plan, usual_caps)
         missing: tuple[str, ...] = ()
         if snapshot.reported is not None:
             caps, missing = in_force(caps, snapshot.reported.get(name, UNREPORTED))
         holding = _holding(guarded.state, blocking, lifting)
-        decisions.append(NodeDecision(node, guarded, caps, source, holding, not_in_force=missing))
+        decisions.append(NodeDecision(node, guarded, caps, source, holding, not_in_force=missing, wanted=wanted))
     return tuple(decisions)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from joulie.domain.control_caps import NodeCaps
+from joulie.domain.control_caps import UNCAPPED, NodeCaps
 from joulie.domain.control_inputs import ControlledNode, Would
 from joulie.domain.control_power import PowerChoice, PowerHistory
 from joulie.domain.drain import DrainingPerformance, GuardDecision, NodeState, SchedulableClass
@@ -99,6 +99,8 @@ class NodeDecision(NamedTuple):
     """What would be done; None where it is done, and for a node that is not planned."""
     not_in_force: tuple[str, ...] = ()
     """Planned limits that no report confirms, by subsystem; they count as uncapped."""
+    wanted: NodeCaps = UNCAPPED
+    """The caps as they are planned, whether they are in force or not."""
 
     @property
     def state(self) -> NodeState:

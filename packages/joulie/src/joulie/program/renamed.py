@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import copy
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -10,7 +11,8 @@ from prometheus_client.registry import Collector
 
 def renamed(family: Metric, old: str, new: str) -> Metric:
     """A family with the prefix `new` of its name in place of `old`."""
-    again = Metric(new + family.name.removeprefix(old), family.documentation, family.type)
+    again = copy(family)
+    again.name = new + family.name.removeprefix(old)
     again.samples = [sample._replace(name=new + sample.name.removeprefix(old)) for sample in family.samples]
     return again
 

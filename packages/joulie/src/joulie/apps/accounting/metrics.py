@@ -60,6 +60,7 @@ class _Exported:
         nodes: resource use by node.
         pods: resource use of the pods that draw most, and of recently completed ones, by UID.
         counts: sizes of the ledger.
+        accounted_until_s: until when energy is in the ledger, s since the epoch; None before the first cycle.
         samples: number of samples of the last cycle, by source and quality.
         up: whether each source answered.
     """
@@ -73,6 +74,7 @@ class _Exported:
     exceeded: Tally[tuple[str, str, str]] = field(default_factory=Tally)
     nodes: dict[str, _Phases] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
+    accounted_until_s: float | None = None
     pods: dict[str, gardener_metrics.PodPhases] = field(default_factory=dict)
     samples: Mapping[tuple[str, str], int] = field(default_factory=dict)
     up: Mapping[str, bool] = field(default_factory=dict)
@@ -144,6 +146,7 @@ class AccountingMetrics:
         """
         exported = self._exported
         exported.namespaces = frozenset(namespaces)
+        exported.accounted_until_s = now_s
         exported.samples = Tally((one.source, one.quality.value) for one in sampling.samples)
         for namespace, energy in result.added.items():
             exported.totals[namespace] = exported.totals.get(namespace, Energy()) + energy
@@ -362,6 +365,12 @@ def _ledger_sizes(exported: _Exported) -> Iterator[Metric]:
         if count in exported.counts:
             family.add_metric([], exported.counts[count])
         yield family
+    until = GaugeMetricFamily(
+        "joulie_ledger_accounted_until_timestamp_seconds", "Until when energy is in the ledger, s since the epoch."
+    )
+    if exported.accounted_until_s is not None:
+        until.add_metric([], exported.accounted_until_s)
+    yield until
     samples = GaugeMetricFamily(
         "joulie_accounting_samples",
         "Samples of the last cycle, by source and quality of the power.",

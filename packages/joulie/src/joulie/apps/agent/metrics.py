@@ -36,6 +36,12 @@ class _Families:
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
         for kind, name, text, labels in (
             (gauge, "backend_mode", "1 for the backend that caps the CPUs, 0 for the others.", ["node", "mode"]),
+            (
+                gauge,
+                "agent_control",
+                "1 for the result of enforcing the cap of the CPUs or GPUs in the last cycle, as in controlStatus.",
+                ["node", "subsystem", "result"],
+            ),
             (gauge, "policy_cap_watts", "Requested cap of each CPU package, W.", ["node", "policy"]),
             (gauge, "rapl_energy_uj", "RAPL energy counter, uJ.", ["node", "zone"]),
             (
@@ -101,6 +107,9 @@ def _add_control(families: _Families, node: NodeAgent) -> None:
     families.add("reconcile_errors", node.errors, name)
     for mode in MODES:
         families.add("backend_mode", float(mode == node.mode), name, mode)
+    for subsystem, outcome in (("cpu", node.cpu), ("gpu", node.gpu)):
+        if outcome is not None:
+            families.add("agent_control", 1.0, name, subsystem, outcome.result.value)
     twin = node.inputs.twin if node.inputs else None
     if twin is not None:
         families.add("policy_cap_watts", node.cpu_cap_w, name, twin.policy)

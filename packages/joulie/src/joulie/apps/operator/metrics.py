@@ -5,7 +5,8 @@ Series of nodes are collected from the last decision at each scrape, so those of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from prometheus_client import (
@@ -25,10 +26,11 @@ from joulie.apps.operator.limits.metrics import GpuLimitMetrics
 from joulie.apps.operator.power.columns import sources_of
 from joulie.apps.operator.power.metrics import PowerMetrics
 from joulie.apps.operator.rescheduler.metrics import ReschedulerMetrics
-from joulie.domain.control import Decision, Facility, Transition
-from joulie.domain.drain import ActiveEco, ActivePerformance, DrainingPerformance
+from joulie.domain.control import Decision, Facility, NodeDecision, Transition
+from joulie.domain.drain import ActiveEco, ActivePerformance, DrainingPerformance, SchedulableClass
 from joulie.domain.policy import Profile
-from joulie.domain.twin import FULL_DENSITY_CORES, FULL_DENSITY_GPUS
+from joulie.domain.twin import FULL_DENSITY_CORES, FULL_DENSITY_GPUS, FleetTwin
+from joulie.domain.units import FloatArray
 from joulie.program.sources import SourceStates
 
 _STATES = tuple(state.__name__ for state in (ActivePerformance, DrainingPerformance, ActiveEco))
@@ -129,7 +131,7 @@ class _Nodes(Collector):
             del self._transitions[key]
 
     def describe(self) -> Iterable[Metric]:
-        return [CounterMetricFamily("joulie_operator_state_transitions", "")]
+        return self.collect()
 
     def collect(self) -> Iterator[Metric]:
         transitions = CounterMetricFamily(
@@ -140,16 +142,23 @@ class _Nodes(Collector):
         for key, count in self._transitions.items():
             transitions.add_metric(list(key), count)
         yield transitions
-        if self._decision is not None:
-            yield from _states(self._decision)
-            yield from _twins(self._decision)
+        decision = self._decision
+        nodes = () if decision is None else decision.nodes
+        yield from _states(nodes)
+        yield from _caps(nodes)
+        yield from _twins(decision)
+        yield from _power_sources(decision)
+        yield from _ramps(decision)
 
 
 def _labels(transition: Transition) -> tuple[str, str, str, str]:
     return transition.node, transition.from_state, transition.to_state, transition.result.value
 
 
-def _states(decision: Decision) -> Iterator[Metric]:
+def _states(nodes: Sequence[NodeDecision]) -> Iterator[Metric]:
+    classes = GaugeMetricFamily(
+        "joulie_operator_nodes", "Number of nodes by what the scheduler may put on them.", labels=["class"]
+    )
     states = GaugeMetricFamily(
         "joulie_operator_node_state", "1 for the node's current state.", labels=["node", "state"]
     )
@@ -158,58 +167,85 @@ def _states(decision: Decision) -> Iterator[Metric]:
     )
     blocking = GaugeMetricFamily(
         "joulie_operator_node_blocking_pods",
-        "Pods that need full power on a node that drains, or that the drain timeout has capped.",
+        "Pods that need full power on a node that drains or is capped.",
         labels=["node"],
     )
     density = GaugeMetricFamily(
         "joulie_operator_node_compute_density", "Compute capacity of a node, 0..100.", labels=["node", "component"]
     )
-    for node in decision.nodes:
+    counts = Counts(node.guarded.schedulable for node in nodes)
+    if nodes:
+        for schedulable in SchedulableClass:
+            classes.add_metric([schedulable.value], counts[schedulable])
+    for node in nodes:
         name, now = node.node.name, type(node.state).__name__
         for state in _STATES:
             states.add_metric([name, state], float(state == now))
-        if node.draining or node.guarded.forced:
+        if not isinstance(node.state, ActivePerformance):
             blocking.add_metric([name], float(node.blocking))
         for profile in Profile:
             labels.add_metric([name, profile.value], float(profile is node.label))
         _cpu_w, _gpu_w, cores, gpus = node.node.limits
         density.add_metric([name, "cpu"], min(100.0, cores / FULL_DENSITY_CORES * 100.0))
         density.add_metric([name, "gpu"], min(100.0, gpus / FULL_DENSITY_GPUS * 100.0))
-    yield states
-    yield labels
-    yield blocking
-    yield density
+    yield from (classes, states, labels, blocking, density)
 
 
-def _twins(decision: Decision) -> Iterator[Metric]:
-    twin = decision.twin
-    names = [node.node.name for node in decision.nodes]
-    scored = np.flatnonzero(twin.scored).tolist()
-    for metric, text, values in (
-        ("headroom_score", "Power headroom below the cap, 0..100.", twin.headroom),
-        ("cooling_stress_score", "Cooling capacity in use, 0..100.", twin.cooling_stress),
-        ("psu_stress_score", "Power capacity of the rack in use, 0..100.", twin.psu_stress),
-        ("measured_power_watts", "Node power that the twin was computed from, W.", twin.measured_w),
-        ("capped_power_watts", "Power under the caps in force, W.", twin.cpu_capped_w + twin.gpu_capped_w),
-    ):
+def _caps(nodes: Sequence[NodeDecision]) -> Iterator[Metric]:
+    """Caps as they are planned and as agents confirm them; those of nodes without a plan have no samples."""
+    labels = ["node", "subsystem"]
+    wanted = GaugeMetricFamily(
+        "joulie_operator_node_cap_wanted_percent", "Planned cap of a node's CPUs or GPUs, percent.", labels=labels
+    )
+    in_force = GaugeMetricFamily(
+        "joulie_operator_node_cap_in_force_percent",
+        "Cap of a node's CPUs or GPUs that its agent confirms, percent; 100 without one.",
+        labels=labels,
+    )
+    for node in nodes:
+        for family, caps in ((wanted, node.wanted), (in_force, node.caps)):
+            if caps.cpu is not None:
+                family.add_metric([node.node.name, "cpu"], caps.cpu_percent)
+            if caps.gpu is not None:
+                family.add_metric([node.node.name, "gpu"], caps.gpu_percent)
+    yield from (wanted, in_force)
+
+
+_TwinValues = Callable[[FleetTwin], FloatArray]
+_OF_NODES: tuple[tuple[str, str, _TwinValues], ...] = (
+    ("headroom_score", "Power headroom below the cap, 0..100.", lambda twin: twin.headroom),
+    ("cooling_stress_score", "Cooling capacity in use, 0..100.", lambda twin: twin.cooling_stress),
+    ("psu_stress_score", "Power capacity of the rack in use, 0..100.", lambda twin: twin.psu_stress),
+    ("measured_power_watts", "Node power that the twin was computed from, W.", lambda twin: twin.measured_w),
+    ("capped_power_watts", "Power under the caps in force, W.", lambda twin: twin.cpu_capped_w + twin.gpu_capped_w),
+)
+_OF_RACKS: tuple[tuple[str, str, _TwinValues], ...] = (
+    ("power_watts", "Power of the nodes", lambda twin: twin.measured_w),
+    ("power_ramp_watts_per_minute", "Change of the power of the nodes", lambda twin: twin.power_trend_w_per_min),
+)
+
+
+def _twins(decision: Decision | None) -> Iterator[Metric]:
+    for metric, text, values_of in _OF_NODES:
         family = GaugeMetricFamily(f"joulie_operator_node_{metric}", text, labels=["node"])
-        listed = values.tolist()
-        for index in scored:
-            family.add_metric([names[index]], listed[index])
+        if decision is not None:
+            listed = values_of(decision.twin).tolist()
+            for index in np.flatnonzero(decision.twin.scored).tolist():
+                family.add_metric([decision.nodes[index].node.name], listed[index])
         yield family
-    yield from _power_sources(decision)
-    yield from _ramps(decision)
 
 
-def _power_sources(decision: Decision) -> Iterator[Metric]:
-    counts = np.bincount(decision.power.source + 1, minlength=len(decision.power.sources) + 1).tolist()
-    by_cpu: dict[str, int] = {"none": counts[0]}
+def _power_sources(decision: Decision | None) -> Iterator[Metric]:
+    by_cpu: dict[str, int] = {}
     by_gpu: dict[str, int] = {}
-    for name, count in zip(decision.power.sources, counts[1:], strict=True):
-        cpu, gpu = sources_of(name)
-        by_cpu[cpu] = by_cpu.get(cpu, 0) + count
-        if gpu != cpu:
-            by_gpu[gpu] = by_gpu.get(gpu, 0) + count
+    if decision is not None:
+        counts = np.bincount(decision.power.source + 1, minlength=len(decision.power.sources) + 1).tolist()
+        by_cpu["none"] = counts[0]
+        for name, count in zip(decision.power.sources, counts[1:], strict=True):
+            cpu, gpu = sources_of(name)
+            by_cpu[cpu] = by_cpu.get(cpu, 0) + count
+            if gpu != cpu:
+                by_gpu[gpu] = by_gpu.get(gpu, 0) + count
     for name, text, by_source in (
         ("power_source_nodes", "Number of nodes by the source of their power.", by_cpu),
         (
@@ -224,29 +260,23 @@ def _power_sources(decision: Decision) -> Iterator[Metric]:
         yield family
 
 
-def _ramps(decision: Decision) -> Iterator[Metric]:
+def _ramps(decision: Decision | None) -> Iterator[Metric]:
     """Power and power ramp of the cluster and of each rack, over nodes with a twin."""
-    twin = decision.twin
     racks: dict[str, list[int]] = {}
-    for index in np.flatnonzero(twin.scored).tolist():
-        rack = decision.nodes[index].node.rack
-        if rack is not None:
-            racks.setdefault(rack, []).append(index)
-    for name, text, values in (
-        ("power_watts", "Power of the nodes", np.nan_to_num(twin.measured_w)),
-        (
-            "power_ramp_watts_per_minute",
-            "Change of the power of the nodes",
-            np.nan_to_num(twin.power_trend_w_per_min),
-        ),
-    ):
+    if decision is not None:
+        for index in np.flatnonzero(decision.twin.scored).tolist():
+            rack = decision.nodes[index].node.rack
+            if rack is not None:
+                racks.setdefault(rack, []).append(index)
+    for name, text, values_of in _OF_RACKS:
         unit = "W/min" if "ramp" in name else "W"
         cluster = GaugeMetricFamily(f"joulie_operator_cluster_{name}", f"{text} that have a twin, {unit}.")
-        cluster.add_metric([], float(values.sum()))
-        yield cluster
         by_rack = GaugeMetricFamily(
             f"joulie_operator_rack_{name}", f"{text} of a rack that have a twin, {unit}.", labels=["rack"]
         )
-        for rack, indices in racks.items():
-            by_rack.add_metric([rack], float(values[indices].sum()))
-        yield by_rack
+        if decision is not None:
+            values = np.nan_to_num(values_of(decision.twin))
+            cluster.add_metric([], float(values.sum()))
+            for rack, indices in racks.items():
+                by_rack.add_metric([rack], float(values[indices].sum()))
+        yield from (cluster, by_rack)
