@@ -18,6 +18,7 @@ from joulie_lab.control_plane import (
     obtain,
     obtain_kueue_definitions,
     obtain_prometheus,
+    obtain_promtool,
 )
 from joulie_lab.control_plane.binaries import cache_root
 from joulie_lab.control_plane.go_build import download_module
@@ -92,6 +93,12 @@ def start_control_plane(control_plane_binaries: Binaries, tmp_path: Path) -> Ite
 def prometheus_program(request: pytest.FixtureRequest) -> Path:
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         return obtain_prometheus(_tell)
+
+
+@pytest.fixture(scope="session")
+def promtool(request: pytest.FixtureRequest) -> Path:
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        return obtain_promtool(_tell)
 
 
 @pytest.fixture

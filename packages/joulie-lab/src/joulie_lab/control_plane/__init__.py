@@ -11,7 +11,7 @@ from joulie_lab.control_plane.kueue import obtain_kueue_definitions
 from joulie_lab.control_plane.nodes import kwok_node
 from joulie_lab.control_plane.postgres import Postgres, obtain_postgres
 from joulie_lab.control_plane.process import ManagedProcess, ProcessFailedError
-from joulie_lab.control_plane.prometheus import obtain_prometheus
+from joulie_lab.control_plane.prometheus import obtain_prometheus, obtain_promtool
 from joulie_lab.control_plane.tools import BinariesError
 from joulie_lab.control_plane.waiting import NotReachedError, wait_for
 
@@ -31,5 +31,6 @@ __all__ = [
     "obtain_kueue_definitions",
     "obtain_postgres",
     "obtain_prometheus",
+    "obtain_promtool",
     "wait_for",
 ]

@@ -10,7 +10,7 @@ from joulie_lab.control_plane.binaries import obtain
 from joulie_lab.control_plane.fuse import obtain_libfuse
 from joulie_lab.control_plane.kueue import obtain_kueue_definitions
 from joulie_lab.control_plane.postgres import obtain_postgres
-from joulie_lab.control_plane.prometheus import obtain_prometheus
+from joulie_lab.control_plane.prometheus import obtain_prometheus, obtain_promtool
 from joulie_lab.control_plane.tools import TOOLS, BinariesError
 
 _DESCRIPTION = """\
@@ -39,13 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         binaries = obtain(_report)
         prometheus = obtain_prometheus(_report)
+        promtool = obtain_promtool(_report)
         postgres = obtain_postgres(_report)
         kueue = obtain_kueue_definitions(_report)
         obtain_libfuse(_report)
     except BinariesError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 1
-    programs = [path.parent for path in [*binaries.paths.values(), prometheus]]
+    programs = [path.parent for path in [*binaries.paths.values(), prometheus, promtool]]
     for folder in dict.fromkeys([*programs, postgres.programs, kueue]):
         print(folder)  # noqa: T201
     return 0

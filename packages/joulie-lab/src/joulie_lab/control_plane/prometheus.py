@@ -15,6 +15,7 @@ from joulie_lab.control_plane.tools import BinariesError, Report
 PROGRAM_VARIABLE = "JOULIE_PROMETHEUS"
 
 _PACKAGE = "prometheus"
+_PROMTOOL = "promtool"
 _WHAT_TO_DO = (
     f"Install Prometheus in any other way and put it on the PATH, or set {PROGRAM_VARIABLE} to the path of its program."
 )
@@ -26,7 +27,20 @@ def fetch_prometheus(folder: Path, report: Report) -> Path:
     Raises:
         BinariesError: this is not Debian or one of its kind, or the package cannot be had.
     """
-    return fetch_packages(_PACKAGE, folder, report, what_to_do=_WHAT_TO_DO) / "usr/bin" / _PACKAGE
+    return _fetch(_PACKAGE, folder, report)
+
+
+def fetch_promtool(folder: Path, report: Report) -> Path:
+    """Fetch promtool in the same way, out of the same package.
+
+    Raises:
+        BinariesError: as for `fetch_prometheus`.
+    """
+    return _fetch(_PROMTOOL, folder, report)
+
+
+def _fetch(program: str, folder: Path, report: Report) -> Path:
+    return fetch_packages(_PACKAGE, folder, report, what_to_do=_WHAT_TO_DO) / "usr/bin" / program
 
 
 def obtain_prometheus(
@@ -49,9 +63,24 @@ def obtain_prometheus(
         if not is_program(Path(given)):
             raise BinariesError(f"{PROGRAM_VARIABLE}={given}: no such program; name one, or unset it")
         return Path(given).absolute()
-    if on_path := shutil.which(_PACKAGE, path=environment.get("PATH", os.defpath)):
+    return _obtain(_PACKAGE, report, environment, fetch)
+
+
+def obtain_promtool(
+    report: Report, *, environment: Mapping[str, str] = os.environ, fetch: Fetch = fetch_promtool
+) -> Path:
+    """Return the path of promtool, from the PATH, the cache, or Debian's package, as `obtain_prometheus` does.
+
+    Raises:
+        BinariesError: it is nowhere and cannot be fetched; the message says what to do.
+    """
+    return _obtain(_PROMTOOL, report, environment, fetch)
+
+
+def _obtain(program: str, report: Report, environment: Mapping[str, str], fetch: Fetch) -> Path:
+    if on_path := shutil.which(program, path=environment.get("PATH", os.defpath)):
         return Path(on_path)
-    place = cache_root(environment) / f"{_PACKAGE}_{platform.system().lower()}-{platform.machine()}" / _PACKAGE
+    place = cache_root(environment) / f"{program}_{platform.system().lower()}-{platform.machine()}" / program
     keep(place, report, fetch=fetch, try_out=_version, what_to_do=_WHAT_TO_DO)
     return place
 
