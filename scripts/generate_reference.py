@@ -1,4 +1,4 @@
-"""Generates the reference pages: commands, scenario, job trace, Kubernetes API, settings, metrics, hardware.
+"""Generates the reference pages: commands, scenario, trace, Kubernetes API, settings, metrics, dashboards, hardware.
 
 Run it after a change of one of these; a test compares the committed pages with the generated ones.
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 from reference_crds import crds_page
+from reference_dashboards import dashboards_page
 from reference_hardware import hardware_page
 from reference_programs import metrics_page, settings_page
 from reference_workload import workload_page
@@ -29,12 +30,14 @@ _USAGE_WIDTH = 100
 
 def pages() -> dict[str, str]:
     """The generated pages by file name."""
+    metrics = metrics_page()
     return {
         "cli.md": cli_page(),
         "scenario.md": scenario_page(json_schema()),
         "kubernetes-api.md": crds_page(),
         "settings.md": settings_page(),
-        "metrics.md": metrics_page(),
+        "metrics.md": metrics,
+        "dashboards.md": dashboards_page(metrics),
         "hardware.md": _joined([*hardware_page(_GENERATED)]),
         "job-trace.md": _joined([*workload_page(_GENERATED, _attributes)]),
     }

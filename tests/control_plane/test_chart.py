@@ -78,6 +78,7 @@ EVERYTHING: dict[str, Any] = {
     "hardwareProfiles": "cpuProfiles: {}",
     "accounting": {"inventory": "pue: []"},
     "dashboards": {"enabled": True},
+    "prometheusRule": {"enabled": True},
 }
 """All switches on."""
 
@@ -129,6 +130,14 @@ def merged(values: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict
         inner = inner.setdefault(key, {})
     inner[path[-1]] = value
     return changed
+
+
+def without_foreign_kinds(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values without kinds of the Prometheus operator, which is not here, and the namespace, which Helm creates."""
+    values = merged(values, ("metrics", "serviceMonitor", "enabled"), False)
+    for part, switch in (("serviceMonitor", "enabled"), ("prometheusRule", "enabled"), ("namespace", "create")):
+        values = merged(values, (part, switch), False)
+    return dict(values)
 
 
 def of_kind(documents: list[Document], *kinds: str) -> dict[str, Document]:
@@ -189,6 +198,7 @@ OTHER_VALUES: dict[tuple[str, ...], Any] = {
     ("scheduler", "image", "pullPolicy"): "Always",
     ("scheduler", "extenderTimeout"): "2s",
     ("serviceMonitor", "interval"): "1m",
+    ("prometheusRule", "runbooks"): "https://wiki.example/joulie/",
     ("networkPolicy", "metricsFrom"): [{"namespaceSelector": {}}],
     ("simulator", "enabled"): None,
     ("scheduler", "enabled"): None,
@@ -1186,6 +1196,20 @@ def test_only_an_operator_that_reschedules_may_evict(render: Render) -> None:
     assert "pods/eviction" in rights({"ENABLE_ACTIVE_RESCHEDULING": "true"})
 
 
+def test_u11_alerts_are_the_files_and_link_to_runbooks(render: Render) -> None:
+    assert of_kind(render(), "PrometheusRule") == {}
+    ours = yaml.safe_load((CHART / "files/rules/joulie.yaml").read_text())
+    (rule,) = of_kind(
+        render({"prometheusRule": {"enabled": True, "labels": {"release": "p"}}}), "PrometheusRule"
+    ).values()
+    assert rule["spec"] == ours
+    assert rule["metadata"]["labels"]["release"] == "p"
+    runbooks = "https://wiki.example/joulie/"
+    (rule,) = of_kind(render({"prometheusRule": {"enabled": True, "runbooks": runbooks}}), "PrometheusRule").values()
+    links = [one["annotations"]["runbook_url"] for group in rule["spec"]["groups"] for one in group["rules"]]
+    assert links == [f"{runbooks}#{one['alert'].lower()}" for group in ours["groups"] for one in group["rules"]]
+
+
 # ---- in a real API server
 
 
@@ -1193,14 +1217,8 @@ def test_only_an_operator_that_reschedules_may_evict(render: Render) -> None:
 def plane(control_plane_binaries: Binaries) -> Iterator[LocalControlPlane]:
     components = ("etcd", "kube-apiserver", "kube-controller-manager")
     with LocalControlPlane(binaries=control_plane_binaries, components=components) as plane:
-        # Their kind is the Prometheus operator's, which is not here.
-        values = merged(EVERYTHING, ("serviceMonitor", "enabled"), False)
-        values = merged(values, ("metrics", "serviceMonitor", "enabled"), False)
-        # Helm creates it.
-        values = merged(values, ("namespace", "create"), False)
-        plane.helm(
-            "install", "joulie", CHART, "-n", NAMESPACE, "--create-namespace", "-f", "-", input=json.dumps(values)
-        )
+        values = json.dumps(without_foreign_kinds(EVERYTHING))
+        plane.helm("install", "joulie", CHART, "-n", NAMESPACE, "--create-namespace", "-f", "-", input=values)
         yield plane
 
 
@@ -1493,9 +1511,7 @@ def test_an_upgrade_that_lifts_caps_says_so_first(plane: LocalControlPlane) -> N
 
 def test_an_upgrade_without_ceilings_restores_what_they_lowered(plane: LocalControlPlane) -> None:
     def hooks(ceilings: bool) -> dict[str, list[Any]]:
-        values = merged(EVERYTHING, ("serviceMonitor", "enabled"), False)
-        values = merged(values, ("metrics", "serviceMonitor", "enabled"), False)
-        values = merged(merged(values, ("namespace", "create"), False), ("grid", "replicaCeilings"), ceilings)
+        values = merged(without_foreign_kinds(EVERYTHING), ("grid", "replicaCeilings"), ceilings)
         upgrade = ("upgrade", "joulie", CHART, "-n", NAMESPACE, "-f", "-", "--dry-run=server")
         told = plane.helm(*upgrade, input=json.dumps(values)).partition("HOOKS:\n")[2].partition("MANIFEST:\n")[0]
         found = [one for one in yaml.safe_load_all(told) if one]

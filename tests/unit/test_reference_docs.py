@@ -26,7 +26,17 @@ def generator() -> Iterator[ModuleType]:
 
 
 @pytest.mark.parametrize(
-    "name", ["cli.md", "scenario.md", "kubernetes-api.md", "settings.md", "metrics.md", "hardware.md", "job-trace.md"]
+    "name",
+    [
+        "cli.md",
+        "scenario.md",
+        "kubernetes-api.md",
+        "settings.md",
+        "metrics.md",
+        "dashboards.md",
+        "hardware.md",
+        "job-trace.md",
+    ],
 )
 def test_page_is_what_the_code_would_write(generator: ModuleType, name: str) -> None:
     written = (generator.REFERENCE / name).read_text(encoding="utf-8")
