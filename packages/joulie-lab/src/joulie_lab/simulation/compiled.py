@@ -30,6 +30,7 @@ COMPILED_SOURCES = (
     (_LAB, "benchmarks/gpu_sharing/*.py"),
     (_LAB, "simulation/compiled.py"),
     (_LAB, "simulation/engine/*.py"),
+    (_LAB, "simulation/native/kernels.py"),
     (_LAB, "simulation/published.py"),
     (_LAB, "simulation/workload.py"),
 )

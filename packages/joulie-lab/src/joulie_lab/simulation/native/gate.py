@@ -85,6 +85,8 @@ class GangGate:
         """
         tried = list(self._held) if changed else self._new
         self._new = []
+        if not tried:
+            return []
         found: list[Placed] = []
         fit, too_large = self._gang_fit(), set[int]()
         for gang in tried:

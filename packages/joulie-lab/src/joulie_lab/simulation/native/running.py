@@ -12,7 +12,8 @@ import numpy as np
 
 from joulie.domain.units import BoolArray, FloatArray, IntArray
 from joulie_lab.simulation.live.fleet import FleetLoad
-from joulie_lab.simulation.live.jobs import Demands, activity, demands_of, time_to_do
+from joulie_lab.simulation.live.jobs import Demands, activity, demands_of
+from joulie_lab.simulation.native.kernels import ends_of, finish_load, rates_of, sum_demands
 from joulie_lab.simulation.native.pods import SimPod
 
 _NO_NODE = -1
@@ -38,7 +39,7 @@ class RunningJobs:
         self._slot_of: dict[int, int] = {}
         self._pod: list[SimPod | None] = []
         self._free: list[int] = []
-        self._demands = Demands(*np.zeros((len(Demands._fields), 0)))
+        self._demands = np.zeros((len(Demands._fields), 0))
         self._node: IntArray = np.zeros(0, dtype=np.int64)
         self._devices: IntArray = np.zeros((0, n_devices), dtype=np.int64)
         self._left = np.zeros((2, 0))
@@ -61,9 +62,7 @@ class RunningJobs:
         if not self._free:
             self._grow()
         slot = self._free.pop()
-        row = demands_of(pod.shape.cores, float(pod.shape.gpus), activity(pod.job))
-        for column, value in zip(self._demands, row, strict=True):
-            column[slot] = value
+        self._demands[:, slot] = demands_of(pod.shape.cores, float(pod.shape.gpus), activity(pod.job))
         self._pod[slot], self._slot_of[pod.index] = pod, slot
         self._node[slot] = node
         self._devices[slot] = _NO_NODE
@@ -116,7 +115,13 @@ class RunningJobs:
         """
         slots = self._slots_on(nodes)
         place = np.searchsorted(nodes, self._node[slots])
-        return self._demands_of(slots).load(place, cores, self._devices[slots], self._n_devices)
+        of_nodes = np.zeros((3, len(nodes)))
+        of_devices = np.zeros((6, len(nodes), self._n_devices))
+        sum_demands(slots, place, self._demands, self._devices, of_nodes, of_devices)
+        busy = np.empty(of_devices.shape[1:], dtype=np.bool_)
+        deviation = np.empty((*busy.shape, 3))
+        finish_load(of_nodes, of_devices, cores, busy, deviation)
+        return FleetLoad(of_nodes[0], of_nodes[1], of_nodes[2], busy, of_devices[1], of_devices[2], deviation)
 
     def advance(self, nodes: IntArray, now_s: float, frequency: FloatArray, gpu_throughput: FloatArray) -> None:
         """Advance the jobs of some nodes to now, at the mean operating points since their last update.
@@ -130,7 +135,7 @@ class RunningJobs:
         slots = self._slots_on(nodes)
         rates = self._rates(slots, frequency, gpu_throughput)
         self._advance(slots, rates, now_s)
-        self._end_s[slots] = self._ends_s(slots, rates, now_s)
+        ends_of(slots, rates, self._left, self._works, now_s, self._end_s)
         self._stale.update(slots.tolist())
 
     def catch_up(self, nodes: IntArray, now_s: float) -> None:
@@ -159,19 +164,13 @@ class RunningJobs:
         self._advance(slots, self._rate[:, slots], now_s)
         rates = self._rates(slots, frequency, gpu_throughput)
         self._rate[:, slots] = rates
-        self._end_s[slots] = self._ends_s(slots, rates, now_s)
+        ends_of(slots, rates, self._left, self._works, now_s, self._end_s)
 
     def _rates(self, slots: IntArray, frequency: FloatArray, gpu_throughput: FloatArray) -> FloatArray:
         """CPU and GPU work that jobs do in a second at these operating points, shape ``(2, n_slots)``."""
-        node = self._node[slots]
-        # All GPUs of a pod do the same work under the same limit. For a pod without GPUs the value is not used.
-        throughput = gpu_throughput[node, self._devices[slots, 0]]
-        return np.stack(self._demands_of(slots).rates(frequency[node], throughput)) * self._works[slots]
-
-    def _ends_s(self, slots: IntArray, rates: FloatArray, now_s: float) -> FloatArray:
-        """Completion times of jobs at these rates, s; inf for jobs that make no progress."""
-        needs_s = time_to_do((self._left[0, slots], self._left[1, slots]), (rates[0], rates[1]))
-        return np.asarray(now_s + np.where(self._works[slots], needs_s, np.inf))
+        rates = np.empty((2, len(slots)))
+        rates_of(slots, self._node, self._demands, self._devices, self._works, frequency, gpu_throughput, rates)
+        return rates
 
     def _advance(self, slots: IntArray, rates: FloatArray, now_s: float) -> None:
         self._left[:, slots] = np.maximum(self._left[:, slots] - rates * (now_s - self._since_s[slots]), 0.0)
@@ -181,9 +180,6 @@ class RunningJobs:
         if len(nodes) == 1:
             return np.flatnonzero(self._node == nodes[0])
         return np.flatnonzero(np.isin(self._node, nodes))
-
-    def _demands_of(self, slots: IntArray) -> Demands:
-        return Demands._make(column[slots] for column in self._demands)
 
     def _update_gang(self, gang: str) -> None:
         complete = self.missing_members(gang) <= 0
@@ -197,7 +193,7 @@ class RunningJobs:
         added = max(old, _INITIAL_SLOTS)
         self._pod += [None] * added
         self._free = list(range(old + added - 1, old - 1, -1))
-        self._demands = Demands._make(np.append(column, np.zeros(added)) for column in self._demands)
+        self._demands = np.concatenate([self._demands, np.zeros((len(self._demands), added))], axis=1)
         self._node = np.append(self._node, np.full(added, _NO_NODE))
         self._devices = np.concatenate([self._devices, np.full((added, self._n_devices), _NO_NODE)])
         self._left = np.concatenate([self._left, np.zeros((2, added))], axis=1)

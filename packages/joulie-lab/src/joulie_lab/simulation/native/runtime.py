@@ -337,7 +337,8 @@ class _Run:
         if len(loaded):
             fleet.set_load(running.load(loaded, fleet.cores[loaded]), loaded)
         if len(loaded) or len(self._unsteady):
-            running.rerate(np.union1d(loaded, self._unsteady), self._now_s, fleet.frequency, fleet.gpu_throughput)
+            changed = np.union1d(loaded, self._unsteady) if len(self._unsteady) else loaded
+            running.rerate(changed, self._now_s, fleet.frequency, fleet.gpu_throughput)
             self._mark_dirty()
         self._unsteady = fleet.unsteady(self._outdoor_k)
         if len(self._unsteady):
