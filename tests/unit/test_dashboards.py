@@ -128,10 +128,10 @@ def test_panels_lie_side_by_side(path: Path) -> None:
 
 def test_u11_each_alert_asks_for_series_that_exist_and_has_a_runbook(reference: ModuleType, exported: set[str]) -> None:
     runbooks = (ROOT / "docs/howto/alerts.md").read_text(encoding="utf-8")
-    headings = set(re.findall(r"^## (\w+)$", runbooks, re.MULTILINE))
+    headings = set(re.findall(r"^### (\w+)$", runbooks, re.MULTILINE))
     rules = {rule["alert"]: rule for rule in reference.rules()}
     assert headings == set(rules)
     for name, rule in rules.items():
         assert set(OURS.findall(rule["expr"])) <= exported
-        assert rule["annotations"]["runbook_url"].endswith(f"/howto/alerts/#{name.lower()}")
+        assert rule["annotations"]["runbook_url"].endswith(f"/howto/alerts.html#{name.lower()}")
         assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
