@@ -15,7 +15,7 @@ from joulie.apps.kubectl.web.programs import Programs
 from joulie.apps.kubectl.web.watching import Cluster
 from joulie.program.http import json_body
 from joulie_lab.fakes.kubernetes import FakeCluster
-from support.web_stage import fill, node, twin
+from support.web_stage import fill, node, twin, watch
 
 OURS = "team-0"
 SECRET = "hidden"
@@ -71,7 +71,7 @@ async def all_that_is_shown(tmp_path: Any, found: list[tuple[str, dict[str, Any]
                 cluster, Programs(client, leader, leader, AccountingEndpoint("joulie-system", 1, nowhere, verify=False))
             )
             async with asyncio.TaskGroup() as tasks:
-                watching = tasks.create_task(_watch(cluster))
+                watching = tasks.create_task(watch(cluster))
                 while not cluster.synced:
                     await asyncio.sleep(0.005)
                 shown = [
@@ -88,11 +88,6 @@ async def all_that_is_shown(tmp_path: Any, found: list[tuple[str, dict[str, Any]
                 ]
                 watching.cancel()
     return b"".join(map(json_body, shown)) + "".join(texts).encode()
-
-
-async def _watch(cluster: Cluster) -> None:
-    async with asyncio.TaskGroup() as tasks:
-        await cluster.start(tasks)
 
 
 @settings(max_examples=25, deadline=None)

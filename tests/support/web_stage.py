@@ -2,11 +2,12 @@
 
 import asyncio
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -23,7 +24,7 @@ from joulie.apps.kubectl.web.access import LOGIN_PATH, LoopbackAccess
 from joulie.apps.kubectl.web.api import WebApi
 from joulie.apps.kubectl.web.programs import Programs
 from joulie.apps.kubectl.web.server import application
-from joulie.apps.kubectl.web.watching import Cluster
+from joulie.apps.kubectl.web.watching import KEPT, Cluster
 from joulie.domain.accounting.records import Cycle, PodMeta, PowerQuality, Sample, ZoneSignals
 from joulie.domain.grid.names import GATE
 from joulie.domain.grid.series import constant
@@ -148,15 +149,11 @@ class Web:
     Attributes:
         url: base URL.
         login: URL that logs in, once.
-        cluster: the fake cluster.
-        api: the API behind the pages.
     """
 
-    def __init__(self, url: str, token: str, cluster: FakeCluster, api: WebApi) -> None:
+    def __init__(self, url: str, token: str) -> None:
         self.url = url
         self.login = f"{url}{LOGIN_PATH}?token={token}"
-        self.cluster = cluster
-        self.api = api
 
 
 def energy_app(folder: Path, days: int = 10, groups: int = 10) -> AsgiApp:
@@ -204,40 +201,34 @@ def programs_app(energy: AsgiApp | None) -> AsgiApp:
     )
 
 
+def filled(objects: Iterable[tuple[str, dict[str, Any]]]) -> Cluster:
+    """A cluster whose caches hold the objects, as if they had been listed."""
+    cluster = Cluster(None, "team-0")
+    caches = {resource: SimpleNamespace(objects={}, problem=None, synced=True) for resource in KEPT}
+    kept = {resource.plural: (resource, keep) for resource, keep in KEPT.items()}
+    for plural, body in objects:
+        resource, keep = kept[plural]
+        meta = body["metadata"]
+        value = keep(msgspec.convert(body, resource.type))
+        if value is not None:
+            caches[resource].objects[meta.get("namespace", ""), meta["name"]] = value
+    cluster._caches = caches
+    return cluster
+
+
 @contextmanager
-def web(folder: Path, nodes: int = 40, pods_a_node: int = 6, energy: AsgiApp | None = None) -> Iterator[Web]:
-    """Serve the pages for a fake cluster."""
-    ready: threading.Event = threading.Event()
-    found: list[Any] = []
+def served(make: Callable[[], AbstractAsyncContextManager[Web]]) -> Iterator[Web]:
+    """Pages that are served by an event loop in a thread of its own."""
+    ready = threading.Event()
+    found: list[Web] = []
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
 
     async def main() -> None:
-        async with FakeCluster() as cluster, Server(programs_app(energy), ("127.0.0.1", 0)) as programs:
-            fill(cluster, fleet(nodes, pods_a_node, cluster.api.timestamp()))
-            url = f"http://127.0.0.1:{programs.port}"
-            async with KubeClient.connect(kubeconfig=cluster.kubeconfig(folder / "kubeconfig")) as client:
-                watched = Cluster(client, "team-0")
-                await watched.find_scopes()
-                api = WebApi(
-                    watched,
-                    Programs(
-                        client,
-                        LeaderEndpoint("joulie-system", 8081, url),
-                        LeaderEndpoint("joulie-system", 8081, url, program="grid"),
-                        AccountingEndpoint("joulie-system", 10259, url, verify=False),
-                    ),
-                )
-                access = LoopbackAccess(application(api))
-                serving = asyncio.create_task(_watch(watched))
-                async with Server(access, ("127.0.0.1", 0)) as server:
-                    while not watched.synced:
-                        await asyncio.sleep(0.02)
-                    found.append(Web(f"http://127.0.0.1:{server.port}", access.token or "", cluster, api))
-                    ready.set()
-                    await stop.wait()
-                serving.cancel()
-                await asyncio.gather(serving, return_exceptions=True)
+        async with make() as running:
+            found.append(running)
+            ready.set()
+            await stop.wait()
 
     def run() -> None:
         try:
@@ -256,6 +247,52 @@ def web(folder: Path, nodes: int = 40, pods_a_node: int = 6, energy: AsgiApp | N
         loop.close()
 
 
-async def _watch(cluster: Cluster) -> None:
+def web(
+    folder: Path, nodes: int = 40, pods_a_node: int = 6, energy: AsgiApp | None = None
+) -> AbstractContextManager[Web]:
+    """Serve the pages for a fake cluster and programs."""
+
+    @asynccontextmanager
+    async def make() -> AsyncIterator[Web]:
+        async with FakeCluster() as fake, Server(programs_app(energy), ("127.0.0.1", 0)) as programs:
+            fill(fake, fleet(nodes, pods_a_node, fake.api.timestamp()))
+            async with KubeClient.connect(kubeconfig=fake.kubeconfig(folder / "kubeconfig")) as client:
+                cluster = Cluster(client, "team-0")
+                await cluster.find_scopes()
+                watching = asyncio.create_task(watch(cluster))
+                while not cluster.synced:
+                    await asyncio.sleep(0.02)
+                async with pages_of(cluster, client, f"http://127.0.0.1:{programs.port}") as running:
+                    yield running
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+
+    return served(make)
+
+
+def large_web(cluster: Cluster) -> AbstractContextManager[Web]:
+    """Serve the pages for a cluster that has been filled, without programs."""
+
+    @asynccontextmanager
+    async def make() -> AsyncIterator[Web]:
+        async with pages_of(cluster, None, "http://127.0.0.1:9") as running:
+            yield running
+
+    return served(make)
+
+
+@asynccontextmanager
+async def pages_of(cluster: Cluster, client: Any, url: str) -> AsyncIterator[Web]:
+    """The pages of a cluster, with its programs at a URL."""
+    leaders = [LeaderEndpoint("joulie-system", 8081, url, program=name) for name in ("operator", "grid")]
+    accounting = AccountingEndpoint("joulie-system", 10259, url, verify=False)
+    api = WebApi(cluster, Programs(client, *leaders, accounting))
+    access = LoopbackAccess(application(api))
+    async with Server(access, ("127.0.0.1", 0)) as server:
+        yield Web(f"http://127.0.0.1:{server.port}", access.token or "")
+
+
+async def watch(cluster: Cluster) -> None:
+    """Run the caches until cancelled."""
     async with asyncio.TaskGroup() as tasks:
         await cluster.start(tasks)

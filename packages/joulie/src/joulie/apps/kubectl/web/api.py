@@ -23,11 +23,12 @@ from joulie.apps.kubectl.web.energy import power_hours
 from joulie.apps.kubectl.web.fleet import condition_items, gpu_items, power_sources
 from joulie.apps.kubectl.web.programs import Programs
 from joulie.apps.kubectl.web.watching import Cluster, ClusterState
-from joulie.apps.kubectl.web.workloads import STATES, budget_items, counts, with_limits
+from joulie.apps.kubectl.web.workloads import STATES, budget_items, pod_item, with_limits
+from joulie.domain.grid.names import GATE
 from joulie.program.queries import choice, page_of
 
-_NODES_A_PAGE = 500
-_PODS_A_PAGE = 100
+_NODES = 500
+_PODS = 100
 _MAX_BLOCKED = 200
 _HISTORY = {"by": "node", "step": "hour", "since": f"{7 * 86400.0:g}"}
 """Query for the power of a node over the last week."""
@@ -54,7 +55,7 @@ class WebApi:
             QueryError: an invalid parameter.
         """
         state = self.cluster.state()
-        nodes, after = page_of(list(state.nodes.values()), query, _NODES_A_PAGE)
+        nodes, after = page_of(list(state.nodes.values()), query, _NODES)
         return FleetAnswer(at=state.at, problems=state.problems, summary=state.summary, nodes=nodes, next_page=after)
 
     async def node(self, name: str) -> NodeAnswer | None:
@@ -81,7 +82,15 @@ class WebApi:
             history=power_hours(history.items) if isinstance(history, EnergyAnswer) else [],
             gpus=gpu_items(rows, self.cluster.visible),
             conditions=condition_items(self.cluster.twin(name)),
-            pods=with_limits([pod for pod in state.pods if pod.node == name], rows),
+            pods=with_limits(
+                [
+                    pod_item(pod, state.limits)
+                    for pods in state.pods.values()
+                    for pod in pods
+                    if pod.facts.node_name == name
+                ],
+                rows,
+            ),
         )
 
     async def pods(self, query: Query) -> PodsAnswer:
@@ -93,16 +102,23 @@ class WebApi:
         state = self.cluster.state()
         wanted = choice(query, "state", ("", *STATES), "")
         namespace = query.get("namespace") or None
-        found = [pod for pod in state.pods if namespace in {None, pod.namespace}]
-        shown, after = page_of([pod for pod in found if wanted in {"", pod.state}], query, _PODS_A_PAGE)
-        shown = await self.programs.with_latest_starts(shown, self.cluster.grid_gated())
-        limited = frozenset(pod.node for pod in shown if pod.limit_w is not None and pod.node)
+        found = {
+            name: pods if namespace is None else [pod for pod in pods if pod.facts.namespace == namespace]
+            for name, pods in state.pods.items()
+        }
+        shown, after = page_of([pod for name in STATES if wanted in {"", name} for pod in found[name]], query, _PODS)
+        gated = [f"{pod.facts.namespace}/{pod.facts.name}" for pod in shown if GATE in pod.gates]
+        items = [pod_item(pod, state.limits) for pod in shown]
+        limited = frozenset(item.node for item in items if item.limit_w is not None and item.node)
         return PodsAnswer(
             at=state.at,
             problems=state.problems,
-            namespaces=sorted({pod.namespace for pod in state.pods}),
-            counts=counts(found),
-            pods=with_limits(shown, self.cluster.limit_rows(limited)),
+            namespaces=list(state.namespaces),
+            counts={name: len(pods) for name, pods in found.items()},
+            pods=with_limits(
+                await self.programs.with_latest_starts(items, gated),
+                self.cluster.limit_rows(limited) if limited else [],
+            ),
             budgets=budget_items(self.cluster.budgets(namespace)),
             next_page=after,
         )

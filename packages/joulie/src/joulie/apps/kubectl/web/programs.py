@@ -70,16 +70,17 @@ class Programs:
             raise KubernetesError(f"{POWER_PATH}: unexpected response from the operator: {error}") from error
         return next((item for item in items if item.name == node), None)
 
-    async def with_latest_starts(self, items: Sequence[PodItem], gated: frozenset[str]) -> list[PodItem]:
+    async def with_latest_starts(self, items: Sequence[PodItem], gated: Sequence[str]) -> list[PodItem]:
         """Pods with the grid controller's reason and latest start of those that it holds.
 
         Args:
             items: pods of a page.
-            gated: ``namespace/name`` of the pods that wait for the grid.
+            gated: ``namespace/name`` of those of them that wait for the grid.
         """
-        waiting = [f"{item.namespace}/{item.name}" for item in items if f"{item.namespace}/{item.name}" in gated]
-        answers = await asyncio.gather(*(self._grid_or_none(pod) for pod in waiting[:_MAX_WAITS]))
-        found = dict(zip(waiting, answers, strict=False))
+        first = await self._grid_or_none(gated[0]) if gated else None
+        # A controller that does not answer once is not asked for every pod.
+        rest = () if first is None else await asyncio.gather(*map(self._grid_or_none, gated[1:_MAX_WAITS]))
+        found = dict(zip(gated, [first, *rest], strict=False))
         return [_with_grid(item, found.get(f"{item.namespace}/{item.name}")) for item in items]
 
     async def checks(self) -> tuple[list[Check], list[SourceItem]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,13 +26,12 @@ from joulie.apps.kubectl.budget import budget_row
 from joulie.apps.kubectl.limits import LimitRow, limit_rows
 from joulie.apps.kubectl.overview import node_rows
 from joulie.apps.kubectl.status import agent_nodes
-from joulie.apps.kubectl.web.answers import FleetNode, FleetSummary, PodItem
+from joulie.apps.kubectl.web.answers import FleetNode, FleetSummary
 from joulie.apps.kubectl.web.fleet import family_of, fleet_node, fleet_summary
-from joulie.apps.kubectl.web.workloads import WatchedPod, gpu_limits, ordered, pod_item, watched_pod
-from joulie.domain.grid.names import GATE
+from joulie.apps.kubectl.web.workloads import Limits, WatchedPod, by_state, limits_of, watched_pod
 from joulie.domain.usage import PodKey
 
-_KEPT: Mapping[Resource[Any], Callable[[Any], Any]] = {
+KEPT: Mapping[Resource[Any], Callable[[Any], Any]] = {
     NODES: lambda node: node,
     NODE_TWINS: lambda twin: twin,
     NODE_HARDWARES: lambda hardware: hardware,
@@ -41,7 +40,7 @@ _KEPT: Mapping[Resource[Any], Callable[[Any], Any]] = {
     ENERGY_BUDGETS: lambda budget: budget,
 }
 """What is watched, and what is kept of each object."""
-_REFRESH_S = 2.0
+_REFRESH_S = 5.0
 """Minimum time between two assemblies of the state, s."""
 
 
@@ -53,14 +52,18 @@ class ClusterState:
         at: time of the assembly, s since the epoch.
         nodes: nodes by name, in its order.
         summary: counts over all nodes.
-        pods: unfinished pods: waiting ones first, then limited ones, then the others.
+        pods: unfinished pods by state.
+        namespaces: their namespaces.
+        limits: power limits that they run under.
         problems: what is missing or outdated, and why.
     """
 
     at: float
     nodes: Mapping[str, FleetNode]
     summary: FleetSummary
-    pods: list[PodItem]
+    pods: Mapping[str, Sequence[WatchedPod]]
+    namespaces: Sequence[str]
+    limits: Limits
     problems: tuple[str, ...]
 
 
@@ -89,7 +92,7 @@ class Cluster:
         Raises:
             KubernetesError: the API server cannot be asked.
         """
-        for resource, transform in _KEPT.items():
+        for resource, transform in KEPT.items():
             scope = await self._scope(resource)
             if scope is None:
                 continue
@@ -122,6 +125,8 @@ class Cluster:
 
     def limit_rows(self, nodes: frozenset[str]) -> list[LimitRow]:
         """GPUs of some nodes with their limits, as `kubectl joulie limits` has them."""
+        if not nodes:
+            return []
         twins = [twin for twin in self._objects(NODE_TWINS) if twin.spec.node_name in nodes]
         owners: dict[PodKey, Owner] = {
             (pod.facts.namespace, pod.facts.name): pod.facts.owner
@@ -130,11 +135,6 @@ class Cluster:
         }
         profiles: list[WorkloadProfile] = self._objects(WORKLOAD_PROFILES)
         return limit_rows(twins, owners, profiles)
-
-    def grid_gated(self) -> frozenset[str]:
-        """``namespace/name`` of the pods that the grid controller holds."""
-        pods = self._objects(PODS)
-        return frozenset(f"{pod.facts.namespace}/{pod.facts.name}" for pod in pods if GATE in pod.gates)
 
     def budgets(self, namespace: str | None) -> list[Any]:
         """Rows of `kubectl joulie budget`; None for all namespaces."""
@@ -181,9 +181,9 @@ class Cluster:
         rows = node_rows(nodes, twins, (pod.facts for pod in pods), now_s, agents=agents)
         fleet = {row.name: fleet_node(row, families[row.name], twin_of.get(row.name)) for row in rows}
         summary = fleet_summary(list(fleet.values()), agents_known=agents is not None)
-        limits = gpu_limits(twins)
-        items = ordered(pod_item(pod, fleet, limits) for pod in pods)
-        return ClusterState(now_s, fleet, summary, items, self._problems())
+        limits = limits_of(fleet.values(), twins)
+        namespaces = sorted({pod.facts.namespace for pod in pods})
+        return ClusterState(now_s, fleet, summary, by_state(pods, limits), namespaces, limits, self._problems())
 
 
 def _reason(error: ApiError) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -14,14 +14,14 @@ from joulie.adapters.kubernetes.pods import PodFacts
 from joulie.apps.kubectl.budget import BudgetRow
 from joulie.apps.kubectl.limits import LimitRow
 from joulie.apps.kubectl.status import BoundPod, keep_pod
-from joulie.apps.kubectl.web.answers import BudgetItem, FleetNode, PodItem
+from joulie.apps.kubectl.web.answers import BudgetItem, FleetNode, PodItem, PodState
 from joulie.apps.kubectl.web.fleet import UNCAPPED
 from joulie.domain.grid import names
 from joulie.domain.policy import PodPhase
 from joulie.domain.usage import PodKey
 
 STATES = ("waiting", "limited", "running")
-_RANK = {state: rank for rank, state in enumerate(STATES)}
+"""In the order in which pods are shown."""
 _GATES = {
     names.GATE: "waits for cleaner or cheaper power",
     names.BUDGET_GATE: "waits for an energy budget of its namespace",
@@ -60,51 +60,73 @@ def watched_pod(pod: Pod) -> WatchedPod | None:
     return WatchedPod(bound, gates, (scheduled.message or "") if scheduled else "")
 
 
-def pod_item(pod: WatchedPod, nodes: Mapping[str, FleetNode], limits: Mapping[PodKey, float]) -> PodItem:
-    """A pod in the form of the API.
+@dataclass(frozen=True)
+class Limits:
+    """Power limits that pods run under.
 
-    Args:
-        pod: the pod.
-        nodes: nodes that the reader may see, by name.
-        limits: power limit of GPUs by pod, W.
+    Attributes:
+        gpus: limit of the GPU of single pods, W.
+        nodes: caps in force that lower the power of nodes without GPUs in use, in words, by node.
+        gpu_nodes: the same for pods with GPUs.
     """
+
+    gpus: Mapping[PodKey, float]
+    nodes: Mapping[str, str]
+    gpu_nodes: Mapping[str, str]
+
+    def node_caps(self, facts: PodFacts) -> str:
+        """Caps of a pod's node; empty without any."""
+        return (self.gpu_nodes if facts.requests.gpus > 0.0 else self.nodes).get(facts.node_name, "")
+
+    def state(self, facts: PodFacts) -> PodState:
+        """Whether a pod waits, runs under a limit, or just runs."""
+        if not facts.node_name:
+            return "waiting"
+        limited = (facts.namespace, facts.name) in self.gpus or self.node_caps(facts)
+        return "limited" if limited else "running"
+
+
+def limits_of(nodes: Iterable[FleetNode], twins: Iterable[NodeTwin]) -> Limits:
+    """The power limits that are in force or asked for."""
+    capped = [node for node in nodes if node.cap_state in {"confirmed", "unconfirmed"}]
+    return Limits(
+        {(one.pod.namespace, one.pod.name): one.watts for twin in twins for one in twin.spec.gpu_limits},
+        {node.name: caps for node in capped if (caps := _lowering(("CPUs", node.cpu_cap)))},
+        {node.name: caps for node in capped if (caps := _lowering(("CPUs", node.cpu_cap), ("GPUs", node.gpu_cap)))},
+    )
+
+
+def by_state(pods: Iterable[WatchedPod], limits: Limits) -> dict[str, list[WatchedPod]]:
+    """Pods by state, each in order of namespace and name."""
+    found: dict[str, list[WatchedPod]] = {state: [] for state in STATES}
+    for pod in sorted(pods, key=lambda pod: (pod.facts.namespace, pod.facts.name)):
+        found[limits.state(pod.facts)].append(pod)
+    return found
+
+
+def pod_item(pod: WatchedPod, limits: Limits) -> PodItem:
+    """A pod in the form of the API."""
     facts = pod.facts
-    item = PodItem(
+    state = limits.state(facts)
+    limit_w = limits.gpus.get((facts.namespace, facts.name))
+    if state == "waiting":
+        why = _wait(pod)
+    elif state == "running":
+        why = "runs without a power limit"
+    elif limit_w is not None:
+        why = f"its GPU is limited to {limit_w:g} W"
+    else:
+        why = f"its node runs under a power cap: {limits.node_caps(facts)}"
+    return PodItem(
         namespace=facts.namespace,
         name=facts.name,
         workload=f"{facts.owner.kind}/{facts.owner.name}",
-        state="running",
-        why="runs without a power limit",
+        state=state,
+        why=why,
         node=facts.node_name or None,
         since=facts.running_since_s,
+        limit_w=limit_w,
     )
-    if not facts.node_name:
-        return msgspec.structs.replace(item, state="waiting", why=_wait(pod))
-    limit_w = limits.get((facts.namespace, facts.name))
-    if limit_w is not None:
-        why = f"its GPU is limited to {limit_w:g} W"
-        return msgspec.structs.replace(item, state="limited", why=why, limit_w=limit_w)
-    node = nodes.get(facts.node_name)
-    caps = _lowering_caps(node, gpus=facts.requests.gpus > 0.0) if node is not None else ""
-    if caps:
-        return msgspec.structs.replace(item, state="limited", why=f"its node runs under a power cap: {caps}")
-    return item
-
-
-def gpu_limits(twins: Iterable[NodeTwin]) -> dict[PodKey, float]:
-    """Power limits of GPUs that are set for single pods, W."""
-    return {(one.pod.namespace, one.pod.name): one.watts for twin in twins for one in twin.spec.gpu_limits}
-
-
-def ordered(items: Iterable[PodItem]) -> list[PodItem]:
-    """Waiting pods first, then limited ones, then the others; by namespace and name."""
-    return sorted(items, key=lambda item: (_RANK[item.state], item.namespace, item.name))
-
-
-def counts(items: Iterable[PodItem]) -> dict[str, int]:
-    """Number of pods by state."""
-    found: Counter[str] = Counter(item.state for item in items)
-    return {state: found[state] for state in STATES}
 
 
 def with_limits(items: Sequence[PodItem], rows: Iterable[LimitRow]) -> list[PodItem]:
@@ -158,8 +180,5 @@ def _wait(pod: WatchedPod) -> str:
     return " and ".join([*ours, *([f"waits for its scheduling gates: {', '.join(others)}"] if others else [])])
 
 
-def _lowering_caps(node: FleetNode, *, gpus: bool) -> str:
-    if node.cap_state not in {"confirmed", "unconfirmed"}:
-        return ""
-    wanted = [("CPUs", node.cpu_cap), *([("GPUs", node.gpu_cap)] if gpus else [])]
+def _lowering(*wanted: tuple[str, str | None]) -> str:
     return ", ".join(f"{device} at {cap}" for device, cap in wanted if cap not in {None, UNCAPPED})
