@@ -16,11 +16,13 @@ from joulie.apps.operator.classifier.responses import (
     throughput,
 )
 from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie.domain.power.gpu import operate_gpu
 from joulie.domain.signal import Reading
 from joulie.domain.workload import Level
 from joulie_lab.apps.simulator.main import build_world
 from joulie_lab.apps.simulator.settings import SimulatorSettings
 from joulie_lab.apps.simulator.world import Place
+from joulie_lab.simulation.job_response import throughput_model
 from joulie_lab.simulation.live.fleet import NodeSpec
 from joulie_lab.simulation.live.jobs import Activity, RunningPod
 
@@ -141,7 +143,8 @@ def test_nodes_that_go_are_forgotten():
 
 
 def test_a_simulated_gpu_job_is_found_as_sensitive_as_its_physics_is():
-    made = build_world(SimulatorSettings())
+    settings = SimulatorSettings()
+    made = build_world(settings)
     gpu = BUILTIN_CATALOGUE.gpu("NVIDIA H100 NVL").model
     cpu = BUILTIN_CATALOGUE.cpu("AMD EPYC 9654").model
     assert gpu is not None
@@ -169,4 +172,7 @@ def test_a_simulated_gpu_job_is_found_as_sensitive_as_its_physics_is():
     assert train is not None
     assert serve is not None
     assert (train.level, serve.level) == (Level.HIGH, Level.LOW)
-    assert train.slowdown == pytest.approx(0.39 / 0.4, abs=0.02), "0.61 of the work at 60 %, by the measured sweeps"
+    physics = operate_gpu(
+        gpu.idle_w, gpu.default_w, 1.0, 0.6 * gpu.default_w, response=throughput_model("measured", gpu, settings.seed)
+    )
+    assert train.slowdown == pytest.approx((1.0 - physics.throughput.median) / 0.4, abs=0.02)

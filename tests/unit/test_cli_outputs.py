@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from joulie.apps.cli.main import main
+from joulie_lab.program import parallel
 from joulie_lab.simulation import runner
 
 from .test_cli_simulate import FakeSession
@@ -53,7 +54,8 @@ def _devices():
 def joulie(monkeypatch, tmp_path, capfdbinary):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(runner, "Session", Session)
-    monkeypatch.setattr(runner, "warm_up", lambda: None)
+    for user in (runner, parallel):
+        monkeypatch.setattr(user, "warm_up", lambda: None)
     monkeypatch.setattr(runner, "published_jobs", lambda seed, hours, rate: range(100_000))
     (tmp_path / "jobs.csv").write_text(JOBS)
 

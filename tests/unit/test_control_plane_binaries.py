@@ -249,12 +249,15 @@ def test_the_command_prints_the_folders_alone(
     monkeypatch.setenv("JOULIE_CONTROL_PLANE_DIR", environment["JOULIE_CONTROL_PLANE_DIR"])
     write_program(tmp_path / "elsewhere/prometheus")
     monkeypatch.setenv("JOULIE_PROMETHEUS", str(tmp_path / "elsewhere/prometheus"))
+    write_program(tmp_path / "on_path/promtool")
+    monkeypatch.setenv("PATH", str(tmp_path / "on_path"), prepend=os.pathsep)
     for name in ("initdb", "postgres"):
         write_program(tmp_path / "database" / name)
     monkeypatch.setenv("JOULIE_POSTGRES_BIN", str(tmp_path / "database"))
     monkeypatch.setattr(command, "obtain_kueue_definitions", lambda _report: tmp_path / "kueue")
     assert command.main([]) == 0
-    folders = [cache_folder(environment), *(tmp_path / name for name in ("elsewhere", "database", "kueue"))]
+    elsewhere = (tmp_path / name for name in ("elsewhere", "on_path", "database", "kueue"))
+    folders = [cache_folder(environment), *elsewhere]
     assert capsys.readouterr().out == "".join(f"{folder}\n" for folder in folders)
 
 
