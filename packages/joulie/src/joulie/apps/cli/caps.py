@@ -17,11 +17,17 @@ from joulie.domain.capping.fleet import FleetLimit, limit_for_all
 from joulie.domain.capping.measurements import Sweep, SweptJob, sweep_of
 from joulie.domain.capping.replay import Summary, left_out, replay, summarise, true_jobs
 from joulie.domain.capping.response import Response, learn
+from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie.domain.hardware.models import CapRange
 from joulie.domain.units import InvalidQuantityError, non_negative
 from joulie.program.commands import CommandGroup
 from joulie.program.errors import UserError
 
 _PATH = click.Path(path_type=Path)
+_MIN_SHARE = 0.2
+"""Smallest share of its maximum that the power limit of a GPU outside the catalogue may be."""
+_OVERSHOOT = 1.2
+"""Largest credible ratio of a GPU's average power to its limit; drivers overshoot by a few percent."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,12 @@ def caps() -> None:
 @click.option("--sweep", "sweep_file", type=_PATH, required=True, help="CSV of measurements.")
 @click.option("--gpu", required=True, help="GPU model, named as by the operator.")
 @click.option(
+    "--max-limit",
+    "max_limit_w",
+    type=click.FloatRange(min=0.0, min_open=True),
+    help="Maximum power limit of the GPU, W.  [default: that in Joulie's catalogue]",
+)
+@click.option(
     "--slowdown",
     type=click.FloatRange(min=1.0),
     default=1.05,
@@ -75,16 +87,26 @@ def caps() -> None:
     help="Share of the jobs that one limit for all must keep within the slowdown.",
 )
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
-def recommend(*, sweep_file: Path, gpu: str, slowdown: float, error: float, share: float, output: str) -> None:
+def recommend(
+    *,
+    sweep_file: Path,
+    gpu: str,
+    max_limit_w: float | None,
+    slowdown: float,
+    error: float,
+    share: float,
+    output: str,
+) -> None:
     """Recommend a power limit for each job, and one for all of them as GPU_MODEL_CAPS_JSON.
 
     The file has a row for each job and limit: power_limit (W), time_per_epoch (s for any unit of work) and
     average_power (W) of a GPU; all other columns name the job. Each job needs a measurement at the maximum limit;
     further limits are optional, since their effect is estimated from the other jobs in the file.
     """
-    if not gpu.strip():
-        raise UserError("invalid --gpu: must not be empty")
-    swept = [(job.name, sweep) for job in read_sweeps(sweep_file) if (sweep := sweep_of(job.measurements)) is not None]
+    limits = _limits_of(gpu, max_limit_w)
+    jobs = read_sweeps(sweep_file, all_rows=True)
+    swept = [(job.name, sweep) for job in jobs if (sweep := sweep_of(job.measurements)) is not None]
+    _check_sweeps(sweep_file, swept, limits)
     try:
         goal = Goal(slowdown, measurement_error=error / 100.0)
         fleet = limit_for_all([sweep for _, sweep in swept], goal, share)
@@ -207,14 +229,47 @@ def model_caps(gpu: str, fleet: FleetLimit) -> dict[str, str]:
     return {"GPU_MODEL_CAPS_JSON": json.dumps(limits), "GPU_ECO_CAP_PCT_OF_MAX": f"{percent:.4g}"}
 
 
-def read_sweeps(path: Path) -> tuple[SweptJob, ...]:
-    """Jobs of a file; ignored rows are printed to stderr."""
+def _limits_of(gpu: str, max_limit_w: float | None) -> CapRange:
+    """Power limits that a GPU model can have; from the maximum, or else the catalogue."""
+    if not gpu.strip():
+        raise UserError("invalid --gpu: must not be empty")
+    model = BUILTIN_CATALOGUE.gpu(gpu).model
+    if max_limit_w is not None:
+        return CapRange(_MIN_SHARE * max_limit_w, max_limit_w, max_limit_w)
+    if model is None:
+        raise UserError(f"--gpu: unknown GPU {gpu!r}: name its maximum power limit with --max-limit W")
+    return model.cap_range
+
+
+def _check_sweeps(path: Path, swept: Sequence[tuple[str, Sweep]], limits: CapRange) -> None:
+    """Refuse measurements in other units than watts, and jobs without a baseline: limits are settings of hardware."""
+    largest_w = max(float(sweep.limits_w[0]) for _, sweep in swept)
+    for name, sweep in swept:
+        for limit_w, power_w in zip(sweep.limits_w, sweep.power_w, strict=True):
+            if not limits.min_w <= limit_w <= limits.max_w:
+                raise UserError(
+                    f"{path}: job {name}: {limit_w:g} W is not a power limit of this GPU, which takes "
+                    f"{limits.min_w:g} to {limits.max_w:g} W; power_limit is in W (another GPU: --max-limit)"
+                )
+            if power_w > _OVERSHOOT * limit_w:
+                raise UserError(
+                    f"{path}: job {name}: an average power of {power_w:g} W under a limit of {limit_w:g} W: "
+                    "average_power is that of one GPU, in W"
+                )
+        if sweep.limits_w[0] != largest_w:
+            raise UserError(f"{path}: job {name} has no measurement at {largest_w:g} W, which it is compared with")
+
+
+def read_sweeps(path: Path, *, all_rows: bool = False) -> tuple[SweptJob, ...]:
+    """Jobs of a file; ignored rows are printed to stderr, and refused if all rows are needed."""
     try:
         sweeps = read_power_sweeps(path)
     except PowerSweepError as error:
         raise UserError(str(error)) from error
     for problem in sweeps.problems:
         click.echo(f"ignored: {path}: {problem}", err=True)
+    if all_rows and sweeps.problems:
+        raise UserError(f"{path}: {len(sweeps.problems)} invalid rows: correct or remove them")
     return sweeps.jobs
 
 

@@ -1,0 +1,69 @@
+"""What users of the command line found, at least one test for each row of the findings."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from joulie.apps.cli.main import main
+
+SWEEP = "network,power_limit,time_per_epoch,average_power\n"
+ROWS = "a,250,100,200\na,200,103,170\nb,250,50,220\nb,200,51,180\n"
+
+
+@pytest.fixture
+def joulie(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def _joulie(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            main(list(arguments))
+        streams = capsys.readouterr()
+        return int(caught.value.code or 0), streams.out, streams.err
+
+    return _joulie
+
+
+def recommend(joulie, tmp_path, rows, *more, gpu="Tesla V100-PCIE-16GB"):
+    (tmp_path / "sweep.csv").write_text(SWEEP + rows)
+    return joulie("caps", "recommend", "--sweep", "sweep.csv", "--gpu", gpu, *more)
+
+
+def test_u2_limits_are_recommended_for_a_known_gpu(joulie, tmp_path):
+    status, out, _ = recommend(joulie, tmp_path, ROWS, "-o", "json")
+    assert status == 0
+    (caps,) = json.loads(json.loads(out)["settings"]["GPU_MODEL_CAPS_JSON"]).values()
+    assert caps == {"minCapWatts": 200.0, "maxCapWatts": 250.0}
+
+
+@pytest.mark.parametrize("broken", ["a,250,nan,200\n", "a,250,100\n", "a,250,-1,200\n"])
+def test_u2_a_broken_baseline_is_refused(joulie, tmp_path, broken):
+    status, out, err = recommend(joulie, tmp_path, broken + ROWS.partition("\n")[2])
+    assert (status, out) == (2, "")
+    assert "ignored: sweep.csv: line 2" in err
+    assert err.splitlines()[-1].startswith("joulie: error: sweep.csv: 1 invalid rows: correct or remove them")
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (ROWS.partition("\n")[2], "job a has no measurement at 250 W"),
+        (ROWS.replace(",250,", ",250000,").replace(",200,", ",200000,"), "250000 W is not a power limit of"),
+        (ROWS.replace(",250,", ",0.25,").replace(",200,", ",0.2,"), "0.25 W is not a power limit of"),
+        (ROWS.replace("100,200", "100,200000"), "an average power of 200000 W"),
+    ],
+)
+def test_u2_other_units_than_watts_and_no_baseline_are_refused(joulie, tmp_path, rows, expected):
+    status, out, err = recommend(joulie, tmp_path, rows)
+    assert (status, out) == (2, "")
+    assert expected in err.splitlines()[-1]
+
+
+def test_u2_an_unknown_gpu_is_refused_unless_its_range_is_given(joulie, tmp_path):
+    status, out, err = recommend(joulie, tmp_path, ROWS, gpu="GTX Banana")
+    assert (status, out) == (2, "")
+    assert "joulie: error: --gpu: unknown GPU 'GTX Banana'" in err
+    status, out, err = recommend(joulie, tmp_path, ROWS, "--max-limit", "250", gpu="GTX Banana")
+    assert status == 0
+    assert "GTX Banana" in out
