@@ -10,6 +10,7 @@ from joulie.apps.cli.main import main
 
 SWEEP = "network,power_limit,time_per_epoch,average_power\n"
 ROWS = "a,250,100,200\na,200,103,170\nb,250,50,220\nb,200,51,180\n"
+MAPPING = "arrival=t,duration=len,cores=cpus"
 
 
 @pytest.fixture
@@ -67,3 +68,33 @@ def test_u2_an_unknown_gpu_is_refused_unless_its_range_is_given(joulie, tmp_path
     status, out, err = recommend(joulie, tmp_path, ROWS, "--max-limit", "250", gpu="GTX Banana")
     assert status == 0
     assert "GTX Banana" in out
+
+
+def table(joulie, tmp_path, text, columns, *more):
+    (tmp_path / "jobs.csv").write_text(text)
+    return joulie("workload", "import", "csv", "jobs.csv", "--columns", columns, "--out", "trace.jsonl", *more)
+
+
+CLASSES = "t,len,cpus,class\n0,600,4,Prod\n60,600,8,batch\n"
+
+
+@pytest.mark.parametrize("named", ["prod", "PROD", "Production"])
+def test_u4_performance_classes_that_no_row_has_are_told(joulie, tmp_path, named):
+    status, _, err = table(joulie, tmp_path, CLASSES, f"{MAPPING},class=class", "--performance-classes", named)
+    assert status == 2
+    assert f"jobs.csv: column class: no row has class {named}, only Prod, batch; nothing is written" in err
+    assert not (tmp_path / "trace.jsonl").exists()
+
+
+def test_u4_performance_classes_need_a_class_column(joulie, tmp_path):
+    status, _, err = table(joulie, tmp_path, CLASSES, MAPPING, "--performance-classes", "Prod")
+    assert status == 2
+    assert "--performance-classes needs class=COLUMN in --columns" in err
+
+
+@pytest.mark.parametrize("text", ["t,len,cpus\n", "t,len,cpus", "t,len,cpus\n\n\n"])
+def test_u4_a_table_without_rows_is_told(joulie, tmp_path, text):
+    status, _, err = table(joulie, tmp_path, text, MAPPING)
+    assert status == 1
+    assert "no jobs in the input: nothing is written" in err
+    assert not (tmp_path / "trace.jsonl").exists()

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from joulie_lab.adapters.trace_import.rows import Row, parsed, read_rows
-from joulie_lab.adapters.trace_import.source_jobs import Parsed, SourceJob, SourcePods, by_submission
+from joulie_lab.adapters.trace_import.source_jobs import Parsed, SourceJob, SourcePods, TraceSourceError, by_submission
 
 _DATE = "iso"
 _TIMES = {"s": 1.0, "ms": 1e-3, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -18,6 +18,7 @@ _GIB = 1024.0**3
 _MEMORY = {"GiB": 1.0, "MiB": 1.0 / 1024.0, "KiB": 1.0 / 1024.0**2, "GB": 1e9 / _GIB, "MB": 1e6 / _GIB, "B": 1.0 / _GIB}
 _SHARES = {"fraction": 1.0, "percent": 1e-2}
 _PLAIN: Mapping[str, float] = {}
+_SHOWN_CLASSES = 10
 
 FIELDS: Mapping[str, Mapping[str, float]] = {
     "id": _PLAIN,
@@ -97,12 +98,14 @@ def jobs(path: Path, options: TableOptions) -> Iterator[Parsed]:
     """Read the jobs of a table, one per row, in order of arrival.
 
     Raises:
-        TraceSourceError: the file cannot be read or a column is missing.
+        TraceSourceError: the file cannot be read, a column is missing, or no row has a performance class.
     """
     needed = [column.name for column in options.columns.values()]
-    rows = parsed(read_rows(path, needed), _Reader(options).job)
+    reader = _Reader(options)
+    rows = parsed(read_rows(path, needed), reader.job)
     from_first = options.from_first or options.columns["arrival"].unit == _DATE
-    return by_submission(rows, from_first=from_first)
+    yield from by_submission(rows, from_first=from_first)
+    reader.check_classes(path)
 
 
 def _column(field: str, place: str) -> Column:
@@ -119,6 +122,19 @@ class _Reader:
     def __init__(self, options: TableOptions) -> None:
         self._columns = options.columns
         self._performance = frozenset(options.performance_classes)
+        self._classes: set[str] = set()
+
+    def check_classes(self, path: Path) -> None:
+        """Raise TraceSourceError if no row had one of the performance classes, though they have classes."""
+        column = self._columns.get("class")
+        if column and self._performance and self._classes and not self._performance & self._classes:
+            seen = sorted(filter(None, self._classes)) or ["empty cells"]
+            shown = ", ".join(seen[:_SHOWN_CLASSES]) + (", ..." if len(seen) > _SHOWN_CLASSES else "")
+            named = " or ".join(sorted(self._performance))
+            raise TraceSourceError(
+                f"{path}: column {column.name}: no row has class {named},"
+                f" only {shown}; nothing is written: name the performance classes, upper and lower case as they are"
+            )
 
     def job(self, row: Row) -> SourceJob:
         pods = SourcePods(
@@ -130,6 +146,9 @@ class _Reader:
             gpu_utilization=self._known(row, "gpu_util"),
         )
         model = self._text(row, "gpu_model")
+        workload_class = self._text(row, "class")
+        if workload_class in self._performance or len(self._classes) <= _SHOWN_CLASSES:
+            self._classes.add(workload_class)
         return SourceJob(
             place=row.place,
             name=self._text(row, "id") or "job-" + row.place.rpartition(":")[2].removeprefix(" row "),
@@ -137,7 +156,7 @@ class _Reader:
             duration_s=self._duration_s(row),
             pods=(pods,),
             kind=self._text(row, "type"),
-            performance=self._text(row, "class") in self._performance,
+            performance=workload_class in self._performance,
             gpu_models=(model,) if model else (),
         )
 

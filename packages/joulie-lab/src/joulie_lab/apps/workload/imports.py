@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import yaml
+from click.core import ParameterSource
 
 from joulie.output_files import STANDARD_STREAM, output_file
 from joulie_lab.adapters.trace_import.source_jobs import (
@@ -245,7 +246,7 @@ def swf(log: Path, **common: Any) -> None:
     metavar="CLASS,...",
     default="performance",
     show_default=True,
-    help="Values of the field class whose jobs must not be slowed.",
+    help="Values of the field class whose jobs must not be slowed; '' for none.",
 )
 @click.option("--from-first", is_flag=True, help="Count time from the first arrival, as dates always do.")
 @_importer
@@ -259,9 +260,13 @@ def csv_(table: Path, columns: str, performance_classes: str, *, from_first: boo
     from joulie_lab.adapters.trace_import import table as source
 
     try:
-        options = source.TableOptions(source.column_mapping(columns), _words(performance_classes), from_first)
+        mapping = source.column_mapping(columns)
     except ValueError as error:
         raise click.UsageError(f"--columns: {error}") from error
+    given = click.get_current_context().get_parameter_source("performance_classes") is ParameterSource.COMMANDLINE
+    if given and performance_classes and "class" not in mapping:
+        raise click.UsageError("--performance-classes needs class=COLUMN in --columns")
+    options = source.TableOptions(mapping, _words(performance_classes), from_first)
     about = {"source": "csv", "columns": columns}
     _import(source.jobs(table, options), about, (table,), **common)
 
@@ -316,6 +321,9 @@ def _pods(items: Iterator[Item], summary: _Summary, status: Status, *, skip_bad_
         raise click.ClickException(
             f"{summary.broken_lines} broken lines, nothing is written: fix them, or skip them with --skip-bad-lines"
         )
+    if not summary.pods:
+        left_out = ", ".join(f"{count} {reason}" for reason, count in summary.left_out.items())
+        raise click.ClickException(f"no jobs in the input{left_out and f' ({left_out})'}: nothing is written")
 
 
 def _report(problem: ImportProblem) -> None:
