@@ -139,6 +139,8 @@ def _type(value: Mapping[str, Any]) -> str:
 
 
 def _bounds(value: Mapping[str, Any]) -> str:
+    if "exclusiveMinimum" in value and "maximum" in value:
+        return f" above {value['exclusiveMinimum']:g}, at most {value['maximum']:g}"
     if "maximum" in value:
         return f", {value['minimum']:g} to {value['maximum']:g}"
     if "exclusiveMinimum" in value:

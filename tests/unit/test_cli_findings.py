@@ -98,3 +98,32 @@ def test_u4_a_table_without_rows_is_told(joulie, tmp_path, text):
     assert status == 1
     assert "no jobs in the input: nothing is written" in err
     assert not (tmp_path / "trace.jsonl").exists()
+
+
+@pytest.mark.parametrize("hours", ["1e9", "1e300"])
+@pytest.mark.parametrize("command", ["simulate", "sweep"])
+def test_u5_a_time_beyond_memory_is_one_line(joulie, command, hours):
+    status, out, err = joulie(command, "quick", "--hours", hours)
+    assert (status, out) == (2, "")
+    assert err.splitlines() == [
+        f"joulie: error: --hours: hours: must be less than or equal to 87840, got {float(hours)}"
+    ]
+
+
+def test_u5_a_report_folder_that_cannot_be_made_is_told_before_the_demo(joulie, tmp_path):
+    (tmp_path / "file").write_text("")
+    for option in ("--report", "--record"):
+        status, out, err = joulie("demo", option, "file/inside", "--duration", "1")
+        assert (status, out) == (2, "")
+        assert err.splitlines() == [f"joulie: error: {option} file/inside: cannot be written: Not a directory"]
+
+
+@pytest.mark.parametrize("program", ["operator", "extender"])
+def test_u5_no_kubeconfig_is_one_line(joulie, monkeypatch, program, tmp_path):
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    status, _, err = joulie(program)
+    assert status != 0
+    last = err.splitlines()[-1]
+    assert "kubeconfig" in last or "none" in last
+    assert len(last) < 500
+    assert "Traceback" not in err

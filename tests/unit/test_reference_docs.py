@@ -52,6 +52,6 @@ def test_every_command_and_option_is_there(generator: ModuleType) -> None:
 
 def test_every_key_is_there_with_its_meaning(generator: ModuleType) -> None:
     page = generator.pages()["scenario.md"]
-    assert "| `drain_hours` | number from 0 | `0.0` | time after the arrival period for the queue to empty, h;" in page
+    assert "| `drain_hours` | number, 0 to 87840 | `0.0` | time after the arrival period for the queue to empty" in page
     assert "| `cpu_max_w` | number | required | CPU power of one node at full load, W. |" in page
     assert "Instead of a mapping: `none`, `linear`, `dx`." in page

@@ -39,6 +39,8 @@ for _part in (Cluster, NodePool, Climate, DxParameters, QueueSettings):
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Kept = Literal["small-cpu", "medium-cpu", "gpu-training", "gpu-inference", "large-cpu", "cpu-above-8-cores"]
+MAX_HOURS = 10 * 366 * 24.0
+"""Longest simulation, h: ten years. The series of all steps are held in memory."""
 _QUEUE_WINDOW_START_H = 2.0
 
 
@@ -293,8 +295,8 @@ class Scenario(_Model):
     )
     mode: Literal["drop", "queue"] = "drop"
     queue: QueueSettings = QueueSettings()
-    hours: PositiveFloat
-    drain_hours: NonNegativeFloat = 0.0
+    hours: Annotated[PositiveFloat, Field(le=MAX_HOURS)]
+    drain_hours: Annotated[NonNegativeFloat, Field(le=MAX_HOURS)] = 0.0
     step_s: PositiveFloat = 60.0
     seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (42,)
     climate: Climate = Climate()

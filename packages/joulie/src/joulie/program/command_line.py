@@ -56,6 +56,9 @@ def run_command_line(  # noqa: PLR0911 - a return for each way to end
         _flush_or_discard()
         tell(_reason(error))
         return _FAILED
+    except MemoryError as error:
+        tell(f"not enough memory: {error}".removesuffix(": "))
+        return _FAILED
     return result if isinstance(result, int) else 0
 
 

@@ -8,6 +8,8 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from joulie.adapters.kubernetes.errors import ConfigurationError
+
 _log = logging.getLogger(__name__)
 
 
@@ -31,6 +33,10 @@ def run(main: Callable[[asyncio.Event], Awaitable[None]], *, fast_loop: bool = F
             runner.run(_guarded(main))
     except asyncio.CancelledError:
         _log.warning("cancelled by a second signal")
+        sys.exit(1)
+    except (ConfigurationError, OSError) as error:
+        # Not of the program: no cluster to connect to, an address that is taken. A traceback would hide the reason.
+        _log.critical("stopped", extra={"problem": str(error)}, exc_info=_log.isEnabledFor(logging.DEBUG))
         sys.exit(1)
     except Exception:
         _log.critical("stopped by an unhandled error", exc_info=True)

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -23,6 +22,7 @@ from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES, PODS
 from joulie_lab.apps.demo.runtime import DemoCluster, DemoRun, on_control_plane, on_fake_cluster
 from joulie_lab.apps.demo.snapshot import Snapshot, take_snapshot
 from joulie_lab.apps.demo.view import View, headline, line
+from joulie_lab.program.outputs import Outputs
 
 _REFRESH_S = 0.5
 _LINE_EVERY = 10
@@ -63,12 +63,17 @@ def demo(
     durations. Everything runs in this process on a fake cluster; with --control-plane, as separate processes
     on a real API server, scheduler and KWOK. Ends when all jobs are done, or with Ctrl-C.
     """
-    with tempfile.TemporaryDirectory(prefix="joulie-demo-") as name:
+    with Outputs() as outputs, tempfile.TemporaryDirectory(prefix="joulie-demo-") as name:
+        report_part, record_part = outputs.folder("--report", report), outputs.file("--record", record)
         folder = Path(name)
         length_s = 45.0 * speed
         run = DemoRun(nodes, jobs, length_s, speed, seed, folder)
-        if record is not None:
-            _record(run, record)
+        if record_part is not None:
+            from joulie_lab.apps.demo.recording import record_svg
+
+            outputs.write(record_part, record_svg(run))
+            outputs.commit()
+            click.echo(f"wrote {record}", err=True)
             return
         if control_plane:
             click.echo("starting a control plane (the first time, building it takes some minutes)", err=True)
@@ -77,11 +82,16 @@ def demo(
         else:
             _quiet(folder / "programs.log")
             snapshots = asyncio.run(_play_here(run, duration_s))
-    if not snapshots:
-        raise click.ClickException("no data: the simulator did not answer; try a longer --duration")
-    click.echo(headline(snapshots[-1]))
-    if report is not None:
-        _write(report, snapshots)
+        if not snapshots:
+            raise click.ClickException("no data: the simulator did not answer; try a longer --duration")
+        click.echo(headline(snapshots[-1]))
+        if report_part is not None:
+            from joulie_lab.apps.demo.chart import draw
+
+            outputs.write(report_part / "samples.json", json.dumps([item.as_row() for item in snapshots]))
+            draw(snapshots, report_part / "power.png")
+            outputs.commit()
+            click.echo(f"wrote {report}/samples.json and {report}/power.png", err=True)
 
 
 async def _play_here(run: DemoRun, duration_s: float | None) -> list[Snapshot]:
@@ -140,22 +150,6 @@ async def _observe(
     except httpx2.HTTPError:
         return None
     return take_snapshot(nodes.objects.values(), twins.objects.values(), pods.objects.values(), energy, jobs)
-
-
-def _record(run: DemoRun, path: Path) -> None:
-    from joulie_lab.apps.demo.recording import record_svg
-
-    path.write_text(record_svg(run), encoding="utf-8")
-    click.echo(f"wrote {path}", err=True)
-
-
-def _write(folder: Path, snapshots: Sequence[Snapshot]) -> None:
-    from joulie_lab.apps.demo.chart import draw
-
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "samples.json").write_text(json.dumps([item.as_row() for item in snapshots]), encoding="utf-8")
-    draw(snapshots, folder / "power.png")
-    click.echo(f"wrote {folder}/samples.json and {folder}/power.png", err=True)
 
 
 def _quiet(log_file: Path) -> None:

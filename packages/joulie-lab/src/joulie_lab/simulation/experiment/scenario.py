@@ -21,7 +21,7 @@ from pydantic import (
 from joulie_lab.simulation.climate import Climate
 from joulie_lab.simulation.job_response import IdleStates
 from joulie_lab.simulation.model_files import STRICT
-from joulie_lab.simulation.scenario import ContradictionError, Cooling
+from joulie_lab.simulation.scenario import MAX_HOURS, ContradictionError, Cooling
 from joulie_lab.simulation.schedulers import extender_aim
 from joulie_lab.simulation.workloads.settings import GeneratorSettings
 
@@ -195,8 +195,8 @@ class Experiment(_Model):
     variants: Annotated[tuple[Variant, ...], Field(min_length=1)]
     control: ControlTimes = ControlTimes()
     physics: Physics = Physics()
-    hours: PositiveFloat
-    drain_hours: NonNegativeFloat = 24.0
+    hours: Annotated[PositiveFloat, Field(le=MAX_HOURS)]
+    drain_hours: Annotated[NonNegativeFloat, Field(le=MAX_HOURS)] = 24.0
     climate: Climate = Climate(mean_c=22.0, daily_amplitude_k=8.0, slow_amplitude_k=0.0, noise_std_k=0.0)
     cooling: Cooling = Cooling()
     grid: GridSeries = GridSeries()
