@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from joulie.apps.cli.main import main
+from joulie_lab.simulation.cooling import CoolingSeries, mean_cop
 
 SWEEP = "network,power_limit,time_per_epoch,average_power\n"
 ROWS = "a,250,100,200\na,200,103,170\nb,250,50,220\nb,200,51,180\n"
@@ -127,3 +129,9 @@ def test_u5_no_kubeconfig_is_one_line(joulie, monkeypatch, program, tmp_path):
     assert "kubeconfig" in last or "none" in last
     assert len(last) < 500
     assert "Traceback" not in err
+
+
+def test_u7_the_mean_cop_is_a_ratio_of_sums():
+    cooling_w = np.array([100.0, 100.0, 0.25])
+    series = CoolingSeries(np.full(3, 300.0), np.full(3, 295.0), cooling_w, np.array([4.0, 4.0, 400.0]))
+    assert mean_cop(series) == pytest.approx((400.0 + 400.0 + 100.0) / 200.25)

@@ -144,7 +144,7 @@ def test_summaries() -> None:
     series = run_plant(LinearPlant(rated_it_w=2e6), it_w, outdoor_k, 1800.0)
     assert mean_pue(it_w, series.cooling_w) == pytest.approx(np.mean((it_w + series.cooling_w) / it_w))
     assert cooling_energy_kwh(series, 1800.0) == pytest.approx(series.cooling_w.sum() * 0.5 / 1000)
-    assert mean_cop(series) == pytest.approx(series.cop.mean())
+    assert mean_cop(series) == pytest.approx((series.cop * series.cooling_w).sum() / series.cooling_w.sum())
 
 
 def test_pue_without_it_power_is_refused() -> None:

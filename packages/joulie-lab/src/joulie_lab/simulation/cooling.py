@@ -172,9 +172,13 @@ def mean_pue(it_w: FloatArray, cooling_w: FloatArray) -> float:
     return float(np.mean(1.0 + non_negative("cooling_w", cooling_w) / positive("it_w", it_w)))
 
 
-def mean_cop(series: CoolingSeries) -> float:
-    """Mean over the steps of the coefficient of performance."""
-    return float(np.mean(series.cop))
+def mean_cop(series: CoolingSeries) -> float | None:
+    """Heat removed over electrical energy of the plant, both of the whole run; None without cooling energy.
+
+    A ratio of sums: at low power a plant's COP of a step may reach hundreds, and a mean over steps would be of those.
+    """
+    total_w = float(np.sum(series.cooling_w))
+    return float(np.sum(series.cop * series.cooling_w)) / total_w if total_w > 0.0 else None
 
 
 def cooling_energy_kwh(series: CoolingSeries, dt_s: float) -> float:

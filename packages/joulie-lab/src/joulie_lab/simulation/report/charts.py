@@ -109,7 +109,7 @@ def _cooling_charts(runs: Sequence[Run]) -> Iterator[Chart]:
     yield _over_time(cooled, "facility", "Facility power (IT and cooling)", unit, lambda run: _facility_w(run) / watts)
     yield _over_time(cooled, "cooling", "Cooling power", unit, lambda run: _cooling(run, "cooling_w") / watts)
     yield _over_time(cooled, "pue", "PUE", "PUE", lambda run: _facility_w(run) / run.series.it_w)
-    yield _over_time(cooled, "cop", "Coefficient of performance", "COP", lambda run: _cooling(run, "cop"))
+    yield _cop(cooled)
     yield _over_time(cooled, "room", "Room temperature", "°C", lambda run: _celsius(_cooling(run, "room_k")))
     yield _over_time(
         cooled[:1],
@@ -156,6 +156,20 @@ def _over_time(
             y = y / np.bincount((run.series.time_s // _DAY_S).astype(np.int64))
         lines.append(Line(name or run.record.scheduler, *downsample(x / seconds, y), style))
     return Chart(key, f"{title}, daily mean" if long else title, f"time, {time_unit}", unit, tuple(lines))
+
+
+def _cop(runs: Sequence[Run]) -> Chart:
+    """Heat over electrical energy by hour, or by day for long runs: at low power a step may have a COP of hundreds."""
+    time_unit, seconds = _time_unit(runs)
+    bin_s, each = (_DAY_S, "day") if _is_long(runs) else (SECONDS_PER_HOUR, "hour")
+    lines = []
+    for style, run in enumerate(runs):
+        cooling_w = _cooling(run, "cooling_w")
+        x, energy = _by_bin(run.series.time_s, cooling_w, bin_s)
+        _, heat = _by_bin(run.series.time_s, cooling_w * _cooling(run, "cop"), bin_s)
+        cooled = energy > 0.0
+        lines.append(Line(run.record.scheduler, *downsample(x[cooled] / seconds, heat[cooled] / energy[cooled]), style))
+    return Chart("cop", f"Coefficient of performance, by {each}", f"time, {time_unit}", "COP", tuple(lines))
 
 
 def _rate(
