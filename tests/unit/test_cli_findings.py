@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import numpy as np
 import pytest
 
 from joulie.apps.cli.main import main
+from joulie.program import logs
 from joulie_lab.simulation.cooling import CoolingSeries, mean_cop
 
 SWEEP = "network,power_limit,time_per_epoch,average_power\n"
@@ -135,3 +137,16 @@ def test_u7_the_mean_cop_is_a_ratio_of_sums():
     cooling_w = np.array([100.0, 100.0, 0.25])
     series = CoolingSeries(np.full(3, 300.0), np.full(3, 295.0), cooling_w, np.array([4.0, 4.0, 400.0]))
     assert mean_cop(series) == pytest.approx((400.0 + 400.0 + 100.0) / 200.25)
+
+
+def test_u10_text_logs_have_the_fields(capsys):
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        logs.configure("info", "text")
+        logging.getLogger("joulie.test").info("stopping", extra={"node": "n1", "problem": 'no "x" here', "watts": 3.5})
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    line = capsys.readouterr().err.strip()
+    assert line.endswith(r'INFO    joulie.test: stopping node=n1 problem="no \"x\" here" watts=3.5')
