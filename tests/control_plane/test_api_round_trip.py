@@ -68,6 +68,8 @@ def body_of(kind: CustomKind, variant: int) -> dict[str, Any]:
             del target[name]
     if kind.resource is resources.ENERGY_BUDGETS and parts["spec"]["window"] == "rolling":
         del parts["spec"]["timeZone"]
+    if kind.resource is resources.POWER_TRIALS:
+        parts["spec"]["washoutMinutes"] = parts["spec"]["blockMinutes"] - 1
     metadata = {"name": f"round-trip-{variant}"}
     return {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind, "metadata": metadata, **parts}
 
@@ -191,6 +193,12 @@ REFUSED = {
         | {"sources": {"gpu": {"type": "http", "http": {"endpoint": "https://sim.example/power"}}}},
         "must contain {node} if the target can be more than one node",
     ),
+    "washout as long as a block": (
+        resources.POWER_TRIALS,
+        {"blockMinutes": 60},
+        "the washout must be shorter than a block",
+    ),
+    "too few pairs for an interval": (resources.POWER_TRIALS, {"pairs": 5}, "greater than or equal to 12"),
 }
 
 
@@ -302,6 +310,19 @@ def test_status_and_spec_are_written_apart(plane: LocalControlPlane, twin: str) 
     changed["status"] = {"schedulableClass": "performance"}
     written = plane.request("PUT", resources.NODE_TWINS.path(name=twin), changed)
     assert (written["spec"]["profile"], written["status"]["schedulableClass"]) == ("performance", "eco")
+
+
+def test_of_a_trial_only_the_stop_can_change(plane: LocalControlPlane) -> None:
+    def applied(spec: dict[str, Any]) -> dict[str, Any]:
+        return apply(plane, resources.POWER_TRIALS, "fixed", "test", {"spec": spec})
+
+    applied({"pairs": 12})
+    for change in ({"pairs": 13}, {"blockMinutes": 720}, {"seed": 1}):
+        with pytest.raises(ApiError, match="a trial cannot be changed"):
+            applied({"pairs": 12} | change)
+    stopped = applied({"pairs": 12, "stop": True})
+    assert stopped["spec"]["stop"] is True
+    plane.request("DELETE", resources.POWER_TRIALS.path(name="fixed"))
 
 
 def test_the_node_of_a_twin_cannot_change(plane: LocalControlPlane, twin: str) -> None:

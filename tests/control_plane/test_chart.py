@@ -505,6 +505,8 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "nodetwins.joulie.io": (*LIST_WATCH, "create", "patch", "delete"),
         "nodepowerprofiles/status.joulie.io": ("patch",),
         "nodetwins/status.joulie.io": ("patch",),
+        "powertrials.joulie.io": ("list",),
+        "powertrials/status.joulie.io": ("patch",),
         "nodehardwares.joulie.io": LIST_WATCH,
         "nodepowerprofiles.joulie.io": LIST_WATCH,
         "telemetryprofiles.joulie.io": LIST_WATCH,

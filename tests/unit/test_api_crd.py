@@ -55,7 +55,7 @@ def test_every_kind_has_status_columns_and_conditions(kind: str) -> None:
     assert "spec" in schema(kind)["required"]
     for column in version["additionalPrinterColumns"]:
         if not column["jsonPath"].startswith(".metadata"):
-            field(kind, column["jsonPath"].removeprefix("."))
+            field(kind, column["jsonPath"].removeprefix(".").partition("[")[0])
 
 
 def test_names_and_scopes() -> None:
@@ -69,6 +69,7 @@ def test_names_and_scopes() -> None:
         "TelemetryProfile": ("telemetryprofiles", ["tp"]),
         "WorkloadProfile": ("workloadprofiles", ["wp"]),
         "EnergyBudget": ("energybudgets", ["eb"]),
+        "PowerTrial": ("powertrials", ["pt"]),
     }
     namespaced = [kind for kind, item in CRDS.items() if item["spec"]["scope"] == "Namespaced"]
     assert namespaced == ["WorkloadProfile", "EnergyBudget"]

@@ -344,6 +344,17 @@ def test_h17_label_of_a_pending_restore_stays_where_nobody_confirmed_it(tmp_path
     play(tmp_path, scenario)
 
 
+def test_the_mode_that_a_trial_set_goes_with_it(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.add_node("in-trial", labels={names.MODE_LABEL: "enforce", names.TRIAL_LABEL: "july"})
+        await stage.add_node("by-hand", labels={names.MODE_LABEL: "observe"})
+        await stage.clean(timeout_s=15.0)
+        assert not {names.MODE_LABEL, names.TRIAL_LABEL} & (await stage.labels("in-trial")).keys()
+        assert (await stage.labels("by-hand"))[names.MODE_LABEL] == "observe"
+
+    play(tmp_path, scenario)
+
+
 def test_blocked_is_no_restore(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         await stage.add_node("a")

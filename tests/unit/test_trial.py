@@ -144,7 +144,7 @@ def test_a_half_without_measurements_leaves_its_pair_out_and_says_so() -> None:
     silent = frozenset((node.name, 0) for node in NODES)
     result = evaluate(protocol, _measured(protocol, 0.9, silent=silent), {"team": 100.0})
     assert result.contrasts[0].log_ratio is None
-    assert "without measured energy" in result.contrasts[0].why_not
+    assert "not measured in both blocks" in result.contrasts[0].why_not
     assert all(one.log_ratio is not None for one in result.contrasts[1:])
 
 

@@ -165,6 +165,20 @@ CUSTOM_KINDS = (
             _AGE,
         ),
     ),
+    CustomKind(
+        resources.POWER_TRIALS,
+        "pt",
+        (
+            Column("Running", "string", '.status.conditions[?(@.type=="Running")].status'),
+            Column("Reason", "string", '.status.conditions[?(@.type=="Running")].reason'),
+            Column("Block", "integer", ".status.block"),
+            Column("Enforced", "string", ".status.treated"),
+            Column("Started", "date", ".status.protocol.startTime"),
+            Column("Ends", "string", ".status.protocol.endTime"),
+            Column("Seed", "integer", ".status.protocol.seed", 1),
+            _AGE,
+        ),
+    ),
 )
 
 

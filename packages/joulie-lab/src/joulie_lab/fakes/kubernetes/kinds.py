@@ -181,6 +181,7 @@ JOULIE: tuple[Kind, ...] = (
     _joulie("nodehardwares", "NodeHardware"),
     _joulie("workloadprofiles", "WorkloadProfile", namespaced=True),
     _joulie("energybudgets", "EnergyBudget", namespaced=True),
+    _joulie("powertrials", "PowerTrial"),
     _joulie("telemetryprofiles", "TelemetryProfile"),
     _joulie("nodepowerprofiles", "NodePowerProfile"),
 )

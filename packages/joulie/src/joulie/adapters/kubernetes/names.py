@@ -11,6 +11,8 @@ VERSION = "v1alpha1"
 # Labels of nodes.
 MANAGED_LABEL = "joulie.io/managed"
 RESERVED_LABEL = "joulie.io/reserved"
+TRIAL_LABEL = "joulie.io/trial"
+"""Name of the PowerTrial that sets a node's mode at present."""
 MODE_LABEL = "joulie.io/mode"
 """observe or enforce: takes precedence over the setting MODE. Also a label of namespaces, for deferral."""
 POWER_PROFILE_LABEL = "joulie.io/power-profile"
@@ -48,6 +50,7 @@ SIM_MEMORY_PRESSURE_PCT_ANNOTATION = "sim.joulie.io/memory-pressure-pct"
 OPERATOR_FIELD_MANAGER = "joulie-operator"
 AGENT_FIELD_MANAGER = "joulie-agent"
 GPU_LIMITS_FIELD_MANAGER = "joulie-gpu-limits"
+TRIAL_FIELD_MANAGER = "joulie-trial"
 CLEANUP_FIELD_MANAGER = "joulie-cleanup"
 CLASSIFIER_FIELD_MANAGER = CLASSIFIER
 

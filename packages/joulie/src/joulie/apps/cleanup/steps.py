@@ -304,6 +304,8 @@ class Cleanup:
         """Joulie's labels of a node; that of a pending restore stays where the restore is not confirmed."""
         done = node.metadata.name not in self._outcome.not_restored
         removed = (*self._labels, names.RESTORE_PENDING_LABEL) if done else self._labels
+        if names.TRIAL_LABEL in node.metadata.labels:
+            removed = (*removed, names.TRIAL_LABEL, names.MODE_LABEL)
         return [label for label in removed if label in node.metadata.labels]
 
     def _unlabeller(self, node: Node, *keys: str) -> Job:

@@ -26,6 +26,7 @@ from joulie.apps.operator.power.wiring import Clients
 from joulie.apps.operator.rescheduler.controller import Rescheduler
 from joulie.apps.operator.settings import OperatorSettings
 from joulie.apps.operator.telemetry import TelemetryProfiles
+from joulie.apps.operator.trials import Trials
 from joulie.domain.control import Decision, Memory, Snapshot, Transition, TransitionResult, decide
 from joulie.domain.cooling_stress import CoolingStressModel
 from joulie.domain.drain import ActiveEco, DrainingPerformance
@@ -103,6 +104,7 @@ class ControlLoop:
             may_write=may_write,
             now_s=now_s,
         )
+        self._trials = Trials(client, view, settings, self._events, may_write=may_write, now_s=now_s)
         self._gpu_limits: GpuLimits | None = None
         if settings.gpu_limits and clients.prometheus is not None:
             self._gpu_limits = GpuLimits(
@@ -138,6 +140,7 @@ class ControlLoop:
                 if self._settings.enable_classifier:
                     group.create_task(self._classifier.run())
                 group.create_task(self._rescheduler.run())
+                group.create_task(self._trials.run())
                 if self._gpu_limits is not None:
                     group.create_task(self._gpu_limits.run())
                 group.create_task(self._power.watch())
@@ -198,6 +201,7 @@ class ControlLoop:
         self._decision = decision = decide(snapshot, self._memory, self._control, self._policy, self._cooling)
         self._power.decided(decision)
         self._rescheduler.decided(decision)
+        self._trials.decided(decision)
         if self._gpu_limits is not None:
             self._gpu_limits.decided(decision)
         self._metrics.decided(decision)

@@ -78,6 +78,7 @@ from joulie.adapters.kubernetes.api.v1alpha1.telemetry import (
     TelemetryProfileSpec,
     TelemetryProfileStatus,
 )
+from joulie.adapters.kubernetes.api.v1alpha1.trial import PowerTrial, PowerTrialSpec, PowerTrialStatus, TrialProtocol
 from joulie.adapters.kubernetes.api.v1alpha1.workload import (
     CpuUse,
     Criticality,
@@ -154,6 +155,9 @@ __all__ = [
     "PowerMeasurement",
     "PowerSource",
     "PowerSpec",
+    "PowerTrial",
+    "PowerTrialSpec",
+    "PowerTrialStatus",
     "Profile",
     "PrometheusSource",
     "RescheduleRecommendation",
@@ -168,6 +172,7 @@ __all__ = [
     "TelemetryProfile",
     "TelemetryProfileSpec",
     "TelemetryProfileStatus",
+    "TrialProtocol",
     "WorkloadClass",
     "WorkloadProfile",
     "WorkloadProfileSpec",

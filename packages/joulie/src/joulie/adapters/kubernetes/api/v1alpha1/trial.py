@@ -1,0 +1,128 @@
+"""PowerTrial: a randomised experiment that measures what Joulie saves on this cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from msgspec import Meta, field
+
+from joulie.adapters.kubernetes.api.meta import KubernetesObject, ObjectMeta
+from joulie.adapters.kubernetes.api.v1alpha1.fields import (
+    Conditions,
+    Count,
+    JoulieStruct,
+    Name,
+    Rule,
+    Timestamp,
+    one_of,
+    up_to,
+)
+from joulie.domain.trial.protocol import MIN_PAIRS, Treated
+
+MAX_NODES_OF_HALF = 2500
+"""Nodes of a half, so that the object stays far below the API server's limit of 1.5 MiB."""
+_MAX_PAIRS = 200
+
+LabelValue = Annotated[str, Meta(extra_json_schema={"maxLength": 63})]
+Labels = Annotated[dict[str, LabelValue], Meta(extra_json_schema={"maxProperties": 16})]
+Minutes = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 10080})]
+Washout = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 10080})]
+Pairs = Annotated[int, Meta(extra_json_schema={"minimum": MIN_PAIRS, "maximum": _MAX_PAIRS})]
+Half = Annotated[tuple[Name, ...], up_to(MAX_NODES_OF_HALF)]
+Order = Annotated[tuple[Annotated[str, one_of(Treated)], ...], up_to(2 * _MAX_PAIRS)]
+
+
+class PowerTrialSpec(JoulieStruct, frozen=True):
+    """What a trial measures, and for how long. It cannot be changed, except to stop.
+
+    Attributes:
+        node_selector: labels of the nodes that take part; all managed nodes by default. Nodes whose mode somebody has
+            set by the label joulie.io/mode never take part. Changing it after the draw has no effect.
+        pairs: pairs of blocks in which one half of the nodes is enforced and the other observed; 12 by default.
+            `joulie trial plan` says how many a saving of a given size needs.
+        block_minutes: length of a block, min; 360 by default.
+        washout_minutes: beginning of each block that is not measured, min; 60 by default.
+        seed: seed of the draw; drawn from the object's UID by default.
+        start_time: start of the first block; when the operator first sees the object by default.
+        stop: whether to end the trial now.
+    """
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "(has(self.washoutMinutes) ? self.washoutMinutes : 60)"
+            " < (has(self.blockMinutes) ? self.blockMinutes : 360)",
+            "the washout must be shorter than a block",
+        ),
+        Rule(
+            "self.?pairs == oldSelf.?pairs && self.?blockMinutes == oldSelf.?blockMinutes"
+            " && self.?washoutMinutes == oldSelf.?washoutMinutes"
+            " && self.?seed == oldSelf.?seed && self.?startTime == oldSelf.?startTime",
+            "a trial cannot be changed: stop it and create another",
+        ),
+    )
+
+    node_selector: Labels = field(default_factory=dict)
+    pairs: Pairs | None = None
+    block_minutes: Minutes | None = None
+    washout_minutes: Washout | None = None
+    seed: Count | None = None
+    start_time: Timestamp | None = None
+    stop: bool | None = None
+
+
+class TrialProtocol(JoulieStruct, frozen=True):
+    """The draw, fixed before the first block.
+
+    Attributes:
+        start_time: start of the first block.
+        end_time: end of the last block.
+        block_minutes: length of a block, min.
+        washout_minutes: beginning of each block that is not measured, min.
+        seed: seed of the draw.
+        first_half: names of the nodes of the first half.
+        second_half: names of the nodes of the second half.
+        left_out: names of nodes without a partner of the same hardware, which stay as they are.
+        order: what is enforced in the first block of each pair; in its second block it is the opposite.
+    """
+
+    start_time: Timestamp
+    end_time: Timestamp
+    block_minutes: Minutes
+    washout_minutes: Washout
+    seed: Count
+    first_half: Half
+    second_half: Half
+    left_out: Half = ()
+    order: Order = ()
+
+
+class PowerTrialStatus(JoulieStruct, frozen=True):
+    """The draw and the course of a trial, written by the operator.
+
+    Attributes:
+        protocol: the draw.
+        block: number of the block in force, from 1.
+        treated: what is enforced in it: first, second, all or none.
+        conditions: Running, with the reason why not.
+    """
+
+    protocol: TrialProtocol | None = None
+    block: Count | None = None
+    treated: Annotated[str, one_of(Treated)] | None = None
+    conditions: Conditions = ()
+
+
+class PowerTrial(KubernetesObject, kw_only=True, frozen=True):
+    """A randomised switchback over matched halves of the nodes: enforced and observed by turns, by chance.
+
+    The operator labels the nodes with their mode (joulie.io/mode) block by block, and removes the labels when the trial
+    ends, is stopped or is deleted.
+
+    Attributes:
+        spec: what is measured.
+        status: the draw and the course.
+    """
+
+    metadata: ObjectMeta
+    spec: PowerTrialSpec
+    status: PowerTrialStatus = PowerTrialStatus()

@@ -1,0 +1,163 @@
+"""PowerTrials through the operator against the fake cluster."""
+
+import pytest
+
+from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.power_trials import protocol_of
+from joulie.adapters.kubernetes.resources import NODES, POWER_TRIALS
+from joulie.domain.mode import Mode
+from joulie.domain.trial.protocol import Arm, arms
+from support.operator_stage import LABELS, play, until
+
+HOUR_S = 3600.0
+FLEET = [f"node-{index}" for index in range(6)]
+SPEC = {"pairs": 12, "blockMinutes": 60, "washoutMinutes": 10}
+
+
+async def fleet(stage):
+    for name in FLEET:
+        await stage.add_node(name)
+    await stage.step()
+
+
+async def create(stage, name="july", **spec):
+    return await stage.client.create(POWER_TRIALS, {"metadata": {"name": name}, "spec": SPEC | spec})
+
+
+async def look(stage, passed_s=0.0):
+    stage.now_s += passed_s
+    await stage.loop._trials.look()
+    listed = {one.metadata.name: one.metadata.labels for one in (await stage.client.list(NODES)).items}
+    await until(lambda: all(stage.view.node(name).labels == labels for name, labels in listed.items()))
+    return {name: (labels.get(names.MODE_LABEL), labels.get(names.TRIAL_LABEL)) for name, labels in listed.items()}
+
+
+async def trial(stage, name="july"):
+    return await stage.client.get(POWER_TRIALS, name)
+
+
+def reason(trial):
+    return trial.status.conditions[0].reason
+
+
+def modes(protocol, block):
+    first, second = (Mode.ENFORCE if arm is Arm.TREATMENT else Mode.OBSERVE for arm in arms(block.treated))
+    return dict.fromkeys(protocol.first_half, (first, "july")) | dict.fromkeys(protocol.second_half, (second, "july"))
+
+
+def test_every_block_runs_as_drawn_and_the_labels_go_at_the_end(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        await create(stage)
+        found = await look(stage)
+        protocol = protocol_of(await trial(stage))
+        blocks = list(protocol.blocks())
+        assert len(blocks) == 28
+        for block in blocks:
+            assert found == modes(protocol, block)
+            status = (await trial(stage)).status
+            assert (status.block, status.treated) == (block.index + 1, block.treated)
+            found = await look(stage, HOUR_S)
+        assert found == dict.fromkeys(FLEET, (None, None))
+        assert reason(await trial(stage)) == "Completed"
+        assert (await trial(stage)).status.block is None
+
+    play(body, tmp_path, mode=Mode.OBSERVE)
+
+
+def test_a_new_leader_continues_the_draw(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        await create(stage)
+        await look(stage)
+        before = protocol_of(await trial(stage))
+        stage.start()
+        found = await look(stage, 5.5 * HOUR_S)  # without a decision
+        assert protocol_of(await trial(stage)) == before
+        assert found == modes(before, before.block_at(stage.now_s))
+
+    play(body, tmp_path, mode=Mode.OBSERVE)
+
+
+@pytest.mark.parametrize("how", ["stop", "delete"])
+def test_a_trial_that_is_stopped_or_deleted_leaves_no_label(tmp_path, how):
+    async def body(stage):
+        await fleet(stage)
+        await create(stage)
+        await look(stage)
+        if how == "delete":
+            await stage.client.delete(POWER_TRIALS, "july")
+        else:
+            await stage.client.patch(POWER_TRIALS, "july", {"spec": {"stop": True}})
+        assert await look(stage, 60.0) == dict.fromkeys(FLEET, (None, None))
+        if how == "stop":
+            assert reason(await trial(stage)) == "Stopped"
+
+    play(body, tmp_path, mode=Mode.OBSERVE)
+
+
+def test_nodes_whose_mode_somebody_set_take_no_part(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        await stage.client.patch(NODES, "node-0", {"metadata": {"labels": {names.MODE_LABEL: "observe"}}})
+        await until(lambda: names.MODE_LABEL in stage.view.node("node-0").labels)
+        await create(stage)
+        found = await look(stage)
+        protocol = protocol_of(await trial(stage))
+        assert found["node-0"] == ("observe", None)
+        assert "node-0" not in {*protocol.first_half, *protocol.second_half, *protocol.left_out}
+        # Taken out by hand while it runs: the label is not fought over.
+        out = protocol.first_half[0]
+        labels = {names.MODE_LABEL: "observe", names.TRIAL_LABEL: None}
+        await stage.client.patch(NODES, out, {"metadata": {"labels": labels}})
+        await until(lambda: names.TRIAL_LABEL not in stage.view.node(out).labels)
+        for _ in range(4):
+            assert (await look(stage, HOUR_S))[out] == ("observe", None)
+
+    play(body, tmp_path, mode=Mode.OBSERVE)
+
+
+def test_the_oldest_trial_runs_and_others_wait_with_the_reason(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        await create(stage)
+        await create(stage, "later")
+        await look(stage)
+        assert reason(await trial(stage)) == "InBlock"
+        waiting = (await trial(stage, "later")).status
+        assert waiting.protocol is None
+        assert "july is running" in waiting.conditions[0].message
+
+    play(body, tmp_path, mode=Mode.OBSERVE)
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"nodeSelector": {"pool": "none"}}, "needs two nodes with the same hardware"),
+        ({"startTime": "soon"}, "invalid time"),
+    ],
+)
+def test_a_trial_that_cannot_be_drawn_says_why(tmp_path, spec, why):
+    async def body(stage):
+        await fleet(stage)
+        await create(stage, **spec)
+        assert await look(stage) == dict.fromkeys(FLEET, (None, None))
+        found = await trial(stage)
+        assert reason(found) == "Invalid"
+        assert why in found.status.conditions[0].message
+
+    play(body, tmp_path, mode=Mode.OBSERVE)
+
+
+def test_who_lost_the_lease_writes_nothing(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        await create(stage)
+        stage.leading = False
+        with pytest.raises(Exception, match="lease"):
+            await look(stage)
+        assert (await trial(stage)).status.protocol is None
+        assert stage.view.node("node-0").labels == LABELS
+
+    play(body, tmp_path, mode=Mode.OBSERVE)
