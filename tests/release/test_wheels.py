@@ -48,7 +48,7 @@ PRODUCT = {
 """Every command of `joulie`, groups too."""
 LABORATORY = {
     *("bench", "demo", "experiment", "fmu", "machine", "scenario", "simulate", "simulator", "sweep", "workload"),
-    "replay",
+    *("replay", "trial"),
 }
 OF_THE_LABORATORY_ALONE = {
     *("fmpy", "matplotlib", "numba", "llvmlite", "plotly", "polars", "scipy", "pandas"),

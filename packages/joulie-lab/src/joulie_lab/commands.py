@@ -12,6 +12,7 @@ COMMANDS = (
     Command("sweep", "joulie_lab.apps.sweep", "Run variants x seeds on all cores, resumable."),
     Command("experiment", "joulie_lab.apps.experiment.main", "Play a trace under several policies; compare savings."),
     Command("replay", "joulie_lab.apps.replay.main", "Judge the model by a recorded cluster; forecast policies on it."),
+    Command("trial", "joulie_lab.apps.trial.main", "Plan trials, and report what they measured."),
     Command("grid backtest", "joulie_lab.apps.backtest.main", "Measure what deferral would have saved in a zone."),
     Command("bench", "joulie_lab.apps.bench.main", "Run the benchmarks that Joulie is judged by."),
     Command("fmu", "joulie_lab.apps.fmu", "Build, describe and validate cooling plants as FMUs."),

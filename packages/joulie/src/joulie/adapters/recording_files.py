@@ -13,9 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from joulie.domain.recording import FORMAT, NodeRecord, Period, PodRecord, merge_pods
+from joulie.domain.units import FloatArray
 
 _HEAD = "recording.json"
 _ONCE = "once"
@@ -161,6 +163,26 @@ class RecordingFiles:
     def nodes(self) -> list[NodeRecord]:
         """The nodes, ordered by name."""
         return [NodeRecord(**row) for row in self.table("nodes").sort("node").to_dicts()]
+
+    def measured_w(self, names: Sequence[str]) -> tuple[FloatArray, FloatArray]:
+        """Ends of the steps, s after the start, and measured power of nodes, W, shape ``(n_nodes, n_steps)``.
+
+        Power is NaN where it was not measured.
+
+        Raises:
+            RecordingError: a file is damaged.
+        """
+        head = self.head
+        steps = round((head.period.until_s - head.period.from_s) / head.step_s)
+        power_w = np.full((len(names), steps), np.nan)
+        index = {name: place for place, name in enumerate(names)}
+        for part in self.parts("power"):
+            own = part.filter(pl.col("node").is_in(list(index)))
+            rows = np.array([index[name] for name in own["node"]], dtype=np.int64)
+            place = np.rint((own["time_s"].to_numpy() - head.period.from_s) / head.step_s).astype(np.int64) - 1
+            inside = (place >= 0) & (place < steps)
+            power_w[rows[inside], place[inside]] = own["power_w"].to_numpy()[inside]
+        return np.arange(1, steps + 1, dtype=np.float64) * head.step_s, power_w
 
     def missing_hours(self, table: str) -> list[Period]:
         """Hours of which a table has no part."""

@@ -1,9 +1,9 @@
-"""Reads a recording for a replay: mean use by pod, and measured power by node and step."""
+"""Reads the mean use of pods from a recording, for a replay."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
@@ -46,27 +46,6 @@ def _running(pods: Sequence[PodRecord], time_s: float) -> PodRecord | None:
 
 def _quotient(total: FloatArray, scale: float = 1.0) -> float | None:
     return float(total[0] / total[1] / scale) if total[1] else None
-
-
-def measured_w(files: RecordingFiles, names: Sequence[str]) -> tuple[FloatArray, FloatArray]:
-    """Ends of the steps of a recording, s after its start, and measured power, W, shape ``(n_nodes, n_steps)``.
-
-    Power is NaN where it was not measured.
-
-    Raises:
-        RecordingError: a file is damaged.
-    """
-    head = files.head
-    steps = round((head.period.until_s - head.period.from_s) / head.step_s)
-    power_w = np.full((len(names), steps), np.nan)
-    index: Mapping[str, int] = {name: place for place, name in enumerate(names)}
-    for part in files.parts("power"):
-        own = part.filter(pl.col("node").is_in(list(index)))
-        rows = np.array([index[name] for name in own["node"]], dtype=np.int64)
-        place = np.rint((own["time_s"].to_numpy() - head.period.from_s) / head.step_s).astype(np.int64) - 1
-        inside = (place >= 0) & (place < steps)
-        power_w[rows[inside], place[inside]] = own["power_w"].to_numpy()[inside]
-    return np.arange(1, steps + 1, dtype=np.float64) * head.step_s, power_w
 
 
 def steps_per_hour(files: RecordingFiles) -> int:

@@ -17,7 +17,7 @@ from joulie.domain.units import SECONDS_PER_HOUR, FloatArray, IntArray
 from joulie.program.errors import UserError
 from joulie_lab.adapters.executors import ExecutorError, in_processes, on_dask
 from joulie_lab.apps.experiment.settings import build_control
-from joulie_lab.apps.replay.reading import mean_use, measured_w, steps_per_hour
+from joulie_lab.apps.replay.reading import mean_use, steps_per_hour
 from joulie_lab.program.parallel import Executor
 from joulie_lab.program.progress import shown
 from joulie_lab.simulation.experiment.scenario import ControlTimes, Variant
@@ -191,7 +191,7 @@ def replay(folder: Path, question: Question, executor: Executor) -> Replay:
     past = past_of(pods, mean_use(files, pods), cluster, period)
     if not past.runs:
         raise ValueError(f"{folder}: no pod ran on a node with known hardware")
-    times_s, power_w = measured_w(files, cluster.names)
+    times_s, power_w = files.measured_w(cluster.names)
     predicted = predicted_w(cluster, past.runs, times_s, files.head.step_s)
     hourly = Hourly.of(power_w, predicted, steps_per_hour(files))
     names, family = families([node.family for node in cluster.nodes])

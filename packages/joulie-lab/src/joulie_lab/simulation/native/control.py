@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -48,11 +48,14 @@ class Control:
         policy: chooses which nodes run at full power.
         settings: settings that stay fixed during the run.
         cooling: model of the nodes' cooling stress.
+        enforced: names of the nodes on which the plan is applied at a time, s since the start of the run, out of all;
+            None for all at all times.
     """
 
     policy: Policy
     settings: ControlSettings = field(default_factory=ControlSettings)
     cooling: CoolingStressModel = linear_cooling_stress
+    enforced: Callable[[float], Collection[str]] | None = None
 
 
 class NodeCap(NamedTuple):
@@ -147,10 +150,17 @@ class NativeControl:
         self._record_power(now_s, power_w)
         planned = self._planned(demand, now_s)
         lifting = blocking if full_power is None else full_power
-        moved = self._guard(planned.performance, blocking, lifting, now_s)
+        moved = self._guard(planned.performance | self._observed(now_s), blocking, lifting, now_s)
         self._decide_caps(planned.plan, moved, now_s)
         self._view = None
         return moved
+
+    def _observed(self, now_s: float) -> BoolArray:
+        """Nodes in observe mode, which run at full power whatever is planned."""
+        if self._control.enforced is None:
+            return np.zeros(len(self._nodes), dtype=np.bool_)
+        enforced = self._control.enforced(now_s)
+        return np.array([node.name not in enforced for node in self._nodes], dtype=np.bool_)
 
     def _record_power(self, now_s: float, power_w: FloatArray) -> None:
         if self._samples:

@@ -29,6 +29,7 @@ _LABORATORY = (
     (
         *("demo", "simulate", "scenario", "workload", "sweep", "experiment", "bench", "fmu", "simulator", "machine"),
         "replay",
+        "trial",
     ),
     "pip install joulie-lab",
 )

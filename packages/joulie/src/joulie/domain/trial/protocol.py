@@ -181,9 +181,8 @@ def draw(
     first, second, left_out = _halves(nodes, rng)
     if not first:
         raise InvalidQuantityError("nodes", "needs two nodes with the same hardware")
-    whole = pairs // (WHOLE_EVERY - 1)
-    different = np.ones(pairs + whole, dtype=bool)
-    different[rng.choice(len(different), size=whole, replace=False)] = False
+    different = np.ones(all_pairs(pairs), dtype=bool)
+    different[rng.choice(len(different), size=len(different) - pairs, replace=False)] = False
     heads = rng.integers(2, size=len(different)).astype(bool)
     order = tuple(
         (Treated.FIRST_HALF if head else Treated.SECOND_HALF) if halves else (Treated.ALL if head else Treated.NONE)
@@ -192,6 +191,11 @@ def draw(
     return Protocol(
         start_s, block_s, washout_s, tuple(sorted(first)), tuple(sorted(second)), tuple(sorted(left_out)), order, seed
     )
+
+
+def all_pairs(pairs: int) -> int:
+    """Number of all pairs of blocks of a trial with so many pairs in which the halves differ."""
+    return pairs + pairs // (WHOLE_EVERY - 1)
 
 
 def _halves(nodes: Sequence[TrialNode], rng: np.random.Generator) -> tuple[list[str], list[str], list[str]]:

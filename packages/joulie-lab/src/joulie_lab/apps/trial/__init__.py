@@ -1,0 +1,1 @@
+"""``joulie trial``: plans trials and reports what they measured."""

@@ -1,0 +1,148 @@
+"""What a trial measured, as a document that an auditor can recompute, and in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from joulie.adapters.kubernetes.times import rfc3339
+from joulie.domain.recording import PodRecord
+from joulie.domain.trial.estimate import Contrast, Saving, TrialResult, evaluate
+from joulie.domain.trial.measure import Measured, Metered, measure
+from joulie.domain.trial.protocol import Protocol
+
+HOW_KNOWN = "measured by trial"
+
+
+@dataclass(frozen=True)
+class TrialReport:
+    """A trial and what it measured.
+
+    Attributes:
+        name: of the PowerTrial.
+        protocol: the draw.
+        measured: energy and work by node and block.
+        result: the evaluation; its savings count only if nothing refuses them.
+        refused: why no saving is given; empty if one is.
+    """
+
+    name: str
+    protocol: Protocol
+    measured: Measured
+    result: TrialResult
+    refused: str
+
+    @property
+    def saving(self) -> Saving | None:
+        """The saving; None if none is given."""
+        return None if self.refused else self.result.saving
+
+    @property
+    def headline(self) -> str:
+        """What came out, in a sentence."""
+        if self.saving is None:
+            return f"Trial {self.name}: no saving can be given: {self.refused}"
+        return f"Trial {self.name}: {saving_words(self.saving)}"
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a reader must know beside the saving."""
+        left_out = len(self.protocol.left_out)
+        silent = sum(one.energy_j is None for one in self.measured.blocks)
+        return [
+            "The interval is that of a test by changes of sign over pairs of blocks: it rests on the random order"
+            " alone, and holds for a saving that is the same share in every block.",
+            f"{self.measured.both_arms:.1%} of the work is of pods that ran under both arms and counts by time: if such"
+            " pods are slowed by s, the saving is too large by at most this share times s.",
+            f"{self.measured.enforced:.1%} of the work was done on enforced nodes: far from half means that pods moved"
+            " between the halves.",
+            f"{silent} of {len(self.measured.blocks)} node-blocks had a silent meter and count in neither block of"
+            f" their pair; {left_out} nodes had no partner.",
+            f"{self.measured.uncounted_owners} workloads completed pods under one arm only and count as no work.",
+        ]
+
+    def document(self) -> dict[str, object]:
+        """Everything that the saving was computed from."""
+        protocol = self.protocol
+        return {
+            "trial": self.name,
+            "howKnown": HOW_KNOWN,
+            "headline": self.headline,
+            "saving": _saving(self.saving),
+            "allOrNone": None if self.refused else _saving(self.result.whole),
+            "refused": self.refused or None,
+            "protocol": {
+                "startTime": rfc3339(protocol.start_s),
+                "endTime": rfc3339(protocol.end_s),
+                "blockSeconds": protocol.block_s,
+                "washoutSeconds": protocol.washout_s,
+                "seed": protocol.seed,
+                "firstHalf": list(protocol.first_half),
+                "secondHalf": list(protocol.second_half),
+                "leftOut": list(protocol.left_out),
+                "order": [one.value for one in protocol.order],
+            },
+            "pairs": [_pair(one) for one in self.result.contrasts],
+            "workOfPodsUnderBothArms": self.measured.both_arms,
+            "workOnEnforcedNodes": self.measured.enforced,
+            "uncountedWorkloads": self.measured.uncounted_owners,
+            "joulesPerCompletedPod": dict(self.measured.joules_per_unit),
+            "blocks": [
+                {"block": one.block, "node": one.node, "energyJ": one.energy_j, "completedPods": dict(one.work)}
+                for one in self.measured.blocks
+            ],
+            "notes": list(self.notes),
+        }
+
+
+def report(
+    name: str, protocol: Protocol, pods: Sequence[PodRecord], metered: Metered, max_both_arms: float
+) -> TrialReport:
+    """Evaluate what a recording holds of a trial.
+
+    Args:
+        name: of the PowerTrial.
+        protocol: the draw.
+        pods: pods of the recording.
+        metered: measured power.
+        max_both_arms: share of the work by pods that ran under both arms beyond which no saving is given.
+    """
+    measured = measure(protocol, pods, metered)
+    result = evaluate(protocol, measured.blocks, measured.joules_per_unit)
+    return TrialReport(name, protocol, measured, result, _refused(measured, result, max_both_arms))
+
+
+def _refused(measured: Measured, result: TrialResult, max_both_arms: float) -> str:
+    if not measured.blocks:
+        return "the recording holds no block of the trial"
+    if result.saving is None:
+        return "no pair of blocks has measured energy and completed work in both halves"
+    if measured.both_arms > max_both_arms:
+        return (
+            f"{measured.both_arms:.0%} of the work is of pods that ran under both arms, at most {max_both_arms:.0%} may"
+            " be (--max-both-arms): use blocks that are longer than pods run"
+        )
+    return ""
+
+
+def saving_words(saving: Saving) -> str:
+    """A saving in words."""
+    what = "saved" if saving.saved >= 0.0 else "cost"
+    said = f"enforcing {what} {abs(saving.saved):.1%} of the energy per work"
+    if saving.low is None or saving.high is None:
+        return f"{said}; {saving.pairs} pairs of blocks are too few for an interval"
+    return f"{said}, 95 % interval {saving.low:.1%} to {saving.high:.1%}, {saving.pairs} pairs of blocks"
+
+
+def _saving(one: Saving | None) -> dict[str, object] | None:
+    return None if one is None else {"saved": one.saved, "low": one.low, "high": one.high, "pairs": one.pairs}
+
+
+def _pair(one: Contrast) -> dict[str, object]:
+    return {
+        "pair": one.pair,
+        "allOrNone": one.whole,
+        "logRatio": one.log_ratio,
+        "nodes": one.nodes,
+        "leftOutBecause": one.why_not or None,
+    }

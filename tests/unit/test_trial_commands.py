@@ -1,0 +1,215 @@
+"""`joulie trial`: what a recording says of a trial, on the screen, as JSON that can be recomputed, and as a page."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulie.adapters.kubernetes.power_trials import stored_protocol
+from joulie.adapters.kubernetes.times import rfc3339
+from joulie.adapters.recording_files import Head, RecordingFiles
+from joulie.apps.cli.main import main
+from joulie.domain.recording import Exit, NodeRecord, Period, PodRecord
+from joulie.domain.trial.measure import Metered, measure
+from joulie.domain.trial.protocol import Arm, TrialNode, draw
+
+HOUR_S = 3600.0
+START_S = 1_790_000_000.0 // HOUR_S * HOUR_S
+STEP_S = 300.0
+NODES = [NodeRecord(f"n{index}", cores=8.0) for index in range(4)]
+BLOCKS = 28
+
+
+def drawn(start_s=START_S, seed=3):
+    nodes = [TrialNode(one.node, "cpu", float(index)) for index, one in enumerate(NODES)]
+    return draw(nodes, start_s=start_s, pairs=12, seed=seed, block_s=HOUR_S, washout_s=600.0)
+
+
+def pod(node, begin_s, end_s, name="p", owner="team", exit_=Exit.SUCCEEDED):
+    return PodRecord(f"{node}-{begin_s}-{name}", "ns", name, "Job", owner, cpu_cores=4.0, started_s=begin_s,
+                     ended_s=end_s, node=node, exit=exit_)  # fmt: skip
+
+
+def power_of(protocol, ratio, n_steps, noise=0.0):
+    """100 W, by the hour's factor and the treatment's ratio, with noise by node and hour."""
+    rng = np.random.default_rng(5)
+    spread = rng.normal(0.0, noise, (len(NODES), math.ceil(n_steps / 12)))
+    power_w = np.empty((len(NODES), n_steps))
+    for step in range(n_steps):
+        arms = protocol.arms_at(START_S + step * STEP_S)
+        for row, node in enumerate(NODES):
+            treated = arms.get(node.node) is Arm.TREATMENT
+            hour = 1.0 + 0.5 * math.sin(step // 12)
+            power_w[row, step] = 100.0 * hour * (ratio if treated else 1.0) * math.exp(spread[row, step // 12])
+    return power_w
+
+
+def hourly_pods(hours=BLOCKS, minutes=40):
+    """A pod of the same work on every node within every hour, after the washout."""
+    return [
+        pod(node.node, START_S + hour * HOUR_S + 900.0, START_S + hour * HOUR_S + 900.0 + 60.0 * minutes)
+        for hour in range(hours)
+        for node in NODES
+    ]
+
+
+def recorded(folder, pods, power_w):
+    hours = power_w.shape[1] // 12
+    period = Period(START_S, START_S + hours * HOUR_S)
+    files = RecordingFiles.create(folder, Head(period, STEP_S, anonymised=False))
+    files.write("nodes", [msgspec.to_builtins(node) for node in NODES])
+    files.write("pods", [msgspec.to_builtins(one) for one in pods])
+    for number, hour in enumerate(period.hours):
+        rows = [
+            {"time_s": hour.from_s + (step + 1) * STEP_S, "node": node.node, "power_w": float(value)}
+            for row, node in enumerate(NODES)
+            for step in range(12)
+            if not math.isnan(value := power_w[row, 12 * number + step])
+        ]
+        files.write("power", rows, hour)
+    return folder
+
+
+def trial_file(tmp_path, protocol):
+    stored = msgspec.json.decode(msgspec.json.encode(stored_protocol(protocol)))
+    body = {"apiVersion": "joulie.io/v1alpha1", "kind": "PowerTrial", "metadata": {"name": "july"}, "spec": {},
+            "status": {"protocol": stored}}  # fmt: skip
+    file = tmp_path / "july.json"
+    file.write_text(json.dumps(body))
+    return file
+
+
+@pytest.fixture
+def joulie(capsys):
+    def _joulie(*arguments):
+        with pytest.raises(SystemExit) as caught:
+            main([str(one) for one in arguments])
+        streams = capsys.readouterr()
+        return int(caught.value.code or 0), streams.out, streams.err
+
+    return _joulie
+
+
+def test_a_known_saving_is_reported_and_can_be_recomputed(joulie, tmp_path):
+    protocol = drawn()
+    folder = recorded(tmp_path / "week", hourly_pods(), power_of(protocol, 0.9, 12 * BLOCKS))
+    page = tmp_path / "july.html"
+    arguments = ("trial", "report", folder, "--file", trial_file(tmp_path, protocol))
+    status, out, err = joulie(*arguments, "--html", page)
+    assert (status, err) == (0, "")
+    assert "enforcing saved 10.0% of the energy per work, 95 % interval 10.0% to 10.0%, 12 pairs of blocks" in out
+    assert "saved 10.0%" in page.read_text()
+    assert "<script" not in page.read_text()
+    document = json.loads(joulie(*arguments, "-o", "json")[1])
+    assert document["saving"] == pytest.approx({"saved": 0.1, "low": 0.1, "high": 0.1, "pairs": 12})
+    assert (document["allOrNone"]["low"], document["allOrNone"]["pairs"]) == (None, 2)
+    by_arm = {arm: [0.0, 0.0] for arm in Arm}
+    weights = document["joulesPerCompletedPod"]
+    for one in document["blocks"]:
+        block = list(protocol.blocks())[one["block"]]
+        arm = protocol.arms_at(block.start_s)[one["node"]]
+        hour = 1.0 + 0.5 * math.sin(one["block"])
+        by_arm[arm][0] += one["energyJ"] / hour
+        by_arm[arm][1] += sum(weights[owner] * units for owner, units in one["completedPods"].items())
+    energy_per_work = {arm: energy / work for arm, (energy, work) in by_arm.items()}
+    assert energy_per_work[Arm.TREATMENT] / energy_per_work[Arm.CONTROL] == pytest.approx(0.9)
+
+
+def test_no_saving_is_given_where_pods_ran_under_both_arms(joulie, tmp_path):
+    protocol = drawn()
+    pods = [pod(node.node, START_S, START_S + BLOCKS * HOUR_S, owner=node.node) for node in NODES]
+    folder = recorded(tmp_path / "week", hourly_pods() + pods, power_of(protocol, 0.9, 12 * BLOCKS))
+    arguments = ("trial", "report", folder, "--file", trial_file(tmp_path, protocol))
+    status, out, _ = joulie(*arguments)
+    assert status == 1
+    assert "no saving can be given: " in out
+    assert "use blocks that are longer than pods run" in out
+    assert json.loads(joulie(*arguments, "-o", "json")[1])["saving"] is None
+    assert joulie(*arguments, "--max-both-arms", "100")[0] == 0
+
+
+def test_a_silent_meter_takes_its_node_from_both_blocks_of_a_pair(joulie, tmp_path):
+    protocol = drawn()
+    power_w = power_of(protocol, 0.9, 12 * BLOCKS)
+    power_w[1, 12 * 5 + 6] = np.nan
+    folder = recorded(tmp_path / "week", hourly_pods(), power_w)
+    document = json.loads(joulie("trial", "report", folder, "--file", trial_file(tmp_path, protocol), "-o", "json")[1])
+    assert [one["nodes"] for one in document["pairs"]] == [3 if pair == 2 else 4 for pair in range(14)]
+    assert document["saving"]["saved"] == pytest.approx(0.1)
+
+
+def test_what_was_not_recorded_is_left_out_and_said(joulie, tmp_path):
+    protocol = drawn(START_S + 10 * HOUR_S)
+    folder = recorded(tmp_path / "week", hourly_pods(), power_of(protocol, 0.9, 12 * BLOCKS))
+    status, out, _ = joulie("trial", "report", folder, "--file", trial_file(tmp_path, protocol))
+    assert status == 0
+    assert "not measured in both blocks" in out
+    late = drawn(START_S + 1000 * HOUR_S)
+    status, out, _ = joulie("trial", "report", folder, "--file", trial_file(tmp_path, late))
+    assert (status, "the recording holds no block of the trial" in out) == (1, True)
+
+
+def test_a_trial_that_is_not_named_or_not_drawn_is_one_line(joulie, tmp_path):
+    folder = recorded(tmp_path / "week", [], np.full((4, 12), 100.0))
+    assert "name the trial" in joulie("trial", "report", folder)[2]
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    assert "not a PowerTrial in JSON" in joulie("trial", "report", folder, "--file", broken)[2]
+    assert "not a recording" in joulie("trial", "report", tmp_path, "--file", trial_file(tmp_path, drawn()))[2]
+    broken.write_text(json.dumps({"metadata": {"name": "july"}, "spec": {}}))
+    assert "trial july is not drawn yet" in joulie("trial", "report", folder, "--file", broken)[2]
+
+
+def test_the_plan_says_how_many_pairs_a_saving_needs(joulie, tmp_path):
+    folder = recorded(tmp_path / "week", hourly_pods(), power_of(drawn(), 1.0, 12 * BLOCKS, noise=0.05))
+    plan = ("trial", "plan", folder, "--block", "1h", "--washout", "10m")
+    found = json.loads(joulie(*plan, "--saving", "10", "-o", "json")[1])
+    assert found["pairs"] == 12
+    assert 0.01 < found["deviation"] < 0.06
+    assert found["both_arms"] == 0.0
+    smaller = json.loads(joulie(*plan, "--saving", "2", "-o", "json")[1])
+    assert smaller["pairs"] > 12
+    assert "pairs of blocks" in joulie(*plan)[1]
+    status, _, err = joulie("trial", "plan", folder)
+    assert (status, "the recording has 28 h; with these blocks 168 h are needed" in err) == (2, True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    spans=st.lists(
+        st.tuples(st.integers(0, 3), st.floats(-HOUR_S, 29 * HOUR_S), st.floats(60.0, 9 * HOUR_S)), max_size=12
+    ),
+    offset_s=st.sampled_from([0.0, 17.0, 1800.0]),
+)
+def test_no_pod_counts_more_than_once(spans, offset_s):
+    protocol = drawn(START_S + offset_s)
+    pods = [
+        pod(f"n{node}", START_S + begin, START_S + begin + length, str(i))
+        for i, (node, begin, length) in enumerate(spans)
+    ]
+    found = measure(protocol, pods, Metered(NODES, START_S, STEP_S, np.full((4, 12 * BLOCKS), 100.0)))
+    counted = math.fsum(sum(one.work.values()) for one in found.blocks)
+    assert 0.0 <= counted <= len(pods) + 1e-9
+    assert 0.0 <= found.both_arms <= 1.0 + 1e-9
+    assert 0.0 <= found.enforced <= 1.0 + 1e-9
+
+
+def test_pods_that_failed_or_still_run_are_no_work():
+    protocol = drawn()
+    pods = [
+        pod("n0", START_S + 900.0, START_S + 1800.0, exit_=Exit.FAILED),
+        pod("n1", START_S + 900.0, None, exit_=None),
+        pod("elsewhere", START_S + 900.0, START_S + 1800.0),
+    ]
+    found = measure(protocol, pods, Metered(NODES, START_S, STEP_S, np.full((4, 12 * BLOCKS), 100.0)))
+    assert not any(one.work for one in found.blocks)
+
+
+def test_times_of_the_draw_are_whole_seconds():
+    assert stored_protocol(drawn()).start_time == rfc3339(START_S)
