@@ -14,7 +14,7 @@ from joulie.apps.extender.feed import NodeLabels
 from joulie.apps.extender.fleet import Fleet, FleetView, LoadFacts, TwinFacts, TwinNumbers
 from joulie.apps.extender.judge import judge
 from joulie.apps.extender.rankings import Rankings
-from joulie.domain.accounting.profiles import HardwareProfiles
+from joulie.domain.accounting.profiles import GpuProfile, HardwareProfiles, Profiles
 from joulie.domain.mode import Mode
 from joulie.domain.policy import WorkloadClass
 from joulie.domain.scoring.extender import NodeClass
@@ -416,6 +416,32 @@ def test_g14_explanations_agree_with_the_filter_about_limits_of_power() -> None:
     assert explained.pod.mistakes == (
         f"annotation {GARDENER}policy-min-efficiency of the namespace is ignored: 'much' is not a number above 0",
     )
+
+
+@pytest.mark.parametrize(
+    ("workload", "limit_w", "passed"),
+    [("", "690", ["n"]), ("", "689", []), ("training", "690", ["n"]), ("training", "689", []),
+     ("inference", "625", ["n"]), ("inference", "624", []), ("mining", "690", ["n"]), ("mining", "689", [])],
+)  # fmt: skip
+def test_g14_gpus_count_by_what_the_pod_does_on_them(workload: str, limit_w: str, passed: list[str]) -> None:
+    gpus = Profiles({"NVIDIA A100": GpuProfile(50.0, 300.0, {"inference": 0.5})}, longer_names=True)
+    fleet = Fleet(300.0, profiles=HardwareProfiles(gpus=gpus, pue=1.4, gpu_pue=1.3))
+    fleet.set_load("n", LoadFacts(96.0, 400.0, 100.0, "NVIDIA", 1.0, "NVIDIA-A100-SXM4-80GB"))
+    said = {GARDENER + "max-power-watts": limit_w} | ({GARDENER + "gpu-workload-type": workload} if workload else {})
+    assert filtered(fleet.view(1000.0), call(pod(said), ["n"]))["NodeNames"] == passed
+
+
+def test_g14_a_nodes_own_pues_count_before_the_defaults() -> None:
+    fleet = Fleet(300.0, profiles=HardwareProfiles(pue=1.4, gpu_pue=1.3))
+    fleet.set_load("n", LoadFacts(96.0, 400.0, 100.0, "NVIDIA", 1.0, pue=1.0, gpu_pue=1.2))
+    view = fleet.view(1000.0)
+    for key, value, passed in (
+        ("max-power-watts", "520", ["n"]),
+        ("max-power-watts", "519", []),
+        ("min-efficiency", "0.184", ["n"]),
+        ("min-efficiency", "0.185", []),
+    ):
+        assert filtered(view, call(pod({GARDENER + key: value}), ["n"]))["NodeNames"] == passed, key + value
 
 
 def test_g14_the_default_pues_are_those_of_the_hardware_profiles() -> None:

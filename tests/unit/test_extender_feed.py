@@ -128,6 +128,18 @@ def test_hardware_from_labels_and_of_nobody() -> None:
     assert load_facts(nobody, ReportedHardware(), BUILTIN_CATALOGUE) == LoadFacts(None, None, None, None)
 
 
+def test_g14_a_nodes_pues_are_read_from_its_annotations() -> None:
+    def kept(pue: str) -> LoadFacts:
+        prefix = "compute-gardener-scheduler.kubernetes.io/"
+        annotations = {prefix + "pue": pue, prefix + "gpu-pue": "1.3"}
+        node = keep_node(msgspec.convert({"metadata": {"name": "n1", "annotations": annotations}}, Node))
+        return load_facts(node, None, BUILTIN_CATALOGUE)
+
+    assert (kept("1.25").pue, kept("1.25").gpu_pue) == (1.25, 1.3)
+    for invalid in ("", "nan", "0.9", "11", "one"):
+        assert kept(invalid).pue is None
+
+
 # ---- against the fake cluster
 
 

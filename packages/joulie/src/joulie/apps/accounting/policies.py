@@ -15,19 +15,18 @@ from joulie.adapters.kubernetes.times import time_or_none
 from joulie.apps.accounting.facts import AccountedNamespace, AccountedPod
 from joulie.domain.accounting.budget import Budget, BudgetAction, parse_choice
 from joulie.domain.accounting.period import Period, calendar_window
+from joulie.domain.accounting.profiles import pue_in
 from joulie.domain.accounting.records import Held, UnitCount
 from joulie.domain.grid import names
-from joulie.domain.grid.request import Cascade, first_readable, workload_type
+from joulie.domain.grid.request import Cascade, first_readable, gpu_workload_type_in, workload_type
 from joulie.domain.quantities import JOULES_PER_KWH
 
 NAMESPACE_BUDGET_KWH = "joulie.io/namespace-energy-budget-kwh"
 NAMESPACE_BUDGET_ACTION = "joulie.io/namespace-energy-budget-action"
 NAMESPACE_BUDGET_PERIOD = "joulie.io/namespace-energy-budget-period"
-_MAX_PUE = 10.0
 _MAX_KWH = 1e9
 _MAX_UNIT = 63
 """Characters of the name of a functional unit."""
-_GPU_WORKLOAD_TYPES = ("inference", "training", "rendering")
 
 T = TypeVar("T")
 
@@ -73,9 +72,9 @@ def pod_policy(pod: AccountedPod, namespace: AccountedNamespace | None) -> PodPo
     limit_j = read(names.ENERGY_BUDGET_KWH, _limit_j)
     action = read(names.ENERGY_BUDGET_ACTION, _action)
     return PodPolicy(
-        pue=read(names.PUE, _pue),
-        gpu_pue=read(names.GPU_PUE, _pue),
-        gpu_workload_type=read(names.GPU_WORKLOAD_TYPE, _gpu_workload_type),
+        pue=read(names.PUE, pue_in),
+        gpu_pue=read(names.GPU_PUE, pue_in),
+        gpu_workload_type=read(names.GPU_WORKLOAD_TYPE, gpu_workload_type_in),
         budget=None if limit_j is None else Budget(pod.uid, limit_j, action or BudgetAction.LOG),
         held=held(pod),
         delivers=read(names.FUNCTIONAL_UNITS, _functional_units),
@@ -158,19 +157,6 @@ def _period(text: str) -> Period:
         return parse_choice(Period, text)
     except ValueError:
         raise ValueError("one of " + ", ".join(Period)) from None
-
-
-def _pue(text: str) -> float:
-    value = _number(text)
-    if value is None or not 1.0 <= value <= _MAX_PUE:
-        raise ValueError(f"a number between 1 and {_MAX_PUE:g}")
-    return value
-
-
-def _gpu_workload_type(text: str) -> str:
-    if text not in _GPU_WORKLOAD_TYPES:
-        raise ValueError("one of " + ", ".join(_GPU_WORKLOAD_TYPES))
-    return text
 
 
 def _functional_units(text: str) -> UnitCount:

@@ -30,6 +30,7 @@ from joulie.adapters.kubernetes.resources import (
 )
 from joulie.adapters.kubernetes.times import parse_rfc3339
 from joulie.apps.extender.fleet import Fleet, LoadFacts, TwinFacts, TwinNumbers, ZoneHints
+from joulie.domain.accounting.profiles import stated_pue
 from joulie.domain.grid import names as grid_names
 from joulie.domain.grid.power_limits import POWER_LIMIT_KEYS
 from joulie.domain.grid.zones import ZONE_LABELS
@@ -43,7 +44,7 @@ from joulie.domain.scoring.extender import NodeClass
 _CLASSES = {"performance": NodeClass.PERFORMANCE, "eco": NodeClass.ECO, "draining": NodeClass.DRAINING}
 _COUNTED_LABELS = ("joulie.io/", "nvidia.com/", "amd.com/", ARCHITECTURE_KEY)
 _NO_PROFILE = ProfileFacts()
-_POLICIES = tuple(key.removeprefix(grid_names.PREFIX) for key in POWER_LIMIT_KEYS)
+_POLICIES = tuple(key.removeprefix(grid_names.PREFIX) for key in (*POWER_LIMIT_KEYS, grid_names.GPU_WORKLOAD_TYPE))
 _V = TypeVar("_V")
 
 
@@ -63,11 +64,15 @@ class NodeFacts:
         labels: those that may say something about power or hardware.
         offered: CPUs (cores) and GPUs that pods can request.
         zone: what it says about its grid zone; None if that is not known.
+        pue: PUE that its annotation says; None without one, and if that is invalid.
+        gpu_pue: the same of GPUs.
     """
 
     labels: dict[str, str]
     offered: dict[str, float]
     zone: ZoneHints | None = None
+    pue: float | None = None
+    gpu_pue: float | None = None
 
 
 @dataclass(frozen=True)
@@ -319,7 +324,8 @@ def keep_node(node: Node, profile_key: str = names.POWER_PROFILE_LABEL) -> NodeF
         {key: meta.annotations[key] for key in (grid_names.ZONE,) if key in meta.annotations},
         node.spec.provider_id,
     )
-    return NodeFacts(labels, allocatable_devices(node), zone)
+    pue, gpu_pue = (stated_pue(meta.annotations, key) for key in (grid_names.PUE, grid_names.GPU_PUE))
+    return NodeFacts(labels, allocatable_devices(node), zone, pue, gpu_pue)
 
 
 def keep_policies(namespace: Namespace) -> dict[str, str] | None:
@@ -346,4 +352,7 @@ def load_facts(node: NodeFacts, reported: ReportedHardware | None, catalogue: Ca
         gpu_max_w=None if gpu is None else gpu.requested_max_w,
         gpu_vendor=None if gpu is None else gpu.vendor,
         gpus=0.0 if gpu is None else float(gpu.count),
+        gpu_model="" if gpu is None else gpu.raw or gpu.model or "",
+        pue=node.pue,
+        gpu_pue=node.gpu_pue,
     )

@@ -19,6 +19,7 @@ from joulie.apps.extender.wire import host_score, json_text, refusal
 from joulie.domain.accounting.profiles import HardwareProfiles
 from joulie.domain.grid.cloud_regions import CLOUD_REGIONS
 from joulie.domain.grid.place import zone_points
+from joulie.domain.grid.request import GPU_WORKLOAD_TYPES
 from joulie.domain.grid.zones import zone_of_node
 from joulie.domain.marginal import FullLoad, cpu_max_or_fallback_w, gpu_max_or_fallback_w
 from joulie.domain.mode import Mode
@@ -96,6 +97,10 @@ class TwinFacts:
     flaw: str = ""
 
 
+FULL_W_TYPES = ("", *GPU_WORKLOAD_TYPES)
+"""Types of GPU workload that a node's power at full load is kept for; without one, GPUs draw their maximum."""
+
+
 @dataclass(frozen=True)
 class LoadFacts:
     """Power of a node at full load; None means unknown.
@@ -106,6 +111,9 @@ class LoadFacts:
         gpu_max_w: maximum power of one GPU, W.
         gpu_vendor: GPU vendor.
         gpus: number of GPUs.
+        gpu_model: model of the GPUs; empty if unknown.
+        pue: PUE that the node's annotation says.
+        gpu_pue: PUE of GPUs that it says.
     """
 
     cores: float | None = None
@@ -113,12 +121,23 @@ class LoadFacts:
     gpu_max_w: float | None = None
     gpu_vendor: str | None = None
     gpus: float = 0.0
+    gpu_model: str = ""
+    pue: float | None = None
+    gpu_pue: float | None = None
 
-    def full_w(self, profiles: HardwareProfiles) -> float:
-        """Power of the node at full load with the default PUE of `profiles`, W; NaN if unknown."""
+    def full_w(self, profiles: HardwareProfiles) -> tuple[float, ...]:
+        """Power of the node at full load with PUE by type of GPU workload (`FULL_W_TYPES`), W; NaN if unknown.
+
+        Args:
+            profiles: PUEs where the node says none, and the share that a type of workload draws of a GPU's power.
+        """
         if self.cpu_max_w is None or (self.gpus > 0.0 and self.gpu_max_w is None):
-            return math.nan
-        return self.cpu_max_w * profiles.pue + self.gpus * (self.gpu_max_w or 0.0) * profiles.gpu_pue
+            return (math.nan,) * len(FULL_W_TYPES)
+        cpu_w = self.cpu_max_w * (self.pue or profiles.pue)
+        gpu_w = self.gpus * (self.gpu_max_w or 0.0) * (self.gpu_pue or profiles.gpu_pue)
+        profile = profiles.gpus.find(self.gpu_model) if self.gpu_model else None
+        shares = {} if profile is None else profile.workloads
+        return tuple(cpu_w + gpu_w * shares.get(kind, 1.0) for kind in FULL_W_TYPES)
 
 
 @dataclass(frozen=True)
@@ -141,7 +160,9 @@ _TWIN_FIELDS = tuple(field.name for field in fields(TwinNumbers))
 _N_TWIN = len(_TWIN_FIELDS)
 _numbers = attrgetter(*_TWIN_FIELDS)
 _CAPPED_W = _TWIN_FIELDS.index("capped_w")
-_UPDATED_S, _NODE_CLASS, _INTENSITY, _ZONE, _FULL_W, _CPU_MAX_W, _CORES, _GPU_MAX_W = range(_N_TWIN, _N_TWIN + 8)
+_UPDATED_S, _NODE_CLASS, _INTENSITY, _ZONE = range(_N_TWIN, _N_TWIN + 4)
+_FULL_W = slice(_ZONE + 1, _ZONE + 1 + len(FULL_W_TYPES))
+_CPU_MAX_W, _CORES, _GPU_MAX_W = range(_FULL_W.stop, _FULL_W.stop + 3)
 _N_ROWS = _GPU_MAX_W + 1
 DEFAULT_PROFILES = HardwareProfiles()
 INTENSITIES_STALE_S = 900.0
@@ -181,7 +202,8 @@ class FleetView:
         zones: index of each node's zone; -1 without one and in observe mode.
         zone_index: index of each zone by name.
         zone_weight: points that a chosen zone adds.
-        full_w: power of each node at full load with PUE, W; NaN if unknown, and in observe mode.
+        full_w: power of each node at full load with PUE by type of GPU workload, W, shape ``(n_types, n_nodes)``; NaN
+            if unknown, and in observe mode.
         policies: policies of namespaces about the power of nodes, as annotations by namespace.
     """
 
@@ -247,7 +269,7 @@ class Fleet:
             scoring: scoring aim.
             mode: mode of nodes without a label of their own.
             intensity_weight: points that a node gains or loses by the carbon intensity of its zone, 0..100.
-            profiles: whose default PUEs count in the power of nodes.
+            profiles: whose default PUEs and GPU workloads count in the power of nodes.
         """
         self._profiles = profiles
         self._enforced = mode is Mode.ENFORCE
@@ -415,7 +437,7 @@ class Fleet:
     def _enter_full_w(self, node: _Node) -> None:
         """Enter the node's power for the limits of pods; none in observe mode, so that it is open to all."""
         load = node.load if node.enforced else None
-        self._table[_FULL_W, node.slot] = math.nan if load is None else load.full_w(self._profiles)
+        self._table[_FULL_W, node.slot] = (load or LoadFacts()).full_w(self._profiles)
 
     def _enter_intensity(self, node: _Node) -> None:
         """Enter the intensity of the node's zone; none in observe mode, so that the node has no points."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from joulie.apps.extender.fleet import FleetView, slots_of
+from joulie.apps.extender.fleet import FULL_W_TYPES, FleetView, slots_of
 from joulie.apps.extender.judge import JudgedPod
 from joulie.domain.grid import names
 from joulie.domain.grid.power_limits import NO_LIMITS, PowerLimits, power_limits
@@ -31,6 +31,7 @@ def over_limits(candidates: list[str], limits: PowerLimits, fleet: FleetView) ->
     if limits is NO_LIMITS:
         return {}
     slots = slots_of(fleet.roster, candidates)
-    full_w, cores = fleet.full_w[slots], fleet.load.cores[slots]
-    inefficient = {candidates[place]: EFFICIENCY for place in np.flatnonzero(limits.inefficient(full_w, cores))}
-    return inefficient | {candidates[place]: MAX_POWER for place in np.flatnonzero(limits.too_powerful(full_w))}
+    full_w, cores = fleet.full_w[:, slots], fleet.load.cores[slots]
+    typed_w = full_w[FULL_W_TYPES.index(limits.gpu_workload_type)]
+    inefficient = {candidates[place]: EFFICIENCY for place in np.flatnonzero(limits.inefficient(full_w[0], cores))}
+    return inefficient | {candidates[place]: MAX_POWER for place in np.flatnonzero(limits.too_powerful(typed_w))}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from typing import Generic, TypeVar
 
 from joulie.domain.hardware import normalised
 
+MAX_PUE = 10.0
 _MAX_LABEL_LENGTH = 63
 _TRADEMARKS = re.compile(r"\((?:r|tm|c)\)|[®™]", re.IGNORECASE)
 _NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9._]+")
@@ -102,6 +104,29 @@ class CloudInstance:
     cpus: int | None = None
     gpus: int | None = None
     memory_gb: float | None = None
+
+
+def pue_in(text: str) -> float:
+    """The PUE that an annotation says.
+
+    Raises:
+        ValueError: it is none; the message says what is expected.
+    """
+    expected = f"a number between 1 and {MAX_PUE:g}"
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(expected) from None
+    if not 1.0 <= value <= MAX_PUE:
+        raise ValueError(expected)
+    return value
+
+
+def stated_pue(annotations: Mapping[str, str], key: str) -> float | None:
+    """The PUE that a node's annotation says; None without one, and if it is invalid."""
+    with suppress(KeyError, ValueError):
+        return pue_in(annotations[key])
+    return None
 
 
 def label_form(model: str) -> str:

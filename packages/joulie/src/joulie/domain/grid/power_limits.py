@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulie.domain.grid import names
-from joulie.domain.grid.request import Cascade, boolean, first_readable
+from joulie.domain.grid.request import Cascade, boolean, first_readable, gpu_workload_type_in
 from joulie.domain.units import BoolArray, FloatArray
 
 POWER_LIMIT_KEYS = (names.SKIP, names.MAX_POWER_WATTS, names.MIN_EFFICIENCY)
@@ -22,11 +22,13 @@ class PowerLimits:
     Attributes:
         max_power_w: maximum power, W; infinite without a limit.
         min_cores_per_w: minimum number of logical CPUs per watt; 0 without a limit.
+        gpu_workload_type: what the pod's GPUs do, by which their part of the maximum power is less; empty if not said.
         mistakes: what could not be read, one sentence each.
     """
 
     max_power_w: float = math.inf
     min_cores_per_w: float = 0.0
+    gpu_workload_type: str = ""
     mistakes: tuple[str, ...] = ()
 
     def too_powerful(self, full_w: FloatArray) -> BoolArray:
@@ -50,8 +52,12 @@ def power_limits(cascade: Cascade) -> PowerLimits:
         return NO_LIMITS
     _, max_power_w, of_power = first_readable(cascade, {names.MAX_POWER_WATTS: _positive})
     _, min_cores_per_w, of_efficiency = first_readable(cascade, {names.MIN_EFFICIENCY: _positive})
+    _, gpu_workload_type, of_type = first_readable(cascade, {names.GPU_WORKLOAD_TYPE: gpu_workload_type_in})
     return PowerLimits(
-        math.inf if max_power_w is None else max_power_w, min_cores_per_w or 0.0, mistakes + of_power + of_efficiency
+        math.inf if max_power_w is None else max_power_w,
+        min_cores_per_w or 0.0,
+        gpu_workload_type or "",
+        mistakes + of_power + of_efficiency + of_type,
     )
 
 

@@ -58,6 +58,8 @@ class WorkloadType(StrEnum):
     GENERIC = "generic"
 
 
+GPU_WORKLOAD_TYPES = ("inference", "training", "rendering")
+"""What pods say that their GPUs do (``gpu-workload-type``)."""
 _TYPE_OF_OWNER = {
     "Job": WorkloadType.BATCH,
     "CronJob": WorkloadType.BATCH,
@@ -224,6 +226,17 @@ def workload_type(label: str | None, owner_kind: str | None) -> WorkloadType:
     if label in {*WorkloadType}:
         return WorkloadType(label or "")
     return _TYPE_OF_OWNER.get(owner_kind or "", WorkloadType.GENERIC)
+
+
+def gpu_workload_type_in(text: str) -> str:
+    """The type of GPU workload that an annotation says.
+
+    Raises:
+        ValueError: it is none; the message says what is expected.
+    """
+    if text not in GPU_WORKLOAD_TYPES:
+        raise ValueError("one of " + ", ".join(GPU_WORKLOAD_TYPES))
+    return text
 
 
 def first_readable(
