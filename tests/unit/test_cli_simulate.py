@@ -100,7 +100,7 @@ def test_all_files(joulie, tmp_path):
         (["broken.yaml"], "broken.yaml:12: hours: must be a valid number, got 'long'"),
         (["quick", "--scheduler", "jolie"], "--scheduler: schedulers[0]: unknown scheduler 'jolie'"),
         (["quick", "--seed", "one"], "--seed: 'one' is not a whole number"),
-        (["quick", "--hours", "nan"], "--hours: hours: must be a finite number, got nan"),
+        (["quick", "--hours", "nan"], "Invalid value for '--hours': nan is not a finite number"),
         (["quick", "--cooling", "ice"], "--cooling: cooling: must be none, linear, dx or a mapping"),
         (["quick", "--cooling", "cut.fmu"], "cut.fmu: "),
         (

@@ -172,7 +172,7 @@ def test_broken_lines_stop_a_rewrite_unless_skipped(tmp_path: Path, capsys: pyte
         (("validate", "t", "--cluster", "none.yaml"), "none.yaml: No such file"),
         (("validate", "t", "--cluster", "hetero"), "no experiment 'hetero'"),
         (("generate", "--set", "gpu_share"), "not of the form key.path=value"),
-        (("generate", "--hours", "nan"), "hours: must be finite"),
+        (("generate", "--hours", "nan"), "nan is not a finite number"),
         (("generate", "--hours", "1e12"), "hours: must be within"),
         (("generate", "--rate", "1e300"), "arrivals a second: must be within"),
         (("generate", "--set", "arrivals.bursts.per_day=1e30"), "bursts, dips or surges: must be within"),

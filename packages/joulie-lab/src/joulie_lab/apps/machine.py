@@ -10,6 +10,7 @@ import click
 
 from joulie.program.commands import CommandGroup
 from joulie.program.errors import UserError
+from joulie.program.numbers import FiniteRange
 
 
 @click.group(cls=CommandGroup, path="machine")
@@ -40,9 +41,7 @@ def list_machines(output: str) -> None:
 @click.argument("name")
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--load", default="1.0", show_default=True, metavar="LOAD", help="Work wanted: 0.8, or 0:0.2,60:1.0/120.")
-@click.option(
-    "--speed", default=1.0, show_default=True, type=click.FloatRange(min=0.0, min_open=True), help="Time factor."
-)
+@click.option("--speed", default=1.0, show_default=True, type=FiniteRange(min=0.0, min_open=True), help="Time factor.")
 def mount_machine(name: str, folder: Path, load: str, speed: float) -> None:
     """Mount a machine's sys, proc and dev at an empty folder, until this command is stopped.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulie.program.errors import UserError
+from joulie.program.numbers import FiniteFloat
 from joulie_lab.program.lists import items, whole
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _FILE = click.Path(path_type=Path)
 @click.argument("scenario", metavar="SCENARIO")
 @click.option("--scheduler", "schedulers", metavar="NAME,...", multiple=True, help="Schedulers to compare.")
 @click.option("--seed", "seeds", metavar="N,...", multiple=True, help="Seeds, a run each.")
-@click.option("--hours", type=float, help="Length of the arrival period, h.")
+@click.option("--hours", type=FiniteFloat(), help="Length of the arrival period, h.")
 @click.option("--set", "sets", metavar="KEY=VALUE", multiple=True, help="Override a value of the scenario; repeatable.")
 @click.option("--cooling", metavar="none|linear|dx|FILE.fmu", help="Cooling plant.")
 @click.option("--json", "json_file", type=_FILE, help="Write the runs' records as JSON.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulie.program.errors import UserError
+from joulie.program.numbers import FiniteFloat
 from joulie_lab.program.lists import items, whole
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _PATH = click.Path(path_type=Path)
 @click.argument("scenario", metavar="[SCENARIO]", default=_PUBLISHED)
 @click.option("--scheduler", "schedulers", metavar="NAME,...", multiple=True, help="Schedulers to compare.")
 @click.option("--seed", "seeds", metavar="N,...", multiple=True, help="Seeds; each scheduler runs once per seed.")
-@click.option("--hours", type=float, help="Length of the arrival period, h.")
+@click.option("--hours", type=FiniteFloat(), help="Length of the arrival period, h.")
 @click.option("--set", "sets", metavar="KEY=VALUE", multiple=True, help="Override a value of the scenario; repeatable.")
 @click.option("--baseline", metavar="NAME", help="Baseline scheduler of the comparison.  [default: the first]")
 @click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel runs.  [default: one per core]")

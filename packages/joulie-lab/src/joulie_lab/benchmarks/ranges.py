@@ -77,6 +77,8 @@ def load_ranges(path: Path, *, small: bool) -> tuple[Range, ...]:
         ranges = _RangeFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise RangesError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RangesError(f"{path}: is not YAML: not UTF-8 text") from error
     except yaml.YAMLError as error:
         raise RangesError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
     except ValidationError as error:

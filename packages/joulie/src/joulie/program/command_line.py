@@ -11,6 +11,8 @@ import click
 
 _INTERRUPTED = 130
 _FAILED = 1
+_MAX_LINE = 800
+"""Longest line of an error, characters."""
 
 
 def run_command_line(  # noqa: PLR0911 - a return for each way to end
@@ -30,8 +32,9 @@ def run_command_line(  # noqa: PLR0911 - a return for each way to end
 
     def tell(message: str) -> None:
         for line in message.splitlines():
-            click.echo(f"{error_prefix}{line}", err=True)
+            click.echo(f"{error_prefix}{_shortened(line)}", err=True)
 
+    stdout = sys.stdout
     try:
         result: Any = command.main(args=arguments, prog_name=name, standalone_mode=False)
         if sys.stdout is not None:
@@ -49,20 +52,28 @@ def run_command_line(  # noqa: PLR0911 - a return for each way to end
     except (click.Abort, KeyboardInterrupt):
         tell("interrupted")
         return _INTERRUPTED
+    except SystemExit:
+        if sys.stdout is stdout:
+            raise
+        return 0  # the reader has closed the pipe: click replaces the stream and exits with 1
     except BrokenPipeError:
         _flush_or_discard()
         return 0
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         _flush_or_discard()
         tell(_reason(error))
-        return _FAILED
-    except MemoryError as error:
-        tell(f"not enough memory: {error}".removesuffix(": "))
         return _FAILED
     return result if isinstance(result, int) else 0
 
 
-def _reason(error: OSError) -> str:
+def _shortened(line: str) -> str:
+    """The line without the middle of a value that fills screens."""
+    return line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE * 2 // 3]} ... {line[-_MAX_LINE // 4 :]}"
+
+
+def _reason(error: OSError | MemoryError) -> str:
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {error}".removesuffix(": ")
     where = f"{error.filename}: " if error.filename is not None else ""
     return f"{where}{error.strerror or error}"
 

@@ -43,6 +43,10 @@ def fetch(names: tuple[str, ...], *, only_list: bool, to: Path | None, output: s
     if only_list:
         _show(_rows(wanted or list(DATASETS.values()), root), output)
         return
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{root}: cannot be written: {error.strerror}") from error
     wanted = wanted or [one for one in DATASETS.values() if not one.large]
     problems = _fetch(wanted, root)
     _show(_rows(wanted, root), output)

@@ -11,9 +11,10 @@ import msgspec
 
 from joulie.domain.units import joules_to_kwh
 from joulie.program.documents import render_document
+from joulie.program.errors import UserError
 from joulie_lab.apps.bench.report import Page, Table
 from joulie_lab.apps.bench.run import PATH
-from joulie_lab.apps.experiment.artefacts import Artefacts
+from joulie_lab.apps.experiment.artefacts import ArtefactError, Artefacts
 from joulie_lab.benchmarks.results import Figures, plain
 from joulie_lab.program.outputs import Outputs
 from joulie_lab.simulation.experiment.fidelity import fidelity as compare
@@ -88,7 +89,10 @@ def fidelity(native: Path, plane: Path, ties: Path, *, json_file: Path) -> None:
     """
     with Outputs() as outputs:
         json_part = outputs.file("--json", json_file)
-        document = plain(_compared(Artefacts(native), Artefacts(plane), Artefacts(ties)))
+        try:
+            document = plain(_compared(Artefacts(native), Artefacts(plane), Artefacts(ties)))
+        except ArtefactError as error:
+            raise UserError(str(error)) from error
         outputs.write(json_part, render_document(document, "json") + "\n")
         outputs.commit()
 

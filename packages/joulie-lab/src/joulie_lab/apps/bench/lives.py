@@ -112,7 +112,9 @@ PAGE = Page(LivesResult, "experiments/machines.md", _page)
     "--runs", type=click.IntRange(min=1), help=f"Number of lives.  [default: {FULL_RUNS}; small: {SMALL_RUNS}]"
 )
 @click.option("--seed", default=SEED, show_default=True, help="Seed of all lives.")
-@click.option("--first", default=0, show_default=True, help="Number of the first life, to repeat one.")
+@click.option(
+    "--first", type=click.IntRange(min=0), default=0, show_default=True, help="Number of the first life, to repeat one."
+)
 @click.option(
     "--machine",
     "machines",

@@ -19,6 +19,7 @@ from joulie.adapters.kubernetes.cache import Cache
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.pods import PodFacts, pod_facts
 from joulie.adapters.kubernetes.resources import NODE_TWINS, NODES, PODS
+from joulie.program.numbers import FiniteRange
 from joulie_lab.apps.demo.runtime import DemoCluster, DemoRun, on_control_plane, on_fake_cluster
 from joulie_lab.apps.demo.snapshot import Snapshot, take_snapshot
 from joulie_lab.apps.demo.view import View, headline, line
@@ -33,9 +34,9 @@ _LINE_EVERY = 10
 @click.option("--control-plane", is_flag=True, help="Play on a real Kubernetes control plane on this machine.")
 @click.option("--nodes", type=click.IntRange(3, 500), default=12, show_default=True, help="Number of nodes.")
 @click.option("--jobs", type=click.IntRange(1, 10_000), default=110, show_default=True, help="Number of jobs.")
-@click.option("--speed", type=click.FloatRange(1.0, 1000.0), default=40.0, show_default=True, help="Time-lapse factor.")
+@click.option("--speed", type=FiniteRange(1.0, 1000.0), default=40.0, show_default=True, help="Time-lapse factor.")
 @click.option("--seed", type=click.IntRange(min=0), default=42, show_default=True, help="Seed of jobs and weather.")
-@click.option("--duration", "duration_s", type=click.FloatRange(min=1.0), help="Stop after so many seconds.")
+@click.option("--duration", "duration_s", type=FiniteRange(min=1.0), help="Stop after so many seconds.")
 @click.option(
     "--report",
     type=click.Path(file_okay=False, path_type=Path),

@@ -12,6 +12,7 @@ import click
 
 from joulie.program.commands import CommandGroup
 from joulie.program.errors import UserError
+from joulie.program.numbers import FiniteRange
 from joulie_lab.program.lists import items, whole
 
 if TYPE_CHECKING:
@@ -87,9 +88,7 @@ def schema() -> None:
 @click.option(
     "--on", "place", type=click.Choice([NATIVE, CONTROL_PLANE]), default=NATIVE, show_default=True, help="Where to run."
 )
-@click.option(
-    "--time-scale", type=click.FloatRange(min=1.0), help="Simulated seconds per second; on a control plane only."
-)
+@click.option("--time-scale", type=FiniteRange(min=1.0), help="Simulated seconds per second; on a control plane only.")
 @click.option("--variants", metavar="NAME,...", help="Variants to run now.  [default: all]")
 @click.option("--seeds", metavar="N,...", help="Seeds, instead of the experiment's.")
 @_SETS

@@ -9,6 +9,7 @@ import click
 
 from joulie.program.documents import print_document
 from joulie.program.errors import UserError
+from joulie.program.numbers import FiniteRange
 from joulie.program.tables import print_table
 
 if TYPE_CHECKING:
@@ -25,21 +26,21 @@ _REFUSED = 1
 @click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Runs of each policy.")
 @click.option(
     "--max-bias",
-    type=click.FloatRange(0.0, 100.0),
+    type=FiniteRange(0.0, 100.0),
     default=3.0,
     show_default=True,
     help="Bias of the model in the second half of the past beyond which nothing is forecast, %.",
 )
 @click.option(
     "--max-error",
-    type=click.FloatRange(0.0, 100.0),
+    type=FiniteRange(0.0, 100.0),
     default=10.0,
     show_default=True,
     help="Mean absolute error of the cluster's hourly power beyond which nothing is forecast, %.",
 )
 @click.option(
     "--drain-hours",
-    type=click.FloatRange(0.0, 1000.0),
+    type=FiniteRange(0.0, 1000.0),
     default=24.0,
     show_default=True,
     help="Time after the recording in which its jobs can finish, so that all policies do the same work, h.",

@@ -15,6 +15,7 @@ import yaml
 from click.core import ParameterSource
 
 from joulie.output_files import STANDARD_STREAM, output_file
+from joulie.program.numbers import FiniteRange
 from joulie_lab.adapters.trace_import.source_jobs import (
     DEFAULTS,
     Assumptions,
@@ -34,9 +35,9 @@ _SHOWN_PROBLEMS = 20
 _STATUS_EVERY = 1000
 _HOUR_S = 3600.0
 _FILE = click.Path(path_type=Path)
-_SHARE = click.FloatRange(0.0, 1.0)
-_USED_SHARE = click.FloatRange(0.0, 1.0, min_open=True)
-_AMOUNT = click.FloatRange(0.0)
+_SHARE = FiniteRange(0.0, 1.0)
+_USED_SHARE = FiniteRange(0.0, 1.0, min_open=True)
+_AMOUNT = FiniteRange(0.0)
 _ASSUMED: Mapping[str, tuple[click.ParamType[Any], str]] = {
     "cpu_utilization": (_USED_SHARE, "CPU utilisation of jobs without GPUs."),
     "gpu_job_cpu_utilization": (_USED_SHARE, "CPU utilisation of jobs with GPUs."),
@@ -160,7 +161,7 @@ def import_() -> None:
 )
 @click.option(
     "--unscheduled-s",
-    type=click.FloatRange(0.0, min_open=True),
+    type=FiniteRange(0.0, min_open=True),
     default=616.0,
     show_default=True,
     help="Run time of pods that were never scheduled; the default is the median of the others.",

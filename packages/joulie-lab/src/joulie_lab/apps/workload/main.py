@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from joulie.program.commands import CommandGroup
+from joulie.program.numbers import FiniteFloat, FiniteRange
 from joulie_lab.apps.workload.imports import import_
 
 if TYPE_CHECKING:
@@ -59,14 +60,16 @@ workload.add_command(import_)
 
 @workload.command()
 @click.option(
-    "--hours", type=click.FloatRange(0.0, min_open=True), default=24.0, show_default=True, help="Hours of arrivals."
+    "--hours", type=FiniteRange(0.0, min_open=True), default=24.0, show_default=True, help="Hours of arrivals."
 )
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of the random numbers.")
-@click.option("--rate", type=float, help="Workloads per hour where the pattern's factor is 1.  [default: 60]")
+@click.option("--rate", type=FiniteFloat(), help="Workloads per hour where the pattern's factor is 1.  [default: 60]")
 @click.option("--pattern", type=click.Choice(["hourly", "diurnal"]), help="Pattern of arrivals over the day.")
-@click.option("--gpu-share", type=float, help="Share of the workloads that have GPUs.  [default: 0.75]")
-@click.option("--performance-share", type=float, help="Share of the workloads of class performance.  [default: 0.25]")
-@click.option("--duration-scale", type=float, help="Multiplies durations and their clamps.  [default: 1]")
+@click.option("--gpu-share", type=FiniteFloat(), help="Share of the workloads that have GPUs.  [default: 0.75]")
+@click.option(
+    "--performance-share", type=FiniteFloat(), help="Share of the workloads of class performance.  [default: 0.25]"
+)
+@click.option("--duration-scale", type=FiniteFloat(), help="Multiplies durations and their clamps.  [default: 1]")
 @click.option("--settings", "file", type=_FILE, help="YAML file of settings; see workload schema --of generator.")
 @click.option("--set", "sets", metavar="KEY=VALUE", multiple=True, help="Override a setting; repeatable.")
 @_OUT
@@ -183,9 +186,10 @@ def describe(trace: Path, cluster: str | None, plots: Path | None, *, skip_bad_l
     if plots is not None:
         _write_plots(plots, counter, trace.name)
     if read.broken_lines:
-        click.echo(f"{trace}: {read.broken_lines:,} broken lines are left out", err=True)
+        message = f"{trace}: {read.broken_lines:,} broken lines are left out"
         if not skip_bad_lines:
-            raise click.exceptions.Exit(1)
+            raise click.ClickException(message)
+        click.echo(message, err=True)
 
 
 def _write_plots(folder: Path, counter: TraceCounter, title: str) -> None:
@@ -229,9 +233,9 @@ def slice_(
 
 @workload.command()
 @_TRACE
-@click.option("--rate", type=float, default=1.0, show_default=True, help="Factor of the arrival rate.")
-@click.option("--duration", type=float, default=1.0, show_default=True, help="Factor of job durations.")
-@click.option("--size", type=float, default=1.0, show_default=True, help="Factor of requests and work.")
+@click.option("--rate", type=FiniteFloat(), default=1.0, show_default=True, help="Factor of the arrival rate.")
+@click.option("--duration", type=FiniteFloat(), default=1.0, show_default=True, help="Factor of job durations.")
+@click.option("--size", type=FiniteFloat(), default=1.0, show_default=True, help="Factor of requests and work.")
 @click.option("--spread", type=_Duration(), default="30min", show_default=True, help="Maximum delay of copies.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the choice of copies.")
 @_SKIP

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from joulie.adapters.grid.provider import RequestPolicy
-from joulie.adapters.grid.sources import SOURCES, source_settings
+from joulie.adapters.grid.sources import SOURCES, refuse_unknown, source_settings
 from joulie.domain.grid.request import GridDefaults, Mode
 from joulie.domain.grid.signals import Basis, Measure
 from joulie.settings import boolean, choice, duration, group, integer, json_object, listed, number, path, text
@@ -157,6 +157,9 @@ class GridSettings:
     )
 
     def __post_init__(self) -> None:
+        refuse_unknown(Measure.CARBON, self.carbon_sources)
+        if self.defaults.price_enabled:
+            refuse_unknown(Measure.PRICE, self.pricing_provider)
         if self.max_cache_age_s < self.cache_ttl_s:
             raise ValueError(
                 f"MAX_CACHE_AGE ({self.max_cache_age_s:g} s) must be at least CACHE_TTL ({self.cache_ttl_s:g} s), or "

@@ -7,7 +7,7 @@ registered in the entry point group ``joulie.grid_sources`` as a callable that t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple
@@ -93,12 +93,18 @@ def _built_in(name: str, row: SourceRow, context: SourceContext) -> GridSource:
         return _Unconfigured(name, context.measure, context.basis, str(error))
 
 
+def refuse_unknown(measure: Measure, names: Iterable[str]) -> None:
+    """Raise ValueError if a source is neither built in nor a plug-in."""
+    known = {*SOURCES[measure], *(entry.name for entry in entry_points(group=SOURCE_GROUP))}
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{VARIABLES[measure]}: unknown source {name!r}; known: {', '.join(sorted(known))}")
+
+
 def _plug_in(name: str, context: SourceContext) -> GridSource:
-    entry = next(iter(entry_points(group=SOURCE_GROUP, name=name)), None)
+    refuse_unknown(context.measure, [name])
+    entry = next(iter(entry_points(group=SOURCE_GROUP, name=name)))
     variable = VARIABLES[context.measure]
-    if entry is None:
-        known = {*SOURCES[context.measure], *(entry.name for entry in entry_points(group=SOURCE_GROUP))}
-        raise ValueError(f"{variable}: unknown source {name!r}; known: {', '.join(sorted(known))}")
     try:
         source: GridSource = entry.load()(context)
     except Exception as error:

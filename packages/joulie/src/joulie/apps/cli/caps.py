@@ -22,6 +22,7 @@ from joulie.domain.hardware.models import CapRange
 from joulie.domain.units import InvalidQuantityError, non_negative
 from joulie.program.commands import CommandGroup
 from joulie.program.errors import UserError
+from joulie.program.numbers import FiniteRange
 
 _PATH = click.Path(path_type=Path)
 _MIN_SHARE = 0.2
@@ -62,26 +63,26 @@ def caps() -> None:
 @click.option(
     "--max-limit",
     "max_limit_w",
-    type=click.FloatRange(min=0.0, min_open=True),
+    type=FiniteRange(min=0.0, min_open=True),
     help="Maximum power limit of the GPU, W.  [default: that in Joulie's catalogue]",
 )
 @click.option(
     "--slowdown",
-    type=click.FloatRange(min=1.0),
+    type=FiniteRange(min=1.0),
     default=1.05,
     show_default=True,
     help="Maximum run time, relative to that at the maximum limit.",
 )
 @click.option(
     "--error",
-    type=click.FloatRange(min=0.0, max=50.0),
+    type=FiniteRange(min=0.0, max=50.0),
     default=0.0,
     show_default=True,
     help="Standard deviation of a measured time, percent; a margin is kept for it.",
 )
 @click.option(
     "--share",
-    type=click.FloatRange(min=0.0, max=1.0, min_open=True),
+    type=FiniteRange(min=0.0, max=1.0, min_open=True),
     default=0.9,
     show_default=True,
     help="Share of the jobs that one limit for all must keep within the slowdown.",
@@ -160,14 +161,14 @@ class ManyFiles(click.Command):
 )
 @click.option(
     "--noise",
-    type=click.FloatRange(min=0.0, max=0.5),
+    type=FiniteRange(min=0.0, max=0.5),
     default=0.0,
     show_default=True,
     help="Standard deviation of the power and progress of a window, as a share.",
 )
 @click.option(
     "--slowdown",
-    type=click.FloatRange(min=1.0),
+    type=FiniteRange(min=1.0),
     default=1.05,
     show_default=True,
     help="Maximum run time, relative to that at the maximum limit.",

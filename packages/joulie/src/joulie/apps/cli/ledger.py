@@ -25,6 +25,7 @@ from joulie.domain.accounting.sci import report
 from joulie.ports import LedgerError
 from joulie.program.commands import CommandGroup
 from joulie.program.errors import UserError
+from joulie.program.numbers import FiniteFloat
 
 BROKEN = 1
 """Exit code of ``verify`` where an entry is broken; a ledger that cannot be read is a user error, 2."""
@@ -103,7 +104,7 @@ def list_corrections(url: str, output: str) -> None:
 @click.option("--factor", "kind", required=True, type=click.Choice([one.value for one in FACTOR_KINDS]), help="Which.")
 @click.option("--from", "since", required=True, type=click.DateTime(_TIME_FORMATS), help="Start, UTC.")
 @click.option("--until", required=True, type=click.DateTime(_TIME_FORMATS), help="End, UTC.")
-@click.option("--value", required=True, type=float, help="The right value: g/kWh, currency/kWh, or a PUE.")
+@click.option("--value", required=True, type=FiniteFloat(), help="The right value: g/kWh, currency/kWh, or a PUE.")
 @click.option("--why", required=True, help="Reason, for the auditor.")
 @click.option("--who", default=getpass.getuser, show_default="the user", help="Who corrects it.")
 @click.pass_obj

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
@@ -210,8 +211,19 @@ def _covering(settings: PipelineSettings, waiting: Waiting) -> PipelineSettings:
     )
 
 
+@asynccontextmanager
+async def _open_feed(settings: PipelineSettings, waiting: Waiting) -> AsyncIterator[GridFeed]:
+    """The signals' feed; sources that cannot be used are a usage error."""
+    async with AsyncExitStack() as stack:
+        try:
+            feed = await stack.enter_async_context(open_feed(_covering(settings, waiting), settings.prometheus))
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+        yield feed
+
+
 async def _best(settings: PipelineSettings, waiting: Waiting, zone: str) -> tuple[BestTime, ExitStatus]:
-    async with open_feed(_covering(settings, waiting), settings.prometheus) as feed:
+    async with _open_feed(settings, waiting) as feed:
         conditions = await _first_answer(feed, zone)
     now_s = time.time()  # forecasts begin when they were asked for
     decision = decide(waiting, conditions, now_s)
@@ -234,7 +246,7 @@ async def _best(settings: PipelineSettings, waiting: Waiting, zone: str) -> tupl
 
 
 async def _wait(settings: PipelineSettings, waiting: Waiting, zone: str) -> Release:
-    async with open_feed(_covering(settings, waiting), settings.prometheus) as feed:
+    async with _open_feed(settings, waiting) as feed:
         conditions = await _first_answer(feed, zone)
         told = None
         while True:
