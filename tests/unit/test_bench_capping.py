@@ -151,7 +151,7 @@ def sweep_file(tmp_path):
         "job,power_limit,time_per_epoch,average_power\n"
         "a,300,10,250\na,250,10.2,240\na,200,10.4,195\na,150,14,150\n"
         "b,300,10,220\nb,250,10.0,215\nb,200,10.3,190\nb,150,13,150\n"
-        "c,300,10,230\nc,200,oops,190\n",
+        "c,300,10,230\n",
         encoding="utf-8",
     )
     return file
@@ -159,9 +159,7 @@ def sweep_file(tmp_path):
 
 def test_caps_recommend_gives_settings_that_the_operator_takes(sweep_file, capsys):
     assert joulie("caps", "recommend", "--sweep", sweep_file, "--gpu", "NVIDIA A40", "-o", "yaml") == 0
-    captured = capsys.readouterr()
-    assert "line 11: time_per_epoch is oops, not a number" in captured.err
-    document = yaml.safe_load(captured.out)
+    document = yaml.safe_load(capsys.readouterr().out)
     by_job = {row["job"]: row for row in document["jobs"]}
     assert (by_job["a"]["limit_w"], by_job["a"]["reason"]) == (200.0, "measured")
     assert by_job["c"]["next_limit_w"] == 200.0
@@ -170,9 +168,9 @@ def test_caps_recommend_gives_settings_that_the_operator_takes(sweep_file, capsy
 
 
 def test_caps_recommend_as_a_table_to_paste(sweep_file, capsys):
-    assert joulie("caps", "recommend", "--sweep", sweep_file, "--gpu", "X", "--slowdown", "1.5") == 0
+    assert joulie("caps", "recommend", "--sweep", sweep_file, "--gpu", "NVIDIA A40", "--slowdown", "1.5") == 0
     out = capsys.readouterr().out
-    assert 'GPU_MODEL_CAPS_JSON=\'{"X": {"minCapWatts":' in out
+    assert 'GPU_MODEL_CAPS_JSON=\'{"NVIDIA A40": {"minCapWatts":' in out
     assert "One limit for all:" in out
 
 
@@ -181,7 +179,7 @@ def test_caps_recommend_prints_names_of_jobs_as_they_are(tmp_path, capsys, job):
     (tmp_path / "x.csv").write_text(
         f"job,power_limit,time_per_epoch,average_power\n{job},300,9,200\n", encoding="utf-8"
     )
-    assert joulie("caps", "recommend", "--sweep", tmp_path / "x.csv", "--gpu", "X") == 0
+    assert joulie("caps", "recommend", "--sweep", tmp_path / "x.csv", "--gpu", "NVIDIA A40") == 0
     assert job in capsys.readouterr().out
 
 
@@ -193,13 +191,11 @@ def test_caps_recommend_refuses_a_gpu_without_a_name(sweep_file, capsys, gpu):
 
 def test_caps_recommend_refuses_what_is_no_sweep(tmp_path, capsys):
     (tmp_path / "x.csv").write_text("a,b\n1,2\n", encoding="utf-8")
-    assert joulie("caps", "recommend", "--sweep", tmp_path / "x.csv", "--gpu", "X") == 2
+    assert joulie("caps", "recommend", "--sweep", tmp_path / "x.csv", "--gpu", "NVIDIA A40") == 2
     assert "x.csv: no column 'power_limit'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("option", "name"), [("--slowdown", "max_slowdown"), ("--error", "measurement_error"), ("--share", "share")]
-)
-def test_caps_recommend_refuses_options_that_are_no_numbers(sweep_file, capsys, option, name):
-    assert joulie("caps", "recommend", "--sweep", sweep_file, "--gpu", "X", option, "nan") == 2
-    assert f"{name}: must be finite" in capsys.readouterr().err
+@pytest.mark.parametrize("option", ["--slowdown", "--error", "--share", "--max-limit"])
+def test_caps_recommend_refuses_options_that_are_no_numbers(sweep_file, capsys, option):
+    assert joulie("caps", "recommend", "--sweep", sweep_file, "--gpu", "NVIDIA A40", option, "nan") == 2
+    assert "nan is not a finite number" in capsys.readouterr().err
