@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from joulie.adapters.control_http import ControlAction, ControlResult, HostTelemetry, HttpControlError, HttpResult
+from joulie.adapters.control_http import (
+    ControlAction,
+    ControlResult,
+    HostTelemetry,
+    HttpControlError,
+    HttpGpu,
+    HttpResult,
+)
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlResult as ControlReport
 from joulie.apps.agent.outcome import Outcome
 from joulie.apps.agent.remote import REFRESH_S, RemoteNode
@@ -30,6 +37,7 @@ class Endpoint:
         self.answers: dict[ControlAction, ControlResult] = {}
         self.power_w: float | None = 100.0
         self.down = False
+        self.gpus: tuple[HttpGpu, ...] = ()
 
     async def telemetry(self, node: str) -> HostTelemetry:
         if self.power_w is None:
@@ -40,7 +48,7 @@ class Endpoint:
         if self.down:
             raise HttpControlError("connection refused")
         self.told.append((action.value.partition(".")[0], fields))
-        return HttpResult(self.answers.get(action, ControlResult.APPLIED), "said so")
+        return HttpResult(self.answers.get(action, ControlResult.APPLIED), "said so", gpus=self.gpus)
 
     def take(self) -> list[tuple[str, dict[str, Any]]]:
         told, self.told = self.told, []
@@ -265,3 +273,30 @@ def test_a_prometheus_without_a_query_is_not_asked() -> None:
         [],
         "frequency limited by a fixed share, since power cannot be measured",
     )
+
+
+GPU_0, GPU_1 = "GPU-0", "GPU-1"
+ONE_LIMITED = WantedCap(percent=100.0, by_device=((GPU_0, 500.0),))
+
+
+def test_single_gpus_are_limited_and_reported_as_the_endpoint_states() -> None:
+    node = Node()
+    node.endpoint.gpus = tuple(HttpGpu(gpu, limit_w, 700.0, 350.0) for gpu, limit_w in ((GPU_1, 700.0), (GPU_0, 500.0)))
+    outcome = node.gpu(ONE_LIMITED)
+    assert (outcome.result, outcome.message) == ("applied", "1 GPUs with limits of their own, 700 W for the others")
+    assert [(gpu.id, gpu.limit_watts, gpu.original_watts, gpu.min_watts) for gpu in node.node.gpu_statuses] == [
+        (GPU_0, 500.0, 700.0, 350.0),
+        (GPU_1, 700.0, 700.0, 350.0),
+    ]
+    node.gpu(ONE_LIMITED)
+    assert node.endpoint.take() == [("gpu", {"capWattsPerGpu": 700.0, "capWattsByGpu": {GPU_0: 500.0}})]
+    # The limit is withdrawn: the endpoint gets the common one, and nothing of its own.
+    node.gpu(WantedCap(percent=100.0))
+    assert node.endpoint.take() == [("gpu", {"capWattsPerGpu": 700.0})]
+
+
+def test_limits_of_single_gpus_only_lower_and_need_an_endpoint_that_knows_them() -> None:
+    node = Node()
+    assert node.gpu(ONE_LIMITED).message == "the endpoint does not limit single GPUs, or does not know GPU-0"
+    node.gpu(WantedCap(cap_w=400.0, by_device=((GPU_0, 500.0),)))
+    assert node.endpoint.take()[-1] == ("gpu", {"capWattsPerGpu": 400.0})

@@ -2,13 +2,16 @@
 
 GET telemetry returns ``{"packagePowerWatts": W}`` or ``{"cpu": {"packagePowerWatts": W}}``, and optionally
 ``{"gpu": {"powerWattsTotal": W}}`` and ``{"ambientTemperatureCelsius": C}``. POST control takes ``{node, action, ts}``
-with one of capWatts, throttlePct and capWattsPerGpu, and returns ``{result, message, state}``. `{node}` in an endpoint
-is the placeholder of the node name.
+with one of capWatts, throttlePct and capWattsPerGpu, and returns ``{result, message, state}``, where the state is like
+telemetry. `{node}` in an endpoint is the placeholder of the node name.
+
+An endpoint that limits GPUs one by one tells so in its telemetry: ``{"gpu": {"devices": [{"uuid": ID, "limitWatts": W,
+"defaultLimitWatts": W, "minLimitWatts": W}]}}``, and takes ``capWattsByGpu``, limits by UUID, beside capWattsPerGpu.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -63,13 +66,37 @@ class HostTelemetry:
     ambient_c: float | None = None
 
 
+class HttpGpu(msgspec.Struct, frozen=True, rename="camel"):
+    """A GPU that an endpoint limits by itself.
+
+    Attributes:
+        uuid: its UUID.
+        limit_watts: power limit in force, W.
+        default_limit_watts: limit that it has where nobody sets one, W.
+        min_limit_watts: smallest limit that it accepts, W.
+    """
+
+    uuid: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+    limit_watts: _Power
+    default_limit_watts: _Power
+    min_limit_watts: _Power
+
+
 @dataclass(frozen=True)
 class HttpResult:
-    """Response to a control request; `state` is the node's state afterwards, as the endpoint reports it."""
+    """Response to a control request.
+
+    Attributes:
+        result: outcome of the request.
+        message: why.
+        state: the node's state afterwards, as the endpoint reports it.
+        gpus: GPUs by that state; empty where the endpoint does not limit them one by one.
+    """
 
     result: ControlResult
     message: str
     state: dict[str, Any] = field(default_factory=dict)
+    gpus: tuple[HttpGpu, ...] = ()
 
 
 class _Cpu(msgspec.Struct, rename={"package_power_w": "packagePowerWatts"}):
@@ -145,13 +172,16 @@ class HttpControl:
         answer = _decode(_AllTelemetry, url, await self._request("GET", url, max_bytes=_MAX_BYTES_OF_ALL))
         return {node: _host_telemetry(telemetry) for node, telemetry in answer.nodes.items()}
 
-    async def control(self, node: str, action: ControlAction, **fields: float | None) -> HttpResult:
+    async def control(
+        self, node: str, action: ControlAction, **fields: float | Mapping[str, float] | None
+    ) -> HttpResult:
         """Set a power cap or a throttle.
 
         Args:
             node: the node's name.
             action: what to set.
-            **fields: fields of the request: `capWatts`, `throttlePct` or `capWattsPerGpu`; a cap of None removes it.
+            **fields: fields of the request: `capWatts`, `throttlePct`, or `capWattsPerGpu` with `capWattsByGpu`; a cap
+                of None removes it.
 
         Raises:
             HttpControlError: no endpoint is configured, the request failed, or the response is invalid.
@@ -159,7 +189,8 @@ class HttpControl:
         url = _url("control", self._control_endpoint, node)
         body = {"node": node, "action": action, **fields, "ts": self._now()}
         answer = _decode(_ControlResponse, url, await self._request("POST", url, msgspec.json.encode(body)))
-        return HttpResult(answer.result, answer.message or "", answer.state or {})
+        state = answer.state or {}
+        return HttpResult(answer.result, answer.message or "", state, _gpus(state))
 
     async def _request(self, method: str, url: str, body: bytes | None = None, *, max_bytes: int = _MAX_BYTES) -> bytes:
         headers = {"Accept": "application/json"} | ({"Content-Type": "application/json"} if body else {})
@@ -179,6 +210,14 @@ def _host_telemetry(answer: _Telemetry) -> HostTelemetry:
     if package_power_w is None and answer.cpu is not None:
         package_power_w = answer.cpu.package_power_w
     return HostTelemetry(package_power_w, answer.gpu.power_w if answer.gpu else None, answer.ambient_c)
+
+
+def _gpus(state: Mapping[str, Any]) -> tuple[HttpGpu, ...]:
+    """GPUs of a state; none where it does not tell of each what an `HttpGpu` has."""
+    try:
+        return msgspec.convert(state["gpu"]["devices"], tuple[HttpGpu, ...])
+    except (KeyError, TypeError, msgspec.ValidationError):
+        return ()
 
 
 def _url(purpose: str, endpoint: str | None, node: str) -> str:

@@ -240,17 +240,22 @@ class NodeAgent:
             await self._reporter.profile(inputs.profile, results)
 
     async def _gpu_cap(self, twin: TwinView, routing: Routing, now_s: float) -> WantedCap:
-        """The cap of the GPUs, with the limits of single ones that are valid now, which are set on the host only."""
-        if self.host is None or routing.gpu_control.via is not Via.HOST:
+        """The cap of the GPUs, with the limits of single ones that are valid now."""
+        via = routing.gpu_control.via
+        local = self.host is not None and via is Via.HOST
+        if not local and via is not Via.HTTP:
             return twin.gpu
-        if self._holders is not None and (seen := self.host.observation) and seen.gpus:
+        seen = self.host.observation if local and self.host else None
+        if self._holders is not None and seen is not None and seen.gpus:
             await self._holders.read()
             self._held = self._holders.of(seen.gpus, complete=not seen.gpus_lost and seen.gpu_problem is None)
         if not self._limit_lease.holds(twin.last_updated, now_s):
             return twin.gpu
-        return with_gpu_limits(twin.gpu, twin, self._held)
+        return with_gpu_limits(twin.gpu, twin, self._held if local else {})
 
     def _gpu_statuses(self, routing: Routing) -> tuple[api.GpuStatus, ...]:
+        if routing.gpu_control.via is Via.HTTP:
+            return self.remote.gpu_statuses
         seen = self.host.observation if self.host else None
         if seen is None or self.host is None or routing.gpu_control.via is not Via.HOST:
             return ()

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from joulie.adapters.control_http import ControlAction, HttpControl, HttpControlError
+from joulie.adapters.control_http import ControlAction, HttpControl, HttpControlError, HttpGpu
 from joulie.adapters.control_http import ControlResult as Answer
-from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, ControlResult
+from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, ControlResult, GpuStatus
 from joulie.adapters.kubernetes.control_reports import RESTORED
 from joulie.apps.agent.limits import LIFTED
 from joulie.apps.agent.outcome import (
@@ -36,6 +36,7 @@ _log = logging.getLogger(__name__)
 
 BACKEND = "http"
 _CPU, _GPU = "cpu", "gpu"
+_NONE: Mapping[str, float] = {}
 REFRESH_S = 300.0
 """Mean time after which an unchanged value is sent again, s: an endpoint (a restarted simulator) may lose it."""
 
@@ -47,11 +48,12 @@ Queries = Callable[[str, Route], Awaitable[float | None]]
 
 @dataclass(frozen=True)
 class _Applied:
-    """Value last applied by an endpoint; `value` is None for a lifted cap."""
+    """Value last applied by an endpoint, None for a lifted cap, and the limits of single GPUs beside it, W."""
 
     endpoint: str
     value: float | None
     at_s: float
+    by_gpu: Mapping[str, float]
 
 
 class RemoteNode:
@@ -61,6 +63,7 @@ class RemoteNode:
         throttle: frequency controller, for endpoints that cannot limit power.
         mode: method that caps the CPUs now: rapl, dvfs or none.
         power_w: CPU power as last read, W; None if it was not read.
+        gpus: GPUs that the endpoint limits one by one, as it last reported them.
     """
 
     def __init__(
@@ -78,6 +81,15 @@ class RemoteNode:
         self.throttle = Throttle(dvfs)
         self.mode = "none"
         self.power_w: float | None = None
+        self.gpus: tuple[HttpGpu, ...] = ()
+
+    @property
+    def gpu_statuses(self) -> tuple[GpuStatus, ...]:
+        """What is reported about each GPU; who holds it is not known here."""
+        return tuple(
+            GpuStatus(gpu.uuid, gpu.limit_watts, gpu.default_limit_watts, gpu.min_limit_watts)
+            for gpu in sorted(self.gpus, key=lambda gpu: gpu.uuid)
+        )
 
     async def observe_cpu(
         self,
@@ -164,13 +176,25 @@ class RemoteNode:
         self._capped[_GPU] = True
         if self._simulate_only:
             return _simulated(cap)
-        cap_w = _watts(cap, limits)
-        if cap_w is None and not cap.lifted:
+        common = replace(cap, by_device=())
+        cap_w = _watts(common, limits)
+        if cap_w is None and not common.lifted:
             return blocked(
                 BACKEND, "percentage cap without a known GPU default limit: set joulie.io/hw.gpu-model on the node"
             )
-        problem = await self._send(ControlAction.GPU_POWER_CAP, cap_w, route, now_s)
-        return problem or _done(cap, cap_w, "each GPU")
+        by_gpu = {gpu: limit_w for gpu, limit_w in cap.by_device if cap_w is None or limit_w < cap_w}
+        problem = await self._send(ControlAction.GPU_POWER_CAP, cap_w, route, now_s, by_gpu)
+        if problem is not None or not by_gpu:
+            return problem or _done(common, cap_w, "each GPU")
+        return self._limited(by_gpu, cap_w)
+
+    def _limited(self, by_gpu: Mapping[str, float], cap_w: float | None) -> Outcome:
+        """Outcome of limits of single GPUs, by what the endpoint reported after it took them."""
+        known = {gpu.uuid for gpu in self.gpus}
+        if unknown := sorted(by_gpu.keys() - known):
+            return blocked(BACKEND, f"the endpoint does not limit single GPUs, or does not know {', '.join(unknown)}")
+        common = "" if cap_w is None else f", {cap_w:.4g} W for the others"
+        return Outcome(BACKEND, ControlOutcome.APPLIED, f"{len(by_gpu)} GPUs with limits of their own{common}")
 
     async def _limit(self, cap: WantedCap, limits: CapRange | None, route: Route, now_s: float) -> Outcome:
         cap_w = _watts(cap, limits)
@@ -206,7 +230,7 @@ class RemoteNode:
         self.throttle.release()
         problem = await self._send(ControlAction.THROTTLE, 0.0, routing.cpu_control, now_s)
         if problem is not None and problem.result is ControlOutcome.BLOCKED:
-            self._applied[ControlAction.THROTTLE] = _Applied(routing.cpu_control.endpoint, 0.0, now_s)
+            self._applied[ControlAction.THROTTLE] = _Applied(routing.cpu_control.endpoint, 0.0, now_s, _NONE)
 
     async def _read_power(self, source: Route) -> float | None:
         if source.via is Via.PROMETHEUS:
@@ -219,20 +243,31 @@ class RemoteNode:
             _log.warning("telemetry failed", extra={"node": self._name, "error": str(error) or "timed out"})
             return None
 
-    async def _send(self, action: ControlAction, value: float | None, route: Route, now_s: float) -> Outcome | None:
+    async def _send(
+        self,
+        action: ControlAction,
+        value: float | None,
+        route: Route,
+        now_s: float,
+        by_gpu: Mapping[str, float] = _NONE,
+    ) -> Outcome | None:
         """Send a value unless it was applied recently; returns the outcome of a failure, None on success."""
         applied = self._applied.get(action)
-        unchanged = applied is not None and (applied.endpoint, applied.value) == (route.endpoint, value)
+        sent = (route.endpoint, value, by_gpu)
+        unchanged = applied is not None and (applied.endpoint, applied.value, applied.by_gpu) == sent
         if applied and unchanged and now_s - applied.at_s < self._refresh_s:
             return None
         try:
             async with asyncio.timeout(route.timeout_s):
-                answer = await self._clients(None, route.endpoint).control(self._name, action, **_fields(action, value))
+                client = self._clients(None, route.endpoint)
+                answer = await client.control(self._name, action, **_fields(action, value, by_gpu))
         except (HttpControlError, TimeoutError) as error:
             self._applied.pop(action, None)
             return failed(BACKEND, str(error) or f"no answer from {route.endpoint} within {route.timeout_s:g} s")
+        if action is ControlAction.GPU_POWER_CAP:
+            self.gpus = answer.gpus
         if answer.result is Answer.APPLIED:
-            self._applied[action] = _Applied(route.endpoint, value, now_s)
+            self._applied[action] = _Applied(route.endpoint, value, now_s, by_gpu)
             return None
         self._applied.pop(action, None)
         result = blocked if answer.result is Answer.BLOCKED else failed
@@ -246,9 +281,11 @@ _FIELD = {
 }
 
 
-def _fields(action: ControlAction, value: float | None) -> Mapping[str, float]:
+def _fields(
+    action: ControlAction, value: float | None, by_gpu: Mapping[str, float]
+) -> Mapping[str, float | Mapping[str, float] | None]:
     # null lifts a cap. It is sent only if not even the base is known, since not every endpoint accepts null.
-    return {_FIELD[action]: value}  # type: ignore[dict-item]
+    return {_FIELD[action]: value} | ({"capWattsByGpu": by_gpu} if by_gpu else {})
 
 
 def _watts(cap: WantedCap, limits: CapRange | None) -> float | None:
