@@ -5,6 +5,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from joulie.domain.capping.measurements import Sweep
 from joulie.domain.hardware import BUILTIN_CATALOGUE, CpuModel, GpuModel
 from joulie.domain.power.gpu import natural_power_w
 from joulie_lab.simulation.climate import Climate
@@ -13,6 +14,7 @@ from joulie_lab.simulation.job_response import IdleStates
 from joulie_lab.simulation.live.facility import Weather
 from joulie_lab.simulation.live.fleet import FleetLoad, LiveFleet, NodeSpec
 from joulie_lab.simulation.live.jobs import Activity, RunningPod, Work, Workload
+from joulie_lab.simulation.live.measured_jobs import MeasuredJob
 
 AMBIENT_K = 295.15
 
@@ -31,6 +33,8 @@ def gpu_model(name: str) -> GpuModel:
 
 CPU_NODE = NodeSpec("cpu-0", cpu_model("AMD EPYC 9965"), sockets=2, cores=384.0)
 GPU_NODE = NodeSpec("gpu-0", cpu_model("AMD EPYC 9654"), 2, 192.0, gpu_model("NVIDIA H100 NVL"), 8)
+
+SWEPT = MeasuredJob("swept", Sweep(np.array([400.0, 200.0]), np.array([1.0, 1.5]), np.array([350.0, 190.0])), seed=1)
 
 
 def fleet(*specs: NodeSpec, idle_states: IdleStates = IdleStates.ALL) -> LiveFleet:
@@ -317,3 +321,16 @@ def test_the_end_has_the_weather_of_its_own_hour() -> None:
     assert abs(end_k - start_k) > 1.0
     # A simulator that runs on begins again.
     assert weather.outdoor_k(12.0 * 3600.0 + 120.0) == weather.outdoor_k(120.0)
+
+
+def test_pods_keep_their_gpus_when_others_end() -> None:
+    nodes, work = fleet(GPU_NODE), Workload()
+    for key in ("first", "second", "third"):
+        work.put(RunningPod(key, GPU_NODE.name, 1.0, 1.0, Activity(0.5, 0.9), gpu_job=SWEPT))
+    work.load(nodes)
+    work.remove("first")
+    work.load(nodes)
+    assert [(pod.key, device) for pod, _, device, _ in work.measured()] == [("second", 1), ("third", 2)]
+    work.put(RunningPod("fourth", GPU_NODE.name, 1.0, 1.0, Activity(0.5, 0.9), gpu_job=SWEPT))
+    work.load(nodes)
+    assert {pod.key: device for pod, _, device, _ in work.measured()}["fourth"] == 0

@@ -49,6 +49,7 @@ class Api:
             Route("/debug/nodes", self._measured("/debug/nodes", self._nodes)),
             Route("/debug/jobs", self._measured("/debug/jobs", self._jobs)),
             Route("/debug/events", self._measured("/debug/events", self._events)),
+            Route("/debug/gpu-jobs", self._measured("/debug/gpu-jobs", self._gpu_jobs)),
             Route("/debug/energy", self._measured("/debug/energy", self._energy)),
             Route("/api/v1/query", self._measured("/api/v1/query", self._query), methods=["GET", "POST"]),
             Mount("/", app=observability_app(self._probes, self._metrics.registry)),
@@ -131,6 +132,10 @@ class Api:
 
     async def _jobs(self, _request: Request) -> Response:
         return _json({"jobs": [] if self._player is None else self._player.describe()})
+
+    async def _gpu_jobs(self, _request: Request) -> Response:
+        self._run.catch_up()
+        return _json({"simulatedSeconds": self._world.time_s, "jobs": self._world.gpu_jobs()})
 
     async def _events(self, _request: Request) -> Response:
         return _json({"events": list(self._world.events)})

@@ -48,3 +48,7 @@ class SimulatedClock:
     def skip_to_end(self) -> None:
         """Advance to the end of the run at once."""
         self._skipped_s = self.duration_s
+
+    def wall_s(self, simulated_s: float) -> float:
+        """Wall time that a simulated time takes, s."""
+        return simulated_s / self._time_scale

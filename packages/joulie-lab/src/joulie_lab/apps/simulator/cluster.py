@@ -34,7 +34,11 @@ from joulie_lab.apps.simulator.trace_player import JobRecord, TracePlayer
 from joulie_lab.apps.simulator.world import Place
 from joulie_lab.simulation.live.fleet import NodeSpec
 from joulie_lab.simulation.live.jobs import Activity, RunningPod, activity
+from joulie_lab.simulation.live.measured_jobs import MeasuredJob
 from joulie_lab.simulation.native.nodes import HOSTNAME_LABEL
+
+GpuJobs = Callable[[str, str], MeasuredJob | None]
+"""Creates the job of a sweep, by its name, for a pod, by its key; None where there is none of that name."""
 
 _DEFAULT_UTIL = 0.5
 _log = logging.getLogger(__name__)
@@ -129,8 +133,10 @@ class ClusterSync:
         node_selector: str,
         catalogue: Catalogue,
         clock: Callable[[], float] = time.monotonic,
+        gpu_job: GpuJobs = lambda *_: None,
     ) -> None:
         self._client = client
+        self._gpu_job = gpu_job
         self._clock = clock
         self._run = run
         self._world = run.world
@@ -197,8 +203,10 @@ class ClusterSync:
         record = self._player.started(pod_key, pod.node, self._world.time_s) if self._player else None
         requests = pod.requests
         if record is None:
-            use = _annotated(pod.use, requests)
-            self._world.put_pod(RunningPod(pod_key, pod.node, requests.cpu_cores, requests.gpus, use))
+            use, job = _annotated(pod.use, requests), self._gpu_job(pod.use.gpu_job, pod_key)
+            if pod.use.gpu_job and job is None:
+                _log.warning("unknown job of a sweep", extra={"pod": pod_key, "job": pod.use.gpu_job})
+            self._world.put_pod(RunningPod(pod_key, pod.node, requests.cpu_cores, requests.gpus, use, gpu_job=job))
             return
         assert self._player is not None
         gang, size = self._player.gang(record.job)

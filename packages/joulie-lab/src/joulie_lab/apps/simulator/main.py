@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ from pathlib import Path
 import click
 
 from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.power_sweeps import read_power_sweeps
+from joulie.domain.capping.replay import true_jobs
 from joulie.domain.hardware import BUILTIN_CATALOGUE
 from joulie.program import logs, tracing
 from joulie.program.http import Probes, Server, parse_address
@@ -21,7 +24,7 @@ from joulie.program.settings import settings_options
 from joulie_lab.adapters.job_trace import JobTraceError, read_trace
 from joulie_lab.apps.simulator.api import Api
 from joulie_lab.apps.simulator.clock import SimulatedClock
-from joulie_lab.apps.simulator.cluster import ClusterSync
+from joulie_lab.apps.simulator.cluster import ClusterSync, GpuJobs
 from joulie_lab.apps.simulator.metrics import SimulatorMetrics
 from joulie_lab.apps.simulator.recorder import Recorder
 from joulie_lab.apps.simulator.results import write_outcome
@@ -35,6 +38,7 @@ from joulie_lab.simulation.cooling_plant import CoolingPlant
 from joulie_lab.simulation.experiment.outcome import Outcome
 from joulie_lab.simulation.job_response import IdleStates
 from joulie_lab.simulation.live.facility import Weather
+from joulie_lab.simulation.live.measured_jobs import MeasuredJob, Noise
 from joulie_lab.simulation.trace import TraceJob
 
 _SHOWN_ERRORS = 10
@@ -58,22 +62,42 @@ def simulator(settings: SimulatorSettings) -> None:
     tracing.configure("joulie-simulator")
     try:
         player = load_player(settings)
+        gpu_jobs = load_gpu_jobs(settings)
         _ = _climate(settings)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    run(lambda stop: serve(settings, player, stop), fast_loop=True)
+    run(lambda stop: serve(settings, player, stop, gpu_jobs), fast_loop=True)
 
 
-async def serve(settings: SimulatorSettings, player: TracePlayer | None, stop: asyncio.Event) -> None:
-    """Run the service until `stop` is set."""
+async def serve(
+    settings: SimulatorSettings, player: TracePlayer | None, stop: asyncio.Event, gpu_jobs: GpuJobs = lambda *_: None
+) -> None:
+    """Run the service until `stop` is set.
+
+    Args:
+        settings: of the service.
+        player: jobs of the trace; None without one.
+        stop: ends the service.
+        gpu_jobs: creates the jobs of sweeps.
+    """
     simulation = build_run(settings, player)
-    metrics = SimulatorMetrics(simulation.world)
+
+    def catch_up() -> float:
+        simulation.catch_up()
+        return time.time() - simulation.lag_s
+
+    metrics = SimulatorMetrics(simulation.world, catch_up)
     probes = Probes()
     async with KubeClient.connect(
         kubeconfig=settings.kubeconfig, context=settings.context, user_agent="joulie-simulator"
     ) as client:
         sync = ClusterSync(
-            client, simulation, metrics, node_selector=settings.node_selector, catalogue=BUILTIN_CATALOGUE
+            client,
+            simulation,
+            metrics,
+            node_selector=settings.node_selector,
+            catalogue=BUILTIN_CATALOGUE,
+            gpu_job=gpu_jobs,
         )
         probes.add("caches", sync.why_not_ready)
         async with (
@@ -187,6 +211,26 @@ def load_player(settings: SimulatorSettings) -> TracePlayer | None:
         return None
     jobs = _jobs(settings.trace, skip_bad_lines=settings.skip_bad_lines)
     return TracePlayer.of(jobs, settings.scheduler_name, holds_gangs=settings.gangs == "together")
+
+
+def load_gpu_jobs(settings: SimulatorSettings) -> GpuJobs:
+    """Load the sweeps in the settings.
+
+    Raises:
+        ValueError: a file is missing or invalid.
+    """
+    sweeps = {
+        f"{path.stem}:{job.name}": job.truth
+        for path in settings.gpu_sweeps
+        for job in true_jobs(read_power_sweeps(path).jobs)
+    }
+    noise = Noise(settings.gpu_noise)
+
+    def of(name: str, pod_key: str) -> MeasuredJob | None:
+        seed = zlib.crc32(f"{settings.seed}/{pod_key}".encode())
+        return MeasuredJob(name, sweeps[name], seed, noise) if name in sweeps else None
+
+    return of
 
 
 def _jobs(path: Path, *, skip_bad_lines: bool) -> list[TraceJob]:

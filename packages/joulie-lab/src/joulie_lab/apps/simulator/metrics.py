@@ -6,10 +6,11 @@ disappear.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from joulie_lab.apps.simulator.world import WORK_RATE_HELP, World, pods_by_node, work_rates
@@ -18,7 +19,14 @@ from joulie_lab.apps.simulator.world import WORK_RATE_HELP, World, pods_by_node,
 class SimulatorMetrics:
     """All metrics of the program."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, catch_up: Callable[[], float] = time.time) -> None:
+        """Create the metrics of a world.
+
+        Args:
+            world: the world.
+            catch_up: advances it to the present before it is read; returns the time that its state is of, s since the
+                epoch.
+        """
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "joulie_sim_requests", "HTTP requests.", ["route", "method", "status"], registry=self.registry
@@ -53,17 +61,18 @@ class SimulatorMetrics:
         self.tick_seconds = Histogram(
             "joulie_sim_tick_duration_seconds", "Time to advance the simulation by one tick.", registry=self.registry
         )
-        self.registry.register(_NodeCollector(world))
+        self.registry.register(_NodeCollector(world, catch_up))
 
 
 class _NodeCollector:
     """Gauges of the nodes, computed at each scrape."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, catch_up: Callable[[], float]) -> None:
         self._world = world
+        self._catch_up = catch_up
 
     def collect(self) -> Iterable[Metric]:
-        world = self._world
+        world, epoch_s = self._world, self._catch_up()
         fleet, state, names = world.fleet, world.fleet.state, world.node_names
         gauges = {
             "cap_watts": ("Effective package power cap, sum of all packages.", state.cpu_cap_now_w),
@@ -87,9 +96,29 @@ class _NodeCollector:
         for labels, rate in work_rates(world):
             rates.add_metric([labels["namespace"], labels["pod"]], rate)
         yield rates
+        yield from _gpus(world, epoch_s)
         classes = GaugeMetricFamily("joulie_sim_node_class_info", "Hardware of a node.", labels=["node", "class"])
         for spec in fleet.specs:
             classes.add_metric([spec.name, spec.gpu.key if spec.gpu else spec.cpu.key], 1)
         yield classes
         yield GaugeMetricFamily("datacenter_total_it_power_watts", "Power of all nodes.", value=world.it_power_w)
         yield GaugeMetricFamily("datacenter_cooling_power_watts", "Power of cooling.", value=world.cooling.cooling_w)
+
+
+_DCGM_LABELS = ("UUID", "gpu", "Hostname", "modelName", "namespace", "pod")
+
+
+def _gpus(world: World, epoch_s: float) -> Iterator[Metric]:
+    """GPUs of pods with a job of a sweep as dcgm-exporter shows them, and the pods' own counters of work.
+
+    They carry the time that the world's state is of: where simulated time runs fast, a scrape that is late by some
+    hundredths of a second would be noise in the rates.
+    """
+    power = GaugeMetricFamily("DCGM_FI_DEV_POWER_USAGE", "Power of a GPU, W, and its pod.", labels=_DCGM_LABELS)
+    work = CounterMetricFamily(
+        "joulie_sim_pod_work", "Work done by a pod with a job of a sweep.", labels=["namespace", "pod"]
+    )
+    for labels, power_w, done in world.held_gpus():
+        power.add_metric([labels[name] for name in _DCGM_LABELS], power_w, timestamp=epoch_s)
+        work.add_metric([labels["namespace"], labels["pod"]], done, timestamp=epoch_s)
+    yield from (power, work)

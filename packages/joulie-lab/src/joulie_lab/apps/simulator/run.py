@@ -96,6 +96,11 @@ class Run:
             self.recorder.sample()
         self._advance_to(now_s)
 
+    @property
+    def lag_s(self) -> float:
+        """Wall time since the moment that the world's state is of, s."""
+        return self._clock.wall_s(self._clock.now_s - self.world.time_s)
+
     def take_finished(self) -> list[Finished]:
         """The pods whose jobs were completed since the last call, to be reported to the cluster."""
         finished, self._finished = self._finished, []

@@ -9,7 +9,7 @@ from typing import Any
 
 from joulie.program.http import parse_address
 from joulie.program.settings import ProgramSettings
-from joulie.settings import boolean, choice, duration, integer, json_object, number, path, text
+from joulie.settings import boolean, choice, duration, integer, json_object, listed, number, path, text
 from joulie_lab.simulation.job_response import THROUGHPUT_MODELS, IdleStates
 
 
@@ -40,6 +40,20 @@ class SimulatorSettings(ProgramSettings):
         "measured",
         "GPU throughput under a power limit: from measured sweeps, or by the published exponent.",
         THROUGHPUT_MODELS,
+    )
+    gpu_sweeps: tuple[Path, ...] = text(
+        "SIM_GPU_SWEEPS",
+        "",
+        "CSV files of jobs under GPU power limits, separated by commas. The GPU of a pod with the annotation "
+        "sim.joulie.io/gpu-job: FILE:JOB, the file without its ending, responds as that job did.",
+        to=lambda paths: tuple(map(Path, listed(paths))),
+    )
+    gpu_noise: float = number(
+        "SIM_GPU_NOISE",
+        "0.01",
+        "Standard deviation of the rate and the power of such a job over three minutes, as a share.",
+        minimum=0.0,
+        maximum=0.2,
     )
     cooling: str = choice(
         "SIM_COOLING",

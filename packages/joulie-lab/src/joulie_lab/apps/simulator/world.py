@@ -6,6 +6,7 @@ Nothing here reads a clock or accesses a cluster: callers pass in time steps, po
 from __future__ import annotations
 
 import math
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -14,12 +15,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from joulie.domain.quantities import JOULES_PER_KWH, ZERO_CELSIUS_K, InvalidQuantityError
-from joulie.domain.units import FloatArray
+from joulie.domain.units import FloatArray, positive
 from joulie_lab.simulation.cooling_plant import CoolingOutput, CoolingPlant
 from joulie_lab.simulation.job_response import IdleStates
 from joulie_lab.simulation.live.facility import WEATHER_STEP_S, Weather
 from joulie_lab.simulation.live.fleet import FleetLoad, LiveFleet, NodeSpec
 from joulie_lab.simulation.live.jobs import RunningPod, Workload
+from joulie_lab.simulation.live.measured_jobs import MeasuredJob
 
 _EVENTS_KEPT = 1000
 _MIN_PLANT_W = 1000.0
@@ -108,6 +110,7 @@ class World:
         self._gone_energy_j = 0.0
         self.fleet = self._fleet(())
         self._new_fleet = True
+        self._gpu_jobs: dict[tuple[int, int], MeasuredJob] = {}
         self._plant = plant_for(_MIN_PLANT_W) if plant_for else None
 
     def set_nodes(self, nodes: Mapping[NodeSpec, Place]) -> None:
@@ -151,6 +154,8 @@ class World:
         if fleet.specs:
             self._set_load()
             fleet.advance(dt_s, self.outdoor_k)
+            for (node, device), job in self._gpu_jobs.items():
+                job.did(dt_s, float(fleet.gpu_device_w[node, device]), float(fleet.mean_gpu_throughput[node, device]))
             keys = self.workload.advance(fleet, dt_s)
         if self._plant is not None:
             mean_w = (float(fleet.state.energy_j.sum()) - before_j) / dt_s
@@ -168,6 +173,11 @@ class World:
         differs = [(now != then).reshape(len(now), -1).any(axis=1) for now, then in columns]
         changed = np.logical_or.reduce(differs) | self._new_fleet
         self._new_fleet = False
+        self._gpu_jobs = {(node, device): job for _, node, device, job in self.workload.measured()}
+        for (node, _), job in self._gpu_jobs.items():
+            job.at(job.account.time_s)
+            changed[node] = True
+        self.fleet.gpu_jobs = self._gpu_jobs
         nodes = np.flatnonzero(changed)
         self.fleet.set_load(FleetLoad(*(now[nodes] for now, _ in columns)), nodes)
 
@@ -252,7 +262,14 @@ class World:
                 "memoryIntensity": float(fleet.load.gpu_memory_share[i].sum() / max(1, np.count_nonzero(busy))),
                 "capWattsPerGpu": float(state.gpu_cap_w[i, : spec.gpus].min()),
                 "devices": [
-                    {"index": n, "powerWatts": power_w, "capWatts": float(state.gpu_cap_w[i, n])}
+                    {
+                        "index": n,
+                        "uuid": gpu_uuid(node, n),
+                        "powerWatts": power_w,
+                        "limitWatts": float(state.gpu_cap_w[i, n]),
+                        "defaultLimitWatts": spec.gpu.default_w,
+                        "minLimitWatts": spec.gpu.cap_range.min_w,
+                    }
                     for n, power_w in enumerate(devices_w)
                 ],
             }
@@ -310,13 +327,61 @@ class World:
             case "dvfs.set_throttle_pct":
                 return ControlResult("applied", f"throttle {self.fleet.throttle_cpu(i, fields['throttlePct']):g} %")
             case "gpu.set_power_cap_watts":
+                by_device = self._by_device(i, fields)
                 limit_w = self.fleet.cap_gpus(i, _watts(fields, "capWattsPerGpu"))
                 if limit_w is None:
                     return ControlResult("blocked", "the node has no GPUs")
+                for device, own_w in by_device.items():
+                    self.fleet.cap_gpus(i, min(limit_w, own_w), device)
                 return ControlResult("applied", f"GPU limit {limit_w:g} W")
             case _:
                 known = "rapl.set_power_cap_watts, dvfs.set_throttle_pct, gpu.set_power_cap_watts"
                 return ControlResult("error", f"unknown action {action!r}; known: {known}")
+
+    def _by_device(self, i: int, fields: Mapping[str, Any]) -> Mapping[int, float]:
+        """Limits of single GPUs in a request, W, by their index on the node."""
+        spec, by_gpu = self.fleet.specs[i], fields.get("capWattsByGpu", {})
+        devices = {gpu_uuid(spec.name, n): n for n in range(spec.gpus)}
+        if unknown := sorted(by_gpu.keys() - devices.keys()):
+            raise ValueError(f"capWattsByGpu: node {spec.name} has no GPU {', '.join(unknown)}")
+        return {devices[gpu]: float(positive(gpu, watts)) for gpu, watts in by_gpu.items()}
+
+    def gpu_jobs(self) -> list[dict[str, Any]]:
+        """Pods with a job of a sweep: what each did, and what the same would have taken without a limit."""
+        fleet = self.fleet
+        return [
+            {
+                "pod": pod.key,
+                "node": pod.node,
+                "uuid": gpu_uuid(pod.node, device),
+                "job": job.name,
+                "phase": job.phase,
+                "limitWatts": float(fleet.state.gpu_cap_w[node, device]),
+                "powerWatts": float(fleet.gpu_device_w[node, device]),
+                "throughput": float(fleet.gpu_throughput[node, device]),
+                "timeSeconds": job.account.time_s,
+                "energyJoules": job.account.energy_j,
+                "freeTimeSeconds": job.account.free_time_s,
+                "freeEnergyJoules": job.account.free_energy_j,
+                "work": job.account.work,
+            }
+            for pod, node, device, job in self.workload.measured()
+        ]
+
+    def held_gpus(self) -> Iterator[tuple[dict[str, str], float, float]]:
+        """GPUs of these pods: labels as dcgm-exporter writes them, power in W, and work done so far."""
+        for pod, node, device, job in self.workload.measured():
+            gpu = self.fleet.specs[node].gpu
+            namespace, _, name = pod.key.partition("/")
+            labels = {
+                "UUID": gpu_uuid(pod.node, device),
+                "gpu": str(device),
+                "Hostname": pod.node,
+                "modelName": gpu.key if gpu else "",
+                "namespace": namespace,
+                "pod": name,
+            }
+            yield labels, float(self.fleet.gpu_device_w[node, device]), job.account.work
 
     def _place(self, node: str) -> int:
         try:
@@ -340,6 +405,11 @@ class World:
             if group is not None:
                 totals[group] = totals.get(group, 0.0) + float(values[i])
         return totals
+
+
+def gpu_uuid(node: str, index: int) -> str:
+    """UUID of a simulated GPU, the same in every run."""
+    return f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{index}.{node}')}"
 
 
 def _finite(value: float) -> float | None:

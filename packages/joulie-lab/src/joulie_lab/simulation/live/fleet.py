@@ -6,8 +6,9 @@ The formulas are those of `joulie.domain.power`, connected by first-order lags (
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Protocol
 
 import numpy as np
 
@@ -100,6 +101,13 @@ class FleetLoad:
         )
 
 
+class GpuJob(Protocol):
+    """A job with a response of its own to its GPU's power limit."""
+
+    def operate(self, limit_w: float) -> tuple[float, float]:
+        """Power of the GPU, W, and rate of work as a share of that without a limit."""
+
+
 class LiveFleet:
     """Simulated nodes whose time is advanced in steps by the caller.
 
@@ -117,6 +125,7 @@ class LiveFleet:
         mean_gpu_throughput: mean rate of GPU work over the last step.
         saturated: whether the CPU cap cannot be met, shape ``(n_nodes,)``.
         moving: whether a cap or clock limit has not settled at its target, shape ``(n_nodes,)``.
+        gpu_jobs: jobs with a response of their own by node and device; the others respond as their GPU model does.
     """
 
     def __init__(
@@ -181,6 +190,7 @@ class LiveFleet:
         self.saturated: BoolArray = np.zeros(n_nodes, dtype=np.bool_)
         self.moving: BoolArray = np.zeros(n_nodes, dtype=np.bool_)
         self.load = FleetLoad.idle(n_nodes, self.n_devices)
+        self.gpu_jobs: Mapping[tuple[int, int], GpuJob] = {}
         if n_nodes:
             self._settle(ambient_k)
 
@@ -469,6 +479,11 @@ class LiveFleet:
             busy_w, point.gpu_throughput[here] = capped.power_w, capped.throughput.median
         unused_w = np.where(self._has_device[nodes], self._gpu_unused_w[nodes, np.newaxis], 0.0)
         point.gpu_device_w[here] = np.where(busy, busy_w, unused_w)
+        for place, node in zip(here.tolist(), nodes.tolist(), strict=True) if self.gpu_jobs else ():
+            for device in range(self.specs[node].gpus):
+                if (job := self.gpu_jobs.get((node, device))) is not None:
+                    power_w, throughput = job.operate(float(limits.gpu_w[place, device]))
+                    point.gpu_device_w[place, device], point.gpu_throughput[place, device] = power_w, throughput
 
 
 def _decay(dt_s: float, tau_s: float) -> float:

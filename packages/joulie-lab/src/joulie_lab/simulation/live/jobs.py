@@ -7,7 +7,7 @@ workloads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from joulie.domain.units import FloatArray, IntArray, finite, non_negative
 from joulie_lab.simulation.gpu_response import TYPICAL, JobDeviation, drawn
 from joulie_lab.simulation.job_response import Boundness, cpu_throughput
 from joulie_lab.simulation.live.fleet import FleetLoad, LiveFleet
+from joulie_lab.simulation.live.measured_jobs import MeasuredJob
 from joulie_lab.simulation.trace import TraceJob
 
 _WORK_EPSILON = 1e-9
@@ -102,6 +103,7 @@ class RunningPod:
         work: remaining work of its job; None for a pod that runs without end.
         gang: name of the gang that it belongs to; None outside of any.
         gang_size: number of members of the gang.
+        gpu_job: its GPU's response of its own; None where it responds as the GPU model does.
     """
 
     key: str
@@ -112,6 +114,7 @@ class RunningPod:
     work: Work | None = None
     gang: str | None = None
     gang_size: int = 1
+    gpu_job: MeasuredJob | None = None
 
     def __post_init__(self) -> None:
         non_negative("cores", self.cores)
@@ -182,29 +185,6 @@ class Demands(NamedTuple):
         )
 
 
-def assign_gpus(node: IntArray, gpus: FloatArray, node_gpus: FloatArray) -> IntArray:
-    """Assign whole GPUs to pods, each node's from the first on.
-
-    Args:
-        node: node of each pod.
-        gpus: number of GPUs of each pod.
-        node_gpus: number of GPUs of each node; pods in excess of them get none.
-
-    Returns:
-        Indices of each pod's GPUs, shape ``(n_pods, maximum GPUs of a pod)``; -1 where it has fewer.
-    """
-    wanted = gpus.astype(np.int64)
-    order = np.argsort(node, kind="stable")
-    before = np.cumsum(wanted[order]) - wanted[order]
-    here = node[order]
-    first = np.zeros_like(wanted)
-    first[order] = before - before[np.searchsorted(here, here)]
-    places = np.arange(wanted.max(initial=1))
-    devices = first[:, np.newaxis] + places
-    given = (places < wanted[:, np.newaxis]) & (devices < node_gpus[node][:, np.newaxis])
-    return np.where(given, devices, _NO_DEVICE)
-
-
 def demands_of(cores: float, gpus: float, use: Activity) -> tuple[float, ...]:
     """Row of `Demands` for a pod with these cores, GPUs and activity."""
     return (
@@ -240,7 +220,7 @@ class Workload:
         self._fleet: LiveFleet | None = None
         self._values = {name: np.zeros(0) for name in _COLUMNS}
         self._node = np.zeros(0, dtype=np.int64)
-        self._device = np.zeros(0, dtype=np.int64)
+        self._devices = np.zeros((0, 1), dtype=np.int64)
         self._works = np.zeros(0, dtype=np.bool_)
         self._grow(_INITIAL_CAPACITY)
 
@@ -272,7 +252,7 @@ class Workload:
         self._slot[pod.key] = slot
         self._key[slot] = pod.key
         self._node[slot] = self._place.get(pod.node, -1)
-        self._device[slot] = _NO_DEVICE
+        self._devices[slot] = _NO_DEVICE
         work = pod.work or _NO_WORK
         row = (*demands_of(pod.cores, pod.gpus, pod.activity), work.cpu_units, work.gpu_units)
         for name, value in zip(_COLUMNS, row, strict=True):
@@ -305,9 +285,26 @@ class Workload:
         self._move_to(fleet)
         here = np.flatnonzero(self._node >= 0)
         node, demands = self._node[here], self._demands(here)
-        devices = assign_gpus(node, demands.gpus, fleet.gpus)
-        self._device[here] = devices[:, 0]
-        return demands.load(node, fleet.cores, devices, fleet.n_devices)
+        self._give_gpus(here, fleet)
+        return demands.load(node, fleet.cores, self._devices[here], fleet.n_devices)
+
+    def _give_gpus(self, here: IntArray, fleet: LiveFleet) -> None:
+        """Give new pods the first free GPUs of their nodes, which they keep; pods in excess of them get none."""
+        if (missing := fleet.n_devices - self._devices.shape[1]) > 0:
+            self._devices = np.pad(self._devices, ((0, 0), (0, missing)), constant_values=_NO_DEVICE)
+        wanted = self._values["gpus"]
+        for slot in here[(wanted[here] >= 1.0) & (self._devices[here, 0] < 0)].tolist():
+            neighbours = here[self._node[here] == self._node[slot]]
+            free = np.setdiff1d(np.arange(fleet.gpus[self._node[slot]]), self._devices[neighbours])[: int(wanted[slot])]
+            self._devices[slot, : len(free)] = free
+
+    def measured(self) -> Iterator[tuple[RunningPod, int, int, MeasuredJob]]:
+        """Pods on nodes with a measured job, the node and device of its GPU as of the last `load`, and the job."""
+        for key, pod in self._pods.items():
+            slot = self._slot[key]
+            node, device = int(self._node[slot]), int(self._devices[slot, 0])
+            if pod.gpu_job is not None and min(node, device) >= 0:
+                yield pod, node, device, pod.gpu_job
 
     def advance(self, fleet: LiveFleet, dt_s: float) -> list[str]:
         """Advance all jobs by `dt_s` at the mean operating points of the fleet's last step.
@@ -353,7 +350,7 @@ class Workload:
     ) -> tuple[FloatArray, FloatArray]:
         """Core-seconds and GPU-seconds that pods do in a second at these operating points of the fleet."""
         node = self._node[slots]
-        return self._demands(slots).rates(frequency[node], gpu_throughput[node, self._device[slots]])
+        return self._demands(slots).rates(frequency[node], gpu_throughput[node, self._devices[slots, 0]])
 
     def _demands(self, slots: IntArray) -> Demands:
         return Demands._make(self._values[name][slots] for name in Demands._fields)
@@ -363,7 +360,6 @@ class Workload:
         if fleet is self._fleet:
             return
         self._fleet = fleet
-        self._device[:] = _NO_DEVICE
         self._place = {spec.name: index for index, spec in enumerate(fleet.specs)}
         for key, slot in self._slot.items():
             self._node[slot] = self._place.get(self._pods[key].node, -1)
@@ -387,7 +383,7 @@ class Workload:
         self._free = list(range(capacity - 1, old - 1, -1)) + self._free
         self._values = {name: np.append(column, np.zeros(added)) for name, column in self._values.items()}
         self._node = np.append(self._node, np.full(added, -1))
-        self._device = np.append(self._device, np.full(added, _NO_DEVICE))
+        self._devices = np.pad(self._devices, ((0, added), (0, 0)), constant_values=_NO_DEVICE)
         self._works = np.append(self._works, np.zeros(added, dtype=np.bool_))
 
 

@@ -45,6 +45,7 @@ PROGRESS_METRIC_ANNOTATION = "joulie.io/progress-metric"
 SIM_CPU_UTIL_PCT_ANNOTATION = "sim.joulie.io/cpu-util-pct"
 SIM_GPU_UTIL_PCT_ANNOTATION = "sim.joulie.io/gpu-util-pct"
 SIM_MEMORY_PRESSURE_PCT_ANNOTATION = "sim.joulie.io/memory-pressure-pct"
+SIM_GPU_JOB_ANNOTATION = "sim.joulie.io/gpu-job"
 
 # Field managers of server-side apply. Operator and agent both write NodeTwins; neither may erase the other's fields.
 OPERATOR_FIELD_MANAGER = "joulie-operator"

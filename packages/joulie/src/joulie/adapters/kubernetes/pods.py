@@ -44,6 +44,7 @@ _SIMULATED = frozenset(
         names.SIM_CPU_UTIL_PCT_ANNOTATION,
         names.SIM_GPU_UTIL_PCT_ANNOTATION,
         names.SIM_MEMORY_PRESSURE_PCT_ANNOTATION,
+        names.SIM_GPU_JOB_ANNOTATION,
     }
 )
 
@@ -93,11 +94,13 @@ class SimulatedUse(msgspec.Struct, frozen=True, gc=False):
         cpu_util_pct: utilisation of the requested cores, %, 0..100.
         gpu_util_pct: utilisation of the requested GPUs, %, 0..100.
         memory_pressure_pct: memory pressure, %, 0..100.
+        gpu_job: job of a sweep of power limits that its GPU responds as; empty without one.
     """
 
     cpu_util_pct: float | None = None
     gpu_util_pct: float | None = None
     memory_pressure_pct: float | None = None
+    gpu_job: str = ""
 
 
 class PodFacts(msgspec.Struct, frozen=True, gc=False):
@@ -318,6 +321,7 @@ def simulated_use(pod: Pod) -> SimulatedUse:
         cpu_util_pct=_percent(pod, names.SIM_CPU_UTIL_PCT_ANNOTATION),
         gpu_util_pct=_percent(pod, names.SIM_GPU_UTIL_PCT_ANNOTATION),
         memory_pressure_pct=_percent(pod, names.SIM_MEMORY_PRESSURE_PCT_ANNOTATION),
+        gpu_job=pod.metadata.annotations.get(names.SIM_GPU_JOB_ANNOTATION, ""),
     )
 
 
