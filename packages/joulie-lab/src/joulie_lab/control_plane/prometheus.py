@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
@@ -9,7 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from joulie_lab.control_plane.binaries import cache_root
+from joulie_lab.control_plane.cluster import LocalControlPlane
 from joulie_lab.control_plane.debian import Fetch, fetch_packages, is_program, keep, run_command
+from joulie_lab.control_plane.process import ManagedProcess
 from joulie_lab.control_plane.tools import BinariesError, Report
 
 PROGRAM_VARIABLE = "JOULIE_PROMETHEUS"
@@ -87,3 +90,33 @@ def _obtain(program: str, report: Report, environment: Mapping[str, str], fetch:
 
 def _version(program: Path) -> str:
     return run_command([str(program), "--version"], program.parent).partition(" (")[0]
+
+
+def start_prometheus(
+    plane: LocalControlPlane, program: Path, target: str, *, port: int, interval_s: float
+) -> ManagedProcess:
+    """Run a server beside a control plane, which scrapes one target.
+
+    Args:
+        plane: a control plane that has been started.
+        program: path of the server, see `obtain_prometheus`.
+        target: host and port of the target.
+        port: port on loopback that it listens on.
+        interval_s: time between two scrapes, s.
+    """
+    folder = plane.folder / "prometheus"
+    folder.mkdir()
+    interval = f"{round(1000 * interval_s)}ms"
+    times = {"scrape_interval": interval, "scrape_timeout": interval}
+    # As the charts of exporters have it: a series' own labels `namespace` and `pod` are those of the pod it is about.
+    jobs = [{"job_name": "gpus", "honor_labels": True, "static_configs": [{"targets": [target]}]}]
+    configuration = folder / "prometheus.json"
+    configuration.write_text(json.dumps({"global": times, "scrape_configs": jobs}))  # JSON is YAML
+    command = [
+        program,
+        f"--config.file={configuration}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--log.level=warn",
+    ]
+    return plane.spawn("prometheus", command)

@@ -106,17 +106,23 @@ def published_sweeps(folder: Path | None, files: Mapping[str, str] | None = None
         UserError: a file is missing or invalid, or has too few networks to hold one out.
     """
     from joulie.apps.cli.caps import read_sweeps
-    from joulie_lab.benchmarks.capping import DATASET, FILES, HOME, jobs_of
+    from joulie_lab.benchmarks.capping import FILES, jobs_of
 
-    files = FILES if files is None else files
+    found = {}
+    for gpu, path in sweep_files(folder, FILES if files is None else files).items():
+        found[gpu] = read_sweeps(path)
+        if len({job.family for job in jobs_of(found[gpu])}) < 2:
+            raise UserError(f"{path}: needs two networks or more, each measured at two limits")
+    return found
+
+
+def sweep_files(folder: Path | None, files: Mapping[str, str]) -> dict[str, Path]:
+    """Paths of the published power sweeps by GPU; see `published_sweeps`."""
+    from joulie_lab.benchmarks.capping import DATASET, HOME
+
     copies = f"copies of {', '.join(files.values())} of {HOME}"
     place = _folder(folder, DATASET, "published sweeps, which are", copies)
-    found = {}
-    for gpu, name in files.items():
-        found[gpu] = read_sweeps(place / name)
-        if len({job.family for job in jobs_of(found[gpu])}) < 2:
-            raise UserError(f"{place / name}: needs two networks or more, each measured at two limits")
-    return found
+    return {gpu: (place / name).absolute() for gpu, name in files.items()}
 
 
 def _folder(given: Path | None, dataset: str, what: str, files: str) -> Path:

@@ -16,6 +16,7 @@ SUMMARIES = {
     "openb": "GPU allocation and power of placement policies for pods that share GPUs",
     "capping": "power limits chosen from few measurements, and power capping under an oversubscribed breaker",
     "limits": "response to GPU power limits, its prediction for another GPU, and the live search for a job's limit",
+    "live-limits": "the live search for each job's GPU power limit, on a real control plane with simulated GPUs",
     "lives": "the agent on modelled machines, and its lives with faults",
     "native": "CPU time of native runs, and its growth with jobs and nodes",
     "replay": "replay of a recorded week of a plant with hidden differences: its error, and its forecast of a saving",
