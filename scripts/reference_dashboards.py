@@ -15,6 +15,7 @@ NOT_SHOWN: Mapping[str, str] = {
     "compute_gardener_scheduler_": "for dashboards of the Compute Gardener Scheduler; ours show the same figures",
     "joulie_sim_": "of the simulator, which no cluster of machines runs",
     "datacenter_": "of the simulator, which no cluster of machines runs",
+    "DCGM_FI_": "of the simulator, as DCGM names it",
 }
 """Why no panel shows the metrics with a prefix."""
 _GENERATED = "<!-- Written by scripts/generate_reference.py: change the code, then run it again. -->"

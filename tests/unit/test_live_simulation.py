@@ -1,6 +1,6 @@
 """Simulated nodes in steps: caps bite, work slows with them, gangs wait, nodes keep their history."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -149,6 +149,16 @@ def test_pods_beyond_the_gpus_of_a_node_get_none() -> None:
     assert load.gpu_busy.sum() == 8
     assert load.gpu_util.tolist() == [[0.5] * 8]
     assert load.gpu_memory_share.tolist() == [[1.0] * 8]
+
+
+def test_pods_on_a_node_that_comes_back_with_fewer_gpus_are_given_others() -> None:
+    work = Workload()
+    for key in ("first", "second"):
+        work.put(RunningPod(key, GPU_NODE.name, 1.0, 1.0, Activity(0.5, 0.9), gpu_job=SWEPT))
+    work.load(fleet(GPU_NODE))
+    work.remove("first")
+    work.load(fleet(replace(GPU_NODE, gpus=1)))
+    assert [(pod.key, device) for pod, _, device, _ in work.measured()] == [("second", 0)]
 
 
 def test_throttling_to_the_floor_slows_like_the_clock() -> None:

@@ -112,7 +112,7 @@ def start_prometheus(
     jobs = [{"job_name": "gpus", "honor_labels": True, "static_configs": [{"targets": [target]}]}]
     configuration = folder / "prometheus.json"
     configuration.write_text(json.dumps({"global": times, "scrape_configs": jobs}))  # JSON is YAML
-    command = [
+    command: list[str | Path] = [
         program,
         f"--config.file={configuration}",
         f"--storage.tsdb.path={folder / 'data'}",

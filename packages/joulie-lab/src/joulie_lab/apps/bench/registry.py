@@ -24,8 +24,8 @@ SUMMARIES = {
 }
 """What each benchmark measures, by name."""
 PAGES = (
-    *("backtest", "capping", "deferral", "fidelity", "limits", "lives", "native", "openb", "place", "power-estimate"),
-    "traces",
+    *("backtest", "capping", "deferral", "fidelity", "limits", "live-limits", "lives", "native", "openb", "place"),
+    *("power-estimate", "traces"),
 )
 """Benchmarks with a documentation page that is generated from their committed result."""
 

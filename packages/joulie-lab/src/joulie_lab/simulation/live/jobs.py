@@ -362,7 +362,9 @@ class Workload:
         self._fleet = fleet
         self._place = {spec.name: index for index, spec in enumerate(fleet.specs)}
         for key, slot in self._slot.items():
-            self._node[slot] = self._place.get(self._pods[key].node, -1)
+            node = self._node[slot] = self._place.get(self._pods[key].node, -1)
+            if node < 0 or self._devices[slot].max() >= fleet.gpus[node]:
+                self._devices[slot] = _NO_DEVICE
 
     def _update_gang(self, gang: str) -> None:
         members = self._gangs[gang]

@@ -17,7 +17,7 @@ from joulie.domain.recording import NodeRecord, Period, PodRecord
 from joulie.domain.units import ZERO_CELSIUS_K, FloatArray, IntArray
 from joulie_lab.simulation.experiment.scenario import NodeGroup
 from joulie_lab.simulation.live.fleet import LiveFleet
-from joulie_lab.simulation.live.jobs import Demands, activity, assign_gpus, demands_of
+from joulie_lab.simulation.live.jobs import Demands, activity, demands_of
 from joulie_lab.simulation.native.nodes import HOSTNAME_LABEL, SimNode, UnknownHardwareError, sim_nodes
 from joulie_lab.simulation.trace import GPU_RESOURCE_VENDORS, WORKLOAD_CLASS_KEY, JobProfile, TraceJob
 
@@ -222,7 +222,7 @@ def predicted_w(cluster: Cluster, runs: Sequence[Run], times_s: FloatArray, step
         here = np.flatnonzero(share > 0.0)
         own = Demands._make(column[here] for column in demands)
         own = own._replace(cpu_util=own.cpu_util * share[here], gpu_util=own.gpu_util * share[here])
-        devices = assign_gpus(node[here], gpus[here], fleet.gpus)
+        devices = _assign_gpus(node[here], gpus[here], fleet.gpus)
         fleet.set_load(own.load(node[here], fleet.cores, devices, fleet.n_devices))
         found[:, place] = fleet.wall_w
     return found
@@ -233,3 +233,26 @@ def _demands(runs: Sequence[Run]) -> tuple[Demands, IntArray, FloatArray]:
     columns = np.array(rows, dtype=np.float64).reshape(len(rows), len(Demands._fields)).T
     demands = Demands._make(columns)
     return demands, np.array([run.node for run in runs], dtype=np.int64), demands.gpus
+
+
+def _assign_gpus(node: IntArray, gpus: FloatArray, node_gpus: FloatArray) -> IntArray:
+    """Assign whole GPUs to pods, each node's from the first on.
+
+    Args:
+        node: node of each pod.
+        gpus: number of GPUs of each pod.
+        node_gpus: number of GPUs of each node; pods in excess of them get none.
+
+    Returns:
+        Indices of each pod's GPUs, shape ``(n_pods, maximum GPUs of a pod)``; -1 where it has fewer.
+    """
+    wanted = gpus.astype(np.int64)
+    order = np.argsort(node, kind="stable")
+    before = np.cumsum(wanted[order]) - wanted[order]
+    here = node[order]
+    first = np.zeros_like(wanted)
+    first[order] = before - before[np.searchsorted(here, here)]
+    places = np.arange(wanted.max(initial=1))
+    devices = first[:, np.newaxis] + places
+    given = (places < wanted[:, np.newaxis]) & (devices < node_gpus[node][:, np.newaxis])
+    return np.where(given, devices, -1)
