@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from joulie_lab.apps.backtest.run import Result
 
 _FILE = click.Path(path_type=Path)
-"""Table width if standard output is not a terminal, characters."""
 
 
 class _Duration(click.ParamType[float]):

@@ -31,7 +31,7 @@ def over_limits(candidates: list[str], limits: PowerLimits, fleet: FleetView) ->
     if limits is NO_LIMITS:
         return {}
     slots = slots_of(fleet.roster, candidates)
-    full_w, cores = fleet.full_w[:, slots], fleet.load.cores[slots]
-    typed_w = full_w[FULL_W_TYPES.index(limits.gpu_workload_type)]
-    inefficient = {candidates[place]: EFFICIENCY for place in np.flatnonzero(limits.inefficient(full_w[0], cores))}
+    full_w, cores = fleet.full_w[0][slots], fleet.load.cores[slots]
+    typed_w = fleet.full_w[FULL_W_TYPES.index(limits.gpu_workload_type)][slots]
+    inefficient = {candidates[place]: EFFICIENCY for place in np.flatnonzero(limits.inefficient(full_w, cores))}
     return inefficient | {candidates[place]: MAX_POWER for place in np.flatnonzero(limits.too_powerful(typed_w))}
