@@ -3,6 +3,7 @@
 import asyncio
 import math
 from datetime import UTC, datetime
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -16,6 +17,7 @@ from support.grid_providers import Server
 from support.scripted_server import serving
 
 QUICK = RequestPolicy(timeout_s=1.0, retries=0, first_pause_s=0.001, calls_per_minute=6000)
+RECORDED = Path(__file__).parents[1] / "golden" / "entsoe" / "a44-be.xml"
 TOKEN = "8f1c2d9e-token"
 DE_LU = "10Y1001A1001A82H"
 # The answer of api.energy-charts.info for DE-LU on 4 May 2024, as it came.
@@ -140,6 +142,22 @@ def test_g14_entsoe_leaves_repeated_prices_out():
     assert (seen.value, seen.time_s) == (pytest.approx(-0.0045), at("2026-02-17T00:30"))
     late, _ = asking(entsoe, body, lambda source: source.latest("DE"), at("2026-02-17T22:59"))
     assert (late.value, late.until_s) == (pytest.approx(0.065), at("2026-02-17T23:00"))
+
+
+def test_g14_entsoe_a_recorded_document_with_two_resolutions():
+    """Belgium's prices of three days as the Transparency Platform sent them on 7 October 2024, CC BY 4.0.
+
+    The response covers more than the day that was asked for, by quarters of an hour and by hours, and leaves repeated
+    and two negative hours out.
+    """
+    body, begin_s, end_s = RECORDED.read_bytes(), at("2024-10-05T22:00"), at("2024-10-08T22:00")
+    past, _ = asking(entsoe, body, lambda source: source.history("BE", begin_s, end_s), end_s)
+    assert (past.start_s, past.end_s, len(past)) == (begin_s, end_s, 96 + 96 + 24)
+    assert [1000.0 * past.at(at(time)) for time in ("2024-10-06T12:45", "2024-10-07T17:15", "2024-10-08T16:59")] == [
+        pytest.approx(price) for price in (-0.01, 149.41, 98.97)
+    ]
+    now, _ = asking(entsoe, body, lambda source: source.latest("BE"), at("2024-10-08T21:50"))
+    assert (now.value, now.time_s, now.until_s) == (pytest.approx(0.05), at("2024-10-08T21:00"), end_s)
 
 
 def test_g14_entsoe_the_coupled_auction_counts_and_no_other():

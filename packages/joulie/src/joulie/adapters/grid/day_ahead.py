@@ -126,12 +126,14 @@ class _DayAhead(ABC):
     async def history(self, zone: str, from_s: float, until_s: float) -> Series | None:
         """Past prices, fetched in ranges of at most a month."""
         points: dict[float, float] = {}
+        last_s = None
         while from_s < until_s:
             part = await self._prices(zone, from_s, min(until_s, from_s + _RANGE_S))
             if part is not None:
                 points |= zip(part.starts_s.tolist(), part.values.tolist(), strict=True)
+                last_s = part.end_s - float(part.starts_s[-1])
             from_s += _RANGE_S
-        known = series_of(points.items(), self.name)
+        known = series_of(points.items(), self.name, last_s)
         return None if known is None else known.between(known.start_s, until_s)
 
     @abstractmethod
@@ -250,8 +252,9 @@ def _price_document(body: bytes, area: str) -> Series | None:
         if root.findtext("{*}Reason/{*}code") == "999":  # no matching data
             return None
         raise GridSourceError(f"request refused: {reason[:120]}")
-    points = (point for period in _periods(root, area) for point in _points(period))
-    return series_of(points, "entsoe")
+    steps = sorted(step for period in _periods(root, area) for step in _steps(period))
+    last_s = steps[-1][1] if steps else None
+    return series_of(((start_s, price) for start_s, _, price in steps), "entsoe", last_s)
 
 
 def _periods(root: ElementTree.Element, area: str) -> Iterator[ElementTree.Element]:
@@ -272,8 +275,8 @@ _MAX_STEPS = 10_000
 _RESOLUTIONS_S = {"PT15M": 900.0, "PT30M": 1800.0, "PT60M": 3600.0, "PT1H": 3600.0}
 
 
-def _points(period: ElementTree.Element) -> Iterator[tuple[float, float]]:
-    """Start of each step of a period, s since the epoch, and its price, EUR/kWh."""
+def _steps(period: ElementTree.Element) -> Iterator[tuple[float, float, float]]:
+    """Start of each step of a period, s since the epoch, its duration, s, and its price, EUR/kWh."""
     resolution = period.findtext("{*}resolution", "")
     step_s = _RESOLUTIONS_S.get(resolution)
     if step_s is None:
@@ -296,4 +299,4 @@ def _points(period: ElementTree.Element) -> Iterator[tuple[float, float]]:
         # A position that is left out has the price of the one before.
         price = prices.get(position, price)
         if price is not None:
-            yield start_s + (position - 1) * step_s, price / _KWH_PER_MWH
+            yield start_s + (position - 1) * step_s, step_s, price / _KWH_PER_MWH
