@@ -18,14 +18,15 @@ SUMMARIES = {
     "limits": "response to GPU power limits, its prediction for another GPU, and the live search for a job's limit",
     "live-limits": "the live search for each job's GPU power limit, on a real control plane with simulated GPUs",
     "lives": "the agent on modelled machines, and its lives with faults",
+    "owners": "energy saved on identical GPUs by fixed limits, default settings and a limit for each job",
     "native": "CPU time of native runs, and its growth with jobs and nodes",
     "replay": "replay of a recorded week of a plant with hidden differences: its error, and its forecast of a saving",
     "traces": "energy savings of caps and policies at equal work, split by cause",
 }
 """What each benchmark measures, by name."""
 PAGES = (
-    *("backtest", "capping", "deferral", "fidelity", "limits", "live-limits", "lives", "native", "openb", "place"),
-    *("power-estimate", "traces"),
+    *("backtest", "capping", "deferral", "fidelity", "limits", "live-limits", "lives", "native", "openb", "owners"),
+    *("place", "power-estimate", "traces"),
 )
 """Benchmarks with a documentation page that is generated from their committed result."""
 

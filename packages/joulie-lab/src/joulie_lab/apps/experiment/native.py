@@ -12,7 +12,7 @@ from joulie.domain.units import SECONDS_PER_HOUR
 from joulie_lab.adapters.executors import ExecutorError
 from joulie_lab.apps.experiment.artefacts import FinishedRun, Provenance
 from joulie_lab.apps.experiment.jobs import Jobs, trace_jobs
-from joulie_lab.apps.experiment.settings import build_control
+from joulie_lab.apps.experiment.settings import build_control, build_limits
 from joulie_lab.program.facility import intensity_g_per_kwh, open_plant, price_per_kwh
 from joulie_lab.simulation.experiment.outcome import Outcome
 from joulie_lab.simulation.experiment.plan import PhysicsChoice, RunKey
@@ -80,6 +80,8 @@ def run_native(
         times=experiment.control,
         idle_states=physics.idle_states,
         gpu_throughput=physics.gpu_throughput,
+        gpu_limits=build_limits(variant, experiment.control) if variant.joulie else None,
+        gpu_limit_pct=variant.gpu_limit_pct,
         climate=experiment.climate,
         plant=partial(open_plant, experiment.cooling),
         seed=seed,

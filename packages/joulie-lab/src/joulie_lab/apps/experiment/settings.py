@@ -6,10 +6,12 @@ import click
 
 from joulie.apps.operator import plugins
 from joulie.apps.operator.settings import OperatorSettings
+from joulie.domain.capping.choice import Goal
 from joulie.program.settings import all_settings, settings_from
 from joulie_lab.simulation.experiment.scenario import ControlTimes, Experiment, Variant
 from joulie_lab.simulation.model_files import did_you_mean
 from joulie_lab.simulation.native.control import Control
+from joulie_lab.simulation.native.limits import GpuLimits
 from joulie_lab.simulation.schedulers import NATIVE_SCHEDULERS
 
 _INTERVAL = "RECONCILE_INTERVAL"
@@ -94,3 +96,16 @@ def build_control(variant: Variant, times: ControlTimes) -> Control:
         )
     except ValueError as error:
         raise VariantError(f"variant {variant.name}: {error}") from error
+
+
+def build_limits(variant: Variant, times: ControlTimes) -> GpuLimits | None:
+    """Build the search for limits of GPUs of a variant's operator for native runs; None where it is off.
+
+    Raises:
+        VariantError: a setting is unknown, or its value is invalid.
+    """
+    settings = operator_settings(variant, times)
+    if not settings.gpu_limits:
+        return None
+    performance = Goal(settings.gpu_limits_performance_slowdown) if settings.gpu_limits_performance else None
+    return GpuLimits(Goal(settings.gpu_limits_standard_slowdown), performance, settings.gpu_limits_pace)

@@ -74,6 +74,7 @@ class RunMetrics:
         refused: number of jobs whose pod the API server would reject.
         carbon_kg: emissions, kgCO2eq; None without a carbon intensity.
         cost: cost in the scenario's currency; None without a price.
+        busy_gpu_kwh: energy of GPUs while pods held them, kWh; None where it was not measured.
     """
 
     duration_h: float
@@ -119,6 +120,7 @@ class RunMetrics:
     refused: int
     carbon_kg: float | None
     cost: float | None
+    busy_gpu_kwh: float | None = None
 
     @property
     def unfinished(self) -> int:
@@ -178,6 +180,7 @@ def metrics(outcome: Outcome) -> RunMetrics:
         **{end.value: sum(job.end is end for job in jobs) for end in JobEnd},
         carbon_kg=None if outcome.carbon_g is None else outcome.carbon_g / 1000.0,
         cost=outcome.cost,
+        busy_gpu_kwh=None if outcome.busy_gpu_j is None else joules_to_kwh(outcome.busy_gpu_j),
     )
 
 

@@ -135,6 +135,7 @@ class Outcome:
         nodes: outcomes of the nodes, ordered by name.
         drains: drains, ordered by start.
         series: the cluster over time.
+        busy_gpu_j: energy of GPUs while pods held them, J; None where it was not measured.
         carbon_g: emissions, gCO2eq; None if the scenario names no carbon intensity.
         cost: cost in the scenario's currency; None if it names no price.
         notes: notes for the reader: lines left out, power extrapolated.
@@ -149,6 +150,7 @@ class Outcome:
     nodes: tuple[NodeOutcome, ...]
     drains: tuple[Drain, ...]
     series: OutcomeSeries
+    busy_gpu_j: float | None = None
     carbon_g: float | None = None
     cost: float | None = None
     notes: tuple[str, ...] = field(default=())

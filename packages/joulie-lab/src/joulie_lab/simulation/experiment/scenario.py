@@ -112,6 +112,7 @@ class Variant(_Model):
             time.
         scheduler: `joulie` is kube-scheduler with the extender, `joulie-energy` the same with SCORING=energy, `kube`
             kube-scheduler alone; the other names are schedulers of `joulie simulate`, for native runs only.
+        gpu_limit_pct: fixed power limit of all GPUs, % of the default one, as `nvidia-smi -pl` sets it; native runs.
         without_caps: name of the variant that this one equals except for its caps: the saving of this one is the part
             of that one's saving that comes from placement.
     """
@@ -121,6 +122,7 @@ class Variant(_Model):
     joulie: bool = True
     operator: dict[str, str] = Field(default_factory=dict)
     scheduler: str = "joulie"
+    gpu_limit_pct: Annotated[float, Field(gt=0.0, le=100.0)] | None = None
     without_caps: Name | None = None
 
     @model_validator(mode="after")

@@ -126,6 +126,7 @@ class LiveFleet:
         saturated: whether the CPU cap cannot be met, shape ``(n_nodes,)``.
         moving: whether a cap or clock limit has not settled at its target, shape ``(n_nodes,)``.
         gpu_jobs: jobs with a response of their own by node and device; the others respond as their GPU model does.
+        busy_gpu_j: energy of GPUs while pods held them, J.
     """
 
     def __init__(
@@ -189,6 +190,7 @@ class LiveFleet:
         self.mean_gpu_throughput = np.ones(devices)
         self.saturated: BoolArray = np.zeros(n_nodes, dtype=np.bool_)
         self.moving: BoolArray = np.zeros(n_nodes, dtype=np.bool_)
+        self.busy_gpu_j = 0.0
         self.load = FleetLoad.idle(n_nodes, self.n_devices)
         self.gpu_jobs: Mapping[tuple[int, int], GpuJob] = {}
         if n_nodes:
@@ -319,6 +321,7 @@ class LiveFleet:
             wall_w[nodes] = mean.package_w + mean.platform_w + mean.gpu_w
             self.mean_frequency[nodes], self.mean_gpu_throughput[nodes] = mean.frequency, mean.gpu_throughput
         state.energy_j += wall_w * dt_s
+        self.busy_gpu_j += float(self.gpu_device_w[self.load.gpu_busy].sum()) * dt_s
         target_k = ambient_k + package_w / self._conductance_w_per_k
         state.temperature_k = target_k + (state.temperature_k - target_k) * _decay(dt_s, lags.thermal_tau_s)
         if len(nodes):

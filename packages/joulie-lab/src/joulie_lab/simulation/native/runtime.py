@@ -31,6 +31,7 @@ from joulie_lab.simulation.native.control import Control, NativeControl
 from joulie_lab.simulation.native.facility import Facility
 from joulie_lab.simulation.native.gate import GangGate
 from joulie_lab.simulation.native.jobs import Jobs
+from joulie_lab.simulation.native.limits import GpuLimits, LimitSearch
 from joulie_lab.simulation.native.nodes import MANAGED_LABEL, SimNode
 from joulie_lab.simulation.native.pods import PRIORITIES, SimPod
 from joulie_lab.simulation.native.queue import PendingQueue
@@ -82,6 +83,8 @@ class Setup:
         times: intervals of operator and agents.
         idle_states: which nodes enter deep idle; without Joulie no node is managed.
         gpu_throughput: model by name of how GPU work slows under a power limit.
+        gpu_limits: search for the limit of each workload's GPUs; None without it.
+        gpu_limit_pct: fixed limit of all GPUs over the run, % of the default one; None without it.
         climate: climate, for the outdoor temperature.
         plant: makes the cooling plant.
         seed: seed of the weather, of the GPU models' responses and of the scheduler's tie-breaking.
@@ -102,6 +105,8 @@ class Setup:
     times: ControlTimes = field(default_factory=ControlTimes)
     idle_states: IdleStates = IdleStates.ALL
     gpu_throughput: str = "measured"
+    gpu_limits: GpuLimits | None = None
+    gpu_limit_pct: float | None = None
     climate: Climate = field(default_factory=Climate)
     plant: Plant = lambda peak_w: None
     seed: int = 0
@@ -166,6 +171,9 @@ class _Run:
             gpu_model=setup.gpu_throughput,
             seed=setup.seed,
         )
+        self._limits = None if setup.gpu_limits is None else LimitSearch(setup.gpu_limits, self._fleet)
+        if setup.gpu_limit_pct is not None:
+            _limit_all(self._fleet, setup.gpu_limit_pct)
         plant = setup.plant(self._fleet.peak_w)
         started = None if plant is None else stack.enter_context(plant)
         self._facility = Facility(started, setup.intensity_g_per_kwh, setup.price_per_kwh)
@@ -218,6 +226,8 @@ class _Run:
             due_s.append(self._counted_s + self._setup.facility_step_s)
         if len(self._unsteady):
             due_s.append(now_s + self._fleet.settling_s)
+        if self._limits is not None:
+            due_s.append(self._limits.next_s)
         if self._control is not None:
             due_s.append(self._control.next_change_s(now_s))
             if now_s < self._dirty_until_s:
@@ -262,6 +272,8 @@ class _Run:
             self._finish(pod)
         if self._control is not None:
             self._cycle(self._control)
+        if self._limits is not None:
+            self._loaded |= self._limits.cycle(self._now_s)
         for pod in self._jobs.submitted(self._now_s + _TIME_TOLERANCE_S):
             self._submit(pod)
         self._schedule()
@@ -270,6 +282,8 @@ class _Run:
     def _finish(self, pod: SimPod) -> None:
         node, devices = self._jobs.finished(pod, self._now_s)
         self._running.finish(pod)
+        if self._limits is not None:
+            self._loaded |= self._limits.finish(pod, self._now_s)
         self._capacity.release(pod.kind, node, devices)
         self._blocking[node] -= pod.blocks
         self._full_power[node] -= pod.lifts_caps
@@ -327,6 +341,8 @@ class _Run:
         self._full_power[node] += pod.lifts_caps
         self._performance[node] += pod.view.performance
         self._loaded.add(node)
+        if self._limits is not None:
+            self._limits.start(pod, node, devices, self._now_s)
         self._recorder.observe(self._performance_on_eco())
 
     def _update_load(self) -> None:
@@ -398,10 +414,17 @@ class _Run:
             nodes=tuple(sorted(nodes, key=lambda node: node.name)),
             drains=tuple(drain for drain in drains if drain.start_s >= 0.0),
             series=self._recorder.series(),
+            busy_gpu_j=self._fleet.busy_gpu_j,
             carbon_g=None if setup.intensity_g_per_kwh is None else facility.carbon_g,
             cost=None if setup.price_per_kwh is None else facility.cost,
             notes=self._jobs.notes,
         )
+
+
+def _limit_all(fleet: LiveFleet, percent: float) -> None:
+    for index, spec in enumerate(fleet.specs):
+        if spec.gpu is not None:
+            fleet.cap_gpus(index, percent / 100.0 * spec.gpu.default_w)
 
 
 _ALL_PERFORMANCE = StaticPartition(PolicySettings(static_hp_frac=1.0))

@@ -1,0 +1,110 @@
+"""``joulie bench owners``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from platformdirs import user_state_path
+
+from joulie.program.errors import UserError
+from joulie_lab.apps.bench.figures import panels, title
+from joulie_lab.apps.bench.report import Page, Report, Table
+from joulie_lab.apps.bench.run import PATH, benchmark
+from joulie_lab.apps.experiment.artefacts import ArtefactError, Artefacts, identity
+from joulie_lab.apps.experiment.main import NATIVE, finish
+from joulie_lab.benchmarks.owners import CLUSTERS, OwnersResult, summarise
+from joulie_lab.benchmarks.results import Estimate
+from joulie_lab.simulation.experiment.files import load_experiment
+from joulie_lab.simulation.experiment.plan import run_keys
+from joulie_lab.simulation.sweep_state import identity_digest
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SMALL = (
+    "hours=3",
+    "drain_hours=5",
+    "seeds=[1, 2]",
+    "workload.generate.families.single_gpu_training.duration={median_s: 7200, sigma: 0.5, min_s: 3600, max_s: 14400}",
+)
+
+
+def tables(result: OwnersResult) -> Iterator[Table]:
+    """What each variant saves and costs, by cluster."""
+    for name, cluster in result.clusters.items():
+        yield Table(
+            name,
+            (
+                "",
+                "saved, %",
+                "",
+                "of busy GPUs, %",
+                "price saved a day",
+                "P95, standard",
+                "P95, performance",
+                "wait, h",
+                "unfinished",
+            ),
+            [
+                (
+                    variant,
+                    found.saved_pct.text(2, sign="+"),
+                    found.claim if variant != cluster.baseline else "baseline",
+                    found.busy_saved_pct.text(2, sign="+"),
+                    found.saved_price_per_day.text(2),
+                    _text(found.p95_standard, 3),
+                    _text(found.p95_performance, 3),
+                    _text(found.wait_h, 2),
+                    found.unfinished.text(1),
+                )
+                for variant, found in cluster.variants.items()
+            ],
+        )
+
+
+def _text(value: Estimate | None, digits: int) -> str:
+    return "–" if value is None else value.text(digits)
+
+
+def figure(result: OwnersResult) -> Figure:
+    """Saved energy over the slowdown of standard jobs."""
+    drawn, axes = panels(len(result.clusters))
+    for one, (name, cluster) in zip(axes, result.clusters.items(), strict=True):
+        for variant, found in cluster.variants.items():
+            if found.p95_standard is None:
+                continue
+            at = (found.p95_standard.mean, found.saved_pct.mean)
+            one.errorbar(*at, yerr=found.saved_pct.half_width, fmt="o")
+            one.annotate(variant, at, textcoords="offset points", xytext=(6, 4))
+        one.set(xlabel="P95 of the slowdown of standard jobs", ylabel="saved, %")
+        title(one, name)
+    return drawn
+
+
+def _page(result: OwnersResult) -> dict[str, Any]:
+    return {"tables": {table.title: table for table in tables(result)}}
+
+
+REPORT = Report(tables, figure)
+PAGE = Page(OwnersResult, "experiments/owners.md", _page, {"img/owners.png": figure})
+
+
+@benchmark("owners", REPORT)
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel runs.  [default: one per core]")
+@click.option("--folder", type=PATH, help="Folder for finished runs.  [default: in the user's data folder]")
+def owners(*, small: bool, jobs: int | None, folder: Path | None) -> OwnersResult:
+    """Measure limits on identical GPUs at equal work; stored runs of an earlier call are reused."""
+    place = folder or user_state_path("joulie") / "owners"
+    found = {}
+    try:
+        for name in CLUSTERS[:1] if small else CLUSTERS:
+            experiment = load_experiment(name, _SMALL if small else ())
+            artefacts = Artefacts(place / f"{name}-{identity_digest(identity(experiment, NATIVE, None))}")
+            finish(experiment, run_keys(experiment), artefacts, jobs=jobs)
+            found[name] = (experiment, artefacts.records())
+    except ArtefactError as error:
+        raise UserError(str(error)) from error
+    return summarise(found)
