@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
 
 from joulie.adapters.kubernetes.api.core import Node
 from joulie.adapters.kubernetes.api.meta import ObjectMeta
@@ -19,6 +21,8 @@ from joulie.adapters.kubernetes.api.v1alpha1.power import (
 )
 from joulie.domain.hardware import BUILTIN_CATALOGUE, Quality
 from joulie_lab.adapters.job_trace import JobTraceError, read_trace
+from joulie_lab.apps.demo.baseline import difference, without_management
+from joulie_lab.apps.demo.runtime import DemoRun
 from joulie_lab.apps.demo.scenario import FAMILIES, demo_nodes, demo_trace
 from joulie_lab.apps.demo.snapshot import Snapshot, take_snapshot
 from joulie_lab.apps.demo.view import View, changes, headline, line, sparkline
@@ -86,6 +90,32 @@ def test_lines_for_logs_and_views() -> None:
     assert "PUE 1.20" in headline(now)
     assert "1 eco, 1 unknown" in line(now)
     assert View("title").render(now).renderables
+
+
+@pytest.mark.parametrize(("width", "height", "nodes"), [(80, 24, 12), (60, 24, 12), (80, 24, 300), (114, 50, 12)])
+def test_u6_the_view_fits_the_terminal(width: int, height: int, nodes: int) -> None:
+    names = tuple(f"h100-{number}" for number in range(nodes))
+    now = moment(*(twin(name, "performance", 300.0, 60.0) for name in names), nodes=names)
+    console = Console(width=width, height=height, color_system=None)
+    with console.capture() as captured:
+        console.print(View("Joulie on a fake cluster, hardware simulated", width, height).render(now))
+    lines = captured.get().splitlines()
+    assert len(lines) < height
+    header = next(row for row in lines if "NODE" in row)
+    assert all(name in header for name in ("CLASS", "POWER", "CAPS", "PODS"))
+    text = "\n".join(lines)
+    assert text.count("performance") == text.count("CPU 60%") == 12
+    assert (f"... and {nodes - 12} more nodes" in text) == (nodes == 300)
+
+
+def test_u6_the_demo_ends_with_the_difference_to_no_power_management(tmp_path: Path) -> None:
+    run = DemoRun(3, 5, 600.0, 40.0, 42, tmp_path)
+    baseline = without_management(run, 7200.0)
+    now = replace(moment(completed=1), simulated_s=7200.0, total=1, it_kwh=baseline.it_j / 3.6e6 / 2.0)
+    assert f"(50.0%) of the {baseline.it_j / 3.6e6:.2f} kWh without power management" in difference(now, baseline)
+    more = replace(now, it_kwh=3.0 * now.it_kwh)
+    assert "(50.0%) more than the" in difference(more, baseline)
+    assert "unknown" in difference(replace(now, total=2), baseline)
 
 
 def test_sparkline() -> None:

@@ -72,7 +72,10 @@ def demo(
         if record_part is not None:
             from joulie_lab.apps.demo.recording import record_svg
 
-            outputs.write(record_part, record_svg(run))
+            svg, last = record_svg(run)
+            click.echo(headline(last))
+            click.echo(_difference(run, last))
+            outputs.write(record_part, svg)
             outputs.commit()
             click.echo(f"wrote {record}", err=True)
             return
@@ -86,6 +89,7 @@ def demo(
         if not snapshots:
             raise click.ClickException("no data: the simulator did not answer; try a longer --duration")
         click.echo(headline(snapshots[-1]))
+        click.echo(_difference(run, snapshots[-1]))
         if report_part is not None:
             from joulie_lab.apps.demo.chart import draw
 
@@ -114,7 +118,7 @@ async def _watch(cluster: DemoCluster, duration_s: float | None) -> list[Snapsho
         pods: Cache[Pod, PodFacts] = Cache(client, PODS, pod_facts)
         watches = [asyncio.create_task(work()) for work in (nodes.run, twins.run, pods.run)]
         console = Console()
-        view = View(cluster.title)
+        view = View(cluster.title, console.width, console.height)
         try:
             with Live(console=console, auto_refresh=False) as live:
                 while loop.time() < ends_s:
@@ -151,6 +155,13 @@ async def _observe(
     except httpx2.HTTPError:
         return None
     return take_snapshot(nodes.objects.values(), twins.objects.values(), pods.objects.values(), energy, jobs)
+
+
+def _difference(run: DemoRun, last: Snapshot) -> str:
+    """What the run saved against no power management."""
+    from joulie_lab.apps.demo.baseline import difference, without_management
+
+    return difference(last, without_management(run, last.simulated_s))
 
 
 def _quiet(log_file: Path) -> None:

@@ -35,14 +35,15 @@ _LENGTH_S = 7200.0
 """Longest recording, simulated s; it ends when all jobs are done."""
 
 
-def record_svg(demo: DemoRun) -> str:
-    """Run the demo in virtual time and render it as an animated SVG of a terminal."""
+def record_svg(demo: DemoRun) -> tuple[str, Snapshot]:
+    """Run the demo in virtual time: an animated SVG of a terminal, and the last snapshot."""
     view = View(f"Joulie on {demo.nodes} simulated nodes, in virtual time")
     snapshots = record(demo)
     rendered = [view.render(snapshot) for snapshot in snapshots]
     chosen = range(0, len(rendered), _STEPS_PER_FRAME)
     busiest = max(range(len(chosen)), key=lambda frame: snapshots[chosen[frame]].running)
-    return animated_svg([rendered[index] for index in chosen], title="joulie demo", poster=busiest)
+    svg = animated_svg([rendered[index] for index in chosen], title="joulie demo", poster=busiest)
+    return svg, snapshots[-1]
 
 
 def record(demo: DemoRun) -> list[Snapshot]:
