@@ -179,6 +179,7 @@ def test_the_benchmarks_are_listed(capsys):
         "owners",
         "native",
         "replay",
+        "trials",
         "traces",
     ]
     assert joulie("bench", "list", "-o", "json") == 0
@@ -201,6 +202,7 @@ def test_the_benchmarks_are_listed(capsys):
         "owners",
         "native",
         "replay",
+        "trials",
         "traces",
     ]
 

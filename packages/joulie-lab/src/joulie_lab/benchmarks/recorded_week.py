@@ -9,7 +9,7 @@ apart from those of the replay.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from joulie.adapters.recording_files import Head, RecordingFiles
 from joulie.domain.power.cpu import CpuPower
-from joulie.domain.recording import Period
+from joulie.domain.recording import Exit, NodeRecord, Period, PodRecord
 from joulie.domain.units import SECONDS_PER_HOUR, FloatArray, joules_to_kwh
 from joulie_lab.simulation.experiment.outcome import JobOutcome, Outcome
 from joulie_lab.simulation.experiment.scenario import NodeGroup
@@ -28,8 +28,10 @@ from joulie_lab.simulation.trace import TraceJob
 from joulie_lab.simulation.workloads.generator import generate
 from joulie_lab.simulation.workloads.settings import Arrivals, GeneratorSettings
 
-_START_S = 1_790_000_000.0 // 86400.0 * 86400.0
-_STEP_S = 300.0
+START_S = 1_790_000_000.0 // 86400.0 * 86400.0
+"""Start of the recording, s since the epoch."""
+STEP_S = 300.0
+"""Time between two samples, s."""
 _SEED = 7
 _NODE_SPREAD, _CURVATURE, _FANS_PER_K = 0.03, 0.05, 0.002
 _FAMILY_BASE_W, _FAMILY_FACTOR = (0.0, 60.0), (0.85, 1.15)
@@ -113,16 +115,16 @@ class Plant:
             control=control,
             scheduler=scheduler,
             seed=self._seed,
-            n_samples=round(hours * SECONDS_PER_HOUR / _STEP_S) + 1,
+            n_samples=round(hours * SECONDS_PER_HOUR / STEP_S) + 1,
         )
         outcome = run(setup, self.jobs, on_sample=keep)
-        model_w = np.diff(np.array(node_j).T, axis=1) / _STEP_S
+        model_w = np.diff(np.array(node_j).T, axis=1) / STEP_S
         return outcome, self._true_w(model_w)
 
     def _true_w(self, model_w: FloatArray) -> FloatArray:
         full_w = np.array([_full_w(node) for node in self.nodes])[:, np.newaxis]
         bent_w = model_w * (1.0 + _CURVATURE * (model_w / full_w - 0.5))
-        hour = np.arange(model_w.shape[1]) * _STEP_S / SECONDS_PER_HOUR
+        hour = np.arange(model_w.shape[1]) * STEP_S / SECONDS_PER_HOUR
         fans = 1.0 + _FANS_PER_K * _DAILY_K * np.sin(2.0 * np.pi * (hour - 9.0) / 24.0)
         return np.asarray(self._base_w[:, np.newaxis] + self._factor[:, np.newaxis] * bent_w * fans)
 
@@ -130,12 +132,12 @@ class Plant:
         """Record a week without power management. Returns the true energy, that of the drain included, kWh."""
         outcome, true_w = self.play(None, "kube")
         hours = self.plan.hours
-        period = Period(_START_S, _START_S + hours * SECONDS_PER_HOUR)
-        files = RecordingFiles.create(folder, Head(period, _STEP_S, anonymised=False))
-        files.write("nodes", [_node_row(node) for node in self.nodes])
+        period = Period(START_S, START_S + hours * SECONDS_PER_HOUR)
+        files = RecordingFiles.create(folder, Head(period, STEP_S, anonymised=False))
+        files.write("nodes", [asdict(node_record(node)) for node in self.nodes])
         by_id = {job.job_id: job for job in self.jobs}
         ran = [one for one in outcome.jobs if one.start_s is not None and one.start_s < hours * SECONDS_PER_HOUR]
-        files.write("pods", [_pod_row(one, by_id[one.job_id], period) for one in ran])
+        files.write("pods", [asdict(pod_record(one, by_id[one.job_id], period)) for one in ran])
         error = dict(zip((one.job_id for one in ran), self._rng.normal(1.0, _USE_ERROR, len(ran)), strict=True))
         for number, hour in enumerate(period.hours):
             files.write("use", list(_use_rows(ran, by_id, error, hour)), hour)
@@ -143,20 +145,20 @@ class Plant:
         return kwh(true_w)
 
     def _power_rows(self, true_w: FloatArray, number: int, hour: Period) -> Iterator[Mapping[str, object]]:
-        steps = round(SECONDS_PER_HOUR / _STEP_S)
+        steps = round(SECONDS_PER_HOUR / STEP_S)
         own_w = true_w[:, number * steps : (number + 1) * steps]
         measured_w = own_w * self._rng.normal(1.0, _METER_NOISE, own_w.shape)
         there = self._rng.random(own_w.shape) >= _DROPOUT
         # The meter of one node is broken for a quarter of the time.
         there[0] &= (number // 6) % 4 != 0
         for node, step in zip(*np.nonzero(there), strict=True):
-            time_s = hour.from_s + (step + 1) * _STEP_S
+            time_s = hour.from_s + (step + 1) * STEP_S
             yield {"time_s": time_s, "node": self.nodes[node].name, "power_w": float(measured_w[node, step])}
 
 
 def kwh(power_w: FloatArray) -> float:
     """Energy of power by node and step, kWh."""
-    return joules_to_kwh(float(power_w.sum()) * _STEP_S)
+    return joules_to_kwh(float(power_w.sum()) * STEP_S)
 
 
 def _full_w(node: SimNode) -> float:
@@ -164,52 +166,54 @@ def _full_w(node: SimNode) -> float:
     return float(CpuPower.of(node.spec.cpu, node.spec.sockets).curve_w[-1]) + gpus_w
 
 
-def _node_row(node: SimNode) -> Mapping[str, object]:
+def node_record(node: SimNode) -> NodeRecord:
+    """A simulated node as a recording has it."""
     spec = node.spec
-    return {
-        "node": node.name,
-        "cpu_model": spec.cpu.key,
-        "sockets": spec.sockets,
-        "cores": spec.cores,
-        "memory_gib": node.memory_gib,
-        "gpu_model": None if spec.gpu is None else spec.gpu.key,
-        "gpus": spec.gpus,
-        "gpu_resource": node.gpu_resource or None,
-    }
+    return NodeRecord(
+        node=node.name,
+        cpu_model=spec.cpu.key,
+        sockets=spec.sockets,
+        cores=spec.cores,
+        memory_gib=node.memory_gib,
+        gpu_model=None if spec.gpu is None else spec.gpu.key,
+        gpus=spec.gpus,
+        gpu_resource=node.gpu_resource or None,
+    )
 
 
-def _pod_row(one: JobOutcome, job: TraceJob, period: Period) -> Mapping[str, object]:
+def pod_record(one: JobOutcome, job: TraceJob, period: Period) -> PodRecord:
+    """A job that started, as a recording has its pod."""
     ended = one.end_s is not None and one.end_s <= period.until_s - period.from_s
     assert one.start_s is not None
-    return {
-        "uid": one.job_id,
-        "namespace": job.namespace,
-        "name": one.job_id,
-        "owner_kind": "Job",
-        "owner_name": job.workload_id,
-        "workload_class": one.workload_class,
-        "cpu_cores": job.shape.cores,
-        "memory_gib": job.shape.memory_gib,
-        "gpus": float(job.shape.gpus),
-        "arrived_s": period.from_s + job.submit_s,
-        "started_s": period.from_s + one.start_s,
-        "ended_s": period.from_s + one.end_s if ended and one.end_s is not None else None,
-        "node": one.node,
-        "exit": "succeeded" if ended else None,
-    }
+    return PodRecord(
+        uid=one.job_id,
+        namespace=job.namespace,
+        name=one.job_id,
+        owner_kind="Job",
+        owner_name=job.workload_id,
+        workload_class=one.workload_class,
+        cpu_cores=job.shape.cores,
+        memory_gib=job.shape.memory_gib,
+        gpus=float(job.shape.gpus),
+        arrived_s=period.from_s + job.submit_s,
+        started_s=period.from_s + one.start_s,
+        ended_s=period.from_s + one.end_s if ended and one.end_s is not None else None,
+        node=one.node,
+        exit=Exit.SUCCEEDED if ended else None,
+    )
 
 
 def _use_rows(
     ran: Sequence[JobOutcome], jobs: Mapping[str, TraceJob], error: Mapping[str, float], hour: Period
 ) -> Iterator[Mapping[str, object]]:
     """Use of the pods that run at the end of the hour or end in it; one sample, since it does not change."""
-    from_s, until_s = hour.from_s - _START_S, hour.until_s - _START_S
+    from_s, until_s = hour.from_s - START_S, hour.until_s - START_S
     for one in ran:
         assert one.start_s is not None
         if one.start_s < until_s and (one.end_s is None or one.end_s > from_s):
             job, profile = jobs[one.job_id], jobs[one.job_id].profile
             yield {
-                "time_s": min(until_s, one.end_s or until_s) + _START_S,
+                "time_s": min(until_s, one.end_s or until_s) + START_S,
                 "namespace": job.namespace,
                 "pod": one.job_id,
                 "cpu_cores": job.shape.cores * profile.cpu_utilization * error[one.job_id],

@@ -21,12 +21,13 @@ SUMMARIES = {
     "owners": "energy saved on identical GPUs by fixed limits, default settings and a limit for each job",
     "native": "CPU time of native runs, and its growth with jobs and nodes",
     "replay": "replay of a recorded week of a plant with hidden differences: its error, and its forecast of a saving",
+    "trials": "how often the interval of a trial holds the truth, under what disturbs trials",
     "traces": "energy savings of caps and policies at equal work, split by cause",
 }
 """What each benchmark measures, by name."""
 PAGES = (
     *("backtest", "capping", "deferral", "fidelity", "limits", "live-limits", "lives", "native", "openb", "owners"),
-    *("place", "power-estimate", "traces"),
+    *("place", "power-estimate", "traces", "trials"),
 )
 """Benchmarks with a documentation page that is generated from their committed result."""
 

@@ -1,0 +1,97 @@
+"""``joulie bench trials``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from joulie_lab.apps.bench.figures import panels
+from joulie_lab.apps.bench.report import Page, Report, Table
+from joulie_lab.apps.bench.run import benchmark, tell
+from joulie_lab.benchmarks.trials import (
+    EFFECTS,
+    FULL,
+    SMALL,
+    Coverage,
+    TrialsResult,
+    coverage,
+    deviation,
+    drawn,
+    fitted,
+    native_blocks,
+    played,
+    process_trials,
+    settings,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from matplotlib.figure import Figure
+
+_FITTED_SEED, _JUDGED_SEED, _TRIALS_SEED = 1, 1001, 7
+
+
+def tables(result: TrialsResult) -> Iterator[Table]:
+    """Coverage by setting, and of native runs."""
+    heads = ("", "trials", "interval holds the truth, %", "lower bound above 0, %", "half the interval, points")
+    yield Table("Process", heads, _rows(result.settings))
+    yield Table("Native runs", heads, _rows(result.native))
+    yield Table(
+        "Variation",
+        ("standard deviation of a pair", ""),
+        [("native runs", f"{result.native_deviation:.4f}"), ("process", f"{result.process_deviation:.4f}")],
+    )
+
+
+def _rows(found: Mapping[str, Coverage]) -> list[tuple[str, ...]]:
+    return [
+        (name, str(one.trials), f"{one.holds_pct:.1f}", f"{one.above_zero_pct:.1f}", f"{one.half_width_pct:.2f}")
+        for name, one in found.items()
+    ]
+
+
+def figure(result: TrialsResult) -> Figure:
+    """How often the interval holds the truth, by setting, with two standard errors; 95 % is what it promises."""
+    drawn_figure, (axes,) = panels(1)
+    for place, one in enumerate(result.settings.values()):
+        error = 2.0 * math.sqrt(one.holds_pct * (100.0 - one.holds_pct) / one.trials)
+        axes.errorbar(one.holds_pct, place, xerr=error, fmt="o", color="C0")
+    axes.axvline(95.0, linestyle="--", color="grey")
+    axes.set_yticks(range(len(result.settings)), list(result.settings))
+    axes.invert_yaxis()
+    axes.set(xlabel="trials whose interval holds the truth, %", xlim=(90.0, 100.0))
+    return drawn_figure
+
+
+def _page(result: TrialsResult) -> dict[str, Any]:
+    return {"tables": {table.title: table for table in tables(result)}}
+
+
+REPORT = Report(tables, figure)
+PAGE = Page(TrialsResult, "experiments/trials.md", _page, {"img/trials.png": figure})
+
+
+@benchmark("trials", REPORT)
+def trials(*, small: bool) -> TrialsResult:
+    """Fit the process to native runs, and count how often intervals hold the truth."""
+    plan = SMALL if small else FULL
+    tell(f"{plan.fitted} native runs to fit to")
+    process = fitted([native_blocks(plan.nodes, _FITTED_SEED + number) for number in range(plan.fitted)])
+    tell(f"{plan.native} native runs to judge by")
+    runs = [native_blocks(plan.nodes, _JUDGED_SEED + number) for number in range(plan.native)]
+    native = {
+        f"{effect:.0%}": coverage(
+            [run.trial(drawn(run, number), effect).saving for number, run in enumerate(runs)], effect
+        )
+        for effect in EFFECTS
+    }
+    found = {}
+    for name, (effect, disturbances) in settings().items():
+        tell(f"{plan.trials} trials: {name}")
+        found[name] = process_trials(process, effect, disturbances, plan.trials, _TRIALS_SEED)
+    alike = [played(process, (), np.random.default_rng([_TRIALS_SEED, number])) for number in range(10 * plan.native)]
+    return TrialsResult(found, native, deviation(runs), deviation(alike))
