@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joulie.domain.trial.draw import TrialNode, draw
 from joulie.domain.trial.estimate import NodeBlock, evaluate, interval
-from joulie.domain.trial.protocol import WHOLE, Arm, Protocol, Treated, TrialNode, arms, draw
+from joulie.domain.trial.protocol import WHOLE, Arm, Protocol, Treated, arms
 from joulie.domain.units import InvalidQuantityError
 
 HOUR_S = 3600.0

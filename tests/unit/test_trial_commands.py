@@ -16,8 +16,9 @@ from joulie.adapters.kubernetes.times import rfc3339
 from joulie.adapters.recording_files import Head, RecordingFiles
 from joulie.apps.cli.main import main
 from joulie.domain.recording import Exit, NodeRecord, Period, PodRecord
+from joulie.domain.trial.draw import TrialNode, draw
 from joulie.domain.trial.measure import Metered, measure
-from joulie.domain.trial.protocol import Arm, TrialNode, draw
+from joulie.domain.trial.protocol import Arm
 
 HOUR_S = 3600.0
 START_S = 1_790_000_000.0 // HOUR_S * HOUR_S

@@ -17,9 +17,10 @@ import numpy as np
 from scipy import stats
 
 from joulie.domain.recording import Period
+from joulie.domain.trial.draw import TrialNode, all_pairs, draw
 from joulie.domain.trial.estimate import NodeBlock, Saving, TrialResult, evaluate
 from joulie.domain.trial.measure import Metered, measure
-from joulie.domain.trial.protocol import MIN_PAIRS, Arm, Protocol, TrialNode, all_pairs, draw
+from joulie.domain.trial.protocol import MIN_PAIRS, Arm, Protocol
 from joulie.domain.units import SECONDS_PER_HOUR, FloatArray
 from joulie_lab.benchmarks import recorded_week
 from joulie_lab.benchmarks.results import Figures

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from joulie.domain.hardware import BUILTIN_CATALOGUE
+from joulie.program.numbers import FiniteRange
 from joulie_lab.apps.bench.data import published_sweeps, sweep_files
 from joulie_lab.apps.bench.live_limits_run import SETTLING_S, WINDOW_S, Plan, live_run
 from joulie_lab.apps.bench.report import Page, Report, Table
@@ -90,11 +91,9 @@ PAGE = Page(LiveLimitsResult, "experiments/live-limits.md", _page, {"img/live-li
 @click.option("--data", type=PATH, help="Folder with the published sweeps.  [default: the fetched copy]")
 @click.option("--nodes", default=8, show_default=True, type=click.IntRange(1, 8), help="Number of nodes.")
 @click.option("--gpus", default=8, show_default=True, type=click.IntRange(1, 8), help="GPUs of each node.")
-@click.option("--hours", default=9.0, show_default=True, type=click.FloatRange(0.5), help="Simulated time.")
+@click.option("--hours", default=9.0, show_default=True, type=FiniteRange(0.5), help="Simulated time.")
 @click.option("--seed", default=_SEED, show_default=True, help="Seed of the draws of jobs and of their noise.")
-@click.option(
-    "--time-scale", default=30.0, show_default=True, type=click.FloatRange(1.0), help="Simulated over wall time."
-)
+@click.option("--time-scale", default=30.0, show_default=True, type=FiniteRange(1.0), help="Simulated over wall time.")
 @click.option("--logs", type=PATH, help="Folder for the logs of the programs, which are kept.")
 def live_limits(
     *,

@@ -17,6 +17,7 @@ from joulie.domain.durations import duration_s
 from joulie.domain.quantities import SECONDS_PER_HOUR
 from joulie.program.documents import print_document
 from joulie.program.errors import UserError
+from joulie.program.numbers import FiniteRange
 from joulie.program.tables import print_table
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def trial() -> None:
 
 @trial.command("plan")
 @_recording
-@click.option("--saving", type=click.FloatRange(0.1, 50.0), default=5.0, show_default=True, help="To be seen, %.")
+@click.option("--saving", type=FiniteRange(0.1, 50.0), default=5.0, show_default=True, help="To be seen, %.")
 @click.option("--block", default="6h", show_default=True, help="Length of a block.")
 @click.option("--washout", default="1h", show_default=True, help="Beginning of each block that is not measured.")
 @output_option
@@ -70,7 +71,7 @@ def plan_command(recording: Path, saving: float, block: str, washout: str, outpu
 )
 @click.option(
     "--max-both-arms",
-    type=click.FloatRange(0.0, 100.0),
+    type=FiniteRange(0.0, 100.0),
     default=20.0,
     show_default=True,
     help="Share of the work by pods that ran under both arms beyond which no saving is given, %.",
@@ -155,7 +156,7 @@ def _fetched(name: str, kubeconfig: Path | None, context: str | None) -> PowerTr
 
 
 def _print_plan(found: TrialPlan, block_s: float, saving: float) -> None:
-    from joulie.domain.trial.protocol import all_pairs
+    from joulie.domain.trial.draw import all_pairs
     from joulie_lab.apps.trial.plan import POWER
 
     def days(pairs: int) -> str:

@@ -14,9 +14,10 @@ import numpy as np
 
 from joulie.domain.quantities import SECONDS_PER_HOUR
 from joulie.domain.recording import PodRecord
+from joulie.domain.trial.draw import TrialNode, all_pairs, draw
 from joulie.domain.trial.estimate import evaluate, interval
 from joulie.domain.trial.measure import Metered, measure
-from joulie.domain.trial.protocol import MIN_PAIRS, Protocol, TrialNode, all_pairs, draw
+from joulie.domain.trial.protocol import MIN_PAIRS, Protocol
 from joulie.domain.units import FloatArray
 
 DRAWS = 40

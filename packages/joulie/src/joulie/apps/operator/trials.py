@@ -39,7 +39,8 @@ from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.control import ControlledNode, Decision
 from joulie.domain.mode import Mode
 from joulie.domain.quantities import SECONDS_PER_MINUTE
-from joulie.domain.trial.protocol import MIN_PAIRS, Arm, Protocol, TrialNode, draw
+from joulie.domain.trial.draw import TrialNode, draw
+from joulie.domain.trial.protocol import MIN_PAIRS, Arm, Protocol
 from joulie.domain.units import InvalidQuantityError
 from joulie.program.leadership import NotLeadingError
 
