@@ -87,7 +87,7 @@ def test_an_event_is_shown_once() -> None:
 
 def test_lines_for_logs_and_views() -> None:
     now = moment(twin("a", "eco", 300.0))
-    assert "PUE 1.20" in headline(now)
+    assert "PUE 1.17" in headline(now)
     assert "1 eco, 1 unknown" in line(now)
     assert View("title").render(now).renderables
 

@@ -63,6 +63,7 @@ def environments(
             "LEADER_ELECT": "false",
         },
         "extender": {
+            "SCORING": "energy",
             "PORT": str(ports.extender),
             "METRICS_ADDR": f"{LOOPBACK}:{ports.extender_metrics}",
             "SHUTDOWN_DELAY": "0s",

@@ -60,7 +60,7 @@ def record(demo: DemoRun) -> list[Snapshot]:
         nodes=nodes,
         duration_s=_LENGTH_S,
         control=build_control(Variant(name="demo", operator=operator), times),
-        scheduler="joulie",
+        scheduler="joulie-energy",
         times=times,
         plant=lambda peak_w: open_plant(Cooling(linear=LinearCooling()), peak_w),
         seed=demo.seed,

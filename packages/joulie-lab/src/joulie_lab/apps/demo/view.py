@@ -69,7 +69,7 @@ class View:
 
 def headline(now: Snapshot) -> str:
     """Jobs and energy in two lines."""
-    pue = f"{1.0 + now.cooling_w / now.it_power_w:.2f}" if now.it_power_w > 0.0 else "unknown"
+    pue = f"{1.0 + now.cooling_kwh / now.it_kwh:.2f}" if now.it_kwh > 0.0 else "unknown"
     return (
         f"jobs     {now.waiting} waiting, {now.running} running, {now.completed} of {now.total} done\n"
         f"energy   {now.it_kwh:.2f} kWh + cooling {now.cooling_kwh:.2f} kWh (PUE {pue})"
