@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import re
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +18,7 @@ from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.kubectl import main as plugin
 from joulie.apps.kubectl import profiles, top
 from joulie_lab.adapters.crd import custom_resource_definitions
+from joulie_lab.control_plane.ports import free_port
 from joulie_lab.fakes.kubernetes import FakeCluster
 from support.scripted_server import kubeconfig, serving
 
@@ -332,9 +337,42 @@ def test_no_profiles_and_no_recommendations_are_sentences(on_cluster):
     said = "No WorkloadProfiles found in namespace default (-A for all).\n"
     assert on_cluster(nothing, "profiles") == (0, said, "")
     status, out, _ = on_cluster(nothing, "recommend")
-    assert (status, [line.split(":")[0] for line in out.splitlines()]) == (
-        0, ["No moves recommended", "", "No GPU sharing recommended"],
+    assert (status, out) == (0, "Nothing is known: there are no NodeTwins; is the operator installed and running?\n")
+
+
+def test_u9_what_an_operator_said_long_ago_has_its_age(on_cluster):
+    def published(at_s):
+        async def prepare(client):
+            status = {"lastUpdated": rfc3339(at_s)}
+            await write(client, NODE_TWINS, "n1", {"nodeName": "n1", "profile": "eco"}, status)
+
+        return prepare
+
+    _, out, _ = on_cluster(published(4e9), "recommend")
+    assert [line.split(":")[0] for line in out.splitlines()] == [
+        "No moves recommended",
+        "",
+        "No GPU sharing recommended",
+    ]
+    _, out, _ = on_cluster(published(1.7e9), "recommend")
+    assert re.match(r"Outdated: the operator published nothing for \d+d\.\n", out)
+
+
+def test_u9_an_unreachable_cluster_is_one_line(tmp_path):
+    file = tmp_path / "kubeconfig"
+    cluster = {"name": "gone", "cluster": {"server": f"https://127.0.0.1:{free_port()}"}}
+    context = {"name": "gone", "context": {"cluster": "gone", "user": "gone"}}
+    user = {"name": "gone", "user": {"token": "t"}}
+    file.write_text(
+        json.dumps({"clusters": [cluster], "contexts": [context], "users": [user], "current-context": "gone"})
+    )
+    ended = subprocess.run(
+        [Path(sys.executable).with_name("kubectl-joulie"), "status", "--kubeconfig", file],
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1, ended.stderr
+    assert "no answer from https://127.0.0.1" in ended.stderr
 
 
 async def a_stressed_node(client):

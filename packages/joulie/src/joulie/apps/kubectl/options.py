@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from stamina.instrumentation import set_on_retry_hooks
 
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError
@@ -23,7 +24,8 @@ Decorator = Callable[[Command], Command]
 def run_with_client(
     work: Callable[[KubeClient], Awaitable[None]], *, kubeconfig: Path | None, context: str | None
 ) -> None:
-    """Run `work` with a Kubernetes client; API errors become one-line command errors."""
+    """Run `work` with a Kubernetes client; API errors become one-line command errors, which retries do not precede."""
+    set_on_retry_hooks([])
 
     async def connect() -> None:
         async with KubeClient.connect(kubeconfig=kubeconfig, context=context, user_agent="kubectl-joulie") as client:

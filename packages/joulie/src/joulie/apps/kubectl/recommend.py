@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+import click
 from rich.console import Group
 from rich.text import Text
 
 from joulie.adapters.kubernetes.api.v1alpha1 import NodeTwin
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.resources import NODE_TWINS
-from joulie.apps.kubectl.columns import Column, format_count, number_column, table_lines, text_column
+from joulie.adapters.kubernetes.times import time_or_none
+from joulie.apps.kubectl.columns import Column, format_age, format_count, number_column, table_lines, text_column
+from joulie.apps.kubectl.overview import STALE_S
 from joulie.apps.kubectl.table import console
 from joulie.program.documents import print_document
 
@@ -88,10 +92,14 @@ async def show_recommendations(client: KubeClient, form: str) -> None:
         document = {"reschedule": [asdict(row) for row in moves], "slicing": [asdict(row) for row in slicing]}
         print_document(document, form)
         return
+    if not twins:
+        click.echo("Nothing is known: there are no NodeTwins; is the operator installed and running?")
+        return
     out = console()
     wide = form == "wide"
     out.print(
         Group(
+            *_outdated(twins),
             Text(_moves_line(moves)),
             *table_lines(_MOVES, moves, out.width, wide=wide)[: None if moves else 0],
             Text(),
@@ -132,6 +140,13 @@ def slicing_rows(twins: Iterable[NodeTwin]) -> list[SlicingRow]:
         for twin in twins
         if (found := twin.status.gpu_slicing_recommendation) is not None
     ]
+
+
+def _outdated(twins: Iterable[NodeTwin]) -> Sequence[Text]:
+    updated_s = [at_s for twin in twins if (at_s := time_or_none(twin.status.last_updated)) is not None]
+    if not updated_s or (age_s := time.time() - max(updated_s)) < STALE_S:
+        return ()
+    return (Text(f"Outdated: the operator published nothing for {format_age(age_s)}.", style="red"),)
 
 
 def _moves_line(moves: Sequence[MoveRow]) -> str:
