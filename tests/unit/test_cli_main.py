@@ -113,7 +113,7 @@ def test_other_distributions_add_commands_to_any_group(added, capsys):
     assert "joulie caps nodes annotate" in capsys.readouterr().out
 
 
-def test_commands_of_the_laboratory_without_it(monkeypatch, capsys):
+def test_u8_commands_of_the_laboratory_without_it(monkeypatch, capsys):
     monkeypatch.setattr("joulie.program.commands._added", lambda: ())
     assert run("--help") == 0
     assert "simulate" not in capsys.readouterr().out
@@ -121,7 +121,7 @@ def test_commands_of_the_laboratory_without_it(monkeypatch, capsys):
     assert capsys.readouterr().err == "joulie: error: simulate is not installed: pip install joulie-lab\n"
 
 
-def test_a_command_whose_package_is_missing_tells_what_to_install(monkeypatch, capsys):
+def test_u8_a_command_whose_package_is_missing_tells_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr("joulie.program.commands.import_module", missing_numba)
     assert run("simulate", "quick") == 2
     assert capsys.readouterr().err == "joulie: error: simulate requires numba: pip install joulie-lab\n"
