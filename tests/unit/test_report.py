@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import plotly.graph_objects as go
@@ -11,7 +12,7 @@ import pytest
 
 from joulie_lab.simulation.report.charts import Chart, Line, charts, downsample
 from joulie_lab.simulation.report.html import figure, render_report
-from joulie_lab.simulation.report.metrics import comparison, format_value
+from joulie_lab.simulation.report.metrics import comparison, format_value, verdict
 from joulie_lab.simulation.report.png import render_png
 from joulie_lab.simulation.results import CoolingSeries, Run, RunRecord, RunSeries
 from joulie_lab.simulation.scenario_files import load_scenario
@@ -122,6 +123,22 @@ def test_the_page_is_complete_in_itself():
     assert data is not None
     figures = json.loads(data[1], parse_constant=lambda name: pytest.fail(f"{name} in the page"))
     assert set(figures) == set(re.findall(r'data-chart="([\w-]+)"', page)) == keys([make_run()])
+
+
+def test_u10_the_page_begins_with_what_came_out():
+    frugal = make_run("joulie")
+    frugal = replace(frugal, record=replace(frugal.record, it_kwh=9_000.0))
+    page = render_report(load_scenario("quick"), [make_run("most-allocated"), make_run("random"), frugal])
+    said = "joulie used 10.0% less energy per useful work than most-allocated."
+    assert page.index(said) < page.index("<h2>Results</h2>")
+    assert verdict([make_run("a").record, make_run("b").record]).startswith("No scheduler used less energy")
+    assert verdict([make_run("a").record]).startswith("a used 10,000 kWh of IT energy")
+
+
+def test_u10_a_logarithmic_axis_is_not_bound_to_one_tick_a_decade():
+    drawn = [chart for chart in charts([make_run(queue=True)]) if chart.log_y]
+    assert drawn
+    assert all("dtick" not in figure(chart)["layout"]["yaxis"] for chart in drawn)
 
 
 def test_names_from_scenarios_are_text_not_markup():

@@ -1,6 +1,7 @@
 """Plan, estimates and the table of a sweep."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -91,6 +92,22 @@ def test_an_incomplete_sweep_is_no_table():
 )
 def test_cells_have_the_published_digits(column, value, texts):
     assert format_estimate(column, value) == texts
+
+
+def test_u10_the_report_begins_with_what_came_out_and_its_charts_have_an_axis():
+    scenario = load_scenario("quick").model_copy(update={"schedulers": ("base", "new"), "seeds": (1, 2)})
+
+    def page(energy_kwh: float) -> str:
+        return render_sweep(
+            scenario,
+            [record(name, seed, energy) for name, energy in (("base", 100.0), ("new", energy_kwh)) for seed in (1, 2)],
+        )
+
+    assert "new has the least energy per useful work: -10.00% ±0.00 beside base, 2 seeds.</p>" in page(90.0)
+    assert "2 seeds: no scheduler is shown to use less." in page(110.0)
+    axes = re.findall(r'<div class="axis" aria-hidden="true">\s*((?:<span[^>]*>[^<]*</span>\s*)+)</div>', page(90.0))
+    assert len(axes) == page(90.0).count("<figure>")
+    assert re.findall(r">([^<]+)</span>", axes[0]) == ["+0.00%", "-10.00%"]
 
 
 def test_the_report_holds_the_table_and_a_chart_of_each_metric():

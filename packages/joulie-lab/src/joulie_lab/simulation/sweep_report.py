@@ -21,6 +21,10 @@ from joulie_lab.simulation.sweep import (
     samples,
 )
 
+_TICK_APART = 20.0
+"""Least distance of two values of an axis, percent of its width."""
+_WORK = next(column for column in HONEST_COLUMNS if column.key == "kwh_per_useful_kwh")
+
 
 class Row(NamedTuple):
     """A variant in a chart; positions are percent of the chart's width."""
@@ -39,6 +43,8 @@ class Chart(NamedTuple):
     title: str
     zero: float
     rows: tuple[Row, ...]
+    ticks: tuple[tuple[float, str], ...]
+    """Positions of the ends of the axis and of zero, and their values."""
 
 
 def render_sweep(scenario: Scenario, records: Sequence[RunRecord]) -> str:
@@ -65,6 +71,7 @@ def render_sweep(scenario: Scenario, records: Sequence[RunRecord]) -> str:
         scenario=scenario,
         version=__version__,
         baseline=baseline,
+        verdict=verdict(variants, baseline),
         columns=columns,
         rows=[
             (
@@ -100,7 +107,23 @@ def _chart(column: Column, variants: Sequence[Variant], records: Sequence[RunRec
         )
         for variant, value in shown
     )
-    return Chart(column.label, place(0.0), rows)
+    marks = sorted({low, 0.0, low + width}, key=abs)
+    # Ends near zero would be written over it.
+    kept = [mark for index, mark in enumerate(marks) if index == 0 or abs(place(mark) - place(0.0)) > _TICK_APART]
+    ticks = tuple((place(mark), format_estimate(column, Estimate(mark, None))[0]) for mark in kept)
+    return Chart(column.label, place(0.0), rows, ticks)
+
+
+def verdict(variants: Sequence[Variant], baseline: str) -> str:
+    """What came out, in a sentence: the variant with the least energy per useful work beside the baseline."""
+    found = [(value, one) for one in variants if (value := one.columns[_WORK.key]) is not None]
+    if not found:
+        return f"Nothing to compare with {baseline}."
+    value, best = min(found, key=lambda pair: pair[0].mean)
+    said = " ".join(format_estimate(_WORK, value)).rstrip()
+    shown = value.mean + (value.half_width or 0.0) < 0.0
+    doubt = "" if shown else ": no scheduler is shown to use less"
+    return f"{best.label} has the least energy per useful work: {said} beside {baseline}, {best.seeds} seeds{doubt}."
 
 
 def _interval(value: Estimate) -> tuple[float, float]:

@@ -15,7 +15,7 @@ from joulie import __version__
 from joulie.domain.units import WATTS_PER_KW
 from joulie_lab.simulation.report.bars import Bars
 from joulie_lab.simulation.report.charts import Chart, charts
-from joulie_lab.simulation.report.metrics import comparison
+from joulie_lab.simulation.report.metrics import comparison, verdict
 from joulie_lab.simulation.results import Run
 from joulie_lab.simulation.scenario import Scenario, Workload
 
@@ -40,6 +40,7 @@ def render_report(scenario: Scenario, runs: Sequence[Run]) -> str:
         "report.html",
         charts(shown),
         scenario=scenario,
+        verdict=verdict([run.record for run in shown]),
         facts=_facts(scenario),
         tables=[
             {
@@ -120,7 +121,7 @@ def _lines_figure(chart: Chart) -> dict[str, Any]:
     ]
     y_axis: dict[str, Any] = {"title": {"text": chart.y_label}, "automargin": True}
     if chart.log_y:
-        y_axis |= {"type": "log", "dtick": 1, "exponentformat": "power"}
+        y_axis |= {"type": "log", "exponentformat": "power"}
     layout = {"xaxis": {"title": {"text": chart.x_label}, "automargin": True}, "yaxis": y_axis}
     return {"data": traces, "layout": layout}
 

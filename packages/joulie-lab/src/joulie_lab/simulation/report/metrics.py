@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from joulie_lab.simulation.results import RunRecord
@@ -18,7 +18,7 @@ class Metric(NamedTuple):
     queue_label: str | None = None
 
 
-def _energy_per_useful_work(record: RunRecord) -> Value:
+def _energy_per_useful_work(record: RunRecord) -> float | None:
     return record.it_kwh / record.useful_work_kwh if record.useful_work_kwh > 0.0 else None
 
 
@@ -74,6 +74,21 @@ def comparison(records: Iterable[RunRecord]) -> list[Row]:
         label = metric.queue_label if queueing and metric.queue_label else metric.label
         rows.append(Row(label, tuple(map(format_value, values)), tuple(changes)))
     return rows
+
+
+def verdict(records: Sequence[RunRecord]) -> str:
+    """What came out, in a sentence: the run with the least energy per useful work beside the first one."""
+    first, *others = records
+    base = _energy_per_useful_work(first)
+    found = [(value, run.scheduler) for run in others if (value := _energy_per_useful_work(run)) is not None]
+    if base is None or not found:
+        used, mean = format_value(first.it_kwh), format_value(first.mean_kw)
+        return f"{first.scheduler} used {used} kWh of IT energy, {mean} kW on average."
+    least, name = min(found)
+    change = least / base - 1.0
+    if change < 0.0:
+        return f"{name} used {-change:.1%} less energy per useful work than {first.scheduler}."
+    return f"No scheduler used less energy per useful work than {first.scheduler}; {name} used {change:.1%} more."
 
 
 def format_value(value: Value) -> str:
