@@ -145,7 +145,7 @@ def test_g14_entsoe_leaves_repeated_prices_out():
 
 
 def test_g14_entsoe_a_recorded_document_with_two_resolutions():
-    """Belgium's prices of three days as the Transparency Platform sent them on 7 October 2024, CC BY 4.0.
+    """Belgium's prices of three days as the Transparency Platform sent them on 7 October 2024.
 
     The response covers more than the day that was asked for, by quarters of an hour and by hours, and leaves repeated
     and two negative hours out.
