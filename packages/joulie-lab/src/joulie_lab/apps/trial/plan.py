@@ -95,10 +95,9 @@ def plan(metered: Metered, pods: Sequence[PodRecord], design: Design, saving: fl
 
 
 def _draws(metered: Metered, design: Design) -> Iterator[Protocol]:
-    mean_w = np.nan_to_num(np.nanmean(metered.power_w, axis=1))
     nodes = [
         TrialNode(one.node, f"{one.cpu_model}, {one.gpu_model}, {one.cores}, {one.gpus}", float(load_w))
-        for one, load_w in zip(metered.nodes, mean_w, strict=True)
+        for one, load_w in zip(metered.nodes, metered.mean_w, strict=True)
     ]
     for seed in range(DRAWS):
         yield draw(

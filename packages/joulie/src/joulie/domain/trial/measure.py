@@ -36,6 +36,12 @@ class Metered:
     step_s: float
     power_w: FloatArray
 
+    @property
+    def mean_w(self) -> FloatArray:
+        """Mean measured power of each node, W; 0 where it was never measured."""
+        known: IntArray = (~np.isnan(self.power_w)).sum(axis=1)
+        return np.asarray(np.nansum(self.power_w, axis=1) / np.maximum(known, 1))
+
     def steps_within(self, from_s: float, until_s: float) -> slice | None:
         """The whole steps of a span of time; None if not all of it was recorded."""
         first = math.ceil((from_s - self.start_s) / self.step_s - 1e-9)
@@ -128,7 +134,8 @@ def measure(protocol: Protocol, pods: Iterable[PodRecord], metered: Metered) -> 
     index = {node.node: place for place, node in enumerate(metered.nodes)}
     names = [name for name in (*protocol.first_half, *protocol.second_half) if name in index]
     calendar = _Calendar(protocol, metered)
-    completed = [pod for pod in pods if _completed(pod) and pod.node in set(names)]
+    taking_part = set(names)
+    completed = [pod for pod in pods if _completed(pod) and pod.node in taking_part]
     done = [part for pod in completed for part in calendar.parts(pod)]
     weights = _weights(completed, metered, index)
     under: defaultdict[str, set[Arm]] = defaultdict(set)
@@ -175,8 +182,7 @@ def _energy_j(metered: Metered, node: int, steps: slice) -> float | None:
 
 def _weights(pods: Sequence[PodRecord], metered: Metered, index: Mapping[str, int]) -> Mapping[str, float]:
     """Mean energy of a completed pod by owner, J: its part of its node's mean power while it ran."""
-    known: IntArray = (~np.isnan(metered.power_w)).sum(axis=1)
-    mean_w = np.nansum(metered.power_w, axis=1) / np.maximum(known, 1)
+    mean_w = metered.mean_w
     energies: defaultdict[str, list[float]] = defaultdict(list)
     for pod in pods:
         place = index[pod.node or ""]
