@@ -213,8 +213,11 @@ def test_installed_seen_cleaned_up_and_uninstalled(release: Release) -> None:
     ]
     _nothing_is_left(release)
     assert {release.gpu_limit_w(name) for name in SIMULATED} == {GPU_DEFAULT_W}
-    # The operator still runs, as it does when the hook ends, and writes nothing more.
-    assert release.programs["operator"].metric("joulie_operator_leader") == 0.0
+    # The operator still runs, as it does when the hook ends. It writes nothing more from the moment it lost its Lease;
+    # its metric follows when the cycle under way has ended.
+    operator = release.programs["operator"]
+    wait_for(lambda: operator.metric("joulie_operator_leader") == 0.0, PATIENCE_S, "the operator has stood down")
+    _nothing_is_left(release)
 
     # An agent that starts there again finds the twin without caps, and its own notes.
     metal = release.start_metal()

@@ -76,7 +76,10 @@ class Seen:
 
     runs: dict[str, Run] = field(default_factory=dict)
     """By the Job's name; a Job that was interrupted would have two."""
-    uids: dict[str, set[str]] = field(default_factory=dict)
+    starts_s: dict[str, dict[str, float]] = field(default_factory=dict)
+    """When each pod of a Job started, by the Job's name and the pod's UID."""
+    suspended_s: dict[str, list[float]] = field(default_factory=dict)
+    """When each Job was suspended, by its name."""
     holds: list[tuple[float, bool]] = field(default_factory=list)
     exhausted_s: list[float] = field(default_factory=list)
     """When each day's budget was measured to be exhausted."""
@@ -171,9 +174,10 @@ class Stage:
             if not statuses:
                 continue
             job, state = pod["metadata"]["labels"]["job-name"], statuses[0]["state"]
-            seen.uids.setdefault(job, set()).add(pod["metadata"]["uid"])
             times = state.get("running") or state["terminated"]
-            run = seen.runs.setdefault(job, Run(parse_rfc3339(times["startedAt"])))
+            start_s = parse_rfc3339(times["startedAt"])
+            seen.starts_s.setdefault(job, {})[pod["metadata"]["uid"]] = start_s
+            run = seen.runs.setdefault(job, Run(start_s))
             if "terminated" in state:
                 run.end_s = parse_rfc3339(times["finishedAt"])
         self._look_at_jobs()
@@ -199,6 +203,12 @@ class Stage:
             name: one["metadata"].get("annotations", {}).get("joulie.io/budget-waiting-since")
             for name, one in jobs.items()
         }
+        for name, one in jobs.items():
+            for condition in one.get("status", {}).get("conditions", []):
+                time_s = parse_rfc3339(condition["lastTransitionTime"])
+                times_s = self.seen.suspended_s.setdefault(name, [])
+                if (condition["type"], condition["status"]) == ("Suspended", "True") and time_s not in times_s:
+                    times_s.append(time_s)
         resumed = {name for name in self.seen.waiting if since[name] is None}
         if resumed:
             self.seen.resumed.append(resumed)
@@ -310,5 +320,19 @@ def _report(stage: Stage, held_s: list[float], turns_s: list[int]) -> list[str]:
     for earlier, later in itertools.pairwise(order):
         # They were created in the order of their numbers, so those have waited longer; a new day begins anew.
         assert max(earlier) < min(later) or min(later) < min(earlier), lines
-    assert all(len(uids) == 1 for uids in stage.seen.uids.values()), "no pod that ran was deleted"
+    assert _killed(stage.seen) == [], "no pod that ran was deleted"
     return lines
+
+
+def _killed(seen: Seen) -> list[str]:
+    """Pods that were replaced although they ran when their Jobs were suspended.
+
+    One that gets its node in the moment in which its Job is suspended goes with it: a Job cannot be suspended on the
+    condition that its pods have no node.
+    """
+    return [
+        f"{job}: started {start_s}, suspended {seen.suspended_s[job]}"
+        for job, starts_s in seen.starts_s.items()
+        for start_s in sorted(starts_s.values())[:-1]
+        if not any(abs(start_s - suspended_s) <= NOTICED_S for suspended_s in seen.suspended_s[job])
+    ]
