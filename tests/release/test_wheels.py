@@ -51,7 +51,7 @@ LABORATORY = {
     *("replay", "trial"),
 }
 OF_THE_LABORATORY_ALONE = {
-    *("fmpy", "matplotlib", "numba", "llvmlite", "plotly", "polars", "scipy", "pandas"),
+    *("fmpy", "matplotlib", "numba", "llvmlite", "polars", "scipy", "pandas"),
     *("distributed", "sklearn"),
 }
 """Import names of what no program of the product needs."""

@@ -23,6 +23,13 @@ SCHEDULERS = (
     "pwr",
     "t20",
 )
+WITH_COLOUR = """(colour => [...document.querySelectorAll('.plot canvas')].filter(canvas => {
+    const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+    for (let i = 0; i < data.length; i += 4)
+        if (data[i + 3] == 255 && colour.every((part, of) => data[i + of] == part)) return true;
+    return false;
+}).length)"""
+"""The number of charts that have a pixel of a colour."""
 
 
 def make_run(scheduler: str, n_steps: int = 2880) -> Run:
@@ -51,8 +58,7 @@ def test_the_page_works(browser, page, width, dark):
     browser.open(page, width, dark=dark)
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
     charts = len(re.findall(r"data-chart=", page.read_text()))
-    drawn = "[...document.querySelectorAll('.plot')].filter(p => p.querySelectorAll('path.js-line').length > 0).length"
-    assert browser.evaluate(drawn) == charts == 12
+    assert browser.evaluate(f"{WITH_COLOUR}([0, 114, 178])") == charts == 12
     assert browser.complaints() == []
     assert browser.requests() == [page.as_uri()]
 
@@ -60,16 +66,35 @@ def test_the_page_works(browser, page, width, dark):
 def test_every_chart_fits_its_card_on_a_phone(browser, page):
     browser.open(page, 390)
     sticking_out = """[...document.querySelectorAll('.plot')].filter(p =>
-        p.querySelector('.main-svg').getBoundingClientRect().right > p.getBoundingClientRect().right + 1).length"""
+        p.querySelector('.uplot').getBoundingClientRect().right > p.getBoundingClientRect().right + 1).length"""
     assert browser.evaluate(sticking_out) == 0
 
 
-def test_text_follows_the_colour_scheme(browser, page):
-    colour = "getComputedStyle(document.querySelector('.xtick text')).fill"
+def test_charts_follow_the_colour_scheme(browser, page):
     browser.open(page, 1280)
-    light = browser.evaluate(colour)
+    light, dark = "[217, 221, 227]", "[54, 60, 68]"
+    assert [browser.evaluate(f"{WITH_COLOUR}({grid})") for grid in (light, dark)] == [12, 0]
     browser.open(page, 1280, dark=True)
-    assert browser.evaluate(colour) != light
+    assert [browser.evaluate(f"{WITH_COLOUR}({grid})") for grid in (light, dark)] == [0, 12]
+
+
+def test_values_under_the_cursor_are_shown(browser, page):
+    browser.open(page, 1280)
+    browser.evaluate("document.querySelector('.plot').chart.setCursor({left: 100, top: 100})")
+    values = (
+        "[...document.querySelector('.values').querySelectorAll('.u-value')].map(value => Number(value.textContent))"
+    )
+    browser.evaluate("new Promise(requestAnimationFrame)")
+    time_h, *powers = browser.evaluate(values)
+    assert 0.0 < time_h < 48.0
+    assert len(powers) == len(SCHEDULERS)
+    assert all(2.0 < power_mw < 3.5 for power_mw in powers)
+
+
+def test_u10_a_logarithmic_axis_has_several_ticks(browser, page):
+    browser.open(page, 1280)
+    ticks = "document.querySelector('[data-chart=ramp-distribution]').chart.axes[1]._values.filter(Boolean).length"
+    assert browser.evaluate(ticks) >= 3
 
 
 def test_the_table_scrolls_in_its_own_box(browser, page):

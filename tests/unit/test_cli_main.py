@@ -13,7 +13,7 @@ from joulie.apps.cli import main as main_module
 from joulie.program.commands import Command, _added
 from joulie.program.errors import UserError
 
-HEAVY = ("numpy", "pydantic", "yaml", "rich", "numba", "polars", "matplotlib", "plotly", "jinja2", "fmpy", "scipy")
+HEAVY = ("numpy", "pydantic", "yaml", "rich", "numba", "polars", "matplotlib", "jinja2", "fmpy", "scipy")
 
 
 def run(*arguments: str) -> int:

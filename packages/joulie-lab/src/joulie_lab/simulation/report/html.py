@@ -1,11 +1,12 @@
-"""Renders reports as one self-contained HTML file: plotly.js, data and styles are embedded."""
+"""Renders reports as one self-contained HTML file: uPlot, data and styles are embedded."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from importlib.resources import files
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -13,14 +14,18 @@ from markupsafe import Markup
 
 from joulie import __version__
 from joulie.domain.units import WATTS_PER_KW
-from joulie_lab.simulation.report.bars import Bars
-from joulie_lab.simulation.report.charts import Chart, charts
+from joulie_lab.simulation.report.bars import Bars, BarSet
+from joulie_lab.simulation.report.charts import Chart, Line, charts, downsample
 from joulie_lab.simulation.report.metrics import comparison, verdict
 from joulie_lab.simulation.results import Run
 from joulie_lab.simulation.scenario import Scenario, Workload
 
-_DIGITS = 6
+_DIGITS = 5
 """Significant digits of chart data: finer than a screen shows, and half the file size."""
+_POINTS = 4000
+"""Maximum number of points of a chart, which keeps a page below 1 MB; four lines still exceed a screen's resolution."""
+_UPLOT = ("apps", "kubectl", "web", "static", "uplot-1.6.32")
+"""Where the product's pages keep the charting library, which reports use as well."""
 
 
 def render_report(scenario: Scenario, runs: Sequence[Run]) -> str:
@@ -63,8 +68,6 @@ def render_page(template: str, drawn: Sequence[Chart | Bars], **values: Any) -> 
         drawn: the charts.
         values: further values of the template.
     """
-    from plotly.offline import get_plotlyjs  # imported here because it takes a second and only reports need it
-
     environment = Environment(
         loader=PackageLoader("joulie_lab.simulation.report"),
         autoescape=True,
@@ -72,58 +75,84 @@ def render_page(template: str, drawn: Sequence[Chart | Bars], **values: Any) -> 
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    uplot = files("joulie").joinpath(*_UPLOT)
     return environment.get_template(template).render(
         version=__version__,
         charts=drawn,
-        figures=Markup(_script_json({chart.key: figure(chart) for chart in drawn})),  # noqa: S704 - our own JSON
-        plotly_js=Markup(get_plotlyjs()),  # noqa: S704 - the library's code
+        bar_groups=bar_groups,
+        figures=Markup(_script_json({one.key: figure(one) for one in drawn if isinstance(one, Chart)})),  # noqa: S704
+        uplot_js=Markup(uplot.joinpath("uPlot.iife.min.js").read_text("utf-8")),  # noqa: S704 - the library's code
+        uplot_css=Markup(uplot.joinpath("uPlot.min.css").read_text("utf-8")),  # noqa: S704
         **values,
     )
 
 
-def figure(chart: Chart | Bars) -> dict[str, Any]:
-    """A chart as a plotly.js figure; the page sets the colours of text and grid."""
-    return _bars_figure(chart) if isinstance(chart, Bars) else _lines_figure(chart)
-
-
-def _bars_figure(chart: Bars) -> dict[str, Any]:
-    traces = [
-        {
-            "type": "bar",
-            "name": bars.name,
-            "x": [group.replace("\n", "<br>") for group in chart.groups],
-            "y": list(bars.values),
-            "marker": {"color": bars.color},
-            "error_y": {"type": "data", "array": list(bars.half_widths), "visible": any(bars.half_widths)},
-            "hovertemplate": "%{y:.5~g}",
-        }
-        for bars in chart.lines
-    ]
-    axes = {
-        name: {"title": {"text": label}, "automargin": True}
-        for name, label in (("xaxis", chart.x_label), ("yaxis", chart.y_label))
+def figure(chart: Chart) -> dict[str, Any]:
+    """A line chart as the page's script reads it."""
+    return {
+        "x": chart.x_label,
+        "y": chart.y_label,
+        "steps": chart.steps,
+        "log": chart.log_y,
+        "lines": [_line(line, _POINTS // len(chart.lines)) for line in chart.lines],
     }
-    return {"data": traces, "layout": {"barmode": "group", **axes}}
 
 
-def _lines_figure(chart: Chart) -> dict[str, Any]:
-    traces = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": line.name,
-            "x": _rounded(line.x),
-            "y": _rounded(line.y),
-            "line": {"color": line.color, "dash": line.dash, "width": 1.5, "shape": "hv" if chart.steps else "linear"},
-            "hovertemplate": "%{y:.5~g} at %{x:.5~g}",
-        }
-        for line in chart.lines
+def _line(line: Line, n_points: int) -> dict[str, Any]:
+    x, y = downsample(line.x, line.y, n_points)
+    return {"name": line.name, "color": line.color, "dash": line.dash, "x": _rounded(x), "y": _rounded(y)}
+
+
+class Bar(NamedTuple):
+    """A bar of a bar chart; positions are percent of the chart's width.
+
+    Attributes:
+        name: name of the contender.
+        color: hexadecimal colour.
+        text: its value.
+        start: where the bar starts.
+        width: its width.
+        interval: ends of the confidence interval; None for no interval.
+    """
+
+    name: str
+    color: str
+    text: str
+    start: float
+    width: float
+    interval: tuple[float, float] | None
+
+
+def bar_groups(chart: Bars) -> list[tuple[str, list[Bar]]]:
+    """The bars of each group of a chart, on one scale that begins or ends at zero or holds it."""
+    ends = [
+        value + side * (half_width or 0.0)
+        for bars in chart.lines
+        for value, half_width in zip(bars.values, bars.half_widths, strict=True)
+        if value is not None
+        for side in (-1.0, 0.0, 1.0)
     ]
-    y_axis: dict[str, Any] = {"title": {"text": chart.y_label}, "automargin": True}
-    if chart.log_y:
-        y_axis |= {"type": "log", "exponentformat": "power"}
-    layout = {"xaxis": {"title": {"text": chart.x_label}, "automargin": True}, "yaxis": y_axis}
-    return {"data": traces, "layout": layout}
+    low, high = min(0.0, *ends), max(0.0, *ends)
+    percent = 100.0 / ((high - low) or 1.0)
+
+    def bar(bars: BarSet, value: float, half_width: float | None) -> Bar:
+        text, interval = f"{value:.4g}", None
+        if half_width is not None:
+            text += f" ± {half_width:.2g}"
+            interval = ((value - half_width - low) * percent, (value + half_width - low) * percent)
+        return Bar(bars.name, bars.color, text, (min(value, 0.0) - low) * percent, abs(value) * percent, interval)
+
+    return [
+        (
+            group.replace("\n", ", "),
+            [
+                bar(bars, value, bars.half_widths[index])
+                for bars in chart.lines
+                if (value := bars.values[index]) is not None
+            ],
+        )
+        for index, group in enumerate(chart.groups)
+    ]
 
 
 def _facts(scenario: Scenario) -> list[tuple[str, str]]:
