@@ -70,6 +70,8 @@ def body_of(kind: CustomKind, variant: int) -> dict[str, Any]:
         del parts["spec"]["timeZone"]
     if kind.resource is resources.POWER_TRIALS:
         parts["spec"]["washoutMinutes"] = parts["spec"]["blockMinutes"] - 1
+    if kind.resource is resources.POWER_BUDGETS and "breaker" in parts["spec"]:
+        parts["spec"]["breaker"]["ratedWatts"] = parts["spec"]["watts"]
     metadata = {"name": f"round-trip-{variant}"}
     return {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind, "metadata": metadata, **parts}
 
@@ -198,6 +200,12 @@ REFUSED = {
         {"blockMinutes": 60},
         "the washout must be shorter than a block",
     ),
+    "a budget above its breaker's rating": (
+        resources.POWER_BUDGETS,
+        {"watts": 11_000, "breaker": {"ratedWatts": 10_000}},
+        "watts must not exceed the breaker's ratedWatts",
+    ),
+    "a budget of nothing": (resources.POWER_BUDGETS, {"watts": 0}, "greater than or equal to 1"),
     "too few pairs for an interval": (resources.POWER_TRIALS, {"pairs": 5}, "greater than or equal to 12"),
 }
 

@@ -363,7 +363,7 @@ def test_the_simulator_has_an_image_of_its_own(render: Render) -> None:
 
 def test_crds_stay_unless_told_otherwise(render: Render) -> None:
     kinds = of_kind(render(), "CustomResourceDefinition")
-    assert len(kinds) == 7
+    assert len(kinds) == 8
     assert all(item["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"} for item in kinds.values())
     dropped = of_kind(render({"crds": {"keep": False}}), "CustomResourceDefinition")
     assert not any("annotations" in item["metadata"] for item in dropped.values())
@@ -505,6 +505,8 @@ RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
         "nodetwins.joulie.io": (*LIST_WATCH, "create", "patch", "delete"),
         "nodepowerprofiles/status.joulie.io": ("patch",),
         "nodetwins/status.joulie.io": ("patch",),
+        "powerbudgets.joulie.io": LIST_WATCH,
+        "powerbudgets/status.joulie.io": ("patch",),
         "powertrials.joulie.io": ("list",),
         "powertrials/status.joulie.io": ("patch",),
         "nodehardwares.joulie.io": LIST_WATCH,
@@ -1228,7 +1230,7 @@ def test_everything_is_accepted(plane: LocalControlPlane) -> None:
     installed = plane.kubectl("get", "deployments,daemonsets,statefulsets", "-n", NAMESPACE, "-o", "name").split()
     assert len(installed) == 11
     waiting = plane.kubectl("get", "crd", "-o", "jsonpath={.items[*].metadata.name}").split()
-    assert len([name for name in waiting if name.endswith(".joulie.io")]) == 7
+    assert len([name for name in waiting if name.endswith(".joulie.io")]) == 8
     for kind in ("deployments", "statefulsets"):
         wait_for(lambda kind=kind: "joulie" in plane.kubectl("get", kind, "-n", NAMESPACE), 90, f"{kind} listed")
 

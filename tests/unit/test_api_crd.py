@@ -70,6 +70,7 @@ def test_names_and_scopes() -> None:
         "WorkloadProfile": ("workloadprofiles", ["wp"]),
         "EnergyBudget": ("energybudgets", ["eb"]),
         "PowerTrial": ("powertrials", ["pt"]),
+        "PowerBudget": ("powerbudgets", ["pb"]),
     }
     namespaced = [kind for kind, item in CRDS.items() if item["spec"]["scope"] == "Namespaced"]
     assert namespaced == ["WorkloadProfile", "EnergyBudget"]

@@ -179,6 +179,22 @@ CUSTOM_KINDS = (
             _AGE,
         ),
     ),
+    CustomKind(
+        resources.POWER_BUDGETS,
+        "pb",
+        (
+            Column("Limit-W", "number", ".status.limitWatts"),
+            Column("Measured-W", "number", ".status.measuredWatts"),
+            Column("Worst-W", "number", ".status.worstCaseWatts"),
+            Column("Nodes", "integer", ".status.nodes"),
+            Column("Curtailed", "integer", ".status.curtailedNodes"),
+            Column("Enforced", "string", '.status.conditions[?(@.type=="Enforced")].status'),
+            Column("Reason", "string", '.status.conditions[?(@.type=="Enforced")].reason'),
+            Column("Blind", "string", '.status.conditions[?(@.type=="Blind")].status', 1),
+            Column("Infeasible", "string", '.status.conditions[?(@.type=="Infeasible")].status', 1),
+            _AGE,
+        ),
+    ),
 )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from joulie.domain.control_caps import UNCAPPED, UNREPORTED, CapTable, NodeCaps, in_force
+from joulie.domain.control_caps import UNCAPPED, UNREPORTED, CapTable, NodeCaps, in_force, under
 from joulie.domain.control_decision import (
     Decision,
     Memory,
@@ -210,7 +210,8 @@ def _decide_nodes(
         state = state_before(name, snapshot, memory)
         lifting = full_power.get(name, 0)
         guarded = guard(state, planned, blocking, snapshot.now_s, settings.drain, full_power_pods=lifting)
-        caps = wanted = _caps(node, guarded.profile, override, plan, usual_caps)
+        caps = _caps(node, guarded.profile, override, plan, usual_caps)
+        caps = wanted = under(caps, snapshot.ceilings.get(name), node.hardware)
         missing: tuple[str, ...] = ()
         if snapshot.reported is not None:
             caps, missing = in_force(caps, snapshot.reported.get(name, UNREPORTED))

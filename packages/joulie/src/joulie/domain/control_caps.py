@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from joulie.domain.capping.node_limits import PowerCeiling
 from joulie.domain.hardware import CapRange
 from joulie.domain.hardware.resolve import ResolvedHardware
 from joulie.domain.policy import Cap, Profile, ProfileCaps
@@ -83,6 +84,25 @@ def _same_cap(cap: Cap | None, other: Cap | None) -> bool:
     if cap.watts is not None or other.watts is not None:
         return cap.watts == other.watts
     return cap.percent == other.percent
+
+
+def under(caps: NodeCaps, ceiling: PowerCeiling | None, hardware: ResolvedHardware) -> NodeCaps:
+    """The caps, lowered to a ceiling where they are above it."""
+    if ceiling is None:
+        return caps
+    gpu_range = None if hardware.gpu is None else hardware.gpu.cap_range
+    cpu, cpu_percent = _lowered(caps.cpu, caps.cpu_percent, ceiling.cpu_w, hardware.cpu.cap_range)
+    gpu, gpu_percent = _lowered(caps.gpu, caps.gpu_percent, ceiling.gpu_w, gpu_range)
+    return NodeCaps(cpu, gpu, cpu_percent, gpu_percent)
+
+
+def _lowered(
+    cap: Cap | None, percent: float, ceiling_w: float | None, limits: CapRange | None
+) -> tuple[Cap | None, float]:
+    if ceiling_w is None or limits is None or (cap is not None and cap.for_device(limits) <= limits.clamped(ceiling_w)):
+        return cap, percent
+    lower = Cap(watts=ceiling_w)
+    return lower, min(percent, _in_force_percent(lower, limits))
 
 
 UNCAPPED = NodeCaps(None, None, 100.0, 100.0)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from joulie.domain.capping.node_limits import PowerCeiling
 from joulie.domain.control_caps import ReportedCaps
 from joulie.domain.control_power import SourceReadings
 from joulie.domain.drain import DrainSettings
@@ -181,6 +182,7 @@ class Snapshot:
         overrides: by node.
         stored: states of nodes that memory does not know, from their NodeTwins.
         facility: measurements of the building.
+        ceilings: upper bounds of caps from power budgets, by node, whatever its profile.
     """
 
     now_s: float
@@ -193,3 +195,4 @@ class Snapshot:
     facility: Facility = field(default_factory=Facility)
     full_power: Mapping[str, int] | None = None
     reported: Mapping[str, ReportedCaps] | None = None
+    ceilings: Mapping[str, PowerCeiling] = field(default_factory=dict)

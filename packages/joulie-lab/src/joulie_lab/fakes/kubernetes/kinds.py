@@ -182,6 +182,7 @@ JOULIE: tuple[Kind, ...] = (
     _joulie("workloadprofiles", "WorkloadProfile", namespaced=True),
     _joulie("energybudgets", "EnergyBudget", namespaced=True),
     _joulie("powertrials", "PowerTrial"),
+    _joulie("powerbudgets", "PowerBudget"),
     _joulie("telemetryprofiles", "TelemetryProfile"),
     _joulie("nodepowerprofiles", "NodePowerProfile"),
 )

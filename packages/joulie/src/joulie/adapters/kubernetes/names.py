@@ -52,6 +52,7 @@ OPERATOR_FIELD_MANAGER = "joulie-operator"
 AGENT_FIELD_MANAGER = "joulie-agent"
 GPU_LIMITS_FIELD_MANAGER = "joulie-gpu-limits"
 TRIAL_FIELD_MANAGER = "joulie-trial"
+POWER_BUDGET_FIELD_MANAGER = "joulie-power-budget"
 CLEANUP_FIELD_MANAGER = "joulie-cleanup"
 CLASSIFIER_FIELD_MANAGER = CLASSIFIER
 

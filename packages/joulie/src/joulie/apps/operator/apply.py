@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import weakref
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -44,6 +44,7 @@ from joulie.apps.operator.facts import NodeFacts
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.rescheduler.advice import NO_ADVICE, Advice
 from joulie.apps.operator.settings import OperatorSettings
+from joulie.domain.capping.node_limits import PowerCeiling
 from joulie.domain.control import Decision
 from joulie.program.leadership import NotLeadingError
 
@@ -106,6 +107,7 @@ class Publisher:
         on_drift: called when another client changed a spec or label that this process decides.
         advice: returns the recommendations for a node.
         gpu_limits: returns the limits of a node's single GPUs.
+        ceiling: returns the upper bound of a node's caps by power budgets.
     """
 
     def __init__(
@@ -120,6 +122,7 @@ class Publisher:
         on_drift: Callable[[], None] = lambda: None,
         advice: Callable[[str], Advice] = lambda _node: NO_ADVICE,
         gpu_limits: Callable[[str], tuple[GpuLimit, ...]] = lambda _node: (),
+        ceiling: Callable[[str], PowerCeiling | None] = lambda _node: None,
     ) -> None:
         self._client = client
         self._view = view
@@ -130,6 +133,7 @@ class Publisher:
         self._on_drift = on_drift
         self._advice = advice
         self._gpu_limits = gpu_limits
+        self._ceiling = ceiling
         self._decision: Decision | None = None
         self._index: dict[str, int] = {}
         self._refreshes = _RefreshPlan((), 1.0)
@@ -164,6 +168,10 @@ class Publisher:
         problems = await self._run(jobs)
         closed = {problem.node for problem in problems}
         return problems + await self._open([node for node in openings if node not in closed])
+
+    async def publish_nodes(self, nodes: Iterable[str]) -> list[Problem]:
+        """Write these nodes at once, by the last decision and the newest ceilings; nothing before the first."""
+        return await self._run([(name, partial(self._write_node, name)) for name in nodes if name in self._index])
 
     async def refresh(self, since_s: float, until_s: float) -> list[Problem]:
         """Refresh the timestamp of the twins whose refresh is due in ``(since_s, until_s]``.
@@ -201,7 +209,7 @@ class Publisher:
 
     def _desired(self, decision: Decision, index: int) -> DesiredNode:
         node = decision.nodes[index].node.name
-        return desired_node(decision, index, self._advice(node), self._gpu_limits(node))
+        return desired_node(decision, index, self._advice(node), self._gpu_limits(node), self._ceiling(node))
 
     # ---- what to write
 

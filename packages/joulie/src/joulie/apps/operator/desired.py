@@ -37,8 +37,9 @@ from joulie.apps.operator.facts import DRAINING_CONDITION, FORCED_REASON, LIFTED
 from joulie.apps.operator.power.columns import MODEL, sources_of
 from joulie.apps.operator.rescheduler.advice import NO_ADVICE, Advice
 from joulie.apps.operator.sources.catalogue import SOURCES
+from joulie.domain.capping.node_limits import PowerCeiling
 from joulie.domain.control import Decision, NodeDecision
-from joulie.domain.control_caps import NodeCaps
+from joulie.domain.control_caps import NodeCaps, under
 from joulie.domain.control_power import PowerQuality
 from joulie.domain.drain import ActivePerformance, DrainingPerformance
 from joulie.domain.policy import Cap, Profile
@@ -84,9 +85,21 @@ class DesiredNode:
 
 
 def desired_node(
-    decision: Decision, index: int, advice: Advice = NO_ADVICE, gpu_limits: tuple[GpuLimit, ...] = ()
+    decision: Decision,
+    index: int,
+    advice: Advice = NO_ADVICE,
+    gpu_limits: tuple[GpuLimit, ...] = (),
+    ceiling: PowerCeiling | None = None,
 ) -> DesiredNode:
-    """The desired state of the node at an index of the decision, with recommendations and limits of single GPUs."""
+    """The desired state of the node at an index of the decision.
+
+    Args:
+        decision: the last one.
+        index: of the node in it.
+        advice: recommendations for the node.
+        gpu_limits: limits of its single GPUs.
+        ceiling: upper bound of its caps by power budgets, which may be newer than the decision.
+    """
     node = decision.nodes[index]
     name = node.node.name
     return DesiredNode(
@@ -94,7 +107,7 @@ def desired_node(
         node.guarded.schedulable.value == SchedulableClass.PERFORMANCE,
         None if node.label is None else node.label.value,
         "true" if node.draining else None,
-        _spec(node, gpu_limits if takes_limits(node) else ()),
+        _spec(node, gpu_limits if takes_limits(node) else (), ceiling),
         msgspec.structs.replace(
             _status(decision, index),
             reschedule_recommendations=advice.reschedule,
@@ -124,14 +137,15 @@ def released(node: str) -> DesiredNode:
     return DesiredNode(node, True, None, None, spec, status)
 
 
-def _spec(node: NodeDecision, gpu_limits: tuple[GpuLimit, ...]) -> NodeTwinSpec:
+def _spec(node: NodeDecision, gpu_limits: tuple[GpuLimit, ...], ceiling: PowerCeiling | None) -> NodeTwinSpec:
+    caps = under(node.caps, ceiling, node.node.hardware) if node.node.eligible and node.node.enforced else node.caps
     # The policy of a node in observe mode determines what would be, not what is: see `_planned`.
     policy = node.policy if node.planned is None else ""
     return NodeTwinSpec(
         node_name=node.node.name,
         profile=node.guarded.profile,
-        cpu=_cpu_cap(node.caps),
-        gpu=_gpu_cap(node.caps),
+        cpu=_cpu_cap(caps),
+        gpu=_gpu_cap(caps),
         policy=PolicyReference(policy) if policy else None,
         scheduling=Scheduling(draining=node.draining),
         gpu_limits=gpu_limits,

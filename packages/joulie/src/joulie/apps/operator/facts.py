@@ -221,11 +221,16 @@ def reported_caps(twin: NodeTwin) -> ReportedCaps:
     control = twin.status.control_status
     if control is None or control.observed_generation != twin.metadata.generation:
         return UNREPORTED
-    spec = twin.spec
-    cpu, gpu = spec.cpu, spec.gpu.power_cap if spec.gpu else None
-    return ReportedCaps(
-        _reported(control.cpu, _cap(cpu.package_power_cap_watts, cpu.package_power_cap_pct_of_max) if cpu else None),
-        _reported(control.gpu, _cap(gpu.cap_watts_per_gpu, gpu.cap_pct_of_max) if gpu else None),
+    cpu, gpu = asked_caps(twin)
+    return ReportedCaps(_reported(control.cpu, cpu), _reported(control.gpu, gpu))
+
+
+def asked_caps(twin: NodeTwin) -> tuple[Cap | None, Cap | None]:
+    """The caps of one package and of one GPU that a NodeTwin asks for; None for none."""
+    cpu, gpu = twin.spec.cpu, twin.spec.gpu.power_cap if twin.spec.gpu else None
+    return (
+        _cap(cpu.package_power_cap_watts, cpu.package_power_cap_pct_of_max) if cpu else None,
+        _cap(gpu.cap_watts_per_gpu, gpu.cap_pct_of_max) if gpu else None,
     )
 
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from joulie.adapters.kubernetes.api.meta import ObjectReference
 from joulie.adapters.kubernetes.events import EventRecorder, Severity
 from joulie.apps.operator.apply import Problem, Publisher
+from joulie.apps.operator.budgets.controller import PowerBudgets
 from joulie.apps.operator.classifier.controller import Classifier
 from joulie.apps.operator.fallback import CoolingWithFallback, PolicyWithFallback
 from joulie.apps.operator.limits.controller import GpuLimits
@@ -105,6 +107,17 @@ class ControlLoop:
             now_s=now_s,
         )
         self._trials = Trials(client, view, settings, self._events, may_write=may_write, now_s=now_s)
+        self._budgets = PowerBudgets(
+            client,
+            view,
+            settings,
+            self._events,
+            metrics.budgets,
+            readings=self._power.readings,
+            publish=self._publish_nodes,
+            may_write=may_write,
+            now_s=now_s,
+        )
         self._gpu_limits: GpuLimits | None = None
         if settings.gpu_limits and clients.prometheus is not None:
             self._gpu_limits = GpuLimits(
@@ -128,6 +141,7 @@ class ControlLoop:
             on_drift=wake.set,
             advice=self._rescheduler.advice,
             gpu_limits=self._gpu_limits.of_node if self._gpu_limits is not None else lambda _node: (),
+            ceiling=self._budgets.of_node,
         )
 
     async def run(self) -> None:
@@ -153,6 +167,9 @@ class ControlLoop:
     async def _reconcile_loop(self, group: asyncio.TaskGroup) -> None:
         await self._power.first_reading()
         group.create_task(self._power.run())
+        # Before the first cycle, which would otherwise lift the ceilings of the leader before.
+        self._budgets.decide()
+        group.create_task(self._budgets.run())
         while True:
             self._wake.clear()
             await self.step()
@@ -194,7 +211,8 @@ class ControlLoop:
         now_s = self._now_s()
         self._memory = self._memory.without(self._view.take_replaced())
         readings, facility = self._power.readings(self._view.nodes), self._power.facility()
-        return self._view.snapshot(self._memory, readings, facility, now_s)
+        snapshot = self._view.snapshot(self._memory, readings, facility, now_s)
+        return replace(snapshot, ceilings=self._budgets.ceilings)
 
     def _decide(self, snapshot: Snapshot) -> Decision:
         """Decide every node's state and caps, and pass the decision on to power, rescheduler and metrics."""
@@ -215,6 +233,11 @@ class ControlLoop:
         return problems
 
     # ---- beside the cycle
+
+    async def _publish_nodes(self, nodes: Iterable[str]) -> None:
+        """Write these nodes at once, and decide them anew soon."""
+        self._report_problems(await self._publisher.publish_nodes(nodes))
+        self._wake.set()
 
     async def _refresh_loop(self) -> None:
         since_s = self._now_s()

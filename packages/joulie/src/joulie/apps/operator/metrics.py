@@ -21,6 +21,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from joulie.apps.operator.budgets.metrics import PowerBudgetMetrics
 from joulie.apps.operator.classifier.metrics import ClassifierMetrics
 from joulie.apps.operator.limits.metrics import GpuLimitMetrics
 from joulie.apps.operator.power.columns import sources_of
@@ -49,6 +50,7 @@ class OperatorMetrics:
         writes: number of writes to the API server by kind.
         write_errors: number of nodes whose writes failed in a cycle.
         plugin_failures: number of steps in which the policy or cooling model failed and the default was used.
+        budgets: metrics of power budgets.
         classifier: metrics of the classifier.
         gpu_limits: metrics of the search for power limits.
         rescheduler: metrics of the rescheduler.
@@ -83,6 +85,7 @@ class OperatorMetrics:
             ["plugin"],
             registry=self.registry,
         )
+        self.budgets = PowerBudgetMetrics(self.registry)
         self.classifier = ClassifierMetrics(self.registry)
         self.gpu_limits = GpuLimitMetrics(self.registry)
         self.rescheduler = ReschedulerMetrics()

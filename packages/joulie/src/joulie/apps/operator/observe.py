@@ -10,7 +10,13 @@ from typing import Any, Protocol
 
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.api.core import Node, Pod
-from joulie.adapters.kubernetes.api.v1alpha1 import NodeHardware, NodePowerProfile, NodeTwin, WorkloadProfile
+from joulie.adapters.kubernetes.api.v1alpha1 import (
+    NodeHardware,
+    NodePowerProfile,
+    NodeTwin,
+    PowerBudget,
+    WorkloadProfile,
+)
 from joulie.adapters.kubernetes.cache import Cache, Key, Watching
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.pods import PodFacts, pod_facts
@@ -21,6 +27,7 @@ from joulie.adapters.kubernetes.resources import (
     NODE_TWINS,
     NODES,
     PODS,
+    POWER_BUDGETS,
     WORKLOAD_PROFILES,
 )
 from joulie.apps.operator.claims import Claims
@@ -118,6 +125,7 @@ class ClusterView(Watching):
         self._hardware: Cache[NodeHardware, HardwareFacts] = Cache(client, NODE_HARDWARES, keep_hardware)
         self._overrides: Cache[NodePowerProfile, OverrideFacts] = Cache(client, NODE_POWER_PROFILES, keep_override)
         self._profiles: Cache[WorkloadProfile, ProfileEntry] = Cache(client, WORKLOAD_PROFILES, keep_profile)
+        self._power_budgets: Cache[PowerBudget, PowerBudget] = Cache(client, POWER_BUDGETS, lambda budget: budget)
         self._nodes.add_listener(self._node_changed)
         self._pods.add_listener(self._pod_changed)
         self._twins.add_listener(self._twin_changed)
@@ -135,6 +143,7 @@ class ClusterView(Watching):
             NODE_HARDWARES.plural: self._hardware,
             NODE_POWER_PROFILES.plural: self._overrides,
             WORKLOAD_PROFILES.plural: self._profiles,
+            POWER_BUDGETS.plural: self._power_budgets,
         }
 
     async def run(self) -> None:
@@ -185,6 +194,11 @@ class ClusterView(Watching):
     def profiles(self) -> Mapping[Key, ProfileEntry]:
         """All WorkloadProfiles."""
         return self._profiles.objects
+
+    @property
+    def power_budgets(self) -> Mapping[Key, PowerBudget]:
+        """All PowerBudgets."""
+        return self._power_budgets.objects
 
     def twin_of(self, node: str) -> NodeTwin | None:
         """The NodeTwin of a node; None if there is none yet."""

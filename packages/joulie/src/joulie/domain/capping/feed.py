@@ -13,7 +13,7 @@ Only standard servers are limited. Down to the knee of their throughput all have
 most give the most, which costs the least work for a watt. Below the knee, work for the energy falls (A40: half the
 power does 0.41 of the work), so some are kept at the knee, those first that do most work for a joule, and the others go
 to their floor. Critical servers are limited where the feed could not carry them beside standard servers at their floor,
-and then only in alarm.
+and then only in alarm, unless the worst case must be carried at all times (`FeedSettings.limit_critical`).
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ class FeedSettings:
         smoothing_s: time constant of what servers want, s.
         raise_share_per_s: by how much the level may rise, in shares of full power a second.
         knee: level below which work for the energy falls.
+        limit_critical: whether critical servers are limited whenever the worst case is too much, not only in alarm.
     """
 
     rating_w: float
@@ -90,6 +91,7 @@ class FeedSettings:
     smoothing_s: float = 15.0
     raise_share_per_s: float = 0.03
     knee: float = 0.55
+    limit_critical: bool = False
 
     def __post_init__(self) -> None:
         for name in ("rating_w", "reaction_s", "stale_s", "smoothing_s", "raise_share_per_s"):
@@ -193,7 +195,8 @@ def decide_feed(
     risen = seen.level + settings.raise_share_per_s * max(now_s - seen.time_s, 0.0)
     level = min(max(bound, 0.0), risen)
     limit_w = ladder_w[np.searchsorted(LEVELS, level, side="right") - 1]
-    if bound < 0.0 and state in (FeedState.ALARM, FeedState.BLIND) and servers.critical.any():
+    limits_critical = settings.limit_critical or state in (FeedState.ALARM, FeedState.BLIND)
+    if bound < 0.0 and limits_critical and servers.critical.any():
         limit_w = np.where(servers.critical, _critical_limit_w(servers, settings), limit_w)
     allowed_w = max(seen.allowed_w, float(limit_w.sum()))
     kept = replace(seen, time_s=now_s, level=level, limit_w=limit_w, allowed_w=allowed_w)

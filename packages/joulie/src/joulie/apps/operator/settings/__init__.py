@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from joulie.apps.operator.settings.budgets import PowerBudgetSettings
 from joulie.apps.operator.settings.classifier import ClassifierSettings
 from joulie.apps.operator.settings.limits import GpuLimitSettings
 from joulie.apps.operator.settings.power import POWER_STALE_AFTER, POWER_TREND_WINDOW, PowerSettings
@@ -115,7 +116,13 @@ def _watts(key: str, value: Any) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorSettings(
-    ModeSettings, ReschedulerSettings, ClassifierSettings, GpuLimitSettings, PowerSettings, LeaderSettings
+    ModeSettings,
+    ReschedulerSettings,
+    ClassifierSettings,
+    GpuLimitSettings,
+    PowerBudgetSettings,
+    PowerSettings,
+    LeaderSettings,
 ):
     """Settings of `joulie operator`.
 

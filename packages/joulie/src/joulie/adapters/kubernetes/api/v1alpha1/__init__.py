@@ -60,6 +60,13 @@ from joulie.adapters.kubernetes.api.v1alpha1.power import (
     SlicingMode,
     WorkloadReference,
 )
+from joulie.adapters.kubernetes.api.v1alpha1.power_budget import (
+    BreakerSpec,
+    CurtailedNode,
+    PowerBudget,
+    PowerBudgetSpec,
+    PowerBudgetStatus,
+)
 from joulie.adapters.kubernetes.api.v1alpha1.telemetry import (
     Control,
     ControlMode,
@@ -93,6 +100,7 @@ from joulie.adapters.kubernetes.api.v1alpha1.workload import (
 from joulie.domain.workload import CpuBound, GpuBound, GpuLevel, Level
 
 __all__ = [
+    "BreakerSpec",
     "BudgetAmounts",
     "BudgetHeld",
     "BudgetLimits",
@@ -115,6 +123,7 @@ __all__ = [
     "CpuLandmarks",
     "CpuUse",
     "Criticality",
+    "CurtailedNode",
     "EffectiveCapState",
     "EnergyBudget",
     "EnergyBudgetSpec",
@@ -152,6 +161,9 @@ __all__ = [
     "PlannedState",
     "PodReference",
     "PolicyReference",
+    "PowerBudget",
+    "PowerBudgetSpec",
+    "PowerBudgetStatus",
     "PowerMeasurement",
     "PowerSource",
     "PowerSpec",

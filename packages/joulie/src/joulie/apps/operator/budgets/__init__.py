@@ -1,0 +1,1 @@
+"""PowerBudgets: limits of nodes that keep them, and their status."""

@@ -1,0 +1,261 @@
+"""The loop that keeps PowerBudgets.
+
+Every two seconds it looks at all budgets and nodes, decides the limits (`domain.capping.budgets`), has those that
+changed written at once, and reports. What it decides are ceilings: the caps of a node are those of its policy, where
+they are lower. A new leader finds the limits in force in the NodeTwins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.api.meta import ObjectReference
+from joulie.adapters.kubernetes.api.v1alpha1 import PowerBudget, PowerBudgetStatus
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.errors import KubernetesError, NotFoundError
+from joulie.adapters.kubernetes.events import EventRecorder, Severity
+from joulie.adapters.kubernetes.resources import POWER_BUDGETS
+from joulie.adapters.kubernetes.times import time_or_none
+from joulie.apps.operator.budgets.metrics import PowerBudgetMetrics
+from joulie.apps.operator.budgets.nodes import LimitsOfNodes
+from joulie.apps.operator.budgets.status import ENFORCED, status_matches, status_of
+from joulie.apps.operator.observe import ClusterView
+from joulie.apps.operator.settings import OperatorSettings
+from joulie.domain.capping.budgets import RESPONSE_S, Breaker, Budget, BudgetMemory, BudgetNodes, decide_budgets
+from joulie.domain.capping.budgets import BudgetDecision as Decision
+from joulie.domain.capping.node_limits import NodeLimits, PowerCeiling
+from joulie.domain.capping.trip import EARLIEST, TripCurve
+from joulie.domain.control import ControlledNode
+from joulie.domain.control_power import SourceReadings, choose_power
+from joulie.domain.mode import Mode
+from joulie.domain.units import IntArray, InvalidQuantityError
+from joulie.program.leadership import NotLeadingError
+
+_REFRESH_S = 60.0
+"""Age at which a status is written again, although nothing changed, s."""
+
+_log = logging.getLogger(__name__)
+
+
+class PowerBudgets:
+    """Keeps PowerBudgets while this replica leads; a new instance is made each time it becomes leader.
+
+    Args:
+        client: Kubernetes client.
+        view: cached view of the cluster.
+        settings: operator settings.
+        events: recorder of events on budgets.
+        metrics: metrics of power budgets.
+        readings: returns the power readings of nodes, most trusted first.
+        publish: writes the limits of these nodes at once.
+        may_write: whether this process still holds the lease; checked before every write.
+        now_s: current time, s since the epoch.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        view: ClusterView,
+        settings: OperatorSettings,
+        events: EventRecorder,
+        metrics: PowerBudgetMetrics,
+        *,
+        readings: Callable[[tuple[ControlledNode, ...]], Sequence[SourceReadings]],
+        publish: Callable[[Iterable[str]], Awaitable[None]],
+        may_write: Callable[[], bool],
+        now_s: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._view = view
+        self._settings = settings
+        self._events = events
+        self._metrics = metrics
+        self._readings = readings
+        self._publish = publish
+        self._may_write = may_write
+        self._now_s = now_s
+        self._limits = LimitsOfNodes(view, settings.power_budget_other_pct / 100.0)
+        self._asked: dict[str, PowerCeiling | None] = {}
+        self._memory: Mapping[str, BudgetMemory] = {}
+        self._decided: tuple[Mapping[str, Budget], BudgetNodes, Decision] | None = None
+
+    @property
+    def ceilings(self) -> Mapping[str, PowerCeiling]:
+        """Upper bounds of the caps of nodes; nodes without any are absent."""
+        return {node: ceiling for node, ceiling in self._asked.items() if ceiling is not None}
+
+    def of_node(self, node: str) -> PowerCeiling | None:
+        """Upper bound of a node's caps."""
+        return self._asked.get(node)
+
+    async def run(self) -> None:
+        """Keep the budgets until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(self._settings.power_budget_interval_s)
+                try:
+                    await self.look()
+                except KubernetesError as error:
+                    _log.warning("power budgets not reported", extra={"error": str(error)})
+                except Exception:
+                    _log.exception("power budgets not decided: the limits in force stay")
+        finally:
+            self._metrics.stood_down()
+
+    async def look(self) -> None:
+        """Decide once, have the limits that changed written, and report.
+
+        Raises:
+            KubernetesError: a status cannot be written.
+            NotLeadingError: the lease was lost.
+        """
+        changed = self.decide()
+        if changed:
+            await self._publish(changed)
+        await self._report()
+
+    def decide(self) -> Sequence[str]:
+        """Decide the ceilings of all nodes. Returns the nodes whose ceiling changed."""
+        began_s = time.monotonic()
+        budgets = self._budgets()
+        if not budgets and not self._asked:
+            self._decided = None
+            self._metrics.stood_down()
+            return ()
+        nodes, now_s = self._view.nodes, self._now_s()
+        power = choose_power(self._readings(nodes), len(nodes), now_s, self._settings.power_stale_s)
+        response_s = min((one.response_s for one in budgets.values()), default=RESPONSE_S)
+        seen, limits = self._limits.look(nodes, self._asked, power, response_s, now_s)
+        decision = decide_budgets(now_s, seen, list(budgets.values()), self._memory)
+        self._memory = decision.memory
+        self._decided = budgets, seen, decision
+        before = self._asked
+        self._asked = self._ceilings(budgets, seen, limits, decision)
+        self._metrics.show(budgets, decision.outcomes)
+        self._metrics.decide_seconds.observe(time.monotonic() - began_s)
+        return [node for node in before.keys() | self._asked.keys() if before.get(node) != self._asked.get(node)]
+
+    def _ceilings(
+        self,
+        budgets: Mapping[str, Budget],
+        nodes: BudgetNodes,
+        limits: Sequence[NodeLimits | None],
+        decision: Decision,
+    ) -> dict[str, PowerCeiling | None]:
+        """Ceilings of the nodes that a budget in force covers; one that does not answer keeps what it was asked."""
+        covered = {index for one in budgets.values() if one.enforced for index in one.nodes.tolist()}
+        found: dict[str, PowerCeiling | None] = {}
+        for index in sorted(covered):
+            name, node = nodes.names[index], limits[index]
+            if not nodes.steerable[index] or node is None:
+                found[name] = self._asked.get(name)
+            else:
+                found[name] = node.ceiling(float(decision.limit_w[index]))
+        return found
+
+    # ---- budgets
+
+    def _budgets(self) -> Mapping[str, Budget]:
+        """All budgets by name, with the nodes that they cover; those that are invalid are left out and logged."""
+        stored = {key.name: budget for key, budget in self._view.power_budgets.items()}
+        if not stored:
+            return {}
+        covered = _Selection(self._view)
+        found: dict[str, Budget] = {}
+        for name, budget in stored.items():
+            try:
+                found[name] = _budget(budget, covered.of(budget.spec.node_selector))
+            except InvalidQuantityError as error:
+                _log.warning("invalid power budget", extra={"budget": name, "error": str(error)})
+        return found
+
+    # ---- reports
+
+    async def _report(self) -> None:
+        if self._decided is None:
+            return
+        budgets, nodes, decision = self._decided
+        now_s = self._now_s()
+        for key, stored in list(self._view.power_budgets.items()):
+            budget = budgets.get(key.name)
+            if budget is None:
+                continue
+            status = status_of(stored, budget, decision.outcomes[key.name], nodes, now_s)
+            updated_s = time_or_none(stored.status.last_updated)
+            fresh = updated_s is not None and 0.0 <= now_s - updated_s < _REFRESH_S
+            if not (fresh and status_matches(status, stored.status)):
+                await self._write(stored, status)
+
+    async def _write(self, stored: PowerBudget, status: PowerBudgetStatus) -> None:
+        if not self._may_write():
+            raise NotLeadingError("this process no longer holds the lease: not written")
+        name, manager = stored.metadata.name, names.POWER_BUDGET_FIELD_MANAGER
+        body = {"metadata": {"uid": stored.metadata.uid}, "status": status}
+        try:
+            await self._client.apply(POWER_BUDGETS, name, body, field_manager=manager, subresource="status")
+        except NotFoundError:
+            return
+        new, old = (
+            next((one for one in conditions if one.type == ENFORCED), None)
+            for conditions in (status.conditions, stored.status.conditions)
+        )
+        if new is not None and (old is None or old.reason != new.reason):
+            _log.info("power budget", extra={"budget": name, "reason": new.reason, "why": new.message})
+            regarding = ObjectReference(POWER_BUDGETS.kind, name, POWER_BUDGETS.api_version, uid=stored.metadata.uid)
+            severity: Severity = "Warning" if new.reason == "Infeasible" else "Normal"
+            self._events.emit(regarding, severity, f"PowerBudget{new.reason}", new.message)
+
+
+def _budget(stored: PowerBudget, covered: IntArray) -> Budget:
+    """A budget in the domain's terms.
+
+    Raises:
+        InvalidQuantityError: a quantity is out of range, which the API server refuses.
+    """
+    spec, breaker = stored.spec, stored.spec.breaker
+    return Budget(
+        stored.metadata.name,
+        spec.watts,
+        covered,
+        spec.response_seconds or RESPONSE_S,
+        None
+        if breaker is None
+        else Breaker(
+            breaker.rated_watts,
+            TripCurve(
+                breaker.hold or EARLIEST.hold,
+                breaker.time_constant_seconds or EARLIEST.time_constant_s,
+                breaker.instantaneous or EARLIEST.instantaneous,
+            ),
+        ),
+        enforced=spec.mode != Mode.OBSERVE,
+    )
+
+
+class _Selection:
+    """Managed nodes by their labels; each label is looked up once for all budgets."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._labels = [facts.labels if (facts := view.node(one.name)) else {} for one in view.nodes]
+        self._by_key: dict[str, dict[str, set[int]]] = {}
+
+    def of(self, selector: Mapping[str, str]) -> IntArray:
+        """Indices of the nodes that have all these labels, ascending."""
+        found = set(range(len(self._labels)))
+        for key, value in selector.items():
+            found &= self._of_key(key).get(value, set())
+        return np.array(sorted(found), dtype=np.int64)
+
+    def _of_key(self, key: str) -> dict[str, set[int]]:
+        if key not in self._by_key:
+            values = self._by_key[key] = {}
+            for index, labels in enumerate(self._labels):
+                if key in labels:
+                    values.setdefault(labels[key], set()).add(index)
+        return self._by_key[key]

@@ -1,0 +1,219 @@
+"""What the nodes under power budgets can draw, and under which limits they are, as their agents confirm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, ControlResult, NodeTwin
+from joulie.apps.operator.facts import asked_caps, reported_caps
+from joulie.apps.operator.observe import ClusterView
+from joulie.apps.operator.power.columns import sources_of
+from joulie.apps.operator.sources.catalogue import PROFILE_HTTP, PROFILE_PROMETHEUS, STATIC, estimates
+from joulie.domain.capping.budgets import BudgetNodes
+from joulie.domain.capping.node_limits import NO_DEVICES, DeviceLimits, NodeLimits, PowerCeiling
+from joulie.domain.control import ControlledNode
+from joulie.domain.control_caps import ReportedCap
+from joulie.domain.control_power import PowerChoice
+from joulie.domain.hardware import CapRange
+from joulie.domain.policy import Cap
+from joulie.domain.units import FloatArray
+
+UNKNOWN_NODE_W = 1500.0
+"""Worst case of a node of unknown hardware where no other node tells more, W."""
+_NO_LIMIT_W = float("inf")
+_SETS_LIMITS = {ControlOutcome.APPLIED, ControlOutcome.NONE}
+_WHOLE_NODE = {"platform", "prometheus", "http", PROFILE_HTTP, PROFILE_PROMETHEUS}
+"""Sources that measure the whole node; others leave out what no limit reaches."""
+
+
+@dataclass
+class _Confirmed:
+    """What a node's agent last confirmed.
+
+    Attributes:
+        uid: UID of the NodeTwin.
+        generation: its newest generation.
+        since_s: when that generation was first seen, s since the epoch.
+        pending: whether the agent has yet to report about it.
+        cpu_w: limit in force of one package, W; infinite for none.
+        gpu_w: the same of one GPU.
+    """
+
+    uid: str
+    generation: int
+    since_s: float
+    pending: bool = True
+    cpu_w: float = _NO_LIMIT_W
+    gpu_w: float = _NO_LIMIT_W
+
+
+class LimitsOfNodes:
+    """The limits of nodes; remembers what agents confirmed while they have yet to report about something newer.
+
+    Args:
+        view: cached view of the cluster.
+        other_share: what no limit reaches, as a share of the full power of CPUs and GPUs.
+    """
+
+    def __init__(self, view: ClusterView, other_share: float) -> None:
+        self._view = view
+        self._other_share = other_share
+        self._confirmed: dict[str, _Confirmed] = {}
+
+    def look(
+        self,
+        nodes: Sequence[ControlledNode],
+        asked: Mapping[str, PowerCeiling | None],
+        power: PowerChoice,
+        response_s: float,
+        now_s: float,
+    ) -> tuple[BudgetNodes, list[NodeLimits | None]]:
+        """The nodes as budgets see them, and the limits of each; None where its hardware is unknown.
+
+        Args:
+            nodes: all managed nodes.
+            asked: ceilings that nodes were last asked to keep; a node may be left out, see `_asked`.
+            power: measured power of the nodes.
+            response_s: how long an agent may take to confirm a limit, s.
+            now_s: time, s since the epoch.
+        """
+        limits = [self._limits(node, asked, now_s) for node in nodes]
+        known = {node.name for node in nodes}
+        self._confirmed = {name: one for name, one in self._confirmed.items() if name in known}
+        largest_w = max((one.full_w for one in limits if one is not None), default=UNKNOWN_NODE_W)
+        unknown = (largest_w,) * 4
+        floor_w, full_w, in_force_w, asked_w = (
+            np.array(
+                [unknown if one is None else (one.floor_w, one.full_w, one.in_force_w, one.asked_w) for one in limits],
+                dtype=np.float64,
+            )
+            .reshape(-1, 4)
+            .T
+        )
+        critical = self._view.ledger.full_power
+        steerable = [
+            one is not None and one.floor_w < one.full_w and self._answers(node, response_s, now_s)
+            for node, one in zip(nodes, limits, strict=True)
+        ]
+        found = BudgetNodes(
+            names=tuple(node.name for node in nodes),
+            critical=np.array([critical.get(node.name, 0) > 0 for node in nodes], dtype=np.bool_),
+            floor_w=floor_w,
+            full_w=full_w,
+            in_force_w=in_force_w,
+            asked_w=asked_w,
+            steerable=np.array(steerable, dtype=np.bool_),
+            power_w=_whole_power_w(power, limits),
+            read_s=power.time_s,
+        )
+        return found, limits
+
+    def _answers(self, node: ControlledNode, response_s: float, now_s: float) -> bool:
+        """Whether a node's agent sets what it is asked for, within the response time."""
+        confirmed = self._confirmed.get(node.name)
+        if confirmed is None or not (node.enforced and node.eligible) or node.not_ready_since_s is not None:
+            return False
+        return not confirmed.pending or 0.0 <= now_s - confirmed.since_s <= response_s
+
+    def _limits(
+        self, node: ControlledNode, asked: Mapping[str, PowerCeiling | None], now_s: float
+    ) -> NodeLimits | None:
+        if not node.limits_known:
+            return None
+        twin = self._view.twin_of(node.name)
+        confirmed = None if twin is None else self._confirm(node, twin, now_s)
+        cpu_asked_w, gpu_asked_w = _asked(node, twin, asked)
+        control = None if twin is None else twin.status.control_status
+        cpu, gpu = node.hardware.cpu, node.hardware.gpu
+        cpu_w, gpu_w, _, _ = node.limits
+        devices = (
+            _device(
+                cpu.sockets * cpu.share, cpu.cap_range, cpu_w, None if control is None else control.cpu,
+                _NO_LIMIT_W if confirmed is None else confirmed.cpu_w, cpu_asked_w,
+            ),
+            NO_DEVICES
+            if gpu is None
+            else _device(
+                gpu.count, gpu.cap_range, gpu_w, None if control is None else control.gpu,
+                _NO_LIMIT_W if confirmed is None else confirmed.gpu_w, gpu_asked_w,
+            ),
+        )  # fmt: skip
+        return NodeLimits(*devices, self._other_share * (cpu_w + gpu_w))
+
+    def _confirm(self, node: ControlledNode, twin: NodeTwin, now_s: float) -> _Confirmed:
+        """Take the agent's report about a twin; a node that is not ready may have lost its limits."""
+        uid, generation = twin.metadata.uid, twin.metadata.generation
+        known = self._confirmed.get(node.name)
+        if known is None or known.uid != uid:
+            known = self._confirmed[node.name] = _Confirmed(uid, generation, now_s)
+        if known.generation != generation:
+            known.generation, known.since_s, known.pending = generation, now_s, True
+        control = twin.status.control_status
+        lost = control is not None and control.observed_generation is None  # the agent has stopped
+        if node.not_ready_since_s is not None or lost:
+            known.cpu_w = known.gpu_w = _NO_LIMIT_W
+        elif control is not None and control.observed_generation == generation:
+            reported = reported_caps(twin)
+            gpu = node.hardware.gpu
+            known.pending = False
+            known.cpu_w = _confirmed_w(reported.cpu, node.hardware.cpu.cap_range)
+            known.gpu_w = _confirmed_w(reported.gpu, None if gpu is None else gpu.cap_range)
+        return known
+
+
+def _asked(
+    node: ControlledNode, twin: NodeTwin | None, asked: Mapping[str, PowerCeiling | None]
+) -> tuple[float, float]:
+    """Limits of one package and one GPU that a node may set at any time, W; infinite for none.
+
+    They are those of its ceiling, since the policy may raise its caps to them without asking. A node without a ceiling
+    may go to full power. Before the first decision of this leader, the NodeTwin tells what the one before asked for.
+    """
+    if node.name in asked or twin is None:
+        ceiling = asked.get(node.name) or PowerCeiling(None, None)
+        return ceiling.cpu_w or _NO_LIMIT_W, ceiling.gpu_w or _NO_LIMIT_W
+    cpu, gpu = asked_caps(twin)
+    gpus = node.hardware.gpu
+    return _cap_w(cpu, node.hardware.cpu.cap_range), _cap_w(gpu, None if gpus is None else gpus.cap_range)
+
+
+def _cap_w(cap: Cap | None, limits: CapRange | None) -> float:
+    return _NO_LIMIT_W if cap is None or limits is None else cap.for_device(limits)
+
+
+def _confirmed_w(reported: ReportedCap, limits: CapRange | None) -> float:
+    return _cap_w(reported.cap, limits) if reported.confirmed else _NO_LIMIT_W
+
+
+def _device(
+    count: float,
+    limits: CapRange | None,
+    all_w: float,
+    report: ControlResult | None,
+    confirmed_w: float,
+    asked_w: float,
+) -> DeviceLimits:
+    """The limits of one kind of device: within its range where its agent sets them, else what is in force."""
+    if limits is None:
+        return DeviceLimits(1.0, all_w, all_w, all_w, all_w)
+    asked_w = min(max(asked_w, limits.min_w), limits.base_w)
+    in_force_w = max(min(confirmed_w, limits.base_w), asked_w)
+    if report is None or report.result not in _SETS_LIMITS:
+        return DeviceLimits(count, in_force_w, in_force_w, in_force_w, asked_w)
+    return DeviceLimits(count, limits.min_w, limits.base_w, in_force_w, asked_w)
+
+
+def _whole_power_w(power: PowerChoice, limits: Sequence[NodeLimits | None]) -> FloatArray:
+    """Measured power of whole nodes, W; NaN where none is measured. An estimate is not a measurement."""
+    found = np.full(len(limits), np.nan)
+    for index, one in enumerate(limits):
+        name = power.source_of(index)
+        source = None if name is None else sources_of(name)[0]
+        if source is None or source == STATIC or estimates(source):
+            continue
+        missing_w = 0.0 if one is None or source in _WHOLE_NODE else one.other_w
+        found[index] = power.power_w[index] + missing_w
+    return found

@@ -1,0 +1,122 @@
+"""The status of a PowerBudget: a decision in the API's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from joulie.adapters.kubernetes.api.v1alpha1 import (
+    Condition,
+    ConditionStatus,
+    CurtailedNode,
+    PowerBudget,
+    PowerBudgetStatus,
+)
+from joulie.adapters.kubernetes.api.v1alpha1.power_budget import MAX_CURTAILED
+from joulie.adapters.kubernetes.times import rfc3339
+from joulie.domain.capping.budgets import Budget, BudgetNodes, BudgetOutcome
+
+ENFORCED = "Enforced"
+INFEASIBLE = "Infeasible"
+BLIND = "Blind"
+
+_BAND = 0.01
+"""Dead-band of watts, as a share of the limit."""
+_ROUNDING_W = 0.5
+
+
+def status_of(
+    stored: PowerBudget, budget: Budget, outcome: BudgetOutcome, nodes: BudgetNodes, now_s: float
+) -> PowerBudgetStatus:
+    """The status of a budget, with the times of its conditions and curtailed nodes taken from the stored one."""
+    curtailed = budget.nodes[outcome.curtailed]
+    since = {one.node: one.since for one in stored.status.curtailed}
+    now = rfc3339(now_s)
+    limits_w = dict(zip(budget.nodes.tolist(), outcome.limit_w.tolist(), strict=True))
+    return PowerBudgetStatus(
+        limit_watts=round(budget.limit_w, 1),
+        nodes=int(budget.nodes.size),
+        measured_watts=round(outcome.measured_w, 1),
+        worst_case_watts=round(outcome.worst_w, 1),
+        headroom_watts=round(budget.limit_w - outcome.worst_w, 1),
+        curtailed_nodes=int(curtailed.size),
+        curtailed=tuple(
+            CurtailedNode(nodes.names[index], round(limits_w[index], 1), since.get(nodes.names[index], now))
+            for index in curtailed.tolist()[:MAX_CURTAILED]
+        ),
+        last_updated=now,
+        conditions=_conditions(stored, budget, outcome, now),
+    )
+
+
+def status_matches(wanted: PowerBudgetStatus, stored: PowerBudgetStatus) -> bool:
+    """Whether a stored status agrees with the wanted one, within the dead-band of watts."""
+    band_w = _BAND * (wanted.limit_watts or 0.0)
+    watts = ("measured_watts", "worst_case_watts", "headroom_watts")
+    same = all(
+        (one := getattr(wanted, name)) is not None
+        and (other := getattr(stored, name)) is not None
+        and abs(one - other) <= band_w
+        for name in watts
+    )
+    exact = ("limit_watts", "nodes", "curtailed_nodes")
+    return (
+        same
+        and all(getattr(wanted, name) == getattr(stored, name) for name in exact)
+        and _contents(wanted) == _contents(stored)
+        and _limits_close(wanted, stored, band_w)
+    )
+
+
+def _limits_close(wanted: PowerBudgetStatus, stored: PowerBudgetStatus, band_w: float) -> bool:
+    one, other = ({node.node: node.watts for node in status.curtailed} for status in (wanted, stored))
+    return one.keys() == other.keys() and all(abs(one[node] - other[node]) <= band_w for node in one)
+
+
+def _contents(status: PowerBudgetStatus) -> frozenset[tuple[str, str, str]]:
+    return frozenset((one.type, one.status, one.reason) for one in status.conditions)
+
+
+def _conditions(stored: PowerBudget, budget: Budget, outcome: BudgetOutcome, now: str) -> tuple[Condition, ...]:
+    before: Mapping[str, Condition] = {one.type: one for one in stored.status.conditions}
+
+    def condition(kind: str, holds: bool, reason: str, message: str) -> Condition:
+        status = ConditionStatus.TRUE if holds else ConditionStatus.FALSE
+        old = before.get(kind)
+        since = old.last_transition_time if old is not None and old.status == status else now
+        return Condition(kind, status.value, reason, since, message, stored.metadata.generation or None)
+
+    missing_w, count = outcome.missing_w, budget.nodes.size
+    infeasible = missing_w > _ROUNDING_W
+    missing = f"{missing_w:.0f} W are missing: no node can be limited further" if infeasible else ""
+    if infeasible and outcome.unsteerable:
+        missing += f", and {outcome.unsteerable} of {count} nodes take no limit and count with their worst case"
+    return (
+        condition(ENFORCED, *_enforced(budget, outcome, missing)),
+        condition(
+            INFEASIBLE, infeasible, "FloorsExceedLimit" if infeasible else "Feasible", missing if infeasible else ""
+        ),
+        condition(
+            BLIND,
+            outcome.unread > 0,
+            "NoReading" if outcome.unread else "AllRead",
+            f"{outcome.unread} of {count} nodes have no fresh reading and count with their worst case"
+            if outcome.unread
+            else "",
+        ),
+    )
+
+
+def _enforced(budget: Budget, outcome: BudgetOutcome, missing: str) -> tuple[bool, str, str]:
+    """Whether the budget is kept: status, reason and message."""
+    worst = f"nodes could draw {outcome.worst_w:.0f} W"
+    if not budget.enforced:
+        return False, "ObserveMode", f"observe mode: limits are not set, {worst}"
+    if not budget.nodes.size:
+        return False, "NoNodes", "nodeSelector selects no managed node"
+    if missing:
+        return False, "Infeasible", missing
+    if outcome.worst_w <= budget.limit_w + _ROUNDING_W:
+        return True, "WorstCaseFits", worst
+    if budget.breaker is not None:
+        return True, "BreakerCarries", f"{worst}, which the breaker carries until limits act"
+    return False, "WaitingForAgents", f"{worst} until agents confirm their limits"

@@ -1,0 +1,241 @@
+"""PowerBudgets through the operator against the fake cluster."""
+
+import msgspec
+import pytest
+
+from joulie.adapters.kubernetes import names
+from joulie.adapters.kubernetes.resources import NODE_TWINS, POWER_BUDGETS
+from joulie.domain.mode import Mode
+from support.operator_stage import play, until
+
+GPUS = {names.HW_GPU_MODEL_LABEL: "NVIDIA-H100-80GB-HBM3", names.HW_GPU_COUNT_LABEL: "8"}
+"""With two EPYC 9654 (320 to 360 W) and eight H100 (350 to 700 W)."""
+OTHER_W = 0.2 * (2 * 360.0 + 8 * 700.0)
+FULL_W, FLOOR_W = 2 * 360.0 + 8 * 700.0 + OTHER_W, 2 * 320.0 + 8 * 350.0 + OTHER_W
+FLEET = [f"node-{index}" for index in range(4)]
+
+
+async def fleet(stage):
+    for index, name in enumerate(FLEET):
+        await stage.add_node(name, **GPUS, **{names.RACK_LABEL: f"rack-{index // 2}"})
+    await stage.step()
+    await confirm(stage)
+    await stage.step()
+
+
+async def confirm(stage, *nodes, result="applied"):
+    """Agents confirm the limits in the NodeTwins of some nodes; of all without names."""
+    for name in nodes or FLEET:
+        twin = await stage.twin(name)
+        one = {"backend": "http", "result": result}
+        report = {"cpu": one, "gpu": one, "observedGeneration": twin.metadata.generation}
+        body = {"status": {"controlStatus": report}}
+        manager = names.AGENT_FIELD_MANAGER
+        await stage.client.apply(NODE_TWINS, names.object_name(name), body, field_manager=manager, subresource="status")
+    await stage.caught_up()
+
+
+async def create(stage, name, watts, **spec):
+    await stage.client.create(POWER_BUDGETS, {"metadata": {"name": name}, "spec": {"watts": watts} | spec})
+    await seen(stage)
+
+
+async def change(stage, name, **spec):
+    await stage.client.patch(POWER_BUDGETS, name, {"spec": spec})
+    await seen(stage)
+
+
+async def seen(stage):
+    stored = {
+        one.metadata.name: one.metadata.resource_version for one in (await stage.client.list(POWER_BUDGETS)).items
+    }
+    await until(
+        lambda: {key.name: one.metadata.resource_version for key, one in stage.view.power_budgets.items()} == stored
+    )
+
+
+async def look(stage, passed_s=2.0):
+    stage.now_s += passed_s
+    await stage.loop._budgets.look()
+    await stage.caught_up()
+    await seen(stage)
+
+
+async def settled(stage, looks=4):
+    """Looks with agents that confirm what they are asked for."""
+    for _ in range(looks):
+        await look(stage)
+        await confirm(stage)
+    await look(stage)
+
+
+async def budget(stage, name):
+    return await stage.client.get(POWER_BUDGETS, name)
+
+
+async def enforced(stage, name):
+    conditions = {one.type: one for one in (await budget(stage, name)).status.conditions}
+    return conditions["Enforced"].status, conditions["Enforced"].reason
+
+
+async def asked_w(stage, name):
+    """Worst case under the limits that a node is asked for, W."""
+    spec = (await stage.twin(name)).spec
+    cpu_w = spec.cpu.package_power_cap_watts or 360.0 * (spec.cpu.package_power_cap_pct_of_max or 100.0) / 100.0
+    gpu = spec.gpu.power_cap
+    gpu_w = gpu.cap_watts_per_gpu or 700.0 * (gpu.cap_pct_of_max or 100.0) / 100.0
+    return 2 * max(cpu_w, 320.0) + 8 * max(gpu_w, 350.0) + OTHER_W
+
+
+async def asked_sum_w(stage, nodes=FLEET):
+    return sum([await asked_w(stage, name) for name in nodes])
+
+
+def test_a_budget_is_kept_as_soon_as_agents_have_confirmed(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        await create(stage, "hall", 20_000.0)
+        await look(stage)
+        assert await asked_sum_w(stage) <= 20_000.0, "limits are written in the first look"
+        assert await enforced(stage, "hall") == ("False", "WaitingForAgents")
+        await confirm(stage)
+        await look(stage)
+        assert await enforced(stage, "hall") == ("True", "WorstCaseFits")
+        status = (await budget(stage, "hall")).status
+        assert status.worst_case_watts <= 20_000.0
+        assert (status.limit_watts, status.nodes, status.curtailed_nodes) == (20_000.0, 4, 4)
+        assert [one.node for one in status.curtailed] == FLEET
+        # The cycle keeps the ceilings, and counts what is confirmed as in force.
+        await stage.step()
+        assert await asked_sum_w(stage) <= 20_000.0
+        twin = await stage.twin("node-0")
+        assert twin.status.effective_cap_state.gpu_pct < 100.0
+        assert stage.metrics.registry.get_sample_value(
+            "joulie_operator_power_budget_worst_case_watts", {"budget": "hall"}
+        ) == pytest.approx(status.worst_case_watts, abs=0.1)
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
+
+
+def test_the_tightest_of_nested_budgets_holds_and_standard_nodes_give_first(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        await stage.add_pod("critical", "node-2", workload_class="performance")
+        await until(lambda: stage.view.ledger.full_power.get("node-2"))
+        await create(stage, "hall", 25_200.0)
+        await create(stage, "rack-0", 10_000.0, nodeSelector={names.RACK_LABEL: "rack-0"})
+        await settled(stage)
+        assert await asked_sum_w(stage, FLEET[:2]) <= 10_000.0
+        assert await asked_sum_w(stage) <= 25_200.0
+        # What the rack takes from its nodes is room for the others.
+        assert [one.node for one in (await budget(stage, "hall")).status.curtailed] == ["node-0", "node-1"]
+        await change(stage, "hall", watts=23_000.0)
+        await settled(stage)
+        assert await asked_w(stage, "node-2") == pytest.approx(FULL_W), "the standard node in its rack gives first"
+        assert await asked_w(stage, "node-3") < FULL_W
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
+
+
+def test_a_budget_below_what_is_possible_is_reported_with_what_is_missing(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        await create(stage, "hall", 10_000.0)
+        await settled(stage)
+        assert await asked_sum_w(stage) == pytest.approx(4 * FLOOR_W)
+        assert await enforced(stage, "hall") == ("False", "Infeasible")
+        conditions = {one.type: one for one in (await budget(stage, "hall")).status.conditions}
+        assert f"{4 * FLOOR_W - 10_000.0:.0f} W are missing" in conditions["Infeasible"].message
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
+
+
+def test_a_node_that_does_not_answer_counts_with_its_worst_case(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        await create(stage, "hall", 24_000.0)
+        for _ in range(10):  # 20 s: beyond the response time
+            await look(stage)
+            await confirm(stage, *FLEET[1:])
+        await look(stage)
+        rest_w = await asked_sum_w(stage, FLEET[1:])
+        assert rest_w <= 24_000.0 - FULL_W
+        assert await enforced(stage, "hall") == ("True", "WorstCaseFits")
+        # It answers at last: the others get their share of what it gives.
+        for _ in range(10):
+            await look(stage)
+            await confirm(stage)
+        await look(stage)
+        assert await asked_sum_w(stage, FLEET[1:]) > rest_w
+        assert await asked_sum_w(stage) <= 24_000.0
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
+
+
+def test_nodes_that_report_blocked_are_charged_in_full(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        await confirm(stage, "node-0", result="blocked")
+        await create(stage, "hall", 24_000.0)
+        await settled(stage, looks=1)
+        await confirm(stage, "node-0", result="blocked")
+        await look(stage)
+        assert await asked_sum_w(stage, FLEET[1:]) <= 24_000.0 - FULL_W
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
+
+
+def test_in_observe_mode_nothing_is_limited_and_the_status_says_what_would_be(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        before = [(await stage.twin(name)).spec for name in FLEET]
+        await create(stage, "hall", 20_000.0, mode="observe")
+        await look(stage)
+        await stage.step()
+        assert [(await stage.twin(name)).spec for name in FLEET] == before
+        assert await enforced(stage, "hall") == ("False", "ObserveMode")
+        assert (await budget(stage, "hall")).status.curtailed_nodes == 4
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
+
+
+def test_a_new_leader_keeps_the_limits_and_a_deleted_budget_lifts_them(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        await create(stage, "hall", 20_000.0)
+        await settled(stage)
+        kept = [msgspec.to_builtins((await stage.twin(name)).spec) for name in FLEET]
+        stage.start()
+        stage.loop._budgets.decide()
+        await stage.step()
+        await settled(stage)
+        assert [msgspec.to_builtins((await stage.twin(name)).spec) for name in FLEET] == kept
+        await stage.client.delete(POWER_BUDGETS, "hall")
+        await seen(stage)
+        await look(stage)
+        await stage.step()
+        assert await asked_sum_w(stage, ["node-0"]) >= asked_w_before(kept[0])
+        assert stage.loop._budgets.ceilings == {}
+
+    def asked_w_before(spec):
+        return 8 * spec["gpu"]["powerCap"]["capWattsPerGpu"]
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
+
+
+def test_power_rises_only_into_room_that_others_have_given(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        await create(stage, "hall", 22_000.0)
+        await settled(stage)
+        await stage.add_pod("critical", "node-0", workload_class="performance")
+        await until(lambda: stage.view.ledger.full_power.get("node-0"))
+        await look(stage)
+        assert await asked_w(stage, "node-0") < 0.9 * FULL_W, "nobody has confirmed to give"
+        for _ in range(8):
+            await confirm(stage)
+            await look(stage)
+            assert (await budget(stage, "hall")).status.worst_case_watts <= 22_000.0
+        assert await asked_w(stage, "node-0") == pytest.approx(FULL_W, rel=0.01)
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
