@@ -306,14 +306,14 @@ def _report(stage: Stage, held_s: list[float], turns_s: list[int]) -> list[str]:
         ]
         late = [name for name, run in of_day.items() if run.start_s > held + NOTICED_S]
         used_kwh = list(stage.seen.used_kwh.values())[day]
-        # What two pods draw until they have ended.
-        overshoot_kwh = len(running) * MAX_W * PUE / AT_ONCE * (JOB_S + 2.0) / 3.6e6
+        # What these pods draw in their whole lives; they end, and are sampled, to a second.
+        most_kwh = LIMIT_KWH + len(running) * MAX_W * PUE / AT_ONCE * (JOB_S + 2.0) / 3.6e6
         lines.append(
-            f"day {day + 1}: used {used_kwh:.3f} kWh of {LIMIT_KWH:g}; {len(of_day)} Jobs started, {len(running)} were "
-            f"running when it ended, of at most {overshoot_kwh:.3f} kWh; started later: {len(late)}"
+            f"day {day + 1}: used {used_kwh:.3f} kWh of {LIMIT_KWH:g}; {len(of_day)} Jobs started, {len(running)} ran "
+            f"when it was exhausted, of at most {most_kwh:.3f} kWh with these; started later: {len(late)}"
         )
         assert late == [], lines
-        assert LIMIT_KWH <= used_kwh <= LIMIT_KWH + overshoot_kwh, lines
+        assert LIMIT_KWH <= used_kwh <= most_kwh, lines
         begin_s = end_s
     order = [sorted(names) for names in stage.seen.resumed]
     lines.append(f"order of resumption: {' '.join(name for names in order for name in names)}")

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx2
+import msgspec
 import pytest
 
 from joulie.adapters.grid.day_ahead import BIDDING_ZONES, EnergyCharts, Entsoe
@@ -214,6 +215,24 @@ def test_g14_a_missing_price_is_left_out():
     )
     assert (past.start_s, len(past)) == (1714777200.0, 23)
     assert all(map(math.isfinite, past.values))
+
+
+@pytest.mark.parametrize(
+    ("prices", "ends_min"),
+    [
+        ([10.0, 10.0, 10.0, 20.0, 30.0], 210),
+        ([10.0, 10.0, 10.0, 20.0, None], 195),
+        ([10.0, 20.0, 30.0, None, None], 180),
+    ],
+)
+def test_g14_the_last_price_of_energy_charts_lasts_to_the_end_of_its_own_step(prices, ends_min):
+    start_s = at("2025-09-30T19:00")
+    minutes = (0, 60, 120, 180, 195)
+    body = msgspec.json.encode(
+        {"unix_seconds": [start_s + 60 * one for one in minutes], "price": prices, "unit": "EUR / MWh"}
+    )
+    ahead, _ = asking(charts, body, lambda source: source.forecast("DE", 86400.0), start_s)
+    assert ahead.end_s == start_s + 60 * ends_min
 
 
 def test_g14_both_are_sources_of_prices_by_name():

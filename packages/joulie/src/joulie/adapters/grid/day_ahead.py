@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
 import msgspec
+import numpy as np
 
 from joulie.adapters.grid.provider import Provider, Secret
 from joulie.adapters.grid.source_context import SourceContext
@@ -177,9 +178,20 @@ class EnergyCharts(_DayAhead):
         if len(answer.unix_seconds) != len(answer.price):
             raise GridSourceError("invalid response: as many prices as times expected")
         pairs = zip(answer.unix_seconds, answer.price, strict=True)
-        points = ((time_s, None if price is None else price / _KWH_PER_MWH) for time_s, price in pairs)
-        known = series_of(points, self.name)
+        points = [(time_s, None if price is None else price / _KWH_PER_MWH) for time_s, price in sorted(pairs)]
+        known = series_of(points, self.name, _last_step_s(points))
         return None if known is None else known.between(from_s, max(until_s, known.end_s))
+
+
+def _last_step_s(points: Sequence[tuple[float, float | None]]) -> float | None:
+    """Duration of the last price, s: to the time after it, which has none, else that of the step before it.
+
+    The steps of a response differ where a market has changed from hours to quarters of an hour.
+    """
+    times_s = [time_s for time_s, _ in points]
+    last = max((index for index, (_, price) in enumerate(points) if price is not None), default=-1)
+    steps_s = np.diff(times_s[max(last - 1, 0) : last + 2])
+    return float(steps_s[-1]) if last >= 0 and steps_s.size else None
 
 
 # ---- ENTSO-E
