@@ -13,7 +13,7 @@ import yaml
 
 from joulie.adapters.kubernetes import names
 from joulie.adapters.kubernetes.client import KubeClient
-from joulie.adapters.kubernetes.resources import ENERGY_BUDGETS, NODE_TWINS, WORKLOAD_PROFILES
+from joulie.adapters.kubernetes.resources import ENERGY_BUDGETS, NODE_TWINS, POWER_BUDGETS, WORKLOAD_PROFILES
 from joulie.adapters.kubernetes.times import rfc3339
 from joulie.apps.kubectl import main as plugin
 from joulie.apps.kubectl import profiles, top
@@ -418,3 +418,45 @@ def test_what_may_not_be_read_is_one_line(tmp_path, capsys):
     (line,) = err.splitlines()
     assert (status, out) == (1, "")
     assert line.startswith("Error: list workloadprofiles.joulie.io in namespace default: 403")
+
+
+async def two_power_budgets(client):
+    for name, spec in {"hall": {}, "rack-7": {"nodeSelector": {"joulie.io/rack": "7"}, "mode": "observe"}}.items():
+        await client.create(POWER_BUDGETS, {"metadata": {"name": name}, "spec": {"watts": 18000.0} | spec})
+    conditions = [
+        {
+            "type": kind,
+            "status": "True",
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": "2026-11-24T10:00:00Z",
+        }
+        for kind, reason, message in (
+            ("Enforced", "WorstCaseFits", "nodes could draw 17930 W"),
+            ("Blind", "NoReading", "1 of 4 nodes have no fresh reading and count with their worst case"),
+        )
+    ]
+    watts = {"limitWatts": 18000.0, "measuredWatts": 14210.0, "worstCaseWatts": 17930.0, "headroomWatts": 70.0}
+    status = watts | {"nodes": 4, "curtailedNodes": 3, "conditions": conditions}
+    await client.apply(POWER_BUDGETS, "hall", {"status": status}, field_manager="operator", subresource="status")
+
+
+def test_power_budgets(on_cluster):
+    status, out, err = on_cluster(two_power_budgets, "budget", "power")
+    assert (status, err) == (0, "")
+    assert words(out) == [
+        "2 power budgets: 1 kept",
+        "",
+        "BUDGET LIMIT-W DRAWN-W WORST-W FREE-W NODES CURTAILED STATE",
+        "hall 18000 14210 17930 70 4 3 WorstCaseFits",
+        "rack-7 18000 - - - - - -",
+    ]
+    wide = words(on_cluster(two_power_budgets, "budget", "power", "-o", "wide")[1])
+    assert "joulie.io/rack=7" in wide[-1]
+    assert "1 of 4 nodes have no fresh reading" in wide[-2]
+
+
+@pytest.mark.parametrize(("output", "load"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_power_budgets_for_programs(on_cluster, output, load):
+    hall, rack = load(on_cluster(two_power_budgets, "budget", "power", "-o", output)[1])["powerBudgets"]
+    assert (hall["worst_case_w"], hall["enforced"], rack["measured_w"]) == (17930.0, True, None)

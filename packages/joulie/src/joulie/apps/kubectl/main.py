@@ -12,6 +12,7 @@ from joulie import __version__
 from joulie.adapters.program_api.energy import GROUPS
 from joulie.apps.kubectl import budget as budget_table
 from joulie.apps.kubectl import energy as energy_table
+from joulie.apps.kubectl import power_budget as power_budget_table
 from joulie.apps.kubectl import profiles as profiles_table
 from joulie.apps.kubectl import report as report_table
 from joulie.apps.kubectl import savings as savings_table
@@ -280,11 +281,13 @@ def profiles(
     run_with_client(lambda client: profiles_table.show_profiles(client, view), kubeconfig=kubeconfig, context=context)
 
 
-@kubectl_joulie.command("budget")
+@kubectl_joulie.group("budget", invoke_without_command=True)
 @cluster_options
 @namespace_options("budgets")
 @table_options(budget_table.COLUMNS, "name")
+@click.pass_context
 def budget(
+    called: click.Context,
     kubeconfig: Path | None,
     context: str | None,
     namespace: str,
@@ -299,8 +302,26 @@ def budget(
     the period at the present pace; - is unknown. HOLDING says whether new pods wait, PODS and JOBS how many do, and
     ENDS when the period turns. -o wide adds the reasons, -o json and -o yaml the amounts.
     """
+    if called.invoked_subcommand is not None:
+        return
     view = budget_table.View(None if all_namespaces else namespace, output, sort_by, reverse)
     run_with_client(lambda client: budget_table.show_budgets(client, view), kubeconfig=kubeconfig, context=context)
+
+
+@budget.command("power")
+@cluster_options
+@table_options(power_budget_table.COLUMNS, "name")
+def budget_power(kubeconfig: Path | None, context: str | None, output: str, sort_by: str, reverse: bool) -> None:
+    """Show power budgets.
+
+    One row per PowerBudget. DRAWN-W is what its nodes draw, WORST-W what they could draw under the limits in force,
+    and CURTAILED how many may draw less than they could; - is unknown. STATE is the reason of the condition Enforced.
+    -o wide adds the message, and how many nodes have no fresh reading.
+    """
+    view = power_budget_table.View(output, sort_by, reverse)
+    run_with_client(
+        lambda client: power_budget_table.show_power_budgets(client, view), kubeconfig=kubeconfig, context=context
+    )
 
 
 @kubectl_joulie.command("recommend")

@@ -1,0 +1,134 @@
+"""`kubectl joulie budget power`: PowerBudgets with what their nodes draw, could draw and give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from rich.console import Group
+from rich.text import Text
+
+from joulie.adapters.kubernetes.api.v1alpha1 import Condition, PowerBudget
+from joulie.adapters.kubernetes.client import KubeClient
+from joulie.adapters.kubernetes.resources import POWER_BUDGETS
+from joulie.apps.kubectl.columns import (
+    Column,
+    format_count,
+    number_column,
+    sorted_rows,
+    table_lines,
+    text_column,
+)
+from joulie.apps.kubectl.table import console
+from joulie.domain.mode import Mode
+from joulie.program.documents import print_document
+
+
+@dataclass(frozen=True)
+class PowerBudgetRow:
+    """One PowerBudget; fields that are unknown are None.
+
+    Attributes:
+        name: name of the budget.
+        nodes_of: labels of the nodes that it covers.
+        mode: enforce or observe.
+        limit_w: limit, W.
+        measured_w: what the nodes draw, W.
+        worst_case_w: what they could draw under the limits in force, W.
+        headroom_w: limit less worst case, W.
+        nodes: number of nodes.
+        curtailed: number of nodes that may draw less than they could.
+        enforced: whether it is kept.
+        reason: why it is or is not, in one word.
+        message: the same in a sentence.
+        blind: nodes without a fresh reading, in words; None without any.
+    """
+
+    name: str
+    nodes_of: str
+    mode: str
+    limit_w: float
+    measured_w: float | None
+    worst_case_w: float | None
+    headroom_w: float | None
+    nodes: int | None
+    curtailed: int | None
+    enforced: bool | None
+    reason: str | None
+    message: str | None
+    blind: str | None
+
+
+@dataclass(frozen=True)
+class View:
+    """Options of the command.
+
+    Attributes:
+        output: table, wide, json or yaml.
+        sort_by: name of the column to sort by.
+        reverse: whether to reverse the order.
+    """
+
+    output: str
+    sort_by: str
+    reverse: bool
+
+
+COLUMNS: Mapping[str, Column[PowerBudgetRow]] = {
+    "name": text_column("BUDGET", lambda row: row.name, min_width=12),
+    "limit": number_column("LIMIT-W", lambda row: row.limit_w, "{:.0f}"),
+    "measured": number_column("DRAWN-W", lambda row: row.measured_w, "{:.0f}"),
+    "worst": number_column("WORST-W", lambda row: row.worst_case_w, "{:.0f}"),
+    "headroom": number_column("FREE-W", lambda row: row.headroom_w, "{:.0f}", rank=2),
+    "nodes": number_column("NODES", lambda row: row.nodes, "{:.0f}", rank=1),
+    "curtailed": number_column("CURTAILED", lambda row: row.curtailed, "{:.0f}"),
+    "reason": text_column("STATE", lambda row: row.reason),
+    "mode": text_column("MODE", lambda row: row.mode, wide=True),
+    "for": text_column("FOR", lambda row: row.nodes_of, wide=True),
+    "why": text_column("WHY", lambda row: "; ".join(one for one in (row.message, row.blind) if one), wide=True),
+}
+
+
+async def show_power_budgets(client: KubeClient, view: View) -> None:
+    """Print the PowerBudgets.
+
+    Raises:
+        KubernetesError: they cannot be listed.
+    """
+    found = await client.list(POWER_BUDGETS)
+    rows = sorted((power_budget_row(budget) for budget in found.items), key=lambda row: row.name)
+    rows = sorted_rows(rows, COLUMNS[view.sort_by], reverse=view.reverse)
+    if view.output in {"json", "yaml"}:
+        print_document({"powerBudgets": [asdict(row) for row in rows]}, view.output)
+        return
+    out = console()
+    lines = table_lines(COLUMNS, rows, out.width, wide=view.output == "wide") if rows else []
+    out.print(Group(Text(_summary(rows)), *([Text(), *lines] if lines else [])), crop=False)
+
+
+def power_budget_row(budget: PowerBudget) -> PowerBudgetRow:
+    """Row of a PowerBudget."""
+    spec, status = budget.spec, budget.status
+    conditions: Mapping[str, Condition] = {one.type: one for one in status.conditions}
+    enforced, blind = conditions.get("Enforced"), conditions.get("Blind")
+    return PowerBudgetRow(
+        name=budget.metadata.name,
+        nodes_of=",".join(f"{key}={value}" for key, value in sorted(spec.node_selector.items())) or "all nodes",
+        mode=spec.mode or Mode.ENFORCE.value,
+        limit_w=spec.watts,
+        measured_w=status.measured_watts,
+        worst_case_w=status.worst_case_watts,
+        headroom_w=status.headroom_watts,
+        nodes=status.nodes,
+        curtailed=status.curtailed_nodes,
+        enforced=None if enforced is None else enforced.status == "True",
+        reason=None if enforced is None else enforced.reason,
+        message=None if enforced is None else enforced.message,
+        blind=blind.message if blind is not None and blind.status == "True" else None,
+    )
+
+
+def _summary(rows: Sequence[PowerBudgetRow]) -> str:
+    if not rows:
+        return "No PowerBudgets found."
+    return f"{format_count(len(rows), 'power budget')}: {sum(bool(row.enforced) for row in rows)} kept"
