@@ -296,6 +296,23 @@ def test_h17_node_that_leaves_is_restored_until_that_is_confirmed(tmp_path: Path
     on_pool(tmp_path, scenario)
 
 
+def test_h17_next_agent_restores_nodes_that_left_while_none_ran(tmp_path: Path) -> None:
+    """Killed just when a node leaves, an agent leaves nothing behind but the node's label."""
+
+    async def scenario(pool: Pool) -> None:
+        name = NAMES[0]
+        await pool.add(name)
+        async with pool.agent(restore_on_exit=False):
+            await until(lambda: _is(pool, name, "applied"))
+        left = {"joulie.io/managed": None, "joulie.io/restore-pending": "true"}
+        await pool.client.patch(NODES, name, {"metadata": {"labels": left}})
+        assert pool.simulator.caps[name] == {"capWatts": 216.0, "capWattsPerGpu": 240.0}
+        async with pool.agent(restore_on_exit=False):
+            await until(lambda: pool.simulator.caps[name] == {"capWatts": 360.0, "capWattsPerGpu": 400.0})
+
+    on_pool(tmp_path, scenario)
+
+
 def test_profile_with_a_selector_routes_its_nodes(tmp_path: Path) -> None:
     async def scenario(pool: Pool) -> None:
         await pool.add(NAMES[0], zone="a")

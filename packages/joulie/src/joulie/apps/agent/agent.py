@@ -18,7 +18,7 @@ from joulie.adapters.kubernetes.api.core import Node
 from joulie.adapters.kubernetes.cache import Cache, Key
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError
-from joulie.adapters.kubernetes.names import object_name
+from joulie.adapters.kubernetes.names import RESTORE_PENDING_LABEL, object_name
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES, TELEMETRY_PROFILES
 from joulie.adapters.kubernetes.writer import write_all
 from joulie.apps.agent.node import NodeAgent, NodeInputs
@@ -119,6 +119,10 @@ class Agent:
         self._node_cache: Cache[Node, NodeView] = Cache(
             client, NODES, self._own_node, label_selector=scope.selector, field_selector=by_node
         )
+        # What a pool's agent that was killed has left; the node of a daemonset agent stays its own.
+        self._pending: Cache[Node, NodeView] | None = None
+        if scope.node_name is None:
+            self._pending = Cache(client, NODES, self._own_node, label_selector=RESTORE_PENDING_LABEL)
         self._twins: Cache[api.NodeTwin, TwinView] = Cache(client, NODE_TWINS, self._own_twin, field_selector=by_object)
         self._hardwares: Cache[api.NodeHardware, HardwareView] = Cache(
             client, NODE_HARDWARES, self._own_hardware, field_selector=by_object
@@ -131,8 +135,10 @@ class Agent:
 
     @property
     def _caches(self) -> dict[str, Cache[Any, Any]]:
+        pending = {} if self._pending is None else {"nodes to restore": self._pending}
         return {
             "nodes": self._node_cache,
+            **pending,
             "nodetwins": self._twins,
             "nodehardwares": self._hardwares,
             "telemetryprofiles": self._profiles,
@@ -221,6 +227,8 @@ class Agent:
     def _inputs(self, name: str) -> NodeInputs:
         own = Key("", object_name(name))
         node = self._node_cache.objects.get(Key("", name))
+        if node is None and self._pending is not None:
+            node = self._pending.objects.get(Key("", name))
         profiles = self._profiles.objects
         labels = node.labels if node else {}
         routing = choose(name, labels, profiles.values(), self._fallback) if profiles else self._fallback
@@ -241,6 +249,12 @@ class Agent:
         for node in sorted(names - self.nodes.keys()):
             returned = self._leaving.pop(node, None)
             self.nodes[node] = returned.agent if returned else self._make_node(node)
+        if self._pending is None:
+            return
+        for node in sorted({key.name for key in self._pending.objects} - names - self._leaving.keys()):
+            agent = self._make_node(node)
+            agent.inputs = self._inputs(node)
+            self._leaving[node] = _Leaving(agent, due_s=self._clock())
 
     async def _restore_leaving(self) -> None:
         """Restore nodes that left, again and again, each time after a longer pause, until an attempt is confirmed."""
