@@ -306,9 +306,13 @@ def test_h17_next_agent_restores_nodes_that_left_while_none_ran(tmp_path: Path) 
             await until(lambda: _is(pool, name, "applied"))
         left = {"joulie.io/managed": None, "joulie.io/restore-pending": "true"}
         await pool.client.patch(NODES, name, {"metadata": {"labels": left}})
+        await pool.add(NAMES[1], **{"joulie.io/managed": "false", "joulie.io/restore-pending": "true"})
+        released = {"spec": {"nodeName": name, "profile": "performance"}}
+        await pool.client.apply(NODE_TWINS, name, released, field_manager="joulie-operator")
         assert pool.simulator.caps[name] == {"capWatts": 216.0, "capWattsPerGpu": 240.0}
         async with pool.agent(restore_on_exit=False):
             await until(lambda: pool.simulator.caps[name] == {"capWatts": 360.0, "capWattsPerGpu": 400.0})
+        assert NAMES[1] not in pool.simulator.caps, "somebody else's: capped, and never through this endpoint"
 
     on_pool(tmp_path, scenario)
 

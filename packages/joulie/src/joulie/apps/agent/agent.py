@@ -18,15 +18,18 @@ from joulie.adapters.kubernetes.api.core import Node
 from joulie.adapters.kubernetes.cache import Cache, Key
 from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.kubernetes.errors import KubernetesError
-from joulie.adapters.kubernetes.names import RESTORE_PENDING_LABEL, object_name
+from joulie.adapters.kubernetes.names import MANAGED_LABEL, RESTORE_PENDING_LABEL, object_name
 from joulie.adapters.kubernetes.resources import NODE_HARDWARES, NODE_TWINS, NODES, TELEMETRY_PROFILES
 from joulie.adapters.kubernetes.writer import write_all
+from joulie.apps.agent.limits import LIFTED
 from joulie.apps.agent.node import NodeAgent, NodeInputs
 from joulie.apps.agent.routing import Routing, choose
 from joulie.apps.agent.views import HardwareView, NodeView, TwinView, hardware_view, node_view, shard_of, twin_view
 from joulie.domain.gpu_maintenance import gpu_hold_reason
 from joulie.program.tracing import span
 
+_LEFT = f"{RESTORE_PENDING_LABEL},{MANAGED_LABEL}!=true"
+"""Nodes that are not managed any more and whose limits nobody has confirmed to be restored."""
 CONCURRENCY = 32
 """Maximum number of nodes of a pool reconciled concurrently."""
 
@@ -122,7 +125,7 @@ class Agent:
         # What a pool's agent that was killed has left; the node of a daemonset agent stays its own.
         self._pending: Cache[Node, NodeView] | None = None
         if scope.node_name is None:
-            self._pending = Cache(client, NODES, self._own_node, label_selector=RESTORE_PENDING_LABEL)
+            self._pending = Cache(client, NODES, self._own_node, label_selector=_LEFT)
         self._twins: Cache[api.NodeTwin, TwinView] = Cache(client, NODE_TWINS, self._own_twin, field_selector=by_object)
         self._hardwares: Cache[api.NodeHardware, HardwareView] = Cache(
             client, NODE_HARDWARES, self._own_hardware, field_selector=by_object
@@ -252,9 +255,18 @@ class Agent:
         if self._pending is None:
             return
         for node in sorted({key.name for key in self._pending.objects} - names - self._leaving.keys()):
+            if not self._was_capped_remotely(node):
+                continue
             agent = self._make_node(node)
             agent.inputs = self._inputs(node)
             self._leaving[node] = _Leaving(agent, due_s=self._clock())
+
+    def _was_capped_remotely(self, node: str) -> bool:
+        """Whether caps that nobody requests any more were set through an endpoint: others have an agent on the node."""
+        twin = self._twins.objects.get(Key("", object_name(node)))
+        if twin is None or twin.reported is None or (twin.cpu, twin.gpu) != (LIFTED, LIFTED):
+            return False
+        return any(one is not None and one.backend == "http" for one in (twin.reported.cpu, twin.reported.gpu))
 
     async def _restore_leaving(self) -> None:
         """Restore nodes that left, again and again, each time after a longer pause, until an attempt is confirmed."""
