@@ -91,6 +91,19 @@ async def asked_sum_w(stage, nodes=FLEET):
     return sum([await asked_w(stage, name) for name in nodes])
 
 
+def test_a_budget_without_nodes_says_so_and_leaves_the_others_alone(tmp_path):
+    async def body(stage):
+        await fleet(stage)
+        await create(stage, "nobody", 1_000.0, nodeSelector={names.RACK_LABEL: "rack-9"})
+        await create(stage, "hall", 20_000.0)
+        await settled(stage)
+        assert await enforced(stage, "nobody") == ("False", "NoNodes")
+        assert (await budget(stage, "nobody")).status.nodes == 0
+        assert await enforced(stage, "hall") == ("True", "WorstCaseFits")
+
+    play(body, tmp_path, mode=Mode.ENFORCE)
+
+
 def test_a_budget_is_kept_as_soon_as_agents_have_confirmed(tmp_path):
     async def body(stage):
         await fleet(stage)

@@ -192,9 +192,7 @@ def decide_budgets(
     outcomes: dict[str, BudgetOutcome] = {}
     kept: dict[str, BudgetMemory] = {}
     room_w: list[tuple[IntArray, float]] = []
-    for budget in sorted(
-        (one for one in budgets if one.nodes.size), key=lambda one: (not one.enforced, one.nodes.size, one.name)
-    ):
+    for budget in sorted(budgets, key=lambda one: (not one.enforced, one.nodes.size, one.name)):
         covered = budget.nodes
         if not covered.size:
             outcomes[budget.name] = _NO_NODES
