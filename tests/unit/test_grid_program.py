@@ -187,7 +187,7 @@ def test_kubectl_says_why_a_pod_waits_and_until_when(tmp_path, monkeypatch, caps
         return captured.out
 
     async def body(running):
-        await running.until("/readyz", lambda answer: answer.status_code == 200)
+        await running.until("/debug/grid", lambda answer: answer.status_code == 200)
         assert "No pod waits for the grid." in await joulie(running, "grid")
         pod = {
             "metadata": {"name": "web", "annotations": {names.MAX_DELAY: "5h"}},
