@@ -30,6 +30,7 @@ from joulie.apps.operator.settings import OperatorSettings
 from joulie.domain.capping.budgets import RESPONSE_S, Breaker, Budget, BudgetMemory, BudgetNodes, decide_budgets
 from joulie.domain.capping.budgets import BudgetDecision as Decision
 from joulie.domain.capping.node_limits import NodeLimits, PowerCeiling
+from joulie.domain.capping.switched import Switched, may_wake, with_switched
 from joulie.domain.capping.trip import EARLIEST, TripCurve
 from joulie.domain.control import ControlledNode
 from joulie.domain.control_power import SourceReadings, choose_power
@@ -56,6 +57,7 @@ class PowerBudgets:
         publish: writes the limits of these nodes at once.
         may_write: whether this process still holds the lease; checked before every write.
         now_s: current time, s since the epoch.
+        switched: returns the nodes that are off or waking.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class PowerBudgets:
         publish: Callable[[Iterable[str]], Awaitable[None]],
         may_write: Callable[[], bool],
         now_s: Callable[[], float],
+        switched: Callable[[], Mapping[str, Switched]] = dict,
     ) -> None:
         self._client = client
         self._view = view
@@ -80,6 +83,7 @@ class PowerBudgets:
         self._publish = publish
         self._may_write = may_write
         self._now_s = now_s
+        self._switched = switched
         self._limits = LimitsOfNodes(view, settings.power_budget_other_pct / 100.0)
         self._asked: dict[str, PowerCeiling | None] = {}
         self._memory: Mapping[str, BudgetMemory] = {}
@@ -93,6 +97,17 @@ class PowerBudgets:
     def of_node(self, node: str) -> PowerCeiling | None:
         """Upper bound of a node's caps."""
         return self._asked.get(node)
+
+    def may_wake(self, at_once: int) -> tuple[str, ...] | None:
+        """Wanted nodes that all budgets have room for; None without budgets, where every node may wake.
+
+        Args:
+            at_once: how many nodes may wake at the same time.
+        """
+        if self._decided is None:
+            return None
+        budgets, nodes, decision = self._decided
+        return may_wake(nodes, self._switched(), list(budgets.values()), decision, at_once=at_once)
 
     async def run(self) -> None:
         """Keep the budgets until cancelled."""
@@ -132,6 +147,7 @@ class PowerBudgets:
         power = choose_power(self._readings(nodes), len(nodes), now_s, self._settings.power_stale_s)
         response_s = min((one.response_s for one in budgets.values()), default=RESPONSE_S)
         seen, limits = self._limits.look(nodes, self._asked, power, response_s, now_s)
+        seen = with_switched(seen, self._switched())
         decision = decide_budgets(now_s, seen, list(budgets.values()), self._memory)
         self._memory = decision.memory
         self._decided = budgets, seen, decision
