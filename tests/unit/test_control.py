@@ -95,6 +95,10 @@ def confirmed(cap, result="applied"):
     return ReportedCap(cap, result, confirmed=result == "applied")
 
 
+def unlimited(cap, result="blocked"):
+    return ReportedCap(cap, result, confirmed=False, unlimited=True)
+
+
 @pytest.mark.parametrize(
     ("reported", "cpu_percent", "not_in_force"),
     [
@@ -114,7 +118,42 @@ def test_l9_only_caps_that_were_confirmed_count(reported, cpu_percent, not_in_fo
     capped_w = 720.0 * cpu_percent / 100.0
     assert decision.twin.cpu_capped_w[0] == capped_w
     assert decision.twin.headroom[0] == pytest.approx((capped_w - 216.0) / capped_w * 100.0)
-    assert node.guarded.schedulable is SchedulableClass.ECO, "closed by plan, whatever is in force"
+    assert node.guarded.schedulable is SchedulableClass.ECO, "closed as long as something may limit it"
+
+
+def test_l9_a_node_that_nothing_can_cap_is_open_to_all_pods():
+    memory = Memory({"n": ActiveEco()})
+
+    def look(reported, pods=0):
+        nonlocal memory
+        decision = step([cpu_node()], eco=["n"], memory=memory, reported={"n": reported}, blocking={"n": pods})
+        memory, node = decision.memory, decision.nodes[0]
+        return node.guarded.schedulable, node.label, node.draining, node.caps.cpu
+
+    full_power = (SchedulableClass.PERFORMANCE, Profile.PERFORMANCE, False, Cap(60.0))
+    capped = (SchedulableClass.ECO, Profile.ECO, False, Cap(60.0))
+    assert look(ReportedCaps()) == capped, "nothing is reported yet, the cap is coming"
+    assert look(ReportedCaps(unlimited(Cap(60.0)))) == full_power
+    assert look(ReportedCaps(unlimited(Cap(60.0))), pods=2) == full_power, "there is no cap to lift for them"
+    assert look(ReportedCaps(unlimited(Cap(50.0)))) == capped, "about another cap"
+    assert look(ReportedCaps(confirmed(Cap(60.0)))) == capped
+    assert look(ReportedCaps(confirmed(Cap(60.0))), pods=2) == (
+        SchedulableClass.DRAINING, Profile.PERFORMANCE, True, Cap(100.0),
+    ), "a cap that came into force is lifted for them"  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gpu", "expected"),
+    [
+        (unlimited(Cap(60.0)), SchedulableClass.PERFORMANCE),
+        (confirmed(Cap(60.0)), SchedulableClass.ECO),
+        (confirmed(Cap(60.0), "error"), SchedulableClass.ECO),
+    ],
+)
+def test_l9_a_node_is_open_only_where_nothing_of_it_can_be_capped(gpu, expected):
+    reported = {"g": ReportedCaps(unlimited(Cap(60.0)), gpu)}
+    decision = step([controlled_node("g", GPU)], eco=["g"], memory=Memory({"g": ActiveEco()}), reported=reported)
+    assert decision.nodes[0].guarded.schedulable is expected
 
 
 def test_l9_what_has_no_limit_needs_no_report():

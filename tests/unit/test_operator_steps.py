@@ -19,6 +19,7 @@ from joulie.adapters.kubernetes.resources import (
     TELEMETRY_PROFILES,
 )
 from joulie.adapters.kubernetes.times import rfc3339
+from joulie.apps.extender.feed import twin_facts
 from joulie.apps.operator.loop import ControlLoop
 from joulie.apps.operator.main import LEASE_NAME, serve
 from joulie.apps.operator.power.wiring import Clients
@@ -225,6 +226,39 @@ def test_l9_a_cap_counts_once_its_agent_has_confirmed_it(tmp_path):
         assert await report("applied", generation) == (True, 88.89, ("True", "Confirmed", ""))
         assert (await stage.twin(N2)).status.power_measurement.node_capped_power_w == 640.0
         assert await report("blocked", generation) == (True, 100.0, ("False", "NotConfirmed", "cpu: blocked"))
+
+    play(body, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("control", "schedulable"),
+    [
+        ({"backend": "none", "result": "blocked", "message": "rapl: no powercap"}, "performance"),
+        ({"backend": "rapl", "result": "blocked", "message": "SIMULATE_ONLY: nothing is written"}, "performance"),
+        ({"backend": "rapl", "result": "blocked", "message": "1 x 99 W in force; package-1: refused"}, "eco"),
+        ({"backend": "none", "result": "error", "message": "rapl: input/output error"}, "eco"),
+    ],
+)
+def test_l9_class_and_label_are_those_of_the_state_in_force(tmp_path, control, schedulable):
+    async def body(stage):
+        await two_nodes(stage)
+        generation = (await stage.twin(N2)).metadata.generation
+        report = {"cpu": control, "gpu": control, "observedGeneration": generation}
+        await stage.client.apply(
+            NODE_TWINS,
+            N2,
+            {"status": {"controlStatus": report}},
+            field_manager=names.AGENT_FIELD_MANAGER,
+            subresource="status",
+        )
+        await stage.caught_up()
+        await stage.step(1.0)
+        twin = await stage.twin(N2)
+        assert (twin.spec.profile, twin.status.schedulable_class) == ("eco", schedulable)
+        assert twin_facts(twin).node_class.name.lower() == schedulable
+        node = await stage.client.get(NODES, N2)
+        assert node.metadata.labels[names.POWER_PROFILE_LABEL] == schedulable
+        assert (await stage.twin(N2)).metadata.generation == generation, "the cap goes on being asked for"
 
     play(body, tmp_path)
 

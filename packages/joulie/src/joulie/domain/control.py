@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from joulie.domain.control_caps import UNCAPPED, UNREPORTED, CapTable, NodeCaps, in_force, under
+from joulie.domain.control_caps import UNCAPPED, UNREPORTED, CapTable, NodeCaps, in_force, is_unlimited, under
 from joulie.domain.control_decision import (
     Decision,
     Memory,
@@ -209,12 +209,20 @@ def _decide_nodes(
             continue
         state = state_before(name, snapshot, memory)
         lifting = full_power.get(name, 0)
-        guarded = guard(state, planned, blocking, snapshot.now_s, settings.drain, full_power_pods=lifting)
+        reported = None if snapshot.reported is None else snapshot.reported.get(name, UNREPORTED)
+        ceiling = snapshot.ceilings.get(name)
+        unlimited = False
+        if reported is not None and isinstance(state, ActiveEco):
+            eco_caps = _caps(node, Profile.ECO, override, plan, usual_caps)
+            unlimited = is_unlimited(under(eco_caps, ceiling, node.hardware), reported)
+        guarded = guard(
+            state, planned, blocking, snapshot.now_s, settings.drain, full_power_pods=lifting, unlimited=unlimited
+        )
         caps = _caps(node, guarded.profile, override, plan, usual_caps)
-        caps = wanted = under(caps, snapshot.ceilings.get(name), node.hardware)
+        caps = wanted = under(caps, ceiling, node.hardware)
         missing: tuple[str, ...] = ()
-        if snapshot.reported is not None:
-            caps, missing = in_force(caps, snapshot.reported.get(name, UNREPORTED))
+        if reported is not None:
+            caps, missing = in_force(caps, reported)
         holding = _holding(guarded.state, blocking, lifting)
         decisions.append(NodeDecision(node, guarded, caps, source, holding, not_in_force=missing, wanted=wanted))
     return tuple(decisions)

@@ -34,6 +34,8 @@ class ReportedCap(NamedTuple):
     """In one word, for people: applied, unconfirmed, blocked, error, ..."""
     confirmed: bool
     """Whether a reading confirmed that the cap is in force."""
+    unlimited: bool = False
+    """Whether nothing can limit the subsystem, so that it has its full power."""
 
 
 NO_REPORT = ReportedCap(None, "no report", confirmed=False)
@@ -66,6 +68,19 @@ def in_force(caps: NodeCaps, reported: ReportedCaps) -> tuple[NodeCaps, tuple[st
         missing.append(f"gpu: {_why_not(reported.gpu)}")
         caps = caps._replace(gpu_percent=100.0)
     return caps, tuple(missing)
+
+
+def is_unlimited(caps: NodeCaps, reported: ReportedCaps) -> bool:
+    """Whether a node that is to be capped has its full power, since nothing can limit any part that is to be."""
+    limited = [
+        (cap, report)
+        for cap, percent, report in (
+            (caps.cpu, caps.cpu_percent, reported.cpu),
+            (caps.gpu, caps.gpu_percent, reported.gpu),
+        )
+        if percent < 100.0
+    ]
+    return bool(limited) and all(report.unlimited and _same_cap(cap, report.cap) for cap, report in limited)
 
 
 def _confirmed(cap: Cap | None, reported: ReportedCap) -> bool:

@@ -115,7 +115,10 @@ class NodeDecision(NamedTuple):
     @property
     def label(self) -> Profile | None:
         """Value of the node's power-profile label; None where it must have none."""
-        return self.guarded.profile if self.node.eligible and self.node.enforced else None
+        if not (self.node.eligible and self.node.enforced):
+            return None
+        # That of a node that nothing can cap is its class, not its plan.
+        return Profile.ECO if self.guarded.schedulable is SchedulableClass.ECO else Profile.PERFORMANCE
 
 
 class TransitionResult(StrEnum):

@@ -9,6 +9,9 @@ The states are types, and each has only the transitions that are legal: there is
             |                               |  full power came     |
             +-------------------------------+----------------------+
 
+What is published of a capped node is its state in force: where nothing can cap it, it stays open to all pods, while the
+caps go on being asked for.
+
 Pods that need full power can reach a capped node although it is closed to them: bound by name, by another scheduler, or
 while the extender does not answer. The caps are then lifted as in a drain, until these pods have ended.
 """
@@ -199,6 +202,7 @@ def guard(
     settings: DrainSettings,
     *,
     full_power_pods: int | None = None,
+    unlimited: bool = False,
 ) -> GuardDecision:
     """One step of the state machine for one node.
 
@@ -209,6 +213,7 @@ def guard(
         now_s: time, s since the epoch.
         settings: settling, timeout, escalation.
         full_power_pods: number of those that lift the caps of a capped node, see `GuardedPod.lifts_caps`; None for all.
+        unlimited: whether nothing can cap the node: then it is open to all pods, and none has anything to lift.
 
     Raises:
         InvalidQuantityError: a count or time that is NaN, or a negative count.
@@ -223,11 +228,12 @@ def guard(
         case ActivePerformance():
             state = state.drained(now_s)
         case ActiveEco():
-            state = state.observed(lifting_pods, now_s)
+            state = state if unlimited else state.observed(lifting_pods, now_s)
         case DrainingPerformance():
             pass
     if isinstance(state, ActiveEco):
-        return _published(state)
+        capped = _published(state)
+        return replace(capped, schedulable=SchedulableClass.PERFORMANCE) if unlimited else capped
     holding_pods = lifting_pods if state.lifted else blocking_pods
     draining = state.observed(holding_pods, now_s)
     if draining.settled(now_s, settings.settling_s):

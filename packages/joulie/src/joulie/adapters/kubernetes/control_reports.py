@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, NodeTwin, NodeTwinSpec
+from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, ControlResult, NodeTwin, NodeTwinSpec
 
 RESTORED = "restored"
 """Prefix of an agent's message while no cap is in force."""
+
+SIMULATED = "SIMULATE_ONLY: nothing is"
+"""In an agent's message where limits are only planned."""
 
 _FULL_PERCENT = 100.0
 
@@ -18,6 +21,17 @@ def requests_cap(spec: NodeTwinSpec) -> bool:
         or (cpu is not None and _is_cap(cpu.package_power_cap_watts, cpu.package_power_cap_pct_of_max))
         or (gpu is not None and _is_cap(gpu.cap_watts_per_gpu, gpu.cap_pct_of_max))
     )
+
+
+def nothing_limits(result: ControlResult) -> bool:
+    """Whether a report says that nothing can limit its subsystem: no limit of Joulie's is in force.
+
+    A backend that is named limits some of its devices, or may have limits of an earlier cycle.
+    """
+    if result.result == ControlOutcome.NONE:
+        return True
+    unused = (result.backend or "none") == "none" or SIMULATED in (result.message or "")
+    return result.result == ControlOutcome.BLOCKED and unused
 
 
 def _is_cap(watts: float | None, percent: float | None) -> bool:

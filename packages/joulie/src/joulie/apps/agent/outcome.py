@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from joulie.adapters.kubernetes import control_reports
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, ControlResult
 from joulie.adapters.kubernetes.control_reports import RESTORED
 from joulie.domain.actuation import WantedCap, same_limit
 from joulie.domain.saved_records import ReportedLimits
 
-SIMULATED = "SIMULATE_ONLY: nothing is written"
+SIMULATED = f"{control_reports.SIMULATED} written"
 """Prefix of the message where limits are only planned."""
 
 NEVER_CHANGED = "; no limit was changed so far, for none could be saved"

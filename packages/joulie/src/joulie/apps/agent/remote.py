@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from joulie.adapters.control_http import ControlAction, HttpControl, HttpControlError, HttpGpu
 from joulie.adapters.control_http import ControlResult as Answer
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, ControlResult, GpuStatus
-from joulie.adapters.kubernetes.control_reports import RESTORED
+from joulie.adapters.kubernetes.control_reports import RESTORED, SIMULATED
 from joulie.apps.agent.limits import LIFTED
 from joulie.apps.agent.outcome import (
     Outcome,
@@ -298,7 +298,7 @@ def _watts(cap: WantedCap, limits: CapRange | None) -> float | None:
 def _simulated(cap: WantedCap) -> Outcome:
     if cap.lifted:
         return restored(BACKEND, "SIMULATE_ONLY, no cap was sent")
-    return blocked(BACKEND, "SIMULATE_ONLY: nothing is sent")
+    return blocked(BACKEND, f"{SIMULATED} sent")
 
 
 def _planned(cap: WantedCap, cap_w: float | None, what: str) -> Outcome:

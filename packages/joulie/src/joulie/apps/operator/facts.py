@@ -20,6 +20,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
     WorkloadProfile,
     WorkloadProfileStatus,
 )
+from joulie.adapters.kubernetes.control_reports import nothing_limits
 from joulie.adapters.kubernetes.hardware import (
     allocatable_devices,
     amount,
@@ -237,7 +238,12 @@ def asked_caps(twin: NodeTwin) -> tuple[Cap | None, Cap | None]:
 def _reported(result: ControlResult | None, cap: Cap | None) -> ReportedCap:
     if result is None or not result.result:
         return NO_REPORT
-    return ReportedCap(cap, str(result.result), confirmed=result.result == ControlOutcome.APPLIED)
+    return ReportedCap(
+        cap,
+        str(result.result),
+        confirmed=result.result == ControlOutcome.APPLIED,
+        unlimited=nothing_limits(result),
+    )
 
 
 def stored_state(twin: NodeTwin) -> StoredState:
