@@ -92,7 +92,7 @@ def test_what_is_unknown_counts_at_the_mean_of_the_rest(energy_j, unknown_share,
         energy_without_price_j=unknown_j,
     )
     window = Window(0.0, 86400.0)
-    used = standing(window, energy, Energy(), 3600.0, 43200.0).used
+    used = standing(window, energy, Energy(), 39600.0, 43200.0).used
     assert math.isclose(used.energy_kwh, energy_j / 3.6e6)
     if unknown_share < 0.999:
         assert math.isclose(used.emissions_g, grams, rel_tol=1e-6)
@@ -102,14 +102,42 @@ def test_what_is_unknown_counts_at_the_mean_of_the_rest(energy_j, unknown_share,
         assert used.cost is None
 
 
-@given(st.floats(0.0, 1e6), st.floats(60.0, 86400.0))
+@given(st.floats(0.0, 1e6), st.floats(3600.0, 86400.0))
 def test_the_forecast_of_a_steady_power_is_that_of_the_whole_period(power_w, now_s):
     window = Window(0.0, 86400.0)
     since_s = pace_since_s(window, now_s)
-    recent_s = now_s - since_s
-    used, recent = Energy(energy_j=power_w * now_s), Energy(energy_j=power_w * recent_s)
-    expected = standing(window, used, recent, recent_s, now_s).forecast.energy_kwh
-    assert math.isclose(expected, power_w * 86400.0 / 3.6e6, rel_tol=1e-6, abs_tol=1e-12)
+    used, recent = Energy(energy_j=power_w * now_s), Energy(energy_j=power_w * (now_s - since_s))
+    now = standing(window, used, recent, since_s, now_s)
+    assert math.isclose(now.forecast.energy_kwh, power_w * 86400.0 / 3.6e6, rel_tol=1e-6, abs_tol=1e-12)
+    assert now.forecast_from_s is None
+
+
+@given(
+    st.sampled_from([3600.0, 86400.0, 604800.0, 2678400.0]),
+    st.floats(0.0, 1.0),
+    st.floats(0.0, 0.999),
+    st.floats(0, 1e9),
+)
+def test_a_forecast_extends_what_was_measured_at_most_24_times(period_s, counted_share, now_share, recent_j):
+    """A minute of a month said that 1,265,383 % would be used."""
+    window = Window(1e9, 1e9 + period_s)
+    now_s = window.start_s + now_share * period_s
+    since_s = max(pace_since_s(window, now_s), window.start_s + counted_share * (now_s - window.start_s))
+    energy = Energy(energy_j=recent_j)
+    now = standing(window, energy, energy, since_s, now_s)
+    if now.forecast_from_s is None:
+        assert recent_j <= now.forecast.energy_kwh * 3.6e6 * (1 + 1e-9) + 1e-9
+        assert now.forecast.energy_kwh * 3.6e6 <= 25.0 * recent_j * (1 + 1e-9) + 1e-9
+    else:
+        assert now.forecast == Amounts()
+        assert now_s < now.forecast_from_s < window.end_s
+        later = standing(window, energy, energy, since_s, now.forecast_from_s + 1e-3)
+        assert later.forecast_from_s is None
+
+
+def test_a_rolling_period_needs_no_forecast():
+    now = standing(Window(0.0, 86400.0), Energy(energy_j=3.6e6), Energy(), 86400.0, 86400.0)
+    assert (now.forecast.energy_kwh, now.forecast_from_s) == (1.0, None)
 
 
 @given(st.dictionaries(st.sampled_from("abc"), st.sampled_from("xy")), st.sampled_from(["Job", "CronJob"]))

@@ -935,14 +935,15 @@ def test_an_energy_budget_says_what_is_used_and_expected_and_warns_before(play):
         assert status.used_pct == pytest.approx(share * 100.0, abs=0.01)
         assert status.used.emissions_g == pytest.approx(energy.emissions_g, rel=1e-6)
         assert status.used.cost == pytest.approx(energy.cost, rel=1e-6)
-        power_w = cpu_w(2.0, 2.0, 2) * PUE
-        left_s = 15.5 * 3600.0
-        expected_kwh = (energy.energy_j + power_w * left_s) / KWH
-        assert status.forecast.energy_kwh == pytest.approx(expected_kwh, rel=1e-6)
+        # Half an hour says nothing about a day.
+        assert (status.forecast, status.forecast_pct) == (None, None)
+        assert status.forecast_from == "2027-01-15T09:00:00Z"
+        assert stage.metric("joulie_energy_budget_forecast_ratio", namespace="default", budget="team") is None
         assert status.currency == "EUR"
         notes = [event.message for event in await stage.reported("EnergyBudgetWarning")]
         assert len(notes) == 2
         assert "of 0.04 kWh" in notes[0]
+        assert "expected" not in notes[0]
         ratio = stage.metric("joulie_energy_budget_used_ratio", namespace="default", budget="team")
         assert ratio == pytest.approx(share, rel=1e-6)
         stage.ledger.close()
@@ -951,6 +952,14 @@ def test_an_energy_budget_says_what_is_used_and_expected_and_warns_before(play):
         await stage.until(found)
         await stage.step(30.0)
         assert len(await stage.reported("EnergyBudgetWarning")) == 2, "a restart warns of nothing again"
+        for _ in range(3):
+            await stage.step(600.0)
+        await stage.until(lambda: found().status.forecast is not None)
+        power_w = cpu_w(2.0, 2.0, 2) * PUE
+        left_s = 15.0 * 3600.0 - 30.0
+        expected_kwh = (stage.energy_j()["a"].energy_j + power_w * left_s) / KWH
+        assert found().status.forecast.energy_kwh == pytest.approx(expected_kwh, rel=1e-6)
+        assert found().status.forecast_from is None
 
     play(story)
 

@@ -256,3 +256,12 @@ def test_a_file_of_no_use_is_one_line(tmp_path, capsys, content, says):
     assert (code, out) == (2, "")
     assert says in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("option", ["--intensity", "--price", "--jobs"])
+@pytest.mark.parametrize("value", ["", "nowhere.csv", "/"])
+def test_a_file_that_is_not_there_is_named_by_its_option(tmp_path, capsys, option, value):
+    files = ["--intensity", write(tmp_path / "x.csv", weather(30))] if option != "--intensity" else []
+    code, _, err = backtest(capsys, *files, option, value, "--delay", "1h")
+    assert code == 2
+    assert f"Invalid value for '{option}'" in err

@@ -258,29 +258,34 @@ async def two_budgets(client):
     unknown = [{**conditions[1], "status": "False", "message": "the ledger is away"}]
     rolling = {"limits": {"emissionsG": 1000}, "period": "week", "window": "rolling"}
     await write(client, ENERGY_BUDGETS, "green", rolling, {"conditions": unknown}, "kube-public")
+    young = {"usedPct": 1.0, "forecastFrom": "2026-12-02T07:00:00Z"}
+    monthly = {"limits": {"energyKWh": 500}, "period": "month"}
+    await write(client, ENERGY_BUDGETS, "monthly", monthly, young, "kube-system")
 
 
 def test_budgets_of_all_namespaces(on_cluster):
     status, out, err = on_cluster(two_budgets, "budget", "-A")
     assert (status, err) == (0, "")
     assert words(out) == [
-        "2 budgets: 1 holding, 1 of unknown usage",
+        "3 budgets: 1 holding, 1 of unknown usage, 1 without a forecast until a 24th of the period is measured",
         "",
         "NAMESPACE BUDGET LIMIT PERIOD USED FORECAST ACTION HOLDING PODS JOBS ENDS",
         "default daily 1.5 kWh, 20 cost day 107% 120% gate yes 3 2 2026-11-24T00:00:00Z",
         "kube-public green 1000 gCO2eq rolling week - - report - - - -",
+        "kube-system monthly 500 kWh month 1% - report - - - -",
     ]
     wide = words(on_cluster(two_budgets, "budget", "-A", "-o", "wide")[1])
-    assert wide[3].endswith("Job/train,team=a it is exhausted")
-    assert wide[4].endswith("all pods the ledger is away")
+    assert wide[3].endswith("- Job/train,team=a it is exhausted")
+    assert wide[4].endswith("- all pods the ledger is away")
+    assert wide[5].endswith("2026-12-02T07:00:00Z all pods -")
 
 
 @pytest.mark.parametrize(("output", "load"), [("json", json.loads), ("yaml", yaml.safe_load)])
 def test_budgets_for_programs(on_cluster, output, load):
     (row,) = load(on_cluster(two_budgets, "budget", "-n", "default", "-o", output)[1])["budgets"]
     assert (row["used"], row["forecast_pct"], row["holding"]) == ({"energyKWh": 1.6, "cost": 2.0}, 120.0, True)
-    nothing = on_cluster(two_budgets, "budget", "-n", "kube-system")[1]
-    assert "No EnergyBudgets found in namespace kube-system" in nothing
+    nothing = on_cluster(two_budgets, "budget", "-n", "kube-node-lease")[1]
+    assert "No EnergyBudgets found in namespace kube-node-lease" in nothing
 
 
 async def two_profiles(client):

@@ -13,7 +13,7 @@ from joulie.domain.durations import duration_s
 if TYPE_CHECKING:
     from joulie_lab.apps.backtest.run import Result
 
-_FILE = click.Path(path_type=Path)
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 class _Duration(click.ParamType[float]):
@@ -44,7 +44,13 @@ class _Duration(click.ParamType[float]):
 @click.option("--zone", default="", help="Zone, if a file has several.")
 @click.option("--column", default="", help="Column of the intensity.  [default: life cycle before direct]")
 @click.option("--time-zone", default="", help="IANA time zone of times without an offset.  [default: UTC]")
-@click.option("--plots", "plots_folder", metavar="FOLDER", type=_FILE, help="Write backtest.png into a folder.")
+@click.option(
+    "--plots",
+    "plots_folder",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="Write backtest.png into a folder.",
+)
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 def backtest(
     *,

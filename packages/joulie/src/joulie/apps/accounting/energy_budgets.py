@@ -215,8 +215,8 @@ class EnergyBudgets:
         )
 
     def _measured(self, budget: EnergyBudget, window: Window, count: BudgetCount, now_s: float) -> EnergyBudgetStatus:
-        recent_s = now_s - max(_whole_slot_s(pace_since_s(window, now_s)), window.start_s, count.counted_since_s)
-        now = standing(window, count.used, count.recent, recent_s, now_s)
+        recent_since_s = max(_whole_slot_s(pace_since_s(window, now_s)), window.start_s, count.counted_since_s)
+        now = standing(window, count.used, count.recent, recent_since_s, now_s)
         limits = amounts_of(budget.spec.limits)
         used, forecast = now.used.share_of(limits), now.forecast.share_of(limits)
         self.use.append(BudgetUse(budget.metadata.namespace, budget.metadata.name, used, forecast))
@@ -226,7 +226,8 @@ class EnergyBudgets:
             period_start=start,
             period_end=None if rolling else rfc3339(window.end_s),
             used=_written(now.used),
-            forecast=_written(now.forecast),
+            forecast=None if now.forecast_from_s is not None else _written(now.forecast),
+            forecast_from=None if now.forecast_from_s is None else rfc3339(now.forecast_from_s),
             used_pct=_percent(used),
             forecast_pct=_percent(forecast),
             currency=self._currency,
@@ -247,7 +248,8 @@ class EnergyBudgets:
         if reached > warned:
             exhausted = reached >= 1.0
             text = f"{used:.0%} used: {_text(now.used, amounts_of(budget.spec.limits))}"
-            text += "" if exhausted else f"; {_text(now.forecast, amounts_of(budget.spec.limits))} expected at its end"
+            if not exhausted and now.forecast_from_s is None:
+                text += f"; {_text(now.forecast, amounts_of(budget.spec.limits))} expected at its end"
             reason = "EnergyBudgetExhausted" if exhausted else "EnergyBudgetWarning"
             self._events.emit(reference_of(budget), "Warning", reason, text)
             key = Key(budget.metadata.namespace, budget.metadata.name)

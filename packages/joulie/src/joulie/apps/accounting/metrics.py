@@ -392,7 +392,8 @@ def _energy_budgets(budgets: Iterable[BudgetUse]) -> Iterator[Metric]:
     used = GaugeMetricFamily("joulie_energy_budget_used_ratio", "Largest used share of an EnergyBudget.", labels=labels)
     forecast = GaugeMetricFamily(
         "joulie_energy_budget_forecast_ratio",
-        "Largest share of an EnergyBudget that is expected at the end of its period, at the present pace.",
+        "Largest share of an EnergyBudget that is expected at the end of its period, at the present pace; "
+        "absent until a 24th of it is measured.",
         labels=labels,
     )
     unknown = GaugeMetricFamily(

@@ -40,7 +40,8 @@ class BudgetRow:
         action: what happens once it is exhausted.
         limits: energyKWh, emissionsG and cost that may be used.
         used: the same that were used.
-        forecast: the same that are expected at the end of the period.
+        forecast: the same that are expected at the end of the period; empty while too little of it was measured.
+        forecast_from: when there will be a forecast; None if there is one, or if nothing is measured.
         used_pct: largest used share of a limit, %.
         forecast_pct: largest expected share of a limit, %.
         holding: whether new pods wait.
@@ -59,6 +60,7 @@ class BudgetRow:
     limits: dict[str, float]
     used: dict[str, float]
     forecast: dict[str, float]
+    forecast_from: str | None
     used_pct: float | None
     forecast_pct: float | None
     holding: bool | None
@@ -98,6 +100,7 @@ COLUMNS: Mapping[str, Column[BudgetRow]] = {
     "pods": number_column("PODS", lambda row: row.pods, "{:.0f}", rank=2),
     "jobs": number_column("JOBS", lambda row: row.jobs, "{:.0f}", rank=2),
     "ends": text_column("ENDS", lambda row: row.period_end, rank=3),
+    "forecast-from": text_column("FORECAST-FROM", lambda row: row.forecast_from, wide=True),
     "target": text_column("FOR", lambda row: row.target, wide=True),
     "reason": text_column("REASON", lambda row: row.problem or row.reason, wide=True),
 }
@@ -137,6 +140,7 @@ def budget_row(budget: EnergyBudget) -> BudgetRow:
         limits=_amounts(spec.limits.energy_kwh, spec.limits.emissions_g, spec.limits.cost),
         used=_of_status(status.used),
         forecast=_of_status(status.forecast),
+        forecast_from=status.forecast_from,
         used_pct=status.used_pct,
         forecast_pct=status.forecast_pct,
         holding=None if holding is None else holding.status == "True",
@@ -167,4 +171,6 @@ def _summary(rows: Sequence[BudgetRow], namespace: str | None) -> str:
     parts = [f"{sum(bool(row.holding) for row in rows)} holding"]
     unknown = sum(row.problem is not None for row in rows)
     parts += [f"{unknown} of unknown usage"] if unknown else []
+    early = sum(row.forecast_from is not None for row in rows)
+    parts += [f"{early} without a forecast until a 24th of the period is measured"] if early else []
     return f"{format_count(len(rows), 'budget')}: {', '.join(parts)}"

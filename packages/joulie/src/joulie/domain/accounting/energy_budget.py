@@ -85,11 +85,13 @@ class Standing(NamedTuple):
 
     Attributes:
         used: since the start of the period.
-        forecast: expected at its end, at the present pace.
+        forecast: expected at its end, at the present pace; all None while too little of the period was measured.
+        forecast_from_s: time from which there is a forecast, s since the epoch; None if there is one.
     """
 
     used: Amounts
     forecast: Amounts
+    forecast_from_s: float | None = None
 
 
 def pace_since_s(window: Window, now_s: float) -> float:
@@ -99,26 +101,36 @@ def pace_since_s(window: Window, now_s: float) -> float:
         window: the period.
         now_s: current time, s since the epoch.
     """
-    return max(window.start_s, now_s - max((window.end_s - window.start_s) / _PACES_PER_PERIOD, BUDGET_SLOT_S))
+    return max(window.start_s, now_s - _pace_s(window))
 
 
-def standing(window: Window, used: Energy, recent: Energy, recent_s: float, now_s: float) -> Standing:
+def standing(window: Window, used: Energy, recent: Energy, recent_since_s: float, now_s: float) -> Standing:
     """Amounts used, and expected at the end of the period if it goes on as of late.
+
+    Minutes say nothing about a month: nothing is expected until a 24th of the period was measured, or as much as is
+    left of it. So what is expected is at most what was used and 24 times what was used of late.
 
     Args:
         window: the period; a rolling one ends now.
         used: energy since its start.
         recent: energy of late.
-        recent_s: for how long that is, s.
+        recent_since_s: start of that time, s since the epoch.
         now_s: current time, s since the epoch.
     """
     so_far, of_late = _amounts(used), _amounts(recent)
-    times = max(window.end_s - now_s, 0.0) / recent_s if recent_s > 0.0 else 0.0
+    left_s = max(window.end_s - now_s, 0.0)
+    if left_s and now_s < (enough_s := min(recent_since_s + _pace_s(window), (recent_since_s + window.end_s) / 2.0)):
+        return Standing(so_far, Amounts(), enough_s)
+    times = left_s / (now_s - recent_since_s) if left_s else 0.0
     expected = [
         amount if amount is None or pace is None else amount + pace * times
         for amount, pace in zip(_values(so_far), _values(of_late), strict=True)
     ]
     return Standing(so_far, Amounts(*expected))
+
+
+def _pace_s(window: Window) -> float:
+    return max((window.end_s - window.start_s) / _PACES_PER_PERIOD, BUDGET_SLOT_S)
 
 
 def _values(amounts: Amounts) -> tuple[float | None, ...]:

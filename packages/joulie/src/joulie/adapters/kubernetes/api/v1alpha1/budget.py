@@ -140,7 +140,9 @@ class EnergyBudgetStatus(JoulieStruct, frozen=True):
         period_start: start of the current period.
         period_end: end of the current calendar period, when what waits is released.
         used: used since the start of the period.
-        forecast: expected use at the end of the period, at the present pace.
+        forecast: expected use at the end of the period, at the present pace; absent while less than a 24th of it
+            was measured.
+        forecast_from: time from which there is a forecast; absent if there is one.
         used_pct: largest used share of a limit, %.
         forecast_pct: largest expected share of a limit at the end of the period, %.
         currency: currency of the cost.
@@ -155,6 +157,7 @@ class EnergyBudgetStatus(JoulieStruct, frozen=True):
     period_end: Timestamp | None = None
     used: BudgetAmounts | None = None
     forecast: BudgetAmounts | None = None
+    forecast_from: Timestamp | None = None
     used_pct: float | None = None
     forecast_pct: float | None = None
     currency: Text | None = None
