@@ -192,6 +192,7 @@ OTHER_VALUES: dict[tuple[str, ...], Any] = {
     ("agent", "hostPaths", "podResources"): "/srv/pod-resources",
     ("agent", "kinds", "nvidia", "nodeExpressions"): [{"key": "gpu", "operator": "Exists"}],
     ("agent", "kinds", "nvidia", "driverRoot"): "/",
+    ("agent", "kinds", "nvidia", "amdGpus"): True,
     ("agent", "kinds", "amd", "nodeExpressions"): [{"key": "gpu", "operator": "Exists"}],
     ("mode",): "observe",
     ("steering", "admission", "canary"): None,
@@ -820,6 +821,8 @@ def test_the_library_of_the_driver_and_the_folders_of_the_host(render: Render) -
         "dev": "/srv/dev",
     }
     assert paths(modelled["agent-amd"])["sys-devices"] == "/srv/sys/devices"
+    both = agents(kinds={"nvidia": {"amdGpus": True}})
+    assert ["sys-devices" in paths(both[name]) for name in ("agent-nvidia", "agent-amd", "agent")] == [True, True, False]
     kubelet = "/var/lib/kubelet/pod-resources"
     assert [paths(spec).get("pod-resources") for spec in modelled.values()] == [kubelet, kubelet, None]
     given = environment(modelled["agent"])

@@ -145,7 +145,8 @@ class Life:
             self.writer = self._process()
         else:
             self.reported = True
-            self.reported_limits = reported_limits(ControlResult(outcome.backend, outcome.result, outcome.message))
+            found = reported_limits(ControlResult(outcome.backend, outcome.result, outcome.message))
+            self.reported_limits = next(iter(found), None)
             self._check_outcome(step, outcome)
         self._check_limits()
 

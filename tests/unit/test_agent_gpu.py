@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from joulie.adapters.cpu.cpuinfo import CpuInfo
+from joulie.adapters.gpu.pci import AMD, NVIDIA
 from joulie.adapters.kubernetes.api.v1alpha1 import (
     ControlOutcome,
     ControlResult,
@@ -18,6 +19,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import (
 )
 from joulie.adapters.kubernetes.control_reports import RESTORED
 from joulie.apps.agent import node as node_module
+from joulie.apps.agent.gpus import GpuBackends
 from joulie.apps.agent.host import Host, HostBackends
 from joulie.apps.agent.node import NodeAgent, NodeInputs
 from joulie.apps.agent.outcome import reported_limits
@@ -122,17 +124,21 @@ class Bench:
     def __init__(self) -> None:
         self.cpu = Devices("rapl", DeviceKind.CPU_PACKAGE)
         self.gpu = Devices("nvml", DeviceKind.GPU, "NVIDIA L40S")
+        self.amd = Devices("amdgpu", DeviceKind.GPU, "AMD Instinct MI210")
+        self.amd.device = replace(self.amd.device, id="gpu-1")
+        self.amd.present = False
         self.on_bus: dict[str, int] = {}
-        backends = HostBackends(
+        self.backends = backends = HostBackends(
             cpu_info=lambda: CpuInfo("cpu", "GenuineIntel", 1, 8, 16),
             cpu_limiters=(self.cpu,),
             frequency=NoFrequency(),
-            gpu_limiters=(self.gpu,),
             cpu_meters=(),
-            gpu_meters=(),
+            gpus=(
+                GpuBackends(NVIDIA, (self.gpu,), clients=(self.gpu,)),
+                GpuBackends(AMD, (self.amd,), clients=(self.amd,)),
+            ),
             store=Store(),
             catalogue=BUILTIN_CATALOGUE,
-            gpu_clients=(self.gpu,),
             gpus_on_bus=lambda: self.on_bus,
         )
         self.reports = Reports()
@@ -166,6 +172,11 @@ class Bench:
         return self.reports.hardware_status.gpu
 
     @property
+    def backend(self) -> str:
+        assert self.agent.gpu is not None
+        return self.agent.gpu.backend
+
+    @property
     def message(self) -> str:
         assert self.agent.gpu is not None
         return self.agent.gpu.message
@@ -185,19 +196,115 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_module, "_GPU_RESTORE_S", 1e-6)
 
 
-def test_gpus_of_a_second_vendor_are_not_called_capped(bench: Bench) -> None:
+def test_gpus_of_two_vendors_are_capped_and_restored_together(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.amd.present = True
+        assert await bench.cycle(50.0) is ControlOutcome.APPLIED
+        assert (bench.gpu.device.limit_w, bench.amd.device.limit_w) == (100.0, 100.0)
+        assert bench.backend == "nvml+amdgpu"
+        assert bench.message == (
+            "nvml: 1 x 100 W in force for a cap of 50 %; amdgpu: 1 x 100 W in force for a cap of 50 %"
+        )
+        assert bench.gpu_hardware.count == 2
+        assert await bench.cycle(100.0) is ControlOutcome.APPLIED
+        assert (bench.gpu.device.limit_w, bench.amd.device.limit_w) == (200.0, 200.0)
+        assert (bench.backend, bench.message) == (
+            "nvml+amdgpu", "restored: no cap requested, original limits in force",
+        )  # fmt: skip
+
+    asyncio.run(scenario())
+
+
+def test_gpus_of_two_vendors_are_restored_after_a_kill_with_the_saved_limits_lost(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.amd.present = True
+        await bench.cycle(50.0)
+        result = ControlResult(bench.backend, ControlOutcome.APPLIED, bench.message)
+        assert [(one.backend, one.cap, one.complete) for one in reported_limits(result)] == [
+            (name, WantedCap(percent=50.0), True) for name in ("nvml", "amdgpu")
+        ]
+        store = Store()
+        store.saved = SavedRecords()
+        host = Host(replace(bench.backends, store=store), DvfsSettings())
+        for reported in reported_limits(result):
+            host.recall(reported, 0.0)
+        host.observe_gpu(0.0)
+        assert host.enforce_gpu(WantedCap()).result is ControlOutcome.APPLIED
+        assert (bench.gpu.device.limit_w, bench.amd.device.limit_w) == (200.0, 200.0)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("failing", ["nvml", "amdgpu"])
+def test_a_cap_is_applied_only_where_the_gpus_of_both_vendors_have_it(bench: Bench, failing: str) -> None:
+    async def scenario() -> None:
+        bench.amd.present = True
+        await bench.cycle(100.0)
+        broken, other = (bench.gpu, bench.amd) if failing == "nvml" else (bench.amd, bench.gpu)
+        broken.error = ControlFailedError("the driver does not respond")
+        assert await bench.cycle(50.0) is ControlOutcome.BLOCKED
+        assert (broken.device.limit_w, other.device.limit_w) == (200.0, 100.0)
+        assert bench.backend == other.name
+        assert f"{other.name}: 1 x 100 W in force for a cap of 50 %" in bench.message
+        assert f"{failing}: the driver does not respond" in bench.message
+        assert bench.gpu_hardware.count == 2, "those seen last"
+        broken.error = None
+        assert await bench.cycle(50.0) is ControlOutcome.APPLIED
+        broken.error = ControlFailedError("the driver does not respond")
+        assert await bench.cycle(100.0) is ControlOutcome.ERROR
+        assert (broken.device.limit_w, other.device.limit_w) == (100.0, 200.0)
+        assert bench.backend == failing, "the other holds no limit"
+
+    asyncio.run(scenario())
+
+
+def test_gpus_of_a_second_vendor_without_a_driver_are_not_called_capped(bench: Bench) -> None:
     async def scenario() -> None:
         bench.on_bus = {"NVIDIA": 1, "AMD": 2}
-        assert await bench.cycle(50.0) is ControlOutcome.ERROR
+        assert await bench.cycle(50.0) is ControlOutcome.BLOCKED
         assert bench.gpu.device.limit_w == 100.0
-        left_out = "GPUs of one vendor only are measured and limited, the PCI bus has 2 AMD, 1 NVIDIA"
-        assert bench.message == f"1 x 100 W in force for a cap of 50 %; {left_out}"
-        assert left_out in bench.gpu_hardware.warnings
-        found = reported_limits(ControlResult(backend="nvml", result=ControlOutcome.ERROR, message=bench.message))
-        assert found is not None
+        assert bench.message == "nvml: 1 x 100 W in force for a cap of 50 %; amdgpu: no devices"
+        unknown = "the GPUs are not known now: no driver responds for GPUs on the PCI bus: 2 AMD"
+        assert unknown in bench.gpu_hardware.warnings
+        (found,) = reported_limits(ControlResult("nvml", ControlOutcome.BLOCKED, bench.message))
         assert found.cap == WantedCap(percent=50.0), "a successor knows the cap by this report"
         assert await bench.cycle(100.0) is ControlOutcome.APPLIED
         assert bench.gpu.device.limit_w == 200.0
+
+    asyncio.run(scenario())
+
+
+def test_a_vendor_without_gpus_here_does_not_keep_a_cap_from_being_applied(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.on_bus = {"NVIDIA": 1}
+        bench.amd.error = ControlFailedError("cannot list /sys/class/hwmon")
+        assert await bench.cycle(50.0) is ControlOutcome.APPLIED
+        assert (bench.backend, bench.message) == ("nvml", "1 x 100 W in force for a cap of 50 %")
+
+    asyncio.run(scenario())
+
+
+def test_limits_of_single_gpus_of_two_vendors(bench: Bench) -> None:
+    bench.amd.present = True
+    host = bench.agent.host
+    assert host is not None
+    host.observe_gpu(0.0)
+    outcome = host.enforce_gpu(WantedCap(by_device=(("gpu-1", 120.0),)))
+    assert outcome.result is ControlOutcome.APPLIED
+    assert (bench.gpu.device.limit_w, bench.amd.device.limit_w) == (200.0, 120.0)
+    host.observe_gpu(0.0)
+    outcome = host.enforce_gpu(WantedCap(by_device=(("gpu-0", 110.0), ("gpu-1", 120.0))))
+    assert outcome.result is ControlOutcome.APPLIED
+    assert (bench.gpu.device.limit_w, bench.amd.device.limit_w) == (110.0, 120.0)
+
+
+def test_h11_a_driver_upgrade_of_one_vendor_leaves_the_other_s_gpus_under_control(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.amd.present = True
+        await bench.cycle(100.0)
+        await bench.cycle(50.0, labels={"nvidia.com/gpu-driver-upgrade-state": "drain-required"})
+        assert (bench.gpu.held is not None, bench.amd.held) == (True, None)
+        assert (bench.gpu.device.limit_w, bench.amd.device.limit_w) == (200.0, 100.0)
 
     asyncio.run(scenario())
 

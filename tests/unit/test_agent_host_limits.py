@@ -13,9 +13,11 @@ import pytest
 from joulie.adapters.cpu.cpufreq import Cpufreq
 from joulie.adapters.cpu.cpuinfo import CpuInfoReader
 from joulie.adapters.cpu.rapl import Rapl
+from joulie.adapters.gpu.pci import NVIDIA
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlResult
 from joulie.adapters.saved_limits import SavedLimits
 from joulie.apps.agent.discovery import hardware_of_host
+from joulie.apps.agent.gpus import GpuBackends
 from joulie.apps.agent.host import Host, HostBackends
 from joulie.apps.agent.outcome import reported_limits
 from joulie.domain.actuation import WantedCap
@@ -95,9 +97,8 @@ class Bench:
             cpu_info=CpuInfoReader(self.proc, self.sys, self.files).read,
             cpu_limiters=(Rapl(self.sys),),
             frequency=Cpufreq(self.sys, self.files),
-            gpu_limiters=(self.gpus,),
             cpu_meters=(),
-            gpu_meters=(),
+            gpus=(GpuBackends(NVIDIA, (self.gpus,)),),
             store=SavedLimits(self.file, self.proc),
             catalogue=BUILTIN_CATALOGUE,
         )
@@ -289,7 +290,7 @@ def test_h5_report_of_a_process_that_could_save_nothing_is_no_sign_of_a_loss(
     assert outcome.message.startswith("1 x 420 W in force for a cap of 60 %; GPU-0: limits not changed")
     result = ControlResult(backend=outcome.backend, result=outcome.result, message=outcome.message)
     host = bench.host()
-    if reported := reported_limits(result):
+    for reported in reported_limits(result):
         host.recall(reported, math.inf)
     bench.cycle(host, WantedCap(percent=50.0))
     bench.cycle(host, LIFTED)

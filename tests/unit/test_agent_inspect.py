@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from joulie.adapters.cpu import cpuinfo
 from joulie.adapters.cpu.cpufreq import Cpufreq
 from joulie.adapters.cpu.rapl import Rapl, RaplMeter
+from joulie.adapters.gpu.pci import NVIDIA
 from joulie.apps.agent import inspection
+from joulie.apps.agent.gpus import GpuBackends
 from joulie.apps.agent.inspection import inspected
 from joulie.apps.agent.main import agent, host_backends
 from joulie.apps.agent.settings import AgentSettings
@@ -201,7 +203,7 @@ class Gpus:
 
 def with_gpus(tmp_path: Path, gpus: Gpus) -> Any:
     agent_settings = AgentSettings(node_name="n1", host_sys=tmp_path, host_proc=tmp_path, host_dev=tmp_path)
-    return inspected(replace(host_backends(agent_settings, BUILTIN_CATALOGUE), gpu_limiters=(gpus,)))
+    return inspected(replace(host_backends(agent_settings, BUILTIN_CATALOGUE), gpus=(GpuBackends(NVIDIA, (gpus,)),)))
 
 
 def test_gpus_of_the_catalogue_and_others(tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ import pytest
 
 from joulie.adapters.cpu.cpufreq import Cpufreq
 from joulie.adapters.cpu.cpuinfo import CpuInfo
+from joulie.adapters.gpu.pci import AMD
 from joulie.adapters.gpu.rocm_smi import RocmSmi
 from joulie.adapters.saved_limits import SavedLimits
+from joulie.apps.agent.gpus import GpuBackends
 from joulie.apps.agent.host import Host, HostBackends
 from joulie.domain.actuation import WantedCap
 from joulie.domain.dvfs import DvfsSettings
@@ -174,9 +176,8 @@ def test_h7_a_cycle_of_the_agent_calls_the_command_three_times_and_one_without_c
         cpu_info=lambda: CpuInfo("cpu", "AuthenticAMD", 1, 8, 16),
         cpu_limiters=(),
         frequency=Cpufreq(folder / "sys"),
-        gpu_limiters=(smi,),
         cpu_meters=(),
-        gpu_meters=(),
+        gpus=(GpuBackends(AMD, (smi,)),),
         store=SavedLimits(folder / "state/limits.json", folder / "proc"),
         catalogue=BUILTIN_CATALOGUE,
     )

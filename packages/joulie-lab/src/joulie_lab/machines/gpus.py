@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from joulie.ports import ControlFailedError, DeviceKind, EnergyReading, NoBackendError, PowerDevice
 from joulie_lab.machines.machine import GpuState, Machine
+from joulie_lab.machines.specs import Gpu
 from joulie_lab.machines.tree import set_gpu_limit
 
 
@@ -36,20 +37,17 @@ class ModelledGpus:
 
     def devices(self) -> Sequence[PowerDevice]:
         """See `PowerLimiter.devices`."""
-        gpu = self._machine.spec.gpu
-        if gpu is None:
-            return []
         return [
             PowerDevice(uuid, DeviceKind.GPU, gpu.model, state.limit_w, gpu.min_w, gpu.max_w, gpu.default_w)
-            for uuid, state in self._gpus().items()
+            for uuid, (gpu, state) in self._gpus().items()
         ]
 
     def set_limit(self, device_id: str, limit_w: float) -> float:
         """See `PowerLimiter.set_limit`; limits out of range are refused, whole milliwatts are kept."""
-        state = self._gpus().get(device_id)
-        gpu = self._machine.spec.gpu
-        if state is None or gpu is None:
+        found = self._gpus().get(device_id)
+        if found is None:
             raise ControlFailedError(f"GPU {device_id} does not respond")
+        gpu, state = found
         self._guard("write", device_id)
         try:
             set_gpu_limit(state, round(limit_w, 3), (gpu.min_w, gpu.max_w))
@@ -60,16 +58,18 @@ class ModelledGpus:
 
     def energy(self) -> Sequence[EnergyReading]:
         """See `PowerSource.energy`."""
-        return [EnergyReading(uuid, state.energy_j, None) for uuid, state in self._gpus().items()]
+        return [EnergyReading(uuid, state.energy_j, None) for uuid, (_, state) in self._gpus().items()]
 
     def power_w(self) -> dict[str, float]:
         """See `PowerSource.power_w`."""
-        return {uuid: state.power_w for uuid, state in self._gpus().items()}
+        return {uuid: state.power_w for uuid, (_, state) in self._gpus().items()}
 
-    def _gpus(self) -> dict[str, GpuState]:
+    def _gpus(self) -> dict[str, tuple[Gpu, GpuState]]:
         """GPUs that respond, by UUID."""
         self._guard("list", "")
-        if self._machine.spec.gpu is None or self._machine.spec.gpu.vendor != "nvidia":
-            raise NoBackendError("NVML: driver not loaded")
         self._machine.advance(self._clock())
-        return {f"GPU-{number}": state for number, state in enumerate(self._machine.gpus)}
+        states = zip(self._machine.spec.gpu_kinds, self._machine.gpus, strict=True)
+        found = {f"GPU-{number}": one for number, one in enumerate(states) if one[0].vendor == "nvidia"}
+        if not found:
+            raise NoBackendError("NVML: driver not loaded")
+        return found

@@ -251,8 +251,9 @@ MACHINES = {
 def public_sources(spec: Spec) -> tuple[str, ...]:
     """Public sources of a machine's figures: its own pages, then those of the catalogue's models; may be empty."""
     cpu = BUILTIN_CATALOGUE.cpu(spec.cpu.model).model
-    gpu = BUILTIN_CATALOGUE.gpu(spec.gpu.model).model if spec.gpu else None
     catalogued = [cpu.evidence["tdp_w"].source] if cpu else []
-    if gpu and spec.gpu and gpu.default_w == spec.gpu.default_w:
-        catalogued.append(gpu.evidence["default_w"].source)
+    for kind in dict.fromkeys(spec.gpu_kinds):
+        gpu = BUILTIN_CATALOGUE.gpu(kind.model).model
+        if gpu and gpu.default_w == kind.default_w:
+            catalogued.append(gpu.evidence["default_w"].source)
     return (*spec.sources, *catalogued)

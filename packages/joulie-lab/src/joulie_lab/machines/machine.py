@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from joulie_lab.machines.specs import DRAM_ENERGY_UNIT_J, INTEL_ENERGY_UNIT_J, Load, Spec
+from joulie_lab.machines.specs import DRAM_ENERGY_UNIT_J, INTEL_ENERGY_UNIT_J, Gpu, Load, Spec
 
 POWER_UNIT_W = 0.125
 """RAPL's power unit on Intel, W."""
@@ -81,6 +81,11 @@ class GpuState:
     power_w: float
     energy_j: float = 0.0
 
+    def run(self, kind: Gpu, share: float, duration_s: float) -> None:
+        """Let time pass with a share of the work that it could do."""
+        self.power_w = min(kind.idle_w + share * (kind.max_w - kind.idle_w), self.limit_w)
+        self.energy_j += self.power_w * duration_s
+
 
 @dataclass
 class Machine:
@@ -117,7 +122,7 @@ class Machine:
         self.offline: set[int] = set()  # policies whose CPUs are all offline
         self.platform_j = 0.0
         self.packages = [self._new_package() for _ in range(spec.packages)]
-        self.gpus = [GpuState(spec.gpu.default_w, spec.gpu.idle_w) for _ in range(spec.gpus)] if spec.gpu else []
+        self.gpus = [GpuState(gpu.default_w, gpu.idle_w) for gpu in spec.gpu_kinds]
 
     def kexec(self) -> None:
         """Start another kernel, which resets no device; the limits of frequencies are the kernel's own."""
@@ -134,8 +139,8 @@ class Machine:
         for duration_s, share in self.load.pieces(self.now_s, now_s):
             for package in self.packages:
                 self._run_package(package, share, duration_s)
-            for gpu in self.gpus:
-                self._run_gpu(gpu, share, duration_s)
+            for gpu, kind in zip(self.gpus, self.spec.gpu_kinds, strict=True):
+                gpu.run(kind, share, duration_s)
             watts = sum(package.power_w for package in self.packages) + _PLATFORM_W
             self.platform_j += watts * duration_s
         self.now_s = now_s
@@ -197,12 +202,6 @@ class Machine:
         package.energy_j += energy_j
         package.power_w = power_w
         package.dram_j += _DRAM_W * (0.3 + 0.7 * share) / self.spec.dies * duration_s
-
-    def _run_gpu(self, gpu: GpuState, share: float, duration_s: float) -> None:
-        spec = self.spec.gpu
-        if spec is not None:
-            gpu.power_w = min(spec.idle_w + share * (spec.max_w - spec.idle_w), gpu.limit_w)
-            gpu.energy_j += gpu.power_w * duration_s
 
     def zone_j(self, zone: str, package: Package) -> tuple[float, float]:
         """Energy of a RAPL zone and the resolution of its counter, J."""

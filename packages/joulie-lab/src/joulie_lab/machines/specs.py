@@ -134,6 +134,8 @@ class Spec:
         hsmp: AMD's host system management port; None without the driver.
         gpu: its GPUs; None without.
         gpus: number of GPUs.
+        other_gpu: GPUs of a second vendor; None without.
+        other_gpus: number of them.
         sources: public pages that the figures come from; what none of them states is an assumption.
     """
 
@@ -147,12 +149,20 @@ class Spec:
     hsmp: Hsmp | None = None
     gpu: Gpu | None = None
     gpus: int = 0
+    other_gpu: Gpu | None = None
+    other_gpus: int = 0
     sources: tuple[str, ...] = ()
 
     @property
     def packages(self) -> int:
         """Number of RAPL packages."""
         return self.sockets * self.dies
+
+    @property
+    def gpu_kinds(self) -> tuple[Gpu, ...]:
+        """Kind of each GPU."""
+        first = (self.gpu,) * self.gpus if self.gpu else ()
+        return first + ((self.other_gpu,) * self.other_gpus if self.other_gpu else ())
 
     @property
     def threads_per_package(self) -> int:

@@ -24,7 +24,7 @@ from functools import lru_cache, partial
 from itertools import pairwise
 
 from joulie_lab.machines.machine import GpuState, Limits, Machine, Package, in_power_units
-from joulie_lab.machines.specs import Cpu, Load, Spec
+from joulie_lab.machines.specs import Cpu, Gpu, Load, Spec
 
 READ_ONLY, READ_WRITE, ROOT_ONLY = 0o444, 0o644, 0o400
 
@@ -141,9 +141,9 @@ def tree_of(spec: Spec) -> Tree:
         _add_cpufreq(tree, spec)
     if spec.hsmp is not None:
         tree.add("dev/hsmp", File(_unreadable, mode=READ_WRITE, ioctl=_hsmp))
-    if spec.gpu is not None and spec.gpu.vendor == "amd":
-        for number in range(spec.gpus):
-            _add_amdgpu(tree, number, spec)
+    for number, gpu in enumerate(spec.gpu_kinds):
+        if gpu.vendor == "amd":
+            _add_amdgpu(tree, number, gpu)
     _add_control(tree)
     return tree
 
@@ -471,10 +471,7 @@ def _hsmp(machine: Machine, buffer: bytearray, write: bool) -> None:
     struct.pack_into("=I", buffer, 8, round((answer_w or 0.0) * 1e3))
 
 
-def _add_amdgpu(tree: Tree, number: int, spec: Spec) -> None:
-    gpu = spec.gpu
-    if gpu is None:
-        return
+def _add_amdgpu(tree: Tree, number: int, gpu: Gpu) -> None:
     device = f"sys/devices/pci0000:{number + 1:02x}/0000:{number + 1:02x}:00.0"
     _add_files(tree, device, {"vendor": "0x1002", "unique_id": f"{number + 0x1000:016x}", "product_name": gpu.model})
     folder = f"{device}/hwmon/hwmon{number}"
@@ -499,8 +496,8 @@ def _add_amdgpu(tree: Tree, number: int, spec: Spec) -> None:
 
 def _set_gpu_cap(number: int, machine: Machine, text: str) -> None:
     limit_w = _unsigned(text) // 1_000_000
-    gpu, state = machine.spec.gpu, machine.gpus[number]
-    set_gpu_limit(state, limit_w or state.limit_w, (gpu.min_w, gpu.max_w) if gpu else (0.0, 0.0))
+    gpu, state = machine.spec.gpu_kinds[number], machine.gpus[number]
+    set_gpu_limit(state, limit_w or state.limit_w, (gpu.min_w, gpu.max_w))
 
 
 def set_gpu_limit(state: GpuState, limit_w: float, range_w: tuple[float, float]) -> None:

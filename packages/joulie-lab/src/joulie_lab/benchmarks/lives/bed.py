@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,10 @@ from joulie.adapters.cpu.cpuinfo import CpuInfoReader
 from joulie.adapters.cpu.hsmp import Hsmp
 from joulie.adapters.cpu.rapl import Rapl, RaplMeter
 from joulie.adapters.gpu.amdgpu import Amdgpu, AmdgpuMeter
+from joulie.adapters.gpu.pci import AMD, NVIDIA
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlResult
 from joulie.apps.agent.discovery import hardware_of_host
+from joulie.apps.agent.gpus import GpuBackends
 from joulie.apps.agent.host import Host, HostBackends
 from joulie.apps.agent.outcome import Outcome, reported_limits
 from joulie.domain.actuation import WantedCap
@@ -40,7 +43,11 @@ def small(spec: Spec) -> Spec:
     cores = spec.dies * (2 if spec.packages == 1 else 1)
     cpufreq = spec.cpufreq and replace(spec.cpufreq, cpus_per_policy=1)
     return replace(
-        spec, cpu=replace(spec.cpu, cores=cores, threads_per_core=1), cpufreq=cpufreq, gpus=min(spec.gpus, _GPUS)
+        spec,
+        cpu=replace(spec.cpu, cores=cores, threads_per_core=1),
+        cpufreq=cpufreq,
+        gpus=min(spec.gpus, 1 if spec.other_gpus else _GPUS),
+        other_gpus=min(spec.other_gpus, 1),
     )
 
 
@@ -74,9 +81,11 @@ class Bed:
             cpu_info=CpuInfoReader(_PROC, _SYS, files).read,
             cpu_limiters=(Rapl(_SYS, files), Hsmp(_ROOT / "dev/hsmp", files)),
             frequency=Cpufreq(_SYS, files),
-            gpu_limiters=(gpus, Amdgpu(_SYS, files)),
             cpu_meters=(RaplMeter(_SYS, files),),
-            gpu_meters=(gpus, AmdgpuMeter(_SYS, files)),
+            gpus=(
+                GpuBackends(NVIDIA, (gpus,), (gpus,)),
+                GpuBackends(AMD, (Amdgpu(_SYS, files),), (AmdgpuMeter(_SYS, files),)),
+            ),
             store=FaultyStore(self.state, _PROC, files, self.faults),
             catalogue=BUILTIN_CATALOGUE,
         )
@@ -85,7 +94,7 @@ class Bed:
         """Start the agent."""
         self.host = Host(self.backends(), DvfsSettings())
         for outcome in self.reported.values():
-            if limits := _reported(outcome):
+            for limits in _reported(outcome):
                 self.host.recall(limits, math.inf)
         return self.host
 
@@ -131,7 +140,7 @@ class Bed:
         """The device's default limit: what the agent may restore where the original is lost."""
         spec = self.machine.spec
         if name.startswith("gpu"):
-            return spec.gpu.default_w if spec.gpu else 0.0
+            return spec.gpu_kinds[int(name.removeprefix("gpu "))].default_w
         if "policy" in name:
             return spec.cpu.max_hz
         if "hsmp" in name:
@@ -139,7 +148,7 @@ class Bed:
         return spec.package_max_w
 
 
-def _reported(outcome: Outcome) -> ReportedLimits | None:
+def _reported(outcome: Outcome) -> Sequence[ReportedLimits]:
     """The limits that a successor finds reported."""
     return reported_limits(ControlResult(backend=outcome.backend, result=outcome.result, message=outcome.message))
 

@@ -134,17 +134,17 @@ class Judge:
 
     def _check_throttle(self, cap: WantedCap) -> None:
         """A cap by frequency that is reported as applied has not been exceeded for long."""
-        most_w = _cap_of("cpu", cap, self._spec) * self._spec.packages * 1.1 + 2 * DvfsSettings().high_margin_w
+        most_w = _cpu_cap_w(cap, self._spec) * self._spec.packages * 1.1 + 2 * DvfsSettings().high_margin_w
         lately = self.powers_w[-_UNNOTICED_CYCLES:]
         if len(lately) == _UNNOTICED_CYCLES and min(lately) > most_w:
             self.fail(f"cpu cap is reported as applied by dvfs, but power was {min(lately):.0f} W at least")
 
     def _check_cap(self, kind: str, outcome: Outcome, cap: WantedCap, limits: Mapping[str, float]) -> None:
-        """Every device of the backend is at the cap or below."""
+        """Every device of the backend is at the cap or below; all GPUs, whoever operates them."""
         part = {"rapl": "intel-rapl 0", "hsmp": "hsmp"}.get(outcome.backend, "gpu")
         for name, limit_w in limits.items():
             if name.endswith(part) or name.startswith(part):
-                most_w = _cap_of(kind, cap, self._spec)
+                most_w = _gpu_cap_w(name, cap, self._spec) if kind == "gpu" else _cpu_cap_w(cap, self._spec)
                 if limit_w > most_w + _TOLERANCE_W:
                     self.fail(f"{kind} cap is reported as applied by {outcome.backend}, but {name} is {limit_w:g} W")
 
@@ -158,13 +158,17 @@ def _is_of(kind: str, name: str) -> bool:
     return name.startswith("gpu") is (kind == "gpu")
 
 
-def _cap_of(kind: str, cap: WantedCap, spec: Spec) -> float:
-    """The most that a device may be limited to under a cap, W."""
-    if kind == "gpu" and spec.gpu is not None:
-        wanted_w = cap.cap_w if cap.cap_w is not None else (cap.percent or 100.0) / 100.0 * spec.gpu.default_w
-        known = BUILTIN_CATALOGUE.gpu(spec.gpu.model).model
-        min_w = spec.gpu.min_w or (known.cap_range.min_w if known else 0.0)
-        return min(max(wanted_w, min_w), spec.gpu.max_w)
+def _gpu_cap_w(name: str, cap: WantedCap, spec: Spec) -> float:
+    """The most that a GPU may be limited to under a cap, W."""
+    gpu = spec.gpu_kinds[int(name.removeprefix("gpu "))]
+    wanted_w = cap.cap_w if cap.cap_w is not None else (cap.percent or 100.0) / 100.0 * gpu.default_w
+    known = BUILTIN_CATALOGUE.gpu(gpu.model).model
+    min_w = gpu.min_w or (known.cap_range.min_w if known else 0.0)
+    return min(max(wanted_w, min_w), gpu.max_w)
+
+
+def _cpu_cap_w(cap: WantedCap, spec: Spec) -> float:
+    """The most that a package may be limited to under a cap, W."""
     max_w = spec.hsmp.max_w if spec.hsmp else spec.package_max_w
     wanted_w = cap.cap_w / spec.dies if cap.cap_w is not None else (cap.percent or 100.0) / 100.0 * max_w
     return max(wanted_w, _FLOOR_SHARE * max_w)

@@ -67,9 +67,8 @@ def administer(machine: Machine, rng: random.Random) -> None:
             limits.power_w[0] = int(limits.power_w[0] * share * 8) / 8
         if package.hsmp_w is not None:
             package.hsmp_w = max(round(package.hsmp_w * share), machine.spec.hsmp.min_w if machine.spec.hsmp else 0.0)
-    for gpu in machine.gpus:
-        if machine.spec.gpu is not None:
-            gpu.limit_w = max(round(gpu.limit_w * rng.choice((1.0, 0.5, 0.8))), machine.spec.gpu.min_w)
+    for gpu, kind in zip(machine.gpus, machine.spec.gpu_kinds, strict=True):
+        gpu.limit_w = max(round(gpu.limit_w * rng.choice((1.0, 0.5, 0.8))), kind.min_w)
 
 
 def draw_faults(machine: str, rng: random.Random) -> tuple[list[Fault], dict[int, list[str]]]:

@@ -78,7 +78,7 @@ def machine_row(name: str) -> MachineRow:
             found=_found(name, bed),
             power_error=power_error,
             cpu=Cap(cpu.backend, cpu.result.value, cpu_w / natural_w),
-            gpu=Cap(gpu.backend, gpu.result.value, gpu_w / gpu_natural_w) if spec.gpus else None,
+            gpu=Cap(gpu.backend, gpu.result.value, gpu_w / gpu_natural_w) if spec.gpu_kinds else None,
             lifted=lifted,
             restored=restored,
         )
@@ -90,7 +90,7 @@ def _found(name: str, bed: Bed) -> str:
     files = MachineFiles(Machine(MACHINES[name]), lambda: 0.0, root)
     info = cpuinfo.read(root / "proc", root / "sys", files)
     seen = bed.host.observation if bed.host else None
-    gpus = f", {MACHINES[name].gpus} GPUs" if seen and len(seen.gpus) == len(bed.machine.gpus) > 0 else ""
+    gpus = f", {len(MACHINES[name].gpu_kinds)} GPUs" if seen and len(seen.gpus) == len(bed.machine.gpus) > 0 else ""
     return f"{info.sockets} x {(info.cores or 0) // (info.sockets or 1)} cores{gpus}"
 
 

@@ -13,11 +13,13 @@ from pathlib import Path
 
 from joulie.host_files import OS_FILES, HostFiles, matching, read_text
 
+NVIDIA, AMD = "NVIDIA", "AMD"
+
 # Class codes without the programming interface: VGA controller, 3D controller, other display, processing accelerator.
 # Graphics inside AMD's CPUs are VGA controllers.
 _CLASSES: Mapping[str, tuple[str, frozenset[str]]] = {
-    "0x10de": ("NVIDIA", frozenset({"0300", "0302"})),
-    "0x1002": ("AMD", frozenset({"0302", "0380", "1200"})),
+    "0x10de": (NVIDIA, frozenset({"0300", "0302"})),
+    "0x1002": (AMD, frozenset({"0302", "0380", "1200"})),
 }
 _OF_VIRTUAL_MACHINES = "vfio-pci"
 

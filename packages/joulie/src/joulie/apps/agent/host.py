@@ -10,19 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from joulie.adapters.cpu.cpuinfo import CpuInfo
-from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome
 from joulie.apps.agent.cpu import CpuControl, CpuFacts
 from joulie.apps.agent.frequency import BACKEND as DVFS
 from joulie.apps.agent.frequency import FrequencyWriter
+from joulie.apps.agent.gpus import GpuBackends, Gpus, planned
 from joulie.apps.agent.limits import LIFTED, LimitWriter, limited_devices
 from joulie.apps.agent.metering import PowerMeter, PowerSample
 from joulie.apps.agent.originals import LimitStore, OriginalLimits
 from joulie.apps.agent.outcome import (
     NEVER_CHANGED,
     Outcome,
-    failed,
     format_cap,
-    format_limits,
     format_problems,
     observed,
     observed_without_cap,
@@ -36,7 +34,6 @@ from joulie.domain.limit_records import LimitRecord
 from joulie.domain.saved_records import ReportedLimits
 from joulie.ports import (
     DeviceKind,
-    DriverClient,
     FrequencyLimiter,
     FrequencyPolicy,
     PowerDevice,
@@ -53,10 +50,8 @@ class HostBackends:
         cpu_info: reads model, sockets and cores of the CPUs.
         cpu_limiters: backends of CPU package power limits.
         frequency: backend of CPU frequency limits.
-        gpu_limiters: backends of GPU power limits.
         cpu_meters: sources of CPU power.
-        gpu_meters: sources of GPU power.
-        gpu_clients: connections to GPU drivers, which are given up for driver upgrades.
+        gpus: backends of GPUs by vendor.
         gpus_on_bus: number of GPUs on the PCI bus by vendor, whether or not a driver responds.
         store: file of the original limits.
         catalogue: hardware catalogue.
@@ -65,36 +60,11 @@ class HostBackends:
     cpu_info: Callable[[], CpuInfo]
     cpu_limiters: Sequence[PowerLimiter]
     frequency: FrequencyLimiter
-    gpu_limiters: Sequence[PowerLimiter]
     cpu_meters: Sequence[PowerSource]
-    gpu_meters: Sequence[PowerSource]
+    gpus: Sequence[GpuBackends]
     store: LimitStore
     catalogue: Catalogue
-    gpu_clients: Sequence[DriverClient] = ()
     gpus_on_bus: Callable[[], Mapping[str, int]] = dict
-
-
-@dataclass(frozen=True)
-class GpuObservation:
-    """State of the host's GPUs in one cycle.
-
-    Attributes:
-        gpus: GPUs that respond; those seen last while there is a problem.
-        problem: why the GPUs are not known now, None if they are.
-        lost: GPUs that are left out, and why.
-        exist: whether there are GPUs, known or not.
-        control: whether the GPUs can be capped.
-        measured: whether GPU power can be measured.
-        power: GPU power and energy.
-    """
-
-    gpus: tuple[PowerDevice, ...] = ()
-    problem: str | None = None
-    lost: tuple[str, ...] = ()
-    exist: bool = False
-    control: bool = False
-    measured: bool = False
-    power: PowerSample = field(default_factory=PowerSample)
 
 
 @dataclass(frozen=True)
@@ -160,24 +130,19 @@ class Host:
         self._originals = originals = OriginalLimits(backends.store)
         self._frequency = frequency = FrequencyWriter(backends.frequency, originals, dvfs, simulate_only=simulate_only)
         self._cpu_writer = LimitWriter(backends.cpu_limiters, originals, self._describe, simulate_only=simulate_only)
-        self._gpu_writer = LimitWriter(backends.gpu_limiters, originals, self._describe, simulate_only=simulate_only)
         self._cpu_planner = LimitWriter(backends.cpu_limiters, originals, self._describe, simulate_only=True)
-        self._gpu_planner = LimitWriter(backends.gpu_limiters, originals, self._describe, simulate_only=True)
+        self._gpus = Gpus(backends.gpus, backends.gpus_on_bus, originals, self._describe, simulate_only=simulate_only)
         self.cpu = CpuControl(
             self._cpu_writer, frequency, Throttle(dvfs, throttle_pct=frequency.throttle_in_force_pct())
         )
         self._cpu_power_bound_w = PLAUSIBLE_POWER_W
         self.cpu_meter = PowerMeter(backends.cpu_meters, self._max_power_w)
-        self._gpu_meter = PowerMeter(backends.gpu_meters)
         self._cpu_seen: Observation | None = None
-        self._gpu_seen = GpuObservation(problem="not read yet")
-        self._gpu_records: Mapping[str, LimitRecord] = {}
-        self._on_bus: Mapping[str, int] | None = None
 
     @property
     def observation(self) -> Observation | None:
         """Latest observation; None before the first of the CPUs."""
-        cpu, gpu = self._cpu_seen, self._gpu_seen
+        cpu, gpu = self._cpu_seen, self._gpus.seen
         if cpu is None:
             return None
         return replace(
@@ -213,21 +178,7 @@ class Host:
 
     def observe_gpu(self, now_s: float) -> None:
         """Read GPUs, their limits and their power; `now_s` is monotonic time, s."""
-        found, problem = self._gpu_writer.found()
-        self._gpu_records = self._records_of_gpus()
-        lost = (*(lost for client in self._backends.gpu_clients for lost in client.lost), *self._several_vendors())
-        if not found and problem is None:
-            problem = "; ".join(lost) or self._without_driver()
-        known = self._gpu_seen.gpus if problem else tuple(found)
-        self._gpu_seen = GpuObservation(
-            gpus=known,
-            problem=problem,
-            lost=lost,
-            exist=bool(known or lost or self._gpus_on_bus()),
-            control=self._gpu_writer.available_backend() != "none",
-            measured=self._gpu_meter.available() is not None,
-            power=self._gpu_meter.read(now_s),
-        )
+        self._gpus.observe(now_s)
 
     def recall(self, reported: ReportedLimits, at_epoch_s: float) -> None:
         """Note limits that an earlier process reported, and when, in case its saved limits were lost."""
@@ -243,43 +194,15 @@ class Host:
     @property
     def gpu_records(self) -> Mapping[str, LimitRecord]:
         """Limits that Joulie had replaced when the GPUs were last observed, by GPU."""
-        return self._gpu_records
-
-    def _records_of_gpus(self) -> Mapping[str, LimitRecord]:
-        return {
-            device: record
-            for limiter in reversed(self._backends.gpu_limiters)
-            for device, record in self._originals.for_backend(limiter.name).items()
-        }
-
-    def _without_driver(self) -> str | None:
-        """Why GPUs on the PCI bus are not known: no driver responds; None without any."""
-        return f"no driver responds for GPUs on the PCI bus: {self._listed_on_bus()}" if self._gpus_on_bus() else None
-
-    def _several_vendors(self) -> Sequence[str]:
-        """That GPUs are left out, since all that are used are of one backend and so of one vendor; else empty."""
-        if len(self._gpus_on_bus()) < 2:
-            return ()
-        return (f"GPUs of one vendor only are measured and limited, the PCI bus has {self._listed_on_bus()}",)
-
-    def _listed_on_bus(self) -> str:
-        return ", ".join(f"{count} {vendor}" for vendor, count in sorted(self._gpus_on_bus().items()))
-
-    def _gpus_on_bus(self) -> Mapping[str, int]:
-        """Number of GPUs on the PCI bus by vendor; read once."""
-        if self._on_bus is None:
-            self._on_bus = self._backends.gpus_on_bus()
-        return self._on_bus
+        return self._gpus.records
 
     def why_not_alive(self) -> str | None:
         """Why the agent must be restarted: a GPU driver was replaced; None if it need not."""
-        reasons = (client.restart_reason for client in self._backends.gpu_clients)
-        return next((reason for reason in reasons if reason is not None), None)
+        return self._gpus.why_not_alive()
 
-    def hold_gpus(self, reason: str | None) -> None:
-        """Disconnect from the GPU drivers for as long as there is a reason to; None connects again on the next use."""
-        for client in self._backends.gpu_clients:
-            client.hold(reason)
+    def hold_gpus(self, reason: str | None, of: str | None = None) -> None:
+        """Disconnect from the GPU drivers of a vendor, or of all, as long as there is a reason to; see `Gpus.hold`."""
+        self._gpus.hold(reason, of)
 
     def enforce_cpu(self, cap: WantedCap, now_s: float) -> Outcome:
         """Apply a cap to the CPUs; requires an earlier `observe_cpu`."""
@@ -291,26 +214,20 @@ class Host:
 
     def enforce_gpu(self, cap: WantedCap) -> Outcome:
         """Apply a cap to the GPUs."""
-        if cap.lifted:
-            return self._recallable(self._gpu_writer.lift())
-        outcome = self._gpu_writer.cap(cap)[0]
-        left_out = self._several_vendors()
-        if left_out and outcome.result is ControlOutcome.APPLIED:
-            outcome = failed(outcome.backend, f"{outcome.message}; {left_out[0]}")
-        return self._recallable(outcome)
+        return self._recallable(self._gpus.enforce(cap))
 
     def plan_cpu(self, cap: WantedCap) -> Outcome:
         """What a cap on the CPUs would do, in observe mode; nothing is written."""
-        planned = _planned(self._cpu_planner, cap)
-        if planned.backend != "none" or self._backends.frequency.unavailable() is not None:
-            return planned
+        limited = planned(self._cpu_planner, cap)
+        if limited.backend != "none" or self._backends.frequency.unavailable() is not None:
+            return limited
         if cap.lifted:
             return observed_without_cap(DVFS)
-        return observed(DVFS, f"the frequency limited{format_cap(cap)}; {planned.message}")
+        return observed(DVFS, f"the frequency limited{format_cap(cap)}; {limited.message}")
 
     def plan_gpu(self, cap: WantedCap) -> Outcome:
         """What a cap on the GPUs would do, in observe mode; nothing is written."""
-        return _planned(self._gpu_planner, cap)
+        return self._gpus.plan(cap)
 
     def lift_cpu(self, now_s: float) -> Outcome:
         """Lift all caps on the CPUs, including those left by an earlier process."""
@@ -351,11 +268,3 @@ class Host:
             return found
         model = self._backends.catalogue.cpu(self._model).model if self._model else None
         return cpu_range(None, None, model.cap_range if model else None)
-
-
-def _planned(planner: LimitWriter, cap: WantedCap) -> Outcome:
-    """What a writer that writes nothing would have in force; its own outcome where it could limit no device."""
-    if cap.lifted:
-        return observed_without_cap(planner.available_backend())
-    outcome, limits_w = planner.cap(cap)
-    return observed(outcome.backend, f"{format_limits(limits_w)}{format_cap(cap)}") if limits_w else outcome

@@ -16,12 +16,13 @@ from joulie.adapters.cpu.cpuinfo import CpuInfo
 from joulie.adapters.hardware_yaml import catalogue_of
 from joulie.apps.agent.discovery import CPU_VENDORS, gpu_vendor
 from joulie.apps.agent.frequency import BACKEND as DVFS
+from joulie.apps.agent.gpus import GpuBackends
 from joulie.apps.agent.host import HostBackends
 from joulie.apps.agent.limits import device_range
 from joulie.apps.agent.metering import UNREADABLE, socket_of
 from joulie.apps.agent.settings import AgentSettings, HostSettings
 from joulie.domain.actuation import cpu_range
-from joulie.domain.hardware import CapRange, CpuModel, Quality
+from joulie.domain.hardware import CapRange, Catalogue, CpuModel, Quality
 from joulie.ports import ControlFailedError, ControlRefusedError, NoBackendError, PowerDevice, PowerLimiter
 from joulie.program.documents import print_document
 from joulie.program.settings import settings_options
@@ -187,15 +188,21 @@ class _Gpus:
     @classmethod
     def of(cls, backends: HostBackends) -> _Gpus:
         found = cls()
-        listed = [_backend(one.name, one.unavailable) for one in backends.gpu_limiters]
-        devices, why = _first_listed(backends.gpu_limiters)
-        found.problems.extend(f"GPUs: {reason}" for reason in why)
-        if not devices:
-            found.problems.extend(_without_driver(backends.gpus_on_bus(), listed))
+        on_bus = backends.gpus_on_bus()
+        for vendor in backends.gpus:
+            found._add(vendor, on_bus.get(vendor.vendor, 0), backends.catalogue)
+        return found
+
+    def _add(self, vendor: GpuBackends, on_bus: int, catalogue: Catalogue) -> None:
+        listed = [_backend(one.name, one.unavailable) for one in vendor.limiters]
+        devices, why = _first_listed(vendor.limiters)
+        self.problems.extend(f"GPUs: {reason}" for reason in why)
+        if not devices and on_bus:
+            self.problems.append(_without_driver(on_bus, vendor.vendor, listed))
         for device in devices:
-            limits = device_range(device, backends.catalogue, "")
-            known = backends.catalogue.gpu(device.model).model if device.model else None
-            found.devices.append(
+            limits = device_range(device, catalogue, "")
+            known = catalogue.gpu(device.model).model if device.model else None
+            self.devices.append(
                 {
                     "uuid": device.id,
                     "model": device.model,
@@ -209,8 +216,7 @@ class _Gpus:
             )
             usable = limits is not None and any(one["usable"] for one in listed)
             cap_w = limits.from_percent(SHOWN_PERCENT) if limits and usable else None
-            found.caps_w[device.id] = _lowered(cap_w, (device.limit_w,))
-        return found
+            self.caps_w[device.id] = _lowered(cap_w, (device.limit_w,))
 
 
 def _backend(name: str, unavailable: Callable[[], str | None]) -> Document:
@@ -229,10 +235,10 @@ def _packages(limiters: Sequence[PowerLimiter]) -> Sequence[PowerDevice]:
     return next((one for one in (*readable, *listings) if one), ())
 
 
-def _without_driver(on_bus: Mapping[str, int], listed: Sequence[Document]) -> Iterable[str]:
+def _without_driver(count: int, vendor: str, listed: Sequence[Document]) -> str:
     """GPUs on the PCI bus that no backend lists."""
     why = "; ".join(f"{one['name']}: {one['why']}" for one in listed)
-    return (f"GPUs: {count} {vendor} on the PCI bus, but no driver responds: {why}" for vendor, count in on_bus.items())
+    return f"GPUs: {count} {vendor} on the PCI bus, but no driver responds: {why}"
 
 
 def _first_listed(limiters: Sequence[PowerLimiter]) -> tuple[Sequence[PowerDevice], list[str]]:
@@ -286,7 +292,7 @@ def _gpus_in_time(backends: HostBackends) -> _Gpus:
             found.append(_Gpus.of(backends))
         except Exception as error:  # from a vendor's library
             found.append(_Gpus(problems=[f"GPUs: {type(error).__name__}: {error}"]))
-        for client in backends.gpu_clients:
+        for client in (client for vendor in backends.gpus for client in vendor.clients):
             client.hold("inspected")
 
     thread = threading.Thread(target=read, daemon=True)
@@ -310,8 +316,8 @@ def _lines(found: Document) -> Iterable[str]:
     for gpu in found["gpus"]:
         yield f"GPU       {gpu['model'] or 'unknown model'} ({gpu['uuid']})"
         yield f"          limit {_watts(gpu['limit_w'])}, default {_watts(gpu['default_w'])}, {_range(gpu['range_w'])}"
-    for gpu in found["gpus"][:1]:
-        yield from _backend_lines(gpu["backends"])
+    for backends in {str(gpu["backends"]): gpu["backends"] for gpu in found["gpus"]}.values():
+        yield from _backend_lines(backends)
     for percent, cap in found["would_cap"]["at_pct"].items():
         by = f" by {cap['backend']}" if cap["backend"] else ""
         yield f"{percent} % cap  {_watts(cap['cpu_w'])} a socket{by}"

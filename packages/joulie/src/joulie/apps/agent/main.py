@@ -22,7 +22,7 @@ from joulie.adapters.cpu.rapl import Rapl, RaplMeter
 from joulie.adapters.gpu.amdgpu import Amdgpu, AmdgpuMeter
 from joulie.adapters.gpu.amdsmi import AmdSmi, AmdSmiMeter, amdsmi_session
 from joulie.adapters.gpu.nvml import Nvml, NvmlMeter, nvml_session
-from joulie.adapters.gpu.pci import gpus_on_bus
+from joulie.adapters.gpu.pci import AMD, NVIDIA, gpus_on_bus
 from joulie.adapters.gpu.rocm_smi import RocmSmi
 from joulie.adapters.hardware_yaml import catalogue_of
 from joulie.adapters.kubelet.pod_resources import PodResources
@@ -30,6 +30,7 @@ from joulie.adapters.kubernetes.client import KubeClient
 from joulie.adapters.saved_limits import SavedLimits
 from joulie.apps.agent.agent import CONCURRENCY, Agent, Scope
 from joulie.apps.agent.gpu_limits import GpuHolders
+from joulie.apps.agent.gpus import GpuBackends
 from joulie.apps.agent.handover import successor
 from joulie.apps.agent.host import Host, HostBackends
 from joulie.apps.agent.metering import Sampler
@@ -186,12 +187,15 @@ def host_backends(settings: AgentSettings, catalogue: Catalogue) -> HostBackends
         cpu_info=CpuInfoReader(host_proc, host_sys).read,
         cpu_limiters=(Rapl(host_sys), Hsmp(settings.host_dev / "hsmp")),
         frequency=Cpufreq(host_sys),
-        gpu_limiters=(Nvml(nvidia), Amdgpu(host_sys), AmdSmi(amd), RocmSmi()),
         cpu_meters=(RaplMeter(host_sys),),
-        gpu_meters=(NvmlMeter(nvidia), AmdgpuMeter(host_sys), AmdSmiMeter(amd)),
+        gpus=(
+            GpuBackends(NVIDIA, (Nvml(nvidia),), (NvmlMeter(nvidia),), (nvidia,)),
+            GpuBackends(
+                AMD, (Amdgpu(host_sys), AmdSmi(amd), RocmSmi()), (AmdgpuMeter(host_sys), AmdSmiMeter(amd)), (amd,)
+            ),
+        ),
         store=SavedLimits(settings.state_dir / "limits.json", host_proc),
         catalogue=catalogue,
-        gpu_clients=(nvidia, amd),
         gpus_on_bus=partial(gpus_on_bus, host_sys),
     )
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+from joulie.adapters.gpu.pci import NVIDIA
 from joulie.adapters.kubernetes.api import v1alpha1 as api
 from joulie.adapters.kubernetes.control_reports import RESTORED
 from joulie.adapters.kubernetes.names import MODE_LABEL
@@ -370,15 +371,14 @@ class NodeAgent:
 def _recall(host: Host, reported: api.ControlStatus) -> None:
     """Tell the host which caps the last report says are in force, which it needs if its saved limits were lost."""
     for result in (reported.cpu, reported.gpu):
-        found = reported_limits(result) if result else None
-        if found is not None and result is not None:
+        for found in reported_limits(result) if result else ():
             with suppress(QuantityError):
-                host.recall(found, parse_rfc3339(result.updated_at or ""))
+                host.recall(found, parse_rfc3339((result and result.updated_at) or ""))
 
 
 def _gpu_turn(host: Host, asked: _AskedOfGpus, now_s: float) -> Outcome:
     """The host's GPU work of one cycle."""
-    host.hold_gpus(asked.held)
+    host.hold_gpus(asked.held, of=NVIDIA)  # the labels are those of its operator
     host.observe_gpu(now_s)
     outcome = host.enforce_gpu(LIFTED if asked.observes else asked.cap)
     only_observed = asked.observes and outcome.result is api.ControlOutcome.APPLIED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from joulie.adapters.kubernetes import control_reports
 from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, ControlResult
@@ -30,7 +30,8 @@ class Outcome:
     """Result of enforcing a cap in one cycle.
 
     Attributes:
-        backend: backend that enforced the cap: rapl, hsmp, dvfs, nvml, amdgpu, amdsmi, rocm-smi, http or none.
+        backend: backend that enforced the cap: rapl, hsmp, dvfs, nvml, amdgpu, amdsmi, rocm-smi, http or none; two of
+            GPUs that are of two vendors, such as nvml+amdgpu.
         result: applied, blocked, error or none.
         message: human-readable details. It contains no fluctuating values: every change is a write to the API.
     """
@@ -40,8 +41,13 @@ class Outcome:
     message: str
 
 
-def reported_limits(result: ControlResult) -> ReportedLimits | None:
-    """Limits that may be in force by a stored result; None if it says that none is."""
+def reported_limits(result: ControlResult) -> Sequence[ReportedLimits]:
+    """Limits that may be in force by a stored result, by backend; none if it says that none is."""
+    found = _reported_limits(result)
+    return () if found is None else [replace(found, backend=name) for name in found.backend.split(_JOINED)]
+
+
+def _reported_limits(result: ControlResult) -> ReportedLimits | None:
     if not result.backend or result.result in {ControlOutcome.NONE, ControlOutcome.OBSERVED}:
         return None
     message = result.message or ""
@@ -87,6 +93,39 @@ def observed(backend: str, what: str) -> Outcome:
 def observed_without_cap(backend: str) -> Outcome:
     """Outcome in observe mode while no cap is requested."""
     return Outcome(backend, ControlOutcome.OBSERVED, f"{RESTORED}: observe mode, no cap requested")
+
+
+_WORST_FIRST = (
+    ControlOutcome.ERROR,
+    ControlOutcome.BLOCKED,
+    ControlOutcome.UNCONFIRMED,
+    ControlOutcome.OBSERVED,
+    ControlOutcome.APPLIED,
+)
+_JOINED = "+"
+
+
+def all_of(outcomes: Sequence[Outcome]) -> Outcome:
+    """The outcome of backends that operate side by side: the worst result, the backends by name, joined by ``+``."""
+    distinct = list(dict.fromkeys(outcomes))
+    used = [one for one in distinct if one.backend != "none"]
+    first = distinct[0]
+    if len(distinct) == 1 or (first.message.startswith(RESTORED) and len({one.message for one in distinct}) == 1):
+        return Outcome(_joined(used), first.result, first.message)
+    # A backend that holds no limit is named nowhere: a later process would look for one.
+    holding = [one for one in used if not one.message.startswith(RESTORED)]
+    result = min((one.result for one in distinct), key=_WORST_FIRST.index)
+    simulated = all(one.message.startswith(SIMULATED) for one in distinct)
+    lead = f"{SIMULATED}; otherwise " if simulated else ""
+    parts = (
+        one.message.removeprefix(lead) if one.backend == "none" else f"{one.backend}: {one.message.removeprefix(lead)}"
+        for one in distinct
+    )
+    return Outcome(_joined(holding), result, lead + "; ".join(parts))
+
+
+def _joined(outcomes: Iterable[Outcome]) -> str:
+    return _JOINED.join(dict.fromkeys(one.backend for one in outcomes)) or "none"
 
 
 def no_gpu(tried: Outcome | None = None) -> Outcome:
