@@ -230,6 +230,20 @@ def test_jobs_of_a_trace(tmp_path, capsys):
     assert found["rules"]["joulie"]["interval"] is None
 
 
+def test_jobs_of_a_trace_run_for_steps_of_the_history_not_for_whole_hours(tmp_path, capsys):
+    values = [
+        f"{START + timedelta(minutes=30 * step):%Y-%m-%d %H:%M:%S},{100 + 100 * (step % 2)}" for step in range(1400)
+    ]
+    intensity, trace = tmp_path / "x.csv", tmp_path / "jobs.csv"
+    intensity.write_text("\n".join(["Time,Carbon Intensity", *values]) + "\n", encoding="utf-8")
+    trace.write_text(
+        "arrival_time,length,cpus\n" + "".join(f"{at + 0.4},0.4,1\n" for at in range(200)), encoding="utf-8"
+    )
+    found = document(capsys, "--intensity", intensity, "--jobs", trace)
+    # They arrive at the half hour, when it is dirty, and half an hour later it is clean.
+    assert found["oracle_pct"] == pytest.approx(50.0)
+
+
 def test_a_table_and_a_picture(tmp_path, capsys):
     intensity = write(tmp_path / "x.csv", weather(40))
     code, out, err = backtest(capsys, "--intensity", intensity, "--plots", tmp_path / "plots")

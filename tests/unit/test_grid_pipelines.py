@@ -58,6 +58,13 @@ def test_it_is_done_within_the_time_allowed(forecast: dict[str, str]) -> None:
     assert (result.exit_code, json.loads(result.stdout)["startInS"]) == (0, 0.0)
 
 
+def test_a_file_without_zones_is_of_the_zone_that_is_asked_for(forecast: dict[str, str]) -> None:
+    path = Path(forecast["CARBON_FILE_PATH"])
+    path.write_text(path.read_text().replace(",DE,", ",").replace(",zone,", ","))
+    result = invoke("best", *RUN, "-o", "json", **forecast)
+    assert (result.exit_code, json.loads(result.stdout)["reason"]) == (0, "window"), result.output
+
+
 def test_without_a_signal_the_time_is_now_and_the_exit_status_says_so() -> None:
     best = invoke("best", *RUN, "-o", "json", **MISSING)
     assert (best.exit_code, json.loads(best.stdout)["reason"]) == (3, "missing")

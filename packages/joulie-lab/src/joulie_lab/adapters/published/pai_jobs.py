@@ -1,4 +1,4 @@
-"""Reads the year-long PAI job trace of Alibaba, as published by github.com/umassos/GAIA, in whole hours."""
+"""Reads the year-long PAI job trace of Alibaba, as published by github.com/umassos/GAIA."""
 
 from __future__ import annotations
 
@@ -39,7 +39,12 @@ class Jobs:
 
 
 def read_jobs(lines: Iterable[str]) -> Jobs:
-    """Read the jobs of a trace.
+    """Read the jobs of a trace in whole hours; see `read_rows`."""
+    return whole_hours(read_rows(lines))
+
+
+def read_rows(lines: Iterable[str]) -> FloatArray:
+    """Read the jobs of a trace, (n_jobs, 3): arrival and length in h, CPUs; in order of arrival.
 
     Args:
         lines: lines of a CSV file with the columns `TRACE_COLUMNS`, times in hours.
@@ -60,7 +65,7 @@ def read_jobs(lines: Iterable[str]) -> Jobs:
         if not (0.0 <= arrival_h < np.inf and 0.0 < length_h < np.inf and 1.0 <= cpus < np.inf):
             raise PublishedDataError(f"line {table.line_num}: invalid job: {row}")
         rows.append((arrival_h, length_h, cpus))
-    return whole_hours(np.array(sorted(rows)).reshape(-1, 3))
+    return np.array(sorted(rows), dtype=np.float64).reshape(-1, 3)
 
 
 def whole_hours(table: FloatArray) -> Jobs:

@@ -34,7 +34,7 @@ class _Duration(click.ParamType[float]):
 )
 @click.option("--price", metavar="FILE", type=_FILE, help="Prices of electricity; judged too, alone and together.")
 @click.option("--delay", type=_Duration(), default="0", help="How late each value is known.  [default: 0]")
-@click.option("--jobs", "jobs_file", metavar="FILE", type=_FILE, help="Job trace (arrival_time, length in h, cpus).")
+@click.option("--jobs", "jobs_file", metavar="FILE", type=_FILE, help="Job trace: arrival_time and length in h, cpus.")
 @click.option("--runtime", type=_Duration(), default="4h", show_default=True, help="Runtime of jobs without a trace.")
 @click.option("--slack", type=_Duration(), default="24h", show_default=True, help="How long a job may wait.")
 @click.option(

@@ -274,9 +274,10 @@ def _draw(
         when = "one at each step" if question.arrivals is None else "at random steps"
         described = f"{len(arrival_s)} jobs of {question.runtime_s / _HOUR_S:g} h, {when}"
     else:
-        traced = _traced(jobs_file)
-        arrival_s = min(first_s, default=0.0) + _HOUR_S * traced.arrival_h
-        runtime_s, weight = _HOUR_S * traced.length_h.astype(np.float64), traced.cpus.astype(np.float64)
+        # Jobs arrive and run for whole steps, rounded up.
+        arrival_h, length_h, weight = _traced(jobs_file).T
+        arrival_s = min(first_s, default=0.0) + step_s * np.ceil(arrival_h * _HOUR_S / step_s - 1e-9)
+        runtime_s = step_s * np.maximum(np.ceil(length_h * _HOUR_S / step_s - 1e-9), 1.0)
         fits = np.any(
             [
                 (arrival_s >= from_s) & (arrival_s + runtime_s <= until_s)
@@ -301,10 +302,10 @@ def _too_short(question: Question) -> str:
     return f"the history is too short: it needs about {days:.0f} days without gaps of more than 6 h"
 
 
-def _traced(path: Path) -> traces.Jobs:
+def _traced(path: Path) -> FloatArray:
     try:
         with path.open(encoding="utf-8-sig") as lines:
-            return traces.read_jobs(lines)
+            return traces.read_rows(lines)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: {error}") from error
     except PublishedDataError as error:

@@ -33,6 +33,7 @@ from joulie.settings import group, json_object, path
 
 _MAX_BYTES = 64 << 20
 _SHOWN_LINES = 5
+_SHOWN_ZONES = 5
 _FORMATS = ("%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%d/%m/%Y %H:%M", "%d/%m/%Y %H:%M:%S")
 """Time formats of ENTSO-E, accepted beside ISO 8601."""
 _EPOCH = re.compile(r"\d{9,10}(\.\d+)?", re.ASCII)
@@ -231,7 +232,8 @@ class TableFile:
             self._version = version
         found = self._zones.get(zone.casefold())
         if found is None:
-            raise GridSourceError(f"{self.path.name} has no values of zone {zone}")
+            known = ", ".join(sorted(self._zones)[:_SHOWN_ZONES])
+            raise GridSourceError(f"{self.path.name} has no values of zone {zone}, but of {known}")
         return found
 
     def _read(self) -> Mapping[str, ZoneTable]:

@@ -130,9 +130,8 @@ def best(settings: PipelineSettings, runtime_s: float, within_s: float, zone: st
     Exit status 0: the time is by signals. 3: no signal is known, so the time is now. 2: a usage error.
     """
     waiting = _waiting(settings, runtime_s, within_s, time.time(), Mode.OPTIMAL)
-    place = zone or settings.electricity_map_api_region
     _quiet()
-    answer, status = asyncio.run(_best(settings, waiting, place))
+    answer, status = asyncio.run(_best(_in_zone(settings, zone), waiting))
     if output == "table":
         _print(answer)
     else:
@@ -160,7 +159,7 @@ def wait(
     """
     waiting = _waiting(settings, runtime_s, within_s, time.time(), Mode(mode))
     _quiet()
-    release = asyncio.run(_wait(settings, waiting, zone or settings.electricity_map_api_region))
+    release = asyncio.run(_wait(_in_zone(settings, zone), waiting))
     if not command:
         raise SystemExit(_STATUSES.get(release.reason, ExitStatus.BEST))
     try:
@@ -203,6 +202,11 @@ def _waiting(settings: GridSettings, runtime_s: float, within_s: float, now_s: f
     return Waiting(request, now_s, FinishBy(now_s + within_s, "the end of --within"))
 
 
+def _in_zone(settings: PipelineSettings, zone: str | None) -> PipelineSettings:
+    """The settings of a run in a zone, which is also that of files without a column of zones."""
+    return replace(settings, electricity_map_api_region=zone) if zone else settings
+
+
 def _covering(settings: PipelineSettings, waiting: Waiting) -> PipelineSettings:
     """The settings, with forecasts that reach to the end of the run."""
     request = waiting.request
@@ -222,7 +226,8 @@ async def _open_feed(settings: PipelineSettings, waiting: Waiting) -> AsyncItera
         yield feed
 
 
-async def _best(settings: PipelineSettings, waiting: Waiting, zone: str) -> tuple[BestTime, ExitStatus]:
+async def _best(settings: PipelineSettings, waiting: Waiting) -> tuple[BestTime, ExitStatus]:
+    zone = settings.electricity_map_api_region
     async with _open_feed(settings, waiting) as feed:
         conditions = await _first_answer(feed, zone)
     now_s = time.time()  # forecasts begin when they were asked for
@@ -245,7 +250,8 @@ async def _best(settings: PipelineSettings, waiting: Waiting, zone: str) -> tupl
     return answer, ExitStatus.NO_SIGNAL if missing else ExitStatus.BEST
 
 
-async def _wait(settings: PipelineSettings, waiting: Waiting, zone: str) -> Release:
+async def _wait(settings: PipelineSettings, waiting: Waiting) -> Release:
+    zone = settings.electricity_map_api_region
     async with _open_feed(settings, waiting) as feed:
         conditions = await _first_answer(feed, zone)
         told = None
