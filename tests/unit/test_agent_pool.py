@@ -108,8 +108,7 @@ class Pool:
             mode="pool",
             pool_shards=shards,
             pool_shard_id=shard,
-            reconcile_interval_s=0.05,
-            **(values | settings),
+            **(values | {"reconcile_interval_s": 0.05} | settings),
         )
         task = asyncio.create_task(serve(chosen, ("127.0.0.1", 0), BUILTIN_CATALOGUE, stop, on_port=ports.append))
         self.terminate = stop.set
@@ -147,6 +146,22 @@ def test_caps_of_all_nodes_are_sent_reported_and_lifted_at_the_end(tmp_path: Pat
             assert hardware.status.gpu is not None
             assert (hardware.status.cpu.model, hardware.status.gpu.count) == ("AMD EPYC 9654", 8)
         assert all(caps[name] == {"capWatts": 360.0, "capWattsPerGpu": 400.0} for name in NAMES)
+
+    on_pool(tmp_path, scenario)
+
+
+def test_a_changed_cap_is_applied_at_once_and_only_its_node_is_looked_at(tmp_path: Path) -> None:
+    async def scenario(pool: Pool) -> None:
+        for name in NAMES:
+            await pool.add(name)
+        async with pool.agent(reconcile_interval_s=600.0):
+            for name in NAMES:
+                await until(lambda name=name: _is(pool, name, "applied"))
+            pool.simulator.caps.clear()
+            for percent, cap_w in ((80.0, 320.0), (70.0, 280.0)):
+                await pool.cap(NAMES[0], percent)
+                await until(lambda cap_w=cap_w: pool.simulator.caps.get(NAMES[0], {}).get("capWattsPerGpu") == cap_w)
+            assert list(pool.simulator.caps) == [NAMES[0]]
 
     on_pool(tmp_path, scenario)
 

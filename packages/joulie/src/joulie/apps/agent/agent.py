@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -114,6 +114,7 @@ class Agent:
         self._restore_timeout_s = restore_timeout_s
         self._clock = clock
         self._wake = asyncio.Event()
+        self._changed: set[str] = set()
         self._last_cycle_s: float | None = None
         self.nodes: dict[str, NodeAgent] = {}
         self._leaving: dict[str, _Leaving] = {}
@@ -190,19 +191,21 @@ class Agent:
         with span("agent.cycle", nodes=len(self.nodes)):
             self._sync_nodes()
             await self._restore_leaving()
-            nodes = list(self.nodes.values())
-            jobs = (partial(self._cycle_of, node) for node in nodes if not stop.is_set())
-            failures = await write_all(jobs, concurrency=CONCURRENCY)
-            for failure in failures:
-                node = nodes[failure.index]
-                node.errors += 1
-                expected = isinstance(failure.error, KubernetesError)
-                _log.warning(
-                    "cycle failed",
-                    extra={"node": node.name, "error": str(failure.error)},
-                    exc_info=None if expected else failure.error,
-                )
+            await self._reconcile(list(self.nodes.values()), stop)
         self._last_cycle_s = self._clock()
+
+    async def _reconcile(self, nodes: Sequence[NodeAgent], stop: asyncio.Event) -> None:
+        """Reconcile these nodes; see `cycle`."""
+        jobs = (partial(self._cycle_of, node) for node in nodes if not stop.is_set())
+        for failure in await write_all(jobs, concurrency=CONCURRENCY):
+            node = nodes[failure.index]
+            node.errors += 1
+            expected = isinstance(failure.error, KubernetesError)
+            _log.warning(
+                "cycle failed",
+                extra={"node": node.name, "error": str(failure.error)},
+                exc_info=None if expected else failure.error,
+            )
 
     async def _until_stopped(self, stop: asyncio.Event) -> None:
         stopped = asyncio.create_task(stop.wait())
@@ -212,8 +215,14 @@ class Agent:
             while not stop.is_set():
                 began_s = self._clock()
                 self._wake.clear()
+                self._changed.clear()
                 await self.cycle(stop)
                 await self._pause(stopped, began_s)
+                while self._changed and not stop.is_set() and self._clock() < began_s + self._interval_s:
+                    changed, self._changed = self._changed, set()
+                    self._wake.clear()
+                    await self._reconcile([self.nodes[name] for name in sorted(changed & self.nodes.keys())], stop)
+                    await self._pause(stopped, began_s)
         finally:
             stopped.cancel()
 
@@ -312,10 +321,13 @@ class Agent:
         return self._scope.owns(node_name) and name == object_name(node_name)
 
     def _twin_changed(self, _key: Key, old: TwinView | None, new: TwinView | None) -> None:
-        """Start a cycle when a cap changes in daemonset mode; a pool, which has many nodes, waits for the next one."""
+        """Look at a node at once when its caps change; a pool, which has many nodes, looks at those nodes only."""
         before, after = ((view.cpu, view.gpu, view.gpu_limits) if view else None for view in (old, new))
-        if self._scope.node_name is not None and before != after:
-            self._wake.set()
+        if before == after:
+            return
+        if self._scope.node_name is None and new is not None:
+            self._changed.add(new.node_name)
+        self._wake.set()
 
     def _node_changed(self, _key: Key, old: NodeView | None, new: NodeView | None) -> None:
         """Start a cycle in daemonset mode when GPU drivers must be let go, or may be used again."""
