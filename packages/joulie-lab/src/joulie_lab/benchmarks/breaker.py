@@ -101,6 +101,30 @@ class Run(NamedTuple):
     trips: tuple[int, ...]
 
 
+class Feed(NamedTuple):
+    """Servers on a feed, and what they draw.
+
+    Attributes:
+        servers: on the feed.
+        settings: of its controller, the breaker among them.
+        fed: number of servers that the breaker can feed at full power.
+        natural_w: power without limits, W, by demand, 0..1.
+        other_w: power beside what limits act on, W a server.
+    """
+
+    servers: FeedServers
+    settings: FeedSettings
+    fed: int
+    natural_w: Callable[[FloatArray], FloatArray]
+    other_w: float
+
+
+def feed() -> Feed:
+    """The benchmark's own feed."""
+    servers, settings = fleet()
+    return Feed(servers, settings, FED, lambda demand: IDLE_W + (FULL_W - IDLE_W) * demand, OTHER_W)
+
+
 def fleet() -> tuple[FeedServers, FeedSettings]:
     """The servers and their feed."""
     n = round(FED * MORE)
@@ -109,7 +133,7 @@ def fleet() -> tuple[FeedServers, FeedSettings]:
     return servers, FeedSettings(FED * FULL_W, EARLIEST, REACTION_S)
 
 
-def play(case: Case, scheme: str, seed: int, n_steps: int) -> Run:
+def play(case: Case, scheme: str, seed: int, n_steps: int, on: Feed | None = None) -> Run:
     """One run.
 
     Args:
@@ -117,14 +141,14 @@ def play(case: Case, scheme: str, seed: int, n_steps: int) -> Run:
         scheme: name of a scheme.
         seed: of the load and of everything random.
         n_steps: its length, s.
+        on: the feed; None for the benchmark's own.
     """
-    servers, settings = fleet()
+    on = on or feed()
+    servers, settings = on.servers, on.settings
     n = servers.critical.size
-    # Loads, agents and schemes have separate random streams, so that all schemes see the same load.
-    of_load, of_agents, of_scheme = (np.random.default_rng([seed, stream]) for stream in range(3))
-    demand = case.load(servers.critical, n_steps, of_load)
-    natural_w = IDLE_W + (FULL_W - IDLE_W) * demand
-    lost = _lost_telemetry(natural_w, of_agents) if case.blind else range(0)
+    of_agents, of_scheme = (np.random.default_rng([seed, stream]) for stream in (1, 2))
+    demand, lost = demanded(case, seed, n_steps, on, of_agents)
+    natural_w = on.natural_w(demand)
     turns = of_agents.integers(0, AGENT_EVERY_S, n)
     controller = SCHEMES[scheme](servers, settings, of_scheme)
     power_w = np.zeros_like(natural_w)
@@ -149,6 +173,25 @@ def play(case: Case, scheme: str, seed: int, n_steps: int) -> Run:
             trips.append(step)
             dark_until, warm = step + 1 + REPAIR_S, 0.0
     return Run(demand, power_w, load, heat, tuple(trips))
+
+
+def demanded(
+    case: Case, seed: int, n_steps: int, on: Feed, of_agents: np.random.Generator | None = None
+) -> tuple[FloatArray, range]:
+    """Demand of each server, 0..1, shape ``(n_steps, n)``, and the seconds in which telemetry is lost.
+
+    Loads, agents and schemes have separate random streams, so that all schemes see the same load.
+
+    Args:
+        case: the load.
+        seed: of the load.
+        n_steps: its length, s.
+        on: the feed.
+        of_agents: stream that the loss is drawn from; None for a new one.
+    """
+    demand = case.load(on.servers.critical, n_steps, np.random.default_rng([seed, 0]))
+    of_agents = of_agents or np.random.default_rng([seed, 1])
+    return demand, _lost_telemetry(on.natural_w(demand), of_agents) if case.blind else range(0)
 
 
 def _lost_telemetry(natural_w: FloatArray, rng: np.random.Generator) -> range:
@@ -195,24 +238,32 @@ class FeedResult(Figures, frozen=True):
     example: Example
 
 
-def outcome(run: Run, critical: BoolArray, first: int) -> dict[str, float]:
+def outcome(
+    run: Run, critical: BoolArray, first: int, on: Feed | None = None, rate: FloatArray | None = None
+) -> dict[str, float]:
     """The figures of a run.
 
     Args:
         run: what happened.
         critical: which servers are.
         first: second from which on it counts.
+        on: the feed; None for the benchmark's own.
+        rate: rate of work over that without limits, of the shape of `run.demand`; None to derive it from the power.
     """
+    on = on or feed()
     demand, power_w = run.demand[first:], run.power_w[first:]
-    natural_w = IDLE_W + (FULL_W - IDLE_W) * demand
     dark = power_w == 0.0
-    ratio = np.where(dark, 1.0, (power_w - OTHER_W) / (natural_w - OTHER_W))
-    rate = np.where(dark, 0.0, _rate_at(ratio))
+    if rate is None:
+        natural_w = on.natural_w(demand)
+        ratio = np.where(dark, 1.0, (power_w - on.other_w) / (natural_w - on.other_w))
+        rate = np.where(dark, 0.0, _rate_at(ratio))
+    else:
+        rate = rate[first:]
     done = demand * rate
     lit = ~dark[:, 0]
     of_critical = rate[:, critical]
     energy_kwh = float(power_w.sum()) / JOULES_PER_KWH
-    fed_share = FED / critical.size
+    fed_share = on.fed / critical.size
     return {
         "trips": float(sum(trip >= first for trip in run.trips)),
         "critical_lost_pct": _lost_pct(demand[:, critical], done[:, critical]),

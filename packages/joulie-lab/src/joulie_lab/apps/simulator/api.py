@@ -50,6 +50,7 @@ class Api:
             Route("/debug/jobs", self._measured("/debug/jobs", self._jobs)),
             Route("/debug/events", self._measured("/debug/events", self._events)),
             Route("/debug/gpu-jobs", self._measured("/debug/gpu-jobs", self._gpu_jobs)),
+            Route("/debug/demand", self._measured("/debug/demand", self._demand)),
             Route("/debug/energy", self._measured("/debug/energy", self._energy)),
             Route("/api/v1/query", self._measured("/api/v1/query", self._query), methods=["GET", "POST"]),
             Mount("/", app=observability_app(self._probes, self._metrics.registry)),
@@ -72,10 +73,14 @@ class Api:
         return measured
 
     async def _all_telemetry(self, _request: Request) -> Response:
-        return _json({"nodes": {name: self._world.telemetry(name) for name in self._world.node_names}})
+        world = self._world
+        return _json({"nodes": {name: world.telemetry(name) for name in world.node_names if world.readable(name)}})
 
     async def _telemetry(self, request: Request) -> Response:
-        return _json(self._world.telemetry(request.path_params["node"]))
+        node = request.path_params["node"]
+        if not self._world.readable(node):
+            return _json({"error": f"the telemetry of node {node!r} is lost"}, 503)
+        return _json(self._world.telemetry(node))
 
     async def _state(self, request: Request) -> Response:
         return _json(self._world.state(request.path_params["node"]))
@@ -139,6 +144,11 @@ class Api:
 
     async def _events(self, _request: Request) -> Response:
         return _json({"events": list(self._world.events)})
+
+    async def _demand(self, _request: Request) -> Response:
+        if self._world.demand is None:
+            return _json({"error": "no demand is played: set SIM_DEMAND_PATH"}, 404)
+        return _json(self._world.demand.to_json())
 
     async def _energy(self, _request: Request) -> Response:
         return _json(self._world.energy())

@@ -25,6 +25,7 @@ from joulie_lab.adapters.job_trace import JobTraceError, read_trace
 from joulie_lab.apps.simulator.api import Api
 from joulie_lab.apps.simulator.clock import SimulatedClock
 from joulie_lab.apps.simulator.cluster import ClusterSync, GpuJobs
+from joulie_lab.apps.simulator.demand import Demand, DemandPlay
 from joulie_lab.apps.simulator.metrics import SimulatorMetrics
 from joulie_lab.apps.simulator.recorder import Recorder
 from joulie_lab.apps.simulator.results import write_outcome
@@ -64,6 +65,8 @@ def simulator(settings: SimulatorSettings) -> None:
         player = load_player(settings)
         gpu_jobs = load_gpu_jobs(settings)
         _ = _climate(settings)
+        if settings.demand is not None:
+            _ = Demand.read(settings.demand)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     run(lambda stop: serve(settings, player, stop, gpu_jobs), fast_loop=True)
@@ -163,7 +166,7 @@ def build_world(settings: SimulatorSettings) -> World:
     """Create the world that the settings describe, without nodes.
 
     Raises:
-        ValueError: a parameter of the climate is unknown or out of range.
+        ValueError: a parameter of the climate is unknown or out of range, or the demand is invalid.
     """
     weather = Weather(_climate(settings), settings.seed, settings.duration_s or _WEATHER_S)
     dx = DxPlant()
@@ -173,13 +176,16 @@ def build_world(settings: SimulatorSettings) -> World:
         "linear": LinearPlant,
         "dx": lambda _peak_w: dx,
     }
-    return World(
+    world = World(
         weather,
         plants[settings.cooling],
         idle_states=IdleStates(settings.idle_states),
         gpu_model=settings.gpu_throughput,
         seed=settings.seed,
     )
+    if settings.demand is not None:
+        world.demand = DemandPlay(Demand.read(settings.demand))
+    return world
 
 
 def _climate(settings: SimulatorSettings) -> Climate:

@@ -55,6 +55,12 @@ class SimulatorSettings(ProgramSettings):
         minimum=0.0,
         maximum=0.2,
     )
+    demand: Path | None = path(
+        "SIM_DEMAND_PATH",
+        None,
+        "File of arrays (.npz: nodes, demand, lost) with the utilisation of nodes by second, in place of their pods', "
+        "and when their telemetry is lost.",
+    )
     cooling: str = choice(
         "SIM_COOLING",
         "linear",

@@ -16,6 +16,7 @@ import numpy as np
 
 from joulie.domain.quantities import JOULES_PER_KWH, ZERO_CELSIUS_K, InvalidQuantityError
 from joulie.domain.units import FloatArray, positive
+from joulie_lab.apps.simulator.demand import DemandPlay
 from joulie_lab.simulation.cooling_plant import CoolingOutput, CoolingPlant
 from joulie_lab.simulation.job_response import IdleStates
 from joulie_lab.simulation.live.facility import WEATHER_STEP_S, Weather
@@ -26,6 +27,7 @@ from joulie_lab.simulation.live.measured_jobs import MeasuredJob
 _EVENTS_KEPT = 1000
 _MIN_PLANT_W = 1000.0
 _LONGEST_STEP_S = WEATHER_STEP_S
+_INSTANT_S = 1e-9
 _SHORTEST_STEP_S = 1e-3
 """Minimum length of a step that ends with a job's completion, s: decreasing rates must not cause ever shorter steps."""
 
@@ -73,6 +75,7 @@ class World:
         events: recent events, newest last; bounded.
         cooling: state of the cooling plant after the last step.
         outdoor_k: outdoor temperature in the last step, K.
+        demand: demand that replaces that of pods once all of its nodes exist; None for none.
     """
 
     def __init__(
@@ -111,6 +114,7 @@ class World:
         self.fleet = self._fleet(())
         self._new_fleet = True
         self._gpu_jobs: dict[tuple[int, int], MeasuredJob] = {}
+        self.demand: DemandPlay | None = None
         self._plant = plant_for(_MIN_PLANT_W) if plant_for else None
 
     def set_nodes(self, nodes: Mapping[NodeSpec, Place]) -> None:
@@ -143,7 +147,10 @@ class World:
         done: list[Finished] = []
         while self.time_s < until_s:
             next_done_s = max(self.workload.next_done_s(self.fleet), _SHORTEST_STEP_S)
-            done += self._step(min(until_s - self.time_s, _LONGEST_STEP_S, next_done_s))
+            dt_s = min(until_s - self.time_s, _LONGEST_STEP_S, next_done_s)
+            if self._plays:
+                dt_s = min(dt_s, math.floor(self.time_s + _INSTANT_S) + 1.0 - self.time_s)
+            done += self._step(dt_s)
         self.time_s = until_s
         return done
 
@@ -154,6 +161,8 @@ class World:
         if fleet.specs:
             self._set_load()
             fleet.advance(dt_s, self.outdoor_k)
+            if self.demand is not None and self._plays:
+                self.demand.record(fleet, self._index, self.time_s, self.time_s + dt_s)
             for (node, device), job in self._gpu_jobs.items():
                 job.did(dt_s, float(fleet.gpu_device_w[node, device]), float(fleet.mean_gpu_throughput[node, device]))
             keys = self.workload.advance(fleet, dt_s)
@@ -166,9 +175,19 @@ class World:
             self.workload.remove(key)
         return [Finished(key, self.time_s) for key in keys]
 
+    @property
+    def _plays(self) -> bool:
+        return self.demand is not None and all(name in self._index for name in self.demand.demand.nodes)
+
+    def readable(self, node: str) -> bool:
+        """Whether a node's telemetry can be read now."""
+        return self.demand is None or not self.demand.loses(node, self.time_s)
+
     def _set_load(self) -> None:
         """Update the fleet's load if the running pods changed: computing operating points is most of a step's cost."""
         load, before = self.workload.load(self.fleet), self.fleet.load
+        if self.demand is not None and self._plays:
+            load = self.demand.load(load, self._index, self.time_s)
         columns = [(getattr(load, item.name), getattr(before, item.name)) for item in fields(FleetLoad)]
         differs = [(now != then).reshape(len(now), -1).any(axis=1) for now, then in columns]
         changed = np.logical_or.reduce(differs) | self._new_fleet

@@ -11,7 +11,7 @@ from joulie.adapters.kubernetes.api.v1alpha1 import ControlOutcome, ControlResul
 from joulie.apps.operator.facts import asked_caps, reported_caps
 from joulie.apps.operator.observe import ClusterView
 from joulie.apps.operator.power.columns import sources_of
-from joulie.apps.operator.sources.catalogue import PROFILE_HTTP, PROFILE_PROMETHEUS, STATIC, estimates
+from joulie.apps.operator.sources.catalogue import PROFILE_PROMETHEUS, STATIC, estimates
 from joulie.domain.capping.budgets import BudgetNodes
 from joulie.domain.capping.node_limits import NO_DEVICES, DeviceLimits, NodeLimits, PowerCeiling
 from joulie.domain.control import ControlledNode
@@ -25,7 +25,7 @@ UNKNOWN_NODE_W = 1500.0
 """Worst case of a node of unknown hardware where no other node tells more, W."""
 _NO_LIMIT_W = float("inf")
 _SETS_LIMITS = {ControlOutcome.APPLIED, ControlOutcome.NONE}
-_WHOLE_NODE = {"platform", "prometheus", "http", PROFILE_HTTP, PROFILE_PROMETHEUS}
+_WHOLE_NODE = {"platform", "prometheus", PROFILE_PROMETHEUS}
 """Sources that measure the whole node; others leave out what no limit reaches."""
 
 
